@@ -718,4 +718,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "observability/test_status.py",
         "decide",
     ),
+    _plant(
+        "a teardown does not know the configured path of the record",
+        "facts.py",
+        (
+            "record_path=configuration.gpu_dkms_marker_file,",
+            'record_path="/opt/azure/aks-gpu/dkms-marker",',
+        ),
+        "teardown/test_removal.py",
+        "configured_path",
+    ),
 )
