@@ -63,7 +63,7 @@ def test_status_has_the_driver_that_is_there_and_what_a_boot_would_decide(
     record = node.guest.output_of("cat", RECORD_PATH).split()
 
     status = status_of(node)
-    node.guest.write_text(_SPEC, "kind: nvidia.com/gpu\n")
+    node.guest.write_text(_SPEC, "kind: nvidia.com/gpu\ndevices:\n- name: all\n")
     node.guest.output_of("rm", METADATA_CACHE)
     later = status_of(node)
 
