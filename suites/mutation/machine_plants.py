@@ -719,6 +719,16 @@ PLANTS: tuple[MachinePlant, ...] = (
         "decide",
     ),
     _plant(
+        "a command that takes too long goes on",
+        "command.py",
+        (
+            "                start_new_session=True,\n            )\n        except OSError as error:",
+            "            )\n        except OSError as error:",
+        ),
+        "services/test_base_units.py",
+        "kubelet_that_never_starts and hanging",
+    ),
+    _plant(
         "a teardown does not know the configured path of the record",
         "facts.py",
         (

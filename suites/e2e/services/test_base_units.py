@@ -129,6 +129,8 @@ def test_kubelet_that_never_starts_ends_with_its_own_code(
     expect.provisioned(evidence, exit_code=4)
     expect_step_failed(evidence, "start-kubelet")
     expect.unit_state(evidence, KUBELET, active=active)
+    left = node.guest.run("pgrep", "-fx", "systemctl restart kubelet").stdout.split()
+    assert not left, f"The commands that took too long were expected to be killed, but {left} run."
 
 
 @promise(section="5, steps 11, 14 and 16", unit="suites/unit/provisioning/test_driver.py")
