@@ -688,6 +688,16 @@ PLANTS: tuple[MachinePlant, ...] = (
         "another_system",
     ),
     _plant(
+        "a bake removes its driver image",
+        "bake.py",
+        (
+            "image, target, arch),\n                    ),\n",
+            "image, target, arch),\n                    ),\n                    containerd.remove(image),\n",
+        ),
+        "kernel/test_builds.py",
+        "second_bake",
+    ),
+    _plant(
         "a bake leaves the record before it while it builds",
         "bake.py",
         ("                    Write(path=record_path, text=PROVISIONAL_RECORD),\n", ""),

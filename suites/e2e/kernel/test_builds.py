@@ -135,6 +135,8 @@ def test_second_bake_replaces_what_the_first_has_staged(
     expect.provisioned(evidence)
     expect.record_names(evidence, kernel=baked_image.newest_kernel.version)
     expect.driver_installed(evidence)
+    assert baked_image.driver is not None
+    expect.image_present(evidence, baked_image.driver.reference)
     assert old not in evidence.paths, f"'{old}' was expected to be gone."
 
 
