@@ -688,6 +688,20 @@ PLANTS: tuple[MachinePlant, ...] = (
         "another_system",
     ),
     _plant(
+        "the line of a bake names the kernel of the build machine",
+        "bake.py",
+        ("(kernel {record.kernel})", "(kernel {node.kernel()})"),
+        "kernel/test_builds.py",
+        "newest",
+    ),
+    _plant(
+        "a bake is for the kernel of the build machine",
+        "bake.py",
+        ("newest_kernel_with_headers(node.files) or node.kernel()", "node.kernel()"),
+        "kernel/test_builds.py",
+        "newest",
+    ),
+    _plant(
         "a bake removes its driver image",
         "bake.py",
         (
