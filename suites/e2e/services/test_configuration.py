@@ -25,6 +25,8 @@ from suites.e2e.services.units import (
     TAG,
     UNIT,
     evidence_of,
+    expect_property,
+    expect_started_as,
     make_program,
     remove_unit,
     unit_file,
@@ -36,12 +38,21 @@ if TYPE_CHECKING:
 MANAGED_UNITS = (PLUGIN, DCGM, EXPORTER)
 PLUGIN_PROGRAM = "/usr/bin/nvidia-device-plugin"
 DEFAULTS = "/etc/default/kubelet"
+LAYOUT = "9,9"
 
 
 @promise(section="7", unit=UNIT)
 def test_units_run_with_the_options_of_a_managed_node(start_validated: StartNode) -> None:
-    """The exporter leaves port 9400 to users, and the plugin passes device specs; the node is marked."""
-    node = start_validated("options", config=MANAGED)
+    """The exporter leaves port 9400 to users, and the plugin passes device specs; the node is marked.
+
+    The exporter's output is in the journal. A strategy for MIG is without effect where no GPU is partitioned.
+    """
+    to_nowhere = "StandardOutput=null\\nStandardError=null"
+    node = start_validated(
+        "options",
+        config={**MANAGED, "nvidia_mig_strategy": "Mixed"},
+        before=[shell(f"sed -i '/^.Service.$/a {to_nowhere}' /usr/lib/systemd/system/{EXPORTER}")],
+    )
     labels = node.guest.output_of("cat", DEFAULTS)
 
     evidence = evidence_of(node)
@@ -52,6 +63,8 @@ def test_units_run_with_the_options_of_a_managed_node(start_validated: StartNode
         EXPORTER,
         "/usr/bin/dcgm-exporter -f /etc/dcgm-exporter/default-counters.csv --address :19400",
     )
+    for output in ("StandardOutput", "StandardError"):
+        expect_property(node, EXPORTER, output, "journal")
     expect.unit_runs(evidence, PLUGIN, f"{PLUGIN_PROGRAM} --pass-device-specs")
     assert MARKER in evidence.paths
     assert "KUBELET_NODE_LABELS=kubernetes.azure.com/dcgm-exporter=enabled" in labels.splitlines()
@@ -69,21 +82,36 @@ def test_units_run_with_the_options_of_a_managed_node(start_validated: StartNode
 def test_partitioned_node_tells_its_plugin_the_strategy(
     start_validated: StartNode, strategy: str, option: str
 ) -> None:
-    """The GPU is partitioned before the plugin counts its instances."""
+    """The GPU is partitioned before the plugin counts its instances, also at each later boot."""
     node = start_validated(
         "mig",
-        config={**MANAGED, "gpu_instance_profile": "MIG3g", "nvidia_mig_strategy": strategy},
+        config={
+            **MANAGED,
+            "gpu_instance_profile": "MIG3g",
+            "nvidia_mig_strategy": strategy,
+            "nvidia_mig_profile_layout": LAYOUT,
+        },
     )
 
     evidence = evidence_of(node)
 
     expect.provisioned(evidence)
-    expect.unit_runs(
-        evidence, PLUGIN, f"{PLUGIN_PROGRAM} --mig-strategy {option} --pass-device-specs"
-    )
+    command = f"{PLUGIN_PROGRAM} --mig-strategy {option} --pass-device-specs"
+    expect.unit_runs(evidence, PLUGIN, command)
+    expect_started_as(node, PLUGIN, command)
     expect.unit_state(evidence, MIG, active="active")
     expect.unit_enablement(evidence, MIG, "enabled")
     expect.unit_ready_before(evidence, MIG, PLUGIN)
+    expect_property(node, MIG, "Before", PLUGIN)
+    expect_property(node, MIG, "After", "nvidia-modprobe.service")
+    expect_property(
+        node,
+        MIG,
+        "Environment",
+        "GPU_INSTANCE_PROFILE=MIG3g",
+        f"NVIDIA_MIG_PROFILE_LAYOUT={LAYOUT}",
+    )
+    expect.events_recorded(evidence, "AKS.CSE.ensureMigPartition")
 
 
 @promise(section="7", unit=UNIT)

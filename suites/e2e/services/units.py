@@ -101,3 +101,22 @@ def fill_caches(*packages: str) -> Argv:
 def remove_unit(*units: str) -> Argv:
     paths = " ".join(f"/usr/lib/systemd/system/{unit}" for unit in units)
     return shell(f"rm {paths}; systemctl daemon-reload")
+
+
+def expect_started_as(node: Node, unit: str, command: str) -> None:
+    """Expect the latest process of a stand-in to have been started with this command line."""
+    journal = node.guest.output_of("journalctl", "--unit", unit, "--output", "cat")
+    started = [line.partition(": started as: ")[2] for line in journal.splitlines()]
+    commands = [each for each in started if each]
+    assert commands[-1:] == [command], (
+        f"Unit '{unit}' was expected to be started as '{command}', but was started as {commands}."
+    )
+
+
+def expect_property(node: Node, unit: str, name: str, *words: str) -> None:
+    """Expect these words among those that systemd has loaded for a property of a unit."""
+    answer = node.guest.output_of("systemctl", "show", f"--property={name}", "--value", unit)
+    missing = [word for word in words if word not in answer.split()]
+    assert missing == [], (
+        f"Unit '{unit}' was expected to have {missing} in {name}=, but has '{answer.strip()}'."
+    )
