@@ -817,4 +817,11 @@ PLANTS: tuple[MachinePlant, ...] = (
         "services/test_configuration.py",
         "tells and Mixed",
     ),
+    _plant(
+        "a type of GRID is not of its kind",
+        "nvidia.py",
+        ("if driver_type.startswith(kind):", 'if driver_type in {kind, f"{kind}-lts"}:'),
+        "record/test_driver_type.py",
+        "RTX and GRID",
+    ),
 )

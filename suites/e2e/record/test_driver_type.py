@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
+from harness.evidence import RECORD_PATH
 from harness.provisioner.gpu_node import CONFIG_PATH, METADATA_CACHE
 from suites.e2e.promises import promise
 
@@ -41,6 +42,8 @@ class Row:
     size: str
     driver_type: str
     is_baked: bool = False
+    recorded: str = "cuda"
+    """The kind of the baked driver by its record."""
 
 
 ROWS: Mapping[str, Row] = {
@@ -50,6 +53,12 @@ ROWS: Mapping[str, Row] = {
         size="Standard_NV36ads_A10_v55", driver_type="cuda-lts", is_baked=True
     ),
     "RTX PRO 6000": Row(size="Standard_NC128ds_xl_RTXPRO6000BSE_v6", driver_type="grid-v20"),
+    "RTX PRO 6000 on a baked GRID": Row(
+        size="Standard_NC128ds_xl_RTXPRO6000BSE_v6",
+        driver_type="grid-v20",
+        is_baked=True,
+        recorded="grid",
+    ),
     "first NC series": Row(size="Standard_NC24rs", driver_type="cuda", is_baked=True),
     "later NC series": Row(size="Standard_NC24ads_A100_v4", driver_type="cuda-lts", is_baked=True),
     "size in lower case": Row(size="standard_nv12ads_a10_v5", driver_type="grid"),
@@ -60,7 +69,8 @@ ROWS: Mapping[str, Row] = {
 @pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ROWS.items()])
 def test_size_of_the_machine_chooses_the_driver(start_node: StartNode, row: Row) -> None:
     """A baked driver of another kind is torn down, and the image of this type is run."""
-    node = start_node("size", vm_size=row.size, before=[NO_TYPE], command="plan")
+    kind = ["sed", "-i", f"s/^driver_kind=.*/driver_kind={row.recorded}/", RECORD_PATH]
+    node = start_node("size", vm_size=row.size, before=[NO_TYPE, kind], command="plan")
 
     evidence = node.result()
 
