@@ -824,4 +824,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "record/test_driver_type.py",
         "RTX and GRID",
     ),
+    _plant(
+        "the device plugin starts before its environment is written",
+        "services.py",
+        (
+            'needs=("configure-managed-services", "configure-device-plugin"),',
+            'needs=("configure-managed-services",),',
+        ),
+        "runtime/test_configuration.py",
+        "agree and CDI and not without and not CRI",
+    ),
 )
