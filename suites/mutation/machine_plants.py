@@ -834,4 +834,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "runtime/test_configuration.py",
         "agree and CDI and not without and not CRI",
     ),
+    _plant(
+        "a failed daemon-reload ends the run",
+        "systemd.py",
+        (
+            "retry=Retry(timeout_s=25), is_optional=True)\n\n\ndef start",
+            "retry=Retry(timeout_s=25))\n\n\ndef start",
+        ),
+        "services/test_base_units.py",
+        "are_enabled",
+    ),
 )

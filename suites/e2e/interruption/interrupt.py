@@ -22,6 +22,7 @@ TERMINATE = 'kill -TERM "$parent"; exec sleep infinity'
 #: The kernel resets the machine at once: nothing in memory is written, no service is stopped.
 LOSE_POWER = "echo b >/proc/sysrq-trigger; exec sleep infinity"
 SYNC_AND_LOSE_POWER = f"sync; {LOSE_POWER}"
+FAIL = "exit 1"
 SET_CLOCK_BACK = 'date --set="-1 hour" >/dev/null'
 REMOVE_GPU = (
     "for each in /sys/bus/pci/drivers/nvidia/0*; do echo 1 >$(readlink -f $each)/remove; done"

@@ -10,6 +10,7 @@ from harness import expect
 from harness.evidence.units import unit_commands
 from suites.e2e.any_provisioner import expect_step_failed
 from suites.e2e.guest_script import shell
+from suites.e2e.interruption.interrupt import DONE, FAIL, Interruption
 from suites.e2e.promises import promise
 from suites.e2e.services.units import (
     BRIEF,
@@ -135,14 +136,20 @@ def test_kubelet_that_never_starts_ends_with_its_own_code(
 
 @promise(section="5, steps 11, 14 and 16", unit="suites/unit/provisioning/test_driver.py")
 def test_units_of_a_ready_node_are_enabled(start_node: StartNode) -> None:
-    """The module is there before kubelet counts the GPUs, at this boot and at each later one."""
+    """The module is there before kubelet counts the GPUs, at this boot and at each later one.
+
+    A failure of `systemctl daemon-reload` is ignored.
+    """
     node = start_node(
-        "enabled", before=[NO_SERVICES, ["systemctl", "disable", *UNITS_OF_EACH_NODE]]
+        "enabled",
+        files=[Interruption(at="systemctl daemon-reload", act=FAIL).file],
+        before=[NO_SERVICES, ["systemctl", "disable", *UNITS_OF_EACH_NODE]],
     )
 
     evidence = node.evidence(commands=unit_commands(*UNITS_OF_EACH_NODE))
 
     expect.provisioned(evidence)
+    assert node.guest.read_text(DONE) is not None, "No command was 'systemctl daemon-reload'."
     for unit in UNITS_OF_EACH_NODE:
         expect.unit_state(evidence, unit, active="active")
         expect.unit_enablement(evidence, unit, "enabled")
