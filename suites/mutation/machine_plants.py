@@ -844,4 +844,31 @@ PLANTS: tuple[MachinePlant, ...] = (
         "services/test_base_units.py",
         "are_enabled",
     ),
+    _plant(
+        "the DRA driver needs the package of the device plugin",
+        "services.py",
+        ("(*MONITORING_PACKAGES, self.value)", "(*MONITORING_PACKAGES, DEVICE_PLUGIN)"),
+        "services/test_gpu_owners.py",
+        "dra_driver_starts",
+    ),
+    _plant(
+        "the DRA driver starts without kubelet at the next boot",
+        "services.py",
+        (
+            '"Requires=kubelet.service\\n"\n        "After=kubelet.service\\n"\n',
+            '""\n',
+        ),
+        "services/test_gpu_owners.py",
+        "dra_driver_starts",
+    ),
+    _plant(
+        "the DRA driver starts without an event",
+        "services.py",
+        (
+            'needs=("configure-managed-services", "start-kubelet"),\n        event=event,\n',
+            'needs=("configure-managed-services", "start-kubelet"),\n',
+        ),
+        "services/test_gpu_owners.py",
+        "dra_driver_starts",
+    ),
 )

@@ -26,8 +26,11 @@ from suites.e2e.services.units import (
     TAG,
     UNIT,
     evidence_of,
+    expect_installed,
+    expect_property,
     fill_caches,
     make_program,
+    name_of,
     remove_unit,
     unit_file,
 )
@@ -109,21 +112,28 @@ def test_device_plugin_that_never_starts_ends_with_its_own_code(
 
 
 def start_dra(
-    start: StartNode, config: Mapping[str, object], stand_ins: Mapping[str, Mapping[str, str]]
+    start: StartNode,
+    config: Mapping[str, object],
+    stand_ins: Mapping[str, Mapping[str, str]],
+    *before: Argv,
 ) -> Node:
     return start(
         "dra",
         config={**WITH_DRA, **config},
         files=[unit_file(DRA, "/bin/false")],
-        before=[["hostname", NODE_NAME], make_program(DRA_PROGRAM)],
+        before=[["hostname", NODE_NAME], make_program(DRA_PROGRAM), *before],
         stand_ins=stand_ins,
     )
 
 
 @promise(section="7", unit=UNIT)
 def test_dra_driver_starts_once_kubelet_is_ready(start_validated: StartNode) -> None:
-    """It replaces the device plugin, and runs beside this node's kubelet."""
-    node = start_dra(start_validated, {}, {"kubelet": SLOW})
+    """It replaces the device plugin, and runs beside this node's kubelet, also at each later boot.
+
+    Where a unit of the services is missing, its package is installed, and that of the plugin is not needed.
+    """
+    missing = [remove_unit(EXPORTER), fill_caches(*MONITORING_PACKAGES, name_of(DRA))]
+    node = start_dra(start_validated, {}, {"kubelet": SLOW}, *missing)
 
     evidence = evidence_of(node)
 
@@ -137,6 +147,10 @@ def test_dra_driver_starts_once_kubelet_is_ready(start_validated: StartNode) -> 
         f"{DRA_PROGRAM} --kubeconfig /var/lib/kubelet/kubeconfig --container-driver-root / "
         f"--image-name  --node-name={NODE_NAME.lower()}",
     )
+    expect_property(node, DRA, "Requires", KUBELET)
+    expect_property(node, DRA, "After", KUBELET)
+    expect_installed(node, *MONITORING_PACKAGES, name_of(DRA))
+    expect.events_recorded(evidence, f"AKS.CSE.start.{name_of(DRA)}")
     assert evidence.shown_unit(PLUGIN).started_us is None, "The device plugin was started too."
 
 

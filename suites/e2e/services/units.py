@@ -89,18 +89,31 @@ def make_program(path: str) -> Argv:
 
 
 def fill_caches(*packages: str) -> Argv:
-    """Return the command that makes packages without files in the image's caches."""
+    """Return the command that makes packages without files in the image's caches.
+
+    That of the exporter is in `downloads`, where a cache may have its packages too.
+    """
     return shell(
-        f"for name in {' '.join(packages)}; do mkdir -p /run/p/DEBIAN /opt/$name; "
+        f"for name in {' '.join(packages)}; do cache=/opt/$name; "
+        "case $name in dcgm-exporter) cache=$cache/downloads;; esac; "
+        "mkdir -p /run/p/DEBIAN $cache; "
         'printf "Package: $name\\nVersion: 1\\nArchitecture: all\\nMaintainer: x\\nDescription: x\\n" '
         ">/run/p/DEBIAN/control; "
-        "dpkg-deb --build -Znone /run/p /opt/$name/${name}_1_all.deb; done"
+        "dpkg-deb --build -Znone /run/p $cache/${name}_1_all.deb; done"
     )
 
 
 def remove_unit(*units: str) -> Argv:
     paths = " ".join(f"/usr/lib/systemd/system/{unit}" for unit in units)
     return shell(f"rm {paths}; systemctl daemon-reload")
+
+
+def expect_installed(node: Node, *packages: str) -> None:
+    """Expect dpkg to have these packages."""
+    result = node.guest.run("dpkg-query", "-W", "-f", "${Package}\n", *packages)
+    installed = result.stdout.split()
+    missing = [package for package in packages if package not in installed]
+    assert missing == [], f"These packages were expected to be installed, but are not: {missing}."
 
 
 def expect_started_as(node: Node, unit: str, command: str) -> None:
