@@ -43,6 +43,7 @@ APT = Retry(attempts=10, pause_s=2, timeout_s=300)
 APT_ENVIRONMENT = (("DEBIAN_FRONTEND", "noninteractive"),)
 START_LIMIT_S = 30.0
 
+_BEFORE_SERVICES = ("start-fabric-manager", "stop-fabric-manager", "partition-gpu")
 _GROUP = "AKS.CSE.configureManagedGPUExperience"
 _START_GROUPS = (_GROUP, "AKS.CSE.startNvidiaManagedExpServices")
 
@@ -56,6 +57,11 @@ class Mode(enum.Enum):
     @property
     def unit(self) -> str:
         return self.value
+
+    @property
+    def other(self) -> Mode:
+        """Return the mode that this one excludes."""
+        return Mode.DRA if self is Mode.DEVICE_PLUGIN else Mode.DEVICE_PLUGIN
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -126,15 +132,18 @@ def render_exporter() -> str:
 def steps_on(configuration: Configuration, mode: Mode, node_name: str) -> list[Step]:
     """Return the steps that bring the managed services up.
 
-    The plugin blocks, since without it no pod gets a GPU. Monitoring is only enqueued: a slow
-    start of it must not delay the node.
+    A node may have had the other mode before. Its service is stopped first, since both would allocate
+    the same GPU. The plugin blocks, since without it no pod gets a GPU. Monitoring is only enqueued: a
+    slow start of it must not delay the node.
     """
+    stop_other = _stop_step(mode.other.unit)
     return [
+        stop_other,
         Step(
             name="install-managed-packages",
             actions=(_install_packages(mode),),
             exit_code=ExitCode.NVIDIA_DCGM_INSTALL,
-            needs=("start-fabric-manager", "stop-fabric-manager", "partition-gpu"),
+            needs=(*_BEFORE_SERVICES, stop_other.name),
             event="AKS.CSE.installNvidiaManagedExpPkgFromCache",
             groups=(_GROUP,),
         ),
@@ -228,17 +237,7 @@ def _start_owner(mode: Mode) -> Step:
 
 def steps_off() -> list[Step]:
     """Return the steps that stop and disable the managed services if their units exist."""
-    stops = [
-        Step(
-            name=f"stop-{unit}",
-            actions=(where_loaded(unit, *stop(unit)),),
-            exit_code=None,
-            needs=("start-fabric-manager", "stop-fabric-manager", "partition-gpu"),
-            event=f"AKS.CSE.stop.{unit}",
-            groups=(_GROUP,),
-        )
-        for unit in UNITS
-    ]
+    stops = [_stop_step(unit) for unit in UNITS]
     marker = Step(
         name="unmark-managed-services",
         actions=(Remove(path=MARKER_PATH),),
@@ -247,6 +246,18 @@ def steps_off() -> list[Step]:
         groups=(_GROUP,),
     )
     return [*stops, marker]
+
+
+def _stop_step(unit: str) -> Step:
+    """Return the step that stops and disables a service, if its unit exists."""
+    return Step(
+        name=f"stop-{unit}",
+        actions=(where_loaded(unit, *stop(unit)),),
+        exit_code=None,
+        needs=_BEFORE_SERVICES,
+        event=f"AKS.CSE.stop.{unit}",
+        groups=(_GROUP,),
+    )
 
 
 def _install_packages(mode: Mode) -> Do:

@@ -871,4 +871,11 @@ PLANTS: tuple[MachinePlant, ...] = (
         "services/test_gpu_owners.py",
         "dra_driver_starts",
     ),
+    _plant(
+        "a node that changes its mode keeps the service of the earlier one",
+        "services.py",
+        ("        stop_other,\n        Step(", "        Step("),
+        "services/test_gpu_owners.py",
+        "changes_its_mode and DRA",
+    ),
 )

@@ -156,6 +156,35 @@ def test_dra_driver_starts_once_kubelet_is_ready(start_validated: StartNode) -> 
 
 @promise(section="7", unit=UNIT)
 @pytest.mark.parametrize(
+    ("mode", "earlier", "now"),
+    [
+        pytest.param(WITH_DRA, PLUGIN, DRA, id="to DRA"),
+        pytest.param(MANAGED, DRA, PLUGIN, id="to the device plugin"),
+    ],
+)
+def test_node_that_changes_its_mode_stops_the_service_of_the_earlier_one(
+    start_validated: StartNode, mode: Mapping[str, object], earlier: str, now: str
+) -> None:
+    """Both would allocate the same GPU, also after the next boot."""
+    node = start_validated(
+        "changed",
+        config=mode,
+        files=[unit_file(DRA, DRA_PROGRAM)],
+        before=[make_program(DRA_PROGRAM), ["systemctl", "enable", "--now", earlier]],
+    )
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    expect.unit_state(evidence, now, active="active")
+    stopped = evidence.shown_unit(earlier)
+    assert stopped.active == "inactive", f"'{earlier}' was expected to stop: {stopped}."
+    expect.unit_enablement(evidence, earlier, "disabled")
+    expect.events_recorded(evidence, f"AKS.CSE.stop.{name_of(earlier)}")
+
+
+@promise(section="7", unit=UNIT)
+@pytest.mark.parametrize(
     ("stand_in", "active"),
     [pytest.param(FAILS, "failed", id="failing"), pytest.param(HANGS, "activating", id="hanging")],
 )

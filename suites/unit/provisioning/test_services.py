@@ -9,6 +9,7 @@ import pytest
 from harness.provisioning.configuration import Configuration
 from harness.provisioning.exit_codes import ExitCode, ProvisioningError
 from harness.provisioning.node_files import NodeFiles
+from harness.provisioning.plan import Plan
 from harness.provisioning.services import (
     CACHE_DIRECTORIES,
     KUBELET_DEFAULTS,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 LABEL = "kubernetes.azure.com/dcgm-exporter=enabled"
 SHOW = "systemctl show --property=LoadState --value"
+STOP = "20 attempts, 5 s apart, limit 25 s each; failure ignored"
 PLUGIN_PACKAGES = (
     "datacenter-gpu-manager-4-core",
     "datacenter-gpu-manager-4-proprietary",
@@ -298,11 +300,34 @@ def test_off_stops_what_is_there_and_is_never_fatal() -> None:
     assert steps[4].describe()[1:] == (f"    rm -rf {MARKER_PATH}",)
 
 
+@pytest.mark.parametrize(
+    ("mode", "other", "start"),
+    [
+        (Mode.DEVICE_PLUGIN, "dra-driver-nvidia-gpu", "start-device-plugin"),
+        (Mode.DRA, "nvidia-device-plugin", "start-dra-driver"),
+    ],
+)
+def test_service_of_the_other_mode_is_stopped_first(mode: Mode, other: str, start: str) -> None:
+    plan = Plan.order(steps_on(Configuration(), mode, "n"))
+
+    stop = next(step for step in plan.steps if step.name == f"stop-{other}")
+    names = [step.name for step in plan.steps]
+    assert names.index(stop.name) < names.index(start)
+    assert (stop.exit_code, stop.event) == (None, f"AKS.CSE.stop.{other}")
+    assert stop.describe()[1:] == (
+        f"    {SHOW} {other}  # limit 30 s",
+        f"    if the unit {other} exists:",
+        f"      systemctl stop {other}  # {STOP}",
+        f"      systemctl disable {other}  # {STOP}",
+    )
+
+
 def test_inner_codes_are_those_of_the_contract() -> None:
     plugin = {s.name: s.exit_code for s in steps_on(Configuration(), Mode.DEVICE_PLUGIN, "n")}
     dra = {s.name: s.exit_code for s in steps_on(Configuration(), Mode.DRA, "n")}
 
     assert plugin == {
+        "stop-dra-driver-nvidia-gpu": None,
         "install-managed-packages": ExitCode.NVIDIA_DCGM_INSTALL,
         "configure-managed-services": ExitCode.NVIDIA_DCGM_EXPORTER_FAIL,
         "start-device-plugin": ExitCode.GPU_DEVICE_PLUGIN_START_FAIL,
