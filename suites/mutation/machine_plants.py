@@ -878,4 +878,21 @@ PLANTS: tuple[MachinePlant, ...] = (
         "services/test_gpu_owners.py",
         "changes_its_mode and DRA",
     ),
+    _plant(
+        "packages have one attempt",
+        "services.py",
+        ("APT = Retry(attempts=10, pause_s=2, timeout_s=300)", "APT = Retry(timeout_s=300)"),
+        "services/test_monitoring.py",
+        "absent",
+    ),
+    _plant(
+        "packages in the downloads of a cache are not found",
+        "services.py",
+        (
+            'for directory in (f"/opt/{package}", f"/opt/{package}/downloads")',
+            'for directory in (f"/opt/{package}",)',
+        ),
+        "services/test_monitoring.py",
+        "absent",
+    ),
 )
