@@ -895,4 +895,11 @@ PLANTS: tuple[MachinePlant, ...] = (
         "services/test_monitoring.py",
         "absent",
     ),
+    _plant(
+        "the reboot does not wait for the DRA driver",
+        "mig.py",
+        ('needs=("start-kubelet", "start-dra-driver"),', 'needs=("start-kubelet",),'),
+        "services/test_mig.py",
+        "reboot and DRA",
+    ),
 )

@@ -11,6 +11,8 @@ from harness.cloudinit import GuestFile
 from harness.gpu.script import GpuScript
 from suites.e2e.promises import promise
 from suites.e2e.services.units import (
+    DRA,
+    DRA_PROGRAM,
     FABRIC_MANAGER,
     FABRIC_MANAGER_PROGRAM,
     KUBELET,
@@ -18,7 +20,6 @@ from suites.e2e.services.units import (
     NO_SERVICES,
     PLUGIN,
     SLOW,
-    TAG,
     evidence_of,
     make_program,
     name_of,
@@ -35,10 +36,13 @@ CALLS = "/run/smi-calls"
 #: The stand-in for nvidia-smi writes down what it is asked for.
 WRITE_CALLS = smi_settings(f'echo "$*" >>{CALLS}')
 ASKED = "/run/shutdown-asked"
-#: Takes the place of `shutdown`, so that the machine stays for the evidence.
+#: Takes the place of `shutdown`, so that the machine stays for the evidence, and lists what is active then.
 NO_SHUTDOWN = GuestFile(
     path="/usr/local/sbin/shutdown",
-    content=f'#!/bin/sh\necho "$*; kubelet: $(systemctl is-active kubelet)" >>{ASKED}\n'.encode(),
+    content=(
+        f'#!/bin/sh\nexec >>{ASKED}\necho "$*"\n'
+        f"systemctl list-units --plain --no-legend --state=active {KUBELET} {PLUGIN} {DRA}\n"
+    ).encode(),
     mode=0o755,
 )
 
@@ -102,18 +106,25 @@ def test_profile_that_does_not_exist_partitions_nothing(start_validated: StartNo
 
 
 @promise(section="8", unit=UNIT)
+@pytest.mark.parametrize(
+    ("mode", "owner"),
+    [
+        pytest.param("enable_managed_gpu", PLUGIN, id="device plugin"),
+        pytest.param("enable_managed_gpu_dra", DRA, id="DRA"),
+    ],
+)
 def test_gpu_that_needs_a_reset_gets_a_reboot_when_all_else_is_done(
-    start_validated: StartNode,
+    start_validated: StartNode, mode: str, owner: str
 ) -> None:
     """MIG mode is pending, so nothing can be partitioned yet; the unit runs again after the reboot."""
     node = start_validated(
         "pending",
-        tags=TAG,
-        config={"gpu_instance_profile": "MIG3g", "nvidia_mig_strategy": "Single"},
-        files=[NO_SHUTDOWN],
+        config={mode: True, "gpu_instance_profile": "MIG3g", "nvidia_mig_strategy": "Single"},
+        files=[NO_SHUTDOWN, unit_file(DRA, DRA_PROGRAM)],
+        before=[make_program(DRA_PROGRAM)],
         gpu_scripts={"gpu0": GpuScript(mig_needs_reset=True)},
     )
-    asked = node.guest.output_of("cat", ASKED)
+    asked, *active = node.guest.output_of("cat", ASKED).splitlines()
 
     evidence = evidence_of(node)
 
@@ -121,8 +132,11 @@ def test_gpu_that_needs_a_reset_gets_a_reboot_when_all_else_is_done(
     expect.log_line(evidence, "mig-partition did not partition the GPU yet")
     expect.unit_state(evidence, MIG, active="failed")
     expect.unit_enablement(evidence, MIG, "enabled")
-    expect.unit_state(evidence, PLUGIN, active="active")
-    assert asked == "-r 1; kubelet: active"
+    assert asked == "-r 1"
+    units = [line.split()[0] for line in active]
+    assert sorted(units) == sorted([KUBELET, owner]), (
+        f"'{KUBELET}' and '{owner}' were expected to be active before the reboot, but {units} were."
+    )
 
 
 @promise(section="9", unit="suites/unit/provisioning/test_boot.py")
