@@ -902,4 +902,18 @@ PLANTS: tuple[MachinePlant, ...] = (
         "services/test_mig.py",
         "reboot and DRA",
     ),
+    _plant(
+        "a missing device plugin is no reason to install its package",
+        "services.py",
+        ("units = (mode.unit, DCGM, DCGM_EXPORTER)", "units = (DCGM, DCGM_EXPORTER)"),
+        "services/test_gpu_owners.py",
+        "device_plugin and absent",
+    ),
+    _plant(
+        "services of an earlier mode stop without an event",
+        "services.py",
+        ('        event=f"AKS.CSE.stop.{unit}",\n', ""),
+        "services/test_configuration.py",
+        "earlier_mode",
+    ),
 )

@@ -28,6 +28,7 @@ from suites.e2e.services.units import (
     expect_property,
     expect_started_as,
     make_program,
+    name_of,
     remove_unit,
     unit_file,
 )
@@ -170,6 +171,8 @@ def test_services_of_an_earlier_mode_are_stopped(start_validated: StartNode) -> 
         expect.unit_enablement(evidence, unit, "disabled")
     assert MARKER not in evidence.paths
     expect.unit_state(evidence, KUBELET, active="active")
+    stops = [f"AKS.CSE.stop.{name_of(unit)}" for unit in (*MANAGED_UNITS, DRA)]
+    expect.events_recorded(evidence, *stops)
 
 
 #: What a run of a managed node writes for others to read, apart from its own reports.

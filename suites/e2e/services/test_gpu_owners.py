@@ -68,6 +68,8 @@ class Trouble:
     before: Sequence[Argv] = ()
     load: str = "loaded"
     active: str = "inactive"
+    installed: Sequence[str] = ()
+    """Packages that are installed in vain."""
 
 
 TROUBLES = {
@@ -77,9 +79,10 @@ TROUBLES = {
     "absent": Trouble(
         before=[
             remove_unit(PLUGIN),
-            fill_caches(*MONITORING_PACKAGES, "nvidia-device-plugin"),
+            fill_caches(*MONITORING_PACKAGES, name_of(PLUGIN)),
         ],
         load="not-found",
+        installed=[name_of(PLUGIN)],
     ),
 }
 
@@ -106,6 +109,8 @@ def test_device_plugin_that_never_starts_ends_with_its_own_code(
     expect_step_failed(evidence, "start-device-plugin")
     plugin = evidence.shown_unit(PLUGIN)
     assert (plugin.load, plugin.active) == (trouble.load, trouble.active)
+    if trouble.installed:
+        expect_installed(node, *trouble.installed)
     expect.unit_job(evidence, PLUGIN, "start" if trouble.active == "activating" else None)
     for unit in (DCGM, EXPORTER, KUBELET):
         assert evidence.shown_unit(unit).started_us is None, f"'{unit}' was started."
