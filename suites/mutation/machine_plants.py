@@ -916,4 +916,38 @@ PLANTS: tuple[MachinePlant, ...] = (
         "services/test_configuration.py",
         "earlier_mode",
     ),
+    _plant(
+        "the fabric manager starts without an event",
+        "boot.py",
+        ("            needs=needs,\n            event=event,\n", "            needs=needs,\n"),
+        "services/test_base_units.py",
+        "needed_fabric_manager_holds",
+    ),
+    _plant(
+        "the fabric manager stops without an event",
+        "boot.py",
+        (
+            "        exit_code=None,\n        needs=needs,\n        event=event,\n",
+            "        exit_code=None,\n        needs=needs,\n",
+        ),
+        "services/test_base_units.py",
+        "not_needed and running",
+    ),
+    _plant(
+        "the unit that writes the CDI spec is configured without an event",
+        "driver.py",
+        ('            event=f"{_CONFIGURE_STEP}.configureNvidiaCDIRefresh",\n', ""),
+        "runtime/test_refresh.py",
+        "early_failures",
+    ),
+    _plant(
+        "a teardown for GRID has no event",
+        "driver.py",
+        (
+            '        event=f"{_ENSURE}.cleanUpGridNodeCudaPrebake" if is_grid_over_other else None,\n',
+            "",
+        ),
+        "teardown/test_modules.py",
+        "incomplete_removal_for",
+    ),
 )

@@ -81,6 +81,7 @@ def test_early_failures_do_not_keep_the_spec_from_being_written(start_node: Star
     assert evidence.cdi_devices == DEVICES
     assert SERVICE not in evidence.failed_units
     assert "1 2 127" in evidence.answer_of("codes")
+    expect.events_recorded(evidence, "AKS.CSE.configGPUDrivers.configureNvidiaCDIRefresh")
 
 
 #: What the path unit does while a driver is installed, since each run of depmod changes its files.

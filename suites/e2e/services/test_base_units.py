@@ -38,6 +38,7 @@ DETECTOR_PROGRAM = "/usr/bin/node-problem-detector"
 MODPROBE = "nvidia-modprobe.service"
 UNITS_OF_EACH_NODE = ("containerd.service", MODPROBE, KUBELET)
 NEEDED: Mapping[str, object] = {"gpu_needs_fabric_manager": True}
+FABRIC_MANAGER_EVENT = "AKS.CSE.nvidia-fabricmanager"
 INSTALLED = unit_file(FABRIC_MANAGER, FABRIC_MANAGER_PROGRAM)
 BEFORE = (NO_SERVICES, make_program(FABRIC_MANAGER_PROGRAM))
 
@@ -58,6 +59,7 @@ def test_needed_fabric_manager_holds_the_node_back(start_validated: StartNode) -
     expect.provisioned(evidence)
     expect.unit_ready_before(evidence, FABRIC_MANAGER, KUBELET)
     expect.unit_enablement(evidence, FABRIC_MANAGER, "enabled")
+    expect.events_recorded(evidence, FABRIC_MANAGER_EVENT)
 
 
 @promise(section="9", unit=UNIT)
@@ -110,6 +112,7 @@ def test_fabric_manager_that_is_not_needed_is_stopped(
     assert evidence.shown_unit(FABRIC_MANAGER).active == "inactive"
     assert FABRIC_MANAGER not in evidence.failed_units
     expect.unit_enablement(evidence, FABRIC_MANAGER, "disabled")
+    expect.events_recorded(evidence, FABRIC_MANAGER_EVENT)
 
 
 @promise(section="5", unit=UNIT, any_provisioner=("failing",))
