@@ -950,4 +950,28 @@ PLANTS: tuple[MachinePlant, ...] = (
         "teardown/test_modules.py",
         "incomplete_removal_for",
     ),
+    _plant(
+        "an empty value is not unset",
+        "configuration.py",
+        ('if value is None or value == "":', "if value is None:"),
+        "record/test_inputs.py",
+    ),
+    _plant(
+        "an install is asked for in any case of letters",
+        "configuration.py",
+        ('return value in (True, "true")', 'return str(value).lower() == "true"'),
+        "record/test_inputs.py",
+    ),
+    _plant(
+        "the file overrides the environment",
+        "configuration.py",
+        ("if name in environment:", "if name in environment and key not in document:"),
+        "record/test_inputs.py",
+    ),
+    _plant(
+        "systems like Debian are refused",
+        "families.py",
+        ('for key in ("ID", "ID_LIKE") if', 'for key in ("ID",) if'),
+        "record/test_inputs.py",
+    ),
 )

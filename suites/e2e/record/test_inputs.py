@@ -1,0 +1,63 @@
+"""How a node reads its configuration and its system: section 2 of the contract.
+
+`plan` prints what a boot would do and changes nothing, so that one node is asked for all rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from suites.e2e.guest_script import shell
+from suites.e2e.promises import promise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from suites.e2e.conftest import StartNode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Variables of the environment, a change of the node, and a part of what `plan` prints then."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    change: str = "true"
+    printed: str
+
+
+ROWS: Mapping[str, Row] = {
+    "a variable overrides the file": Row(
+        environment={"GPU_NODE": "false"}, printed="action=teardown reason=opted_out"
+    ),
+    "empty values are unset": Row(
+        environment={"GPU_INSTANCE_PROFILE": "", "NVIDIA_MIG_PROFILE_LAYOUT": ""},
+        printed="action=install-skip-build reason=ok",
+    ),
+    "only the literal true asks for an install": Row(
+        environment={"CONFIG_GPU_DRIVER_IF_NEEDED": "TRUE"},
+        printed="only after failure of validate-probe",
+    ),
+    "a system like Debian": Row(
+        change="rm /etc/os-release; printf 'ID=mine\\nID_LIKE=debian\\n' >/etc/os-release",
+        printed="action=install-skip-build reason=ok",
+    ),
+}
+
+
+@promise(section="2", unit="suites/unit/provisioning/test_configuration.py")
+def test_inputs_are_read_as_aks_writes_them(start_node: StartNode) -> None:
+    """AKS sets variables of the environment, some of them to nothing."""
+    node = start_node("inputs", command=None)
+
+    wrong = []
+    for name, row in ROWS.items():
+        node.guest.output_of(*shell(row.change))
+        plan = node.guest.run(*node.provisioner.command("plan"), env=row.environment)
+        if row.printed not in plan.stdout:
+            wrong.append(
+                f"{name}: '{row.printed}' was expected in the plan, but it ended with "
+                f"{plan.exit_code}: {plan.stdout}{plan.stderr}"
+            )
+
+    assert wrong == [], "\n".join(wrong)
