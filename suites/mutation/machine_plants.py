@@ -974,4 +974,18 @@ PLANTS: tuple[MachinePlant, ...] = (
         ('for key in ("ID", "ID_LIKE") if', 'for key in ("ID",) if'),
         "record/test_inputs.py",
     ),
+    _plant(
+        "the driver image runs without the host's network",
+        "containerd.py",
+        ('            "--net-host",\n', ""),
+        "kernel/test_builds.py",
+        "prebuilt_module_is_loaded",
+    ),
+    _plant(
+        "the container of the driver image stays",
+        "containerd.py",
+        ('            "--rm",\n', ""),
+        "kernel/test_builds.py",
+        "prebuilt_module_is_loaded",
+    ),
 )

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
+from suites.e2e.any_provisioner import is_own
 from suites.e2e.guest_script import shell
+from suites.e2e.interruption.interrupt import Interruption
 from suites.e2e.kernel_module import BAKED_VERSION, LOAD_OTHER_VERSION, OTHER_VERSION
 from suites.e2e.promises import promise
 
@@ -22,12 +24,27 @@ FEW_TRIES = {"retry_budget_s": 90}
 #: That of a build of the kernel, such as 43 of 6.1.0-43-cloud-amd64 and 57 of 6.12.57+deb13-cloud-amd64.
 _LAST_NUMBER = re.compile(r"[0-9]+(?=-cloud|\+deb)")
 _RESIDENT = "/sys/module/nvidia/version"
+_RUN_ARGUMENTS = "/run/driver-image-arguments"
+#: The contract's line, without the image, the container and the action at its end.
+_RUN_LINE = (
+    "-n k8s.io run --privileged --rm --net-host --with-ns pid:/proc/1/ns/pid "
+    "--mount type=bind,src=/opt/gpu,dst=/mnt/gpu,options=rbind "
+    "--mount type=bind,src=/opt/actions,dst=/mnt/actions,options=rbind"
+)
 
 
 def expect_loaded(evidence: Evidence, version: str) -> None:
     loaded = (evidence.file(_RESIDENT) or "none").strip()
     assert loaded == version, (
         f"The loaded module was expected to be {version}, but '{_RESIDENT}' says {loaded}."
+    )
+
+
+def expect_run_line(evidence: Evidence, image: str, action: str) -> None:
+    ran = (evidence.file(_RUN_ARGUMENTS) or "nothing").strip()
+    expected = f"{_RUN_LINE} {image} gpuinstall /entrypoint.sh {action}"
+    assert ran == expected, (
+        f"The driver image was expected to run by:\n  ctr {expected}\nbut it ran by:\n  ctr {ran}"
     )
 
 
@@ -59,12 +76,18 @@ def test_headers_of_the_running_kernel_are_missing(
 def test_prebuilt_module_is_loaded_in_the_intended_version(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """What the record says is what the kernel has loaded, from a file that was not compiled here."""
+    """What the record says is what the kernel has loaded, from a file that was not compiled here.
+
+    The driver image is run by the line of the contract.
+    """
     assert baked_image.driver is not None
     version, kernel = baked_image.driver.version, baked_image.newest_kernel.version
-    node = start_node("prebuilt")
+    write_arguments = Interruption(
+        at="ctr -n k8s.io run *", act=f'echo "$*" >{_RUN_ARGUMENTS}'
+    ).file
+    node = start_node("prebuilt", files=[write_arguments])
 
-    evidence = node.evidence(files=[_RESIDENT])
+    evidence = node.evidence(files=[_RESIDENT, _RUN_ARGUMENTS])
 
     expect.provisioned(evidence)
     expect.decided(evidence, "install-skip-build", reason="ok")
@@ -72,6 +95,8 @@ def test_prebuilt_module_is_loaded_in_the_intended_version(
     expect.module_built_before_boot(evidence, kernel)
     expect.gpu_bound(evidence, device="2330")
     expect.record_names(evidence, kernel=kernel, driver_version=version)
+    if is_own(evidence.provisioner):
+        expect_run_line(evidence, baked_image.driver.reference, "install-skip-build")
 
 
 @promise(section="5", unit=UNIT)
