@@ -988,4 +988,11 @@ PLANTS: tuple[MachinePlant, ...] = (
         "kernel/test_builds.py",
         "prebuilt_module_is_loaded",
     ),
+    _plant(
+        "a bake that fails before it builds removes an earlier one",
+        "__main__.py",
+        ('if self._has_done("prepare-build"):', "if True:"),
+        "observability/test_exit_codes.py",
+        "bake and fails",
+    ),
 )

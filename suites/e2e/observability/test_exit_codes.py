@@ -54,6 +54,8 @@ class Ending:
     """A shell script that runs before provisioning."""
     files: Sequence[GuestFile] = ()
     gpu: GpuScript = field(default_factory=GpuScript)
+    keeps_driver: bool = False
+    """The driver of an earlier bake must still be there."""
 
 
 def metadata(value: str) -> str:
@@ -71,6 +73,7 @@ ENDINGS: Mapping[str, Ending] = {
             "gpu_image_sha": "absent",
         },
         step="fetch-driver-image",
+        keeps_driver=True,
         sentence="Step 'fetch-driver-image' failed.",
     ),
     "1 build tools cannot be installed": Ending(
@@ -83,6 +86,7 @@ ENDINGS: Mapping[str, Ending] = {
             ">/usr/local/sbin/apt-get; chmod +x /usr/local/sbin/apt-get"
         ),
         step="install-build-tools",
+        keeps_driver=True,
         sentence="Step 'install-build-tools' failed.",
     ),
     "1 bake records another kernel": Ending(
@@ -241,6 +245,8 @@ def test_each_cause_has_its_exit_code_and_its_sentence(
     assert failed == ([] if ending.step is None else [ending.step])
     for unit in (DCGM, KUBELET):
         assert evidence.shown_unit(unit).started_us is None, f"'{unit}' was started."
+    if ending.keeps_driver:
+        expect.driver_installed(evidence)
 
 
 @pytest.mark.slow
