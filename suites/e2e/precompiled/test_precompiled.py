@@ -103,16 +103,27 @@ def test_missing_image_ends_the_boot_where_no_build_is_allowed(
 
 
 def test_image_of_another_kernel_is_not_taken(
-    start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, node_image: Image
+    start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, baked_image: Image
 ) -> None:
-    """A registry that has the driver for another kernel has none for this node."""
-    publish(node_image.other_kernel)
+    """A registry that has the driver for another kernel has none for this node.
 
-    evidence = start_precompiled("other", ONLY_PRECOMPILED, image=node_image).evidence()
+    The baked driver, which is for that kernel too, stays as it is: nothing came in its place.
+    """
+    baked = baked_image.newest_kernel
+    publish(baked)
+
+    evidence = start_precompiled(
+        "other", ONLY_PRECOMPILED, kernel=baked_image.other_kernel
+    ).evidence()
 
     expect.provisioned(evidence, exit_code=START_FAIL)
+    expect.decided(evidence, "install", reason="kernel")
     expect.step_failed(evidence, STEP)
     assert {each.status for each in registry.log.requests} == {404}
+    kept = [build.kernel for build in evidence.dkms_builds]
+    assert kept == [baked.version], (
+        f"DKMS was expected to keep the driver for '{baked.version}', but it has those for {kept}."
+    )
 
 
 def test_refusing_registry_is_tried_three_times_and_not_taken_for_an_empty_one(
