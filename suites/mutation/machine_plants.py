@@ -1005,4 +1005,41 @@ PLANTS: tuple[MachinePlant, ...] = (
         "precompiled/test_precompiled.py",
         "another_kernel",
     ),
+    _plant(
+        "CRI-O goes on with the files that it has read",
+        "toolkit.py",
+        (
+            "return (drop, hook, where_loaded(CRI_O_UNIT, *start(CRI_O_UNIT, 30)))",
+            "return (drop, hook)",
+        ),
+        "runtime/test_configuration.py",
+        "CRI-O and not without",
+    ),
+    _plant(
+        "CRI-O keeps the file of an earlier mode",
+        "toolkit.py",
+        (
+            "return (drop, hook, where_loaded(",
+            "return (drop if choice is None or choice.mode else hook, where_loaded(",
+        ),
+        "runtime/test_configuration.py",
+        "CRI-O and not without",
+    ),
+    _plant(
+        "CRI-O gets the path of the hook for that of the runtime",
+        "toolkit.py",
+        (
+            'f"runtime_path = {render_string(CONTAINER_RUNTIME)}\\n"',
+            'f"runtime_path = {render_string(HOOK_PROGRAM)}\\n"',
+        ),
+        "runtime/test_configuration.py",
+        "CRI-O and not without",
+    ),
+    _plant(
+        "the options of runc are not copied",
+        "toolkit.py",
+        ('        **values_below(text, (*runtimes, FALLBACK_RUNTIME, "options")),\n', ""),
+        "runtime/test_configuration.py",
+        "own and options",
+    ),
 )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from harness.evidence import Evidence
+    from harness.lab.node import Node
     from suites.e2e.conftest import StartNode
 
 UNIT = "suites/unit/provisioning/test_toolkit.py"
@@ -42,6 +43,8 @@ class Users:
     config: str
     kept: tuple[str, ...]
     files: tuple[GuestFile, ...] = field(default=())
+    options: tuple[str, ...] = ()
+    """Options of runc, which the nvidia runtime must have too."""
 
 
 USERS: Mapping[str, Users] = {
@@ -67,6 +70,7 @@ USERS: Mapping[str, Users] = {
         f'  runtime_type = "io.containerd.runc.v2"\n{CRI[:-1]}.containerd.runtimes.runc.options]\n'
         "  SystemdCgroup = true\n",
         kept=("SystemdCgroup = true",),
+        options=("SystemdCgroup = true",),
     ),
 }
 
@@ -101,6 +105,11 @@ def test_users_configuration_gets_the_runtime_and_stays(
     missing = [line for line in users.kept if line not in dump]
     assert missing == [], (
         f"These lines of the user's were expected to stay, but are gone: {missing}."
+    )
+    own = dump.partition(".runtimes.nvidia.options]")[2].partition("[plugins")[0]
+    missing = [line for line in users.options if line not in own]
+    assert missing == [], (
+        f"The nvidia runtime was expected to have runc's options {missing}, but it has only: {own}"
     )
     if containerd_version(node) >= (1, 7):
         assert "enable_cdi = true" in dump
@@ -188,6 +197,8 @@ class Engine:
     has_handler: bool = True
     cri_o: str | None = None
     """The file that CRI-O gets."""
+    cri_o_line: str | None = None
+    """A line of this file."""
 
 
 NATIVE = {
@@ -210,6 +221,7 @@ ENGINES: Mapping[str, Engine] = {
         new=NATIVE,
         has_handler=False,
         cri_o=CRI_O_DROP_IN,
+        cri_o_line=f'runtime_path = "{RUNTIME}"',
     ),
     "CRI-O without CDI": Engine(
         config={"container_runtime": "cri-o", "cdi_enabled": False},
@@ -217,12 +229,39 @@ ENGINES: Mapping[str, Engine] = {
         new=PLAIN,
         has_handler=False,
         cri_o=CRI_O_HOOK,
+        cri_o_line=f'"path": "{RUNTIME}-hook",',
     ),
 }
 #: What its process was started with, whatever systemd has loaded since then.
 PLUGIN_ENVIRONMENT = shell(
     f"tr '\\0' '\\n' </proc/$(systemctl show --value --property=MainPID {PLUGIN})/environ"
 )
+#: What CRI-O read when it was started last.
+CRI_O_READ = "/run/crio-read"
+CRI_O_UNIT = (
+    f"[Service]\nType=oneshot\nRemainAfterExit=yes\n"
+    f"ExecStart=sh -c 'cat {CRI_O_DROP_IN} {CRI_O_HOOK} >{CRI_O_READ}; true'\n"
+    "[Install]\nWantedBy=multi-user.target\n"
+)
+#: A node whose CRI-O runs with the files of both modes, as runs with other settings have left them.
+CRI_O_FILES = tuple(
+    GuestFile(path=path, content=text.encode())
+    for path, text in (
+        ("/etc/systemd/system/crio.service", CRI_O_UNIT),
+        (CRI_O_DROP_IN, "# old\n"),
+        (CRI_O_HOOK, "{}\n"),
+    )
+)
+START_CRI_O = shell("systemctl daemon-reload; systemctl start crio")
+
+
+def expect_read_by_cri_o(node: Node, row: Engine) -> None:
+    """Expect CRI-O to have been started with the file of its mode, and to be running."""
+    read = node.guest.read_text(CRI_O_READ) or ""
+    assert row.cri_o_line in [line.strip() for line in read.splitlines()], (
+        f"CRI-O was expected to be started with '{row.cri_o_line}', but it has read:\n{read}"
+    )
+    assert node.guest.run("systemctl", "is-active", "crio").ok, "CRI-O was expected to run."
 
 
 @promise(section="10", unit=UNIT)
@@ -232,6 +271,8 @@ def test_device_plugin_and_runtime_agree(start_node: StartNode, row: Engine) -> 
     node = start_node(
         "engine",
         config={**QUICK, "enable_managed_gpu": True, **row.config},
+        files=() if row.cri_o is None else CRI_O_FILES,
+        before=() if row.cri_o is None else [START_CRI_O],
     )
 
     evidence = node.evidence(
@@ -249,6 +290,8 @@ def test_device_plugin_and_runtime_agree(start_node: StartNode, row: Engine) -> 
     assert (f'BinaryName = "{RUNTIME}"' in dump_of(evidence)) == row.has_handler
     files = [path for path in (CRI_O_DROP_IN, CRI_O_HOOK) if path in evidence.paths]
     assert files == ([] if row.cri_o is None else [row.cri_o])
+    if row.cri_o is not None:
+        expect_read_by_cri_o(node, row)
 
 
 @promise(section="10", unit=UNIT)
