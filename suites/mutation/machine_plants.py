@@ -1042,4 +1042,11 @@ PLANTS: tuple[MachinePlant, ...] = (
         "runtime/test_configuration.py",
         "own and options",
     ),
+    _plant(
+        "an attempt at its time limit takes the name of all later ones",
+        "containerd.py",
+        ("        cleanup=_removal(container),\n", ""),
+        "kernel/test_retries.py",
+        "install_that",
+    ),
 )
