@@ -6,6 +6,7 @@ Pure decisions; `toolkit` applies them to the files and units of a node.
 from __future__ import annotations
 
 import enum
+import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ CRI_PLUGINS: dict[int, Key] = {
 NATIVE_PREFIX = "cdi.k8s.io/"
 LEGACY_PREFIX = "nvidia.cdi.k8s.io/"
 _VERSION = re.compile(r"\bv?(\d+)\.(\d+)(?:\.(\d+))?")
+_YAML_KEY = re.compile(r"([\"']?)(?P<key>[A-Za-z]+)\1:(?:[ \t]+(?P<value>.*))?")
+_YAML_ITEM = re.compile(r"[ \t]*-(?:[ \t]|$)")
 
 
 class Engine(enum.Enum):
@@ -80,6 +83,36 @@ def detect_support(
 
 def _is_at_least(number: Version | None, wanted: Version) -> bool:
     return number is not None and number >= wanted
+
+
+def offers_device(spec: str, kind: str) -> bool:
+    """Return whether a CDI spec is of this kind and has a device.
+
+    It may be JSON, or YAML as nvidia-ctk writes it: each device is an item on lines of its own. Python
+    has no parser of YAML, so any other form of the list counts as one without devices.
+    """
+    if spec.lstrip().startswith("{"):
+        return _offers_device_in_json(spec, kind)
+    kinds: list[str] = []
+    key, has_device = "", False
+    for line in spec.splitlines():
+        found = _YAML_KEY.fullmatch(line.rstrip())
+        if found is not None:
+            key = found["key"]
+            if key == "kind":
+                kinds.append((found["value"] or "").partition(" #")[0].strip(" \t\"'"))
+        elif key == "devices" and _YAML_ITEM.match(line):
+            has_device = True
+    return has_device and kinds == [kind]
+
+
+def _offers_device_in_json(spec: str, kind: str) -> bool:
+    try:
+        document = json.loads(spec)
+    except (ValueError, RecursionError):
+        return False
+    devices = document.get("devices")
+    return document.get("kind") == kind and isinstance(devices, list) and devices != []
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,15 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .cdi import CRI_PLUGINS, LEGACY_PREFIX, CdiSupport, Engine, RuntimeChoice, choose_runtime
+from .cdi import (
+    CRI_PLUGINS,
+    LEGACY_PREFIX,
+    CdiSupport,
+    Engine,
+    RuntimeChoice,
+    choose_runtime,
+    offers_device,
+)
 from .exit_codes import ExitCode, ProvisioningError
 from .nvidia import CONTAINER_RUNTIME
 from .plan import Action, Do, Remove, Retry, Run, Write
@@ -287,9 +295,9 @@ def _expect_spec_action() -> Do:
 
 
 def has_spec(node: NodeContext) -> bool:
-    """Return whether the CDI spec exists and names a GPU."""
+    """Return whether the CDI spec exists and has a GPU."""
     text = node.files.read_or_none(CDI_SPEC)
-    return text is not None and CDI_DEVICE_KIND in text
+    return text is not None and offers_device(text, CDI_DEVICE_KIND)
 
 
 def expect_spec(node: NodeContext) -> None:

@@ -1049,4 +1049,11 @@ PLANTS: tuple[MachinePlant, ...] = (
         "kernel/test_retries.py",
         "install_that",
     ),
+    _plant(
+        "a spec without devices counts as one with a GPU",
+        "toolkit.py",
+        ("offers_device(text, CDI_DEVICE_KIND)", "CDI_DEVICE_KIND in text"),
+        "runtime/test_refresh.py",
+        "without and devices",
+    ),
 )

@@ -118,6 +118,11 @@ def test_starts_during_the_run_do_not_keep_the_spec_from_being_written(
             'mkdir -p /run/cdi; echo "kind: example.com/nic" >"$NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"; exit 0',
             id="spec without a GPU",
         ),
+        pytest.param(
+            'mkdir -p /run/cdi; printf "kind: nvidia.com/gpu\\ndevices: []\\n" '
+            '>"$NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"; exit 0',
+            id="spec without devices",
+        ),
     ],
 )
 def test_lasting_failure_is_no_healthy_node(start_node: StartNode, script: str) -> None:

@@ -11,6 +11,7 @@ from harness.provisioning.cdi import (
     RuntimeChoice,
     choose_runtime,
     detect_support,
+    offers_device,
     parse_version,
     plugin_environment,
     toolkit_environment,
@@ -112,6 +113,69 @@ def test_older_runtime_gets_devices_through_the_default_nvidia_runtime() -> None
         "DEVICE_LIST_STRATEGY": "envvar,cdi-annotations",
         "CDI_ANNOTATION_PREFIX": "nvidia.cdi.k8s.io/",
     }
+
+
+DEVICES = """\
+devices:
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+  name: "0"
+"""
+EDITS = """\
+containerEdits:
+  deviceNodes:
+  - path: /dev/nvidiactl
+"""
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(
+            f"---\ncdiVersion: 0.5.0\n{EDITS}{DEVICES}kind: nvidia.com/gpu\n", id="keys in order"
+        ),
+        pytest.param(
+            '---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n    - name: "0"\n'
+            f"      containerEdits:\n        deviceNodes:\n            - path: /dev/nvidia0\n{EDITS}",
+            id="items with an indentation",
+        ),
+        pytest.param(
+            '\'kind\': "nvidia.com/gpu" # mine\r\n"devices":\r\n# mine\r\n-\r\n  name: all\r\n',
+            id="quotes and comments",
+        ),
+        pytest.param(
+            ' {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0"}]}',
+            id="JSON",
+        ),
+    ],
+)
+def test_spec_with_a_gpu_offers_it(spec: str) -> None:
+    assert offers_device(spec, "nvidia.com/gpu")
+    assert not offers_device(spec, "nvidia.com/mig")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "",
+        "kind: nvidia.com/gpu\n",
+        "kind: nvidia.com/gpu\ndevices: []\n",
+        "kind: nvidia.com/gpu\ndevices:\n---\n",
+        f"kind: nvidia.com/gpu\ndevices: []\n{EDITS}",
+        f"kind: nvidia.com/gpu\ndevices:\n{EDITS}",
+        f"kind: nvidia.com/nic\n{DEVICES}# kind: nvidia.com/gpu\n",
+        f"{DEVICES}annotations:\n  kind: nvidia.com/gpu\n",
+        f"kind: nvidia.com/nic\nkind: nvidia.com/gpu\n{DEVICES}",
+        '{"kind": "nvidia.com/gpu", "devices": []}',
+        '{"kind": "nvidia.com/gpu", "devices": null}',
+        '{"kind": "nvidia.com/nic", "devices": [{"name": "nvidia.com/gpu"}]}',
+        '{"kind": "nvidia.com/gpu", "devices": [{"name": "0"}]',
+        "{" * 100_000,
+    ],
+)
+def test_spec_without_a_gpu_offers_none(spec: str) -> None:
+    assert not offers_device(spec, "nvidia.com/gpu")
 
 
 @pytest.mark.parametrize("is_native", [True, False])

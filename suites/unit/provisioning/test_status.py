@@ -34,7 +34,7 @@ def test_status_of_a_baked_node_describes_its_driver(tmp_path: Path) -> None:
     simulated = SimulatedNode(tmp_path)
     simulated.build(VERSION, KERNEL)
     simulated.load(VERSION, "nvidia_uvm", "nvidia")
-    simulated.files.write(CDI_SPEC, "nvidia.com/gpu")
+    simulated.files.write(CDI_SPEC, 'kind: nvidia.com/gpu\ndevices:\n- name: "0"\n')
 
     document = see(simulated, {**GPU_NODE, "enable_managed_gpu": True})
 

@@ -284,6 +284,7 @@ def test_early_failures_of_the_refresh_unit_are_tolerated(tmp_path: Path) -> Non
 
 
 ASK = "systemctl show --property=LoadState --value nvidia-cdi-refresh.service"
+SPEC = 'kind: nvidia.com/gpu\ndevices:\n- name: "0"\n'
 
 
 def test_spec_is_written_again_after_the_driver_works(tmp_path: Path) -> None:
@@ -292,7 +293,7 @@ def test_spec_is_written_again_after_the_driver_works(tmp_path: Path) -> None:
 
     def generate() -> None:
         assert not files.exists(CDI_SPEC)
-        files.write(CDI_SPEC, "kind: nvidia.com/gpu\n")
+        files.write(CDI_SPEC, SPEC)
 
     with (
         ScriptedRunner()
@@ -316,7 +317,7 @@ def test_refresh_units_that_do_not_start_are_forgiven_when_the_spec_is_there(
         .expect(
             "systemctl start nvidia-cdi-refresh.service",
             exit_code=1,
-            effect=lambda: NodeFiles(tmp_path).write(CDI_SPEC, "nvidia.com/gpu"),
+            effect=lambda: NodeFiles(tmp_path).write(CDI_SPEC, SPEC),
         )
         .expect("systemctl restart nvidia-cdi-refresh.path", exit_code=1) as runner
     ):
@@ -329,7 +330,7 @@ def test_node_without_the_refresh_unit_needs_no_spec(tmp_path: Path) -> None:
         take(tmp_path, runner, *validate_spec())
 
 
-@pytest.mark.parametrize("text", [None, "", "devices: []\n"])
+@pytest.mark.parametrize("text", [None, "", "kind: nvidia.com/gpu\ndevices: []\n"])
 def test_spec_without_a_gpu_fails_the_step(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         NodeFiles(tmp_path).write(CDI_SPEC, text)
@@ -351,7 +352,7 @@ def test_spec_that_cannot_be_read_is_none(tmp_path: Path) -> None:
 
 
 def test_validation_looks_at_unit_and_spec(tmp_path: Path) -> None:
-    NodeFiles(tmp_path).write(CDI_SPEC, "nvidia.com/gpu")
+    NodeFiles(tmp_path).write(CDI_SPEC, SPEC)
     with (
         ScriptedRunner()
         .expect(ASK, stdout="loaded\n")
@@ -368,7 +369,7 @@ def test_validation_looks_at_unit_and_spec(tmp_path: Path) -> None:
 
 
 def test_failed_refresh_unit_fails_validation(tmp_path: Path) -> None:
-    NodeFiles(tmp_path).write(CDI_SPEC, "nvidia.com/gpu")
+    NodeFiles(tmp_path).write(CDI_SPEC, SPEC)
     with (
         pytest.raises(ProvisioningError) as error,
         ScriptedRunner()

@@ -59,6 +59,9 @@ def test_16_agentbaker_9113_grid_node_in_a_sovereign_cloud_pulls_from_its_regist
     assert simulated.images == set()
 
 
+SPEC = 'kind: nvidia.com/gpu\ndevices:\n- name: "0"\n'
+
+
 def _refreshing(simulated: SimulatedNode, *, works: bool) -> None:
     """Add the CDI refresh units to the node; they write the spec when the driver is loaded."""
     simulated.units |= {"nvidia-cdi-refresh", "nvidia-cdi-refresh.path"}
@@ -67,7 +70,7 @@ def _refreshing(simulated: SimulatedNode, *, works: bool) -> None:
     def refresh(call: tuple[str, ...]) -> object:
         if call == ("systemctl", "start", "nvidia-cdi-refresh.service") and works:
             assert "nvidia" in simulated.loaded()
-            simulated.files.write(CDI_SPEC, "kind: nvidia.com/gpu\n")
+            simulated.files.write(CDI_SPEC, SPEC)
         return systemctl(call)
 
     simulated._systemctl = refresh  # type: ignore[method-assign,assignment]
@@ -98,7 +101,7 @@ def test_18_kaito_2326_permanent_cdi_failure_fails_the_boot(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     _refreshing(simulated, works=False)
-    simulated.files.write(CDI_SPEC, "kind: nvidia.com/gpu  # of an earlier boot\n")
+    simulated.files.write(CDI_SPEC, SPEC)
 
     assert invocation.run("boot", GPU_NODE) == 84
 
