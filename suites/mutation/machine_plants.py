@@ -1056,4 +1056,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "runtime/test_refresh.py",
         "without and devices",
     ),
+    _plant(
+        "a link in place of a folder is never removed",
+        "node_files.py",
+        (
+            "        if target.is_dir() and not target.is_symlink():\n            shutil",
+            "        if target.is_dir():\n            shutil",
+        ),
+        "teardown/test_removal.py",
+        "payload_and",
+    ),
 )

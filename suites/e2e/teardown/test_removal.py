@@ -262,11 +262,11 @@ def test_payload_and_caches_go_only_from_a_node_that_opted_out(
 ) -> None:
     """A node that still gets a driver keeps what it needs for that."""
     folders = ("/opt/gpu", "/usr/local/nvidia", "/opt/actions", *CACHES)
-    make = shell(
-        "; ".join(f"mkdir -p {path}; echo x >{path}/x" for path in folders)
-        # On a managed node another version is not the customer's, and goes too.
-        + f"; {CUSTOMER}"
-    )
+    # The second one is a link, to a folder on another disk for example.
+    link = "mkdir /srv/nvidia; ln -s /srv/nvidia /usr/local/nvidia"
+    fill = (f"mkdir -p {path}; echo x >{path}/x" for path in folders)
+    # On a managed node another version is not the customer's, and goes too.
+    make = shell("; ".join([link, *fill, CUSTOMER]))
     node = start_node(
         "managed",
         gpus=[h100],
