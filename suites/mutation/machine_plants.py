@@ -1066,4 +1066,21 @@ PLANTS: tuple[MachinePlant, ...] = (
         "teardown/test_removal.py",
         "payload_and",
     ),
+    _plant(
+        "metadata without tags counts as one with none",
+        "tags.py",
+        ('.get("tagsList")', '.get("tagsList", [])'),
+        "observability/test_exit_codes.py",
+        "without and tags",
+    ),
+    _plant(
+        "the log has another name",
+        "journal.py",
+        (
+            'LOG_PATH = "/var/log/azure/cluster-provision.log"',
+            'LOG_PATH = "/var/log/azure/provision.log"',
+        ),
+        "observability/test_events.py",
+        "marker_was_there and wanted",
+    ),
 )

@@ -29,6 +29,7 @@ _FIELDS = (
     *("EventPid", "EventTid"),
 )
 _STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}")
+LOG = "/var/log/azure/cluster-provision.log"
 ENSURE = "AKS.CSE.ensureGPUDrivers"
 VALIDATE = f"{ENSURE}.validateGPUDrivers"
 MANAGED_GROUP = "AKS.CSE.configureManagedGPUExperience"
@@ -195,6 +196,8 @@ def test_readiness_tells_whether_the_marker_was_there(
         marker_present=is_marked,
         driver_kind_match=is_marked,
     )
+    line = f"event=decision action={action} reason={reason}"
+    assert line in (evidence.file(LOG) or ""), f"'{line}' was expected in '{LOG}'."
 
 
 @pytest.mark.slow

@@ -191,6 +191,11 @@ ENDINGS: Mapping[str, Ending] = {
     "224 metadata is cut": Ending(
         code=224, before=metadata('{"compute": {"tags'), sentence=f"'{METADATA_CACHE}' is not JSON"
     ),
+    "224 metadata without tags": Ending(
+        code=224,
+        before=metadata('{"compute": {}}'),
+        sentence=f"'{METADATA_CACHE}' has no list '.compute.tagsList'.",
+    ),
     "224 tag without a string": Ending(
         code=224,
         before=metadata(
