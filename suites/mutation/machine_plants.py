@@ -1083,4 +1083,24 @@ PLANTS: tuple[MachinePlant, ...] = (
         "observability/test_events.py",
         "marker_was_there and wanted",
     ),
+    _plant(
+        "folders of CDI specs say nothing about CDI",
+        "cdi.py",
+        (
+            'if "cdi_spec_dirs" in keys or _is_at_least(number, (2, 4, 0)):',
+            "if _is_at_least(number, (2, 4, 0)):",
+        ),
+        "runtime/test_detection.py",
+        "folders",
+    ),
+    _plant(
+        "a native node gets the prefix of older ones",
+        "cdi.py",
+        (
+            "    if choice.annotation_prefix == LEGACY_PREFIX:\n        environment",
+            "    if choice.annotation_prefix is not None:\n        environment",
+        ),
+        "runtime/test_detection.py",
+        "folders",
+    ),
 )

@@ -36,6 +36,11 @@ ANSWERS_OF_2_4 = (
     '[ "$*" != --version ] || { echo "containerd github.com/containerd/containerd/v2 v2.4.0 1"; exit; }',
     '[ "$*" != "config dump" ] || { echo "version = 4"; exit; }',
 )
+#: As a containerd without the key `enable_cdi` answers; its folders alone say that it knows CDI.
+DUMP_WITH_FOLDERS = (
+    '[ "$*" != "config dump" ] || { echo "version = 3"; '
+    "echo \"[plugins.'io.containerd.cri.v1.runtime']\"; echo \"cdi_spec_dirs = ['/etc/cdi']\"; exit; }"
+)
 
 
 def wrapped(*scripts: str) -> GuestFile:
@@ -91,7 +96,24 @@ ROWS: Mapping[str, Row] = {
     "containerd 2.4 without the key": Row(
         files=(wrapped(*ANSWERS_OF_2_4),), support=("native", "native")
     ),
+    "folders of CDI without the key, and the version is unknown": Row(
+        files=(wrapped(DUMP_WITH_FOLDERS, BROKEN_VERSION),), support=("native", "native")
+    ),
     "version is unknown": Row(files=(wrapped(BROKEN_VERSION),), support=("absent", "capable")),
+}
+
+
+#: The environment of the container toolkit.
+NATIVE_TOOLKIT = {
+    "CDI_ENABLED": "true",
+    "NVIDIA_RUNTIME_SET_AS_DEFAULT": "false",
+    "NVIDIA_CONTAINER_RUNTIME_MODE": "cdi",
+    "CRIO_CONFIG_MODE": "config",
+}
+OLDER_TOOLKIT = {
+    **NATIVE_TOOLKIT,
+    "NVIDIA_RUNTIME_SET_AS_DEFAULT": "true",
+    "NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES": "nvidia.cdi.k8s.io/",
 }
 
 
@@ -116,6 +138,10 @@ def test_cdi_support_is_what_containerd_says(start_node: StartNode, row: Row) ->
     cdi = document["boot"]["cdi"]
     assert cdi["support"] == expected, f"'{expected}' was expected, but the node says {cdi}."
     is_native = expected != "absent"
+    toolkit = NATIVE_TOOLKIT if is_native else OLDER_TOOLKIT
+    assert cdi["toolkit_environment"] == toolkit, (
+        f"{toolkit} was expected, but the node says {cdi}."
+    )
     assert cdi["plugin_environment"]["DEVICE_LIST_STRATEGY"] == (
         "cdi-annotations,cdi-cri" if is_native else "envvar,cdi-annotations"
     )
