@@ -49,7 +49,7 @@ class Users:
 
 USERS: Mapping[str, Users] = {
     "imports": Users(
-        config='version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\noom_score = -7\n',
+        config='version = 2\nimports = [\n  "/etc/containerd/conf.d/*.toml",\n]\noom_score = -7\n',
         files=(
             GuestFile(
                 path="/etc/containerd/conf.d/mine.toml",
