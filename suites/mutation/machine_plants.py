@@ -1110,4 +1110,11 @@ PLANTS: tuple[MachinePlant, ...] = (
         "runtime/test_configuration.py",
         "imports",
     ),
+    _plant(
+        "a log that cannot be written ends the run",
+        "journal.py",
+        ("self._console(f\"The log '{LOG_PATH}' cannot be written: {error}.\")", "raise"),
+        "observability/test_events.py",
+        "cannot_be_written",
+    ),
 )

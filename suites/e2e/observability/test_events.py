@@ -154,15 +154,16 @@ def test_second_run_adds_its_events(start_validated: StartNode) -> None:
 def test_events_that_cannot_be_written_keep_no_node_from_getting_ready(
     start_validated: StartNode,
 ) -> None:
-    """A full disk must not leave a node without its services."""
+    """A full disk must not leave a node without its services; the log can't be written there either."""
     folder = EVENTS_FOLDER.rpartition("/")[0]
-    block = f"mkdir -p $(dirname {folder}); rm -rf {folder}; touch {folder}"
+    block = f"rm -rf {LOG} {folder}; mkdir -p {LOG}; touch {folder}"
     node = start_validated("no-events", before=[NO_SERVICES, shell(block)])
 
     evidence = node.evidence()
 
     expect.provisioned(evidence)
     expect.log_line(evidence, f"The event '{ENSURE}' cannot be written")
+    expect.log_line(evidence, f"The log '{LOG}' cannot be written")
     assert evidence.event_files == {}
 
 
