@@ -1117,4 +1117,11 @@ PLANTS: tuple[MachinePlant, ...] = (
         "observability/test_events.py",
         "cannot_be_written",
     ),
+    _plant(
+        "containerd is asked once",
+        "containerd.py",
+        ("retry=Retry(attempts=240, pause_s=0.1, timeout_s=1)", "retry=Retry(timeout_s=1)"),
+        "kernel/test_retries.py",
+        "first_is_tried and containerd",
+    ),
 )
