@@ -49,6 +49,7 @@ from harness.expect.provisioning import (
     log_line,
     prebake_line,
     provisioned,
+    run_ended_at,
     step_failed,
     step_of,
 )
@@ -112,6 +113,7 @@ __all__ = [
     "pulls_tried",
     "record_fits",
     "record_names",
+    "run_ended_at",
     "runtime_hands_out_gpus",
     "step_failed",
     "step_of",

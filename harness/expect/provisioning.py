@@ -183,6 +183,27 @@ def step_failed(evidence: Evidence, name: str, *, run: int | None = None) -> Non
     )
 
 
+def run_ended_at(evidence: Evidence, name: str, *, run: int | None = None) -> None:
+    """Expect the step `name` to have failed, and the run to have ended there.
+
+    The outcome's error has to begin with "Step 'NAME' failed.". `step_failed` also accepts a step whose
+    failure is ignored, after which the run goes on. Raises BadInputError where the provisioner
+    declares no error, and HarnessError as `step_failed` does.
+    """
+    step_failed(evidence, name, run=run)
+    evidence = evidence.of_run(run)
+    file = evidence.provisioner.outcome.file
+    if file is None or file.error is None:
+        raise evidence.provisioner.missing("file.error")
+    error = _outcome(evidence).error or "none"
+    first_line, *_ = error.splitlines()
+    require(
+        first_line.startswith(f"Step '{name}' failed."),
+        f"The run was expected to end at the step '{name}', but its error is: {first_line}",
+        evidence,
+    )
+
+
 def log_line(evidence: Evidence, text: str, *, run: int | None = None) -> None:
     """Expect a line of the provisioner's log that contains `text`.
 

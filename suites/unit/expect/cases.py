@@ -98,6 +98,12 @@ ACCEPTED = {
     "log_line": Case(lambda e: expect.log_line(e, "Cloud-init v. 22")),
     "step_of": Case(lambda e: expect.step_of(e, "install-driver")),
     "step_failed": Case(lambda e: expect.step_failed(e, "restart-dcgm")),
+    "run_ended_at": Case(
+        lambda e: expect.run_ended_at(e, "restart-dcgm"),
+        lambda f: f.outcome(
+            exit_code=4, error="Step 'restart-dcgm' failed. It is slow.\nexit code"
+        ),
+    ),
     "kernel_running": Case(lambda e: expect.kernel_running(e, KERNEL)),
     "record_names": Case(lambda e: expect.record_names(e, KERNEL=KERNEL)),
     "no_record": Case(expect.no_record, node=a_stripped_node),
@@ -288,6 +294,21 @@ REFUSED = {
     ),
     "step_failed: not reached": Case(
         lambda e: expect.step_failed(e, "teardown"), message="The step 'teardown' was expected"
+    ),
+    "run_ended_at: an ignored failure": Case(
+        lambda e: expect.run_ended_at(e, "restart-dcgm"), message="but its error is: none"
+    ),
+    "run_ended_at: a later step": Case(
+        lambda e: expect.run_ended_at(e, "restart-dcgm"),
+        lambda f: f.outcome(
+            exit_code=4, error="Step 'start-kubelet' failed. It is slow.\nexit code"
+        ),
+        message="at the step 'restart-dcgm', but its error is: Step 'start-kubelet' failed. It is slow.",
+    ),
+    "run_ended_at: a step that has not failed": Case(
+        lambda e: expect.run_ended_at(e, "install-driver"),
+        lambda f: f.outcome(exit_code=84, error="Step 'install-driver' failed."),
+        message="but its status is 'done'",
     ),
     "kernel_running": Case(
         lambda e: expect.kernel_running(e, OTHER_KERNEL), message=f"but runs '{KERNEL}'"
@@ -540,6 +561,12 @@ UNDECIDED = {
     "step_failed: nobody reports it": Case(
         lambda e: expect.step_failed(e, "install-driver"),
         lambda f: f.outcome(steps=[{"name": "install-driver"}]),
+    ),
+    "run_ended_at: nobody reports how the step ended": Case(
+        lambda e: expect.run_ended_at(e, "install-driver"),
+        lambda f: f.outcome(
+            steps=[{"name": "install-driver"}], error="Step 'install-driver' failed."
+        ),
     ),
     "events_recorded: a damaged event": Case(
         lambda e: expect.events_recorded(e, "x"), lambda f: f.file(f"{EVENTS_FOLDER}/1.json", "{")

@@ -72,6 +72,7 @@ DOCUMENT = {
     "decision": "skip-build",
     "steps": [{"id": "driver", "end": "OK", "s": "1.5"}, {"id": "dcgm", "end": "FAIL"}],
 }
+DCGM_FAILED = "Step 'dcgm' failed. Its exit code is 1."
 LINES = (
     "decision: build\nstep driver failed in 0.5 s\ndecision: skip-build\n"
     "step driver ok in 2 s\nstep dcgm failed\n"
@@ -142,6 +143,16 @@ ACCEPTED = {
     ),
     "failed step of the log": Case(
         expectation=lambda e: expect.step_failed(e, "dcgm"), outcome=PATTERNS
+    ),
+    "end at a step of the file": Case(
+        expectation=lambda e: expect.run_ended_at(e, "dcgm"),
+        outcome=FILE,
+        texts=(("document", json.dumps({**DOCUMENT, "result": {"code": 4, "why": DCGM_FAILED}})),),
+    ),
+    "end at a step of the log": Case(
+        expectation=lambda e: expect.run_ended_at(e, "dcgm"),
+        outcome=replace(PATTERNS, file=OutcomeFile(path=OUTCOME, error="/result/why")),
+        texts=(("document", json.dumps({"result": {"why": DCGM_FAILED}})),),
     ),
     "events of all files": Case(
         expectation=lambda e: expect.events_recorded(e, "started", "built", "up"), outcome=EVENTS
@@ -252,6 +263,12 @@ REFUSED = {
         outcome=PATTERNS,
         message="but its status is 'ok'.",
     ),
+    "end in other words": Case(
+        expectation=lambda e: expect.run_ended_at(e, "dcgm"),
+        outcome=FILE,
+        texts=(("document", json.dumps({**DOCUMENT, "result": {"code": 4, "why": "dcgm"}})),),
+        message="The run was expected to end at the step 'dcgm', but its error is: dcgm",
+    ),
     "step that did not run": Case(
         expectation=lambda e: expect.step_of(e, "mig"),
         outcome=FILE,
@@ -278,6 +295,10 @@ UNDECLARED = {
     ),
     "step": (lambda e: expect.step_of(e, "x"), "key 'outcome.log.step': "),
     "failed step": (lambda e: expect.step_failed(e, "x"), "key 'outcome.log.step': "),
+    "step at which the run ended": (
+        lambda e: expect.run_ended_at(e, "x"),
+        "key 'outcome.log.step': ",
+    ),
     "events": (lambda e: expect.events_recorded(e, "x"), "key 'outcome.events': "),
     "no events": (expect.events_recorded, "key 'outcome.events': "),
     "name of an exit code": (
@@ -352,6 +373,13 @@ def test_missing_declaration_is_named(
         expectation(evidence_of(tmp_path, EXIT_CODES))
 
     assert str(refused.value).startswith(f"/p/mine.yaml: {message}")
+
+
+def test_end_at_a_step_needs_a_declared_error(tmp_path: Path) -> None:
+    evidence = evidence_of(tmp_path, PATTERNS)
+
+    with pytest.raises(BadInputError, match=r"key 'outcome\.file\.error': Provisioner 'mine'"):
+        expect.run_ended_at(evidence, "dcgm")
 
 
 @pytest.mark.parametrize("case", UNDECIDED.values(), ids=UNDECIDED)

@@ -651,6 +651,27 @@ def test_step_and_event_of_a_similar_name_are_others(tmp_path: Path) -> None:
         expect.events_recorded(evidence, "AKS.CSE.xy", "AKS.CSE.x")
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        "Step 'install-driver-2' failed.",
+        "Step 'install-driver' failed",
+        "Step 'reinstall' failed. Step 'install-driver' failed.",
+        "The time budget of the node is used up.\nStep 'install-driver' failed.",
+        "step 'install-driver' failed.",
+        "",
+    ],
+)
+def test_run_that_ended_elsewhere_with_similar_words_did_not_end_there(
+    tmp_path: Path, error: str
+) -> None:
+    steps = [{"name": "install-driver", "status": "failed", "duration_s": 1, "detail": None}]
+    evidence = a_serving_node(tmp_path).outcome(steps=steps, exit_code=84, error=error).evidence
+
+    with pytest.raises(ExpectationError, match="expected to end at the step 'install-driver'"):
+        expect.run_ended_at(evidence, "install-driver")
+
+
 def test_last_of_eight_artefacts_is_seen(tmp_path: Path) -> None:
     kernels = [f"6.1.0-{number}" for number in range(1, 9)]
     folders = [f"d 755 1 1.0 /lib/modules/{kernel}" for kernel in kernels]

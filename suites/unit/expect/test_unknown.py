@@ -55,6 +55,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "log_line": (CLOUD_INIT_OUTPUT_PATH,),
     "step_of": (OUTCOME_PATH,),
     "step_failed": (OUTCOME_PATH,),
+    "run_ended_at": (OUTCOME_PATH,),
     "kernel_running": ("uname-r",),
     "record_names": (RECORD_PATH,),
     "no_record": (RECORD_PATH,),
