@@ -34,7 +34,7 @@ def config_for(provisioner: Provisioner, config: Mapping[str, object]) -> Mappin
     return {key: value for key, value in config.items() if key not in _SAVE_TIME}
 
 
-def expect_step_failed(evidence: Evidence, name: str) -> None:
-    """Expect this step to have failed; another provisioner has steps of its own, or none."""
+def expect_run_ended_at(evidence: Evidence, name: str) -> None:
+    """Expect the run to have ended at this step; another provisioner has steps of its own, or none."""
     if is_own(evidence.provisioner):
-        expect.step_failed(evidence, name)
+        expect.run_ended_at(evidence, name)

@@ -97,7 +97,7 @@ def test_bake_whose_record_does_not_fit_leaves_no_driver(
     assert outcome is not None
     assert sentence in (outcome.error or ""), outcome.error
     assert CACHED in evidence.paths, f"'{CACHED}' was expected to stay, but it is gone."
-    expect.step_failed(evidence, "verify-record")
+    expect.run_ended_at(evidence, "verify-record")
     expect.no_record(evidence)
     expect.no_driver_artefact(evidence)
 
@@ -117,7 +117,7 @@ def test_bake_that_does_not_compile_leaves_its_logs_alone(start_node: StartNode)
     evidence = node.evidence(files=[f"{LOGS}/*"])
 
     expect.provisioned(evidence, exit_code=1)
-    expect.step_failed(evidence, "build-driver")
+    expect.run_ended_at(evidence, "build-driver")
     logs = evidence.matching(f"{LOGS}/*")
     assert list(logs) == [f"{LOGS}/make-580.126.09.log"]
     assert "#error out of luck" in "".join(logs.values())

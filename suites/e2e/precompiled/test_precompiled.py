@@ -95,7 +95,7 @@ def test_missing_image_ends_the_boot_where_no_build_is_allowed(
     evidence = start_precompiled("refusal", ONLY_PRECOMPILED, image=node_image).evidence()
 
     expect.provisioned(evidence, exit_code=START_FAIL)
-    expect.step_failed(evidence, STEP)
+    expect.run_ended_at(evidence, STEP)
     expect.log_line(evidence, f"The registry has no '{wanted}'")
     expect.log_line(evidence, "Publish the image, or set 'precompiled_fallback'.")
     expect.no_driver_artefact(evidence)
@@ -118,7 +118,7 @@ def test_image_of_another_kernel_is_not_taken(
 
     expect.provisioned(evidence, exit_code=START_FAIL)
     expect.decided(evidence, "install", reason="kernel")
-    expect.step_failed(evidence, STEP)
+    expect.run_ended_at(evidence, STEP)
     assert {each.status for each in registry.log.requests} == {404}
     kept = [build.kernel for build in evidence.dkms_builds]
     assert kept == [baked.version], (
@@ -136,7 +136,7 @@ def test_refusing_registry_is_tried_three_times_and_not_taken_for_an_empty_one(
     evidence = start_precompiled("error", ONLY_PRECOMPILED, image=node_image).evidence()
 
     expect.provisioned(evidence, exit_code=START_FAIL)
-    expect.step_failed(evidence, STEP)
+    expect.run_ended_at(evidence, STEP)
     expect.log_line(evidence, "500 Internal Server Error")
     assert "The registry has no" not in evidence.log
     expect.pulls_tried(registry.log, 3)

@@ -12,7 +12,7 @@ import pytest
 
 from harness import expect
 from harness.registry import PullFault
-from suites.e2e.any_provisioner import expect_step_failed
+from suites.e2e.any_provisioner import expect_run_ended_at
 from suites.e2e.promises import promise
 from suites.e2e.registry.conftest import OTHER_SHA
 
@@ -120,7 +120,7 @@ def test_refused_pull_gives_up_after_three_tries(
     evidence = start_pulling("refused").evidence()
 
     expect.provisioned(evidence, exit_code=START_FAIL)
-    expect_step_failed(evidence, "pull-driver-image")
+    expect_run_ended_at(evidence, "pull-driver-image")
     expect.log_line(evidence, sentence)
     expect.pulls_tried(driver_registry.log, 3)
     expect.pull_answered(driver_registry.log, 3, status=status)
@@ -135,7 +135,7 @@ def test_missing_image_gives_up_after_three_tries(
     evidence = start_pulling("missing", gpu_image_sha=MISSING_SHA).evidence()
 
     expect.provisioned(evidence, exit_code=START_FAIL)
-    expect_step_failed(evidence, "pull-driver-image")
+    expect_run_ended_at(evidence, "pull-driver-image")
     expect.log_line(evidence, f"-{MISSING_SHA}: not found")
     expect.pulls_tried(driver_registry.log, 3)
     expect.pull_answered(driver_registry.log, 3, status=404)
@@ -151,7 +151,7 @@ def test_slow_pull_ends_with_the_time_budget(
     evidence = node.evidence()
 
     expect.provisioned(evidence, exit_code=START_FAIL)
-    expect.step_failed(evidence, "pull-driver-image")
+    expect.run_ended_at(evidence, "pull-driver-image")
     expect.log_line(evidence, "The time budget of the node is used up.")
     expect.pulls_tried(driver_registry.log, 1)
     (pull,) = driver_registry.log.pulls

@@ -8,7 +8,7 @@ import pytest
 
 from harness import expect
 from harness.evidence.units import unit_commands
-from suites.e2e.any_provisioner import expect_step_failed
+from suites.e2e.any_provisioner import expect_run_ended_at
 from suites.e2e.guest_script import shell
 from suites.e2e.interruption.interrupt import DONE, FAIL, Interruption
 from suites.e2e.promises import promise
@@ -86,7 +86,7 @@ def test_needed_fabric_manager_that_never_starts_is_a_failure(
     evidence = evidence_of(node)
 
     expect.provisioned(evidence, exit_code=84)
-    expect.step_failed(evidence, "start-fabric-manager")
+    expect.run_ended_at(evidence, "start-fabric-manager")
     assert evidence.shown_unit(KUBELET).started_us is None
 
 
@@ -131,7 +131,7 @@ def test_kubelet_that_never_starts_ends_with_its_own_code(
     evidence = evidence_of(node)
 
     expect.provisioned(evidence, exit_code=4)
-    expect_step_failed(evidence, "start-kubelet")
+    expect_run_ended_at(evidence, "start-kubelet")
     expect.unit_state(evidence, KUBELET, active=active)
     left = node.guest.run("pgrep", "-fx", "systemctl restart kubelet").stdout.split()
     assert not left, f"The commands that took too long were expected to be killed, but {left} run."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
-from suites.e2e.any_provisioner import expect_step_failed
+from suites.e2e.any_provisioner import expect_run_ended_at
 from suites.e2e.promises import promise
 from suites.e2e.services.units import (
     BRIEF,
@@ -106,7 +106,7 @@ def test_device_plugin_that_never_starts_ends_with_its_own_code(
     evidence = evidence_of(node)
 
     expect.provisioned(evidence, exit_code=86)
-    expect_step_failed(evidence, "start-device-plugin")
+    expect_run_ended_at(evidence, "start-device-plugin")
     plugin = evidence.shown_unit(PLUGIN)
     assert (plugin.load, plugin.active) == (trouble.load, trouble.active)
     if trouble.installed:
@@ -202,7 +202,7 @@ def test_dra_driver_that_never_starts_ends_with_its_own_code(
     evidence = evidence_of(node)
 
     expect.provisioned(evidence, exit_code=129)
-    expect.step_failed(evidence, "start-dra-driver")
+    expect.run_ended_at(evidence, "start-dra-driver")
     expect.unit_state(evidence, DRA, active=active)
     expect.unit_state(evidence, KUBELET, active="active")
 
