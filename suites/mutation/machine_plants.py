@@ -1124,4 +1124,57 @@ PLANTS: tuple[MachinePlant, ...] = (
         "kernel/test_retries.py",
         "first_is_tried and containerd",
     ),
+    _plant(
+        "a driver that was just built is cleaned up as on a node that opted out",
+        "boot.py",
+        (
+            "facts.decision.action is Action.TEARDOWN:",
+            "facts.decision.action.has_teardown:",
+        ),
+        "observability/test_events.py",
+        "of_another_kind",
+    ),
+    _plant(
+        "a managed node is torn down as one that opted out",
+        "driver.py",
+        (
+            "scope = teardown_scope(configuration, is_opted_out=False)",
+            "scope = teardown_scope(configuration, is_opted_out=True)",
+        ),
+        "observability/test_events.py",
+        "of_another_kind",
+    ),
+    _plant(
+        "a node goes on although containerd does not restart",
+        "boot.py",
+        (
+            'actions=start("containerd", 30),\n                exit_code=ExitCode.SYSTEMCTL_START_FAIL,',
+            'actions=start("containerd", 30),\n                exit_code=None,',
+        ),
+        "observability/test_exit_codes.py",
+        "come_back and validated",
+    ),
+    _plant(
+        "another system is refused although the node wants no driver",
+        "boot.py",
+        (
+            "    steps = [*_runtime_steps(configuration, facts)]\n",
+            """    if facts.family is not Family.DEBIAN:
+        raise ProvisioningError(ExitCode.UNSUPPORTED_OS, OS_RELEASE)
+    steps = [*_runtime_steps(configuration, facts)]
+""",
+        ),
+        "record/test_decision.py",
+        "mixed and case",
+    ),
+    _plant(
+        "a GRID driver of another version counts as a bake for CUDA",
+        "driver.py",
+        (
+            'driver_kind(facts.driver_type) == "grid" and not facts.is_kind_recorded',
+            'driver_kind(facts.driver_type) == "grid"',
+        ),
+        "observability/test_events.py",
+        "counted_by and version",
+    ),
 )

@@ -18,6 +18,7 @@ from harness.provisioner.gpu_node import EVENTS_FOLDER
 from suites.e2e.guest_script import TAG_AS_GRID, shell
 from suites.e2e.promises import promise
 from suites.e2e.services.units import MANAGED, NO_SERVICES
+from suites.e2e.teardown.node import CUSTOMER
 
 if TYPE_CHECKING:
     from harness.evidence import Evidence
@@ -204,15 +205,27 @@ def test_readiness_tells_whether_the_marker_was_there(
 @pytest.mark.slow
 @promise(section="6, 12", unit="suites/unit/provisioning/test_facts.py")
 def test_readiness_tells_that_the_marker_was_of_another_kind(start_validated: StartNode) -> None:
-    """A GRID node on a CUDA bake: torn down, built, and counted as a mismatch."""
+    """A GRID node on a CUDA bake: torn down, built, and counted as a mismatch.
+
+    The driver that was built stays. No driver is the customer's there, and caches of packages stay.
+    """
+    cached = "/opt/dcgm-exporter/x"
+    change = f"{TAG_AS_GRID}; {CUSTOMER}; mkdir -p {cached.rpartition('/')[0]}; echo x >{cached}"
     node = start_validated(
-        "grid", config={"gpu_driver_type": "grid"}, before=[NO_SERVICES, shell(TAG_AS_GRID)]
+        "grid", config={"gpu_driver_type": "grid"}, before=[NO_SERVICES, shell(change)]
     )
 
-    evidence = node.evidence()
+    evidence = node.evidence(files=[cached])
 
     expect.provisioned(evidence)
     expect.decided(evidence, "teardown-install", reason="kind")
+    expect.prebake_line(evidence, event="teardown", status="cleaned", gpu_node="true")
+    assert cached in evidence.paths, f"'{cached}' was expected to stay, but it is gone."
+    expect.driver_installed(evidence)
+    expect.gpu_bound(evidence, device="2330")
+    expect.events_recorded(
+        evidence, ENSURE, f"{ENSURE}.cleanUpGridNodeCudaPrebake", f"{ENSURE}.configGPUDrivers"
+    )
     expect.prebake_line(
         evidence,
         event="grid_cuda_prebake_teardown",
@@ -227,4 +240,35 @@ def test_readiness_tells_that_the_marker_was_of_another_kind(start_validated: St
         driver_type="grid",
         marker_present="true",
         driver_kind_match="false",
+    )
+
+
+@promise(section="6", unit="suites/unit/provisioning/test_driver.py")
+@pytest.mark.parametrize(
+    ("kind", "is_counted"),
+    [
+        pytest.param("cuda", True, id="another kind"),
+        pytest.param("grid", False, id="another version"),
+    ],
+)
+def test_teardown_on_a_grid_node_is_counted_by_the_kind_of_the_marker(
+    start_validated: StartNode, kind: str, *, is_counted: bool
+) -> None:
+    """A GRID driver of another version goes too, but it is no bake for CUDA."""
+    node = start_validated(
+        "grid-plan",
+        config={"gpu_driver_type": "grid", "gpu_driver_version": "580.126.0"},
+        before=[shell(f"sed -i s/^driver_kind=.*/driver_kind={kind}/ {RECORD_PATH}")],
+        command="plan",
+    )
+
+    evidence = node.result()
+
+    expect.provisioned(evidence)
+    expect.decided(evidence, "teardown-install", reason="kind" if is_counted else "version")
+    expect.log_line(evidence, "tear-down-driver")
+    planned = "event=grid_cuda_prebake_teardown" in evidence.log
+    assert planned == is_counted, (
+        f"The line 'grid_cuda_prebake_teardown' was expected to be planned: {is_counted}; "
+        f"but it was: {planned}."
     )

@@ -256,15 +256,29 @@ def test_each_cause_has_its_exit_code_and_its_sentence(
 
 @pytest.mark.slow
 @promise(section="13", unit=UNIT)
-def test_containerd_that_does_not_come_back_has_its_own_code(start_node: StartNode) -> None:
-    """The driver is installed then, so the number is not that of the driver: 85."""
+@pytest.mark.parametrize(
+    ("config", "code", "step"),
+    [
+        pytest.param({"retry_budget_s": 75}, 85, "start-containerd", id="installed"),
+        pytest.param(
+            {**BRIEF, "config_gpu_driver_if_needed": False},
+            4,
+            "restart-containerd",
+            id="validated",
+        ),
+    ],
+)
+def test_containerd_that_does_not_come_back_has_its_own_code(
+    start_node: StartNode, config: Mapping[str, object], code: int, step: str
+) -> None:
+    """85 after an install and 4 before a validation: the driver is there, so neither is its number."""
     broken = drop_in("containerd.service", "ExecStartPre=false")
-    node = start_node("containerd", config={"retry_budget_s": 75}, files=[broken])
+    node = start_node("containerd", config=config, files=[broken])
 
     evidence = evidence_of(node)
 
-    expect.provisioned(evidence, exit_code=85)
-    expect.run_ended_at(evidence, "start-containerd")
+    expect.provisioned(evidence, exit_code=code)
+    expect.run_ended_at(evidence, step)
     expect.driver_installed(evidence)
     assert evidence.shown_unit(KUBELET).started_us is None
 

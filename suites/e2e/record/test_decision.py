@@ -152,8 +152,11 @@ ROWS: Mapping[str, Row] = {
     "opted out by its tag": Row(
         tags={"SkipGpuDriverInstall": "true"}, action="teardown", reason="opted_out"
     ),
-    "opted out by its tag in mixed case": Row(
-        tags={"sKIPgpuDRIVERiNSTALL": "True"}, action="teardown", reason="opted_out"
+    "opted out by its tag in mixed case on another system": Row(
+        tags={"sKIPgpuDRIVERiNSTALL": "True"},
+        change="rm /etc/os-release; echo ID=alpine >/etc/os-release",
+        action="teardown",
+        reason="opted_out",
     ),
     "opted out with both managed modes on": Row(
         tags={"SkipGpuDriverInstall": "true"},
