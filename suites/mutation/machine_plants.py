@@ -1177,4 +1177,31 @@ PLANTS: tuple[MachinePlant, ...] = (
         "observability/test_events.py",
         "counted_by and version",
     ),
+    _plant(
+        "a failing nvidia-smi is ignored after an install",
+        "driver.py",
+        (
+            "actions=(query_device(replace(_UNTIL_READY, timeout_s=30)),),\n            exit_code=_FAILED,",
+            "actions=(query_device(replace(_UNTIL_READY, timeout_s=30)),),\n            exit_code=None,",
+        ),
+        "kernel/test_retries.py",
+        "lost_after",
+    ),
+    _plant(
+        "an install for an unsupported GPU is tried again",
+        "driver.py",
+        (
+            "    return resident or judge_refusal(node, result, version=version)",
+            "    return resident",
+        ),
+        "kernel/test_retries.py",
+        "release_does_not_support and full",
+    ),
+    _plant(
+        "nothing is cleaned up after a failed attempt",
+        "retry.py",
+        ("        _clean_up(node, run)\n", ""),
+        "kernel/test_retries.py",
+        "reaches_its_limit",
+    ),
 )

@@ -1,4 +1,4 @@
-"""Commands that fail at first are tried again, unless the GPU is one that the release does not support."""
+"""Commands that fail at first are tried again, unless no attempt can help."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from suites.e2e.guest_script import shell
 from suites.e2e.interruption.interrupt import Interruption
 from suites.e2e.kernel_module import BAKED_VERSION, OTHER_VERSION
 from suites.e2e.promises import promise
+from suites.e2e.services.units import smi_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 UNIT = "suites/unit/provisioning/test_driver.py"
 PROBE = "nvidia-modprobe -u -c0"
+INSTALL = "ctr -n k8s.io run *"
 FAIL = "exit 1"
 FAILING_PROBE = Interruption(at=PROBE, act=FAIL).file
 #: Its client ends as at a time limit: what it has started in the container goes on.
@@ -116,6 +118,24 @@ def test_install_that_fails_at_first_is_tried_again(start_node: StartNode) -> No
     expect_second_attempt(start_node, failure)
 
 
+@promise(section="5, step 8", unit="suites/unit/provisioning/test_containerd.py")
+def test_install_that_reaches_its_limit_leaves_no_container(start_node: StartNode) -> None:
+    """Its processes would work beside those of the next run, and its name would be taken."""
+    node = start_node(
+        "hanging", config={"retry_budget_s": 90}, files=[smi_settings("exec sleep infinity")]
+    )
+
+    evidence = node.evidence(
+        commands={"containers": ["ctr", "-n", "k8s.io", "containers", "ls", "-q"]}
+    )
+
+    expect.provisioned(evidence, exit_code="GPU_DRIVERS_START_FAIL")
+    expect.run_ended_at(evidence, "install-driver")
+    assert "(time limit)" in (expect.step_of(evidence, "install-prebuilt-driver").detail or "")
+    left = evidence.answer_of("containers").split()
+    assert left == [], f"No container was expected to be left, but there are {left}."
+
+
 def refused_by(version: str) -> Argv:
     """Return the command after which the kernel log has a refusal by a release of the driver."""
     text = (
@@ -126,15 +146,29 @@ def refused_by(version: str) -> Argv:
     return shell(f"printf '{text}' >/dev/kmsg")
 
 
-@promise(section="5, step 10", unit="suites/unit/provisioning/test_unsupported_gpu.py")
-def test_gpu_that_the_release_does_not_support_ends_the_run(start_node: StartNode) -> None:
+@promise(section="5, steps 8 and 10", unit="suites/unit/provisioning/test_unsupported_gpu.py")
+@pytest.mark.parametrize(
+    ("at", "before", "step"),
+    [
+        pytest.param(PROBE, [], "probe-device", id="after the install"),
+        pytest.param(INSTALL, [], "install-driver", id="without the build"),
+        pytest.param(INSTALL, [["rm", RECORD_PATH]], "install-driver", id="at the full install"),
+    ],
+)
+def test_gpu_that_the_release_does_not_support_ends_the_run(
+    start_node: StartNode, at: str, before: Sequence[Argv], step: str
+) -> None:
     """No attempt can help, so the run ends with the first one, and says which GPU it is."""
-    node = start_node("refused", files=[FAILING_PROBE], before=[refused_by(BAKED_VERSION)])
+    node = start_node(
+        "refused",
+        files=[Interruption(at=at, act=FAIL).file],
+        before=[*before, refused_by(BAKED_VERSION)],
+    )
 
     evidence = node.evidence()
 
     expect.provisioned(evidence, exit_code="GPU_DRIVERS_START_FAIL")
-    expect.run_ended_at(evidence, "probe-device")
+    expect.run_ended_at(evidence, step)
     outcome = evidence.outcome
     assert outcome is not None
     sentence = (
@@ -153,6 +187,19 @@ def test_refusal_by_another_release_does_not_end_the_run(start_node: StartNode) 
     expect.provisioned(evidence)
     detail = expect.step_of(evidence, "probe-device").detail
     assert "Succeeded on attempt 2." in (detail or "")
+
+
+@promise(section="5, step 10", unit=UNIT)
+def test_gpu_that_is_lost_after_the_install_ends_the_run(start_node: StartNode) -> None:
+    """A node whose driver gives no pod a GPU is not ready, though the install went well."""
+    lost = Interruption(at="nvidia-smi *", act="exit 15").file
+    node = start_node("lost", files=[lost])
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence, exit_code="GPU_DRIVERS_START_FAIL")
+    expect.run_ended_at(evidence, "query-device")
+    expect.log_line(evidence, "A GPU has fallen off the bus")
 
 
 @promise(section="5, step 13", unit=UNIT)
