@@ -1204,4 +1204,59 @@ PLANTS: tuple[MachinePlant, ...] = (
         "kernel/test_retries.py",
         "reaches_its_limit",
     ),
+    _plant(
+        "the early step for CDI leaves no event",
+        "driver.py",
+        ('event=f"{_CONFIGURE_STEP}.configureNvidiaCDIRefresh",', "event=None,"),
+        "runtime/test_refresh.py",
+        "old_spec",
+    ),
+    _plant(
+        "validation ignores nvidia-smi",
+        "driver.py",
+        (
+            "exit_code=_FAILED,\n                needs=(VALIDATE_PROBE,),",
+            "exit_code=None,\n                needs=(VALIDATE_PROBE,),",
+        ),
+        "runtime/test_refresh.py",
+        "validation_finds and lost",
+    ),
+    _plant(
+        "a node that opted out keeps the runtime of CRI-O",
+        "boot.py",
+        (
+            "choice = None if facts.is_opted_out else facts.runtime.choice",
+            "choice = facts.runtime.choice",
+        ),
+        "runtime/test_configuration.py",
+        "runtime_of_cri_o",
+    ),
+    _plant(
+        "a node that opted out removes its driver before kubelet starts",
+        "boot.py",
+        (
+            """        steps.append(
+            Step(
+                name="clean-up-driver",
+                actions=(teardown_action(facts, scope),),
+                exit_code=None,
+                needs=("start-kubelet",),
+                event="AKS.CSE.cleanUpGPUDrivers",
+            )
+        )
+""",
+            """        steps.insert(
+            0,
+            Step(
+                name="clean-up-driver",
+                actions=(teardown_action(facts, scope),),
+                exit_code=None,
+                event="AKS.CSE.cleanUpGPUDrivers",
+            ),
+        )
+""",
+        ),
+        "runtime/test_configuration.py",
+        "loses_the_runtime_and_nothing",
+    ),
 )

@@ -183,6 +183,29 @@ def test_node_that_opts_out_loses_the_runtime_and_nothing_else(start_node: Start
     expect.provisioned(evidence)
     assert evidence.file(CONFIG) == mine.replace('"nvidia"', '"runc"')
     expect_restarted_after(evidence)
+    # The node serves pods before its time goes to what it will not use.
+    outcome = evidence.outcome
+    assert outcome is not None
+    assert [step.name for step in outcome.steps][-2:] == ["start-kubelet", "clean-up-driver"]
+    expect.events_recorded(evidence, "AKS.CSE.cleanUpGPUDrivers")
+
+
+@promise(section="10", unit=UNIT)
+def test_node_that_opts_out_loses_the_runtime_of_cri_o(start_node: StartNode) -> None:
+    """CRI-O would start its containers with a program that has no driver to offer."""
+    files = (CRI_O_DROP_IN, CRI_O_HOOK)
+    node = start_node(
+        "opted-out-cri-o",
+        files=[GuestFile(path=path, content=b"{}\n") for path in files],
+        config={**QUICK, "container_runtime": "cri-o"},
+        tags={"SkipGpuDriverInstall": "true"},
+    )
+
+    evidence = node.evidence(files=files)
+
+    expect.provisioned(evidence)
+    left = [path for path in files if path in evidence.paths]
+    assert left == [], f"None of {files} was expected to stay, but {left} did."
 
 
 @dataclass(frozen=True, kw_only=True)

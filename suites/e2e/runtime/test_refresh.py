@@ -48,6 +48,16 @@ def test_old_spec_is_replaced_before_containers_start(start_node: StartNode) -> 
     evidence = node.evidence(commands=STAMPS)
 
     expect.provisioned(evidence)
+    expect.events_recorded(
+        evidence,
+        *(
+            f"AKS.CSE.configGPUDrivers.{name}"
+            for name in (
+                *("configureNvidiaCDIRefresh", "installGPUDriverImage"),
+                *("waitForNvidiaModprobe", "waitForNvidiaSmi"),
+            )
+        ),
+    )
     assert evidence.cdi_devices == DEVICES
     refreshed, started = stamp(evidence, "refresh"), stamp(evidence, "containerd")
     assert 0 < refreshed < started, (
@@ -176,6 +186,12 @@ def test_later_change_of_the_driver_refreshes_the_spec_again(start_node: StartNo
             "printf 'version = 2\\n' >/etc/containerd/config.toml",
             "validate-runtime-handler",
             id="no handler",
+        ),
+        pytest.param(
+            "mkdir -p /etc/gpu-node/stand-ins; "
+            "echo exit 15 >/etc/gpu-node/stand-ins/nvidia-smi.env",
+            "validate-query",
+            id="GPU is lost",
         ),
         pytest.param("true", None, id="nothing"),
     ],
