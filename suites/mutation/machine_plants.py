@@ -1259,4 +1259,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "runtime/test_configuration.py",
         "loses_the_runtime_and_nothing",
     ),
+    _plant(
+        "a failed step leaves no event",
+        "executor.py",
+        (
+            "        if step.event is not None:",
+            "        if step.event is not None and error is None:",
+        ),
+        "services/test_base_units.py",
+        "needed_fabric_manager_that_never_starts and failing",
+    ),
 )

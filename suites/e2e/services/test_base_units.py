@@ -87,6 +87,7 @@ def test_needed_fabric_manager_that_never_starts_is_a_failure(
 
     expect.provisioned(evidence, exit_code=84)
     expect.run_ended_at(evidence, "start-fabric-manager")
+    expect.events_recorded(evidence, "AKS.CSE.nvidia-fabricmanager")
     assert evidence.shown_unit(KUBELET).started_us is None
 
 
