@@ -1269,4 +1269,21 @@ PLANTS: tuple[MachinePlant, ...] = (
         "services/test_base_units.py",
         "needed_fabric_manager_that_never_starts and failing",
     ),
+    _plant(
+        "an attempt is not limited to what is left of the time budget",
+        "retry.py",
+        ("limit = node.retries.cap(run.retry.timeout_s)", "limit = run.retry.timeout_s"),
+        "registry/test_pull.py",
+        "with_the_time_budget",
+    ),
+    _plant(
+        "a failed pull does not end the run",
+        "driver.py",
+        (
+            "actions=(containerd.fetch(image),),\n        exit_code=_FAILED,",
+            "actions=(containerd.fetch(image),),\n        exit_code=None,",
+        ),
+        "registry/test_pull.py",
+        "missing_image_gives_up",
+    ),
 )

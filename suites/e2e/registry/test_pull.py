@@ -152,6 +152,12 @@ def test_slow_pull_ends_with_the_time_budget(
 
     expect.provisioned(evidence, exit_code=START_FAIL)
     expect.run_ended_at(evidence, "pull-driver-image")
+    took_s = expect.step_of(evidence, "pull-driver-image").duration_s
+    assert took_s is not None
+    # The node's own clock. What was left is less than the budget, however long it takes to end a try.
+    assert took_s < TRY_LIMIT_S, (
+        f"The pull was expected to end with the budget of {BUDGET_S} s, but took {took_s:.0f} s."
+    )
     expect.log_line(evidence, "The time budget of the node is used up.")
     expect.pulls_tried(driver_registry.log, 1)
     (pull,) = driver_registry.log.pulls
