@@ -1286,4 +1286,34 @@ PLANTS: tuple[MachinePlant, ...] = (
         "registry/test_pull.py",
         "missing_image_gives_up",
     ),
+    _plant(
+        "the fast path gets five attempts",
+        "driver.py",
+        (
+            '"install-skip-build", containerd.INSTALL_ONCE)',
+            '"install-skip-build", containerd.INSTALL)',
+        ),
+        "kernel/test_builds.py",
+        "prebuilt_module_that_does_not_work",
+    ),
+    _plant(
+        "a driver is built for a GPU that the fast path found unsupported",
+        "driver.py",
+        (
+            "again = replace(full, actions=(expect_no_refusal(image.version), *full.actions))",
+            "again = full",
+        ),
+        "kernel/test_retries.py",
+        "release_does_not_support and without",
+    ),
+    _plant(
+        "a failed full install is ignored",
+        "driver.py",
+        (
+            "        return [full]\n",
+            "        return [replace(full, exit_code=None)]\n",
+        ),
+        "kernel/test_builds.py",
+        "headers",
+    ),
 )

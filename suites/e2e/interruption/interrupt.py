@@ -13,6 +13,8 @@ from harness.api import GuestFile
 
 #: Exists as soon as the act has begun.
 DONE = "/run/interruption-done"
+#: Has the number of commands of this form.
+SEEN = "/run/interruption-seen"
 
 #: Acts; `$parent` is the process of provisioning.
 KILL = 'kill -KILL "$parent"; exit 1'
@@ -24,6 +26,7 @@ LOSE_POWER = "echo b >/proc/sysrq-trigger; exec sleep infinity"
 SYNC_AND_LOSE_POWER = f"sync; {LOSE_POWER}"
 FAIL = "exit 1"
 SET_CLOCK_BACK = 'date --set="-1 hour" >/dev/null'
+GO_ON = ":"
 REMOVE_GPU = (
     "for each in /sys/bus/pci/drivers/nvidia/0*; do echo 1 >$(readlink -f $each)/remove; done"
 )
@@ -36,8 +39,8 @@ case $(tr '\\0' ' ' <"/proc/$parent/cmdline") in
     *{process}*)
         case "{program} $*" in
             {pattern})
-                seen=$(cat /run/interruption-seen 2>/dev/null || echo 0)
-                echo $((seen + 1)) >/run/interruption-seen
+                seen=$(cat {seen} 2>/dev/null || echo 0)
+                echo $((seen + 1)) >{seen}
                 if [ "$seen" = {skip} ]; then
                     cp /proc/uptime {done}
                     {act}
@@ -73,6 +76,7 @@ class Interruption:
             pattern=pattern,
             skip=self.skip,
             done=DONE,
+            seen=SEEN,
             act=self.act,
         )
         return GuestFile(path=f"/usr/local/sbin/{program}", content=text.encode(), mode=0o755)

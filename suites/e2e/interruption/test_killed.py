@@ -16,6 +16,7 @@ from suites.e2e.interruption.interrupt import (
     DONE,
     KILL,
     KILL_AND_GO_ON,
+    SEEN,
     TERMINATE,
     Interruption,
     once_dkms_compiles,
@@ -132,7 +133,7 @@ def test_run_killed_at_each_step_in_turn_is_completed(
         file = row.interruption.file
         for command in row.before:
             node.guest.output_of(*command)
-        node.guest.output_of("rm", "-f", DONE, "/run/interruption-seen")
+        node.guest.output_of("rm", "-f", DONE, SEEN)
         node.guest.write_text(file.path, file.content.decode())
         node.guest.output_of("chmod", "0755", file.path)
         node.provision("boot")
