@@ -1,0 +1,270 @@
+"""Defects of the driver: bakes, builds, retries."""
+
+from __future__ import annotations
+
+from .plant import MachinePlant, corpus, plant
+
+PLANTS: tuple[MachinePlant, ...] = (
+    corpus(
+        21,
+        "kernel/test_builds.py",
+        "second_bake",
+        hidden_by="The driver image empties the folder too before it stages, as the contract says; "
+        "provisioning does it for an image that does not.",
+    ),
+    corpus(22, "kernel/test_builds.py", "does_not_work"),
+    plant(
+        "a loaded driver of another version is not seen",
+        "driver.py",
+        (
+            "    resident = judge_resident_version(node, version=version)\n    return resident or judge_refusal",
+            "    return judge_refusal",
+        ),
+        "kernel/test_builds.py",
+        "another_version",
+    ),
+    plant(
+        "a bake believes the record of another architecture",
+        "bake.py",
+        ("elif record.arch != arch:", "elif record.arch is None:"),
+        "kernel/test_failed_bake.py",
+        "architecture",
+    ),
+    plant(
+        "a failed bake stays in the image",
+        "bake.py",
+        ("    tear_down(node, teardown_scope(configuration, is_opted_out=False))", "    return"),
+        "kernel/test_failed_bake.py",
+        "compile",
+    ),
+    plant(
+        "a flag counts as a part of a word",
+        "configuration.py",
+        (
+            "return PREBAKE_FLAG in self.feature_flags",
+            'return PREBAKE_FLAG in ",".join(self.feature_flags)',
+        ),
+        "kernel/test_failed_bake.py",
+        "similar",
+    ),
+    plant(
+        "a device that cannot be probed at once is given up",
+        "driver.py",
+        (
+            "_UNTIL_READY = Retry(attempts=120, pause_s=5, timeout_s=25)",
+            "_UNTIL_READY = Retry(attempts=1, pause_s=5, timeout_s=25)",
+        ),
+        "kernel/test_retries.py",
+        "first_is_tried and probe",
+    ),
+    plant(
+        "a full install has one attempt",
+        "containerd.py",
+        (
+            "INSTALL = Retry(attempts=5, pause_s=10, timeout_s=600)",
+            "INSTALL = Retry(attempts=1, pause_s=10, timeout_s=600)",
+        ),
+        "kernel/test_retries.py",
+        "install_that",
+    ),
+    plant(
+        "a refusal by an earlier release ends the run",
+        "driver.py",
+        ("    judge = partial(judge_refusal, version=image.version)", "    judge = judge_refusal"),
+        "kernel/test_retries.py",
+        "another_release",
+    ),
+    plant(
+        "a present driver that does not work is not installed",
+        "driver.py",
+        (
+            "else replace(step, only_after_failure_of=VALIDATE_PROBE)",
+            'else replace(step, only_after_failure_of="nothing")',
+        ),
+        "kernel/test_retries.py",
+        "does_not_work",
+    ),
+    plant(
+        "kernels are compared as text",
+        "kernel_modules.py",
+        (
+            "return max(buildable, key=version_key, default=None)",
+            "return max(buildable, default=None)",
+        ),
+        "kernel/test_builds.py",
+        "newest",
+    ),
+    plant(
+        "a bake passes without a module",
+        "bake.py",
+        (
+            '    elif not installed_files(node.files, target):\n        problem = f"left no module for kernel {target}"\n',
+            "",
+        ),
+        "kernel/test_failed_bake.py",
+        "fit and module",
+    ),
+    plant(
+        "a bake passes without a record",
+        "bake.py",
+        ("""problem = f"left no record '{path}'\"""", "return"),
+        "kernel/test_failed_bake.py",
+        "absent",
+    ),
+    plant(
+        "a failed bake removes the caches of packages",
+        "bake.py",
+        (
+            "teardown_scope(configuration, is_opted_out=False)",
+            "teardown_scope(configuration, is_opted_out=True)",
+        ),
+        "kernel/test_failed_bake.py",
+        "absent",
+    ),
+    plant(
+        "a bake takes no version but the latest",
+        "bake.py",
+        (
+            '(version.get("latestVersion"), version.get("previousLatestVersion"))',
+            '(version.get("latestVersion"),)',
+        ),
+        "kernel/test_failed_bake.py",
+        "before",
+    ),
+    plant(
+        "a bake takes the tag of another driver image",
+        "bake.py",
+        (
+            '.rpartition("/")[2] == f"aks-gpu-{driver_type}":',
+            '.rpartition("/")[2].startswith("aks-gpu-"):',
+        ),
+        "kernel/test_failed_bake.py",
+        "type",
+    ),
+    plant(
+        "a bake has the usual driver type only",
+        "bake.py",
+        ("configuration.gpu_driver_type or DEFAULT_DRIVER_TYPE", "DEFAULT_DRIVER_TYPE"),
+        "kernel/test_failed_bake.py",
+        "before",
+    ),
+    plant(
+        "a bake runs the driver image on each system",
+        "bake.py",
+        (
+            "arch in ARM64 or family_of(node.files.read_or_empty(OS_RELEASE)) is not Family.DEBIAN:",
+            "arch in ARM64:",
+        ),
+        "kernel/test_failed_bake.py",
+        "another_system",
+    ),
+    plant(
+        "the line of a bake names the kernel of the build machine",
+        "bake.py",
+        ("(kernel {record.kernel})", "(kernel {node.kernel()})"),
+        "kernel/test_builds.py",
+        "newest",
+    ),
+    plant(
+        "a bake is for the kernel of the build machine",
+        "bake.py",
+        ("newest_kernel_with_headers(node.files) or node.kernel()", "node.kernel()"),
+        "kernel/test_builds.py",
+        "newest",
+    ),
+    plant(
+        "a bake removes its driver image",
+        "bake.py",
+        (
+            "image, target, arch),\n                    ),\n",
+            "image, target, arch),\n                    ),\n                    containerd.remove(image),\n",
+        ),
+        "kernel/test_builds.py",
+        "second_bake",
+    ),
+    plant(
+        "the driver image runs without the host's network",
+        "containerd.py",
+        ('            "--net-host",\n', ""),
+        "kernel/test_builds.py",
+        "prebuilt_module_is_loaded",
+    ),
+    plant(
+        "the container of the driver image stays",
+        "containerd.py",
+        ('            "--rm",\n', ""),
+        "kernel/test_builds.py",
+        "prebuilt_module_is_loaded",
+    ),
+    plant(
+        "an attempt at its time limit takes the name of all later ones",
+        "containerd.py",
+        ("        cleanup=_removal(container),\n", ""),
+        "kernel/test_retries.py",
+        "install_that",
+    ),
+    plant(
+        "containerd is asked once",
+        "containerd.py",
+        ("retry=Retry(attempts=240, pause_s=0.1, timeout_s=1)", "retry=Retry(timeout_s=1)"),
+        "kernel/test_retries.py",
+        "first_is_tried and containerd",
+    ),
+    plant(
+        "a failing nvidia-smi is ignored after an install",
+        "driver.py",
+        (
+            "actions=(query_device(replace(_UNTIL_READY, timeout_s=30)),),\n            exit_code=_FAILED,",
+            "actions=(query_device(replace(_UNTIL_READY, timeout_s=30)),),\n            exit_code=None,",
+        ),
+        "kernel/test_retries.py",
+        "lost_after",
+    ),
+    plant(
+        "an install for an unsupported GPU is tried again",
+        "driver.py",
+        (
+            "    return resident or judge_refusal(node, result, version=version)",
+            "    return resident",
+        ),
+        "kernel/test_retries.py",
+        "release_does_not_support and full",
+    ),
+    plant(
+        "nothing is cleaned up after a failed attempt",
+        "retry.py",
+        ("        _clean_up(node, run)\n", ""),
+        "kernel/test_retries.py",
+        "reaches_its_limit",
+    ),
+    plant(
+        "the fast path gets five attempts",
+        "driver.py",
+        (
+            '"install-skip-build", containerd.INSTALL_ONCE)',
+            '"install-skip-build", containerd.INSTALL)',
+        ),
+        "kernel/test_builds.py",
+        "prebuilt_module_that_does_not_work",
+    ),
+    plant(
+        "a driver is built for a GPU that the fast path found unsupported",
+        "driver.py",
+        (
+            "again = replace(full, actions=(expect_no_refusal(image.version), *full.actions))",
+            "again = full",
+        ),
+        "kernel/test_retries.py",
+        "release_does_not_support and without",
+    ),
+    plant(
+        "a failed full install is ignored",
+        "driver.py",
+        (
+            "        return [full]\n",
+            "        return [replace(full, exit_code=None)]\n",
+        ),
+        "kernel/test_builds.py",
+        "headers",
+    ),
+)

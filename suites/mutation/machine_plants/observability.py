@@ -1,0 +1,152 @@
+"""Defects of events, lines, exit codes and the status."""
+
+from __future__ import annotations
+
+from .plant import MachinePlant, corpus, plant
+
+PLANTS: tuple[MachinePlant, ...] = (
+    corpus(20, "observability/test_status.py", "added"),
+    corpus(24, "observability/test_exit_codes.py", "bake and kernel"),
+    corpus(25, "observability/test_exit_codes.py", "224"),
+    corpus(27, "observability/test_events.py", "marker"),
+    corpus(28, "observability/test_events.py", "ready_node"),
+    plant(
+        "SIGTERM leaves no outcome",
+        "__main__.py",
+        (
+            "signal.signal(signal.SIGTERM, signal.default_int_handler)",
+            "signal.signal(signal.SIGUSR1, signal.default_int_handler)",
+        ),
+        "observability/test_exit_codes.py",
+        "143",
+    ),
+    plant(
+        "a lost GPU is waited for",
+        "driver.py",
+        ("if result.exit_code == GPU_IS_LOST:", "if result.exit_code == -GPU_IS_LOST:"),
+        "observability/test_exit_codes.py",
+        "lost",
+    ),
+    plant(
+        "a run leaves the node's decision out of its log",
+        "__main__.py",
+        ("self.node.journal.line(facts.decision.render_line())", "pass"),
+        "observability/test_events.py",
+        "marker",
+    ),
+    plant(
+        "a node is ready without the unit that loads its driver",
+        "driver.py",
+        (
+            '            exit_code=_FAILED,\n            needs=("restart-node-problem-detector", "validate-query"),',
+            '            exit_code=None,\n            needs=("restart-node-problem-detector", "validate-query"),',
+        ),
+        "observability/test_exit_codes.py",
+        "unit and driver",
+    ),
+    plant(
+        "a bake goes on without its compiler",
+        "bake.py",
+        (
+            "actions=(apt_install(*BUILD_TOOLS),),\n                exit_code=ExitCode.COMMAND_FAILED,",
+            "actions=(apt_install(*BUILD_TOOLS),),\n                exit_code=None,",
+        ),
+        "observability/test_exit_codes.py",
+        "tools",
+    ),
+    plant(
+        "output that is not UTF-8 ends a run",
+        "command.py",
+        ('stdout=out.decode(errors="replace"),', "stdout=out.decode(),"),
+        "observability/test_exit_codes.py",
+        "answer",
+    ),
+    plant(
+        "a command runs without the variables of its own",
+        "retry.py",
+        ("env = dict(run.env) or None", "env = None"),
+        "observability/test_exit_codes.py",
+        "tools",
+    ),
+    plant(
+        "there is no status where the tags cannot be looked up",
+        "status.py",
+        (
+            "    except ProvisioningError as error:\n",
+            "    except RecursionError as error:\n",
+        ),
+        "observability/test_status.py",
+        "decide",
+    ),
+    plant(
+        "a bake that fails before it builds removes an earlier one",
+        "__main__.py",
+        ('if self._has_done("prepare-build"):', "if True:"),
+        "observability/test_exit_codes.py",
+        "bake and fails",
+    ),
+    plant(
+        "metadata without tags counts as one with none",
+        "tags.py",
+        ('.get("tagsList")', '.get("tagsList", [])'),
+        "observability/test_exit_codes.py",
+        "without and tags",
+    ),
+    plant(
+        "the log has another name",
+        "journal.py",
+        (
+            'LOG_PATH = "/var/log/azure/cluster-provision.log"',
+            'LOG_PATH = "/var/log/azure/provision.log"',
+        ),
+        "observability/test_events.py",
+        "marker_was_there and wanted",
+    ),
+    plant(
+        "a log that cannot be written ends the run",
+        "journal.py",
+        ("self._console(f\"The log '{LOG_PATH}' cannot be written: {error}.\")", "raise"),
+        "observability/test_events.py",
+        "cannot_be_written",
+    ),
+    plant(
+        "a driver that was just built is cleaned up as on a node that opted out",
+        "boot.py",
+        (
+            "facts.decision.action is Action.TEARDOWN:",
+            "facts.decision.action.has_teardown:",
+        ),
+        "observability/test_events.py",
+        "of_another_kind",
+    ),
+    plant(
+        "a managed node is torn down as one that opted out",
+        "driver.py",
+        (
+            "scope = teardown_scope(configuration, is_opted_out=False)",
+            "scope = teardown_scope(configuration, is_opted_out=True)",
+        ),
+        "observability/test_events.py",
+        "of_another_kind",
+    ),
+    plant(
+        "a node goes on although containerd does not restart",
+        "boot.py",
+        (
+            'actions=start("containerd", 30),\n                exit_code=ExitCode.SYSTEMCTL_START_FAIL,',
+            'actions=start("containerd", 30),\n                exit_code=None,',
+        ),
+        "observability/test_exit_codes.py",
+        "come_back and validated",
+    ),
+    plant(
+        "a GRID driver of another version counts as a bake for CUDA",
+        "driver.py",
+        (
+            'driver_kind(facts.driver_type) == "grid" and not facts.is_kind_recorded',
+            'driver_kind(facts.driver_type) == "grid"',
+        ),
+        "observability/test_events.py",
+        "counted_by and version",
+    ),
+)

@@ -1,0 +1,35 @@
+"""Defects of precompiled drivers."""
+
+from __future__ import annotations
+
+from .plant import MachinePlant, plant
+
+PLANTS: tuple[MachinePlant, ...] = (
+    plant(
+        "an error of the registry is taken for a missing precompiled image",
+        "precompiled_driver.py",
+        ("if result.ok or _MISSING not in result.stderr:", "if result.ok:"),
+        "precompiled/test_precompiled.py",
+        "refusing",
+    ),
+    plant(
+        "the tag of a precompiled image does not name the kernel",
+        "precompiled.py",
+        (
+            "{self.image}:{self.version}-{kernel}-{self.os_tag}",
+            "{self.image}:{self.version}-{self.os_tag}",
+        ),
+        "precompiled/test_precompiled.py",
+        "used",
+    ),
+    plant(
+        "the baked driver goes before the precompiled one is there",
+        "precompiled_driver.py",
+        (
+            "            _fetch(image, facts.node_name, has_fallback=has_fallback),\n            # What a bake registered for another kernel, the unit nvidia-modprobe would compile for this one.\n            Remove(path=DKMS_TREE),\n",
+            "            Remove(path=DKMS_TREE),\n            _fetch(image, facts.node_name, has_fallback=has_fallback),\n",
+        ),
+        "precompiled/test_precompiled.py",
+        "another_kernel",
+    ),
+)

@@ -1,0 +1,166 @@
+"""Defects of the decision and its inputs."""
+
+from __future__ import annotations
+
+from .plant import MachinePlant, corpus, plant
+
+PLANTS: tuple[MachinePlant, ...] = (
+    corpus(1, "record/test_decision.py", "another and kind"),
+    corpus(2, "record/test_decision.py", "another and version"),
+    corpus(11, "record/test_decision.py", "family or untouched"),
+    corpus(
+        12,
+        "record/test_decision.py",
+        "neither",
+        hidden_by="A record with an empty kind counts as corrupt, so it is never compared; and a "
+        "node has a driver type in any case, by its VM size if not by its configuration.",
+    ),
+    plant(
+        "the module's vermagic is not compared",
+        "prebake.py",
+        (
+            "(Reason.VERMAGIC, proof.file.kernel == wanted.kernel)",
+            "(Reason.VERMAGIC, proof.file.kernel is not None)",
+        ),
+        "record/test_decision.py",
+        "another and kernel",
+    ),
+    plant(
+        "all sizes with an A10 in their names get GRID",
+        "nvidia.py",
+        ("if size in _A10_SIZES:", 'if "_a10_" in size:'),
+        "record/test_driver_type.py",
+        "begins",
+    ),
+    plant(
+        "the path of the record is not configurable",
+        "configuration.py",
+        (
+            '"gpu_dkms_marker_file": _file_path,',
+            '"gpu_dkms_marker_file": lambda _: DEFAULT_RECORD_PATH,',
+        ),
+        "record/test_decision.py",
+        "path",
+    ),
+    plant(
+        "libraries that cannot be linked are no reason to build",
+        "prebake.py",
+        (
+            "if not proof.is_linker_ready or proof.file is None:",
+            "if proof.file is None:",
+        ),
+        "record/test_decision.py",
+        "linked",
+    ),
+    plant(
+        "a size with an A10 is missing in the list",
+        "nvidia.py",
+        ('        "standard_nc32ads_a10_v4",\n', ""),
+        "record/test_driver_type.py",
+        "each_size",
+    ),
+    plant(
+        "the kernel is compared before kind and version",
+        "prebake.py",
+        (
+            "    rows = (\n        (Reason.KIND,",
+            "    rows = (\n        (Reason.KERNEL, record.kernel == wanted.kernel),\n        (Reason.KIND,",
+        ),
+        "record/test_decision.py",
+        "kind and kernel",
+    ),
+    plant(
+        "a module that DKMS has installed for another kernel counts",
+        "kernel_modules.py",
+        (
+            "(entry.version, entry.kernel, entry.arch) == (version, kernel, arch)",
+            "(entry.version, entry.arch) == (version, arch)",
+        ),
+        "record/test_decision.py",
+        "registered and kernel",
+    ),
+    plant(
+        "a module that DKMS has installed in another version counts",
+        "kernel_modules.py",
+        (
+            "(entry.version, entry.kernel, entry.arch) == (version, kernel, arch)",
+            "(entry.kernel, entry.arch) == (kernel, arch)",
+        ),
+        "record/test_decision.py",
+        "registered and version",
+    ),
+    plant(
+        "a module that DKMS has installed for another architecture counts",
+        "kernel_modules.py",
+        (
+            "(entry.version, entry.kernel, entry.arch) == (version, kernel, arch)",
+            "(entry.version, entry.kernel) == (version, kernel)",
+        ),
+        "record/test_decision.py",
+        "registered and architecture",
+    ),
+    plant(
+        "a node without a GPU needs the machine's metadata",
+        "facts.py",
+        (
+            "        return Metadata(), True\n",
+            "        with _lookup(ExitCode.NVIDIA_DRIVER_INSTALL):\n            return read_metadata(node.files), True\n",
+        ),
+        "record/test_decision.py",
+        "GPU",
+    ),
+    plant(
+        "the mode of an opted-out node is looked up",
+        "facts.py",
+        (
+            "    if not is_opted_out:\n        with _lookup",
+            "    if configuration.gpu_node:\n        with _lookup",
+        ),
+        "record/test_decision.py",
+        "both",
+    ),
+    plant(
+        "a type of GRID is not of its kind",
+        "nvidia.py",
+        ("if driver_type.startswith(kind):", 'if driver_type in {kind, f"{kind}-lts"}:'),
+        "record/test_driver_type.py",
+        "RTX and GRID",
+    ),
+    plant(
+        "an empty value is not unset",
+        "configuration.py",
+        ('if value is None or value == "":', "if value is None:"),
+        "record/test_inputs.py",
+    ),
+    plant(
+        "an install is asked for in any case of letters",
+        "configuration.py",
+        ('return value in (True, "true")', 'return str(value).lower() == "true"'),
+        "record/test_inputs.py",
+    ),
+    plant(
+        "the file overrides the environment",
+        "configuration.py",
+        ("if name in environment:", "if name in environment and key not in document:"),
+        "record/test_inputs.py",
+    ),
+    plant(
+        "systems like Debian are refused",
+        "families.py",
+        ('for key in ("ID", "ID_LIKE") if', 'for key in ("ID",) if'),
+        "record/test_inputs.py",
+    ),
+    plant(
+        "another system is refused although the node wants no driver",
+        "boot.py",
+        (
+            "    steps = [*_runtime_steps(configuration, facts)]\n",
+            """    if facts.family is not Family.DEBIAN:
+        raise ProvisioningError(ExitCode.UNSUPPORTED_OS, OS_RELEASE)
+    steps = [*_runtime_steps(configuration, facts)]
+""",
+        ),
+        "record/test_decision.py",
+        "mixed and case",
+    ),
+)

@@ -1,0 +1,34 @@
+"""Defects of pulls and the removal of images."""
+
+from __future__ import annotations
+
+from .plant import MachinePlant, corpus, plant
+
+PLANTS: tuple[MachinePlant, ...] = (
+    corpus(15, "registry/test_pull.py", "dot"),
+    corpus(16, "registry/test_pull.py", "sovereign"),
+    plant(
+        "the driver image is pulled although it is there",
+        "containerd.py",
+        ("is_met=_prints_nothing", "is_met=lambda _: True"),
+        "registry/test_pull.py",
+        "present",
+    ),
+    plant(
+        "an attempt is not limited to what is left of the time budget",
+        "retry.py",
+        ("limit = node.retries.cap(run.retry.timeout_s)", "limit = run.retry.timeout_s"),
+        "registry/test_pull.py",
+        "with_the_time_budget",
+    ),
+    plant(
+        "a failed pull does not end the run",
+        "driver.py",
+        (
+            "actions=(containerd.fetch(image),),\n        exit_code=_FAILED,",
+            "actions=(containerd.fetch(image),),\n        exit_code=None,",
+        ),
+        "registry/test_pull.py",
+        "missing_image_gives_up",
+    ),
+)
