@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
+from typing_extensions import override
 
 from harness.errors import HarnessError
-from harness.machine.channels.monitor import MonitorLostError
+from harness.machine.channels.monitor import COMMAND_S, MonitorLostError
 from harness.machine.device_state import (
     DeviceStateError,
     is_end,
@@ -19,6 +23,7 @@ from harness.machine.device_state import (
 from suites.unit.machine.fake_monitor import FakeMonitor, an_event
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 DONE = an_event("MIGRATION", status="completed")
@@ -60,6 +65,24 @@ def test_state_file_is_passed_as_this_qemu_takes_it(
     assert monitor.arguments["migrate"] == {"uri": uri}
     assert monitor.arguments[command] == argument
     assert list(monitor.descriptors) == [command]
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        pytest.param("11.1", id="text"),
+        pytest.param({"qemu": "11.1"}, id="no-parts"),
+        pytest.param({"qemu": {"minor": 11}}, id="no-major"),
+    ],
+)
+def test_qemu_of_an_unknown_version_takes_the_state_as_an_old_one_does(
+    tmp_path: Path, version: object
+) -> None:
+    monitor = FakeMonitor({"query-version": version}, {"migrate": DONE})
+
+    save_device_state(monitor, "node", tmp_path / "state")
+
+    assert monitor.arguments["migrate"] == {"uri": "fd:state"}
 
 
 KEEP_MEMORY_IN_ITS_FILE = [
@@ -153,15 +176,71 @@ def test_state_that_is_not_loaded_is_named(tmp_path: Path, status: str) -> None:
     state.touch()
     monitor = FakeMonitor(events={"migrate-incoming": an_event("MIGRATION", status=status)})
 
-    with pytest.raises(DeviceStateError, match=rf"state '{state}'\. It ended as '{status}'\."):
+    expected = (
+        f"QEMU of machine 'node' could not carry out 'migrate-incoming' with the state '{state}'. "
+        f"It ended as '{status}'."
+    )
+    with pytest.raises(DeviceStateError, match=f"^{re.escape(expected)}$"):
         load_device_state(monitor, "node", state)
 
 
 def test_command_that_qemu_refuses_is_a_state_error(tmp_path: Path) -> None:
+    state = tmp_path / "state"
     monitor = FakeMonitor({"migrate": HarnessError("Migration is disabled.")})
 
-    with pytest.raises(DeviceStateError, match=r"'migrate'.*Migration is disabled\."):
-        save_device_state(monitor, "node", tmp_path / "state")
+    expected = (
+        f"QEMU of machine 'node' could not carry out 'migrate' with the state '{state}'. "
+        "Migration is disabled."
+    )
+    with pytest.raises(DeviceStateError, match=f"^{re.escape(expected)}$"):
+        save_device_state(monitor, "node", state)
+
+
+def test_qemu_reads_the_state_through_the_descriptor_that_it_is_given(tmp_path: Path) -> None:
+    """And cannot change it: all clones of a machine load the same file."""
+    state = tmp_path / "state"
+    state.write_text("saved")
+    seen: list[tuple[int, bool]] = []
+
+    class Reader(FakeMonitor):
+        @override
+        def execute(
+            self,
+            command: str,
+            arguments: Mapping[str, object] | None = None,
+            *,
+            fd: int | None = None,
+            limit_s: float = COMMAND_S,
+        ) -> object:
+            if fd is not None:
+                flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+                seen.append((flags & os.O_ACCMODE, os.get_inheritable(fd)))
+                assert os.fstat(fd).st_ino == state.stat().st_ino
+            return super().execute(command, arguments, fd=fd, limit_s=limit_s)
+
+    load_device_state(Reader(events={"migrate-incoming": DONE}), "node", state)
+
+    assert seen == [(os.O_RDONLY, False)]
+
+
+def test_migration_without_an_end_is_waited_for_no_longer_than_two_minutes() -> None:
+    monitor = FakeMonitor(events={"migrate": DONE})
+
+    stream_whole_state(monitor, "node", 7)
+
+    (deadline,) = monitor.deadlines
+    assert 0 < deadline.remaining_s() <= 120
+
+
+def test_stream_that_qemu_cannot_write_is_an_error() -> None:
+    monitor = FakeMonitor(events={"migrate": an_event("MIGRATION", status="failed")})
+
+    expected = (
+        "QEMU of machine 'node' could not carry out 'migrate' with a stream of its whole state. "
+        "It ended as 'failed'."
+    )
+    with pytest.raises(DeviceStateError, match=f"^{re.escape(expected)}$"):
+        stream_whole_state(monitor, "node", 7)
 
 
 def test_lost_monitor_says_nothing_about_the_state(tmp_path: Path) -> None:
