@@ -61,13 +61,10 @@ class FakeQemu:
         self.ours.close()
 
     def send_event(self, name: str, data: Mapping[str, object] | None = None) -> None:
-        self._send(
-            {
-                "event": name,
-                "data": dict(data or {}),
-                "timestamp": {"seconds": 1700000000, "microseconds": 500000},
-            }
-        )
+        stamp = {"seconds": 1700000000, "microseconds": 500000}
+        # As QEMU, which leaves out what is empty.
+        told = {} if data is None else {"data": dict(data)}
+        self._send({"event": name, **told, "timestamp": stamp})
 
     def hang_up(self) -> None:
         """Go as QEMU goes when it dies."""

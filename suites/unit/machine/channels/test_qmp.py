@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from typing_extensions import override
 
 from harness.errors import HarnessError
 from harness.machine.channels import qmp
 from harness.machine.channels.event_log import names
+from harness.machine.channels.monitor import COMMAND_S
 from harness.machine.channels.qmp import QmpSession
-from harness.provisioning.wait import Deadline
+from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
 from suites.unit.machine.fake_qemu import FakeQemu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from harness.provisioning.wait import Clock
 
 _LONG_S = 20.0
 _SHORT_S = 0.05
@@ -68,10 +73,33 @@ def test_every_command_has_a_deadline(
     session: QmpSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody has to name one: a QEMU that hangs would hang the whole run."""
-    monkeypatch.setattr(qmp, "COMMAND_S", _SHORT_S)
+    limits_s: list[float] = []
 
-    with pytest.raises(HarnessError, match="did not answer QMP command 'stop' in time"):
+    class SoonOver(Deadline):
+        @classmethod
+        @override
+        def after(cls, seconds: float, clock: Clock = SYSTEM_CLOCK) -> Deadline:
+            limits_s.append(seconds)
+            return Deadline.after(_SHORT_S, clock)
+
+    monkeypatch.setattr(qmp, "Deadline", SoonOver)
+
+    expected = (
+        "QEMU of machine 'node' did not answer QMP command 'stop' in time; its main loop may be "
+        "blocked by a device server that stopped answering."
+    )
+    with pytest.raises(HarnessError, match=f"^{re.escape(expected)}$"):
         session.execute("stop")
+    assert limits_s == [COMMAND_S]
+
+
+def test_answer_is_waited_for_until_the_limit(
+    session: QmpSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the loop may need to clean up comes on top of it."""
+    monkeypatch.setattr(qmp, "_CLOSE_S", 2 * _LONG_S)
+
+    assert session.execute("query-status", limit_s=_LONG_S) == {"status": "running"}
 
 
 def test_session_goes_on_after_a_command_without_answer(session: QmpSession) -> None:
@@ -136,7 +164,11 @@ def test_qemu_that_goes_ends_a_wait_early(qemu: FakeQemu, session: QmpSession) -
     going = threading.Timer(_SHORT_S, qemu.hang_up)
     going.start()
 
-    with pytest.raises(HarnessError, match="QEMU of machine 'node' ended while waiting"):
+    expected = (
+        "QEMU of machine 'node' ended while waiting for its power-off; seen: no event. "
+        "Its stderr and console say why."
+    )
+    with pytest.raises(HarnessError, match=f"^{re.escape(expected)}$"):
         session.wait_for_event("its power-off", names("SHUTDOWN"), Deadline.after(_LONG_S))
 
     going.join()
@@ -149,6 +181,25 @@ def test_last_event_before_qemu_goes_is_kept(qemu: FakeQemu, session: QmpSession
     event = session.wait_for_event("its end", names("SHUTDOWN"), Deadline.after(_LONG_S))
 
     assert event.name == "SHUTDOWN"
+
+
+def test_all_events_of_the_last_moment_are_kept(qemu: FakeQemu, session: QmpSession) -> None:
+    for number in range(20):
+        qemu.send_event("SHUTDOWN" if number == 19 else "RESET", {"number": number})
+    qemu.hang_up()
+
+    session.wait_for_event("its end", names("SHUTDOWN"), Deadline.after(_LONG_S))
+
+    assert [event.data for event in session.events] == [{"number": n} for n in range(20)]
+
+
+def test_event_without_data_has_none(qemu: FakeQemu, session: QmpSession) -> None:
+    """As QEMU reports that it has stopped."""
+    qemu.send_event("STOP")
+
+    event = session.wait_for_event("a stop", names("STOP"), Deadline.after(_LONG_S))
+
+    assert event.data == {}
 
 
 def test_qemu_that_never_greets_ends_at_the_deadline() -> None:
