@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from harness.errors import HarnessError
 from harness.machine.channels import started_command as module
 from harness.machine.channels.agent import Agent
 from harness.machine.channels.started_command import StartedCommand, started_command
-from suites.unit.machine.channels.played_guest import ENDED, PROGRAM, PlayedGuest
+from suites.unit.machine.channels.played_guest import ENDED, PROGRAM, PlayedGuest, says
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,8 +103,13 @@ def test_agent_of_an_older_harness_gives_no_terminal(guest: PlayedGuest) -> None
     """It would ignore the wish, and end the connection at the first new size."""
     guest.protocol = TERMINAL_PROTOCOL - 1
 
+    expected = (
+        "This machine was saved by an older harness, whose agent gives commands no terminal. Use "
+        "`harness ssh`, or a command whose output is piped, such as "
+        "`harness shell --machine MACHINE -- dmesg | cat`."
+    )
     with (
-        pytest.raises(HarnessError, match=r"saved by an older harness.*`harness ssh`"),
+        pytest.raises(HarnessError, match=f"^{re.escape(expected)}$"),
         started(guest, "bash", terminal=(24, 80)),
     ):
         pass
@@ -170,7 +176,7 @@ def test_guest_is_credited_with_what_was_read_of_both_outputs(guest: PlayedGuest
 
     def credit(played: PlayedGuest, request: int, payload: bytes) -> None:
         credited.set()
-        assert int.from_bytes(payload, "big") == (256 << 10) + 2
+        assert payload == ((256 << 10) + 2).to_bytes(4, "big")
         played.says(frames.STDOUT, request, b"a little more")
         played.says(frames.RESULT, request, ENDED)
 
@@ -183,6 +189,87 @@ def test_guest_is_credited_with_what_was_read_of_both_outputs(guest: PlayedGuest
 
     assert credited.is_set()
     assert len(said_by(guest, frames.CREDIT)) == 1
+
+
+def test_guest_is_credited_anew_after_each_quarter_of_a_mebibyte(guest: PlayedGuest) -> None:
+    """Neither more than it wrote, nor any of it twice."""
+    quarter = b"x" * (256 << 10)
+
+    def write(played: PlayedGuest, request: int, _: bytes) -> None:
+        played.says(frames.STDOUT, request, quarter)
+
+    def credit(played: PlayedGuest, request: int, _: bytes) -> None:
+        if len(said_by(guest, frames.CREDIT)) < 3:
+            played.says(frames.STDOUT, request, quarter)
+        else:
+            played.says(frames.RESULT, request, ENDED)
+
+    guest.answers[frames.DATA_END] = write
+    guest.answers[frames.CREDIT] = credit
+
+    with started(guest, limit_s=_JOIN_S) as command:
+        command.feed_end()
+        assert command.wait(lambda *_: None) == 0
+
+    assert said_by(guest, frames.CREDIT) == 3 * [len(quarter).to_bytes(4, "big")]
+
+
+def test_guest_that_has_room_for_one_byte_gets_one(guest: PlayedGuest) -> None:
+    """And nothing where it has none, not even an empty piece."""
+    received: list[int] = []
+
+    def read(played: PlayedGuest, request: int, payload: bytes) -> None:
+        received.append(len(payload))
+        if sum(received) >= frames.STDIN_WINDOW:
+            played.says(frames.CREDIT, request, (1).to_bytes(4, "big"))
+
+    guest.answers[frames.DATA] = read
+    ends_with(guest, 0)
+
+    with started(guest) as command:
+        waiting = threading.Thread(target=lambda: command.wait(lambda *_: None))
+        feeding = threading.Thread(
+            target=command.feed, args=(bytes(frames.STDIN_WINDOW + 2),), daemon=True
+        )
+        waiting.start()
+        feeding.start()
+        feeding.join(_JOIN_S)
+        is_fed = not feeding.is_alive()
+        command.feed_end()
+        waiting.join(_JOIN_S)
+
+    assert is_fed
+    assert sum(received) == frames.STDIN_WINDOW + 2
+    assert received[-2:] == [1, 1]
+
+
+def test_room_that_the_guest_makes_adds_up(guest: PlayedGuest) -> None:
+    received = bytearray()
+    has_room = threading.Event()
+    content = bytes(frames.STDIN_WINDOW + 3)
+
+    def make_room(played: PlayedGuest, request: int, _: bytes) -> None:
+        for more in (2, 1):
+            played.says(frames.CREDIT, request, more.to_bytes(4, "big"))
+        played.says(frames.STDOUT, request, b"there is room")
+
+    guest.answers[frames.RUN] = make_room
+    guest.answers[frames.DATA] = lambda _guest, _request, payload: received.extend(payload)
+    ends_with(guest, 0)
+
+    with started(guest) as command:
+        waiting = threading.Thread(target=command.wait, args=(lambda *_: has_room.set(),))
+        feeding = threading.Thread(target=command.feed, args=(content,), daemon=True)
+        waiting.start()
+        assert has_room.wait(_JOIN_S)
+        feeding.start()
+        feeding.join(_JOIN_S)
+        is_fed = not feeding.is_alive()
+        command.feed_end()
+        waiting.join(_JOIN_S)
+
+    assert is_fed
+    assert bytes(received) == content
 
 
 def test_input_waits_while_the_guest_does_not_read(guest: PlayedGuest) -> None:
@@ -256,9 +343,27 @@ def test_command_without_an_end_is_not_awaited_beyond_its_limit(
 
     with (
         started(guest, "sleep", "inf", limit_s=0.0) as command,
-        pytest.raises(HarnessError, match=r"'sleep inf'"),
+        pytest.raises(
+            HarnessError,
+            match=(
+                r"^Machine 'node' took too long over the command 'sleep inf'; "
+                r"last seen: it was still running\.$"
+            ),
+        ),
     ):
         command.wait(lambda *_: None)
+
+
+def test_answer_that_no_agent_gives_is_said_of_its_command(guest: PlayedGuest) -> None:
+    guest.answers[frames.DATA_END] = says((frames.RESULT, b"[]"))
+
+    with started(guest, "cat", "a file") as command:
+        command.feed_end()
+        with pytest.raises(
+            HarnessError,
+            match=r"^Machine 'node' gave the command 'cat a file' an answer that no agent gives: ",
+        ):
+            command.wait(lambda *_: None)
 
 
 @pytest.mark.parametrize("argv", [[], "ls"])
