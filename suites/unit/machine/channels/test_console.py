@@ -143,10 +143,23 @@ def test_machine_that_ends_ends_the_wait_early(guest: _Guest, console: Console) 
     guest.prints("half a boo")
     guest.ends()
 
-    with pytest.raises(HarnessError, match="the machine ended") as caught:
+    expected = (
+        "Machine 'node' was expected to print 'login:' on its console, but the machine ended. "
+        "Its last lines:\nhalf a boo"
+    )
+    with pytest.raises(HarnessError, match=f"^{expected}$"):
         _wait(console, "login:")
 
-    assert "half a boo" in str(caught.value)
+
+def test_machine_that_goes_without_reading_what_was_typed_ends_the_wait_early(
+    guest: _Guest, console: Console
+) -> None:
+    """The socket then reports a reset connection, and not an end."""
+    console.send_line("reboot")
+    guest.ends()
+
+    with pytest.raises(HarnessError, match=r"but the machine ended\. It printed nothing\.$"):
+        _wait(console, "login:")
 
 
 def test_machine_that_has_ended_ends_every_later_wait(guest: _Guest, console: Console) -> None:
@@ -169,6 +182,25 @@ def test_other_failure_ends_the_wait_early(
             what="a login prompt",
             failure=lambda: "its GPU is stuck",
         )
+
+
+def test_wait_goes_on_while_other_checks_find_nothing(
+    guest: _Guest, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.machine.channels.console._CHECK_S", _SHORT_S)
+    checks: list[str] = []
+
+    def prints_at_the_third_check() -> None:
+        checks.append("nothing found")
+        if len(checks) == 3:
+            guest.prints("login: ")
+
+    matched = console.wait_for(
+        "login:", Deadline.after(_LONG_S), what="a prompt", failure=prints_at_the_third_check
+    )
+
+    assert matched == "login:"
+    assert len(checks) > 3
 
 
 def test_timeout_error_has_the_expectation_and_the_last_lines(
@@ -196,6 +228,13 @@ def test_tail_has_lines_that_no_wait_consumed(guest: _Guest, console: Console) -
         _wait(console, "never", _SHORT_S)
 
     assert console.tail(1) == "reboot: Restarting system"
+
+
+def test_tail_has_what_a_program_wrote_over_on_one_line(guest: _Guest, console: Console) -> None:
+    guest.prints("begin\r\n10 %\r100 %\r\nready\r\n")
+    _wait(console, "ready")
+
+    assert console.tail() == "begin\n10 %100 %\nready"
 
 
 def test_silent_console_says_so(console: Console) -> None:

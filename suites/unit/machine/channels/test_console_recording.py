@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import re
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from harness.cli import main
 from harness.cli.replay import without_commands
 from harness.errors import BadInputError
 from harness.machine.channels.console_recording import ConsoleRecorder, read_recording
 
-if TYPE_CHECKING:
-    from pathlib import Path
+
+class Disk(io.StringIO):
+    """A file on a disk that gets full."""
+
+    is_full = False
+
+    @override
+    def flush(self) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().flush()
+
+    @override
+    def close(self) -> None:
+        self.flush()
+        super().close()
 
 
 @pytest.fixture
@@ -60,6 +77,22 @@ def test_recording_that_is_there_is_not_overwritten(recording: Path) -> None:
         ConsoleRecorder(recording, title="another test")
 
     assert recording.read_text() == before
+
+
+def test_full_disk_does_not_end_who_reads_the_console(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guest would block on its console."""
+    disk = Disk()
+    monkeypatch.setattr(Path, "open", lambda *_, **__: disk)
+    recorder = ConsoleRecorder(tmp_path / "serial.cast", title="a test", clock=lambda: 1.0)
+    recorder(b"before")
+    disk.is_full = True
+
+    recorder(b"meanwhile")
+    recorder.close()
+
+    assert json.loads(disk.getvalue().splitlines()[1]) == [0.0, "o", "before"]
 
 
 def test_cut_recording_is_played_to_its_end(recording: Path) -> None:
@@ -109,6 +142,13 @@ def test_line_of_another_form_is_refused_by_its_number(recording: Path, line: st
     expected = f"{recording}:5: A line of an asciicast is [SECONDS, KIND, TEXT], but this one is {line!r}."
 
     with pytest.raises(BadInputError, match=f"^{re.escape(expected)}$"):
+        list(read_recording(recording))
+
+
+def test_long_line_of_another_form_is_cut(recording: Path) -> None:
+    recording.write_text(f"{recording.read_text()}[{'1' * 100}]\n")
+
+    with pytest.raises(BadInputError, match=rf"this one is '\[{'1' * 79}'\.$"):
         list(read_recording(recording))
 
 
