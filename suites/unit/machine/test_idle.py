@@ -31,10 +31,25 @@ def test_guest_rests_after_five_quiet_looks_in_a_row() -> None:
     assert list(looks) == [pytest.approx(110.51)]
 
 
+def test_guest_that_rests_all_the_time_is_looked_at_six_times_a_second_apart() -> None:
+    """The first look has nothing to compare with, and a twentieth of a core is rest."""
+    clock = FakeClock()
+    looks = iter([0.0, 0.05, 0.05, 0.05, 0.05, 0.05, 9.0])
+
+    wait_until_idle("node", lambda: next(looks), Deadline.after(LONG_S, clock))
+
+    assert list(looks) == [9.0]
+    assert clock.sleeps == 5 * [1.0]
+
+
 def test_guest_that_is_never_idle_is_reported_with_its_share() -> None:
     looks = itertools.count(100.0, 0.75)
 
     with pytest.raises(
-        HarnessError, match=r"'node' to become idle.*75% of a core.*of an idle guest"
+        HarnessError,
+        match=(
+            r"^Waited 20\.0 s for machine 'node' to become idle; last seen: 75% of a core in use\. "
+            r"A checkpoint is taken of an idle guest; end what keeps it busy\.$"
+        ),
     ):
         wait_until_idle("node", lambda: next(looks), Deadline.after(LONG_S, FakeClock()))

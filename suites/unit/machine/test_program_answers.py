@@ -72,6 +72,25 @@ def test_damaged_file_counts_as_none(
     assert answers.answer(str(program), "version", never) == "7.2"
 
 
+def test_answer_that_cannot_take_its_place_is_given_and_leaves_no_file(
+    program: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "cache" / "qemu.json"
+    (kept / "in the way").mkdir(parents=True)
+
+    assert ProgramAnswers(kept).answer(str(program), "version", lambda: "7.2") == "7.2"
+
+    assert list(kept.parent.iterdir()) == [kept]
+
+
+def test_answer_that_cannot_be_written_is_given(program: Path, tmp_path: Path) -> None:
+    """A file with a name this long can be neither made nor removed."""
+    answers = ProgramAnswers(tmp_path / "cache" / ("q" * 255))
+
+    assert answers.answer(str(program), "version", lambda: "7.2") == "7.2"
+    assert answers.answer(str(program), "version", lambda: "7.2.1") == "7.2.1"
+
+
 def test_command_that_was_run_is_not_run_again(program: Path, answers: ProgramAnswers) -> None:
     asked = [str(program), "-device", "help"]
     with ScriptedRunner().expect(asked, stdout="name", stderr="warning") as once:
