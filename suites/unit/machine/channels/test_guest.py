@@ -153,6 +153,14 @@ def test_cloud_inits_result_is_waited_for_and_parsed() -> None:
     assert result == CloudInitResult(datasource="DataSourceNoCloud", errors=("x",))
 
 
+def test_result_that_is_there_is_read_also_at_the_deadline() -> None:
+    """A second is left for the guest to answer."""
+    text = json.dumps({"v1": {"datasource": None, "errors": []}})
+    script = ScriptedRunner().expect(["sh", "-c", WAIT], stdout=text, timeout_s=1)
+    with script as runner:
+        Guest("node", runner).wait_for_cloud_init_result(Deadline.after(0, FakeClock()))
+
+
 def test_missing_result_of_cloud_init_names_its_log() -> None:
     script = ScriptedRunner().expect(["sh", "-c", WAIT], is_timed_out=True)
     with script as runner, pytest.raises(HarnessError, match=r"within 30 s; its log is '/var/log"):

@@ -46,3 +46,12 @@ def test_name_that_a_process_chose_itself_is_not_taken_apart() -> None:
         users = Guest("node", runner).users_of("/dev/nvidia0")
 
     assert users == ["'odd\tname' (PID 7) has '/dev/nvidia0' open"]
+
+
+def test_path_with_blanks_is_told_whole() -> None:
+    with ScriptedRunner().expect(
+        ["sh", "-c", USERS, "users", "/mnt/*"], stdout="7\t/mnt/a file\tcat\n"
+    ) as runner:
+        users = Guest("node", runner).users_of("/mnt/*")
+
+    assert users == ["'cat' (PID 7) has '/mnt/a file' open"]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness.errors import BadInputError
-from harness.machine.entrance.roster import Roster, RunningMachine, purpose_of_process
+from harness.errors import BadInputError, RequirementError
+from harness.machine.entrance.roster import (
+    Roster,
+    RunningMachine,
+    purpose_of_process,
+    roster_folder,
+)
 
 
 def a_machine(id: str, name: str = "node") -> RunningMachine:  # noqa: A002 - the field's name
@@ -66,15 +73,57 @@ def test_machine_is_found_by_id_and_by_a_name_that_only_it_has(roster: Roster) -
     with roster.entered(first), roster.entered(second), roster.entered(other):
         assert roster.find("node-2") == second
         assert roster.find("clone") == other
-        with pytest.raises(BadInputError, match=r"several machines .* 'node': 'node-1', 'node-2'"):
+        with pytest.raises(
+            BadInputError,
+            match=(
+                r"^MACHINE: several machines have the name 'node': 'node-1', 'node-2'\. "
+                r"`harness ps` lists them\.$"
+            ),
+        ):
             roster.find("node")
-        with pytest.raises(BadInputError, match="no running machine has the id or name 'x'"):
+        with pytest.raises(
+            BadInputError,
+            match=(
+                r"^MACHINE: no running machine has the id or name 'x'; those that run are: "
+                r"'node-1', 'node-2', 'clone-3'\. `harness ps` lists them\.$"
+            ),
+        ):
             roster.find("x")
+
+
+def test_list_that_others_could_change_is_refused(roster: Roster, tmp_path: Path) -> None:
+    (tmp_path / "machines").mkdir()
+    (tmp_path / "machines").chmod(0o770)
+
+    with pytest.raises(RequirementError, match=r"^The machine list's folder '.*' must be private"):
+        roster.machines()
+
+
+def test_list_does_not_depend_on_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else `harness ps` would not see the machines of a job."""
+    for name in ("TMPDIR", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+    assert roster_folder() == Path("/tmp", f"gpu-node-harness-machines-{os.geteuid()}")  # noqa: S108
 
 
 def test_purpose_is_the_test_else_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "suites/a.py::test_b[x y] (call)")
     assert purpose_of_process(["harness", "shell"]) == "suites/a.py::test_b[x y]"
 
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "suites/a.py::test_b[x (y)] (setup)")
+    assert purpose_of_process(["harness", "shell"]) == "suites/a.py::test_b[x (y)]"
+
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
-    assert purpose_of_process(["harness", "shell"]) == "harness shell"
+    assert purpose_of_process(["/usr/bin/harness", "shell"]) == "harness shell"
+
+
+def test_purpose_cannot_control_the_terminal_that_shows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+
+    assert purpose_of_process(["harness", "run", "a\x1b[2J\nb"]) == "harness run a?[2J?b"
