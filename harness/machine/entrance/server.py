@@ -194,7 +194,8 @@ class _Visit:
         send(self._client, Kind.OUTPUT if kind == frames.STDOUT else Kind.ERRORS, content)
 
     def _pass_input(self, started: StartedCommand) -> None:
-        with contextlib.suppress(OSError, HarnessError):
+        # Whoever sends what is no message, or no size, has no more to say than one who has gone.
+        with contextlib.suppress(OSError, HarnessError, ValueError, KeyError, TypeError):
             while (messages := self._receiver.receive()) is not None:
                 for kind, content in messages:
                     if kind is Kind.INPUT:

@@ -159,6 +159,28 @@ def test_command_ends_with_its_client(place: Place) -> None:
     assert cancelled.wait(_JOIN_S)
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"GET / HTTP/1.1\r\n", id="no-message"),
+        pytest.param(b"\x04\x00\x00\x00\x04huge", id="no-json"),
+        pytest.param(b"\x04\x00\x00\x00\x02{}", id="no-rows"),
+        pytest.param(b"\x04\x00\x00\x00\x02[]", id="no-size"),
+    ],
+)
+def test_command_ends_with_a_client_that_sends_what_is_no_input(place: Place, sent: bytes) -> None:
+    cancelled = threading.Event()
+    running = threading.Event()
+    place.guest.answers[frames.RUN] = lambda *_: running.set()
+    place.guest.answers[frames.CANCEL] = lambda *_: cancelled.set()
+    with contextlib.closing(_connected(place)) as sock:
+        send(sock, Kind.REQUEST, Request(verb=Verb.RUN, argv=("sleep", "1000")).to_bytes())
+        assert running.wait(_JOIN_S)
+        sock.sendall(sent)
+
+        assert cancelled.wait(_JOIN_S)
+
+
 def test_console_shows_what_was_printed_and_takes_keys(place: Place) -> None:
     with contextlib.closing(_connected(place)) as sock:
         place.serial.sendall(b"login: ")
