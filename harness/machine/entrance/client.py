@@ -206,7 +206,7 @@ def _lost(machine: RunningMachine) -> NoReturn:
     )
 
 
-def _try_send(sock: socket.socket, kind: Kind, content: bytes = b"") -> None:
+def _try_send(sock: socket.socket, kind: Kind, content: bytes) -> None:
     """Send what may come too late: why the other side has gone is in what it sent before."""
     with contextlib.suppress(OSError):
         send(sock, kind, content)
