@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,7 @@ from harness.machine.entrance.roster import RunningMachine
 from suites.unit.machine.channels.played_guest import ENDED, PlayedGuest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from suites.unit.machine.entrance.enterable import Place
@@ -181,6 +183,13 @@ def test_command_ends_with_a_client_that_sends_what_is_no_input(place: Place, se
         assert cancelled.wait(_JOIN_S)
 
 
+def test_client_that_does_not_begin_with_its_request_gets_no_answer(place: Place) -> None:
+    with contextlib.closing(_connected(place)) as sock:
+        send(sock, Kind.INPUT, Request(verb=Verb.SSH).to_bytes())
+
+        assert Receiver(sock).next() is None
+
+
 def test_console_shows_what_was_printed_and_takes_keys(place: Place) -> None:
     with contextlib.closing(_connected(place)) as sock:
         place.serial.sendall(b"login: ")
@@ -194,6 +203,63 @@ def test_console_shows_what_was_printed_and_takes_keys(place: Place) -> None:
 def test_refusal_is_the_clients_error(place: Place) -> None:
     with pytest.raises(HarnessError, match=r"There is no SSH server\."):
         client.ssh_entry_of(place.machine)
+
+
+def test_who_asks_for_ssh_keeps_its_input(place: Place, stdin: Callable[[bytes], int]) -> None:
+    """It is for the SSH client that comes next."""
+    stdin(b"ls\n")
+
+    with pytest.raises(HarnessError, match="no SSH server"):
+        client.ssh_entry_of(place.machine)
+
+    assert os.read(sys.stdin.fileno(), 100) == b"ls\n"
+
+
+def test_refusal_in_bytes_that_are_no_text_is_shown(tmp_path: Path) -> None:
+    with (
+        answered_by(tmp_path, b"\x13\x00\x00\x00\x06no \xff\xfe!") as machine,
+        pytest.raises(HarnessError, match=r"^no \ufffd\ufffd!$"),
+    ):
+        client.run_in(machine, ["true"])
+
+
+def test_machine_whose_process_has_gone_is_named_with_it(tmp_path: Path) -> None:
+    expected = "Machine 'node-1' has ended, or the process that ran it (PID 4711)."
+
+    with (
+        answered_by(tmp_path, b"") as machine,
+        pytest.raises(HarnessError, match=f"^{re.escape(expected)}$"),
+    ):
+        client.run_in(machine, ["true"])
+
+
+def test_input_that_comes_too_late_does_not_hide_the_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"typed")
+    os.close(writing)
+    gone = threading.Event()
+
+    class Input:
+        """What was typed, looked for once the machine has gone."""
+
+        @staticmethod
+        def isatty() -> bool:
+            return False
+
+        @staticmethod
+        def fileno() -> int:
+            assert gone.wait(_JOIN_S)
+            return reading
+
+    monkeypatch.setattr(sys, "stdin", Input())
+    with (
+        answered_by(tmp_path, b"\x13\x00\x00\x00\x04full", gone) as machine,
+        pytest.raises(HarnessError, match=r"^full$"),
+    ):
+        client.run_in(machine, ["true"])
+    os.close(reading)
 
 
 def test_what_is_no_request_is_refused(place: Place) -> None:
@@ -210,7 +276,11 @@ def test_machine_that_has_ended_cannot_be_entered(tmp_path: Path) -> None:
     gone = RunningMachine(
         id="node-1", name="n", purpose="", process=1, since=0, memory_mib=1, folder=tmp_path
     )
-    with pytest.raises(HarnessError, match=r"'node-1' can't be entered .* `harness ps`"):
+    expected = (
+        "Machine 'node-1' can't be entered (No such file or directory): it is just starting or "
+        "ending. `harness ps` lists the machines that run."
+    )
+    with pytest.raises(HarnessError, match=f"^{re.escape(expected)}$"):
         client.run_in(gone, ["true"])
 
 
@@ -220,6 +290,38 @@ def test_what_is_no_message_is_refused() -> None:
         theirs.sendall(b"GET / HTTP/1.1\r\n")
         with pytest.raises(HarnessError, match="no message"):
             Receiver(ours).next()
+
+
+@contextlib.contextmanager
+def answered_by(
+    folder: Path, answer: bytes, gone: threading.Event | None = None
+) -> Iterator[RunningMachine]:
+    """Give a machine whose holder answers its one client by these bytes, and goes."""
+    folder = folder / "m"
+    folder.mkdir()
+    descriptor = os.open(folder, os.O_PATH)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(f"/proc/self/fd/{descriptor}/entrance")
+    os.close(descriptor)
+    listener.listen()
+    listener.settimeout(_JOIN_S)
+
+    def serve() -> None:
+        accepted, _ = listener.accept()
+        with accepted:
+            accepted.settimeout(_JOIN_S)
+            Receiver(accepted).next()
+            accepted.sendall(answer)
+        if gone is not None:
+            gone.set()
+
+    serving = threading.Thread(target=serve)
+    serving.start()
+    with listener:
+        yield RunningMachine(
+            id="node-1", name="n", purpose="", process=4711, since=0, memory_mib=1, folder=folder
+        )
+        serving.join(_JOIN_S)
 
 
 def _connected(place: Place) -> socket.socket:

@@ -93,6 +93,33 @@ def test_environment_of_the_caller_overrides_that_of_the_terminal(place: Place) 
 
 
 @pytest.mark.usefixtures("terminal")
+def test_terminal_of_no_known_kind_is_a_dumb_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TERM")
+    place.guest.answers[frames.RUN] = ends(0)
+
+    client.run_in(place.machine, ["top"])
+
+    assert head_of(place.guest)["env"] == {"TERM": "dumb"}
+
+
+@pytest.mark.usefixtures("terminal")
+def test_command_whose_output_is_piped_gets_no_terminal(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.guest.answers[frames.RUN] = ends(0)
+
+    with Path("/dev/null").open("w") as pipe:
+        monkeypatch.setattr("harness.machine.entrance.client.sys.stdout", pipe)
+        client.run_in(place.machine, ["dmesg"])
+
+    head = head_of(place.guest)
+    assert "terminal" not in head
+    assert head["env"] == {}
+
+
+@pytest.mark.usefixtures("terminal")
 def test_command_in_a_terminal_is_started_as_it_is(place: Place) -> None:
     place.guest.answers[frames.RUN] = ends(0)
 
@@ -201,6 +228,34 @@ def test_console_is_left_by_a_key_that_the_guest_does_not_get(
 
     typing.join(_JOIN_S)
     assert (keys, shown) == ([b"root\r"], [(1, b"login: ")])
+
+
+def test_every_key_but_one_goes_to_the_console(place: Place, terminal: int) -> None:
+    """Also those by which a terminal would end the client."""
+    keys: list[bytes] = []
+
+    def person() -> None:
+        try:
+            wait_for("the terminal to pass every key", is_raw, Deadline.after(_JOIN_S))
+            os.write(terminal, b"\x03\x04q")
+            place.serial.settimeout(_JOIN_S)
+            keys.extend(place.serial.recv(1) for _ in range(3))
+        finally:
+            os.write(terminal, b"\x1d\n")
+
+    def is_raw() -> Observation[bool]:
+        flags = termios.tcgetattr(terminal)[3]
+        return Observation(None if flags & termios.ICANON else True, "it edits lines")
+
+    before = termios.tcgetattr(terminal)
+    typing = threading.Thread(target=person)
+    typing.start()
+
+    client.attach_console(place.machine)
+
+    typing.join(_JOIN_S)
+    assert keys == [b"\x03", b"\x04", b"q"]
+    assert termios.tcgetattr(terminal) == before
 
 
 def test_console_ends_with_its_machine(place: Place) -> None:
