@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness.machine.libvirt.event_loop import EventLoop
 from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt, FakeLibvirtError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LONG_S = 20.0
 
@@ -16,30 +19,100 @@ LONG_S = 20.0
 class LoopLibvirt(FakeLibvirt):
     """The part of the module that is a loop; it refuses a given number of times."""
 
-    def __init__(self, refusals: int) -> None:
+    def __init__(self, *, refusals: int = 0, is_broken: bool = False) -> None:
         super().__init__()
         self.refusals = refusals
-        self.has_turned = threading.Event()
+        self.is_broken = is_broken
+        self.timeouts: list[tuple[int, int]] = []
+        self.has_turned, self.is_woken = threading.Event(), threading.Event()
 
     def virEventRegisterDefaultImpl(self) -> None:  # noqa: N802
         if self.refusals:
             self.refusals -= 1
             raise FakeLibvirtError("no loop", code=1)
 
-    def virEventAddTimeout(self, _ms: int, _callback: Any, _opaque: object) -> int:  # noqa: N802
-        return 1
+    def virEventAddTimeout(self, ms: int, callback: Any, _opaque: object) -> int:  # noqa: N802
+        assert ms < 0, "The timer never fires by itself."
+        callback(7, None)
+        return 7
 
-    def virEventUpdateTimeout(self, _timer: int, _ms: int) -> None:  # noqa: N802
-        pass
+    def virEventUpdateTimeout(self, timer: int, ms: int) -> None:  # noqa: N802
+        self.timeouts.append((timer, ms))
+        self.is_woken.set()
 
     def virEventRunDefaultImpl(self) -> None:  # noqa: N802
+        self.thread = threading.current_thread()
         self.has_turned.set()
-        raise FakeLibvirtError("one turn is enough", code=1)
+        if self.is_broken:
+            raise FakeLibvirtError("the loop is broken", code=1)
+        assert self.is_woken.wait(LONG_S)
+
+
+@pytest.fixture(autouse=True)
+def at_exit(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """Collect what is to run when the process ends."""
+    registered: list[Callable[[], None]] = []
+    monkeypatch.setattr("atexit.register", registered.append)
+    return registered
+
+
+def test_loop_ends_with_its_process(at_exit: list[Callable[[], None]]) -> None:
+    """A thread that Python ends inside a callback would keep libvirt's locks."""
+    libvirt = LoopLibvirt()
+    EventLoop().start(libvirt)
+    assert libvirt.has_turned.wait(LONG_S)
+    (end,) = at_exit
+
+    end()
+
+    assert libvirt.timeouts == [(7, 0)]
+    libvirt.thread.join(LONG_S)
+    assert not libvirt.thread.is_alive()
+
+
+def test_fork_of_the_process_leaves_the_loop_alone(
+    at_exit: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of the loop does not exist in it, and libvirt's locks may be held for ever."""
+    libvirt = LoopLibvirt()
+    EventLoop().start(libvirt)
+    (end,) = at_exit
+    with monkeypatch.context() as fork:
+        fork.setattr("os.getpid", lambda: 8)
+
+        end()
+
+    assert libvirt.timeouts == []
+    end()
+    libvirt.thread.join(LONG_S)
+
+
+def test_loop_is_started_once(at_exit: list[Callable[[], None]]) -> None:
+    libvirt, loop = LoopLibvirt(), EventLoop()
+    loop.start(libvirt)
+    loop.start(libvirt)
+    assert libvirt.has_turned.wait(LONG_S)
+
+    (end,) = at_exit
+    end()
+
+
+def test_loop_that_ends_says_that_no_event_follows(caplog: pytest.LogCaptureFixture) -> None:
+    libvirt = LoopLibvirt(is_broken=True)
+    EventLoop().start(libvirt)
+    assert libvirt.has_turned.wait(LONG_S)
+
+    libvirt.thread.join(LONG_S)
+
+    (record,) = caplog.records
+    assert record.getMessage() == "libvirt's event loop ended; no further event will be received"
+    assert record.exc_info
+    assert str(record.exc_info[1]) == "the loop is broken"
 
 
 def test_loop_that_failed_to_start_is_started_by_the_next_user() -> None:
     """Else all waits for events would last to their deadlines, and nobody would know why."""
-    libvirt, loop = LoopLibvirt(refusals=1), EventLoop()
+    libvirt, loop = LoopLibvirt(refusals=1, is_broken=True), EventLoop()
     with pytest.raises(FakeLibvirtError, match="no loop"):
         loop.start(libvirt)
 
