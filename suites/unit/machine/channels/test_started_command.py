@@ -241,6 +241,7 @@ def test_guest_that_has_room_for_one_byte_gets_one(guest: PlayedGuest) -> None:
     assert is_fed
     assert sum(received) == frames.STDIN_WINDOW + 2
     assert received[-2:] == [1, 1]
+    assert 0 not in received
 
 
 def test_room_that_the_guest_makes_adds_up(guest: PlayedGuest) -> None:
