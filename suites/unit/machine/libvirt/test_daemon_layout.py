@@ -21,6 +21,13 @@ SYSTEM = DaemonLayout(folder=FOLDER, kind=DaemonKind.SYSTEM)
 SESSION = DaemonLayout(folder=FOLDER, kind=DaemonKind.SESSION)
 
 
+def settings(text: str) -> dict[str, str]:
+    """Return the settings in a file of libvirt's, each on a line of its own."""
+    assert text.endswith("\n")
+    pairs = [line.partition(" = ") for line in text.splitlines()]
+    return {name: value for name, _, value in pairs}
+
+
 def test_system_daemon_has_all_of_libvirts_folders_to_itself() -> None:
     assert dict(map(reversed, SYSTEM.mounts)) == {  # type: ignore[arg-type]
         "/var/lib/libvirt/qemu": FOLDER / "state",
@@ -48,22 +55,33 @@ def test_no_daemon_speaks_to_the_hosts_message_bus(layout: DaemonLayout) -> None
 
 
 def test_only_the_sockets_owner_may_enter() -> None:
-    text = render_libvirtd_conf()
-
-    assert 'unix_sock_rw_perms = "0700"' in text
-    assert 'unix_sock_ro_perms = "0700"' in text
+    assert settings(render_libvirtd_conf()) == {
+        "auth_unix_ro": '"none"',
+        "auth_unix_rw": '"none"',
+        "unix_sock_ro_perms": '"0700"',
+        "unix_sock_rw_perms": '"0700"',
+    }
 
 
 def test_machines_of_root_run_as_root_and_change_no_owner() -> None:
     """So libvirt never finds /dev/kvm closed to QEMU's user, and files stay whose they are."""
-    text = render_qemu_conf(DaemonKind.SYSTEM)
-
-    assert 'user = "root"' in text
-    assert "dynamic_ownership = 0" in text
+    assert settings(render_qemu_conf(DaemonKind.SYSTEM)) == {
+        "user": '"root"',
+        "group": '"root"',
+        "dynamic_ownership": "0",
+        "remember_owner": "0",
+        "namespaces": "[]",
+        "cgroup_controllers": "[]",
+        "security_driver": '"none"',
+        "stdio_handler": '"file"',
+    }
 
 
 def test_session_has_no_users_to_choose_from() -> None:
-    assert "user" not in render_qemu_conf(DaemonKind.SESSION)
+    assert settings(render_qemu_conf(DaemonKind.SESSION)) == {
+        "security_driver": '"none"',
+        "stdio_handler": '"file"',
+    }
 
 
 def test_name_spaces_of_the_system_are_roots_own() -> None:
@@ -71,9 +89,10 @@ def test_name_spaces_of_the_system_are_roots_own() -> None:
         [(FOLDER / "run", "/run/libvirt")], [Path("/root/local")], DaemonKind.SYSTEM
     )
 
-    assert argv[:8] == [
+    assert argv[:10] == [
         *("unshare", "--mount", "--propagation", "private"),
         *("--pid", "--fork", "--kill-child", "--mount-proc"),
+        *("sh", "-c"),
     ]
     assert argv[argv.index("init") + 1 :] == [
         "/var/lib/libvirt/qemu/mounted",
@@ -97,8 +116,11 @@ def test_session_of_root_runs_as_an_ordinary_user(
 
 
 def test_session_is_entered_as_the_user_that_it_has() -> None:
-    assert "--preserve-credentials" in enter_argv(7, DaemonKind.SESSION)
-    assert "--user" not in enter_argv(7, DaemonKind.SYSTEM)
+    assert enter_argv(7, DaemonKind.SESSION) == [
+        *("nsenter", "--target=7", "--user", "--preserve-credentials"),
+        *("--mount", "--pid", "--"),
+    ]
+    assert enter_argv(7, DaemonKind.SYSTEM) == ["nsenter", "--target=7", "--mount", "--pid", "--"]
 
 
 def test_transport_leads_into_the_name_spaces() -> None:

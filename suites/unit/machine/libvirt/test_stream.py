@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import socket
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -139,6 +141,48 @@ def test_stream_that_takes_no_more_is_waited_for(
     assert not guest.stream.interest & WRITABLE
 
 
+def test_guest_that_takes_no_input_is_heard_all_the_same(
+    opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
+) -> None:
+    guest.stream.room = 0
+    opened.ours.send(b"root\n")
+    loop.turn(READABLE)
+
+    guest.stream.incoming = [b"Kernel panic"]
+    guest.stream.turn(READABLE)
+    guest.stream.turn(HANGUP)
+
+    assert opened.ours.recv(100) == b"Kernel panic"
+    assert opened.ours.recv(100) == b""
+
+
+def test_input_that_the_guest_does_not_take_is_read_only_up_to_its_buffer(
+    opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
+) -> None:
+    guest.stream.room = 0
+    for _ in range(16):
+        assert loop.interest & READABLE
+        assert opened.ours.send(bytes(65536)) == 65536
+        loop.turn(READABLE)
+
+    assert not loop.interest & READABLE
+
+
+def test_who_does_not_read_the_output_can_type_and_leave(
+    opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
+) -> None:
+    guest.stream.incoming = [b"x" * 65536] * 64
+    guest.stream.turn(READABLE)
+    opened.ours.send(b"\x03")
+
+    loop.turn(READABLE)
+    opened.ours.shutdown(socket.SHUT_RDWR)
+    loop.turn(HANGUP)
+
+    assert guest.stream.taken == b"\x03"
+    assert guest.stream.is_aborted
+
+
 def test_unread_stream_is_read_only_up_to_its_buffer(
     opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
@@ -174,6 +218,69 @@ def test_broken_stream_ends(opened: StreamSocket, guest: StreamConnect) -> None:
     guest.stream.turn(READABLE)
 
     assert opened.ours.recv(100) == b""
+
+
+def test_stream_that_breaks_as_it_is_written_to_ends_and_says_why(
+    opened: StreamSocket,
+    guest: StreamConnect,
+    loop: FakeLoopLibvirt,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(_: bytes) -> int:
+        raise FakeLibvirtError("broken pipe", code=1)
+
+    caplog.set_level(logging.DEBUG, stream.__name__)
+    monkeypatch.setattr(guest.stream, "send", refuse)
+    opened.ours.send(b"root\n")
+
+    loop.turn(READABLE)
+
+    assert opened.ours.recv(100) == b""
+    assert caplog.messages == ["the console ended: broken pipe"]
+
+
+def test_output_that_nobody_reads_does_not_hold_up_the_end(
+    opened: StreamSocket, guest: StreamConnect
+) -> None:
+    guest.stream.incoming = [b"x" * 65536] * 64
+    guest.stream.turn(READABLE)
+
+    guest.stream.turn(HANGUP)
+
+    assert guest.stream.is_aborted
+    assert opened.ours.recv(100) == b"x" * 100
+
+
+def test_stream_that_libvirt_cannot_abort_ends_all_the_same(
+    connection: Connection, guest: StreamConnect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise FakeLibvirtError("no such stream", code=1)
+
+    monkeypatch.setattr(guest.stream, "abort", refuse)
+    made = StreamSocket(connection, "the console", lambda _: 0)
+
+    guest.stream.turn(HANGUP)
+
+    assert made.ours.recv(100) == b""
+    made.close()
+
+
+def test_loop_that_does_not_close_a_stream_is_reported(
+    connection: Connection,
+    loop: FakeLoopLibvirt,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(stream, "_CLOSE_S", 0.01)
+    made = StreamSocket(connection, "the console", lambda _: 0)
+
+    made.close()
+
+    assert caplog.messages == ["libvirt's event loop did not close the console"]
+    assert made.ours.fileno() == -1
+    loop.turn(READABLE | HANGUP)
 
 
 def test_closed_socket_closes_the_stream(
