@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from harness.machine.channels.agent import Agent
     from harness.machine.channels.console import Console
+    from harness.machine.entrance.messages import TerminalSize
 
 #: A week: nobody means a shell to end by a limit, but every wait has one.
 _SHELL_S = 7 * 86400.0
@@ -145,6 +146,14 @@ class _Server:
         self._clients.discard(client)
 
 
+def _size_of(content: bytes) -> TerminalSize:
+    """Raise HarnessError where this is no size."""
+    try:
+        return size_from(json.loads(content))
+    except (ValueError, KeyError, TypeError) as error:
+        raise HarnessError(f"A client's terminal has no such size: {content[:80]!r}.") from error
+
+
 class _Visit:
     """One client's request."""
 
@@ -194,8 +203,8 @@ class _Visit:
         send(self._client, Kind.OUTPUT if kind == frames.STDOUT else Kind.ERRORS, content)
 
     def _pass_input(self, started: StartedCommand) -> None:
-        # Whoever sends what is no message, or no size, has no more to say than one who has gone.
-        with contextlib.suppress(OSError, HarnessError, ValueError, KeyError, TypeError):
+        # Who sends what is no message, or no size, has no more to say than one who has gone.
+        with contextlib.suppress(OSError, HarnessError):
             while (messages := self._receiver.receive()) is not None:
                 for kind, content in messages:
                     if kind is Kind.INPUT:
@@ -203,7 +212,7 @@ class _Visit:
                     elif kind is Kind.INPUT_END:
                         started.feed_end()
                     elif kind is Kind.RESIZE:
-                        size = size_from(json.loads(content))
+                        size = _size_of(content)
                         started.resize(size.rows, size.columns)
         # The client has gone.
         started.cancel()

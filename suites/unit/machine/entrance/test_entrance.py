@@ -212,6 +212,7 @@ def test_who_asks_for_ssh_keeps_its_input(place: Place, stdin: Callable[[bytes],
     with pytest.raises(HarnessError, match="no SSH server"):
         client.ssh_entry_of(place.machine)
 
+    os.set_blocking(sys.stdin.fileno(), False)
     assert os.read(sys.stdin.fileno(), 100) == b"ls\n"
 
 
