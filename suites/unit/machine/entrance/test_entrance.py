@@ -102,9 +102,10 @@ def test_prompt_is_shown_and_input_waits_until_the_caller_is_ready(
 
 
 def test_script_on_the_input_reaches_a_shell_that_prints_nothing_before(
-    place: Place, stdin: Callable[[bytes], int]
+    place: Place, stdin: Callable[[bytes], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a terminal a shell has no prompt."""
+    """Without a terminal a shell has no prompt, and none is waited for."""
+    monkeypatch.setattr(client, "_PROMPT_S", 3600.0)
     ready: list[bool] = []
 
     def takes_input(guest: PlayedGuest, request: int, payload: bytes) -> None:

@@ -70,6 +70,30 @@ def test_shell_without_a_prompt_gets_input_too(
     assert client.run_in(place.machine, before_input=gets_ready) == 6
 
 
+def test_prompt_is_shown_before_the_caller_gets_ready(
+    place: Place, terminal: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    is_ready = threading.Event()
+
+    def prompts(guest: PlayedGuest, request: int, _: bytes) -> None:
+        # Who did not wait for the prompt would get ready meanwhile.
+        is_ready.wait(0.2)
+        guest.says(frames.STDOUT, request, b"root@clone:~# ")
+
+    def gets_ready() -> None:
+        os.write(1, b"ready ")
+        is_ready.set()
+        os.write(terminal, b"exit\n")
+
+    monkeypatch.setattr(client, "_PROMPT_S", 3600.0)
+    place.guest.answers[frames.RUN] = prompts
+    place.guest.answers[frames.DATA] = ends(0)
+
+    assert client.run_in(place.machine, before_input=gets_ready) == 0
+
+    assert capfd.readouterr().out == "root@clone:~# ready "
+
+
 def test_shell_in_a_terminal_has_its_size_and_kind(place: Place, terminal: int) -> None:
     place.guest.answers[frames.RUN] = ends(0)
     before = termios.tcgetattr(terminal)
