@@ -263,3 +263,10 @@ def test_close_leaves_neither_thread_nor_socket(guest: _Guest) -> None:
 
     assert "console-closing" not in {thread.name for thread in threading.enumerate()}
     assert guest.ours.fileno() == -1
+
+
+def test_close_twice_is_harmless(guest: _Guest) -> None:
+    console = Console("node", guest.ours)
+    console.close()
+
+    console.close()
