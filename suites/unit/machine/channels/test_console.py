@@ -265,6 +265,17 @@ def test_close_leaves_neither_thread_nor_socket(guest: _Guest) -> None:
     assert guest.ours.fileno() == -1
 
 
+def test_process_may_end_while_a_console_is_read(guest: _Guest) -> None:
+    """Also where an error left the console open."""
+    before = set(threading.enumerate())
+    console = Console("node", guest.ours)
+
+    (reader,) = set(threading.enumerate()) - before
+    console.close()
+
+    assert reader.daemon
+
+
 def test_close_twice_is_harmless(guest: _Guest) -> None:
     console = Console("node", guest.ours)
     console.close()

@@ -232,6 +232,17 @@ def test_close_leaves_neither_thread_nor_socket(qemu: FakeQemu) -> None:
     assert qemu.ours.fileno() == -1
 
 
+def test_process_may_end_while_a_session_is_open(qemu: FakeQemu) -> None:
+    """Also where an error left it open."""
+    before = set(threading.enumerate())
+    session = _session(qemu)
+
+    (loop,) = set(threading.enumerate()) - before
+    session.close()
+
+    assert loop.daemon
+
+
 def test_close_twice_is_harmless(qemu: FakeQemu) -> None:
     session = _session(qemu)
     session.close()

@@ -191,6 +191,32 @@ def test_client_that_does_not_begin_with_its_request_gets_no_answer(place: Place
         assert Receiver(sock).next() is None
 
 
+@pytest.fixture
+def before() -> set[threading.Thread]:
+    return set(threading.enumerate())
+
+
+def test_process_may_end_while_its_machine_has_visitors(
+    before: set[threading.Thread], place: Place
+) -> None:
+    running = threading.Event()
+    place.guest.answers[frames.DATA] = lambda *_: running.set()
+    place.serial.sendall(b"login: ")
+    with (
+        contextlib.closing(_connected(place)) as shell,
+        contextlib.closing(_connected(place)) as console,
+    ):
+        send(shell, Kind.REQUEST, Request(verb=Verb.RUN, argv=("cat",)).to_bytes())
+        send(shell, Kind.INPUT, b"typed")
+        send(console, Kind.REQUEST, Request(verb=Verb.CONSOLE).to_bytes())
+        assert running.wait(_JOIN_S)
+        assert Receiver(console).next() == (Kind.OUTPUT, b"login: ")
+
+        threads = set(threading.enumerate()) - before
+
+    assert [each.name for each in threads if not each.daemon] == []
+
+
 def test_console_shows_what_was_printed_and_takes_keys(place: Place) -> None:
     with contextlib.closing(_connected(place)) as sock:
         place.serial.sendall(b"login: ")

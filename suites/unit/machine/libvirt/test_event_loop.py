@@ -62,6 +62,7 @@ def test_loop_ends_with_its_process(at_exit: list[Callable[[], None]]) -> None:
     EventLoop().start(libvirt)
     assert libvirt.has_turned.wait(LONG_S)
     (end,) = at_exit
+    assert libvirt.thread.daemon, "Else Python would wait for it before it calls `end`."
 
     end()
 
