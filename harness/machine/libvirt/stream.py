@@ -47,7 +47,6 @@ class StreamSocket:
         log: Path | None = None,
     ) -> None:
         self._libvirt = load_libvirt()
-        self._connection = connection
         self._what = what
         self._log: BinaryIO | None = None
         self._log_failure: str | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +29,11 @@ class FakeStream:
         self.is_watched = False
         self.is_aborted = False
 
-    def recv(self, _size: int) -> bytes | int:
+    def recv(self, size: int) -> bytes | int:
         answer = self.incoming.pop(0) if self.incoming else WOULD_BLOCK
         if isinstance(answer, Exception):
             raise answer
+        assert isinstance(answer, int) or len(answer) <= size
         return answer
 
     def send(self, data: bytes) -> int:
@@ -42,6 +45,7 @@ class FakeStream:
         return len(part)
 
     def eventAddCallback(self, events: int, callback: Any, _opaque: object) -> None:  # noqa: N802
+        assert events > 0
         self.interest, self.callback, self.is_watched = events, callback, True
 
     def eventUpdateCallback(self, events: int) -> None:  # noqa: N802
@@ -72,7 +76,9 @@ class FakeLoopLibvirt(FakeLibvirt):
         self.handle: Callable[..., None] | None = None
         self.interest = 0
 
-    def virEventAddHandle(self, _fd: int, events: int, call: Any, _: object) -> int:  # noqa: N802
+    def virEventAddHandle(self, fd: int, events: int, call: Any, _: object) -> int:  # noqa: N802
+        assert stat.S_ISSOCK(os.fstat(fd).st_mode)
+        assert events >= 0
         self.handle, self.interest = call, events
         return 5
 

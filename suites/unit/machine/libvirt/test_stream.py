@@ -213,11 +213,27 @@ def test_last_output_precedes_the_end(opened: StreamSocket, guest: StreamConnect
     assert not guest.stream.is_watched
 
 
-def test_broken_stream_ends(opened: StreamSocket, guest: StreamConnect) -> None:
+def test_end_of_the_output_is_the_end_also_without_a_hang_up(
+    opened: StreamSocket, guest: StreamConnect
+) -> None:
+    guest.stream.incoming = [b"bye", b""]
+
+    guest.stream.turn(READABLE)
+
+    assert opened.ours.recv(100) == b"bye"
+    assert opened.ours.recv(100) == b""
+
+
+def test_broken_stream_ends_and_says_why(
+    opened: StreamSocket, guest: StreamConnect, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, stream.__name__)
     guest.stream.incoming = [FakeLibvirtError("broken", code=1)]
+
     guest.stream.turn(READABLE)
 
     assert opened.ours.recv(100) == b""
+    assert caplog.messages == ["the console ended: broken"]
 
 
 def test_stream_that_breaks_as_it_is_written_to_ends_and_says_why(
