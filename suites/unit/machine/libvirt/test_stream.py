@@ -274,6 +274,7 @@ def test_stream_that_libvirt_cannot_abort_ends_all_the_same(
     def refuse() -> None:
         raise FakeLibvirtError("no such stream", code=1)
 
+    monkeypatch.setattr(guest.stream, "eventRemoveCallback", refuse)
     monkeypatch.setattr(guest.stream, "abort", refuse)
     made = StreamSocket(connection, "the console", lambda _: 0)
 
