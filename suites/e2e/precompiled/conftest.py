@@ -38,6 +38,7 @@ class StartPrecompiled(Protocol):
         *,
         image: Image | None = None,
         kernel: Kernel | None = None,
+        command: str = "boot",
     ) -> Node: ...
 
 
@@ -85,8 +86,10 @@ def start_precompiled(start_node: StartNode, registry: Registry) -> StartPrecomp
         *,
         image: Image | None = None,
         kernel: Kernel | None = None,
+        command: str = "boot",
     ) -> Node:
         fields: NodeFields = {
+            "command": command,
             "config": {"precompiled_image": NAME, **(config or {})},
             "files": registry.guest_files,
             "host_ports": registry.host_ports,

@@ -33,6 +33,7 @@ pytestmark = [
 
 STEP = "install-precompiled-driver"
 START_FAIL = 84
+_PULL_S = 120.0
 ONLY_PRECOMPILED: Mapping[str, object] = {"precompiled_fallback": False}
 
 
@@ -61,6 +62,24 @@ def test_image_of_the_kernel_is_used_and_nothing_is_compiled(
     expect_precompiled(evidence, kernel.version)
     expect.log_line(evidence, f"'{reference}' was compiled for the kernel '{kernel.version}'.")
     expect.image_absent(evidence, reference)
+
+
+def test_image_that_is_present_is_not_pulled(
+    start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, node_image: Image
+) -> None:
+    """The registry may be away at a boot where containerd has the image already."""
+    kernel = node_image.newest_kernel
+    reference = publish(kernel)
+    node = start_precompiled("pulled", image=node_image, command="plan")
+    node.guest.output_of("ctr", "-n", "k8s.io", "image", "pull", reference, timeout_s=_PULL_S)
+    before = len(registry.log.requests)
+    node.provision("boot")
+
+    evidence = node.evidence()
+
+    expect_precompiled(evidence, kernel.version)
+    asked = registry.log.requests[before:]
+    assert not asked, f"The registry was expected to be asked nothing, but it was: {asked}."
 
 
 @pytest.mark.slow

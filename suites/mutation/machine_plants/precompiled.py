@@ -32,4 +32,11 @@ PLANTS: tuple[MachinePlant, ...] = (
         "precompiled/test_precompiled.py",
         "another_kernel",
     ),
+    plant(
+        "an image that is present is pulled again",
+        "precompiled_driver.py",
+        ("    if present.ok and present.stdout.strip():\n", "    if False:\n"),
+        "precompiled/test_precompiled.py",
+        "present_is",
+    ),
 )
