@@ -149,7 +149,7 @@ def test_compressor_that_fails_is_reported_with_the_usual_cause(
     )
 
 
-def test_compressor_that_fails_is_the_reason_why_qemu_does(
+def test_failed_compressor_is_named_as_the_cause(
     tmp_path: Path, compressor: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a full disk: QEMU only says that nobody reads any more."""

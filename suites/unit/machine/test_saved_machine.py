@@ -124,7 +124,7 @@ def test_guest_goes_on_where_it_could_not_be_saved(
     assert machine.steps[-1] == "resume"
 
 
-def test_whole_state_that_was_loaded_goes_on(
+def test_machine_resumes_once_its_whole_state_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monitor = FakeMonitor()

@@ -145,7 +145,7 @@ def test_line_of_another_form_is_refused_by_its_number(recording: Path, line: st
         list(read_recording(recording))
 
 
-def test_long_line_of_another_form_is_cut(recording: Path) -> None:
+def test_error_shows_only_the_start_of_a_long_invalid_line(recording: Path) -> None:
     recording.write_text(f"{recording.read_text()}[{'1' * 100}]\n")
 
     with pytest.raises(BadInputError, match=rf"this one is '\[{'1' * 79}'\.$"):

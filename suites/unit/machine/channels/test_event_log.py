@@ -100,7 +100,7 @@ def test_disk_that_could_not_be_written_is_named() -> None:
     assert disk_failure(events[:1], Path("/runs/node")) is None
 
 
-def test_disk_that_could_not_be_written_for_a_reason_that_qemu_does_not_give_is_named() -> None:
+def test_failed_disk_write_is_reported_without_a_reason_from_qemu() -> None:
     assert disk_failure([an_event("BLOCK_IO_ERROR")], Path("/runs/node")) == (
         "QEMU could not write its disk (no reason given); free space on the file system of "
         "'/runs/node'"

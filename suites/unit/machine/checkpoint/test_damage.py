@@ -139,7 +139,7 @@ def test_child_without_its_parent_is_refused(cache: Cache) -> None:
     assert cache.said(Stage.REFUSED) == [f"{info.damage} It is made again."]
 
 
-def test_child_follows_a_parent_that_was_made_again(cache: Cache) -> None:
+def test_child_is_made_again_after_its_parent(cache: Cache) -> None:
     parent, child = cache.have_two()
     _truncate_memory(parent)
 

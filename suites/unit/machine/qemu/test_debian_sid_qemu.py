@@ -226,7 +226,7 @@ def test_program_runs_qemu_with_its_own_linker_libraries_and_firmware() -> None:
     ]
 
 
-def test_version_is_asked_for_within_seconds_and_packages_unpacked_within_minutes(
+def test_unpacking_and_version_query_have_limits_of_their_own(
     tmp_path: Path,
 ) -> None:
     runner = UnpackingRunner()
@@ -237,7 +237,7 @@ def test_version_is_asked_for_within_seconds_and_packages_unpacked_within_minute
     assert runner.limits_s == [UNPACK_S, UNPACK_S, 20]
 
 
-def test_same_version_that_is_unpacked_again_takes_the_place_of_the_former(tmp_path: Path) -> None:
+def test_refresh_replaces_the_same_version(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     old = ensure_sid_qemu(cache, UnpackingRunner(), report=_silence)
 
@@ -259,7 +259,7 @@ def test_qemu_of_another_list_of_packages_is_not_taken(
     assert find_sid_qemu(cache) is None
 
 
-def test_wait_for_another_process_that_unpacks_ends(
+def test_wait_for_another_unpacking_process_has_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(debian_sid_qemu, "UNPACK_S", 0.0)
