@@ -259,7 +259,7 @@ def test_each_cause_has_its_exit_code_and_its_sentence(
 @pytest.mark.parametrize(
     ("config", "code", "step"),
     [
-        pytest.param({"retry_budget_s": 75}, 85, "start-containerd", id="installed"),
+        pytest.param({"retry_budget_s": 150}, 85, "start-containerd", id="installed"),
         pytest.param(
             {**BRIEF, "config_gpu_driver_if_needed": False},
             4,
