@@ -58,13 +58,13 @@ class Runs:
         return kept.read_text(errors="replace") if kept.is_file() else None
 
     def output(self, number: int, text: str) -> str:
-        """Return what a run printed, from the output of all of them."""
+        """Return what a run printed, from the output of all of them.
+
+        A baked image has the output of its bake, whose runs have the same numbers: the last one counts.
+        """
         parts = _BEGINNING.split(text)
-        return "".join(
-            printed
-            for run, printed in zip(parts[1::2], parts[2::2], strict=True)
-            if int(run) == number
-        )
+        printed = {int(run): lines for run, lines in zip(parts[1::2], parts[2::2], strict=True)}
+        return printed.get(number, "")
 
     def outcome(self, number: int, present: str | None) -> str | None:
         """Return the outcome file that a run wrote, or None; `present` is what is there now."""

@@ -232,6 +232,21 @@ def test_output_and_exit_code_reach_the_caller_and_the_log(tmp_path: Path) -> No
     assert (guest.root / CLOUD_INIT_OUTPUT_PATH[1:]).read_text() == result.stdout
 
 
+def test_output_of_a_bake_is_not_that_of_the_first_run(tmp_path: Path) -> None:
+    """A baked image keeps cloud-init's output; an instance of it numbers its runs from 1 again."""
+    guest = GuestRoot(tmp_path / "root", log=None)
+    guest.run("echo decided build")
+    guest.run("echo decided bake")
+    shutil.rmtree(guest.root / RUNS_FOLDER[1:])
+    guest.run("echo began")
+    evidence = guest.evidence(tmp_path / "evidence")
+
+    expect.log_line(evidence, "began")
+    assert evidence.log_decision is None
+    with pytest.raises(ExpectationError, match="A line with 'decided' was expected"):
+        expect.log_line(evidence, "decided")
+
+
 def test_provisioner_runs_where_nothing_can_be_stored(tmp_path: Path) -> None:
     """On a full disk, the run has no folder."""
     guest = GuestRoot(tmp_path / "root")
