@@ -23,7 +23,10 @@ CRI_PLUGINS: dict[int, Key] = {
     2: ("plugins", "io.containerd.grpc.v1.cri"),
     3: ("plugins", "io.containerd.cri.v1.runtime"),
 }
-"""The table of CRI settings in containerd's configuration, by the version of the file."""
+"""The table of CRI settings in containerd's configuration, by the version of the file.
+
+Later versions have that of version 3 (containerd-config.toml(5) of containerd 2.3).
+"""
 
 NATIVE_PREFIX = "cdi.k8s.io/"
 LEGACY_PREFIX = "nvidia.cdi.k8s.io/"

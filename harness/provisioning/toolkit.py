@@ -145,7 +145,8 @@ def non_gpu_configuration(facts: RuntimeFacts) -> str | None:
 
 def _cri_table(text: str) -> Key:
     version = get_value(text, ("version",)) or "1"
-    return CRI_PLUGINS.get(int(version) if version.isdigit() else 2, CRI_PLUGINS[2])
+    number = int(version) if version.isdigit() else 2
+    return CRI_PLUGINS.get(number, CRI_PLUGINS[max(CRI_PLUGINS)])
 
 
 def cri_o_files(choice: RuntimeChoice | None) -> tuple[Action, ...]:

@@ -155,7 +155,7 @@ def test_runc_is_kept_as_a_runtime_if_the_user_has_not_named_it() -> None:
         ("version = 1\n", "[plugins.cri.containerd.runtimes.nvidia]"),
         ("[plugins.cri]\n", "[plugins.cri.containerd.runtimes.nvidia]"),
         ("", '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]'),
-        ("version = 9\n", '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]'),
+        ("version = 4\n", '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]'),
         ('version = "x"\n', '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]'),
     ],
 )
