@@ -15,7 +15,7 @@ from harness import expect
 from harness.evidence import RECORD_PATH
 from harness.gpu.script import GpuScript
 from harness.provisioner import BAKE, BOOT
-from harness.provisioner.gpu_node import METADATA_CACHE, OUTCOME_PATH
+from harness.provisioner.gpu_node import CONFIG_PATH, METADATA_CACHE, OUTCOME_PATH
 from suites.e2e.guest_script import shell
 from suites.e2e.promises import promise
 from suites.e2e.services.units import (
@@ -79,7 +79,11 @@ ENDINGS: Mapping[str, Ending] = {
     "1 build tools cannot be installed": Ending(
         code=1,
         command=BAKE,
-        config={**BRIEF, "gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"},
+        config={
+            **BRIEF,
+            "gpu_node": False,
+            "feature_flags": "another_flag, NVIDIA_CUDA_PREBAKE",
+        },
         # Fails only where it is told not to ask.
         before=(
             "printf '%s\\n' '#!/bin/sh' '[ \"$DEBIAN_FRONTEND\" != noninteractive ] || exit 100' "
@@ -110,6 +114,21 @@ ENDINGS: Mapping[str, Ending] = {
     ),
     "2 unknown field": Ending(
         code=2, config={"gpu_nodes": True}, sentence="The field 'gpu_nodes' is unknown"
+    ),
+    "2 MIG without a profile": Ending(
+        code=2,
+        config={"mig_node": True},
+        sentence="The field 'mig_node' contradicts 'gpu_instance_profile'",
+    ),
+    "2 no version": Ending(
+        code=2,
+        config={"gpu_driver_version": ""},
+        sentence="The field 'gpu_driver_version' is not set",
+    ),
+    "2 configuration is cut": Ending(
+        code=2,
+        before=f"printf '{{' >{CONFIG_PATH}",
+        sentence=f"The configuration '{CONFIG_PATH}' is not JSON",
     ),
     "3 unsupported system": Ending(
         code=3,

@@ -10,6 +10,7 @@ import pytest
 from harness.evidence import RECORD_PATH
 from harness.provisioner.gpu_node import METADATA_CACHE
 from suites.e2e.guest_script import shell
+from suites.e2e.interruption.interrupt import DONE, GO_ON, Interruption
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 UNIT = "suites/unit/provisioning/test_status.py"
 _NOT_BUILT = 'rm -r "/var/lib/dkms/nvidia/580.126.09/$(uname -r)"; dkms status'
+_LOG = "/var/log/azure/cluster-provision.log"
 _SPEC = "/run/cdi/nvidia.yaml"
 
 
@@ -58,11 +60,19 @@ def test_status_has_the_driver_that_is_there_and_what_a_boot_would_decide(
     start_node: StartNode, baked_image: Image
 ) -> None:
     """One who looks at a node gets all of it, also where its tags can't be looked up."""
-    node = start_node("whole-status", before=[["nvidia-modprobe", "-u", "-c0"]], command=None)
+    writes_linker_cache = Interruption(at="ldconfig ", act=GO_ON).file
+    node = start_node(
+        "whole-status",
+        files=[writes_linker_cache],
+        before=[["nvidia-modprobe", "-u", "-c0"]],
+        command=None,
+    )
     files = node.guest.output_of("sh", "-c", "ls /lib/modules/*/updates/dkms/nvidia*").split()
     record = node.guest.output_of("cat", RECORD_PATH).split()
+    log = node.guest.output_of("cat", _LOG)
 
     status = status_of(node)
+    node.provision("plan").check("plan")
     node.guest.write_text(_SPEC, "kind: nvidia.com/gpu\ndevices:\n- name: all\n")
     node.guest.output_of("rm", METADATA_CACHE)
     later = status_of(node)
@@ -81,3 +91,5 @@ def test_status_has_the_driver_that_is_there_and_what_a_boot_would_decide(
     assert later["has_cdi_spec"] is True, f"'{_SPEC}' offers a GPU, but the status denies it."
     assert isinstance(boot_without_tags, dict)
     assert (boot_without_tags["decision"], boot_without_tags["exit_code"]) == (None, 224)
+    assert node.guest.read_text(DONE) is None, "The linker's cache was written again."
+    assert node.guest.output_of("cat", _LOG) == log, "Who only looks at a node adds to its log."

@@ -38,6 +38,13 @@ ROWS: Mapping[str, Row] = {
         environment={"CONFIG_GPU_DRIVER_IF_NEEDED": "TRUE"},
         printed="only after failure of validate-probe",
     ),
+    "nobody asks for an install": Row(
+        environment={"CONFIG_GPU_DRIVER_IF_NEEDED": ""},
+        printed="only after failure of validate-probe",
+    ),
+    "nobody says that there is a GPU": Row(
+        environment={"GPU_NODE": ""}, printed="action=teardown reason=opted_out"
+    ),
     "a system like Debian": Row(
         change="rm /etc/os-release; printf 'ID=mine\\nID_LIKE=debian\\n' >/etc/os-release",
         printed="install-prebuilt-driver  # failure: ignored",

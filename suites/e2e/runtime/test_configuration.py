@@ -5,6 +5,7 @@ These nodes find their driver working and install none, which leaves the time to
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -160,11 +161,42 @@ def test_configuration_that_is_no_toml_is_refused_and_kept(start_node: StartNode
 
 
 @promise(section="10", unit=UNIT)
-def test_node_that_opts_out_loses_the_runtime_and_nothing_else(start_node: StartNode) -> None:
+def test_configuration_that_names_the_runtime_is_kept(start_node: StartNode) -> None:
+    """Only CDI is switched on in it, where containerd has CDI and leaves it off."""
+    own = (
+        f"version = 2\n{CRI}\n  enable_cdi = false\n"
+        f'{CRI[:-1]}.containerd.runtimes.nvidia]\n  runtime_type = "io.containerd.runc.v2"\n'
+        f'{CRI[:-1]}.containerd.runtimes.nvidia.options]\n  BinaryName = "{RUNTIME}"\n'
+    )
+    node = start_node("named", files=[conf(own)], config=QUICK)
+
+    evidence = node.evidence(files=[CONFIG])
+
+    expect.provisioned(evidence)
+    if containerd_version(node) >= (1, 7):
+        assert evidence.file(CONFIG) == own.replace("enable_cdi = false", "enable_cdi = true")
+        assert "enable_cdi = true" in dump_of(evidence)
+    else:
+        assert evidence.file(CONFIG) == own
+
+
+@promise(section="10", unit=UNIT)
+@pytest.mark.parametrize(
+    ("default", "left"),
+    [
+        pytest.param("nvidia", "runc", id="nvidia is the default"),
+        pytest.param("mine", "mine", id="another default"),
+    ],
+)
+def test_node_that_opts_out_loses_the_runtime_and_nothing_else(
+    start_node: StartNode, default: str, left: str
+) -> None:
     """Without the driver, containers that name the runtime or get it by default would not start."""
     mine = (
         f"version = 2\n{CRI[:-1]}.containerd]\n"
-        f'default_runtime_name = "nvidia"\n{CRI[:-1]}.containerd.runtimes.runc]\n'
+        f'default_runtime_name = "{default}"\n{CRI[:-1]}.containerd.runtimes.runc]\n'
+        'runtime_type = "io.containerd.runc.v2"\n'
+        f"{CRI[:-1]}.containerd.runtimes.mine]\n"
         'runtime_type = "io.containerd.runc.v2"\n'
     )
     nvidia = (
@@ -181,7 +213,7 @@ def test_node_that_opts_out_loses_the_runtime_and_nothing_else(start_node: Start
     evidence = node.evidence(files=[CONFIG, SOCKET])
 
     expect.provisioned(evidence)
-    assert evidence.file(CONFIG) == mine.replace('"nvidia"', '"runc"')
+    assert evidence.file(CONFIG) == mine.replace(f'= "{default}"', f'= "{left}"')
     expect_restarted_after(evidence)
     # The node serves pods before its time goes to what it will not use.
     outcome = evidence.outcome
@@ -315,6 +347,15 @@ def test_device_plugin_and_runtime_agree(start_node: StartNode, row: Engine) -> 
     assert files == ([] if row.cri_o is None else [row.cri_o])
     if row.cri_o is not None:
         expect_read_by_cri_o(node, row)
+    if row.cri_o == CRI_O_DROP_IN:
+        assert evidence.file(CRI_O_DROP_IN) == (
+            f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{RUNTIME}"\nruntime_type = "oci"\n'
+        )
+    if row.cri_o == CRI_O_HOOK:
+        hook = json.loads(evidence.file(CRI_O_HOOK) or "")
+        assert hook["hook"]["args"] == ["nvidia-container-runtime-hook", "prestart"]
+        assert hook["when"] == {"always": True, "commands": [".*"]}
+        assert hook["stages"] == ["prestart"]
 
 
 @promise(section="10", unit=UNIT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import pytest
@@ -52,9 +53,12 @@ def test_units_run_with_the_options_of_a_managed_node(start_validated: StartNode
     node = start_validated(
         "options",
         config={**MANAGED, "nvidia_mig_strategy": "Mixed"},
-        before=[shell(f"sed -i '/^.Service.$/a {to_nowhere}' /usr/lib/systemd/system/{EXPORTER}")],
+        before=[
+            shell(f"sed -i '/^.Service.$/a {to_nowhere}' /usr/lib/systemd/system/{EXPORTER}"),
+            shell(f"echo KUBELET_FLAGS=--v=2 >{DEFAULTS}"),
+        ],
     )
-    labels = node.guest.output_of("cat", DEFAULTS)
+    defaults = node.guest.output_of("cat", DEFAULTS).splitlines()
 
     evidence = evidence_of(node)
 
@@ -68,7 +72,10 @@ def test_units_run_with_the_options_of_a_managed_node(start_validated: StartNode
         expect_property(node, EXPORTER, output, "journal")
     expect.unit_runs(evidence, PLUGIN, f"{PLUGIN_PROGRAM} --pass-device-specs")
     assert MARKER in evidence.paths
-    assert "KUBELET_NODE_LABELS=kubernetes.azure.com/dcgm-exporter=enabled" in labels.splitlines()
+    assert defaults == [
+        "KUBELET_FLAGS=--v=2",
+        "KUBELET_NODE_LABELS=kubernetes.azure.com/dcgm-exporter=enabled",
+    ]
 
 
 @promise(section="7, 8", unit=UNIT)
@@ -103,6 +110,7 @@ def test_partitioned_node_tells_its_plugin_the_strategy(
     expect.unit_state(evidence, MIG, active="active")
     expect.unit_enablement(evidence, MIG, "enabled")
     expect.unit_ready_before(evidence, MIG, PLUGIN)
+    expect_property(node, MIG, "DropInPaths", f"/etc/systemd/system/{MIG}.d/10-mig-profile.conf")
     expect_property(node, MIG, "Before", PLUGIN)
     expect_property(node, MIG, "After", "nvidia-modprobe.service")
     expect_property(
@@ -212,18 +220,22 @@ def test_run_writes_its_files_readable_for_all_and_no_others(start_node: StartNo
 
 
 @promise(section="7", unit=UNIT)
-def test_file_of_the_user_keeps_its_owner_and_mode(start_validated: StartNode) -> None:
-    """Labels are added to a file that only its owner and its group may read."""
+def test_file_of_the_user_keeps_its_lines_its_owner_and_its_mode(
+    start_validated: StartNode,
+) -> None:
+    """A label is added to those that are there, in a file that only its owner and group may read."""
+    own = ["KUBELET_FLAGS=--v=2", 'KUBELET_NODE_LABELS="zone=1"', "KUBELET_LAST=1"]
     node = start_validated(
         "private",
         config=MANAGED,
         before=[
-            shell(f"echo KUBELET_NODE_LABELS=zone=1 >{DEFAULTS}"),
+            shell(f"printf '%s\\n' {shlex.join(own)} >{DEFAULTS}"),
             shell(f"chown 1000:100 {DEFAULTS}; chmod 0640 {DEFAULTS}"),
         ],
     )
 
-    text = node.guest.read_text(DEFAULTS)
+    defaults = node.guest.output_of("cat", DEFAULTS).splitlines()
 
-    assert text == "KUBELET_NODE_LABELS=zone=1,kubernetes.azure.com/dcgm-exporter=enabled\n"
+    labels = "KUBELET_NODE_LABELS=zone=1,kubernetes.azure.com/dcgm-exporter=enabled"
+    assert defaults == [own[0], labels, own[2]]
     assert node.guest.output_of("stat", "-c", "%u:%g %a", DEFAULTS).strip() == "1000:100 640"

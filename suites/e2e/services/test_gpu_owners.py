@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
-from suites.e2e.any_provisioner import expect_run_ended_at
+from suites.e2e.any_provisioner import expect_run_ended_at, is_own
 from suites.e2e.promises import promise
 from suites.e2e.services.units import (
     BRIEF,
@@ -20,6 +20,7 @@ from suites.e2e.services.units import (
     HANGS,
     KUBELET,
     MANAGED,
+    MARKER,
     MONITORING_PACKAGES,
     PLUGIN,
     SLOW,
@@ -107,6 +108,8 @@ def test_device_plugin_that_never_starts_ends_with_its_own_code(
 
     expect.provisioned(evidence, exit_code=86)
     expect_run_ended_at(evidence, "start-device-plugin")
+    if is_own(evidence.provisioner):
+        expect.log_line(evidence, "The time budget of the node")
     plugin = evidence.shown_unit(PLUGIN)
     assert (plugin.load, plugin.active) == (trouble.load, trouble.active)
     if trouble.installed:
@@ -154,6 +157,8 @@ def test_dra_driver_starts_once_kubelet_is_ready(start_validated: StartNode) -> 
     )
     expect_property(node, DRA, "Requires", KUBELET)
     expect_property(node, DRA, "After", KUBELET)
+    drop_in = f"/etc/systemd/system/{DRA}.d/10-dra-driver-nvidia-gpu.conf"
+    expect_property(node, DRA, "DropInPaths", drop_in)
     expect_installed(node, *MONITORING_PACKAGES, name_of(DRA))
     expect.events_recorded(evidence, f"AKS.CSE.start.{name_of(DRA)}")
     assert evidence.shown_unit(PLUGIN).started_us is None, "The device plugin was started too."
@@ -170,7 +175,7 @@ def test_dra_driver_starts_once_kubelet_is_ready(start_validated: StartNode) -> 
 def test_node_that_changes_its_mode_stops_the_service_of_the_earlier_one(
     start_validated: StartNode, mode: Mapping[str, object], earlier: str, now: str
 ) -> None:
-    """Both would allocate the same GPU, also after the next boot."""
+    """Both would allocate the same GPU, also after the next boot; monitoring is the same in both."""
     node = start_validated(
         "changed",
         config=mode,
@@ -186,6 +191,14 @@ def test_node_that_changes_its_mode_stops_the_service_of_the_earlier_one(
     assert stopped.active == "inactive", f"'{earlier}' was expected to stop: {stopped}."
     expect.unit_enablement(evidence, earlier, "disabled")
     expect.events_recorded(evidence, f"AKS.CSE.stop.{name_of(earlier)}")
+    for unit in (DCGM, EXPORTER):
+        expect.unit_enablement(evidence, unit, "enabled")
+        assert evidence.shown_unit(unit).started_us is not None, f"'{unit}' was not started."
+    expect_property(
+        node, EXPORTER, "DropInPaths", f"/etc/systemd/system/{EXPORTER}.d/10-aks-override.conf"
+    )
+    assert MARKER in evidence.paths
+    assert "dcgm-exporter=enabled" in node.guest.output_of("cat", "/etc/default/kubelet")
 
 
 @promise(section="7", unit=UNIT)

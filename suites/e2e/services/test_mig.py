@@ -21,6 +21,7 @@ from suites.e2e.services.units import (
     PLUGIN,
     SLOW,
     evidence_of,
+    expect_property,
     make_program,
     name_of,
     smi_settings,
@@ -28,6 +29,7 @@ from suites.e2e.services.units import (
 )
 
 if TYPE_CHECKING:
+    from harness.api import GpuModel
     from harness.lab.node import Node
     from suites.e2e.conftest import StartNode
 
@@ -100,6 +102,7 @@ def test_profile_that_does_not_exist_partitions_nothing(start_validated: StartNo
 
     expect.provisioned(evidence)
     expect.unit_state(evidence, MIG, active="failed")
+    expect_property(node, MIG, "ExecMainStatus", "1")
     expect.unit_state(evidence, KUBELET, active="active")
     assert "'MIG5g' is not a valid GPU instance profile" in journal
     assert asked == []
@@ -107,22 +110,24 @@ def test_profile_that_does_not_exist_partitions_nothing(start_validated: StartNo
 
 @promise(section="8", unit=UNIT)
 @pytest.mark.parametrize(
-    ("mode", "owner"),
+    ("mode", "owner", "count"),
     [
-        pytest.param("enable_managed_gpu", PLUGIN, id="device plugin"),
-        pytest.param("enable_managed_gpu_dra", DRA, id="DRA"),
+        pytest.param("enable_managed_gpu", PLUGIN, 1, id="device plugin"),
+        pytest.param("enable_managed_gpu_dra", DRA, 1, id="DRA"),
+        pytest.param("enable_managed_gpu", PLUGIN, 2, id="second of two GPUs"),
     ],
 )
 def test_gpu_that_needs_a_reset_gets_a_reboot_when_all_else_is_done(
-    start_validated: StartNode, mode: str, owner: str
+    start_validated: StartNode, h100: GpuModel, mode: str, owner: str, count: int
 ) -> None:
     """MIG mode is pending, so nothing can be partitioned yet; the unit runs again after the reboot."""
     node = start_validated(
         "pending",
+        gpus=[h100] * count,
         config={mode: True, "gpu_instance_profile": "MIG3g", "nvidia_mig_strategy": "Single"},
         files=[NO_SHUTDOWN, unit_file(DRA, DRA_PROGRAM)],
         before=[make_program(DRA_PROGRAM)],
-        gpu_scripts={"gpu0": GpuScript(mig_needs_reset=True)},
+        gpu_scripts={f"gpu{count - 1}": GpuScript(mig_needs_reset=True)},
     )
     asked, *active = node.guest.output_of("cat", ASKED).splitlines()
 

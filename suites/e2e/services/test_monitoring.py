@@ -129,7 +129,7 @@ def test_masked_monitoring_is_warned_of(start_validated: StartNode) -> None:
 @promise(section="7", unit=UNIT)
 def test_absent_monitoring_is_warned_of(start_validated: StartNode) -> None:
     """The packages of the cache are installed, at the second try, and do not bring the units: warnings."""
-    fails_once = Interruption(at="apt-get install*", act=FAIL).file
+    fails_once = Interruption(at="apt-get install -y --no-install-recommends *", act=FAIL).file
     node = start_validated(
         "absent",
         config=MANAGED,
@@ -143,7 +143,9 @@ def test_absent_monitoring_is_warned_of(start_validated: StartNode) -> None:
     evidence = evidence_of(node)
 
     expect.provisioned(evidence)
-    assert node.guest.read_text(DONE) is not None, "No command was 'apt-get install'."
+    assert node.guest.read_text(DONE) is not None, (
+        "No command installed packages without a question, and those alone."
+    )
     expect_installed(node, *MONITORING_PACKAGES)
     expect.unit_state(evidence, KUBELET, active="active")
     for unit, warning in WARNINGS.items():

@@ -136,6 +136,21 @@ def test_what_cannot_be_removed_keeps_the_record_for_the_next_run(
     expect.no_driver_artefact(evidence)
 
 
+@promise(section="6", unit="suites/unit/provisioning/test_main.py")
+def test_incomplete_removal_on_a_managed_node_is_a_failure(
+    start_node: StartNode, h100: GpuModel
+) -> None:
+    """Only a node that opted out may go on with what could not be removed."""
+    node = start_node(
+        "managed-locked", gpus=[h100], before=[shell(f"chattr +i {PROBE}")], command="teardown"
+    )
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence, exit_code=84)
+    expect_line(evidence, "incomplete", marker_after="true", gpu_node="true")
+
+
 @promise(section="6", unit=UNIT, any_provisioner=True)
 def test_node_without_a_record_keeps_what_it_has(start_node: StartNode) -> None:
     """Without a record nothing shows that the driver is ours."""

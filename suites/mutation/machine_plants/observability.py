@@ -149,4 +149,24 @@ PLANTS: tuple[MachinePlant, ...] = (
         "observability/test_events.py",
         "counted_by and version",
     ),
+    plant(
+        "a configuration that is cut is a defect of the program",
+        "configuration.py",
+        (
+            "    except (ValueError, RecursionError) as error:",
+            "    except RecursionError as error:",
+        ),
+        "observability/test_exit_codes.py",
+        "cut",
+    ),
+    plant(
+        "a plan leaves its decision in the log",
+        "__main__.py",
+        (
+            'self.print_line(f"# {facts.decision.render_line()}")',
+            "self.node.journal.line(facts.decision.render_line())",
+        ),
+        "observability/test_status.py",
+        "what_a_boot_would_decide",
+    ),
 )

@@ -163,4 +163,30 @@ PLANTS: tuple[MachinePlant, ...] = (
         "record/test_decision.py",
         "mixed and case",
     ),
+    plant(
+        "of several feature flags none counts",
+        "configuration.py",
+        ('for flag in value.split(",")', "for flag in [value]"),
+        "observability/test_exit_codes.py",
+        "tools",
+    ),
+    plant(
+        "an install is asked for by default",
+        "configuration.py",
+        ("config_gpu_driver_if_needed: bool = False", "config_gpu_driver_if_needed: bool = True"),
+        "record/test_inputs.py",
+    ),
+    plant(
+        "a node has a GPU by default",
+        "configuration.py",
+        ("gpu_node: bool = False", "gpu_node: bool = True"),
+        "record/test_inputs.py",
+    ),
+    plant(
+        "a plan writes the linker's cache",
+        "__main__.py",
+        ("is_read_only=True)", "is_read_only=False)"),
+        "observability/test_status.py",
+        "what_a_boot_would_decide",
+    ),
 )

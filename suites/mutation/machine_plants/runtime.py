@@ -182,4 +182,38 @@ PLANTS: tuple[MachinePlant, ...] = (
         "runtime/test_configuration.py",
         "loses_the_runtime_and_nothing",
     ),
+    plant(
+        "a runtime that the user has configured is written again",
+        "toolkit.py",
+        (
+            "    if CONTAINER_RUNTIME not in text:\n        text = _add",
+            "    if True:\n        text = _add",
+        ),
+        "runtime/test_configuration.py",
+        "names_the_runtime",
+    ),
+    plant(
+        "a node that opts out gets runc in place of any default runtime",
+        "toolkit.py",
+        (
+            "if chosen is not None and read_string(chosen) == RUNTIME_NAME:",
+            "if chosen is not None:",
+        ),
+        "runtime/test_configuration.py",
+        "another",
+    ),
+    plant(
+        "CRI-O runs the hook at a stage that it does not know",
+        "toolkit.py",
+        ('"stages": ["prestart"]', '"stages": ["prestarted"]'),
+        "runtime/test_configuration.py",
+        "CRI-O and without",
+    ),
+    plant(
+        "CRI-O gets the runtime in a table that it ignores",
+        "toolkit.py",
+        ("[crio.runtime.runtimes.", "[crio.runtimes."),
+        "runtime/test_configuration.py",
+        "CRI-O and not without",
+    ),
 )
