@@ -10,7 +10,7 @@ import pytest
 from harness import expect
 from suites.e2e.any_provisioner import is_own
 from suites.e2e.guest_script import shell
-from suites.e2e.interruption.interrupt import GO_ON, SEEN, Interruption
+from suites.e2e.interruption.interrupt import FAIL, GO_ON, SEEN, Interruption
 from suites.e2e.kernel_module import BAKED_VERSION, LOAD_OTHER_VERSION, OTHER_VERSION
 from suites.e2e.promises import promise
 
@@ -145,10 +145,15 @@ def test_full_build_records_its_kernel_and_the_next_run_reuses_it(
 def test_second_bake_replaces_what_the_first_has_staged(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """A library of an older driver would otherwise stay beside the new ones, and be loaded."""
+    """A library of an older driver would otherwise stay beside the new ones, and be loaded.
+
+    Its build fails once, and is tried again.
+    """
     old = "/usr/bin/lib64/lib64/libcuda.so.570.86.15"
+    fails_once = Interruption(at="ctr -n k8s.io run * gpuprebuild *build-only", act=FAIL).file
     node = start_node(
         "bake-again",
+        files=[fails_once],
         gpus=[],
         command="bake",
         config={"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"},
@@ -162,6 +167,8 @@ def test_second_bake_replaces_what_the_first_has_staged(
     expect.driver_installed(evidence)
     assert baked_image.driver is not None
     expect.image_present(evidence, baked_image.driver.reference)
+    detail = expect.step_of(evidence, "build-driver").detail
+    assert "Succeeded on attempt 2." in (detail or ""), f"The build was tried: {detail}"
     assert old not in evidence.paths, f"'{old}' was expected to be gone."
 
 

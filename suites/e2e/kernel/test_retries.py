@@ -136,6 +136,34 @@ def test_install_that_reaches_its_limit_leaves_no_container(start_node: StartNod
     assert left == [], f"No container was expected to be left, but there are {left}."
 
 
+#: What the plan prints of the contract's attempts, their pause and the limit of each.
+ATTEMPTS = (
+    "ctr version  # 240 attempts, 0.1 s apart, limit 1 s each",
+    "  # 3 attempts, 5 s apart, limit 120 s each",
+    "/entrypoint.sh install-skip-build  # limit 600 s",
+    "/entrypoint.sh install  # 5 attempts, 10 s apart, limit 600 s each",
+    "nvidia-modprobe -u -c0  # 24 attempts, 5 s apart, limit 25 s each",
+    "nvidia-modprobe -u -c0  # 120 attempts, 5 s apart, limit 25 s each",
+    "nvidia-smi  # 24 attempts, 5 s apart, limit 30 s each",
+    "nvidia-smi  # 120 attempts, 5 s apart, limit 30 s each",
+    "ldconfig  # 120 attempts, 5 s apart, limit 25 s each",
+    "systemctl restart containerd  # 100 attempts, 5 s apart, limit 30 s each",
+    "systemctl enable containerd  # 120 attempts, 5 s apart, limit 25 s each",
+    "systemctl restart nvidia-modprobe  # 100 attempts, 5 s apart, limit 30 s each",
+    "systemctl stop nvidia-fabricmanager  # 20 attempts, 5 s apart, limit 25 s each",
+)
+
+
+@promise(section="5", unit="suites/unit/provisioning/test_plans_of_boot.py")
+def test_each_command_gets_the_attempts_of_the_contract(start_validated: StartNode) -> None:
+    """A GPU or a registry may need minutes; no command that hangs may use them up."""
+    evidence = start_validated("attempts", command="plan").result()
+
+    expect.provisioned(evidence)
+    missing = [line for line in ATTEMPTS if line not in evidence.log]
+    assert missing == [], f"The plan was expected to have these lines too: {missing}."
+
+
 def refused_by(version: str) -> Argv:
     """Return the command after which the kernel log has a refusal by a release of the driver."""
     text = (

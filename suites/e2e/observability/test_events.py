@@ -220,6 +220,8 @@ def test_readiness_tells_that_the_marker_was_of_another_kind(start_validated: St
     expect.provisioned(evidence)
     expect.decided(evidence, "teardown-install", reason="kind")
     expect.prebake_line(evidence, event="teardown", status="cleaned", gpu_node="true")
+    events = [line.get("event") for line in evidence.prebake_lines]
+    assert events.index("grid_cuda_prebake_teardown") < events.index("teardown")
     assert cached in evidence.paths, f"'{cached}' was expected to stay, but it is gone."
     expect.driver_installed(evidence)
     expect.gpu_bound(evidence, device="2330")
@@ -267,6 +269,7 @@ def test_teardown_on_a_grid_node_is_counted_by_the_kind_of_the_marker(
     expect.provisioned(evidence)
     expect.decided(evidence, "teardown-install", reason="kind" if is_counted else "version")
     expect.log_line(evidence, "tear-down-driver")
+    expect.log_line(evidence, "rm -rf /var/lib/dkms/nvidia")
     planned = "event=grid_cuda_prebake_teardown" in evidence.log
     assert planned == is_counted, (
         f"The line 'grid_cuda_prebake_teardown' was expected to be planned: {is_counted}; "

@@ -76,6 +76,14 @@ ENDINGS: Mapping[str, Ending] = {
         keeps_driver=True,
         sentence="Step 'fetch-driver-image' failed.",
     ),
+    "1 component list is cut": Ending(
+        code=1,
+        command=BAKE,
+        config={"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"},
+        before="mkdir -p /opt/azure; printf '{' >/opt/azure/components.json",
+        keeps_driver=True,
+        sentence="The component list '/opt/azure/components.json' cannot be read",
+    ),
     "1 build tools cannot be installed": Ending(
         code=1,
         command=BAKE,
@@ -181,6 +189,12 @@ ENDINGS: Mapping[str, Ending] = {
         files=[drop_in("nvidia-modprobe.service", "ExecStartPre=false")],
         step="start-modprobe-unit",
         sentence="Step 'start-modprobe-unit' failed.",
+    ),
+    "87 infoROM is only warned of": Ending(
+        code=87,
+        step="validate-query",
+        files=[smi_settings("echo 'WARNING: infoROM is corrupted at gpu 0000:02:00.0'; exit 0")],
+        sentence="The GPU's infoROM is corrupted; the machine needs repair.",
     ),
     "87 infoROM": Ending(
         code=87,

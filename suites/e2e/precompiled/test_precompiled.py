@@ -99,6 +99,7 @@ def test_missing_image_is_said_and_the_driver_is_built(
     expect.module_built_for(evidence, kernel, version=node_image.driver.version)
     expect.module_built_since_boot(evidence, kernel)
     expect.gpu_bound(evidence, device="2330")
+    expect.image_absent(evidence, node_image.driver.reference)
     expect.pulls_tried(registry.log, 1)
 
 

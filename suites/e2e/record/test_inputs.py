@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from harness import expect
+from harness.cloudinit import GuestFile
 from suites.e2e.guest_script import shell
 from suites.e2e.promises import promise
 
@@ -68,3 +70,28 @@ def test_inputs_are_read_as_aks_writes_them(start_node: StartNode) -> None:
             )
 
     assert wrong == [], "\n".join(wrong)
+
+
+_UNAME = b"""#!/bin/sh
+[ "$*" != -m ] || { echo aarch64; exit; }
+exec /usr/bin/uname "$@"
+"""
+
+
+@promise(section="5, step 2", unit="suites/unit/provisioning/test_facts.py")
+def test_arm64_node_gets_no_driver(start_node: StartNode) -> None:
+    """There is no driver image for it; the rest of the node is set up."""
+    uname = GuestFile(path="/usr/local/sbin/uname", content=_UNAME, mode=0o755)
+    node = start_node("arm64", files=[uname], command="plan")
+
+    evidence = node.result()
+
+    expect.provisioned(evidence)
+    steps = {line.split()[0] for line in evidence.log.splitlines() if "# failure: " in line}
+    assert "start-kubelet" in steps
+    assert not steps & {
+        "tear-down-driver",
+        "pull-driver-image",
+        "install-prebuilt-driver",
+        "install-driver",
+    }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from harness import expect
 from harness.cloudinit import GuestFile
 from harness.lab.registry import driver_archive
+from suites.e2e.interruption.interrupt import FAIL, Interruption
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
@@ -71,3 +72,16 @@ def test_node_is_ready_before_the_removed_image_is_gone(
         f"The layer '{layer}' was expected to be there when the node was ready, but provisioning "
         "has waited until it was collected."
     )
+
+
+def test_image_that_cannot_be_removed_keeps_no_node_from_being_ready(
+    start_node: StartNode,
+) -> None:
+    """It only takes space."""
+    fails = Interruption(at="ctr -n k8s.io images rm *", act=FAIL).file
+    node = start_node("kept", files=[fails])
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect.step_failed(evidence, "remove-driver-image")

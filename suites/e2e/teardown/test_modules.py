@@ -34,6 +34,27 @@ FOREIGN = "gdrdrv"
 BACKLIGHT = "nvidia_wmi_ec_backlight"
 
 
+@promise(section="6", unit=UNIT)
+def test_our_file_that_stays_beside_a_customers_driver_is_incomplete(
+    start_node: StartNode,
+) -> None:
+    """The record is kept until nothing of ours is left."""
+    locked = f"{DKMS}/{BAKED_VERSION}"
+    lock = shell(f"{CUSTOMER}; chattr +i {locked}")
+    node = start_node("locked-beside", gpus=[], before=[lock], command="teardown")
+    node.guest.output_of("chattr", "-i", locked)
+    before = node.evidence()
+    node.provision("teardown")
+
+    evidence = node.evidence()
+
+    expect.provisioned(before)
+    expect_line(before, "incomplete", marker_after="true")
+    assert before.record is not None, "The record was expected to stay, but it is gone."
+    expect.prebake_line(evidence, event="teardown", status="preserved_customer_driver")
+    expect.no_record(evidence)
+
+
 #: The modules that hold others, in the order in which they are loaded.
 STACK = {
     "nvidia_peermem": "nvidia",

@@ -12,7 +12,9 @@ import pytest
 from harness import expect
 from harness.evidence import RECORD_PATH
 from suites.e2e.guest_script import shell
+from suites.e2e.interruption.interrupt import DONE, GO_ON, Interruption
 from suites.e2e.kernel_module import (
+    BAKED_VERSION,
     INSTALLED,
     LOAD_OTHER_VERSION,
     OTHER_VERSION,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 UNIT = "suites/unit/provisioning/test_teardown.py"
 LINKER_CONFIGURATION = "/etc/ld.so.conf.d/nvidia.conf"
+#: The module's source, before its version.
+SOURCE = "/usr/src/nvidia"
 #: What evidence has of a driver beside its modules.
 DRIVER_FILES = (LINKER_CONFIGURATION, PROBE, "/usr/bin/nvidia-smi", "/usr/bin/lib64")
 CACHES = tuple(
@@ -51,9 +55,17 @@ def test_idle_modules_are_unloaded_with_their_dependents(
     start_node: StartNode, h100: GpuModel
 ) -> None:
     """Dependents hold `nvidia`, and an idle module has device nodes: neither makes it busy."""
-    node = start_node("idle", gpus=[h100], tags=OPTED_OUT, before=LOAD, command="teardown")
+    asks_dkms = Interruption(at="dkms *", act=GO_ON).file
+    node = start_node(
+        "idle",
+        gpus=[h100],
+        tags=OPTED_OUT,
+        files=[asks_dkms],
+        before=LOAD,
+        command="teardown",
+    )
 
-    evidence = node.evidence(files=["/dev/nvidia*"])
+    evidence = node.evidence(files=["/dev/nvidia*", DONE])
 
     expect.provisioned(evidence)
     expect_line(
@@ -71,6 +83,7 @@ def test_idle_modules_are_unloaded_with_their_dependents(
     assert loaded == [], f"No module of the driver was expected to stay loaded, but {loaded} did."
     assert listed_modules(node) == []
     expect.no_record(evidence)
+    assert DONE not in evidence.paths, "DKMS was asked to remove, which takes it half a minute."
 
 
 @promise(section="6", unit=UNIT, each_change=True, any_provisioner=True)
@@ -167,7 +180,12 @@ def test_node_without_a_record_keeps_what_it_has(start_node: StartNode) -> None:
 @pytest.mark.parametrize(
     ("customer", "version", "has_module_file"),
     [
-        pytest.param(CUSTOMER, CUSTOMER_VERSION, False, id="version in DKMS"),
+        pytest.param(
+            f"{CUSTOMER}; cp -a {SOURCE}-{BAKED_VERSION} {SOURCE}-{CUSTOMER_VERSION}",
+            CUSTOMER_VERSION,
+            False,
+            id="version in DKMS",
+        ),
         pytest.param(
             f"{of_other_version(INSTALLED)}; depmod",
             OTHER_VERSION,
@@ -190,7 +208,9 @@ def test_driver_of_the_customer_is_preserved(
         "customer", gpus=[h100], tags=OPTED_OUT, before=[shell(customer)], command="teardown"
     )
 
-    evidence = node.evidence(files=[f"{DKMS}/*/source/dkms.conf"])
+    evidence = node.evidence(
+        files=[f"{DKMS}/*/source/dkms.conf", f"{DKMS}/*", f"{SOURCE}-*/dkms.conf"]
+    )
 
     expect.provisioned(evidence)
     expect.prebake_line(
@@ -211,6 +231,10 @@ def test_driver_of_the_customer_is_preserved(
     assert len(modules) == expected, f"The customer has {expected} module file; left: {modules}."
     assert "/usr/bin/lib64" not in paths
     assert f"{DKMS}/580.126.09/source/dkms.conf" not in paths
+    assert f"{SOURCE}-580.126.09/dkms.conf" not in paths
+    if version == CUSTOMER_VERSION:
+        for path in (f"{SOURCE}-{version}/dkms.conf", f"{DKMS}/{version}"):
+            assert path in paths, f"'{path}' of the customer was expected to stay, but it is gone."
     expect.no_record(evidence)
 
 
@@ -269,6 +293,23 @@ def test_what_only_has_a_similar_name_stays(start_node: StartNode) -> None:
     expect_line(evidence, "cleaned")
     gone = [path for path in kept if path not in evidence.paths]
     assert gone == [], f"These files were expected to stay, but they are gone: {gone}."
+
+
+@promise(section="6", unit=UNIT)
+def test_version_that_nothing_names_is_no_driver(start_node: StartNode) -> None:
+    """Sources that neither the record nor DKMS names stay; `original_module` is no version."""
+    source = f"{SOURCE}-{CUSTOMER_VERSION}/dkms.conf"
+    make = f"mkdir {DKMS}/original_module $(dirname {source}); echo x >{source}"
+    node = start_node("unnamed", gpus=[], before=[shell(make)], command="teardown")
+
+    evidence = node.evidence(files=[source])
+
+    expect.provisioned(evidence)
+    expect_line(evidence, "cleaned", marker_after="false", dkms_after="false")
+    left = list(evidence.paths.matching(f"{SOURCE}-*"))
+    kept = [f"{SOURCE}-{CUSTOMER_VERSION}"]
+    assert left == kept, f"Of all sources {kept} were expected to stay, but {left} did."
+    assert source in evidence.paths, f"'{source}' was expected to stay, but it is gone."
 
 
 @promise(section="6", unit=UNIT)

@@ -169,4 +169,41 @@ PLANTS: tuple[MachinePlant, ...] = (
         "observability/test_status.py",
         "what_a_boot_would_decide",
     ),
+    plant(
+        "a corrupted infoROM counts only where nvidia-smi fails",
+        "driver.py",
+        (
+            "if CORRUPT_INFOROM in result.stdout:",
+            "if not result.ok and CORRUPT_INFOROM in result.stdout:",
+        ),
+        "observability/test_exit_codes.py",
+        "warned",
+    ),
+    plant(
+        "a component list that cannot be read counts as none",
+        "bake.py",
+        (
+            "        raise ProvisioningError(\n            ExitCode.COMMAND_FAILED,\n            f\"The component list '{COMPONENTS_PATH}' cannot be read: {error}.\",\n        ) from error\n",
+            "        node.journal.line(str(error))\n        tags = None\n",
+        ),
+        "observability/test_exit_codes.py",
+        "component",
+    ),
+    plant(
+        "a GRID node tells of the removal after it",
+        "driver.py",
+        (
+            "actions.insert(0, log_line(render_grid_line(facts.driver_type, facts.record)))",
+            "actions.append(log_line(render_grid_line(facts.driver_type, facts.record)))",
+        ),
+        "observability/test_events.py",
+        "marker_was_of_another_kind",
+    ),
+    plant(
+        "a plan does not say what is removed",
+        "facts.py",
+        ("choose_removal(scope, observe(node, scope)).describe() if has_teardown else ()", "()"),
+        "observability/test_events.py",
+        "counted_by and another",
+    ),
 )

@@ -39,4 +39,11 @@ PLANTS: tuple[MachinePlant, ...] = (
         "precompiled/test_precompiled.py",
         "present_is",
     ),
+    plant(
+        "the driver image stays after a fallback",
+        "driver.py",
+        ("for each in (precompiled, image)", "for each in (precompiled,)"),
+        "precompiled/test_precompiled.py",
+        "is_said",
+    ),
 )

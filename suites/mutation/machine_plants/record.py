@@ -189,4 +189,25 @@ PLANTS: tuple[MachinePlant, ...] = (
         "observability/test_status.py",
         "what_a_boot_would_decide",
     ),
+    plant(
+        "the list of an older DKMS is not understood",
+        "kernel_modules.py",
+        ("(?:/|, ?)(?P<version>", "/(?P<version>"),
+        "record/test_decision.py",
+        "older",
+    ),
+    plant(
+        "any module of DKMS with this version counts",
+        "kernel_modules.py",
+        ("entry.module == MODULE\n            and (entry", "(entry"),
+        "record/test_decision.py",
+        "another and name",
+    ),
+    plant(
+        "arm64 is known by one of its names",
+        "facts.py",
+        ('ARM64 = frozenset({"aarch64", "arm64"})', 'ARM64 = frozenset({"arm64"})'),
+        "record/test_inputs.py",
+        "arm64",
+    ),
 )

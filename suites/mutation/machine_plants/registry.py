@@ -31,4 +31,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "registry/test_pull.py",
         "missing_image_gives_up",
     ),
+    plant(
+        "a driver image that stays fails the install",
+        "driver.py",
+        (
+            "        actions=(containerd.remove(image),),\n        exit_code=None,",
+            "        actions=(containerd.remove(image),),\n        exit_code=_FAILED,",
+        ),
+        "registry/test_removal.py",
+        "cannot_be_removed",
+    ),
 )

@@ -187,4 +187,54 @@ PLANTS: tuple[MachinePlant, ...] = (
         "teardown/test_removal.py",
         "managed_node_is_a_failure",
     ),
+    plant(
+        "the sources of a customer's driver go too",
+        "teardown.py",
+        (
+            "tuple(path for path in residue.sources if _source_version(path) == ours)",
+            "residue.sources",
+        ),
+        "teardown/test_removal.py",
+        "preserved and DKMS",
+    ),
+    plant(
+        "the record goes although a file of ours stays beside a customer's driver",
+        "teardown.py",
+        (
+            "    if any(node.files.exists(path) for path in removal.paths):\n        return False\n",
+            "",
+        ),
+        "teardown/test_modules.py",
+        "stays_beside",
+    ),
+    plant(
+        "all sources of a driver are ours",
+        "teardown.py",
+        (
+            "tuple(path for path, version in found.items() if version in {recorded, *dkms_versions})",
+            "tuple(found)",
+        ),
+        "teardown/test_removal.py",
+        "nothing_names",
+    ),
+    plant(
+        "each folder of DKMS is a version",
+        "teardown.py",
+        (
+            'if name != "original_module" and files.is_directory(path)',
+            "if files.is_directory(path)",
+        ),
+        "teardown/test_removal.py",
+        "nothing_names",
+    ),
+    plant(
+        "DKMS removes the module for all kernels",
+        "teardown.py",
+        (
+            "    for path in removal.paths:\n        _is_removed(node, path)\n",
+            '    for version in node.files.names(DKMS_TREE):\n        node.runner.run(("dkms", "remove", f"nvidia/{version}", "--all"), timeout_s=60.0)\n    for path in removal.paths:\n        _is_removed(node, path)\n',
+        ),
+        "teardown/test_removal.py",
+        "idle",
+    ),
 )
