@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 MARKERS = (
     "further_image: set on a test that runs with an image after the first; do not write it",
     "gpu_script(device_id, **behaviour): faults of an emulated GPU; keywords are fields of GpuScript",
-    "nightly: takes several minutes, too long for each change; './dev test' leaves it out",
+    "nightly: takes too long for each change; './dev test' leaves it out",
     "pin_image(reason): run with the first image only, because the image makes no difference",
     "provisioner(word): boot nodes with this provisioner, a name or a path relative to the test's file",
     "real_driver: needs an image with NVIDIA's own driver",
-    "slow: takes a minute or more, including fixtures that only it uses",
+    "slow: takes half a minute or more, including fixtures that only it uses",
     machine_drivers.MARKER,
 )
 

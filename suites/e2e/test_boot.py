@@ -78,6 +78,7 @@ def test_other_kernel_gets_full_build(
     expect.events_recorded(evidence, *ENSURE_EVENTS)
 
 
+@pytest.mark.slow
 def test_node_without_gpu_is_stripped(boot_node: BootNode, baked_image: Image) -> None:
     """A node without a GPU keeps nothing of the driver that its image was baked with."""
     node = boot_node(NodeRequest(name="no-gpu", image=baked_image))

@@ -139,6 +139,7 @@ def test_wrong_exit_code_is_refused_by_its_name(
         expect.provisioned(evidence)
 
 
+@pytest.mark.nightly
 def test_declared_result_is_read(
     boot_node: BootNode, node_image: Image, whole: Provisioner
 ) -> None:
@@ -176,7 +177,7 @@ def test_declared_result_is_read(
     assert evidence.file("/var/lib/tiny/record") == "build\n", "Earlier evidence has changed."
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_own_bake_gives_an_image_and_a_checkpoint(
     boot_node: BootNode, lab: Lab, image_name: str, whole: Provisioner
 ) -> None:
@@ -198,7 +199,7 @@ def test_own_bake_gives_an_image_and_a_checkpoint(
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_failing_bake_is_refused_by_the_name_of_its_exit_code(
     lab: Lab, image_name: str, tmp_path: Path
 ) -> None:
@@ -211,6 +212,7 @@ def test_failing_bake_is_refused_by_the_name_of_its_exit_code(
 
 
 @pytest.mark.provisioner("own_provisioner/provisioner.yaml")
+@pytest.mark.nightly
 def test_marker_pins_a_provisioner(boot_node: BootNode, node_image: Image) -> None:
     node = boot_node(NodeRequest(name="pinned", image=node_image))
 

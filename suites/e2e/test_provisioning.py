@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _STEP = re.compile(r"^([a-z][a-z0-9-]*)(?:  # .*)?$", re.MULTILINE)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_plan_names_the_steps_that_boot_then_takes(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:

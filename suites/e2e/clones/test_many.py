@@ -52,6 +52,7 @@ def _children(task: Path) -> list[str]:
     return (task / "children").read_text().split()
 
 
+@pytest.mark.nightly
 def test_three_hundred_clones_leave_nothing(lab: Lab, cloud_init_done: SavedState) -> None:
     """No process, file, descriptor, thread, claim or memory; and the template as it was."""
 

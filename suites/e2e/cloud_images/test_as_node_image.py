@@ -75,6 +75,7 @@ def test_tests_of_nodes_pass_with_the_path_of_a_cloud_image(
     assert "skipped" not in result.stdout
 
 
+@pytest.mark.nightly
 def test_clone_of_it_is_provisioned_by_the_images_own_cloud_init_and_network(
     clone: CloneState, as_node: Image, cloud_like: Image
 ) -> None:

@@ -83,6 +83,7 @@ def test_another_kernel_boots_once_with_a_gpu_and_the_next_boot_does_not_use_it(
     assert "next_entry=\n" in machine.guest.output_of("grub-editenv", "list") + "\n"
 
 
+@pytest.mark.nightly
 def test_bake_leaves_an_image_that_is_like_new(
     lab: Lab, baked: CloudImage, cloud_like: Image
 ) -> None:
@@ -98,6 +99,7 @@ def test_bake_leaves_an_image_that_is_like_new(
     ]
 
 
+@pytest.mark.nightly
 def test_bake_command_writes_the_disk_as_a_standalone_file(
     entry: CloudImageRecipe, baked: CloudImage, tmp_path: Path
 ) -> None:
@@ -170,6 +172,7 @@ def test_kernels_are_taken_out_oldest_first(
     assert versions == [kernel.version for kernel in cloud_like.kernels]
 
 
+@pytest.mark.nightly
 def test_kernel_taken_out_boots_as_the_boot_loader_boots_it(
     clone: CloneState,
     boot_cloud_image: BootCloudImage,

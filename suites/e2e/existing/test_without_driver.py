@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.expect.every_node import VerdictState, judge_node
 from harness.lab.existing_node import ExistingNode
 from suites.e2e.existing.address import address_of, by_name, let_in
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from harness.lab.saved_states import SavedState
 
 
+@pytest.mark.slow
 def test_verdicts_on_a_node_without_a_driver_say_what_is_missing(
     lab: Lab, clone: CloneState, cloud_init_done: SavedState, h100: GpuModel, tmp_path: Path
 ) -> None:

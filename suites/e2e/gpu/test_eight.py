@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MOST_TIMES = 4.0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_gpus_that_are_plugged_together_are_waited_for_once(
     clone: CloneState, node_image: Image, gpu_catalogue: Catalogue
 ) -> None:

@@ -49,7 +49,7 @@ def _wait_for_kernel_line(machine: LabMachine, words: str) -> str:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_gpu_that_falls_off_the_bus_during_provisioning_ends_it(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
@@ -197,7 +197,7 @@ def test_register_returns_the_scripted_value(
     _wait_for_kernel_line(machine, "PMC_BOOT_0 = 0x140000a1")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_register_is_read_before_the_driver_is_loaded(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:

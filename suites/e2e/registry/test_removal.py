@@ -10,6 +10,8 @@ import tarfile
 from io import BytesIO
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness import expect
 from harness.cloudinit import GuestFile
 from harness.lab.registry import driver_archive
@@ -74,6 +76,7 @@ def test_node_is_ready_before_the_removed_image_is_gone(
     )
 
 
+@pytest.mark.nightly
 def test_image_that_cannot_be_removed_keeps_no_node_from_being_ready(
     start_node: StartNode,
 ) -> None:

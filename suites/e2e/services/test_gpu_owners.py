@@ -88,7 +88,7 @@ TROUBLES = {
 }
 
 
-@promise(section="7", unit=UNIT, each_change=("failing",), any_provisioner=("failing", "masked"))
+@promise(section="7", unit=UNIT, any_provisioner=("failing", "masked"))
 @pytest.mark.parametrize(
     "trouble", [pytest.param(trouble, id=name) for name, trouble in TROUBLES.items()]
 )
