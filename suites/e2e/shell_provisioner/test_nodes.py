@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from harness.gpu import GpuModel
     from harness.image import Image
 
-pytestmark = pytest.mark.pin_image(reason="the example is about a project's own provisioner")
+pytestmark = [
+    pytest.mark.pin_image(reason="the example is about a project's own provisioner"),
+    pytest.mark.nightly,
+]
 
 #: Longer than any boot here: a node that waited for it would never be seen as provisioned.
 NEVER_S = "3600"
@@ -66,7 +69,6 @@ def test_baked_node_compiles_nothing_and_waits_for_its_device_plugin(
     )  # fmt: skip
 
 
-@pytest.mark.nightly
 def test_other_kernel_gets_a_driver_of_its_own(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
