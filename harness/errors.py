@@ -6,29 +6,40 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from harness.visible_text import shortened, visible
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 
+#: What terminals and reports show of one error. A longer text is kept in a file, which the message names.
+MESSAGE_BYTES = 8 << 10
+
+
 class EvidencedError(Exception):
     """An error whose message ends with the path of the evidence folder, if there is one.
 
-    Code that moves the folder sets `evidence` to the new path.
+    Code that moves the folder sets `evidence` to the new path. Code that keeps a sentence of more than
+    MESSAGE_BYTES in a file sets `whole_text` to the file. Messages quote guests, files and servers, so each
+    character that is not printable is made visible.
     """
 
     def __init__(self, sentence: str = "", *, evidence: Path | None = None) -> None:
         super().__init__(sentence)
-        self.sentence = sentence
+        self.sentence = visible(sentence)
         self.evidence = evidence
+        self.whole_text: Path | None = None
 
     @override
     def __str__(self) -> str:
+        rest = "" if self.whole_text is None else f"The whole text is in '{self.whole_text}'."
+        said = shortened(self.sentence, MESSAGE_BYTES, rest=rest)
         if self.evidence is None:
-            return self.sentence
+            return said
         # A message that quotes output has several lines; the path gets a line of its own.
-        gap = "\n" if "\n" in self.sentence else " "
-        return f"{self.sentence}{gap}The evidence is in '{self.evidence}'."
+        gap = "\n" if "\n" in said else " "
+        return f"{said}{gap}The evidence is in '{visible(str(self.evidence))}'."
 
 
 def evidenced_in(error: BaseException) -> Iterator[EvidencedError]:
@@ -72,14 +83,6 @@ class BadInputError(HarnessError):
 
 class RequirementError(HarnessError):
     """The host lacks something; the message is one sentence that ends with what to do."""
-
-
-def printable(text: str) -> str:
-    """Return a text of a guest or a file as one line that can't control a terminal.
-
-    What is not printable becomes U+FFFD, since neither terminals nor XML take it.
-    """
-    return "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text.split()))
 
 
 def listed(names: Iterable[str]) -> str:

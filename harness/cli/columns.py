@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.errors import printable
+from harness.visible_text import visible_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def print_columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a line for each row, each column as wide as its widest cell; cells can't control the terminal."""
-    lines = [[printable(cell) for cell in line] for line in (header, *rows)]
+    lines = [[visible_line(cell) for cell in line] for line in (header, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from harness.cli.command_words import add_command_words
 from harness.cli.options import add_gpu_options, settings_of
 from harness.cli.progress import show_event
-from harness.errors import printable
 from harness.machine.entrance.client import run_in
 from harness.machine.entrance.roster import HELD
 from harness.provisioning.wait import SYSTEM_CLOCK
@@ -23,6 +22,7 @@ from harness.settings import (
     Settings,
     machine_driver,
 )
+from harness.visible_text import visible_line
 
 if TYPE_CHECKING:
     import argparse
@@ -140,7 +140,7 @@ def _continue(
     ):
         if until is None:
             said = f"'{bundle.name}' as it was at {bundle.made} in {bundle.purpose}"
-            print(printable(said), file=sys.stderr)
+            print(visible_line(said), file=sys.stderr)
             return run_in(lab.roster.find(machine.folder.name), argv)
         # Whoever started this waits for the line.
         print(f"{HELD}{machine.folder.name}", flush=True)

@@ -9,7 +9,7 @@ import zlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from harness.errors import BadInputError, HarnessError, printable
+from harness.errors import BadInputError, HarnessError
 from harness.evidence import Evidence
 from harness.evidence.gaps import NOT_COLLECTED
 from harness.evidence.history import (
@@ -35,6 +35,7 @@ from harness.timeline.builds import build_of
 from harness.timeline.containers import containers_of
 from harness.timeline.units import start_of, starts_in_journal
 from harness.timeline.waits import with_blockers, with_critical_path
+from harness.visible_text import visible_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -140,7 +141,7 @@ def _with_plain_words(span: Span) -> Span:
 
 
 def _plain(text: str) -> str:
-    return printable(text) or "(no name)"
+    return visible_line(text) or "(no name)"
 
 
 def _first_sentence(text: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import ExpectationError, HarnessError, evidenced_in, printable
+from harness.errors import MESSAGE_BYTES, ExpectationError, HarnessError, evidenced_in
 
 KEPT = Path("/kept/node")
 
@@ -43,14 +43,17 @@ def test_errors_that_lead_to_each_other_are_found_once() -> None:
     assert sorted(error.sentence for error in evidenced_in(first)) == ["first", "second"]
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("d\u00e9bian 12", "d\u00e9bian 12"),
-        ("\x1b[31mred\x07\x9b", "\ufffd[31mred\ufffd\ufffd"),
-        (" a\r\n\tb ", "a b"),
-        ("\ud800\ufffe", "\ufffd\ufffd"),
-    ],
-)
-def test_text_of_others_is_one_line_that_can_be_printed(text: str, shown: str) -> None:
-    assert printable(text) == shown
+def test_message_of_an_error_controls_no_terminal() -> None:
+    error = HarnessError("The guest said: \x1b]0;owned\x07\x1b[2J")
+
+    assert str(error) == r"The guest said: \x1b]0;owned\x07\x1b[2J"
+
+
+def test_long_message_shows_its_ends_and_names_the_file_of_the_whole() -> None:
+    error = HarnessError("first " + "x" * (1 << 20) + " last")
+    error.whole_text = Path("/evidence/message.txt")
+
+    assert len(str(error).encode()) <= MESSAGE_BYTES
+    assert str(error).startswith("first ")
+    assert str(error).endswith(" last")
+    assert "The whole text is in '/evidence/message.txt'." in str(error)

@@ -232,7 +232,7 @@ def steps_of(node: HistoryFolder, **changed: object) -> Timeline:
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("\x1b[31mred\x00\ud800", "\ufffd[31mred\ufffd\ufffd"),
+        ("\x1b[31mred\x00\ud800", r"\x1b[31mred\x00\ud800"),
         ("two\n lines", "two lines"),
         ("  ", "(no name)"),
     ],

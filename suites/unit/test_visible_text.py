@@ -1,0 +1,46 @@
+"""Text of guests, files and servers as people may see it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.visible_text import shortened, visible, visible_line
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("d\u00e9bian\u00a012 \u2603 \u6f22", "d\u00e9bian\u00a012 \u2603 \u6f22"),
+        ("one\n\ttwo\r\nthree", "one\n\ttwo\nthree"),
+        ("\x1b]0;owned\x07\x1b[2J", r"\x1b]0;owned\x07\x1b[2J"),
+        ("over\rwritten\x08\x7f", r"over\rwritten\x08\x7f"),
+        ("\x85\x9b31m", r"\x85\x9b31m"),
+        ("a\u202egnp.exe\u2028", r"a\u202egnp.exe\u2028"),
+        ("caf\udce9 \ud800 \ufffe \0", r"caf\udce9 \ud800 \ufffe \x00"),
+    ],
+)
+def test_text_of_others_controls_nothing(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+def test_a_line_has_no_line_breaks() -> None:
+    assert visible_line(" a\r\n\tb\x1b ") == r"a b\x1b"
+
+
+@given(st.text(st.characters(codec=None, categories=None)))
+def test_visible_text_is_printable_and_can_be_encoded(text: str) -> None:
+    shown = visible(text)
+
+    assert all(char.isprintable() or char in "\n\t\u00a0\u202f\u3000" for char in shown)
+    assert visible(shown) == shown
+    shown.encode()
+
+
+@given(st.text(), st.integers(200, 400))
+def test_shortened_text_is_within_its_size(text: str, most_bytes: int) -> None:
+    shown = shortened(text, most_bytes, rest="The rest is in 'x'.")
+
+    assert len(shown.encode()) <= most_bytes
+    assert shown == text or "The rest is in 'x'." in shown
