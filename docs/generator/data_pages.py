@@ -14,6 +14,7 @@ from harness.gpu.transport import Transport, choose_transport, parse_qemu_versio
 from harness.image.catalogue import Recipe, RecipeFile
 from harness.image.catalogue import load_catalogue as load_images
 from harness.image.cloud.source import CloudImageFile, CloudImageRecipe, LocalImageFile
+from harness.limits import all_limits
 from harness.provisioner.yaml_file import ProvisionerFile
 from harness.provisioning.__main__ import COMMANDS
 from harness.provisioning.__main__ import _parser as build_provisioning_parser
@@ -146,6 +147,27 @@ def provisioning_page() -> str:
                 (code("schema"), "1"),
                 *((name, meaning) for name, _, meaning in field_rows(Outcome)),
                 (code("exit_name"), "The name of the exit code."),
+            ),
+        ),
+    )
+
+
+def limit_page() -> str:
+    return page(
+        "Limits",
+        "What a guest, a file, a server or shell code may make the harness hold or do. Reaching a limit is an\n"
+        "error that names the limit and the source. An environment variable of a run raises a limit. Whom the\n"
+        "harness trusts with what: [Trust](../trust.md).\n",
+        table(
+            ("Limit", "Default", "Variable", "Of what"),
+            (
+                (
+                    code(limit.name),
+                    f"{limit.default} {limit.unit.value}",
+                    code(limit.variable),
+                    sentence(limit.what),
+                )
+                for limit in all_limits()
             ),
         ),
     )

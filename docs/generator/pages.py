@@ -18,6 +18,7 @@ ROOT_PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
 }
 #: Pictures that readers of the repository see too; `./dev docs` writes them.
 COMMITTED_PICTURES = "docs/pictures"
@@ -42,6 +43,7 @@ def generated(repository: Path) -> dict[str, str]:
         "reference/fixtures.md": code_pages.fixture_page(),
         "reference/gpus.md": data_pages.gpu_page(),
         "reference/images.md": data_pages.image_page(),
+        "reference/limits.md": data_pages.limit_page(),
         "reference/modules.md": code_pages.module_page(pictures),
         "reference/provisioners.md": data_pages.provisioner_page(),
         "reference/provisioning.md": data_pages.provisioning_page(),

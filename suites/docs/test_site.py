@@ -15,6 +15,7 @@ from docs.generator.markdown import prose, table
 from docs.generator.option_pages import pytest_options
 from docs.generator.shapes import member_docstrings
 from harness import expect
+from harness.limits import all_limits
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.exit_codes import ExitCode
 from suites.docs.pages import REPOSITORY, parse_page
@@ -103,6 +104,7 @@ def test_every_row_of_a_reference_page_says_what_it_means(generated: dict[str, s
         ("reference/images.md", ["ubuntu-24.04", "archives[].suites"]),
         ("reference/gpus.md", ["h100-sxm5-80gb", "bars_mib.vfio_user_64bit"]),
         ("reference/modules.md", ["kernel_modules", "harness.gpu"]),
+        ("reference/limits.md", [limit.variable for limit in all_limits()]),
         ("changelog.md", ["## Not released yet", "### Bug fixes"]),
     ],
 )
