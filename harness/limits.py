@@ -90,6 +90,104 @@ class Limit:
             raise self.error(source)
 
 
+AGENT_BACKLOG = Limit(
+    name="agent-backlog-mib",
+    default=64,
+    unit=Unit.MIB,
+    what="what a guest's agent sent for one request, and nobody read yet",
+)
+COMMAND_OUTPUT = Limit(
+    name="command-output-mib",
+    default=32,
+    unit=Unit.MIB,
+    what="the output of one command in a guest",
+)
+GUEST_FILE = Limit(
+    name="guest-file-mib",
+    default=128,
+    unit=Unit.MIB,
+    what="one file that is read from a guest",
+)
+CONSOLE = Limit(
+    name="console-mib",
+    default=512,
+    unit=Unit.MIB,
+    what="what a guest prints on its serial console",
+)
+CONSOLE_RECORDING = Limit(
+    name="console-recording-mib",
+    default=512,
+    unit=Unit.MIB,
+    what="the recording of a serial console",
+)
+MACHINE_EVENTS = Limit(
+    name="machine-events",
+    default=50_000,
+    unit=Unit.ENTRIES,
+    what="the events of one machine",
+)
+EVIDENCE = Limit(
+    name="evidence-mib",
+    default=256,
+    unit=Unit.MIB,
+    what="the evidence that one collection unpacks",
+)
+EVIDENCE_ENTRIES = Limit(
+    name="evidence-entries",
+    default=50_000,
+    unit=Unit.ENTRIES,
+    what="the files and commands of one collection of evidence",
+)
+EVIDENCE_FILE = Limit(
+    name="evidence-file-mib",
+    default=16,
+    unit=Unit.MIB,
+    what="one file of evidence that is read",
+)
+ARCHIVE = Limit(
+    name="archive-mib",
+    default=256,
+    unit=Unit.MIB,
+    what="an unpacked archive, which may also be 32 times as large as its file",
+)
+ARCHIVE_ENTRIES = Limit(
+    name="archive-entries",
+    default=200_000,
+    unit=Unit.ENTRIES,
+    what="the files and folders of an archive",
+)
+PATH_LEVELS = Limit(
+    name="path-levels",
+    default=100,
+    unit=Unit.LEVELS,
+    what="folders within folders",
+)
+JSON = Limit(
+    name="json-mib",
+    default=8,
+    unit=Unit.MIB,
+    what="one JSON document",
+)
+DATA_FILE = Limit(
+    name="data-file-kib",
+    default=1024,
+    unit=Unit.KIB,
+    what="one YAML file",
+)
+DATA_LEVELS = Limit(
+    name="data-levels",
+    default=100,
+    unit=Unit.LEVELS,
+    what="the nesting of JSON or YAML",
+)
+DATA_DIGITS = Limit(
+    name="data-digits",
+    default=300,
+    unit=Unit.DIGITS,
+    what="a number in JSON or YAML",
+)
+
+
 def all_limits() -> list[Limit]:
     """Return every limit, by name."""
     return sorted(

@@ -1,0 +1,79 @@
+"""Reads files of folders that a guest, another person or another host filled.
+
+A link there leads to a file of this host, a FIFO has no end, and a sparse file of a few bytes may be longer
+than memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from harness.limits import EVIDENCE_FILE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.limits import Limit
+
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def read_plain(
+    path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None = None, last: int | None = None
+) -> bytes:
+    """Return the content of a plain file, of a longer one the `last` bytes if that is given.
+
+    No link is followed: not at `path`, and not in the folders between `below` and it. Raises OSError where
+    there is no such plain file, and LimitError where it is longer than `limit`.
+    """
+    with open(_opened(path, below), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if last is not None:
+            file.seek(max(0, size - last))
+            return file.read(last)
+        limit.check_bytes(size, f"'{path}'")
+        content = file.read(limit.bytes + 1)
+    # Files below /proc have no size, and others grow.
+    limit.check_bytes(len(content), f"'{path}'")
+    return content
+
+
+def read_plain_text(path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None = None) -> str:
+    """Return a plain file as text, with a replacement for each byte that is no UTF-8; see `read_plain`."""
+    return read_plain(path, limit=limit, below=below).decode(errors="replace")
+
+
+def _opened(path: Path, below: Path | None) -> int:
+    try:
+        if below is None:
+            descriptor = os.open(path, _FLAGS)
+        else:
+            descriptor = _opened_below(below, path.relative_to(below).parts)
+    except ValueError as error:
+        # A path with a NUL.
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "This is no plain file", str(path))
+    return descriptor
+
+
+def _opened_below(folder: Path, parts: tuple[str, ...]) -> int:
+    if ".." in parts or not parts:
+        raise OSError(errno.EINVAL, "This is no file of the folder", str(folder.joinpath(*parts)))
+    at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(
+                part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at
+            )
+            os.close(at)
+            at = inner
+        return os.open(parts[-1], _FLAGS, dir_fd=at)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder.joinpath(*parts))) from None
+    finally:
+        os.close(at)

@@ -1,0 +1,102 @@
+"""Parses JSON of guests, bundles, servers and other people's files.
+
+Python's own parser takes any nesting up to its recursion limit, numbers that no float holds, and `NaN`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING
+
+from harness.limits import DATA_DIGITS, DATA_LEVELS, JSON
+
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from harness.limits import Limit
+
+
+class ForeignJsonError(ValueError):
+    """A text is no JSON, or has more of something than its limit allows, which the message names."""
+
+
+def parse_json(content: str | bytes, *, has_unique_keys: bool = False) -> Any:
+    """Parse one JSON document; raises ForeignJsonError.
+
+    With `has_unique_keys`, refuse an object that has a key twice: Python takes the last one, and another
+    reader may take the first.
+    """
+    raw = content if isinstance(content, bytes) else content.encode(errors="surrogatepass")
+    if len(raw) > JSON.bytes:
+        raise _beyond(JSON)
+    try:
+        value = json.loads(
+            content,
+            parse_int=_integer,
+            parse_float=_number,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_unique if has_unique_keys else None,
+        )
+    except RecursionError:
+        raise _beyond(DATA_LEVELS) from None
+    except ValueError as error:
+        raise ForeignJsonError(str(error)) from None
+    _refuse_deep(value)
+    return value
+
+
+def parse_json_object(content: str | bytes, *, has_unique_keys: bool = False) -> dict[str, Any]:
+    """Parse one JSON object; raises ForeignJsonError, also for another value."""
+    value = parse_json(content, has_unique_keys=has_unique_keys)
+    if not isinstance(value, dict):
+        raise ForeignJsonError("it is not a JSON object")
+    return value
+
+
+def _beyond(limit: Limit) -> ForeignJsonError:
+    return ForeignJsonError(str(limit.error("JSON")).rstrip("."))
+
+
+def _refuse_deep(value: object) -> None:
+    level = [value]
+    for _ in range(DATA_LEVELS.value):
+        level = [
+            child
+            for each in level
+            for child in (each.values() if isinstance(each, dict) else _items(each))
+            if isinstance(child, (dict, list))
+        ]
+        if not level:
+            return
+    raise _beyond(DATA_LEVELS)
+
+
+def _items(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _integer(text: str) -> int:
+    if len(text) > DATA_DIGITS.value:
+        raise _beyond(DATA_DIGITS)
+    return int(text)
+
+
+def _number(text: str) -> float:
+    if len(text) > DATA_DIGITS.value:
+        raise _beyond(DATA_DIGITS)
+    number = float(text)
+    if not math.isfinite(number):
+        raise ForeignJsonError(f"{text} is more than a number can be")
+    return number
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ForeignJsonError(f"{text} is no number of JSON")
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ForeignJsonError("an object has a key twice")
+    return fields

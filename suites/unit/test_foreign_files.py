@@ -1,0 +1,79 @@
+"""Files of somebody else's folder: plain, and not longer than their limit."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.foreign_files import read_plain, read_plain_text
+from harness.limits import Limit, LimitError, Unit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIMIT = Limit(name="few-kib", default=1, unit=Unit.KIB, what="a file")
+
+
+def test_plain_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/b").write_bytes(b"x\xff")
+
+    assert read_plain(tmp_path / "a/b", limit=LIMIT) == b"x\xff"
+    assert read_plain(tmp_path / "a/b", limit=LIMIT, below=tmp_path) == b"x\xff"
+    assert read_plain_text(tmp_path / "a/b") == "x\ufffd"
+    assert read_plain(tmp_path / "a/b", last=1) == b"\xff"
+
+
+def test_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "sparse"
+    file.touch()
+    os.truncate(file, 200 << 30)
+
+    with pytest.raises(LimitError, match=r"sparse': a file: more than 1 KiB, .* 'few-kib'"):
+        read_plain(file, limit=LIMIT)
+    assert read_plain(file, limit=LIMIT, last=10) == bytes(10)
+
+
+def test_file_without_a_size_is_bounded(tmp_path: Path) -> None:
+    with pytest.raises(LimitError):
+        read_plain(tmp_path.__class__("/proc/self/maps"), limit=LIMIT)
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "folder", "absent", "nul", "long"])
+def test_what_is_no_plain_file_is_an_error(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "secret").write_text("s")
+    path = tmp_path / kind
+    match kind:
+        case "link":
+            path.symlink_to(tmp_path / "secret")
+        case "dangling":
+            path.symlink_to(tmp_path / "nothing")
+        case "fifo":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "nul":
+            path = tmp_path / "a\0b"
+        case "long":
+            path = tmp_path / ("a" * 300)
+        case _:
+            pass
+
+    for below in (None, tmp_path):
+        with pytest.raises(OSError, match=r".+"):
+            read_plain(path, below=below)
+
+
+def test_no_link_between_the_folder_and_the_file_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets/s").write_text("s")
+    evidence = tmp_path / "evidence"
+    evidence.mkdir()
+    (evidence / "files").symlink_to(tmp_path / "secrets")
+
+    with pytest.raises(OSError, match="files/s"):
+        read_plain(evidence / "files/s", below=evidence)
+    with pytest.raises(OSError, match="no file of the folder"):
+        read_plain(evidence / "../secrets/s", below=evidence)

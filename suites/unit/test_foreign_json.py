@@ -1,0 +1,82 @@
+"""JSON of somebody else: a value, or an error that names what is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.foreign_json import ForeignJsonError, parse_json, parse_json_object
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(value=VALUES)
+def test_json_is_read_as_python_reads_it(value: object) -> None:
+    text = json.dumps(value)
+
+    assert parse_json(text) == json.loads(text)
+    assert parse_json(text.encode()) == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[" * 101 + "]" * 101, "'data-levels'"),
+        ("[" * 100_000, "'data-levels'"),
+        ('{"a":' * 101 + "1" + "}" * 101, "'data-levels'"),
+        ("9" * 301, "'data-digits'"),
+        ("9" * 5000, "'data-digits'"),
+        ("0." + "9" * 5000, "'data-digits'"),
+        ("[" + "1," * (4 << 20) + "1]", "'json-mib'"),
+        ("1e400", "more than a number can be"),
+        ("NaN", "no number"),
+        ("-Infinity", "no number"),
+        ("", "Expecting value"),
+        ("{} {}", "Extra data"),
+    ],
+    ids=lambda value: value[:12],
+)
+def test_other_json_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ForeignJsonError, match=words):
+        parse_json(text)
+
+
+@pytest.mark.parametrize("raw", [b"\xff", b"\xff\xfe", "\ufeff{}".encode(), b"\0", b"[\0"])
+def test_other_bytes_are_refused_or_read(raw: bytes) -> None:
+    """Python takes a byte order mark and UTF-16."""
+    with contextlib.suppress(ForeignJsonError):
+        parse_json(raw)
+
+
+def test_limits_are_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_LIMIT_DATA_LEVELS", "200")
+    monkeypatch.setenv("HARNESS_LIMIT_DATA_DIGITS", "400")
+
+    assert parse_json("[" * 101 + "]" * 101)
+    assert parse_json("9" * 400) == int("9" * 400)
+
+
+def test_key_that_is_there_twice_is_refused_where_it_matters() -> None:
+    twice = '{"a": {"b": 1, "b": 2}}'
+
+    assert parse_json(twice) == {"a": {"b": 2}}
+    with pytest.raises(ForeignJsonError, match="a key twice"):
+        parse_json(twice, has_unique_keys=True)
+
+
+@pytest.mark.parametrize("text", ["[]", "1", "null", '"x"'])
+def test_another_value_than_an_object_is_refused(text: str) -> None:
+    with pytest.raises(ForeignJsonError, match="not a JSON object"):
+        parse_json_object(text)
