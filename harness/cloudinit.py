@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from harness.errors import HarnessError
+from harness.foreign_json import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,7 +84,7 @@ class CloudInitResult:
         Raises HarnessError where it does not have the format of cloud-init 22 to 26.
         """
         try:
-            run = json.loads(text)["v1"]
+            run = parse_json(text)["v1"]
             return cls(
                 datasource=str(run["datasource"] or ""),
                 errors=tuple(str(error) for error in run["errors"]),
@@ -127,7 +127,7 @@ class CloudInitReport:
         Raises HarnessError where it does not have the format of cloud-init 22 to 26.
         """
         try:
-            stages = [each for each in json.loads(text)["v1"].values() if isinstance(each, dict)]
+            stages = [each for each in parse_json(text)["v1"].values() if isinstance(each, dict)]
             return cls(
                 errors=tuple(str(error) for stage in stages for error in stage["errors"]),
                 recoverable=tuple(

@@ -15,26 +15,31 @@ from harness.limits import EVIDENCE_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import BinaryIO
 
     from harness.limits import Limit
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def read_plain(
-    path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None = None, last: int | None = None
-) -> bytes:
-    """Return the content of a plain file, of a longer one the `last` bytes if that is given.
+def open_plain(
+    path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None = None, slack: int = 0
+) -> BinaryIO:
+    """Open a plain file of at most `limit`, and `slack` bytes more.
 
     No link is followed: not at `path`, and not in the folders between `below` and it. Raises OSError where
-    there is no such plain file, and LimitError where it is longer than `limit`.
+    there is no such plain file, and LimitError where it is longer.
     """
-    with open(_opened(path, below), "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if last is not None:
-            file.seek(max(0, size - last))
-            return file.read(last)
+    file = open(_opened(path, below), "rb")  # noqa: SIM115 - the caller closes it
+    if (size := os.fstat(file.fileno()).st_size) > limit.bytes + slack:
+        file.close()
         limit.check_bytes(size, f"'{path}'")
+    return file
+
+
+def read_plain(path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None = None) -> bytes:
+    """Return the content of a plain file; see `open_plain`."""
+    with open_plain(path, limit=limit, below=below) as file:
         content = file.read(limit.bytes + 1)
     # Files below /proc have no size, and others grow.
     limit.check_bytes(len(content), f"'{path}'")

@@ -41,7 +41,7 @@ def parse_json(content: str | bytes, *, has_unique_keys: bool = False) -> Any:
     except RecursionError:
         raise _beyond(DATA_LEVELS) from None
     except ValueError as error:
-        raise ForeignJsonError(str(error)) from None
+        raise ForeignJsonError(str(error)) from error
     _refuse_deep(value)
     return value
 

@@ -98,7 +98,7 @@ AGENT_BACKLOG = Limit(
 )
 COMMAND_OUTPUT = Limit(
     name="command-output-mib",
-    default=32,
+    default=48,
     unit=Unit.MIB,
     what="the output of one command in a guest",
 )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
+from harness.foreign_json import parse_json
 from harness.provisioner.outcome import EventFormat
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ProvisioningOutcome:
         Raises HarnessError if it does not have the declared form.
         """
         try:
-            document = json.loads(text)
+            document = parse_json(text)
             if not isinstance(document, dict):
                 raise TypeError("it is not a JSON object")  # noqa: TRY301 - one form of message
             return cls(
@@ -135,7 +135,7 @@ def parse_events(text: str, declared: EventFiles, name: str) -> list[str]:
     """
     lines = [text] if declared.format is EventFormat.JSON else text.splitlines()
     try:
-        return [str(_at(json.loads(line), declared.name)) for line in lines if line.strip()]
+        return [str(_at(parse_json(line), declared.name)) for line in lines if line.strip()]
     except (ValueError, LookupError) as error:
         raise HarnessError(f"The event file '{name}' has an unknown form: {text!r}.") from error
 
@@ -154,7 +154,7 @@ def parse_timed_events(
     lines = [text] if declared.format is EventFormat.JSON else text.splitlines()
     for event, line in zip(names, (line for line in lines if line.strip()), strict=True):
         try:
-            document = json.loads(line)
+            document = parse_json(line)
             start_s = _moment(_text(document, declared.started))
             stop_s = _moment(_text(document, declared.ended))
         except (ValueError, LookupError) as error:

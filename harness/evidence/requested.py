@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
+from harness.foreign_json import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +50,7 @@ def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
     if not file.is_file():
         return True
     try:
-        document = json.loads(file.read_text())
+        document = parse_json(file.read_text())
         patterns = [str(each) for each in document[kind]]
         schema = document["schema"]
     except (ValueError, KeyError, TypeError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from harness.artifact_cache import allocated_bytes
 from harness.errors import BadInputError
 from harness.evidence.archive import SUFFIXES
+from harness.foreign_json import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +74,7 @@ def bundles_in(evidence: Path) -> list[Bundle]:
 
 def _is_of_the_harness(versions: Path) -> bool:
     try:
-        document = json.loads(versions.read_text())
+        document = parse_json(versions.read_text())
     except (OSError, ValueError):
         return False
     return isinstance(document, dict) and {"schema", "harness", "payload", "agent"} <= set(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 import struct
 from typing import TYPE_CHECKING, NamedTuple
+
+from harness.foreign_json import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -233,7 +234,7 @@ def units(text: str, paths: Mapping[str, PathState]) -> Items:
         match = _IN_UNIT_FOLDER.fullmatch(path)
         if match is not None:
             _note_unit_path(found, match, state)
-    for unit in json.loads(text):
+    for unit in parse_json(text):
         name, active = str(unit["unit"]), str(unit["active"])
         if name.endswith(_NO_UNITS) or (name not in found and active == "inactive"):
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from harness.errors import HarnessError
+from harness.foreign_json import parse_json
 from harness.gpu.trace import (
     NO_BAR,
     Access,
@@ -44,7 +45,7 @@ def render_trace(trace: AccessTrace) -> str:
 def parse_trace(text: str, source: str) -> AccessTrace:
     """Parse what `render_trace` rendered; raises HarnessError that names `source`."""
     try:
-        document = json.loads(text)
+        document = parse_json(text)
         return AccessTrace(
             accesses=tuple(
                 Access(

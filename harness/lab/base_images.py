@@ -6,7 +6,6 @@ A baked image is itself an overlay on the image that it was made of, so all of t
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from harness.artifact_cache import DISK, MANIFEST
 from harness.errors import HarnessError
+from harness.foreign_json import parse_json
 from harness.image.formats.qcow2 import backing_name
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _copy_commands(folders: Sequence[str], places: Sequence[Path]) -> str:
 
 def _digests(manifest: Path) -> set[str]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        fields = json.loads(manifest.read_text())
+        fields = parse_json(manifest.read_text())
         return {fields["files"][DISK]["sha256"], str(fields.get("digest"))}
     return set()
 
@@ -119,5 +119,5 @@ def _digests(manifest: Path) -> set[str]:
 def _pinned_digest(manifest: Path) -> str | None:
     """Return the digest of the image of which an image was made, where its manifest names it."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads(manifest.read_text())["parent"]["disk_sha256"])
+        return str(parse_json(manifest.read_text())["parent"]["disk_sha256"])
     return None

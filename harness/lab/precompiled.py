@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import secrets
 import tarfile
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from harness.artifact_cache import KEY_DIGITS
 from harness.errors import HarnessError
+from harness.foreign_json import parse_json
 from harness.image.formats.oci import Entry, archive_of, container_image, tar_of
 from harness.lab.saved_states import booted
 from harness.lease import hold, make_private_folder
@@ -57,8 +57,8 @@ def _layer_entries(archive: bytes) -> list[Entry]:
             assert opened is not None  # noqa: S101 - the index names only files
             return opened.read()
 
-        digest = json.loads(read("index.json"))["manifests"][0]["digest"]
-        manifest = json.loads(read(f"blobs/{digest.replace(':', '/')}"))
+        digest = parse_json(read("index.json"))["manifests"][0]["digest"]
+        manifest = parse_json(read(f"blobs/{digest.replace(':', '/')}"))
         (layer,) = manifest["layers"]
         content = read(f"blobs/{layer['digest'].replace(':', '/')}")
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import RequirementError
+from harness.foreign_json import parse_json
 from harness.lease import make_private_folder
 from harness.machine.description.spec import Accelerator
 from harness.settings import AcceleratorOption
@@ -196,7 +197,7 @@ def _verdict_key(qemu: str) -> str:
 def _read_verdicts(path: Path) -> dict[str, str]:
     """Read the stored verdicts; an unreadable file counts as none, and KVM is tested again."""
     try:
-        content = json.loads(path.read_text())
+        content = parse_json(path.read_text())
     except (OSError, ValueError):
         return {}
     if not isinstance(content, dict):

@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.foreign_json import parse_json
 from harness.lease import make_private_folder
 from harness.provisioning.command import CommandResult
 
@@ -53,7 +54,7 @@ class ProgramAnswers:
 
     def _read(self) -> dict[str, object]:
         try:
-            content = json.loads(self._kept.read_text())
+            content = parse_json(self._kept.read_text())
         except (OSError, ValueError):
             return {}
         return content if isinstance(content, dict) else {}
@@ -103,5 +104,5 @@ class RememberingRunner:
         answer = self._answers.answer(argv[0], json.dumps(list(argv[1:])), ask)
         if answer is None:
             return failed[0]
-        stdout, stderr = json.loads(answer)
+        stdout, stderr = parse_json(answer)
         return CommandResult(argv=tuple(argv), exit_code=0, stdout=stdout, stderr=stderr)

@@ -12,6 +12,7 @@ import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol
 
+from harness.foreign_json import parse_json
 from harness.progress import ProgressEvent, Stage
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Receiver:
     def _receive(self) -> None:
         while content := self._socket.recv(_MESSAGE_BYTES):
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                fields = json.loads(content)
+                fields = parse_json(content)
                 worker = str(fields.pop("worker"))
                 stage = Stage(fields.pop("stage"))
                 self._take(ProgressEvent(stage=stage, **fields), worker)

@@ -21,6 +21,11 @@ ChildProcess: TypeAlias = "subprocess.Popen[bytes]"
 #: The words of a command. A string is none: as a sequence of strings it would be its letters.
 Argv: TypeAlias = "list[str] | tuple[str, ...]"
 
+#: What a message shows of a command and of each of its outputs: less than 8 KiB in all.
+_SHOWN_CHARACTERS = 2500
+#: What is kept of the output of one command.
+OUTPUT_BYTES = 64 << 20
+
 #: For `spawn`: give the caller the other end of a pipe.
 PIPE = subprocess.PIPE
 
@@ -66,6 +71,7 @@ class CommandResult:
     `exit_code` is negative if a signal killed the process, 127 if the program was not found, and
     124, as with `timeout(1)`, if the time limit ended it (then `timed_out` is true too). A command
     whose own process ended before the limit has not timed out, even if it left other processes.
+    `wrote_too_much` is true if it was killed because its output was longer than the runner keeps.
     """
 
     argv: tuple[str, ...]
@@ -74,19 +80,25 @@ class CommandResult:
     stderr: str
     duration_s: float = 0.0
     timed_out: bool = False
+    wrote_too_much: bool = False
 
     @property
     def ok(self) -> bool:
-        return self.exit_code == 0
+        return self.exit_code == 0 and not self.wrote_too_much
 
     def render(self) -> str:
-        """Render the text that every message about a failed command includes."""
+        """Render the text that every message about a failed command includes.
+
+        Of a long command it has the beginning, of long output the end.
+        """
         limit = " (time limit)" if self.timed_out else ""
+        if self.wrote_too_much:
+            limit = " (killed, since it wrote more than is kept)"
         return (
-            f"command: {shlex.join(self.argv)}\n"
+            f"command: {_beginning_of(shlex.join(self.argv))}\n"
             f"exit code: {self.exit_code}{limit}, after {self.duration_s:.1f} s\n"
-            f"stdout: {self.stdout.strip() or '-'}\n"
-            f"stderr: {self.stderr.strip() or '-'}"
+            f"stdout: {_end_of(self.stdout) or '-'}\n"
+            f"stderr: {_end_of(self.stderr) or '-'}"
         )
 
     def check(self, purpose: str) -> CommandResult:
@@ -94,6 +106,20 @@ class CommandResult:
         if not self.ok:
             raise CommandError(purpose, self)
         return self
+
+
+def _beginning_of(text: str) -> str:
+    left_out = len(text) - _SHOWN_CHARACTERS
+    if left_out <= 0:
+        return text
+    return f"{text[:_SHOWN_CHARACTERS]} [{left_out} characters after are left out]"
+
+
+def _end_of(text: str) -> str:
+    left_out = len(text) - _SHOWN_CHARACTERS
+    if left_out <= 0:
+        return text.strip()
+    return f"[{left_out} characters before are left out] {text[left_out:].strip()}"
 
 
 class CommandError(Exception):
@@ -137,8 +163,11 @@ class LocalRunner:
 
     Processes that outlive the command's own process, such as a daemon that holds its output, get a
     few seconds. Then those in the group are killed if they hold output; those in another session
-    are not.
+    are not. A command that writes more than `most_output_bytes` is killed.
     """
+
+    def __init__(self, *, most_output_bytes: int = OUTPUT_BYTES) -> None:
+        self._most_output_bytes = most_output_bytes
 
     def run(
         self,
@@ -151,7 +180,14 @@ class LocalRunner:
         require_argv(argv)
         started = time.monotonic()
 
-        def result(exit_code: int, out: bytes, err: bytes, *, timed_out: bool) -> CommandResult:
+        def result(
+            exit_code: int,
+            out: bytes | bytearray,
+            err: bytes | bytearray,
+            *,
+            timed_out: bool = False,
+            wrote_too_much: bool = False,
+        ) -> CommandResult:
             return CommandResult(
                 argv=tuple(argv),
                 exit_code=exit_code,
@@ -159,6 +195,7 @@ class LocalRunner:
                 stderr=err.decode(errors="replace"),
                 duration_s=time.monotonic() - started,
                 timed_out=timed_out,
+                wrote_too_much=wrote_too_much,
             )
 
         try:
@@ -172,9 +209,11 @@ class LocalRunner:
             )
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
-            return result(code, b"", str(error).encode(), timed_out=False)
+            return result(code, b"", str(error).encode(errors="replace"))
         try:
-            exit_code, out, err = _finish(process, (stdin or "").encode(), timeout_s)
+            exit_code, out, err = _finish(
+                process, (stdin or "").encode(), timeout_s, self._most_output_bytes
+            )
         except BaseException:
             _kill_group(process)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -184,21 +223,23 @@ class LocalRunner:
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
+        if len(out) + len(err) > self._most_output_bytes:
+            return result(-signal.SIGKILL, out, err, wrote_too_much=True)
         if exit_code is None:
             return result(124, out, err, timed_out=True)
-        return result(exit_code, out, err, timed_out=False)
+        return result(exit_code, out, err)
 
 
 def _finish(
-    process: subprocess.Popen[bytes], stdin: bytes, timeout_s: float
-) -> tuple[int | None, bytes, bytes]:
+    process: subprocess.Popen[bytes], stdin: bytes, timeout_s: float, most_bytes: int
+) -> tuple[int | None, bytearray, bytearray]:
     """Return exit code, stdout and stderr of `process`; no code if the limit ended it.
 
     Returns in bounded time, also if another process holds the output, or if the process hangs in
     the kernel and cannot be killed; then it is reaped later, without waiting.
     """
     limit = time.monotonic() + timeout_s
-    with contextlib.closing(_Pipes(process, stdin)) as pipes:
+    with contextlib.closing(_Pipes(process, stdin, most_bytes)) as pipes:
         pipes.transfer(limit, until_exit=True)
         pipes.transfer(min(limit, time.monotonic() + _LEFT_BEHIND_S))
         has_ended_itself = has_ended(process)
@@ -206,8 +247,11 @@ def _finish(
             # It is not reaped before its group is killed, so that its pid is not reused.
             _kill_group(process)
             pipes.transfer(time.monotonic() + _KILLED_S)
+            if pipes.is_full:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_KILLED_S)
         exit_code = process.poll()
-        return exit_code if has_ended_itself else None, bytes(pipes.out), bytes(pipes.err)
+        return exit_code if has_ended_itself else None, pipes.out, pipes.err
 
 
 class _Pipes:
@@ -217,8 +261,9 @@ class _Pipes:
     output, and it loses the remaining input if it is called again after a time limit.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, most_bytes: int) -> None:
         self.out, self.err = bytearray(), bytearray()
+        self._most_bytes = most_bytes
         self._left = memoryview(stdin)
         self._held: list[IO[bytes]] = []
         self._has_exited = False
@@ -234,6 +279,11 @@ class _Pipes:
         self._watch(self._ending, selectors.EVENT_READ, self._exited)
 
     @property
+    def is_full(self) -> bool:
+        """Return whether more was written than is kept."""
+        return len(self.out) + len(self.err) > self._most_bytes
+
+    @property
     def is_held(self) -> bool:
         """Return whether a process may still write output."""
         return bool(self._held)
@@ -243,8 +293,11 @@ class _Pipes:
         os.close(self._ending)
 
     def transfer(self, until: float, *, until_exit: bool = False) -> None:
-        """Transfer data until the process has ended and, unless `until_exit`, its output is closed."""
-        while not self._has_exited or (self._held and not until_exit):
+        """Transfer data until the process has ended and, unless `until_exit`, its output is closed.
+
+        It stops, too, when more was written than is kept.
+        """
+        while not self.is_full and (not self._has_exited or (self._held and not until_exit)):
             left_s = until - time.monotonic()
             if left_s <= 0:
                 return

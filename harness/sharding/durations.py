@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
+from harness.foreign_json import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +20,7 @@ def read_durations(path: Path) -> dict[str, float]:
     Raises BadInputError where the file has another form.
     """
     try:
-        content = json.loads(path.read_text())
+        content = parse_json(path.read_text())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

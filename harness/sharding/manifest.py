@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal
 import pydantic
 
 from harness.errors import BadInputError
+from harness.foreign_files import read_plain
+from harness.limits import JSON
 from harness.sharding import MOST_SHARDS
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ def read_manifest(folder: Path) -> ShardManifest:
     """Return the record of the reports in `folder`; raises BadInputError that names the file."""
     path = folder / MANIFEST
     try:
-        return pydantic.TypeAdapter(ShardManifest).validate_json(path.read_bytes())
+        return pydantic.TypeAdapter(ShardManifest).validate_json(read_plain(path, limit=JSON))
     except FileNotFoundError:
         starts = starts_of(folder)
         raise BadInputError(

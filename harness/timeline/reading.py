@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import zlib
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from harness.evidence.history import (
 )
 from harness.evidence.outcome import parse_stamp
 from harness.evidence.units import UNIT_JOBS, parse_unit_jobs
+from harness.foreign_json import parse_json
 from harness.machine.channels.console_recording import RECORDING, read_recording
 from harness.timeline import Gap, Lane, Moment, Span, SpanState, Timeline
 from harness.timeline.boots import Boot, Boots
@@ -185,7 +185,7 @@ def _is_of_guest(event: Mapping[str, object]) -> bool:
 def _host_events(reader: _Reader) -> list[dict[str, object]]:
     kept = reader.folder / "host/qmp-events.json"
     try:
-        return [dict(event) for event in json.loads(kept.read_text()) if "name" in event]
+        return [dict(event) for event in parse_json(kept.read_text()) if "name" in event]
     except (OSError, ValueError, TypeError):
         return []
 
@@ -302,7 +302,7 @@ def _events(evidence: Evidence, boots: Boots) -> Iterator[Span]:
         return
     for text in evidence.matching(declared.path).values():
         with contextlib.suppress(ValueError, LookupError, TypeError):
-            event = json.loads(text)
+            event = parse_json(text)
             began, ended = parse_stamp(event["Timestamp"]), parse_stamp(event["OperationId"])
             at_s = None if began is None else boots.at_wall(began)
             if began is not None and ended is not None and at_s is not None:

@@ -8,12 +8,12 @@ its own too, and other distributions have other versions of it.
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError, RequirementError
+from harness.foreign_json import parse_json
 from harness.lease import hold, make_private_folder
 from harness.provisioning.command import LocalRunner
 
@@ -137,4 +137,4 @@ def _install(machine: LabMachine, cache: Path) -> None:
 
 def parse_events(text: str) -> list[dict[str, object]]:
     """Parse a guest's events, oldest first."""
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
+    return [parse_json(line) for line in text.splitlines() if line.strip()]

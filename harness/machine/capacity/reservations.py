@@ -10,6 +10,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
+from harness.foreign_json import parse_json
 from harness.reservation_folder import ReservationFolder
 
 #: The same for every run of a user: TMPDIR and XDG_RUNTIME_DIR differ between a login and a job.
@@ -62,7 +63,7 @@ class Entry:
     @classmethod
     def from_json(cls, text: str) -> Entry:
         """Raise ValueError, KeyError or TypeError where `text` is no entry."""
-        fields = json.loads(text)
+        fields = parse_json(text)
         user = fields["user"]
         return cls(
             who=str(fields["who"]),

@@ -6,7 +6,7 @@ The module is long because each kind of request is one method of the same client
 from __future__ import annotations
 
 import functools
-import json
+import io
 import os
 import shlex
 import time
@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from harness.agent import frames
 from harness.errors import HarnessError
+from harness.limits import COMMAND_OUTPUT, GUEST_FILE
 from harness.machine.channels.agent_link import AgentLink
 from harness.provisioning.command import CommandResult, require_argv
 from harness.provisioning.wait import Deadline
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 #: What SIGKILL after SIGTERM and the answer may take in addition to a command's own limit.
 _GRACE_S = 25.0
 _BARRIER_S = 30.0
-#: The most that `run` keeps of a stream.
-MAX_OUTPUT_BYTES = 256 << 20
 #: Stdin and content up to this size are part of the request.
 _INLINE_BYTES = 32 << 10
 _CREDIT_STEP = 256 << 10
@@ -159,10 +158,10 @@ class Agent:
             answer = self._link.answer(call, deadline, self._link.seen)
         round_trip_s = (time.time_ns() - sent_ns) / 1e9
         with self._link.reading(call):
-            reply = json.loads(answer)
+            reply = frames.from_json(answer)
             return SettleResult(
                 nonce=None if reply["nonce"] is None else str(reply["nonce"]),
-                clock_was_off_s=(int(reply["before_ns"]) - sent_ns) / 1e9,
+                clock_was_off_s=(int(str(reply["before_ns"])) - sent_ns) / 1e9,
                 clock_error_s=round_trip_s,
                 round_trip_s=round_trip_s,
             )
@@ -177,26 +176,24 @@ class Agent:
     ) -> CommandResult:
         """Run `argv` in the guest as root, in a process group that dies with the time limit.
 
-        Raises HarnessError where its exit code is unknown, and where its output is longer than
-        256 MiB.
+        Raises HarnessError where its exit code is unknown, and LimitError where its output is longer
+        than the limit `command-output-mib`.
         """
-        kept = {
-            frames.STDOUT: _OutputBuffer(self._name, argv),
-            frames.STDERR: _OutputBuffer(self._name, argv),
-        }
+        require_argv(argv)
+        kept = _Output(f"The command {shlex.join(argv)!r} in machine '{self._name}'")
         ended = self.stream(
             argv,
             timeout_s=timeout_s,
             stdin=None if stdin is None else stdin.encode(),
             env=env,
-            on_stdout=kept[frames.STDOUT].add,
-            on_stderr=kept[frames.STDERR].add,
+            on_stdout=kept.add_stdout,
+            on_stderr=kept.add_stderr,
         )
         return CommandResult(
             argv=ended.argv,
             exit_code=ended.exit_code,
-            stdout=kept[frames.STDOUT].text(),
-            stderr=kept[frames.STDERR].text(),
+            stdout=kept.stdout.decode(errors="replace"),
+            stderr=kept.stderr.decode(errors="replace"),
             duration_s=ended.duration_s,
             timed_out=ended.timed_out,
         )
@@ -241,18 +238,18 @@ class Agent:
                         self._link.send(frames.CREDIT, call, consumed.to_bytes(4, "big"))
                         consumed, has_given_credit = 0, True
                 elif kind == frames.CREDIT and feed is not None:
-                    feed.credit(int.from_bytes(payload, "big"))
+                    feed.credit(payload)
                 elif kind == frames.RESULT:
                     break
         if has_given_credit or feed is not None:
             # Once the guest answers this it has read everything, so that nothing is in transit.
             self.ping(Deadline.after(_BARRIER_S))
         with self._link.reading(call):
-            result = json.loads(payload)
+            result = frames.from_json(payload)
             return StreamResult(
                 argv=tuple(argv),
-                exit_code=int(result["exit_code"]),
-                duration_s=float(result["duration_s"]),
+                exit_code=int(str(result["exit_code"])),
+                duration_s=float(str(result["duration_s"])),
                 timed_out=bool(result["timed_out"]),
             )
 
@@ -287,7 +284,8 @@ class Agent:
     ) -> tuple[int | None, bytes]:
         """Return the size that the agent reports, and the bytes that it sent."""
         what = f"the request to read '{path}'"
-        chunks: list[bytes] = []
+        # It gives away what it holds without a copy.
+        content = io.BytesIO()
         size, consumed, has_given_credit = 0, 0, False
         with self._link.call(
             what, functools.partial(_render_message, kind, asked), deadline
@@ -296,13 +294,12 @@ class Agent:
                 answer, payload = self._link.next(call, deadline, f"{size} bytes")
                 if answer == frames.RESULT:
                     break
-                chunks.append(payload)
-                size += len(payload)
+                size += content.write(payload)
                 consumed += len(payload)
-                if size > MAX_OUTPUT_BYTES:
-                    raise HarnessError(
-                        f"The file '{path}' of machine '{self._name}' is longer than "
-                        f"{MAX_OUTPUT_BYTES >> 20} MiB; read it by `stream` with `cat`."
+                if size > GUEST_FILE.bytes:
+                    raise GUEST_FILE.error(
+                        f"The file '{path}' of machine '{self._name}'",
+                        remedy="Read it by `stream` with `cat`.",
                     )
                 if consumed >= _CREDIT_STEP and not call.has_ended:
                     self._link.send(frames.CREDIT, call, consumed.to_bytes(4, "big"))
@@ -310,12 +307,13 @@ class Agent:
         if has_given_credit:
             self.ping(Deadline.after(_BARRIER_S))
         with self._link.reading(call):
-            reported: int | None = json.loads(payload)["size"]
+            found = frames.from_json(payload)["size"]
+            reported = None if found is None else int(str(found))
         if reported is not None and reported != size:
             raise HarnessError(
                 f"Machine '{self._name}' sent {size} bytes of '{path}', but reports {reported}."
             )
-        return reported, b"".join(chunks)
+        return reported, content.getvalue()
 
     def write_bytes(
         self, path: str, content: bytes, deadline: Deadline, mode: int = 0o644
@@ -334,7 +332,7 @@ class Agent:
                 if kind == frames.RESULT:
                     return
                 if kind == frames.CREDIT and feed is not None:
-                    feed.credit(int.from_bytes(payload, "big"))
+                    feed.credit(payload)
 
     def wait_for_file(self, path: str, deadline: Deadline) -> None:
         """Wait until something exists at `path`; its folders need not exist yet."""
@@ -385,8 +383,8 @@ class _WindowedWriter:
         self._window = frames.STDIN_WINDOW
         self._go_on()
 
-    def credit(self, count: int) -> None:
-        self._window += count
+    def credit(self, payload: bytes) -> None:
+        self._window += int.from_bytes(payload[:4], "big")
         self._go_on()
 
     def _go_on(self) -> None:
@@ -399,23 +397,24 @@ class _WindowedWriter:
                 self._link.send(frames.DATA_END, self._call)
 
 
-class _OutputBuffer:
-    """The output of a stream that `run` returns, of limited size."""
+class _Output:
+    """The output of a command that `run` returns, of limited size."""
 
-    def __init__(self, name: str, argv: Argv) -> None:
-        self._name = name
-        self._argv = argv
-        self._chunks: list[bytes] = []
-        self._size = 0
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self.stdout = bytearray()
+        self.stderr = bytearray()
 
-    def add(self, chunk: bytes) -> None:
-        self._size += len(chunk)
-        if self._size > MAX_OUTPUT_BYTES:
-            raise HarnessError(
-                f"The command {shlex.join(self._argv)!r} in machine '{self._name}' wrote more "
-                f"than {MAX_OUTPUT_BYTES >> 20} MiB, and was ended; read its output by `stream`."
+    def add_stdout(self, chunk: bytes) -> None:
+        self.stdout += chunk
+        self._check()
+
+    def add_stderr(self, chunk: bytes) -> None:
+        self.stderr += chunk
+        self._check()
+
+    def _check(self) -> None:
+        if len(self.stdout) + len(self.stderr) > COMMAND_OUTPUT.bytes:
+            raise COMMAND_OUTPUT.error(
+                self._what, remedy="It was ended; read its output by `stream`."
             )
-        self._chunks.append(chunk)
-
-    def text(self) -> str:
-        return b"".join(self._chunks).decode(errors="replace")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from harness.agent import OLDEST_PROTOCOL, PROTOCOL, frames
 from harness.errors import HarnessError
+from harness.limits import AGENT_BACKLOG
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ _CANCEL_S = 2.0
 _RECEIVE_BYTES = 1 << 20
 _PROGRAM_CHUNK = 32 << 10
 _PROTOCOLS = range(OLDEST_PROTOCOL, PROTOCOL + 1)
+#: What Python needs for an item of a queue, in addition to its bytes.
+_ITEM_BYTES = 128
+_STREAMS = frozenset({frames.STDOUT, frames.STDERR, frames.DATA})
+_LAST = frozenset({frames.RESULT, frames.ERROR})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,30 +41,47 @@ class Welcome:
 
 
 class Call:
-    """A request in flight: what came for it and was not looked at yet."""
+    """A request in flight: what came for it and was not looked at yet, which has a limit."""
 
     def __init__(self, request: int, what: str, render: Callable[[int], bytes]) -> None:
         self.request = request
         self.what = what
         self.render = render
-        self.answers: deque[tuple[int, bytes]] = deque()
-        self.parts = b""
+        self.answers: deque[tuple[int, bytearray]] = deque()
+        self.parts = bytearray()
         self.failure: str | None = None
         self.has_ended = False
         self.changed = threading.Condition()
+        self._held_bytes = 0
 
     def put(self, kind: int, payload: bytes) -> None:
+        """Keep a frame; raises ProtocolError for more than an agent may send before it is read."""
         with self.changed:
+            if self.has_ended:
+                return
             if kind == frames.MORE:
                 self.parts += payload
                 if len(self.parts) > frames.MAX_MESSAGE:
                     raise frames.ProtocolError(f"An answer to {self.what} has no end.")
                 return
-            if self.parts:
-                payload, self.parts = self.parts + payload, b""
-            self.has_ended = kind in {frames.RESULT, frames.ERROR}
-            self.answers.append((kind, payload))
+            whole, self.parts = self.parts + payload, bytearray()
+            self.has_ended = kind in _LAST
+            self._held_bytes += len(whole)
+            if self._joins_last(kind, whole):
+                self.answers[-1][1].extend(whole)
+            else:
+                self._held_bytes += _ITEM_BYTES
+                self.answers.append((kind, whole))
+            if self._held_bytes > AGENT_BACKLOG.bytes:
+                raise frames.ProtocolError(str(AGENT_BACKLOG.error(self.what)))
             self.changed.notify()
+
+    def _joins_last(self, kind: int, content: bytearray) -> bool:
+        """Return whether output belongs to that before it: a guest may send it byte by byte."""
+        if kind not in _STREAMS or not self.answers:
+            return False
+        last, kept = self.answers[-1]
+        return last == kind and len(kept) + len(content) <= frames.MAX_PAYLOAD
 
     def fail(self, reason: str) -> None:
         with self.changed:
@@ -68,13 +90,21 @@ class Call:
                 self.changed.notify()
 
     def next(self, deadline: Deadline) -> tuple[int, bytes] | None:
-        """Return what came next, None at the deadline; what came before a failure comes first."""
+        """Return what came next, None at the deadline; what came before a failure comes first.
+
+        After the deadline there is only what came before an answer's end: a guest that sends without end
+        would never let its reader go.
+        """
         with self.changed:
             self.changed.wait_for(
                 lambda: self.answers or self.failure is not None, deadline.remaining_s()
             )
-            if self.answers:
-                return self.answers.popleft()
+            if self.answers and (
+                self.has_ended or self.failure is not None or not deadline.has_passed()
+            ):
+                kind, content = self.answers.popleft()
+                self._held_bytes -= len(content) + _ITEM_BYTES
+                return kind, bytes(content)
             if self.failure is not None:
                 raise HarnessError(self.failure)
             return None
@@ -182,6 +212,9 @@ class AgentLink:
                     "that was done is not known."
                 )
                 self._calls.pop(call.request, None)
+        # What the loader before did not take is lost, since this one skips everything up to `SYNC_FRAME`.
+        # So a guest that asks again and again gets one program at a time.
+        self._outbox.clear()
         chunks = range(0, len(self._program), _PROGRAM_CHUNK)
         program = [
             frames.encode(frames.PROGRAM, 0, self._program[at : at + _PROGRAM_CHUNK])
@@ -306,7 +339,7 @@ class AgentLink:
         deadline = Deadline.after(_CANCEL_S)
         with contextlib.suppress(HarnessError):
             answer = call.next(deadline)
-            while answer is not None and answer[0] not in {frames.RESULT, frames.ERROR}:
+            while answer is not None and answer[0] not in _LAST:
                 answer = call.next(deadline)
 
     def send(self, kind: int, call: Call, payload: bytes = b"") -> None:
@@ -346,7 +379,7 @@ class AgentLink:
             )
         if answer[0] == frames.ERROR:
             with self.reading(call):
-                message = frames.from_json(answer[1]).get("message")
+                message = str(frames.from_json(answer[1]).get("message"))
             raise HarnessError(f"Machine '{self._name}' refused {call.what}: {message}.")
         return answer
 
@@ -355,7 +388,10 @@ class AgentLink:
         """Take an answer apart, whatever a damaged guest put into it."""
         try:
             yield
-        except (frames.ProtocolError, ValueError, KeyError, TypeError) as error:
+        except (
+            *(frames.ProtocolError, ValueError, LookupError, TypeError),
+            *(ArithmeticError, RecursionError),
+        ) as error:
             raise HarnessError(
                 f"Machine '{self._name}' gave {call.what} an answer that no agent gives: "
                 f"{error!r}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import io
 import re
 import socket
 import threading
@@ -14,6 +15,7 @@ from pexpect.spawnbase import SpawnBase
 from typing_extensions import override
 
 from harness.errors import HarnessError
+from harness.limits import CONSOLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -53,13 +55,15 @@ class _SocketSpawn(_TextSpawn):
 
     A full serial socket blocks the guest's console and with it the boot, so the thread reads even
     while no wait is active. QEMU writes the complete log; this keeps the last 64 MiB of output that
-    no wait has consumed.
+    no wait has consumed. At the limit of a console nothing more is read, so that QEMU, which logs
+    what is read, fills no disk either.
     """
 
     def __init__(self, sock: socket.socket, name: str) -> None:
         super().__init__(
             timeout=None, maxread=_READ_BYTES, encoding="utf-8", codec_errors="replace"
         )
+        self._before = io.StringIO()
         self.name = f"console of '{name}'"
         self._sock = sock
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
@@ -67,6 +71,8 @@ class _SocketSpawn(_TextSpawn):
         self._unread = bytearray()
         self._tail = bytearray()
         self._has_ended = False
+        self._read_bytes = 0
+        self.excess: HarnessError | None = None
         self._taps: list[Callable[[bytes], None]] = []
         self._thread = threading.Thread(target=self._drain, name=f"console-{name}", daemon=True)
         self._thread.start()
@@ -76,6 +82,10 @@ class _SocketSpawn(_TextSpawn):
             try:
                 chunk = self._sock.recv(_RECEIVE_BYTES)
             except OSError:
+                chunk = b""
+            self._read_bytes += len(chunk)
+            if self._read_bytes > CONSOLE.bytes:
+                self.excess = CONSOLE.error(self.name)
                 chunk = b""
             with self._changed:
                 self._unread += chunk
@@ -106,6 +116,7 @@ class _SocketSpawn(_TextSpawn):
     @override
     def read_nonblocking(self, size: int = 1, timeout: float | None = None) -> str:
         limit = None if timeout is None else max(timeout, 0.0)
+        self._forget_all_but_a_window()
         with self._changed:
             if not self._changed.wait_for(lambda: self._unread or self._has_ended, limit):
                 raise pexpect.TIMEOUT("The console printed nothing more.")
@@ -116,6 +127,13 @@ class _SocketSpawn(_TextSpawn):
             raise pexpect.EOF("The console is closed.")
         text: str = self._text.decode(chunk)
         return text
+
+    def _forget_all_but_a_window(self) -> None:
+        """Bound what pexpect collects for `before`: all that was printed since the last match."""
+        if self._before.tell() > 2 * _WINDOW:
+            last = self._before.getvalue()[-_WINDOW:]
+            self._before = io.StringIO()
+            self._before.write(last)
 
     def tail(self) -> str:
         """Return the end of the output, whether a wait consumed it or not."""
@@ -172,6 +190,8 @@ class Console:
             return matched
         if failed is not None:
             reason = failed
+        elif index == _EOF and self._spawn.excess is not None:
+            reason = f"it printed too much ({str(self._spawn.excess).rstrip('.')})"
         elif index == _EOF:
             reason = "the machine ended"
         elif index == _TIMEOUT:

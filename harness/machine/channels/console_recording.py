@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import itertools
 import json
 import math
 import time
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
+from harness.foreign_files import open_plain
+from harness.foreign_json import ForeignJsonError, parse_json, parse_json_object
+from harness.limits import CONSOLE_RECORDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,10 +22,15 @@ if TYPE_CHECKING:
 #: The file in a machine's folder, beside the raw log.
 RECORDING = "serial.cast"
 _VERSION = 2
+#: A read of the console has at most 64 KiB, each of which JSON may write as 12 bytes.
+_LONGEST_LINE = 1 << 20
 
 
 class ConsoleRecorder:
-    """Writes what it is called with, and when, to the new file `path`; the end of the console is b""."""
+    """Writes what it is called with, and when, to the new file `path`; the end of the console is b"".
+
+    At its limit it writes a marker that says so, and nothing more.
+    """
 
     def __init__(
         self, path: Path, *, title: str, clock: Callable[[], float] = time.monotonic
@@ -30,6 +39,7 @@ class ConsoleRecorder:
         self._clock = clock
         self._began = clock()
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
+        self._written_bytes = 0
         self._write(
             {
                 "version": _VERSION,
@@ -42,13 +52,17 @@ class ConsoleRecorder:
 
     def __call__(self, chunk: bytes) -> None:
         text = self._text.decode(chunk)
-        if text:
-            # A full disk must not end the thread that reads the console: the guest would block.
-            with contextlib.suppress(OSError):
-                self._write([round(self._clock() - self._began, 3), "o", text])
+        if not text or self._written_bytes > CONSOLE_RECORDING.bytes:
+            return
+        at_s = round(self._clock() - self._began, 3)
+        # A full disk must not end the thread that reads the console: the guest would block.
+        with contextlib.suppress(OSError):
+            self._write([at_s, "o", text])
+            if self._written_bytes > CONSOLE_RECORDING.bytes:
+                self._write([at_s, "m", str(CONSOLE_RECORDING.error(self._file.name))])
 
     def _write(self, value: object) -> None:
-        self._file.write(json.dumps(value) + "\n")
+        self._written_bytes += self._file.write(json.dumps(value) + "\n")
         # A reader may look at any time, and a killed run leaves what was printed.
         self._file.flush()
 
@@ -60,22 +74,35 @@ class ConsoleRecorder:
 def read_recording(path: Path) -> Iterator[tuple[float, str]]:
     """Yield what was printed, each with the seconds since the recording's begin.
 
-    A line that was cut, as by a full disk, ends it. Raises BadInputError for what is no recording.
+    A line that was cut, as by a full disk, ends it. Raises BadInputError for what is no recording, and
+    LimitError for one that is too long.
     """
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with open_plain(path, limit=CONSOLE_RECORDING, slack=_LONGEST_LINE) as file:
         try:
-            version = json.loads(file.readline())["version"]
-        except (ValueError, KeyError, TypeError) as error:
+            version = parse_json_object(file.readline(_LONGEST_LINE))["version"]
+        except (ValueError, KeyError) as error:
             raise BadInputError("This is no asciicast.", source=str(path)) from error
         if version != _VERSION:
             raise BadInputError(
-                f"This asciicast has version {version}; {_VERSION} is read.", source=str(path)
+                f"This asciicast has version {version!r}; {_VERSION} is read.", source=str(path)
             )
-        for number, line in enumerate(file, start=2):
+        for number in itertools.count(2):
+            line = file.readline(_LONGEST_LINE)
+            if not line.endswith(b"\n"):
+                if len(line) == _LONGEST_LINE:
+                    raise BadInputError(
+                        f"A line of an asciicast has at most {_LONGEST_LINE >> 20} MiB here.",
+                        source=f"{path}:{number}",
+                    )
+                # It was cut, or is the end.
+                if not line:
+                    return
             try:
-                event = json.loads(line)
-            except ValueError:
-                return
+                event = parse_json(line.decode(errors="replace"))
+            except ForeignJsonError as error:
+                if isinstance(error.__cause__, json.JSONDecodeError):
+                    return
+                event = None
             match event:
                 case [int() | float() as at, str() as kind, str() as text] if math.isfinite(at):
                     if kind == "o":
@@ -84,6 +111,6 @@ def read_recording(path: Path) -> Iterator[tuple[float, str]]:
                 case _:
                     raise BadInputError(
                         "A line of an asciicast is [SECONDS, KIND, TEXT], but this one is "
-                        f"{line.strip()[:80]!r}.",
+                        f"{line.strip()[:80].decode(errors='replace')!r}.",
                         source=f"{path}:{number}",
                     )

@@ -7,12 +7,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
+from harness.limits import MACHINE_EVENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from harness.provisioning.wait import Deadline
+
+
+_MOST_NAMED = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +31,7 @@ class QmpEvent:
 class EventLog:
     """The events of one machine, oldest first; any thread may add to it, and any may wait.
 
-    `advice` ends the error of a failed wait: where to look for the reason.
+    A guest causes some of them, such as resets. At the limit the log takes no more, and waits fail. `advice` ends the error of a failed wait: where to look for the reason.
     """
 
     def __init__(self, machine: str, *, advice: str) -> None:
@@ -36,6 +40,7 @@ class EventLog:
         self._changed = threading.Condition()
         self._events: list[QmpEvent] = []
         self._ended: str | None = None
+        self._is_full = False
 
     @property
     def events(self) -> tuple[QmpEvent, ...]:
@@ -44,7 +49,10 @@ class EventLog:
 
     def add(self, event: QmpEvent) -> None:
         with self._changed:
-            self._events.append(event)
+            if len(self._events) < MACHINE_EVENTS.value:
+                self._events.append(event)
+            else:
+                self._is_full = True
             self._changed.notify_all()
 
     def end(self, why: str = "") -> None:
@@ -78,7 +86,11 @@ class EventLog:
                 for event in self._events[since:]:
                     if matches(event):
                         return event
-                seen = ", ".join(event.name for event in self._events[since:]) or "no event"
+                seen = _names_of(self._events[since:])
+                if self._is_full:
+                    raise MACHINE_EVENTS.error(
+                        f"Machine '{self._machine}'", remedy=f"It was waited for {what}."
+                    )
                 if error := loss(seen):
                     raise error
                 if self._ended is not None:
@@ -92,6 +104,13 @@ class EventLog:
                         f"Machine '{self._machine}' did not report {what} in time; seen: {seen}."
                     )
                 self._changed.wait(deadline.remaining_s())
+
+
+def _names_of(events: Sequence[QmpEvent]) -> str:
+    """Return the names of events for a message, of many the last ones."""
+    left_out = len(events) - _MOST_NAMED
+    before = [f"{left_out} others"] if left_out > 0 else []
+    return ", ".join([*before, *(event.name for event in events[-_MOST_NAMED:])]) or "no event"
 
 
 def names(*wanted: str) -> Callable[[QmpEvent], bool]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from harness.cloudinit import SshAccess
 from harness.errors import HarnessError, RequirementError
 from harness.lease import make_private_folder
+from harness.limits import COMMAND_OUTPUT
 from harness.provisioning.command import (
     PIPE,
     CommandResult,
@@ -114,7 +115,7 @@ def find_ending(stderr: str, nonce: str) -> Ending | None:
 
     What a background process prints after that line belongs to stderr as well.
     """
-    found = re.search(rf"\n{re.escape(nonce)} (\d+)\n", stderr)
+    found = re.search(rf"\n{re.escape(nonce)} ([0-9]{{1,3}})\n", stderr)
     if found is None:
         return None
     return Ending(exit_code=int(found[1]), stderr=stderr[: found.start()] + stderr[found.end() :])
@@ -139,7 +140,7 @@ class SshRunner:
         self._name = name
         self._folder = folder
         self._socket = folder / "ssh"
-        self._runner = runner or LocalRunner()
+        self._runner = runner or LocalRunner(most_output_bytes=COMMAND_OUTPUT.bytes)
         # ssh runs in `folder` and gets only names in it: it splits paths at blanks, expands '%' and
         # '${' in them, and a socket's path is limited to 108 bytes.
         keys = folder / _KEYS
@@ -240,6 +241,11 @@ class SshRunner:
             timeout_s=timeout_s + _GRACE_S,
             stdin=stdin,
         )
+        if answer.wrote_too_much:
+            raise COMMAND_OUTPUT.error(
+                f"The command {shlex.join(argv)!r} in machine '{self._name}'",
+                remedy="The connection for it was ended.",
+            )
         ending = find_ending(answer.stderr, nonce)
         # ssh passes on the 0 of the line that prints the exit code. Anything else is an error of ssh,
         # and output may be missing then.

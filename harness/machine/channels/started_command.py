@@ -85,7 +85,7 @@ class StartedCommand:
                         consumed = 0
                 elif kind == frames.CREDIT:
                     with self._changed:
-                        self._window += int.from_bytes(payload, "big")
+                        self._window += int.from_bytes(payload[:4], "big")
                         self._changed.notify_all()
                 elif kind == frames.RESULT:
                     break

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from harness.errors import HarnessError
+from harness.foreign_json import parse_json
 from harness.machine.entrance.messages import Kind, Receiver, Request, TerminalSize, Verb, send
 from harness.machine.entrance.roster import ENTRANCE
 from harness.machine.entrance.server import SshEntry, in_folder
@@ -195,7 +196,7 @@ def _show(messages: Sequence[tuple[Kind, bytes]]) -> Mapping[str, object] | None
         elif kind is Kind.REFUSAL:
             raise HarnessError(content.decode(errors="replace"))
         elif kind is Kind.END:
-            ended: dict[str, object] = json.loads(content)
+            ended: dict[str, object] = parse_json(content)
             return ended
     return None
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
+from harness.foreign_json import parse_json
 
 if TYPE_CHECKING:
     import socket
@@ -66,7 +67,7 @@ class Request:
     @classmethod
     def from_bytes(cls, content: bytes) -> Request:
         """Raise ValueError, KeyError or TypeError where this is no request."""
-        fields = json.loads(content)
+        fields = parse_json(content)
         size = fields["terminal"]
         return cls(
             verb=Verb(fields["verb"]),

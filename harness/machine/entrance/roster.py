@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, listed
+from harness.foreign_json import parse_json
 from harness.reservation_folder import ReservationFolder
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class RunningMachine:
     @classmethod
     def from_json(cls, text: str) -> RunningMachine:
         """Raise ValueError, KeyError or TypeError where `text` is no entry."""
-        fields = json.loads(text)
+        fields = parse_json(text)
         user, until = fields["user"], fields["until"]
         return cls(
             id=str(fields["id"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import queue
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from harness.agent import frames
 from harness.errors import HarnessError
+from harness.foreign_json import parse_json
 from harness.machine.channels.started_command import StartedCommand, started_command
 from harness.machine.entrance.messages import Kind, Receiver, Request, Verb, send, size_from
 from harness.machine.entrance.roster import ENTRANCE
@@ -32,6 +34,8 @@ _READY_S = 120.0
 _CLOSE_S = 5.0
 _BACKLOG = 8
 _BY_SIGNAL = 128
+#: Reads of the console, of 64 KiB at most, that a client has not been sent yet.
+_MOST_UNSENT = 256
 
 _SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh -i")
 #: In a terminal the agent starts the shell itself: each program more takes an emulated guest 50 ms.
@@ -149,9 +153,18 @@ class _Server:
 def _size_of(content: bytes) -> TerminalSize:
     """Raise HarnessError where this is no size."""
     try:
-        return size_from(json.loads(content))
+        return size_from(parse_json(content))
     except (ValueError, KeyError, TypeError) as error:
         raise HarnessError(f"A client's terminal has no such size: {content[:80]!r}.") from error
+
+
+def _put_newest(unsent: queue.Queue[bytes | None], chunk: bytes | None) -> None:
+    """Put without waiting, from one thread at a time; what is unsent the longest makes room."""
+    if unsent.full():
+        # It may just have been taken.
+        with contextlib.suppress(queue.Empty):
+            unsent.get_nowait()
+    unsent.put_nowait(chunk)
 
 
 class _Visit:
@@ -220,18 +233,18 @@ class _Visit:
     def _attach_console(self) -> None:
         """Pass on what the console printed last and prints from now on, and what the client types."""
         # A client that does not read must not hold up the console, so a thread sends.
-        printed: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        printed: queue.Queue[bytes | None] = queue.Queue(_MOST_UNSENT)
         sending = threading.Thread(
             target=self._send_printed, args=(printed.get,), name="visitor-console", daemon=True
         )
         console = self._machine.console
-        with console.tapped(printed.put):
+        with console.tapped(functools.partial(_put_newest, printed)):
             sending.start()
             while (messages := self._receiver.receive()) is not None:
                 for kind, content in messages:
                     if kind is Kind.INPUT:
                         console.type(content)
-        printed.put(None)
+        _put_newest(printed, None)
         sending.join(_CLOSE_S)
 
     def _send_printed(self, get: Callable[[], bytes | None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess  # noqa: TID251  # what is replaced here
 import sys
+import time
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -127,6 +128,30 @@ def test_report_of_a_command_shows_all_of_it() -> None:
     assert result.render() == (
         "command: a 'b c'\nexit code: 124 (time limit), after 1.3 s\nstdout: out\nstderr: -"
     )
+
+
+def test_command_that_writes_without_end_is_killed() -> None:
+    started = time.monotonic()
+
+    result = LocalRunner(most_output_bytes=1 << 20).run(["yes"], timeout_s=60)
+
+    assert time.monotonic() - started < 30
+    assert not result.ok
+    assert result.wrote_too_much
+    assert not result.timed_out
+    assert 1 << 20 < len(result.stdout) < 2 << 20
+    assert "killed, since it wrote more than is kept" in result.render()
+
+
+def test_message_shows_the_end_of_long_output() -> None:
+    long = "".join(f"line {each}\n" for each in range(100_000))
+    result = CommandResult(argv=("sh", "-c", "x" * 100_000), exit_code=1, stdout=long, stderr=long)
+
+    error = CommandError("It", result)
+
+    assert len(str(error)) < 8 << 10
+    assert str(error).count("line 99999") == 2
+    assert "stdout: [1086390 characters before are left out] " in str(error)
 
 
 def test_check_returns_success_and_raises_failure() -> None:

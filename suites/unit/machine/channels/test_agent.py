@@ -225,12 +225,12 @@ def test_window_is_all_that_an_unread_stdin_takes(guest: PlayedGuest, ready: Age
 def test_more_output_than_is_kept_ends_the_command(
     guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_module, "MAX_OUTPUT_BYTES", 100_000)
-    guest.answers[frames.RUN] = says(*[(frames.STDOUT, bytes(60_000))] * 2)
+    monkeypatch.setenv("HARNESS_LIMIT_COMMAND_OUTPUT_MIB", "1")
+    guest.answers[frames.RUN] = says(*[(frames.STDOUT, bytes(60_000))] * 18)
     guest.answers[frames.CANCEL] = says((frames.RESULT, {"cancelled": True}))
 
     with pytest.raises(
-        HarnessError, match=r"'yes' in machine 'node' .* read its output by `stream`"
+        HarnessError, match=r"'yes' in machine 'node': .* read its output by `stream`"
     ):
         ready.run(["yes"], timeout_s=5)
 

@@ -225,7 +225,7 @@ def test_long_file_is_credited_in_steps(guest: PlayedGuest, ready: Agent) -> Non
 def test_output_of_a_command_is_kept_up_to_a_limit(
     guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch, kind: int
 ) -> None:
-    monkeypatch.setattr(module, "MAX_OUTPUT_BYTES", _MIB)
+    monkeypatch.setenv("HARNESS_LIMIT_COMMAND_OUTPUT_MIB", "1")
     whole = [(kind, bytes(_CHUNK))] * 16
     guest.answers[frames.CANCEL] = _CANCELLED
     guest.answers[frames.RUN] = says(*whole, (frames.RESULT, ENDED))
@@ -237,15 +237,16 @@ def test_output_of_a_command_is_kept_up_to_a_limit(
         ready.run(["yes", "no"], timeout_s=20)
 
     assert str(refused.value) == (
-        "The command 'yes no' in machine 'node' wrote more than 1 MiB, and was ended; read its "
-        "output by `stream`."
+        "The command 'yes no' in machine 'node': the output of one command in a guest: more than 1 "
+        "MiB, which is the limit 'command-output-mib'. It was ended; read its output by `stream`. If "
+        "you trust the source, set HARNESS_LIMIT_COMMAND_OUTPUT_MIB to a larger number."
     )
 
 
 def test_file_is_read_up_to_a_limit(
     guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_OUTPUT_BYTES", _MIB)
+    monkeypatch.setenv("HARNESS_LIMIT_GUEST_FILE_MIB", "1")
     whole = [(frames.DATA, bytes(_CHUNK))] * 16
     guest.answers[frames.CANCEL] = _CANCELLED
     guest.answers[frames.READ] = says(*whole, (frames.RESULT, {"size": _MIB}))
@@ -256,8 +257,9 @@ def test_file_is_read_up_to_a_limit(
         ready.read_bytes("/var/log/x", soon())
 
     assert str(refused.value) == (
-        "The file '/var/log/x' of machine 'node' is longer than 1 MiB; read it by `stream` with "
-        "`cat`."
+        "The file '/var/log/x' of machine 'node': one file that is read from a guest: more than 1 "
+        "MiB, which is the limit 'guest-file-mib'. Read it by `stream` with `cat`. If you trust the "
+        "source, set HARNESS_LIMIT_GUEST_FILE_MIB to a larger number."
     )
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError, RequirementError
+from harness.limits import LimitError
 from harness.machine.channels.ssh import (
     SshIdentity,
     SshRunner,
@@ -24,6 +25,8 @@ from suites.fakes.ssh import FakeSsh
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from harness.provisioning.command import Argv
 
 NONCE = "0011223344556677"
 HOSTILE = (
@@ -122,6 +125,23 @@ def test_hanging_guest_is_an_error(tmp_path: Path, identity: SshIdentity) -> Non
 
     with pytest.raises(HarnessError, match="did not report how"):
         run(a_runner(tmp_path, identity, ssh), "true")
+
+
+def test_command_that_writes_without_end_is_named(tmp_path: Path, identity: SshIdentity) -> None:
+    class Full:
+        def run(self, argv: Argv, **_: object) -> CommandResult:
+            return CommandResult(
+                argv=tuple(argv),
+                exit_code=-9,
+                stdout="y" * 100_000,
+                stderr="",
+                wrote_too_much=True,
+            )
+
+    runner = SshRunner(name="node", port=1, identity=identity, folder=tmp_path, runner=Full())
+
+    with pytest.raises(LimitError, match=r"'yes' in machine 'node'.*'command-output-mib'"):
+        runner.run(["yes"], timeout_s=5)
 
 
 def test_output_of_a_background_process_after_the_exit_code_is_kept(
