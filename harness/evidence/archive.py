@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import os
+import re
 import shutil
-import stat
-from pathlib import Path
-from typing import TYPE_CHECKING
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, cast
 
 from harness.errors import BadInputError, HarnessError
 from harness.lease import leased_folder
-from harness.provisioning.command import LocalRunner
+from harness.limits import ARCHIVE, ARCHIVE_ENTRIES, PATH_LEVELS
+from harness.provisioning.command import PIPE, LocalRunner, end, spawn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import BinaryIO
 
 #: The suffixes of archives by the program that packs them, the preferred one first. Memory and disk of a
 #: saved machine are packed already, so the fastest way is the best.
 _PACKERS = {"zstd": (".tar.zst", "zstd -q -1 -T0"), "gzip": (".tar.gz", "gzip -1")}
 SUFFIXES = tuple(suffix for suffix, _ in _PACKERS.values())
 _PACK_S = 600.0
+_END_S = 10.0
+#: How many times as large as its file an archive may be without a word: text is packed to a tenth.
+_RATIO = 32
+#: The files of a saved machine that only `harness resume` reads.
+_MACHINE = re.compile(r"/checkpoint/memory\.[^/]*$|/disk\.qcow2$")
+#: The most of one header: a name, and the map of a sparse file.
+_HEADER_BYTES = 4 << 20
+_CHUNK_BYTES = 1 << 20
+_BLOCK_BYTES = 4096
 
 
 def archive_of(folder: Path) -> Path | None:
@@ -76,7 +90,8 @@ def opened(bundle: Path, runs: Path, *, has_machine: bool = False) -> Iterator[P
     """Give the folder of a test's evidence, which is `bundle` itself unless that is an archive.
 
     An archive is unpacked into a folder below `runs` that is removed at the end; saved machines in it
-    only where `has_machine`. Raises BadInputError for what is neither.
+    only where `has_machine`. Raises BadInputError for what is neither, and LimitError for an archive of too
+    much.
     """
     if bundle.is_dir():
         yield bundle
@@ -95,44 +110,162 @@ def opened(bundle: Path, runs: Path, *, has_machine: bool = False) -> Iterator[P
             f"`apt-get install {packer}`."
         )
     with leased_folder(runs, prefix="bundle") as folder:
-        result = LocalRunner().run(
-            [
-                *("tar", "--extract", "--force-local", f"--file={bundle}"),
-                *(f"--use-compress-program={packer}", f"--directory={folder}"),
-                *("--no-same-owner", "--no-same-permissions"),
-                *(
-                    ()
-                    if has_machine
-                    else ("--exclude=*/checkpoint/memory.*", "--exclude=*/disk.qcow2")
-                ),
-            ],
-            timeout_s=_PACK_S,
-        )
-        if not result.ok:
+        try:
+            with bundle.open("rb") as packed, _unpacking(packer, packed) as stream:
+                unpack(
+                    stream,
+                    folder,
+                    source=str(bundle),
+                    limit_bytes=_limit_of(bundle),
+                    has_machine=has_machine,
+                )
+        except OSError as error:
             raise BadInputError(
-                f"It can't be unpacked into '{runs}': it is damaged, or no archive, or the disk is "
-                f"full.\n{result.render()}",
+                f"It can't be unpacked into '{runs}': {error.strerror or error}.",
                 source=str(bundle),
-            )
-        _refuse_others(folder, bundle)
+            ) from error
         yield folder
 
 
-def _refuse_others(folder: Path, bundle: Path) -> None:
-    """Refuse an archive with links and devices: what reads it would follow them on this host."""
-    for parent, folders, files in os.walk(folder):
-        for name in folders + files:
-            path = Path(parent, name)
-            mode = path.lstat().st_mode
-            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                raise BadInputError(
-                    f"The archive has '{path.relative_to(folder)}', which is neither a file nor a "
-                    "folder; the harness writes no such archives, so do not trust it.",
-                    source=str(bundle),
-                )
-            if stat.S_ISDIR(mode):
-                # One that its owner can't read could not be removed either.
-                path.chmod(0o700)
+def _limit_of(bundle: Path) -> int:
+    return max(ARCHIVE.bytes, _RATIO * bundle.stat().st_size)
+
+
+@contextlib.contextmanager
+def _unpacking(packer: str, packed: BinaryIO) -> Iterator[BinaryIO]:
+    """Give the output of a program that unpacks; raises OSError where it then says that it failed."""
+    process = spawn([packer, "-dc"], stdin=packed, stdout=PIPE)
+    if process.stdout is None:  # pragma: no cover - a pipe was asked for
+        raise OSError(errno.EPIPE, "it has no output")
+    try:
+        yield cast("BinaryIO", process.stdout)
+        # The archive ends before the padding of its last block.
+        is_whole = len(process.stdout.read(_CHUNK_BYTES)) < _CHUNK_BYTES
+        if is_whole and end(process, grace_s=_END_S) != 0:
+            raise OSError(errno.EINVAL, f"`{packer}` says that it is damaged, or no archive")
+    finally:
+        end(process)
+        process.stdout.close()
+
+
+def unpack(
+    stream: BinaryIO, folder: Path, *, source: str, limit_bytes: int, has_machine: bool = True
+) -> None:
+    """Write the files and folders of a tar archive below `folder`, which is new and private.
+
+    A sparse file counts with its full size. Raises LimitError for more bytes, entries or levels than is
+    allowed, and BadInputError, also for links and devices: what reads the folder would follow them on this
+    host.
+    """
+    bounded = _ForwardOnly(stream, source, limit_bytes)
+    try:
+        # It reads no further than it is asked to, unlike the stream mode of tarfile.
+        with tarfile.open(fileobj=cast("BinaryIO", bounded), mode="r:") as archive:
+            for count in itertools.count(1):
+                bounded.begin_header()
+                member = archive.next()
+                # tarfile keeps each, for access by name.
+                archive.members = []  # type: ignore[attr-defined]
+                if member is None:
+                    return
+                ARCHIVE_ENTRIES.check(count, source)
+                _unpack_member(archive, member, bounded, folder, has_machine=has_machine)
+    except (
+        *(tarfile.TarError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError),
+        *(OSError, MemoryError),
+    ) as error:
+        raise BadInputError(
+            f"It can't be unpacked into '{folder}': it is damaged, or no archive, or the disk is full "
+            f"({error}).",
+            source=source,
+        ) from error
+
+
+def _unpack_member(
+    archive: tarfile.TarFile,
+    member: tarfile.TarInfo,
+    bounded: _ForwardOnly,
+    folder: Path,
+    *,
+    has_machine: bool,
+) -> None:
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts:
+        raise BadInputError(
+            f"The archive has '{member.name}', which leads out of its folder; the harness writes no such "
+            "archives, so do not trust it.",
+            source=bounded.source,
+        )
+    if not member.isreg() and not member.isdir():
+        raise BadInputError(
+            f"The archive has '{member.name}', which is neither a file nor a folder; the harness writes "
+            "no such archives, so do not trust it.",
+            source=bounded.source,
+        )
+    PATH_LEVELS.check(len(path.parts), f"{bounded.source}: '{member.name}'")
+    bounded.begin_content(member.size)
+    to = folder / path
+    if member.isdir():
+        to.mkdir(mode=0o700, parents=True, exist_ok=True)
+    elif has_machine or not _MACHINE.search(member.name):
+        to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if to.exists():
+            raise BadInputError(f"The archive has '{member.name}' twice.", source=bounded.source)
+        archive.makefile(member, to)
+
+
+class _ForwardOnly:
+    """A stream as a file for tarfile, which only goes forward, and so far as its limits allow.
+
+    tarfile reads a header of any size into memory.
+    """
+
+    def __init__(self, stream: BinaryIO, source: str, limit_bytes: int) -> None:
+        self.source = source
+        self._stream = stream
+        self._limit_bytes = limit_bytes
+        self._at = 0
+        self._content_bytes = 0
+        self._header_left: int | None = _HEADER_BYTES
+
+    def begin_header(self) -> None:
+        """Expect a header, or what follows the content of a file."""
+        self._header_left = _HEADER_BYTES
+
+    def begin_content(self, size: int) -> None:
+        """Expect the content of a file of `size` bytes; raises LimitError for too many."""
+        self._header_left = None
+        # Each takes a block of the file system at least.
+        self._content_bytes += (max(size, 0) // _BLOCK_BYTES + 1) * _BLOCK_BYTES
+        if max(self._content_bytes, self._at) > self._limit_bytes:
+            raise ARCHIVE.error(self.source)
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
+        if whence != os.SEEK_SET or place < self._at:
+            raise tarfile.ReadError("its files overlap")
+        while self._at < place:
+            left = min(place - self._at, _CHUNK_BYTES)
+            if len(self._read(left)) < left:
+                break
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        if self._header_left is not None:
+            self._header_left -= size
+            if size < 0 or self._header_left < 0:
+                raise tarfile.ReadError(f"a header has more than {_HEADER_BYTES >> 20} MiB")
+        return self._read(min(size, _CHUNK_BYTES) if size >= 0 else _CHUNK_BYTES)
+
+    def _read(self, size: int) -> bytes:
+        content = self._stream.read(size)
+        self._at += len(content)
+        # The headers and the rest of the last block are beside the content.
+        if self._at > 2 * self._limit_bytes:
+            raise ARCHIVE.error(self.source)
+        return content
 
 
 def several_machines(found: Sequence[Path], folder: Path, bundle: Path) -> BadInputError:

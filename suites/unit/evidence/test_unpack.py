@@ -1,0 +1,232 @@
+"""Archives of somebody else: files and folders below the folder, or a sentence."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from harness.errors import BadInputError, HarnessError
+from harness.evidence.archive import unpack
+from harness.limits import LimitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MIB = 1 << 20
+
+
+def tar_of(*members: tuple[str, bytes], form: int = tarfile.GNU_FORMAT) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=form) as archive:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def unpacked(
+    content: bytes, folder: Path, *, limit_bytes: int = _MIB, has_machine: bool = True
+) -> dict[str, bytes]:
+    unpack(
+        io.BytesIO(content),
+        folder,
+        source="t.tar",
+        limit_bytes=limit_bytes,
+        has_machine=has_machine,
+    )
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_archive_becomes_its_files(tmp_path: Path, form: int) -> None:
+    members = {"t/a": b"1", "t/" + "long/" * 19 + "b": b"2" * 1000, "t/c": b""}
+    if form != tarfile.USTAR_FORMAT:
+        members["t/" + "n" * 200] = b"3"
+
+    assert unpacked(tar_of(*members.items(), form=form), tmp_path) == members
+
+
+def test_saved_machine_is_left_out(tmp_path: Path) -> None:
+    content = tar_of(
+        ("t/n/checkpoint/memory.zst", b"m"),
+        ("t/n/checkpoint/disk.qcow2", b"d"),
+        ("t/n/checkpoint/machine.json", b"{}"),
+    )
+
+    assert unpacked(content, tmp_path, has_machine=False) == {"t/n/checkpoint/machine.json": b"{}"}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: tar_of(("t/a", bytes(2 * _MIB))), "'archive-mib'.*ARCHIVE_MIB"),
+        (lambda: tar_of(*[(f"t/{each}", bytes(1024)) for each in range(1025)]), "'archive-mib'"),
+        (lambda: tar_of(*[(f"t/{each}", b"") for each in range(101)]), "'archive-entries'"),
+        (lambda: tar_of(("d/" * 200 + "a", b"")), "'path-levels'"),
+        (lambda: sparse_tar(200 << 30), "'archive-mib'"),
+    ],
+    ids=["one", "many", "entries", "deep", "sparse"],
+)
+def test_archive_beyond_a_limit_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[], bytes], words: str
+) -> None:
+    if "entries" in words:
+        monkeypatch.setenv("HARNESS_LIMIT_ARCHIVE_ENTRIES", "100")
+
+    with pytest.raises(LimitError, match=f"^t.tar.*{words}"):
+        unpacked(make(), tmp_path)
+
+    assert sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("*")) <= _MIB
+
+
+def sparse_tar(size: int, data: bytes = b"") -> bytes:
+    """Return an archive as `tar --sparse` makes it, of a file with `data` at its end."""
+    member = tarfile.TarInfo("t/sparse")
+    member.type = tarfile.GNUTYPE_SPARSE
+    member.size = len(data)
+    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    header[386 : 386 + 24] = (
+        b"%011o %011o " % (size - len(data), len(data))
+        if size < 1 << 33
+        else (b"\x80" + (size - len(data)).to_bytes(11, "big") + b"%011o " % len(data))
+    )
+    header[483:495] = b"%011o " % size if size < 1 << 33 else b"\x80" + size.to_bytes(11, "big")
+    header[148:156] = b"        "
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + data.ljust(-(-len(data) // 512) * 512, b"\0") + bytes(1024)
+
+
+def test_sparse_file_stays_sparse(tmp_path: Path) -> None:
+    content = sparse_tar(4 * _MIB, b"end") + tar_of()
+
+    assert unpacked(content, tmp_path, limit_bytes=8 * _MIB) == {
+        "t/sparse": bytes(4 * _MIB - 3) + b"end"
+    }
+    assert os.stat(tmp_path / "t/sparse").st_blocks * 512 < _MIB  # noqa: PTH116
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE])
+def test_header_is_not_read_into_memory_whatever_its_size(tmp_path: Path, kind: bytes) -> None:
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, 1 << 40
+
+    class Endless(io.RawIOBase):
+        head = header.tobuf(tarfile.GNU_FORMAT)
+        asked = 0
+
+        @override
+        def read(self, size: int = -1) -> bytes:
+            self.asked += size
+            assert self.asked < 8 * _MIB
+            head, self.head = self.head[:size], self.head[size:]
+            return head + b"x" * (size - len(head))
+
+    with pytest.raises(BadInputError, match="a header has more than 4 MiB"):
+        unpack(Endless(), tmp_path, source="t.tar", limit_bytes=1 << 50)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (tar_of(("../a", b"x")), "leads out of its folder"),
+        (tar_of(("/a", b"x")), "leads out of its folder"),
+        (tar_of(("t/a", b"x"), ("t/a", b"y")), "twice"),
+        (tar_of(("t/a", b"x"), ("t/a/b", b"y")), "can't be unpacked"),
+        (tar_of(("t/" + "n" * 300, b"x")), "can't be unpacked"),
+        (tar_of(("t/\x1b[2J", b"x"), ("t/\x1b[2J", b"x")), r"'t/\\x1b\[2J' twice"),
+        (b"no archive", "can't be unpacked"),
+        (b"", "can't be unpacked"),
+        (tar_of(("t/a", bytes(600)))[:700], "can't be unpacked"),
+    ],
+)
+def test_other_archive_is_a_sentence(tmp_path: Path, content: bytes, words: str) -> None:
+    with pytest.raises(BadInputError, match=words):
+        unpacked(content, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.BLKTYPE]
+)
+def test_links_and_devices_are_never_made(tmp_path: Path, kind: bytes) -> None:
+    member = tarfile.TarInfo("t/l")
+    member.type, member.linkname = kind, "/etc/hostname"
+
+    with pytest.raises(BadInputError, match="neither a file nor a folder"):
+        unpacked(member.tobuf() + bytes(1024), tmp_path)
+    assert not (tmp_path / "t/l").exists()
+
+
+PARTS = st.one_of(
+    st.binary(max_size=600),
+    st.builds(
+        lambda name, kind, size, link, content: (
+            header_of(name, kind, size, link) + content.ljust(-(-len(content) // 512) * 512, b"\0")
+        ),
+        st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+        | st.just("t/a"),
+        st.sampled_from(
+            [*(b"0", b"1", b"2", b"3", b"5", b"6", b"7", b"L", b"K", b"S", b"x", b"g", b"X", b"D")]
+        ),
+        st.integers(0, 1 << 33) | st.integers(0, 600),
+        st.sampled_from(["", "/etc", "t/a"]),
+        st.binary(max_size=600)
+        | st.sampled_from(
+            [b"30 GNU.sparse.size=9999999999\n", b"19 path=../escape\n", b"9" * 600]
+        ),
+    ),
+)
+
+
+def header_of(name: str, kind: bytes, size: int, link: str) -> bytes:
+    member = tarfile.TarInfo(name.encode()[:90].decode(errors="ignore"))
+    member.type, member.size, member.linkname = kind, size, link
+    return member.tobuf(tarfile.GNU_FORMAT, errors="surrogateescape")
+
+
+@given(
+    parts=st.lists(PARTS, max_size=6),
+    changes=st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), max_size=6),
+    resum=st.booleans(),
+)
+def test_any_archive_is_files_or_a_sentence(
+    parts: list[bytes], changes: list[tuple[int, int]], *, resum: bool
+) -> None:
+    content = bytearray(b"".join(parts) + bytes(1024))
+    for at, byte in changes:
+        if at < len(content):
+            content[at] = byte
+    if resum:
+        for at in range(0, len(content) - 511, 512):
+            block = content[at : at + 512]
+            block[148:156] = b"        "
+            content[at + 148 : at + 156] = b"%06o\0 " % sum(block)
+    place = Path(tempfile.mkdtemp())
+    try:
+        folder = place / "folder"
+        folder.mkdir()
+        try:
+            unpack(io.BytesIO(bytes(content)), folder, source="t.tar", limit_bytes=_MIB)
+        except HarnessError as error:
+            assert len(str(error)) < 9000  # noqa: PT017 - either is right
+        assert [path.name for path in place.iterdir()] == ["folder"]
+        for path in folder.rglob("*"):
+            assert not path.is_symlink()
+            assert path.is_file() or path.is_dir()
+            assert path.stat().st_blocks * 512 <= 2 * _MIB
+    finally:
+        shutil.rmtree(place)
