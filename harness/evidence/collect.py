@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
+import re
 import secrets
 import shutil
 import zlib
@@ -17,9 +19,11 @@ from harness.evidence.collection_script import StreamError, parse_stream, render
 from harness.evidence.gaps import NOT_COLLECTED, UNREADABLE_NAME
 from harness.evidence.requested import write_request
 from harness.lease import make_private_folder
+from harness.limits import EVIDENCE, EVIDENCE_ENTRIES, EVIDENCE_FILE, PATH_LEVELS, LimitError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import BinaryIO
 
     from harness.evidence.collection_script import Frame
     from harness.evidence.request import EvidenceRequest
@@ -27,7 +31,8 @@ if TYPE_CHECKING:
 
 #: The version of the format of `manifest.json`.
 SCHEMA = 1
-_ARCHIVE_LIMIT_BYTES = 256 << 20
+_PIECE_BYTES = 1 << 18
+_NO_BASE64 = re.compile("[^A-Za-z0-9+/=]+")
 _SCRIPT_S = 180.0
 #: zlib's value for a stream with gzip's header and trailer.
 _GZIP = 16 + zlib.MAX_WBITS
@@ -47,65 +52,140 @@ def collect_guest(
     # On stdin, because other processes and the log of sudo see arguments.
     result = runner.run(["sh"], timeout_s=_SCRIPT_S, stdin=render_script(request, nonce))
     try:
-        archive = base64.b64decode(result.stdout, validate=False)
-        _unpack(parse_stream(_gunzip(archive), nonce), folder)
-    except (StreamError, binascii.Error, zlib.error, OSError, ValueError) as error:
-        sentence = f"The evidence could not be gathered in the guest ({error}).\n{result.render()}"
-        (folder / NOT_COLLECTED).write_text(sentence)
-        raise HarnessError(sentence) from error
+        _unpack(parse_stream(_gunzip(_decoded(result.stdout)), nonce), folder)
+    except (LimitError, binascii.Error, zlib.error, OSError, ValueError) as error:
+        _remove_guest_part(folder)
+        failure = HarnessError(
+            f"The evidence could not be gathered in the guest ({error}).\n{result.render()}"
+        )
+        failure.whole_text = folder / NOT_COLLECTED
+        failure.whole_text.write_text(failure.sentence)
+        raise failure from error
     return Evidence(folder)
 
 
-def _gunzip(archive: bytes) -> bytes:
-    """Unpack a gzip archive; it comes from a guest, so its size is limited."""
+def _remove_guest_part(folder: Path) -> None:
+    """Remove what came before the error: a file may be cut, and nothing would tell."""
+    for name in ("commands", "files"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in (UNREADABLE_NAME, "stat.txt"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _decoded(text: str) -> Iterator[bytes]:
+    """Decode base64 piece by piece; raises ValueError for what is none."""
+    rest = ""
+    for at in range(0, len(text), _PIECE_BYTES):
+        rest += _NO_BASE64.sub("", text[at : at + _PIECE_BYTES])
+        whole = len(rest) // 4 * 4
+        yield base64.b64decode(rest[:whole])
+        rest = rest[whole:]
+    yield base64.b64decode(rest)
+
+
+def _gunzip(archive: Iterable[bytes]) -> Iterator[bytes]:
+    """Unpack a gzip archive piece by piece; it comes from a guest, so its size is limited."""
     unpacking = zlib.decompressobj(wbits=_GZIP)
-    content = unpacking.decompress(archive, _ARCHIVE_LIMIT_BYTES)
-    if unpacking.unconsumed_tail:
-        raise StreamError(f"it unpacks to more than {_ARCHIVE_LIMIT_BYTES >> 20} MiB")
+    size = 0
+    for packed in archive:
+        left = packed
+        while left and not unpacking.eof:
+            content = unpacking.decompress(left, _PIECE_BYTES)
+            size += len(content)
+            EVIDENCE.check_bytes(size, "the stream")
+            yield content
+            left = unpacking.unconsumed_tail
     if not unpacking.eof:
         raise StreamError("it ends too early")
-    return content
 
 
-def _unpack(frames: Iterable[Frame], folder: Path) -> None:
-    """Write frames as files, only below `folder`, because the names come from a guest."""
-    command: str | None = None
-    unreadable: list[str] = []
-    for frame in frames:
+def _unpack(stream: Iterable[Frame | bytes], folder: Path) -> None:
+    """Write frames as files."""
+    with (
+        (folder / UNREADABLE_NAME).open("wb") as unreadable,
+        contextlib.closing(_Unpacked(folder, unreadable)) as unpacked,
+    ):
+        for item in stream:
+            if isinstance(item, bytes):
+                unpacked.add(item)
+            else:
+                unpacked.begin(item)
+
+
+class _Unpacked:
+    """What frames have become, only below `folder`, because the names come from a guest."""
+
+    def __init__(self, folder: Path, unreadable: BinaryIO) -> None:
+        self._folder = folder
+        self._unreadable = unreadable
+        self._command: str | None = None
+        self._target: BinaryIO | None = None
+        self._paths: bytearray | None = None
+        self._count = 0
+
+    def begin(self, frame: Frame) -> None:
+        self.close()
+        self._count += 1
+        EVIDENCE_ENTRIES.check(self._count, "the stream")
         match frame.kind:
             case "command":
-                command = frame.name
-                _write(_below(folder / "commands", command), frame.content)
+                self._command = frame.name
+                self._target = _created(_below(self._folder / "commands", frame.name))
             case "exit":
-                if command is None:
-                    raise StreamError("it has an exit code before any command")
-                exit_code = _below(folder / "commands", f"{command}.exit-code")
-                _write(exit_code, f"{int(frame.name)}\n".encode())
+                self._end_command(frame.name)
             case "file":
-                _write(_below(folder / "files", frame.name.lstrip("/")), frame.content)
+                self._target = _created(_below(self._folder / "files", frame.name.lstrip("/")))
             case "unreadable":
-                unreadable.append(frame.name)
-                _below(folder / "files", frame.name.lstrip("/")).unlink(missing_ok=True)
+                self._unreadable.write(f"{frame.name}\n".encode(errors="surrogateescape"))
+                _below(self._folder / "files", frame.name.lstrip("/")).unlink(missing_ok=True)
             case "paths":
-                root, _, paths = frame.content.partition(b"\n")
-                if not root.endswith(b" /"):
-                    raise StreamError("the output of find has no line of '/'")
-                _write(folder / "stat.txt", paths)
+                self._paths = bytearray()
+            case "end":
+                pass
             case _:
                 raise StreamError(f"it has a frame of the unknown kind {frame.kind!r}")
-    _write(folder / UNREADABLE_NAME, "".join(f"{path}\n" for path in unreadable).encode())
+
+    def add(self, content: bytes) -> None:
+        """Add to what the last frame began; the other frames have no content that counts."""
+        if self._target is not None:
+            self._target.write(content)
+        elif self._paths is not None:
+            self._paths += content
+            EVIDENCE_FILE.check_bytes(len(self._paths), "the list of paths")
+
+    def close(self) -> None:
+        """End what the last frame began."""
+        if self._target is not None:
+            self._target.close()
+            self._target = None
+        if self._paths is not None:
+            root, _, paths = self._paths.partition(b"\n")
+            self._paths = None
+            if not root.endswith(b" /"):
+                raise StreamError("the output of find has no line of '/'")
+            (self._folder / "stat.txt").write_bytes(paths)
+
+    def _end_command(self, exit_code: str) -> None:
+        if self._command is None:
+            raise StreamError("it has an exit code before any command")
+        if not re.fullmatch("[0-9]{1,3}", exit_code):
+            raise StreamError(f"it has the exit code {exit_code!r}")
+        place = _below(self._folder / "commands", f"{self._command}.exit-code")
+        with _created(place) as file:
+            file.write(f"{exit_code}\n".encode())
 
 
 def _below(folder: Path, name: str) -> Path:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise StreamError(f"it has a frame named {name!r}")
+    PATH_LEVELS.check(len(path.parts), "the stream")
     return folder / path
 
 
-def _write(target: Path, content: bytes) -> None:
+def _created(target: Path) -> BinaryIO:
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    target.write_bytes(content)
+    return target.open("wb")
 
 
 def keep_host_files(folder: Path, files: Mapping[str, Path], texts: Mapping[str, str]) -> None:
@@ -118,7 +198,7 @@ def keep_host_files(folder: Path, files: Mapping[str, Path], texts: Mapping[str,
         else:
             missing.append(name)
     for name, text in texts.items():
-        (host / name).write_text(text)
+        (host / name).write_text(text, errors="backslashreplace")
     manifest = {
         "schema": SCHEMA,
         "files": sorted(

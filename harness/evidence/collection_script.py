@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from harness.evidence.node_state import FILE_LIMIT_KIB, STAT_FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from harness.evidence.request import EvidenceRequest
 
@@ -29,6 +29,10 @@ TOOLS = ("timeout", "head", "find", "gzip", "base64")
 #: Folders of an administrator's programs, which PATH lacks in some logins by SSH.
 _PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 _COMMAND_S = 60
+_END = "end"
+_INCOMPLETE = "the stream is incomplete"
+#: More than any path of Linux has.
+_HEADER_BYTES = 8192
 
 
 class StreamError(ValueError):
@@ -41,7 +45,6 @@ class Frame:
 
     kind: str
     name: str
-    content: bytes
 
 
 def render_script(request: EvidenceRequest, nonce: str) -> str:
@@ -87,20 +90,61 @@ def render_script(request: EvidenceRequest, nonce: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def parse_stream(stream: bytes, nonce: str) -> Iterator[Frame]:
-    """Parse the unpacked output of the script.
+def parse_stream(pieces: Iterable[bytes], nonce: str) -> Iterator[Frame | bytes]:
+    """Parse the unpacked output of the script, which comes in pieces of any size.
 
-    Raises StreamError if it is incomplete.
+    Yield each frame, then its content, in pieces too. Raises StreamError if the stream is incomplete.
     """
-    start, *parts = stream.split(f"\n{nonce} ".encode())
-    if start or not parts or parts[-1] != b"end \0":
-        raise StreamError("the stream is incomplete")
-    for part in parts[:-1]:
-        header, separator, content = part.partition(b"\0")
-        if not separator:
-            raise StreamError(f"the name of a frame has no end: {header[:80]!r}")
-        kind, _, name = header.decode(errors="surrogateescape").partition(" ")
-        yield Frame(kind=kind, name=name, content=content)
+    mark = f"\n{nonce} ".encode()
+    buffer = bytearray()
+    # The frame whose content is being read, or None where a header is.
+    frame: Frame | None = None
+    has_begun = False
+    for piece in pieces:
+        buffer += piece
+        while True:
+            if frame is None:
+                if not has_begun and len(buffer) >= len(mark):
+                    has_begun = _begins(buffer, mark)
+                frame = _header(buffer, mark) if has_begun else None
+                if frame is None:
+                    break
+                yield frame
+            at = buffer.find(mark)
+            # What may be the beginning of a mark waits for the rest.
+            content = bytes(buffer[: at if at >= 0 else max(len(buffer) - len(mark) + 1, 0)])
+            del buffer[: len(content)]
+            if content:
+                yield content
+            if at < 0:
+                break
+            del buffer[: len(mark)]
+            if frame.kind == _END:
+                raise StreamError(_INCOMPLETE)
+            frame = None
+    if frame is None or frame != Frame(kind=_END, name="") or buffer:
+        raise StreamError(_INCOMPLETE)
+
+
+def _begins(buffer: bytearray, mark: bytes) -> bool:
+    if not buffer.startswith(mark):
+        raise StreamError(_INCOMPLETE)
+    del buffer[: len(mark)]
+    return True
+
+
+def _header(buffer: bytearray, mark: bytes) -> Frame | None:
+    """Take a frame's kind and name from the buffer; None where their end is still to come."""
+    end = buffer.find(b"\0")
+    following = buffer.find(mark)
+    limit = len(buffer) if end < 0 else end
+    if 0 <= following < limit or limit > _HEADER_BYTES:
+        raise StreamError(f"the name of a frame has no end: {bytes(buffer[:80])!r}")
+    if end < 0:
+        return None
+    kind, _, name = buffer[:end].decode(errors="surrogateescape").partition(" ")
+    del buffer[: end + 1]
+    return Frame(kind=kind, name=name)
 
 
 def _openings(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
 import re
 import shlex
 import shutil
+import tempfile
+import tracemalloc
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.errors import BadInputError, HarnessError
-from harness.evidence import Evidence, collect, collection_script
+from harness.evidence import Evidence, collection_script
 from harness.evidence.collect import collect_guest, keep_host_files
 from harness.evidence.collection_script import TOOLS, render_script
 from harness.evidence.request import (
@@ -30,7 +36,6 @@ from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 NOTHING = EvidenceRequest(commands={}, files=(), paths=())
 NONCE = "0123456789abcdef"
@@ -147,7 +152,7 @@ def test_frame_without_an_end_of_its_name_is_refused(tmp_path: Path) -> None:
 def test_exit_code_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
     frames = (a_frame("command", "x"), a_frame("exit", "yes", b""))
 
-    assert "invalid literal" in _refused_frames(tmp_path / "e", *frames)
+    assert "(it has the exit code 'yes')" in _refused_frames(tmp_path / "e", *frames)
 
 
 def test_exit_code_of_no_command_is_refused(tmp_path: Path) -> None:
@@ -223,11 +228,112 @@ def test_invalid_stream_is_refused(tmp_path: Path, text: str) -> None:
 def test_stream_that_unpacks_to_more_than_is_sane_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collect, "_ARCHIVE_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setenv("HARNESS_LIMIT_EVIDENCE_MIB", "1")
 
     message = _refused_frames(tmp_path / "e", a_frame("file", "/zeros", bytes(3 << 19)))
 
-    assert "it unpacks to more than 1 MiB" in message
+    assert "more than 1 MiB, which is the limit 'evidence-mib'" in message
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        ([a_frame("file", f"/{each}") for each in range(101)], "'evidence-entries'"),
+        ([a_frame("unreadable", f"/{each}") for each in range(101)], "'evidence-entries'"),
+        ([a_frame("file", "/" + "d/" * 1000 + "f")], "'path-levels'"),
+        ([a_frame("file", "/" + "n" * 300)], "File name too long"),
+        ([a_frame("file", "/" + "n" * 10_000)], "the name of a frame has no end"),
+        ([a_frame("paths", content=b"d 755 0 1.0 /\n" + bytes(2 << 20))], "'evidence-file-mib'"),
+        ([a_frame("command", "c"), a_frame("exit", "9" * 6000)], "exit code '9999"),
+        ([a_frame("command", "c"), a_frame("exit", "-1_0")], "exit code '-1_0'"),
+    ],
+    ids=["files", "unreadable", "deep", "long", "endless", "paths", "big-code", "odd-code"],
+)
+def test_evidence_beyond_a_limit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frames: list[bytes], words: str
+) -> None:
+    monkeypatch.setenv("HARNESS_LIMIT_EVIDENCE_ENTRIES", "100")
+    monkeypatch.setenv("HARNESS_LIMIT_EVIDENCE_FILE_MIB", "1")
+
+    assert words in _refused_frames(tmp_path / "e", *frames)
+
+
+def test_nothing_is_left_of_a_stream_that_ends_early(tmp_path: Path) -> None:
+    """Its last file may be cut."""
+    packed = gzip.compress(a_frame("command", "c") + a_frame("file", "/x", b"beg"))
+
+    _refused(tmp_path / "e", base64.b64encode(packed).decode())
+
+    assert sorted(path.name for path in (tmp_path / "e").iterdir()) == [
+        "not-collected.txt",
+        "requested.json",
+    ]
+
+
+def test_name_of_other_bytes_is_kept(tmp_path: Path) -> None:
+    frame = f"\n{NONCE} unreadable /b".encode() + b"\xff\0"
+
+    assert "e/unreadable.txt" in unpack(tmp_path / "e", frame)
+    assert (tmp_path / "e/unreadable.txt").read_bytes() == b"/b\xff\n"
+
+
+def test_evidence_is_unpacked_in_bounded_memory(tmp_path: Path) -> None:
+    """300 MiB of zeros, in 1.4 MiB, took 846 MiB."""
+    output = base64.b64encode(an_archive(a_frame("file", "/z", bytes(40 << 20)))).decode()
+    with ScriptedRunner().expect("sh", stdout=output) as runner:
+        tracemalloc.start()
+        try:
+            collect_guest(runner, NOTHING, tmp_path / "e", nonce=NONCE)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert (tmp_path / "e/files/z").stat().st_size == 40 << 20
+    assert peak < 8 << 20
+
+
+def test_message_about_a_long_stream_is_bounded(tmp_path: Path) -> None:
+    """It was 53 MiB."""
+    noise = base64.b64encode(bytes(range(256)) * (4 << 10)).decode()
+    scripted = ScriptedRunner().expect("sh", stdout=noise, exit_code=124)
+    with scripted as runner, pytest.raises(HarnessError) as caught:
+        collect_guest(runner, NOTHING, tmp_path / "e", nonce=NONCE)
+
+    assert len(str(caught.value)) < 9000
+    assert (tmp_path / "e/not-collected.txt").stat().st_size < 10_000
+
+
+@given(
+    frames=st.lists(
+        st.one_of(
+            st.binary(max_size=60),
+            st.builds(
+                lambda kind, name, content: f"\n{NONCE} {kind} ".encode() + name + b"\0" + content,
+                st.sampled_from(["file", "command", "exit", "unreadable", "paths", "end", "x"]),
+                st.binary(max_size=30)
+                | st.sampled_from([b"/a", b"/a/b", b"../x", b"/", b"0", b"9" * 5000, b"a/" * 500]),
+                st.binary(max_size=60) | st.just(b"d 755 0 1.0 /\n"),
+            ),
+        ),
+        max_size=8,
+    ),
+    cut=st.integers(0, 2000),
+    has_end=st.booleans(),
+)
+def test_any_stream_is_evidence_or_a_sentence(
+    frames: list[bytes], cut: int, *, has_end: bool
+) -> None:
+    packed = gzip.compress(b"".join(frames) + (END if has_end else b""), 1)
+    output = base64.b64encode(packed[:cut] if cut < 30 else packed).decode()
+    place = Path(tempfile.mkdtemp())
+    try:
+        runner = ScriptedRunner().expect("sh", stdout=output)
+        with runner, contextlib.suppress(HarnessError):
+            collect_guest(runner, NOTHING, place / "e", nonce=NONCE)
+        assert [path.name for path in place.iterdir()] == ["e"]
+        assert not any(path.is_symlink() for path in place.rglob("*"))
+    finally:
+        shutil.rmtree(place)
 
 
 def test_file_in_a_folders_place_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +19,9 @@ from harness.evidence.request import (
     node_request,
 )
 from suites.unit.provisioning.goldens import expect_golden
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 GOLDENS = Path(__file__).parent / "goldens"
 
@@ -53,15 +57,30 @@ def test_script_is_known() -> None:
 def test_frames_have_kind_name_and_content() -> None:
     stream = b"\nn file /a b\0x\0y\nn exit 0\0\nn command c\0\nn end \0"
 
-    assert list(parse_stream(stream, "n")) == [
-        Frame(kind="file", name="/a b", content=b"x\0y"),
-        Frame(kind="exit", name="0", content=b""),
-        Frame(kind="command", name="c", content=b""),
+    expected = [
+        (Frame(kind="file", name="/a b"), b"x\0y"),
+        (Frame(kind="exit", name="0"), b""),
+        (Frame(kind="command", name="c"), b""),
+        (Frame(kind="end", name=""), b""),
     ]
+    assert whole_frames(parse_stream([stream], "n")) == expected
+    single = [bytes([byte]) for byte in stream]
+    assert whole_frames(parse_stream(single, "n")) == expected
+
+
+def whole_frames(items: Iterable[Frame | bytes]) -> list[tuple[Frame, bytes]]:
+    found: list[tuple[Frame, bytes]] = []
+    for item in items:
+        if isinstance(item, Frame):
+            found.append((item, b""))
+        else:
+            frame, content = found.pop()
+            found.append((frame, content + item))
+    return found
 
 
 def test_name_that_is_no_text_is_kept() -> None:
-    (frame,) = parse_stream(b"\nn file /\xff\0x\nn end \0", "n")
+    (frame, _), _ = whole_frames(parse_stream([b"\nn file /\xff\0x\nn end \0"], "n"))
 
     assert os.fsencode(frame.name) == b"/\xff"
 
@@ -81,7 +100,7 @@ def test_name_that_is_no_text_is_kept() -> None:
 )
 def test_incomplete_stream_is_refused_with_the_reason(stream: bytes, why: str) -> None:
     with pytest.raises(StreamError) as caught:
-        list(parse_stream(stream, "n"))
+        list(parse_stream([stream], "n"))
 
     assert str(caught.value) == why
 
