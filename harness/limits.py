@@ -25,6 +25,7 @@ class Unit(Enum):
     SECONDS = "seconds"
     LEVELS = "levels"
     DIGITS = "digits"
+    TIMES = "times"
 
     @property
     def bytes(self) -> int:
@@ -185,6 +186,90 @@ DATA_DIGITS = Limit(
     default=300,
     unit=Unit.DIGITS,
     what="a number in JSON or YAML",
+)
+STORE_SECONDS = Limit(
+    name="store-seconds",
+    default=7200,
+    unit=Unit.SECONDS,
+    what="one pull, push or list of the shared store",
+)
+STORE_ANSWER_MIB = Limit(
+    name="store-answer-mib",
+    default=4,
+    unit=Unit.MIB,
+    what="a manifest, a description or a page of tags of the shared store",
+)
+STORE_TAGS = Limit(
+    name="store-tags",
+    default=100_000,
+    unit=Unit.ENTRIES,
+    what="the tags of a repository of the shared store",
+)
+STORE_ARTIFACT_MIB = Limit(
+    name="store-artifact-mib",
+    default=64 << 10,
+    unit=Unit.MIB,
+    what="the files of an artifact of the shared store, with their holes",
+)
+STORE_ARTIFACT_FILES = Limit(
+    name="store-artifact-files",
+    default=4096,
+    unit=Unit.ENTRIES,
+    what="the files that the description of an artifact of the shared store names",
+)
+STORE_DATA_TIMES = Limit(
+    name="store-data-times",
+    default=50,
+    unit=Unit.TIMES,
+    what="the data of an artifact of the shared store, without its holes, compared with its packed size",
+)
+STORE_OTHER_MIB = Limit(
+    name="store-other-mib",
+    default=256,
+    unit=Unit.MIB,
+    what="the other files of an artifact of the shared store, such as the evidence of a bake",
+)
+STORE_OTHER_FILES = Limit(
+    name="store-other-files",
+    default=10_000,
+    unit=Unit.ENTRIES,
+    what="the other files of an artifact of the shared store",
+)
+DOWNLOAD_MIB = Limit(
+    name="download-mib",
+    default=64 << 10,
+    unit=Unit.MIB,
+    what="a download",
+)
+DOWNLOAD_UNKNOWN_MIB = Limit(
+    name="download-unknown-mib",
+    default=256,
+    unit=Unit.MIB,
+    what="a download whose size the server does not say",
+)
+DOWNLOAD_LIST_MIB = Limit(
+    name="download-list-mib",
+    default=4,
+    unit=Unit.MIB,
+    what="a list of digests, or its signature",
+)
+REGISTRY_UPLOAD_MIB = Limit(
+    name="registry-upload-mib",
+    default=4096,
+    unit=Unit.MIB,
+    what="what clients push into a test's registry",
+)
+REGISTRY_REQUESTS = Limit(
+    name="registry-requests",
+    default=20_000,
+    unit=Unit.ENTRIES,
+    what="the requests to a test's registry",
+)
+REGISTRY_CONNECTIONS = Limit(
+    name="registry-connections",
+    default=256,
+    unit=Unit.ENTRIES,
+    what="the connections to a test's registry at one time",
 )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from harness.progress import Progress
+    from harness.provisioning.wait import Deadline
 
 MANIFEST = "manifest.json"
 
@@ -80,9 +81,18 @@ class ArtifactSource(Protocol):
     """Where a cache gets folders that it lacks, and offers those that it made."""
 
     def fetch(
-        self, name: str, into: Path, *, inputs: Mapping[str, object], progress: Progress
+        self,
+        name: str,
+        into: Path,
+        *,
+        inputs: Mapping[str, object],
+        progress: Progress,
+        deadline: Deadline,
     ) -> bool:
-        """Write the folder `name` to `into`; return whether that worked. Trouble is only reported."""
+        """Write the folder `name` to `into`; return whether that worked. Trouble is only reported.
+
+        It leaves time before the deadline, in which the folder can be made.
+        """
         ...
 
     def offer(self, folder: Path, *, progress: Progress) -> None:

@@ -136,7 +136,11 @@ class ArtifactStore:
 
                 def fetched(staging: StagingFolder) -> bool:
                     return source.fetch(
-                        folder.name, staging.content, inputs=inputs or {}, progress=progress
+                        folder.name,
+                        staging.content,
+                        inputs=inputs or {},
+                        progress=progress,
+                        deadline=deadline,
                     )
 
                 try:

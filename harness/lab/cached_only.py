@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from harness.artifact_cache import ArtifactSource
     from harness.image import CloudImage
     from harness.progress import Progress, ProgressEvent
+    from harness.provisioning.wait import Deadline
 
 
 class NotCachedError(HarnessError):
@@ -37,9 +38,15 @@ class _NothingToFetch:
     """A source that is asked for what a cache lacks, before it would be made, and refuses."""
 
     def fetch(
-        self, name: str, into: Path, *, inputs: Mapping[str, object], progress: Progress
+        self,
+        name: str,
+        into: Path,
+        *,
+        inputs: Mapping[str, object],
+        progress: Progress,
+        deadline: Deadline,
     ) -> NoReturn:
-        del into, inputs, progress
+        del into, inputs, progress, deadline
         raise NotCachedError(f"'{name[: -KEY_DIGITS - 1]}' is not cached")
 
     def offer(self, folder: Path, *, progress: Progress) -> None:

@@ -14,7 +14,7 @@ from typing_extensions import Self, override
 from harness.errors import BadInputError, HarnessError
 
 _ADDRESS = re.compile(
-    r"(?:(?P<scheme>https?)://)?(?P<host>[A-Za-z0-9.-]+(?::[0-9]+)?)"
+    r"(?:(?P<scheme>https?)://)?(?P<host>[A-Za-z0-9.-]+(?P<port>:[0-9]{1,5})?)"
     r"(?P<path>(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)/?"
 )
 _DEFAULT_PATH = "/gpu-node-harness"
@@ -46,7 +46,8 @@ class Address:
                 "alone, and log in by `docker login HOST[:PORT]`.",
                 source=source,
             )
-        if match is None:
+        port = 443 if match is None else int((match["port"] or ":443")[1:])
+        if match is None or not 0 < port < 1 << 16:
             raise BadInputError(
                 f"'{text}' is no address of a registry; give HOST[:PORT][/PATH], such as "
                 "registry.example:5000/team, and http:// before it where it has no TLS.",

@@ -8,20 +8,33 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
-import json
-import re
 import ssl
 import urllib.error
-import urllib.parse
 import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from harness.provisioning.wait import SYSTEM_CLOCK
+from harness.http_headers import content_range, retry_after
+from harness.http_requests import (
+    HttpOpener,
+    NoDowngrade,
+    Pace,
+    PacedFile,
+    RefusedUrlError,
+    StalledError,
+    joined,
+    origin,
+    read_whole,
+    why_not_followed,
+)
+from harness.limits import STORE_ANSWER_MIB, STORE_SECONDS, STORE_TAGS
+from harness.provisioning.wait import SYSTEM_CLOCK, Deadline, WaitTimeoutError
 from harness.shared_store import StoreError
+from harness.shared_store.answers import next_page, read_object, read_page
 from harness.shared_store.credentials import Authorizer, read_basic
+from harness.visible_text import shortened, visible_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,24 +49,27 @@ if TYPE_CHECKING:
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 _CHUNK = 1 << 20
 _NO_RANGE = 416
-_SMALL = 64 << 20
-_TEMPORARY = frozenset({408, 429, 500, 502, 503, 504})
-_LONGEST_PAUSE_S = 60.0
-#: By the OCI distribution specification.
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_NEXT_PAGE = re.compile(r"<([^>]*)>")
+_REASON_BYTES = 200
+_TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """When a request is given up: after `tries` without a new byte, `timeout_s` each."""
+    """When a request is given up.
+
+    A try ends when fewer than `stall_bytes` arrive within `timeout_s`. The request ends after `tries` that were too
+    slow or brought no new byte. A pause that a registry asks for by Retry-After is kept up to
+    `longest_pause_s`.
+    """
 
     tries: int = 4
     pause_s: float = 1.0
     timeout_s: float = 60.0
+    stall_bytes: int = 1 << 16
+    longest_pause_s: float = 300.0
 
 
-class _PlainRedirects(urllib.request.HTTPRedirectHandler):
+class _PlainRedirects(NoDowngrade):
     """Follows redirects without the registry's credentials: storage behind it refuses them."""
 
     @override
@@ -80,7 +96,10 @@ class _Answer:
 
 
 class RegistryClient:
-    """Asks one registry, and authenticates where it wants that."""
+    """Asks one registry, and authenticates where it wants that.
+
+    Without a deadline, each method ends after the limit `store-seconds`.
+    """
 
     def __init__(
         self,
@@ -88,34 +107,43 @@ class RegistryClient:
         *,
         patience: Patience | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        opener: HttpOpener | None = None,
     ) -> None:
         self.address = address
         self._patience = Patience() if patience is None else patience
         self._clock = clock
-        self._opener = urllib.request.build_opener(_PlainRedirects)
-        self._authorizer = Authorizer(read_basic(address.host), get=self._get_token)
+        self._opener = HttpOpener(_PlainRedirects) if opener is None else opener
+        self._authorizer = Authorizer(
+            read_basic(address.host), registry=address.url("", ""), get=self._get_token
+        )
 
-    def manifest(self, repository: str, tag: str) -> tuple[dict[str, Any], str] | None:
+    def deadline(self) -> Deadline:
+        """Return the deadline of a pull, push or list that begins now."""
+        return Deadline.after(STORE_SECONDS.value, self._clock)
+
+    def manifest(
+        self, repository: str, tag: str, *, deadline: Deadline | None = None
+    ) -> tuple[dict[str, Any], str] | None:
         """Return the manifest of a tag and its digest; None where there is none."""
         what = f"the manifest of '{tag}'"
         url = self.address.url(repository, f"manifests/{tag}")
-        answer = self._ask("GET", url, what, headers={"Accept": MANIFEST_TYPE}, allowed={404})
+        answer = self._ask(
+            "GET", url, what, headers={"Accept": MANIFEST_TYPE}, allowed={404}, deadline=deadline
+        )
         if answer.status == 404:
             return None
-        try:
-            manifest = json.loads(answer.body)
-            if not isinstance(manifest["layers"], list):
-                raise TypeError  # noqa: TRY301 - one error for all wrong forms
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(
-                f"The store '{self.address}' has {what}, which is no manifest of an artifact."
-            ) from error
+        manifest = read_object(
+            answer.body,
+            f"The store '{self.address}' has {what}, which is no manifest of an artifact",
+        )
         return manifest, f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
 
-    def small_blob(self, repository: str, digest: str, what: str) -> bytes:
+    def small_blob(
+        self, repository: str, digest: str, what: str, *, deadline: Deadline | None = None
+    ) -> bytes:
         """Return a blob's content, verified."""
         url = self.address.url(repository, f"blobs/{digest}")
-        content = self._ask("GET", url, what).body
+        content = self._ask("GET", url, what, deadline=deadline).body
         found = f"sha256:{hashlib.sha256(content).hexdigest()}"
         if found != digest:
             raise self.damaged(what, digest, found)
@@ -130,36 +158,43 @@ class RegistryClient:
         *,
         what: str,
         progress: Callable[[int], None],
+        deadline: Deadline | None = None,
     ) -> None:
         """Complete the file `part` with a blob's bytes; those that it has are not fetched again.
 
         A blob with another digest is removed. Raises StoreError, and OSError of the disk.
         """
         url = self.address.url(repository, f"blobs/{digest}")
-        failures = 0
-        while (have := part.stat().st_size if part.exists() else 0) < size:
+        deadline = deadline or self.deadline()
+        failures, best = 0, _size(part)
+        while (have := _size(part)) < size:
+            is_slow = False
             try:
-                self._append(url, part, have, size=size, what=what, progress=progress)
+                self._append(
+                    url, part, have, size=size, what=what, progress=progress, deadline=deadline
+                )
                 failure = "the connection ended early"
             except StoreError:
                 raise
             except (
                 *(urllib.error.URLError, http.client.HTTPException),
-                *(ConnectionError, ssl.SSLError),
+                *(ConnectionError, ssl.SSLError, TimeoutError),
             ) as error:
-                failure = str(getattr(error, "reason", error)) or type(error).__name__
-            except TimeoutError:
-                failure = f"nothing came for {self._patience.timeout_s:.0f} s"
-            after = part.stat().st_size if part.exists() else 0
-            failures = 0 if after > have else failures + 1
+                failure = _reason(error)
+                is_slow = isinstance(error, StalledError)
+            except WaitTimeoutError as error:
+                raise self._late(what) from error
+            after = _size(part)
+            failures = 0 if after > best and not is_slow else failures + 1
+            best = max(best, after)
             if after < size and failures >= self._patience.tries:
                 raise StoreError(
                     f"{_start(what)} could not be pulled from the store '{self.address}': {failure} "
                     f"after {after} of {size} bytes, {failures} times in a row; what came is kept, and "
                     "the next pull goes on there."
                 )
-            if after < size and failures:
-                self._clock.sleep(self._patience.pause_s)
+            if after < size:
+                self._pause(self._patience.pause_s, what, deadline)
         found = f"sha256:{digest_of(part)}"
         if found != digest:
             part.unlink()
@@ -173,13 +208,29 @@ class RegistryClient:
             "repairs it once the registry has dropped it (`harness store gc`)."
         )
 
-    def push_blob(self, repository: str, path: Path, digest: str, what: str) -> None:
+    def push_blob(
+        self,
+        repository: str,
+        path: Path,
+        digest: str,
+        what: str,
+        *,
+        deadline: Deadline | None = None,
+    ) -> None:
         """Push a file as a blob, unless the registry has it."""
         url = self.address.url(repository, f"blobs/{digest}")
-        if self._ask("HEAD", url, what, allowed={404}).status != 404:
+        deadline = deadline or self.deadline()
+        if self._ask("HEAD", url, what, allowed={404}, deadline=deadline).status != 404:
             return
-        started = self._ask("POST", self.address.url(repository, "blobs/uploads/"), what)
-        location = urllib.parse.urljoin(url, started.headers.get("Location") or "")
+        started = self._ask(
+            "POST", self.address.url(repository, "blobs/uploads/"), what, deadline=deadline
+        )
+        try:
+            location = joined(url, started.headers.get("Location") or "")
+        except RefusedUrlError as error:
+            raise StoreError(
+                f"The store '{self.address}' names a place for {what} to which nothing is sent: {error}."
+            ) from error
         joint = "&" if "?" in location else "?"
         self._ask(
             "PUT",
@@ -190,9 +241,12 @@ class RegistryClient:
                 "Content-Length": str(path.stat().st_size),
             },
             file=path,
+            deadline=deadline,
         )
 
-    def push_manifest(self, repository: str, tag: str, content: bytes) -> None:
+    def push_manifest(
+        self, repository: str, tag: str, content: bytes, *, deadline: Deadline | None = None
+    ) -> None:
         """Push a manifest under a tag; its blobs are there."""
         self._ask(
             "PUT",
@@ -200,35 +254,41 @@ class RegistryClient:
             f"the manifest of '{tag}'",
             headers={"Content-Type": MANIFEST_TYPE},
             data=content,
+            deadline=deadline,
         )
 
-    def tags(self, repository: str) -> list[str]:
+    def tags(self, repository: str, *, deadline: Deadline | None = None) -> list[str]:
         """Return the tags of a repository by name; none where it does not exist."""
+        what = f"the list of '{repository}'"
+        deadline = deadline or self.deadline()
         url: str | None = self.address.url(repository, "tags/list")
-        found: list[str] = []
+        found: set[str] = set()
         while url is not None:
-            answer = self._ask("GET", url, f"the list of '{repository}'", allowed={404})
+            answer = self._ask("GET", url, what, allowed={404}, deadline=deadline)
             if answer.status == 404:
                 return []
-            try:
-                page = [str(tag) for tag in json.loads(answer.body).get("tags") or []]
-            except (ValueError, AttributeError, TypeError) as error:
-                raise StoreError(
-                    f"The list of '{repository}' in the store '{self.address}' is no JSON of tags."
-                ) from error
-            wrong = next((tag for tag in page if not _TAG.fullmatch(tag)), None)
-            if wrong is not None:
-                # A tag becomes the name of a folder.
-                raise StoreError(
-                    f"The list of '{repository}' in the store '{self.address}' has {wrong!r}, which is no "
-                    "tag of a registry; nothing of it is used."
-                )
+            page = read_page(
+                answer.body,
+                f"The list of '{repository}' in the store '{self.address}' is no JSON of tags",
+            )
+            following = next_page(answer.headers.get("Link"))
             # A page that has nothing new would be asked for again, for ever.
-            following = _NEXT_PAGE.match(answer.headers.get("Link") or "")
-            is_end = following is None or set(page) <= set(found)
-            found += page
-            url = None if following is None or is_end else urllib.parse.urljoin(url, following[1])
-        return sorted(set(found))
+            is_end = following is None or found.issuperset(page)
+            found.update(page)
+            if len(found) > STORE_TAGS.value:
+                raise StoreError(str(STORE_TAGS.error(f"{_start(what)} in '{self.address}'")))
+            url = None if following is None or is_end else self._page_after(url, following, what)
+        return sorted(found)
+
+    def _page_after(self, url: str, reference: str, what: str) -> str:
+        problem = f"The store '{self.address}' names a next page of {what} that is not asked for"
+        try:
+            following = joined(url, reference)
+        except RefusedUrlError as error:
+            raise StoreError(f"{problem}: {error}.") from error
+        if origin(following) != origin(url):
+            raise StoreError(f"{problem}: '{following}' is on another host.")
+        return following
 
     def delete(self, repository: str, digest: str, what: str) -> None:
         """Delete a manifest; the registry's own garbage collection frees its blobs."""
@@ -243,10 +303,13 @@ class RegistryClient:
         size: int,
         what: str,
         progress: Callable[[int], None],
+        deadline: Deadline,
     ) -> None:
         headers = {"Range": f"bytes={have}-"} if have else {}
         with (
-            self._open("GET", url, what, headers=headers, allowed={_NO_RANGE}) as response,
+            self._open(
+                "GET", url, what, headers=headers, allowed={_NO_RANGE}, deadline=deadline
+            ) as response,
             part.open("ab", buffering=0) as sink,
         ):
             if response.status == _NO_RANGE:
@@ -255,11 +318,17 @@ class RegistryClient:
                     f"{_start(what)} in the store '{self.address}' is truncated: it ends after {have} "
                     "bytes or before; nothing of it is kept."
                 )
-            if have and response.status != http.HTTPStatus.PARTIAL_CONTENT:
+            if response.status == http.HTTPStatus.PARTIAL_CONTENT:
+                if content_range(response.headers)[0] != have:
+                    raise StoreError(
+                        f"The store '{self.address}' sent another range of {what} than the one that begins at "
+                        f"{have}."
+                    )
+            elif have:
                 sink.truncate(0)
                 have = 0
             # What comes beyond the size shows by the digest, and must not fill the disk.
-            while have <= size and (chunk := _received(response)):
+            while have <= size and (chunk := response.read1(min(_CHUNK, size + 1 - have))):
                 sink.write(chunk)
                 have += len(chunk)
                 progress(len(chunk))
@@ -274,24 +343,47 @@ class RegistryClient:
         data: bytes | None = None,
         file: Path | None = None,
         allowed: set[int] | None = None,
+        deadline: Deadline | None = None,
     ) -> _Answer:
         """Return the answer to a request whose content is small."""
         failure = ""
+        deadline = deadline or self.deadline()
         for _ in range(self._patience.tries):
             try:
                 with self._open(
-                    method, url, what, headers=headers, data=data, file=file, allowed=allowed
+                    method,
+                    url,
+                    what,
+                    headers=headers,
+                    data=data,
+                    file=file,
+                    allowed=allowed,
+                    deadline=deadline,
                 ) as answer:
                     return _Answer(
-                        status=answer.status, headers=answer.headers, body=answer.read(_SMALL)
+                        status=answer.status,
+                        headers=answer.headers,
+                        body=self._read(answer, what),
                     )
             except (OSError, http.client.HTTPException) as error:  # noqa: PERF203 - few tries
-                failure = str(getattr(error, "reason", error)) or type(error).__name__
-                self._clock.sleep(self._patience.pause_s)
+                failure = _reason(error)
+                self._pause(self._patience.pause_s, what, deadline)
+            except WaitTimeoutError as error:
+                raise self._late(what) from error
         raise StoreError(
             f"The store '{self.address}' can't be reached for {what}: {failure}, "
             f"{self._patience.tries} times; check the address and the network."
         )
+
+    def _read(self, answer: http.client.HTTPResponse, what: str) -> bytes:
+        body = read_whole(answer, STORE_ANSWER_MIB.bytes)
+        if len(body) > STORE_ANSWER_MIB.bytes:
+            raise StoreError(
+                str(STORE_ANSWER_MIB.error(f"{_start(what)} in the store '{self.address}'"))
+            )
+        if getattr(answer, "length", None):
+            raise ConnectionError("the connection ended early")
+        return body
 
     def _open(
         self,
@@ -303,60 +395,107 @@ class RegistryClient:
         data: bytes | None = None,
         file: Path | None = None,
         allowed: set[int] | None = None,
+        deadline: Deadline,
     ) -> http.client.HTTPResponse:
         """Return the response to a request; raises StoreError for an answer that is an error."""
         tries = self._patience.tries
+        has_answered = False
         while True:
+            pace = self._pace(deadline)
             with contextlib.nullcontext() if file is None else file.open("rb") as body:
                 request = urllib.request.Request(  # noqa: S310 - Address allows http and https
                     url,
                     method=method,
-                    data=data if body is None else body,
-                    headers={**(headers or {}), **self._authorizer.headers},
+                    data=data if body is None else PacedFile(body, pace),
+                    headers={**(headers or {}), **self._authorizer.headers(url)},
                 )
                 try:
-                    response: http.client.HTTPResponse = self._opener.open(
-                        request, timeout=self._patience.timeout_s
-                    )
+                    return self._opener.open(request, pace)
                 except urllib.error.HTTPError as error:
                     tries -= 1
                     if error.code in (allowed or ()):
                         return error  # type: ignore[return-value]
                     error.close()
-                    self._refused(error, what, tries)
-                else:
-                    return response
+                    challenge = error.headers.get("WWW-Authenticate") or ""
+                    if (
+                        error.code == http.HTTPStatus.UNAUTHORIZED
+                        and not has_answered
+                        and self._authorizer.answer(challenge, url=error.url)
+                    ):
+                        has_answered = True
+                        continue
+                    self._wait_for_another_try(
+                        error, what, tries, deadline, has_answered=has_answered
+                    )
+                except RefusedUrlError as error:
+                    raise StoreError(
+                        f"The store '{self.address}' can't be asked for {what}: {error}."
+                    ) from error
 
-    def _refused(self, error: urllib.error.HTTPError, what: str, tries: int) -> None:
-        """Return where the request may be repeated, after a pause; raise StoreError elsewhere."""
-        challenge = error.headers.get("WWW-Authenticate") or ""
-        if error.code == 401 and tries and self._authorizer.answer(challenge):
-            return
+    def _wait_for_another_try(
+        self,
+        error: urllib.error.HTTPError,
+        what: str,
+        tries: int,
+        deadline: Deadline,
+        *,
+        has_answered: bool,
+    ) -> None:
+        """Return after a pause where the request may be repeated; raise StoreError elsewhere."""
+        not_followed = why_not_followed(error)
+        # For a redirect, the reason is several lines of urllib.
+        reason = (
+            f" {shortened(visible_line(error.reason), _REASON_BYTES)}" if not not_followed else ""
+        )
+        answer = (
+            f"The store '{self.address}' answered {error.code}{reason} to the request for {what}"
+        )
         if error.code in _TEMPORARY and tries:
-            asked = error.headers.get("Retry-After") or ""
-            pause_s = float(asked) if asked.isdecimal() else self._patience.pause_s
-            self._clock.sleep(min(pause_s, _LONGEST_PAUSE_S))
+            asked_s = retry_after(error.headers, self._clock)
+            if asked_s is not None and asked_s > self._patience.longest_pause_s:
+                raise StoreError(
+                    f"{answer}, and asks for a pause of {asked_s:.0f} s, which is too long; try later."
+                ) from error
+            self._pause(self._patience.pause_s if asked_s is None else asked_s, what, deadline)
             return
         remedy = {
-            401: f"log in by `docker login {self.address.host}`",
+            401: f"{'it refused the log-in; ' if has_answered else ''}log in by `docker login {self.address.host}`",
             403: "ask who runs the registry for the right to do this",
             404: "check the address",
             405: "the registry forbids this; allow deletion in its configuration",
             429: "it limits how often it is asked; try later",
             507: "the registry's disk is full; free some",
         }.get(error.code, "look into the registry's log")
-        raise StoreError(
-            f"The store '{self.address}' answered {error.code} {error.reason} to the request for "
-            f"{what}; {remedy}."
-        ) from error
+        if not_followed is not None:
+            remedy = f"the redirect is not followed: {not_followed}"
+        raise StoreError(f"{answer}; {remedy}.") from error
+
+    def _pause(self, pause_s: float, what: str, deadline: Deadline) -> None:
+        if pause_s >= deadline.remaining_s():
+            raise self._late(what)
+        self._clock.sleep(pause_s)
+
+    def _late(self, what: str) -> StoreError:
+        return StoreError(
+            f"The store '{self.address}' did not give or take {what} before the deadline; a pull, a push or "
+            f"a list takes at most {STORE_SECONDS.value} s, by {STORE_SECONDS.variable}."
+        )
+
+    def _pace(self, deadline: Deadline) -> Pace:
+        return Pace(
+            stall_s=self._patience.timeout_s,
+            stall_bytes=self._patience.stall_bytes,
+            deadline=deadline,
+        )
 
     def _get_token(self, url: str, headers: Mapping[str, str]) -> bytes:
-        if not url.startswith(("https://", f"{self.address.scheme}://")):
-            raise OSError(f"The registry names '{url}' for log-in, which is not encrypted.")
-        request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 - as above
-        with self._opener.open(request, timeout=self._patience.timeout_s) as answer:
-            content: bytes = answer.read(_SMALL)
-            return content
+        request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 - Authorizer says so
+        deadline = self.deadline().sooner(self._patience.timeout_s)
+        try:
+            with self._opener.open(request, self._pace(deadline)) as answer:
+                return self._read(answer, "a token")
+        except (http.client.HTTPException, WaitTimeoutError) as error:
+            raise OSError(str(error)) from error
 
 
 def digest_of(path: Path) -> str:
@@ -368,14 +507,15 @@ def digest_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _received(response: http.client.HTTPResponse) -> bytes:
-    """Return what came; raises ConnectionError for trouble that could else be taken for the disk's."""
-    try:
-        return response.read1(_CHUNK)
-    except (TimeoutError, ConnectionError):
-        raise
-    except OSError as error:
-        raise ConnectionError(str(error)) from error
+def _size(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
+
+
+def _reason(error: Exception) -> str:
+    """Return why a try failed, as a clause."""
+    if isinstance(error, StalledError):
+        return f"it {error}"
+    return str(getattr(error, "reason", error)) or type(error).__name__
 
 
 def _start(what: str) -> str:

@@ -10,6 +10,10 @@ import urllib.parse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.http_requests import origin
+from harness.shared_store import StoreError
+from harness.shared_store.answers import read_token
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -28,7 +32,7 @@ def read_basic(host: str, environment: Mapping[str, str] | None = None) -> str |
         entry = auths.get(host) or auths.get(f"https://{host}") or {}
         known = entry.get("auth")
         base64.b64decode(known or "", validate=True)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return known if isinstance(known, str) and known else None
 
@@ -36,34 +40,57 @@ def read_basic(host: str, environment: Mapping[str, str] | None = None) -> str |
 class Authorizer:
     """Answers a registry's challenge: by a password, or by a token that its service gives for one.
 
-    `get` fetches a URL with headers and returns the content; it raises OSError.
+    `get` fetches a URL with headers and returns the content; it raises OSError or ValueError. `registry` is the
+    registry's URL. Its password goes to the registry itself. A service on another host gets it only by https
+    and from a registry that is asked by https: such a registry could as well ask for the password itself.
     """
 
     def __init__(
-        self, basic: str | None, *, get: Callable[[str, Mapping[str, str]], bytes]
+        self,
+        basic: str | None,
+        *,
+        registry: str,
+        get: Callable[[str, Mapping[str, str]], bytes],
     ) -> None:
         self._basic = basic
+        self._registry = origin(registry)
         self._get = get
-        self.headers: dict[str, str] = {}
+        self._headers: dict[str, str] = {}
 
-    def answer(self, challenge: str) -> bool:
-        """Take up the value of `WWW-Authenticate`; return whether a request has a chance now."""
+    def headers(self, url: str) -> Mapping[str, str]:
+        """Return the proof of who asks, for a URL of the registry; nothing for one elsewhere."""
+        return self._headers if origin(url) == self._registry else {}
+
+    def answer(self, challenge: str, *, url: str) -> bool:
+        """Take up the `WWW-Authenticate` of the answer to `url`; return whether a request has a chance now."""
+        try:
+            if origin(url) != self._registry:
+                return False
+            return self._answer(challenge)
+        except (OSError, ValueError, StoreError):
+            return False
+
+    def _answer(self, challenge: str) -> bool:
         scheme, _, rest = challenge.partition(" ")
         proof = {} if self._basic is None else {"Authorization": f"Basic {self._basic}"}
         if scheme.lower() == "basic":
-            is_new = bool(proof) and self.headers != proof
-            self.headers = proof
+            is_new = bool(proof) and self._headers != proof
+            self._headers = proof
             return is_new
         fields = dict(_FIELD.findall(rest))
         if scheme.lower() != "bearer" or "realm" not in fields:
             return False
-        query = {key: fields[key] for key in ("service", "scope") if key in fields}
-        try:
-            answer = json.loads(
-                self._get(f"{fields['realm']}?{urllib.parse.urlencode(query)}", proof)
-            )
-            token = answer.get("token") or answer["access_token"]
-        except (OSError, ValueError, KeyError, AttributeError):
+        service = origin(fields["realm"])
+        is_encrypted = self._registry[0] == service[0] == "https"
+        if self._registry[0] == "https" and not is_encrypted:
             return False
-        self.headers = {"Authorization": f"Bearer {token}"}
+        query = urllib.parse.urlencode(
+            {key: fields[key] for key in ("service", "scope") if key in fields}
+        )
+        joint = "&" if "?" in fields["realm"] else "?"
+        answer = self._get(
+            f"{fields['realm']}{joint}{query}",
+            proof if service == self._registry or is_encrypted else {},
+        )
+        self._headers = {"Authorization": f"Bearer {read_token(answer)}"}
         return True

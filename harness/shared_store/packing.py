@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import io
 import os
+import shutil
+import stat
 import zipfile
 import zlib
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from harness.artifact_cache import MANIFEST, STAMP, USED
+from typing_extensions import override
+
+from harness.artifact_cache import MANIFEST
+from harness.limits import STORE_DATA_TIMES, STORE_OTHER_FILES, STORE_OTHER_MIB
 from harness.shared_store import StoreError
+from harness.shared_store.answers import (
+    FILE_TYPE,
+    OWN_FILES,
+    REST_TYPE,
+    TITLE,
+    read_files,
+    require_own,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from harness.artifact_cache import FileFact
 
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
@@ -23,11 +38,13 @@ _ZEROS = bytes(_CHUNK)
 _LEVEL = 1
 _GZIP = 31
 
-FILE_TYPE = "application/vnd.gpu-node-harness.file.v1+gzip"
-REST_TYPE = "application/vnd.gpu-node-harness.rest.v1+zip"
-TITLE = "org.opencontainers.image.title"
-#: What lies in a folder and belongs to this host alone.
-_OWN = frozenset({MANIFEST, STAMP, USED})
+#: Holes of an unpacked file are multiples of this; a page of a guest's memory has 4 KiB.
+_HOLE = 16 << 10
+#: Data that any artifact may have, however well it was compressed.
+_FREE_BYTES = 256 << 20
+#: The list of a zip archive's files is read into memory as a whole.
+_ZIP_LIST_BYTES = 4 << 20
+_ZIP_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,24 +65,6 @@ class Packed:
         }
 
 
-def read_files(manifest: bytes, name: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return size and digest of each file that a folder's manifest names.
-
-    Raises StoreError where it is malformed, or names a file outside of the folder.
-    """
-    try:
-        files = json.loads(manifest)["files"]
-        facts = {
-            str(title): {"size": int(fact["size"]), "sha256": str(fact["sha256"])}
-            for title, fact in files.items()
-        }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(f"The manifest of '{name}' is malformed: {error!r}.") from error
-    for title in facts:
-        _require_inside(title, name)
-    return facts
-
-
 def pack(folder: Path, work: Path) -> Iterator[Packed]:
     """Yield the blobs of a published folder, each in a file of `work` until the next one.
 
@@ -75,34 +74,56 @@ def pack(folder: Path, work: Path) -> Iterator[Packed]:
     for number, (title, fact) in enumerate(sorted(files.items())):
         path = work / f"{number}.gz"
         found = _compress(folder / title, path)
-        if found != fact["sha256"]:
+        if found != fact.sha256:
             raise StoreError(
                 f"The file '{folder / title}' is damaged and is not pushed: its digest is "
-                f"{found[:12]}…, but {fact['sha256'][:12]}… was published."
+                f"{found[:12]}…, but {fact.sha256[:12]}… was published."
             )
         yield Packed(path=path, digest=_digest(path), media_type=FILE_TYPE, title=title)
         path.unlink()
-    rest = sorted(
-        path
-        for path in folder.rglob("*")
+    rest = {
+        title: path
+        for path in sorted(folder.rglob("*"))
         if path.is_file()
         and not path.is_symlink()
         and (title := path.relative_to(folder).as_posix()) not in files
-        and title not in _OWN
-    )
+        and title not in OWN_FILES
+    }
     if rest:
+        # What a pull would refuse is not pushed.
+        require_own(rest, folder.name, taken=files)
+        STORE_OTHER_FILES.check(len(rest), f"'{folder}'")
+        STORE_OTHER_MIB.check_bytes(
+            sum(each.stat().st_size for each in rest.values()), f"'{folder}'"
+        )
         path = work / "rest.zip"
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            for each in rest:
+            for title, each in rest.items():
                 # With one date for all, the same files give the same blob.
-                entry = zipfile.ZipInfo(each.relative_to(folder).as_posix())
+                entry = zipfile.ZipInfo(title)
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 archive.writestr(entry, each.read_bytes())
         yield Packed(path=path, digest=_digest(path), media_type=REST_TYPE, title="rest")
         path.unlink()
 
 
-def unpack_file(part: Path, to: Path, fact: Mapping[str, Any], name: str) -> None:
+class DataBudget:
+    """How much data the blobs of the artifact `name` may be unpacked to, by their packed size.
+
+    Holes don't count. Raises StoreError beyond that.
+    """
+
+    def __init__(self, name: str, packed_bytes: int) -> None:
+        self._name = name
+        self._left = max(_FREE_BYTES, STORE_DATA_TIMES.value * packed_bytes)
+
+    def take(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise StoreError(str(STORE_DATA_TIMES.error(f"The store's '{self._name}'")))
+
+
+def unpack_file(part: Path, to: Path, fact: FileFact, name: str, budget: DataBudget) -> None:
     """Write the file that the blob `part` holds; blocks of zeros become holes.
 
     Raises StoreError where the content is not what the manifest of `name` says.
@@ -111,46 +132,90 @@ def unpack_file(part: Path, to: Path, fact: Mapping[str, Any], name: str) -> Non
     digest, size = hashlib.sha256(), 0
     stream = zlib.decompressobj(_GZIP)
     with part.open("rb") as source, to.open("wb") as sink:
-        while packed := (stream.unconsumed_tail or source.read(_CHUNK)):
+        while not stream.eof and size <= fact.size:
+            packed = stream.unconsumed_tail or source.read(_CHUNK)
             try:
                 chunk = stream.decompress(packed, _CHUNK)
             except zlib.error as error:
                 raise StoreError(
                     f"The file '{to.name}' of '{name}' can't be decompressed ({error})."
                 ) from error
+            if not packed and not chunk:
+                break
             digest.update(chunk)
             size += len(chunk)
-            if chunk == _ZEROS[: len(chunk)]:
-                sink.seek(len(chunk), os.SEEK_CUR)
-            else:
-                sink.write(chunk)
-            if size > fact["size"]:
-                break
+            for block in (chunk[at : at + _HOLE] for at in range(0, len(chunk), _HOLE)):
+                if block == _ZEROS[: len(block)]:
+                    sink.seek(len(block), os.SEEK_CUR)
+                else:
+                    budget.take(len(block))
+                    sink.write(block)
         sink.truncate(size)
-    if (size, digest.hexdigest()) != (fact["size"], fact["sha256"]):
+        has_more = bool(stream.unused_data or source.read(1))
+    if (size, digest.hexdigest()) != (fact.size, fact.sha256):
         raise StoreError(
-            f"The file '{to.name}' of '{name}' is not what its manifest says: {size} bytes with the "
-            f"digest {digest.hexdigest()[:12]}…, but {fact['size']} with {fact['sha256'][:12]}… were "
-            "published."
+            f"The file '{to.name}' of '{name}' is not what its manifest says: "
+            f"{'more than ' if size > fact.size else ''}{min(size, fact.size)} bytes with the digest "
+            f"{digest.hexdigest()[:12]}…, but {fact.size} with {fact.sha256[:12]}… were published."
+        )
+    if has_more or not stream.eof:
+        raise StoreError(
+            f"The file '{to.name}' of '{name}' is not packed as it was published: its blob "
+            f"{'goes on after' if has_more else 'ends before'} the end of the file."
         )
     to.chmod(0o600)
 
 
-def unpack_rest(part: Path, to: Path, name: str) -> None:
-    """Write the other files of a folder, such as the evidence of a bake."""
+def unpack_rest(part: Path, to: Path, name: str, files: Collection[str]) -> None:
+    """Write the other files of a folder, such as the evidence of a bake; `files` are those it has.
+
+    Raises StoreError where they are not plain files of the folder, or more than the limits allow.
+    """
     try:
-        with zipfile.ZipFile(part) as archive:
-            for title in archive.namelist():
-                _require_inside(title, name)
-            archive.extractall(to)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        with _ZipFile(part) as source, zipfile.ZipFile(source) as archive:
+            entries = archive.infolist()
+            _check_entries(entries, name, files)
+            for entry in entries:
+                path = to / entry.filename
+                path.parent.mkdir(parents=True, exist_ok=True)
+                # It reads no more than the size that the entry states, and compares the checksum.
+                with archive.open(entry) as opened, path.open("xb") as sink:
+                    shutil.copyfileobj(opened, sink, _CHUNK)
+                path.chmod(0o600)
+    except (
+        *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
+        # Of offsets that are below 0, and of names that are not in the encoding that the entry states.
+        ValueError,
+    ) as error:
         raise StoreError(f"The other files of '{name}' can't be unpacked ({error}).") from error
 
 
-def _require_inside(title: str, name: str) -> None:
-    path = PurePosixPath(title)
-    if path.is_absolute() or ".." in path.parts or title in _OWN or not title:
-        raise StoreError(f"'{name}' names the file '{title}', which is not one of its own.")
+def _check_entries(entries: list[zipfile.ZipInfo], name: str, files: Collection[str]) -> None:
+    if len(entries) > STORE_OTHER_FILES.value:
+        raise StoreError(str(STORE_OTHER_FILES.error(f"The store's '{name}'")))
+    if sum(entry.file_size for entry in entries) > STORE_OTHER_MIB.bytes:
+        raise StoreError(str(STORE_OTHER_MIB.error(f"The store's '{name}'")))
+    require_own((entry.filename for entry in entries), name, taken=files)
+    for entry in entries:
+        kind = stat.S_IFMT(entry.external_attr >> 16)
+        if kind not in {0, stat.S_IFREG} or entry.compress_type not in _ZIP_METHODS:
+            raise StoreError(
+                f"'{name}' names '{entry.filename}', which is no plain file, or is packed by a method that "
+                "is not used here."
+            )
+
+
+class _ZipFile(io.FileIO):
+    """A zip archive whose list of files is not too long for the memory."""
+
+    @override
+    def read(self, size: int | None = -1, /) -> bytes:
+        count = -1 if size is None else size
+        if count < 0:
+            count = max(0, os.fstat(self.fileno()).st_size - self.tell())
+        if count > _ZIP_LIST_BYTES:
+            raise zipfile.BadZipFile("its list of files is too long")
+        return super().read(count) or b""
 
 
 def _compress(source: Path, to: Path) -> str:

@@ -17,34 +17,38 @@ from typing import TYPE_CHECKING, Any
 from harness.artifact_cache import KEY_DIGITS, MANIFEST, USED
 from harness.errors import HarnessError
 from harness.lease import make_private_folder
+from harness.limits import STORE_SECONDS
 from harness.progress import Stage
 from harness.shared_store import StoreError
-from harness.shared_store.client import MANIFEST_TYPE, RegistryClient
-from harness.shared_store.packing import (
+from harness.shared_store.answers import (
+    CREATED,
     FILE_TYPE,
-    REST_TYPE,
-    TITLE,
-    pack,
+    NEEDS,
+    check_layers,
+    read_artifact,
     read_files,
-    unpack_file,
-    unpack_rest,
+    read_moment,
+    read_notes,
+    read_parts,
 )
+from harness.shared_store.client import MANIFEST_TYPE, RegistryClient
+from harness.shared_store.packing import DataBudget, pack, unpack_file, unpack_rest
+from harness.visible_text import shortened, visible_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from harness.progress import Progress
+    from harness.provisioning.wait import Deadline
 
 ARTIFACT_TYPE = "application/vnd.gpu-node-harness.folder.v1"
 CONFIG_TYPE = "application/vnd.gpu-node-harness.manifest.v1+json"
-CREATED = "org.opencontainers.image.created"
 BYTES = "gpu-node-harness.bytes"
-NEEDS = "gpu-node-harness.needs"
-"""What a checkpoint needs of its host, as a sentence."""
 
 _PART_AGE_S = 7 * 86400.0
 _REPORT_S = 10.0
 _COMPARED = 5
+_WORDS_BYTES = 1000
 #: What people call the inputs of a checkpoint's key that depend on the host.
 _INPUTS = {
     "qemu": "another QEMU or processor",
@@ -83,20 +87,27 @@ class SharedCache:
     is_writable: bool = False
 
     def fetch(
-        self, name: str, into: Path, *, inputs: Mapping[str, object], progress: Progress
+        self,
+        name: str,
+        into: Path,
+        *,
+        inputs: Mapping[str, object],
+        progress: Progress,
+        deadline: Deadline,
     ) -> bool:
         """Write the folder `name` to `into`; return whether the store gave it.
 
-        What was wrong is reported, and the caller then makes the folder itself. `inputs` are what its key
-        was made of, to say why the store has another one only.
+        What was wrong is reported, and the caller then makes the folder itself, in at least half of the
+        time that is left. `inputs` are what its key was made of, to say why the store has another one only.
         """
+        deadline = deadline.sooner(min(deadline.remaining_s() / 2, STORE_SECONDS.value))
         try:
-            if self.pull(name, into, progress=progress):
+            if self.pull(name, into, progress=progress, deadline=deadline):
                 return True
             progress.report(
                 Stage.CHECK,
                 f"the store '{self.client.address}' has no '{name}'"
-                f"{self._why_not(name, inputs)}; it is made here",
+                f"{self._why_not(name, inputs, deadline)}; it is made here",
             )
         except StoreError as error:
             progress.report(Stage.REFUSED, f"{error} It is made here.")
@@ -104,36 +115,34 @@ class SharedCache:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         return False
 
-    def pull(self, name: str, into: Path, *, progress: Progress) -> bool:
+    def pull(
+        self, name: str, into: Path, *, progress: Progress, deadline: Deadline | None = None
+    ) -> bool:
         """Write the folder `name` to `into`; return False where the store has none.
 
         Raises StoreError, and nothing of the folder may then be used.
         """
-        found = self.client.manifest(self.repository, name)
+        deadline = deadline or self.client.deadline()
+        found = self.client.manifest(self.repository, name, deadline=deadline)
         if found is None:
             return False
-        manifest, _ = found
-        what = f"the artifact '{name}'"
-        try:
-            layers = [_Layer.of(layer) for layer in manifest["layers"]]
-            config = str(manifest["config"]["digest"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise StoreError(
-                f"The store '{self.client.address}' has a malformed manifest of '{name}': {error!r}."
-            ) from error
-        own = self.client.small_blob(self.repository, config, f"the description of '{name}'")
+        problem = f"The store '{self.client.address}' has a malformed manifest of '{name}'"
+        artifact = read_artifact(found[0], problem)
+        own = self.client.small_blob(
+            self.repository, artifact.config, f"the description of '{name}'", deadline=deadline
+        )
         files = read_files(own, name)
-        missing = sorted(set(files) - {layer.title for layer in layers})
-        if missing:
-            raise StoreError(f"The store's '{name}' lacks the file '{missing[0]}'.")
-        packed = sum(layer.size for layer in layers)
+        check_layers(artifact.layers, files, name)
+        packed = artifact.packed_bytes
         progress.report(Stage.FETCH, f"pulling {packed >> 20} MiB from '{self.client.address}'")
-        parts = make_private_folder(self.partial)
-        _remove_old(parts)
         meter = _Meter(packed, progress)
+        budget = DataBudget(name, packed)
         done: list[Path] = []
+        rest: Path | None = None
         try:
-            for layer in layers:
+            parts = make_private_folder(self.partial)
+            _remove_old(parts)
+            for layer in artifact.layers:
                 part = parts / f"{name}.{layer.digest.rpartition(':')[2][:KEY_DIGITS]}"
                 meter.skip(part.stat().st_size if part.exists() else 0)
                 self.client.fetch_blob(
@@ -143,17 +152,23 @@ class SharedCache:
                     part,
                     what=f"the file '{layer.title}' of '{name}'",
                     progress=meter.add,
+                    deadline=deadline,
                 )
                 done.append(part)
-                if layer.media_type == REST_TYPE:
-                    unpack_rest(part, into, name)
-                elif layer.media_type == FILE_TYPE and layer.title in files:
-                    unpack_file(part, into / layer.title, files[layer.title], name)
+                if layer.media_type == FILE_TYPE:
+                    with _removed_if_refused(part):
+                        unpack_file(part, into / layer.title, files[layer.title], name, budget)
+                else:
+                    rest = part
+            if rest is not None:
+                with _removed_if_refused(rest):
+                    unpack_rest(rest, into, name, files)
             (into / MANIFEST).write_bytes(own)
             (into / USED).touch()
         except OSError as error:
-            for part in parts.glob(f"{name}.*"):
+            for part in self.partial.glob(f"{name}.*"):
                 part.unlink(missing_ok=True)
+            what = f"the artifact '{name}'"
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
                 raise StoreError(
                     f"The disk of '{into}' became full while {what} was pulled; nothing of it is kept: "
@@ -161,7 +176,8 @@ class SharedCache:
                 ) from error
             raise StoreError(f"{what.capitalize()} could not be written: {error}.") from error
         for part in done:
-            part.unlink()
+            # Two files with one content are one blob.
+            part.unlink(missing_ok=True)
         return True
 
     def offer(self, folder: Path, *, progress: Progress) -> None:
@@ -178,7 +194,8 @@ class SharedCache:
 
         Raises StoreError that names a damaged file.
         """
-        if self.client.manifest(self.repository, folder.name) is not None:
+        deadline = self.client.deadline()
+        if self.client.manifest(self.repository, folder.name, deadline=deadline) is not None:
             return False
         own = (folder / MANIFEST).read_bytes()
         progress.report(Stage.PUBLISH, f"pushing it to '{self.client.address}'")
@@ -187,13 +204,19 @@ class SharedCache:
             work = Path(scratch)
             for packed in pack(folder, work):
                 what = f"the file '{packed.title}' of '{folder.name}'"
-                self.client.push_blob(self.repository, packed.path, packed.digest, what)
+                self.client.push_blob(
+                    self.repository, packed.path, packed.digest, what, deadline=deadline
+                )
                 layers.append(packed.descriptor())
             config = work / MANIFEST
             config.write_bytes(own)
             digest = f"sha256:{hashlib.sha256(own).hexdigest()}"
             self.client.push_blob(
-                self.repository, config, digest, f"the description of '{folder.name}'"
+                self.repository,
+                config,
+                digest,
+                f"the description of '{folder.name}'",
+                deadline=deadline,
             )
         stored = sum(layer["size"] for layer in layers)
         needs = _needs(own)
@@ -209,14 +232,16 @@ class SharedCache:
                 **({} if needs is None else {NEEDS: needs}),
             },
         }
-        self.client.push_manifest(self.repository, folder.name, json.dumps(manifest).encode())
+        content = json.dumps(manifest).encode()
+        self.client.push_manifest(self.repository, folder.name, content, deadline=deadline)
         return True
 
     def ls(self) -> list[StoredArtifact]:
         """Return what the store has of this cache, by name; artifacts of other programs are left out."""
+        deadline = self.client.deadline()
         found = []
-        for tag in self.client.tags(self.repository):
-            known = self.client.manifest(self.repository, tag)
+        for tag in self.client.tags(self.repository, deadline=deadline):
+            known = self.client.manifest(self.repository, tag, deadline=deadline)
             if known is not None and known[0].get("artifactType") == ARTIFACT_TYPE:
                 found.append(_described(self.repository, tag, *known))
         return found
@@ -225,23 +250,25 @@ class SharedCache:
         """Remove an artifact from the store."""
         self.client.delete(self.repository, artifact.digest, f"'{artifact.tag}'")
 
-    def _why_not(self, name: str, inputs: Mapping[str, object]) -> str:
+    def _why_not(self, name: str, inputs: Mapping[str, object], deadline: Deadline) -> str:
         """Return what is different in the artifacts of the same name that the store has."""
         if not inputs:
             return ""
         stem = name.rpartition("-")[0]
         tags = [
             tag
-            for tag in self.client.tags(self.repository)
+            for tag in self.client.tags(self.repository, deadline=deadline)
             if tag.rpartition("-")[0] == stem and tag != name
         ]
         for tag in tags[-_COMPARED:]:
-            manifest, _ = self.client.manifest(self.repository, tag) or ({}, "")
+            manifest, _ = self.client.manifest(self.repository, tag, deadline=deadline) or ({}, "")
             if manifest.get("artifactType") != ARTIFACT_TYPE:
                 continue
-            config = str(manifest.get("config", {}).get("digest"))
-            own = self.client.small_blob(self.repository, config, f"the description of '{tag}'")
-            parts = _parts(own, tag)
+            config = read_artifact(manifest, _malformed(tag)).config
+            own = self.client.small_blob(
+                self.repository, config, f"the description of '{tag}'", deadline=deadline
+            )
+            parts = read_parts(own, tag)
             wanted = json.loads(json.dumps(inputs))
             different = [
                 key
@@ -249,30 +276,15 @@ class SharedCache:
                 if parts.get(key) != wanted.get(key) and key != "parent"
             ]
             if different:
-                needs = (manifest.get("annotations") or {}).get(NEEDS)
-                words = ", ".join(_INPUTS.get(key, f"another '{key}'") for key in different)
+                needs = read_notes(manifest).get(NEEDS)
+                words = ", ".join(
+                    _INPUTS.get(key, f"another '{visible_line(key)}'") for key in different
+                )
                 detail = f" ({needs})" if needs else ""
-                return f", only '{tag}', which was made with {words}{detail}"
+                return (
+                    f", only '{tag}', which was made with {shortened(words, _WORDS_BYTES)}{detail}"
+                )
         return ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Layer:
-    """A blob of an artifact."""
-
-    title: str
-    digest: str
-    size: int
-    media_type: str
-
-    @classmethod
-    def of(cls, layer: Mapping[str, Any]) -> _Layer:
-        return cls(
-            title=str(layer["annotations"][TITLE]),
-            digest=str(layer["digest"]),
-            size=int(layer["size"]),
-            media_type=str(layer["mediaType"]),
-        )
 
 
 class _Meter:
@@ -310,39 +322,19 @@ def needed_artifacts(found: Sequence[StoredArtifact], names: Sequence[str]) -> l
 def _described(
     repository: str, tag: str, manifest: Mapping[str, Any], digest: str
 ) -> StoredArtifact:
-    try:
-        notes = dict(manifest.get("annotations") or {})
-        return StoredArtifact(
-            repository=repository,
-            tag=tag,
-            digest=digest,
-            pushed=_moment(notes.get(CREATED)),
-            packed_bytes=sum(_Layer.of(layer).size for layer in manifest["layers"]),
-            needs=notes.get(NEEDS),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(
-            f"The manifest of '{tag}' in the store is malformed: {error!r}."
-        ) from error
+    notes = read_notes(manifest)
+    return StoredArtifact(
+        repository=repository,
+        tag=tag,
+        digest=digest,
+        pushed=read_moment(notes.get(CREATED)),
+        packed_bytes=read_artifact(manifest, _malformed(tag)).packed_bytes,
+        needs=notes.get(NEEDS),
+    )
 
 
-def _moment(text: object) -> dt.datetime | None:
-    """Return a time with its zone; None for another form."""
-    try:
-        found = dt.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=dt.timezone.utc)
-
-
-def _parts(own: bytes, tag: str) -> dict[str, object]:
-    """Return what the key of an artifact was made of, by its description; raises StoreError."""
-    try:
-        return dict(json.loads(own).get("parts", {}))
-    except (ValueError, TypeError, AttributeError) as error:
-        raise StoreError(
-            f"The description of '{tag}' in the store is malformed: {error!r}."
-        ) from error
+def _malformed(tag: str) -> str:
+    return f"The manifest of '{tag}' in the store is malformed"
 
 
 def _needs(own: bytes) -> str | None:
@@ -350,6 +342,16 @@ def _needs(own: bytes) -> str | None:
     facts = json.loads(own).get("facts") or {}
     words = [str(facts[key]) for key in ("qemu", "processor") if key in facts]
     return ", ".join(words) or None
+
+
+@contextlib.contextmanager
+def _removed_if_refused(part: Path) -> Iterator[None]:
+    """Remove a blob that can't be unpacked: another pull would fail by it too."""
+    try:
+        yield
+    except StoreError:
+        part.unlink()
+        raise
 
 
 def _remove_old(parts: Path) -> None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from harness.http_headers import content_range, length, retry_after, validator
 from harness.image import ImageFetchError
-from harness.image.cloud.http_headers import content_range, length, retry_after, validator
 from harness.provisioning.wait import WaitTimeoutError
 
 if TYPE_CHECKING:

@@ -26,8 +26,15 @@ class FakeSource:
     offered: list[str] = field(default_factory=list)
 
     def fetch(
-        self, name: str, into: Path, *, inputs: Mapping[str, object], progress: Progress
+        self,
+        name: str,
+        into: Path,
+        *,
+        inputs: Mapping[str, object],
+        progress: Progress,
+        deadline: Deadline,
     ) -> bool:
+        assert not deadline.has_passed()
         del name, progress
         self.asked.append(inputs)
         if self.content is None:

@@ -258,9 +258,15 @@ class CopyingSource:
     offered: list[str] = field(default_factory=list)
 
     def fetch(
-        self, name: str, into: Path, *, inputs: Mapping[str, object], progress: Progress
+        self,
+        name: str,
+        into: Path,
+        *,
+        inputs: Mapping[str, object],
+        progress: Progress,
+        deadline: Deadline,
     ) -> bool:
-        del progress
+        del progress, deadline
         self.asked.append(inputs)
         if not (self.folder / name).exists():
             return False

@@ -11,12 +11,14 @@ if TYPE_CHECKING:
 
     from harness.provisioning.wait import Clock
 
-_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)")
+#: More digits than 18 are no size of a file.
+_CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-[0-9]{1,18}|\*)/([0-9]{1,18}|\*)")
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def length(headers: Message) -> int | None:
     value = headers.get("Content-Length", "")
-    return int(value) if value.isdigit() else None
+    return int(value) if _NUMBER.fullmatch(value) else None
 
 
 def content_range(headers: Message) -> tuple[int | None, int | None]:
@@ -36,12 +38,13 @@ def retry_after(headers: Message, clock: Clock) -> float | None:
     value = headers.get("Retry-After")
     if value is None:
         return None
-    if value.isdigit():
+    if _NUMBER.fullmatch(value):
         return float(value)
     try:
         until = email.utils.parsedate_to_datetime(value)
         return max(0.0, (until - clock.now()).total_seconds())
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
+        # The last one is for a zone that is years away.
         return None
 
 

@@ -6,7 +6,7 @@ from email.message import Message
 
 import pytest
 
-from harness.image.cloud.http_headers import content_range, length, retry_after, validator
+from harness.http_headers import content_range, length, retry_after, validator
 from suites.fakes.clock import FakeClock
 
 

@@ -1,0 +1,326 @@
+"""HTTP requests that a server can neither send elsewhere nor hold for ever.
+
+Each read of an answer, its status line and headers included, has to keep up with a minimum rate and to end
+before a deadline. Redirects lead to http and https alone, and never from https to http.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import io
+import re
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from harness.provisioning.wait import WaitTimeoutError
+
+if TYPE_CHECKING:
+    import socket
+    from http.client import HTTPMessage
+    from typing import IO
+
+    from typing_extensions import Buffer
+
+    from harness.provisioning.wait import Deadline
+
+_PORTS = {"http": 80, "https": 443}
+#: What a URL on the wire consists of (RFC 3986); urllib would leave out others or pass them on.
+_URL = re.compile(r"[!-~]{1,8192}")
+
+
+class RefusedUrlError(ValueError):
+    """A URL is not requested; the message is a clause, without a full stop."""
+
+
+class StalledError(TimeoutError):
+    """A server sends or takes too little; the message is a clause whose subject is the server."""
+
+
+def origin(url: str) -> tuple[str, str, int]:
+    """Return scheme, host and port: what credentials are bound to.
+
+    Raises RefusedUrlError for a URL of another scheme, and one without a host or with a wrong port.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise RefusedUrlError(f"'{url}' is no URL ({error})") from error
+    if parts.scheme not in _PORTS:
+        raise RefusedUrlError(f"'{url}' is no URL of http or https")
+    if not parts.hostname or "@" in parts.netloc or not _URL.fullmatch(url) or port == 0:
+        raise RefusedUrlError(f"'{url}' is no URL of a host")
+    return parts.scheme, parts.hostname, port or _PORTS[parts.scheme]
+
+
+def joined(base: str, reference: str) -> str:
+    """Return the URL that a server at `base` refers to; raises RefusedUrlError as `origin` does.
+
+    A reference from https to http is refused too.
+    """
+    try:
+        url = urllib.parse.urljoin(base, reference)
+    except ValueError as error:
+        raise RefusedUrlError(f"'{reference}' is no URL ({error})") from error
+    if origin(url)[0] == "http" and base.startswith("https:"):
+        raise RefusedUrlError(f"'{url}' is not https, but '{base}' is")
+    return url
+
+
+class Pace:
+    """Ends an exchange in which fewer than `stall_bytes` move within `stall_s`, or at a deadline.
+
+    Only the time that is spent waiting for the other side counts.
+    """
+
+    def __init__(self, *, stall_s: float, stall_bytes: int, deadline: Deadline) -> None:
+        self._stall_s = stall_s
+        self._stall_bytes = stall_bytes
+        self._deadline = deadline
+        self._waited_s = 0.0
+        self._moved = 0
+
+    @property
+    def seconds(self) -> float:
+        """How long the next wait may take. Raises WaitTimeoutError at the deadline."""
+        left_s = self._deadline.cap(self._stall_s - self._waited_s)
+        if self._deadline.has_passed():
+            raise WaitTimeoutError("The exchange did not end before its deadline.")
+        # A socket's timeout of 0 would mean that it does not wait at all.
+        return max(left_s, 0.001)
+
+    def now(self) -> float:
+        return self._deadline.clock.monotonic()
+
+    def count(self, moved: int, since: float) -> None:
+        """Count the bytes that have moved in a wait; raises StalledError when that is too slow."""
+        self._waited_s += self.now() - since
+        self._moved += moved
+        if self._moved >= self._stall_bytes:
+            self._waited_s, self._moved = 0.0, 0
+        elif self._waited_s >= self._stall_s:
+            raise self.stalled()
+
+    def stalled(self) -> StalledError:
+        if not self._moved:
+            return StalledError(f"sent nothing for {self._stall_s:g} s")
+        return StalledError(
+            f"sent fewer than {self._stall_bytes} bytes within {self._stall_s:g} s"
+        )
+
+
+class PacedFile(io.RawIOBase):
+    """A file that is uploaded: its reader, the connection, has to come back often enough."""
+
+    def __init__(self, file: IO[bytes], pace: Pace) -> None:
+        self._file = file
+        self._pace = pace
+        self._since: float | None = None
+        self._last = 0
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def read(self, size: int = -1) -> bytes:
+        # The time since the last block is that of sending it.
+        if self._since is not None:
+            self._pace.count(self._last, self._since)
+        _ = self._pace.seconds
+        block = self._file.read(size)
+        self._last, self._since = len(block), self._pace.now()
+        return block
+
+
+class _PacedSocket(io.RawIOBase):
+    """The receiving side of a socket, which keeps to a pace."""
+
+    def __init__(self, sock: socket.socket, pace: Pace) -> None:
+        self._socket = sock
+        self._raw = sock.makefile("rb", buffering=0)
+        self._pace = pace
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def readinto(self, buffer: Buffer, /) -> int | None:
+        self._socket.settimeout(self._pace.seconds)
+        since = self._pace.now()
+        try:
+            count = self._raw.readinto(buffer)
+        except TimeoutError as error:
+            _ = self._pace.seconds
+            raise self._pace.stalled() from error
+        except ConnectionError:
+            raise
+        except OSError as error:
+            # Else it could be taken for trouble of the disk that the answer is written to.
+            raise ConnectionError(str(error)) from error
+        if count:
+            self._pace.count(count, since)
+        return count
+
+    @override
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _PacedResponse(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *words: object, pace: Pace, **more: object) -> None:
+        super().__init__(sock, *words, **more)  # type: ignore[arg-type]
+        self.fp.close()
+        self.fp = io.BufferedReader(_PacedSocket(sock, pace))
+
+
+def _paced(
+    kind: type[http.client.HTTPConnection], pace: Pace, host: str, **more: object
+) -> http.client.HTTPConnection:
+    connection = kind(host, **more)  # type: ignore[arg-type]
+    connection.response_class = functools.partial(_PacedResponse, pace=pace)  # type: ignore[assignment]
+    return connection
+
+
+class _HttpHandler(urllib.request.HTTPHandler):
+    def __init__(self, pace: Pace) -> None:
+        super().__init__()
+        self._pace = pace
+
+    @override
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        made = functools.partial(_paced, http.client.HTTPConnection, self._pace)
+        return self.do_open(made, req)
+
+
+class _HttpsHandler(urllib.request.HTTPSHandler):
+    def __init__(self, pace: Pace, context: ssl.SSLContext) -> None:
+        super().__init__(context=context)
+        self._pace = pace
+        self._tls = context
+
+    @override
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        made = functools.partial(_paced, http.client.HTTPSConnection, self._pace)
+        return self.do_open(made, req, context=self._tls)
+
+
+class NoDowngrade(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect to another scheme, nor from https to http.
+
+    A redirect that is not followed is an HTTPError; `why_not_followed` says more about it.
+    """
+
+    @override
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        try:
+            joined(req.full_url, newurl)
+        except RefusedUrlError:
+            return None
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+    @override
+    def http_error_302(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+    ) -> IO[bytes] | None:
+        # urllib reads the body of the answer whole, and bad URLs are a ValueError of it.
+        fp.close()
+        try:
+            followed: IO[bytes] | None = super().http_error_302(req, fp, code, msg, headers)
+        except urllib.error.HTTPError:
+            raise
+        except RefusedUrlError:
+            raise
+        except ValueError:
+            return None
+        return followed
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
+def why_not_followed(error: urllib.error.HTTPError) -> str | None:
+    """Return why a redirect was not followed, as a clause; None where the answer is no redirect."""
+    target = error.headers.get("Location") or error.headers.get("URI")
+    if not 300 <= error.code < 400 or target is None:
+        return None
+    try:
+        joined(error.url, target)
+    except RefusedUrlError as refused:
+        return str(refused)
+    return f"it leads to '{target}' once more, or the request sends something"
+
+
+class HttpOpener:
+    """Opens URLs by the proxies of the environment, and their redirects by `redirects`."""
+
+    def __init__(
+        self,
+        redirects: type[NoDowngrade] = NoDowngrade,
+        *,
+        others: tuple[type[urllib.request.BaseHandler], ...] = (),
+    ) -> None:
+        self._redirects = redirects
+        self._others = others
+
+    @functools.cached_property
+    def _tls(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
+    def open(self, request: urllib.request.Request, pace: Pace) -> http.client.HTTPResponse:
+        """Return the answer to a request.
+
+        Raises HTTPError for an answer that is an error, RefusedUrlError, WaitTimeoutError at the deadline of
+        the pace, and URLError, HTTPException or OSError of the connection.
+        """
+        opener = urllib.request.OpenerDirector()
+        for handler in (
+            urllib.request.ProxyHandler(),
+            urllib.request.UnknownHandler(),
+            _HttpHandler(pace),
+            _HttpsHandler(pace, self._tls),
+            urllib.request.HTTPDefaultErrorHandler(),
+            self._redirects(),
+            urllib.request.HTTPErrorProcessor(),
+            *(other() for other in self._others),
+        ):
+            opener.add_handler(handler)
+        try:
+            answer: http.client.HTTPResponse = opener.open(request, timeout=pace.seconds)
+        except (ValueError, OverflowError) as error:
+            if isinstance(error, RefusedUrlError):
+                raise
+            raise RefusedUrlError(f"'{request.full_url}' can't be requested ({error})") from error
+        return answer
+
+
+def read_whole(answer: http.client.HTTPResponse, most_bytes: int) -> bytes:
+    """Return the body of an answer, or one byte more than `most_bytes` of a longer one."""
+    body = bytearray()
+    while len(body) <= most_bytes and (
+        chunk := answer.read1(min(1 << 18, most_bytes + 1 - len(body)))
+    ):
+        body += chunk
+    return bytes(body)

@@ -1,0 +1,280 @@
+"""What a registry says of an artifact, parsed: a value of the right form, or a StoreError."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import re
+from collections.abc import (  # noqa: TC003 - pydantic evaluates the annotations
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Annotated, Any
+
+import pydantic
+from typing_extensions import NotRequired, TypedDict
+
+from harness.artifact_cache import MANIFEST, STAMP, USED, FileFact
+from harness.limits import STORE_ARTIFACT_FILES, STORE_ARTIFACT_MIB, STORE_OTHER_MIB
+from harness.shared_store import StoreError
+from harness.visible_text import shortened, visible_line
+
+FILE_TYPE = "application/vnd.gpu-node-harness.file.v1+gzip"
+REST_TYPE = "application/vnd.gpu-node-harness.rest.v1+zip"
+TITLE = "org.opencontainers.image.title"
+CREATED = "org.opencontainers.image.created"
+NEEDS = "gpu-node-harness.needs"
+"""What a checkpoint needs of its host, as a sentence."""
+
+#: By the OCI distribution specification.
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+#: RFC 6750 allows these characters and `=`.
+_TOKEN = re.compile(r"[!-~]{1,16384}")
+_NEXT_PAGE = re.compile(r"\s*<([^>]*)>")
+#: What lies in a folder and belongs to this host alone.
+OWN_FILES = frozenset({MANIFEST, STAMP, USED})
+_PATH_BYTES, _NAME_BYTES, _LEVELS = 1024, 255, 16
+#: gzip adds less than this to what can't be compressed: 5 bytes for 16 KiB, and a header.
+_GZIP_SHARE, _GZIP_BYTES = 1000, 1 << 10
+_SHOWN_BYTES = 300
+
+Digest = Annotated[str, pydantic.Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+
+
+class _Descriptor(TypedDict):
+    digest: Digest
+
+
+class _LayerDescriptor(TypedDict):
+    mediaType: str
+    digest: Digest
+    size: Annotated[int, pydantic.Field(strict=True, ge=1)]
+    annotations: Mapping[str, str]
+
+
+class _Manifest(TypedDict):
+    config: _Descriptor
+    layers: Sequence[_LayerDescriptor]
+
+
+class _Fact(TypedDict):
+    size: Annotated[int, pydantic.Field(strict=True, ge=0)]
+    sha256: Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Description(TypedDict):
+    files: Mapping[str, _Fact]
+    parts: NotRequired[Mapping[str, Any]]
+
+
+class _Page(TypedDict):
+    tags: NotRequired[Sequence[str] | None]
+
+
+class _Token(TypedDict):
+    token: NotRequired[str | None]
+    access_token: NotRequired[str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """A blob of an artifact."""
+
+    title: str
+    digest: str
+    size: int
+    media_type: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """What the manifest of an artifact names: the blobs of its files, and its description."""
+
+    layers: Sequence[Layer]
+    config: str
+
+    @property
+    def packed_bytes(self) -> int:
+        return sum(layer.size for layer in self.layers)
+
+
+@functools.cache
+def _adapter(shape: type) -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(shape)
+
+
+def _read(shape: type, raw: bytes, problem: str) -> Any:
+    """Return JSON of a form; raises StoreError, which begins with `problem`."""
+    try:
+        return _adapter(shape).validate_json(raw)
+    except pydantic.ValidationError as error:
+        raise StoreError(f"{problem}: {_slip(error)}.") from error
+
+
+def _slip(error: pydantic.ValidationError) -> str:
+    """Return the first thing that is wrong, and where."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    said = f"{first['msg']} at '{place}'" if place else first["msg"]
+    return shortened(visible_line(said), _SHOWN_BYTES)
+
+
+def read_object(raw: bytes, problem: str) -> dict[str, Any]:
+    """Return the object that a manifest is; raises StoreError, which begins with `problem`."""
+    found: dict[str, Any] = _read(dict[str, Any], raw, problem)
+    return found
+
+
+def read_artifact(manifest: Mapping[str, Any], problem: str) -> Artifact:
+    """Return the blobs that a manifest of ours names; raises StoreError."""
+    try:
+        known = _adapter(_Manifest).validate_python(manifest)
+        layers = [
+            Layer(
+                title=layer["annotations"][TITLE],
+                digest=layer["digest"],
+                size=layer["size"],
+                media_type=layer["mediaType"],
+            )
+            for layer in known["layers"]
+        ]
+    except pydantic.ValidationError as error:
+        raise StoreError(f"{problem}: {_slip(error)}.") from error
+    except KeyError as error:
+        raise StoreError(f"{problem}: a layer has no title.") from error
+    return Artifact(layers=layers, config=known["config"]["digest"])
+
+
+def read_files(description: bytes, name: str) -> Mapping[str, FileFact]:
+    """Return size and digest of each file that the description of a folder names.
+
+    Raises StoreError where it is malformed, or names a file outside of the folder.
+    """
+    known = _read(_Description, description, f"The manifest of '{name}' is malformed")
+    if len(known["files"]) > STORE_ARTIFACT_FILES.value:
+        raise StoreError(str(STORE_ARTIFACT_FILES.error(f"'{name}'")))
+    facts = {
+        title: FileFact(size=fact["size"], sha256=fact["sha256"])
+        for title, fact in known["files"].items()
+    }
+    require_own(facts, name)
+    if sum(fact.size for fact in facts.values()) > STORE_ARTIFACT_MIB.bytes:
+        raise StoreError(str(STORE_ARTIFACT_MIB.error(f"'{name}'")))
+    return facts
+
+
+def read_parts(description: bytes, name: str) -> Mapping[str, Any]:
+    """Return what the key of an artifact was made of, by its description; raises StoreError."""
+    problem = f"The description of '{name}' in the store is malformed"
+    parts: Mapping[str, Any] = _read(_Description, description, problem).get("parts", {})
+    return parts
+
+
+def require_own(titles: Iterable[str], name: str, *, taken: Collection[str] = ()) -> None:
+    """Raise StoreError unless each title is the path of a file that `name` may have, and all differ.
+
+    `taken` are the paths that it has already.
+    """
+    known = {*taken}
+    for title in titles:
+        path = PurePosixPath(title)
+        parts = path.parts
+        if (
+            not title.isprintable()
+            or path.as_posix() != title
+            or path.is_absolute()
+            or not 0 < len(parts) <= _LEVELS
+            or ".." in parts
+            or parts[0] in OWN_FILES
+            or len(title.encode()) > _PATH_BYTES
+            or any(len(part.encode()) > _NAME_BYTES for part in parts)
+        ):
+            raise StoreError(f"'{name}' names the file '{title}', which is not one of its own.")
+        if title in known:
+            raise StoreError(f"'{name}' names the file '{title}' twice.")
+        known.add(title)
+    folders = {parent.as_posix() for title in known for parent in PurePosixPath(title).parents}
+    if both := sorted(folders & known):
+        raise StoreError(f"'{name}' names '{both[0]}' as a file and as a folder.")
+
+
+def check_layers(layers: Sequence[Layer], files: Mapping[str, FileFact], name: str) -> None:
+    """Raise StoreError unless the layers are those of the files, and the one of all other files."""
+    found: set[str] = set()
+    for layer in layers:
+        if layer.media_type not in {FILE_TYPE, REST_TYPE}:
+            raise StoreError(
+                f"The store's '{name}' has a layer of the unknown type '{layer.media_type}'."
+            )
+        # The layer of the other files has no path, so its title may be that of a file.
+        title = "" if layer.media_type == REST_TYPE else layer.title
+        fact = files.get(title)
+        if title and fact is None:
+            raise StoreError(
+                f"The store's '{name}' has the file '{title}', which its description does not list."
+            )
+        if title in found:
+            raise StoreError(f"The store's '{name}' has the file '{layer.title}' twice.")
+        found.add(title)
+        if fact is None and layer.size > STORE_OTHER_MIB.bytes:
+            raise StoreError(str(STORE_OTHER_MIB.error(f"The store's '{name}'")))
+        if fact is not None and layer.size > fact.size + fact.size // _GZIP_SHARE + _GZIP_BYTES:
+            raise StoreError(
+                f"The store's '{name}' has {layer.size} bytes for the file '{title}', which has only "
+                f"{fact.size} when it is unpacked."
+            )
+    missing = sorted(set(files) - found)
+    if missing:
+        raise StoreError(f"The store's '{name}' lacks the file '{missing[0]}'.")
+
+
+def read_page(raw: bytes, problem: str) -> Sequence[str]:
+    """Return the tags of a page of a list; raises StoreError, which begins with `problem`."""
+    tags: Sequence[str] = _read(_Page, raw, problem).get("tags") or []
+    for tag in tags:
+        if not _TAG.fullmatch(tag):
+            # A tag becomes the name of a folder.
+            raise StoreError(
+                f"{problem}: {shortened(repr(tag), _SHOWN_BYTES)} is no tag of a registry; nothing of it "
+                "is used."
+            )
+    return tags
+
+
+def next_page(link: str | None) -> str | None:
+    """Return where the value of `Link` says that a list goes on."""
+    found = _NEXT_PAGE.match(link or "")
+    return None if found is None else found[1]
+
+
+def read_token(raw: bytes) -> str:
+    """Return the token that a registry's service gave; raises StoreError."""
+    problem = "The answer to the log-in is malformed"
+    known = _read(_Token, raw, problem)
+    token = known.get("token") or known.get("access_token") or ""
+    if not _TOKEN.fullmatch(token):
+        raise StoreError(f"{problem}: it has no token.")
+    return str(token)
+
+
+def read_notes(manifest: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the annotations of a manifest that are text, on one line each and not long."""
+    notes = manifest.get("annotations")
+    return {
+        key: shortened(visible_line(value), _SHOWN_BYTES)
+        for key, value in (notes.items() if isinstance(notes, dict) else ())
+        if isinstance(value, str)
+    }
+
+
+def read_moment(text: str | None) -> dt.datetime | None:
+    """Return a time with its zone; None for another form."""
+    try:
+        found = dt.datetime.fromisoformat((text or "").replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=dt.timezone.utc)
