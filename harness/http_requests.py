@@ -91,7 +91,7 @@ class Pace:
         """How long the next wait may take. Raises WaitTimeoutError at the deadline."""
         left_s = self._deadline.cap(self._stall_s - self._waited_s)
         if self._deadline.has_passed():
-            raise WaitTimeoutError("The exchange did not end before its deadline.")
+            raise WaitTimeoutError("The exchange with a server did not end before its deadline.")
         # A socket's timeout of 0 would mean that it does not wait at all.
         return max(left_s, 0.001)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from harness.errors import listed
@@ -18,22 +19,31 @@ _SHOWN = 5
 def read_sums(text: str, *, algorithm: Algorithm, url: str) -> dict[str, Digest]:
     """Return the digests by file name; `url` is the list's own.
 
-    A truncated list is refused, since the missing part may contain the line that is needed.
+    A truncated list is refused, since the missing part may contain the line that is needed, and so is one
+    with two digests of a file.
     Raises ImageFetchError.
     """
     line_shape = re.compile(rf"([0-9a-f]{{{algorithm.digits}}}) [ *](\S.*)")
     digests: dict[str, Digest] = {}
-    lines = text.splitlines()
+    # Not by splitlines(), which takes more characters for the end of a line than those tools do.
+    lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
     for number, line in enumerate(lines, start=1):
         found = line_shape.fullmatch(line)
-        if found is None or (number == len(lines) and not text.endswith("\n")):
+        is_cut = number == len(lines) and not text.endswith("\n")
+        if found is None or is_cut or not found[2].isprintable():
             problem = "is truncated" if number == len(lines) else "is malformed"
             raise ImageFetchError(
                 f"The list '{url}' {problem}: line {number}, '{line[:80]}', is not a "
                 f"{algorithm.value} digest and a file name. No image was downloaded; try again, or "
                 "name another location with --mirror."
             )
-        digests[found[2].removeprefix("./")] = Digest(algorithm=algorithm, value=found[1])
+        name = PurePosixPath(found[2]).as_posix()
+        digest = Digest(algorithm=algorithm, value=found[1])
+        if digests.setdefault(name, digest) != digest:
+            raise ImageFetchError(
+                f"The list '{url}' has two digests of '{name}', {digests[name].short} and {digest.short}. No "
+                "image was downloaded; name another location with --mirror."
+            )
     return digests
 
 

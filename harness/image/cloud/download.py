@@ -15,23 +15,32 @@ import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from typing_extensions import override
-
 from harness.http_headers import content_range, length, retry_after, validator
+from harness.http_requests import (
+    HttpOpener,
+    NoDowngrade,
+    Pace,
+    RefusedUrlError,
+    StalledError,
+    read_whole,
+    why_not_followed,
+)
 from harness.image import ImageFetchError
+from harness.limits import DOWNLOAD_LIST_MIB, DOWNLOAD_MIB, DOWNLOAD_UNKNOWN_MIB
 from harness.provisioning.wait import WaitTimeoutError
+from harness.visible_text import shortened, visible_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from email.message import Message
-    from http.client import HTTPMessage
     from pathlib import Path
     from typing import IO
 
+    from harness.limits import Limit
     from harness.provisioning.wait import Clock, Deadline
 
 _CHUNK = 1 << 18
-_SMALL_BYTES = 4 << 20
+_REASON_BYTES = 200
 _NO_RANGE = 416
 _TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _PERMANENT = (socket.gaierror, ssl.SSLCertVerificationError, FileNotFoundError)
@@ -45,7 +54,7 @@ class Patience:
     """When a download without progress ends.
 
     A try ends when fewer than `stall_bytes` arrive within `stall_s`. The next URL is used after
-    `tries` in a row without a new byte. A pause that a server asks for by Retry-After is kept up
+    `tries` in a row that were so slow, or brought no new byte. A pause that a server asks for by Retry-After is kept up
     to `longest_pause_s`.
     """
 
@@ -57,35 +66,26 @@ class Patience:
 
 
 class _TransferError(Exception):
-    """A failed try: a sentence without the full stop, and whether no further try can succeed."""
+    """A failed try: a sentence without the full stop, and whether no further try can succeed.
+
+    `is_slow` says that what came in the try is no progress. `is_useless` says that the partial file can't
+    become the right one.
+    """
 
     def __init__(
-        self, sentence: str, *, is_final: bool = False, pause_s: float | None = None
-    ) -> None:
-        super().__init__(sentence)
-        self.is_final = is_final
-        self.pause_s = pause_s
-
-
-class NoDowngrade(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect from https to http: for some images only TLS authenticates the server."""
-
-    @override
-    def redirect_request(
         self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        if req.full_url.startswith("https:") and not newurl.startswith("https:"):
-            fp.close()
-            raise _TransferError(
-                f"'{req.full_url}' redirects to '{newurl}', which is not https", is_final=True
-            )
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+        sentence: str,
+        *,
+        is_final: bool = False,
+        is_slow: bool = False,
+        is_useless: bool = False,
+        pause_s: float | None = None,
+    ) -> None:
+        super().__init__(visible_line(sentence))
+        self.is_final = is_final
+        self.is_slow = is_slow
+        self.is_useless = is_useless
+        self.pause_s = pause_s
 
 
 class Downloader:
@@ -99,19 +99,24 @@ class Downloader:
     ) -> None:
         self._patience = Patience() if patience is None else patience
         self._report = report
-        self._opener = urllib.request.build_opener(NoDowngrade)
+        self._opener = HttpOpener(NoDowngrade, others=(urllib.request.FileHandler,))
 
     def read(self, urls: Sequence[str], *, deadline: Deadline) -> tuple[str, bytes]:
-        """Return the first of `urls` that can be downloaded, and its content, 4 MiB at most.
+        """Return the first of `urls` that can be downloaded, and its content, which is small.
 
         Raises ImageFetchError, with the last error of each URL, or WaitTimeoutError.
         """
 
         def fetch(url: str) -> bytes:
-            with self._open(url, {}, deadline) as response:
-                content: bytes = response.read(_SMALL_BYTES)
+            with (
+                self._open(url, {}, deadline) as response,
+                _connection_errors(url, self._patience.stall_s),
+            ):
+                content = read_whole(response, DOWNLOAD_LIST_MIB.bytes)
+                if len(content) > DOWNLOAD_LIST_MIB.bytes:
+                    raise _beyond(DOWNLOAD_LIST_MIB, url)
                 expected = length(response.headers)
-                if expected is not None and len(content) < min(expected, _SMALL_BYTES):
+                if expected is not None and len(content) < expected:
                     raise _TransferError(
                         f"'{url}' closed the connection after {len(content)} of {expected} bytes"
                     )
@@ -142,13 +147,16 @@ class Downloader:
     ) -> tuple[str, bytes]:
         errors = []
         for url in urls:
-            failures = 0
+            failures, best = 0, _size(part)
             while True:
-                before = _size(part)
                 try:
                     return url, fetch(url)
-                except _TransferError as error:
-                    failures = 1 if _size(part) > before else failures + 1
+                except _TransferError as error:  # noqa: PERF203 - few tries
+                    if error.is_useless and part is not None:
+                        part.unlink(missing_ok=True)
+                    has_grown = _size(part) > best and not error.is_slow
+                    best = max(best, _size(part))
+                    failures = 1 if has_grown else failures + 1
                     if error.is_final or failures >= self._patience.tries:
                         count = f", {failures} times in a row" if failures > 1 else ""
                         errors.append(f"{error}{count}.")
@@ -187,6 +195,8 @@ class Downloader:
         try:
             with self._open(url, headers, deadline) as response:
                 begin, total = _extent(url, response, have)
+                if total is not None and total > DOWNLOAD_MIB.bytes:
+                    raise _beyond(DOWNLOAD_MIB, url)
                 if have and not begin:
                     self._report(
                         f"'{url}' has changed, or does not support ranges; downloading the whole file"
@@ -213,27 +223,26 @@ class Downloader:
         total: int | None,
         deadline: Deadline,
     ) -> None:
-        """Copy the response's body until its end, or until it arrives too slowly."""
+        """Copy the response's body until its end, or until it is more than was announced."""
         meter = _Meter(sink.tell(), total, deadline.clock)
-        window_from, window = deadline.clock.monotonic(), 0
+        most = DOWNLOAD_UNKNOWN_MIB.bytes if total is None else total
         with _connection_errors(url, self._patience.stall_s):
-            while chunk := response.read1(_CHUNK):
+            while chunk := response.read1(max(1, min(_CHUNK, most + 1 - sink.tell()))):
                 sink.write(chunk)
-                window += len(chunk)
                 if line := meter.add(len(chunk)):
                     self._report(line)
                 if deadline.has_passed():
                     raise WaitTimeoutError(
                         f"The download did not end before its deadline: {meter.line()}."
                     )
-                at = deadline.clock.monotonic()
-                if at - window_from >= self._patience.stall_s:
-                    if window < self._patience.stall_bytes:
-                        raise _TransferError(
-                            f"'{url}' sent fewer than {self._patience.stall_bytes} bytes within "
-                            f"{self._patience.stall_s:g} s"
-                        )
-                    window_from, window = at, 0
+                if sink.tell() > most and total is None:
+                    raise _beyond(DOWNLOAD_UNKNOWN_MIB, url)
+                if sink.tell() > most:
+                    raise _TransferError(
+                        f"'{url}' sent more than the {total} bytes that it announced",
+                        is_final=True,
+                        is_useless=True,
+                    )
         if total is not None and sink.tell() < total:
             raise _TransferError(
                 f"'{url}' closed the connection after {sink.tell()} of {total} bytes"
@@ -246,13 +255,18 @@ class Downloader:
         request = urllib.request.Request(  # noqa: S310 - the catalogue allows http, https and file
             url, headers={"Accept-Encoding": "identity", **headers}
         )
-        patience_s = max(0.1, deadline.cap(self._patience.stall_s))
+        pace = Pace(
+            stall_s=self._patience.stall_s,
+            stall_bytes=self._patience.stall_bytes,
+            deadline=deadline,
+        )
         with contextlib.ExitStack() as holding:
             with _connection_errors(url, self._patience.stall_s):
                 try:
-                    response = self._opener.open(request, timeout=patience_s)
+                    response = self._opener.open(request, pace)
                 except urllib.error.HTTPError as error:
-                    with error:
+                    # Not `with error`, which fails for a redirect whose body was not read.
+                    with contextlib.closing(error):
                         raise self._answered(url, error, deadline) from error
                 holding.enter_context(response)
             yield response
@@ -260,7 +274,12 @@ class Downloader:
     def _answered(self, url: str, error: urllib.error.HTTPError, deadline: Deadline) -> Exception:
         if error.code == _NO_RANGE:
             return _RangeError(content_range(error.headers)[1])
-        answer = f"'{url}' answered {error.code} {error.reason}"
+        if (why := why_not_followed(error)) is not None:
+            return _TransferError(
+                f"'{url}' answered {error.code}, and its redirect is not followed: {why}",
+                is_final=True,
+            )
+        answer = f"'{url}' answered {error.code} {shortened(str(error.reason), _REASON_BYTES)}"
         asked_s = retry_after(error.headers, deadline.clock)
         if asked_s is not None and asked_s > self._patience.longest_pause_s:
             return _TransferError(
@@ -282,6 +301,10 @@ def _connection_errors(url: str, stall_s: float) -> Iterator[None]:
     """Raise _TransferError for an error of the connection."""
     try:
         yield
+    except RefusedUrlError as error:
+        raise _TransferError(str(error), is_final=True) from error
+    except StalledError as error:
+        raise _TransferError(f"'{url}' {error}", is_slow=True) from error
     except TimeoutError as error:
         raise _TransferError(f"'{url}' sent nothing for {stall_s:g} s") from error
     except urllib.error.URLError as error:
@@ -340,12 +363,20 @@ def _size(path: Path | None) -> int:
 
 def _extent(url: str, response: http.client.HTTPResponse, have: int) -> tuple[int, int | None]:
     """Return the body's offset in the file, and the file's size."""
+    size = length(response.headers)
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
-        return 0, length(response.headers)
+        return 0, size
     begin, total = content_range(response.headers)
     if begin != have:
         raise _TransferError(f"'{url}' sent another range than the requested one", is_final=True)
+    if total is None and size is not None:
+        total = begin + size
     return begin, total
+
+
+def _beyond(limit: Limit, url: str) -> _TransferError:
+    sentence = str(limit.error(f"'{url}'")).removesuffix(".")
+    return _TransferError(sentence, is_final=True, is_useless=True)
 
 
 def _record_origin(part: Path, url: str, headers: Message) -> None:

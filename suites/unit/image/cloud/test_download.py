@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import re
 import threading
-import urllib.request
-from http.client import HTTPMessage
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.image import ImageFetchError
-from harness.image.cloud.download import Downloader, NoDowngrade, Patience
+from harness.image.cloud.download import Downloader, Patience
 from harness.provisioning.wait import Deadline, WaitTimeoutError
 from suites.fakes.clock import FakeClock
 from suites.unit.image.imageserver import (
@@ -301,22 +298,6 @@ def test_file_url_is_supported(tmp_path: Path, download: Download) -> None:
     download.run((tmp_path / "absent.img").as_uri(), (tmp_path / FILE).as_uri())
 
     assert download.part.read_bytes() == CONTENT
-
-
-def test_redirect_from_https_to_http_is_refused() -> None:
-    request = urllib.request.Request("https://example.org/x.img")
-
-    with pytest.raises(
-        Exception, match=r"redirects to 'http://example\.org/x\.img', which is not"
-    ):
-        NoDowngrade().redirect_request(
-            request,
-            io.BytesIO(),
-            302,
-            "Found",
-            HTTPMessage(),
-            "http://example.org/x.img",
-        )
 
 
 def test_truncated_small_file_is_requested_again(server: ImageServer, download: Download) -> None:
