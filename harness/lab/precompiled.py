@@ -14,6 +14,7 @@ from harness.foreign_json import parse_json
 from harness.image.formats.oci import Entry, archive_of, container_image, tar_of
 from harness.lab.saved_states import booted
 from harness.lease import hold, make_private_folder
+from harness.registry.server import read_image
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,17 +51,13 @@ def precompiled_archive(
 
 def _layer_entries(archive: bytes) -> list[Entry]:
     """Return the content of the only layer of an OCI archive."""
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-
-        def read(path: str) -> bytes:
-            opened = tar.extractfile(path)
-            assert opened is not None  # noqa: S101 - the index names only files
-            return opened.read()
-
-        digest = parse_json(read("index.json"))["manifests"][0]["digest"]
-        manifest = parse_json(read(f"blobs/{digest.replace(':', '/')}"))
-        (layer,) = manifest["layers"]
-        content = read(f"blobs/{layer['digest'].replace(':', '/')}")
+    digest, blobs = read_image(archive)
+    layers = parse_json(blobs[digest])["layers"]
+    if len(layers) != 1:
+        raise HarnessError(
+            f"The driver's container image has {len(layers)} layers, but one was expected."
+        )
+    content = blobs[layers[0]["digest"]]
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         return [_entry(tar, member) for member in tar]
 

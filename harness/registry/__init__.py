@@ -8,8 +8,14 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from harness.limits import REGISTRY_REQUESTS
+from harness.visible_text import shortened, visible_line
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+#: The longest text of a client that the log keeps.
+_TEXT_BYTES = 1 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +79,7 @@ class RegistryRequest:
     def render(self) -> str:
         """Render a line of the log."""
         end = " cut" if self.is_cut else " aborted by the client" if self.is_aborted else ""
-        return (
+        return visible_line(
             f"{self.started_s:.3f} {self.ended_s:.3f} pull {self.pull} connection "
             f"{self.connection} {self.method} {self.host}{self.path} {self.status or 'unanswered'} {self.body_bytes} bytes{end}"
         )
@@ -121,6 +127,7 @@ class RegistryLog:
     _current: PullFault | None = None
     _connections: int = 0
     _pulls: int = 0
+    _left_out: int = 0
 
     def disturb_next(self, *faults: PullFault) -> None:
         """Plan faults of the next pulls, one each."""
@@ -144,9 +151,12 @@ class RegistryLog:
     ) -> tuple[RegistryRequest, PullFault]:
         """Return the record of a request that has arrived, and what goes wrong in its pull.
 
-        `is_first` is true for the first one of its connection.
+        `is_first` is true for the first one of its connection. Raises LimitError where the log is full.
         """
         with self._lock:
+            if len(self._requests) >= REGISTRY_REQUESTS.value:
+                self._left_out += 1
+                raise REGISTRY_REQUESTS.error("The registry of the test")
             if starts_pull(method, path, is_first_of_connection=is_first):
                 self._pulls += 1
                 self._current = self._planned.popleft() if self._planned else None
@@ -154,9 +164,9 @@ class RegistryLog:
             request = RegistryRequest(
                 connection=connection,
                 pull=self._pulls,
-                host=host,
-                method=method,
-                path=path,
+                host=shortened(host, _TEXT_BYTES),
+                method=shortened(method, _TEXT_BYTES),
+                path=shortened(path, _TEXT_BYTES),
                 started_s=now,
                 ended_s=now,
             )
@@ -166,7 +176,10 @@ class RegistryLog:
     def refused(self, reason: str) -> None:
         """Record a connection on which no request arrived, such as one whose client trusts no such server."""
         with self._lock:
-            self._refusals.append(reason)
+            if len(self._refusals) < REGISTRY_REQUESTS.value:
+                self._refusals.append(shortened(reason, _TEXT_BYTES))
+            else:
+                self._left_out += 1
 
     @property
     def connections(self) -> int:
@@ -181,9 +194,17 @@ class RegistryLog:
 
     @property
     def requests(self) -> tuple[RegistryRequest, ...]:
-        """Return the requests, by the time at which they arrived."""
+        """Return the requests, by the time at which they arrived.
+
+        Raises LimitError where there were more than the log may have: they would tell half of it.
+        """
         with self._lock:
-            return tuple(replace(each) for each in self._requests)
+            if self._left_out:
+                raise REGISTRY_REQUESTS.error("The registry of the test")
+            return self._copied()
+
+    def _copied(self) -> tuple[RegistryRequest, ...]:
+        return tuple(replace(each) for each in self._requests)
 
     @property
     def pulls(self) -> tuple[Pull, ...]:
@@ -197,8 +218,13 @@ class RegistryLog:
 
     def render(self) -> str:
         """Render the log for people."""
-        lines = [each.render() for each in self.requests]
-        lines += [f"no request: {reason}" for reason in self.refusals]
+        with self._lock:
+            lines = [each.render() for each in self._copied()]
+            lines += [visible_line(f"no request: {reason}") for reason in self._refusals]
+            if self._left_out:
+                lines.append(
+                    f"and {self._left_out} more, which the limit '{REGISTRY_REQUESTS.name}' leaves out"
+                )
         return (
             "".join(f"{line}\n" for line in lines)
             or f"no request, {self.connections} connections\n"

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import http.server
 import json
+import re
 import socket
 import socketserver
 import threading
@@ -15,10 +16,13 @@ from typing import TYPE_CHECKING, cast
 from typing_extensions import override
 
 from harness.errors import HarnessError
+from harness.http_headers import content_range, length
+from harness.limits import REGISTRY_CONNECTIONS, REGISTRY_UPLOAD_MIB, LimitError
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterable
+    from io import BufferedIOBase
     from types import TracebackType
 
     from typing_extensions import Self
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
     from harness.registry import PullFault, RegistryLog, RegistryRequest
 
 _CHUNK = 1 << 14
+#: An answer without a length, such as a list of tags, is held in memory.
+_HELD_BYTES = 16 << 20
 #: With a limit, parts of a second's bytes: each is an answer's next piece.
 _PIECES_PER_S = 10
 _UPSTREAM_S = 60.0
@@ -34,6 +40,7 @@ _CLOSE_S = 10.0
 _HOP = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "date", "server", "content-length"}
 )
+_LENGTH = re.compile(r"[0-9]{1,18}")
 _ERRORS = {
     401: "UNAUTHORIZED",
     403: "DENIED",
@@ -102,8 +109,24 @@ class _Server(socketserver.ThreadingTCPServer):
         self.log = log
         self.tls = tls
         self.is_ending = threading.Event()
+        self._uploaded = 0
         self._open: dict[socket.socket, threading.Thread] = {}
         self._lock = threading.Lock()
+
+    @override
+    def verify_request(self, request: object, client_address: object) -> bool:
+        """Return whether a connection is served: each has a thread."""
+        with self._lock:
+            is_one_too_many = len(self._open) >= REGISTRY_CONNECTIONS.value
+        if is_one_too_many:
+            self.log.refused(str(REGISTRY_CONNECTIONS.error("The registry of the test")))
+        return not is_one_too_many
+
+    def accepts_upload(self, count: int) -> bool:
+        """Return whether clients may send a body of this size; the registry stores it on this host."""
+        with self._lock:
+            self._uploaded += count
+            return self._uploaded <= REGISTRY_UPLOAD_MIB.bytes
 
     @override
     def process_request_thread(self, request: object, client_address: object) -> None:
@@ -139,6 +162,33 @@ class _Server(socketserver.ThreadingTCPServer):
 
 class _CutError(Exception):
     """A fault asks for the end of the connection."""
+
+
+class _RefusedError(Exception):
+    """A request is not passed on; its body was not read, so the connection ends with the answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class _Body:
+    """The body of a request, which is read in pieces."""
+
+    def __init__(self, file: BufferedIOBase, length: int) -> None:
+        self._file = file
+        self.left = length
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._file.read(min(self.left, size if size >= 0 else _CHUNK))
+        if not piece and self.left:
+            raise ConnectionAbortedError("The client ended the connection within a body.")
+        self.left -= len(piece)
+        return piece
+
+    def discard(self) -> None:
+        while self.read(_CHUNK):
+            pass
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -180,15 +230,24 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
             return
         self._requests += 1
-        request, fault = self.server.log.began(
-            self._number,
-            self.command,
-            self.headers.get("Host", ""),
-            self.path,
-            is_first=self._requests == 1,
-        )
         try:
-            self._answer(fault, request)
+            request, fault = self.server.log.began(
+                self._number,
+                self.command,
+                self.headers.get("Host", ""),
+                self.path,
+                is_first=self._requests == 1,
+            )
+        except LimitError:
+            # What is not in the log is not served either.
+            self.close_connection = True
+            return
+        try:
+            try:
+                self._answer(fault, request)
+            except _RefusedError as error:
+                self.close_connection = True
+                self._refuse(error.status, request, str(error))
             self.wfile.flush()
         except _CutError:
             request.is_cut = self.close_connection = True
@@ -198,43 +257,65 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             request.ended_s = time.monotonic()
 
     def _answer(self, fault: PullFault, request: RegistryRequest) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self._body()
         if fault.delay_s:
             self._pause(fault.delay_s)
         if fault.status is not None:
+            body.discard()
             self._refuse(fault.status, request, "The test asked for this answer.")
             return
         with contextlib.closing(self.server.upstream()) as upstream:
             headers = {
                 name: value for name, value in self.headers.items() if name.lower() not in _HOP
             }
+            if body.left:
+                headers["Content-Length"] = str(body.left)
             try:
-                upstream.request(self.command, self.path, body=body or None, headers=headers)
+                upstream.request(
+                    self.command, self.path, body=body if body.left else None, headers=headers
+                )
                 answer = upstream.getresponse()
-            except OSError as error:
-                self._refuse(502, request, f"The registry behind this proxy failed: {error}.")
-                return
+            except (ValueError, http.client.InvalidURL) as error:
+                raise _RefusedError(400, f"The request can't be passed on: {error}.") from error
+            except (OSError, http.client.HTTPException) as error:
+                raise _RefusedError(
+                    502, f"The registry behind this proxy failed: {error}."
+                ) from error
+            if body.left:
+                self.close_connection = True
             self._pass_on(answer, fault, request)
+
+    def _body(self) -> _Body:
+        """Return the request's body; raises _RefusedError for one that is not passed on."""
+        lengths = self.headers.get_all("Content-Length") or ["0"]
+        if "Transfer-Encoding" in self.headers:
+            raise _RefusedError(411, "A body needs a Content-Length.")
+        if len(set(lengths)) != 1 or not _LENGTH.fullmatch(lengths[0]):
+            raise _RefusedError(400, "The Content-Length is no number.")
+        if not self.server.accepts_upload(int(lengths[0])):
+            raise _RefusedError(413, str(REGISTRY_UPLOAD_MIB.error("The registry of the test")))
+        return _Body(self.rfile, int(lengths[0]))
 
     def _pass_on(
         self, answer: http.client.HTTPResponse, fault: PullFault, request: RegistryRequest
     ) -> None:
-        length = answer.getheader("Content-Length")
+        count = length(answer.headers)
         pieces: Iterable[bytes]
-        if length is None:
-            content = answer.read()
-            length, pieces = str(len(content)), [content]
+        if count is None:
+            content = answer.read(_HELD_BYTES + 1)
+            if len(content) > _HELD_BYTES:
+                raise _RefusedError(502, "The registry's answer without a length is too long.")
+            count, pieces = len(content), [content]
         else:
             pieces = iter(lambda: answer.read(_piece_bytes(fault)), b"")
         self._send_head(
             answer.status,
             [(name, value) for name, value in answer.getheaders() if name.lower() not in _HOP],
-            int(length),
+            count,
             request,
         )
         is_blob = "/blobs/" in self.path and answer.status in {200, 206}
-        # A range 'bytes 100-199/200' begins at 100.
-        at = int((answer.getheader("Content-Range") or "bytes 0-").split()[1].split("-")[0])
+        at = content_range(answer.headers)[0] or 0
         for piece in pieces if self.command != "HEAD" else ():
             chunk, is_last = piece, False
             if is_blob and fault.cut_after_bytes is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import http.client
 import io
 import json
@@ -116,8 +117,7 @@ class RegistryServer:
 
         Raises HarnessError where the archive has another form, or the registry refuses it.
         """
-        blobs = _read_archive(archive)
-        manifest_digest = _only_manifest(blobs)
+        manifest_digest, blobs = read_image(archive)
         manifest = json.loads(blobs[manifest_digest])
         for descriptor in (manifest["config"], *manifest["layers"]):
             self._push_blob(repository, descriptor["digest"], blobs[descriptor["digest"]])
@@ -163,32 +163,57 @@ class RegistryServer:
             return answer.getheader("Location") or ""
 
 
+def read_image(archive: bytes) -> tuple[str, Mapping[str, bytes]]:
+    """Return the digest of the manifest of the only image in an OCI archive, and the blobs by digest.
+
+    Raises HarnessError for an archive of another form: it may come from a guest.
+    """
+    try:
+        blobs = _read_archive(archive)
+        index = json.loads(blobs[""])["manifests"]
+        if len(index) != 1:
+            raise _no_archive(f"one image was expected, but this one has {len(index)}")
+        digest = str(index[0]["digest"])
+        manifest = json.loads(blobs[digest])
+        named = [
+            digest,
+            *(str(blob["digest"]) for blob in (manifest["config"], *manifest["layers"])),
+        ]
+        for each in named:
+            if each != f"sha256:{hashlib.sha256(blobs[each]).hexdigest()}":
+                raise _no_archive(f"the content of '{each}' has another digest")
+        if not isinstance(manifest["mediaType"], str):
+            raise _no_archive("its manifest has no media type")
+    except KeyError as error:
+        raise _no_archive(f"it has no '{error.args[0] or 'index.json'}'") from error
+    except (ValueError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        raise _no_archive(str(error)) from error
+    except tarfile.TarError as error:
+        raise _no_archive(str(error)) from error
+    return digest, blobs
+
+
+def _no_archive(why: str) -> HarnessError:
+    return HarnessError(f"A container image is no OCI archive: {why}.")
+
+
 def _read_archive(archive: bytes) -> dict[str, bytes]:
     """Return the index, as '', and the blobs of an OCI archive by digest."""
     blobs: dict[str, bytes] = {}
-    try:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            for member in tar:
-                opened = tar.extractfile(member)
-                parts = member.name.removeprefix("./").split("/")
-                if opened is not None and parts[0] == "blobs":
-                    blobs[":".join(parts[1:])] = opened.read()
-                elif opened is not None and parts == ["index.json"]:
-                    blobs[""] = opened.read()
-    except tarfile.TarError as error:
-        raise HarnessError(f"A container image is no OCI archive: {error}.") from error
-    if "" not in blobs:
-        raise HarnessError("A container image is no OCI archive: it has no 'index.json'.")
+    left = len(archive)
+    # Neither is the archive itself compressed, nor is a file in it larger than the archive.
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+        for member in tar:
+            parts = member.name.removeprefix("./").split("/")
+            if not member.isreg() or (parts[0] != "blobs" and parts != ["index.json"]):
+                continue
+            left -= member.size
+            if member.issparse() or left < 0:
+                raise _no_archive(f"its file '{member.name}' is larger than the archive")
+            opened = tar.extractfile(member)
+            assert opened is not None  # noqa: S101 - a regular file
+            blobs[":".join(parts[1:])] = opened.read()
     return blobs
-
-
-def _only_manifest(blobs: Mapping[str, bytes]) -> str:
-    manifests = json.loads(blobs[""])["manifests"]
-    if len(manifests) != 1:
-        raise HarnessError(
-            f"An OCI archive of one image was expected, but this one has {len(manifests)}."
-        )
-    return str(manifests[0]["digest"])
 
 
 @contextlib.contextmanager

@@ -237,7 +237,11 @@ def recipe_of_url(url: str) -> CloudImageRecipe:
     def refuse(sentence: str) -> BadInputError:
         return BadInputError(f"'{url}' {sentence}", source="--image")
 
-    parts = urllib.parse.urlsplit(url)
+    try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise refuse(f"is no URL ({error}); give https://HOST/FILE#sha256=DIGEST.") from error
     if parts.scheme != "https":
         other = "give the path of the file" if parts.scheme == "file" else "give an https URL"
         raise refuse(f"is a URL of {parts.scheme}; {other}.")

@@ -37,7 +37,8 @@ _LEFT_OUT = ("./dev", "./usr/share/doc", "./usr/share/locale", "./usr/share/man"
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _PROGRAM = "usr/bin/qemu-system-x86_64"
 _NAME = "qemu-system-x86_64"
-_VERSION = re.compile(r"\(Debian ([^)\s]+)\)")
+#: It becomes the name of a folder; Debian's policy, section 5.6.12, says of what a version consists.
+_VERSION = re.compile(r"\(Debian ([0-9][A-Za-z0-9.+:~-]*)\)")
 _MAX_AGE = dt.timedelta(days=30)
 _QUERY_S = 20.0
 

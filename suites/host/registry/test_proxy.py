@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import http.server
 import shutil
+import socket
 import ssl
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
+from harness.limits import LimitError
 from harness.registry import PullFault, RegistryLog
 from harness.registry.certificate import Certificate
 from harness.registry.proxy import RegistryProxy
@@ -285,6 +287,108 @@ def test_client_that_trusts_the_certificate_gets_an_answer_and_no_other(
     assert [each.status for each in log.requests] == [200]
     (refusal,) = log.refusals
     assert "TLS handshake failed" in refusal
+
+
+def raw(proxy: RegistryProxy, request: bytes) -> bytes:
+    """Send a request as a hostile guest may write it, and return all of the answer."""
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        while piece := connection.recv(1 << 16):
+            answer += piece
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (b"POST /v2/a HTTP/1.1\r\nContent-Length: -1\r\n", b"400"),
+        (b"POST /v2/a HTTP/1.1\r\nContent-Length: \xb2\r\n", b"400"),
+        (b"POST /v2/a HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n", b"400"),
+        (b"POST /v2/a HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n", b"400"),
+        (b"POST /v2/a HTTP/1.1\r\nContent-Length: 99999999999999\r\n", b"413"),
+        (b"PATCH /v2/a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n", b"411"),
+        (b"GET /v2/\xe9 HTTP/1.1\r\n", b"400"),
+        (b"GET /v2/\x1b[2J HTTP/1.1\r\n", b"400"),
+        (b"GET /v2/a HTTP/1.1\r\nX: a\x0bb\r\n\tc\x00\r\n", b"200"),
+    ],
+)
+def test_request_that_is_not_passed_on_gets_an_answer(
+    proxy: RegistryProxy, log: RegistryLog, lines: bytes, status: bytes
+) -> None:
+    assert raw(proxy, lines + b"\r\nhello").split()[1] == status
+
+    assert log.requests[0].status == int(status)
+
+
+def test_body_is_passed_on_while_it_comes(log: RegistryLog) -> None:
+    """A guest that announces gigabytes takes no memory by that."""
+    arrived = threading.Event()
+
+    class Upstream(http.client.HTTPConnection):
+        @override
+        def connect(self) -> None:
+            self.sock, self.other = socket.socketpair()
+
+        @override
+        def send(self, data: object) -> None:
+            if isinstance(data, bytes) and data.startswith(b"x"):
+                arrived.set()
+                raise ConnectionResetError("enough")
+
+    with (
+        RegistryProxy(lambda: Upstream("registry"), log) as proxy,
+        socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection,
+    ):
+        connection.sendall(b"PUT /v2/a HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n")
+        connection.sendall(b"x" * 100_000)
+        assert arrived.wait(10)
+        assert b" 502 " in connection.recv(1 << 16)
+
+
+def test_upload_beyond_the_limit_is_refused(
+    proxy: RegistryProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registry behind the proxy stores uploads on the host's disk."""
+    monkeypatch.setenv("HARNESS_LIMIT_REGISTRY_UPLOAD_MIB", "1")
+    head = b"POST /v2/a HTTP/1.1\r\nContent-Length: 600000\r\n\r\n"
+
+    answers = [raw(proxy, head + bytes(600_000)), raw(proxy, head)]
+
+    assert [answer.split()[1] for answer in answers] == [b"202", b"413"]
+    assert b"HARNESS_LIMIT_REGISTRY_UPLOAD_MIB" in answers[1]
+
+
+def test_flood_of_requests_ends_at_the_limit_and_the_log_says_so(
+    proxy: RegistryProxy, log: RegistryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_LIMIT_REGISTRY_REQUESTS", "3")
+    one = b"HEAD /v2/" + b"a" * 60_000 + b" HTTP/1.1\r\nHost: \x1b]0;owned\r\n\r\n"
+
+    answers = raw(proxy, one * 5).count(b"HTTP/1.1 200")
+
+    assert answers == 3
+    with pytest.raises(LimitError, match="HARNESS_LIMIT_REGISTRY_REQUESTS"):
+        _ = log.requests
+    said = log.render()
+    assert "and 1 more, which the limit 'registry-requests' leaves out" in said
+    assert len(said) < 5000
+    assert "\x1b" not in said
+
+
+def test_flood_of_connections_ends_at_the_limit(
+    proxy: RegistryProxy, log: RegistryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_LIMIT_REGISTRY_CONNECTIONS", "2")
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            assert ask(stack.enter_context(client(proxy)), "HEAD", TAG)[0] == 200
+        with pytest.raises(OSError, match=r"."), client(proxy) as third:
+            ask(third, "HEAD", TAG)
+
+    assert any("registry-connections" in reason for reason in log.refusals)
 
 
 class _TlsClient(http.client.HTTPConnection):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import io
 import json
+import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,14 +125,56 @@ def _with_two_images() -> bytes:
     return tar_of([Entry(path="index.json", content=json.dumps(index).encode())])
 
 
+def _index(content: bytes = b"") -> Entry:
+    named = {"manifests": [{"digest": f"sha256:{hashlib.sha256(content).hexdigest()}"}]}
+    return Entry(path="index.json", content=json.dumps(named).encode())
+
+
+def _blob(content: bytes, *, named_as: bytes | None = None) -> Entry:
+    digest = hashlib.sha256(content if named_as is None else named_as).hexdigest()
+    return Entry(path=f"blobs/sha256/{digest}", content=content)
+
+
+def _with_other_content() -> bytes:
+    other = json.dumps({"config": {"digest": "sha256:1"}, "layers": []}).encode()
+    return tar_of([_index(b"right"), _blob(other, named_as=b"right")])
+
+
+def _sparse() -> bytes:
+    """Return an archive whose only file has a terabyte of zeros, all of it a hole."""
+    member = tarfile.TarInfo("blobs/sha256/00")
+    member.size = 512
+    # POSIX form 1.0 of GNU's tar: the map of the data comes first, here of no data.
+    member.pax_headers = {
+        "GNU.sparse.major": "1",
+        "GNU.sparse.minor": "0",
+        "GNU.sparse.name": "blobs/sha256/00",
+        "GNU.sparse.realsize": str(1 << 40),
+    }
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(member, io.BytesIO(b"0\n".ljust(512, b"\0")))
+    return made.getvalue()
+
+
 @pytest.mark.parametrize(
     ("archive", "why"),
     [
         (b"no archive", "is no OCI archive: "),
         (_without_index(), r"has no 'index\.json'"),
         (_with_two_images(), "one image was expected, but this one has 2"),
+        (tar_of([_index()]), "has no 'sha256:e3b0c4"),
+        (_with_other_content(), "has no 'sha256:1'|has another digest"),
+        (tar_of([_index(b"[]"), _blob(b"[]")]), "is no OCI archive: "),
+        (tar_of([_index(b"[" * 9000), _blob(b"[" * 9000)]), "is no OCI archive: "),
+        (tar_of([_index(b"\xff"), _blob(b"\xff")]), "is no OCI archive: "),
+        (gzip.compress(tar_of([_index()])), "is no OCI archive: "),
+        (_sparse(), "its file 'blobs/sha256/00' is larger than the archive"),
     ],
-    ids=["no archive", "no index", "two images"],
+    ids=[
+        *("no archive", "no index", "two images", "no manifest", "other content", "a list"),
+        *("deep", "no text", "compressed", "sparse"),
+    ],
 )
 def test_archive_of_another_form_is_refused(tmp_path: Path, archive: bytes, why: str) -> None:
     with pytest.raises(HarnessError, match=why):
