@@ -271,6 +271,42 @@ REGISTRY_CONNECTIONS = Limit(
     unit=Unit.ENTRIES,
     what="the connections to a test's registry at one time",
 )
+REPORT_FILE_MIB = Limit(
+    name="report-file-mib",
+    default=128,
+    unit=Unit.MIB,
+    what="the size of one file among a shard's reports",
+)
+REPORT_ELEMENTS = Limit(
+    name="report-elements",
+    default=1_000_000,
+    unit=Unit.ENTRIES,
+    what="the XML elements of a shard's JUnit report",
+)
+REPORT_LEVELS = Limit(
+    name="report-levels",
+    default=32,
+    unit=Unit.LEVELS,
+    what="the depth of XML elements in a shard's JUnit report",
+)
+TRACE_KIB = Limit(
+    name="trace-kib",
+    default=64,
+    unit=Unit.KIB,
+    what="what reports show of one part of a traceback",
+)
+CAPTURED_KIB = Limit(
+    name="captured-kib",
+    default=1024,
+    unit=Unit.KIB,
+    what="what reports show of a test's captured output",
+)
+ATTACHMENT_MIB = Limit(
+    name="attachment-mib",
+    default=64,
+    unit=Unit.MIB,
+    what="the size of one attachment in Allure's results",
+)
 
 
 def all_limits() -> list[Limit]:

@@ -8,8 +8,15 @@ characters, and a lone surrogate can't be encoded. Each of them is shown as Pyth
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import TextIO
 
 _SUSPECT = re.compile(r"[^\n\t -~]")
+#: Colours and other looks of text, which end with it.
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 #: What `str.isprintable` refuses although it only separates words.
 _BLANKS = "\u00a0\u202f\u3000"
 
@@ -27,14 +34,21 @@ def visible_line(text: str) -> str:
     return visible(" ".join(text.split()))
 
 
+def is_longer(text: str, most_bytes: int) -> bool:
+    """Return whether a text has more than `most_bytes` bytes of UTF-8."""
+    if len(text) * 4 <= most_bytes:
+        return False
+    return len(text) > most_bytes or len(text.encode(errors="backslashreplace")) > most_bytes
+
+
 def shortened(text: str, most_bytes: int, *, rest: str = "") -> str:
     """Return a text of at most `most_bytes` bytes of UTF-8: the first and the last part of a longer one.
 
     Between the parts is a line that says how much is left out, followed by the sentence `rest`.
     """
-    raw = text.encode(errors="backslashreplace")
-    if len(raw) <= most_bytes:
+    if not is_longer(text, most_bytes):
         return text
+    raw = text.encode(errors="backslashreplace")
     note = f"\n[{len(raw)} bytes in all; what is between is left out here.{rest and ' '}{rest}]\n"
     room = max(most_bytes - len(note.encode()), 0)
     first, last = raw[: room - room // 3], raw[len(raw) - room // 3 :]
@@ -46,3 +60,32 @@ def _spelled(match: re.Match[str]) -> str:
     if char.isprintable() or char in _BLANKS:
         return char
     return char.encode("unicode_escape").decode()
+
+
+class VisibleStream:
+    """A text file to which each write is made visible first, but for colours where the terminal has them.
+
+    What else it has is that of the file. It writes what can't be encoded as Python writes it in a string.
+    """
+
+    def __init__(self, file: TextIO, *, has_colours: bool) -> None:
+        self._file = file
+        self._has_colours = has_colours
+
+    def write(self, text: str) -> int:
+        # What replaces its line, such as a progress, begins with a carriage return.
+        begin = "\r" if text.startswith("\r") else ""
+        parts = _COLOUR.split(text[len(begin) :]) if self._has_colours else [text[len(begin) :]]
+        shown = begin + "".join(part if at % 2 else visible(part) for at, part in enumerate(parts))
+        try:
+            self._file.write(shown)
+        except UnicodeEncodeError:
+            self._file.write(shown.encode("ascii", "backslashreplace").decode())
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)

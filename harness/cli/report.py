@@ -46,6 +46,6 @@ def add_parser(commands: Commands) -> None:
 def _merge(arguments: argparse.Namespace) -> int:
     merged = merge(arguments.folders, arguments.to, is_partial=arguments.partial, root=Path.cwd())
     print((arguments.to / SUMMARY).read_text(), end="")
-    if merged.problems:
+    if merged.problems or merged.bad_ends:
         return 2
     return 1 if merged.failed else 0

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
+from harness.sharding.report_file import read_json, read_report, require_own_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
 _RESULT = "-result.json"
+#: Milliseconds of the epoch, in some thousand years.
+_MOST_STOP = 1e15
 _ENVIRONMENT = "environment.properties"
 
 
 def merge_results(folders: Iterable[Path], to: Path) -> int:
-    """Copy the results of the folders to `to`, and return how many tests they are of.
+    """Copy the results of the folders to the new folder `to`, and return how many tests they are of.
 
     Names of Allure's files are unique, but for those of a whole run: of the environments, where a name has
     different values all of them are listed. Where a test was run again, Allure knows the earlier result as a
@@ -26,9 +28,9 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
     """
     latest: dict[str, tuple[float, Path]] = {}
     environment: dict[str, dict[str, None]] = {}
-    shutil.rmtree(to, ignore_errors=True)
     to.mkdir(parents=True)
     for folder in folders:
+        require_own_folder(folder)
         if not folder.is_dir():
             continue
         for path in sorted(folder.iterdir()):
@@ -44,20 +46,24 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
                     (to / known[1].name).unlink()
                 latest[history] = (stop, path)
             elif path.name == _ENVIRONMENT:
-                for line in path.read_text().splitlines():
+                for line in read_report(path).decode(errors="replace").splitlines():
                     name, _, value = line.partition("=")
                     environment.setdefault(name, {})[value] = None
                 continue
-            shutil.copyfile(path, to / path.name)
+            shutil.copyfile(path, to / path.name, follow_symlinks=False)
     if environment:
         lines = [f"{name}={', '.join(values)}\n" for name, values in environment.items()]
-        (to / _ENVIRONMENT).write_text("".join(lines))
+        (to / _ENVIRONMENT).write_text("".join(lines), errors="backslashreplace")
     return len(latest)
 
 
 def _read(path: Path) -> tuple[str, float]:
-    try:
-        result = json.loads(path.read_text())
-        return str(result.get("historyId") or result["uuid"]), float(result.get("stop", 0))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInputError(f"It is no result of Allure: {error!r}.", source=str(path)) from error
+    result = read_json(path)
+    if isinstance(result, dict):
+        history, stop = result.get("historyId") or result.get("uuid"), result.get("stop", 0)
+        if isinstance(history, str) and isinstance(stop, (int, float)) and 0 <= stop < _MOST_STOP:
+            return history, stop
+    raise BadInputError(
+        "It is no result of Allure: an object with a 'uuid', and with its 'stop' in milliseconds, was expected.",
+        source=str(path),
+    )

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
+from harness.merging.junit import differences
 from harness.sharding.manifest import (
+    JUNIT,
     MANIFEST,
     ShardManifest,
     digest_of,
@@ -14,10 +16,24 @@ from harness.sharding.manifest import (
     reports_of,
     starts_of,
 )
+from harness.sharding.report_file import require_own_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
+
+    from harness.merging.junit import Case
+
+#: Pytest's exit statuses, by which a run's end is more than its results.
+_TESTS_FAILED = 1
+_NO_TESTS = 5
+_MEANINGS = {
+    _TESTS_FAILED: "although none of its tests failed",
+    2: "since it was interrupted",
+    3: "since an error ended it, or its reports could not be written",
+    4: "since it was called wrongly",
+    _NO_TESTS: "since it ran no test, although its list has some",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +51,35 @@ class ShardReports:
     @property
     def name(self) -> str:
         return f"{self.manifest.number}/{self.manifest.count}"
+
+    def difference(self, cases: Sequence[Case]) -> str | None:
+        """Return what its list of tests says and its JUnit report doesn't, or vice versa, as a sentence."""
+        manifest = self.manifest
+        found = differences(manifest.tests, manifest.repeated, cases, manifest.junit_prefix)
+        parts = [
+            f"{what}: {len(tests)} of them, such as '{tests[0]}'"
+            for what, tests in found.items()
+            if tests
+        ]
+        if not parts:
+            return None
+        return (
+            f"Shard {self.name} lists {len(manifest.tests)} tests in '{MANIFEST}', but its '{JUNIT}' differs "
+            f"({'; '.join(parts)}): the reports are not of one run, or damaged. Run the shard again."
+        )
+
+    def bad_end(self, cases: Sequence[Case]) -> str | None:
+        """Return how its run ended, as a sentence, where its results do not explain that."""
+        status = self.manifest.exit_status
+        if status == 0 or (status == _TESTS_FAILED and any(each.problem for each in cases)):
+            return None
+        if status == _NO_TESTS and not self.manifest.tests:
+            return None
+        meaning = _MEANINGS.get(status, "which pytest does not have")
+        return (
+            f"Shard {self.name} ended with exit status {status}, {meaning}: read the output of its job, "
+            "and run it again."
+        )
 
 
 def find_folders(given: Iterable[Path]) -> list[Path]:
@@ -73,6 +118,7 @@ def read_shards(folders: Iterable[Path]) -> tuple[list[ShardReports], list[str]]
                 "`pytest --report-dir` wrote.",
                 source=str(folder / MANIFEST),
             )
+        require_own_folder(reports_of(folder, manifest.start))
         other = shards.setdefault(manifest.number, ShardReports(folder=folder, manifest=manifest))
         if other.folder != folder:
             raise BadInputError(

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from harness.errors import BadInputError
+from harness.limits import REPORT_ELEMENTS, REPORT_LEVELS
+from harness.sharding.report_file import read_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,13 +22,24 @@ if TYPE_CHECKING:
 BROKEN = "harness_could_not_tell"
 #: The property that names what a test covers.
 BEHAVIOUR = "behaviour"
-_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d{1,2})?")
+_SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?([eE][+-]?[0-9]{1,2})?")
+_COUNT = re.compile(r"[0-9]{1,9}")
 _COUNTED = ("errors", "failures", "skipped", "tests")
+_FAILED = ("failure", "error")
+#: What pytest says of modules that it could not collect.
+_OF_COLLECTION = frozenset({"collection failure", "collection skipped"})
+#: What xdist appends to the name of a test with a group.
+_GROUP = re.compile(r"@[^@/\]]+$")
+#: Longer than any run; sums stay numbers.
+_MOST_SECONDS = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A test in a JUnit report; `problem` is the message with which it failed."""
+    """A test in a JUnit report; `problem` is the message with which it failed.
+
+    `results` counts its test cases there; `is_of_test` is false for a module that could not be collected.
+    """
 
     name: str
     shard: str
@@ -32,47 +48,138 @@ class Case:
     problem: str | None
     is_broken: bool
     behaviours: Sequence[str]
+    results: int = 1
+    is_of_test: bool = True
+
+
+class _BoundedTree(ET.TreeBuilder):
+    """Refuses what pytest does not write and what can exhaust a reader: entities, depth, many elements."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self._source = source
+        self._depth = 0
+        self._elements = 0
+
+    @override
+    def start(self, tag: str, attrs: dict[str, str], /) -> ET.Element:
+        self._depth += 1
+        self._elements += 1
+        REPORT_LEVELS.check(self._depth, self._source)
+        REPORT_ELEMENTS.check(self._elements, self._source)
+        return super().start(tag, attrs)
+
+    @override
+    def end(self, tag: str, /) -> ET.Element:
+        self._depth -= 1
+        return super().end(tag)
+
+    def doctype(self, _name: str, _public_id: str | None, _system: str | None, /) -> None:
+        """Refuse a document type, which alone can declare entities."""
+        raise BadInputError(
+            "It is no JUnit report: it declares a document type.", source=self._source
+        )
 
 
 def read_suite(path: Path) -> list[ET.Element]:
-    """Return the suites of a JUnit file; raises BadInputError that names it."""
+    """Return the suites of a JUnit file; raises BadInputError that names it, or LimitError."""
+    source = str(path)
+    content = read_report(path)
     try:
-        root = ET.parse(path).getroot()  # noqa: S314 - as above
-    except (OSError, ET.ParseError) as error:
-        raise BadInputError(f"It is no JUnit report: {error}.", source=str(path)) from error
-    suites = [root] if root.tag == "testsuite" else list(root.iter("testsuite"))
+        root = ET.fromstring(content, ET.XMLParser(target=_BoundedTree(source)))  # noqa: S314 - see _BoundedTree
+    except (ET.ParseError, ValueError, LookupError) as error:
+        # The last two: of an encoding that nobody knows.
+        raise BadInputError(f"It is no JUnit report: {error}.", source=source) from error
+    suites = [root] if root.tag == "testsuite" else root.findall("testsuite")
+    if not suites:
+        raise BadInputError("It is no JUnit report: it has no 'testsuite'.", source=source)
     for element in (each for suite in suites for each in (suite, *suite.iter("testcase"))):
-        for key in ("time", *_COUNTED):
-            if not _NUMBER.fullmatch(element.get(key) or "0"):
+        for key, form in (("time", _SECONDS), *((each, _COUNT) for each in _COUNTED)):
+            word = element.get(key) or "0"
+            if not form.fullmatch(word) or not 0 <= float(word) < _MOST_SECONDS:
                 raise BadInputError(
-                    f"It is no JUnit report: '{key}' is {element.get(key)!r}, but a number was expected.",
-                    source=str(path),
+                    f"It is no JUnit report: '{key}' is {word[:40]!r}, but a number was expected.",
+                    source=source,
                 )
     return suites
 
 
-def cases_of(suite: ET.Element, shard: str) -> list[Case]:
-    """Return the tests of a suite; one whose teardown failed too is there once."""
-    found: dict[str, Case] = {}
-    for element in suite.iter("testcase"):
+def cases_of(suites: Iterable[ET.Element], shard: str) -> list[Case]:
+    """Return the tests of a shard's suites, each once.
+
+    One that was repeated counts by its last result. One whose teardown failed too has two, of which the first
+    says more.
+    """
+    found: dict[str, list[ET.Element]] = {}
+    for element in (each for suite in suites for each in suite.iter("testcase")):
         name = f"{element.get('classname', '')}::{element.get('name', '')}"
-        problem = next((each for tag in ("failure", "error") for each in element.iter(tag)), None)
-        properties = [
-            (each.get("name"), each.get("value", "")) for each in element.iter("property")
-        ]
-        outcome = "passed" if element.find("skipped") is None else "skipped"
-        case = Case(
-            name=name,
-            shard=shard,
-            outcome=outcome if problem is None else "failed",
-            seconds=float(element.get("time") or 0),
-            problem=None if problem is None else problem.get("message") or problem.text or "",
-            is_broken=any(key == BROKEN for key, _ in properties),
-            behaviours=[value for key, value in properties if key == BEHAVIOUR],
-        )
-        if name not in found or problem is not None:
-            found[name] = case
-    return list(found.values())
+        found.setdefault(name, []).append(element)
+    return [_case(name, elements, shard) for name, elements in found.items()]
+
+
+def _case(name: str, elements: Sequence[ET.Element], shard: str) -> Case:
+    last = elements[-1]
+    if len(elements) > 1 and last.find("error") is not None and last.find("failure") is None:
+        earlier = elements[-2]
+        if any(earlier.find(tag) is not None for tag in _FAILED):
+            last = earlier
+    problem = next((each for tag in _FAILED for each in last.iter(tag)), None)
+    said = [each.get("message", "") for each in last if each.tag in (*_FAILED, "skipped")]
+    properties = [(each.get("name"), each.get("value", "")) for each in last.iter("property")]
+    outcome = "passed" if last.find("skipped") is None else "skipped"
+    return Case(
+        name=name,
+        shard=shard,
+        outcome=outcome if problem is None else "failed",
+        seconds=float(last.get("time") or 0),
+        problem=None if problem is None else problem.get("message") or problem.text or "",
+        is_broken=any(key == BROKEN for key, _ in properties),
+        behaviours=[value for key, value in properties if key == BEHAVIOUR],
+        results=len(elements),
+        is_of_test=not _OF_COLLECTION & set(said),
+    )
+
+
+def case_name(test_id: str, prefix: str = "") -> str:
+    """Return the name of a test's `Case`, as pytest makes class name and name of a node id.
+
+    `prefix` is that of pytest's `--junit-prefix`.
+    """
+    path, found, rest = test_id.partition("::")
+    names, bracket, parameters = rest.partition("[")
+    address = [path.replace("/", ".").removesuffix(".py"), *(names.split("::") if found else ())]
+    address[-1] += bracket + parameters
+    if prefix:
+        address.insert(0, prefix)
+    return f"{'.'.join(address[:-1])}::{address[-1]}"
+
+
+def differences(
+    tests: Sequence[str], repeated: Iterable[str], cases: Sequence[Case], prefix: str
+) -> dict[str, list[str]]:
+    """Return the tests in which a shard's list and its JUnit report differ, by what is wrong with them.
+
+    `repeated` are the tests of the list that ran more than once.
+    """
+    listed = {case_name(test, prefix): test for test in tests}
+    again = {case_name(test, prefix) for test in repeated}
+    known = {_GROUP.sub("", case.name): case for case in cases}
+    # Of a test whose teardown failed too, pytest writes two.
+    twice = [
+        case.name
+        for name, case in known.items()
+        if name not in again and case.results > (1 if case.problem is None else 2)
+    ]
+    return {
+        "no result": [test for name, test in listed.items() if name not in known],
+        "results of tests that are not in its list": [
+            case.name for name, case in known.items() if name not in listed and case.is_of_test
+        ],
+        "several entries": [
+            *(test for test, count in Counter(tests).items() if count > 1),
+            *twice,
+        ],
+    }
 
 
 def write_merged(suites: Iterable[tuple[str, ET.Element]], to: Path) -> None:

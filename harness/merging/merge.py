@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,12 @@ from harness.merging.allure import merge_results
 from harness.merging.complete import find_folders, read_shards
 from harness.merging.junit import cases_of, read_suite, write_merged
 from harness.merging.summary import behaviours_of, render_summary
-from harness.sharding.durations import read_durations, write_durations
+from harness.sharding.durations import durations_in, write_durations
 from harness.sharding.manifest import ALLURE, DURATIONS, JUNIT, SHELL_COVERAGE
+from harness.sharding.report_file import read_json, read_report
 
 if TYPE_CHECKING:
+    import xml.etree.ElementTree as ET
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
@@ -25,16 +28,22 @@ SUMMARY = "summary.md"
 _SUMMARY_PART = f".{SUMMARY}"
 BEHAVIOURS = "behaviours.json"
 BENCH = "bench.json"
+_FILES = (JUNIT, DURATIONS, SHELL_COVERAGE, BEHAVIOURS, BENCH)
 _BENCH_FILES = "bench*.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Merged:
-    """What the shards gave together; `problems` are sentences about a set that is not complete."""
+    """What the shards gave together.
+
+    `problems` are sentences about a set that is not complete, `bad_ends` about shards whose results do not
+    explain how they ended.
+    """
 
     shards: Sequence[ShardReports]
     cases: Sequence[Case]
     problems: Sequence[str]
+    bad_ends: Sequence[str]
 
     @property
     def failed(self) -> int:
@@ -51,8 +60,6 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
     anything is written.
     """
     shards, problems = read_shards(find_folders(folders))
-    if problems and not is_partial:
-        raise BadInputError(" ".join(problems), source="the set of shards")
     for each in shards:
         if to.resolve().is_relative_to(each.reports.resolve()):
             raise BadInputError(
@@ -60,28 +67,45 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
                 "another folder.",
                 source="--to",
             )
+    if problems and not is_partial:
+        raise BadInputError(" ".join(problems), source="the set of shards")
     _require_own(to)
-    suites = [(each.name, suite) for each in shards for suite in read_suite(each.reports / JUNIT)]
-    cases = [case for shard, suite in suites for case in cases_of(suite, shard)]
+    suites: list[tuple[str, ET.Element]] = []
+    cases: list[Case] = []
+    bad_ends: list[str] = []
+    for each in shards:
+        own = read_suite(each.reports / JUNIT)
+        results = cases_of(own, each.name)
+        suites += [(each.name, suite) for suite in own]
+        cases += results
+        problems += filter(None, [each.difference(results)])
+        bad_ends += filter(None, [each.bad_end(results)])
+    if problems and not is_partial:
+        raise BadInputError(" ".join([*problems, *bad_ends]), source="the set of shards")
     to.mkdir(parents=True, exist_ok=True)
-    (to / _SUMMARY_PART).write_text(render_summary(shards, cases, problems))
+    # An earlier merge's reports must not be taken for this one's, where it ends early.
+    (to / _SUMMARY_PART).write_text(render_summary(shards, cases, problems, bad_ends))
+    for name in (SUMMARY, *_FILES):
+        (to / name).unlink(missing_ok=True)
+    shutil.rmtree(to / ALLURE, ignore_errors=True)
     write_merged(suites, to / JUNIT)
     merge_results((each.reports / ALLURE for each in shards), to / ALLURE)
     durations: dict[str, float] = {}
     for each in shards:
-        durations.update(read_durations(each.reports / DURATIONS))
+        path = each.reports / DURATIONS
+        if path.exists():
+            durations.update(durations_in(read_json(path), source=str(path)))
     write_durations(to / DURATIONS, durations)
     _merge_coverage(shards, to / SHELL_COVERAGE, root)
     _write_json(to / BEHAVIOURS, behaviours_of(cases))
     _write_json(to / BENCH, _benchmarks(shards))
     (to / _SUMMARY_PART).replace(to / SUMMARY)
-    return Merged(shards=shards, cases=cases, problems=problems)
+    return Merged(shards=shards, cases=cases, problems=problems, bad_ends=bad_ends)
 
 
 def _require_own(to: Path) -> None:
     """Refuse a folder with reports that no merge wrote: those of a merge begin with its summary."""
-    written = (ALLURE, JUNIT, DURATIONS, SHELL_COVERAGE, BEHAVIOURS, BENCH)
-    found = [name for name in written if (to / name).exists()]
+    found = [name for name in (ALLURE, *_FILES) if (to / name).exists()]
     if found and not any((to / name).exists() for name in (SUMMARY, _SUMMARY_PART)):
         raise BadInputError(
             f"'{to}' has {listed(found)}, which no merge wrote and this one would replace; name another "
@@ -96,7 +120,9 @@ def _merge_coverage(shards: Sequence[ShardReports], to: Path, root: Path) -> Non
         for each in shards
         if (each.reports / SHELL_COVERAGE).exists()
     }
-    to.unlink(missing_ok=True)
+    for path in recorded:
+        # Only to refuse what is no file of the shard: coverage.py opens it by its name.
+        read_report(path)
     if recorded:
         # coverage.py is slow to import, and most runs do without it
         from harness.shell.coverage_data import gather  # noqa: PLC0415
@@ -109,10 +135,7 @@ def _benchmarks(shards: Sequence[ShardReports]) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     for each in shards:
         for path in sorted(each.folder.glob(_BENCH_FILES)):
-            try:
-                result = json.loads(path.read_text())
-            except ValueError as error:
-                raise BadInputError(f"It is no JSON: {error}.", source=str(path)) from error
+            result = read_json(path)
             found.append(
                 {
                     "shard": each.name,

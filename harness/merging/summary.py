@@ -6,6 +6,8 @@ import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from harness.visible_text import visible_line
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -14,6 +16,11 @@ if TYPE_CHECKING:
 
 _SHOWN_TESTS = 10
 _CAUSE_LENGTH = 300
+#: Punctuation by which Markdown, also GitHub's, marks up text, finds addresses and formulas.
+_MARKUP = re.compile(r"([\\`*_\[\]|~$!]|:(?=//)|(?<=\])\(|(?i:(?<=\bwww))\.)")
+#: A heading or a list within an item of a list.
+_BEGIN = re.compile(r"^([0-9]*)([#+=.)-])")
+_NO_CODE = re.compile(r"[`<>]|\]\(|://|(?i:www)\.")
 #: What differs between two tests that fail for the same reason.
 _VARYING = (
     (re.compile(r"'(?:/[^'/]+){2,}/?'|(?<![\w.])(?:/[\w.@+=-]+){2,}/?"), "PATH"),
@@ -32,14 +39,20 @@ def cause_of(problem: str) -> str:
 
 
 def render_summary(
-    shards: Sequence[ShardReports], cases: Sequence[Case], problems: Sequence[str]
+    shards: Sequence[ShardReports],
+    cases: Sequence[Case],
+    problems: Sequence[str],
+    bad_ends: Sequence[str] = (),
 ) -> str:
-    """Render the page; `problems` are the sentences about a set that is not complete."""
-    return "\n".join(_lines(shards, cases, problems)) + "\n"
+    """Render the page; `problems` and `bad_ends` are those of `harness.merging.merge.Merged`."""
+    return "\n".join(_lines(shards, cases, problems, bad_ends)) + "\n"
 
 
 def _lines(
-    shards: Sequence[ShardReports], cases: Sequence[Case], problems: Sequence[str]
+    shards: Sequence[ShardReports],
+    cases: Sequence[Case],
+    problems: Sequence[str],
+    bad_ends: Sequence[str],
 ) -> Iterator[str]:
     outcomes = Counter(each.outcome for each in cases)
     failed = [each for each in cases if each.problem is not None]
@@ -51,11 +64,15 @@ def _lines(
         f"met, {broken} could not tell, {outcomes['skipped']} skipped."
     )
     yield ""
-    if problems:
-        yield "**The set of shards is not complete:**"
-        yield ""
-        yield from (f"* {_plain(each)}" for each in problems)
-        yield ""
+    for title, sentences in (
+        ("The set of shards is not complete", problems),
+        ("Not all shards ended well", bad_ends),
+    ):
+        if sentences:
+            yield f"**{title}:**"
+            yield ""
+            yield from (f"* {_plain(each)}" for each in sentences)
+            yield ""
     yield "| Shard | Tests | Failed | Seconds | First test after | Host |"
     yield "|---|---|---|---|---|---|"
     for each in shards:
@@ -94,7 +111,7 @@ def _failures(failed: Sequence[Case]) -> Iterator[str]:
         yield f"### {len(members)} {family}: {_plain(cause)}"
         yield ""
         for case in members[:_SHOWN_TESTS]:
-            yield f"* `{_code(case.name)}` (shard {case.shard})"
+            yield f"* {_code(case.name)} (shard {case.shard})"
         if len(members) > _SHOWN_TESTS:
             yield f"* and {len(members) - _SHOWN_TESTS} more"
         yield ""
@@ -121,10 +138,12 @@ def behaviours_of(cases: Sequence[Case]) -> dict[str, dict[str, str]]:
 
 
 def _code(text: str) -> str:
-    """Return text that does not end the code between backticks."""
-    return " ".join(text.replace("`", "'").split())
+    """Return text as code between backticks, or as plain text where it could end that code or look like a link."""
+    line = visible_line(text)
+    return _plain(line) if _NO_CODE.search(line) else f"`{line}`"
 
 
 def _plain(text: str) -> str:
-    """Return text in which Markdown finds no mark-up."""
-    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", text.replace("\n", " "))
+    """Return text as one line in which Markdown finds no mark-up: no link, address, picture or HTML."""
+    line = _BEGIN.sub(r"\1\\\2", _MARKUP.sub(r"\\\1", visible_line(text)))
+    return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

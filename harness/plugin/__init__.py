@@ -22,6 +22,7 @@ from harness.plugin import (
     report,
     report_files,
     select,
+    visible_reports,
 )
 from harness.settings import (
     ACCEPT_OPTION,
@@ -376,6 +377,10 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.pluginmanager.register(comparisons, "harness-comparisons")
     config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), report.REPORTER)
+    evidence = config.stash[SETTINGS].evidence_folder
+    config.pluginmanager.register(
+        visible_reports.ReportGate(config, evidence), "harness-report-gate"
+    )
     if config.getoption("--machine-plan"):
         from harness.plugin import machine_plan  # noqa: PLC0415 - most runs are no plans
 

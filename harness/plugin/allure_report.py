@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import allure_commons
 import pytest
+from allure_commons.logger import AllureFileLogger
 from allure_commons.model2 import Label, Parameter, Status
 from allure_commons.types import LabelType, Severity
 from allure_commons.utils import md5
 
 from harness import steps
 from harness.errors import BadInputError, listed
+from harness.plugin.allure_files import AllureFiles
 from harness.plugin.allure_results import (
     docstring_of,
     history_id,
@@ -26,11 +28,13 @@ from harness.plugin.allure_results import (
     words_of,
 )
 from harness.plugin.allure_steps import AllureSteps
-from harness.plugin.node_ids import without_group
+from harness.plugin.node_ids import shown_id
 from harness.plugin.tested_machines import facts_of
+from harness.plugin.unwritten import note_unwritten, reason_of
 from harness.plugin.verdicts import is_broken
 from harness.provisioning.command import CommandError, LocalRunner
 from harness.settings import APPLICATION, MachineDriver
+from harness.visible_text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -46,6 +50,7 @@ CATEGORIES = "categories.json"
 #: Seconds.
 _VERSION_S = 10.0
 _CARRIED = "harness_allure_environment"
+_UNWRITTEN = "harness_allure_unwritten"
 _LISTENER = "allure_listener"
 _SUITE_LABELS = (LabelType.PARENT_SUITE, LabelType.SUITE, LabelType.SUB_SUITE)
 #: Allure asks the first one that fits.
@@ -107,6 +112,9 @@ class AllureReport:
         self._status: str | None = None
         self._environment: dict[str, set[str]] = {}
         self._listening: contextlib.AbstractContextManager[None] | None = None
+        self._files: AllureFiles | None = None
+        self._own_files: list[AllureFileLogger] = []
+        self._unwritten: str | None = None
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self) -> None:
@@ -115,23 +123,45 @@ class AllureReport:
             return
         self._listening = steps.listening(AllureSteps(listener.allure_logger))
         self._listening.__enter__()
-        allure_commons.plugin_manager.register(self)
+        plugins = allure_commons.plugin_manager
+        self._own_files = [
+            each for each in plugins.get_plugins() if isinstance(each, AllureFileLogger)
+        ]
+        for each in self._own_files:
+            plugins.unregister(each)
+        self._files = AllureFiles(self._folder)
+        plugins.register(self._files)
+        plugins.register(self)
 
+    # Allure's own ends at the end of the configuration, and needs its writer there.
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self) -> None:
-        if self._listening is None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._listening is None or self._files is None:
             return
         self._listening.__exit__(None, None, None)
-        allure_commons.plugin_manager.unregister(self)
+        for plugin in (self, self._files):
+            allure_commons.plugin_manager.unregister(plugin)
+        for each in self._own_files:
+            allure_commons.plugin_manager.register(each)
+        if self._files.error is not None:
+            name, error = self._files.error
+            self._unwritten = self._unwritten or f"{name}: {reason_of(error)}"
         output = getattr(self._config, "workeroutput", None)
         if output is not None:
             output[_CARRIED] = {name: sorted(values) for name, values in self._environment.items()}
-        else:
+            output[_UNWRITTEN] = self._unwritten
+            return
+        try:
             self._describe_run()
+        except OSError as error:
+            self._unwritten = self._unwritten or reason_of(error)
+        if self._unwritten is not None:
+            note_unwritten(session, self._folder, self._unwritten)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take what machines the tests of a worker had."""
+        """Take what machines the tests of a worker had, and whether it could write."""
+        self._unwritten = self._unwritten or getattr(node, "workeroutput", {}).get(_UNWRITTEN)
         for name, values in getattr(node, "workeroutput", {}).get(_CARRIED, {}).items():
             self._environment.setdefault(name, set()).update(values)
 
@@ -155,8 +185,8 @@ class AllureReport:
         item = self._item
         if item is None or result.fullName is None:
             return
-        node_id = without_group(item.nodeid)
-        result.fullName = without_group(result.fullName)
+        node_id = shown_id(item.nodeid)
+        result.fullName = shown_id(result.fullName)
         result.testCaseId = md5(result.fullName)  # type: ignore[no-untyped-call]
         if result.status in {Status.FAILED, Status.BROKEN} and self._status is not None:
             # Allure calls every group of errors broken.
@@ -265,5 +295,5 @@ def _escaped(value: str) -> str:
 
 def _write(path: Path, text: str) -> None:
     part = path.with_name(f".{path.name}")
-    part.write_text(text)
+    part.write_text(visible(text))
     part.replace(path)

@@ -6,13 +6,17 @@ readers count as passed.
 
 from __future__ import annotations
 
+import os
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from _pytest.junitxml import xml_key  # no public name leads to the file's writer
 
+from harness.plugin.unwritten import note_unwritten
 from harness.plugin.verdicts import is_broken
+from harness.visible_text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -29,7 +33,7 @@ def register(config: pytest.Config) -> None:
 
 
 class JUnitErrors:
-    """Marks the reports of broken tests by a property, and changes pytest's file where it has that.
+    """Marks the reports of broken tests by a property, and writes what pytest would write, changed by them.
 
     Pytest writes each error in a test's body as a failure, and has no hook that chooses.
     """
@@ -50,17 +54,51 @@ class JUnitErrors:
         elif report.when == "teardown" and report.passed and report.nodeid in self._broken:
             report.user_properties.append((_MARK, "true"))
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_sessionfinish(self) -> Generator[None, object, object]:
-        """Change the file that pytest has just written."""
-        result = yield
-        if self._path.is_file():
-            tree = ET.parse(self._path)  # noqa: S314 - pytest has just written it
-            if tell_apart(tree.getroot()) + remove_unfinished(tree.getroot()):
-                part = self._path.with_name(f".{self._path.name}.part")
-                tree.write(part, encoding="utf-8", xml_declaration=True)
-                part.replace(self._path)
+    # The innermost: pytest's terminal names the file next.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Let pytest write into memory, and write the file beside its place.
+
+        Pytest's own way leaves half a file on a full disk, and a traceback in place of the summary.
+        """
+        config = session.config
+        xml = config.stash.get(xml_key, None)
+        if xml is None:
+            return (yield)
+        memory = os.memfd_create("junit")
+        try:
+            xml.logfile = f"/proc/self/fd/{memory}"
+            try:
+                result = yield
+            finally:
+                xml.logfile = str(self._path)
+            with open(memory, encoding="utf-8", closefd=False) as file:
+                file.seek(0)
+                self._write(file.read())
+        except (OSError, UnicodeError, ET.ParseError) as error:
+            note_unwritten(session, self._path, error)
+            self._path.unlink(missing_ok=True)
+            # Else it says that there is a file.
+            del config.stash[xml_key]
+            config.pluginmanager.unregister(xml)
+            return None
+        finally:
+            os.close(memory)
         return result
+
+    def _write(self, text: str) -> None:
+        content = visible(text).encode()
+        root = ET.fromstring(content)  # noqa: S314 - pytest has just written it
+        if tell_apart(root) + remove_unfinished(root):
+            content = ET.tostring(root, encoding="utf-8", xml_declaration=True)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        part = self._path.with_name(f".{self._path.name}.part")
+        try:
+            part.write_bytes(content)
+            part.replace(self._path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
 
 
 def tell_apart(root: ET.Element) -> int:

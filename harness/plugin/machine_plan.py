@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.errors import HarnessError, RequirementError
-from harness.plugin.node_ids import without_group
+from harness.plugin.node_ids import shown_id
 from harness.plugin.shards import family_of, shared_fixtures
 from harness.settings import MachineStart
 from harness.sharding.durations import read_durations
@@ -194,9 +194,7 @@ class MachinePlan:
 
     def _time(self, items: Sequence[pytest.Item]) -> str:
         recorded = read_durations(self._durations)
-        tests = timed_tests(
-            {without_group(item.nodeid): family_of(item) for item in items}, recorded
-        )
+        tests = timed_tests({shown_id(item.nodeid): family_of(item) for item in items}, recorded)
         known = sum(test_id in recorded for test_id in tests)
         if not known:
             return (

@@ -5,29 +5,36 @@ from __future__ import annotations
 import hashlib
 import re
 
+from harness.visible_text import visible
+
 _XDIST_GROUP = re.compile(r"@[^@/\]]+$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
-#: Node ids that give unique folder names: only `::`, `/` and brackets become '-'.
+_DIGEST_LENGTH = 12
+#: Node ids that can be read back from the folder's name, in which `::`, `/` and brackets are '-'; on a file
+#: system that does not tell upper case from lower case, too. So none has the folder of another.
 _PLAIN = re.compile(
-    r"(?=.{1,150}$)[A-Za-z0-9_][A-Za-z0-9._=/-]*(::[A-Za-z0-9._=-]+)*(\[[A-Za-z0-9._=-]+\])?"
+    r"(?=.{1,150}$)([a-z0-9_]+/)*[a-z0-9_]+\.py::[a-z0-9_]+"
+    rf"(\[(?![a-z0-9._=-]*-[0-9a-f]{{{_DIGEST_LENGTH}}}\])[a-z0-9._=-]*[a-z0-9_=]\])?"
 )
-_NAME_LENGTH = 150
+_NAME_LENGTH = 140
 
 
-def without_group(node_id: str) -> str:
-    """Return a test's node id without the group that xdist appends."""
-    return _XDIST_GROUP.sub("", node_id)
+def shown_id(node_id: str) -> str:
+    """Return a test's node id as reports show it: without the group that xdist appends."""
+    return visible(_XDIST_GROUP.sub("", node_id))
 
 
-def folder_name(node_id: str) -> str:
+def folder_name(node_id: str, *, repeat: int = 1) -> str:
     """Turn a test's node id into a folder name, without the group that xdist appends.
 
-    A digest is appended if the name alone might not be unique: if it was cut, or had characters
-    that are special in a path or a shell.
+    No two tests have the same. A digest is appended if the name alone might not be unique: if it was cut, or
+    had characters that are special in a path or a shell. `repeat` counts the runs of a test that is repeated.
     """
-    test = without_group(node_id)
+    test = _XDIST_GROUP.sub("", node_id)
     name = _UNSAFE.sub("-", test).strip("-.")[:_NAME_LENGTH]
-    if name and _PLAIN.fullmatch(test):
+    if repeat == 1 and _PLAIN.fullmatch(test):
         return name
-    digest = hashlib.sha256(test.encode(errors="surrogatepass")).hexdigest()[:8]
+    if repeat > 1:
+        name, test = f"{name}-run-{repeat}", f"{test}\0{repeat}"
+    digest = hashlib.sha256(test.encode(errors="surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
     return f"{name}-{digest}".lstrip("-")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -206,11 +207,11 @@ class Reporter:
         return is_always and call.when == "call"
 
     def _keep(self, item: pytest.Item, error: BaseException | None) -> list[_KeptEvidence]:
-        parent = self.settings.evidence_folder / folder_name(item.nodeid)
+        # pytest-rerunfailures counts the runs of a test in this attribute.
+        repeat = getattr(item, "execution_count", 1)
+        parent = self.settings.evidence_folder / folder_name(item.nodeid, repeat=repeat)
         kept: list[_KeptEvidence] = []
-        for number, source in enumerate(self._sources):
-            namesakes = [each.name for each in self._sources[:number]].count(source.name)
-            name = f"{source.name}-{namesakes + 1}" if namesakes else source.name
+        for name, source in zip(_names(self._sources), self._sources, strict=True):
             one = _KeptEvidence(parent / name)
             kept.append(one)
             try:
@@ -286,6 +287,15 @@ def shell_before(config: pytest.Config, machine: LabMachine) -> None:
         )
         if moment is MachineShell.INSTEAD:
             pytest.skip("a shell was opened instead of the test")
+
+
+def _names(sources: Iterable[EvidenceSource]) -> list[str]:
+    """Return a folder's name for each source; namesakes are numbered."""
+    names: list[str] = []
+    for source in sources:
+        possible = (source.name if n == 1 else f"{source.name}-{n}" for n in itertools.count(1))
+        names.append(next(name for name in possible if name not in names))
+    return names
 
 
 def _note_title(item: pytest.Item) -> None:

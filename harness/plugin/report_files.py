@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.errors import BadInputError
 from harness.plugin import junit
+from harness.plugin.unwritten import require_writable
 
 if TYPE_CHECKING:
     from harness.settings import Settings
@@ -27,11 +29,17 @@ def add_options(parser: pytest.Parser) -> None:
 def register(config: pytest.Config, settings: Settings) -> None:
     """Register them; raises pytest.UsageError where the configuration is wrong."""
     junit.register(config)
-    if not config.getoption("allure_report_dir", None):
-        return
-    from harness.plugin import allure_report  # noqa: PLC0415 - most runs have none
-
+    allure = config.getoption("allure_report_dir", None)
+    xml = config.getoption("xmlpath", None)
     try:
+        if xml and not config.option.collectonly and not hasattr(config, "workerinput"):
+            require_writable(Path(xml).expanduser().absolute().parent, option="--junitxml")
+        if not allure:
+            return
+        from harness.plugin import allure_report  # noqa: PLC0415 - most runs have none
+
+        if not config.option.collectonly:
+            require_writable(Path(allure).absolute(), option="--alluredir")
         allure_report.register(config, settings)
     except BadInputError as error:
         raise pytest.UsageError(str(error)) from error

@@ -7,7 +7,7 @@ import platform
 import signal
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.plugin.node_ids import without_group
+from harness.plugin.node_ids import shown_id
+from harness.plugin.unwritten import note_unwritten
 from harness.sharding import Shard
 from harness.sharding.durations import read_durations, write_durations
 from harness.sharding.engine import shard_of
@@ -33,7 +34,7 @@ from harness.sharding.manifest import (
 from harness.sharding.split import ordered, split, timed_tests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
     from xdist.workermanage import WorkerController
 
@@ -64,7 +65,12 @@ def register(config: pytest.Config) -> None:
         # A worker of xdist parses the command line again.
         _send_reports_to(Path(given), config)
     elif folder is not None and not config.getoption("collectonly"):
-        plugin.start, plugin.reports = begin(folder)
+        try:
+            plugin.start, plugin.reports = begin(folder)
+        except OSError as error:
+            raise pytest.UsageError(
+                f"--report-dir: '{folder}' can't be written: {error.strerror}."
+            ) from error
         _send_reports_to(plugin.reports, config)
     if report is not None and threading.current_thread() is threading.main_thread():
         # Engines cancel a job by TERM. As by Ctrl-C, machines then end, and reports are written.
@@ -102,7 +108,7 @@ class ShardPlugin:
     _collection: tuple[str, int] | None = None
     _tests: tuple[str, ...] = ()
     _seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    _ended: set[str] = field(default_factory=set)
+    _ended: Counter[str] = field(default_factory=Counter)
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self._session = session
@@ -112,19 +118,19 @@ class ShardPlugin:
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        families = {without_group(item.nodeid): family_of(item) for item in items}
+        families = {shown_id(item.nodeid): family_of(item) for item in items}
         tests = timed_tests(families, self.durations)
         chosen = list(tests.values())
         if self.shard is not None:
             own = {each.test_id for each in split(chosen, self.shard.count)[self.shard.number - 1]}
             chosen = [each for each in chosen if each.test_id in own]
         place = {each.test_id: at for at, each in enumerate(ordered(chosen))}
-        dropped = [item for item in items if without_group(item.nodeid) not in place]
+        dropped = [item for item in items if shown_id(item.nodeid) not in place]
         if dropped:
             config.hook.pytest_deselected(items=dropped)
-        kept = [item for item in items if without_group(item.nodeid) in place]
+        kept = [item for item in items if shown_id(item.nodeid) in place]
         if self.shard is not None:
-            kept.sort(key=lambda item: place[without_group(item.nodeid)])
+            kept.sort(key=lambda item: place[shown_id(item.nodeid)])
         items[:] = kept
         self._collection = (digest_of(families), len(families))
         self._tests = tuple(place)
@@ -145,11 +151,11 @@ class ShardPlugin:
         return self.folder is not None and self.start > 0 and starts_of(self.folder) > self.start
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        test = without_group(report.nodeid)
+        test = shown_id(report.nodeid)
         self._seconds[test] += report.duration
         # The run may end during a test; a worker that crashed has a report of another kind only.
         if report.when not in ("setup", "call"):
-            self._ended.add(test)
+            self._ended[test] += 1
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
@@ -167,8 +173,11 @@ class ShardPlugin:
         known = [each for each in (self._first_test, first_test) if each is not None]
         self._first_test = min(known, default=None)
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+    # The outermost: what other plug-ins do at the end may change the exit status.
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(
+        self, session: pytest.Session, exitstatus: int
+    ) -> Generator[None, object, object]:
         config = session.config
         if self._collection is not None and hasattr(config, "workeroutput"):
             config.workeroutput[_CARRIED] = (
@@ -180,13 +189,18 @@ class ShardPlugin:
         if is_empty and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             # There are more shards than tests.
             session.exitstatus = pytest.ExitCode.OK
+        result = yield
         if self.reports is not None and self._collection is not None and not self._is_superseded():
-            self._record(
-                self.reports, self._collection, int(session.exitstatus), root=config.rootpath
-            )
+            try:
+                self._record(
+                    self.reports, self._collection, int(session.exitstatus), config=config
+                )
+            except OSError as error:
+                note_unwritten(session, self.reports.parent, error)
+        return result
 
     def _record(
-        self, reports: Path, collection: tuple[str, int], status: int, *, root: Path
+        self, reports: Path, collection: tuple[str, int], status: int, *, config: pytest.Config
     ) -> None:
         shard = self.shard or Shard(number=1, count=1)
         ran = {test: self._seconds[test] for test in self._tests if test in self._ended}
@@ -201,9 +215,11 @@ class ShardPlugin:
                 collected=collection[1],
                 tests=self._tests,
                 ran=tuple(sorted(ran)),
+                repeated=tuple(test for test in self._tests if self._ended[test] > 1),
+                junit_prefix=config.getoption("junitprefix", None) or "",
                 start=self.start,
                 host=platform.node(),
-                root=str(root),
+                root=str(config.rootpath),
                 started=stamp.isoformat(timespec="seconds"),
                 seconds=round(time.time() - self._started, 2),
                 first_test_s=None

@@ -23,19 +23,24 @@ def read_durations(path: Path) -> dict[str, float]:
         content = parse_json(path.read_text())
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInputError(f"It can't be read as JSON: {error}.", source=str(path)) from error
+    return durations_in(content, source=str(path))
+
+
+def durations_in(content: object, *, source: str) -> dict[str, float]:
+    """Return the seconds of each test in such a file's content; raises BadInputError as above."""
     # pytest-split wrote a list of pairs at first, and still reads one.
     pairs = list(content.items()) if isinstance(content, dict) else content
     try:
-        durations = {str(test_id): float(seconds) for test_id, seconds in pairs}
-    except (TypeError, ValueError):
+        durations = {str(test_id): float(seconds) for test_id, seconds in pairs}  # type: ignore[attr-defined]
+    except (TypeError, ValueError, OverflowError):
         durations = {"": -1.0}
     # Tests can't be put in an order by NaN, and shards would then not have the same one.
     if any(not 0 <= seconds < math.inf for seconds in durations.values()):
         raise BadInputError(
             "An object of node ids and seconds was expected, as pytest-split writes it.",
-            source=str(path),
+            source=source,
         )
     return durations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -11,9 +12,8 @@ from typing import TYPE_CHECKING, Literal
 import pydantic
 
 from harness.errors import BadInputError
-from harness.foreign_files import read_plain
-from harness.limits import JSON
 from harness.sharding import MOST_SHARDS
+from harness.sharding.report_file import read_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,6 +23,8 @@ MANIFEST = "shard.json"
 """The record's file in the folder of a shard's reports; written when the run has ended."""
 
 _START = "start-"
+_MOST_STARTS = 999_999
+_NUMBER = re.compile(r"[0-9]{1,6}")
 
 JUNIT = "junit.xml"
 ALLURE = "allure"
@@ -38,6 +40,7 @@ A job is run again after its node died, and what is left of the first run may st
 class ShardManifest:
     """What a shard was to run, what it ran, and how long it took.
 
+    `repeated` are the tests that ran more than once, `junit_prefix` is pytest's option of that name.
     `collection_sha256` is the digest of all tests of the run, by which shards of different runs
     are told apart. `start` counts the starts of this shard, of which this is the last; `root` is
     the folder of the tests' configuration. `first_test_s` are the seconds from the start to the
@@ -48,16 +51,18 @@ class ShardManifest:
     number: int = pydantic.Field(ge=1)
     count: int = pydantic.Field(ge=1, le=MOST_SHARDS)
     collection_sha256: str
-    collected: int
+    collected: int = pydantic.Field(ge=0)
     tests: tuple[str, ...]
     ran: tuple[str, ...]
-    start: int
+    start: int = pydantic.Field(ge=1, le=_MOST_STARTS)
     host: str
     root: str
     started: str
-    seconds: float
-    first_test_s: float | None
+    seconds: float = pydantic.Field(allow_inf_nan=False)
+    first_test_s: float | None = pydantic.Field(allow_inf_nan=False)
     exit_status: int
+    repeated: tuple[str, ...] = ()
+    junit_prefix: str = ""
 
 
 def digest_of(test_ids: Iterable[str]) -> str:
@@ -76,9 +81,7 @@ def write_manifest(folder: Path, manifest: ShardManifest) -> None:
 def read_manifest(folder: Path) -> ShardManifest:
     """Return the record of the reports in `folder`; raises BadInputError that names the file."""
     path = folder / MANIFEST
-    try:
-        return pydantic.TypeAdapter(ShardManifest).validate_json(read_plain(path, limit=JSON))
-    except FileNotFoundError:
+    if not path.exists():
         starts = starts_of(folder)
         raise BadInputError(
             f"The shard was started {_times(starts)}, but wrote no '{MANIFEST}': its job ended "
@@ -86,9 +89,9 @@ def read_manifest(folder: Path) -> ShardManifest:
             if starts
             else f"There is no '{MANIFEST}' here; give folders that `pytest --report-dir` wrote.",
             source=str(folder),
-        ) from None
-    except OSError as error:
-        raise BadInputError(f"It can't be read: {error.strerror}.", source=str(path)) from error
+        )
+    try:
+        return pydantic.TypeAdapter(ShardManifest).validate_json(read_report(path))
     except pydantic.ValidationError as error:
         slip = error.errors(include_url=False)[0]
         raise BadInputError(
@@ -124,7 +127,8 @@ def reports_of(folder: Path, start: int) -> Path:
 def starts_of(folder: Path) -> int:
     """Return the number of the last start of the shard; 0 where there was none."""
     numbers = [path.name.removeprefix(_START) for path in folder.glob(f"{_START}*")]
-    return max((int(number) for number in numbers if number.isdecimal()), default=0)
+    # More digits than any run has starts: somebody else's folder.
+    return max((int(each) for each in numbers if _NUMBER.fullmatch(each)), default=0)
 
 
 def _times(count: int) -> str:

@@ -138,11 +138,6 @@ class RecordReader:
         os.close(self.fd)
 
 
-def printable(text: str) -> str:
-    """Return `text` with bytes that are no UTF-8 replaced, fit for reports and messages."""
-    return text.encode(errors="surrogateescape").decode(errors="replace")
-
-
 def send(fd: int, text: str) -> None:
     """Write `text` whole; a reader that is gone shows itself at the next read instead."""
     data = memoryview(text.encode(errors="surrogateescape"))

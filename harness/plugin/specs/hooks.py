@@ -19,9 +19,9 @@ from harness.plugin.specs.options import pytest_addoption
 from harness.plugin.specs.reports import passed_report
 from harness.plugin.specs.runs import existing_runs_of, hits_of, notes_of, runs_of
 from harness.shell.coverage import Tier, merge
-from harness.shell.protocol import printable
 from harness.shell.spec.options import is_spec
 from harness.shell.spec.verdict import Outcome, Verdict
+from harness.visible_text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -239,9 +239,9 @@ def pytest_runtest_makereport(
 def _sections(verdict: Verdict) -> list[tuple[str, str]]:
     sections: list[tuple[str, str]] = []
     if verdict.stray_stdout:
-        sections.append(("Captured stdout call", printable(verdict.stray_stdout)))
+        sections.append(("Captured stdout call", visible(verdict.stray_stdout)))
     if verdict.running is not None:
-        sections.append((JOBS_SECTION, printable(verdict.running.render())))
+        sections.append((JOBS_SECTION, visible(verdict.running.render())))
     return sections
 
 

@@ -12,11 +12,11 @@ from typing_extensions import override
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.plugin.specs.runs import runs_of
 from harness.provisioning.command import LocalRunner
-from harness.shell.protocol import printable
 from harness.shell.spec.parameter_rows import ShellRowEvaluator
 from harness.shell.spec.project import Project, project_variables
 from harness.shell.spec.translate import translate
 from harness.shell.spec.verdict import Outcome
+from harness.visible_text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -118,7 +118,7 @@ def _make_nodes(
     names: dict[str, int] = {}
 
     def unique(name: str, line: int) -> str:
-        name = printable(name).replace("::", ": :") or "<unnamed>"
+        name = visible(name).replace("::", ": :") or "<unnamed>"
         names[name] = names.get(name, 0) + 1
         return name if names[name] == 1 else f"{name} <line {line}>"
 
@@ -178,14 +178,14 @@ class SpecItem(pytest.Item):
     def note_jobs(self, verdict: Verdict) -> None:
         """Put into the report what the example left running."""
         if verdict.running is not None:
-            self.add_report_section("call", "jobs", printable(verdict.running.render()))
+            self.add_report_section("call", "jobs", visible(verdict.running.render()))
 
     @override
     def teardown(self) -> None:
         problems = runs_of(self.config).take_late_problems()
         if problems:
             text = "\n\n".join(problem.text for problem in problems)
-            pytest.fail(printable(text), pytrace=False)
+            pytest.fail(visible(text), pytrace=False)
 
     @override
     def repr_failure(  # type: ignore[override]  # as narrow as pytest's own items'
@@ -200,12 +200,12 @@ class SpecItem(pytest.Item):
     @override
     def location(self) -> tuple[str, int | None, str]:
         """Return where reports place the example: pytest's own way there costs as much as a run."""
-        name = printable(self.case.full_name)
+        name = visible(self.case.full_name)
         return self.file.shown_path, self.case.begin - 1, name
 
     @override
     def reportinfo(self) -> tuple[Path, int, str]:
-        return self.path, self.case.begin - 1, printable(self.case.full_name)
+        return self.path, self.case.begin - 1, visible(self.case.full_name)
 
 
 def raise_for(item: SpecItem, verdict: Verdict) -> None:
@@ -221,4 +221,4 @@ def raise_for(item: SpecItem, verdict: Verdict) -> None:
         return
     if outcome is Outcome.WARNED and item.config.getoption("--no-warning-as-failure"):
         return
-    pytest.fail(printable(verdict.render(item.file.spec, item.case)), pytrace=False)
+    pytest.fail(visible(verdict.render(item.file.spec, item.case)), pytrace=False)

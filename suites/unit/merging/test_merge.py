@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 import sys
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from harness.cli import main
-from harness.errors import BadInputError
-from harness.merging.junit import Case
-from harness.merging.merge import merge
+from harness.errors import BadInputError, HarnessError
+from harness.limits import LimitError
+from harness.merging.junit import Case, case_name, cases_of, read_suite, write_merged
+from harness.merging.merge import Merged, merge
 from harness.merging.summary import cause_of, render_summary
 from harness.sharding.durations import write_durations
 from harness.sharding.manifest import ShardManifest, begin, digest_of, reports_of, write_manifest
@@ -43,6 +50,8 @@ def a_shard(
     collection: Sequence[str] = TESTS,
     starts: int = 1,
     root: str = "/checkout",
+    exit_status: int = 0,
+    repeated: Sequence[str] = (),
 ) -> Path:
     """Write the reports of a shard; `body` is the content of its first test case in JUnit."""
     shard = folder / str(number)
@@ -66,7 +75,8 @@ def a_shard(
             started="2026-01-01T00:00:00+00:00",
             seconds=60.0,
             first_test_s=4.0,
-            exit_status=0,
+            exit_status=exit_status,
+            repeated=tuple(repeated),
         ),
     )
     cases = [a_case(test, body if at == 0 else "") for at, test in enumerate(done)]
@@ -357,15 +367,382 @@ def test_record_of_a_shard_that_can_not_be_is_refused(
         merge([tmp_path], tmp_path / "to", is_partial=True, root=tmp_path)
 
 
-def test_name_of_a_test_stays_within_its_code() -> None:
-    case = Case(
-        name="a::test[`<b>`\n# x]",
+def a_failed_case(name: str, problem: str = "no") -> Case:
+    return Case(
+        name=name,
         shard="1/1",
         outcome="failed",
         seconds=1.0,
-        problem="no",
+        problem=problem,
         is_broken=False,
         behaviours=(),
     )
 
-    assert "* `a::test['<b>' # x]` (shard 1/1)" in render_summary([], [case], [])
+
+def test_name_of_a_test_is_code() -> None:
+    page = render_summary([], [a_failed_case("a::test_x[noble-kvm, 1]")], [])
+
+    assert "* `a::test_x[noble-kvm, 1]` (shard 1/1)" in page
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<script>alert(1)</script>",
+        "<img src=x onerror=alert(1)>",
+        "` <b> `",
+        "](javascript:alert(1))",
+        "![i](http://evil/x.png)",
+        "[x]: http://evil/",
+        "<http://evil/> www.evil.example https://evil/",
+        "\n# heading\n\n* item",
+        "\n|a|b|\n|-|-|\n",
+        "&lt;script&gt; &#60;b&#62;",
+        "*b* _i_ ~~s~~ $x$",
+        "1. one",
+        "+ one",
+        "- one",
+        "\x1b]0;owned\x07\x1b[2J \x00 \x85 \udce9 \u202e",
+    ],
+)
+def test_text_of_a_guest_is_text_of_the_page(text: str) -> None:
+    """As name of a test, cause of a failure, and sentence; GitHub makes links of bare addresses too."""
+    page = render_summary([], [a_failed_case(f"a::test[{text}]", text)], [text], [text])
+
+    assert page.isascii()
+    assert "\x1b" not in page
+    assert re.search(r"(?<!\\)://|www\.", page) is None
+    html = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(page)
+    tags = {each.partition(" ")[0] for each in re.findall(r"<(/?[a-zA-Z][^>]*)", html)}
+    allowed = {
+        "h1",
+        "h2",
+        "h3",
+        "p",
+        "strong",
+        "ul",
+        "li",
+        "code",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+    }
+    assert {tag.lstrip("/") for tag in tags} <= allowed
+    assert html.count("<h1>") == 1
+    assert html.count("<h3>") == 1
+    assert html.count("<table>") == 1
+    assert html.count("<ul>") == 3
+
+
+def merged_one(folder: Path, *, is_partial: bool = False) -> Merged:
+    return merge([folder / "1"], folder / "to", is_partial=is_partial, root=folder)
+
+
+@pytest.mark.parametrize("status", [1, 2, 3, 4, 5, 70, -9])
+def test_shard_that_ended_badly_although_its_tests_passed_is_named(
+    tmp_path: Path, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_shard(tmp_path, 1, TESTS, count=1, exit_status=status)
+
+    code = main(["report", "merge", str(tmp_path / "1"), "--to", str(tmp_path / "to")])
+
+    assert code == 2
+    assert f"* Shard 1/1 ended with exit status {status}, " in capsys.readouterr().out
+
+
+def test_failed_test_explains_an_exit_status_of_1(tmp_path: Path) -> None:
+    a_shard(tmp_path, 1, TESTS, count=1, exit_status=1, body='<failure message="No."/>')
+
+    merged = merged_one(tmp_path)
+
+    assert (merged.failed, merged.bad_ends) == (1, [])
+
+
+def test_shard_without_tests_may_have_run_none(tmp_path: Path) -> None:
+    a_shard(tmp_path, 1, [], count=1, collection=[], exit_status=5)
+
+    assert merged_one(tmp_path).bad_ends == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (a_case(TESTS[3]), "", "no result: 1 of them, such as 'a.py::test_3'"),
+        (
+            a_case(TESTS[3]),
+            a_case("a.py::other"),
+            "not in its list: 1 of them, such as 'a::other'",
+        ),
+        (
+            a_case(TESTS[3]),
+            a_case(TESTS[3]) * 2,
+            "several entries: 1 of them, such as 'a::test_3'",
+        ),
+    ],
+    ids=["missing", "unlisted", "twice"],
+)
+def test_results_that_differ_from_the_list_of_tests_are_refused(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    report = a_shard(tmp_path, 1, TESTS, count=1) / "start-1/junit.xml"
+    report.write_text(report.read_text().replace(old, new))
+
+    with pytest.raises(BadInputError, match=f"Shard 1/1 lists 6 tests .*{message}"):
+        merged_one(tmp_path)
+    assert not (tmp_path / "to").exists()
+
+    assert len(merged_one(tmp_path, is_partial=True).problems) == 1
+
+
+def test_list_that_has_a_test_twice_is_refused(tmp_path: Path) -> None:
+    a_shard(tmp_path, 1, TESTS, count=1)
+    record = tmp_path / "1/shard.json"
+    record.write_text(record.read_text().replace('"tests": [', '"tests": ["a.py::test_0",', 1))
+
+    with pytest.raises(
+        BadInputError, match=r"several entries: 1 of them, such as 'a\.py::test_0'"
+    ):
+        merged_one(tmp_path)
+
+
+def test_module_that_was_skipped_as_a_whole_is_no_result_of_a_test(tmp_path: Path) -> None:
+    report = a_shard(tmp_path, 1, TESTS, count=1) / "start-1/junit.xml"
+    module = '<testcase classname="" name="b"><skipped message="collection skipped"/></testcase>'
+    report.write_text(report.read_text().replace("</testsuite>", f"{module}</testsuite>"))
+
+    assert merged_one(tmp_path).problems == []
+
+
+@pytest.mark.parametrize(
+    ("results", "failed"),
+    [
+        (['<failure message="a"/>', ""], 0),
+        (["", '<failure message="a"/>'], 1),
+        (["", "", '<error message="a"/>'], 1),
+    ],
+)
+def test_repeated_test_counts_by_its_last_result(
+    tmp_path: Path, results: list[str], failed: int
+) -> None:
+    a_shard(tmp_path, 1, TESTS, count=1, repeated=TESTS[:1], exit_status=min(failed, 1))
+    report = tmp_path / "1/start-1/junit.xml"
+    cases = "".join(a_case(TESTS[0], body) for body in results)
+    report.write_text(report.read_text().replace(a_case(TESTS[0]), cases))
+
+    merged = merged_one(tmp_path)
+
+    assert (merged.failed, merged.problems, merged.bad_ends) == (failed, [], [])
+
+
+def test_failure_of_the_call_says_more_than_that_of_the_teardown(tmp_path: Path) -> None:
+    a_shard(tmp_path, 1, TESTS, count=1)
+    report = tmp_path / "1/start-1/junit.xml"
+    both = a_case(TESTS[0], '<failure message="call"/>') + a_case(
+        TESTS[0], '<error message="end"/>'
+    )
+    report.write_text(report.read_text().replace(a_case(TESTS[0]), both))
+
+    assert [case.problem for case in merged_one(tmp_path).cases if case.problem] == ["call"]
+
+
+@pytest.mark.parametrize(
+    ("test_id", "name"),
+    [
+        ("a/b/test_c.py::TestD::test_e[f::g/h.py-i]", "a.b.test_c.TestD::test_e[f::g/h.py-i]"),
+        ("spec/a_spec.sh::group::says [x] and more", "spec.a_spec.sh.group::says [x] and more"),
+        ("test_c.py::test_e", "test_c::test_e"),
+    ],
+)
+def test_name_in_junit_is_that_of_pytest(test_id: str, name: str) -> None:
+    assert case_name(test_id) == name
+    assert case_name(test_id, "ci") == f"ci.{name}"
+
+
+DEEP = "<a>" * 5000 + "</a>" * 5000
+ENTITIES = '<!DOCTYPE x [<!ENTITY a "lol">]>'
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        *(
+            ('tests="6"', f'tests="{word}"')
+            for word in ("1.5", "1e9", "-1", "9" * 5000, "٣", " 6")
+        ),
+        *(('time="1.5"', f'time="{word}"') for word in ("1e99", "-1", "inf", "9" * 5000, "1_0")),
+        ("<testsuites>", f"<testsuites>{DEEP}"),
+        ("<testsuites>", f"{ENTITIES}<testsuites>"),
+        ("<testsuites>", '<!DOCTYPE x SYSTEM "file:///etc/hostname"><testsuites>'),
+        ("<testsuites>", '<?xml version="1.0" encoding="no-such"?><testsuites>'),
+        ("testsuite", "other"),
+    ],
+)
+def test_hostile_junit_report_gives_a_sentence(tmp_path: Path, old: str, new: str) -> None:
+    report = a_shard(tmp_path, 1, TESTS, count=1) / "start-1/junit.xml"
+    report.write_text(report.read_text().replace(old, new))
+
+    with pytest.raises(HarnessError, match=r"start-1/junit\.xml: "):
+        merged_one(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("start-1/allure/1-0-result.json", "[" * 100_000),
+        ("start-1/allure/1-0-result.json", '{"uuid": "a", "stop": 1' + "0" * 4000 + "}"),
+        ("start-1/allure/1-0-result.json", '{"uuid": "a", "stop": NaN}'),
+        ("start-1/allure/1-0-result.json", '{"uuid": 5}'),
+        ("start-1/allure/1-0-result.json", "[]"),
+        ("start-1/allure/1-0-result.json", "\xff"),
+        ("start-1/durations.json", "[" * 100_000),
+        ("start-1/durations.json", '{"a": 1' + "0" * 4000 + "}"),
+        ("start-1/durations.json", "5"),
+        ("start-1/coverage.shell", "junk"),
+        ("bench.json", "[" * 100_000),
+        ("bench.json", "9" * 5000),
+        ("shard.json", "[" * 100_000),
+    ],
+)
+def test_hostile_file_of_a_shard_gives_a_sentence(tmp_path: Path, name: str, content: str) -> None:
+    path = a_shard(tmp_path, 1, TESTS, count=1) / name
+    path.write_bytes(content.encode("latin-1"))
+
+    with pytest.raises(BadInputError, match=re.escape(path.name)):
+        merged_one(tmp_path)
+    assert not (tmp_path / "to/summary.md").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["bench.json", "start-1/durations.json", "start-1/coverage.shell", "start-1/junit.xml"]
+)
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_link_or_fifo_among_a_shards_files_is_refused(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    """A link would copy a file of this host, and a FIFO has no end."""
+    path = a_shard(tmp_path, 1, TESTS, count=1) / name
+    path.unlink(missing_ok=True)
+    secret = tmp_path / "secret.json"
+    secret.write_text("{}")
+    if kind == "link":
+        path.symlink_to(secret)
+    else:
+        os.mkfifo(path)
+
+    with pytest.raises(BadInputError, match=re.escape(path.name)):
+        merged_one(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["start-1", "start-1/allure"])
+def test_link_in_place_of_a_folder_of_reports_is_refused(tmp_path: Path, name: str) -> None:
+    path = a_shard(tmp_path, 1, TESTS, count=1) / name
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(BadInputError, match="It is a link"):
+        merged_one(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        ("HARNESS_LIMIT_REPORT_ELEMENTS", "limit 'report-elements'"),
+        ("HARNESS_LIMIT_REPORT_LEVELS", "limit 'report-levels'"),
+    ],
+)
+def test_limit_of_a_report_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, message: str
+) -> None:
+    a_shard(tmp_path, 1, TESTS, count=1)
+    monkeypatch.setenv(variable, "2")
+
+    with pytest.raises(LimitError, match=message):
+        merged_one(tmp_path)
+
+
+def test_large_file_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = a_shard(tmp_path, 1, TESTS, count=1) / "start-1/junit.xml"
+    os.truncate(report, (1 << 20) + 1)
+    monkeypatch.setenv("HARNESS_LIMIT_REPORT_FILE_MIB", "1")
+
+    with pytest.raises(LimitError, match=r"junit\.xml: .*limit 'report-file-mib'"):
+        merged_one(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("start", "-1"), ("start", "1" + "0" * 30), ("seconds", "Infinity"), ("seconds", "1e999"),
+     ("collected", "-1"), ("first_test_s", "NaN"), ("exit_status", '"../../x"')],
+)  # fmt: skip
+def test_record_with_a_number_that_can_not_be_is_refused(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    a_shard(tmp_path, 1, TESTS, count=1)
+    record = tmp_path / "1/shard.json"
+    record.write_text(re.sub(rf'"{key}": [^,\n]*', f'"{key}": {value}', record.read_text()))
+
+    with pytest.raises(BadInputError, match=r"shard\.json"):
+        merged_one(tmp_path, is_partial=True)
+
+
+def test_merge_on_a_full_disk_leaves_no_report_of_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_shard(tmp_path, 1, TESTS, count=1)
+    merged_one(tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("harness.merging.merge.write_merged", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        merged_one(tmp_path)
+
+    assert [path.name for path in (tmp_path / "to").iterdir() if path.is_file()] == [".summary.md"]
+
+
+NUMBERS = st.one_of(st.integers(), st.floats(), st.text(max_size=8)).map(str)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["tests", "errors", "time", "failures"]), NUMBERS), st.text()
+)
+def test_any_attributes_and_text_give_a_report_or_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, attributes: dict[str, str], text: str
+) -> None:
+    suite = ET.Element("testsuite", attributes)
+    case = ET.SubElement(suite, "testcase", {"classname": text, "name": text, **attributes})
+    ET.SubElement(case, "failure", message=text).text = text
+    path = tmp_path_factory.mktemp("fuzz") / "junit.xml"
+    path.write_bytes(ET.tostring(suite, "utf-8").replace(b"\0", b""))
+
+    try:
+        suites = read_suite(path)
+    except HarnessError as error:
+        assert "junit.xml" in str(error)  # noqa: PT017 - either is right
+        return
+    page = render_summary([], cases_of(suites, "1/1"), [])
+    assert page.replace("\n", "").isprintable()
+    write_merged([("1/1", each) for each in suites], path)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)),
+       st.sampled_from(["tests", "ran", "start", "number", "count", "seconds", "host", "schema", "exit_status"]))  # fmt: skip
+def test_any_value_in_the_record_of_a_shard_gives_a_record_or_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, value: object, key: str
+) -> None:
+    folder = tmp_path_factory.mktemp("fuzz")
+    a_shard(folder, 1, TESTS, count=1)
+    record = folder / "1/shard.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), key: value}))
+
+    try:
+        merge([folder / "1"], folder / "to", is_partial=True, root=folder)
+    except HarnessError as error:
+        assert str(error)  # noqa: PT017 - either is right

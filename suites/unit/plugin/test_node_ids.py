@@ -16,7 +16,7 @@ from harness.plugin.node_ids import folder_name
     [
         ("suites/e2e/test_boot.py::test_kernel", "suites-e2e-test_boot.py-test_kernel"),
         ("test_boot.py::test_kernel[noble-kvm]", "test_boot.py-test_kernel-noble-kvm"),
-        ("test_boot.py::TestBoot::test_kernel@group1", "test_boot.py-TestBoot-test_kernel"),
+        ("test_boot.py::test_kernel@group1", "test_boot.py-test_kernel"),
         ("test_boot.py::test_kernel[noble]@group1", "test_boot.py-test_kernel-noble"),
     ],
 )
@@ -34,11 +34,47 @@ def test_at_sign_within_a_parameter_is_kept() -> None:
         ("t.py::t[a/b]", "t.py::t[a-b]"),
         ("t.py::t[a b]", "t.py::t[a-b]"),
         ("t.py::t[é]", "t.py::t[ü]"),
+        ("t.py::t[é]", "t.py::t[e\u0301]"),
         ("t.py::t[" + "x" * 200 + "1]", "t.py::t[" + "x" * 200 + "2]"),
+        ("a/b.py::t", "a-b.py::t"),
+        ("a/b.py::t", "a_b.py::t"),
+        ("a.py::b::c", "a.py::b[c]"),
+        ("a.py::T::c", "a.py::t::c"),
+        ("a.py::T[c]", "a.py::T::c"),
+        ("a.py::t[X]", "a.py::t[x]"),
+        ("a.py/b.py::t", "a.py::b.py-t"),
+        ("a.py::t[x.]", "a.py::t[x]"),
+        ("a.py::t[x-]", "a.py::t[x]"),
+        ("a.py::t[]", "a.py::t"),
+        ("a.py::t[a\nb]", "a.py::t[a-b]"),
+        ("a.py::t[\udce9]", "a.py::t[\\udce9]"),
     ],
 )
 def test_similar_node_ids_get_different_folders(first: str, second: str) -> None:
-    assert folder_name(first) != folder_name(second)
+    """Also where the file system does not tell upper case from lower case."""
+    assert folder_name(first).casefold() != folder_name(second).casefold()
+
+
+def test_repeat_of_a_test_has_a_folder_of_its_own() -> None:
+    names = {folder_name("a.py::t", repeat=number) for number in (1, 2, 3)}
+
+    assert len(names) == 3
+    assert "a.py-t" in names
+    assert all(name.startswith("a.py-t") for name in names)
+
+
+def test_name_that_looks_like_one_with_a_digest_gets_a_digest() -> None:
+    name = folder_name("t.py::t[X]")
+
+    assert folder_name(f"t.py::t[{name.removeprefix('t.py-t-').lower()}]") != name.lower()
+
+
+IDS = st.from_regex(r"([aAb]/|a-)?[aA]\.py(::[aAt]){1,2}(\[[aA./:-]{0,3}\])?", fullmatch=True)
+
+
+@given(IDS, IDS)
+def test_two_ids_never_share_a_folder(first: str, second: str) -> None:
+    assert (folder_name(first).lower() == folder_name(second).lower()) == (first == second)
 
 
 @given(st.text())

@@ -1,0 +1,112 @@
+"""Writes Allure's files: text in them is safe to show and short, and a full disk ends no run."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import allure_commons
+import attr
+from allure_commons.logger import AllureFileLogger
+from typing_extensions import override
+
+from harness.errors import MESSAGE_BYTES
+from harness.limits import ATTACHMENT_MIB, TRACE_KIB
+from harness.visible_text import shortened, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from allure_commons.model2 import Globals, TestResult, TestResultContainer
+
+_T = TypeVar("_T")
+
+#: The longest text of one field; others are messages.
+_LONGER = {"trace": TRACE_KIB, "description": TRACE_KIB, "descriptionHtml": TRACE_KIB}
+#: Attachments that are read as text, and may have what guests printed.
+_TEXTS = (".txt", ".json", ".xml", ".csv", ".tsv", ".yaml", ".uri")
+
+
+class AllureFiles(AllureFileLogger):
+    """Writes what Allure's own writer would, in its place.
+
+    Allure's own ends the run for a lone surrogate and for a full disk. Here each text is made visible, and
+    `error` names the first file that could not be written, with the reason.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)  # type: ignore[no-untyped-call]
+        self.error: tuple[str, OSError] | None = None
+
+    @override
+    @allure_commons.hookimpl
+    def report_result(self, result: TestResult) -> None:
+        self._write(result)
+
+    @override
+    @allure_commons.hookimpl
+    def report_container(self, container: TestResultContainer) -> None:
+        self._write(container)
+
+    @override
+    @allure_commons.hookimpl
+    def report_globals(self, globals_item: Globals) -> None:
+        self._write(globals_item)
+
+    @override
+    @allure_commons.hookimpl
+    def report_attached_data(self, body: str | bytes, file_name: str) -> None:
+        is_text = isinstance(body, str) or file_name.endswith(_TEXTS)
+        raw = body.encode(errors="surrogateescape") if isinstance(body, str) else body
+        self._attempt(file_name, lambda: self._attach(raw, file_name, is_text=is_text))
+
+    @override
+    @allure_commons.hookimpl
+    def report_attached_file(self, source: str, file_name: str) -> None:
+        def attach() -> None:
+            size = Path(source).stat().st_size
+            if size > ATTACHMENT_MIB.bytes:
+                note = f"{ATTACHMENT_MIB.error(str(source))} The file has {size} bytes.\n"
+                self._attach(note.encode(), file_name, is_text=True)
+            elif file_name.endswith(_TEXTS):
+                self._attach(Path(source).read_bytes(), file_name, is_text=True)
+            else:
+                super(AllureFiles, self).report_attached_file(source, file_name)  # type: ignore[no-untyped-call]
+
+        self._attempt(file_name, attach)
+
+    def _write(self, item: TestResult | TestResultContainer | Globals) -> None:
+        _clean(item)
+        self._attempt(item.file_pattern, lambda: self._report_item(item))  # type: ignore[no-untyped-call]
+
+    def _attach(self, raw: bytes, file_name: str, *, is_text: bool) -> None:
+        if is_text:
+            text = visible(raw.decode(errors="backslashreplace"))
+            raw = shortened(text, ATTACHMENT_MIB.bytes).encode()
+        super().report_attached_data(raw, file_name)  # type: ignore[no-untyped-call]
+
+    def _attempt(self, name: str, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OSError as error:
+            if self.error is None:
+                self.error = (name, error)
+            # What is half written has this ending.
+            for part in self._report_dir.glob("*.tmp"):
+                with contextlib.suppress(OSError):
+                    part.unlink()
+
+
+def _clean(value: _T, limit: int = MESSAGE_BYTES) -> _T:
+    """Make each text of a result visible and short; change objects in place."""
+    changed: object = value
+    if isinstance(value, str):
+        changed = visible(shortened(value, limit))
+    elif isinstance(value, list):
+        changed = [_clean(each, limit) for each in value]
+    elif attr.has(kind := type(value)):
+        for field in attr.fields(kind):
+            most = _LONGER[field.name].bytes if field.name in _LONGER else MESSAGE_BYTES
+            setattr(value, field.name, _clean(getattr(value, field.name), most))
+    return cast("_T", changed)

@@ -1,0 +1,44 @@
+"""Says that a report could not be written, such as on a full disk, and ends the run with an error."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def note_unwritten(session: pytest.Session, what: object, reason: object) -> None:
+    """Print that a report is missing, and let the run's exit status say so: readers take absence for success."""
+    session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+    sentence = f"harness: The report '{what}' could not be written: {reason_of(reason)}."
+    reporter = session.config.pluginmanager.getplugin("terminalreporter")
+    if reporter is not None:
+        reporter.write_line(sentence, red=True)
+    else:
+        sys.stderr.write(f"{sentence}\n")
+
+
+def reason_of(error: object) -> str:
+    """Return the words of the operating system, or those of another error."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error).rstrip(".")
+
+
+def require_writable(folder: Path, *, option: str) -> None:
+    """Make a folder for reports; raises BadInputError where no file can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"\n" * os.sysconf("SC_PAGESIZE"))
+            probe.flush()
+    except OSError as error:
+        raise BadInputError(
+            f"No report can be written to '{folder}': {reason_of(error)}.", source=option
+        ) from error

@@ -1,0 +1,174 @@
+"""The gate for what pytest reports: safe to show, and of bounded size.
+
+Each report passes here before the terminal, xdist and JUnit's file get it, so that guests, files and shell code
+control none of them. What tests print themselves with `-s` does not pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import pytest
+
+from harness.errors import MESSAGE_BYTES, evidenced_in
+from harness.limits import CAPTURED_KIB, TRACE_KIB
+from harness.plugin.node_ids import folder_name
+from harness.visible_text import VisibleStream, is_longer, shortened, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+    from typing import TextIO
+
+_T = TypeVar("_T")
+
+#: Room for the name of an error's class, and for the sentence that says where the evidence is.
+_REPORTED_BYTES = MESSAGE_BYTES + 1024
+#: How pytest marks the lines of a message, below the source.
+_MARK = "E "
+#: pytest's own classes of tracebacks, whose fields have text.
+_PARTS = "_pytest._code."
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
+
+
+class ReportGate:
+    """Makes reports visible and short. What is left out goes into a file in the evidence folder of the test."""
+
+    def __init__(self, config: pytest.Config, evidence: Path) -> None:
+        self._config = config
+        self._evidence = evidence
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        """Guard what does not come from a report: headers, warnings, names of files, errors of plug-ins."""
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        # Others draw on the terminal in their own way.
+        if type(reporter) is pytest.TerminalReporter:
+            # All of its output goes through this writer, which has no public way to a filter.
+            writer = reporter._tw  # noqa: SLF001
+            stream = VisibleStream(writer._file, has_colours=writer.hasmarkup)  # noqa: SLF001
+            writer._file = cast("TextIO", stream)  # noqa: SLF001
+
+    # Before the message is read.
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Keep the sentences that an error itself shows only in part."""
+        errors = [] if call.excinfo is None else list(evidenced_in(call.excinfo.value))
+        for number, error in enumerate(errors):
+            if error.whole_text is None and is_longer(error.sentence, MESSAGE_BYTES):
+                name = f"error-{call.when}-{number + 1}.txt"
+                with contextlib.suppress(OSError):
+                    error.whole_text = self._write(item.nodeid, name, error.sentence)
+        return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._guard(report, report.when)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._guard(report, "collect")
+
+    def _guard(self, report: pytest.TestReport | pytest.CollectReport, when: str) -> None:
+        node_id = visible(report.nodeid)
+        if node_id != report.nodeid:
+            report.nodeid = node_id
+        for name, value in vars(report).items():
+            if name not in ("longrepr", "sections") and not name.startswith("_"):
+                vars(report)[name] = _changed(value, _clean)
+        whole = ""
+        if report.longrepr is not None and _is_long(report.longrepr):
+            whole = self._keep(report.nodeid, f"message-{when}.txt", report.longreprtext)
+        report.longrepr = _changed(report.longrepr, partial(_clean, rest=whole))
+        report.sections = [
+            (visible(title), self._section(report.nodeid, title, content))
+            for title, content in report.sections
+        ]
+
+    def _section(self, node_id: str, title: str, content: str) -> str:
+        if not is_longer(content, CAPTURED_KIB.bytes):
+            return visible(content)
+        name = _NOT_IN_NAMES.sub("-", title.lower()).strip("-")
+        rest = self._keep(node_id, f"{name}.txt", content)
+        return _clean(content, CAPTURED_KIB.bytes, rest)
+
+    def _keep(self, node_id: str, name: str, text: str) -> str:
+        """Keep a text in a file, and return the sentence that says so."""
+        try:
+            return f"The whole text is in '{self._write(node_id, name, text)}'."
+        except OSError as error:
+            return f"The whole text could not be kept in '{self._evidence}': {error.strerror}."
+
+    def _write(self, node_id: str, name: str, text: str) -> Path:
+        path = self._evidence / folder_name(node_id) / name
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.write_text(text, errors="backslashreplace")
+        except OSError:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            raise
+        return path
+
+
+def _is_long(longrepr: object) -> bool:
+    """Return whether anything of a traceback is beyond its limit."""
+    found = False
+
+    def look(text: str, most: int) -> str:
+        nonlocal found
+        found = found or is_longer(text, most)
+        return text
+
+    _changed(longrepr, look)
+    return found
+
+
+def _clean(text: str, most: int, rest: str = "") -> str:
+    # What is made visible becomes longer, and takes its time.
+    return shortened(visible(shortened(text, most, rest=rest)), most, rest=rest)
+
+
+def _changed(value: _T, change: Callable[[str, int], str]) -> _T:
+    """Return a part of a report with `change` applied to each text, by the bytes that it may have.
+
+    Objects of pytest's tracebacks are changed in place.
+    """
+    changed: object = value
+    match value:
+        case str():
+            changed = change(value, _REPORTED_BYTES)
+        case list() | tuple() if type(value) in (list, tuple):
+            changed = type(value)(_changed(each, change) for each in value)
+        case dict():
+            changed = {
+                _changed(key, change): _changed(each, change) for key, each in value.items()
+            }
+        case _ if type(value).__module__.startswith(_PARTS):
+            # Of an error without a traceback the lines are its message.
+            most = _REPORTED_BYTES if getattr(value, "style", "") == "value" else TRACE_KIB.bytes
+            for name, part in vars(value).items():
+                is_lines = name == "lines" and isinstance(part, list)
+                vars(value)[name] = (
+                    _lines(part, most, change) if is_lines else _changed(part, change)
+                )
+        case _:
+            pass
+    return cast("_T", changed)
+
+
+def _lines(lines: list[str], most: int, change: Callable[[str, int], str]) -> list[str]:
+    """Return the lines of a traceback's entry: source, then the message, which has its own limit."""
+    first = next((at for at, line in enumerate(lines) if line.startswith(_MARK)), len(lines))
+    parts = ((lines[:first], most), (lines[first:], _REPORTED_BYTES))
+    return [
+        line
+        for part, limit in parts
+        if part
+        for line in change("\n".join(part), limit).split("\n")
+    ]

@@ -1,0 +1,44 @@
+"""Reads the files of a shard's reports, which another host wrote: regular files of bounded size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError
+from harness.foreign_files import read_plain
+from harness.foreign_json import ForeignJsonError, parse_json
+from harness.limits import REPORT_FILE_MIB
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read_report(path: Path) -> bytes:
+    """Return the content of a report's file.
+
+    A link would give away a file of this host, and a FIFO would make the reader wait for ever. Raises
+    BadInputError that names the file, or LimitError.
+    """
+    try:
+        return read_plain(path, limit=REPORT_FILE_MIB)
+    except OSError as error:
+        # Of a link that is not followed the kernel says that there are too many of them.
+        reason = "it is a link" if path.is_symlink() else error.strerror
+        raise BadInputError(f"It can't be read: {reason}.", source=str(path)) from error
+
+
+def read_json(path: Path) -> object:
+    """Return what a JSON file of the reports has; raises BadInputError that names it."""
+    try:
+        value: object = parse_json(read_report(path))
+    except ForeignJsonError as error:
+        raise BadInputError(f"It is no JSON: {error}.", source=str(path)) from error
+    return value
+
+
+def require_own_folder(folder: Path) -> None:
+    """Raise BadInputError for a link where a folder of reports is expected."""
+    if folder.is_symlink():
+        raise BadInputError(
+            "It is a link, and a folder of a shard's reports was expected.", source=str(folder)
+        )

@@ -1,0 +1,220 @@
+"""The gate for what pytest reports."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import xml.etree.ElementTree as ET
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import EvidencedError, ExpectationError, HarnessError
+from harness.plugin.visible_reports import ReportGate
+from harness.provisioning.command import CommandError, CommandResult
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\x00\x85\u202e\udce9\ufffe <script>"
+
+
+def a_call(error: BaseException) -> pytest.CallInfo[None]:
+    def fail() -> None:
+        raise error
+
+    return pytest.CallInfo.from_call(fail, when="call")
+
+
+def a_report(
+    error: BaseException, request: pytest.FixtureRequest, **fields: object
+) -> pytest.TestReport:
+    """Return the report of a test that raised `error` in its body."""
+    report = pytest.TestReport.from_item_and_call(request.node, a_call(error))
+    vars(report).update(fields)
+    return report
+
+
+@pytest.fixture
+def gate(pytestconfig: pytest.Config, tmp_path: Path) -> ReportGate:
+    return ReportGate(pytestconfig, tmp_path / "evidence")
+
+
+def test_control_characters_of_a_report_are_visible(
+    gate: ReportGate, request: pytest.FixtureRequest
+) -> None:
+    report = a_report(
+        AssertionError(EVIL),
+        request,
+        sections=[(f"Captured {EVIL}", EVIL)],
+        user_properties=[("behaviour", EVIL), (EVIL, 5), ("list", [EVIL])],
+        keywords={EVIL: 1},
+    )
+    report.nodeid = f"t.py::t[{EVIL}]"
+
+    gate.pytest_runtest_logreport(report)
+
+    shown = "\n".join(map(str, (report.longreprtext, report.nodeid, report.keywords)))
+    shown += "".join(map(str, (*report.sections, *report.user_properties)))
+    assert "\\x1b]0;owned\\x07" in shown
+    assert "\\udce9" in shown
+    assert shown.replace("\n", "").isprintable()
+    assert report.user_properties[1][1] == 5
+
+
+def test_colours_of_a_guest_do_not_pass_the_report(
+    gate: ReportGate, request: pytest.FixtureRequest
+) -> None:
+    report = a_report(AssertionError("\x1b[8mhidden"), request)
+
+    gate.pytest_runtest_logreport(report)
+
+    assert "\\x1b[8mhidden" in report.longreprtext
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AssertionError("y" * 5_000_000),
+        AssertionError("y\n" * 500_000),
+        AssertionError("\0" * 1_000_000),
+        ExpectationError("y " * 500_000),
+        CommandError(
+            "It",
+            CommandResult(argv=("x",), exit_code=1, stdout="y\n" * 500_000, stderr=""),
+        ),
+        pytest.fail.Exception("y" * 1_000_000, pytrace=False),
+        HarnessError("y\0" * 500_000),
+    ],
+    ids=["line", "lines", "zeros", "expectation", "command", "fail", "control"],
+)
+def test_message_is_bounded_and_the_whole_of_it_in_a_file(
+    gate: ReportGate, request: pytest.FixtureRequest, tmp_path: Path, error: BaseException
+) -> None:
+    report = a_report(error, request)
+
+    gate.pytest_runtest_logreport(report)
+
+    assert len(report.longreprtext) < 20_000
+    assert len(report.longrepr.reprcrash.message) < 10_000  # type: ignore[union-attr]
+    files = list((tmp_path / "evidence").glob("*/message-call.txt"))
+    if not isinstance(error, EvidencedError):
+        assert [path.stat().st_size > 500_000 for path in files] == [True]
+        assert f"The whole text is in '{files[0]}'." in report.longreprtext
+
+
+def test_group_of_errors_is_bounded(gate: ReportGate, request: pytest.FixtureRequest) -> None:
+    kind = getattr(builtins, "ExceptionGroup", None)
+    if kind is None:
+        pytest.skip("Python 3.10 has no groups of exceptions")
+    report = a_report(kind("y" * 100_000, [ValueError("z" * 1_000_000)]), request)
+
+    gate.pytest_runtest_logreport(report)
+
+    assert len(report.longreprtext) < 200_000
+
+
+def test_error_names_the_file_with_its_whole_sentence(
+    gate: ReportGate, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    error = ExpectationError("y " * 500_000)
+    next(gate.pytest_runtest_makereport(request.node, a_call(error)))
+
+    (path,) = (tmp_path / "evidence").glob("*/error-call-1.txt")
+    assert path.read_text() == error.sentence
+    assert f"The whole text is in '{path}'." in str(error)
+
+
+def test_file_that_can_not_be_written_is_a_sentence(
+    gate: ReportGate, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    (tmp_path / "evidence").write_text("")
+    report = a_report(AssertionError("y" * 5_000_000), request)
+
+    gate.pytest_runtest_logreport(report)
+
+    assert "The whole text could not be kept in" in report.longreprtext
+
+
+def test_captured_output_is_bounded(
+    gate: ReportGate,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HARNESS_LIMIT_CAPTURED_KIB", "2")
+    report = a_report(AssertionError(), request, sections=[("Captured stdout call", "é" * 3000)])
+
+    gate.pytest_runtest_logreport(report)
+
+    ((_, content),) = report.sections
+    (path,) = (tmp_path / "evidence").glob("*/captured-stdout-call.txt")
+    assert path.read_text() == "é" * 3000
+    assert len(content.encode()) <= 2048
+    assert (
+        f"[6000 bytes in all; what is between is left out here. The whole text is in '{path}'.]"
+        in content
+    )
+
+
+def test_short_report_stays_as_it_is(
+    gate: ReportGate, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    report = a_report(AssertionError("expected 'é\u00a0☃'\n  1\t2"), request)
+    before = report.longreprtext
+
+    gate.pytest_runtest_logreport(report)
+
+    assert report.longreprtext == before
+    assert not (tmp_path / "evidence").exists()
+
+
+def test_gate_passed_twice_changes_nothing_more(
+    gate: ReportGate, request: pytest.FixtureRequest
+) -> None:
+    """A worker of xdist has it, and the process that started it."""
+    report = a_report(AssertionError(EVIL * 10_000), request)
+    gate.pytest_runtest_logreport(report)
+    before = report.longreprtext
+
+    gate.pytest_runtest_logreport(report)
+
+    assert report.longreprtext == before
+
+
+def test_terminal_shows_what_comes_from_no_report(tmp_path: Path) -> None:
+    """Such as a warning, or the name of a file."""
+    file = io.StringIO()
+    writer = SimpleNamespace(_file=file, hasmarkup=True)
+    reporter = object.__new__(pytest.TerminalReporter)
+    reporter._tw = writer  # type: ignore[assignment]
+    manager = SimpleNamespace(getplugin=lambda _: reporter)
+    config = cast("pytest.Config", SimpleNamespace(pluginmanager=manager))
+
+    ReportGate(config, tmp_path).pytest_sessionstart()
+    writer._file.write(f"\r\x1b[31mred\x1b[0m {EVIL}\n")
+
+    assert file.getvalue().startswith("\r\x1b[31mred\x1b[0m \\x1b]0;owned\\x07\\x1b[2J")
+
+
+@given(text=st.text())
+def test_any_text_becomes_a_report_that_every_reader_takes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    gate = ReportGate(request.config, tmp_path_factory.getbasetemp())
+    report = a_report(
+        AssertionError(text), request, sections=[(text, text)], user_properties=[(text, text)]
+    )
+    report.nodeid = text
+
+    gate.pytest_runtest_logreport(report)
+
+    element = ET.Element("case", name=report.nodeid)
+    element.text = report.longreprtext
+    for name, value in (*report.sections, *report.user_properties):
+        ET.SubElement(element, "property", name=name, value=str(value))
+    ET.fromstring(ET.tostring(element, "utf-8"))  # noqa: S314 - just written
+    assert "".join(element.itertext()).replace("\n", "").replace("\t", "").isprintable()
