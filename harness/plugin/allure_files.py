@@ -78,7 +78,7 @@ class AllureFiles(AllureFileLogger):
 
     def _write(self, item: TestResult | TestResultContainer | Globals) -> None:
         _clean(item)
-        self._attempt(item.file_pattern, lambda: self._report_item(item))  # type: ignore[no-untyped-call]
+        self._attempt(item.file_pattern.format(prefix="*"), lambda: self._report_item(item))  # type: ignore[no-untyped-call]
 
     def _attach(self, raw: bytes, file_name: str, *, is_text: bool) -> None:
         if is_text:

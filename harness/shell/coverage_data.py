@@ -17,7 +17,7 @@ import coverage
 from coverage.plugin import CoveragePlugin, FileReporter
 from typing_extensions import override
 
-from harness.errors import BadInputError, listed
+from harness.errors import BadInputError, HarnessError, listed
 from harness.shell.commands_of import code_lines, executed_lines
 
 if TYPE_CHECKING:
@@ -72,7 +72,15 @@ def write_data(hits: Mapping[Tier, Hits], sources: Sequence[Path], path: Path) -
             content = Path(script_name).read_bytes()
             context = f"{tier.value} (sha256 {digest_of(content)})"
             _add_lines(data, context, script_name, executed_lines(_text(content), places))
-    data.write()
+    _write(data, path)
+
+
+def _write(data: coverage.CoverageData, path: Path) -> None:
+    try:
+        data.write()
+    except coverage.CoverageException as error:
+        # Its message says what SQLite said, such as of a full disk.
+        raise HarnessError(f"The coverage of shell code can't be written: {error}.") from error
 
 
 def combine(paths: Iterable[Path]) -> coverage.CoverageData:
@@ -109,20 +117,27 @@ def gather(roots: Mapping[Path, str], to: Path, root: Path) -> None:
         data = coverage.CoverageData(basename=str(path))
         try:
             data.read()
-        except coverage.CoverageException as error:
+            _move_lines(data, gathered, recorded, root)
+        # The others: what SQLite has is of another type.
+        except (coverage.CoverageException, TypeError, ValueError) as error:
             raise BadInputError(
                 f"The file is no data of coverage.py ({error}).", source=str(path)
             ) from error
-        contexts = sorted(data.measured_contexts())
-        for script in sorted(data.measured_files()):
-            moved = root / script.removeprefix(f"{recorded}/")
-            _add_lines(gathered, None, str(moved), ())
-            for context in contexts:
-                data.set_query_contexts([f"^{re.escape(context)}$"])
-                lines = data.lines(script)
-                if lines:
-                    _add_lines(gathered, context, str(moved), lines)
-    gathered.write()
+    _write(gathered, to)
+
+
+def _move_lines(
+    data: coverage.CoverageData, gathered: coverage.CoverageData, recorded: str, root: Path
+) -> None:
+    contexts = sorted(data.measured_contexts())
+    for script in sorted(data.measured_files()):
+        moved = root / script.removeprefix(f"{recorded}/")
+        _add_lines(gathered, None, str(moved), ())
+        for context in contexts:
+            data.set_query_contexts([f"^{re.escape(context)}$"])
+            lines = data.lines(script)
+            if lines:
+                _add_lines(gathered, context, str(moved), lines)
 
 
 def _add(combined: coverage.CoverageData, data: coverage.CoverageData, path: Path) -> None:

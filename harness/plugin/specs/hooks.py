@@ -109,7 +109,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     elif config.getoption("--shell-cov"):
         try:
             _write_coverage(config)
-        except HarnessError as error:
+        except (HarnessError, OSError) as error:
             config.stash[_REFUSAL] = str(error)
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 

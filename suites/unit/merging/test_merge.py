@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import re
+import sqlite3
 import sys
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
@@ -613,6 +615,19 @@ def test_hostile_file_of_a_shard_gives_a_sentence(tmp_path: Path, name: str, con
     with pytest.raises(BadInputError, match=re.escape(path.name)):
         merged_one(tmp_path)
     assert not (tmp_path / "to/summary.md").exists()
+
+
+def test_coverage_with_values_of_other_types_gives_a_sentence(tmp_path: Path) -> None:
+    path = a_shard(tmp_path, 1, TESTS, count=1) / "start-1/coverage.shell"
+    with contextlib.closing(sqlite3.connect(path)) as data, data:
+        data.execute("create table coverage_schema(version int)")
+        data.execute("insert into coverage_schema values (7)")
+        for table in ("meta(key, value)", "context(id, context)", "file(id, path)"):
+            data.execute(f"create table {table}")
+        data.execute("insert into file values (1, x'ff')")
+
+    with pytest.raises(BadInputError, match=r"coverage\.shell: The file is no data of coverage"):
+        merged_one(tmp_path)
 
 
 @pytest.mark.parametrize(
