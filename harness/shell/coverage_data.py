@@ -72,10 +72,10 @@ def write_data(hits: Mapping[Tier, Hits], sources: Sequence[Path], path: Path) -
             content = Path(script_name).read_bytes()
             context = f"{tier.value} (sha256 {digest_of(content)})"
             _add_lines(data, context, script_name, executed_lines(_text(content), places))
-    _write(data, path)
+    _write(data)
 
 
-def _write(data: coverage.CoverageData, path: Path) -> None:
+def _write(data: coverage.CoverageData) -> None:
     try:
         data.write()
     except coverage.CoverageException as error:
@@ -123,7 +123,7 @@ def gather(roots: Mapping[Path, str], to: Path, root: Path) -> None:
             raise BadInputError(
                 f"The file is no data of coverage.py ({error}).", source=str(path)
             ) from error
-    _write(gathered, to)
+    _write(gathered)
 
 
 def _move_lines(
