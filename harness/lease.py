@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _LEASE_NAME = "lease"
 _GATE_NAME = ".gate"
 _GATE_TIMEOUT_S = 60.0
+#: Neither a link nor a FIFO in the place of the file is followed or waited for.
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def make_private_folder(folder: Path) -> Path:
@@ -40,7 +42,11 @@ def make_private_folder(folder: Path) -> Path:
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         for each in reversed(missing):
-            each.mkdir(mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                each.mkdir(mode=0o700)
+            if each.lstat().st_uid not in {0, os.geteuid()}:
+                # Somebody was faster, in a folder such as '/tmp'.
+                raise PermissionError(errno.EPERM, f"user {each.lstat().st_uid} has made it")
         if not folder.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     except OSError as error:
@@ -138,7 +144,7 @@ def hold_shared(path: Path, *, deadline: Deadline) -> Iterator[None]:
     """
 
     def poll() -> Observation[int]:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, _FLAGS)
         if _try_lock(path, descriptor, fcntl.LOCK_SH):
             return Observation(descriptor, "shared")
         os.close(descriptor)
@@ -158,7 +164,7 @@ def try_exclusive(path: Path) -> Iterator[bool]:
     A missing file has no users, so it counts as locked.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, _FLAGS)
     except FileNotFoundError:
         yield True
         return

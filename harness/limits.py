@@ -307,6 +307,18 @@ ATTACHMENT_MIB = Limit(
     unit=Unit.MIB,
     what="the size of one attachment in Allure's results",
 )
+SHARED_FILE = Limit(
+    name="shared-file-kib",
+    default=64,
+    unit=Unit.KIB,
+    what="the size of a lease, a reservation or a record in a folder that processes share",
+)
+SHARED_FOLDER = Limit(
+    name="shared-folder-entries",
+    default=10_000,
+    unit=Unit.ENTRIES,
+    what="files of a folder that processes share",
+)
 
 
 def all_limits() -> list[Limit]:

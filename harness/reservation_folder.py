@@ -20,7 +20,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from harness.errors import HarnessError, RequirementError
+from harness.limits import SHARED_FILE
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
+from harness.shared_folder import (
+    SharedFile,
+    StrangeFileError,
+    is_private,
+    names_in,
+    open_folder,
+    opened_file,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +39,8 @@ _LOCK_INTERVAL_S = 0.002
 #: The lock is held for about a millisecond; longer only by a process that was stopped meanwhile.
 _LOCK_S = 10.0
 _LONGEST_WHO = 80
-_FILE_NAME = re.compile(r"[0-9]{9,}-[0-9a-f]{8}")
+_FILE_NAME = re.compile(r"[0-9]{9,15}-[0-9a-f]{8}")
+_LAST_TICKET = 10**15 - 1
 
 
 class Entry(Protocol):
@@ -137,21 +147,25 @@ class ReservationFolder(Generic[E]):
             with self.open() as book:
                 name, descriptor = book.add(entry)
                 leaving.callback(os.close, descriptor)
-                leaving.callback((self.folder / name).unlink, missing_ok=True)
+                leaving.callback(self._remove, name)
             yield name
+
+    def _remove(self, name: str) -> None:
+        # Without its lock it counts no more, whatever another user has put in its place.
+        with contextlib.suppress(OSError):
+            (self.folder / name).unlink()
 
     def _open_folder(self) -> int:
         """Open the folder, created if missing; refuse one that others can use."""
         try:
             self._create()
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(self.folder, flags)
+            descriptor = open_folder(self.folder)
         except OSError as error:
             is_link = error.errno in {errno.ELOOP, errno.ENOTDIR}
             why = "it is a link or no folder" if is_link else f"{error.strerror}"
             raise self._refusal(why) from error
-        state = os.fstat(descriptor)
-        refusal = self._private(state) if self._sharing is Sharing.USER else self._shared(state)
+        is_ours_alone = self._sharing is Sharing.USER
+        refusal = self._private(descriptor) if is_ours_alone else self._shared(descriptor)
         if refusal is not None:
             os.close(descriptor)
             raise self._refusal(refusal)
@@ -165,16 +179,24 @@ class ReservationFolder(Generic[E]):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         with contextlib.suppress(FileExistsError):
             self.folder.mkdir(mode=0o700, parents=True)
-            self.folder.chmod(self._sharing.folder_mode)
+            descriptor = open_folder(self.folder)
+            try:
+                # By its descriptor, and only ours: somebody may have put a link there meanwhile.
+                if is_private(os.fstat(descriptor)):
+                    os.fchmod(descriptor, self._sharing.folder_mode)
+            finally:
+                os.close(descriptor)
 
-    def _private(self, state: os.stat_result) -> str | None:
+    def _private(self, descriptor: int) -> str | None:
+        state = os.fstat(descriptor)
+        if is_private(state):
+            return None
         if state.st_uid != os.geteuid():
             return f"it belongs to user {state.st_uid}"
-        if stat.S_IMODE(state.st_mode) & 0o077:
-            return f"its mode lets others use it: {stat.S_IMODE(state.st_mode):o}"
-        return None
+        return f"its mode lets others use it: {stat.S_IMODE(state.st_mode):o}"
 
-    def _shared(self, state: os.stat_result) -> str | None:
+    def _shared(self, descriptor: int) -> str | None:
+        state = os.fstat(descriptor)
         mode = stat.S_IMODE(state.st_mode)
         if state.st_uid not in {0, os.geteuid()}:
             return f"it belongs to user {state.st_uid}"
@@ -184,7 +206,7 @@ class ReservationFolder(Generic[E]):
             return (
                 f"its mode {mode:o} lacks the setgid bit, so that files would not be its group's"
             )
-        if not os.access(self.folder, os.R_OK | os.W_OK | os.X_OK):
+        if not os.access(".", os.R_OK | os.W_OK | os.X_OK, dir_fd=descriptor):
             return f"user {os.geteuid()} may not write there"
         return None
 
@@ -213,32 +235,45 @@ class OpenReservations(Generic[E]):
     def entries(self) -> list[tuple[str, E]]:
         """Return the live entries by name, oldest first, and remove those whose holder is dead.
 
-        Raises HarnessError at a file that is locked but can't be parsed: what it reserves is unknown.
+        What is no file of the harness reserves nothing, and stays: `strange_files` tells of it. Raises
+        HarnessError at a file that is locked but can't be parsed: what it reserves is unknown.
         """
         entries: list[tuple[str, E]] = []
         for name in self._names():
-            try:
-                file = self._open(name, os.O_RDONLY)
-            except FileNotFoundError:
-                continue
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.unlink(name, dir_fd=self.descriptor)
-            except FileNotFoundError:
-                pass
-            except BlockingIOError:
-                entries.append((name, self._parsed(name, os.pread(file, 65536, 0))))
-            finally:
-                os.close(file)
+            with (
+                contextlib.suppress(FileNotFoundError, StrangeFileError),
+                self._opened(name) as file,
+            ):
+                try:
+                    fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    entries.append((name, self._parsed(file)))
+                else:
+                    os.unlink(name, dir_fd=self.descriptor)
         return entries
+
+    def strange_files(self) -> list[str]:
+        """Return a sentence on each file that has the name of a reservation, but is none."""
+        found = (self._strangeness(name) for name in self._names())
+        return [each for each in found if each is not None]
+
+    def _strangeness(self, name: str) -> str | None:
+        try:
+            with self._opened(name):
+                return None
+        except FileNotFoundError:
+            return None
+        except StrangeFileError as error:
+            return str(error)
 
     def add(self, entry: E) -> tuple[str, int]:
         """Create the file of `entry`; it is reserved until the returned descriptor is closed."""
-        last = max((ticket_of(name) for name in self._names()), default=0)
+        last = self._last_ticket()
         # The random suffix keeps a late removal from hitting a successor of the same number.
         name = f"{last + 1:09d}-{secrets.token_hex(4)}"
+        flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            file = self._open(name, os.O_RDONLY | os.O_CREAT | os.O_EXCL)
+            file = os.open(name, flags, self.file_mode, dir_fd=self.descriptor)
         except OSError as error:
             raise self._unwritten(entry, error) from error
         try:
@@ -259,32 +294,45 @@ class OpenReservations(Generic[E]):
         Raises FileNotFoundError where the reservation has ended.
         """
         content = entry.to_json().encode()
-        file = self._open(name, os.O_WRONLY)
-        try:
-            # In this order, a full disk leaves the previous content.
-            os.pwrite(file, content, 0)
-            os.ftruncate(file, len(content))
-        except OSError as error:
-            raise self._unwritten(entry, error) from error
-        finally:
-            os.close(file)
+        SHARED_FILE.check_bytes(len(content), f"'{self.folder / name}'")
+        with self._opened(name, os.O_WRONLY, is_ours=True) as file:
+            try:
+                # In this order, a full disk leaves the previous content.
+                os.pwrite(file.descriptor, content, 0)
+                os.ftruncate(file.descriptor, len(content))
+            except OSError as error:
+                raise self._unwritten(entry, error) from error
+
+    def _last_ticket(self) -> int:
+        names = self._names()
+        if names and ticket_of(names[-1]) >= _LAST_TICKET:
+            # No queue is that long: some file took the last number, and counts only if a process holds it.
+            names = [name for name, _ in self.entries()]
+        last = ticket_of(names[-1]) if names else 0
+        if last >= _LAST_TICKET:
+            raise HarnessError(
+                f"The reservation '{self.folder / names[-1]}' leaves no number for another one; end the "
+                f"process that holds it: `fuser '{self.folder / names[-1]}'` names it."
+            )
+        return last
 
     def _names(self) -> list[str]:
-        names = os.listdir(self.descriptor)  # noqa: PTH208 - pathlib knows no descriptors
+        names = names_in(self.descriptor, self.folder)
         return sorted((name for name in names if _FILE_NAME.fullmatch(name)), key=ticket_of)
 
-    def _open(self, name: str, flags: int) -> int:
-        flags |= os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(name, flags, self.file_mode, dir_fd=self.descriptor)
+    def _opened(
+        self, name: str, flags: int = os.O_RDONLY, *, is_ours: bool = False
+    ) -> contextlib.AbstractContextManager[SharedFile]:
+        return opened_file(self.descriptor, self.folder / name, flags=flags, is_ours=is_ours)
 
-    def _parsed(self, name: str, content: bytes) -> E:
+    def _parsed(self, file: SharedFile) -> E:
         try:
-            return self.parse(content.decode())
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            path = self.folder / name
+            return self.parse(file.read().decode())
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise HarnessError(
-                f"The reservation '{path}' can't be parsed ({error}), but a process holds it, maybe of "
-                f"another version; end that process: `fuser '{path}'` names it."
+                f"The reservation '{file.path}' can't be parsed ({error}), but a process holds it, maybe of "
+                f"another version; end that process: `fuser '{file.path}'` names it. The file belongs to "
+                f"user {file.owner}."
             ) from error
 
     def _unwritten(self, entry: E, error: OSError) -> HarnessError:

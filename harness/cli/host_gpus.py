@@ -16,6 +16,7 @@ from harness.gpu.passthrough import GpuChoice, parse_address
 from harness.lab.gpu_pool import open_gpu_pool
 from harness.provisioning.command import end, spawn
 from harness.provisioning.wait import Deadline
+from harness.visible_text import visible
 
 if TYPE_CHECKING:
     import argparse
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from harness.cli.options import Actions
     from harness.gpu.catalogue import Catalogue
     from harness.gpu.passthrough import HostFunction, HostGpu
+    from harness.gpu.passthrough.pool import GpuPool
 
 #: The functions that `run` has leased, for the command: those of a GPU are separated by commas.
 ADDRESSES_VARIABLE = "HARNESS_GPU_ADDRESSES"
@@ -95,6 +97,7 @@ def _list(arguments: argparse.Namespace) -> int:
     pool = open_gpu_pool(settings, catalogue)
     gpus = pool.survey()
     leases = pool.leases()
+    _print_strange_files(pool)
     if arguments.json:
         document = {
             "gpus": [_facts(gpu, catalogue) for gpu in gpus],
@@ -162,10 +165,17 @@ def _release(arguments: argparse.Namespace) -> int:
 
 
 def _restore(arguments: argparse.Namespace) -> int:
-    done = open_gpu_pool(settings_of(arguments)).restore_abandoned()
+    pool = open_gpu_pool(settings_of(arguments))
+    done = pool.restore_abandoned()
     for one in done:
-        print(one.sentence)
+        print(visible(one.sentence))
+    _print_strange_files(pool)
     return 0 if all(one.is_restored for one in done) else 2
+
+
+def _print_strange_files(pool: GpuPool) -> None:
+    for sentence in pool.strange_files():
+        print(sentence, file=sys.stderr)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -115,7 +115,7 @@ def test_folder_of_another_ordinary_user_is_refused(
 def test_folder_that_this_user_may_not_write_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.access", lambda *_: False)
+    monkeypatch.setattr("os.access", lambda *_, **_options: False)
 
     with (
         pytest.raises(RequirementError, match=r"but user \d+ may not write there"),

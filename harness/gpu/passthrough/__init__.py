@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
 VFIO_DRIVER = "vfio-pci"
 
-_ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[01][0-9a-f]\.[0-7])")
+#: An address as sysfs writes it, with its segment. It is part of paths.
+ADDRESS_PATTERN = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
+#: A kernel driver's name, which is the name of a folder of sysfs, too.
+DRIVER_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}"
+
+_SHORT_ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[01][0-9a-f]\.[0-7])")
+_ADDRESS = re.compile(ADDRESS_PATTERN)
+_DRIVER = re.compile(DRIVER_PATTERN)
 _DISPLAY = 0x03
 _ACCELERATOR = 0x12
 _BRIDGES = frozenset({0x0600, 0x0604})
@@ -27,7 +34,7 @@ _BRIDGES = frozenset({0x0600, 0x0604})
 
 def parse_address(text: str, *, source: str, key: str | None = None) -> str:
     """Return a PCI address with its segment, such as '0000:65:00.0'; raises BadInputError."""
-    match = _ADDRESS.fullmatch(text.strip().lower())
+    match = _SHORT_ADDRESS.fullmatch(text.strip().lower())
     if match is None:
         raise BadInputError(
             f"'{text}' is no PCI address; write it as `lspci -D` does, such as '0000:65:00.0'.",
@@ -35,6 +42,16 @@ def parse_address(text: str, *, source: str, key: str | None = None) -> str:
             key=key,
         )
     return f"{match[1] or '0000'}:{match[2]}"
+
+
+def is_address(text: str) -> bool:
+    """Return whether this is a PCI address with its segment, as sysfs writes it."""
+    return _ADDRESS.fullmatch(text) is not None
+
+
+def is_driver_name(text: str) -> bool:
+    """Return whether a kernel driver can have this name, as far as the pool deals with it."""
+    return _DRIVER.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, kw_only=True)

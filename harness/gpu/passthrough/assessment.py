@@ -11,15 +11,16 @@ from harness.gpu.passthrough import VFIO_DRIVER, VerdictKind
 from harness.gpu.passthrough.device_users import (
     VfioFile,
     probe_vfio_file,
-    user_name,
     vfio_file,
 )
 from harness.gpu.passthrough.discovery import read_host
+from harness.shared_folder import user_name
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from harness.gpu.passthrough import HostDevices, HostGpu
+    from harness.gpu.passthrough import HostDevices, HostFunction, HostGpu
     from harness.gpu.passthrough.inventory import Inventory
     from harness.gpu.passthrough.records import DeviceRecords
 
@@ -40,24 +41,28 @@ class Assessor:
         for gpu in host.gpus:
             findings = self._inventory.findings(gpu.address)
             if self._records.folder.exists():
-                findings += self._recorded_findings(gpu.address)
+                findings += self._recorded_findings(gpu.address, host.functions)
             one = dataclasses.replace(gpu, model=self._inventory.model_of(gpu.address))
             for kind, reason in findings:
                 one = with_finding(one, kind, reason)
             gpus.append(one)
         return dataclasses.replace(host, gpus=tuple(gpus))
 
-    def _recorded_findings(self, address: str) -> list[tuple[VerdictKind, str]]:
+    def _recorded_findings(
+        self, address: str, functions: Mapping[str, HostFunction]
+    ) -> list[tuple[VerdictKind, str]]:
         try:
             quarantine = self._records.quarantine(address)
-            self._records.drivers(address)
+            recorded = self._records.drivers(address)
+            if recorded is not None:
+                recorded.require_fit(functions)
         except HarnessError as error:
             return [(VerdictKind.UNKNOWN, str(error))]
         if quarantine is None:
             return []
         reason = (
-            f"It is quarantined since {quarantine.since}: {quarantine.reason} When it is repaired, "
-            f"run `harness gpu host release {address}`."
+            f"It is quarantined since {quarantine.since} by user {quarantine.user}: {quarantine.reason} "
+            f"When it is repaired, run `harness gpu host release {address}`."
         )
         return [(VerdictKind.REFUSED, reason)]
 

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError, RequirementError
-from harness.gpu.passthrough import VFIO_DRIVER
+from harness.gpu.passthrough import ADDRESS_PATTERN, DRIVER_PATTERN, VFIO_DRIVER, is_address
 from harness.gpu.passthrough.discovery import PCI, read_function
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from harness.gpu.passthrough import HostFunction
-    from harness.gpu.passthrough.records import BoundDriver
+    from harness.gpu.passthrough.records import RecordedDrivers
     from harness.provisioning.command import Runner
 
 #: A driver's probe takes seconds; NVIDIA's that finds a broken card takes a minute.
 _WRITE_S = 120.0
 _LINK_S = 5.0
+#: The files of sysfs that are written, and what each takes.
+_WRITTEN = {
+    "driver_override": re.compile(rf"(?:{DRIVER_PATTERN})?\n"),
+    "unbind": re.compile(ADDRESS_PATTERN),
+    "drivers_probe": re.compile(ADDRESS_PATTERN),
+    "reset": re.compile("1"),
+    "reset_method": re.compile(r"[a-z_]+(?: [a-z_]+)*"),
+}
 
 
 class DeviceError(HarnessError):
@@ -52,9 +61,17 @@ class Binder:
         self._unbind(address)
         self._probe(address, VFIO_DRIVER)
 
-    def restore(self, drivers: Mapping[str, BoundDriver]) -> None:
-        """Bind to each function the driver that it had, and verify that."""
-        for address, before in reversed([*drivers.items()]):
+    def restore(self, recorded: RecordedDrivers) -> None:
+        """Bind to each function the driver that it had, and verify that.
+
+        For a record of another user, no file is written that this user could not write; else raises
+        RecordError.
+        """
+        if not recorded.writer.is_trusted:
+            for path in self._written_by_restore(recorded):
+                if path.exists() and not recorded.writer.may_write(path):
+                    raise recorded.refusal(f"that user may not write '{path}'")
+        for address, before in reversed([*recorded.functions.items()]):
             if self._function(address).driver != before.driver:
                 # A driver that takes other ids than its own list binds only to its override.
                 self._write_override(address, before.driver)
@@ -63,6 +80,20 @@ class Binder:
                     self._probe(address, before.driver)
             if self._function(address).driver_override != before.override:
                 self._write_override(address, before.override)
+
+    def _written_by_restore(self, recorded: RecordedDrivers) -> Iterator[Path]:
+        for address, before in recorded.functions.items():
+            function, folder = self._function(address), self._folder(address)
+            if (function.driver, function.driver_override) == (before.driver, before.override):
+                continue
+            yield folder / "driver_override"
+            if function.driver == before.driver:
+                continue
+            yield folder / "driver" / "unbind"
+            if before.driver is not None:
+                if not (self._root / PCI / "drivers" / before.driver).is_dir():
+                    raise recorded.refusal(f"the kernel has no driver '{before.driver}'")
+                yield self._root / PCI / "drivers_probe"
 
     def reset(self, address: str) -> None:
         """Reset a function by the first method that works, and check that it answers.
@@ -137,6 +168,8 @@ class Binder:
         self._write(self._folder(address) / "driver_override", f"{driver or ''}\n")
 
     def _folder(self, address: str) -> Path:
+        if not is_address(address):
+            raise HarnessError(f"'{address}' is no PCI address, so nothing is written for it.")
         return self._root / PCI / "devices" / address
 
     def _write(self, path: Path, text: str) -> None:
@@ -146,6 +179,10 @@ class Binder:
 
     def _try_write(self, path: Path, text: str) -> str | None:
         """Return why the kernel refused, or None; raise RequirementError where this user may not."""
+        expected = _WRITTEN.get(path.name)
+        is_of_sysfs = path.resolve().is_relative_to((self._root / "sys").resolve())
+        if expected is None or not expected.fullmatch(text) or not is_of_sysfs:
+            raise HarnessError(f"'{text}' is not written into '{path}': no driver and no address.")
         if path.exists() and not os.access(path, os.W_OK):
             raise RequirementError(
                 f"User {os.geteuid()} may not write '{path}'; run as root, or let an administrator "

@@ -6,17 +6,19 @@ import contextlib
 import enum
 import errno
 import os
-import pwd
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from harness.gpu.passthrough import is_address
+from harness.shared_folder import user_name
+from harness.visible_text import visible_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 _WATCHED = re.compile(r"/dev/(?:nvidia[0-9]+|dri/(?:card|renderD)[0-9]+|uio[0-9]+|vfio/.+)")
-_FUNCTION = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NVIDIA = "/dev/nvidia"
 _NVIDIA_MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
 
@@ -130,19 +132,12 @@ def _open_files(process: Path) -> Iterator[str]:
 
 def _described(process: Path) -> str:
     try:
-        name = (process / "comm").read_text().strip()
+        # A process may call itself anything.
+        name = visible_line((process / "comm").read_text(errors="backslashreplace"))
         user = process.stat().st_uid
     except OSError:
         return f"process {process.name}"
     return f"process {process.name} ('{name}' of user {user_name(user)})"
-
-
-def user_name(number: int) -> str:
-    """Return the name of a user, or the number where there is none."""
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
 
 
 def _files_by_function(root: Path) -> dict[str, tuple[str, ...]]:
@@ -155,7 +150,7 @@ def _files_by_function(root: Path) -> dict[str, tuple[str, ...]]:
     ):
         for device in sorted((root / folder).glob(pattern)):
             parts = (device / "device").resolve().parts
-            address = next((part for part in reversed(parts) if _FUNCTION.fullmatch(part)), None)
+            address = next((part for part in reversed(parts) if is_address(part)), None)
             if address is not None:
                 found.setdefault(address, []).append(f"{place}/{device.name}")
     for information in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):

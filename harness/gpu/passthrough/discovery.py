@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
-from harness.gpu.passthrough import HostDevices, HostFunction, HostGpu, IommuGroup
+from harness.gpu.passthrough import HostDevices, HostFunction, HostGpu, IommuGroup, is_address
 from harness.gpu.passthrough.bars import parse_resource
 from harness.gpu.passthrough.device_users import find_device_users
 from harness.gpu.passthrough.host_use import find_host_use
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 PCI = "sys/bus/pci"
 _GROUP_FOLDER = "sys/kernel/iommu_groups"
-_FUNCTION_NAME = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 #: The dword of configuration space that holds vendor and device id.
 _IDS_BYTES = 4
 _PAGE_BYTES = 4096
@@ -53,13 +51,15 @@ def read_functions(root: Path) -> Mapping[str, HostFunction]:
     folder = root / PCI / "devices"
     if not folder.is_dir():
         return {}
-    names = sorted(each.name for each in folder.iterdir() if _FUNCTION_NAME.fullmatch(each.name))
+    names = sorted(each.name for each in folder.iterdir() if is_address(each.name))
     found = (read_function(root, name) for name in names)
     return {each.address: each for each in found if each is not None}
 
 
 def read_function(root: Path, address: str) -> HostFunction | None:
     """Return one PCI function, or None where the bus has none of that address."""
+    if not is_address(address):
+        return None
     folder = root / PCI / "devices" / address
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

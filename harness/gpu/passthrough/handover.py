@@ -17,11 +17,10 @@ from harness.gpu.passthrough.device_users import (
     VfioFile,
     find_device_users,
     probe_vfio_file,
-    user_name,
     vfio_file,
 )
 from harness.gpu.passthrough.discovery import read_function
-from harness.gpu.passthrough.records import Quarantine
+from harness.gpu.passthrough.records import Quarantine, RecordError
 from harness.provisioning.wait import (
     SYSTEM_CLOCK,
     Deadline,
@@ -29,6 +28,7 @@ from harness.provisioning.wait import (
     WaitTimeoutError,
     wait_for,
 )
+from harness.shared_folder import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from harness.gpu.passthrough import HostGpu
     from harness.gpu.passthrough.assessment import Assessor
-    from harness.gpu.passthrough.records import DeviceRecords
+    from harness.gpu.passthrough.records import DeviceRecords, RecordedDrivers
     from harness.provisioning.command import Runner
 
 #: udev gives the group's file its owner some time after the kernel has made it.
@@ -65,9 +65,12 @@ class Handover:
 
         Raises NotNowError where it is in use, and DeviceError once it is quarantined.
         """
-        if self._records.quarantine(address) is not None:
-            raise NotNowError(f"{address} was quarantined meanwhile.")
-        self.restore(address)
+        try:
+            if self._records.quarantine(address) is not None:
+                raise NotNowError(f"{address} was quarantined meanwhile.")
+            self.restore(address)
+        except RecordError as error:
+            raise NotNowError(str(error)) from error
         gpus = self._assessor.assess().gpus
         gpu = next((each for each in gpus if each.address == address), None)
         if gpu is None or gpu.group is None:
@@ -90,20 +93,28 @@ class Handover:
             # Not a fault of the GPU, such as a lack of permission: leave it as it was. Nobody has
             # opened it, since it was just bound, and this user may not be able to try.
             with contextlib.suppress(HarnessError):
-                self._restore_closed(address)
+                self._restore(self._records.own(address, gpu.functions))
             raise
         return gpu
 
     def give_back(self, gpu: HostGpu) -> list[str]:
-        """Restore the drivers of a GPU; return what went wrong, as sentences."""
-        if self._records.quarantine(gpu.address) is not None:
-            return []
+        """Restore the drivers of a GPU; return what went wrong, as sentences.
+
+        The drivers are those that `take` found: another user may have replaced the record meanwhile.
+        """
+        try:
+            quarantine = self._records.quarantine(gpu.address)
+            if quarantine is not None and quarantine.is_trusted:
+                return []
+        except RecordError:
+            # Only whoever holds the lease quarantines a GPU, so it is not this user's.
+            pass
         try:
             self._require_closed(gpu)
             with self._quarantining(gpu.address):
                 self._reset_functions(gpu)
-            self.restore(gpu.address)
-        except DeviceError as error:
+            self._restore(self._records.own(gpu.address, gpu.functions))
+        except (DeviceError, RecordError) as error:
             return [str(error)]
         except (NotNowError, HarnessError) as error:
             return [f"GPU {gpu.address} stays on {VFIO_DRIVER}: {error}"]
@@ -124,11 +135,15 @@ class Handover:
         """Restore the recorded drivers of a GPU's functions, if there are any.
 
         Raises NotNowError while a process still has the GPU open, since taking vfio-pci off it would
-        not return before that ends, and RequirementError where this user can't tell.
+        not return before that ends, RequirementError where this user can't tell, and RecordError where
+        the record is not to be followed.
         """
-        drivers = self._records.drivers(address)
-        for each in drivers or ():
-            function = read_function(self._root, each)
+        recorded = self._records.drivers(address)
+        if recorded is None:
+            return
+        found = {each: read_function(self._root, each) for each in recorded.functions}
+        recorded.require_fit(found)
+        for function in found.values():
             if function is None or function.driver != VFIO_DRIVER or function.group is None:
                 continue
             match probe_vfio_file(self._root, function.group):
@@ -138,18 +153,15 @@ class Handover:
                     raise RequirementError(forbidden(function.group))
                 case VfioFile.FREE | VfioFile.ABSENT:
                     pass
-        self._restore_closed(address)
+        self._restore(recorded)
 
-    def _restore_closed(self, address: str) -> None:
-        """Restore the recorded drivers of a GPU that no process has open."""
-        drivers = self._records.drivers(address)
-        if drivers is None:
-            return
-        with self._quarantining(address):
-            for each in drivers:
+    def _restore(self, recorded: RecordedDrivers) -> None:
+        """Restore the drivers of a GPU that no process has open."""
+        with self._quarantining(recorded.address):
+            for each in recorded.functions:
                 self._binder.require_answer(each)
-            self._binder.restore(drivers)
-        self._records.forget_drivers(address)
+            self._binder.restore(recorded)
+        self._records.forget_drivers(recorded.address)
 
     def recover(self, address: str) -> None:
         """Restore a quarantined GPU; raise DeviceError where it does not answer."""

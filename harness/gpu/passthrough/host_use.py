@@ -6,11 +6,12 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from harness.gpu.passthrough import is_address
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-_PCI_PART = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NVME_CONTROLLER = re.compile(r"nvme[0-9]+")
 #: Block devices without hardware of their own; a file below 'loop' lies in a mounted file system.
 _WITHOUT_HARDWARE = re.compile(r"(?:loop|zram|ram|nbd|rbd|drbd|fd)[0-9]+.*")
@@ -69,7 +70,7 @@ def _find_disks(root: Path, found: _Findings) -> None:
                 f"The disks of '{mount.point}' ({mount.kind} on '{mount.source}') are not known."
             )
     try:
-        swaps = (root / "proc/swaps").read_text().splitlines()[1:]
+        swaps = (root / "proc/swaps").read_text(errors="backslashreplace").splitlines()[1:]
     except FileNotFoundError:
         return
     except OSError as error:
@@ -121,9 +122,10 @@ def _mounts(root: Path, found: _Findings) -> Iterator[_Mount]:
     else:
         texts.append(own)
     seen: set[tuple[str, str]] = set()
-    for line in (line for text in texts for line in text.splitlines()):
+    # The kernel escapes blanks and newlines in names of mounts, but no other separator of lines or words.
+    for line in (line for text in texts for line in text.split("\n") if line):
         fields, _, rest = line.partition(" - ")
-        words, tail = fields.split(), rest.split()
+        words, tail = fields.split(" "), rest.split(" ")
         if len(words) < 5 or len(tail) < 2:
             found.unknown_disks.append(
                 f"A line of '/proc/self/mountinfo' is not understood: {line}"
@@ -141,7 +143,7 @@ def _mounts(root: Path, found: _Findings) -> Iterator[_Mount]:
 
 def _mount_table(root: Path, process: str) -> str | None:
     try:
-        return (root / "proc" / process / "mountinfo").read_text()
+        return (root / "proc" / process / "mountinfo").read_text(errors="backslashreplace")
     except OSError:
         return None
 
@@ -234,7 +236,7 @@ def _pci_address(path: Path) -> str | None:
         parts = path.resolve(strict=True).parts
     except OSError:
         return None
-    return next((part for part in reversed(parts) if _PCI_PART.fullmatch(part)), None)
+    return next((part for part in reversed(parts) if is_address(part)), None)
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from harness.gpu.passthrough.strict_json import Address, Line, ProcessId, from_json
 from harness.reservation_folder import ahead_of
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ class GpuLease:
     process came, as ISO 8601.
     """
 
-    who: str
-    process: int
-    user: str
-    since: str
-    wanted: tuple[tuple[str, ...], ...]
-    taken: tuple[str, ...] = ()
+    who: Line
+    process: ProcessId
+    user: Line
+    since: Line
+    wanted: tuple[tuple[Address, ...], ...]
+    taken: tuple[Address, ...] = ()
 
     @property
     def is_granted(self) -> bool:
@@ -44,16 +45,8 @@ class GpuLease:
 
     @classmethod
     def from_json(cls, text: str) -> GpuLease:
-        """Raise ValueError, KeyError or TypeError where `text` is no lease."""
-        fields = json.loads(text)
-        return cls(
-            who=str(fields["who"]),
-            process=int(fields["process"]),
-            user=str(fields["user"]),
-            since=str(fields["since"]),
-            wanted=tuple(tuple(map(str, each)) for each in fields["wanted"]),
-            taken=tuple(map(str, fields["taken"])),
-        )
+        """Raise ValueError where `text` is no lease."""
+        return from_json(cls, text)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from harness.errors import HarnessError, RequirementError, listed
 from harness.gpu.passthrough import VerdictKind
 from harness.gpu.passthrough.assessment import Assessor, with_finding
 from harness.gpu.passthrough.binding import DeviceError
-from harness.gpu.passthrough.device_users import user_name
 from harness.gpu.passthrough.handover import Handover, NotNowError, now_text
 from harness.gpu.passthrough.inventory import Inventory
 from harness.gpu.passthrough.leases import GpuLease
@@ -35,6 +34,7 @@ from harness.gpu.passthrough.records import DeviceRecords
 from harness.gpu.passthrough.waiting import Waiting, view_host
 from harness.provisioning.command import LocalRunner
 from harness.reservation_folder import ReservationFolder, Sharing, one_line
+from harness.shared_folder import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -131,6 +131,16 @@ class GpuPool:
                 for gpu in gpus
             )
 
+    def strange_files(self) -> list[str]:
+        """Return a sentence on each file of the folder that is named like one of the pool, but is none.
+
+        Other users can put anything there. Such files reserve nothing and restore nothing.
+        """
+        if not self.folder.exists():
+            return []
+        with self._leases.open() as book:
+            return [*book.strange_files(), *self._records.strange_files()]
+
     def require(self, wanted: Sequence[GpuChoice]) -> None:
         """Raise RequirementError where this host can't lease these GPUs at once, now or later."""
         view_host(self._assessor, self._leases, wanted)
@@ -182,18 +192,18 @@ class GpuPool:
         """Restore the drivers of GPUs whose holder died, except those that are quarantined."""
         if not self.folder.exists():
             return []
-        done: list[Restoration] = []
-        for address in self._records.taken():
-            if self._records.quarantine(address) is not None:
-                continue
-            with self._claim(address) as holder:
-                if holder is None:
-                    done.append(self._restored(address))
-        return done
+        done = [self._restored(address) for address in self._records.taken()]
+        return [each for each in done if each is not None]
 
-    def _restored(self, address: str) -> Restoration:
+    def _restored(self, address: str) -> Restoration | None:
+        """Restore a GPU's drivers; return None where it is held or quarantined."""
         try:
-            self._handover.restore(address)
+            if self._records.quarantine(address) is not None:
+                return None
+            with self._claim(address) as holder:
+                if holder is not None:
+                    return None
+                self._handover.restore(address)
         except (NotNowError, HarnessError) as error:
             sentence = f"{address} is not restored: {error}"
             return Restoration(address=address, is_restored=False, sentence=sentence)

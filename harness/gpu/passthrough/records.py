@@ -1,7 +1,9 @@
 """What of the pool outlives a process: the drivers that functions had, and quarantined GPUs.
 
 Each record is a file of the pool's folder, written beside and renamed, so that no process reads half
-of one. Only whoever holds the lease of a GPU changes its records.
+of one. Only whoever holds the lease of a GPU changes its records. But every user of the folder can put
+files there, so a record is read strictly, and that of another user counts only as far as sysfs bears it
+out and as its owner could act alone.
 """
 
 from __future__ import annotations
@@ -9,39 +11,139 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
+import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.errors import HarnessError
+from harness.gpu.passthrough import ADDRESS_PATTERN, VFIO_DRIVER, is_address
+from harness.gpu.passthrough.strict_json import Address, DriverName, Line, from_json
+from harness.shared_folder import (
+    SharedFile,
+    StrangeFileError,
+    names_in,
+    open_folder,
+    opened_file,
+    user_name,
+)
+from harness.visible_text import visible_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from harness.gpu.passthrough import HostFunction
 
+T = TypeVar("T")
+
 _DRIVERS = "drivers"
 _QUARANTINE = "quarantine"
+_NAME = re.compile(rf"({_DRIVERS}|{_QUARANTINE})-({ADDRESS_PATTERN})\.json")
 #: Any user of the folder's group reads a record, and replaces it by renaming.
 _FILE_MODE = 0o640
+_LONGEST_REASON = 4096
+
+
+class RecordError(HarnessError):
+    """A record can't be used: it has another form, or sysfs contradicts it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoundDriver:
     """The driver that a function had before it was taken, and its driver_override."""
 
-    driver: str | None
-    override: str | None
+    driver: DriverName | None
+    override: DriverName | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _DriversFile:
+    boot_id: Line
+    functions: dict[Address, BoundDriver]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _QuarantineFile:
+    reason: str
+    since: Line
+    user: Line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writer:
+    """Whoever wrote a record: by the owner and the group of its file, whatever the file says."""
+
+    user: int
+    group: int
+    name: str
+    is_trusted: bool
+    """Whether only root and this user could write it."""
+
+    def may_write(self, path: Path) -> bool:
+        """Return whether this user may write a file of sysfs."""
+        state = path.stat()
+        if state.st_uid == self.user:
+            return bool(state.st_mode & stat.S_IWUSR)
+        if state.st_gid == self.group:
+            return bool(state.st_mode & stat.S_IWGRP)
+        return bool(state.st_mode & stat.S_IWOTH)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedDrivers:
+    """The drivers of a GPU's functions before it was taken; the GPU has `address`."""
+
+    address: str
+    path: Path
+    functions: Mapping[str, BoundDriver]
+    writer: Writer
+
+    def require_fit(self, found: Mapping[str, HostFunction | None]) -> None:
+        """Raise RecordError where the functions that are on the bus contradict the record.
+
+        `found` has them by address. The record of another user counts for functions that a run has taken.
+        """
+        gpu = found.get(self.address)
+        if self.address not in self.functions:
+            raise self.refusal(f"it does not name {self.address} itself")
+        if gpu is None and not self.writer.is_trusted:
+            raise self.refusal(f"{self.address} is not on the PCI bus")
+        if gpu is not None and not gpu.is_gpu:
+            raise self.refusal(f"{gpu} is no GPU")
+        for address, before in self.functions.items():
+            each = found.get(address)
+            if each is None and not self.writer.is_trusted:
+                raise self.refusal(f"{address} is not on the PCI bus")
+            if each is None or gpu is None:
+                # A card that has left the bus is quarantined.
+                continue
+            is_of_group = gpu.group is not None and each.group == gpu.group and not each.is_bridge
+            if address != self.address and not is_of_group:
+                raise self.refusal(f"{each} is not in the IOMMU group of {self.address}")
+            is_taken = each.driver in {None, VFIO_DRIVER, before.driver}
+            if not is_taken and not self.writer.is_trusted:
+                raise self.refusal(f"{each} is not on {VFIO_DRIVER}, so no run has it")
+
+    def refusal(self, why: str) -> RecordError:
+        return RecordError(
+            f"The record '{self.path}' of user {self.writer.name} is not followed ({why}); look at the "
+            f"drivers of {self.address} with `lspci -k`, bind the right one, and remove the file."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quarantine:
-    """Why a GPU may not be leased until it is released."""
+    """Why a GPU may not be leased until it is released.
+
+    `user` is the owner of the file. `is_trusted` says whether only root and this user could write it.
+    """
 
     reason: str
     since: str
     user: str
+    is_trusted: bool = True
 
 
 class DeviceRecords:
@@ -54,29 +156,58 @@ class DeviceRecords:
         self.folder = folder
         self._boot_id = boot_id
 
-    def save_drivers(self, address: str, functions: Iterable[HostFunction]) -> None:
-        """Record the drivers of the functions that are taken with the GPU."""
+    def own(self, address: str, functions: Iterable[HostFunction]) -> RecordedDrivers:
+        """Return what is to be recorded of the functions that are taken with the GPU.
+
+        Raises RecordError where their drivers have names that no record may have.
+        """
         drivers = {
             each.address: {"driver": each.driver, "override": each.driver_override}
             for each in functions
         }
+        content = {"boot_id": self._boot_id, "functions": drivers}
+        try:
+            checked = from_json(_DriversFile, json.dumps(content))
+        except ValueError as error:
+            raise RecordError(
+                f"The drivers of {address} can't be recorded ({error}), so it is not taken."
+            ) from error
+        writer = Writer(
+            user=os.geteuid(), group=os.getegid(), name=user_name(os.geteuid()), is_trusted=True
+        )
+        path = self._path(_DRIVERS, address)
+        return RecordedDrivers(
+            address=address, path=path, functions=checked.functions, writer=writer
+        )
+
+    def save_drivers(self, address: str, functions: Iterable[HostFunction]) -> None:
+        """Record the drivers of the functions that are taken with the GPU."""
+        drivers = {
+            name: {"driver": each.driver, "override": each.override}
+            for name, each in self.own(address, functions).functions.items()
+        }
         self._write(_DRIVERS, address, {"boot_id": self._boot_id, "functions": drivers})
 
-    def drivers(self, address: str) -> Mapping[str, BoundDriver] | None:
-        """Return the recorded drivers by function, or None where the GPU is not taken."""
-        content = self._read(_DRIVERS, address)
-        if content is None or content.get("boot_id") != self._boot_id:
-            return None
-        functions = content.get("functions")
-        if not isinstance(functions, dict):
-            raise self._refusal(_DRIVERS, address, "it has no 'functions'")
-        return {
-            name: BoundDriver(
-                driver=self._name(address, bound, "driver"),
-                override=self._name(address, bound, "override"),
+    def drivers(self, address: str) -> RecordedDrivers | None:
+        """Return the recorded drivers by function, or None where the GPU is not taken.
+
+        Raises RecordError where the file is none of the harness, or can't be parsed.
+        """
+        with self._opened(_DRIVERS, address) as file:
+            if file is None:
+                return None
+            content = self._parsed(_DriversFile, address, file)
+            if content.boot_id != self._boot_id:
+                return None
+            writer = Writer(
+                user=file.state.st_uid,
+                group=file.state.st_gid,
+                name=file.owner,
+                is_trusted=file.is_trusted,
             )
-            for name, bound in functions.items()
-        }
+            return RecordedDrivers(
+                address=address, path=file.path, functions=content.functions, writer=writer
+            )
 
     def forget_drivers(self, address: str) -> None:
         self._remove(_DRIVERS, address)
@@ -88,19 +219,29 @@ class DeviceRecords:
     def _is_current(self, address: str) -> bool:
         try:
             return self.drivers(address) is not None
-        except HarnessError:
+        except RecordError:
             return True
 
     def save_quarantine(self, address: str, quarantine: Quarantine) -> None:
-        self._write(_QUARANTINE, address, vars(quarantine))
+        reason = quarantine.reason[:_LONGEST_REASON]
+        content = {"reason": reason, "since": quarantine.since, "user": quarantine.user}
+        self._write(_QUARANTINE, address, content)
 
     def quarantine(self, address: str) -> Quarantine | None:
-        """Return why a GPU is quarantined, or None where it is not."""
-        content = self._read(_QUARANTINE, address)
-        if content is None:
-            return None
-        reason, since, user = (str(content.get(key, "?")) for key in ("reason", "since", "user"))
-        return Quarantine(reason=reason, since=since, user=user)
+        """Return why a GPU is quarantined, or None where it is not.
+
+        Raises RecordError where the file is none of the harness, or can't be parsed.
+        """
+        with self._opened(_QUARANTINE, address) as file:
+            if file is None:
+                return None
+            content = self._parsed(_QuarantineFile, address, file)
+            return Quarantine(
+                reason=visible_line(content.reason),
+                since=content.since,
+                user=file.owner,
+                is_trusted=file.is_trusted,
+            )
 
     def quarantined(self) -> list[str]:
         return self._addresses(_QUARANTINE)
@@ -108,58 +249,102 @@ class DeviceRecords:
     def end_quarantine(self, address: str) -> None:
         self._remove(_QUARANTINE, address)
 
+    def strange_files(self) -> list[str]:
+        """Return a sentence on each file that is named like a record, but not after a GPU."""
+        return [
+            f"'{self.folder / name}' is no record of the harness: its name has no PCI address; remove it."
+            for name in self._names()
+            if name.startswith((f"{_DRIVERS}-", f"{_QUARANTINE}-")) and not _NAME.fullmatch(name)
+        ]
+
     def _addresses(self, kind: str) -> list[str]:
-        found = self.folder.glob(f"{kind}-*.json")
-        return sorted(each.name.removeprefix(f"{kind}-").removesuffix(".json") for each in found)
+        found = (_NAME.fullmatch(name) for name in self._names())
+        return [each[2] for each in found if each is not None and each[1] == kind]
+
+    def _names(self) -> list[str]:
+        with self._opened_folder() as folder:
+            return [] if folder is None else sorted(names_in(folder, self.folder))
+
+    @contextlib.contextmanager
+    def _opened_folder(self) -> Iterator[int | None]:
+        """Open the folder; give None where there is none."""
+        try:
+            folder = open_folder(self.folder)
+        except FileNotFoundError:
+            yield None
+            return
+        except OSError as error:
+            raise HarnessError(
+                f"The GPU pool's folder '{self.folder}' can't be read ({error.strerror}); it has to be a "
+                "folder, no link, to which you have access."
+            ) from error
+        try:
+            yield folder
+        finally:
+            os.close(folder)
 
     def _path(self, kind: str, address: str) -> Path:
+        if not is_address(address):
+            raise RecordError(f"'{address}' is no PCI address, so there are no records of it.")
         return self.folder / f"{kind}-{address}.json"
 
-    def _read(self, kind: str, address: str) -> dict[str, object] | None:
-        try:
-            content = json.loads(self._path(kind, address).read_text())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            raise self._refusal(kind, address, str(error)) from error
-        if not isinstance(content, dict):
-            raise self._refusal(kind, address, "it is no mapping")
-        return content
+    @contextlib.contextmanager
+    def _opened(self, kind: str, address: str) -> Iterator[SharedFile | None]:
+        """Open a record; give None where there is none."""
+        path = self._path(kind, address)
+        with contextlib.ExitStack() as opened:
+            folder = opened.enter_context(self._opened_folder())
+            file = None
+            if folder is not None:
+                try:
+                    file = opened.enter_context(opened_file(folder, path))
+                except FileNotFoundError:
+                    pass
+                except StrangeFileError as error:
+                    raise RecordError(str(error)) from error
+            yield file
 
-    def _name(self, address: str, bound: object, key: str) -> str | None:
-        """Return the name of a driver; what others could write there becomes part of a path."""
-        name = bound.get(key) if isinstance(bound, dict) else ""
-        if name is None:
-            return None
-        if not isinstance(name, str) or not name.isprintable() or not name or "/" in name:
-            raise self._refusal(_DRIVERS, address, f"{name!r} is no driver")
-        return name
+    def _parsed(self, shape: type[T], address: str, file: SharedFile) -> T:
+        try:
+            return from_json(shape, file.read())
+        except (StrangeFileError, ValueError) as error:
+            raise RecordError(
+                f"The record '{file.path}' can't be read ({error}); look at the drivers of {address} with "
+                f"`lspci -k`, bind the right one, and remove the file. It belongs to user {file.owner}."
+            ) from error
 
     def _write(self, kind: str, address: str, content: Mapping[str, object]) -> None:
         path = self._path(kind, address)
-        beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        try:
-            file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
-            with os.fdopen(file, "w") as stream:
-                os.fchmod(file, _FILE_MODE)
-                stream.write(json.dumps(content))
-                stream.flush()
-                os.fsync(file)
-            beside.replace(path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                beside.unlink()
-            raise HarnessError(
-                f"The record '{path}' can't be written ({error.strerror}); free some space in "
-                f"'{self.folder}', or ask who owns it for access."
-            ) from error
+        beside = f".{path.name}.{secrets.token_hex(4)}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self._opened_folder() as folder:
+            if folder is None:
+                raise HarnessError(
+                    f"The GPU pool's folder '{self.folder}' is gone; do not remove it."
+                )
+            try:
+                file = os.open(beside, flags, _FILE_MODE, dir_fd=folder)
+                with os.fdopen(file, "w") as stream:
+                    os.fchmod(file, _FILE_MODE)
+                    stream.write(json.dumps(content))
+                    stream.flush()
+                    os.fsync(file)
+                os.rename(beside, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    os.unlink(beside, dir_fd=folder)
+                raise HarnessError(
+                    f"The record '{path}' can't be written ({error.strerror}); free some space in "
+                    f"'{self.folder}', remove what else has that name, or ask who owns it for access."
+                ) from error
 
     def _remove(self, kind: str, address: str) -> None:
-        self._path(kind, address).unlink(missing_ok=True)
-
-    def _refusal(self, kind: str, address: str, why: str) -> HarnessError:
-        path = self._path(kind, address)
-        return HarnessError(
-            f"The record '{path}' can't be read ({why}); look at the drivers of {address} with "
-            "`lspci -k`, bind the right one, and remove the file."
-        )
+        with self._opened(kind, address) as file:
+            if file is None:
+                return
+            try:
+                file.path.unlink(missing_ok=True)
+            except OSError as error:
+                raise RecordError(
+                    f"The record '{file.path}' can't be removed ({error.strerror}); remove it."
+                ) from error

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from harness.gpu.passthrough import GpuChoice
     from harness.gpu.passthrough.assessment import Assessor
     from harness.provisioning.wait import Clock, Deadline
+    from harness.reservation_folder import OpenReservations
 
 T = TypeVar("T")
 Leases: TypeAlias = ReservationFolder[GpuLease]
@@ -160,18 +161,28 @@ class Waiting:
         with self.leases.open() as book:
             entries = dict(book.entries())
             if self.name not in entries:
-                raise HarnessError(
-                    f"The file '{self.leases.folder / self.name}' was removed while its owner "
-                    "waited; do not remove the pool's files."
-                )
+                raise self._removed()
             turn = grant(
                 self.name,
                 [*{**entries, self.name: waiting}.items()],
                 self.view.usable - tried.keys(),
                 {**self.view.why_not, **tried},
             )
-            book.write(self.name, dataclasses.replace(waiting, taken=turn.taken))
+            self._write(book, dataclasses.replace(waiting, taken=turn.taken))
         return turn
+
+    def _write(self, book: OpenReservations[GpuLease], lease: GpuLease) -> None:
+        try:
+            book.write(self.name, lease)
+        except FileNotFoundError as error:
+            # Whoever may write to the folder need not lock it first.
+            raise self._removed() from error
+
+    def _removed(self) -> HarnessError:
+        return HarnessError(
+            f"The file '{self.leases.folder / self.name}' was removed while its owner waited; do not "
+            "remove the pool's files."
+        )
 
     def _is_near(self, *, is_old: bool) -> bool:
         """Return whether a new look at the host could give this lease its GPUs."""
@@ -186,7 +197,7 @@ class Waiting:
     def _put_back(self, addresses: Sequence[str], why: str) -> None:
         """Wait on, in the same place of the queue; try other GPUs than these for a while."""
         with self.leases.open() as book:
-            book.write(self.name, self._ungranted())
+            self._write(book, self._ungranted())
         at = self.clock.monotonic() + _READ_AGAIN_S
         self._later.update((address, (at, why)) for address in addresses)
         # Both the host and the leases are looked at again at once.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,14 +11,15 @@ from typing_extensions import override
 
 from harness.foreign_json import parse_json
 from harness.reservation_folder import ReservationFolder
+from harness.shared_folder import private_folder
 
 #: The same for every run of a user: TMPDIR and XDG_RUNTIME_DIR differ between a login and a job.
-_SHARED = Path("/tmp")  # noqa: S108 - the folder below it is refused unless it is ours alone
+_SHARED = Path("/tmp")  # noqa: S108 - a folder below it is used only if it is ours alone
 
 
 def host_folder() -> Path:
-    """Return the folder of this user's reservations; the first reservation creates it."""
-    return _SHARED / f"gpu-node-harness-{os.geteuid()}"
+    """Return the folder of this user's reservations; it is created if missing."""
+    return private_folder(_SHARED, "gpu-node-harness")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from harness.errors import BadInputError, listed
 from harness.foreign_json import parse_json
 from harness.reservation_folder import ReservationFolder
+from harness.shared_folder import private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
 ENTRANCE = "entrance"
 #: What the holder of a kept machine prints before its id.
 HELD = "held: "
+_LONGEST_PURPOSE = 1000
 #: As of the broker's reservations: the same for every run of a user.
-_SHARED = Path("/tmp")  # noqa: S108 - the folder below it is refused unless it is ours alone
+_SHARED = Path("/tmp")  # noqa: S108 - a folder below it is used only if it is ours alone
 
 
 def roster_folder() -> Path:
-    """Return the folder of this user's list; the first machine creates it."""
-    return _SHARED / f"gpu-node-harness-machines-{os.geteuid()}"
+    """Return the folder of this user's list; it is created if missing."""
+    return private_folder(_SHARED, "gpu-node-harness-machines")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,14 +79,21 @@ class RunningMachine:
             id=str(fields["id"]),
             name=str(fields["name"]),
             purpose=str(fields["purpose"]),
-            process=int(fields["process"]),
+            process=_process(fields["process"]),
             since=float(fields["since"]),
             memory_mib=int(fields["memory_mib"]),
             folder=Path(fields["folder"]),
             gpus=tuple(str(gpu) for gpu in fields["gpus"]),
-            user=None if user is None else int(user),
+            user=None if user is None else _process(user),
             until=None if until is None else float(until),
         )
+
+
+def _process(number: object) -> int:
+    """Return the number of one process: signals are sent to it, and others mean several."""
+    if type(number) is not int or number < 1:
+        raise ValueError(f"{number!r} is no process")
+    return number
 
 
 class Roster:
@@ -132,4 +141,4 @@ def purpose_of_process(argv: Sequence[str]) -> str:
     """Return for what this process runs a machine: the test, or its command `argv`."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
     text = test or " ".join((Path(argv[0]).name, *argv[1:]))
-    return "".join(each if each.isprintable() else "?" for each in text)
+    return "".join(each if each.isprintable() else "?" for each in text[:_LONGEST_PURPOSE])

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import BadInputError, RequirementError
+from harness.errors import BadInputError
 from harness.lease import leased_folder, sweep
+from harness.shared_folder import private_folder
 from harness.shell.spec.options import SpecOptions, read_options
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class ScratchFolder:
     """
 
     def __init__(self) -> None:
-        parent = _own_folder(Path(tempfile.gettempdir()) / f"harness-shells-{os.geteuid()}")
+        parent = private_folder(Path(tempfile.gettempdir()), "harness-shells")
         sweep(parent)
         self._lease = contextlib.ExitStack()
         self.path = self._lease.enter_context(leased_folder(parent, prefix="run"))
@@ -87,21 +87,6 @@ class ScratchFolder:
 
     def close(self) -> None:
         self._lease.close()
-
-
-def _own_folder(folder: Path) -> Path:
-    """Make a folder in a directory that everybody may write to; refuse what another put there.
-
-    Raises RequirementError.
-    """
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise RequirementError(
-            f"'{folder}' is not a folder of this user alone; remove it, or set TMPDIR."
-        )
-    return folder
 
 
 def environment(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.errors import RequirementError
 from harness.provisioning.command import end, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
 from harness.shell.spec.project import ScratchFolder
@@ -85,12 +84,16 @@ def test_folder_of_a_killed_run_is_removed_by_the_next(
     assert not scratch.path.exists()
 
 
-def test_folder_that_others_may_write_is_refused(
+def test_folder_that_others_may_write_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / f"harness-shells-{os.geteuid()}").mkdir(mode=0o700)
-    (tmp_path / f"harness-shells-{os.geteuid()}").chmod(0o777)
+    theirs = tmp_path / f"harness-shells-{os.geteuid()}"
+    theirs.mkdir()
+    theirs.chmod(0o777)
 
-    with pytest.raises(RequirementError, match="not a folder of this user alone"):
-        ScratchFolder()
+    scratch = ScratchFolder()
+
+    assert not scratch.path.is_relative_to(theirs)
+    assert list(theirs.iterdir()) == []
+    scratch.close()

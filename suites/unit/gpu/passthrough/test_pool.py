@@ -496,7 +496,9 @@ def test_sysfs_that_this_user_may_not_write_is_no_fault_of_the_gpu(
 ) -> None:
     true_access = os.access
     monkeypatch.setattr(
-        os, "access", lambda path, mode: "unbind" not in str(path) and true_access(path, mode)
+        os,
+        "access",
+        lambda path, mode, **at: "unbind" not in str(path) and true_access(path, mode, **at),
     )
 
     with pytest.raises(RequirementError, match=r"may not write .*unbind'; run as root"):

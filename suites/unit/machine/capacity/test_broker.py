@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from harness import reservation_folder
 from harness.errors import HarnessError, RequirementError
+from harness.machine.capacity import reservations
 from harness.machine.capacity.broker import Broker, Demand, host_folder
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.capacity.builders import CAPACITY, FakeHost, at_once, mib, whos
@@ -372,7 +373,9 @@ def test_folder_does_not_depend_on_the_environment(
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
 
-    assert host_folder() == Path("/tmp", f"gpu-node-harness-{os.geteuid()}")  # noqa: S108
+    assert str(reservations._SHARED) == "/tmp"  # noqa: S108 - nothing is made there
+    monkeypatch.setattr(reservations, "_SHARED", tmp_path)
+    assert host_folder() == tmp_path / f"gpu-node-harness-{os.geteuid()}"
 
 
 def test_capacity_is_read_when_it_is_first_needed(tmp_path: Path) -> None:

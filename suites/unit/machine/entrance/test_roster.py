@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadInputError, RequirementError
+from harness.machine.entrance import roster as roster_module
 from harness.machine.entrance.roster import (
     Roster,
     RunningMachine,
@@ -107,7 +108,9 @@ def test_list_does_not_depend_on_the_environment(
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
 
-    assert roster_folder() == Path("/tmp", f"gpu-node-harness-machines-{os.geteuid()}")  # noqa: S108
+    assert str(roster_module._SHARED) == "/tmp"  # noqa: S108 - nothing is made there
+    monkeypatch.setattr(roster_module, "_SHARED", tmp_path)
+    assert roster_folder() == tmp_path / f"gpu-node-harness-machines-{os.geteuid()}"
 
 
 def test_purpose_is_the_test_else_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +122,25 @@ def test_purpose_is_the_test_else_the_command(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     assert purpose_of_process(["/usr/bin/harness", "shell"]) == "harness shell"
+
+
+def test_long_command_is_cut_so_that_its_entry_can_be_read(
+    roster: Roster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    purpose = purpose_of_process(["pytest", *["suites/a.py::test"] * 100_000])
+
+    with roster.entered(replace(a_machine("a"), purpose=purpose)):
+        assert [each.purpose for each in roster.machines()] == [purpose]
+
+
+@pytest.mark.parametrize("process", ["-1", "0", "true", "1e99", "null"])
+def test_entry_with_another_process_than_one_is_none(process: str) -> None:
+    """`harness gc` sends a signal to it, and -1 means every process of the user."""
+    text = a_machine("a").to_json().replace('"process": 1,', f'"process": {process},')
+
+    with pytest.raises((ValueError, TypeError, OverflowError)):
+        RunningMachine.from_json(text)
 
 
 def test_purpose_cannot_control_the_terminal_that_shows_it(

@@ -1,0 +1,202 @@
+"""Opens files of folders into which other users can put things, and finds folders of this user alone.
+
+Whoever may write to a folder may put anything there: a FIFO that nobody writes to, a link to another file,
+a file without end. So files are opened relative to the folder's descriptor, never followed and never waited
+for, and they are looked at before they are used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import secrets
+import stat
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError, RequirementError
+from harness.limits import SHARED_FILE, SHARED_FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+class StrangeFileError(HarnessError):
+    """What has the name of a file of the harness is none: the harness does not make such files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedFile:
+    """An open file of a shared folder: a regular one, of bounded size, of somebody who may write there."""
+
+    path: Path
+    descriptor: int
+    state: os.stat_result
+
+    @property
+    def owner(self) -> str:
+        return user_name(self.state.st_uid)
+
+    @property
+    def is_trusted(self) -> bool:
+        """Return whether only root and this user could write it."""
+        is_ours = self.state.st_uid in {0, os.geteuid()}
+        return is_ours and not self.state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+    def read(self) -> bytes:
+        """Return the content; raises StrangeFileError where it has grown too large meanwhile."""
+        content = os.pread(self.descriptor, SHARED_FILE.bytes + 1, 0)
+        if len(content) > SHARED_FILE.bytes:
+            raise _strange(self.path, self.state, _too_large())
+        return content
+
+
+def open_folder(path: Path) -> int:
+    """Return a descriptor of a folder; raises OSError where it is a link, or no folder."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+@contextlib.contextmanager
+def opened_file(
+    folder: int, path: Path, *, flags: int = os.O_RDONLY, is_ours: bool = False
+) -> Iterator[SharedFile]:
+    """Open the file `path` of the folder with the descriptor `folder`, and close it at the end.
+
+    Raises FileNotFoundError where there is none, and StrangeFileError, which names it, where the harness
+    did not make it: no regular file, one with several names, a large one, one of somebody who has no
+    access to the folder, or, with `is_ours`, of another user.
+    """
+    # Opening a device could do something, so it is looked at before and after.
+    _require_plausible(path, os.stat(path.name, dir_fd=folder, follow_symlinks=False), folder)
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path.name, flags, dir_fd=folder)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StrangeFileError(
+            f"'{path}' can't be opened ({error.strerror}), as each file of the harness there can; "
+            "remove it, or ask its owner to."
+        ) from error
+    try:
+        state = os.fstat(descriptor)
+        if not state.st_nlink:
+            raise FileNotFoundError(path)
+        _require_plausible(path, state, folder)
+        if is_ours and state.st_uid != os.geteuid():
+            raise _strange(path, state, "another user has replaced it")
+        yield SharedFile(path=path, descriptor=descriptor, state=state)
+    finally:
+        os.close(descriptor)
+
+
+def names_in(folder: int, path: Path) -> list[str]:
+    """Return the names of a folder's files; raises LimitError where it has too many."""
+    names: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            names.append(entry.name)
+            SHARED_FOLDER.check(len(names), f"'{path}'")
+    return names
+
+
+def _too_large() -> str:
+    return f"it has more than {SHARED_FILE.value} KiB, which is the limit '{SHARED_FILE.name}'"
+
+
+def _require_plausible(path: Path, state: os.stat_result, folder: int) -> None:
+    if not stat.S_ISREG(state.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(state.st_mode), "no regular file")
+        raise _strange(path, state, f"it is {kind}")
+    if state.st_nlink > 1:
+        raise _strange(path, state, "it has another name (a hard link)")
+    if state.st_size > SHARED_FILE.bytes:
+        raise _strange(path, state, _too_large())
+    shared = os.fstat(folder)
+    is_of_group = bool(shared.st_mode & stat.S_IWGRP) and state.st_gid == shared.st_gid
+    if state.st_uid not in {0, os.geteuid(), shared.st_uid} and not is_of_group:
+        raise _strange(path, state, "it is not of the folder's group")
+
+
+def _strange(path: Path, state: os.stat_result, why: str) -> StrangeFileError:
+    return StrangeFileError(
+        f"'{path}' of user {user_name(state.st_uid)} is no file of the harness: {why}; remove it."
+    )
+
+
+def user_name(number: int) -> str:
+    """Return the name of a user, or the number where there is none."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def is_private(state: os.stat_result) -> bool:
+    """Return whether this is a folder that nobody but this user can use, root apart."""
+    is_ours = stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
+    return is_ours and not state.st_mode & _OTHERS
+
+
+def private_folder(parent: Path, name: str) -> Path:
+    """Return this user's folder `name` in `parent`, to which everybody may write; create it if missing.
+
+    Where another user made something of that name first, it is a folder whose name has a suffix that nobody
+    can guess. All processes of this user find the same one, by its owner: nobody can make a folder that
+    belongs to somebody else.
+    """
+    own = parent / f"{name}-{os.geteuid()}"
+    if _is_private_folder(own):
+        return own
+    others = _private_folders(own)
+    if others:
+        return others[0]
+    try:
+        return _created(own)
+    except FileExistsError:
+        if _is_private_folder(own):
+            return own
+    # The time comes first, so that processes that do this at once all take the oldest one.
+    _created(own.with_name(f"{own.name}.{time.time_ns() // 10**6:011x}{secrets.token_hex(2)}"))
+    return _private_folders(own)[0]
+
+
+def _created(folder: Path) -> Path:
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise RequirementError(
+            f"The folder '{folder}' can't be created ({error.strerror}); let user {os.geteuid()} write to "
+            f"'{folder.parent}', or free some space there."
+        ) from error
+    return folder
+
+
+def _private_folders(own: Path) -> list[Path]:
+    try:
+        names = sorted(each.name for each in own.parent.glob(f"{own.name}.*"))
+    except OSError:
+        return []
+    return [path for name in names if _is_private_folder(path := own.with_name(name))]
+
+
+def _is_private_folder(path: Path) -> bool:
+    try:
+        return is_private(path.lstat())
+    except OSError:
+        return False

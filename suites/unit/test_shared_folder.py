@@ -1,0 +1,252 @@
+"""Files that other users put into a folder, and folders that they make first."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import shared_folder
+from harness.errors import RequirementError
+from harness.limits import SHARED_FOLDER, LimitError
+from harness.shared_folder import (
+    StrangeFileError,
+    names_in,
+    open_folder,
+    opened_file,
+    private_folder,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_OTHER_USER = 65534
+_OTHER_GROUP = 65533
+
+pytestmark = pytest.mark.usefixtures("_no_umask_left")
+
+
+@pytest.fixture
+def _no_umask_left() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def _content(path: Path, *, is_ours: bool = False) -> bytes:
+    folder = open_folder(path.parent)
+    try:
+        with opened_file(folder, path, is_ours=is_ours) as file:
+            return file.read()
+    finally:
+        os.close(folder)
+
+
+def _socket(path: Path) -> None:
+    here = os.open(path.parent, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"/proc/self/fd/{here}/{path.name}")
+    os.close(here)
+
+
+def _hard_link(path: Path) -> None:
+    (path.parent / "own").write_text("x")
+    path.hardlink_to(path.parent / "own")
+
+
+def _huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (os.mkfifo, "a FIFO"),
+        (lambda path: path.symlink_to("/etc/passwd"), "a symbolic link"),
+        (lambda path: path.symlink_to("absent"), "a symbolic link"),
+        (lambda path: path.mkdir(), "a folder"),
+        (_socket, "a socket"),
+        (_hard_link, r"it has another name \(a hard link\)"),
+        (_huge, "more than 64 KiB, which is the limit 'shared-file-kib'"),
+    ],
+)
+def test_what_the_harness_does_not_make_is_named_and_not_opened(
+    tmp_path: Path, make: Callable[[Path], None], kind: str
+) -> None:
+    path = tmp_path / "file"
+    make(path)
+
+    with pytest.raises(StrangeFileError, match=rf"^'{path}' of user .* is no file .*{kind}"):
+        _content(path)
+
+    assert path in tmp_path.iterdir()
+
+
+def test_what_replaces_a_file_while_it_is_opened_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    regular = path.stat()
+    path.unlink()
+    os.mkfifo(path)
+    monkeypatch.setattr(os, "stat", lambda *_args, **_options: regular)
+
+    with pytest.raises(StrangeFileError, match="a FIFO"):
+        _content(path)
+
+
+def test_regular_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 65536)
+
+    assert _content(tmp_path / "file", is_ours=True) == b"x" * 65536
+
+
+def test_file_that_grows_after_it_was_opened_is_not_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    folder = open_folder(tmp_path)
+    with opened_file(folder, path) as file:
+        _huge(path)
+        with pytest.raises(StrangeFileError, match="more than 64 KiB"):
+            file.read()
+    os.close(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize(
+    ("mode", "folder_group", "is_read"),
+    [(0o2770, _OTHER_GROUP, True), (0o2770, 1, False), (0o755, _OTHER_GROUP, False)],
+)
+def test_file_of_another_user_counts_only_in_a_folder_of_its_group(
+    tmp_path: Path, mode: int, folder_group: int, *, is_read: bool
+) -> None:
+    path = tmp_path / "pool" / "file"
+    path.parent.mkdir()
+    path.touch()
+    os.chown(path, _OTHER_USER, _OTHER_GROUP)
+    os.chown(path.parent, 0, folder_group)
+    path.parent.chmod(mode)
+
+    if is_read:
+        assert _content(path) == b""
+        with pytest.raises(StrangeFileError, match="another user has replaced it"):
+            _content(path, is_ours=True)
+    else:
+        with pytest.raises(StrangeFileError, match="it is not of the folder's group"):
+            _content(path)
+
+
+def test_folder_with_too_many_files_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SHARED_FOLDER.variable, "2")
+    folder = open_folder(tmp_path)
+    for name in "abc":
+        (tmp_path / name).touch()
+
+    with pytest.raises(LimitError, match=rf"^'{tmp_path}': .*'shared-folder-entries'"):
+        names_in(folder, tmp_path)
+    os.close(folder)
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_private_folder_is_this_users_alone_and_found_again(tmp_path: Path, umask: int) -> None:
+    os.umask(umask)
+
+    folder = private_folder(tmp_path, "machines")
+
+    assert folder == tmp_path / f"machines-{os.geteuid()}"
+    assert _mode(folder) == 0o700
+    assert private_folder(tmp_path, "machines") == folder
+
+
+def _others_folder(path: Path) -> None:
+    path.mkdir()
+    if os.geteuid() == 0:
+        os.chown(path, _OTHER_USER, _OTHER_GROUP)
+    path.chmod(0o777)
+
+
+@pytest.mark.parametrize(
+    "squat",
+    [
+        _others_folder,
+        lambda path: path.symlink_to(path.parent / "target"),
+        lambda path: path.symlink_to("absent"),
+        os.mkfifo,
+        lambda path: path.touch(),
+    ],
+    ids=["folder", "link", "dead link", "FIFO", "file"],
+)
+def test_name_that_another_user_took_first_is_left_alone(
+    tmp_path: Path, squat: Callable[[Path], None]
+) -> None:
+    taken = tmp_path / f"machines-{os.geteuid()}"
+    (tmp_path / "target").mkdir(mode=0o700)
+    squat(taken)
+
+    folder = private_folder(tmp_path, "machines")
+    (folder / "file").touch()
+
+    assert folder.name.startswith(f"{taken.name}.")
+    assert _mode(folder) == 0o700
+    assert list((tmp_path / "target").iterdir()) == []
+    assert private_folder(tmp_path, "machines") == folder, "another process finds it"
+
+
+def test_folder_stays_the_same_when_the_name_is_free_again(tmp_path: Path) -> None:
+    """Else processes that started before and after would not know of each other."""
+    taken = tmp_path / f"machines-{os.geteuid()}"
+    taken.touch()
+    folder = private_folder(tmp_path, "machines")
+    taken.unlink()
+
+    assert private_folder(tmp_path, "machines") == folder
+
+
+def test_processes_that_make_it_at_once_take_the_same_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"machines-{os.geteuid()}").touch()
+    seen: list[Path] = []
+    create = shared_folder._created
+
+    def interrupted(folder: Path) -> Path:
+        if not seen and "." in folder.name:
+            seen.append(folder)
+            seen.append(private_folder(tmp_path, "machines"))
+        return create(folder)
+
+    monkeypatch.setattr(shared_folder, "_created", interrupted)
+    first = private_folder(tmp_path, "machines")
+
+    assert private_folder(tmp_path, "machines") == first
+
+
+def test_folders_that_others_put_beside_it_are_not_taken_for_ones_of_this_user(
+    tmp_path: Path,
+) -> None:
+    taken = tmp_path / f"machines-{os.geteuid()}"
+    taken.touch()
+    _others_folder(taken.with_name(f"{taken.name}.0"))
+    taken.with_name(f"{taken.name}.1").symlink_to(tmp_path)
+
+    folder = private_folder(tmp_path, "machines")
+
+    assert _mode(folder) == 0o700
+    assert not folder.is_symlink()
+
+
+def test_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RequirementError, match=r"'.*/absent/machines-\d+' can't be created"):
+        private_folder(tmp_path / "absent", "machines")
