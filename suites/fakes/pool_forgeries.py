@@ -1,0 +1,295 @@
+"""What a user of the group `gpu-lab` can put into the folder of the GPU pool, and what must stay as it is.
+
+Each forgery is a script of a few lines, which runs as an ordinary user, with the names of `PRELUDE`. Then root
+runs `harness gpu host restore` and `harness gpu host ls`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where forgeries are made.
+
+    `gpu`, `admins` and `busy` are GPUs: one on vfio-pci whose files of sysfs the group may write, one on
+    vfio-pci whose files it may not, and one on `driver`, which no run has. `foreign` is a function of another
+    kind. `secret` is a file of root's, which users can't read.
+    """
+
+    pool: str
+    gpu: str
+    admins: str
+    busy: str
+    foreign: str
+    driver: str
+    secret: str
+    boot: str
+
+    def script(self, forgery: Forgery) -> str:
+        """Return the whole script of a forgery."""
+        facts = "".join(f"{name} = {value!r}\n" for name, value in asdict(self).items())
+        return f"{facts}{PRELUDE}{forgery.script}"
+
+
+class Kept(Enum):
+    """What must be the same before and after root's commands."""
+
+    ROOTS_FILE = "root's file: its content, owner and mode"
+    DRIVERS = "the driver and the driver_override of every function of the PCI bus"
+    QUARANTINES = "which GPUs are quarantined"
+    FILES = "the files of the pool's folder: what the harness did not make stays"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgery:
+    """A thing that a user does; `says` is in what root's commands print."""
+
+    name: str
+    script: str
+    says: str
+    unchanged: frozenset[Kept] = frozenset(Kept)
+
+
+PRELUDE = '''
+import fcntl, json, os, socket, tempfile
+from pathlib import Path
+pool = Path(pool)
+open_files = []
+def good(driver=None):
+    return {"driver": driver, "override": None}
+def record(functions, address=gpu, **more):
+    text = json.dumps({"boot_id": boot, "functions": functions, **more})
+    put(f"drivers-{address}.json", text)
+def put(name, content):
+    path = pool / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    path.chmod(0o640)
+    return path
+def hold(name, content):
+    path = put(name, content)
+    file = path.open("rb")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    open_files.append(file)
+def lease(**more):
+    return json.dumps({"who": "x", "process": 1, "user": "root", "since": "now", "wanted": [[gpu]],
+                       "taken": [gpu], **more})
+def evil():
+    """A folder like that of a function of sysfs, whose driver_override is a link to a file of root's."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    for name, text in {"vendor": "0x10de", "device": "0x2330", "class": "0x030200", "power_state": "D0"}.items():
+        (folder / name).write_text(text + "\\n")
+    (folder / "config").write_bytes(bytes(64))
+    (folder / "driver_override").symlink_to(secret)
+    return folder
+'''
+
+
+def _of_record(name: str, script: str, says: str = "drivers-") -> Forgery:
+    return Forgery(name=name, script=script, says=says)
+
+
+FORGERIES = (
+    # The names of functions become paths of sysfs.
+    Forgery(
+        name="a record names a path beside the GPU",
+        script='record({gpu: good(), "../../../../../../.." + str(evil()): {"driver": None, "override": "alice"}})',
+        says="is no PCI address",
+    ),
+    Forgery(
+        name="a record names only a path, and its override is a line for sudoers",
+        script="""
+path = "../../../../../../.." + str(evil())
+record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
+""",
+        says="is no PCI address",
+    ),
+    Forgery(
+        name="a record names an absolute path",
+        script='record({str(evil()): {"driver": None, "override": "alice"}})',
+        says="is no PCI address",
+    ),
+    Forgery(
+        name="a record names a function that is no GPU's",
+        script="record({gpu: good(driver), foreign: good()})",
+        says="is not in the IOMMU group of",
+    ),
+    Forgery(
+        name="a record is named after a function that is no GPU",
+        script="record({foreign: good()}, foreign)",
+        says="is no GPU",
+    ),
+    Forgery(
+        name="a record is named after a function that does not exist",
+        script='record({"0000:7f:1f.7": good()}, "0000:7f:1f.7")',
+        says="is not on the PCI bus",
+    ),
+    Forgery(
+        name="a record is that of another GPU under a new name",
+        script="record({admins: good(driver)}, gpu)",
+        says="it does not name",
+    ),
+    Forgery(
+        name="a record names a GPU that no run has",
+        script="record({busy: good()}, busy)",
+        says="is not on vfio-pci, so no run has it",
+    ),
+    Forgery(
+        name="a record names a GPU that its writer may not bind",
+        script="record({admins: good(driver)}, admins)",
+        says="that user may not write",
+    ),
+    # The names of drivers are written into sysfs, and are paths there, too.
+    Forgery(
+        name="a record's driver is a path",
+        script='record({gpu: good("../../../devices")})',
+        says="'../../../devices' is no name of a driver",
+    ),
+    Forgery(
+        name="a record's driver_override has a second line",
+        script='record({gpu: {"driver": None, "override": "vfio-pci\\nalice ALL=(ALL) NOPASSWD: ALL"}})',
+        says="is no name of a driver",
+    ),
+    Forgery(
+        name="a record's driver is empty",
+        script='record({gpu: good("")})',
+        says="is no name of a driver",
+    ),
+    Forgery(
+        name="a record's driver is unknown to the kernel",
+        script='record({gpu: good("no_such_driver")})',
+        says="the kernel has no driver 'no_such_driver'",
+    ),
+    Forgery(
+        name="a record's values have other types",
+        script='record({gpu: {"driver": ["vfio-pci"], "override": 1e99}})',
+        says="valid string",
+    ),
+    Forgery(
+        name="a record is named after no address",
+        script='put("drivers-...json", "{}"); put("quarantine-$(reboot).json", "{}")',
+        says="its name has no PCI address",
+    ),
+    # Files that hang, fill or lead elsewhere.
+    _of_record("a FIFO as a record", 'os.mkfifo(pool / f"drivers-{gpu}.json")', "it is a FIFO"),
+    _of_record(
+        "a link to a file of root's as a record",
+        '(pool / f"drivers-{gpu}.json").symlink_to(secret)',
+        "it is a symbolic link",
+    ),
+    _of_record("a folder as a record", '(pool / f"drivers-{gpu}.json").mkdir()', "it is a folder"),
+    _of_record(
+        "a socket as a record",
+        """
+os.chdir(pool)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(f"drivers-{gpu}.json")
+""",
+        "it is a socket",
+    ),
+    _of_record(
+        "a second name of another file as a record",
+        'put("mine", "{}"); (pool / f"drivers-{gpu}.json").hardlink_to(pool / "mine")',
+        "it has another name",
+    ),
+    _of_record(
+        "a record of a tebibyte",
+        'record({}); os.truncate(pool / f"drivers-{gpu}.json", 1 << 40)',
+        "more than 64 KiB",
+    ),
+    _of_record(
+        "a record of eight mebibytes",
+        'record({gpu: good()}, padding="x" * (8 << 20))',
+        "more than 64 KiB",
+    ),
+    _of_record("a record that is not UTF-8", 'put(f"drivers-{gpu}.json", b"\\xff\\xfe{}")'),
+    _of_record("an empty record", 'put(f"drivers-{gpu}.json", "")'),
+    _of_record(
+        "a record of ten thousand lists in each other",
+        'put(f"drivers-{gpu}.json", "[" * 10_000 + "]" * 10_000)',
+    ),
+    _of_record(
+        "a record with a number of fifty thousand digits",
+        'put(f"drivers-{gpu}.json", \'{"boot_id": \' + "9" * 50_000 + "}")',
+    ),
+    Forgery(
+        name="a FIFO as a quarantine",
+        script='os.mkfifo(pool / f"quarantine-{gpu}.json")',
+        says="it is a FIFO",
+    ),
+    Forgery(
+        name="a quarantine with escape sequences, in the name of root",
+        script="""
+reason = "\\x1b]0;owned\\x07\\x1b[2J smells.\\nGPU is fine"
+put(f"quarantine-{gpu}.json", json.dumps({"reason": reason, "since": "today", "user": "root"}))
+""",
+        says="\\x1b]0;owned\\x07\\x1b[2J smells. GPU is fine",
+    ),
+    # Leases.
+    Forgery(
+        name="a FIFO as a lease",
+        script='os.mkfifo(pool / "000000001-deadbeef")',
+        says="it is a FIFO",
+    ),
+    Forgery(
+        name="a link to a file of root's as a lease",
+        script='(pool / "000000001-deadbeef").symlink_to(secret)',
+        says="it is a symbolic link",
+    ),
+    Forgery(
+        name="a folder as a lease",
+        script='(pool / "000000001-deadbeef").mkdir()',
+        says="it is a folder",
+    ),
+    Forgery(
+        name="a second name of another file as a lease",
+        script='put("mine", "{}"); (pool / "000000001-deadbeef").hardlink_to(pool / "mine")',
+        says="it has another name",
+    ),
+    Forgery(
+        name="a lease of a tebibyte, which is locked",
+        script='hold("000000001-deadbeef", lease()); os.truncate(pool / "000000001-deadbeef", 1 << 40)',
+        says="more than 64 KiB",
+    ),
+    Forgery(
+        name="a lease with the last number there is",
+        script='record({gpu: good("../x")}); os.mkfifo(pool / "999999999999999-deadbeef")',
+        says="it is a FIFO",
+    ),
+    Forgery(
+        name="a lease that is no JSON, and is locked",
+        script='hold("000000001-deadbeef", b"\\xff not json \\x1b]0;owned\\x07")',
+        says="can't be parsed",
+    ),
+    Forgery(
+        name="a lease of ten thousand lists in each other, which is locked",
+        script='hold("000000001-deadbeef", "[" * 10_000 + "]" * 10_000)',
+        says="can't be parsed",
+    ),
+    Forgery(
+        name="a lease whose holder's name clears the screen",
+        script='hold("000000001-deadbeef", lease(who="x\\x1b[2J"))',
+        says="is not one printable line",
+    ),
+    Forgery(
+        name="a lease of a path",
+        script='hold("000000001-deadbeef", lease(taken=["../../etc"]))',
+        says="'../../etc' is no PCI address",
+    ),
+    Forgery(
+        name="a lease of every process at once",
+        script='hold("000000001-deadbeef", lease(process=-1))',
+        says="can't be parsed",
+    ),
+    Forgery(
+        name="the lock on the folder",
+        script="""
+folder = os.open(pool, os.O_RDONLY)
+fcntl.flock(folder, fcntl.LOCK_EX)
+""",
+        says="another process holds it",
+    ),
+)
