@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 import secrets
 import shutil
 from typing import TYPE_CHECKING
 
-from harness.errors import RequirementError
+from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.lease import hold, make_private_folder
 
 if TYPE_CHECKING:
@@ -18,6 +20,23 @@ if TYPE_CHECKING:
 
 #: The longest that fetching and unpacking may take.
 UNPACK_S = 560.0
+#: Names an archive whose signed lists of packages may be past their date, by its URL.
+SNAPSHOT_VARIABLE = "HARNESS_DEBIAN_SNAPSHOT"
+_URL = re.compile(r"(https?|file)://\S+")
+#: What apt says of a list of packages that is past its date.
+_EXPIRED = re.compile(r"^E: (Release file for .* is expired .*)$", re.MULTILINE)
+
+
+def source_line(
+    url: str, suite: str, components: Sequence[str] = ("main",), *, is_snapshot: bool = False
+) -> str:
+    """Return the line of sources.list for a suite.
+
+    apt refuses a list of packages that is past its date, since it may hide what was mended since; a
+    snapshot's may be.
+    """
+    options = "[check-valid-until=no] " if is_snapshot else ""
+    return f"deb {options}{url} {suite} {' '.join(components)}"
 
 
 def unpack_packages(
@@ -33,26 +52,34 @@ def unpack_packages(
 
     `what` names the program in messages; `tar_options` leave out or select files of the archive.
 
-    Raises RequirementError where mmdebstrap is missing, CommandError where it fails.
+    Raises RequirementError where mmdebstrap is missing, HarnessError where the archive's list of
+    packages is past its date, CommandError where it fails otherwise.
     """
+    snapshot = _snapshot()
     if shutil.which("mmdebstrap") is None:
         raise RequirementError(
             f"There is no 'mmdebstrap' on this host, which unpacks {what}; install it with "
             "`apt-get install mmdebstrap`."
         )
     archive = work / "root.tar"
-    runner.run(
+    result = runner.run(
         [
             "mmdebstrap",
             "--variant=extract",
             f"--include={','.join(packages)}",
-            # A release's own list of packages may be past its date where a mirror lags.
-            *("--aptopt", 'Acquire::Check-Valid-Until "false"'),
             release,
             str(archive),
+            *([source_line(snapshot, release, is_snapshot=True)] if snapshot else []),
         ],
         timeout_s=UNPACK_S,
-    ).check(f"Unpacking {what}")
+    )
+    if expired := _EXPIRED.search(result.stderr):
+        raise HarnessError(
+            f"{what} was not unpacked, because the archive's list of packages is past its date: "
+            f"{expired[1]} Try again later, or, to take packages of a past day, set "
+            f"{SNAPSHOT_VARIABLE} to the URL of an archive of them."
+        )
+    result.check(f"Unpacking {what}")
     root = make_private_folder(work / "root")
     runner.run(
         [
@@ -67,6 +94,17 @@ def unpack_packages(
     ).check(f"Unpacking {what}")
     archive.unlink()
     return root
+
+
+def _snapshot() -> str:
+    """Return the URL of the archive that the environment names, or nothing."""
+    url = os.environ.get(SNAPSHOT_VARIABLE, "").strip()
+    if url and not _URL.fullmatch(url):
+        raise BadInputError(
+            f"The URL of a package archive was expected, by http, https or file, but is {url!r}.",
+            source=SNAPSHOT_VARIABLE,
+        )
+    return url
 
 
 def ensure_unpacked(
@@ -86,7 +124,8 @@ def ensure_unpacked(
     Raises RequirementError where mmdebstrap is missing, CommandError where it fails.
     """
     what = f"Debian's {package}"
-    key = hashlib.sha256(repr((release, tuple(files))).encode()).hexdigest()[:8]
+    asked = (release, tuple(files), *filter(None, [_snapshot()]))
+    key = hashlib.sha256(repr(asked).encode()).hexdigest()[:8]
     root = make_private_folder(store) / key
     with hold(store / "lock", timeout_s=UNPACK_S, what=what):
         if not root.exists():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import pydantic
 from pydantic import AfterValidator
 
+from harness.debian_packages import source_line
 from harness.entry_points import Group, Plugin, PluginError, plugins
 from harness.errors import BadInputError, RequirementError, listed
 from harness.image import DriverImage  # noqa: TC001 - pydantic evaluates the annotations
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*")
 """An image's name is part of file names and test ids."""
 
+_SNAPSHOT = re.compile(r"/\d{8}T\d{6}Z(/|$)")
+"""The time in the URL of a snapshot, as snapshot.debian.org and snapshot.ubuntu.com have it."""
 
 _FILES = (".qcow2", ".raw", ".img")
 
@@ -63,7 +66,8 @@ class Archive:
     __pydantic_config__ = FORBID
 
     url: Annotated[str, pydantic.Field(pattern=r"^(https?|file)://\S+$")]
-    """A Debian package archive, by http, https or file."""
+    """A Debian package archive, by http, https or file; a time as in `/20260801T000000Z/` says that it
+    is a snapshot, whose lists of packages may be past their date."""
     suites: Annotated[tuple[NonEmpty, ...], pydantic.Field(min_length=1)]
     """Its suites."""
     components: tuple[NonEmpty, ...] = ("main",)
@@ -71,8 +75,10 @@ class Archive:
 
     def sources(self) -> tuple[str, ...]:
         """Return one line of sources.list for each suite."""
+        is_snapshot = _SNAPSHOT.search(self.url) is not None
         return tuple(
-            f"deb {self.url} {suite} {' '.join(self.components)}" for suite in self.suites
+            source_line(self.url, suite, self.components, is_snapshot=is_snapshot)
+            for suite in self.suites
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from harness.errors import RequirementError
 from harness.image import ImageBuildError
 from harness.image.build.builder import SPACE_BYTES, BuiltDisk, MmdebstrapBuilder, read_dpkg_status
 from harness.image.build.commands import Privilege, input_entries, mmdebstrap_argv
+from harness.image.catalogue import Archive
 from harness.image.formats.kernel_versions import version_key
 from harness.image.formats.oci import tar_of
 from harness.provisioning.wait import Deadline, WaitTimeoutError
@@ -222,6 +224,23 @@ def test_packages_come_with_hooks_in_order(recipe: Recipe) -> None:
         "deb http://deb.debian.org/debian bookworm main",
         "deb http://deb.debian.org/debian bookworm-updates main",
     )
+
+
+def test_only_a_snapshot_may_be_past_its_date(recipe: Recipe) -> None:
+    snapshot = "http://snapshot.debian.org/archive/debian/20260801T000000Z"
+    urls = (snapshot, f"{snapshot}/", "https://example.org/debian", "file:///srv/20260801/debian")
+    archives = tuple(Archive(url=url, suites=("bookworm",)) for url in urls)
+    recipe = replace(recipe, file=replace(recipe.file, archives=archives))
+
+    argv = mmdebstrap_argv(recipe, Privilege.USER, root=Path("/root"), inputs=Path("/inputs"))
+
+    assert argv[-4:] == (
+        f"deb [check-valid-until=no] {snapshot} bookworm main",
+        f"deb [check-valid-until=no] {snapshot}/ bookworm main",
+        "deb https://example.org/debian bookworm main",
+        "deb file:///srv/20260801/debian bookworm main",
+    )
+    assert not any("Valid-Until" in word for word in argv)
 
 
 def test_inputs_lie_where_the_node_and_the_scripts_look(recipe: Recipe) -> None:

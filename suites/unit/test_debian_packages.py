@@ -1,0 +1,129 @@
+"""Lists of packages that are past their date are refused, unless a snapshot was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.debian_packages import SNAPSHOT_VARIABLE, ensure_unpacked, unpack_packages
+from harness.errors import BadInputError, HarnessError
+from harness.provisioning.command import CommandResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_SNAPSHOT = "http://snapshot.debian.org/archive/debian/20260801T000000Z"
+_EXPIRED = """\
+Reading package lists...
+E: Release file for http://deb.debian.org/debian/dists/sid/InRelease is expired (invalid since 20d 12h). \
+Updates for this repository will not be applied.
+E: mmdebstrap failed to run
+"""
+
+
+class ScriptedUnpacking:
+    """Plays mmdebstrap and tar; `says` is what mmdebstrap fails with."""
+
+    def __init__(self, *, says: str = "") -> None:
+        self.mmdebstrap: list[tuple[str, ...]] = []
+        self._says = says
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        assert timeout_s > 0
+        assert (stdin, env) == (None, None)
+        code, stderr = 0, ""
+        if argv[0] == "mmdebstrap":
+            self.mmdebstrap.append(tuple(argv))
+            code, stderr = int(bool(self._says)), self._says
+            (archive,) = (word for word in argv if word.endswith("/root.tar"))
+            Path(archive).write_bytes(b"")
+        else:
+            assert argv[0] == "tar"
+        return CommandResult(argv=tuple(argv), exit_code=code, stdout="", stderr=stderr)
+
+
+@pytest.fixture(autouse=True)
+def _mmdebstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "bin" / "mmdebstrap"
+    tool.parent.mkdir()
+    tool.write_text("")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent))
+    monkeypatch.delenv(SNAPSHOT_VARIABLE, raising=False)
+
+
+def _unpack(tmp_path: Path, runner: ScriptedUnpacking) -> None:
+    unpack_packages(["jq"], release="sid", work=tmp_path, what="jq", runner=runner)
+
+
+def _ensure(tmp_path: Path) -> Path:
+    return ensure_unpacked(
+        ["usr/bin/jq"],
+        package="jq",
+        release="sid",
+        store=tmp_path / "store",
+        runner=ScriptedUnpacking(),
+        report=lambda _message: None,
+    )
+
+
+def test_dates_of_lists_are_checked(tmp_path: Path) -> None:
+    runner = ScriptedUnpacking()
+
+    _unpack(tmp_path, runner)
+
+    (argv,) = runner.mmdebstrap
+    assert argv[-2:] == ("sid", str(tmp_path / "root.tar"))
+    assert "check-valid-until" not in " ".join(argv).lower()
+
+
+def test_snapshot_is_taken_whatever_its_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = ScriptedUnpacking()
+    monkeypatch.setenv(SNAPSHOT_VARIABLE, _SNAPSHOT)
+
+    _unpack(tmp_path, runner)
+
+    (argv,) = runner.mmdebstrap
+    assert argv[-3:] == (
+        "sid",
+        str(tmp_path / "root.tar"),
+        f"deb [check-valid-until=no] {_SNAPSHOT} sid main",
+    )
+
+
+def test_programs_of_a_snapshot_are_not_taken_for_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = _ensure(tmp_path)
+    monkeypatch.setenv(SNAPSHOT_VARIABLE, _SNAPSHOT)
+
+    assert _ensure(tmp_path) != newest
+
+
+def test_expired_list_is_refused_with_the_way_to_a_snapshot(tmp_path: Path) -> None:
+    with pytest.raises(HarnessError) as refused:
+        _unpack(tmp_path, ScriptedUnpacking(says=_EXPIRED))
+
+    assert "sid/InRelease is expired (invalid since 20d 12h)" in str(refused.value)
+    assert f"set {SNAPSHOT_VARIABLE} to the URL" in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["20260801T000000Z", "ftp://example.org", "http://a b"])
+def test_snapshot_that_is_no_url_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv(SNAPSHOT_VARIABLE, url)
+
+    with pytest.raises(BadInputError, match=f"{SNAPSHOT_VARIABLE}: .*but is '{url}'"):
+        _unpack(tmp_path, ScriptedUnpacking())
