@@ -28,6 +28,12 @@ echo 'KERNEL=="kvm", MODE="0666"' | sudo tee /etc/udev/rules.d/99-kvm.rules
 sudo udevadm control --reload-rules
 sudo udevadm trigger --name-match=kvm
 """
+#: Actions of GitHub: the commit that is run, and the release of which it is the commit.
+_ACTIONS = {
+    "actions/checkout": ("11bd71901bbe5b1630ceea73d27597364c9af683", "v4.2.2"),
+    "actions/download-artifact": ("d3f86a106a0bac45b974a628896c90dbdf5c8093", "v4.3.0"),
+    "actions/upload-artifact": ("ea165f8d65b6e75b540449e92b4886f43607fa02", "v4.6.2"),
+}
 _HEAD = """\
 # Runs the tests of nodes in shards, and merges their reports. Written by `python -m docs.generator`;
 # docs/ci.md says what to change.
@@ -68,7 +74,7 @@ def recipes() -> dict[str, str]:
             ("buildkite", _buildkite(variant)),
             ("kubernetes", _kubernetes(variant)),
         ):
-            content = yaml.safe_dump(made, sort_keys=False, width=120)
+            content = _with_releases(yaml.safe_dump(made, sort_keys=False, width=120))
             found[f"{FOLDER}/{name}-{variant.name}.yml"] = _HEAD + content
         found[f"{FOLDER}/slurm-{variant.name}.sh"] = _slurm(variant)
     merge = yaml.safe_dump(_kubernetes_merge(), sort_keys=False, width=120)
@@ -76,6 +82,18 @@ def recipes() -> dict[str, str]:
     found[f"{FOLDER}/slurm-merge.sh"] = _SLURM_MERGE
     found[f"{FOLDER}/slurm-submit.sh"] = _SLURM_SUBMIT
     return found
+
+
+def _pinned(action: str) -> str:
+    commit, _ = _ACTIONS[action]
+    return f"{action}@{commit}"
+
+
+def _with_releases(content: str) -> str:
+    """Name the release of each action in a comment, which YAML's writer cannot."""
+    for action, (_, release) in _ACTIONS.items():
+        content = content.replace(_pinned(action), f"{_pinned(action)} # {release}")
+    return content
 
 
 def _github(variant: Variant) -> Mapping[str, Any]:
@@ -95,13 +113,13 @@ def _github(variant: Variant) -> Mapping[str, Any]:
                     "HARNESS_STORE": _STORE,
                 },
                 "steps": [
-                    {"uses": "actions/checkout@v4"},
+                    {"uses": _pinned("actions/checkout")},
                     *kvm,
                     {"run": f"sudo sh -c '{_PACKAGES}'"},
                     {"run": _INSTALL},
                     {"run": variant.pytest("reports/${{ strategy.job-index }}")},
                     {
-                        "uses": "actions/upload-artifact@v4",
+                        "uses": _pinned("actions/upload-artifact"),
                         "if": "always()",
                         "with": {
                             "name": "reports-${{ strategy.job-index }}",
@@ -115,15 +133,15 @@ def _github(variant: Variant) -> Mapping[str, Any]:
                 "needs": "shard",
                 "if": "always()",
                 "steps": [
-                    {"uses": "actions/checkout@v4"},
+                    {"uses": _pinned("actions/checkout")},
                     {"run": _INSTALL},
                     {
-                        "uses": "actions/download-artifact@v4",
+                        "uses": _pinned("actions/download-artifact"),
                         "with": {"path": "reports", "merge-multiple": True},
                     },
                     {"run": 'harness report merge reports --partial >>"$GITHUB_STEP_SUMMARY"'},
                     {
-                        "uses": "actions/upload-artifact@v4",
+                        "uses": _pinned("actions/upload-artifact"),
                         "if": "always()",
                         "with": {"name": "merged", "path": "merged/"},
                     },
