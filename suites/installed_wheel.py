@@ -1,7 +1,7 @@
 """The wheel of this repository in a virtual environment of its own, once for all workers of a run.
 
-Both are made as a user makes them, from a copy of the sources: an earlier build would leave files
-in the checkout that the next one takes for sources.
+The wheel is built from a copy of the sources: an earlier build would leave files in the checkout
+that the next one takes for sources. What it depends on is installed as locked.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class InstalledWheel:
             env={"PATH": f"{self.venv / 'bin'}{os.pathsep}{rest}"},
         )
 
-    def install(self, *requirements: str, cwd: Path) -> None:
-        """Install more into the environment, which all tests of the run share."""
-        argv = ("python", "-m", "pip", "install", "--quiet", *requirements)
-        self.run(*argv, cwd=cwd, timeout_s=_BUILD_S).check("Installing")
+    def pip(self, *arguments: str) -> None:
+        """Run pip in the environment, which all tests of the run share."""
+        argv = ("python", "-m", "pip", *arguments)
+        self.run(*argv, cwd=self.venv, timeout_s=_BUILD_S).check("Running pip")
 
 
 @pytest.fixture(scope="session")
@@ -94,15 +94,19 @@ def _build(folder: Path) -> None:
         else:
             shutil.copyfile(source, sources / name)
     # The wheel is built from the sdist, so both are complete or the build fails.
-    argv = [sys.executable, "-m", "build", "--outdir", str(folder / "dist"), str(sources)]
-    LocalRunner().run(argv, timeout_s=_BUILD_S).check("Building sdist and wheel")
+    argv = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist")]
+    built = LocalRunner().run([*argv, str(sources)], timeout_s=_BUILD_S)
+    built.check("Building sdist and wheel")
 
 
 def _make_venv(folder: Path) -> None:
     made = _found(folder)
     argv = [sys.executable, "-m", "venv", str(made.venv)]
     LocalRunner().run(argv, timeout_s=_RUN_S).check("Making a virtual environment")
-    made.install(str(made.wheel), cwd=folder)
+    made.pip("install", "--quiet", "--require-hashes", "-r", str(REPOSITORY / "locks/wheel.txt"))
+    made.pip("install", "--quiet", "--no-deps", str(made.wheel))
+    # What the wheel asks for is what the lock has.
+    made.pip("check")
 
 
 def _found(folder: Path) -> InstalledWheel:

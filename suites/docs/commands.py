@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 #: Commands that are not ours, and that a page may show without a look at their arguments.
 FOREIGN = frozenset(
     {
-        *("allure", "cd", "coverage", "git", "less", "lint-imports", "ls", "pip", "pre-commit"),
-        *("pyproject-build", "ruff", "towncrier", "twine"),
+        *("allure", "cd", "coverage", "git", "less", "lint-imports", "ls", "mkdir", "pip"),
+        *("debsbom", "debugfs", "pre-commit", "pyproject-build", "qemu-img", "ruff"),
+        *("towncrier", "twine"),
         *("groupadd", "systemctl", "systemd-tmpfiles", "udevadm", "useradd", "usermod"),
     }
 )
@@ -115,8 +116,8 @@ class Programs:
             return None
         if command == "run":
             return self.check(CommandLine(place=line.place, words=tuple(rest)))
-        known = self.dev[command] or frozenset()
-        if unknown := [word for word in rest if word not in known]:
+        known = self.dev[command]
+        if known is not None and (unknown := [word for word in rest if word not in known]):
             raise line.place.refuse(f"'./dev {command}' does not know '{unknown[0]}'.")
         return None
 

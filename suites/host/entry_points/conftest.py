@@ -32,10 +32,14 @@ class PluginSite:
     wheel: InstalledWheel
 
     def install(self, sources: Path) -> None:
-        """Build and install a package, without what it depends on: the wheel is there."""
-        python = str(self.venv / "bin/python")
-        argv = (python, "-m", "pip", "install", "--quiet", "--no-deps", str(sources))
-        self.wheel.run(*argv, cwd=self.venv, timeout_s=_BUILD_S).check("Installing a plug-in")
+        """Build and install a package, without what it depends on: the wheel is there.
+
+        This run's pip builds it, with the locked setuptools.
+        """
+        (site,) = self.venv.glob("lib/python*/site-packages")
+        argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation"]
+        argv += ["--no-deps", "--target", str(site), str(sources)]
+        LocalRunner().run(argv, timeout_s=_BUILD_S).check("Installing a plug-in")
 
     def harness(self, *arguments: str, cwd: Path) -> CommandResult:
         return self._run("harness.cli", *arguments, cwd=cwd)
