@@ -10,7 +10,7 @@ from .driver import driver_steps, is_configured, teardown_action
 from .exit_codes import ExitCode, ProvisioningError
 from .facts import teardown_scope
 from .families import OS_RELEASE, Family
-from .mig import mig_steps, reboot_step
+from .mig import mig_steps
 from .plan import Plan, Step, Write
 from .prebake import Action
 from .systemd import reset_failed, start, stop, where_loaded
@@ -43,7 +43,7 @@ def make_plan(configuration: Configuration, facts: NodeFacts, program: Sequence[
             steps += driver_steps(configuration, facts, facts.decision)
         steps.append(_fabric_manager_step(is_needed=configuration.gpu_needs_fabric_manager))
         if configuration.mig_node:
-            steps += [*mig_steps(configuration, program), reboot_step()]
+            steps += mig_steps(configuration, program)
         steps += (
             services.steps_off()
             if facts.mode is None

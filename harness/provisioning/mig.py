@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .exit_codes import ExitCode
 from .plan import Retry, Run, Step, When, Write
+from .retry import StepFailedError
 from .systemd import ENABLE, UNIT_DIRECTORY, drop_in, reload_units
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ UNIT = "mig-partition"
 PROFILE_VARIABLE = "GPU_INSTANCE_PROFILE"
 START_LIMIT_S = 300.0
 PARTITION_LIMIT_S = 120.0
+
+_MIG_MODES = {"Enabled", "Disabled", "[N/A]", "N/A", "[Not Supported]"}
+"""What `nvidia-smi` says of a GPU's mode; the last three are of one without MIG."""
 
 INSTANCES = {
     "MIG1g": "19,19,19,19,19,19,19",
@@ -90,7 +94,8 @@ def mig_steps(configuration: Configuration, program: Sequence[str]) -> list[Step
     """Return the steps of a node that partitions its GPU.
 
     The unit is started once: until the reboot that switches MIG on, it is expected to fail, and
-    a retry cannot help.
+    a retry cannot help. After it, a profile that does not exist is as unknown as before, so there is
+    no reboot for one.
     """
     restart = Run(
         argv=("systemctl", "restart", UNIT),
@@ -111,11 +116,15 @@ def mig_steps(configuration: Configuration, program: Sequence[str]) -> list[Step
         needs=("start-fabric-manager", "stop-fabric-manager"),
         event="AKS.CSE.ensureMigPartition",
     )
-    return [partition_gpu]
+    is_known = configuration.gpu_instance_profile in INSTANCES
+    return [partition_gpu, *([reboot_step()] if is_known else [])]
 
 
 def reboot_step() -> Step:
-    """Return the step that reboots a node whose GPU is not in MIG mode yet."""
+    """Return the step that reboots a node whose GPU is not in MIG mode yet.
+
+    A GPU without MIG stays without it, so no reboot is scheduled for it.
+    """
     return Step(
         name="schedule-reboot",
         actions=(
@@ -123,8 +132,8 @@ def reboot_step() -> Step:
                 query=("nvidia-smi", "--query-gpu=mig.mode.current", "--format=csv,noheader"),
                 timeout_s=30,
                 condition="a GPU is not in MIG mode yet",
-                otherwise="All GPUs are in MIG mode.",
-                is_met=_has_gpu_without_mig,
+                otherwise="All GPUs that have MIG are in MIG mode.",
+                is_met=_has_gpu_out_of_mig_mode,
                 then=(Run(argv=("shutdown", "-r", "1"), retry=Retry(timeout_s=30)),),
             ),
         ),
@@ -133,6 +142,15 @@ def reboot_step() -> Step:
     )
 
 
-def _has_gpu_without_mig(result: CommandResult) -> bool:
+def _has_gpu_out_of_mig_mode(result: CommandResult) -> bool:
+    """Return whether a GPU has MIG and is not in its mode.
+
+    Raises StepFailedError where the answer says neither: no reboot is known to help then.
+    """
     modes = {line.strip() for line in result.stdout.splitlines() if line.strip()}
-    return not result.ok or modes != {"Enabled"}
+    if not result.ok or not modes or not modes <= _MIG_MODES:
+        raise StepFailedError(
+            "Whether the GPUs are in MIG mode is unknown, because nvidia-smi was expected to say "
+            f"'Enabled', 'Disabled' or '[N/A]' of each.\n{result.render()}"
+        )
+    return "Disabled" in modes

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+MIG_QUERY = "--query-gpu=mig.mode.current"
 DKMS = "/var/lib/dkms/nvidia"
 PROGRAMS = tuple(
     f"/usr/bin/{name}"
@@ -75,6 +76,7 @@ class SimulatedNode:
     failing: dict[str, CommandResult] = field(default_factory=dict)
     """Scripted results in place of the simulation's, by the start of the command line."""
     kernel_log: str = ""
+    mig_modes: str = "Disabled\n"
     fuse: int | None = None
     """The number of actions before the node loses power."""
     calls: list[tuple[str, ...]] = field(default_factory=list)
@@ -137,6 +139,7 @@ class SimulatedNode:
         yield ("ctr", "-n", "k8s.io"), self._ctr
         yield ("systemctl",), self._systemctl
         yield ("nvidia-modprobe",), self._modprobe
+        yield ("nvidia-smi", MIG_QUERY), lambda c: self.answer(c, self.mig_modes)
         yield ("nvidia-smi",), self._smi
 
     @staticmethod

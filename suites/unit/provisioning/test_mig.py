@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from harness.provisioning.command import CommandError, CommandResult
@@ -17,9 +19,13 @@ from harness.provisioning.mig import (
     render_unit,
 )
 from harness.provisioning.plan import When
+from harness.provisioning.retry import StepFailedError
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 
-from .fakes import PROGRAM
+from .fakes import GPU_NODE, PROGRAM, Invocation
+
+if TYPE_CHECKING:
+    from .simulation import SimulatedNode
 
 CONFIGURATION = Configuration(
     gpu_instance_profile="MIG3g", mig_node=True, nvidia_mig_profile_layout="x"
@@ -107,7 +113,9 @@ def test_unit_gets_its_profile_from_a_drop_in(layout: str | None) -> None:
 
 
 def test_partitioning_is_tried_once_and_never_fatal() -> None:
-    (step,) = mig_steps(CONFIGURATION, PROGRAM)
+    step, reboot = mig_steps(CONFIGURATION, PROGRAM)
+
+    assert reboot == reboot_step()
 
     assert step.exit_code is None
     assert step.event == "AKS.CSE.ensureMigPartition"
@@ -123,29 +131,72 @@ def test_partitioning_is_tried_once_and_never_fatal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stdout", "exit_code", "reboots"),
+    ("stdout", "reboots"),
     [
-        ("Enabled\nEnabled\n", 0, False),
-        ("Enabled\nDisabled\n", 0, True),
-        ("Disabled\n", 0, True),
-        ("[N/A]\n", 0, True),
-        ("\n", 0, True),
-        ("Enabled\n", 1, True),
+        ("Enabled\nEnabled\n", False),
+        ("Enabled\nDisabled\n", True),
+        ("Disabled\n", True),
+        ("[N/A]\n", False),
+        ("Enabled\n[N/A]\n", False),
+        ("[N/A]\nDisabled\n", True),
     ],
 )
-def test_node_reboots_until_every_gpu_is_in_mig_mode(
-    stdout: str, exit_code: int, *, reboots: bool
+def test_node_reboots_until_every_gpu_that_has_mig_is_in_its_mode(
+    stdout: str, *, reboots: bool
 ) -> None:
+    """`[N/A]` is what the driver says of a GPU without MIG, as an L4: no reboot gives it one."""
     step = reboot_step()
     (when,) = step.actions
 
     assert isinstance(when, When)
-    result = CommandResult(argv=(), exit_code=exit_code, stdout=stdout, stderr="")
+    result = CommandResult(argv=(), exit_code=0, stdout=stdout, stderr="")
     assert when.is_met(result) is reboots
-    assert when.otherwise == "All GPUs are in MIG mode."
+    assert when.otherwise == "All GPUs that have MIG are in MIG mode."
     assert step.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
     assert when.describe() == (
         "nvidia-smi --query-gpu=mig.mode.current --format=csv,noheader  # limit 30 s",
         "if a GPU is not in MIG mode yet:",
         "  shutdown -r 1  # limit 30 s",
     )
+
+
+@pytest.mark.parametrize(
+    ("stdout", "exit_code"),
+    [
+        ("\n", 0),
+        ("", 0),
+        ("Enabled\n", 1),
+        ("Enabled\nPartly\n", 0),
+        ("Disabled\n[Unknown Error]\n", 0),
+        ("No devices were found\n", 6),
+    ],
+)
+def test_mode_in_unknown_words_is_unknown_and_schedules_no_reboot(
+    stdout: str, exit_code: int
+) -> None:
+    (when,) = reboot_step().actions
+
+    assert isinstance(when, When)
+    result = CommandResult(argv=("nvidia-smi",), exit_code=exit_code, stdout=stdout, stderr="")
+    with pytest.raises(StepFailedError, match="Whether the GPUs are in MIG mode is unknown"):
+        when.is_met(result)
+
+
+def test_profile_that_does_not_exist_gets_no_reboot() -> None:
+    configuration = Configuration(gpu_instance_profile="MIG5g", mig_node=True)
+
+    (step,) = mig_steps(configuration, PROGRAM)
+
+    assert step.name == "partition-gpu"
+
+
+@pytest.mark.parametrize(("modes", "is_last"), [("Disabled\n", True), ("Enabled\n[N/A]\n", False)])
+def test_reboot_is_scheduled_only_where_it_helps(
+    simulated: SimulatedNode, invocation: Invocation, modes: str, *, is_last: bool
+) -> None:
+    simulated.units.add("mig-partition")
+    simulated.mig_modes = modes
+
+    assert invocation.run("boot", {**GPU_NODE, "gpu_instance_profile": "MIG1g"}) == 0
+
+    assert (("shutdown", "-r", "1") in simulated.calls) is is_last
