@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from . import containerd, toolkit
 from .cdi import Engine
+from .driver_messages import find_tool_words
+from .driver_words import CORRUPT_INFOROM, SMI_EXIT_CODES
 from .exit_codes import ExitCode
 from .facts import teardown_scope
 from .kernel_modules import read_resident_version
@@ -21,7 +23,7 @@ from .precompiled_driver import install_step as precompiled_step
 from .precompiled_driver import precompiled_image
 from .systemd import start
 from .teardown import render_grid_line, tear_down
-from .unsupported_gpu import expect_no_refusal, judge_refusal
+from .unsupported_gpu import expect_no_refusal, judge_probe, judge_refusal
 
 if TYPE_CHECKING:
     from .command import CommandResult
@@ -33,9 +35,6 @@ if TYPE_CHECKING:
     from .teardown import Scope
     from .toolkit import RuntimeFacts
 
-CORRUPT_INFOROM = "infoROM is corrupted"
-#: Exit code of nvidia-smi for a lost GPU (https://docs.nvidia.com/deploy/nvidia-smi, 'Return Value').
-GPU_IS_LOST = 15
 PROBE = ("nvidia-modprobe", "-u", "-c0")
 VALIDATE_PROBE = "validate-probe"
 INSTALL_PREBUILT = "install-prebuilt-driver"
@@ -348,7 +347,7 @@ def _validate_handler_steps(configuration: Configuration) -> list[Step]:
 
 def _validate_probe() -> Run:
     retry = Retry(attempts=24, pause_s=5, timeout_s=25)
-    return Run(argv=PROBE, retry=retry, judge=judge_refusal)
+    return Run(argv=PROBE, retry=retry, judge=judge_probe)
 
 
 def _validate_query() -> Run:
@@ -367,21 +366,16 @@ def query_device(retry: Retry) -> Run:
 
 def judge_gpu(_node: NodeContext, result: CommandResult) -> PermanentFailure | None:
     """Detect failures that a retry cannot repair: a corrupted infoROM, a GPU off the bus."""
-    if CORRUPT_INFOROM in result.stdout:
-        return PermanentFailure(
-            message="The GPU's infoROM is corrupted; the machine needs repair.",
-            exit_code=ExitCode.GPU_INFO_ROM_CORRUPTED,
-        )
-    if result.exit_code == GPU_IS_LOST:
-        return PermanentFailure(
-            message="A GPU has fallen off the bus; the machine needs a reboot or repair.",
-            exit_code=_FAILED,
-        )
-    return None
+    words = find_tool_words(f"{result.stdout}\n{result.stderr}")
+    words = words or SMI_EXIT_CODES.get(result.exit_code)
+    if words is None or words.can_retry_help:
+        return None
+    code = ExitCode.GPU_INFO_ROM_CORRUPTED if words is CORRUPT_INFOROM else _FAILED
+    return PermanentFailure(message=words.meaning, exit_code=code)
 
 
 def _probe_once_installed(image: DriverImage) -> Run:
-    judge = partial(judge_refusal, version=image.version)
+    judge = partial(judge_probe, version=image.version)
     return Run(argv=PROBE, retry=_UNTIL_READY, judge=judge)
 
 

@@ -1,88 +1,94 @@
-"""Detection of a GPU that the NVIDIA driver does not support, in the kernel log."""
+"""Detection, in the driver's own words, of a failure that no further attempt can repair."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .driver_messages import find_tool_words, parse_messages
 from .plan import Do, PermanentFailure
 from .retry import StepFailedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
     from .command import CommandResult
+    from .driver_messages import DriverMessage
+    from .driver_words import DriverWords
     from .node_context import NodeContext
 
-_STAMP = re.compile(r"^(?:\[[^\]]*\])? *", re.MULTILINE)
-"""`dmesg` prints a timestamp on the first line of a message and indents the others."""
-_REFUSAL = re.compile(
-    r"NVRM: The NVIDIA GPU (?P<address>\S+) \(PCI ID: (?P<device>[0-9a-f]{4}:[0-9a-f]{4})\)\n"
-    r"NVRM: installed in this system is not supported by the\n"
-    r"NVRM: NVIDIA (?P<version>\d+(?:\.\d+)+) driver release\."
-)
-"""The three lines that driver 535 prints. Another text is not recognised."""
+    _IsHopeless: TypeAlias = Callable[[DriverWords], bool]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """A GPU that a release of the driver reported as not supported."""
-
-    address: str
-    device: str
-    version: str
-
-    def describe(self) -> str:
-        return (
-            f"The NVIDIA driver {self.version} does not support the GPU {self.address} "
-            f"({self.device}): it is too new or too old for this release. Choose a release that "
-            "supports it, or a node with another GPU."
-        )
+def parse_refusals(log: str) -> tuple[DriverMessage, ...]:
+    """Return the messages in the kernel log that a GPU is not supported, each once, in order."""
+    refusals = {
+        message.describe(): message
+        for message in parse_messages(log)
+        if message.words is not None and message.words.is_refusal
+    }
+    return tuple(refusals.values())
 
 
-def parse_refusals(log: str) -> tuple[Refusal, ...]:
-    """Return the unsupported GPUs in the kernel log, each once, in order."""
-    found = (
-        Refusal(address=match["address"], device=match["device"], version=match["version"])
-        for match in _REFUSAL.finditer(_STAMP.sub("", log))
-    )
-    return tuple(dict.fromkeys(found))
+def judge_probe(
+    node: NodeContext, result: CommandResult, *, version: str | None = None
+) -> PermanentFailure | None:
+    """Detect that the same command cannot succeed when it is run again.
 
-
-def read_refusals(node: NodeContext, version: str | None = None) -> tuple[Refusal, ...]:
-    """Return the unsupported GPUs in the kernel log; none if the log cannot be read.
-
-    With a `version`, refusals by other releases are left out: a driver that was replaced since may
-    have logged them earlier in this boot.
+    With a `version`, messages of other releases are left out: a driver that was replaced since may
+    have logged them earlier in this boot. Without it, which release is installed is not known, and
+    messages of any count.
     """
-    log = node.answer("dmesg")
-    refusals = () if log is None else parse_refusals(log)
-    return tuple(refusal for refusal in refusals if version in {None, refusal.version})
+    return _judge(node, result, version, lambda words: not words.can_retry_help)
 
 
 def judge_refusal(
-    node: NodeContext, result: CommandResult, *, version: str | None = None
+    node: NodeContext, result: CommandResult, *, version: str
 ) -> PermanentFailure | None:
-    """Detect that a retry cannot help, because the driver does not support the GPU.
-
-    Without a `version`, which release is installed is not known, and a refusal by any counts.
-    """
-    if result.ok:
-        return None
-    refusals = read_refusals(node, version)
-    if not refusals:
-        return None
-    return PermanentFailure(message=" ".join(refusal.describe() for refusal in refusals))
+    """Detect that another install of this version cannot succeed either."""
+    return _judge(node, result, version, _is_beyond_a_build)
 
 
 def expect_no_refusal(version: str) -> Do:
-    """Return the action that fails if this version of the driver does not support a GPU.
+    """Return the action that fails if this version of the driver cannot drive a GPU.
 
-    A new build of the same version would not support it either.
+    A new build of the same version could not either.
     """
 
     def look(node: NodeContext) -> None:
-        ours = read_refusals(node, version)
-        if ours:
-            raise StepFailedError(" ".join(refusal.describe() for refusal in ours))
+        reasons = _read_reasons(node, version, _is_beyond_a_build)
+        if reasons:
+            raise StepFailedError(" ".join(reasons))
 
     return Do(description=(f"expect that the driver {version} supports all GPUs",), function=look)
+
+
+def _is_beyond_a_build(words: DriverWords) -> bool:
+    return not words.can_rebuild_help
+
+
+def _judge(
+    node: NodeContext, result: CommandResult, version: str | None, is_hopeless: _IsHopeless
+) -> PermanentFailure | None:
+    if result.ok:
+        return None
+    reasons = _read_reasons(node, version, is_hopeless)
+    words = find_tool_words(f"{result.stdout}\n{result.stderr}")
+    if words is not None and is_hopeless(words):
+        reasons.append(f"{words.meaning} {words.remedy}")
+    return PermanentFailure(message=" ".join(reasons)) if reasons else None
+
+
+def _read_reasons(node: NodeContext, version: str | None, is_hopeless: _IsHopeless) -> list[str]:
+    """Return what the kernel log says against another attempt; nothing if it cannot be read.
+
+    That a GPU is not supported comes first: it is why other messages follow.
+    """
+    log = node.answer("dmesg")
+    messages = () if log is None else parse_messages(log)
+    reasons = {
+        message.describe(): message.words.is_refusal
+        for message in messages
+        if message.words is not None and message.is_of(version) and is_hopeless(message.words)
+    }
+    return sorted(reasons, key=lambda reason: not reasons[reason])

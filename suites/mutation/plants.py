@@ -118,8 +118,8 @@ TARGETS = (
     _plant(
         "corrupted infoROM reported as 84",
         "driver.py",
-        "exit_code=ExitCode.GPU_INFO_ROM_CORRUPTED",
-        "exit_code=ExitCode.GPU_DRIVERS_START_FAIL",
+        "code = ExitCode.GPU_INFO_ROM_CORRUPTED if",
+        "code = ExitCode.GPU_DRIVERS_START_FAIL if",
     ),
     _plant(
         "driver failure reported as 94",

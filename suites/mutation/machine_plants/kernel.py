@@ -70,7 +70,7 @@ PLANTS: tuple[MachinePlant, ...] = (
     plant(
         "a refusal by an earlier release ends the run",
         "driver.py",
-        ("    judge = partial(judge_refusal, version=image.version)", "    judge = judge_refusal"),
+        ("    judge = partial(judge_probe, version=image.version)", "    judge = judge_probe"),
         "kernel/test_retries.py",
         "another_release",
     ),
@@ -270,7 +270,7 @@ PLANTS: tuple[MachinePlant, ...] = (
     plant(
         "a build does not look for a refusal by the same release",
         "unsupported_gpu.py",
-        ("        if ours:\n", "        if False:\n"),
+        ("        if reasons:\n", "        if False:\n"),
         "kernel/test_retries.py",
         "release_does_not_support and without",
     ),

@@ -22,8 +22,8 @@ PLANTS: tuple[MachinePlant, ...] = (
     ),
     plant(
         "a lost GPU is waited for",
-        "driver.py",
-        ("if result.exit_code == GPU_IS_LOST:", "if result.exit_code == -GPU_IS_LOST:"),
+        "driver_words.py",
+        ("15: LOST_GPU", "-15: LOST_GPU"),
         "observability/test_exit_codes.py",
         "lost",
     ),
@@ -173,8 +173,8 @@ PLANTS: tuple[MachinePlant, ...] = (
         "a corrupted infoROM counts only where nvidia-smi fails",
         "driver.py",
         (
-            "if CORRUPT_INFOROM in result.stdout:",
-            "if not result.ok and CORRUPT_INFOROM in result.stdout:",
+            "    if words is None or words.can_retry_help:",
+            "    if result.ok or words is None or words.can_retry_help:",
         ),
         "observability/test_exit_codes.py",
         "warned",

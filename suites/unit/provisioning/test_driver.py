@@ -59,6 +59,38 @@ def test_gpu_off_the_bus_is_seen_by_the_tools_exit_code(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("stdout", "exit_code", "words"),
+    [
+        ("Failed to initialize NVML: Driver/library version mismatch\n", 18, "different versions"),
+        ("Failed to initialize NVML: ...\n", 18, "different versions"),
+        ("Unable to determine the device handle for GPU0000:A1:00.0: Unknown Error\n", 255, "off the bus"),
+        ("Unable to determine the device handle for GPU 0000:02:00.0: GPU is lost.\n", 0, "off the bus"),
+    ],
+)  # fmt: skip
+def test_failure_that_waiting_does_not_repair_is_permanent(
+    tmp_path: Path, stdout: str, exit_code: int, words: str
+) -> None:
+    verdict = judge_gpu(make_node(ScriptedRunner(), tmp_path), printed(stdout, exit_code))
+
+    assert verdict is not None
+    assert verdict.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
+    assert words in verdict.message
+
+
+def test_corrupted_inforom_without_a_warning_is_seen_by_the_exit_code(tmp_path: Path) -> None:
+    verdict = judge_gpu(make_node(ScriptedRunner(), tmp_path), printed("", 14))
+
+    assert verdict is not None
+    assert verdict.exit_code is ExitCode.GPU_INFO_ROM_CORRUPTED
+
+
+def test_unknown_words_are_tried_again(tmp_path: Path) -> None:
+    result = printed("words that nobody knows\n", 77)
+
+    assert judge_gpu(make_node(ScriptedRunner(), tmp_path), result) is None
+
+
 @pytest.mark.parametrize("exit_code", [0, 9])
 def test_other_results_are_not_permanent_failures(tmp_path: Path, exit_code: int) -> None:
     result = printed("No devices were found\n", exit_code)

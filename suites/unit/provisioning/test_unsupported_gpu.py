@@ -8,11 +8,13 @@ import pytest
 
 from harness.fixtures.recordings import load_recording
 from harness.provisioning.command import CommandResult
-from harness.provisioning.unsupported_gpu import Refusal, parse_refusals
+from harness.provisioning.unsupported_gpu import parse_refusals
 
+from .driver_logs import PUBLIC_LOGS
 from .fakes import GPU_NODE, KERNEL, VERSION, Invocation
 
 if TYPE_CHECKING:
+    from .driver_logs import PublicLog
     from .simulation import SimulatedNode
 
 NO_DEVICE = CommandResult(
@@ -41,11 +43,15 @@ def refused_by(version: str) -> str:
 def test_refusal_names_gpu_and_release() -> None:
     (refusal,) = parse_refusals(refused_by("535.309.01"))
 
-    assert refusal == Refusal(address="0000:0b:00.0", device="10de:2bb5", version="535.309.01")
+    assert refusal.fields == {
+        "address": "0000:0b:00.0",
+        "device": "10de:2bb5",
+        "version": "535.309.01",
+    }
 
 
 def test_refusal_is_described_with_what_to_do() -> None:
-    refusal = Refusal(address="0000:0b:00.0", device="10de:2bb5", version="535.309.01")
+    (refusal,) = parse_refusals(refused_by("535.309.01"))
 
     assert refusal.describe() == TOLD
 
@@ -199,3 +205,84 @@ def test_unreadable_kernel_log_gives_no_refusals(
     assert invocation.run("validate", GPU_NODE) == 84
 
     assert len([call for call in simulated.calls if call[0] == "nvidia-modprobe"]) == 24
+
+
+@pytest.mark.parametrize("log", PUBLIC_LOGS, ids=lambda log: log.source)
+def test_driver_is_built_again_only_where_a_build_can_help(
+    simulated: SimulatedNode, invocation: Invocation, log: PublicLog
+) -> None:
+    simulated.kernel_log = log.text.replace("565.77", VERSION).replace("430.50", VERSION)
+    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    builds = len(calls_of(simulated, "ctr", "-n", "k8s.io", "run"))
+    assert builds == (5 if log.can_rebuild_help else 1)
+    assert log.can_rebuild_help or log.words in str(invocation.outcome()["error"])
+
+
+@pytest.mark.parametrize("log", PUBLIC_LOGS, ids=lambda log: log.source)
+def test_driver_is_probed_again_only_where_that_can_help(
+    simulated: SimulatedNode, invocation: Invocation, log: PublicLog
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.kernel_log = log.text
+    simulated.failing["nvidia-modprobe"] = NO_DEVICE
+
+    assert invocation.run("validate", GPU_NODE) == 84
+
+    assert len(calls_of(simulated, "nvidia-modprobe")) == (24 if log.can_retry_help else 1)
+
+
+@pytest.mark.parametrize("log", PUBLIC_LOGS, ids=lambda log: log.source)
+def test_what_a_driver_before_said_does_not_keep_this_one_from_a_build(
+    simulated: SimulatedNode, invocation: Invocation, log: PublicLog
+) -> None:
+    """The other driver may have been of another kind: closed where this one is open."""
+    other = "[ 20.0] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  470.82.01  Mon Nov 23 2026\n"
+    simulated.kernel_log = log.text + other
+    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    assert len(calls_of(simulated, "ctr", "-n", "k8s.io", "run")) == 5
+
+
+@pytest.mark.parametrize(
+    ("said", "builds"),
+    [
+        ("modprobe: ERROR: could not insert 'nvidia': Key was rejected by service", 1),
+        ("modprobe: ERROR: could not insert 'nvidia': Exec format error", 5),
+        ("modprobe: ERROR: could not insert 'nvidia': words that nobody knows", 5),
+        ("curl: (6) Could not resolve host: example.com", 5),
+    ],
+)
+def test_install_that_the_kernel_refuses_is_not_repeated(
+    simulated: SimulatedNode, invocation: Invocation, said: str, builds: int
+) -> None:
+    simulated.failing["ctr -n k8s.io run"] = CommandResult(
+        argv=("ctr",), exit_code=1, stdout="", stderr=said
+    )
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    assert len(calls_of(simulated, "ctr", "-n", "k8s.io", "run")) == builds
+
+
+def test_module_of_another_kernel_is_built_at_once(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    """Waiting does not help a validation, but the install that follows it may."""
+    simulated.build(VERSION, KERNEL)
+    simulated.failing["nvidia-modprobe"] = CommandResult(
+        argv=("nvidia-modprobe",),
+        exit_code=1,
+        stdout="",
+        stderr="modprobe: ERROR: could not insert 'nvidia': Exec format error",
+    )
+
+    assert invocation.run("boot", {**GPU_NODE, "config_gpu_driver_if_needed": False}) == 84
+
+    # Once in the validation, and once after the install.
+    assert len(calls_of(simulated, "nvidia-modprobe")) == 2
+    assert len(calls_of(simulated, "ctr", "-n", "k8s.io", "run")) == 1

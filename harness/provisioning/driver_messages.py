@@ -1,0 +1,127 @@
+"""Reads the messages of NVIDIA's driver in the kernel's log, by the table of its words."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .driver_words import KERNEL_WORDS, LOADED, TOOL_WORDS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .driver_words import DriverWords
+
+_NVRM = re.compile(r"(?:^|[\s\]:])NVRM:?(?:\s(?P<said>.*)|$)")
+_PREFIX = re.compile(
+    r"^(?:.*?\bkernel: )?\s*(?:<\d+>)?(?:\[[\d. ]+\]\s*|\[[A-Z][a-z]{2} [^\]]*\]\s*)?"
+)
+"""What `dmesg` or the journal prints before a message; other lines of it are indented."""
+_OF_DRIVER = re.compile(r"nvidia[\w-]*(?: [0-9a-f:.]+)?: |\[drm[^\n]*\[nvidia-drm\]")
+_TELLS_ERROR = re.compile(
+    r"error|fail|fatal|invalid|reject|refus|denied|disagrees|unknown|could not|can ?not|can't|"
+    r"unable|lost|time[d-]? ?out|uncorrect|corrupt|missing|duplicate|bad |abort|SXid",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverMessage:
+    """A message of the driver; `line` is its first line as it was logged.
+
+    `words` is None if the table does not have it. `releases` are those of the driver that were
+    loaded last before the message and first after it.
+    """
+
+    line: str
+    words: DriverWords | None
+    fields: Mapping[str, str]
+    releases: frozenset[str]
+
+    @property
+    def condemns_node(self) -> bool:
+        return self.words is not None and self.words.condemns_node
+
+    def is_of(self, version: str | None) -> bool:
+        """Return whether this release said it, or may have; with None, any counts.
+
+        The log has all of a boot, also what a driver wrote that was replaced since. A message
+        without a version between releases, one of which is another, may be of the other.
+        """
+        said_by = self.fields.get("version")
+        known = self.releases if said_by is None else {said_by}
+        return version is None or known <= {version}
+
+    def describe(self) -> str:
+        """Return what the message means and what to do, or the line itself if it is unknown."""
+        if self.words is None:
+            return f"The driver said '{self.line}', which is not known."
+        meaning = self.words.meaning.format_map(defaultdict(lambda: "?", self.fields))
+        return f"{meaning} {self.words.remedy}".rstrip()
+
+
+def parse_messages(log: str) -> tuple[DriverMessage, ...]:
+    """Return the driver's messages in the kernel's log, in order.
+
+    A line with an unknown text of the driver's resource manager (`NVRM`) is a message; one of another
+    part of the driver is, if it has a word for an error.
+    """
+    lines = [(line, said) for line in log.splitlines() if (said := _said(line)) is not None]
+    text = "\n".join(said for _, said in lines)
+    found: list[tuple[str, DriverWords | None, dict[str, str]]] = []
+    number = start = 0
+    while number < len(lines):
+        line, said = lines[number]
+        words, fields, size = _match(text, start)
+        if words is not None or _NVRM.search(line) or _TELLS_ERROR.search(said):
+            found.append((line.strip(), words, fields))
+        for _, each in lines[number : number + size]:
+            start += len(each) + 1
+        number += size
+    return _with_releases(found)
+
+
+def find_tool_words(output: str) -> DriverWords | None:
+    """Return the first known text in the output of a program of the driver, or None."""
+    return next((words for words in TOOL_WORDS if words.pattern.search(output)), None)
+
+
+def _said(line: str) -> str | None:
+    """Return what the driver said in a line; None if the line is not of the driver."""
+    said = _NVRM.search(line)
+    if said is not None:
+        return (said["said"] or "").strip()
+    rest = _PREFIX.sub("", line)
+    return rest.strip() if _OF_DRIVER.match(rest) else None
+
+
+def _match(text: str, start: int) -> tuple[DriverWords | None, dict[str, str], int]:
+    """Return the words that begin here, with their fields, and how many lines they take."""
+    for words in KERNEL_WORDS:
+        match = words.pattern.match(text, start)
+        if match is not None:
+            fields = {name: value for name, value in match.groupdict().items() if value}
+            return words, fields, 1 + match[0].rstrip().count("\n")
+    return None, {}, 1
+
+
+def _with_releases(
+    found: Sequence[tuple[str, DriverWords | None, dict[str, str]]],
+) -> tuple[DriverMessage, ...]:
+    loaded = [
+        (number, fields["version"])
+        for number, (_, words, fields) in enumerate(found)
+        if words is LOADED
+    ]
+    messages = []
+    for number, (line, words, fields) in enumerate(found):
+        before = [version for at, version in loaded if at <= number][-1:]
+        after = [version for at, version in loaded if at > number][:1]
+        messages.append(
+            DriverMessage(
+                line=line, words=words, fields=fields, releases=frozenset(before + after)
+            )
+        )
+    return tuple(messages)

@@ -1,0 +1,749 @@
+"""What NVIDIA's driver and its programs say, and what it means: the one table of their words.
+
+Provisioning decides by it, nodes are judged by it, and causes are named by it. The texts are facts
+of branches 470 to 595: of the open modules' source, of NVIDIA's catalogues of errors, and of public
+reports of the closed modules. The module is long because it is this table.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+_OPEN = "NVIDIA/open-gpu-kernel-modules"
+OSAPI = f"{_OPEN}, src/nvidia/arch/nvalloc/unix/src/osapi.c"
+OSINIT = f"{_OPEN}, src/nvidia/arch/nvalloc/unix/src/osinit.c"
+NV = f"{_OPEN}, kernel-open/nvidia/nv.c"
+NV_PCI = f"{_OPEN}, kernel-open/nvidia/nv-pci.c"
+KERNEL_RC = f"{_OPEN}, src/nvidia/src/kernel/gpu/rc/kernel_rc.c"
+KERNEL_GSP = f"{_OPEN}, src/nvidia/src/kernel/gpu/gsp/kernel_gsp.c"
+NVSWITCH = f"{_OPEN}, src/common/nvswitch/kernel/inc/intr_nvswitch.h"
+SXID_NUMBERS = f"{_OPEN}, src/common/nvswitch/interface/ctrl_dev_nvswitch.h"
+XID_NUMBERS = f"{_OPEN}, src/common/sdk/nvidia/inc/nverror.h"
+XID_CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
+DEVICE_PLUGIN = "NVIDIA/k8s-device-plugin, internal/rm/health.go"
+FABRIC_GUIDE = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide"
+SMI = "https://docs.nvidia.com/deploy/nvidia-smi"
+LINUX_MODULES = "Linux, kernel/module"
+LINUX_PCI = "Linux, drivers/pci"
+KMOD = "kmod, modprobe"
+RECORDED = "recorded with the driver 580.159.04 on an H100 and an H200"
+
+
+class Severity(enum.Enum):
+    """What a message says of the GPU."""
+
+    NOTICE = "a sound GPU's driver says it too"
+    APPLICATION = "an application caused it, and the GPU works on"
+    FAULT = "a GPU cannot be used, or not as it should"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverWords:
+    """A text of the driver, and what it means.
+
+    `pattern` has one space where the text may have any, or a line break. Its groups may be named in
+    `meaning`. `remedy` says what to do about a fault. `can_retry_help` is whether the same command
+    may succeed when it is run again; `can_rebuild_help` is whether an install of the same driver may.
+    """
+
+    pattern: re.Pattern[str]
+    meaning: str
+    severity: Severity
+    source: str
+    remedy: str = ""
+    name: str = ""
+    """What the common cause is called; empty where another message says why."""
+    can_retry_help: bool = True
+    can_rebuild_help: bool = True
+    is_refusal: bool = False
+    """The driver, or this kind of it, does not support the GPU."""
+
+    @property
+    def condemns_node(self) -> bool:
+        return self.severity is Severity.FAULT
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    return re.compile(text.replace(" ", r"\s+"), re.IGNORECASE)
+
+
+def _notice(pattern: str, meaning: str, source: str) -> DriverWords:
+    return DriverWords(
+        pattern=_compiled(pattern), meaning=meaning, severity=Severity.NOTICE, source=source
+    )
+
+
+def _fault(
+    pattern: str,
+    meaning: str,
+    source: str,
+    remedy: str,
+    *,
+    name: str = "",
+    helps: str = "retry build",
+) -> DriverWords:
+    """Return a fault; `helps` has the words 'retry' and 'build' if they may help."""
+    return DriverWords(
+        pattern=_compiled(pattern),
+        meaning=meaning,
+        severity=Severity.FAULT,
+        source=source,
+        remedy=remedy,
+        name=name,
+        can_retry_help="retry" in helps,
+        can_rebuild_help="build" in helps,
+    )
+
+
+def _refusal(pattern: str, meaning: str, source: str, remedy: str) -> DriverWords:
+    return DriverWords(
+        pattern=_compiled(pattern),
+        meaning=meaning,
+        severity=Severity.FAULT,
+        source=source,
+        remedy=remedy,
+        name="the driver does not support the GPU",
+        can_retry_help=False,
+        can_rebuild_help=False,
+        is_refusal=True,
+    )
+
+
+_ADDRESS = r"(?P<address>[0-9a-f]+:[0-9a-f]+:[0-9a-f]+(?:\.[0-9a-f]+)?)"
+_AT = r"(?:GPU [0-9a-f:.]+: )?"
+_GPU = rf"The NVIDIA v?GPU {_ADDRESS} \(PCI ID: (?P<device>[0-9a-f]{{4}}:[0-9a-f]{{4}})\)"
+_ANOTHER_GPU = "Choose a release that supports it, or a node with another GPU."
+_LOST_NAME = "the GPU is lost"
+_REBOOT = "Reboot the node; if it happens again, have the machine repaired."
+_RESET = "Reset the GPU or reboot the node; if it happens again, have the machine repaired."
+_FIRMWARE = (
+    "Give the GPU a larger window for its memory: enable 'Above 4G Decoding' in the firmware."
+)
+_MATCHING = "Install the driver's module and programs in one version, and reload the module."
+_OTHER_DRIVER = "Unload the other driver, and keep it from being loaded (`modprobe.d`)."
+_SEE_ABOVE = "The messages above it say why."
+
+UNSUPPORTED = _refusal(
+    rf"{_GPU} installed in this system is not supported by the\b"
+    r"(?: NVIDIA (?P<version>\d+(?:\.\d+)+) driver release\.)?",
+    "The NVIDIA driver {version} does not support the GPU {address} ({device}): it is too new or too "
+    "old for this release.",
+    OSAPI,
+    _ANOTHER_GPU,
+)
+_REFUSALS = (
+    UNSUPPORTED,
+    _refusal(
+        rf"{_GPU} installed in this system requires use of the NVIDIA open kernel modules\.",
+        "The GPU {address} ({device}) needs NVIDIA's open kernel modules, and the closed ones are "
+        "installed.",
+        "NVIDIA/open-gpu-kernel-modules#777, branch 560 and later",
+        "Install the driver with its open kernel modules.",
+    ),
+    _refusal(
+        rf"{_GPU} installed in this system is not supported by open nvidia\.ko because it does not "
+        r"include the required GPU System Processor \(GSP\)\.",
+        "The GPU {address} ({device}) has no system processor (GSP), which NVIDIA's open kernel "
+        "modules need.",
+        OSAPI,
+        "Install the driver with its closed kernel modules.",
+    ),
+    _refusal(
+        rf"{_GPU} installed in this (?:vGPU host )?system is not supported by open nvidia\.ko\.",
+        "NVIDIA's open kernel modules do not support the GPU {address} ({device}).",
+        OSAPI,
+        "Install the driver with its closed kernel modules.",
+    ),
+    _refusal(
+        r"Open nvidia\.ko is only ready for use on Data Center GPUs\.",
+        "This release of NVIDIA's open kernel modules supports data center GPUs only.",
+        f"{OSAPI}, branch 515",
+        "Install the driver with its closed kernel modules, or a later release.",
+    ),
+    _refusal(
+        r"The (?:NVIDIA )?(?P<model>[^\n]+?) GPU installed in this system is supported through the "
+        r"NVIDIA (?P<branch>\S+) Legacy drivers?\.(?:[^\0]{0,200}? The (?P<version>\d+(?:\.\d+)+) "
+        r"NVIDIA driver will ignore this GPU\.(?: Continuing probe\.*)?)?",
+        "The installed driver does not support the {model}, which only the legacy branch {branch} "
+        "does.",
+        "NixOS/nixpkgs and other public reports, branches 390 to 580",
+        "Install that branch, or use a node with another GPU.",
+    ),
+    _refusal(
+        rf"ignoring the legacy GPU {_ADDRESS}",
+        "The installed driver does not support the GPU {address}, which only a legacy branch does.",
+        NV_PCI,
+        _ANOTHER_GPU,
+    ),
+)
+
+LOST = "A GPU has fallen off the bus; the machine needs a reboot or repair."
+_LOSSES = (
+    _fault(
+        rf"The NVIDIA GPU {_ADDRESS} \(PCI ID: (?P<device>[0-9a-f:]+)\) installed in this system has "
+        r"fallen off the bus and is not responding to commands\.",
+        LOST,
+        OSAPI,
+        _REBOOT,
+        name=_LOST_NAME,
+        helps="",
+    ),
+    _fault(
+        r"(?:GPU(?: at)? (?:PCI:)?[0-9a-f]+:[0-9a-f:.]+ )?(?:GPU )?has fallen off the bus\.",
+        LOST,
+        OSINIT,
+        _REBOOT,
+        name=_LOST_NAME,
+        helps="",
+    ),
+    _fault(
+        r"GPU is lost, skipping ",
+        LOST,
+        NV,
+        _REBOOT,
+        name=_LOST_NAME,
+        helps="",
+    ),
+    _fault(
+        r"A GPU crash dump has been created\.",
+        "The driver wrote a dump of a GPU that crashed.",
+        OSINIT,
+        _RESET,
+    ),
+)
+
+_MEMORY_WINDOWS = (
+    _fault(
+        r"This PCI I/O region assigned to your NVIDIA device is invalid: BAR(?P<bar>\d+) is "
+        rf"(?P<size>\S+ @ \S+) \(PCI:{_ADDRESS}\)",
+        "The memory region BAR{bar} of the GPU {address} is invalid ({size}).",
+        NV_PCI,
+        _FIRMWARE,
+        name="the firmware gave the GPU no memory region",
+        helps="",
+    ),
+    _fault(
+        r"This PCI I/O region assigned to your NVIDIA device is (?:invalid|not supported)",
+        "A memory region (BAR) of a GPU is invalid.",
+        NV_PCI,
+        _FIRMWARE,
+        name="the firmware gave the GPU no memory region",
+        helps="",
+    ),
+    _fault(
+        r"This is a 64-bit BAR mapped above \d+GB by the system",
+        "A memory region (BAR) of a GPU is where the kernel cannot use it.",
+        NV_PCI,
+        "Update the kernel, or change 'Above 4G Decoding' in the firmware.",
+        helps="",
+    ),
+    _fault(
+        r"(?:No address space to allocate resized BAR1\.|FATAL: Failed to re-allocate BAR1\.|"
+        r"Fatal Error while attempting to resize PCIe BARs\.)",
+        "The memory region BAR1 of a GPU could not be resized.",
+        NV_PCI,
+        _FIRMWARE,
+        helps="",
+    ),
+    _notice(
+        r"ignore invalid BAR failure for BAR\d+", "The GPU works without that region.", NV_PCI
+    ),
+    _fault(
+        r"request_mem_region failed for ",
+        "Another driver has the memory regions of a GPU.",
+        NV_PCI,
+        _OTHER_DRIVER,
+        helps="",
+    ),
+    _fault(
+        r"(?:pci_enable_device failed, aborting|failed to map registers!|"
+        r"failed to wait for bar firewall to lower|Device start failed for )",
+        "A GPU could not be enabled.",
+        NV_PCI,
+        _RESET,
+    ),
+    _fault(
+        r"Can't find an IRQ for your NVIDIA card!",
+        "A GPU has no interrupt.",
+        NV_PCI,
+        "Check the firmware's settings of interrupts.",
+        helps="",
+    ),
+)
+
+_STARTS = (
+    _fault(
+        rf"{_AT}RmInitAdapter failed! \([^)]*\)",
+        "The driver could not initialise a GPU.",
+        OSINIT,
+        _RESET,
+        name="the driver could not initialise the GPU",
+    ),
+    _fault(
+        r"(?:The NVIDIA probe routine failed for \d+ device\(s\)\.|"
+        r"None of the NVIDIA devices were initialized\.|No NVIDIA devices probed\.)",
+        "The driver could not take a GPU that is on the bus.",
+        NV,
+        _SEE_ABOVE,
+    ),
+    _fault(
+        r"The NVIDIA probe routine was not called for \d+ device\(s\)\.",
+        "Another driver is bound to a GPU.",
+        NV,
+        _OTHER_DRIVER,
+        name="another driver is bound to the GPU",
+        helps="",
+    ),
+    _fault(
+        rf"GPU {_ADDRESS} is already bound to ",
+        "Another driver is bound to the GPU {address}.",
+        NV_PCI,
+        _OTHER_DRIVER,
+        name="another driver is bound to the GPU",
+        helps="",
+    ),
+    _fault(
+        rf"{_AT}GPU does not have the necessary power cables connected\.",
+        "A GPU's power cables are not connected.",
+        OSINIT,
+        "Connect them.",
+        name="the GPU has no power",
+        helps="",
+    ),
+    _fault(
+        r"API mismatch: the client ",
+        "The driver's programs and its loaded module have different versions.",
+        NV,
+        _MATCHING,
+        name="the driver's programs and module differ",
+        helps="build",
+    ),
+    _fault(
+        rf"{_AT}RmFetchGspRmImages: No firmware image found",
+        "The firmware of the GPU's system processor (GSP) is not installed.",
+        OSINIT,
+        "Install the driver's firmware files in the version of its module.",
+        name="the GPU's firmware is missing",
+        helps="build",
+    ),
+    _fault(
+        r"\w*: (?:unexpected WPR2 already up, cannot proceed with booting GSP|"
+        r"\(the GPU is likely in a bad state and may need to be reset\))",
+        "A GPU is in a state from which it cannot be started.",
+        KERNEL_GSP,
+        _RESET,
+        name="the GPU has to be reset",
+        helps="",
+    ),
+    _fault(
+        r"(?:Rate limiting GSP RPC error prints for GPU at |"
+        r"\w*: Timeout after [^\n]* of waiting for RPC response from GPU\d+ GSP!)",
+        "The system processor (GSP) of a GPU does not answer.",
+        KERNEL_GSP,
+        _RESET,
+        name="the GPU has to be reset",
+    ),
+    _fault(
+        r"\w*: uvm encountered global fatal error 0x[0-9a-f]+, requiring os reboot to recover",
+        "The driver's memory manager (UVM) has failed for good.",
+        f"{_OPEN}, src/nvidia/src/kernel/rmapi/nv_gpu_ops.c",
+        _REBOOT,
+        name="the GPU has to be reset",
+        helps="",
+    ),
+    _fault(
+        r"\w*: RC watchdog: GPU is probably locked!",
+        "A GPU does not answer.",
+        KERNEL_RC,
+        _RESET,
+        name="the GPU has to be reset",
+    ),
+    _fault(
+        rf"Attempting to remove device {_ADDRESS} with non-zero usage count!",
+        "The GPU {address} was removed while it was in use.",
+        NV_PCI,
+        _REBOOT,
+    ),
+    _fault(
+        rf"{_AT}(?:rm_init_adapter(?:\(\d+\))? failed|RmInitNvDevice failed, bailing out of RmInitAdapter|"
+        r"RmInitAdapter: |osInitNvMapping: |nvidia_frontend_open: minor \d+, module->open\(\) failed|"
+        r"(?:kgspInitRm|kgspBootstrap|_kgspBootGspRm|kgspWaitForGfwBootOk|kgspHealthCheck|"
+        r"gpuWaitForGfwBootComplete)\w*: )",
+        "The driver could not initialise a GPU.",
+        f"{OSINIT}; {KERNEL_GSP}",
+        _RESET,
+    ),
+)
+
+LOADED = _notice(
+    r"loading NVIDIA UNIX [^\n]*? (?P<version>\d+(?:\.\d+)+)(?!\S)", "The module is loaded.", NV
+)
+_NOTICES = (
+    LOADED,
+    _notice(
+        r"No NVIDIA (?:GPU|PCI devices|graphics adapter) (?:found\.|probed!)",
+        "There was no GPU for the driver when it was loaded.",
+        NV,
+    ),
+    _notice(rf"GPU at PCI:{_ADDRESS}: GPU-[0-9a-f-]+", "The GPU of the next messages.", KERNEL_RC),
+    _notice(r"GPU Board Serial Number: ", "The GPU of the next messages.", KERNEL_RC),
+    _notice(rf"{_AT}GPU serial number is ", "The GPU of the last messages.", OSINIT),
+    _notice(r"Persistence mode is deprecated and will be removed", "Advice.", NV),
+    _notice(
+        r"gpuClearFbhubPoisonIntrForBug2924523_\w+: FBHUB Interrupt detected\. Clearing it\.",
+        "A step of a Hopper GPU's start.",
+        RECORDED,
+    ),
+    _notice(
+        r"The temporary file path specified via the NVreg_TemporaryFilePath module parameter does "
+        r"not exist\. Defaulting to /tmp\.",
+        "A setting that was not used.",
+        OSINIT,
+    ),
+    _notice(
+        r"(?:CPU does not support the PAT\.|builtin PAT support disabled\.|"
+        r"PAT configuration unsupported\.)",
+        "How memory is mapped.",
+        NV,
+    ),
+    _notice(r"(?:Applied patches:|Patch #\d+: )", "How the module was built.", NV),
+    _notice(
+        r"PCIe bus value picked from byte 3 offset in SRAT GI entry: [^\n]*(?: Hypervisor stack is "
+        r"old and not following ACPI spec defined offset\.)?(?: Please consider upgrading the "
+        r"Hypervisor stack[^\n]*)?",
+        "How a hypervisor describes memory.",
+        NV_PCI,
+    ),
+    _notice(
+        r"Your system is not currently configured to drive a VGA console on the primary VGA device\."
+        r"(?:[^\0]{0,400}? and is not supported\.)?",
+        "The console of a server.",
+        "public reports, branches 340 to 550",
+    ),
+    _notice(
+        rf"{_AT}Failed to enable MSI; falling back to PCIe virtual-wire interrupts\.",
+        "Which interrupts are used.",
+        NV,
+    ),
+    _notice(
+        r"(?:Please see (?:'Appendix A|the 'Open Linux)|in this release's README, available on |"
+        r"specific graphics driver download page at |Firmware' sections in |the Linux graphics driver "
+        r"download page at|www\.nvidia\.com\.|Software documentation, available at |To force use of "
+        r"Open nvidia\.ko on other GPUs|'OpenRmEnableUnsupportedGpus' kernel |in the README\.|"
+        r"This can occur when |obtained ownership of |Try unloading the conflicting |reconfigure your "
+        r"kernel without |driver\(s\)\), then try loading |again\.|occur when a driver such as |"
+        r"ownership of the device's registers|nouveau, rivafb, |Please check your BIOS settings|"
+        r"\[Plug & Play OS\] |\[Assign IRQ to VGA\] |nvidia-bug-report\.sh as root to collect |"
+        r"the NVIDIA kernel module is unloaded|(?:this kernel module )?has the version |kernel module and "
+        r"all NVIDIA |make sure that this kernel |components have |have the same version|BIOS or the |"
+        r"immediately upstream of |a matching prefetchable |to your NVIDIA device is not |see the README "
+        r"section on 64-bit |information\.|this kernel module has the version |the version )",
+        "The rest of a message of several lines.",
+        f"{OSAPI}; {NV}; {NV_PCI}",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Xids:
+    """Numbers of Xids with one meaning."""
+
+    numbers: tuple[int, ...]
+    meaning: str
+    severity: Severity = Severity.FAULT
+    remedy: str = _RESET
+    name: str = ""
+    source: str = XID_CATALOGUE
+
+
+def _application(numbers: tuple[int, ...], meaning: str, source: str = XID_CATALOGUE) -> _Xids:
+    return _Xids(numbers=numbers, meaning=meaning, severity=Severity.APPLICATION, source=source)
+
+
+_SUPPORT = "Look it up in NVIDIA's catalogue of Xids, and ask NVIDIA's support."
+#: By what NVIDIA's catalogue advises at once: to restart the application is no fault of the GPU. The
+#: six that the device plugin ignores are an application's too.
+_XIDS = (
+    _application((13,), "An exception of the graphics engine.", DEVICE_PLUGIN),
+    _application((31,), "A page fault of the GPU's memory.", DEVICE_PLUGIN),
+    _application((43,), "The GPU stopped an application.", DEVICE_PLUGIN),
+    _application((45,), "The driver ended an application's work on the GPU.", DEVICE_PLUGIN),
+    _application((68, 83, 84, 88, 89, 96, 97, 98), "An exception of the video decoder.", DEVICE_PLUGIN),
+    _application((109,), "A switch between applications took too long.", DEVICE_PLUGIN),
+    _application((8, 11, 25, 32, 69, 80), "An application gave the GPU invalid work."),
+    _application(
+        (39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)), "An exception of a copy engine."
+    ),
+    _application((60, 82, 86, *range(99, 106), 139), "An exception of an engine."),
+    _application((174,), "The driver ended an application.", XID_NUMBERS),
+    _Xids(
+        numbers=(14, 37, 38, 44, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153),
+        meaning="NVIDIA's catalogue says to ignore this Xid.",
+        severity=Severity.NOTICE,
+    ),
+    _Xids(numbers=(79,), meaning=LOST, remedy=_REBOOT, name=_LOST_NAME),
+    _Xids(
+        numbers=(48, 94, 95, 140, 171, 172),
+        meaning="Errors of a GPU's memory were not corrected.",
+        name="the GPU's memory has errors",
+    ),
+    _Xids(
+        numbers=(63, 156),
+        meaning="Memory of a GPU is retired at its next reset.",
+        name="the GPU has to be reset",
+    ),
+    _Xids(
+        numbers=(64, 157, 161),
+        meaning="Bad memory of a GPU could not be retired.",
+        name="the GPU's memory has errors",
+        remedy="Reset the GPU; if it happens again, replace it.",
+    ),
+    _Xids(numbers=(74, *range(144, 151), 155), meaning="An NVLink of a GPU has an error."),
+    _Xids(
+        numbers=(46, 62, 110, 119, 120, 136, 143, 158, 160, 167, 169, 173, 175),
+        meaning="A GPU does not work until it is reset.",
+        name="the GPU has to be reset",
+    ),
+    _Xids(numbers=(168,), meaning="A GPU has less memory than it should have."),
+    _Xids(numbers=(151,), meaning="A key of confidential computing was not renewed."),
+    _Xids(
+        numbers=(54,),
+        meaning="A GPU's power cables are not connected.",
+        remedy="Connect them.",
+        name="the GPU has no power",
+    ),
+    _Xids(
+        numbers=(78,),
+        meaning="A virtual GPU could not start.",
+        remedy="Install matching versions of the drivers of host and guest.",
+    ),
+    _Xids(
+        numbers=(
+            *range(1, 8), 9, 10, 12, *range(15, 25), *range(26, 31), *range(33, 37), 42, 47,
+            *range(49, 54), *range(55, 60), 61, 65, 73, 81, 87, 90, 91, 108, *range(111, 119),
+            *range(122, 126), 138, 142, 159,
+        ),
+        meaning="A GPU reported an error that sound GPUs do not have.",
+        remedy=_SUPPORT,
+    ),
+)  # fmt: skip
+
+_XID = r"Xid \((?:PCI:)?[^)]*\): "
+
+
+def _of_xids(xids: _Xids) -> DriverWords:
+    numbers = "|".join(map(str, xids.numbers))
+    is_lost = xids.name == _LOST_NAME
+    return DriverWords(
+        pattern=_compiled(rf"{_XID}(?P<xid>{numbers})\b"),
+        meaning="Xid {xid}: " + xids.meaning,
+        severity=xids.severity,
+        source=f"{xids.source}; {XID_NUMBERS}",
+        remedy=xids.remedy if xids.severity is Severity.FAULT else "",
+        name=xids.name,
+        can_retry_help=not is_lost,
+        can_rebuild_help=not is_lost,
+    )
+
+
+_FAULTY_XIDS = "|".join(
+    str(number) for xids in _XIDS if xids.severity is Severity.FAULT for number in xids.numbers
+)
+_CONSEQUENCES = (
+    _fault(
+        rf"{_XID}45\b[^\n]* caused by previous Xid (?P<xid>{_FAULTY_XIDS})\b",
+        "Xid 45: The driver ended an application's work, because of an error of the GPU (Xid {xid}).",
+        KERNEL_RC,
+        _RESET,
+    ),
+)
+
+_RECOVERY_CHANGES = (
+    _notice(
+        rf"{_XID}154\b[^\n]* to (?:0x0 )?\(?None\)?",
+        "A GPU needs no recovery any more.",
+        XID_CATALOGUE,
+    ),
+    _fault(
+        rf"{_XID}154\b[^\n]* to (?:0x[0-9a-f]+ )?\(?(?P<action>[A-Za-z0-9 ]+)\)?",
+        "Xid 154: A GPU has to be recovered ({action}).",
+        XID_CATALOGUE,
+        _RESET,
+        name="the GPU has to be reset",
+    ),
+)
+
+_SXID = r"(?:nvidia-nvswitch\d+: )?SXid \((?:PCI:)?[^)]*\): "
+_FATAL_SXIDS = "|".join(
+    map(
+        str,
+        (
+            *(10003, 10004, 10006, 10007, 10008, 20034, 22003, 22011),
+            *range(26001, 26008),
+            *range(27001, 27008),
+            *(28001, 28003, 28005),
+        ),
+    )
+)
+_SXIDS = (
+    _fault(
+        rf"{_SXID}(?P<sxid>\d+), (?:Fatal\b|Severity 1\b)",
+        "SXid {sxid}: An NVSwitch has a fatal error.",
+        f"{NVSWITCH}; {FABRIC_GUIDE}",
+        "Reset the GPUs and switches, or reboot the node; if it happens again, have it repaired.",
+        name="an NVSwitch has a fatal error",
+    ),
+    _notice(
+        rf"{_SXID}\d+, (?:Non-?fatal\b|Correctable\b|Severity 0\b|Data \{{)",
+        "An NVSwitch had an error that was not fatal, or gives the data of one.",
+        NVSWITCH,
+    ),
+    _notice(
+        rf"{_SXID}(?:10001|10002|10005|22013|26008|28002|28004)\b",
+        "An event of an NVSwitch.",
+        SXID_NUMBERS,
+    ),
+    _fault(
+        rf"{_SXID}(?P<sxid>{_FATAL_SXIDS})\b",
+        "SXid {sxid}: An NVSwitch has a fatal error.",
+        f"{SXID_NUMBERS}; {FABRIC_GUIDE}",
+        "Reset the GPUs and switches, or reboot the node; if it happens again, have it repaired.",
+        name="an NVSwitch has a fatal error",
+    ),
+)
+
+_MODULE = r"nvidia[\w-]*: "
+_NOT_THIS_KERNEL = "Build the module for the running kernel (`dkms autoinstall`)."
+_MODULES = (
+    _notice(
+        rf"{_MODULE}module verification failed: signature and/or required key missing - tainting kernel",
+        "The module has no signature, and the kernel asks for none.",
+        LINUX_MODULES,
+    ),
+    _fault(
+        rf"{_MODULE}(?:version magic '[^']*' should be |disagrees about version of symbol |Unknown symbol )",
+        "A module of the driver was built for another kernel, or for another version of the driver.",
+        LINUX_MODULES,
+        _NOT_THIS_KERNEL,
+        name="the driver's module is for another kernel",
+        helps="build",
+    ),
+    _fault(
+        r"nvidia(?: [0-9a-f:.]+: probe with driver nvidia|: probe of [0-9a-f:.]+) failed with error -\d+",
+        "The driver could not take a GPU that is on the bus.",
+        "Linux, drivers/base/dd.c",
+        _SEE_ABOVE,
+    ),
+    _notice(
+        rf"nvidia {_ADDRESS}: (?:PCIe Bus Error: severity=Correct(?:ed|able)|device \[[^\]]*\] error "
+        r"status/mask=|AER: (?:Multiple )?Correct(?:ed|able) error)",
+        "An error of the bus that was corrected, or the details of one.",
+        LINUX_PCI,
+    ),
+    _fault(
+        rf"nvidia {_ADDRESS}: (?:PCIe Bus Error: severity=Uncorrect(?:ed|able)|AER: can't recover)",
+        "The bus of a GPU has errors that were not corrected.",
+        LINUX_PCI,
+        _REBOOT,
+        name="the GPU's bus has errors",
+    ),
+    _fault(
+        r"\[drm[^\n]*\[nvidia-drm\][^\n]* Failed to allocate NvKmsKapiDevice",
+        "The driver could not initialise a GPU.",
+        f"{_OPEN}, kernel-open/nvidia-drm",
+        _SEE_ABOVE,
+    ),
+)
+
+KERNEL_WORDS = (
+    *_REFUSALS,
+    *_CONSEQUENCES,
+    *_RECOVERY_CHANGES,
+    *map(_of_xids, _XIDS),
+    *_SXIDS,
+    *_LOSSES,
+    *_MEMORY_WINDOWS,
+    *_STARTS,
+    *_MODULES,
+    *_NOTICES,
+)
+"""Texts of the kernel's log, each from its beginning; the first that matches counts."""
+
+CORRUPT_INFOROM = _fault(
+    r"infoROM is corrupted",
+    "The GPU's infoROM is corrupted; the machine needs repair.",
+    SMI,
+    "Have the machine repaired.",
+    name="the GPU's infoROM is corrupted",
+    helps="",
+)
+LOST_GPU = _fault(
+    r"GPU is lost|GPU has fallen off the bus|Unable to determine the device handle for GPU[^\n]*"
+    r"(?:Unknown Error|GPU is lost)|GPU requires reset",
+    LOST,
+    f"{SMI}; NVIDIA/open-gpu-kernel-modules#387",
+    _REBOOT,
+    name=_LOST_NAME,
+    helps="",
+)
+MISMATCH = _fault(
+    r"Driver/library version mismatch",
+    "The driver's programs and its loaded module have different versions.",
+    SMI,
+    _MATCHING,
+    name="the driver's programs and module differ",
+    helps="build",
+)
+_SIGN = "Sign the module with a key that the firmware trusts, or turn Secure Boot off."
+_INSERT = r"(?:could not insert|could not load module|inserting|insert module) '?[^'\n]*nvidia[^'\n]*'?: "
+TOOL_WORDS = (
+    CORRUPT_INFOROM,
+    LOST_GPU,
+    MISMATCH,
+    _fault(
+        rf"{_INSERT}(?:Key was rejected by service|Required key not available|Operation not permitted)",
+        "The kernel refuses the driver's module, because its signature is missing or not trusted.",
+        KMOD,
+        _SIGN,
+        name="the driver's module is not signed",
+        helps="",
+    ),
+    _fault(
+        r"Loading of (?:unsigned module|module with unavailable key) is rejected",
+        "The kernel refuses a module, because its signature is missing or not trusted.",
+        "Linux, kernel/module; NVIDIA/gpu-operator#1726",
+        _SIGN,
+        # In a log, it may be said of any module.
+        helps="",
+    ),
+    _fault(
+        rf"{_INSERT}Permission denied",
+        "A security policy of the system keeps the driver's module from being loaded.",
+        f"{KMOD}; NVIDIA/gpu-operator#553",
+        "Allow it in the policy (SELinux, AppArmor).",
+        name="the driver's module is not allowed",
+        helps="",
+    ),
+    _fault(
+        rf"{_INSERT}(?:Exec format error|Invalid module format|Unknown symbol in module)",
+        "A module of the driver was built for another kernel, or for another version of the driver.",
+        KMOD,
+        _NOT_THIS_KERNEL,
+        name="the driver's module is for another kernel",
+        helps="build",
+    ),
+    _fault(
+        r"Module nvidia\S* not found in directory",
+        "The running kernel has no module of the driver.",
+        KMOD,
+        _NOT_THIS_KERNEL,
+        name="the driver's module is for another kernel",
+        helps="build",
+    ),
+)
+"""Texts of `nvidia-smi` and of programs that load modules, anywhere in their output."""
+
+SMI_EXIT_CODES = {14: CORRUPT_INFOROM, 15: LOST_GPU, 18: MISMATCH}
+"""What `nvidia-smi` means by its exit code, where its words say nothing."""

@@ -1,0 +1,105 @@
+"""Messages of the driver in the kernel's log."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.provisioning.driver_messages import parse_messages
+
+REFUSAL = (
+    "NVRM: The NVIDIA GPU 0000:03:00.0 (PCI ID: 10de:2bb1)",
+    "NVRM: installed in this system requires use of the NVIDIA open kernel modules.",
+)
+LOST = "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus."
+
+
+def loaded(version: str) -> str:
+    return f"[ 1.1] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  {version}  Mon Nov 23 2026\n"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        f"[    9.1] {REFUSAL[0]}\n               {REFUSAL[1]}\n",
+        f"[    9.1] {REFUSAL[0]}\n[    9.1] {REFUSAL[1]}\n",
+        f"[    9.1] {REFUSAL[0]}\n[    9.1] usb 1-1: new device\n[    9.1] {REFUSAL[1]}\n",
+        f"[Fri Apr  5 21:29:39 2024] {REFUSAL[0]}\n{' ' * 27}{REFUSAL[1]}\n",
+        f"kern  :err   : [    9.1] {REFUSAL[0]}\n{' ' * 15}{REFUSAL[1]}\n",
+        f"Nov 23 06:22:52.1 node kernel: {REFUSAL[0]}\n{' ' * 31}{REFUSAL[1]}\n",
+        f"{REFUSAL[0]}\r\n{REFUSAL[1]}\r\n",
+    ],
+    ids=["dmesg", "each line", "interleaved", "dmesg -T", "dmesg -x", "journal", "serial"],
+)
+def test_message_of_two_lines_is_one(log: str) -> None:
+    (message,) = parse_messages(log)
+
+    assert message.words is not None
+    assert message.words.is_refusal
+    assert message.fields == {"address": "0000:03:00.0", "device": "10de:2bb1"}
+    assert REFUSAL[0] in message.line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: something that no release has said yet",
+        "NVRM: The NVIDIA GPU 0000:0b:00.0 (PCI ID: 10de:2bb5)",
+        "NVRM: Xid (PCI:0000:66:00): abc, pid=2280636",
+        "NVRM:",
+        "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 99999, an error",
+        "nvidia: the module cannot be used here",
+        "nvidia-modeset: ERROR: GPU:0: no display",
+        "nvidia 0000:01:00.0: a failure of a new kind",
+    ],
+)
+def test_words_that_nobody_knows_are_unknown(line: str) -> None:
+    (message,) = parse_messages(f"[    0.0] Linux\n[    9.1] {line}\n[    9.2] eth0: up\n")
+
+    assert message.words is None
+    assert not message.condemns_node
+    assert message.describe() == f"The driver said '[    9.1] {line}', which is not known."
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nvidia: loading out-of-tree module taints kernel.",
+        "nvidia-nvlink: Unregistered the Nvlink Core, major device number 240",
+        "nvidia-uvm: Loaded the UVM driver, major device number 234.",
+        "nvidia 0000:01:00.0: enabling device (0000 -> 0002)",
+        "python3[1017]: segfault at 1 ip 00007fdd31be1270 error 4 in libnvidia-ml.so.580.159.04",
+        "pci 0000:00:06.0: [10de:2330] type 00 class 0x030200 PCIe Endpoint",
+        "EXT4-fs (vda1): error of another driver",
+    ],
+)
+def test_line_without_an_error_of_the_driver_is_no_message(line: str) -> None:
+    assert parse_messages(f"[    9.1] {line}\n") == ()
+
+
+@pytest.mark.parametrize(
+    ("log", "is_ours"),
+    [
+        (LOST, True),
+        (loaded("580.1") + LOST, True),
+        (f"{LOST}\n{loaded('580.1')}", True),
+        (f"{loaded('580.1')}{LOST}\n{loaded('580.1')}", True),
+        (loaded("470.1") + LOST, False),
+        (f"{LOST}\n{loaded('470.1')}", False),
+        (f"{loaded('470.1')}{LOST}\n{loaded('580.1')}", False),
+        (f"{loaded('580.1')}{LOST}\n{loaded('470.1')}", False),
+    ],
+)
+def test_message_without_a_version_between_releases_may_be_of_the_other(
+    log: str, *, is_ours: bool
+) -> None:
+    (lost,) = [message for message in parse_messages(log) if message.condemns_node]
+
+    assert lost.is_of("580.1") is is_ours
+    assert lost.is_of(None)
+
+
+def test_many_lines_are_read_in_time() -> None:
+    """A GPU that is lost may fill the log."""
+    log = "".join(f"[ {n}.1] NVRM: Xid (PCI:0000:01:00): 31, pid={n}\n" for n in range(20_000))
+
+    assert len(parse_messages(log)) == 20_000
