@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from harness.errors import HarnessError
+from harness.provisioning.unsupported_gpu import parse_refusals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,15 +28,13 @@ _PCI = re.compile(
     r"(?P<slot>\S+) .*\[(?P<class_code>[0-9a-f]{4})\]: .*"
     r"\[(?P<vendor>[0-9a-f]{4}):(?P<device>[0-9a-f]{4})\]"
 )
+#: How lspci shows a configuration space of ones; the ids are then those that the kernel noted before.
+_ALL_ONES = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
 _SLOT = re.compile(r"(?:[0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
 _UNIT_MARKS = {"*", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}", "\N{MULTIPLICATION SIGN}"}
 _MODULE = re.compile(r"(\S+) \d+ (\d+|-) (\S+)")
 _STAT = re.compile(
     r"(?P<kind>\S) (?P<mode>[0-7]+) (?P<size>\d+) (?P<modified>-?[0-9.]+) (?P<path>/.*)"
-)
-_REFUSED = re.compile(
-    r"NVRM: The NVIDIA GPU (?P<slot>\S+) \(PCI ID: [0-9a-f]{4}:(?P<device>[0-9a-f]{4})\)\s+"
-    r"NVRM: installed in this system is not supported by the"
 )
 _PREBAKE = re.compile(r"AKS_GPU_PREBAKE (?P<fields>.*)")
 
@@ -68,6 +67,8 @@ class PciFunction:
     vendor: str
     device: str
     driver_in_use: str | None
+    is_answering: bool = True
+    """False if its configuration space reads all ones, as that of a device which left the bus."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +153,7 @@ def parse_lspci(text: str) -> list[PciFunction]:
                     vendor=found["vendor"],
                     device=found["device"],
                     driver_in_use=None if driver is None else driver[1],
+                    is_answering=_ALL_ONES.search(block) is None and found["vendor"] != "ffff",
                 )
             )
         elif _SLOT.match(block):
@@ -229,11 +231,16 @@ def parse_gpu_name(text: str) -> str | None:
 def parse_refused_gpus(log: str) -> list[str]:
     """Return the device id of each GPU that the NVIDIA driver reported as not supported.
 
-    The driver repeats its report, so each slot counts once.
+    The driver repeats its report, so each slot counts once. Of a GPU without an id there is its
+    name, or its slot.
     """
-    without_stamps = re.sub(r"^\[[^\]]*\] *", "", log, flags=re.MULTILINE)
-    reports = _REFUSED.finditer(without_stamps)
-    return sorted({found["slot"]: found["device"] for found in reports}.values())
+    refused: dict[str, str] = {}
+    for refusal in parse_refusals(log):
+        fields = refusal.fields
+        slot = fields.get("address") or fields.get("model") or refusal.line
+        device = fields.get("device", "").rpartition(":")[2]
+        refused[slot] = device or refused.get(slot) or slot
+    return sorted(refused.values())
 
 
 def parse_stat(text: str) -> dict[str, PathStat]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-import re
 from typing import TYPE_CHECKING
 
-from harness.expect.failure import require
+from harness.errors import HarnessError
+from harness.expect.failure import failure, require
 from harness.gpu import GpuKind, GpuModel
 from harness.gpu.catalogue import load_catalogue
+from harness.provisioning.driver_messages import parse_messages
+from harness.provisioning.driver_words import Severity
+from harness.provisioning.unsupported_gpu import parse_refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,8 +22,8 @@ if TYPE_CHECKING:
 
 #: The class of display controllers; a vendor's switches and sound functions have others.
 _DISPLAY = "03"
-#: Messages of the driver about a GPU error, and about a GPU that it could not initialise.
-_ERROR = re.compile(r"NVRM: (?:Xid |.*RmInitAdapter failed|.*GPU has fallen off the bus)")
+#: What is read of a device that does not answer.
+_NO_VENDOR = "ffff"
 
 
 def gpus_on_bus(evidence: Evidence, *gpus: GpuModel | str) -> None:
@@ -49,6 +52,7 @@ def gpu_bound(evidence: Evidence, *, device: GpuModel | str) -> None:
         f"A GPU {wanted} was expected on the PCI bus, but there were {functions}.",
         evidence,
     )
+    _require_answers(evidence, functions)
     for function in functions:
         require(
             function.driver_in_use == "nvidia",
@@ -67,7 +71,9 @@ def gpu_bound(evidence: Evidence, *, device: GpuModel | str) -> None:
 
 def gpus_driven(evidence: Evidence, *gpus: GpuModel | str) -> None:
     """Expect the module `nvidia` to be bound to exactly these GPUs, as for `gpus_on_bus`."""
-    functions = [gpu for gpu in _gpus(evidence, gpus) if gpu.driver_in_use == "nvidia"]
+    functions = [
+        gpu for gpu in _gpus(evidence, gpus) if gpu.driver_in_use == "nvidia" and gpu.is_answering
+    ]
     seen, wanted = _ids(functions), _wanted(gpus, functions)
     require(
         seen == wanted,
@@ -116,6 +122,8 @@ def has_gpus(evidence: Evidence) -> str:
         "look for PCI errors in the kernel log.",
         evidence,
     )
+    if not any(gpu.is_answering for gpu in gpus):
+        _require_answers(evidence, gpus)
     return f"The PCI bus has {_listed(gpus)}."
 
 
@@ -136,6 +144,7 @@ def every_gpu_driven(evidence: Evidence) -> str:
         "Remove the driver, or look in the kernel log for errors of the GPU.",
         evidence,
     )
+    _require_answers(evidence, gpus)
     others = [gpu for gpu in gpus if gpu.driver_in_use != "nvidia"]
     require(
         not others,
@@ -155,23 +164,59 @@ def every_gpu_driven(evidence: Evidence) -> str:
 
 
 def no_gpu_error_logged(evidence: Evidence) -> str:
-    """Expect no GPU error in the kernel log of this boot."""
-    errors = [line for line in evidence.kernel_log.splitlines() if _ERROR.search(line)]
-    require(
-        not errors,
-        "No GPU error was expected in the kernel log, but there are "
-        f"{len(errors)} lines with one; the last is {errors[-1] if errors else ''!r}. Look up the "
-        "error in NVIDIA's documentation, and reset the GPU or reboot the node.",
-        evidence,
-    )
+    """Expect no GPU error in the kernel log of this boot.
+
+    An error that an application caused is none of the GPU. Raises HarnessError where the driver says
+    what is not known.
+    """
+    messages = parse_messages(evidence.kernel_log)
     refused = evidence.refused_gpus
     require(
         not refused,
         f"All GPUs were expected to be supported, but the driver reports that {refused} are not. "
-        "Install a driver that supports them.",
+        f"{' '.join(each.describe() for each in parse_refusals(evidence.kernel_log))}",
         evidence,
     )
+    errors = [message for message in messages if message.condemns_node]
+    if errors:
+        # The driver goes on about what follows from an error.
+        last = [each for each in errors if each.words is not None and each.words.name] or errors
+        raise failure(
+            f"No GPU error was expected in the kernel log, but there are {len(errors)} lines with "
+            f"one; the last is {last[-1].line!r}. {last[-1].describe()}",
+            evidence,
+        )
+    unknown = [message.line for message in messages if message.words is None]
+    if unknown:
+        raise HarnessError(
+            f"The kernel log has no known GPU error, but {len(unknown)} lines of the driver that the "
+            f"harness does not know, so it cannot tell; the last is {unknown[-1]!r}. Look it up in "
+            "NVIDIA's documentation.",
+            evidence=evidence.folder,
+        )
+    caused = [
+        message
+        for message in messages
+        if message.words is not None and message.words.severity is Severity.APPLICATION
+    ]
+    if caused:
+        return (
+            f"The kernel log has no GPU error, but {len(caused)} that applications caused; the last "
+            f"is {caused[-1].line!r}."
+        )
     return "The kernel log has no GPU error."
+
+
+def _require_answers(evidence: Evidence, gpus: list[PciFunction]) -> None:
+    """Require each GPU's configuration space to be there; the kernel shows old ids without it."""
+    lost = [gpu for gpu in gpus if not gpu.is_answering]
+    require(
+        not lost,
+        f"Every GPU was expected to answer on the PCI bus, but the configuration space of "
+        f"{_listed(lost)} reads all ones: it has fallen off the bus. Reboot the node; if it happens "
+        "again, have the machine repaired.",
+        evidence,
+    )
 
 
 def _missing_device_nodes(paths: GatheredPaths, gpus: int) -> list[str]:
@@ -192,9 +237,17 @@ def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciF
     if not models or len(models) < len(named):
         kinds |= known_kinds()
     vendors = {kind.vendor for kind in kinds}
+    functions = evidence.pci_functions
+    nameless = [function.slot for function in functions if function.vendor == _NO_VENDOR]
+    if nameless:
+        raise HarnessError(
+            f"The PCI functions {nameless} read all ones, even their ids, so whether they are GPUs is "
+            "unknown. Reboot the node.",
+            evidence=evidence.folder,
+        )
     return [
         function
-        for function in evidence.pci_functions
+        for function in functions
         if function.vendor in vendors
         and (
             function.class_code.startswith(_DISPLAY)

@@ -293,6 +293,52 @@ def test_report_of_a_refused_gpu_is_read_behind_stamps_of_each_line() -> None:
     assert parse_refused_gpus(log.replace("[  9.0]", "")) == ["2bb5"]
 
 
+@pytest.mark.parametrize(
+    "log",
+    [
+        (
+            "NVRM: The NVIDIA GPU 0000:03:00.0 (PCI ID: 10de:2bb1)\n"
+            "NVRM: installed in this system requires use of the NVIDIA open kernel modules.\n"
+        ),
+        (
+            "NVRM: The NVIDIA GPU 0000:03:00.0 (PCI ID: 10de:2bb1)\n"
+            "NVRM: installed in this system is not supported by open\nNVRM: nvidia.ko.\n"
+        ),
+    ],
+)
+def test_gpu_that_a_kind_of_module_does_not_support_is_refused(log: str) -> None:
+    assert parse_refused_gpus(log * 2) == ["2bb1"]
+
+
+def test_refused_gpu_without_an_id_has_its_name() -> None:
+    log = (
+        "NVRM: The NVIDIA Tesla K80 GPU installed in this system is\n"
+        "NVRM:  supported through the NVIDIA 470.xx Legacy drivers. Please\n"
+    )
+
+    assert parse_refused_gpus(log) == ["Tesla K80"]
+
+
+@pytest.mark.parametrize(
+    ("line", "is_answering"),
+    [
+        ("[10de:20b0] (rev a1)", True),
+        ("[10de:20b0] (rev ff)", False),
+        ("[10de:20b0] (rev ff) (prog-if ff)\n\t!!! Unknown header type 7f", False),
+        ("[10de:20b0]\n\t!!! Unknown header type 7f", False),
+        ("[10de:20b0] (rev a1)\n\tSubsystem: Device [ffff:ffff]", True),
+        ("[ffff:ffff] (rev ff)", False),
+    ],
+)
+def test_configuration_space_of_ones_is_seen(line: str, *, is_answering: bool) -> None:
+    text = f"65:00.0 3D controller [0302]: NVIDIA Corporation GA100 {line}\n\tKernel driver in use: nvidia\n"
+
+    (function,) = parse_lspci(text)
+
+    assert function.is_answering is is_answering
+    assert function.driver_in_use == "nvidia"
+
+
 def test_mark_before_a_unit_is_left_out() -> None:
     text = "* a.service\n\N{BLACK CIRCLE} b.service loaded failed\nc.service loaded\n\n*\n"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
-from harness.errors import ExpectationError
+from harness.errors import ExpectationError, HarnessError
 from harness.evidence import CLOUD_INIT_OUTPUT_PATH, RECORD_PATH
 from harness.expect.driver import DRIVER_MODULES
 from harness.fixtures.recordings import load_recording
@@ -169,6 +169,35 @@ def test_single_gpu_behind_other_functions_is_one(tmp_path: Path, count: int) ->
 
     with pytest.raises(ExpectationError):
         expect.no_gpu(folder.evidence)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(
+    "ones", ["(rev ff)", "(rev ff) (prog-if ff)\n\t!!! Unknown header type 7f"]
+)
+def test_last_gpu_whose_configuration_space_is_all_ones_is_refused(
+    tmp_path: Path, count: int, ones: str
+) -> None:
+    """The kernel still names its ids, its class and its driver, as it noted them before."""
+    last = a_function(count - 1).replace("]\n", f"] {ones}\n")
+    folder = with_gpus(a_serving_node(tmp_path), count, last)
+    judges = {**judge_gpus(count), "has_gpus": expect.has_gpus}
+
+    assert refusing(folder, judges) == BINDING | ({"has_gpus"} if count == 1 else set())
+    with pytest.raises(
+        ExpectationError, match=rf"of 10de:2330 at {count:02x}:00\.0 reads all ones"
+    ):
+        expect.every_gpu_driven(folder.evidence)
+
+
+def test_function_whose_ids_read_ones_may_be_a_gpu(tmp_path: Path) -> None:
+    lost = "02:00.0 Unassigned class [ffff]: Illegal Vendor ID Device [ffff:ffff] (rev ff)\n"
+    folder = with_gpus(a_serving_node(tmp_path), 2, lost)
+
+    with pytest.raises(HarnessError, match=r"functions \['02:00\.0'\] read all ones") as caught:
+        expect.every_gpu_driven(folder.evidence)
+
+    assert not isinstance(caught.value, AssertionError)
 
 
 def test_refusal_of_one_of_two_equal_gpus_is_not_that_of_both(tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""What the kernel log of public reports says of a GPU, and of sound ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.expect.every_node import judge_node, node_expectations
+from harness.expect.gpus import no_gpu_error_logged
+from suites.unit.evidence.folders import a_serving_node
+from suites.unit.provisioning.driver_logs import PUBLIC_LOGS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from suites.unit.provisioning.driver_logs import PublicLog
+
+LINUX = "[    0.0] Linux version 6.8.0\n"
+#: The driver's lines of an H100 and an H200 that work, with the open module 580.159.04.
+SOUND = """\
+[    0.170043] pci 0000:00:06.0: [10de:2330] type 00 class 0x030200 PCIe Endpoint
+[    0.530006] nvidia: loading out-of-tree module taints kernel.
+[    0.607188] nvidia-nvlink: Nvlink Core is being initialized, major device number 240
+[    0.607199] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (builder@)
+[    1.230472] NVRM: gpuClearFbhubPoisonIntrForBug2924523_GA100: FBHUB Interrupt detected. Clearing it.
+[    3.443859] NVRM: Persistence mode is deprecated and will be removed in a future release. Please use nvidia-persistenced instead.
+[   33.415946] python3[1017]: segfault at 1 ip 00007fdd31be1270 sp 00007fff4ad69960 error 4 in libnvidia-ml.so.580.159.04
+"""
+UNKNOWN = "NVRM: something that no release has said yet"
+
+
+def judged(folder: Path, log: str) -> tuple[str, str]:
+    evidence = a_serving_node(folder).command("dmesg", LINUX + log).evidence
+    (verdict,) = judge_node(evidence, node_expectations(["log"], source="a test"))
+    return verdict.state.value, verdict.sentence
+
+
+@pytest.mark.parametrize("log", PUBLIC_LOGS, ids=lambda log: log.source)
+def test_public_log_is_judged_as_its_report_does(tmp_path: Path, log: PublicLog) -> None:
+    state, sentence = judged(tmp_path, log.text)
+
+    assert state == log.says.value, sentence
+    assert log.words in sentence
+
+
+def test_log_of_sound_gpus_has_no_error(tmp_path: Path) -> None:
+    assert judged(tmp_path, SOUND) == ("met", "The kernel log has no GPU error.")
+
+
+def test_words_that_nobody_knows_are_quoted_and_unknown(tmp_path: Path) -> None:
+    evidence = a_serving_node(tmp_path).command("dmesg", f"{SOUND}[   40.1] {UNKNOWN}\n").evidence
+
+    with pytest.raises(HarnessError) as caught:
+        no_gpu_error_logged(evidence)
+
+    assert not isinstance(caught.value, AssertionError)
+    assert (
+        f"1 lines of the driver that the harness does not know, so it cannot tell; the last is '[   40.1] {UNKNOWN}'"
+        in str(caught.value)
+    )
+
+
+def test_known_error_beside_unknown_words_is_an_error(tmp_path: Path) -> None:
+    log = f"[ 1.1] NVRM: Xid (PCI:0000:01:00): 48, pid=1\n[ 1.2] {UNKNOWN}\n"
+
+    assert judged(tmp_path, log)[0] == "not met"
+
+
+def test_unknown_words_beside_an_error_of_an_application_are_unknown(tmp_path: Path) -> None:
+    log = f"[ 1.1] NVRM: Xid (PCI:0000:01:00): 31, pid=1\n[ 1.2] {UNKNOWN}\n"
+
+    assert judged(tmp_path, log)[0] == "unknown"
+
+
+def test_error_of_a_gpu_beside_one_of_an_application_is_named(tmp_path: Path) -> None:
+    log = "".join(f"[ 1.{n}] NVRM: Xid (PCI:0000:01:00): {n}, pid=1\n" for n in (31, 48, 45))
+
+    state, sentence = judged(tmp_path, log)
+
+    assert state == "not met"
+    assert "1 lines with one; the last is '[ 1.48] NVRM: Xid (PCI:0000:01:00): 48" in sentence
+
+
+def test_cause_is_quoted_rather_than_what_follows_from_it(tmp_path: Path) -> None:
+    log = (
+        "[ 5.0] NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:\n"
+        "               NVRM: BAR1 is 0M @ 0x0 (PCI:0000:05:00.0)\n"
+        "[ 5.1] NVRM: The NVIDIA probe routine failed for 1 device(s).\n"
+        "[ 5.2] NVRM: None of the NVIDIA devices were initialized.\n"
+    )
+
+    state, sentence = judged(tmp_path, log)
+
+    assert state == "not met"
+    assert "The memory region BAR1 of the GPU 0000:05:00.0 is invalid (0M @ 0x0)" in sentence
