@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.expect.failure import require
+from harness.provisioning.driver_messages import find_tool_words
+from harness.provisioning.driver_words import CORRUPT_INFOROM, SMI_EXIT_CODES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from harness.evidence import Evidence
 
@@ -26,9 +28,10 @@ ARGV = ("nvidia-smi", "-q")
 _ATTACHED = re.compile(r"^Attached GPUs\s*:\s*(\d+)\s*$", re.MULTILINE)
 _GPU = re.compile(r"^GPU (?P<address>[0-9A-Fa-f:.]+)\s*$")
 _LINE = re.compile(r"^(?P<indent>\s*)(?P<name>\S.*?)\s*(?::\s(?P<value>.*))?$")
-#: What a value of "Yes" means, by its block and name.
+_RESET = "reset the GPU (`nvidia-smi --gpu-reset`)"
+#: What a value of "Yes" means, by its block and name; without a block, in any.
 _FAULTS = {
-    ("Remapped Rows", "Pending"): "rows of its memory wait to be remapped: reset the GPU",
+    ("Remapped Rows", "Pending"): f"rows of its memory wait to be remapped: {_RESET}",
     (
         "Remapped Rows",
         "Remapping Failure Occurred",
@@ -36,11 +39,41 @@ _FAULTS = {
     (
         "Retired Pages",
         "Pending Page Blacklist",
-    ): "pages of its memory wait to be retired: reset the GPU",
-    ("GPU Reset Status", "Reset Required"): "it has to be reset: `nvidia-smi --gpu-reset`",
+    ): f"pages of its memory wait to be retired: {_RESET}",
+    ("GPU Reset Status", "Reset Required"): f"it has to be reset: {_RESET}",
     ("GPU Reset Status", "Drain and Reset Recommended"): "it should be drained and reset",
+    ("", "SRAM Threshold Exceeded"): "its caches have had too many errors: replace the GPU",
+    ("", "Channel Repair Pending"): f"a channel of its memory waits to be repaired: {_RESET}",
+    ("", "TPC Repair Pending"): f"a processor cluster waits to be repaired: {_RESET}",
+    ("", "Unrepairable Memory"): "its memory cannot be repaired: replace the GPU",
+}
+_RECOVERY = "GPU Recovery Action"
+#: Values of _RECOVERY, in the words of `nvidia-smi` or of NVML (https://docs.nvidia.com/deploy/nvml-api).
+_RECOVERIES = {
+    "reset": f"the driver advises to {_RESET}",
+    "gpu reset": f"the driver advises to {_RESET}",
+    "reboot": "the driver advises to reboot the node",
+    "node reboot": "the driver advises to reboot the node",
+    "drain p2p": "the driver advises to end work that uses it with other GPUs, and then to reset it",
+    "drain and reset": "the driver advises to drain and reset it",
+}
+#: What stands in place of a value.
+_NO_VALUES = {
+    "n/a",
+    "[n/a]",
+    "none",
+    "requested functionality has been deprecated",
+    "not supported",
 }
 _LOST = re.compile(r"ERR!|GPU is lost|Unknown Error|GPU requires reset")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    """What the report of one GPU says of its faults, and what of it is not known."""
+
+    faults: list[str]
+    unknown: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +102,7 @@ def driver_reports_health(evidence: Evidence) -> str:
     require(
         code == 0,
         f"`nvidia-smi -q` was expected to end with 0, but ended with {code} and printed: {said}. "
-        "Look for 'NVRM' in the kernel log, and whether module and tool have the same version.",
+        f"{_advice(report, code)}",
         evidence,
     )
     attached = _ATTACHED.search(report)
@@ -87,11 +120,31 @@ def driver_reports_health(evidence: Evidence) -> str:
         f"{', '.join(gpus) or 'none'}. Look for 'NVRM' in the kernel log.",
         evidence,
     )
+    judged = {address: _judge(values) for address, values in gpus.items()}
     faults = [
-        f"GPU {address}: {fault}" for address, values in gpus.items() for fault in _faults(values)
+        f"GPU {address}: {fault}" for address, each in judged.items() for fault in each.faults
     ]
+    if CORRUPT_INFOROM.pattern.search(report):
+        faults.append(CORRUPT_INFOROM.meaning.rstrip("."))
     require(not faults, f"Healthy GPUs were expected, but {'; '.join(faults)}.", evidence)
+    unknown = [
+        f"GPU {address}: {what}" for address, each in judged.items() for what in each.unknown
+    ]
+    if unknown:
+        raise HarnessError(
+            f"Whether the GPUs have faults is unknown, because `nvidia-smi -q` has {'; '.join(unknown)}.",
+            evidence=evidence.folder,
+        )
     return f"nvidia-smi reports no fault of {len(gpus)} GPUs."
+
+
+def _advice(report: str, code: int | None) -> str:
+    words = find_tool_words(report) or SMI_EXIT_CODES.get(code or 0)
+    if words is None:
+        return (
+            "Look for 'NVRM' in the kernel log, and whether module and tool have the same version."
+        )
+    return f"{words.meaning} {words.remedy}"
 
 
 def _gpus(report: str) -> Iterator[tuple[str, list[_Value]]]:
@@ -120,26 +173,52 @@ def _gpus(report: str) -> Iterator[tuple[str, list[_Value]]]:
         yield address, values
 
 
-def _faults(values: list[_Value]) -> Iterator[str]:
+def _judge(values: list[_Value]) -> _Judged:
+    """Judge the report of one GPU."""
+    faults: list[str] = []
+    unknown: list[str] = []
+    is_any_known = False
     for each in values:
-        where = each.blocks[-1] if each.blocks else ""
+        value = each.value.lower().replace("_", " ")
+        meanings = _meanings(each)
+        is_any_known = is_any_known or meanings is not None
         if _LOST.search(each.value):
-            yield f"'{each.name}' is '{each.value}': it does not answer, so power the node off and on"
-        elif (where, each.name) in _FAULTS and each.value.lower() == "yes":
-            yield _FAULTS[where, each.name]
-        elif _is_uncorrected(each):
-            yield (
-                f"{each.value} errors of its memory were not corrected since the driver was loaded "
-                f"('{each.name}')"
+            faults.append(
+                f"'{each.name}' is '{each.value}': it does not answer, so power the node off and on"
             )
+        elif meanings is not None and value in meanings:
+            faults += [meanings[value]] if meanings[value] else []
+        elif meanings is not None and value not in _NO_VALUES:
+            where = " / ".join((*each.blocks, each.name))
+            unknown.append(f"'{each.value}' for '{where}', which the harness does not know")
+    if not is_any_known:
+        unknown.append("nothing that the harness knows as a sign of a fault")
+    return _Judged(faults=faults, unknown=unknown)
 
 
-def _is_uncorrected(value: _Value) -> bool:
-    """Return whether this counts errors of memory since the driver was loaded, and found some."""
+def _meanings(value: _Value) -> Mapping[str, str] | None:
+    """Return the faults by the values that a line may have, "" for none; None if it tells of no fault."""
+    where = value.blocks[-1] if value.blocks else ""
+    for key in ((where, value.name), ("", value.name)):
+        if key in _FAULTS:
+            return {"yes": _FAULTS[key], "no": ""}
+    if value.name == _RECOVERY:
+        return _RECOVERIES
+    if not _counts_uncorrected(value):
+        return None
+    if not value.value.isdecimal() or int(value.value) == 0:
+        return {"0": ""}
+    words = "errors of its memory were not corrected since the driver was loaded"
+    return {value.value: f"{value.value} {words} ('{value.name}')"}
+
+
+def _counts_uncorrected(value: _Value) -> bool:
+    """Return whether this counts errors that were not corrected since the driver was loaded.
+
+    GPUs before Ampere count single and double bits (`Double Bit`); only single ones are corrected.
+    """
     return (
         "ECC Errors" in value.blocks
         and "Volatile" in value.blocks
-        and "Uncorrectable" in f"{value.blocks[-1]} {value.name}"
-        and value.value.isdecimal()
-        and int(value.value) > 0
+        and ("Double Bit" in value.blocks or "Uncorrectable" in f"{value.blocks[-1]} {value.name}")
     )

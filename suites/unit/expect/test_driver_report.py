@@ -28,6 +28,7 @@ GPU {address}
     GPU Reset Status
         Reset Required                    : No
         Drain and Reset Recommended       : No
+    GPU Recovery Action                   : None
     PCI
         Bus                               : 0x65
     FB Memory Usage
@@ -40,6 +41,10 @@ GPU {address}
             DRAM Uncorrectable            : 0
         Aggregate
             DRAM Uncorrectable            : 3
+            SRAM Threshold Exceeded       : No
+        Channel Repair Pending            : No
+        TPC Repair Pending                : No
+        Unrepairable Memory               : No
     Retired Pages
         Pending Page Blacklist            : N/A
     Remapped Rows
@@ -79,6 +84,15 @@ def test_healthy_gpus_are_counted(tmp_path: Path) -> None:
         ("Recommended       : No", "Recommended       : Yes", "drained and reset"),
         ("DRAM Uncorrectable            : 0", "DRAM Uncorrectable            : 2", "2 errors of its memory"),
         ("Parity     : 0", "Parity     : 1", "1 errors of its memory"),
+        ("Exceeded       : No", "Exceeded       : Yes", "caches have had too many errors"),
+        ("Channel Repair Pending            : No", "Channel Repair Pending            : Yes", "channel of its memory"),
+        ("TPC Repair Pending                : No", "TPC Repair Pending                : Yes", "processor cluster"),
+        ("Unrepairable Memory               : No", "Unrepairable Memory               : Yes", "cannot be repaired"),
+        ("Action                   : None", "Action                   : Reset", "advises to reset the GPU"),
+        ("Action                   : None", "Action                   : GPU_RESET", "advises to reset the GPU"),
+        ("Action                   : None", "Action                   : Node Reboot", "reboot the node"),
+        ("Action                   : None", "Action                   : Drain P2P", "with other GPUs"),
+        ("Action                   : None", "Action                   : Drain and Reset", "drain and reset it"),
         (": 81559 MiB", ": [GPU is lost]", "does not answer"),
         (": NVIDIA H100 80GB HBM3", ": ERR!", "does not answer"),
     ],
@@ -97,6 +111,98 @@ def test_fault_of_the_second_gpu_is_named(
     assert "65:00.0" not in str(refused.value)
 
 
+#: As 580 reports a Volta GPU, which counts bits, and NVIDIA's GPUs without ECC.
+COUNTS = "".join(f"                {unit:<26}: 0\n" for unit in ("Device Memory", "CBU", "Total"))
+VOLTA = f"""
+GPU 00000000:65:00.0
+    GPU Reset Status
+        Reset Required                    : Requested functionality has been deprecated
+    GPU Recovery Action                   : None
+    ECC Errors
+        Volatile
+            Single Bit
+{COUNTS}            Double Bit
+{COUNTS}        Aggregate
+            Single Bit
+{COUNTS}            Double Bit
+{COUNTS}    Retired Pages
+        Single Bit ECC                    : 0
+        Double Bit ECC                    : 2
+        Pending Page Blacklist            : No
+    Remapped Rows                         : N/A
+"""
+ONE = HEAD.replace(": 2", ": 1")
+ONE_ON_BUS = BUS.partition("66:00.0")[0]
+
+
+def with_count(report: str, nth: int) -> str:
+    """Return the report with a count of 3 in place of its nth zero of device memory."""
+    parts = report.split("Device Memory             : 0")
+    return (
+        "Device Memory             : 0".join(parts[:nth])
+        + "Device Memory             : 3"
+        + ("Device Memory             : 0".join(parts[nth:]))
+    )
+
+
+@pytest.mark.parametrize(("nth", "is_fault"), [(1, False), (2, True), (3, False), (4, False)])
+def test_double_bits_since_the_driver_was_loaded_are_a_fault(
+    tmp_path: Path, nth: int, *, is_fault: bool
+) -> None:
+    """Single bits are corrected; those of the GPU's life before are no fault of now."""
+    evidence = a_node(tmp_path, ONE + with_count(VOLTA, nth), bus=ONE_ON_BUS).evidence
+
+    if not is_fault:
+        assert driver_reports_health(evidence) == "nvidia-smi reports no fault of 1 GPUs."
+        return
+    with pytest.raises(ExpectationError, match="3 errors of its memory were not corrected"):
+        driver_reports_health(evidence)
+
+
+@pytest.mark.parametrize(
+    ("healthy", "odd"),
+    [
+        ("Pending                           : No", "Pending                           : Perhaps"),
+        ("Occurred        : No", "Occurred        : In progress"),
+        ("Exceeded       : No", "Exceeded       : 17"),
+        ("Action                   : None", "Action                   : Recover IMEX Domain"),
+        ("Action                   : None", "Action                   : "),
+        ("Parity     : 0", "Parity     : many"),
+    ],
+)
+def test_value_that_nobody_knows_is_unknown(tmp_path: Path, healthy: str, odd: str) -> None:
+    assert SECOND.count(healthy) == 1
+    evidence = a_node(tmp_path, HEAD + FIRST + SECOND.replace(healthy, odd)).evidence
+
+    with pytest.raises(HarnessError, match=r"GPU 00000000:66:00\.0") as caught:
+        driver_reports_health(evidence)
+
+    assert not isinstance(caught.value, AssertionError)
+    assert f"'{odd.partition(': ')[2]}' for" in str(caught.value)
+
+
+def test_fault_beside_a_value_that_nobody_knows_is_a_fault(tmp_path: Path) -> None:
+    first = FIRST.replace("Exceeded       : No", "Exceeded       : Perhaps")
+    second = SECOND.replace("Exceeded       : No", "Exceeded       : Yes")
+
+    with pytest.raises(ExpectationError, match=r"GPU 00000000:66:00\.0: its caches"):
+        driver_reports_health(a_node(tmp_path, HEAD + first + second).evidence)
+
+
+def test_report_without_a_sign_that_is_known_is_unknown(tmp_path: Path) -> None:
+    report = ONE + "GPU 00000000:65:00.0\n    Health of the memory : perfect\n"
+
+    with pytest.raises(HarnessError, match="nothing that the harness knows as a sign of a fault"):
+        driver_reports_health(a_node(tmp_path, report, bus=ONE_ON_BUS).evidence)
+
+
+def test_warning_of_a_corrupted_inforom_is_a_fault(tmp_path: Path) -> None:
+    report = HEAD + FIRST + SECOND + "WARNING: infoROM is corrupted at gpu 00000000:66:00.0\n"
+
+    with pytest.raises(ExpectationError, match="infoROM is corrupted; the machine needs repair"):
+        driver_reports_health(a_node(tmp_path, report).evidence)
+
+
 def test_gpu_that_the_tool_does_not_report_is_missed(tmp_path: Path) -> None:
     report = HEAD.replace(": 2", ": 1") + FIRST
 
@@ -109,7 +215,17 @@ def test_gpu_that_the_tool_does_not_report_is_missed(tmp_path: Path) -> None:
 def test_failed_tool_is_quoted(tmp_path: Path) -> None:
     node = a_node(tmp_path, "Failed to initialize NVML: Driver/library mismatch", exit_code=18)
 
-    with pytest.raises(ExpectationError, match=r"ended with 18 and printed: Failed to initialize"):
+    with pytest.raises(
+        ExpectationError,
+        match=r"ended with 18 and printed: Failed to initialize.*different versions",
+    ):
+        driver_reports_health(node.evidence)
+
+
+def test_failed_tool_in_unknown_words_is_quoted(tmp_path: Path) -> None:
+    node = a_node(tmp_path, "words that nobody knows", exit_code=77)
+
+    with pytest.raises(ExpectationError, match=r"words that nobody knows\. Look for 'NVRM'"):
         driver_reports_health(node.evidence)
 
 
