@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.evidence import Evidence
 from harness.evidence.gaps import NOT_COLLECTED
+from harness.provisioning.driver_messages import parse_messages
+from harness.provisioning.driver_words import TOOL_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -41,6 +43,8 @@ _PREFIX = re.compile(
 )
 #: In the block of a command that failed: the command, which may quote anything, and the names of its output.
 _COMMAND = re.compile(r"^command: .*?(?=^exit code: )", re.MULTILINE | re.DOTALL)
+#: An error of a program on the host, which says the same as one in the guest.
+_OF_HOST = re.compile(r"\[Errno \d+\]")
 _LABEL = re.compile(r"^(stdout|stderr): ")
 _EXIT_CODE = re.compile(r"^exit code: (\d+(?: \(time limit\))?)", re.MULTILINE)
 _PRINTED = re.compile(r"^(stdout|stderr): (.*?)(?=^stderr: |\Z)", re.MULTILINE | re.DOTALL)
@@ -110,18 +114,28 @@ CAUSES = (
         "compare 'root=' in host/argv.txt with the machine's disks, and with the modules of its initrd",
     ),
     _cause(
+        "no space on the host's disk",
+        r"QEMU could not write its disk \(No space|qemu-img: .*No space left on device",
+        "free space on the file system that the line names",
+    ),
+    _cause(
         "no space on the guest's disk",
+        # The kernel's other lists that can be full say the same: cgroups, BPF, message queues.
+        r"^(?!.*(inotify|\bwatch(es|er|ing)?\b|/sys/fs/|/proc/sys|cgroup|\bbpf\b)).*"
         r"No space left on device",
-        "`df -h` in the machine shows which file system is full; make the image's disk larger",
+        "`df -h` and `df -i` in the machine show which file system is full; make the image's disk larger",
     ),
     _cause(
         "the guest ran out of memory",
-        r"Out of memory: Killed process|Cannot allocate memory",
+        r"(?<!cgroup )out of memory: kill(ed)? process|constraint=CONSTRAINT_NONE|"
+        r"\bfork\b.*Cannot allocate memory",
         "give the node more 'memory_mib', or find what takes it in commands/dmesg",
     ),
     _cause(
         "dpkg is locked by another process",
-        r"Could not get lock /var/lib/(dpkg|apt)|dpkg frontend lock|is another process using it",
+        # apt waits for the lock first, and says so.
+        r"^(?!.*(Waiting for cache lock|are you root)).*"
+        r"(Could not get lock /var/lib/(dpkg|apt)|dpkg frontend lock|is another process using it)",
         "wait for apt's own services (unattended-upgrades, apt-daily) before installing",
     ),
     _cause(
@@ -131,9 +145,14 @@ CAUSES = (
     ),
     _cause(
         "the guest's clock is wrong",
-        r"certificate (is not yet valid|has expired)|Release file .* is not valid yet|"
-        r"not valid yet \(invalid for another",
+        r"certificate is not yet valid|has expired or is not yet valid: current time \S+ is before|"
+        r"Release file .* is not valid yet|not valid yet \(invalid for another",
         "compare `date` in the machine with the host's; look at its time service",
+    ),
+    _cause(
+        "a certificate has expired, or the guest's clock is ahead",
+        r"certificate has expired(?! or is not yet valid: current time \S+ is before)",
+        "compare `date` in the machine with the host's, and with the end of the server's certificate",
     ),
     _cause(
         "a name can't be resolved",
@@ -152,10 +171,25 @@ CAUSES = (
         "a file system of /etc/fstab is missing or damaged; see host/serial.log",
     ),
     _cause(
-        "the GPU is lost",
-        r"GPU has fallen off the bus|NVRM: Xid .*: 79\b|GPU is lost",
-        "look at host/*-trace.txt for the last access, and at the GPU's script in the test",
+        "there are no inotify watches left",
+        r"inotify.*(no space left on device|resources exhausted|too many open files)|"
+        r"\bwatch(es|er|ing)?\b.*no space left on device|"
+        r"(fs ?notify|FS watcher).*too many open files|limit for number of file watchers reached",
+        "raise fs.inotify.max_user_watches or max_user_instances in the machine (`sysctl`)",
     ),
+    _cause(
+        "a container or unit reached its own memory limit",
+        r"Memory cgroup out of memory|constraint=CONSTRAINT_MEMCG|\bOOMKilled\b",
+        "raise the memory limit of the pod or unit that the line names",
+    ),
+)
+
+_TRACES = "host/*-trace.txt has the last accesses to an emulated GPU."
+#: What the programs of NVIDIA's driver print, and provisioning about them.
+_TOOL_CAUSES = tuple(
+    Cause(name=words.name, pattern=words.pattern, remedy=f"{words.remedy} {_TRACES}")
+    for words in TOOL_WORDS
+    if words.name
 )
 
 
@@ -164,7 +198,11 @@ def find_causes(said: str, folders: Iterable[Path]) -> list[FoundCause]:
 
     A cause that several show is there once, by the evidence where it has it.
     """
-    lines = [_LABEL.sub("", line) for line in _COMMAND.sub("", said).splitlines()]
+    lines = [
+        _LABEL.sub("", line)
+        for line in _COMMAND.sub("", said).splitlines()
+        if not _OF_HOST.search(line)
+    ]
     shown = [_first_cause([(_SAID, lines)]), *map(find_cause, folders)]
     named: dict[str, FoundCause] = {}
     for found in shown:
@@ -264,6 +302,25 @@ def find_cause(folder: Path) -> FoundCause | None:
 
 def _first_cause(logs: _Logs) -> FoundCause | None:
     for cause in CAUSES:
+        for name, lines in logs:
+            for line in lines:
+                if cause.pattern.search(line):
+                    return FoundCause(cause=cause, line=line, source=name)
+    return _cause_of_driver(logs)
+
+
+def _cause_of_driver(logs: _Logs) -> FoundCause | None:
+    """Return what the driver or its programs say is wrong with a GPU, by the table of their words."""
+    for name, lines in logs:
+        for message in parse_messages("\n".join(lines)):
+            if message.words is not None and message.condemns_node and message.words.name:
+                cause = Cause(
+                    name=message.words.name,
+                    pattern=message.words.pattern,
+                    remedy=f"{message.words.remedy} {_TRACES}",
+                )
+                return FoundCause(cause=cause, line=message.line, source=name)
+    for cause in _TOOL_CAUSES:
         for name, lines in logs:
             for line in lines:
                 if cause.pattern.search(line):

@@ -29,7 +29,24 @@ LINES = {
     "a name can't be resolved": "curl: (6) Could not resolve host: mcr.microsoft.com",
     "cloud-init can't read its user-data": "util.py[WARNING]: Failed loading yaml blob. Invalid format",
     "systemd went into emergency mode": "You are in emergency mode. After logging in, type",
+    "no space on the host's disk": "QEMU could not write its disk (No space left on device); free",
+    "a certificate has expired, or the guest's clock is ahead": "curl: (60) SSL certificate problem: "
+    "certificate has expired",
+    "there are no inotify watches left": "kubelet[811]: inotify_add_watch /sys/fs/cgroup: no space left "
+    "on device",
+    "a container or unit reached its own memory limit": "[ 61.0] Memory cgroup out of memory: Killed "
+    "process 812 (python3) total-vm:1kB",
+}
+#: What the driver and its programs say of a GPU, by the name of the cause.
+DRIVER_LINES = {
     "the GPU is lost": "NVRM: Xid (PCI:0000:02:00): 79, pid=7, GPU has fallen off the bus.",
+    "the GPU's memory has errors": "NVRM: Xid (PCI:0000:02:00): 48, pid=7",
+    "an NVSwitch has a fatal error": "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48",
+    "the firmware gave the GPU no memory region": "NVRM: This PCI I/O region assigned to your NVIDIA "
+    "device is invalid:",
+    "the driver's programs and module differ": "Failed to initialize NVML: Driver/library version mismatch",
+    "the driver's module is not signed": "modprobe: ERROR: could not insert 'nvidia': Key was rejected by "
+    "service",
 }
 
 
@@ -52,6 +69,139 @@ def test_cause_is_named_with_its_line_and_a_remedy(tmp_path: Path, cause: Cause)
     assert found.sentence() == f"{name}: {found.line}"
     assert found.remedy.startswith("remedy: ")
     assert explain(tmp_path, is_named=True) == []
+
+
+@pytest.mark.parametrize(("name", "line"), DRIVER_LINES.items())
+def test_cause_is_named_by_the_words_of_the_driver(tmp_path: Path, name: str, line: str) -> None:
+    write(
+        tmp_path,
+        "commands/journal",
+        f"Nov 23 06:22:52.1 node kernel: usb\nNov 23 06:22:53.1 node kernel: {line}\n",
+    )
+
+    found = find_cause(tmp_path)
+
+    assert found is not None
+    assert found.sentence() == f"{name}: kernel: {line}"
+    assert found.remedy.endswith("host/*-trace.txt has the last accesses to an emulated GPU.")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: Xid (PCI:0000:02:00): 31, pid=79, name=x: 79, MMU fault",
+        "NVRM: Xid (PCI:0000:02:00): 13, pid=7, Graphics Exception",
+        "NVRM: Xid (PCI:0000:02:00): 200, words that nobody knows",
+        "NVRM: something that no release has said yet",
+        "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.126.09  Mon Nov 23 2026",
+        # What follows from a cause is none.
+        "NVRM: The NVIDIA probe routine failed for 1 device(s).",
+    ],
+)
+def test_line_of_the_driver_that_shows_no_cause_names_none(tmp_path: Path, line: str) -> None:
+    write(tmp_path, "commands/dmesg", f"[    9.1] {line}\n")
+
+    assert find_cause(tmp_path) is None
+
+
+#: Lines of public reports, and the cause that each shows; None if it shows none that is listed.
+PUBLIC_LINES = {
+    "google/cadvisor#1581": (
+        (
+            "kubelet[81153]: W0813 raw.go:87] Error while processing event: inotify_add_watch "
+            "/sys/fs/cgroup/cpuset/kubepods/burstable/podd405e4ff: no space left on device"
+        ),
+        "there are no inotify watches left",
+    ),
+    "google/cadvisor#1581, tail": (
+        "tail: inotify resources exhausted",
+        "there are no inotify watches left",
+    ),
+    "kubernetes/kubernetes#10421": (
+        (
+            'hyperkube[7419]: E1218 raw.go:140] Failed to watch directory "/sys/fs/cgroup/memory/system.slice": '
+            "inotify_add_watch /sys/fs/cgroup/memory/system.slice/x.mount: no space left on device"
+        ),
+        "there are no inotify watches left",
+    ),
+    "jnoller/kubernaughty#41": (
+        "Failed to watch file /etc/kubernetes/azure.json: no space left on device",
+        "there are no inotify watches left",
+    ),
+    "NVIDIA/gpu-operator#441": (
+        "Error: failed to create FS watcher: too many open files",
+        "there are no inotify watches left",
+    ),
+    "kubernetes/kubernetes#70324": (
+        "mkdir /sys/fs/cgroup/memory/kubepods/burstable/pod79fe: no space left on device",
+        None,
+    ),
+    "kubernetes/node-problem-detector#766": (
+        "kernel: Memory cgroup out of memory: Killed process 3504804 (kubectl) total-vm:753508kB",
+        "a container or unit reached its own memory limit",
+    ),
+    "sapcc/kubernikus#321": (
+        "kernel: Memory cgroup out of memory: Kill process 25169 (hyperkube) score 2109 or sacrifice child",
+        "a container or unit reached its own memory limit",
+    ),
+    "elastic/elastic-agent#3641": (
+        "Last State: Terminated, Reason: OOMKilled, Exit Code: 137",
+        "a container or unit reached its own memory limit",
+    ),
+    "Linux, mm/oom_kill.c": (
+        "kernel: oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom",
+        "the guest ran out of memory",
+    ),
+    "a library without room for its thread-local storage": (
+        "error while loading shared libraries: libgomp.so.1: cannot allocate memory in static TLS block",
+        None,
+    ),
+    "apt that waits for a lock": (
+        "Waiting for cache lock: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 391",
+        None,
+    ),
+    "apt without privileges": (
+        "E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), are you root?",
+        None,
+    ),
+    "Go, a certificate of the past": (
+        (
+            "x509: certificate has expired or is not yet valid: current time 2026-11-26T10:00:00Z is after "
+            "2026-11-01T00:00:00Z"
+        ),
+        "a certificate has expired, or the guest's clock is ahead",
+    ),
+    "Go, a certificate of the future": (
+        (
+            "x509: certificate has expired or is not yet valid: current time 2020-01-01T00:00:00Z is before "
+            "2026-11-01T00:00:00Z"
+        ),
+        "the guest's clock is wrong",
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "name"), PUBLIC_LINES.values(), ids=PUBLIC_LINES)
+def test_line_of_a_public_report_shows_its_cause(
+    tmp_path: Path, line: str, name: str | None
+) -> None:
+    write(tmp_path, "commands/journal", f"Nov 23 06:22:52.1 node {line}\n")
+
+    found = find_cause(tmp_path)
+
+    assert (None if found is None else found.cause.name) == name
+    assert found is None or found.line == line
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "OSError: [Errno 28] No space left on device: '/var/cache/overlay.qcow2'",
+        "[Errno 12] Cannot allocate memory",
+    ],
+)
+def test_error_of_the_host_is_no_cause_of_the_guest(said: str) -> None:
+    assert find_causes(said, []) == []
 
 
 def test_sound_node_has_no_cause(tmp_path: Path) -> None:
@@ -134,7 +284,7 @@ def test_each_evidence_folder_gives_its_own_cause(tmp_path: Path) -> None:
     causes = ("kernel panic", "the GPU is lost")
     folders = [tmp_path / str(number) for number, _ in enumerate(causes)]
     for folder, name in zip(folders, causes, strict=True):
-        write(folder, "host/serial.log", LINES[name])
+        write(folder, "host/serial.log", {**LINES, **DRIVER_LINES}[name])
 
     assert [found.cause.name for found in find_causes("", folders)] == list(causes)
 
