@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from . import services, toolkit
 from .cdi import Engine, plugin_environment
+from .containerd_config import CONTAINERD_CONFIG, WantedRuntimes
 from .driver import driver_steps, is_configured, teardown_action
 from .exit_codes import ExitCode, ProvisioningError
 from .facts import teardown_scope
 from .families import OS_RELEASE, Family
 from .mig import mig_steps
-from .plan import Plan, Step, Write
+from .plan import Plan, Step
 from .prebake import Action
 from .systemd import reset_failed, start, stop, where_loaded
 from .toml_text import TomlTextError
@@ -58,6 +59,7 @@ def make_plan(configuration: Configuration, facts: NodeFacts, program: Sequence[
             exit_code=ExitCode.SYSTEMCTL_START_FAIL,
             needs=(
                 "restart-containerd",
+                "validate-runtime",
                 "configure-cri-o",
                 "report-readiness",
                 "partition-gpu",
@@ -99,16 +101,19 @@ def _runtime_steps(configuration: Configuration, facts: NodeFacts) -> list[Step]
     except TomlTextError as error:
         raise ProvisioningError(
             ExitCode.FILE_WATCH_TIMEOUT,
-            f"containerd's configuration '{toolkit.CONTAINERD_CONFIG}' cannot be edited: {error}.",
+            f"containerd's configuration '{CONTAINERD_CONFIG}' cannot be edited: {error}.",
         ) from error
-    if text is None and not facts.runtime.is_stale:
-        return []
+    wanted = (
+        WantedRuntimes(has_nvidia=False)
+        if facts.is_opted_out
+        else toolkit.wanted_of_gpu_node(facts.runtime)
+    )
     steps = []
     if text is not None:
         steps.append(
             Step(
                 name="configure-containerd",
-                actions=(Write(path=toolkit.CONTAINERD_CONFIG, text=text),),
+                actions=(toolkit.configure_containerd(text, wanted),),
                 exit_code=ExitCode.FILE_WATCH_TIMEOUT,
             )
         )
@@ -117,13 +122,23 @@ def _runtime_steps(configuration: Configuration, facts: NodeFacts) -> list[Step]
         and facts.decision is not None
         and is_configured(configuration, facts.decision)
     )
-    if not is_restarted_later:
+    is_changed = text is not None or facts.runtime.is_stale
+    if is_changed and not is_restarted_later:
         steps.append(
             Step(
                 name="restart-containerd",
                 actions=start("containerd", 30),
                 exit_code=ExitCode.SYSTEMCTL_START_FAIL,
                 needs=("configure-containerd",),
+            )
+        )
+    if is_changed or not facts.is_opted_out:
+        steps.append(
+            Step(
+                name="validate-runtime",
+                actions=(toolkit.expect_in_effect(wanted),),
+                exit_code=ExitCode.FILE_WATCH_TIMEOUT,
+                needs=("configure-containerd", "restart-containerd", "start-modprobe-unit"),
             )
         )
     return steps

@@ -75,7 +75,7 @@ def driver_steps(configuration: Configuration, facts: NodeFacts, decision: Decis
             name="report-readiness",
             actions=(log_line(facts.render_readiness()),),
             exit_code=None,
-            needs=("start-modprobe-unit",),
+            needs=("start-modprobe-unit", "validate-runtime"),
         ),
     ]
 

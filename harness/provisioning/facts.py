@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from . import services, toolkit
 from .cdi import Engine, detect_support
+from .containerd_config import CONTAINERD_CONFIG, readable_dump
 from .exit_codes import ExitCode, ProvisioningError
 from .families import OS_RELEASE, Family, family_of
 from .kernel_modules import prove_module
@@ -148,20 +149,20 @@ def _runtime_facts(node: NodeContext, configuration: Configuration) -> toolkit.R
             is_cdi_enabled=configuration.cdi_enabled,
         )
     try:
-        text = node.files.read(toolkit.CONTAINERD_CONFIG)
+        text = node.files.read(CONTAINERD_CONFIG)
     except UnreadableFileError as error:
         raise ProvisioningError(
             ExitCode.FILE_WATCH_TIMEOUT, f"containerd's configuration is not usable. {error}"
         ) from error
+    dump = readable_dump(node.answer("containerd", "config", "dump"))
     return toolkit.RuntimeFacts(
         text=text,
         cdi=detect_support(
-            Engine.CONTAINERD,
-            dump=node.answer("containerd", "config", "dump"),
-            version=node.answer("containerd", "--version"),
+            Engine.CONTAINERD, dump=dump, version=node.answer("containerd", "--version")
         ),
+        dump=dump,
         is_cdi_enabled=configuration.cdi_enabled,
-        is_stale=node.files.is_newer(toolkit.CONTAINERD_CONFIG, toolkit.CONTAINERD_SOCKET),
+        is_stale=node.files.is_newer(CONTAINERD_CONFIG, toolkit.CONTAINERD_SOCKET),
     )
 
 

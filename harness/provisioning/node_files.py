@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 READ_LIMIT_BYTES = 1 << 20
 #: What mkstemp(3) of Python puts in place of a random part, as a glob pattern.
@@ -130,19 +130,28 @@ class NodeFiles:
         """
         self._write(path, text, mode, owner=None)
 
-    def rewrite(self, path: str, text: str) -> None:
+    def rewrite(self, path: str, text: str, *, check: Callable[[str], None] | None = None) -> None:
         """Write another text to a file of the user, which keeps its owner, group and mode.
 
-        A file that does not exist is written as `write` does. Raises OSError.
+        A file that does not exist is written as `write` does. `check` gets the path of the new file
+        beside the target before it takes its place, and refuses it by an exception. Raises OSError.
         """
         try:
             now = self.at(path).stat()
         except FileNotFoundError:
-            self.write(path, text)
+            self._write(path, text, 0o644, owner=None, check=check)
         else:
-            self._write(path, text, stat.S_IMODE(now.st_mode), owner=(now.st_uid, now.st_gid))
+            mode = stat.S_IMODE(now.st_mode)
+            self._write(path, text, mode, owner=(now.st_uid, now.st_gid), check=check)
 
-    def _write(self, path: str, text: str, mode: int, owner: tuple[int, int] | None) -> None:
+    def _write(
+        self,
+        path: str,
+        text: str,
+        mode: int,
+        owner: tuple[int, int] | None,
+        check: Callable[[str], None] | None = None,
+    ) -> None:
         target = self.at(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         with _without_left_over(target):
@@ -156,6 +165,8 @@ class NodeFiles:
                         os.fchown(file.fileno(), *owner)
                     os.fchmod(file.fileno(), mode)
                     os.fsync(file.fileno())
+                if check is not None:
+                    check(f"{path.rpartition('/')[0]}/{Path(beside).name}")
                 Path(beside).rename(target)
             except BaseException:
                 with contextlib.suppress(OSError):

@@ -15,6 +15,9 @@ _PART = re.compile(
     r"""\s*(?:(?P<bare>[A-Za-z0-9_-]+)|"(?P<basic>(?:[^"\\]|\\.)*)"|'(?P<literal>[^']*)')\s*"""
 )
 
+_TOKEN = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'|.""", re.DOTALL)
+"""A string, or any other character."""
+
 
 class TomlTextError(ValueError):
     """The text cannot be parsed or edited as TOML; the message names the line."""
@@ -149,18 +152,57 @@ def _read_value(lines: list[str], first: int, start: str) -> tuple[str, int, str
         rest = lines[number]
 
 
+def read_values(text: str) -> dict[Key, str]:
+    """Return the text of each value by its path, also of those in inline tables.
+
+    Raises TomlTextError if the text cannot be parsed.
+    """
+    values: dict[Key, str] = {}
+    for entry in read_entries(text):
+        if entry.value is not None:
+            _add_value(values, entry.path, entry.value, entry.first)
+    return values
+
+
+def _add_value(values: dict[Key, str], path: Key, value: str, number: int) -> None:
+    values[path] = value
+    if not value.startswith("{"):
+        return
+    position = 1
+    while value[position:].strip() not in {"", "}"}:
+        key, position = _read_key(value, position, number)
+        if not value.startswith("=", position):
+            raise TomlTextError(f"line {number + 1}: an inline table has a key without a value")
+        end = _end_of_value(value, position + 1)
+        _add_value(values, (*path, *key), value[position + 1 : end].strip(), number)
+        position = end + value.startswith(",", end)
+
+
+def _end_of_value(value: str, start: int) -> int:
+    """Return where a value in an inline table ends."""
+    depth = 0
+    for token in _TOKEN.finditer(value, start):
+        if depth == 0 and token[0] in {",", "}"}:
+            return token.start()
+        depth += (token[0] in {"[", "{"}) - (token[0] in {"]", "}"})
+    return len(value)
+
+
 def get_value(text: str, path: Key) -> str | None:
     """Return the text of the value at `path`, or None if there is none."""
-    return next((e.value for e in read_entries(text) if not e.is_header and e.path == path), None)
+    return read_values(text).get(path)
 
 
 def values_below(text: str, table: Key) -> dict[str, str]:
     """Return the keys directly in a table, with the text of their values."""
-    return {
-        entry.path[-1]: entry.value
-        for entry in read_entries(text)
-        if entry.value is not None and entry.path[:-1] == table
-    }
+    return {path[-1]: value for path, value in read_values(text).items() if path[:-1] == table}
+
+
+def read_strings(value: str) -> tuple[str, ...]:
+    """Return the strings in the text of an array."""
+    return tuple(
+        read_string(token[0]) for token in _TOKEN.finditer(value) if token[0][0] in {'"', "'"}
+    )
 
 
 def set_value(text: str, path: Key, value: str) -> str:
@@ -208,10 +250,18 @@ def set_value(text: str, path: Key, value: str) -> str:
 def remove_tables(text: str, table: Key) -> str:
     """Return the text without a table, its subtables, and dotted keys of it.
 
-    The empty line before a header is removed too, so that removing reverses adding.
+    The empty line before a header is removed too, so that removing reverses adding. `table` may be
+    the path of a key.
+
+    Raises TomlTextError if the table is within one that is written inline.
     """
     lines = text.split("\n")
     for entry in reversed(read_entries(text)):
+        if not entry.is_header and entry.path == table[: len(entry.path)] != table:
+            raise TomlTextError(
+                f"line {entry.first + 1}: '{render_key(entry.path)}' is written inline, so "
+                f"'{render_key(table[len(entry.path) :])}' cannot be removed from it"
+            )
         if entry.path[: len(table)] == table:
             is_spaced = entry.is_header and entry.first > 0 and not lines[entry.first - 1].strip()
             del lines[entry.first - is_spaced : entry.last + 1]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .cdi import (
-    CRI_PLUGINS,
     LEGACY_PREFIX,
     CdiSupport,
     Engine,
@@ -15,16 +15,30 @@ from .cdi import (
     choose_runtime,
     offers_device,
 )
+from .containerd_config import (
+    CONTAINERD_CONFIG,
+    DEFAULT_RUNTIME_TABLE,
+    FALLBACK_RUNTIME,
+    PROGRAM_KEYS,
+    CriRuntime,
+    WantedRuntimes,
+    cri_table,
+    default_runtime,
+    has_nvidia_runtime,
+    has_short_names,
+    imports_itself,
+    read_runtimes,
+)
 from .exit_codes import ExitCode, ProvisioningError
 from .nvidia import CONTAINER_RUNTIME
 from .plan import Action, Do, Remove, Retry, Run, Write
+from .retry import StepFailedError
 from .systemd import drop_in, reload_units, reset_failed, start, where_loaded
 from .toml_text import (
     Key,
     TomlTextError,
     get_value,
     read_entries,
-    read_string,
     remove_tables,
     render_string,
     set_value,
@@ -34,7 +48,6 @@ from .toml_text import (
 if TYPE_CHECKING:
     from .node_context import NodeContext
 
-CONTAINERD_CONFIG = "/etc/containerd/config.toml"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 """It is made when containerd starts."""
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
@@ -46,19 +59,21 @@ CRI_O_UNIT = "crio"
 CRI_O_DROP_IN = "/etc/crio/crio.conf.d/99-nvidia.conf"
 CRI_O_HOOK = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
 HOOK_PROGRAM = "/usr/bin/nvidia-container-runtime-hook"
-FALLBACK_RUNTIME = "runc"
+DUMP_TIMEOUT_S = 30.0
+_PROGRAM_NAME = CONTAINER_RUNTIME.rpartition("/")[2]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeFacts:
     """containerd's configuration file (None if there is none) and the CDI support of pods' runtime.
 
-    `is_stale` says that the file was written after containerd started, for example by a run that
-    was killed before the restart.
+    `dump` is the output of `containerd config dump`, None if it failed. `is_stale` says that the file
+    was written after containerd started, for example by a run that was killed before the restart.
     """
 
     text: str | None
     cdi: CdiSupport
+    dump: str | None = None
     engine: Engine = Engine.CONTAINERD
     is_cdi_enabled: bool = True
     is_stale: bool = False
@@ -76,29 +91,51 @@ class RuntimeFacts:
 def gpu_configuration(facts: RuntimeFacts) -> str | None:
     """Return containerd's configuration for a GPU node, or None to keep the one it has.
 
-    A configuration that names the nvidia runtime is kept, except that CDI is switched on. On a node
-    whose pods run in CRI-O, containerd runs only the driver image, and keeps its configuration.
-    Otherwise only the required keys are set, and the new runtime copies the options of `runc`,
-    such as the cgroup driver.
+    Where a runtime with NVIDIA's program is in effect, only CDI is switched on. On a node whose pods
+    run in CRI-O, containerd runs only the driver image, and keeps its configuration. Otherwise only
+    the required keys are set, and the new runtime copies the options of `runc`, such as the cgroup
+    driver.
 
     Raises TomlTextError if the file cannot be parsed.
     """
     if facts.engine is Engine.CRI_O:
         return None
     text = _with_format(facts.text or "")
-    cri = _cri_table(text)
+    cri = cri_table(text, facts.dump)
     if facts.cdi is CdiSupport.CAPABLE and facts.is_cdi_enabled:
         text = set_value(text, (*cri, "enable_cdi"), "true")
-    if CONTAINER_RUNTIME not in text:
+    if not _has_runtime(facts):
         text = _add_runtime(text, cri, facts.choice)
     return None if text == facts.text else text
 
 
-def _with_format(text: str) -> str:
-    """Return the text with a version of its format, unless it has one or tables of plugins.
+def wanted_of_gpu_node(facts: RuntimeFacts) -> WantedRuntimes:
+    """Return what containerd must show once it has read `gpu_configuration`."""
+    return WantedRuntimes(
+        has_nvidia=True,
+        is_nvidia_default=facts.choice.is_default and not _has_runtime(facts),
+        is_cdi_on=facts.is_cdi_enabled and facts.cdi is not CdiSupport.ABSENT,
+    )
 
-    A file without one has format 1, whose tables containerd 2 ignores (containerd 8275).
+
+def _has_runtime(facts: RuntimeFacts) -> bool:
+    """Return whether the file, or a file that it imports, has the nvidia runtime."""
+    text = _with_format(facts.text or "")
+    if has_nvidia_runtime(text, cri_table(text, facts.dump)):
+        return True
+    return facts.dump is not None and has_nvidia_runtime(facts.dump, cri_table(facts.dump))
+
+
+def _with_format(text: str) -> str:
+    """Return the text with a version of its format, unless that would change what it says.
+
+    A file without one has format 1, whose tables containerd 2 ignores (containerd 8275). One with a
+    version, tables of plugins or short names of plugins keeps its format: in another the tables have
+    other names, and containerd does not start with a short name, such as that in the file of
+    Docker's package.
     """
+    if has_short_names(text):
+        return text
     if any(entry.path[:1] in {("version",), ("plugins",)} for entry in read_entries(text)):
         return text
     return set_value(text, ("version",), "2")
@@ -130,23 +167,98 @@ def _add_runtime(text: str, cri: Key, choice: RuntimeChoice) -> str:
 def non_gpu_configuration(facts: RuntimeFacts) -> str | None:
     """Return the configuration of a node that opted out, or None to keep the one it has.
 
+    Runtimes that start a program of NVIDIA's and are named so are removed; one of another name starts
+    runc, because pods may ask for it. The default runtime stays one that exists.
+
     Raises TomlTextError if the file cannot be parsed.
     """
-    if facts.engine is Engine.CRI_O or facts.text is None or CONTAINER_RUNTIME not in facts.text:
+    text = facts.text
+    if facts.engine is Engine.CRI_O or text is None or _PROGRAM_NAME not in text:
         return None
-    cri = _cri_table(facts.text)
-    text = remove_tables(facts.text, (*cri, "containerd", "runtimes", RUNTIME_NAME))
-    default = (*cri, "containerd", "default_runtime_name")
-    chosen = get_value(text, default)
-    if chosen is not None and read_string(chosen) == RUNTIME_NAME:
-        text = set_value(text, default, render_string(FALLBACK_RUNTIME))
+    cri = cri_table(text, facts.dump)
+    found = [runtime for runtime in read_runtimes(text, cri) if runtime.is_nvidia]
+    if not found:
+        return None
+    default = default_runtime(text, cri)
+    options: dict[str, str] = {}
+    for runtime in found:
+        if runtime.name == default:
+            options = values_below(text, (*runtime.table, "options"))
+        text = _without_nvidia(text, runtime)
+    runtimes = (*cri, "containerd", "runtimes")
+    left = {runtime.name for runtime in read_runtimes(text, cri)}
+    is_default_gone = default not in left and any(runtime.name == default for runtime in found)
+    if is_default_gone:
+        key = (*cri, "containerd", "default_runtime_name")
+        text = set_value(text, key, render_string(FALLBACK_RUNTIME))
+        default = FALLBACK_RUNTIME
+    has_table = any(entry.path[: len(runtimes)] == runtimes for entry in read_entries(text))
+    if default == FALLBACK_RUNTIME not in left and (is_default_gone or has_table):
+        text = _add_runc(text, (*runtimes, FALLBACK_RUNTIME), options)
     return text
 
 
-def _cri_table(text: str) -> Key:
-    version = get_value(text, ("version",)) or "1"
-    number = int(version) if version.isdigit() else 2
-    return CRI_PLUGINS.get(number, CRI_PLUGINS[max(CRI_PLUGINS)])
+def _without_nvidia(text: str, runtime: CriRuntime) -> str:
+    if runtime.name.startswith(RUNTIME_NAME) or runtime.name == DEFAULT_RUNTIME_TABLE:
+        return remove_tables(text, runtime.table)
+    for key in PROGRAM_KEYS:
+        if get_value(text, (*runtime.table, *key)) is not None:
+            text = remove_tables(text, (*runtime.table, *key))
+    return text
+
+
+def _add_runc(text: str, table: Key, options: dict[str, str]) -> str:
+    """Return the text with runc, which has the options of the removed default runtime."""
+    text = set_value(text, (*table, "runtime_type"), render_string("io.containerd.runc.v2"))
+    for key, value in options.items():
+        if ("options", key) not in PROGRAM_KEYS:
+            text = set_value(text, (*table, "options", key), value)
+    return text
+
+
+def configure_containerd(text: str, wanted: WantedRuntimes) -> Do:
+    """Write containerd's configuration, once containerd has accepted it beside the one that it has."""
+    write = Write(path=CONTAINERD_CONFIG, text=text)
+
+    def check(node: NodeContext, path: str) -> None:
+        in_effect = None if imports_itself(text) else wanted
+        _expect_dump(node, in_effect, "--config", str(node.files.at(path)))
+
+    def configure(node: NodeContext) -> None:
+        node.files.rewrite(CONTAINERD_CONFIG, text, check=partial(check, node))
+
+    return Do(
+        description=(*write.describe(), "  once `containerd config dump` accepts it"),
+        function=configure,
+    )
+
+
+def expect_in_effect(wanted: WantedRuntimes) -> Do:
+    """Check what containerd makes of its configuration and of the files that this imports."""
+
+    def expect(node: NodeContext) -> None:
+        _expect_dump(node, wanted)
+
+    words = CONTAINER_RUNTIME if wanted.has_nvidia else "another default runtime than nvidia's"
+    return Do(description=(f"expect {words} in containerd config dump",), function=expect)
+
+
+def _expect_dump(node: NodeContext, wanted: WantedRuntimes | None, *options: str) -> None:
+    """Raise StepFailedError unless containerd accepts a configuration, and shows what is wanted."""
+    result = node.runner.run(("containerd", *options, "config", "dump"), timeout_s=DUMP_TIMEOUT_S)
+    left = f" '{CONTAINERD_CONFIG}' is left as it was." if options else ""
+    if not result.ok:
+        raise StepFailedError(
+            f"containerd does not accept its configuration.{left}\n{result.render()}"
+        )
+    try:
+        difference = None if wanted is None else wanted.difference(result.stdout)
+    except TomlTextError as error:
+        raise StepFailedError(
+            f"What containerd prints of its configuration cannot be read: {error}.{left}"
+        ) from error
+    if difference is not None:
+        raise StepFailedError(f"containerd's configuration is not as wanted. {difference}{left}")
 
 
 def cri_o_files(choice: RuntimeChoice | None) -> tuple[Action, ...]:
@@ -265,11 +377,8 @@ def validate_spec() -> tuple[Action, ...]:
 
 
 def validate_handler() -> Do:
-    """Check that the running containerd has the nvidia runtime."""
-    return Do(
-        description=(f"expect {CONTAINER_RUNTIME} in containerd config dump",),
-        function=_expect_handler,
-    )
+    """Check that containerd has the nvidia runtime."""
+    return expect_in_effect(WantedRuntimes(has_nvidia=True))
 
 
 def _expect_not_failed(node: NodeContext) -> None:
@@ -277,16 +386,6 @@ def _expect_not_failed(node: NodeContext) -> None:
     if node.answer("systemctl", "is-failed", service) == "failed":
         raise ProvisioningError(
             ExitCode.GPU_DRIVERS_START_FAIL, f"The unit {service} has failed; read its journal."
-        )
-
-
-def _expect_handler(node: NodeContext) -> None:
-    dump = node.answer("containerd", "config", "dump")
-    if dump is None or CONTAINER_RUNTIME not in dump:
-        raise ProvisioningError(
-            ExitCode.GPU_DRIVERS_START_FAIL,
-            f"containerd's configuration does not name '{CONTAINER_RUNTIME}'; see "
-            f"'{CONTAINERD_CONFIG}'.",
         )
 
 

@@ -79,7 +79,7 @@ ROWS: Mapping[str, Row] = {
         config=f"version = 2\n{CRI}\n# enable_cdi = true\n", support=("absent", "capable")
     ),
     "another plugin's table": Row(
-        config='version = 2\n[plugins."org.example.mine"]\nenable_cdi = true\n',
+        config='version = 2\n[plugins."io.containerd.example.v1.mine"]\nenable_cdi = true\n',
         support=("absent", "capable"),
     ),
     "format of containerd 1.0": Row(

@@ -9,7 +9,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "containerd keeps a configuration that is newer than its start",
         "facts.py",
         (
-            "is_stale=node.files.is_newer(toolkit.CONTAINERD_CONFIG, toolkit.CONTAINERD_SOCKET),",
+            "is_stale=node.files.is_newer(CONTAINERD_CONFIG, toolkit.CONTAINERD_SOCKET),",
             "is_stale=False,",
         ),
         "interruption/test_killed.py",

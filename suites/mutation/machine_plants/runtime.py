@@ -33,8 +33,8 @@ PLANTS: tuple[MachinePlant, ...] = (
         "the runtime is written in a format that containerd 2 ignores",
         "toolkit.py",
         (
-            'text = _with_format(facts.text or "")',
-            'text = facts.text or "version = 2\\n"',
+            '    text = _with_format(facts.text or "")\n    cri = ',
+            '    text = facts.text or "version = 2\\n"\n    cri = ',
         ),
         "runtime/test_configuration.py",
         "older_file",
@@ -186,7 +186,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "a runtime that the user has configured is written again",
         "toolkit.py",
         (
-            "    if CONTAINER_RUNTIME not in text:\n        text = _add",
+            "    if not _has_runtime(facts):\n        text = _add",
             "    if True:\n        text = _add",
         ),
         "runtime/test_configuration.py",
@@ -196,8 +196,8 @@ PLANTS: tuple[MachinePlant, ...] = (
         "a node that opts out gets runc in place of any default runtime",
         "toolkit.py",
         (
-            "if chosen is not None and read_string(chosen) == RUNTIME_NAME:",
-            "if chosen is not None:",
+            "    if is_default_gone:\n        key",
+            "    if True:\n        key",
         ),
         "runtime/test_configuration.py",
         "another",

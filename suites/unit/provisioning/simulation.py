@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.provisioning.command import CommandResult
+from harness.provisioning.containerd_config import CONTAINERD_CONFIG
 from harness.provisioning.kernel_modules import UNLOAD_ORDER, newest_kernel_with_headers
 from harness.provisioning.node_files import NodeFiles
 from harness.shell.mocks.scripted_runner import ScriptViolationError
 
 from .fakes import IMAGE, KERNEL, OTHER_KERNEL, RECORD_PATH, VERSION, write_tags
+from .simulated_containerd import Files, RefusedError, Release, config_dump
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -77,6 +79,7 @@ class SimulatedNode:
     """Scripted results in place of the simulation's, by the start of the command line."""
     kernel_log: str = ""
     mig_modes: str = "Disabled\n"
+    containerd: Release = Release.OLD
     fuse: int | None = None
     """The number of actions before the node loses power."""
     calls: list[tuple[str, ...]] = field(default_factory=list)
@@ -133,8 +136,8 @@ class SimulatedNode:
         yield ("dkms", "status"), lambda c: self.answer(c, self._dkms_status())
         yield ("modinfo",), self._modinfo
         yield ("rmmod",), self._rmmod
-        yield ("containerd", "config", "dump"), lambda c: self.answer(c, "version = 2\n")
-        yield ("containerd", "--version"), lambda c: self.answer(c, "containerd x 1.6.20~ds1")
+        yield ("containerd", "--version"), lambda c: self.answer(c, f"x {self.containerd.value}")
+        yield ("containerd",), self._containerd
         yield ("ctr", "version"), self.answer
         yield ("ctr", "-n", "k8s.io"), self._ctr
         yield ("systemctl",), self._systemctl
@@ -233,6 +236,28 @@ class SimulatedNode:
         if "nvidia" not in self.loaded() or staged != (f"libcuda.so.{resident}",):
             return self._fail(call, "Failed to initialize NVML: Driver/library version mismatch")
         return self.answer(call, f"Driver Version: {resident}\n")
+
+    # -- containerd ---------------------------------------------------------------------------
+
+    def _containerd(self, call: tuple[str, ...]) -> CommandResult:
+        match call[1:]:
+            case ("config", "dump"):
+                path = CONTAINERD_CONFIG
+            case ("--config", named, "config", "dump"):
+                path = named.removeprefix(str(self.top))
+            case _:
+                raise ScriptViolationError(f"containerd is not called like this: {call}.")
+        files = Files(read=self.files.read, matching=self._matching)
+        if call[1] == "config" and not self.files.exists(path):
+            files = Files(read=lambda _: "", matching=self._matching)
+        try:
+            return self.answer(call, config_dump(path, files, self.containerd))
+        except RefusedError as error:
+            return self._fail(call, str(error))
+
+    def _matching(self, pattern: str) -> list[str]:
+        found = self.top.glob(pattern.lstrip("/"))
+        return [f"/{path.relative_to(self.top)}" for path in found]
 
     # -- the driver image ---------------------------------------------------------------------
 

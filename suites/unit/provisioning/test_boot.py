@@ -7,8 +7,9 @@ import os
 import pytest
 
 from harness.provisioning.command import CommandResult
+from harness.provisioning.containerd_config import CONTAINERD_CONFIG
 from harness.provisioning.services import MARKER_PATH
-from harness.provisioning.toolkit import CONTAINERD_CONFIG, CONTAINERD_SOCKET, CRI_O_DROP_IN
+from harness.provisioning.toolkit import CONTAINERD_SOCKET, CRI_O_DROP_IN
 
 from .fakes import (
     GPU_NODE,

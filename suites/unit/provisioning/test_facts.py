@@ -8,6 +8,7 @@ import pytest
 
 from harness.provisioning.cdi import CdiSupport, Engine
 from harness.provisioning.configuration import ConfigurationError, parse_configuration
+from harness.provisioning.containerd_config import CONTAINERD_CONFIG
 from harness.provisioning.exit_codes import ProvisioningError
 from harness.provisioning.facts import NodeFacts, collect_facts
 from harness.provisioning.families import Family
@@ -15,7 +16,7 @@ from harness.provisioning.node_files import NodeFiles
 from harness.provisioning.prebake import Action, Decision, Reason, Record
 from harness.provisioning.services import Mode
 from harness.provisioning.tags import CACHE_PATH
-from harness.provisioning.toolkit import CONTAINERD_CONFIG, RuntimeFacts
+from harness.provisioning.toolkit import RuntimeFacts
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 from .fakes import (
@@ -109,7 +110,7 @@ def test_managed_node_with_a_fitting_record_proves_its_module(tmp_path: Path) ->
         driver_type="cuda",
         record=Record(kernel=KERNEL, driver_version=VERSION, driver_kind="cuda", arch="x86_64"),
         decision=Decision(action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK),
-        runtime=RuntimeFacts(text="version = 2\n", cdi=CdiSupport.ABSENT),
+        runtime=RuntimeFacts(text="version = 2\n", cdi=CdiSupport.ABSENT, dump="version = 2"),
         removal=(),
     )
 
@@ -131,6 +132,20 @@ def test_plan_proves_the_module_without_writing(tmp_path: Path) -> None:
     facts = see(runner, tmp_path, GPU_NODE)
 
     assert facts.decision == Decision(action=Action.INSTALL, reason=Reason.MODULE)
+    assert facts.runtime == RuntimeFacts(text=None, cdi=CdiSupport.CAPABLE)
+
+
+def test_dump_that_is_no_toml_is_none(tmp_path: Path) -> None:
+    write_tags(NodeFiles(tmp_path))
+    runner = (
+        script()
+        .expect("uname -n")
+        .expect("containerd config dump", stdout="[a notice of a fork")
+        .expect("containerd --version", stdout="containerd x 1.7.24")
+    )
+
+    facts = see(runner, tmp_path, {**GPU_NODE, "gpu_driver_type": "grid"})
+
     assert facts.runtime == RuntimeFacts(text=None, cdi=CdiSupport.CAPABLE)
 
 

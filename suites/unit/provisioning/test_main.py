@@ -14,10 +14,13 @@ import pytest
 
 import harness.provisioning
 from harness.provisioning.__main__ import COMMANDS, Session, _parser, main, run
+from harness.provisioning.cdi import CdiSupport
 from harness.provisioning.command import CommandResult
+from harness.provisioning.containerd_config import CONTAINERD_CONFIG
 from harness.provisioning.exit_codes import ExitCode
 from harness.provisioning.journal import LOG_PATH
 from harness.provisioning.node_context import LimitedRunner
+from harness.provisioning.toolkit import RuntimeFacts, gpu_configuration
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 from suites.fakes.clock import FakeClock
 
@@ -343,8 +346,8 @@ def test_teardown_needs_to_know_whether_the_node_opted_out(
 
 def test_working_driver_is_valid(simulated: SimulatedNode, invocation: Invocation) -> None:
     simulated.build(VERSION, KERNEL)
-    simulated.failing["containerd config dump"] = failing(
-        0, "BinaryName = '/usr/bin/nvidia-container-runtime'"
+    simulated.files.write(
+        CONTAINERD_CONFIG, gpu_configuration(RuntimeFacts(text=None, cdi=CdiSupport.NATIVE)) or ""
     )
 
     assert invocation.run("validate", GPU_NODE) == 0
@@ -356,6 +359,19 @@ def test_working_driver_is_valid(simulated: SimulatedNode, invocation: Invocatio
         "validate-runtime-handler": "done",
     }
     assert invocation.outcome()["kernel"] == KERNEL
+
+
+def test_runtime_that_is_not_in_effect_is_not_valid(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.files.write(
+        CONTAINERD_CONFIG, '# BinaryName = "/usr/bin/nvidia-container-runtime"\nversion = 2\n'
+    )
+
+    assert invocation.run("validate", GPU_NODE) == 84
+
+    assert invocation.steps()["validate-runtime-handler"] == "failed"
 
 
 def test_missing_driver_is_not_valid_and_not_mended(

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORD = Record(kernel=KERNEL, driver_version=VERSION, driver_kind="cuda", arch="x86_64")
+NVIDIA_RUNTIME = (
+    '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\n'
+    'BinaryName = "/usr/bin/nvidia-container-runtime"\n'
+)
 CONTAINERD = RuntimeFacts(text="version = 2\n", cdi=CdiSupport.ABSENT)
 
 
@@ -135,9 +139,7 @@ def opted_out() -> Plan:
             record=RECORD,
             decision=Decision(action=Action.TEARDOWN, reason=Reason.OPTED_OUT),
             runtime=RuntimeFacts(
-                text="version = 2\n"
-                '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\n'
-                'BinaryName = "/usr/bin/nvidia-container-runtime"\n',
+                text="version = 2\n" + NVIDIA_RUNTIME,
                 cdi=CdiSupport.ABSENT,
             ),
             removal=("rm -rf /var/lib/dkms/nvidia", "ldconfig"),
@@ -248,6 +250,7 @@ def test_needs_determine_the_order_of_steps(name: str) -> None:
         "restart-node-problem-detector",
         "validate-query",
         "start-modprobe-unit",
+        "validate-runtime",
         "report-readiness",
         "start-fabric-manager",
         "partition-gpu",
@@ -277,7 +280,7 @@ def test_every_need_is_a_step_of_some_plan() -> None:
 @pytest.mark.parametrize("is_opted_out", [False, True])
 def test_containerd_is_restarted_if_a_killed_run_wrote_its_file(*, is_opted_out: bool) -> None:
     written = RuntimeFacts(
-        text="version = 2\n" + ("" if is_opted_out else '# "/usr/bin/nvidia-container-runtime"\n'),
+        text="version = 2\n" + ("" if is_opted_out else NVIDIA_RUNTIME),
         cdi=CdiSupport.ABSENT,
         is_stale=True,
     )

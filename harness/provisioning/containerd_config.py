@@ -1,0 +1,209 @@
+"""containerd's configuration: the settings of its CRI plugin, in the file and as containerd reads them.
+
+`containerd config dump` prints what containerd makes of its file and of all files that this imports.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING
+
+from .cdi import CRI_PLUGINS, CdiSupport, Engine, detect_support
+from .nvidia import CONTAINER_RUNTIME
+from .toml_text import (
+    Key,
+    TomlTextError,
+    get_value,
+    read_entries,
+    read_string,
+    read_strings,
+    read_values,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+FALLBACK_RUNTIME = "runc"
+DEFAULT_RUNTIME_TABLE = "default_runtime"
+"""The default runtime in files for containerd before 2, beside the table of all runtimes."""
+
+_OTHER_TABLES = (DEFAULT_RUNTIME_TABLE, "untrusted_workload_runtime")
+PROGRAM_KEYS = (("options", "BinaryName"), ("options", "Runtime"), ("runtime_engine",))
+"""The keys of a runtime's program: of the shims `runc`, then of that of containerd before 1.4."""
+
+_CRI_PLUGIN_NAMES = frozenset(
+    {
+        *(plugin[-1] for plugin in CRI_PLUGINS.values()),
+        "io.containerd.cri.v1.images",
+    }
+)
+#: From format 2 on containerd expects at least that many parts in the name of a plugin.
+_PARTS_OF_A_URI = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriRuntime:
+    """A runtime of the CRI plugin: its table, and the program that it starts, None for runc."""
+
+    name: str
+    table: Key
+    program: str | None
+
+    @property
+    def is_nvidia(self) -> bool:
+        """Return whether it starts a program of NVIDIA's container toolkit, whatever it is called."""
+        name = posixpath.basename(self.program or "")
+        return name.startswith(posixpath.basename(CONTAINER_RUNTIME))
+
+
+def format_of(text: str) -> int | None:
+    """Return the format of a file, which is 1 where it names none; None for one that is no number."""
+    version = get_value(text, ("version",)) or "1"
+    return int(version) if version.isdigit() else None
+
+
+def cri_table(text: str, dump: str | None = None) -> Key:
+    """Return the table of the CRI plugin's runtimes in a file, or in a dump.
+
+    containerd 2 ignores tables of the CRI plugin in a file of format 1, except by the names of
+    format 3 (seen with 2.1.9). That it is containerd 2, its `dump` says.
+    """
+    number = format_of(text)
+    if number == 1 and dump is not None:
+        printed = format_of(dump)
+        number = number if printed in {1, 2} else printed
+    return CRI_PLUGINS.get(2 if number is None else number, CRI_PLUGINS[max(CRI_PLUGINS)])
+
+
+def readable_dump(dump: str | None) -> str | None:
+    """Return the dump, or None where it is none or cannot be parsed."""
+    try:
+        read_values(dump or "")
+    except TomlTextError:
+        return None
+    return dump
+
+
+def has_short_names(text: str) -> bool:
+    """Return whether the file disables or requires plugins by the short names of format 1.
+
+    containerd does not start with such a name in a file of a later format.
+    """
+    return any(
+        not name.startswith("io.containerd.") or len(name.split(".")) < _PARTS_OF_A_URI
+        for key in ("disabled_plugins", "required_plugins")
+        for name in read_strings(get_value(text, (key,)) or "")
+    )
+
+
+def read_runtimes(text: str, cri: Key) -> tuple[CriRuntime, ...]:
+    """Return the runtimes of the CRI plugin whose table is `cri`, in their order."""
+    values = read_values(text)
+    table = (*cri, "containerd", "runtimes")
+    paths = [*(entry.path for entry in read_entries(text)), *values]
+    named = dict.fromkeys(
+        path[: len(table) + 1] for path in paths if path[:-1][: len(table)] == table
+    )
+    others = [(*cri, "containerd", name) for name in _OTHER_TABLES]
+    # A dump has these other tables also where nothing is in them.
+    tables = [*named, *(other for other in others if _program_of(values, other) is not None)]
+    return tuple(
+        CriRuntime(name=each[-1], table=each, program=_program_of(values, each)) for each in tables
+    )
+
+
+def _program_of(values: dict[Key, str], table: Key) -> str | None:
+    found = (read_string(values.get((*table, *key), "")) for key in PROGRAM_KEYS)
+    return next((program for program in found if program), None)
+
+
+def has_nvidia_runtime(text: str, cri: Key) -> bool:
+    """Return whether a runtime starts the nvidia runtime itself, not a variant with another mode."""
+    programs = {CONTAINER_RUNTIME, posixpath.basename(CONTAINER_RUNTIME)}
+    return any(
+        runtime.program in programs and runtime.table[-2] == "runtimes"
+        for runtime in read_runtimes(text, cri)
+    )
+
+
+def default_runtime(text: str, cri: Key) -> str:
+    """Return the name of the runtime of pods that ask for none."""
+    value = get_value(text, (*cri, "containerd", "default_runtime_name"))
+    return FALLBACK_RUNTIME if value is None else read_string(value)
+
+
+def imports_itself(text: str) -> bool:
+    """Return whether a pattern of `imports` matches the file itself."""
+    folder = posixpath.dirname(CONTAINERD_CONFIG)
+    patterns = read_strings(get_value(text, ("imports",)) or "")
+    return any(fnmatch(CONTAINERD_CONFIG, posixpath.join(folder, each)) for each in patterns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedRuntimes:
+    """What containerd's dump must show, for a node with a GPU or for one that opted out.
+
+    A node that opted out must not start its pods by a program of NVIDIA's.
+    """
+
+    has_nvidia: bool
+    is_nvidia_default: bool = False
+    is_cdi_on: bool = False
+
+    def difference(self, dump: str) -> str | None:
+        """Return what the dump has in place of what is wanted, as sentences; None where it agrees.
+
+        Raises TomlTextError if the dump cannot be parsed.
+        """
+        found = next(self._differences(dump), None)
+        return None if found is None else f"{found} {_what_to_do(dump)}"
+
+    def _differences(self, dump: str) -> Iterator[str]:
+        cri = cri_table(dump)
+        runtimes = {each.name: each for each in read_runtimes(dump, cri)}
+        default = default_runtime(dump, cri)
+        is_nvidia = default in runtimes and runtimes[default].is_nvidia
+        if self.has_nvidia and is_cri_disabled(dump):
+            yield "Its CRI plugin is disabled, without which it runs no pods."
+        if self.has_nvidia and not has_nvidia_runtime(dump, cri):
+            yield (
+                f"None of its runtimes {sorted(runtimes)} has '{CONTAINER_RUNTIME}' as its 'BinaryName'."
+            )
+        if runtimes and default not in runtimes:
+            yield (
+                f"Its default runtime '{default}' is none of its runtimes {sorted(runtimes)}, so its CRI "
+                "plugin does not start."
+            )
+        if self.is_nvidia_default and not is_nvidia:
+            yield f"Its default runtime is '{default}', which is not the nvidia runtime."
+        if not self.has_nvidia and is_nvidia:
+            yield f"Its default runtime '{default}' starts '{runtimes[default].program}'."
+        if self.is_cdi_on and detect_support(Engine.CONTAINERD, dump=dump) is CdiSupport.CAPABLE:
+            yield "Its 'enable_cdi' is not true."
+
+
+def is_cri_disabled(dump: str) -> bool:
+    """Return whether the CRI plugin is disabled, by its own name or by one of those that it needs."""
+    disabled = read_strings(get_value(dump, ("disabled_plugins",)) or "")
+    return not _CRI_PLUGIN_NAMES.isdisjoint(disabled)
+
+
+def _what_to_do(dump: str) -> str:
+    if is_cri_disabled(dump):
+        return "Remove the plugin from 'disabled_plugins'."
+    own = posixpath.basename(CONTAINERD_CONFIG)
+    imported = [
+        path
+        for path in read_strings(get_value(dump, ("imports",)) or "")
+        if own not in posixpath.basename(path)
+    ]
+    if not imported:
+        return f"See '{CONTAINERD_CONFIG}'."
+    return (
+        f"'{CONTAINERD_CONFIG}' imports {imported}: settings of the CRI plugin in an imported file "
+        "replace all those of the importing file, in containerd before 2.1 and where the formats of the "
+        "files differ. Write these settings into one file."
+    )

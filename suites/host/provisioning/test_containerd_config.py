@@ -1,0 +1,172 @@
+"""What Debian's three releases of containerd make of each kind of configuration.
+
+The simulated containerd of the unit suites has to answer in the same way.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.debian_packages import ensure_unpacked
+from harness.plugin.select import requirements
+from harness.provisioning.cdi import Engine, detect_support
+from harness.provisioning.command import LocalRunner
+from harness.provisioning.containerd_config import (
+    CONTAINERD_CONFIG,
+    WantedRuntimes,
+    cri_table,
+    default_runtime,
+    is_cri_disabled,
+    read_runtimes,
+    readable_dump,
+)
+from harness.provisioning.retry import StepFailedError
+from harness.provisioning.toml_text import TomlTextError
+from harness.provisioning.toolkit import (
+    RuntimeFacts,
+    configure_containerd,
+    expect_in_effect,
+    gpu_configuration,
+    non_gpu_configuration,
+    wanted_of_gpu_node,
+)
+from suites.unit.provisioning.containerd_files import KINDS
+from suites.unit.provisioning.fakes import make_node
+from suites.unit.provisioning.simulated_containerd import Release
+from suites.unit.provisioning.simulation import SimulatedNode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from harness.provisioning.command import Argv, CommandResult
+    from harness.provisioning.node_context import NodeContext
+    from harness.settings import Settings
+
+PROGRAM = "usr/bin/containerd"
+RELEASES: Mapping[Release, str] = {
+    Release.OLD: "bookworm",
+    Release.MIDDLE: "trixie",
+    Release.NEW: "sid",
+}
+
+
+@pytest.fixture(params=Release, ids=[f"containerd {each.value}" for each in Release])
+def program(request: pytest.FixtureRequest, settings: Settings) -> tuple[Release, Path]:
+    """Return a release and its program, unpacked where the cache has none."""
+    release: Release = request.param
+    with requirements(settings):
+        root = ensure_unpacked(
+            (PROGRAM,),
+            package="containerd",
+            release=RELEASES[release],
+            store=settings.cache / f"containerd-{RELEASES[release]}",
+            runner=LocalRunner(),
+            report=logging.getLogger(__name__).info,
+        )
+    return release, root / PROGRAM
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealContainerd:
+    """Runs the real program, with the file below `top` as that of the node."""
+
+    program: Path
+    top: Path
+
+    def run(
+        self,
+        argv: Argv,
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        assert argv[0] == "containerd"
+        words = tuple(argv[1:])
+        if words == ("config", "dump"):
+            own = self.top / CONTAINERD_CONFIG.lstrip("/")
+            words = ("--config", str(own if own.exists() else "/dev/null"), *words)
+        return LocalRunner().run(
+            (str(self.program), *words), timeout_s=timeout_s, stdin=stdin, env=env
+        )
+
+
+def answer(node: NodeContext, *, is_opted_out: bool) -> str | None:
+    """Configure containerd as a boot does; return why that failed, or None."""
+    dump = readable_dump(node.answer("containerd", "config", "dump"))
+    version = node.answer("containerd", "--version")
+    facts = RuntimeFacts(
+        text=node.files.read(CONTAINERD_CONFIG),
+        cdi=detect_support(Engine.CONTAINERD, dump=dump, version=version),
+        dump=dump,
+    )
+    try:
+        wanted = WantedRuntimes(has_nvidia=False) if is_opted_out else wanted_of_gpu_node(facts)
+        text = (non_gpu_configuration if is_opted_out else gpu_configuration)(facts)
+        if text is not None:
+            configure_containerd(text, wanted).function(node)
+        if text is not None or not is_opted_out:
+            expect_in_effect(wanted).function(node)
+    except TomlTextError as error:
+        return f"It cannot be edited: {error}."
+    except StepFailedError as error:
+        return str(error)
+    return None
+
+
+def summary(node: NodeContext) -> object:
+    """Return what provisioning reads of containerd's dump; None where containerd does not start."""
+    dump = node.answer("containerd", "config", "dump")
+    if dump is None:
+        return None
+    cri = cri_table(dump)
+    if is_cri_disabled(dump):
+        return "disabled"
+    runtimes = {runtime.name: runtime.program for runtime in read_runtimes(dump, cri)}
+    return runtimes, default_runtime(dump, cri), detect_support(Engine.CONTAINERD, dump=dump)
+
+
+ROWS = [
+    *((name, False) for name in KINDS),
+    *((name, True) for name, kind in KINDS.items() if "nvidia" in (kind.main or "")),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_opted_out"),
+    ROWS,
+    ids=[f"{name}{', opted out' if is_out else ''}" for name, is_out in ROWS],
+)
+def test_real_containerd_says_what_is_in_effect(
+    program: tuple[Release, Path], tmp_path: Path, kind: str, *, is_opted_out: bool
+) -> None:
+    release, path = program
+    tops = {"real": tmp_path / "real", "simulated": tmp_path / "simulated"}
+    nodes = {
+        "real": make_node(RealContainerd(program=path, top=tops["real"]), tops["real"]),
+        "simulated": make_node(
+            SimulatedNode(tops["simulated"], containerd=release), tops["simulated"]
+        ),
+    }
+    # The real one reads what a pattern names on this host.
+    for name, text in KINDS[kind].texts.items():
+        at = text.replace('"/etc/containerd/', f'"{tops["real"]}/etc/containerd/')
+        nodes["real"].files.write(name, at)
+        nodes["simulated"].files.write(name, text)
+    before = nodes["real"].files.read(CONTAINERD_CONFIG)
+    assert summary(nodes["simulated"]) == summary(nodes["real"])
+
+    answers = {name: answer(node, is_opted_out=is_opted_out) for name, node in nodes.items()}
+
+    expected = (KINDS[kind].opted_out if is_opted_out else KINDS[kind].gpu).get(release)
+    for found in answers.values():
+        assert (found is None) == (expected is None), found
+        assert expected is None or expected in (found or ""), found
+    assert summary(nodes["simulated"]) == summary(nodes["real"])
+    if expected is not None:
+        assert nodes["real"].files.read(CONTAINERD_CONFIG) == before

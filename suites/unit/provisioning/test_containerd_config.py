@@ -1,0 +1,202 @@
+"""What a boot makes of each kind of containerd's configuration, with a simulated containerd."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.cdi import CdiSupport
+from harness.provisioning.containerd_config import (
+    CONTAINERD_CONFIG,
+    WantedRuntimes,
+    cri_table,
+    default_runtime,
+    has_nvidia_runtime,
+    read_runtimes,
+)
+from harness.provisioning.toml_text import TomlTextError, get_value
+from harness.provisioning.toolkit import RuntimeFacts, gpu_configuration, non_gpu_configuration
+from suites.unit.provisioning.containerd_files import AKS, CRI, EKS, KINDS, NVIDIA, RUNC
+
+from .fakes import GPU_NODE, KERNEL, VERSION, Invocation, write_tags
+from .simulated_containerd import Release
+
+if TYPE_CHECKING:
+    from .simulation import SimulatedNode
+
+PROGRAM = "/usr/bin/nvidia-container-runtime"
+TABLE = ("plugins", CRI)
+
+
+def boot(
+    simulated: SimulatedNode, invocation: Invocation, kind: str, *tags: tuple[str, str]
+) -> int:
+    simulated.build(VERSION, KERNEL)
+    write_tags(simulated.files, *tags)
+    for path, text in KINDS[kind].texts.items():
+        simulated.files.write(path, text)
+    return invocation.run("boot", GPU_NODE)
+
+
+@pytest.mark.parametrize("release", Release)
+@pytest.mark.parametrize("kind", KINDS)
+def test_gpu_node_is_ready_only_with_the_runtime_in_effect(
+    simulated: SimulatedNode, invocation: Invocation, kind: str, release: Release
+) -> None:
+    simulated.containerd = release
+    words = KINDS[kind].gpu.get(release)
+
+    code = boot(simulated, invocation, kind)
+
+    if words is not None:
+        assert code == 6
+        assert words in str(invocation.outcome()["error"])
+        assert simulated.files.read(CONTAINERD_CONFIG) == KINDS[kind].main
+        assert "kubelet" not in simulated.active
+        return
+    assert code == 0
+    dump = simulated.run(("containerd", "config", "dump"), timeout_s=1).stdout
+    assert has_nvidia_runtime(dump, cri_table(dump))
+
+
+@pytest.mark.parametrize("release", Release)
+@pytest.mark.parametrize("kind", KINDS)
+def test_opted_out_node_starts_no_pod_by_a_program_of_nvidia(
+    simulated: SimulatedNode, invocation: Invocation, kind: str, release: Release
+) -> None:
+    simulated.containerd = release
+    words = KINDS[kind].opted_out.get(release)
+
+    code = boot(simulated, invocation, kind, ("SkipGpuDriverInstall", "true"))
+
+    if words is not None:
+        assert code == 6
+        assert words in str(invocation.outcome()["error"])
+        assert simulated.files.read(CONTAINERD_CONFIG) == KINDS[kind].main
+        return
+    assert code == 0
+    main, text = KINDS[kind].main or "", simulated.files.read(CONTAINERD_CONFIG) or ""
+    assert nvidia_runtimes(text) == []
+    assert (text == main) == (nvidia_runtimes(main) == [])
+
+
+def nvidia_runtimes(text: str) -> list[str]:
+    if "nvidia" not in text:
+        return []
+    return [runtime.name for runtime in read_runtimes(text, cri_table(text)) if runtime.is_nvidia]
+
+
+def test_runtime_of_another_name_keeps_its_pods() -> None:
+    """AKS's `untrusted` starts NVIDIA's program on a GPU node, and runc on another one."""
+    left = non_gpu_configuration(RuntimeFacts(text=AKS, cdi=CdiSupport.NATIVE)) or ""
+
+    runtimes = {runtime.name: runtime.program for runtime in read_runtimes(left, TABLE)}
+    assert runtimes == {"untrusted": None, "runc": None}
+    assert default_runtime(left, TABLE) == "runc"
+
+
+def test_default_in_place_of_the_removed_one_keeps_its_options() -> None:
+    left = non_gpu_configuration(RuntimeFacts(text=EKS, cdi=CdiSupport.NATIVE)) or ""
+
+    options = (*TABLE, "containerd", "runtimes", "runc", "options")
+    assert get_value(left, (*options, "SystemdCgroup")) == "true"
+    assert get_value(left, (*options, "BinaryName")) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'[plugins."{CRI}".containerd.default_runtime.options]\nRuntime = "{PROGRAM}"\n',
+        f'[plugins."{CRI}".containerd.default_runtime]\nruntime_engine = "{PROGRAM}"\n',
+        f'[plugins."{CRI}".containerd.untrusted_workload_runtime]\nruntime_engine = "{PROGRAM}"\n',
+        f'[plugins."{CRI}".containerd.runtimes.gpu.options]\nBinaryName = "{PROGRAM}.cdi"\n',
+        f'[plugins."{CRI}".containerd.runtimes]\nnvidia.options.BinaryName = "{PROGRAM}"\n',
+        f'[plugins."{CRI}".containerd.runtimes.nvidia]\noptions = {{ BinaryName = "{PROGRAM}" }}\n',
+        f"[plugins.'{CRI}'.containerd.runtimes.nvidia.options]\nBinaryName = '/usr/local{PROGRAM}'\n",
+    ],
+)
+def test_nvidias_program_is_found_wherever_it_is_named(text: str) -> None:
+    left = non_gpu_configuration(RuntimeFacts(text=f"version = 2\n{text}", cdi=CdiSupport.ABSENT))
+
+    assert left is not None
+    assert "nvidia-container-runtime" not in left
+
+
+def test_runtime_that_an_imported_file_has_is_not_added_again() -> None:
+    text = "version = 2\nimports = ['conf.d/*']\n"
+    dump = f"version = 2\n{RUNC}{NVIDIA}"
+
+    assert gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE, dump=dump)) is None
+
+
+def test_configuration_keeps_who_may_read_it(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    """It may have the passwords of registries."""
+    simulated.files.write(CONTAINERD_CONFIG, "version = 2\n", mode=0o600)
+
+    assert invocation.run("boot", GPU_NODE) == 0
+
+    assert PROGRAM in (simulated.files.read(CONTAINERD_CONFIG) or "")
+    assert simulated.files.at(CONTAINERD_CONFIG).stat().st_mode & 0o7777 == 0o600
+
+
+def test_refused_configuration_leaves_no_file_beside_it(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    assert boot(simulated, invocation, "package of Docker") == 6
+
+    assert simulated.files.names("/etc/containerd") == ("config.toml",)
+
+
+def test_containerd_is_asked_again_after_its_restart(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    """What another program wrote in the meantime is in effect, not what was accepted before."""
+    asked = simulated.run
+
+    def run(argv: tuple[str, ...], **options: object) -> object:
+        if tuple(argv[:2]) == ("systemctl", "restart") and argv[2] == "containerd":
+            simulated.files.write(CONTAINERD_CONFIG, f"version = 2\n{RUNC}")
+        return asked(argv, **options)  # type: ignore[arg-type]
+
+    simulated.run = run  # type: ignore[method-assign, assignment]
+
+    assert boot(simulated, invocation, "format 2") == 6
+
+    assert "None of its runtimes ['runc']" in str(invocation.outcome()["error"])
+    assert invocation.steps()["validate-runtime"] == "failed"
+
+
+@pytest.mark.parametrize(
+    "answer", ["what nobody knows\n", "[broken", "", "version = 9\n", "level = 'warn'\n"]
+)
+def test_dump_that_nobody_knows_is_no_success(answer: str) -> None:
+    try:
+        difference = WantedRuntimes(has_nvidia=True).difference(answer)
+    except TomlTextError:
+        return
+    assert difference is not None
+
+
+@pytest.mark.parametrize("is_newer", [True, False])
+def test_file_of_a_killed_run_is_checked_too(
+    simulated: SimulatedNode, invocation: Invocation, *, is_newer: bool
+) -> None:
+    simulated.files.write("/run/containerd/containerd.sock", "")
+    os.utime(simulated.files.at("/run/containerd/containerd.sock"), (9e9, 9e9))
+    if is_newer:
+        os.utime(simulated.files.at("/run/containerd/containerd.sock"), (1000, 1000))
+
+    assert boot(simulated, invocation, "imported mirror, runtime in the file") == 6
+
+
+def test_file_that_imports_its_own_folder_is_checked_once_it_is_in_place(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    """Beside it, the new file would import the old one."""
+    simulated.containerd = Release.MIDDLE
+
+    assert boot(simulated, invocation, "imports its own folder") == 0
