@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Protocol
 
 from .nvidia import ACTIONS_DIRECTORY, PAYLOAD_DIRECTORY
@@ -17,6 +18,7 @@ INSTALL_ONCE = Retry(timeout_s=600)
 BUILD = Retry(attempts=3, pause_s=10, timeout_s=600)
 INSTALL_CONTAINER = "gpuinstall"
 BUILD_CONTAINER = "gpuprebuild"
+_RESOLVING = re.compile(r"failed to resolve (?:reference|image)")
 LOCAL = Retry(timeout_s=60)
 """For commands that only change containerd's local store."""
 
@@ -52,6 +54,20 @@ def present_query(image: ContainerImage) -> tuple[str, ...]:
 def pull(image: ContainerImage) -> Run:
     """Pull the image under the name by which its registry has it."""
     return Run(argv=(*CTR, "image", "pull", image.pull_reference), retry=PULL)
+
+
+def says_no_such_image(result: CommandResult, image: ContainerImage) -> bool:
+    """Return whether a failed pull says that the registry has no image by this name.
+
+    Only the answer about the name itself says that. A layer, local content or a snapshot may be "not
+    found" of an image that exists, and then another try, or a node of the registry, may help
+    (containerd 3604, 4397 and 10749).
+    """
+    answer = f"{image.pull_reference}: not found"
+    return any(
+        line.endswith(answer) and _RESOLVING.search(line.removesuffix(answer)) is not None
+        for line in (each.strip() for each in result.stderr.splitlines())
+    )
 
 
 def fetch(image: ContainerImage) -> When:

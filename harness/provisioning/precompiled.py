@@ -1,23 +1,34 @@
-"""Precompiled driver containers: one image and one DaemonSet for each kernel in a cluster.
+"""Precompiled driver containers: one image and one DaemonSet for each kernel, processor and system.
 
-These are the decisions of the GPU operator as pure functions: group nodes by kernel, choose the
-precompiled image or the build on the node, and delete a DaemonSet that serves no node. A node's boot
-(`precompiled_driver`) chooses as the only node of its group.
+These are the decisions of the GPU operator (`internal/state/nodepool.go`) as pure functions: group nodes,
+choose the precompiled image or the build on the node, and delete a DaemonSet that serves no node. A
+node's boot (`precompiled_driver`) chooses as the only node of its group.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .families import os_release_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 KERNEL_LABEL = "feature.node.kubernetes.io/kernel-version.full"
-_ARCHITECTURE = re.compile(r"[.-]?(?:x86_64|amd64|aarch64|arm64)")
+ARCHITECTURE_LABEL = "kubernetes.io/arch"
+SYSTEM_LABELS = (
+    "feature.node.kubernetes.io/system-os_release.ID",
+    "feature.node.kubernetes.io/system-os_release.VERSION_ID",
+)
+#: What the kernel's name says of the processor on systems with RPM packages. Debian's `amd64` stays, since it
+#: is the name of a flavour too.
+_ARCHITECTURE = re.compile(r"(?P<machine>x86_64|aarch64)(?:_64k)?")
+#: The names of processors in Kubernetes' labels, by those in the names of kernels.
+_KUBERNETES_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+#: Systems whose minor versions share their drivers, by their first major version.
+_MAJOR_VERSION_ONLY = {"rocky": 0, "rhel": 10}
 #: What neither a tag of an image nor the value of a label may have.
 _NOT_IN_A_TAG = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -54,13 +65,18 @@ class PrecompiledImage:
 def os_tag(os_release: str) -> str:
     """Return the tag of a system, such as `ubuntu22.04`, by its os-release file.
 
+    The tag has the major version only for Rocky Linux, and for RHEL from 10 on.
+
     Raises PrecompiledError if the file has no name or version.
     """
     fields = os_release_fields(os_release)
     name, version = fields.get("ID"), fields.get("VERSION_ID")
     if not name or not version:
         raise PrecompiledError("The os-release file has no ID or no VERSION_ID.")
-    return name + version
+    major = version.partition(".")[0]
+    first = _MAJOR_VERSION_ONLY.get(name)
+    has_major_only = first is not None and major.isdigit() and int(major) >= first
+    return name + (major if has_major_only else version)
 
 
 def label_value(kernel: str) -> str:
@@ -73,7 +89,8 @@ def label_value(kernel: str) -> str:
 
 def kernel_suffix(kernel: str) -> str:
     """Return the suffix of a DaemonSet's name: the kernel, as a valid DNS name."""
-    return _ARCHITECTURE.sub("", label_value(kernel)).replace("_", ".").lower()
+    name = _ARCHITECTURE.sub("", label_value(kernel)).replace("_", ".")
+    return name.removesuffix(".").lower()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,18 +101,40 @@ class ClusterNode:
     os_tag: str
     labels: Mapping[str, str]
 
+    @property
+    def architecture(self) -> str | None:
+        """Return the processor by its label, or by the name of the kernel."""
+        label = self.labels.get(ARCHITECTURE_LABEL)
+        named = _ARCHITECTURE.search(self.labels.get(KERNEL_LABEL, ""))
+        if label or named is None:
+            return label or None
+        return _KUBERNETES_ARCHITECTURES[named["machine"]]
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """Return the labels of the node that say what a driver is compiled for."""
+        keys = (KERNEL_LABEL, ARCHITECTURE_LABEL, *SYSTEM_LABELS)
+        return {key: self.labels[key] for key in keys if key in self.labels}
+
 
 @dataclass(frozen=True, kw_only=True)
 class KernelGroup:
-    """The nodes of one kernel, and the selector that finds them."""
+    """The nodes of one kernel, processor and system, and the selector that finds them.
+
+    `architecture` is what Kubernetes calls the processor, None where nothing says it.
+    """
 
     kernel: str
     os_tag: str
     nodes: tuple[str, ...]
+    architecture: str | None = None
+    selector: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def selector(self) -> dict[str, str]:
-        return {KERNEL_LABEL: self.kernel}
+    def name_suffix(self) -> str:
+        """Return the end of the name of the group's DaemonSet, which no other group has."""
+        parts = (self.os_tag, kernel_suffix(self.kernel), self.architecture)
+        return "-".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,15 +146,15 @@ class Grouping:
 
 
 def group_by_kernel(nodes: Iterable[ClusterNode], *, is_label_required: bool) -> Grouping:
-    """Group nodes by their kernel's label, in the order in which the kernels first appear.
+    """Group nodes by kernel, processor and system, in the order in which they first appear.
 
-    A node without the label is an error under a ClusterPolicy (`is_label_required`) and is left
-    out with a warning under an NVIDIADriver.
+    A node without the kernel's label is an error under a ClusterPolicy (`is_label_required`) and is
+    left out with a warning under an NVIDIADriver. Groups whose labels do not tell them apart get a
+    warning too, because a DaemonSet has only one driver image.
 
-    Raises PrecompiledError, also for one kernel on two distributions, because a DaemonSet has
-    only one driver image.
+    Raises PrecompiledError.
     """
-    members: dict[str, list[ClusterNode]] = {}
+    members: dict[tuple[str, str | None, str], list[ClusterNode]] = {}
     warnings = []
     for node in nodes:
         kernel = node.labels.get(KERNEL_LABEL)
@@ -125,17 +164,36 @@ def group_by_kernel(nodes: Iterable[ClusterNode], *, is_label_required: bool) ->
                 raise PrecompiledError(message)
             warnings.append(f"{message} It is left out.")
             continue
-        members.setdefault(kernel, []).append(node)
-    groups = []
-    for kernel, group in members.items():
-        systems = sorted({node.os_tag for node in group})
-        if len(systems) > 1:
-            raise PrecompiledError(
-                f"The kernel '{kernel}' runs on several systems: {', '.join(systems)}."
-            )
-        names = tuple(node.name for node in group)
-        groups.append(KernelGroup(kernel=kernel, os_tag=systems[0], nodes=names))
-    return Grouping(groups=tuple(groups), warnings=tuple(warnings))
+        key = (kernel, node.architecture, node.os_tag)
+        members.setdefault(key, []).append(node)
+    groups = tuple(
+        KernelGroup(
+            kernel=kernel,
+            os_tag=system,
+            nodes=tuple(node.name for node in group),
+            architecture=architecture,
+            selector=_shared(group),
+        )
+        for (kernel, architecture, system), group in members.items()
+    )
+    return Grouping(groups=groups, warnings=(*warnings, *_overlaps(groups)))
+
+
+def _overlaps(groups: Sequence[KernelGroup]) -> Iterator[str]:
+    for group in groups:
+        for other in groups:
+            if group is not other and group.selector.items() <= other.selector.items():
+                yield (
+                    f"The labels {dict(group.selector)} of the group '{group.name_suffix}' select the nodes "
+                    f"of '{other.name_suffix}' too: {', '.join(other.nodes)}. Let node feature discovery "
+                    "label the nodes with their system."
+                )
+
+
+def _shared(nodes: Sequence[ClusterNode]) -> dict[str, str]:
+    """Return the labels that all nodes of a group have with one value."""
+    first, *others = (node.selector for node in nodes)
+    return {key: value for key, value in first.items() if all(o.get(key) == value for o in others)}
 
 
 @dataclass(frozen=True, kw_only=True)

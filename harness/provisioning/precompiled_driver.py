@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 INSTALL_PRECOMPILED = "install-precompiled-driver"
 EVENT = "AKS.CSE.configGPUDrivers.installPrecompiledDriver"
-_MISSING = ": not found"
 _QUERY_S = 30.0
 
 
@@ -129,7 +128,7 @@ def _is_available(node: NodeContext, image: PrecompiledImage) -> bool:
     missing: list[CommandResult] = []
 
     def judge(_node: NodeContext, result: CommandResult) -> PermanentFailure | None:
-        if result.ok or _MISSING not in result.stderr:
+        if result.ok or not containerd.says_no_such_image(result, image):
             return None
         missing.append(result)
         return PermanentFailure(message="The registry does not have it.")

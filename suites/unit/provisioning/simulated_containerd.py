@@ -180,7 +180,8 @@ def _cri_lines(values: dict[Key, str], headers: set[Key], release: Release) -> l
     if release is not Release.OLD:
         shown[("enable_cdi",)] = "true" if is_new else "false"
     if is_new or not any(path[:2] == runtimes for path in (*values, *headers)):
-        shown[runtimes + ("runc", "runtime_type")] = '"io.containerd.runc.v2"'
+        runc = (*runtimes, "runc", "runtime_type")
+        shown[runc] = '"io.containerd.runc.v2"'
     shown.update(
         {
             path: value

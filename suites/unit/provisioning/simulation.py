@@ -268,7 +268,9 @@ class SimulatedNode:
                 return self.answer(call, f"{name}\n" if name in self.images else "")
             case ("image", "pull", name):
                 if name not in self.registry:
-                    return self._fail(call, f"{name}: not found")
+                    return self._fail(
+                        call, f'ctr: failed to resolve reference "{name}": {name}: not found'
+                    )
                 self.images.add(name)
             case ("image", "tag", name, new):
                 if name not in self.images or new in self.images:

@@ -19,7 +19,9 @@ from harness.provisioning.precompiled import (
 )
 
 JAMMY = "5.15.0-1041-azure"
-GROUP = KernelGroup(kernel=JAMMY, os_tag="ubuntu22.04", nodes=("a", "b"))
+GROUP = KernelGroup(
+    kernel=JAMMY, os_tag="ubuntu22.04", nodes=("a", "b"), selector={KERNEL_LABEL: JAMMY}
+)
 
 
 def node(name: str, kernel: str | None, tag: str = "ubuntu22.04") -> ClusterNode:
@@ -32,6 +34,15 @@ def node(name: str, kernel: str | None, tag: str = "ubuntu22.04") -> ClusterNode
     [
         ('ID=ubuntu\nVERSION_ID="22.04"\n', "ubuntu22.04"),
         ("NAME='x'\nID='rhcos'\nVERSION_ID='4.13'\n", "rhcos4.13"),
+        ('ID="rhel"\nVERSION_ID="9.4"\n', "rhel9.4"),
+        ('ID="rhel"\nVERSION_ID="10.0"\n', "rhel10"),
+        ('ID="rhel"\nVERSION_ID="11"\n', "rhel11"),
+        ('ID="rocky"\nID_LIKE="rhel"\nVERSION_ID="9.4"\n', "rocky9"),
+        ('ID="rocky"\nVERSION_ID="8.10"\n', "rocky8"),
+        ('ID="sles"\nVERSION_ID="15.6"\n', "sles15.6"),
+        ('ID="centos"\nVERSION_ID="9"\n', "centos9"),
+        ("ID=talos\nVERSION_ID=v1.6.1\n", "talosv1.6.1"),
+        ("ID=rhel\nVERSION_ID=stream\n", "rhelstream"),
     ],
 )
 def test_system_gives_its_tag(text: str, tag: str) -> None:
@@ -52,8 +63,10 @@ def test_system_without_name_or_version_is_refused(text: str) -> None:
         ("5.14.0-284.43.1.el9_2.x86_64", "5.14.0-284.43.1.el9.2"),
         ("5.14.0-284.EL9_2.aarch64", "5.14.0-284.el9.2"),
         ("5.15.0-1041-azure", "5.15.0-1041-azure"),
-        ("6.1.0-56-cloud-amd64", "6.1.0-56-cloud"),
-        ("6.12.117+deb13-cloud-amd64", "6.12.117.deb13-cloud"),
+        ("5.14.0-427.37.1.el9_4.aarch64_64k", "5.14.0-427.37.1.el9.4"),
+        ("6.1.0-56-cloud-amd64", "6.1.0-56-cloud-amd64"),
+        ("6.1.0-56-arm64", "6.1.0-56-arm64"),
+        ("6.12.117+deb13-cloud-amd64", "6.12.117.deb13-cloud-amd64"),
     ],
 )
 def test_kernel_ends_a_daemonsets_name(kernel: str, suffix: str) -> None:
@@ -79,7 +92,12 @@ def test_nodes_are_grouped_by_kernel() -> None:
     )
 
     assert grouping == Grouping(
-        groups=(GROUP, KernelGroup(kernel="6.1", os_tag="debian12", nodes=("c",)))
+        groups=(
+            GROUP,
+            KernelGroup(
+                kernel="6.1", os_tag="debian12", nodes=("c",), selector={KERNEL_LABEL: "6.1"}
+            ),
+        )
     )
     assert grouping.groups[0].selector == {"feature.node.kubernetes.io/kernel-version.full": JAMMY}
 
@@ -99,13 +117,93 @@ def test_missing_label_is_a_warning_under_an_nvidia_driver(kernel: str | None) -
     assert grouping.warnings == (f"The node 'b' has no label '{KERNEL_LABEL}'. It is left out.",)
 
 
-def test_one_kernel_on_two_systems_is_an_error() -> None:
+ARCH = "kubernetes.io/arch"
+SYSTEM = "feature.node.kubernetes.io/system-os_release.ID"
+SYSTEM_VERSION = "feature.node.kubernetes.io/system-os_release.VERSION_ID"
+
+
+def labelled(name: str, kernel: str, tag: str, **labels: str) -> ClusterNode:
+    keys = {"arch": ARCH, "system": SYSTEM, "version": SYSTEM_VERSION}
+    own = {keys[key]: value for key, value in labels.items()}
+    return ClusterNode(name=name, os_tag=tag, labels={KERNEL_LABEL: kernel, **own})
+
+
+def test_one_kernel_on_two_systems_is_a_group_for_each() -> None:
+    kernel = "5.14.0-427.13.1.el9_4.x86_64"
+    grouping = group_by_kernel(
+        [
+            labelled("a", kernel, "rhel9.4", arch="amd64", system="rhel", version="9.4"),
+            labelled("b", kernel, "rocky9", arch="amd64", system="rocky", version="9.4"),
+        ],
+        is_label_required=True,
+    )
+
+    assert [group.nodes for group in grouping.groups] == [("a",), ("b",)]
+    assert [group.name_suffix for group in grouping.groups] == [
+        "rhel9.4-5.14.0-427.13.1.el9.4-amd64",
+        "rocky9-5.14.0-427.13.1.el9.4-amd64",
+    ]
+    assert grouping.groups[0].selector == {
+        KERNEL_LABEL: kernel,
+        ARCH: "amd64",
+        SYSTEM: "rhel",
+        SYSTEM_VERSION: "9.4",
+    }
+    assert grouping.warnings == ()
+
+
+def test_one_kernel_on_two_processors_is_a_group_for_each() -> None:
+    """Ubuntu's name of a kernel does not say for which processor it is."""
+    grouping = group_by_kernel(
+        [
+            labelled("a", JAMMY, "ubuntu22.04", arch="amd64"),
+            labelled("b", JAMMY, "ubuntu22.04", arch="arm64"),
+        ],
+        is_label_required=True,
+    )
+
+    assert [(g.architecture, g.nodes) for g in grouping.groups] == [
+        ("amd64", ("a",)),
+        ("arm64", ("b",)),
+    ]
+    assert grouping.warnings == ()
+
+
+def test_processor_is_told_by_the_kernel_where_no_label_does() -> None:
+    kernels = ("5.14.0-1.el9_4.x86_64", "5.14.0-1.el9_4.aarch64_64k")
+    grouping = group_by_kernel(
+        [node(kernel, kernel, "rhel9.4") for kernel in kernels], is_label_required=True
+    )
+
+    assert [group.name_suffix for group in grouping.groups] == [
+        "rhel9.4-5.14.0-1.el9.4-amd64",
+        "rhel9.4-5.14.0-1.el9.4-arm64",
+    ]
+
+
+def test_minor_versions_that_share_a_driver_share_a_group() -> None:
+    nodes = [
+        labelled(version, "6.12", "rhel10", system="rhel", version=version)
+        for version in ("10.0", "10.1")
+    ]
+
+    (group,) = group_by_kernel(nodes, is_label_required=True).groups
+
+    assert group.selector == {KERNEL_LABEL: "6.12", SYSTEM: "rhel"}
+
+
+def test_groups_that_labels_do_not_tell_apart_get_a_warning() -> None:
     nodes = [node("a", "6.1", "ubuntu24.04"), node("b", "6.1", "debian12")]
 
-    with pytest.raises(PrecompiledError) as error:
-        group_by_kernel(nodes, is_label_required=False)
+    grouping = group_by_kernel(nodes, is_label_required=False)
 
-    assert str(error.value) == ("The kernel '6.1' runs on several systems: debian12, ubuntu24.04.")
+    assert [group.os_tag for group in grouping.groups] == ["ubuntu24.04", "debian12"]
+    first, second = grouping.warnings
+    assert first == (
+        f"The labels {{'{KERNEL_LABEL}': '6.1'}} of the group 'ubuntu24.04-6.1' select the nodes of "
+        "'debian12-6.1' too: b. Let node feature discovery label the nodes with their system."
+    )
+    assert "of the group 'debian12-6.1'" in second
 
 
 def test_image_for_the_kernel_is_taken_from_the_registry() -> None:

@@ -148,6 +148,74 @@ def test_registry_that_refuses_is_asked_three_times_and_not_taken_for_one_withou
     assert "The registry has no" not in log
 
 
+#: What `ctr image pull` prints of an image that the registry lacks, and of other failures (containerd 3604,
+#: 4397, 8173 and 10749, pushgateway 278, moby 52411, gpu-operator 595 and 647, Trow 30, nixery 102).
+NO_SUCH_IMAGE = (
+    'ctr: failed to resolve reference "{name}": {name}: not found',
+    "ctr: failed to resolve image: {name}: not found",
+    (
+        'time="2026-01-01T00:00:00Z" level=info msg="trying next host" host=registry.example\n'
+        'ctr: failed to resolve reference "{name}": {name}: not found\n'
+    ),
+    'ctr: failed to pull and unpack image "{name}": failed to resolve reference "{name}": {name}: not found',
+)
+OTHER_ANSWERS = (
+    (
+        "ctr: failed to copy: httpReadSeeker: failed open: could not fetch content descriptor sha256:aa "
+        "(application/vnd.oci.image.layer.v1.tar+gzip) from remote: not found"
+    ),
+    "ctr: content digest sha256:bb: not found",
+    (
+        'ctr: apply layer error for "{name}": failed to extract layer sha256:cc: NotFound: failed to get reader '
+        "from content store: content digest sha256:dd: not found"
+    ),
+    "ctr: failed to unpack image on snapshotter overlayfs: content digest sha256:ee: not found",
+    (
+        'ctr: failed to prepare extraction snapshot "extract-1 sha256:ff": parent snapshot sha256:00 does not '
+        "exist: not found"
+    ),
+    "ctr: snapshotter not loaded: nydus: invalid argument: not found",
+    'ctr: image "{name}": not found',
+    'ctr: failed to resolve reference "{name}": other.example/gpu/driver:1: not found',
+    (
+        'ctr: failed to resolve reference "{name}": failed to do request: Head "https://registry.example/v2/": '
+        "dial tcp: lookup registry.example on 127.0.0.53:53: no such host"
+    ),
+    (
+        'ctr: failed to resolve reference "{name}": pull access denied, repository does not exist or may '
+        "require authorization: server message: insufficient_scope: authorization failed"
+    ),
+    'ctr: failed to resolve reference "{name}": unexpected status from HEAD request: 429 Too Many Requests',
+    "ctr: words that nobody knows",
+    "",
+)
+
+
+@pytest.mark.parametrize("answer", NO_SUCH_IMAGE)
+def test_registry_says_by_the_name_that_it_has_no_such_image(
+    simulated: SimulatedNode, invocation: Invocation, answer: str
+) -> None:
+    assert asked_with(simulated, invocation, answer) == (True, 1)
+
+
+@pytest.mark.parametrize("answer", OTHER_ANSWERS)
+def test_any_other_answer_is_asked_again(
+    simulated: SimulatedNode, invocation: Invocation, answer: str
+) -> None:
+    """A layer or local content that is not found is no image that is not found."""
+    assert asked_with(simulated, invocation, answer) == (False, 3)
+
+
+def asked_with(simulated: SimulatedNode, invocation: Invocation, answer: str) -> tuple[bool, int]:
+    """Return whether the run says that the image does not exist, and how often it was asked for."""
+    text = answer.format(name=reference())
+    refusal = CommandResult(argv=(), exit_code=1, stdout="", stderr=text)
+    simulated.failing["ctr -n k8s.io image pull"] = refusal
+    assert invocation.run("boot", configured(precompiled_fallback=False)) == 84
+    error = str(invocation.outcome()["error"])
+    return f"The registry has no '{reference()}'" in error, len(pulls(simulated))
+
+
 def test_install_beside_another_loaded_version_is_not_tried_again(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
