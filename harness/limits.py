@@ -319,6 +319,12 @@ SHARED_FOLDER = Limit(
     unit=Unit.ENTRIES,
     what="files of a folder that processes share",
 )
+SHELL_OUTPUT = Limit(
+    name="shell-output-mib",
+    default=64,
+    unit=Unit.MIB,
+    what="output of shell code under test, and what else it hands to the harness",
+)
 
 
 def all_limits() -> list[Limit]:

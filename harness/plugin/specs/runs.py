@@ -15,8 +15,8 @@ from harness.errors import HarnessError
 from harness.plugin.specs.reports import ReportBatch
 from harness.shell.clock import clock_environment, write_clock_commands
 from harness.shell.coverage import Hits, Tier, merge, parse_trace
-from harness.shell.sandbox import choose_sandbox
-from harness.shell.spec.mock_blocks import write_mocks
+from harness.shell.sandbox import SandboxKind, choose_sandbox
+from harness.shell.spec.mock_blocks import write_mocks, write_writable_folders
 from harness.shell.spec.project import ScratchFolder, environment
 from harness.shell.spec.spec_run import ShellSetting, SpecRun
 
@@ -164,6 +164,10 @@ class SpecRuns:
         write_mocks(file.spec, mocks, file.project.options.shell)
         cwd = file.project.exec_dir(file.path)
         env = dict(environment(file.project, file.path, self.scratch.path, work_dir, mocks))
+        layer = None
+        if self.sandbox.kind is SandboxKind.THROWAWAY:
+            env["HX_THROWAWAY"] = "1"
+            layer = write_writable_folders(file.spec, work_dir / ".layer", cwd)
         if self.config.getoption("--shell-time") == "virtual":
             commands = write_clock_commands(work_dir / ".clock")
             env.update(clock_environment(commands, env["PATH"]))
@@ -175,6 +179,7 @@ class SpecRuns:
             scratch=work_dir,
             cwd=cwd,
             env=env,
+            layer=layer,
             traces=bool(self.config.getoption("--shell-cov")),
             timeout_s=self.config.getoption("--shell-timeout"),
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -139,9 +138,8 @@ class Dkms(Fake):
                 f"Could not find module source directory.\nDirectory: {folder} does not exist.",
                 2,
             )
-        link = self.link(f"{target.folder}/source")
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(f"/usr/src/{target.label}")
+        link = f"{target.folder}/source"
+        self.files(link).link(link, f"/usr/src/{target.label}")
         return Answer(
             stdout=f"Creating symlink {target.folder}/source -> /usr/src/{target.label}\n"
         )
@@ -202,9 +200,9 @@ class Dkms(Fake):
         built = Answer() if self._tree.is_built(target) else self._build_target(target)
         if built.exit_code:
             return built
-        link = self.link(target.link)
-        link.unlink(missing_ok=True)
-        link.symlink_to(target.built.removeprefix(f"{TREE}/{target.name}/"))
+        files = self.files(target.link)
+        files.remove(target.link)
+        files.link(target.link, target.built.removeprefix(f"{TREE}/{target.name}/"))
         folder = installed_in(target.kernel)
         shown = ""
         for name in target.built_names:
@@ -232,7 +230,7 @@ class Dkms(Fake):
             "Before uninstall, this module version was ACTIVE on this kernel.\n"
         )
         for name in self._tree.built_names(target):
-            self.path(f"{folder}/{name}.ko").unlink(missing_ok=True)
+            self.files(folder).remove(f"{folder}/{name}.ko")
             shown += (
                 f"\n{name}.ko:\n - Uninstallation\n   - Deleting from: {folder}/\n"
                 " - Original module\n"
@@ -241,7 +239,7 @@ class Dkms(Fake):
             )
             if self._modules is not None and target.kernel == self._modules.kernel:
                 self._modules.remove(name)
-        self.link(target.link).unlink()
+        self.files(target.link).remove(target.link)
         return Answer(stdout=f"{shown}depmod...\n")
 
     def _remove(self, invocation: Invocation) -> Answer:
@@ -256,12 +254,12 @@ class Dkms(Fake):
         for each in self._tree.built_targets(target):
             if invocation.has("--all") or each.kernel == target.kernel:
                 shown = _joined(shown, self._uninstall_target(each))
-                shutil.rmtree(self.path(each.built).parent)
+                self.files(each.built).remove_tree(each.built.rpartition("/")[0])
         if not self._tree.built_targets(target):
-            shutil.rmtree(self.path(target.folder))
-            folder = self.path(f"{TREE}/{target.name}")
-            if not any(folder.iterdir()):
-                folder.rmdir()
+            self.files(target.folder).remove_tree(target.folder)
+            folder = f"{TREE}/{target.name}"
+            if not self.files(folder).names(folder):
+                self.files(folder).remove_tree(folder)
             text = f"Deleting module {target.label} completely from the DKMS tree.\n"
             shown = _joined(shown, Answer(stdout=text))
         return shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -94,31 +95,28 @@ class DkmsTree:
         found: list[Target] = []
         for kernel in self._fake.own_entries(target.folder):
             for arch in self._fake.own_entries(kernel):
-                if self._fake.path(f"{arch}/module").is_dir():
+                if self._fake.files(arch).is_folder(f"{arch}/module"):
                     *_, kernel_name, arch_name = arch.split("/")
                     found.append(self.target(target.name, target.version, kernel_name, arch_name))
         return found
 
     def is_added(self, target: Target) -> bool:
-        source = self._fake.link(f"{target.folder}/source")
-        return source.is_symlink() or source.exists()
+        source = f"{target.folder}/source"
+        return self._fake.files(source).status(source, follow=False) is not None
 
     def is_built(self, target: Target) -> bool:
-        return self._fake.path(f"{target.built}/module").is_dir()
+        return self._fake.files(target.built).is_folder(f"{target.built}/module")
 
     def is_installed(self, target: Target) -> bool:
-        link = self._fake.link(target.link)
-        if link.is_symlink():
-            version = str(link.readlink())
-        elif link.is_file():
-            version = link.read_text()
-        else:
-            return False
+        files = self._fake.files(target.link)
+        version = files.target(target.link)
+        if version is None:
+            version = (files.read(target.link) or b"").decode(errors="replace")
         return version.partition("/")[0] == target.version
 
     def built_names(self, target: Target) -> list[str]:
-        folder = self._fake.path(f"{target.built}/module")
-        return [file.stem for file in sorted(folder.iterdir())]
+        names = self._fake.files(target.built).names(f"{target.built}/module")
+        return [PurePosixPath(name).stem for name in names]
 
 
 def installed_in(kernel: str) -> str:

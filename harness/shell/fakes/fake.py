@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from harness.errors import HarnessError
+from harness.shell.sandbox.root_files import RootFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,12 +30,16 @@ class MockingShell(Protocol):
 
     def path(self, path: Path | str) -> Path: ...
 
+    @property
+    def files(self) -> RootFiles: ...
+
 
 class Fake(ABC):
     """Commands that share a state."""
 
     def __init__(self) -> None:
         self._place: Callable[[str], Path] | None = None
+        self._root_files: Callable[[], RootFiles] | None = None
         self._write: Callable[[str, str], None] | None = None
 
     @property
@@ -49,6 +54,7 @@ class Fake(ABC):
     def install(self, shell: MockingShell) -> Self:
         """Mock the commands of this fake in a shell, and write the files of its first state."""
         self._place = shell.path
+        self._root_files = lambda: shell.files
         self._write = shell.write
         for path, text in self.initial_files().items():
             shell.write(path, text)
@@ -59,6 +65,7 @@ class Fake(ABC):
     def use_root(self, root: Path) -> Self:
         """Change files below `root`; for a fake that is asked without a shell."""
         self._place = lambda path: root / path.lstrip("/")
+        self._root_files = lambda: RootFiles(root)
         self._write = self.write_file
         for path, text in self.initial_files().items():
             self.write_file(path, text)
@@ -74,47 +81,50 @@ class Fake(ABC):
         return self.commands[call.name](call)
 
     def path(self, path: str) -> Path:
-        """Return where the file `path` of the code under test lies.
+        """Return where the file `path` of the code under test lies, as long as no code runs.
 
         Raises HarnessError where that would be a file of the host.
         """
-        found = self._own_path(path)
-        if found is None:
-            raise HarnessError(
-                f"The fake {type(self).__name__} uses '{path}', but the code under test has no "
-                "root of its own. Install the fake in a shell that has the throw-away root."
-            )
+        found = None if self._place is None else self._place(path)
+        if found is None or found == Path(path):
+            raise self._no_root(path)
         return found
 
-    def _own_path(self, path: str) -> Path | None:
-        found = None if self._place is None else self._place(path)
-        return None if found == Path(path) else found
+    def files(self, path: str) -> RootFiles:
+        """Return the files of the code under test, which are about to be asked for `path`.
 
-    def link(self, path: str) -> Path:
-        """Return where the symbolic link `path` itself lies, which `path` would follow."""
-        folder, _, name = path.rpartition("/")
-        return self.path(folder) / name
+        Raises HarnessError where they would be those of the host.
+        """
+        found = self._own_files()
+        if found is None:
+            raise self._no_root(path)
+        return found
+
+    def _own_files(self) -> RootFiles | None:
+        found = None if self._root_files is None else self._root_files()
+        return None if found is None or found.root == Path("/") else found
+
+    def _no_root(self, path: str) -> HarnessError:
+        return HarnessError(
+            f"The fake {type(self).__name__} uses '{path}', but the code under test has no "
+            "root of its own. Install the fake in a shell that has the throw-away root."
+        )
 
     def read_own_file(self, path: str) -> str | None:
         """Return the text of a file that the code under test or a fake wrote; else None.
 
         Files of the host, which show through in the root, are left out.
         """
-        found = self._own_path(path)
-        if found is None or found.is_symlink() or not found.is_file() or Path(path).exists():
-            return None
-        return found.read_text()
+        files = self._own_files()
+        data = None if files is None or Path(path).exists() else files.read(path)
+        return None if data is None else data.decode(errors="surrogateescape")
 
     def own_entries(self, folder: str) -> list[str]:
         """Return the paths of what a folder holds, without what the host has there."""
-        found = self._own_path(folder)
-        if found is None or not found.is_dir():
-            return []
-        paths = [f"{folder}/{entry.name}" for entry in sorted(found.iterdir())]
+        files = self._own_files()
+        paths = [] if files is None else [f"{folder}/{name}" for name in files.names(folder)]
         return [path for path in paths if not Path(path).exists()]
 
     def write_file(self, path: str, text: str) -> None:
         """Write a file and the folders above it."""
-        target = self.path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
+        self.files(path).write(path, text.encode(errors="surrogateescape"))

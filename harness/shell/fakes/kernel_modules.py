@@ -104,7 +104,7 @@ class KernelModules(Fake):
     def module(self, name: str) -> Module | None:
         """Return a module that exists; None where it does not."""
         found = self._modules.get(canonical(name))
-        if found is not None and found.has_file and not self.path(found.path).is_file():
+        if found is not None and found.has_file and not self.files(found.path).is_file(found.path):
             return None
         return found
 

@@ -167,10 +167,9 @@ class InstanceMetadata(Fake):
         return Answer(stdout=body + _write_out(invocation, response.status))
 
     def _save(self, path: str, text: str) -> bool:
-        target = self.path(path)
-        if not target.parent.is_dir():
+        if not self.files(path).is_folder(path.rpartition("/")[0] or "/"):
             return False
-        target.write_text(text)
+        self.write_file(path, text)
         return True
 
 

@@ -156,8 +156,9 @@ class PackageState:
         entry = self.entries[name]
         entry.status = Status.INSTALLED
         for path, text in entry.package.configuration.items():
-            self._fake.path(f"{path}.dpkg-new").unlink(missing_ok=True)
-            if not self._fake.path(path).exists():
+            files = self._fake.files(path)
+            files.remove(f"{path}.dpkg-new")
+            if files.status(path) is None:
                 self._write({path: text})
 
     def remove(self, name: str, *, is_purge: bool) -> None:
@@ -175,7 +176,7 @@ class PackageState:
 
     def _delete(self, paths: Iterable[str]) -> None:
         for path in paths:
-            self._fake.path(path).unlink(missing_ok=True)
+            self._fake.files(path).remove(path)
 
 
 def dependency_name(dependency: str) -> str:

@@ -57,14 +57,12 @@ class UnitFiles:
 
     def link(self, path: str, target: str) -> list[str]:
         """Make a symbolic link; return what systemctl prints about it."""
-        link = self._fake.link(path)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(target)
+        self._fake.files(path).link(path, target)
         return [f"Created symlink {path} → {target}.\n"]
 
     def unlink(self, path: str) -> list[str]:
         """Remove a symbolic link; return what systemctl prints about it."""
-        self._fake.link(path).unlink(missing_ok=True)
+        self._fake.files(path).remove(path)
         return [f'Removed "{path}".\n']
 
 

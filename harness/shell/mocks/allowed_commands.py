@@ -68,7 +68,8 @@ def command_folders(path: str, project: Path) -> list[Path]:
     found: dict[Path, None] = {}
     for name in f"{path}:{usual}".split(":"):
         folder = Path(name).resolve() if name.startswith("/") else None
-        if folder is None or not folder.is_dir():
+        # of a folder that may not be entered, is_dir would raise
+        if folder is None or not os.access(folder, os.R_OK | os.X_OK) or not folder.is_dir():
             continue
         is_ours = project in folder.parents or folder == project
         if not is_ours or (folder.parent / "pyvenv.cfg").exists():
@@ -88,7 +89,7 @@ def denied_in(folder: Path, allowed: Iterable[str]) -> list[str]:
         return [
             entry.name
             for entry in entries
-            if entry.name not in kept and not entry.is_dir() and os.access(entry.path, os.X_OK)
+            if entry.name not in kept and os.access(entry.path, os.X_OK) and not entry.is_dir()
         ]
 
 

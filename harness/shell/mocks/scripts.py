@@ -31,10 +31,9 @@ def _script(line: str) -> str:
 
 
 def write_mock_scripts(folder: Path, names: Iterable[str]) -> None:
-    """Write a script for each mocked command that lacks one."""
+    """Write a script for each mocked command into a folder that code under test does not see yet."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         path = folder / name
-        if not path.exists():
-            path.write_text(mock_script(name))
-            path.chmod(0o755)
+        path.write_text(mock_script(name))
+        path.chmod(0o755)

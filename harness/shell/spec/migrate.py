@@ -282,7 +282,11 @@ class _Migration:
             scope.add(Kind.PYTHON, f"shell.mock({name!r}, optional=True){answer}")
             return
         script = "\n".join(["#!/bin/bash", *body, ""])
-        scope.add(Kind.PYTHON, f"shell.write('{MOCKS}/{name}', {script!r}, 0o755)")
+        if "/" in name and not name.startswith("/"):
+            scope.give_up(text, "a relative path of a mock depends on where the code is run")
+            return
+        place = name if name.startswith("/") else f"{MOCKS}/{name}"
+        scope.add(Kind.PYTHON, f"shell.write({place!r}, {script!r}, 0o755)")
         if re.fullmatch(r"[A-Za-z_]\w*", name):
             scope.add(Kind.SHELL, f'{name}() {{ command {name} "$@"; }}')
 

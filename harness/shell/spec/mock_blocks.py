@@ -1,7 +1,12 @@
-"""Puts the `Mock` blocks of a spec on disk, one directory each, to be prepended to PATH."""
+"""Puts the `Mock` blocks of a spec on disk, one directory each, to be prepended to PATH.
+
+A mock that is named by a path stays there as `.body`: the shell puts it in its place, in the throw-away
+root.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +19,31 @@ POSIX_RUNTIME = Path(__file__).with_name("posix") / "mock.sh"
 
 
 def write_mocks(spec: SpecFile, folder: Path, shell: SpecShell) -> None:
-    """Write each mock of `spec` below `folder`, executable; with no name, as `.body`."""
+    """Write each mock of `spec` below `folder`, executable; as `.body` where it goes elsewhere."""
     for mock in spec.mocks:
         directory = folder / str(mock.number)
         directory.mkdir(parents=True)
-        path = directory / (mock.name or ".body")
+        name = mock.name
+        path = directory / (".body" if name is None or "/" in name else name)
         path.write_text(_script(mock, shell), errors="surrogateescape")
         path.chmod(0o755)
+
+
+def write_writable_folders(spec: SpecFile, layer: Path, cwd: Path) -> Path | None:
+    """Make the directories of mocked paths anew in `layer`, so that an ordinary user's mocks can lie there.
+
+    In the throw-away root of a user, a directory of `/usr` is as little to be written to as on the host,
+    except where a layer has it, too. Return the layer; None where it has nothing.
+    """
+    paths = [cwd / mock.name for mock in spec.mocks if mock.name is not None and "/" in mock.name]
+    for path in paths:
+        folder = next(above for above in path.parents if above.is_dir()).resolve()
+        if not os.access(folder, os.W_OK):
+            for each in (*reversed(folder.parents), folder):
+                own = layer / each.relative_to("/")
+                own.mkdir(parents=True, exist_ok=True)
+                own.chmod(each.stat().st_mode & 0o7777 | 0o700)
+    return layer if layer.is_dir() else None
 
 
 def _script(mock: MockScript, shell: SpecShell) -> str:

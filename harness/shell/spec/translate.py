@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
 from harness.shell.lexer import Word, quote, rest_after, split_words, strip_comment
+from harness.shell.mocks.names import check_mock_name
 from harness.shell.shells import BASH
 from harness.shell.spec import directives, parameters
 from harness.shell.spec.dialects import dialect_of
@@ -73,6 +74,7 @@ class _Block:
     focused: bool = False
     path: str = ""
     children: int = 0
+    has_path_mocks: bool = False
 
     def next_path(self) -> str:
         """Return the place of one more block in this one, as `2-1`."""
@@ -235,6 +237,8 @@ class _Translator:
         self.texts.append("\n".join(block.out))
         stdin = " </dev/null" if len(self.blocks) == 1 else ""
         below = "\n" * (line - block.begin)
+        if block.has_path_mocks:
+            below = f" __hx_unmock_paths {block.path};{below}"
         first = self.number
         if block.kind == "example":
             self._add_cases(block, line, todo=not block.has_body)
@@ -433,8 +437,14 @@ class _Translator:
                 raise self._error(f"'{found[1]}' stands inside 'Mock'.", start + 1)
             body.append(inner)
         name = words[1].text if words[1].literal else None
+        if name is not None:
+            check_mock_name(name, source=self.path, line=line)
+        block = self.blocks[-1]
+        if name is None or "/" in name:
+            block.has_path_mocks = True
         number = self._mock_number(name, "\n".join(body) + "\n")
-        return self.dialect.mock(number, words[1].raw, body)
+        code = self.dialect.mock(number, words[1].raw, body)
+        return f"__hx_block={block.path or 'file'} {code}" if block.has_path_mocks else code
 
 
 def continues(line: str) -> bool:

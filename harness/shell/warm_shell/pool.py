@@ -59,6 +59,11 @@ class WarmShellPool:
         """Return the directories that hold commands of the host."""
         return command_folders(os.environ.get("PATH", os.defpath), self.cwd)
 
+    def places_of(self, name: str) -> list[Path]:
+        """Return the files of a command of the host; not those that this user can't read."""
+        places = [folder / name for folder in self.command_folders]
+        return [place for place in places if os.access(place, os.R_OK) and place.is_file()]
+
     @functools.cached_property
     def _start(self) -> ShellStart:
         """Put a script that reports its call in the place of each command that is not allowed."""

@@ -12,11 +12,12 @@ from harness.errors import ExpectationError, HarnessError, RequirementError
 from harness.shell.lexer import quote
 from harness.shell.mocks import call_order
 from harness.shell.mocks.commands import MockedCommand, UnmockedCommandError
+from harness.shell.mocks.names import check_mock_name
 from harness.shell.mocks.registry import MockRegistry
 from harness.shell.mocks.scripts import mock_script
 from harness.shell.sandbox import SandboxKind
+from harness.shell.sandbox.root_files import RootFiles
 from harness.shell.warm_shell.extraction import extract_function
-from harness.shell.warm_shell.root_files import RootFiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -110,6 +111,7 @@ class Shell:
         With no rules it succeeds silently. The mock of a plain name answers for an absolute path
         to it, too. Rules of an `optional` mock may stay unused.
         """
+        check_mock_name(name, source="the name of a mock")
         command = MockedCommand(
             name, self._mocks.calls, reads_stdin=reads_stdin, optional=optional
         )
@@ -123,15 +125,17 @@ class Shell:
     def allow(self, *names: str) -> None:
         """Let the code run these commands of the host, in the throw-away root."""
         for name in names:
-            found = [f for f in self._warm_shells.command_folders if (f / name).is_file()]
+            check_mock_name(name, source="the name of an allowed command")
+            found = self._warm_shells.places_of(name)
             if not found:
                 raise HarnessError(f"This host has no command '{name}' that could be allowed.")
-            for folder in found:
-                data = (folder / name).read_bytes()
-                self.write(folder / name, data, mode=0o755)
+            for place in found:
+                self.write(place, place.read_bytes(), mode=0o755)
 
     def hide(self, *names: str) -> None:
         """Let the code find no such commands, whether or not this host has them."""
+        for name in names:
+            check_mock_name(name, source="the name of a hidden command")
         self._mocks.hidden.update(names)
         folders = [*self._warm_shells.command_folders, self._warm_shells.scratch / "known"]
         self._removed.extend(str(folder / name) for folder in folders for name in names)
@@ -146,13 +150,23 @@ class Shell:
         A file below `/sys` or `/proc` lies upon what the kernel shows there.
         """
         data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
+        if not str(path).startswith("/"):
+            raise HarnessError(f"'{path}' is not an absolute path; the root has no other.")
         self._files.append((str(path), data, mode))
         if self._warm_shell is not None:
             self._put_files(self._warm_shell)
 
     def path(self, path: Path | str) -> Path:
-        """Return where a file that the code sees is found from outside; links are followed."""
-        return RootFiles(self.root).place(path)
+        """Return where a file that the code sees is found from outside; links are followed.
+
+        What the code left running could replace a directory on that way: then use `files`.
+        """
+        return self.files.place(path)
+
+    @property
+    def files(self) -> RootFiles:
+        """Return the files that the code sees, to read and change while it runs."""
+        return RootFiles(self.root)
 
     def _put_files(self, warm_shell: WarmShell) -> None:
         if (self._files or self._removed) and warm_shell.sandbox.kind is not SandboxKind.THROWAWAY:
@@ -161,16 +175,16 @@ class Shell:
                 f"written on the host. {warm_shell.sandbox.why}"
             )
         files = RootFiles(warm_shell.root)
-        for path in self._removed:
+        removed, self._removed = self._removed, []
+        written, self._files = self._files, []
+        for path in removed:
             files.remove(path)
-        for path, data, mode in self._files:
+        for path, data, mode in written:
             kernel_path = files.kernel_path(path)
             if kernel_path is not None and kernel_path not in self._faked:
                 warm_shell.fake(kernel_path)
                 self._faked.add(kernel_path)
             files.write(path, data, mode)
-        self._removed.clear()
-        self._files.clear()
 
     @property
     def root(self) -> Path:
@@ -265,10 +279,9 @@ class Shell:
                 continue
             self._placed.add(name)
             if "/" in name:
-                paths = [Path(name)]
+                paths = [self._warm_shells.cwd / name]
             elif name in self._warm_shells.allowed:
-                folders = self._warm_shells.command_folders
-                paths = [folder / name for folder in folders if (folder / name).is_file()]
+                paths = self._warm_shells.places_of(name)
             else:  # the script that reports its call asks for the mock
                 paths = []
             for path in paths:

@@ -14,14 +14,14 @@ from harness.errors import ExpectationError, HarnessError
 from harness.shell.clock import clock_environment, read_sleeps, write_clock_commands
 from harness.shell.mocks.commands import Answer, UnmockedCommandError
 from harness.shell.mocks.registry import COMMAND_NOT_FOUND
-from harness.shell.mocks.scripts import MOCKED_COMMAND, write_mock_scripts
+from harness.shell.mocks.scripts import MOCKED_COMMAND, mock_script, write_mock_scripts
 from harness.shell.process import ShellFiles, ShellProcess, ShellSetting
 from harness.shell.protocol import Memory
 from harness.shell.sandbox import SandboxKind
 from harness.shell.sandbox.root_control import RootControl
+from harness.shell.sandbox.root_files import RootFiles
 from harness.shell.variables import parse_declarations
 from harness.shell.warm_shell.evaluation import Evaluation, ShellTimeoutError, excerpt
-from harness.shell.warm_shell.root_files import RootFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -70,6 +70,8 @@ class WarmShell:
         self.virtual = virtual
         self.scratch = scratch
         self.mocked = scratch.resolve() / "mocked"
+        self.mocked.mkdir(exist_ok=True)
+        self._mocked_fd = os.open(self.mocked, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.case = 0
         self.trace = ""
         self._control: RootControl | None = None
@@ -183,7 +185,21 @@ class WarmShell:
 
     def write_mocks(self, names: Iterable[str]) -> None:
         """Let child processes find mocks of these names."""
-        write_mock_scripts(RootFiles(self.root).place(self.mocked), names)
+        files, folder = self._mock_folder()
+        there = set(files.names(folder))
+        for name in names:
+            if name not in there:
+                files.write(folder / name, mock_script(name).encode(), 0o755)
+
+    def _mock_folder(self) -> tuple[RootFiles, Path]:
+        """Return where mocks are that child processes find.
+
+        Without a throw-away root that is a folder of the host, whose place code under test could give to
+        a link: there it is the root of its files.
+        """
+        if self._control is None:
+            return RootFiles(Path(f"/proc/self/fd/{self._mocked_fd}")), Path("/")
+        return RootFiles(self.root), self.mocked
 
     def fake(self, path: Path) -> None:
         """Make a directory or file of `/sys` or `/proc` writable, until the next test."""
@@ -224,8 +240,9 @@ class WarmShell:
                 break
             elif self._control is None:
                 self._reply(Answer(exit_code=COMMAND_NOT_FOUND))
-        for script in RootFiles(self.root).place(self.mocked).iterdir():
-            script.unlink()
+        files, folder = self._mock_folder()
+        for name in files.names(folder):
+            files.remove(folder / name)
         if self._control is None:
             return True
         # a process that was ended while it asked has kept the token, and its reply waits
@@ -317,9 +334,8 @@ class WarmShell:
         if self._control is not None:
             self._control.close()
         self._files.close()
-        for fd in self._extra:
+        for fd in (*self._extra, self._replies, self._mocked_fd):
             os.close(fd)
-        os.close(self._replies)
 
 
 def _drain(fd: int) -> None:

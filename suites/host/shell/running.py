@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
+import os
 import re
 import select
 import sys
+import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 from harness.errors import HarnessError
 from harness.provisioning.command import PIPE, CommandResult, LocalRunner, end, spawn
@@ -20,7 +25,7 @@ from harness.shell.spec.parameter_rows import ShellRowEvaluator
 from suites.host.shell import warm_pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from harness.provisioning.command import ChildProcess
 
@@ -55,6 +60,9 @@ End
 """
 _OUTCOME = re.compile(r"^(\S.*?) (PASSED|FAILED|SKIPPED|XFAIL|ERROR)\b", re.MULTILINE)
 _RUN_S = 60.0
+_PROCESS_S = 180.0
+_NOBODY = 65534
+_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class WarmPytest:
@@ -121,6 +129,64 @@ class SpecProject:
         return self.pytest.run(
             *plugins, "-v", *arguments, f"--rootdir={root}", root, cwd=REPOSITORY
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PytestRun:
+    """A folder in which pytest runs in a process of its own, as the user that `start` becomes."""
+
+    root: Path
+    start: tuple[str, ...] = (sys.executable,)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def this_user() -> Iterator[PytestRun]:
+    """Give an empty folder in which this user runs pytest."""
+    with tempfile.TemporaryDirectory(prefix="harness-run.") as folder:
+        yield PytestRun(root=Path(folder).resolve())
+
+
+@contextlib.contextmanager
+def ordinary_user() -> Iterator[PytestRun]:
+    """Give an empty folder in which an ordinary user runs pytest.
+
+    Root becomes one. Skips the test where that user can't read this project, or has no Python.
+    """
+    with this_user() as run:
+        if os.geteuid() != 0:
+            yield run
+            return
+        os.chown(run.root, _NOBODY, _NOBODY)
+        found = importlib.util.find_spec("pytest")
+        assert found is not None
+        assert found.origin is not None
+        packages = Path(found.origin).parents[1]
+        become = ("setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups")
+        python = f"/usr/bin/python3.{sys.version_info.minor}"
+        user = PytestRun(
+            root=run.root,
+            start=(*become, python),
+            env={"PYTHONPATH": f"{packages}:{REPOSITORY}", "HOME": str(run.root), "PATH": _PATH},
+        )
+        tried = LocalRunner().run(
+            [*user.start, "-c", "import pytest, harness"], timeout_s=60, env=dict(user.env)
+        )
+        if not tried.ok:
+            pytest.skip(f"An ordinary user can't run pytest here: {tried.stderr or python}")
+        yield user
+
+
+def run_pytest(run: PytestRun, *arguments: str) -> CommandResult:
+    """Run pytest in the folder."""
+    argv = [*run.start, "-m", "pytest", "-v", "-n0", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    env = {**run.env, "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": f"--rootdir={run.root}"}
+    config = run.root / "pytest.ini"
+    if not config.exists():
+        config.write_text("[pytest]\n")
+    return LocalRunner().run(
+        ["env", "-C", str(run.root), *argv, *arguments], timeout_s=_PROCESS_S, env=env
+    )
 
 
 def row_evaluator(source: str, shell: SpecShell = BASH) -> ShellRowEvaluator:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
+import os
+import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from harness.shell.warm_shell.root_files import RootFiles
+import pytest
+
+from harness.errors import HarnessError, RequirementError
+from harness.limits import SHELL_OUTPUT, LimitError
+from harness.shell.sandbox import root_files
+from harness.shell.sandbox.root_files import RootFiles
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Callable
 
 
-def test_file_that_is_absent_from_a_read_only_folder_counts_as_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_is_absent_from_a_read_only_folder_counts_as_removed() -> None:
     """The kernel refuses to remove anything there, even what does not exist."""
-
-    def refuse(_path: Path, *_arguments: object, **_keywords: object) -> NoReturn:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(Path, "unlink", refuse)
-
-    RootFiles(tmp_path).remove("/usr/bin/dpkg")
+    RootFiles(Path("/proc/self")).remove("/no-such-file")
 
 
 def test_link_that_leads_nowhere_is_removed(tmp_path: Path) -> None:
@@ -31,3 +30,119 @@ def test_link_that_leads_nowhere_is_removed(tmp_path: Path) -> None:
     RootFiles(tmp_path).remove("/link")
 
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """Give a folder that lies beside the root."""
+    host = tmp_path / "host"
+    host.mkdir()
+    (host / "file").write_text("of the host")
+    (host / "folder").mkdir()
+    return host
+
+
+@pytest.fixture
+def files(tmp_path: Path, host: Path) -> RootFiles:
+    """Give a root whose links lead out of it, if they are followed plainly."""
+    root = tmp_path / "root"
+    (root / "etc").mkdir(parents=True)
+    (root / "etc" / "file").write_text("mine")
+    (root / "absolute").symlink_to(host)
+    (root / "relative").symlink_to("../host")
+    (root / "to-file").symlink_to(host / "file")
+    (root / "to-etc").symlink_to("/etc")
+    (root / "magic").symlink_to(f"/proc/self/fd/{os.open(host, os.O_RDONLY | os.O_CLOEXEC)}")
+    return RootFiles(root)
+
+
+@pytest.mark.parametrize(
+    "way", ["/absolute", "/relative", "/../host", "/to-etc/../../host", "/magic"]
+)
+def test_no_way_leads_out_of_the_root(files: RootFiles, host: Path, way: str) -> None:
+    before = sorted(host.rglob("*"))
+
+    acts: tuple[Callable[[], None], ...] = (
+        lambda: files.write(f"{way}/new", b"x", 0o4755),
+        lambda: files.write(f"{way}/folder/new", b"x"),
+        lambda: files.make_folder(f"{way}/new-folder"),
+        lambda: files.link(f"{way}/link", "x"),
+        lambda: files.remove(f"{way}/file"),
+        lambda: files.remove_tree(f"{way}/folder"),
+    )
+    for act in acts:
+        with contextlib.suppress(HarnessError):
+            act()
+
+    assert files.read(f"{way}/file") is None
+    assert "file" not in files.names(way)
+    assert sorted(host.rglob("*")) == before
+    assert (host / "file").read_text() == "of the host"
+
+
+def test_link_to_a_file_of_the_host_leads_to_one_of_the_root(files: RootFiles, host: Path) -> None:
+    files.write("/to-file", b"x", 0o600)
+
+    assert (host / "file").read_text() == "of the host"
+    assert (files.root / str(host).lstrip("/") / "file").read_bytes() == b"x"
+
+
+def test_files_are_read_and_changed(files: RootFiles) -> None:
+    files.write("/to-etc/new/config", b"a=1", 0o640)
+    files.link("/etc/link", "new/config")
+    files.make_folder("/srv/a/b")
+
+    assert files.read("/etc/link") == b"a=1"
+    assert files.is_file("/etc/link")
+    assert files.is_folder("/srv/a")
+    assert files.target("/etc/link") == "new/config"
+    assert files.target("/etc/file") is None
+    assert files.names("/etc") == ["file", "link", "new"]
+    status = files.status("/etc/new/config")
+    assert status is not None
+    assert stat.S_IMODE(status.st_mode) == 0o640
+    files.remove_tree("/to-etc/new")
+    assert files.status("/etc/link") is None
+    assert files.status("/etc/link", follow=False) is not None
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc", "/", "/etc/file/x", "/etc/a\0b", "etc/file", "/..", "/pipe"]
+)
+def test_what_is_no_file_is_refused_with_a_sentence(files: RootFiles, path: str) -> None:
+    os.mkfifo(files.root / "pipe")
+
+    with pytest.raises(HarnessError, match=r"can't be written|is not an absolute path"):
+        files.write(path, b"x")
+
+
+def test_file_of_the_kernel_is_not_written(tmp_path: Path) -> None:
+    """Where nobody laid a copy over it."""
+    (tmp_path / "proc").mkdir()
+    files = RootFiles(Path("/proc/self"))
+
+    with pytest.raises(HarnessError, match=r"it is a file of procfs"):
+        files.write("/comm", b"x")
+
+
+def test_large_file_is_not_read_whole(files: RootFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SHELL_OUTPUT.variable, "1")
+    os.truncate(files.root / "etc" / "file", 1 << 40)
+
+    with pytest.raises(LimitError, match=r"'/etc/file'.*the limit 'shell-output-mib'"):
+        files.read("/etc/file")
+
+
+def test_root_that_has_become_that_of_the_host_is_refused() -> None:
+    """The number of its process may be given to another."""
+    with pytest.raises(HarnessError, match="has ended"):
+        RootFiles(Path("/proc/self/root")).write("/no-such/file", b"x")
+
+
+def test_kernel_without_the_system_call_is_named(
+    files: RootFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(root_files, "_SYS_OPENAT2", 100_000)
+
+    with pytest.raises(RequirementError, match="'openat2'"):
+        files.read("/etc/file")

@@ -64,7 +64,13 @@ __hx_restore() {
   . /proc/self/fd/199
 }
 
-__hx_mock() { # NUMBER NAME
+__hx_mock() { # NUMBER NAME; in the block __hx_block
+  case $2 in
+    '' | . | .. | */*)
+      /bin/sh "$SHELLSPEC_LIB/path_mocks.sh" put "$HX_MOCKS/$1/.body" "$2" "$__hx_block"
+      return
+      ;;
+  esac
   if [ ! -e "$HX_MOCKS/$1/$2" ]; then
     "$__hx_cp" -- "$HX_MOCKS/$1/.body" "$HX_MOCKS/$1/$2"
   fi
@@ -73,4 +79,8 @@ __hx_mock() { # NUMBER NAME
     *[!A-Za-z0-9_]* | [0-9]*) return 0 ;;
   esac
   eval "$2() { command $2 \"\$@\"; }"
+}
+
+__hx_unmock_paths() { # BLOCK
+  /bin/sh "$SHELLSPEC_LIB/path_mocks.sh" restore "$1" || :
 }

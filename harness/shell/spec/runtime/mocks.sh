@@ -28,7 +28,13 @@ __hx_restore() {
 
 # A trace of the code under test shows that it calls a mock, and not how that is done.
 
-__hx_mock() { # NUMBER NAME inline|process | NUMBER NAME fork NAMES...
+__hx_mock() { # NUMBER NAME inline|process | NUMBER NAME fork NAMES...; in the block __hx_block
+  case $2 in
+    '' | . | .. | */*)
+      builtin command -p sh "$SHELLSPEC_LIB/path_mocks.sh" put "$HX_MOCKS/$1/.body" "$2" "$__hx_block"
+      return
+      ;;
+  esac
   if [[ ! -e $HX_MOCKS/$1/$2 ]]; then
     builtin command -p cp -- "$HX_MOCKS/$1/.body" "$HX_MOCKS/$1/$2"
   fi
@@ -44,6 +50,10 @@ __hx_mock() { # NUMBER NAME inline|process | NUMBER NAME fork NAMES...
   else
     eval "$2() { { local -; builtin set +x; } 2>/dev/null; command $2 \"\$@\"; }"
   fi
+}
+
+__hx_unmock_paths() { # BLOCK
+  builtin command -p sh "$SHELLSPEC_LIB/path_mocks.sh" restore "$1" || :
 }
 
 __hx_inline() { # NUMBER NAME ARGS...

@@ -99,3 +99,17 @@ def test_misplaced_construct_is_refused_with_its_line(text: str, line: int, mess
 
     assert caught.value.line == line
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["''", "..", "../x", "/usr/bin/", "$'a\\nb'", "/a/../b"])
+def test_name_that_a_mock_cannot_have_is_refused_at_its_line(name: str) -> None:
+    with pytest.raises(BadInputError, match=r"^a_spec.sh:3: A mock can't be called"):
+        _translate(f"Describe 'x'\nIt 'y'\nMock {name}\n  echo x\nEnd\nEnd\nEnd\n")
+
+
+def test_only_blocks_with_mocked_paths_take_them_away_again() -> None:
+    text = "It 'a'\nMock {}\n:\nEnd\nWhen call x\nEnd\n"
+
+    assert "__hx_unmock_paths 1;" in _translate(text.format("/usr/bin/x")).script
+    assert "__hx_unmock_paths 1;" in _translate(text.format('"$name"')).script
+    assert "__hx_unmock_paths" not in _translate(text.format("x")).script

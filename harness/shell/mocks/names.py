@@ -1,0 +1,51 @@
+"""Which names a mock can have: those that can be files of the throw-away root."""
+
+from __future__ import annotations
+
+import os
+
+from harness.errors import BadInputError
+
+_NAME_BYTES = 255
+_PATH_BYTES = 4000
+
+
+def check_mock_name(name: str, *, source: str, line: int | None = None) -> None:
+    """Raise BadInputError for a name that is neither a command nor the path of a file.
+
+    The script of a mock is a file: without this, a name would choose where it is written.
+    """
+    refusal = _refusal_of(name)
+    if refusal:
+        raise BadInputError(
+            f"A mock can't be called {_shown(name)}: {refusal}. Name a command, or the path of its "
+            "file.",
+            source=source,
+            line=line,
+        )
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= _NAME_BYTES else f"{name[:40]}…")
+
+
+def _refusal_of(name: str) -> str:
+    if not name:
+        return "the name is empty"
+    if any(ord(character) < 32 or ord(character) == 127 for character in name):
+        return "it has a control character in it"
+    if name.endswith("/"):
+        return "it ends as the path of a directory does"
+    return _refusal_of_parts(name.split("/"))
+
+
+def _refusal_of_parts(parts: list[str]) -> str:
+    if ".." in parts or parts == ["."]:
+        return "'.' and '..' are directories"
+    try:
+        sizes = [len(os.fsencode(part)) for part in parts]
+    except UnicodeEncodeError:
+        return "it can't be the name of a file"
+    if max(sizes) > _NAME_BYTES or sum(sizes) + len(sizes) > _PATH_BYTES:
+        return "it is too long for the name of a file"
+    return ""

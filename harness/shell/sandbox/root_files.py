@@ -1,0 +1,311 @@
+"""Files in the throw-away root, from outside of it.
+
+Code under test may run meanwhile, and swap a directory for a symbolic link between a look at it and its
+use. So nothing is looked at first: the kernel resolves each path below the root (openat2 with
+RESOLVE_IN_ROOT), and what follows acts on descriptors. Source: openat2(2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError, RequirementError
+from harness.limits import SHELL_OUTPUT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SYS_OPENAT2 = 437
+_RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
+_KERNELS_OWN = {0x9FA0: "procfs", 0x62656572: "sysfs"}
+_STATFS_BYTES = 256
+_MOST_TRIES = 1000
+"""The kernel gives up where something is renamed while it resolves `..`; it is asked again."""
+_MOST_LINKS = 40
+_HOST = Path("/")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _How(ctypes.Structure):
+    _fields_ = (
+        ("flags", ctypes.c_uint64),
+        ("mode", ctypes.c_uint64),
+        ("resolve", ctypes.c_uint64),
+    )
+
+
+def _open_in(root: int, path: str, flags: int, mode: int = 0) -> int:
+    """Open a file as a process would whose root directory is `root`."""
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise ValueError("there is a NUL byte in it")
+    how = _How(flags | os.O_CLOEXEC, mode, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
+    number = errno.EAGAIN
+    for _ in range(_MOST_TRIES):
+        fd: int = _libc.syscall(_SYS_OPENAT2, root, name, ctypes.byref(how), ctypes.sizeof(how))
+        if fd >= 0:
+            return fd
+        number = ctypes.get_errno()
+        if number not in {errno.EAGAIN, errno.EINTR}:
+            break
+    if number == errno.ENOSYS:
+        raise RequirementError(
+            "Files of the throw-away root need the system call 'openat2', which is refused here; "
+            "use Linux 5.6 or later, or a container whose seccomp profile allows it."
+        )
+    raise OSError(number, os.strerror(number))
+
+
+class RootFiles:
+    """The files below `root`, by the names that processes inside of it use.
+
+    A symbolic link in it points into it, also while code in the root makes new ones; only what `place` returns
+    has to be used before that. Methods raise HarnessError for what can't be done.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    # --- reading -------------------------------------------------------------------------
+
+    def read(self, path: str | Path) -> bytes | None:
+        """Return what a regular file holds; None where there is none."""
+        with self._acting(path, "read"):
+            try:
+                with self._open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY) as fd:
+                    if not stat.S_ISREG(os.fstat(fd).st_mode):
+                        return None
+                    with open(fd, "rb", closefd=False) as file:
+                        data = file.read(SHELL_OUTPUT.bytes + 1)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        SHELL_OUTPUT.check_bytes(len(data), f"the file '{path}' of the code under test")
+        return data
+
+    def status(self, path: str | Path, *, follow: bool = True) -> os.stat_result | None:
+        """Return what `stat` says of a file, or of the link itself; None where there is none."""
+        with self._acting(path, "looked at"):
+            try:
+                with self._open(path, os.O_PATH if follow else os.O_PATH | os.O_NOFOLLOW) as fd:
+                    return os.fstat(fd)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def is_file(self, path: str | Path) -> bool:
+        """Return whether there is a regular file; links are followed."""
+        found = self.status(path)
+        return found is not None and stat.S_ISREG(found.st_mode)
+
+    def is_folder(self, path: str | Path) -> bool:
+        """Return whether there is a directory; links are followed."""
+        found = self.status(path)
+        return found is not None and stat.S_ISDIR(found.st_mode)
+
+    def target(self, path: str | Path) -> str | None:
+        """Return what a symbolic link points to; None where there is no link."""
+        with self._acting(path, "read"):
+            try:
+                with self._parent(path) as (folder, name):
+                    return os.readlink(name, dir_fd=folder)
+            except OSError as error:
+                if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.EINVAL}:
+                    return None
+                raise
+
+    def names(self, path: str | Path) -> list[str]:
+        """Return the names in a directory, in order; none where there is no directory."""
+        with self._acting(path, "read"):
+            try:
+                with self._open(path, _FOLDER) as fd:
+                    return sorted(os.listdir(fd))  # noqa: PTH208 - a descriptor
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+    # --- writing -------------------------------------------------------------------------
+
+    def write(self, path: str | Path, data: bytes, mode: int = 0o644) -> None:
+        """Write a regular file, and the directories that lead to it."""
+        with self._acting(path, "written"):
+            place = self._behind_links(path)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
+            with self._open(place, flags, mode=0o600) as fd:
+                # devices are the host's, and so is what its kernel shows
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    raise OSError(errno.EINVAL, "it is not a regular file")
+                if self.root != _HOST:
+                    _expect_no_kernel_file(fd)
+                os.ftruncate(fd, 0)
+                with open(fd, "wb", closefd=False) as file:
+                    file.write(data)
+                os.fchmod(fd, mode)
+
+    def make_folder(self, path: str | Path) -> None:
+        """Make a directory, and those that lead to it, where there is none."""
+        with self._acting(path, "made"), self._folder(str(path), make=True):
+            pass
+
+    def link(self, path: str | Path, target: str) -> None:
+        """Make a symbolic link, and the directories that lead to it."""
+        with self._acting(path, "made"), self._parent(path, make=True) as (folder, name):
+            os.symlink(target, name, dir_fd=folder)
+
+    def remove(self, path: str | Path) -> None:
+        """Remove a file or a symbolic link; it may be absent."""
+        with self._acting(path, "removed"):
+            try:
+                with self._parent(path) as (folder, name):
+                    # In a read-only folder the kernel refuses to remove even what is not there.
+                    os.stat(name, dir_fd=folder, follow_symlinks=False)
+                    os.unlink(name, dir_fd=folder)
+            except (FileNotFoundError, NotADirectoryError):
+                return
+
+    def remove_tree(self, path: str | Path) -> None:
+        """Remove a directory with all that is in it, but nothing behind links; it may be absent."""
+        with self._acting(path, "removed"):
+            try:
+                with self._parent(path) as (folder, name):
+                    # which opens each directory relative to the one above, without following links
+                    shutil.rmtree(f"/proc/self/fd/{folder}/{name}")
+            except (FileNotFoundError, NotADirectoryError):
+                return
+
+    # --- how paths are resolved ----------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _acting(self, path: str | Path, what: str) -> Iterator[None]:
+        if not str(path).startswith("/"):
+            raise HarnessError(f"'{path}' is not an absolute path; the root has no other.")
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise HarnessError(
+                f"'{path}' can't be {what} in the throw-away root: {why}."
+            ) from None
+
+    @contextlib.contextmanager
+    def _open(self, path: str | Path, flags: int, *, mode: int = 0) -> Iterator[int]:
+        root = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # the process that had the root may have ended, and another have its number
+            if self.root != _HOST and _number(os.fstat(root)) == _number(_HOST.stat()):
+                raise HarnessError("The throw-away root has ended; its files are gone.")
+            fd = _open_in(root, str(path), flags, mode)
+        finally:
+            os.close(root)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _behind_links(self, path: str | Path) -> str:
+        """Make the directories that lead to a file, also where it is a link into one that is missing."""
+        place = str(path)
+        for _ in range(_MOST_LINKS):
+            with self._parent(place, make=True) as (folder, name):
+                try:
+                    target = os.readlink(name, dir_fd=folder)
+                except OSError:
+                    return place
+            place = target if target.startswith("/") else f"{place.rpartition('/')[0]}/{target}"
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+    @contextlib.contextmanager
+    def _parent(self, path: str | Path, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        folder, _, name = str(path).rstrip("/").rpartition("/")
+        if name in {"", ".", ".."}:
+            raise OSError(errno.EISDIR, "this names a directory")
+        with self._folder(folder or "/", make=make) as fd:
+            yield fd, name
+
+    @contextlib.contextmanager
+    def _folder(self, path: str, *, make: bool) -> Iterator[int]:
+        try:
+            opened = self._open(path, _FOLDER)
+            fd = opened.__enter__()
+        except FileNotFoundError:
+            if not make:
+                raise
+            made = contextlib.suppress(FileExistsError)
+            with self._parent(path, make=True) as (above, name), made:
+                os.mkdir(name, 0o755, dir_fd=above)
+            opened = self._open(path, _FOLDER)
+            fd = opened.__enter__()
+        try:
+            yield fd
+        finally:
+            opened.__exit__(None, None, None)
+
+    # --- places --------------------------------------------------------------------------
+
+    def place(self, path: str | Path) -> Path:
+        """Return where the file `path` of the root is found from outside; links are followed.
+
+        It stays there only as long as nothing runs in the root.
+        """
+        if not str(path).startswith("/"):
+            raise HarnessError(f"'{path}' is not an absolute path; the root has no other.")
+        left = list(Path(path).parts[1:])
+        at = self.root
+        links = 0
+        while left:
+            part = left.pop(0)
+            if part == "..":
+                at = at.parent if at != self.root else at
+                continue
+            at = at / part
+            try:
+                target = at.readlink()
+            except OSError:  # it is no link, or it was one
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                raise HarnessError(f"'{path}' has too many symbolic links.")
+            at = self.root if target.is_absolute() else at.parent
+            left = [part for part in target.parts if part != "/"] + left
+        return at
+
+    def kernel_path(self, path: str | Path) -> Path | None:
+        """Return what of the kernel's files has to be faked before `path` can be written.
+
+        That is a file of `/proc` that exists, or else a directory such as `/sys/module`; None
+        where the path is an ordinary file's.
+        """
+        inside = Path("/") / self.place(path).relative_to(self.root)
+        parts = inside.parts[1:]
+        if len(parts) < 2 or parts[0] not in {"sys", "proc"}:
+            return None
+        if parts[0] == "proc" and (parts[1].isdigit() or parts[1].endswith("self")):
+            raise HarnessError(f"'{path}' can't be faked: it shows a process.")
+        if parts[0] == "proc" and self.is_file(inside):
+            return inside
+        folder = Path("/", *parts[:2])
+        if len(parts) == 2 or not self.is_folder(folder):
+            raise HarnessError(
+                f"'{path}' can't be faked: the kernel shows no '{folder}' to add to."
+            )
+        return folder
+
+
+def _number(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _expect_no_kernel_file(fd: int) -> None:
+    """Raise OSError for a file by which the host's kernel is set."""
+    found = ctypes.create_string_buffer(_STATFS_BYTES)
+    if _libc.fstatfs(fd, found) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    kind = _KERNELS_OWN.get(ctypes.c_long.from_buffer(found).value)
+    if kind is not None:
+        raise OSError(errno.EROFS, f"it is a file of {kind}")

@@ -1,0 +1,54 @@
+"""Which names a mock can have."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.shell.mocks.names import check_mock_name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "curl",
+        "apt-get",
+        "[",
+        "-x",
+        ".hidden",
+        "a b",
+        "/usr/bin/id",
+        "./tool",
+        "bin/tool",
+        "é",
+        "\udce9",
+    ],
+)
+def test_command_or_path_of_a_file_is_a_name(name: str) -> None:
+    check_mock_name(name, source="a_spec.sh", line=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("", "the name is empty"),
+        (".", "are directories"),
+        ("..", "are directories"),
+        ("../../etc/passwd", "are directories"),
+        ("/usr/../etc/passwd", "are directories"),
+        ("/usr/bin/", "ends as the path of a directory does"),
+        ("a\0b", "control character"),
+        ("a\nb", "control character"),
+        ("a\x1b[31m", "control character"),
+        ("x" * 256, "too long"),
+        ("/" + "x/" * 2000 + "y", "too long"),
+        ("\ud800", "can't be the name of a file"),
+    ],
+)
+def test_other_names_are_refused_at_their_line(name: str, why: str) -> None:
+    with pytest.raises(
+        BadInputError, match=rf"^a_spec.sh:3: A mock can't be called .*{why}"
+    ) as error:
+        check_mock_name(name, source="a_spec.sh", line=3)
+
+    assert len(str(error.value)) < 300
