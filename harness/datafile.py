@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import pydantic
 import yaml
+from typing_extensions import override
 from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
 from harness.errors import BadInputError, listed
+from harness.limits import DATA_DIGITS, DATA_FILE, DATA_LEVELS, LimitError
+from harness.visible_text import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Location: TypeAlias = "tuple[int | str, ...]"
+
+_NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
+
+#: What a message shows of one value or key.
+_SHOWN_BYTES = 1000
 
 #: A misspelt key causes two errors; the unknown key explains more than the missing one.
 _UNKNOWN_KEY = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
@@ -70,6 +78,7 @@ class Document:
         # An item of a merged list has another index in its own file.
         missing = tuple(map(str, location[len(place.path) :]))
         key = ".".join(part for part in (*place.path, *missing) if part != "[key]")
+        key = shortened(key, _SHOWN_BYTES)
         return BadInputError(message, source=str(place.file), line=place.line, key=key or None)
 
 
@@ -87,8 +96,13 @@ def read_document(file: Path) -> Document:
     Raises BadInputError.
     """
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with file.open("rb") as opened:
+            raw = opened.read(DATA_FILE.bytes + 1)
+        DATA_FILE.check_bytes(len(raw), "It")
+        text = raw.decode()
+    except LimitError as error:
+        raise BadInputError(str(error), source=str(file)) from error
+    except (OSError, ValueError) as error:
         raise BadInputError(f"The file cannot be read: {error}.", source=str(file)) from error
     tree, data = _parse(text, file)
     places: dict[tuple[str, ...], Place] = {}
@@ -142,10 +156,30 @@ def line_of(file: Path, location: Location) -> int:
     return read_document(file).place(location).line
 
 
+#: What PyYAML raises of YAML that is wrong, beside its own errors.
+_BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+
+
+class _Bounded(Composer):
+    """Composes no deeper than the limit, and no number that is longer than its own."""
+
+    _level = 0
+
+    @override
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._level += 1
+        DATA_LEVELS.check(self._level, "YAML")
+        node = super().compose_node(parent, index)
+        self._level -= 1
+        if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS:
+            DATA_DIGITS.check(len(node.value), f"YAML in line {node.start_mark.line + 1}")
+        return node
+
+
 if yaml.__with_libyaml__:
     from yaml._yaml import CParser
 
-    class _Loader(Composer, CParser, SafeConstructor, Resolver):
+    class _Loader(_Bounded, CParser, SafeConstructor, Resolver):
         """Parses by libyaml, which is nine times as fast, but composes in Python.
 
         libyaml's composer recurses for each level of nesting until the process crashes; Python's
@@ -160,8 +194,23 @@ if yaml.__with_libyaml__:
 
 else:
 
-    class _Loader(yaml.SafeLoader):  # type: ignore[no-redef]
+    class _Loader(_Bounded, yaml.SafeLoader):  # type: ignore[no-redef]
         """Parses in Python, where PyYAML was built without libyaml."""
+
+
+def parse_yaml(text: str) -> Any:
+    """Parse YAML of a guest, with aliases and whatever else YAML has.
+
+    Raises ValueError for what is no YAML, and for more than the limits of a data file.
+    """
+    if len(text) > DATA_FILE.bytes:
+        raise ValueError(str(DATA_FILE.error("YAML")))
+    try:
+        loader = _Loader(text)
+        tree = loader.get_single_node()
+        return None if tree is None else loader.construct_document(tree)
+    except (yaml.YAMLError, LimitError, *_BROKEN) as error:
+        raise ValueError(f"this is not YAML: {error}") from error
 
 
 def _parse(text: str, file: Path) -> tuple[yaml.Node, object]:
@@ -178,7 +227,9 @@ def _parse(text: str, file: Path) -> tuple[yaml.Node, object]:
         raise BadInputError(
             f"This is not YAML: {error.problem}.", source=str(file), line=line
         ) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except LimitError as error:
+        raise BadInputError(str(error), source=str(file)) from error
+    except (yaml.YAMLError, *_BROKEN) as error:
         # Control characters, impossible dates, thousands of nested brackets.
         raise BadInputError(
             f"This is not YAML: {str(error) or type(error).__name__}.", source=str(file)
@@ -206,7 +257,7 @@ def _refuse_surprises(node: yaml.Node, file: Path, seen: set[int]) -> None:
                     "This key is a duplicate; keep one of the two.",
                     source=str(file),
                     line=key.start_mark.line + 1,
-                    key=name,
+                    key=shortened(name, _SHOWN_BYTES),
                 )
             keys.add(name)
             _refuse_surprises(value, file, seen)
@@ -225,13 +276,17 @@ def _as_bad_input(
         message = f"This key is missing; known here are {known}."
     elif location == ("schema",) and problem["type"] == "literal_error":
         message = (
-            f"The file has the format {problem['input']!r}, but this version of the harness reads "
+            f"The file has the format {_quoted(problem['input'])}, but this version of the harness reads "
             f"{problem['ctx']['expected']}; update the harness, or write the file in that format."
         )
     else:
         expected = problem["msg"].removeprefix("Value error, ").rstrip(".")
-        message = f"{expected}, but the file has {problem['input']!r}."
+        message = f"{expected}, but the file has {_quoted(problem['input'])}."
     return document.refusal(message, location)
+
+
+def _quoted(value: object) -> str:
+    return shortened(repr(value), _SHOWN_BYTES)
 
 
 def _known_keys(schema: Mapping[str, object], location: Location) -> list[str]:

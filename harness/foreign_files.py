@@ -11,6 +11,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from harness.errors import HarnessError
 from harness.limits import EVIDENCE_FILE
 
 if TYPE_CHECKING:
@@ -46,9 +47,29 @@ def read_plain(path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None =
     return content
 
 
+def last_bytes(path: Path, most: int) -> bytes:
+    """Return the end of a plain file, of whatever length; raises OSError where there is none."""
+    with open(_opened(path, None), "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+        return file.read(most)
+
+
 def read_plain_text(path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None = None) -> str:
     """Return a plain file as text, with a replacement for each byte that is no UTF-8; see `read_plain`."""
     return read_plain(path, limit=limit, below=below).decode(errors="replace")
+
+
+def evidence_text(path: Path, *, below: Path) -> str:
+    """Return a file of the evidence in `below` as text, as `read_plain_text` does.
+
+    Raises HarnessError where it is too long, or is no plain file.
+    """
+    try:
+        return read_plain_text(path, below=below)
+    except OSError as error:
+        raise HarnessError(
+            f"A file of the evidence can't be read: {error}.", evidence=below
+        ) from error
 
 
 def _opened(path: Path, below: Path | None) -> int:

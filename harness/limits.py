@@ -171,7 +171,7 @@ JSON = Limit(
 )
 DATA_FILE = Limit(
     name="data-file-kib",
-    default=1024,
+    default=512,
     unit=Unit.KIB,
     what="one YAML file",
 )

@@ -38,6 +38,7 @@ from harness.evidence.units import (
     parse_shown_units,
     parse_unit_jobs,
 )
+from harness.foreign_files import evidence_text, read_plain
 from harness.gpu.trace_file import parse_trace
 from harness.lease import make_private_folder
 from harness.provisioner import EXIT_CODE_PATH
@@ -125,9 +126,13 @@ class Evidence:
         """
         kept = self.folder / "files" / path.lstrip("/")
         if kept.is_file():
-            return kept.read_text(errors="replace")
+            return self._text(kept)
         refuse_gaps(self.folder, "files", path)
         return None
+
+    def _text(self, kept: Path) -> str:
+        """Return a file of the evidence; raises HarnessError where it is too long, or no plain file."""
+        return evidence_text(kept, below=self.folder)
 
     def refuse_cut(self, path: str) -> None:
         """Raise HarnessError if only the beginning of a file of the guest was collected."""
@@ -152,11 +157,7 @@ class Evidence:
         if not kept.is_dir():
             refuse_gaps(self.folder, "files", pattern)
             return {}
-        return {
-            path.name: path.read_text(errors="replace")
-            for path in sorted(kept.iterdir())
-            if path.is_file()
-        }
+        return {path.name: self._text(path) for path in sorted(kept.iterdir()) if path.is_file()}
 
     def matching(self, pattern: str) -> Mapping[str, str]:
         """Return the texts of the gathered files whose paths match `pattern` (`*`, `?`), by path.
@@ -171,10 +172,7 @@ class Evidence:
         )
         if not found:
             refuse_gaps(self.folder, "files", pattern)
-        return {
-            f"/{path.relative_to(root).as_posix()}": path.read_text(errors="replace")
-            for path in found
-        }
+        return {f"/{path.relative_to(root).as_posix()}": self._text(path) for path in found}
 
     def output_of(self, name: str) -> str:
         """Return the output of the gathered command `name`.
@@ -187,7 +185,7 @@ class Evidence:
                 f"The evidence has no output of '{name}'; its manifest lists what is missing.",
                 evidence=self.folder,
             )
-        return kept.read_text(errors="replace")
+        return self._text(kept)
 
     def exit_code_of(self, name: str) -> int:
         """Return the exit code of the gathered command `name`.
@@ -245,7 +243,7 @@ class Evidence:
     def gpu_traces(self) -> Mapping[str, AccessTrace]:
         """Return the access trace of each emulated GPU, by device id."""
         return {
-            file.name.removesuffix(TRACE_SUFFIX): parse_trace(file.read_text(), str(file))
+            file.name.removesuffix(TRACE_SUFFIX): parse_trace(self._text(file), str(file))
             for file in sorted((self.folder / "host").glob(f"*{TRACE_SUFFIX}"))
         }
 
@@ -281,7 +279,7 @@ class Evidence:
         if path == CLOUD_INIT_OUTPUT_PATH:
             return self._runs.output(self._run, text)
         kept = self.folder / "files" / path.lstrip("/")
-        content = kept.read_bytes() if kept.is_file() else b""
+        content = read_plain(kept, below=self.folder) if kept.is_file() else b""
         return self._runs.log(self._run, content).decode(errors="replace")
 
     @property
@@ -520,7 +518,7 @@ class Evidence:
             raise HarnessError(
                 "The evidence does not say which paths exist.", evidence=self.folder
             )
-        return GatheredPaths(node_state.parse_stat(kept.read_text(errors="replace")), self.folder)
+        return GatheredPaths(node_state.parse_stat(self._text(kept)), self.folder)
 
     def vermagic_of(self, kernel: str) -> str | None:
         """Return the vermagic of the `nvidia` module that `kernel` would load, if any.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.evidence import Evidence
 from harness.evidence.gaps import NOT_COLLECTED
+from harness.foreign_files import last_bytes
 from harness.provisioning.driver_messages import parse_messages
 from harness.provisioning.driver_words import TOOL_WORDS
 
@@ -292,7 +293,10 @@ def _starting_units(folder: Path) -> Iterator[str]:
 def _words(listed: Path) -> Iterator[list[str]]:
     """Yield the words of each line of a list of units."""
     if listed.is_file():
-        yield from filter(None, map(str.split, listed.read_text(errors="replace").splitlines()))
+        yield from filter(
+            None,
+            map(str.split, last_bytes(listed, _MOST_BYTES).decode(errors="replace").splitlines()),
+        )
 
 
 def find_cause(folder: Path) -> FoundCause | None:
@@ -348,9 +352,11 @@ def _last_of_console(logs: _Logs) -> str | None:
 def _logs(folder: Path) -> Iterator[tuple[str, list[str]]]:
     for pattern in _SOURCES:
         for path in sorted(folder.glob(pattern)):
-            text = path.read_bytes()[-_MOST_BYTES:].decode(errors="replace")
-            lines = [stripped for line in text.splitlines() if (stripped := _plain(line))]
-            yield path.relative_to(folder).as_posix(), lines
+            # One that is no plain file says nothing.
+            with contextlib.suppress(OSError):
+                text = last_bytes(path, _MOST_BYTES).decode(errors="replace")
+                lines = [stripped for line in text.splitlines() if (stripped := _plain(line))]
+                yield path.relative_to(folder).as_posix(), lines
 
 
 def _plain(line: str) -> str:

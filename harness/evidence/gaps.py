@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.evidence.requested import REQUESTED_NAME, is_match, was_requested
+from harness.foreign_files import evidence_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,12 +61,12 @@ def _closed(folder: Path) -> Sequence[str]:
     reason = folder / NOT_COLLECTED
     if not reason.is_file():
         if kept.is_file():
-            return kept.read_text(errors="replace").splitlines()
+            return evidence_text(kept, below=folder).splitlines()
         # Earlier versions wrote neither of these files.
         has_guest_part = (folder / "commands").is_dir() or (folder / "files").is_dir()
         if has_guest_part and not (folder / REQUESTED_NAME).is_file():
             return ()
-    said = f" It says: {reason.read_text().strip()}" if reason.is_file() else ""
+    said = f" It says: {evidence_text(reason, below=folder).strip()}" if reason.is_file() else ""
     raise HarnessError(
         f"The evidence of the guest is not complete, so what it lacks proves nothing.{said}",
         evidence=folder,

@@ -125,7 +125,7 @@ def _unit(block: str) -> UnitTimes:
 
 def parse_manager_times(text: str) -> float:
     """Return when systemd itself began, in seconds of the monotonic clock; raises HarnessError."""
-    found = re.fullmatch(rf"{_USERSPACE}=(\d+)", text.strip())
+    found = re.fullmatch(rf"{_USERSPACE}=(\d{{1,20}})", text.strip())
     if found is None:
         raise HarnessError(f"`systemctl show` did not say when systemd began: {text[:200]!r}.")
     return int(found[1]) / 1e6

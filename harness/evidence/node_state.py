@@ -7,8 +7,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import yaml
-
+from harness.datafile import parse_yaml
 from harness.errors import HarnessError
 from harness.provisioning.unsupported_gpu import parse_refusals
 
@@ -32,9 +31,9 @@ _PCI = re.compile(
 _ALL_ONES = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
 _SLOT = re.compile(r"(?:[0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
 _UNIT_MARKS = {"*", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}", "\N{MULTIPLICATION SIGN}"}
-_MODULE = re.compile(r"(\S+) \d+ (\d+|-) (\S+)")
+_MODULE = re.compile(r"(\S+) \d{1,20} (\d{1,20}|-) (\S+)")
 _STAT = re.compile(
-    r"(?P<kind>\S) (?P<mode>[0-7]+) (?P<size>\d+) (?P<modified>-?[0-9.]+) (?P<path>/.*)"
+    r"(?P<kind>\S) (?P<mode>[0-7]{1,8}) (?P<size>\d{1,20}) (?P<modified>-?[0-9]{1,20}(?:\.[0-9]{0,20})?) (?P<path>/.*)"
 )
 _PREBAKE = re.compile(r"AKS_GPU_PREBAKE (?P<fields>.*)")
 
@@ -200,17 +199,17 @@ def parse_cdi_devices(text: str) -> list[str] | None:
     Container runtimes ignore such a file, so it is an error of the node and raises nothing here.
     """
     try:
-        spec = yaml.safe_load(text)
+        spec = parse_yaml(text)
         kind = spec["kind"]
         return [f"{kind}={device['name']}" for device in spec.get("devices") or ()]
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 
 def parse_cdi_device_nodes(text: str) -> set[str]:
     """Return the device nodes that a CDI spec gives with a device or with each; none if it is no spec."""
     try:
-        spec = yaml.safe_load(text)
+        spec = parse_yaml(text)
         edits = [
             spec.get("containerEdits"),
             *(device.get("containerEdits") for device in spec["devices"]),
@@ -218,7 +217,7 @@ def parse_cdi_device_nodes(text: str) -> set[str]:
         return {
             str(node["path"]) for edit in edits if edit for node in edit.get("deviceNodes") or ()
         }
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return set()
 
 
@@ -268,7 +267,7 @@ def parse_boot_time(text: str) -> float:
 
     Raises HarnessError if there is none.
     """
-    found = re.search(r"^btime (\d+)$", text, re.MULTILINE)
+    found = re.search(r"^btime (\d{1,15})$", text, re.MULTILINE)
     if found is None:
         raise HarnessError("The evidence has no '/proc/stat' with a line 'btime'.")
     return float(found[1])

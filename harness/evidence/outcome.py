@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from harness.provisioner.outcome import EventFiles, OutcomeFile, StepList
+
+
+#: Some 3000 years: what reports a longer time is broken.
+MOST_S = 1e11
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +101,9 @@ def parse_stamp(text: str) -> float | None:
     """Return an ISO time in seconds since the epoch, without a zone that of UTC; None for another form."""
     try:
         stamp = dt.datetime.fromisoformat(re.sub(r"Z$", "+00:00", text))
-    except ValueError:
+        return stamp.replace(tzinfo=stamp.tzinfo or dt.timezone.utc).timestamp()
+    except (ValueError, OverflowError):
         return None
-    return stamp.replace(tzinfo=stamp.tzinfo or dt.timezone.utc).timestamp()
 
 
 def _at(document: object, pointer: str) -> object:
@@ -183,10 +186,11 @@ def _moment(text: str | None) -> float | None:
 
 
 def _finite(text: str) -> float:
-    """Return a number; raises ValueError for none, and for `nan` and `inf`, which Python's JSON takes."""
+    """Return a number of seconds; raises ValueError for another text, and for `nan` and `inf`."""
     number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is no number")
+    # No clock or step reaches it, and reports count in milliseconds.
+    if not abs(number) < MOST_S:
+        raise ValueError(f"{text} is no number of seconds")
     return number
 
 

@@ -11,7 +11,9 @@ import re
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
+from harness.foreign_files import read_plain
 from harness.foreign_json import parse_json
+from harness.limits import JSON
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,10 +52,10 @@ def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
     if not file.is_file():
         return True
     try:
-        document = parse_json(file.read_text())
+        document = parse_json(read_plain(file, limit=JSON), has_unique_keys=True)
         patterns = [str(each) for each in document[kind]]
         schema = document["schema"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise HarnessError(f"'{file}' has an unknown form ({error!r}).") from error
     if schema != SCHEMA:
         raise HarnessError(

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from harness.artifact_cache import allocated_bytes
 from harness.errors import BadInputError
 from harness.evidence.archive import SUFFIXES
+from harness.foreign_files import read_plain
 from harness.foreign_json import parse_json
+from harness.limits import JSON, LimitError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,8 +76,8 @@ def bundles_in(evidence: Path) -> list[Bundle]:
 
 def _is_of_the_harness(versions: Path) -> bool:
     try:
-        document = parse_json(versions.read_text())
-    except (OSError, ValueError):
+        document = parse_json(read_plain(versions, limit=JSON))
+    except (OSError, ValueError, LimitError):
         return False
     return isinstance(document, dict) and {"schema", "harness", "payload", "agent"} <= set(
         document

@@ -12,13 +12,15 @@ import re
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
+from harness.foreign_files import evidence_text
 from harness.provisioner import RUNS_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-_BEGINNING = re.compile(r"^-- run (\d+) of the provisioner: .*\n?", re.MULTILINE)
+_MOST_DIGITS = 18
+_BEGINNING = re.compile(r"^-- run (\d{1,9}) of the provisioner: .*\n?", re.MULTILINE)
 
 
 class Runs:
@@ -31,7 +33,11 @@ class Runs:
     def numbers(self) -> Sequence[int]:
         """Return the numbers of the runs, oldest first."""
         found = self._folder.iterdir() if self._folder.is_dir() else ()
-        return sorted(int(folder.name) for folder in found if folder.name.isdecimal())
+        return sorted(
+            int(folder.name)
+            for folder in found
+            if folder.name.isdecimal() and len(folder.name) < _MOST_DIGITS
+        )
 
     def chosen(self, number: int | None) -> int | None:
         """Return the run `number`, or the latest for None; None where there is no run.
@@ -55,7 +61,7 @@ class Runs:
     def stored(self, number: int, name: str) -> str | None:
         """Return what the folder of a run has by this name, or None."""
         kept = self._folder / str(number) / name
-        return kept.read_text(errors="replace") if kept.is_file() else None
+        return evidence_text(kept, below=self._folder) if kept.is_file() else None
 
     def output(self, number: int, text: str) -> str:
         """Return what a run printed, from the output of all of them.
@@ -98,7 +104,7 @@ class Runs:
 
     def _log_bytes_before(self, number: int) -> int:
         text = (self.stored(number, "log-bytes-before") or "").strip()
-        return int(text) if text.isdecimal() else 0
+        return int(text) if text.isdecimal() and len(text) < _MOST_DIGITS else 0
 
     def events(self, number: int, files: Mapping[str, str]) -> Mapping[str, str]:
         """Return the event files that a run wrote, of all that are there."""

@@ -103,6 +103,13 @@ _MAY_BE_ABSENT = "No such file or directory"
 _NO_SUCH_PROGRAM = 127
 
 
+#: What parsing raises of output that has another form than a node's tools give it.
+_OTHER_FORM = (
+    *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
+    struct.error,
+)
+
+
 class _Found(NamedTuple):
     """Parts of a state as they are found."""
 
@@ -117,6 +124,16 @@ def take_state(agent: Agent, *, node: str, deadline: Deadline, folder: Path | No
 
     Raises HarnessError where the node does not answer, or lacks what every Linux system has.
     """
+    try:
+        return _take_state(agent, node, deadline, folder)
+    except _OTHER_FORM as error:
+        raise HarnessError(
+            f"The state of '{node}' could not be read, because what the node says of it has an unknown "
+            f"form ({error!r})."
+        ) from error
+
+
+def _take_state(agent: Agent, node: str, deadline: Deadline, folder: Path | None) -> NodeState:
     found = _Found({}, {}, [], deadline)
     # In one shell, as each program costs an emulated guest some ten milliseconds.
     script = f"sync && date +%s%N && grep -aHZ '' {' '.join(_TEXTS)} {_TEXT_PATTERNS}"
@@ -405,7 +422,7 @@ def _parse_tools(
 def _parse(found: _Found, kind: StateKind, parse: Callable[[str], Items], text: str) -> None:
     try:
         found.items[kind] = parse(text)
-    except (ValueError, KeyError, IndexError, struct.error) as error:
+    except (*_OTHER_FORM, HarnessError) as error:
         _note(found, kind, "*", f"what the node has of it has an unknown form ({error!r})")
 
 

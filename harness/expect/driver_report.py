@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NVIDIA_SMI = "nvidia-smi-q"
 ARGV = ("nvidia-smi", "-q")
 
-_ATTACHED = re.compile(r"^Attached GPUs\s*:\s*(\d+)\s*$", re.MULTILINE)
+_ATTACHED = re.compile(r"^Attached GPUs\s*:\s*(\d{1,9})\s*$", re.MULTILINE)
 _GPU = re.compile(r"^GPU (?P<address>[0-9A-Fa-f:.]+)\s*$")
 _LINE = re.compile(r"^(?P<indent>\s*)(?P<name>\S.*?)\s*(?::\s(?P<value>.*))?$")
 _RESET = "reset the GPU (`nvidia-smi --gpu-reset`)"
@@ -206,7 +206,7 @@ def _meanings(value: _Value) -> Mapping[str, str] | None:
         return _RECOVERIES
     if not _counts_uncorrected(value):
         return None
-    if not value.value.isdecimal() or int(value.value) == 0:
+    if not value.value.isdecimal() or not value.value.strip("0"):
         return {"0": ""}
     words = "errors of its memory were not corrected since the driver was loaded"
     return {value.value: f"{value.value} {words} ('{value.name}')"}

@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from harness.artifact_cache import allocated_bytes
 from harness.errors import BadInputError, HarnessError
+from harness.foreign_files import read_plain
+from harness.foreign_json import parse_json_object
 from harness.gpu.transport import parse_qemu_version
 from harness.lab.base_images import BaseImage
 from harness.lease import make_private_folder
+from harness.limits import JSON
 from harness.machine.description.spec import (
     Accelerator,
     DirectKernel,
@@ -50,6 +53,11 @@ SCHEMA = 1
 _KERNEL_BYTES = 64 << 10
 _CONVERT_S = 300.0
 _QUERY_S = 20.0
+#: Beyond what any host or QEMU has: 16 TiB, and a bus for each port.
+_MOST_MIB = 16 << 20
+_MOST_CPUS = 4096
+_MOST_PORTS = 256
+_MOST_CHARACTERS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +84,7 @@ class MachineBundle:
 
     @property
     def agent_program(self) -> bytes:
-        return (self.folder / _AGENT).read_bytes()
+        return read_plain(self.folder / _AGENT)
 
     @property
     def size_mib(self) -> float:
@@ -85,7 +93,15 @@ class MachineBundle:
     def create_files(self, base: Path, folder: Path) -> None:
         """Make what one machine writes to in its `folder`: the disk, on `base`, and variables."""
         disk = folder / _DISK
-        shutil.copyfile(self.disk, disk)
+        # It may come from somebody else, and be sparse.
+        copied = LocalRunner().run(
+            ["cp", "--reflink=auto", "--sparse=always", "--", str(self.disk), str(disk)],
+            timeout_s=_CONVERT_S,
+        )
+        if not copied.ok:
+            raise HarnessError(
+                f"The disk of the saved machine could not be copied.\n{copied.render()}"
+            )
         _qemu_img("rebase", "-u", "-f", "qcow2", "-F", "qcow2", "-b", str(base), str(disk))
         if (self.folder / _VARIABLES).exists():
             shutil.copyfile(self.folder / _VARIABLES, folder / _VARIABLES)
@@ -204,7 +220,7 @@ def read_bundle(folder: Path) -> MachineBundle:
     folder = _folder_of(folder)
     path = folder / _DESCRIPTION
     try:
-        fields: dict[str, Any] = json.loads(path.read_text())
+        fields = parse_json_object(read_plain(path, limit=JSON), has_unique_keys=True)
         if fields["schema"] != SCHEMA:
             raise BadInputError(
                 f"Schema {fields['schema']!r} was found, but this harness reads {SCHEMA}; use the harness "
@@ -214,30 +230,68 @@ def read_bundle(folder: Path) -> MachineBundle:
             )
         return MachineBundle(
             folder=folder,
-            name=str(fields["name"]),
-            made=str(fields["made"]),
-            purpose=str(fields["purpose"]),
+            name=_text(fields, "name"),
+            made=_text(fields, "made"),
+            purpose=_text(fields, "purpose"),
             # Bundles of the first releases do not have it.
-            driver=str(fields.get("driver", MachineDriver.QEMU.value)),
-            qemu_version=str(fields["qemu"]),
-            spec=_read_spec(str(fields["name"]), fields["spec"], folder),
+            driver=_read_driver(fields.get("driver", MachineDriver.QEMU.value)),
+            qemu_version=_text(fields, "qemu"),
+            spec=_read_spec(_text(fields, "name"), fields["spec"], folder),
             base=_read_base(fields["base"]),
-            gpus=tuple(str(gpu) for gpu in fields["gpus"]),
-            memory=folder / _own_file(str(fields["memory"])),
+            gpus=_texts(fields["gpus"], "gpus"),
+            memory=folder / _own_file(_text(fields, "memory")),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise BadInputError(
             f"This describes no saved machine: {error!r}.", source=str(path)
         ) from error
 
 
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    """Return a text; raises KeyError or ValueError."""
+    value = fields[key]
+    if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
+        raise ValueError(f"'{key}' is not a text of at most {_MOST_CHARACTERS} characters")
+    return value
+
+
+def _texts(values: object, key: str) -> tuple[str, ...]:
+    """Return a list of texts; raises ValueError."""
+    if not isinstance(values, list) or len(values) > _MOST_PORTS:
+        raise ValueError(f"'{key}' is not a list of at most {_MOST_PORTS} names")
+    return tuple(_text({key: value}, key) for value in values)
+
+
+def _number(fields: Mapping[str, Any], key: str, most: int) -> int:
+    """Return a whole number of at most `most`; raises KeyError or ValueError."""
+    value = fields[key]
+    # JSON's true would be 1.
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ValueError(f"'{key}' is not a whole number of at most {most}")
+    return value
+
+
+def _truth(fields: Mapping[str, Any], key: str) -> bool:
+    """Return true or false; raises KeyError or ValueError."""
+    value = fields[key]
+    if not isinstance(value, bool):
+        raise ValueError(f"'{key}' is neither true nor false")  # noqa: TRY004 - as for other values
+    return value
+
+
+def _read_driver(name: object) -> str:
+    if name == MachineDriver.NODE.value:
+        raise ValueError(f"the VM driver '{name}' saves no machines")
+    return _text({"driver": name}, "driver")
+
+
 def _read_base(fields: Mapping[str, Any]) -> BaseImage:
     return BaseImage(
-        name=str(fields["name"]),
-        digest=str(fields["digest"]),
-        folder=str(fields["folder"]),
+        name=_text(fields, "name"),
+        digest=_text(fields, "digest"),
+        folder=_text(fields, "folder"),
         # Bundles of the first releases do not have it.
-        parents=tuple(str(parent) for parent in fields.get("parents", ())),
+        parents=_texts(fields.get("parents", []), "parents"),
     )
 
 
@@ -251,16 +305,18 @@ def _own_file(name: str) -> str:
 def _read_spec(name: str, fields: Mapping[str, Any], folder: Path) -> MachineSpec:
     kernel: DirectKernel | Firmware
     described = fields["kernel"]
+    if not isinstance(described, dict):
+        raise ValueError("'kernel' is no object")  # noqa: TRY004 - as for other values
     if "version" in described:
         kernel = DirectKernel(
-            version=described["version"],
+            version=_text(described, "version"),
             vmlinuz=folder / _KERNEL,
             initrd=folder / _KERNEL,
-            may_reboot=described["may_reboot"],
+            may_reboot=_truth(described, "may_reboot"),
         )
     elif "flash" in described:
         kernel = Firmware(
-            flash=Flash(code=Path(described["flash"]), variables=folder / _VARIABLES)
+            flash=Flash(code=Path(_text(described, "flash")), variables=folder / _VARIABLES)
         )
     else:
         kernel = Firmware()
@@ -269,14 +325,14 @@ def _read_spec(name: str, fields: Mapping[str, Any], folder: Path) -> MachineSpe
         accelerator=Accelerator[fields["accelerator"]],
         kernel=kernel,
         disk=folder / _DISK,
-        seed=folder / _SEED if fields["has_seed"] else None,
-        has_iommu=bool(fields["has_iommu"]),
+        seed=folder / _SEED if _truth(fields, "has_seed") else None,
+        has_iommu=_truth(fields, "has_iommu"),
         is_restored=True,
-        memory_mib=int(fields["memory_mib"]),
-        cpus=int(fields["cpus"]),
-        root_ports=int(fields["root_ports"]),
-        root_port_window_mib=int(fields["root_port_window_mib"]),
-        root_port_aperture_mib=int(fields["root_port_aperture_mib"]),
+        memory_mib=_number(fields, "memory_mib", _MOST_MIB),
+        cpus=_number(fields, "cpus", _MOST_CPUS),
+        root_ports=_number(fields, "root_ports", _MOST_PORTS),
+        root_port_window_mib=_number(fields, "root_port_window_mib", _MOST_MIB),
+        root_port_aperture_mib=_number(fields, "root_port_aperture_mib", _MOST_MIB),
     )
 
 

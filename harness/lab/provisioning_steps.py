@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
+from harness.evidence.outcome import MOST_S
 from harness.steps import InnerStep, is_followed, moved_into, take_step
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from harness.evidence import Evidence
     from harness.provisioner import Provisioner
-    from harness.steps import Step
+from harness.steps import Step
 
 
 class ProvisioningSteps:
@@ -71,6 +72,8 @@ class ProvisioningSteps:
         try:
             duration_s = float(groups.get("duration_s") or "")
         except ValueError:
+            return None
+        if not 0 <= duration_s < MOST_S:
             return None
         now = time.time()
         is_failed = groups.get("status") == self._failed_status

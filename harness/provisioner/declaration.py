@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import pydantic
 
 from harness.errors import BadInputError, HarnessError, listed
+from harness.foreign_files import read_plain
+from harness.limits import JSON
 from harness.provisioner import gpu_node
 from harness.provisioner.outcome import FORBID, OutcomeDeclaration
 
@@ -120,7 +122,7 @@ def read_declaration(folder: Path) -> Declaration:
     """
     file = folder / DECLARATION_NAME
     try:
-        return _adapter().validate_json(file.read_bytes())
+        return _adapter().validate_json(read_plain(file, limit=JSON))
     except FileNotFoundError:
         return GPU_NODE
     except (OSError, pydantic.ValidationError) as error:

@@ -36,7 +36,7 @@ def _expression(value: str, known: frozenset[str], main: str) -> str:
     try:
         # It becomes part of a longer expression, in which it can't set flags for the whole.
         compiled = re.compile(f"(?:{value})")
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"This is not a regular expression ({error})") from error
     if compiled.search(""):
         raise ValueError("A regular expression that matches no empty line is expected here")

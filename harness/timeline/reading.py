@@ -27,7 +27,9 @@ from harness.evidence.history import (
 )
 from harness.evidence.outcome import parse_stamp
 from harness.evidence.units import UNIT_JOBS, parse_unit_jobs
+from harness.foreign_files import read_plain, read_plain_text
 from harness.foreign_json import parse_json
+from harness.limits import JSON, LimitError
 from harness.machine.channels.console_recording import RECORDING, read_recording
 from harness.timeline import Gap, Lane, Moment, Span, SpanState, Timeline
 from harness.timeline.boots import Boot, Boots
@@ -155,7 +157,7 @@ def _journal(reader: _Reader) -> list[JournalEntry]:
         if not packed.is_file():
             raise HarnessError(_why_no_history(reader.folder))
         unpacking = zlib.decompressobj(wbits=_GZIP)
-        entries = parse_journal(unpacking.decompress(packed.read_bytes(), _JOURNAL_LIMIT))
+        entries = parse_journal(unpacking.decompress(read_plain(packed), _JOURNAL_LIMIT))
         if not unpacking.eof:
             raise HarnessError(
                 f"'{packed}' is cut, or has more than {JOURNAL_MIB} MiB; its beginning is shown."
@@ -168,7 +170,7 @@ def _journal(reader: _Reader) -> list[JournalEntry]:
 def _why_no_history(folder: Path) -> str:
     for reason in (folder / HISTORY / NOT_COLLECTED, folder / NOT_COLLECTED):
         if reason.is_file():
-            return f"The guest could not be read: {_first_sentence(reason.read_text())}"
+            return f"The guest could not be read: {_first_sentence(read_plain_text(reason))}"
     return "It was not gathered; evidence has it where a test failed."
 
 
@@ -185,8 +187,10 @@ def _is_of_guest(event: Mapping[str, object]) -> bool:
 def _host_events(reader: _Reader) -> list[dict[str, object]]:
     kept = reader.folder / "host/qmp-events.json"
     try:
-        return [dict(event) for event in parse_json(kept.read_text()) if "name" in event]
-    except (OSError, ValueError, TypeError):
+        return [
+            dict(event) for event in parse_json(read_plain(kept, limit=JSON)) if "name" in event
+        ]
+    except (OSError, ValueError, TypeError, LimitError):
         return []
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import pydantic
 import pytest
@@ -12,11 +14,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.datafile import read_data_file
+from harness.datafile import parse_yaml, read_data_file
 from harness.errors import BadInputError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _FORBID = pydantic.ConfigDict(extra="forbid")
 
@@ -94,8 +93,98 @@ def test_endless_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? "])
 def test_endless_nesting_is_refused(tmp_path: Path, opening: str) -> None:
-    with pytest.raises(BadInputError, match="not YAML"):
-        read_data_file(_file(tmp_path, "name:\n  " + opening * 10_000), _Bicycle)
+    for levels in (200, 10_000):
+        with pytest.raises(BadInputError, match=r"'data-levels'|nesting depth"):
+            read_data_file(_file(tmp_path, "name:\n  " + opening * levels), _Bicycle)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: " + "9" * 5000, "'data-digits'"),
+        ("name: 0x" + "f" * 100_000, "'data-digits'"),
+        ("name: 1" + ":59" * 10_000, "'data-digits'"),
+        ("name: 1." + "9" * 5000, "'data-digits'"),
+        ("? " + "k" * 100_000 + "\n: 1", "not known"),
+        ("name: ['" + "v" * 100_000 + "']", "a valid string"),
+        ("name: " + "v" * (1 << 20), "'data-file-kib'.*HARNESS_LIMIT_DATA_FILE_KIB"),
+        ("name: 2020-13-45", "not YAML"),
+        ("? {a: b}\n: 1", "not YAML"),
+    ],
+    ids=lambda value: value[:16],
+)
+def test_number_key_or_file_that_is_too_long_is_refused_in_a_few_words(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    with pytest.raises(BadInputError, match=words) as slip:
+        read_data_file(_file(tmp_path, text), _Bicycle)
+
+    assert len(str(slip.value)) < 4000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 10_000,
+        "9" * 5000,
+        "a: b: c",
+        "!!python/name:os.system",
+        "\0",
+        "'" * 3,
+        "x" * (1 << 20),
+    ],
+    ids=lambda value: value[:12],
+)
+def test_yaml_of_a_guest_is_a_value_or_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        parse_yaml(text)
+
+
+def test_yaml_of_a_guest_may_have_what_data_files_may_not() -> None:
+    assert parse_yaml("a: &b [1]\nc: *b\n") == {"a": [1], "c": [1]}
+    assert parse_yaml("") is None
+
+
+YAML_WORDS = (
+    *(
+        "name",
+        ": ",
+        "- ",
+        "[",
+        "]",
+        "{",
+        "}",
+        "\n",
+        "  ",
+        "&a ",
+        "*a",
+        "'",
+        "~",
+        "? ",
+        "<<: ",
+        "| ",
+    ),
+    *("!!int ", "!!set ", "0x", "1:2", "9" * 400, "2020-01-01", ".inf", "#"),
+)
+
+
+@given(
+    text=st.one_of(
+        st.text(max_size=60),
+        st.lists(
+            st.sampled_from(YAML_WORDS),
+            max_size=24,
+        ).map("".join),
+    )
+)
+def test_any_yaml_is_a_value_or_a_sentence(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        parse_yaml(text)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "a.yaml"
+        file.write_text(text, encoding="utf-8", errors="surrogatepass")
+        with contextlib.suppress(BadInputError):
+            read_data_file(file, _Bicycle)
 
 
 def test_file_is_read_without_libyaml_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

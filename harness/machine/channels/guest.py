@@ -149,7 +149,12 @@ class Guest:
         listed = self.output_of("sh", "-c", USERS, "users", pattern)
         users = []
         for line in listed.splitlines():
-            pid, path, name = line.split("\t", 2)
+            fields = line.split("\t", 2)
+            if len(fields) < len(("PID", "path", "name")):
+                raise HarnessError(
+                    f"What machine '{self.name}' says of its processes has an unknown form: {line!r}."
+                )
+            pid, path, name = fields
             users.append(f"'{name}' (PID {pid}) has '{path}' open")
         return sorted(set(users))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from harness.errors import HarnessError, RequirementError
+from harness.foreign_files import last_bytes
 from harness.gpu import HostGpuAttachment
 from harness.machine.channels.agent import Agent
 from harness.machine.channels.console import Console
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 _CONNECT_S = 30.0
 #: Characters of QEMU's log that an error quotes.
 _LOG_END = 2000
+#: Of QEMU's log, which a guest may make long.
+_COPIED_BYTES = 4 << 20
 
 
 class LibvirtMachine(MonitoredMachine):
@@ -85,7 +88,8 @@ class LibvirtMachine(MonitoredMachine):
         if self._qemu_logs is None:
             return ""
         try:
-            output = (self._qemu_logs / f"{self._domain.name}.log").read_text(errors="replace")
+            log = self._qemu_logs / f"{self._domain.name}.log"
+            output = last_bytes(log, _COPIED_BYTES).decode(errors="replace")
         except OSError:
             # The system's logs are root's.
             return ""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from harness.errors import HarnessError, RequirementError
+from harness.foreign_files import last_bytes
 from harness.lease import make_private_folder
 from harness.machine.libvirt.daemon_layout import (
     STATE,
@@ -43,6 +44,7 @@ _LOOK_S = 0.02
 _SIGNAL_S = 10.0
 _END_S = 10.0
 _LOG_LINES = 8
+_LOG_BYTES = 64 << 10
 
 
 class PrivateDaemon:
@@ -155,7 +157,7 @@ class PrivateDaemon:
 
     def _log_end(self) -> str:
         try:
-            lines = self.log.read_text(errors="replace").splitlines()
+            lines = last_bytes(self.log, _LOG_BYTES).decode(errors="replace").splitlines()
         except FileNotFoundError:
             return "nothing"
         return "\n".join(lines[-_LOG_LINES:]) or "nothing"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from harness.errors import HarnessError, RequirementError
+from harness.foreign_files import last_bytes
 from harness.gpu import HostGpuAttachment
 from harness.machine.channels.event_log import disk_failure
 from harness.machine.description.argv import SEED_PORT, Channels, render_argv
@@ -262,7 +263,7 @@ class QemuMachine(MonitoredMachine):
         return f"Its stderr ends with: {self._stderr_end()}"
 
     def _stderr_end(self) -> str:
-        return self.stderr_log.read_text(errors="replace").strip()[-2000:] or "nothing"
+        return last_bytes(self.stderr_log, 2000).decode(errors="replace").strip() or "nothing"
 
     @override
     def _wait_for_exit(self, deadline: Deadline, *, interval_s: float = 0.02) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadInputError
+from harness.evidence import retention
 from harness.evidence.retention import Bundle, beyond_limits, bundles_in
 
 DAY_S = 86_400.0
@@ -98,13 +99,12 @@ def test_bundle_that_another_run_removes_meanwhile_is_left_out(
     versions = tmp_path / "test/node/versions.json"
     versions.parent.mkdir(parents=True)
     versions.write_text(VERSIONS)
-    read = type(versions).read_text
 
-    def read_and_remove(path: Path) -> str:
-        text = read(path)
+    def read_and_remove(path: Path, **_: object) -> bytes:
+        content = path.read_bytes()
         shutil.rmtree(tmp_path / "test")
-        return text
+        return content
 
-    monkeypatch.setattr(type(versions), "read_text", read_and_remove)
+    monkeypatch.setattr(retention, "read_plain", read_and_remove)
 
     assert bundles_in(tmp_path) == []

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-from typing import TYPE_CHECKING
+import tempfile
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.artifact_cache import allocated_bytes
-from harness.errors import BadInputError
+from harness.errors import BadInputError, HarnessError
 from harness.lab.machine_bundle import (
     prune,
     read_bundle,
     with_own_variables,
 )
 from harness.lab.machine_request import finish_spec
+from harness.limits import LimitError
 from harness.machine.description.spec import Accelerator, DirectKernel, Firmware
 from suites.unit.lab.builders import a_machine_request, a_platform
 from suites.unit.lab.bundle_folder import a_bundle
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_machine_is_the_one_that_was_saved(tmp_path: Path) -> None:
@@ -58,6 +61,134 @@ def test_bundle_is_found_in_the_evidence_of_its_test(tmp_path: Path) -> None:
     words = "2 saved machines; .*unpack.*: 'node/checkpoint', 'other/checkpoint'"
     with pytest.raises(BadInputError, match=words):
         read_bundle(tmp_path / "test")
+
+
+def changed(folder: Path, key: str, value: object) -> None:
+    """Write another value of a key, of the machine or of its spec, into a bundle."""
+    file = folder / "machine.json"
+    fields = json.loads(file.read_text())
+    within = fields["spec"] if key in fields["spec"] else fields
+    within[key] = value
+    file.write_text(json.dumps(fields))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("memory_mib", 10**18),
+        ("memory_mib", True),
+        ("memory_mib", 1536.5),
+        ("memory_mib", "1536"),
+        ("cpus", 10**9),
+        ("root_ports", 300_000),
+        ("root_port_window_mib", -1),
+        ("root_port_aperture_mib", 1 << 40),
+        ("has_seed", "no"),
+        ("has_iommu", 1),
+        ("kernel", {"version": {"a": 1}, "may_reboot": False}),
+        ("kernel", {"version": "6.1", "may_reboot": "no"}),
+        ("kernel", {"flash": 5}),
+        ("kernel", []),
+        ("accelerator", "VAX"),
+        ("accelerator", []),
+        ("driver", "node"),
+        ("driver", None),
+        ("gpus", ["h100-sxm5-80gb"] * 5000),
+        ("gpus", "h100"),
+        ("gpus", [None]),
+        ("name", "n" * 5000),
+        ("name", 5),
+        ("qemu", ["7.2"]),
+        ("memory", "../../etc/passwd"),
+        ("memory", "memory\n"),
+        ("base", []),
+        ("base", {"name": "x", "digest": 1, "folder": "/x"}),
+        ("spec", None),
+        ("schema", float("nan")),
+        ("schema", [1]),
+    ],
+    ids=lambda value: repr(value)[:24],
+)
+def test_description_beyond_what_is_plausible_is_refused(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    folder = a_bundle(tmp_path / "checkpoint")
+    changed(folder, key, value)
+
+    with pytest.raises(BadInputError, match=r"machine\.json|MachineSpec"):
+        read_bundle(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[" * 100_000, "'data-levels'"),
+        ('{"schema": ' + "9" * 5000 + "}", "'data-digits'"),
+        ('{"schema": 1, "schema": 1}', "a key twice"),
+        ("[]", "not a JSON object"),
+        ("\0", "describes no saved machine"),
+    ],
+    ids=lambda value: value[:12],
+)
+def test_description_that_is_hostile_json_is_refused(
+    tmp_path: Path, content: str, words: str
+) -> None:
+    (tmp_path / "machine.json").write_text(content)
+
+    with pytest.raises(BadInputError, match=words):
+        read_bundle(tmp_path)
+
+
+def test_description_that_is_no_plain_file_is_refused(tmp_path: Path) -> None:
+    folder = a_bundle(tmp_path / "checkpoint")
+    (folder / "machine.json").rename(tmp_path / "elsewhere.json")
+    (folder / "machine.json").symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(BadInputError, match="describes no saved machine"):
+        read_bundle(folder)
+
+    (folder / "machine.json").unlink()
+    (folder / "machine.json").touch()
+    os.truncate(folder / "machine.json", 200 << 30)
+    with pytest.raises(LimitError, match="'json-mib'"):
+        read_bundle(folder)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+KEYS = ["schema", "name", "made", "purpose", "driver", "qemu", "memory", "gpus", "base", "spec"]
+SPEC_KEYS = ["accelerator", "kernel", "has_seed", "memory_mib", "cpus", "root_ports", "has_iommu"]
+
+
+@given(
+    changes=st.lists(st.tuples(st.sampled_from([*KEYS, *SPEC_KEYS]), VALUES), max_size=3),
+    gone=st.sampled_from(["", *KEYS]),
+    bytes_changed=st.lists(st.tuples(st.integers(0, 900), st.integers(0, 255)), max_size=3),
+)
+def test_any_description_is_a_machine_or_a_sentence(
+    changes: list[tuple[str, object]], gone: str, bytes_changed: list[tuple[int, int]]
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = a_bundle(Path(place) / "checkpoint")
+        file = folder / "machine.json"
+        fields = json.loads(file.read_text())
+        fields.pop(gone, None)
+        for key, value in changes:
+            within = fields.get("spec") if key in SPEC_KEYS else fields
+            if isinstance(within, dict):
+                within[key] = value
+        content = bytearray(json.dumps(fields).encode())
+        for at, byte in bytes_changed:
+            if at < len(content):
+                content[at] = byte
+        file.write_bytes(content)
+
+        with contextlib.suppress(HarnessError):
+            assert read_bundle(folder).spec.memory_mib <= 16 << 20
 
 
 @pytest.mark.parametrize(
