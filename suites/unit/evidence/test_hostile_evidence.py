@@ -1,0 +1,258 @@
+"""Evidence of another host: what it says is read within limits, or refused by a sentence."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import EvidencedError, HarnessError
+from harness.evidence import Evidence
+from harness.evidence.causes import find_cause, first_error_line
+from harness.evidence.history import parse_manager_times, parse_unit_times
+from harness.evidence.node_state import (
+    parse_boot_time,
+    parse_cdi_device_nodes,
+    parse_cdi_devices,
+    parse_modules,
+    parse_stat,
+)
+from harness.evidence.reported_steps import inner_steps
+from harness.gpu.trace_file import parse_trace
+from harness.limits import LimitError
+from harness.timeline.reading import read_timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OUTCOME = "files/var/lib/gpu-node/outcome.json"
+REQUESTED = '{"schema": 1, "commands": {}, "files": ["/**"], "paths": []}'
+LENGTH = 200 << 30
+
+
+def evidence_of(folder: Path, files: dict[str, str | bytes]) -> Evidence:
+    for name, content in {"requested.json": REQUESTED, "unreadable.txt": "", **files}.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return Evidence(folder)
+
+
+PROPERTIES = [name for name, value in vars(Evidence).items() if isinstance(value, property)]
+
+
+def said_by(read: Callable[[], object]) -> str:
+    """Return a value or an error as text; any other error is a traceback for people."""
+    try:
+        value = read()
+        return repr(dict(value) if isinstance(value, Mapping) else value)
+    except EvidencedError as error:
+        assert len(str(error)) < 9000  # noqa: PT017 - either is right
+        return str(error)
+
+
+def read_everything(evidence: Evidence) -> str:
+    """Read each property, text and picture of the evidence."""
+    reads: list[Callable[[], object]] = [
+        *(functools.partial(getattr, evidence, name) for name in PROPERTIES),
+        lambda: evidence.output_of("journal"),
+        lambda: evidence.is_command_absent("journal"),
+        lambda: evidence.file("/var/lib/gpu-node/outcome.json"),
+        lambda: evidence.files("/var/lib/gpu-node"),
+        lambda: evidence.matching("/var/lib/gpu-node/*"),
+        lambda: evidence.module_version_of("6.1"),
+        lambda: inner_steps(evidence),
+        lambda: find_cause(evidence.folder),
+        lambda: first_error_line(evidence.folder),
+        lambda: read_timeline(evidence.folder),
+    ]
+    return "".join(map(said_by, reads))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        OUTCOME,
+        "requested.json",
+        "unreadable.txt",
+        "not-collected.txt",
+        "provisioner.json",
+        "stat.txt",
+        "commands/journal",
+        "files/proc/modules",
+        "host/serial.cast",
+        "host/qmp-events.json",
+        "host/gpu0-trace.json",
+        "history/journal.export.gz",
+        "history/not-collected.txt",
+        "history/commands/unit-times",
+        "files/var/lib/gpu-node/runs/1/outcome-before",
+    ],
+)
+def test_sparse_file_is_never_read_whole(tmp_path: Path, name: str) -> None:
+    evidence = evidence_of(tmp_path, {"commands/x": "", name: ""})
+    os.truncate(tmp_path / name, LENGTH)
+
+    assert read_everything(evidence)
+
+
+def test_file_that_is_too_long_names_the_limit(tmp_path: Path) -> None:
+    evidence = evidence_of(tmp_path, {OUTCOME: ""})
+    os.truncate(tmp_path / OUTCOME, LENGTH)
+
+    with pytest.raises(LimitError, match=r"outcome\.json'.*'evidence-file-mib'"):
+        _ = evidence.outcome
+
+
+@pytest.mark.parametrize("kind", ["link", "folder-link", "fifo"])
+def test_link_in_evidence_shows_no_file_of_this_host(tmp_path: Path, kind: str) -> None:
+    secret = tmp_path / "secret"
+    (secret / "gpu-node").mkdir(parents=True)
+    (secret / "gpu-node/outcome.json").write_text('{"secret": 1}')
+    evidence = evidence_of(tmp_path / "e", {"files/etc/x": ""})
+    place = tmp_path / "e" / OUTCOME
+    if kind == "folder-link":
+        place.parent.parent.parent.mkdir(parents=True)
+        place.parent.parent.symlink_to(secret)
+    else:
+        place.parent.mkdir(parents=True)
+        if kind == "link":
+            place.symlink_to(secret / "gpu-node/outcome.json")
+        else:
+            os.mkfifo(place)
+
+    assert '"secret"' not in read_everything(evidence)
+    assert "{'secret'" not in read_everything(evidence)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"exit_code": ' + "9" * 5000 + "}",
+        '{"exit_code": "' + "9" * 5000 + '"}',
+        '{"exit_code": 1e999}',
+        '{"schema": 1, "exit_code": 0, "steps": [{"name": "x", "duration_s": 1e300, "status": "x"}]}',
+        '{"schema": 1, "exit_code": 0, "steps": [{"name": "x", "duration_s": "'
+        + "9" * 5000
+        + '"}]}',
+        '{"schema": 1, "exit_code": 0, "steps": [[[]]]}',
+        "\0",
+    ],
+    ids=lambda text: text[:24],
+)
+def test_hostile_outcome_is_a_sentence(tmp_path: Path, text: str) -> None:
+    evidence = evidence_of(tmp_path, {OUTCOME: text})
+
+    with pytest.raises(HarnessError, match="has an unknown form"):
+        _ = evidence.outcome
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (parse_stat, f"f 0644 {'9' * 5000} 1.0 /a\n"),
+        (parse_stat, f"f {'7' * 5000} 1 1.0 /a\n"),
+        (parse_stat, "f 0644 1 1.2.3 /a\n"),
+        (parse_stat, f"f 0644 1 {'9' * 400} /a\n"),
+        (parse_modules, f"nvidia 1 {'9' * 5000} -\n"),
+        (parse_boot_time, f"btime {'9' * 5000}\n"),
+        (parse_manager_times, "UserspaceTimestampMonotonic=" + "9" * 5000),
+        (parse_unit_times, "InactiveExitTimestampMonotonic=" + "9" * 5000),
+        (lambda text: parse_trace(text, "trace"), "[" * 100_000),
+        (lambda text: parse_trace(text, "trace"), '{"accesses": 1e999}'),
+        (lambda text: parse_trace(text, "trace"), "[]"),
+    ],
+)
+def test_number_beyond_what_a_node_has_is_a_sentence(
+    parse: Callable[[str], object], text: str
+) -> None:
+    with pytest.raises(HarnessError):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "kind: " + "9" * 5000, "a: &a [*a]", "\0", "- x"])
+def test_hostile_spec_of_cdi_is_no_spec(text: str) -> None:
+    assert parse_cdi_devices(text) is None
+    assert parse_cdi_device_nodes(text) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("provisioner.json", "[" * 100_000),
+        (
+            "provisioner.json",
+            json.dumps(
+                {"schema": 1, "name": "x", "source": "y", "outcome": {"log": {"step": "(" * 5000}}}
+            ),
+        ),
+        (
+            "provisioner.json",
+            json.dumps(
+                {
+                    "schema": 1,
+                    "name": "x",
+                    "source": "y",
+                    "outcome": {"log": {"step": "(a{99999999999})"}},
+                }
+            ),
+        ),
+        ("requested.json", "[" * 100_000),
+        ("requested.json", '{"schema": 1, "files": 5}'),
+        ("requested.json", b"\xff\xfe"),
+        ("history/journal.export.gz", gzip.compress(b"A" * 1000)[:20]),
+        ("history/journal.export.gz", b"\x1f\x8b" + b"\xff" * 50),
+        ("host/qmp-events.json", "[" * 100_000),
+        ("host/qmp-events.json", '[{"name": "SHUTDOWN", "at_s": "' + "9" * 5000 + '"}]'),
+        ("host/serial.cast", "[" * 100_000),
+        ("files/var/lib/gpu-node/runs/1/log-bytes-before", "9" * 5000),
+    ],
+)
+def test_damaged_file_of_the_evidence_ends_nothing(
+    tmp_path: Path, name: str, content: str | bytes
+) -> None:
+    evidence = evidence_of(tmp_path, {OUTCOME: "{}", "commands/x": "", name: content})
+
+    assert read_everything(evidence)
+
+
+NAMES = st.sampled_from(
+    [
+        *(OUTCOME, "requested.json", "unreadable.txt", "provisioner.json", "stat.txt"),
+        *("commands/journal", "commands/units", "files/proc/modules", "host/serial.cast"),
+        *("host/qmp-events.json", "host/gpu0-trace.json", "history/commands/unit-times"),
+        *("history/commands/unit-times.exit-code", "history/journal.export.gz"),
+        *("files/proc/stat", "files/proc/cmdline", "history/files/proc/uptime"),
+    ]
+)
+CONTENTS = st.one_of(
+    st.binary(max_size=80),
+    st.text(max_size=40).map(lambda text: text.encode(errors="surrogatepass")),
+    st.sampled_from(
+        [
+            *(b'{"version": 2}\n[1, "o", "x"]\n', b'{"schema": 1}', b"9" * 5000, b"[" * 5000),
+            *(b'[{"name": "RESET"}]', b"f 644 1 1.0 /a\n", b"btime 1\n", b"0\n", b"1e999"),
+            gzip.compress(b"_BOOT_ID=a\n__MONOTONIC_TIMESTAMP=1\n__REALTIME_TIMESTAMP=2\n\n"),
+            gzip.compress(b"MESSAGE\n" + b"\xff" * 8),
+            b"Id=a\nActiveState=active\nAfter=\nInactiveExitTimestampMonotonic=9999999999999999\n",
+        ]
+    ),
+)
+
+
+@given(files=st.dictionaries(NAMES, CONTENTS, max_size=4))
+def test_any_evidence_is_values_or_sentences(files: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        evidence = evidence_of(Path(place), {"commands/x": "", **files})
+
+        assert read_everything(evidence)
