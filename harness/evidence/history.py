@@ -6,6 +6,7 @@ longer than what tests judge. Gathering writes nothing on the node.
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
 from dataclasses import dataclass
@@ -45,6 +46,12 @@ _STAMPS = (
 _PROPERTIES = ("Id", "ActiveState", "Result", "After", *_STAMPS)
 _USERSPACE = "UserspaceTimestampMonotonic"
 _FIELD = re.compile(rb"[A-Z0-9_]{1,64}")
+_READ_FIELDS = frozenset(
+    [
+        *(b"_BOOT_ID", b"__MONOTONIC_TIMESTAMP", b"__REALTIME_TIMESTAMP"),
+        *(b"MESSAGE", b"MESSAGE_ID", b"SYSLOG_IDENTIFIER", b"UNIT"),
+    ]
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +71,10 @@ class UnitTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class JournalEntry:
-    """An entry of the journal; `boot` is its boot's id, times are in seconds."""
+    """An entry of the journal; `boot` is its boot's id, times are in seconds.
+
+    `fields` are those that somebody reads; an entry may have any number of others.
+    """
 
     boot: str
     monotonic_s: float
@@ -144,7 +154,9 @@ def parse_journal(content: bytes) -> list[JournalEntry]:
 
     The format is https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-export-format.
     """
-    return [entry for fields in _entries(content) if (entry := _entry(fields)) is not None]
+    # Gathering takes no more entries; evidence of another host may have millions.
+    found = itertools.islice(_entries(content), JOURNAL_ENTRIES)
+    return [entry for fields in found if (entry := _entry(fields)) is not None]
 
 
 def _entry(fields: Mapping[str, str]) -> JournalEntry | None:
@@ -178,15 +190,19 @@ def _entries(content: bytes) -> Iterator[dict[str, str]]:
             yield fields
             fields = {}
         elif separator and _FIELD.fullmatch(name):
-            fields[name.decode()] = value.decode(errors="replace")
+            _keep(fields, name, value)
         elif _FIELD.fullmatch(line) and at + 8 <= len(content):
             # A value with line breaks, after its length.
             (length,) = struct.unpack_from("<Q", content, at)
             if at + 8 + length <= len(content):
-                value = content[at + 8 : at + 8 + length]
-                fields[line.decode()] = value.decode(errors="replace")
+                _keep(fields, line, content[at + 8 : at + 8 + length])
                 at += 8 + length + 1
     yield fields
+
+
+def _keep(fields: dict[str, str], name: bytes, value: bytes) -> None:
+    if name in _READ_FIELDS:
+        fields[name.decode()] = value.decode(errors="replace")
 
 
 def parse_packages(text: str) -> dict[str, str]:

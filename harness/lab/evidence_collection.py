@@ -20,6 +20,7 @@ from harness.evidence.request import (
     guest_request,
     result_request,
 )
+from harness.foreign_files import read_plain
 from harness.gpu.trace_file import render_trace
 from harness.lab.machine import STATES
 from harness.lease import make_private_folder
@@ -114,7 +115,7 @@ def collect_history(machine: LabMachine, folder: Path) -> None:
     try:
         collect_guest(machine.agent, history_request(), history)
         journal = history / "commands" / JOURNAL
-        (history / PACKED_JOURNAL).write_bytes(gzip.compress(journal.read_bytes(), 6))
+        (history / PACKED_JOURNAL).write_bytes(gzip.compress(read_plain(journal), 6))
         journal.unlink()
     except (HarnessError, WaitTimeoutError, OSError) as error:
         (make_private_folder(history) / NOT_COLLECTED).write_text(f"{error}\n")

@@ -9,6 +9,7 @@ import allure
 from allure_commons.types import AttachmentType
 
 from harness.errors import HarnessError
+from harness.foreign_files import read_plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,9 +125,7 @@ def _name(path: Path, top: Path, declaration: Declaration | None) -> str:
         from harness.evidence.outcome import parse_events  # noqa: PLC0415 - as in _declaration
 
         try:
-            names = parse_events(
-                path.read_text(errors="replace"), declaration.outcome.events, path.name
-            )
+            names = parse_events(read_plain_text(path), declaration.outcome.events, path.name)
         except (HarnessError, OSError):
             names = []
         return f"event: {', '.join(names) or 'not readable'}"

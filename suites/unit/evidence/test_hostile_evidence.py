@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import tempfile
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,9 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import EvidencedError, HarnessError
-from harness.evidence import Evidence
+from harness.evidence import Evidence, history
 from harness.evidence.causes import find_cause, first_error_line
-from harness.evidence.history import parse_manager_times, parse_unit_times
+from harness.evidence.history import (
+    parse_journal,
+    parse_manager_times,
+    parse_unit_times,
+)
 from harness.evidence.node_state import (
     parse_boot_time,
     parse_cdi_device_nodes,
@@ -224,6 +229,27 @@ def test_damaged_file_of_the_evidence_ends_nothing(
     evidence = evidence_of(tmp_path, {OUTCOME: "{}", "commands/x": "", name: content})
 
     assert read_everything(evidence)
+
+
+def test_journal_of_millions_of_fields_takes_little_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """16 MiB of it took 1 GiB."""
+    stamps = b"_BOOT_ID=a\n__MONOTONIC_TIMESTAMP=1\n__REALTIME_TIMESTAMP=2\n"
+    fields = b"".join(b"F%d=\n" % each for each in range(20_000))
+    entries = (stamps + b"\n") * 300
+    monkeypatch.setattr(history, "JOURNAL_ENTRIES", 100)
+
+    tracemalloc.start()
+    try:
+        found = parse_journal(stamps + fields + b"\n" + entries)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert len(found) == 100
+    assert len(found[0].fields) == 3
+    assert peak < 1 << 20
 
 
 NAMES = st.sampled_from(

@@ -92,12 +92,17 @@ def test_lines_of_the_console_are_steps_of_their_run(report: Report) -> None:
         r"^(\w+) \w+ in",
         r"^(?P<name>\w+) (?P<status>\w+) in (?P<duration_s>2\.)",
         r"^(?P<name>\w+) \w+ (?P<duration_s>in)",
+        r"(?P<name>end) (?P<duration_s>\S+)",
     ],
-    ids=["no pattern", "no duration", "other line", "no number"],
+    ids=["no pattern", "no duration", "other line", "no number", "beyond any time"],
 )
 def test_line_without_a_duration_is_no_step(report: Report, step: str | None) -> None:
     with ProvisioningSteps(mine(step)).run("Provision") as see:
         see("driver done in 3 s")
+        see("end inf")
+        see("end nan")
+        see("end 1e300")
+        see("end -1")
 
     assert report.told == [("Provision", [])]
 

@@ -48,6 +48,19 @@ def test_name_that_a_process_chose_itself_is_not_taken_apart() -> None:
     assert users == ["'odd\tname' (PID 7) has '/dev/nvidia0' open"]
 
 
+@pytest.mark.parametrize("line", ["7\t/dev/nvidia0", "", "name", "7"])
+def test_line_of_another_form_is_a_sentence(line: str) -> None:
+    """A path of a process may have a line break."""
+    said = f"7\t/dev/nvidia0\tcat\n{line}x\n"
+    with (
+        ScriptedRunner().expect(
+            ["sh", "-c", USERS, "users", "/dev/nvidia0"], stdout=said
+        ) as runner,
+        pytest.raises(HarnessError, match="says of its processes has an unknown form"),
+    ):
+        Guest("node", runner).users_of("/dev/nvidia0")
+
+
 def test_path_with_blanks_is_told_whole() -> None:
     with ScriptedRunner().expect(
         ["sh", "-c", USERS, "users", "/mnt/*"], stdout="7\t/mnt/a file\tcat\n"
