@@ -161,9 +161,17 @@ def differences(
 
     `repeated` are the tests of the list that ran more than once.
     """
-    listed = {case_name(test, prefix): test for test in tests}
-    again = {case_name(test, prefix) for test in repeated}
-    known = {_GROUP.sub("", case.name): case for case in cases}
+
+    def key(name: str) -> str:
+        # Pytest 9.2 closes a bracket that a name leaves open.
+        return name.removesuffix("]")
+
+    listed = {key(case_name(test, prefix)): test for test in tests}
+    again = {key(case_name(test, prefix)) for test in repeated}
+    known = {
+        name if (name := key(case.name)) in listed else key(_GROUP.sub("", case.name)): case
+        for case in cases
+    }
     # Of a test whose teardown failed too, pytest writes two.
     twice = [
         case.name

@@ -133,8 +133,8 @@ class AllureReport:
         plugins.register(self._files)
         plugins.register(self)
 
-    # Allure's own ends at the end of the configuration, and needs its writer there.
-    @pytest.hookimpl(trylast=True)
+    # Before others, which may fail: Allure's own plugin needs its writer when the configuration ends.
+    @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._listening is None or self._files is None:
             return

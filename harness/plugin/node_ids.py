@@ -7,7 +7,7 @@ import re
 
 from harness.visible_text import visible
 
-_XDIST_GROUP = re.compile(r"@[^@/\]]+$")
+_XDIST_GROUP = re.compile(r"(?<=[\w\]])@[^@/\]]+$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
 _DIGEST_LENGTH = 12
 #: Node ids that can be read back from the folder's name, in which `::`, `/` and brackets are '-'; on a file
@@ -21,7 +21,13 @@ _NAME_LENGTH = 140
 
 def shown_id(node_id: str) -> str:
     """Return a test's node id as reports show it: without the group that xdist appends."""
-    return visible(_XDIST_GROUP.sub("", node_id))
+    return visible(_without_group(node_id))
+
+
+def _without_group(node_id: str) -> str:
+    # Examples of specs have no groups, and any text as name.
+    is_python = node_id.partition("::")[0].endswith(".py")
+    return _XDIST_GROUP.sub("", node_id) if is_python else node_id
 
 
 def folder_name(node_id: str, *, repeat: int = 1) -> str:
@@ -30,7 +36,7 @@ def folder_name(node_id: str, *, repeat: int = 1) -> str:
     No two tests have the same. A digest is appended if the name alone might not be unique: if it was cut, or
     had characters that are special in a path or a shell. `repeat` counts the runs of a test that is repeated.
     """
-    test = _XDIST_GROUP.sub("", node_id)
+    test = _without_group(node_id)
     name = _UNSAFE.sub("-", test).strip("-.")[:_NAME_LENGTH]
     if repeat == 1 and _PLAIN.fullmatch(test):
         return name

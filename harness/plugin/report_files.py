@@ -31,15 +31,20 @@ def register(config: pytest.Config, settings: Settings) -> None:
     junit.register(config)
     allure = config.getoption("allure_report_dir", None)
     xml = config.getoption("xmlpath", None)
+    given = "--report-dir" if config.getoption("--report-dir", None) else None
     try:
-        if xml and not config.option.collectonly and not hasattr(config, "workerinput"):
-            require_writable(Path(xml).expanduser().absolute().parent, option="--junitxml")
+        # Workers of xdist write after the process that started them.
+        is_first = not config.option.collectonly and not hasattr(config, "workerinput")
+        if xml and is_first:
+            require_writable(
+                Path(xml).expanduser().absolute().parent, option=given or "--junitxml"
+            )
         if not allure:
             return
         from harness.plugin import allure_report  # noqa: PLC0415 - most runs have none
 
-        if not config.option.collectonly:
-            require_writable(Path(allure).absolute(), option="--alluredir")
+        if is_first:
+            require_writable(Path(allure).absolute(), option=given or "--alluredir")
         allure_report.register(config, settings)
     except BadInputError as error:
         raise pytest.UsageError(str(error)) from error

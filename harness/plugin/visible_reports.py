@@ -19,6 +19,7 @@ from harness.plugin.node_ids import folder_name
 from harness.visible_text import VisibleStream, is_longer, shortened, visible
 
 if TYPE_CHECKING:
+    import warnings
     from collections.abc import Callable, Generator
     from pathlib import Path
     from typing import TextIO
@@ -73,6 +74,16 @@ class ReportGate:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._guard(report, "collect")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
+        """Guard warnings, which xdist sends in its own way."""
+        warning = warning_message.message
+        if isinstance(warning, Warning):
+            warning.args = _changed(warning.args, _clean)
+        text = str(warning)
+        if _clean(text, _REPORTED_BYTES) != text:
+            warning_message.message = pytest.PytestWarning(_clean(text, _REPORTED_BYTES))
 
     def _guard(self, report: pytest.TestReport | pytest.CollectReport, when: str) -> None:
         node_id = visible(report.nodeid)

@@ -41,6 +41,7 @@ def test_at_sign_within_a_parameter_is_kept() -> None:
         ("a.py::b::c", "a.py::b[c]"),
         ("a.py::T::c", "a.py::t::c"),
         ("a.py::T[c]", "a.py::T::c"),
+        ("a_spec.sh::mails a@b", "a_spec.sh::mails a@c"),
         ("a.py::t[X]", "a.py::t[x]"),
         ("a.py/b.py::t", "a.py::b.py-t"),
         ("a.py::t[x.]", "a.py::t[x]"),
