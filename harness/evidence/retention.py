@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,12 +27,17 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """What one failed test left: a folder, and the archive of it beside the folder."""
+    """What one failed test left: a folder, and the archive of it beside the folder.
+
+    `made_s` is the time of its files, which a person or a copy can set; `changed_s` is when this file system
+    got them.
+    """
 
     name: str
     parts: tuple[Path, ...]
     made_s: float
     size_bytes: int
+    changed_s: float = -math.inf
 
     def remove(self) -> None:
         """Remove both parts; another process may be doing so too."""
@@ -68,6 +75,7 @@ def bundles_in(evidence: Path) -> list[Bundle]:
                     name=name,
                     parts=tuple(paths),
                     made_s=max(path.stat().st_mtime for path in paths),
+                    changed_s=max(path.stat().st_ctime for path in paths),
                     size_bytes=sum(map(_size, paths)),
                 )
             )
@@ -89,11 +97,18 @@ def _size(path: Path) -> int:
 
 
 def beyond_limits(
-    bundles: Sequence[Bundle], *, limit_mib: int, limit_days: float, now_s: float
+    bundles: Sequence[Bundle],
+    *,
+    limit_mib: int,
+    limit_days: float,
+    now_s: float,
+    run_started_s: float = math.inf,
 ) -> list[Bundle]:
-    """Return those of `bundles`, the latest first, that are too old or do not fit; never the first for size.
+    """Return those of `bundles`, the latest first, that are too old or do not fit.
 
-    Raises BadInputError for a limit that is no number of 0 or more: it would remove all, or nothing.
+    Never for size the first, nor the first that is not of the future: a clock was wrong for one of them. Never
+    what was made since this run started. Raises BadInputError for a limit that is no number of 0 or more: it
+    would remove all, or nothing.
     """
     for name, limit in (("mib", limit_mib), ("days", limit_days)):
         if not limit >= 0:
@@ -101,10 +116,27 @@ def beyond_limits(
                 f"{limit} was given, but 0 or more was expected.",
                 source=f"--bundle-limit-{name}",
             )
-    left = limit_mib << 20
+    kept = {id(each) for each in bundles if each.changed_s >= run_started_s}
+    credible = (each for each in bundles if each.made_s <= now_s)
+    latest = {id(each) for each in (*bundles[:1], *itertools.islice(credible, 1))}
+    # What stays in any case comes first, so that the rest has the room that is left.
+    left = (limit_mib << 20) - sum(
+        each.size_bytes for each in bundles if id(each) in kept | latest
+    )
     found = []
-    for number, bundle in enumerate(bundles):
-        left -= bundle.size_bytes
-        if now_s - bundle.made_s > limit_days * _DAY_S or (number and left < 0):
+    for bundle in bundles:
+        if id(bundle) in kept:
+            continue
+        if id(bundle) not in latest:
+            left -= bundle.size_bytes
+        if now_s - bundle.made_s > limit_days * _DAY_S or (id(bundle) not in latest and left < 0):
             found.append(bundle)
     return found
+
+
+def made_after(bundles: Sequence[Bundle], now_s: float) -> float:
+    """Return the time for the files of a new bundle: now, or just after all others where the clock is behind.
+
+    So the latest stays the latest, whatever the clock said before.
+    """
+    return max([now_s, *(each.made_s + 1 for each in bundles)])

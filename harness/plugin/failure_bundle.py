@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -90,14 +91,19 @@ def finish_bundle(
     call: pytest.CallInfo[None],
     settings: Settings,
     folders: Sequence[Path],
+    *,
+    run_started_s: float,
 ) -> None:
-    """Write the failing line with its locals, and the archive; remove the bundles beyond the limits."""
+    """Write the failing line with its locals, and the archive; remove the bundles beyond the limits.
+
+    Nothing is removed that was made since the run started.
+    """
     test = folders[0].parent
     if not test.is_dir():
         # Nothing could be kept, which the report says.
         return
     _try(test, _add_traceback, item, call, test)
-    _try(test, _archive, item, call, settings, test)
+    _try(test, _archive, item, call, settings, test, run_started_s)
 
 
 def _add_traceback(item: pytest.Item, call: pytest.CallInfo[None], test: Path) -> None:
@@ -114,20 +120,34 @@ def _add_traceback(item: pytest.Item, call: pytest.CallInfo[None], test: Path) -
 
 
 def _archive(
-    item: pytest.Item, call: pytest.CallInfo[None], settings: Settings, test: Path
+    item: pytest.Item,
+    call: pytest.CallInfo[None],
+    settings: Settings,
+    test: Path,
+    run_started_s: float,
 ) -> None:
     from harness.evidence.archive import write_archive  # noqa: PLC0415 - only of failures
-    from harness.evidence.retention import beyond_limits, bundles_in  # noqa: PLC0415
+    from harness.evidence.retention import (  # noqa: PLC0415
+        beyond_limits,
+        bundles_in,
+        made_after,
+    )
 
     archive = write_archive(test)
+    bundles = bundles_in(settings.evidence_folder)
+    now_s = time.time()
+    made_s = made_after([each for each in bundles if each.name != test.name], now_s)
+    if made_s > now_s:
+        os.utime(archive, (made_s, made_s))
     said = f"all of it in one file: '{archive}' ({archive.stat().st_size / (1 << 20):.1f} MiB)"
     removed = [
         bundle
         for bundle in beyond_limits(
-            bundles_in(settings.evidence_folder),
+            bundles,
             limit_mib=settings.bundle_limit_mib,
             limit_days=settings.bundle_limit_days,
-            now_s=time.time(),
+            now_s=now_s,
+            run_started_s=run_started_s,
         )
         # That of another worker may just be written.
         if bundle.name != test.name

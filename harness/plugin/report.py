@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -89,6 +90,7 @@ class Reporter:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self._started_s = time.time()
         self._sources: list[EvidenceSource] = []
 
     def add(self, source: EvidenceSource) -> None:
@@ -111,7 +113,13 @@ class Reporter:
         self._open_shells(item, call, has_failed=has_failed)
         self._save_machines(item, call, kept, has_failed=has_failed)
         if has_failed and kept:
-            finish_bundle(item, call, self.settings, [one.folder for one in kept])
+            finish_bundle(
+                item,
+                call,
+                self.settings,
+                [one.folder for one in kept],
+                run_started_s=self._started_s,
+            )
         if error is not None:
             # Before the message is read: the folder that it names is removed after the test.
             _point(error, kept)

@@ -11,15 +11,21 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.evidence import retention
-from harness.evidence.retention import Bundle, beyond_limits, bundles_in
+from harness.evidence.retention import Bundle, beyond_limits, bundles_in, made_after
 
 DAY_S = 86_400.0
 VERSIONS = '{"schema": 1, "harness": {}, "payload": "p", "agent": "a"}'
 
 
-def a_bundle(name: str, *, days: float = 0.0, mib: int = 1) -> Bundle:
+def a_bundle(
+    name: str, *, days: float = 0.0, mib: int = 1, changed_s: float = -math.inf
+) -> Bundle:
     return Bundle(
-        name=name, parts=(Path("/evidence") / name,), made_s=-days * DAY_S, size_bytes=mib << 20
+        name=name,
+        parts=(Path("/evidence") / name,),
+        made_s=-days * DAY_S,
+        size_bytes=mib << 20,
+        changed_s=changed_s,
     )
 
 
@@ -39,6 +45,49 @@ def test_bundles_beyond_the_limits(bundles: list[Bundle], expected: list[str]) -
     found = beyond_limits(bundles, limit_mib=100, limit_days=30, now_s=0.0)
 
     assert [bundle.name for bundle in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("bundles", "expected"),
+    [
+        ([a_bundle("future", days=-900, mib=99), a_bundle("now", mib=60)], []),
+        (
+            [
+                a_bundle("f", days=-9, mib=50),
+                a_bundle("e", days=-8, mib=50),
+                a_bundle("n", mib=50),
+            ],
+            ["e"],
+        ),
+        ([a_bundle("new", mib=60), a_bundle("old", days=20_000, mib=60)], ["old"]),
+    ],
+    ids=["latest-is-small", "two-of-the-future", "clock-began-in-1970"],
+)
+def test_wrong_clock_does_not_remove_the_latest(
+    bundles: list[Bundle], expected: list[str]
+) -> None:
+    found = beyond_limits(bundles, limit_mib=100, limit_days=30_000, now_s=0.0)
+
+    assert [bundle.name for bundle in found] == expected
+
+
+@pytest.mark.parametrize("days", [-900.0, 0.0, 900.0])
+def test_what_this_run_made_is_not_removed(days: float) -> None:
+    bundles = [
+        a_bundle("other", days=-999, mib=90),
+        *(a_bundle(f"own{n}", days=days, mib=90, changed_s=5.0) for n in range(3)),
+        a_bundle("old", days=1, changed_s=4.0),
+    ]
+
+    found = beyond_limits(bundles, limit_mib=100, limit_days=30, now_s=0.0, run_started_s=5.0)
+
+    assert {"own0", "own1", "own2"}.isdisjoint(bundle.name for bundle in found)
+
+
+def test_new_bundle_is_later_than_those_of_a_clock_that_was_ahead() -> None:
+    assert made_after([a_bundle("a", days=-1)], 0.0) == DAY_S + 1
+    assert made_after([a_bundle("a", days=1)], 0.0) == 0.0
+    assert made_after([], 3.0) == 3.0
 
 
 def test_bundle_is_a_folder_with_versions_and_its_archive(tmp_path: Path) -> None:
