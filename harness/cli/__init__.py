@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from harness.cli.command_words import CommandParser
 from harness.cli.late_loading import load_on_use
+from harness.cli.output import guarded, print_error
 from harness.errors import ExpectationError, HarnessError
 from harness.provisioning.command import CommandError
 from harness.provisioning.wait import WaitTimeoutError
@@ -136,6 +137,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv = sys.argv[1:]
     words = list(argv)
     is_known = bool(words) and words[0] in _COMMANDS
+    with guarded(words[0] if is_known else ""):
+        return _run(words, is_known=is_known)
+
+
+def _run(words: Sequence[str], *, is_known: bool) -> int:
     arguments = (build_parser(words[0]) if is_known else _overview()).parse_args(words)
     try:
         code: int = arguments.run(arguments)
@@ -145,10 +151,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return _BROKEN_PIPE
     except ExpectationError as error:
-        print(f"harness: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     except (HarnessError, CommandError, WaitTimeoutError, OSError) as error:
-        print(f"harness: {error}", file=sys.stderr)
+        print_error(error)
         return 2
     except KeyboardInterrupt:
         print(

@@ -70,7 +70,7 @@ def _run(arguments: argparse.Namespace) -> int:
             if finding.is_met:
                 state = "[green]ok[/]"
             remedy = f" {finding.remedy}" if finding.remedy else ""
-            table.add_row(finding.requirement, state, escape(f"{finding.found}{remedy}"))
+            table.add_row(escape(finding.requirement), state, escape(f"{finding.found}{remedy}"))
         Console().print(table)
     return 0 if all(finding.is_met or not finding.is_needed for finding in findings) else 2
 

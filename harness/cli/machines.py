@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dataclasses
 import datetime as dt
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from harness import lease
 from harness.cli.columns import print_columns
+from harness.cli.console_text import without_commands
 from harness.cli.options import add_json_option, settings_of
 from harness.errors import BadInputError, listed
 from harness.machine.entrance.roster import Roster, roster_folder
@@ -23,6 +25,7 @@ from harness.settings import Settings
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from harness.cli.options import Commands
     from harness.evidence.retention import Bundle
@@ -142,14 +145,29 @@ def _span(seconds: float) -> str:
 def _logs(arguments: argparse.Namespace) -> int:
     roster = Roster(roster_folder())
     machine = roster.find(arguments.machine)
+    chunks = _chunks(roster, machine, follow=arguments.follow)
+    if not sys.stdout.isatty():
+        for chunk in chunks:
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+        return 0
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    for _, text in without_commands((0.0, decoder.decode(chunk)) for chunk in chunks):
+        # Its colours and its cursor are what a person wants to see.
+        sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.flush()
+    return 0
+
+
+def _chunks(roster: Roster, machine: RunningMachine, *, follow: bool) -> Iterator[bytes]:
+    """Yield what a machine's console has printed, and what it prints until the machine ends."""
     with machine.serial_log.open("rb") as log:
         while True:
             is_running = any(each.id == machine.id for each in roster.machines())
             while chunk := log.read(1 << 16):
-                sys.stdout.buffer.write(chunk)
-            sys.stdout.buffer.flush()
-            if not arguments.follow or not is_running:
-                return 0
+                yield chunk
+            if not follow or not is_running:
+                return
             SYSTEM_CLOCK.sleep(_FOLLOW_INTERVAL_S)
 
 

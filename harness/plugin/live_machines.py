@@ -16,6 +16,7 @@ from harness.plugin.progress import terminal_left
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 from harness.settings import FailureCheckpoint, MachineKeep
+from harness.visible_text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -133,7 +134,7 @@ def open_shell(config: pytest.Config, machine: LabMachine, words: str) -> None:
             capture.suspend(in_=True)
             left.callback(capture.resume)
         sys.stderr.write(
-            f"\n{words}: a shell in machine '{machine.name}'; the run goes on at its end\n"
+            f"\n{visible(words)}: a shell in machine '{machine.name}'; the run goes on at its end\n"
         )
         try:
             run_in(Roster(roster_folder()).find(machine.folder.name))

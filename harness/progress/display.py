@@ -6,7 +6,11 @@ import contextlib
 import io
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
+
+from harness.errors import MESSAGE_BYTES
+from harness.visible_text import shortened, visible, visible_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -58,7 +62,7 @@ class Display:
             if self._is_closed.is_set():
                 return
             now = self._clock()
-            lines = self._board.take(event, worker, now)
+            lines = self._board.take(_guarded(event), worker, now)
             if worker in self._ended:
                 # Its last events may arrive after the news of its end.
                 self._board.forget(worker)
@@ -114,6 +118,15 @@ class Display:
             if self._held:
                 self._surface.print_lines(self._held)
             self._surface.clear()
+
+
+def _guarded(event: ProgressEvent) -> ProgressEvent:
+    """Return an event whose words, also those of guests and of registries, can't control the terminal."""
+    return replace(
+        event,
+        subject=visible_line(event.subject),
+        message=visible(shortened(event.message, MESSAGE_BYTES)),
+    )
 
 
 class PlainLines:

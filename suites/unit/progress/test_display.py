@@ -200,3 +200,18 @@ def test_display_shows_what_has_become_due_and_nothing_after_its_end() -> None:
 
     (line,) = written
     assert "gw0 [node-1] busy: waits [for x], until " in line
+
+
+def test_words_of_a_guest_can_not_control_the_terminal() -> None:
+    """Such as the name of a unit, or what a registry says."""
+    written: list[str] = []
+    display = Display(PlainLines(written.append), Board(), clock=lambda: 0.0)
+    evil = "\x1b]0;owned\x07\x1b[2J\u202e\udce9"
+
+    display(ProgressEvent(subject=evil, stage=Stage.FETCH, message=f"{evil}\n{'y' * 100_000}"))
+    display.close()
+
+    said = "".join(written)
+    assert "\\x1b]0;owned\\x07" in said
+    assert said.replace("\n", "").isprintable()
+    assert len(said) < 10_000

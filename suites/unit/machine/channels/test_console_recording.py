@@ -13,7 +13,7 @@ import pytest
 from typing_extensions import override
 
 from harness.cli import main
-from harness.cli.replay import without_commands
+from harness.cli.console_text import without_commands
 from harness.errors import BadInputError
 from harness.machine.channels.console_recording import ConsoleRecorder, read_recording
 

@@ -1,0 +1,42 @@
+"""What of a console's output only draws on a terminal, and what would make the terminal do more."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+#: The control sequences of a terminal (ECMA-48), and control characters that are more than layout.
+_SEQUENCE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])?"
+    r"|[\x05\x0e\x0f\x7f-\x9f]"
+)
+_UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)\Z")
+_LONGEST_SEQUENCE = 4096
+#: Those that only draw: colours, the cursor, erasing.
+_DRAWS = re.compile(r"\x1b(?:\[[0-9;]*[@A-HJ-MPSTXZ`abdefmrsu]|\[\?(?:7|25)[hl]|[78DEHM]|\([0AB])")
+
+
+def without_commands(
+    printed: Iterable[tuple[float, str]],
+) -> Iterator[tuple[float, str]]:
+    """Yield the output of a console, each with its seconds, without what a terminal would do but draw.
+
+    A guest asks its terminal for its size, and the answer would be typed into the user's shell. It may also set
+    the title or the clipboard.
+    """
+    held = ""
+    for at, text in printed:
+        whole = held + text
+        found = _UNFINISHED.search(whole)
+        is_held = found is not None and len(whole) - found.start() <= _LONGEST_SEQUENCE
+        end = found.start() if found is not None and is_held else len(whole)
+        held = whole[end:]
+        yield (
+            at,
+            _SEQUENCE.sub(
+                lambda sequence: sequence[0] if _DRAWS.fullmatch(sequence[0]) else "", whole[:end]
+            ),
+        )

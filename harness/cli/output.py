@@ -1,0 +1,73 @@
+"""The gate for what `harness` prints: safe to show, and errors of bounded size."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+from typing import TYPE_CHECKING, TextIO, cast
+
+from harness.errors import MESSAGE_BYTES, EvidencedError
+from harness.settings import Settings
+from harness.visible_text import VisibleStream, is_longer, shortened, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: Their output is a program for a shell or for Python, or the console of a machine, which they filter themselves.
+_VERBATIM = frozenset({"completion", "migrate", "replay"})
+_MESSAGES = "messages"
+
+
+@contextlib.contextmanager
+def guarded(command: str) -> Iterator[None]:
+    """Make visible what a command prints in this context.
+
+    Shells, consoles and logs of machines pass their bytes by the descriptors.
+    """
+    with contextlib.ExitStack() as open_streams:
+        if command not in _VERBATIM:
+            open_streams.enter_context(contextlib.redirect_stdout(_stream(sys.stdout)))
+        open_streams.enter_context(contextlib.redirect_stderr(_stream(sys.stderr)))
+        yield
+
+
+def _stream(file: TextIO) -> TextIO:
+    return cast("TextIO", VisibleStream(file, has_colours=file.isatty()))
+
+
+def print_error(error: Exception) -> None:
+    """Print an error as a sentence; the whole of a long one is kept in the cache."""
+    text = error.sentence if isinstance(error, EvidencedError) else visible(_sentence(error))
+    rest = ""
+    if is_longer(text, MESSAGE_BYTES):
+        try:
+            whole = _kept(text)
+        except OSError:
+            rest = "The whole text could not be kept."
+        else:
+            rest = f"The whole text is in '{whole}'."
+            if isinstance(error, EvidencedError):
+                error.whole_text = whole
+    shown = (
+        str(error)
+        if isinstance(error, EvidencedError)
+        else shortened(text, MESSAGE_BYTES, rest=rest)
+    )
+    print(f"harness: {shown}", file=sys.stderr)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"'{error.filename}': {error.strerror}."
+    return str(error)
+
+
+def _kept(text: str) -> Path:
+    content = text.encode(errors="backslashreplace")
+    folder = Settings().cache / _MESSAGES
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"{hashlib.sha256(content).hexdigest()[:12]}.txt"
+    path.write_bytes(content)
+    return path

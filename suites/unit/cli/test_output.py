@@ -1,0 +1,133 @@
+"""What commands print can't control a terminal, and errors are bounded."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from harness.cli import doctor, main, migrate, payload
+from harness.errors import ExpectationError, HarnessError
+from harness.provisioning.command import CommandError, CommandResult
+from harness.provisioning.wait import WaitTimeoutError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\udce9"
+ERRORS = [
+    HarnessError(EVIL),
+    ExpectationError(EVIL),
+    CommandError("It", CommandResult(argv=(EVIL,), exit_code=1, stdout=EVIL, stderr=EVIL)),
+    WaitTimeoutError(EVIL),
+    OSError(2, "No such file or directory", EVIL),
+    OSError(EVIL),
+]
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(doctor, "examine", fail)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_error_can_not_control_the_terminal(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(monkeypatch, error)
+
+    main(["doctor"])
+
+    said = capsys.readouterr().err
+    assert "\\x1b]0;owned" in said
+    assert said.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        HarnessError("y" * 1_000_000),
+        CommandError(
+            "It", CommandResult(argv=("x",), exit_code=1, stdout="y\n" * 500_000, stderr="")
+        ),
+        OSError("y" * 1_000_000),
+        WaitTimeoutError("\0" * 1_000_000),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_long_error_is_shown_in_part_and_kept_whole(
+    error: Exception,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    failing(monkeypatch, error)
+
+    main(["doctor"])
+
+    said = capsys.readouterr().err
+    (kept,) = (tmp_path / "gpu-node-harness/messages").iterdir()
+    assert len(said) < 9000
+    assert f"The whole text is in '{kept}'." in said
+    assert kept.stat().st_size >= 1_000_000
+
+
+def test_long_error_that_can_not_be_kept_is_shown_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    failing(
+        monkeypatch,
+        CommandError("It", CommandResult(argv=("x",), exit_code=1, stdout="y" * 9999, stderr="")),
+    )
+
+    assert main(["doctor"]) == 2
+
+    assert "The whole text could not be kept." in capsys.readouterr().err
+
+
+def test_error_of_the_operating_system_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(monkeypatch, OSError(28, "No space left on device", "/x"))
+
+    main(["doctor"])
+
+    assert capsys.readouterr().err == "harness: '/x': No space left on device.\n"
+
+
+def test_what_a_command_prints_can_not_control_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def show(*_: object) -> int:
+        sys.stdout.write(f"{EVIL}\n{json.dumps({'name': EVIL})}\n")
+        sys.stderr.write(f"{EVIL}\n")
+        return 0
+
+    monkeypatch.setattr(payload, "_build", show)
+
+    main(["payload", "build"])
+
+    said = capsys.readouterr()
+    assert (said.out + said.err).replace("\n", "").isprintable()
+    assert json.loads(said.out.splitlines()[1]) == {"name": EVIL}
+
+
+def test_program_that_a_command_prints_stays_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def show(*_: object) -> int:
+        sys.stdout.write("x = '\xad'\n")
+        return 0
+
+    monkeypatch.setattr(migrate, "run", show)
+
+    main(["migrate", "a_spec.sh"])
+
+    assert capsys.readouterr().out == "x = '\xad'\n"
