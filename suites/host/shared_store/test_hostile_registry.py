@@ -1,0 +1,652 @@
+"""A registry that is an adversary: what it is told, what it can keep alive, and what it can fill."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import stat
+import time
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.progress import Progress, ProgressEvent, Stage
+from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
+from harness.shared_store import StoreError
+from harness.shared_store.answers import FILE_TYPE, REST_TYPE, TITLE
+from harness.shared_store.client import Patience, RegistryClient
+from harness.shared_store.source import SharedCache
+from suites.fakes.clock import FakeClock
+from suites.host.shared_store.adversary import NAME, Adversary, Request, adversary, rest, zipped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from harness.provisioning.wait import Clock
+    from suites.host.shared_store.adversary import Answer
+
+SECRET = base64.b64encode(b"user:hunter2").decode()
+BASIC = f"Basic {SECRET}"
+QUICK = Patience(tries=2, pause_s=0.01, timeout_s=0.4, stall_bytes=1000)
+DISK = {"disk.qcow2": os.urandom(20_000)}
+
+
+@pytest.fixture
+def registry() -> Iterator[Adversary]:
+    with adversary() as made:
+        made.have(DISK)
+        yield made
+
+
+@pytest.fixture
+def other() -> Iterator[Adversary]:
+    """Another host, to which nothing of the registry's belongs."""
+    with adversary() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def login(registry: Adversary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log in to the registry, and to no other."""
+    logins = {"auths": {f"127.0.0.1:{registry.port}": {"auth": SECRET}}}
+    (tmp_path / "config.json").write_text(json.dumps(logins))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    for name in ("http_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+class Puller:
+    """Pulls from a registry, and says what came of it."""
+
+    def __init__(self, registry: Adversary, folder: Path, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.client = RegistryClient(registry.address, patience=QUICK, clock=clock)
+        self.into = folder / "into"
+        self.into.mkdir()
+        self.partial = folder / "partial"
+        self.cache = SharedCache(client=self.client, repository="images", partial=self.partial)
+        self.events: list[ProgressEvent] = []
+
+    def pull(self) -> bool:
+        return self.cache.pull(NAME, self.into, progress=Progress("x"))
+
+    def fail(self) -> str:
+        with pytest.raises(StoreError) as caught:
+            self.pull()
+        return str(caught.value)
+
+    def fetch(self, within_s: float = 60.0) -> bool:
+        return self.cache.fetch(
+            NAME,
+            self.into,
+            inputs={"qemu": "7.2"},
+            progress=Progress("x", self.events.append),
+            deadline=Deadline.after(within_s),
+        )
+
+    def said(self) -> str:
+        return "\n".join(each.message for each in self.events if each.stage is Stage.REFUSED)
+
+    def files(self) -> list[str]:
+        return sorted(path.relative_to(self.into).as_posix() for path in self.into.rglob("*"))
+
+
+@pytest.fixture
+def puller(registry: Adversary, tmp_path: Path) -> Puller:
+    return Puller(registry, tmp_path)
+
+
+def only(part: str, answer: Answer) -> Answer:
+    """Return what answers the requests whose path has `part`."""
+    return lambda request: part in request.path and answer(request)
+
+
+def wants_login(then: Answer, challenge: str = 'Basic realm="r"') -> Answer:
+    """Return what asks for the password first."""
+
+    def answer(request: Request) -> bool:
+        if request.headers.get("Authorization") is None and "/token" not in request.path:
+            return request.reply(401, WWW_Authenticate=challenge)
+        return then(request)
+
+    return answer
+
+
+def test_password_reaches_the_registry(registry: Adversary, puller: Puller) -> None:
+    registry.lie = wants_login(lambda _request: False)
+
+    assert puller.pull()
+
+    assert registry.proofs == {BASIC}
+    assert (puller.into / "disk.qcow2").read_bytes() == DISK["disk.qcow2"]
+
+
+def _upload(other: str) -> Answer:
+    def answer(request: Request) -> bool:
+        if request.command == "HEAD":
+            return request.reply(404)
+        request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        return request.reply(202, Location=f"{other}/upload?x=1")
+
+    return answer
+
+
+def _push(puller: Puller) -> None:
+    puller.into.joinpath("file").write_bytes(b"content")
+    puller.client.push_blob("images", puller.into / "file", "sha256:1", "it")
+
+
+@pytest.mark.parametrize(
+    ("lie", "act"),
+    [
+        *(
+            pytest.param(
+                lambda url, status=status: (
+                    lambda request: request.reply(status, Location=f"{url}/x")
+                ),
+                act,
+                id=f"{status} {name}",
+            )
+            for status in (301, 302, 303, 307, 308)
+            for name, act in {
+                "manifest": lambda puller: puller.client.manifest("images", "x"),
+                "blob": lambda puller: puller.client.small_blob("images", "x", "it"),
+                "tags": lambda puller: puller.client.tags("images"),
+                "delete": lambda puller: puller.client.delete("images", "x", "it"),
+                "upload": _push,
+            }.items()
+        ),
+        pytest.param(
+            lambda url: lambda request: request.reply(200, b'{"tags": ["a"]}', Link=f"<{url}/x>"),
+            lambda puller: puller.client.tags("images"),
+            id="Link",
+        ),
+        pytest.param(_upload, _push, id="Location of an upload"),
+    ],
+)
+def test_password_follows_no_address_that_the_registry_chose(
+    registry: Adversary,
+    other: Adversary,
+    puller: Puller,
+    lie: Callable[[str], Answer],
+    act: Callable[[Puller], object],
+) -> None:
+    registry.lie = wants_login(lie(other.url))
+    # Another host may ask for it too.
+    other.lie = lambda request: request.reply(401, WWW_Authenticate='Basic realm="r"')
+
+    with pytest.raises(StoreError):
+        act(puller)
+
+    assert registry.proofs == {BASIC}
+    assert other.proofs == set()
+
+
+@pytest.mark.parametrize("is_redirected", [False, True])
+def test_password_reaches_no_service_elsewhere_without_encryption(
+    registry: Adversary, other: Adversary, puller: Puller, *, is_redirected: bool
+) -> None:
+    realm = f"{registry.url if is_redirected else other.url}/token"
+    registry.lie = wants_login(
+        only("/token", lambda request: request.reply(302, Location=f"{other.url}/token")),
+        f'Bearer realm="{realm}",service="s"',
+    )
+    other.lie = lambda request: request.reply(200, b'{"token": "t0k"}')
+
+    assert puller.pull()
+
+    assert other.proofs == set()
+    assert registry.proofs - {BASIC} == {"Bearer t0k"}
+
+
+@pytest.mark.parametrize(
+    "challenge", ['Basic realm="r"', 'Bearer realm="{url}/token",service="s"']
+)
+def test_second_401_ends_the_request(registry: Adversary, puller: Puller, challenge: str) -> None:
+    answer = challenge.format(url=registry.url)
+
+    def lie(request: Request) -> bool:
+        if "/token" in request.path:
+            return request.reply(200, b'{"token": "t"}')
+        return request.reply(401, WWW_Authenticate=answer)
+
+    registry.lie = lie
+
+    said = puller.fail()
+
+    assert "answered 401 Unauthorized to the request for the manifest" in said
+    assert "it refused the log-in; log in by `docker login 127.0.0.1:" in said
+    assert len([path for _, path, _ in registry.seen if "/token" not in path]) == 2
+
+
+@pytest.mark.parametrize(
+    ("location", "why"),
+    [
+        ("file:///etc/passwd", "is no URL of http or https"),
+        ("ftp://127.0.0.1:1/x", "is no URL of http or https"),
+        ("gopher://x", "is no URL of http or https"),
+        ("http://[::1", "is no URL (Invalid IPv6 URL)"),
+        ("http://127.0.0.1:99999/", "is no URL (Port out of range 0-65535)"),
+        ("http://user:pw@127.0.0.1/", "is no URL of a host"),
+        ("//", "once more"),
+    ],
+)
+def test_redirect_to_no_place_is_a_sentence(
+    registry: Adversary, puller: Puller, location: str, why: str
+) -> None:
+    registry.lie = lambda request: request.reply(302, Location=location)
+
+    said = puller.fail()
+
+    assert "answered 302 to the request for the manifest" in said
+    assert why in said
+
+
+def test_body_of_a_redirect_is_not_read(registry: Adversary, puller: Puller) -> None:
+    target = f"{registry.url}/v2/t/images/manifests/2"
+    head = f"HTTP/1.1 302 Found\r\nLocation: {target}\r\n\r\n".encode()
+    registry.lie = only(NAME, lambda request: request.flood(head, bytes(1 << 16)))
+
+    assert puller.pull()
+
+    assert registry.flooded < 32 << 20
+
+
+def _with(layers: Callable[[Adversary], list[dict[str, object]]]) -> Callable[[Adversary], None]:
+    """Return what makes a registry have the disk, and further layers."""
+    return lambda registry: registry.have(DISK, *layers(registry))
+
+
+def _with_rest(archive: bytes) -> Callable[[Adversary], None]:
+    return _with(lambda registry: [rest(registry, archive)])
+
+
+def _without_layers(registry: Adversary) -> None:
+    registry.manifest["layers"] = []
+
+
+def _with_trailing_data(registry: Adversary) -> None:
+    packed = gzip.compress(b"x", 1) + b"more"
+    registry.have({"a": b"x"})
+    registry.manifest["layers"][0] |= {"digest": registry.blob(packed), "size": len(packed)}
+
+
+def _with_large_layer(registry: Adversary) -> None:
+    registry.manifest["layers"][0]["size"] = 10**15
+
+
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    [
+        pytest.param(
+            _with(lambda registry: [registry.layer("more", b"x")]),
+            "has the file 'more', which its description does not list",
+            id="layer not listed",
+        ),
+        pytest.param(_without_layers, "lacks the file 'disk.qcow2'", id="layer missing"),
+        pytest.param(
+            _with(lambda registry: [registry.layer("disk.qcow2", b"y")]),
+            "has the file 'disk.qcow2' twice",
+            id="layer twice",
+        ),
+        pytest.param(
+            _with(lambda registry: [registry.layer("a", b"x", "text/plain")]),
+            "has a layer of the unknown type 'text/plain'",
+            id="unknown type",
+        ),
+        pytest.param(
+            _with(lambda registry: [rest(registry, zipped({"a": b"x"}))] * 2),
+            "has the file 'rest' twice",
+            id="two layers of other files",
+        ),
+        pytest.param(
+            _with_large_layer, "for the file 'disk.qcow2', which has only 20000", id="size"
+        ),
+        pytest.param(_with_trailing_data, "goes on after the end of the file", id="trailing data"),
+        pytest.param(
+            _with_rest(zipped({f"{number}": bytes(100 << 20) for number in range(3)})),
+            "HARNESS_LIMIT_STORE_OTHER_MIB",
+            id="zip bomb",
+        ),
+        pytest.param(
+            _with_rest(zipped({f"{number}": b"" for number in range(10_001)})),
+            "HARNESS_LIMIT_STORE_OTHER_FILES",
+            id="many files",
+        ),
+        pytest.param(
+            _with_rest(zipped({f"{number:0250}": b"" for number in range(20_000)})),
+            "its list of files is too long",
+            id="long list of files",
+        ),
+        pytest.param(
+            _with_rest(zipped({"../a": b"x"})), "'../a', which is not one of its own", id="outside"
+        ),
+        pytest.param(
+            _with_rest(zipped({"./disk.qcow2": b"x"})), "is not one of its own", id="other name"
+        ),
+        pytest.param(
+            _with_rest(zipped({"disk.qcow2": b"x"})),
+            "names the file 'disk.qcow2' twice",
+            id="again",
+        ),
+        pytest.param(
+            _with_rest(zipped({"disk.qcow2/a": b"x"})), "as a file and as a folder", id="conflict"
+        ),
+        pytest.param(
+            _with_rest(zipped({"verified.json": b"x"})), "is not one of its own", id="own file"
+        ),
+        pytest.param(
+            _with_rest(zipped({"a": b"/etc/passwd"}, mode=stat.S_IFLNK | 0o777)),
+            "which is no plain file",
+            id="link",
+        ),
+        pytest.param(
+            _with_rest(zipped({"a": b""}, mode=stat.S_IFCHR | 0o666)),
+            "which is no plain file",
+            id="device",
+        ),
+        pytest.param(
+            _with_rest(zipped({"a": b"x"}, method=zipfile.ZIP_LZMA)),
+            "packed by a method that is not used here",
+            id="method",
+        ),
+        pytest.param(_with_rest(b"PK\5\6" + bytes(18)[:17]), "can't be unpacked", id="no zip"),
+    ],
+)
+def test_artifact_that_is_not_what_it_says_is_refused_and_made_here(
+    registry: Adversary, puller: Puller, lie: Callable[[Adversary], None], why: str
+) -> None:
+    lie(registry)
+
+    assert not puller.fetch()
+
+    assert why in puller.said()
+    assert puller.said().endswith("It is made here.")
+    assert "\n" not in puller.said()
+    assert puller.files() == []
+    assert sum(path.stat().st_size for path in puller.partial.glob("*")) < 100_000
+
+
+def test_data_beyond_its_packed_size_is_refused_although_its_description_agrees(
+    registry: Adversary, puller: Puller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Holes are free: a guest's memory is mostly zeros."""
+    monkeypatch.setattr("harness.shared_store.packing._FREE_BYTES", 1 << 20)
+    registry.have({"ram": bytes(20 << 20) + os.urandom(1000)})
+    assert puller.pull()
+    assert (puller.into / "ram").stat().st_blocks * 512 < 1 << 20
+
+    registry.have({"bomb": b"\1" * (20 << 20)})
+
+    assert "HARNESS_LIMIT_STORE_DATA_TIMES" in puller.fail()
+    assert (puller.into / "bomb").stat().st_size < 6 << 20
+
+
+def test_two_files_of_one_content_and_other_files_are_pulled(
+    registry: Adversary, puller: Puller
+) -> None:
+    files = {"1/initrd.img": b"same", "2/initrd.img": b"same", "empty": b""}
+    registry.have(files, rest(registry, zipped({"evidence/console.log": b"booted"})))
+
+    assert puller.pull()
+
+    for title, content in {**files, "evidence/console.log": b"booted"}.items():
+        assert (puller.into / title).read_bytes() == content
+    assert list(puller.partial.iterdir()) == []
+
+
+def _is_disk(request: Request) -> bool:
+    return request.path.endswith(request.registry.manifest["layers"][0]["digest"])
+
+
+def test_dropped_connections_do_not_end_a_pull_that_goes_on(
+    registry: Adversary, puller: Puller
+) -> None:
+    """There are ten times as many drops as tries."""
+
+    def lie(request: Request) -> bool:
+        if not _is_disk(request):
+            return False
+        blob = registry.blobs[request.path.rpartition("/")[2]]
+        begin = int(request.headers.get("Range", "bytes=0-")[6:-1])
+        request.send_response(206 if begin else 200)
+        request.send_header("Content-Range", f"bytes {begin}-{len(blob) - 1}/{len(blob)}")
+        request.send_header("Content-Length", str(len(blob) - begin))
+        request.end_headers()
+        request.wfile.write(blob[begin : begin + 1000])
+        request.close_connection = True
+        return True
+
+    registry.lie = lie
+
+    assert puller.pull()
+
+    assert (puller.into / "disk.qcow2").read_bytes() == DISK["disk.qcow2"]
+    assert len([path for _, path, _ in registry.seen if "/blobs/" in path]) > 20
+
+
+def _drip_after(head: str, *, is_resumed: bool = False) -> Answer:
+    def lie(request: Request) -> bool:
+        begin = int(request.headers.get("Range", "bytes=0-")[6:-1])
+        if is_resumed and begin:
+            request.send_response(206)
+            request.send_header("Content-Range", f"bytes {begin}-99998/99999")
+            request.end_headers()
+        else:
+            request.wfile.write(head.encode())
+        return request.drip(bytes(3000))
+
+    return lie
+
+
+OK = "HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("part", "head", "is_resumed"),
+    [
+        ("/manifests/", "", False),
+        ("/manifests/", f"{OK}X: ", False),
+        ("/manifests/", f"{OK}Content-Length: 3000\r\n\r\n", False),
+        ("/manifests/", f"{OK}Transfer-Encoding: chunked\r\n\r\n1000\r\n", False),
+        ("/blobs/", f"{OK}Content-Length: 3000\r\n\r\n", False),
+        ("/blobs/", f"{OK}Content-Length: 3000\r\n\r\n", True),
+    ],
+)
+def test_trickle_is_given_up(
+    registry: Adversary, puller: Puller, part: str, head: str, *, is_resumed: bool
+) -> None:
+    answer = _drip_after(head, is_resumed=is_resumed)
+    registry.lie = lambda request: (
+        part in request.path and (part != "/blobs/" or _is_disk(request)) and answer(request)
+    )
+    begun = time.monotonic()
+
+    said = puller.fail()
+
+    assert "sent fewer than 1000 bytes within 0.4 s" in said
+    assert "2 times" in said
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize(
+    ("head", "piece"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n" * 1000),
+    ],
+    ids=["interim answers", "trailers"],
+)
+def test_endless_answer_ends_at_the_deadline(
+    registry: Adversary,
+    puller: Puller,
+    monkeypatch: pytest.MonkeyPatch,
+    head: bytes,
+    piece: bytes,
+) -> None:
+    monkeypatch.setenv("HARNESS_LIMIT_STORE_SECONDS", "1")
+    registry.lie = lambda request: request.flood(head, piece)
+
+    assert "HARNESS_LIMIT_STORE_SECONDS" in puller.fail()
+
+
+def test_pull_leaves_half_of_the_time_to_make_the_artifact(
+    registry: Adversary, puller: Puller
+) -> None:
+    """The registry is quick enough for each second, and never done."""
+    registry.have({"disk.qcow2": bytes(1 << 20) + os.urandom(1 << 20)})
+
+    def slowly(request: Request) -> bool:
+        if not _is_disk(request):
+            return False
+        request.send_response(200)
+        request.send_header("Content-Length", str(registry.manifest["layers"][0]["size"]))
+        request.end_headers()
+        while not registry.is_over.wait(0.05):
+            request.wfile.write(bytes(2000))
+        return True
+
+    registry.lie = slowly
+    begun = time.monotonic()
+
+    assert not puller.fetch(within_s=4.0)
+
+    assert 1.5 < time.monotonic() - begun < 3.5
+    assert "before the deadline" in puller.said()
+
+
+@pytest.mark.parametrize(
+    ("asked", "pauses"),
+    [
+        ("7", [7.0]),
+        ("Fri, 21 Aug 2026 12:00:40 GMT", [40.0]),
+        ("Fri, 21 Aug 2026 11:00:00 GMT", [0.0]),
+        ("-5", [0.01]),
+        ("1e3", [0.01]),
+        ("\xb2", [0.01]),
+        ("soon", [0.01]),
+        ("9" * 400, [0.01]),
+    ],
+)
+def test_pause_that_the_registry_asks_for_is_kept(
+    registry: Adversary, tmp_path: Path, asked: str, pauses: list[float]
+) -> None:
+    clock = FakeClock()
+    answers = iter([503])
+    registry.lie = lambda request: (
+        (status := next(answers, 0)) != 0 and request.reply(status, Retry_After=asked)
+    )
+
+    assert Puller(registry, tmp_path, clock).pull()
+
+    assert clock.sleeps == pauses
+
+
+@pytest.mark.parametrize("asked", ["301", "9" * 18, "Fri, 21 Aug 2099 12:00:40 GMT"])
+def test_pause_that_is_too_long_ends_the_pull(
+    registry: Adversary, tmp_path: Path, asked: str
+) -> None:
+    clock = FakeClock()
+    registry.lie = lambda request: request.reply(429, Retry_After=asked)
+
+    said = Puller(registry, tmp_path, clock).fail()
+
+    assert "answered 429 Too Many Requests" in said
+    assert "which is too long; try later" in said
+    assert clock.sleeps == []
+
+
+def test_small_answer_without_end_is_cut(registry: Adversary, puller: Puller) -> None:
+    registry.lie = lambda request: request.flood(f"{OK}\r\n".encode(), b"[" * (1 << 16))
+
+    assert "HARNESS_LIMIT_STORE_ANSWER_MIB" in puller.fail()
+
+    assert registry.flooded < 64 << 20
+
+
+def test_list_of_tags_without_end_is_cut(
+    registry: Adversary, puller: Puller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_LIMIT_STORE_TAGS", "20")
+    registry.lie = lambda request: request.reply(
+        200,
+        json.dumps({"tags": [f"a{len(registry.seen)}"]}).encode(),
+        Link=f"</v2/t/images/tags/list?last={len(registry.seen)}>",
+    )
+
+    with pytest.raises(StoreError, match="HARNESS_LIMIT_STORE_TAGS"):
+        puller.client.tags("images")
+
+
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    [
+        (lambda request: request.wfile.write(b"HTTP/1.1 \x1b]0;x\x07\r\n\r\n"), r"\x1b]0;x\x07"),
+        (lambda request: request.reply(500, b""), "answered 500 Internal Server Error"),
+        (
+            lambda request: request.wfile.write(
+                b"HTTP/1.1 403 \x1b[2J" + b"x" * 60_000 + b"\r\n\r\n"
+            ),
+            r"answered 403 \x1b[2J",
+        ),
+        (lambda request: request.wfile.write(b"SSH-2.0\r\n"), "SSH-2.0"),
+        (
+            lambda request: request.wfile.write(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200),
+            "headers",
+        ),
+    ],
+)
+def test_answer_that_is_none_is_a_short_sentence(
+    registry: Adversary, puller: Puller, lie: Callable[[Request], object], why: str
+) -> None:
+    def answer(request: Request) -> bool:
+        lie(request)
+        request.close_connection = True
+        return True
+
+    registry.lie = answer
+
+    said = puller.fail()
+
+    assert why in said
+    assert "\x1b" not in said
+    assert len(said) < 1000
+
+
+def test_registry_that_takes_nothing_ends_a_push(
+    registry: Adversary, puller: Puller, tmp_path: Path
+) -> None:
+    file = tmp_path / "blob"
+    file.write_bytes(bytes(16 << 20))
+
+    def lie(request: Request) -> bool:
+        if request.command == "HEAD":
+            return request.reply(404)
+        if request.command == "POST":
+            return request.reply(202, Location="/upload")
+        while not registry.is_over.wait(0.02) and request.rfile.read(1):
+            pass
+        return True
+
+    registry.lie = lie
+
+    with pytest.raises(StoreError, match=r"can't be reached for it: .* 2 times"):
+        puller.client.push_blob("images", file, "sha256:1", "it")
+
+
+def test_titles_of_layers_are_shown_without_escapes(registry: Adversary, puller: Puller) -> None:
+    registry.manifest["layers"].append(
+        {
+            "mediaType": FILE_TYPE,
+            "digest": f"sha256:{0:064}",
+            "size": 1,
+            "annotations": {TITLE: "\x1b[2J"},
+        }
+    )
+
+    assert r"'\x1b[2J'" in puller.fail()
+    assert REST_TYPE not in puller.files()
