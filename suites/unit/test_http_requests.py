@@ -1,0 +1,185 @@
+"""URLs that are requested, redirects that are followed, and the pace of an exchange."""
+
+from __future__ import annotations
+
+import errno
+import io
+import socket
+import urllib.request
+from http.client import HTTPMessage
+
+import pytest
+
+from harness.http_requests import (
+    NoDowngrade,
+    Pace,
+    RefusedUrlError,
+    StalledError,
+    _PacedSocket,
+    joined,
+    origin,
+)
+from harness.provisioning.wait import Deadline, WaitTimeoutError
+from suites.fakes.clock import FakeClock
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("https://Registry.example/v2/", ("https", "registry.example", 443)),
+        ("https://registry.example:443", ("https", "registry.example", 443)),
+        ("http://registry.example", ("http", "registry.example", 80)),
+        ("http://[::1]:5000/x", ("http", "::1", 5000)),
+    ],
+)
+def test_origin_is_scheme_host_and_port(url: str, found: tuple[str, str, int]) -> None:
+    assert origin(url) == found
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "registry.example",
+        "//registry.example/x",
+        "file:///etc/passwd",
+        "ftp://registry.example/x",
+        "http://",
+        "http:///x",
+        "http://[::1",
+        "http://h:0/",
+        "http://h:99999/",
+        "http://h:x/",
+        "http://user@h/",
+        "http://h@evil.example/",
+        "http://h/a b",
+        "http://h/\r\nX: y",
+        "ht\ntp://h/",
+        "http://h/\u0663",
+        "http://" + "h" * 9000,
+    ],
+)
+def test_url_of_no_host_is_refused(url: str) -> None:
+    with pytest.raises(RefusedUrlError):
+        origin(url)
+
+
+@pytest.mark.parametrize(
+    ("reference", "url"),
+    [
+        ("", "https://r/v2/a"),
+        ("b?n=1", "https://r/v2/b?n=1"),
+        ("/c", "https://r/c"),
+        ("https://other/c", "https://other/c"),
+    ],
+)
+def test_reference_is_joined(reference: str, url: str) -> None:
+    assert joined("https://r/v2/a", reference) == url
+
+
+@pytest.mark.parametrize(
+    "reference", ["http://r/c", "http://[::1", "file:///etc/passwd", "//[::1", "//"]
+)
+def test_reference_to_no_place_or_without_encryption_is_refused(reference: str) -> None:
+    base = "https://r/v2/a"
+    if reference == "//":
+        assert joined(base, reference) == base
+        return
+    with pytest.raises(RefusedUrlError):
+        joined(base, reference)
+
+
+@pytest.mark.parametrize(
+    ("target", "is_followed"),
+    [
+        ("https://example.org/y", True),
+        ("https://other.example/y", True),
+        ("http://example.org/y", False),
+        ("ftp://example.org/y", False),
+    ],
+)
+def test_redirect_from_https_leads_to_https_alone(target: str, *, is_followed: bool) -> None:
+    request = urllib.request.Request("https://example.org/x")
+
+    made = NoDowngrade().redirect_request(
+        request, io.BytesIO(), 302, "Found", HTTPMessage(), target
+    )
+
+    assert (made is not None) == is_followed
+
+
+def a_pace(clock: FakeClock, within_s: float = 100.0) -> Pace:
+    return Pace(stall_s=10.0, stall_bytes=100, deadline=Deadline.after(within_s, clock))
+
+
+def test_only_the_time_of_waiting_counts() -> None:
+    """A slow disk of this host is no reason to give a server up."""
+    clock = FakeClock()
+    pace = a_pace(clock)
+
+    for _ in range(5):
+        since = pace.now()
+        clock.advance(1.0)
+        pace.count(10, since)
+        clock.advance(12.0)
+
+    assert pace.seconds == 5.0
+
+
+def test_bytes_that_come_in_time_begin_a_new_span() -> None:
+    clock = FakeClock()
+    pace = a_pace(clock)
+
+    for _ in range(5):
+        since = pace.now()
+        clock.advance(9.0)
+        pace.count(100, since)
+
+    assert pace.seconds == 10.0
+
+
+def test_too_few_bytes_end_the_exchange() -> None:
+    clock = FakeClock()
+    pace = a_pace(clock)
+    since = pace.now()
+    clock.advance(10.0)
+
+    with pytest.raises(StalledError, match=r"^sent fewer than 100 bytes within 10 s$"):
+        pace.count(99, since)
+
+
+def test_deadline_ends_the_exchange() -> None:
+    clock = FakeClock()
+    pace = a_pace(clock, within_s=3.0)
+    assert pace.seconds == 3.0
+    clock.advance(3.0)
+
+    with pytest.raises(WaitTimeoutError):
+        _ = pace.seconds
+
+
+def test_network_that_fails_is_not_taken_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trouble of the disk ends a pull at once and removes what came."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        paced = _PacedSocket(ours, a_pace(FakeClock()))
+
+        def no_route(_buffer: object) -> int:
+            raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+        monkeypatch.setattr(paced._raw, "readinto", no_route)
+
+        with pytest.raises(ConnectionError, match="No route to host"):
+            paced.readinto(bytearray(1))
+        paced.close()
+
+
+def test_silent_server_is_told_from_a_slow_one() -> None:
+    ours, theirs = socket.socketpair()
+    pace = Pace(stall_s=0.01, stall_bytes=100, deadline=Deadline.after(100.0, FakeClock()))
+    with ours, theirs:
+        paced = _PacedSocket(ours, pace)
+
+        with pytest.raises(StalledError, match=r"^sent nothing for 0\.01 s$"):
+            paced.readinto(bytearray(1))
+        paced.close()
