@@ -83,7 +83,8 @@ class ReservationFolder(Generic[E]):
     """The reservations in `folder`, which is created on first use.
 
     `parse` makes an entry of the text of a file; it raises ValueError, KeyError or TypeError where
-    the text is none. `owner` is who keeps the folder, for messages.
+    the text is none. `with_owner` puts the name of the file's owner into it, whatever the text says.
+    `owner` is who keeps the folder, for messages.
     """
 
     def __init__(
@@ -93,9 +94,11 @@ class ReservationFolder(Generic[E]):
         *,
         owner: str,
         sharing: Sharing = Sharing.USER,
+        with_owner: Callable[[E, str], E] = lambda entry, _: entry,
     ) -> None:
         self.folder = folder
         self._parse = parse
+        self._with_owner = with_owner
         self._owner = owner
         self._sharing = sharing
 
@@ -130,6 +133,7 @@ class ReservationFolder(Generic[E]):
                 folder=self.folder,
                 descriptor=descriptor,
                 parse=self._parse,
+                with_owner=self._with_owner,
                 file_mode=self._sharing.file_mode,
             )
         finally:
@@ -230,6 +234,7 @@ class OpenReservations(Generic[E]):
     folder: Path
     descriptor: int
     parse: Callable[[str], E]
+    with_owner: Callable[[E, str], E]
     file_mode: int
 
     def entries(self) -> list[tuple[str, E]]:
@@ -327,7 +332,7 @@ class OpenReservations(Generic[E]):
 
     def _parsed(self, file: SharedFile) -> E:
         try:
-            return self.parse(file.read().decode())
+            return self.with_owner(self.parse(file.read().decode()), file.owner)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise HarnessError(
                 f"The reservation '{file.path}' can't be parsed ({error}), but a process holds it, maybe of "

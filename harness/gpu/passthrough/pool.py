@@ -92,7 +92,11 @@ class GpuPool:
         process: int | None = None,
     ) -> None:
         self._leases = ReservationFolder(
-            folder, GpuLease.from_json, owner="GPU pool", sharing=Sharing.GROUP
+            folder,
+            GpuLease.from_json,
+            owner="GPU pool",
+            sharing=Sharing.GROUP,
+            with_owner=lambda lease, owner: dataclasses.replace(lease, user=owner),
         )
         self._records = DeviceRecords(folder, boot_id=_boot_id(root))
         self._assessor = Assessor(root, inventory or Inventory(), self._records)

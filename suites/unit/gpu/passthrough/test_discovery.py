@@ -9,6 +9,7 @@ import pytest
 from harness.errors import HarnessError
 from harness.gpu.passthrough import VerdictKind
 from harness.gpu.passthrough.discovery import read_function, read_host
+from harness.gpu.passthrough.host_use import find_host_use
 from suites.unit.gpu.passthrough.fake_host import (
     AUDIO_CLASS,
     BUS,
@@ -399,6 +400,24 @@ def test_process_with_the_groups_file_open_is_named(host: FakeHost) -> None:
     assert "process 4711 ('qemu-system-x86' of user " in found.reason
     assert "has '/dev/vfio/5' open" in found.reason
     assert verdict(host, SECOND).is_usable
+
+
+def test_process_may_call_itself_anything(host: FakeHost) -> None:
+    host.bind(GPU, "vfio-pci")
+    host.add_process(1234, "x", "/dev/vfio/5")
+    (host.root / "proc/1234/comm").write_bytes(b"\xff\x1b[2J\n")
+
+    assert "process 1234 ('\\xff\\x1b[2J' of user" in verdict(host).reason
+
+
+def test_mount_may_have_any_name(host: FakeHost) -> None:
+    """A user mounts a FUSE file system where the name of the folder is not UTF-8, or separates lines."""
+    host.mount("0:99", "/home/ann/\x0b\u2028x", kind="fuse.sshfs", source="ann@host:")
+    table = host.root / "proc/self/mountinfo"
+    table.write_bytes(table.read_bytes().replace(b"ann@host:", b"ann@\xff:"))
+
+    assert verdict(host).is_usable, verdict(host).reason
+    assert find_host_use(host.root).unknown_disks == ()
 
 
 def test_process_that_uses_nvidias_driver_is_named(host: FakeHost) -> None:

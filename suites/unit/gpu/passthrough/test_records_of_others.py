@@ -1,0 +1,317 @@
+"""Records that another user wrote, replaced or removed, and what is written into sysfs at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import shared_folder
+from harness.errors import HarnessError
+from harness.gpu.passthrough import GpuChoice, VerdictKind
+from harness.gpu.passthrough.binding import Binder
+from harness.gpu.passthrough.pool import GpuPool
+from harness.gpu.passthrough.records import BoundDriver, RecordedDrivers, RecordError, Writer
+from harness.provisioning.wait import Deadline
+from suites.unit.gpu.passthrough.fake_host import AUDIO_CLASS, FakeHost, FakeKernel
+
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.gpu.passthrough.pool import LeasedGpu
+
+GPU = "0000:65:00.0"
+AUDIO = "0000:65:00.1"
+BEFORE = ("nvidia", "snd_hda_intel")
+_OTHER_USER = 65534
+_OTHER_GROUP = 65533
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    host = FakeHost(tmp_path / "host")
+    host.add_function(GPU, group=5, driver=BEFORE[0])
+    host.add_function(AUDIO, group=5, class_code=AUDIO_CLASS, driver=BEFORE[1])
+    return host
+
+
+@pytest.fixture
+def kernel(host: FakeHost) -> FakeKernel:
+    return FakeKernel(host)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "leases"
+    folder.mkdir()
+    if os.geteuid() == 0:
+        os.chown(folder, 0, _OTHER_GROUP)
+    folder.chmod(0o2770)
+    return folder
+
+
+@pytest.fixture
+def pool(host: FakeHost, kernel: FakeKernel, folder: Path) -> GpuPool:
+    return GpuPool(folder, root=host.root, runner=kernel)
+
+
+@pytest.fixture
+def give_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Return what makes a file another user's; where this one is not root, all files seem to be."""
+
+    def give(path: Path) -> None:
+        if os.geteuid() == 0:
+            os.chown(path, _OTHER_USER, _OTHER_GROUP)
+        else:
+            monkeypatch.setattr(shared_folder.SharedFile, "is_trusted", False)
+
+    return give
+
+
+def lease(pool: GpuPool) -> contextlib.AbstractContextManager[tuple[LeasedGpu, ...]]:
+    return pool.lease([GpuChoice(address=GPU)], holder="a test", deadline=Deadline.after(0.3))
+
+
+def drivers(host: FakeHost) -> tuple[str | None, ...]:
+    return host.driver_of(GPU), host.driver_of(AUDIO)
+
+
+def left_by_a_killed_run(host: FakeHost, folder: Path) -> Path:
+    """Return the record of a GPU that is on vfio-pci without a lease."""
+    for address in (GPU, AUDIO):
+        host.unbind(address)
+        host.bind(address, "vfio-pci")
+        (host.device(address) / "driver_override").write_text("vfio-pci\n")
+    functions = {
+        address: {"driver": driver, "override": None}
+        for address, driver in zip((GPU, AUDIO), BEFORE, strict=True)
+    }
+    record = folder / f"drivers-{GPU}.json"
+    record.write_text(json.dumps({"boot_id": host.boot_id, "functions": functions}))
+    record.chmod(0o640)
+    return record
+
+
+def let_the_group_bind(host: FakeHost, *addresses: str) -> None:
+    bus = host.root / "sys/bus/pci"
+    for path in (
+        *(host.device(each) / "driver_override" for each in addresses),
+        bus / "drivers_probe",
+        bus / "drivers/vfio-pci/unbind",
+    ):
+        if os.geteuid() == 0:
+            os.chown(path, 0, _OTHER_GROUP)
+        path.chmod(0o664)
+
+
+def test_true_record_of_another_user_is_followed(
+    host: FakeHost, pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
+) -> None:
+    record = left_by_a_killed_run(host, folder)
+    give_away(record)
+    let_the_group_bind(host, GPU, AUDIO)
+
+    (done,) = pool.restore_abandoned()
+
+    assert done.is_restored, done.sentence
+    assert drivers(host) == BEFORE
+    assert not record.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can do more than the record's writer")
+def test_nothing_is_written_if_the_writer_could_not_write_all_of_it(
+    host: FakeHost,
+    kernel: FakeKernel,
+    pool: GpuPool,
+    folder: Path,
+    give_away: Callable[[Path], None],
+) -> None:
+    record = left_by_a_killed_run(host, folder)
+    give_away(record)
+    let_the_group_bind(host, GPU)
+
+    (done,) = pool.restore_abandoned()
+
+    assert not done.is_restored
+    assert "of user nobody is not followed (that user may not write" in done.sentence
+    assert AUDIO in done.sentence
+    assert kernel.writes == []
+    assert record.exists()
+
+
+def test_run_that_wants_a_gpu_with_a_forged_record_waits_and_says_why(
+    host: FakeHost, pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
+) -> None:
+    record = folder / f"drivers-{GPU}.json"
+    functions = {GPU: {"driver": None, "override": None}}
+    record.write_text(json.dumps({"boot_id": host.boot_id, "functions": functions}))
+    give_away(record)
+
+    (gpu,) = pool.survey()
+
+    assert gpu.verdict.kind is VerdictKind.UNKNOWN
+    assert f"{record}' of user" in gpu.verdict.reason
+    with pytest.raises(HarnessError, match="is not on vfio-pci, so no run has it"), lease(pool):
+        pass
+    assert drivers(host) == BEFORE
+
+
+@pytest.mark.parametrize(
+    "replace",
+    [
+        lambda record: record.unlink(),
+        lambda record: record.write_text("{}"),
+        lambda record: record.write_text(
+            record.read_text().replace(BEFORE[0], "nouveau").replace(BEFORE[1], "nouveau")
+        ),
+    ],
+    ids=["removed", "empty", "other drivers"],
+)
+def test_gpu_gets_back_what_it_had_whatever_became_of_the_record(
+    host: FakeHost, pool: GpuPool, folder: Path, replace: Callable[[Path], None]
+) -> None:
+    host.add_driver("nouveau")
+    with lease(pool):
+        assert drivers(host) == ("vfio-pci", "vfio-pci")
+        replace(folder / f"drivers-{GPU}.json")
+
+    assert drivers(host) == BEFORE
+
+
+def test_file_in_the_place_of_the_record_is_named_when_the_gpu_is_back(
+    host: FakeHost, pool: GpuPool, folder: Path
+) -> None:
+    record = folder / f"drivers-{GPU}.json"
+
+    def run() -> None:
+        with lease(pool):
+            record.unlink()
+            os.mkfifo(record)
+
+    with pytest.raises(HarnessError, match=f"'{record}' of user .* is a FIFO"):
+        run()
+
+    assert drivers(host) == BEFORE
+
+
+def test_quarantine_by_another_user_does_not_keep_a_leased_gpu(
+    host: FakeHost, pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
+) -> None:
+    """Only whoever holds the lease finds out that a GPU is broken."""
+    quarantine = folder / f"quarantine-{GPU}.json"
+    with lease(pool):
+        quarantine.write_text('{"reason": "no", "since": "now", "user": "root"}')
+        give_away(quarantine)
+
+    assert drivers(host) == BEFORE
+    (gpu,) = pool.survey()
+    assert gpu.verdict.kind is VerdictKind.REFUSED
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_quarantine_names_the_owner_of_its_file(
+    pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
+) -> None:
+    quarantine = folder / f"quarantine-{GPU}.json"
+    quarantine.write_text('{"reason": "It smells.", "since": "today", "user": "root"}')
+    give_away(quarantine)
+
+    (gpu,) = pool.survey()
+
+    assert "quarantined since today by user nobody: It smells." in gpu.verdict.reason
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_lease_names_the_owner_of_its_file(
+    pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
+) -> None:
+    with lease(pool):
+        (file,) = folder.glob("0*")
+        file.write_text(file.read_text().replace('"user": "root"', '"user": "alice"'))
+        give_away(file)
+
+        (gpu,) = pool.survey()
+        assert "of user nobody (process" in gpu.verdict.reason
+        os.chown(file, 0, 0)
+
+
+def test_driver_of_a_name_that_no_record_may_have_is_not_taken_off(
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool
+) -> None:
+    (host.device(GPU) / "driver_override").write_text("two words\n")
+
+    with (
+        pytest.raises(RecordError, match=r"can't be recorded \('two words' is no name"),
+        lease(pool),
+    ):
+        pass
+
+    assert kernel.writes == []
+    assert drivers(host) == BEFORE
+
+
+OURS = Writer(user=os.geteuid(), group=os.getegid(), name="us", is_trusted=True)
+
+
+@pytest.mark.parametrize(
+    "address", ["../../../etc", "", "..", "0000:65:00.0/..", "0000:65:00.0\n"]
+)
+def test_nothing_is_written_for_what_is_no_address(
+    host: FakeHost, kernel: FakeKernel, address: str, tmp_path: Path
+) -> None:
+    binder = Binder(host.root, kernel)
+    bound = {address: BoundDriver(driver=None, override=None)}
+    recorded = RecordedDrivers(
+        address=address, path=tmp_path / "record", functions=bound, writer=OURS
+    )
+    with pytest.raises(HarnessError, match="is not on the PCI bus"):
+        binder.bind_to_vfio(address)
+    with pytest.raises(HarnessError, match="is not on the PCI bus"):
+        binder.reset(address)
+    with pytest.raises(HarnessError, match="is not on the PCI bus"):
+        binder.restore(recorded)
+    with pytest.raises(HarnessError, match="is no PCI address, so nothing is written"):
+        binder._write_override(address, "nvidia")
+    assert kernel.writes == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("driver_override", "a b\n"),
+        ("driver_override", "nvidia\nalice ALL=(ALL) NOPASSWD: ALL\n"),
+        ("driver_override", "../nvidia\n"),
+        ("unbind", "../x"),
+        ("drivers_probe", f"{GPU} {AUDIO}"),
+        ("reset", "2"),
+        ("reset_method", "flr; reboot"),
+        ("remove", "1"),
+        ("new_id", "10de 2330"),
+    ],
+)
+def test_each_file_of_sysfs_takes_one_form(
+    host: FakeHost, kernel: FakeKernel, name: str, text: str
+) -> None:
+    with pytest.raises(HarnessError, match="is not written into"):
+        Binder(host.root, kernel)._try_write(host.device(GPU) / name, text)
+
+    assert kernel.writes == []
+
+
+def test_link_that_leads_out_of_sysfs_is_not_written(
+    host: FakeHost, kernel: FakeKernel, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    victim.touch()
+    override = host.device(GPU) / "driver_override"
+    override.unlink()
+    override.symlink_to(victim)
+
+    with pytest.raises(HarnessError, match="is not written into"):
+        Binder(host.root, kernel)._write_override(GPU, "nvidia")
+
+    assert kernel.writes == []
