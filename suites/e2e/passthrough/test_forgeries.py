@@ -9,6 +9,8 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.gpu.passthrough import VFIO_DRIVER
 from suites.e2e.passthrough.conftest import DRIVER, USERS
 from suites.e2e.passthrough.holders import driver_of, gpu_addresses
@@ -17,6 +19,9 @@ from suites.fakes.pool_forgeries import FORGERIES, PRELUDE, Forgery, Place
 if TYPE_CHECKING:
     from harness.lab.machine import LabMachine
     from suites.e2e.passthrough.conftest import StartHost
+
+#: The unit suite tries the same forgeries on a simulated host.
+pytestmark = pytest.mark.nightly
 
 _POOL = "/run/lock/gpu-node-harness"
 _ROOTS_FILE = "/root/secret"
