@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 
 from harness.errors import HarnessError
 from harness.provisioning.wait import Observation, wait_for
+from harness.shared_folder import create_folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,14 +40,8 @@ def make_private_folder(folder: Path) -> Path:
     Existing folders keep their mode: they may be shared, such as '/tmp'. Raises HarnessError where it
     can't be created, which is no reason to skip a test: a run that can write nothing says nothing.
     """
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
-        for each in reversed(missing):
-            with contextlib.suppress(FileExistsError):
-                each.mkdir(mode=0o700)
-            if each.lstat().st_uid not in {0, os.geteuid()}:
-                # Somebody was faster, in a folder such as '/tmp'.
-                raise PermissionError(errno.EPERM, f"user {each.lstat().st_uid} has made it")
+        create_folders(folder, 0o700)
         if not folder.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     except OSError as error:

@@ -25,6 +25,7 @@ from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, w
 from harness.shared_folder import (
     SharedFile,
     StrangeFileError,
+    create_folders,
     is_private,
     names_in,
     open_folder,
@@ -177,12 +178,13 @@ class ReservationFolder(Generic[E]):
 
     def _create(self) -> None:
         if self._sharing is Sharing.GROUP and not self.folder.exists():
-            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            create_folders(self.folder.parent, 0o755)
             if os.geteuid() != 0 and self.folder.parent.stat().st_mode & stat.S_IWOTH:
                 # Created here by an ordinary user, it would be closed to all others for good.
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         with contextlib.suppress(FileExistsError):
-            self.folder.mkdir(mode=0o700, parents=True)
+            create_folders(self.folder.parent, 0o700)
+            self.folder.mkdir(mode=0o700)
             descriptor = open_folder(self.folder)
             try:
                 # By its descriptor, and only ours: somebody may have put a link there meanwhile.

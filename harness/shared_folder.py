@@ -8,6 +8,7 @@ for, and they are looked at before they are used.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pwd
 import secrets
@@ -101,6 +102,20 @@ def opened_file(
         yield SharedFile(path=path, descriptor=descriptor, state=state)
     finally:
         os.close(descriptor)
+
+
+def create_folders(folder: Path, mode: int) -> None:
+    """Create `folder` and its missing parents with `mode`, of which the umask takes away.
+
+    Raises OSError, also where another user was faster.
+    """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            each.mkdir(mode=mode)
+        owner = each.lstat().st_uid
+        if owner not in {0, os.geteuid()}:
+            raise PermissionError(errno.EPERM, f"user {user_name(owner)} has made it", str(each))
 
 
 def names_in(folder: int, path: Path) -> list[str]:

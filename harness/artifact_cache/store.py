@@ -25,6 +25,7 @@ from harness.artifact_cache.removal import Removal
 from harness.errors import HarnessError, RequirementError
 from harness.progress import Stage
 from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
+from harness.shared_folder import create_folders
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -162,8 +163,7 @@ class ArtifactStore:
         """Return a hidden folder beside the published ones, and create it where it is missing."""
         folder = self.folder / f".{name}"
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder.mkdir(mode=0o700, exist_ok=True)
+            create_folders(folder, 0o700)
         except OSError as error:
             raise RequirementError(
                 f"The {self._noun} cache '{self.folder}' cannot be written ({error.strerror}); "

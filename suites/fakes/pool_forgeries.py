@@ -164,6 +164,16 @@ record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
         says="the kernel has no driver 'no_such_driver'",
     ),
     Forgery(
+        name="a record's driver is not the one that the kernel chooses",
+        script='record({gpu: good("pcieport")})',
+        says="does not get the driver 'pcieport'",
+    ),
+    Forgery(
+        name="a record's driver_override is another driver",
+        script='record({gpu: {"driver": driver, "override": "pcieport"}})',
+        says="it has the driver_override 'pcieport'",
+    ),
+    Forgery(
         name="a record's values have other types",
         script='record({gpu: {"driver": ["vfio-pci"], "override": 1e99}})',
         says="valid string",

@@ -14,6 +14,7 @@ from harness.errors import RequirementError
 from harness.limits import SHARED_FOLDER, LimitError
 from harness.shared_folder import (
     StrangeFileError,
+    create_folders,
     names_in,
     open_folder,
     opened_file,
@@ -250,3 +251,27 @@ def test_folders_that_others_put_beside_it_are_not_taken_for_ones_of_this_user(
 def test_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     with pytest.raises(RequirementError, match=r"'.*/absent/machines-\d+' can't be created"):
         private_folder(tmp_path / "absent", "machines")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_created_folders_and_their_parents_are_closed_whatever_the_umask(
+    tmp_path: Path, umask: int
+) -> None:
+    os.umask(umask)
+
+    create_folders(tmp_path / "a" / "b" / "c", 0o700)
+
+    made = [tmp_path / "a", tmp_path / "a/b", tmp_path / "a/b/c"]
+    assert [_mode(each) for each in made] == [0o700] * 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_folder_that_another_user_makes_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a"
+    _others_folder(folder)
+    monkeypatch.setattr(type(folder), "exists", lambda path: path != folder)
+
+    with pytest.raises(PermissionError, match=r"user .* has made it"):
+        create_folders(folder, 0o700)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError, RequirementError
 from harness.gpu.passthrough import ADDRESS_PATTERN, DRIVER_PATTERN, VFIO_DRIVER, is_address
 from harness.gpu.passthrough.discovery import PCI, read_function
+from harness.gpu.passthrough.records import BoundDriver
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from harness.gpu.passthrough import HostFunction
@@ -58,28 +59,49 @@ class Binder:
         if self._function(address).driver == VFIO_DRIVER:
             return
         self._write_override(address, VFIO_DRIVER)
-        self._unbind(address)
-        self._probe(address, VFIO_DRIVER)
+        self._rebind(address, VFIO_DRIVER)
 
     def restore(self, recorded: RecordedDrivers) -> None:
         """Bind to each function the driver that it had, and verify that.
 
-        For a record of another user, no file is written that this user could not write; else raises
-        RecordError.
+        For a record of another user the kernel chooses the driver, so that the record does not; no file is
+        written that this user could not write. Raises RecordError, and changes nothing, where it is another
+        driver than the recorded one.
         """
-        if not recorded.writer.is_trusted:
-            for path in self._written_by_restore(recorded):
-                if path.exists() and not recorded.writer.may_write(path):
-                    raise recorded.refusal(f"that user may not write '{path}'")
-        for address, before in reversed([*recorded.functions.items()]):
+        if recorded.writer.is_trusted:
+            self._bind(recorded.functions)
+            return
+        for path in self._written_by_restore(recorded):
+            if path.exists() and not recorded.writer.may_write(path):
+                raise recorded.refusal(f"that user may not write '{path}'")
+        now = {}
+        for address in recorded.functions:
+            function = self._function(address)
+            now[address] = BoundDriver(driver=function.driver, override=function.driver_override)
+        try:
+            for address, before in recorded.functions.items():
+                if now[address] == before:
+                    continue
+                self._write_override(address, before.override)
+                if self._function(address).driver != before.driver:
+                    self._rebind(address, before.driver)
+        except DeviceError as error:
+            self._bind(now)
+            raise recorded.refusal(str(error).rstrip(".")) from error
+
+    def _bind(self, drivers: Mapping[str, BoundDriver]) -> None:
+        for address, before in reversed([*drivers.items()]):
             if self._function(address).driver != before.driver:
                 # A driver that takes other ids than its own list binds only to its override.
                 self._write_override(address, before.driver)
-                self._unbind(address)
-                if before.driver is not None:
-                    self._probe(address, before.driver)
+                self._rebind(address, before.driver)
             if self._function(address).driver_override != before.override:
                 self._write_override(address, before.override)
+
+    def _rebind(self, address: str, driver: str | None) -> None:
+        self._unbind(address)
+        if driver is not None:
+            self._probe(address, driver)
 
     def _written_by_restore(self, recorded: RecordedDrivers) -> Iterator[Path]:
         for address, before in recorded.functions.items():

@@ -125,6 +125,8 @@ class RecordedDrivers:
             is_taken = each.driver in {None, VFIO_DRIVER, before.driver}
             if not is_taken and not self.writer.is_trusted:
                 raise self.refusal(f"{each} is not on {VFIO_DRIVER}, so no run has it")
+            if before.override not in {None, VFIO_DRIVER} and not self.writer.is_trusted:
+                raise self.refusal(f"it has the driver_override '{before.override}'")
 
     def refusal(self, why: str) -> RecordError:
         return RecordError(

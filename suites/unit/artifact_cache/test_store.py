@@ -50,6 +50,18 @@ def test_digest_of_a_sparse_file_is_that_of_its_content(
     assert fact == FileFact(size=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
+def test_cache_and_its_parents_are_closed_to_others_whatever_the_umask(tmp_path: Path) -> None:
+    cache = tmp_path / "gpu-node-harness" / "images"
+    before = os.umask(0)
+    try:
+        made = ArtifactStore(cache, noun="image").hidden_folder("work")
+    finally:
+        os.umask(before)
+
+    modes = [each.stat().st_mode & 0o777 for each in (made, cache, cache.parent)]
+    assert modes == [0o700] * 3
+
+
 def test_folder_removed_before_its_lock_is_held_is_made_without_a_report(tmp_path: Path) -> None:
     folder = tmp_path / "store/one"
     folder.mkdir(parents=True)

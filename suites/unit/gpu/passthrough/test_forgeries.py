@@ -10,6 +10,7 @@ import pytest
 
 from harness import reservation_folder, shared_folder
 from harness.cli import host_gpus, main
+from harness.gpu.passthrough import binding
 from harness.gpu.passthrough.pool import GpuPool
 from harness.lab import gpu_pool
 from suites.fakes.pool_forgeries import FORGERIES, Forgery, Kept, Place
@@ -42,6 +43,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
         (host.device(address) / "driver_override").write_text("vfio-pci\n")
     host.unbind(place.busy)
     host.bind(place.busy, "nvidia")
+    host.add_driver("pcieport")
     host.add_function(place.foreign, group=1, class_code=NIC_CLASS, driver="e1000e")
     for path in (
         *(host.root / "sys/bus/pci").glob("drivers/*/unbind"),
@@ -59,7 +61,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
         # One user plays both.
         monkeypatch.setattr(shared_folder.SharedFile, "is_trusted", False)
     pool.chmod(0o2770)
-    kernel = FakeKernel(host)
+    kernel = FakeKernel(host, matching={place.gpu: place.driver})
     monkeypatch.setattr(
         host_gpus,
         "open_gpu_pool",
@@ -67,6 +69,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     )
     monkeypatch.setattr(gpu_pool, "INVENTORY", tmp_path / "absent.yaml")
     monkeypatch.setattr(reservation_folder, "_LOCK_S", 0.05)
+    monkeypatch.setattr(binding, "_LINK_S", 0.05)
     monkeypatch.chdir(tmp_path)
     return place
 

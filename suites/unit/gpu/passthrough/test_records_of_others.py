@@ -29,6 +29,7 @@ AUDIO = "0000:65:00.1"
 BEFORE = ("nvidia", "snd_hda_intel")
 _OTHER_USER = 65534
 _OTHER_GROUP = 65533
+_OTHER_NAME = shared_folder.user_name(_OTHER_USER)
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def host(tmp_path: Path) -> FakeHost:
 
 @pytest.fixture
 def kernel(host: FakeHost) -> FakeKernel:
-    return FakeKernel(host)
+    return FakeKernel(host, matching=dict(zip((GPU, AUDIO), BEFORE, strict=True)))
 
 
 @pytest.fixture
@@ -137,7 +138,7 @@ def test_nothing_is_written_if_the_writer_could_not_write_all_of_it(
     (done,) = pool.restore_abandoned()
 
     assert not done.is_restored
-    assert "of user nobody is not followed (that user may not write" in done.sentence
+    assert f"of user {_OTHER_NAME} is not followed (that user may not write" in done.sentence
     assert AUDIO in done.sentence
     assert kernel.writes == []
     assert record.exists()
@@ -222,7 +223,7 @@ def test_quarantine_names_the_owner_of_its_file(
 
     (gpu,) = pool.survey()
 
-    assert "quarantined since today by user nobody: It smells." in gpu.verdict.reason
+    assert f"quarantined since today by user {_OTHER_NAME}: It smells." in gpu.verdict.reason
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -235,7 +236,7 @@ def test_lease_names_the_owner_of_its_file(
         give_away(file)
 
         (gpu,) = pool.survey()
-        assert "of user nobody (process" in gpu.verdict.reason
+        assert f"of user {_OTHER_NAME} (process" in gpu.verdict.reason
         os.chown(file, 0, 0)
 
 
