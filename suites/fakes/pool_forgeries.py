@@ -54,7 +54,7 @@ class Forgery:
 
 
 PRELUDE = '''
-import fcntl, json, os, socket, tempfile
+import fcntl, json, os, stat, tempfile
 from pathlib import Path
 pool = Path(pool)
 open_files = []
@@ -193,11 +193,7 @@ record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
     _of_record("a folder as a record", '(pool / f"drivers-{gpu}.json").mkdir()', "it is a folder"),
     _of_record(
         "a socket as a record",
-        """
-os.chdir(pool)
-listener = socket.socket(socket.AF_UNIX)
-listener.bind(f"drivers-{gpu}.json")
-""",
+        'os.mknod(pool / f"drivers-{gpu}.json", stat.S_IFSOCK | 0o640)',
         "it is a socket",
     ),
     _of_record(

@@ -7,6 +7,7 @@ import enum
 import errno
 import os
 import re
+import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,7 @@ def find_device_users(root: Path) -> DeviceUsers:
     is_complete = (root / "proc/1").exists()
     for process in _processes(root):
         try:
-            files = {file for file in _open_files(process) if _WATCHED.fullmatch(file)}
+            files = set(_open_files(root, process))
         except PermissionError:
             is_complete = False
             continue
@@ -118,8 +119,8 @@ def _processes(root: Path) -> list[Path]:
     return sorted(found, key=lambda each: int(each.name))
 
 
-def _open_files(process: Path) -> Iterator[str]:
-    """Yield what the descriptors of a process lead to; raises PermissionError."""
+def _open_files(root: Path, process: Path) -> Iterator[str]:
+    """Yield the device files of GPUs that a process has open; raises PermissionError."""
     try:
         descriptors = list((process / "fd").iterdir())
     except (FileNotFoundError, ProcessLookupError):
@@ -127,7 +128,24 @@ def _open_files(process: Path) -> Iterator[str]:
     for descriptor in descriptors:
         # It may be closed meanwhile, or the process may end.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            yield str(descriptor.readlink())
+            file = str(descriptor.readlink())
+            if _WATCHED.fullmatch(file) and _may_be_same(descriptor, root / file.lstrip("/")):
+                yield file
+
+
+def _may_be_same(descriptor: Path, device: Path) -> bool:
+    """Return whether an open file may be the device: in a mount namespace, any file can have its path."""
+    opened, own = _device_number(descriptor), _device_number(device)
+    return opened is None or own is None or opened == own
+
+
+def _device_number(path: Path) -> int | None:
+    """Return the number of a device, 0 for a file of another kind, None where it can't be known."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return state.st_rdev if stat.S_ISCHR(state.st_mode) else 0
 
 
 def _described(process: Path) -> str:

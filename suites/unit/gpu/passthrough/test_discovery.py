@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.gpu.passthrough import VerdictKind
+from harness.gpu.passthrough import VerdictKind, device_users
 from harness.gpu.passthrough.discovery import read_function, read_host
 from harness.gpu.passthrough.host_use import find_host_use
 from suites.unit.gpu.passthrough.fake_host import (
@@ -400,6 +400,20 @@ def test_process_with_the_groups_file_open_is_named(host: FakeHost) -> None:
     assert "process 4711 ('qemu-system-x86' of user " in found.reason
     assert "has '/dev/vfio/5' open" in found.reason
     assert verdict(host, SECOND).is_usable
+
+
+def test_file_that_only_has_the_path_of_a_device_makes_no_gpu_busy(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a mount namespace of their own, users mount what they like at '/dev/vfio'."""
+    host.bind(GPU, "vfio-pci")
+    host.add_process(1234, "x", "/dev/vfio/5")
+    numbers = {"3": 0, "5": 0xF300}
+    monkeypatch.setattr(device_users, "_device_number", lambda path: numbers[path.name])
+    assert verdict(host).is_usable
+
+    numbers["3"] = 0xF300
+    assert verdict(host).kind is VerdictKind.BUSY
 
 
 def test_process_may_call_itself_anything(host: FakeHost) -> None:

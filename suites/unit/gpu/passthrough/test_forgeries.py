@@ -70,7 +70,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(gpu_pool, "INVENTORY", tmp_path / "absent.yaml")
     monkeypatch.setattr(reservation_folder, "_LOCK_S", 0.05)
     monkeypatch.setattr(binding, "_LINK_S", 0.05)
-    monkeypatch.chdir(tmp_path)
     return place
 
 
@@ -85,9 +84,8 @@ def done(forgery: Forgery, place: Place, pool: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        for each in (*names["open_files"], names.get("listener")):  # type: ignore[misc]
-            if each is not None:
-                each.close()
+        for each in names["open_files"]:  # type: ignore[attr-defined]
+            each.close()
         if "folder" in names:
             os.close(names["folder"])  # type: ignore[arg-type]
 
