@@ -1,0 +1,134 @@
+"""Models of GPUs are what real cards of their kind are; see `fixtures/data/recordings/README.md`."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.fixtures.recordings import load_recording, recording_names
+from harness.gpu.catalogue import load_catalogue
+from harness.gpu.config_space import EXPRESS, EXPRESS_SIZE, ConfigSpace
+from harness.provisioning.mig import INSTANCES
+
+if TYPE_CHECKING:
+    from harness.gpu import GpuModel
+
+_CARDS = {"h100": "h100-sxm5-80gb", "h200": "h200-sxm5-141gb"}
+#: NVIDIA's list of products has two boards of the H200; the model is one, the recorded card the other.
+_OTHER_BOARD = {"h200": 0x18BF}
+_LINE_BYTES = 16
+#: Memory that can be prefetched, by 64-bit addresses; each other BAR of these cards is the same.
+_BAR_KIND = 0xC
+
+each_card = pytest.mark.parametrize("card", _CARDS)
+
+
+def config_space(card: str) -> bytes:
+    """Return a recorded configuration space; `*` repeats the line above up to the next offset."""
+    found = bytearray()
+    for line in load_recording(f"pci/6.18-{card}-config-space").text.splitlines():
+        if line == "*":
+            continue
+        offset, *octets = line.split()
+        while len(found) < int(offset, 16):
+            found += found[-_LINE_BYTES:]
+        found += bytes.fromhex("".join(octets))
+    return bytes(found)
+
+
+def bar_sizes(card: str) -> dict[int, int]:
+    """Return the size of each BAR in MiB, of sysfs's lines of first address, last one and flags."""
+    text = load_recording(f"pci/6.18-{card}-attributes").text
+    ranges = re.findall(r"(0x[0-9a-f]{16}) (0x[0-9a-f]{16}) 0x[0-9a-f]{16}$", text, re.MULTILINE)
+    sizes = {index: int(last, 16) - int(first, 16) for index, (first, last) in enumerate(ranges)}
+    return {index: (size + 1) >> 20 for index, size in sizes.items() if size}
+
+
+def _model(card: str) -> GpuModel:
+    return load_catalogue().get(_CARDS[card])
+
+
+@each_card
+def test_model_has_the_ids_of_the_card(card: str) -> None:
+    real, pci = config_space(card), _model(card).pci
+
+    assert len(real) == EXPRESS_SIZE
+    assert int.from_bytes(real[0x00:0x02], "little") == pci.vendor
+    assert int.from_bytes(real[0x02:0x04], "little") == pci.device
+    assert real[0x08] == pci.revision
+    assert int.from_bytes(real[0x09:0x0C], "little") == pci.class_code
+    assert int.from_bytes(real[0x2C:0x2E], "little") == pci.subsystem_vendor
+    assert int.from_bytes(real[0x2E:0x30], "little") == _OTHER_BOARD.get(card, pci.subsystem)
+
+
+@each_card
+def test_model_has_the_bars_of_the_card(card: str) -> None:
+    real, bars = config_space(card), _model(card).bars.vfio_user
+
+    assert {index: bar.size >> 20 for index, bar in bars.items()} == bar_sizes(card)
+    assert {bar.bits for bar in bars.values()} == {64}
+    assert {real[0x10 + 4 * index] & 0xF for index in bars} == {_BAR_KIND}
+
+
+@each_card
+def test_emulated_function_begins_as_the_card_does(card: str) -> None:
+    """Of what the emulation has, only the board of the H200 and the list of capabilities differ."""
+    model, real = _model(card), config_space(card)
+    space = ConfigSpace(model.pci, model.bars.vfio_user, is_express=True)
+    made = bytes(space.read(offset, 1) for offset in range(EXPRESS_SIZE))
+
+    assert made[0x00:0x04] == real[0x00:0x04]
+    assert made[0x08:0x0C] == real[0x08:0x0C]
+    assert [made[0x10 + 4 * index] for index in (0, 2, 4)] == [
+        real[0x10 + 4 * index] for index in (0, 2, 4)
+    ]
+    assert made[0x2C:0x2E] == real[0x2C:0x2E]
+    assert made[EXPRESS] == real[EXPRESS] == 0x10
+
+
+@each_card
+def test_title_of_the_model_is_the_drivers_name(card: str) -> None:
+    report = load_recording(f"nvidia-smi/580.159.04-{card}-q").text
+
+    assert re.findall(r"Product Name +: (.*)", report) == [_model(card).title]
+    assert re.findall(r"Product Architecture +: (.*)", report) == [_model(card).architecture]
+
+
+@each_card
+def test_profiles_of_provisioning_fit_the_card(card: str) -> None:
+    """Each id is one of the card's, and as many instances are asked for as it takes."""
+    table = load_recording(f"nvidia-smi/580.159.04-{card}-mig-lgip").text
+    takes = {
+        number: int(most) for number, most in re.findall(r"MIG \S+ +(\d+) +\d+/(\d+) ", table)
+    }
+    answers = json.loads(load_recording(f"nvml/580.159.04-{card}-answers").text)["answers"]
+    by_nvml = {
+        str(profile["id"]): profile["instanceCount"]
+        for profile in answers.values()
+        if isinstance(profile, dict) and "instanceCount" in profile
+    }
+
+    assert takes == by_nvml
+    for asked in INSTANCES.values():
+        ids = asked.split(",")
+        assert takes[ids[0]] == len(ids)
+        assert len(set(ids)) == 1
+    assert _model(card).has_mig
+
+
+@each_card
+def test_identity_of_the_card_is_invented_and_the_same_everywhere(card: str) -> None:
+    number = {"h100": "100", "h200": "200"}[card]
+    report = load_recording(f"nvidia-smi/580.159.04-{card}-q").text
+    texts = [load_recording(name).text for name in recording_names() if f"04-{card}-" in name]
+    uuids = {uuid for text in texts for uuid in re.findall(r"GPU-[0-9a-f-]{36}", text)}
+
+    assert uuids == {f"GPU-00000000-0000-4000-8000-000000000{number}"}
+    assert re.findall(r"Serial Number +: (\d+)", report) == [f"1000000000{number}"]
+    assert re.findall(r"GPU PDI +: (\S+)", report) == [f"0x0000000000000{number}"]
+    # Of the device serial number, only the vendor's 48-b0-2d is real.
+    serial = {"h100": "48b02d0000000100", "h200": "48b02d0000000200"}[card]
+    assert config_space(card)[0x2F4:0x2FC].hex() == serial
