@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
+    from harness.provisioning.driver_words import DriverWords
+
     #: Logs by the name of their file, with their lines.
     _Logs: TypeAlias = Sequence[tuple[str, Sequence[str]]]
 
@@ -103,6 +105,11 @@ def _cause(name: str, pattern: str, remedy: str) -> Cause:
     return Cause(name=name, pattern=re.compile(pattern, re.IGNORECASE), remedy=remedy)
 
 
+def _remedy_of(words: DriverWords) -> str:
+    return f"{words.remedy} host/*-trace.txt has the last accesses to an emulated GPU."
+
+
+#: The last are what programs of NVIDIA's driver print, and provisioning about them.
 CAUSES = (
     _cause(
         "kernel panic",
@@ -183,14 +190,11 @@ CAUSES = (
         r"Memory cgroup out of memory|constraint=CONSTRAINT_MEMCG|\bOOMKilled\b",
         "raise the memory limit of the pod or unit that the line names",
     ),
-)
-
-_TRACES = "host/*-trace.txt has the last accesses to an emulated GPU."
-#: What the programs of NVIDIA's driver print, and provisioning about them.
-_TOOL_CAUSES = tuple(
-    Cause(name=words.name, pattern=words.pattern, remedy=f"{words.remedy} {_TRACES}")
-    for words in TOOL_WORDS
-    if words.name
+    *(
+        Cause(name=words.name, pattern=words.pattern, remedy=_remedy_of(words))
+        for words in TOOL_WORDS
+        if words.name
+    ),
 )
 
 
@@ -314,21 +318,16 @@ def _first_cause(logs: _Logs) -> FoundCause | None:
 
 
 def _cause_of_driver(logs: _Logs) -> FoundCause | None:
-    """Return what the driver or its programs say is wrong with a GPU, by the table of their words."""
+    """Return what the driver says is wrong with a GPU in the kernel's log, by the table of its words."""
     for name, lines in logs:
         for message in parse_messages("\n".join(lines)):
             if message.words is not None and message.condemns_node and message.words.name:
                 cause = Cause(
                     name=message.words.name,
                     pattern=message.words.pattern,
-                    remedy=f"{message.words.remedy} {_TRACES}",
+                    remedy=_remedy_of(message.words),
                 )
                 return FoundCause(cause=cause, line=message.line, source=name)
-    for cause in _TOOL_CAUSES:
-        for name, lines in logs:
-            for line in lines:
-                if cause.pattern.search(line):
-                    return FoundCause(cause=cause, line=line, source=name)
     return None
 
 

@@ -214,24 +214,33 @@ _LOSSES = (
     ),
 )
 
+_NO_REGION = "The memory region BAR{bar} of the GPU {address} is invalid ({size})."
+_NO_REGION_NAME = "the firmware gave the GPU no memory region"
+_INVALID_BAR = r"This PCI I/O region assigned to your NVIDIA device is invalid: BAR"
+_BAR = rf"is (?P<size>\S+ @ \S+) \(PCI:{_ADDRESS}\)"
+_PROBE_FAILED = (
+    r" (?:nvidia[^\n]* failed with error -\d+|The NVIDIA probe routine failed for |"
+    r"None of the NVIDIA devices were initialized)"
+)
 _MEMORY_WINDOWS = (
     _fault(
-        r"This PCI I/O region assigned to your NVIDIA device is invalid: BAR(?P<bar>\d+) is "
-        rf"(?P<size>\S+ @ \S+) \(PCI:{_ADDRESS}\)",
-        "The memory region BAR{bar} of the GPU {address} is invalid ({size}).",
+        rf"{_INVALID_BAR}(?P<bar>0) {_BAR}",
+        _NO_REGION,
         NV_PCI,
         _FIRMWARE,
-        name="the firmware gave the GPU no memory region",
+        name=_NO_REGION_NAME,
         helps="",
     ),
+    # From branch 525 on, the driver can do without the others: some virtual functions have none.
     _fault(
-        r"This PCI I/O region assigned to your NVIDIA device is (?:invalid|not supported)",
-        "A memory region (BAR) of a GPU is invalid.",
+        rf"{_INVALID_BAR}(?P<bar>\d+) {_BAR}{_PROBE_FAILED}",
+        _NO_REGION,
         NV_PCI,
         _FIRMWARE,
-        name="the firmware gave the GPU no memory region",
+        name=_NO_REGION_NAME,
         helps="",
     ),
+    _notice(rf"{_INVALID_BAR}\d+ {_BAR}", "The driver does without a memory region.", NV_PCI),
     _fault(
         r"This is a 64-bit BAR mapped above \d+GB by the system",
         "A memory region (BAR) of a GPU is where the kernel cannot use it.",
@@ -739,7 +748,7 @@ TOOL_WORDS = (
         "The running kernel has no module of the driver.",
         KMOD,
         _NOT_THIS_KERNEL,
-        name="the driver's module is for another kernel",
+        name="the driver's module is missing",
         helps="build",
     ),
 )

@@ -36,17 +36,22 @@ LINES = {
     "on device",
     "a container or unit reached its own memory limit": "[ 61.0] Memory cgroup out of memory: Killed "
     "process 812 (python3) total-vm:1kB",
-}
-#: What the driver and its programs say of a GPU, by the name of the cause.
-DRIVER_LINES = {
+    "the GPU's infoROM is corrupted": "WARNING: infoROM is corrupted at gpu 0000:02:00.0",
     "the GPU is lost": "NVRM: Xid (PCI:0000:02:00): 79, pid=7, GPU has fallen off the bus.",
-    "the GPU's memory has errors": "NVRM: Xid (PCI:0000:02:00): 48, pid=7",
-    "an NVSwitch has a fatal error": "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48",
-    "the firmware gave the GPU no memory region": "NVRM: This PCI I/O region assigned to your NVIDIA "
-    "device is invalid:",
     "the driver's programs and module differ": "Failed to initialize NVML: Driver/library version mismatch",
-    "the driver's module is not signed": "modprobe: ERROR: could not insert 'nvidia': Key was rejected by "
-    "service",
+    "the driver's module is not signed": "modprobe: ERROR: could not insert 'nvidia': Key was rejected "
+    "by service",
+    "the driver's module is not allowed": "modprobe: ERROR: could not insert 'nvidia': Permission denied",
+    "the driver's module is for another kernel": "modprobe: ERROR: could not insert 'nvidia': Exec format "
+    "error",
+    "the driver's module is missing": "modprobe: FATAL: Module nvidia not found in directory /lib/modules/6",
+}
+#: What the driver says of a GPU in the kernel's log, by the name of the cause.
+DRIVER_LINES = {
+    "the GPU's memory has errors": "NVRM: Xid (PCI:0000:02:00): 48, pid=7",
+    "the GPU has to be reset": "NVRM: Xid (PCI:0000:02:00): 119, pid=7",
+    "an NVSwitch has a fatal error": "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48",
+    "the driver does not support the GPU": "NVRM: ignoring the legacy GPU 0000:01:00.0",
 }
 
 

@@ -20,6 +20,8 @@ from .driver_logs import PUBLIC_LOGS
 TABLE = (*KERNEL_WORDS, *TOOL_WORDS)
 #: The application Xids of NVIDIA's device plugin.
 APPLICATION_XIDS = (13, 31, 43, 45, 68, 109)
+_INVALID_BAR = "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:\n"
+_BAR1 = "NVRM: BAR1 is 0M @ 0x0 (PCI:0000:05:00.0)\n"
 _VGPU = "The NVIDIA vGPU 0000:0b:00.0 (PCI ID: 10de:2bb5)\n"
 _GPU = "The NVIDIA GPU 0000:0b:00.0 (PCI ID: 10de:2bb5)\n"
 
@@ -48,7 +50,9 @@ SAMPLES = {
         "NVRM: Open nvidia.ko is only ready for use on Data Center GPUs.",
         "NVRM: ignoring the legacy GPU 0000:01:00.0",
         "NVRM: GPU is lost, skipping nvidia_ioctl",
-        "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:",
+        f"{_INVALID_BAR}NVRM: BAR0 is 0M @ 0x0 (PCI:0000:05:00.0)",
+        f"{_INVALID_BAR}{_BAR1}nvidia: probe of 0000:05:00.0 failed with error -1",
+        f"{_INVALID_BAR}{_BAR1}NVRM: The NVIDIA probe routine failed for 1 device(s).",
         "NVRM: This is a 64-bit BAR mapped above 4GB by the system",
         "NVRM: FATAL: Failed to re-allocate BAR1.",
         "NVRM: request_mem_region failed for 16M @ 0xe0000000. This can",
@@ -92,6 +96,7 @@ SAMPLES = {
         "NVRM: Xid (PCI:0000:01:00): 44, Ch 00000001",
         "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (builder@)",
         "NVRM: ignore invalid BAR failure for BAR2",
+        f"{_INVALID_BAR}NVRM: BAR2 is 0M @ 0x0 (PCI:0000:05:00.0)",
         "NVRM: No NVIDIA GPU found.",
         "NVRM: GPU Board Serial Number: 1",
         "NVRM: GPU 0000:a1:00.0: GPU serial number is 1.",
