@@ -205,6 +205,55 @@ def test_gpu_that_the_release_does_not_support_ends_the_run(
     assert sentence in (outcome.error or "")
 
 
+#: What a driver says that no attempt can repair, and a part of what provisioning makes of it.
+BEYOND_REPAIR = {
+    "open modules": (
+        (
+            "NVRM: The NVIDIA GPU 0000:02:00.0 (PCI ID: 10de:2330)\\n"
+            "NVRM: installed in this system requires use of the NVIDIA open kernel modules.\\n"
+        ),
+        "The GPU 0000:02:00.0 (10de:2330) needs NVIDIA's open kernel modules",
+    ),
+    "off the bus": (
+        (
+            "NVRM: The NVIDIA GPU 0000:02:00.0\\nNVRM: (PCI ID: 10de:2330) installed in this system has\\n"
+            "NVRM: fallen off the bus and is not responding to commands.\\n"
+        ),
+        "A GPU has fallen off the bus",
+    ),
+    "memory region": (
+        (
+            "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:\\n"
+            "NVRM: BAR0 is 0M @ 0x0 (PCI:0000:02:00.0)\\n"
+        ),
+        "The memory region BAR0 of the GPU 0000:02:00.0 is invalid (0M @ 0x0)",
+    ),
+}
+
+
+@promise(section="5, step 8", unit="suites/unit/provisioning/test_unsupported_gpu.py")
+@pytest.mark.parametrize(
+    ("said", "sentence"), [pytest.param(*each, id=name) for name, each in BEYOND_REPAIR.items()]
+)
+def test_driver_is_not_built_again_where_no_build_can_help(
+    start_node: StartNode, said: str, sentence: str
+) -> None:
+    """Five builds take most of the time that a node has, and end where the first one does."""
+    node = start_node(
+        "beyond-repair",
+        files=[Interruption(at=INSTALL, act=FAIL).file],
+        before=[["rm", RECORD_PATH], shell(f"printf '{said}' >/dev/kmsg")],
+    )
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence, exit_code="GPU_DRIVERS_START_FAIL")
+    expect.run_ended_at(evidence, "install-driver")
+    outcome = evidence.outcome
+    assert outcome is not None
+    assert sentence in (outcome.error or "")
+
+
 @promise(section="5, step 10", unit="suites/unit/provisioning/test_unsupported_gpu.py")
 def test_refusal_by_another_release_does_not_end_the_run(start_node: StartNode) -> None:
     """The kernel log has all of a boot, also what a driver wrote that was replaced since."""

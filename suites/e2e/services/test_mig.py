@@ -30,6 +30,7 @@ from suites.e2e.services.units import (
 
 if TYPE_CHECKING:
     from harness.api import GpuModel
+    from harness.gpu.catalogue import Catalogue
     from harness.lab.node import Node
     from suites.e2e.conftest import StartNode
 
@@ -97,6 +98,7 @@ def test_profile_that_does_not_exist_partitions_nothing(start_validated: StartNo
     )
     asked = partitionings(node)
     journal = node.guest.output_of("journalctl", "--unit", MIG, "--output", "cat")
+    assert not node.guest.run("test", "-e", ASKED).ok, "No reboot makes the profile known."
 
     evidence = evidence_of(node)
 
@@ -142,6 +144,34 @@ def test_gpu_that_needs_a_reset_gets_a_reboot_when_all_else_is_done(
     assert sorted(units) == sorted([KUBELET, owner]), (
         f"'{KUBELET}' and '{owner}' were expected to be active before the reboot, but {units} were."
     )
+
+
+@promise(section="8", unit=UNIT)
+@pytest.mark.parametrize(
+    "is_beside_one_with_mig", [False, True], ids=["alone", "beside one with MIG"]
+)
+def test_gpu_without_mig_gets_no_reboot(
+    start_validated: StartNode,
+    gpu_catalogue: Catalogue,
+    h100: GpuModel,
+    *,
+    is_beside_one_with_mig: bool,
+) -> None:
+    """No reboot gives an L4 a mode that it does not have, so the node would reboot at each boot."""
+    without = gpu_catalogue.get("l4-24gb")
+    node = start_validated(
+        "no-mig",
+        gpus=[h100, without] if is_beside_one_with_mig else [without],
+        config={"gpu_instance_profile": "MIG3g"},
+        files=[NO_SHUTDOWN],
+        before=[NO_SERVICES],
+    )
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    assert not node.guest.run("test", "-e", ASKED).ok, "A reboot was scheduled that cannot help."
+    assert "All GPUs that have MIG are in MIG mode." in evidence.log
 
 
 @promise(section="9", unit="suites/unit/provisioning/test_boot.py")

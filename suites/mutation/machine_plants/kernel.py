@@ -231,6 +231,13 @@ PLANTS: tuple[MachinePlant, ...] = (
         "release_does_not_support and full",
     ),
     plant(
+        "only a GPU that is not supported ends the builds",
+        "unsupported_gpu.py",
+        ("return not words.can_rebuild_help", "return words.is_refusal"),
+        "kernel/test_retries.py",
+        "no_build_can_help",
+    ),
+    plant(
         "nothing is cleaned up after a failed attempt",
         "retry.py",
         ("        _clean_up(node, run)\n", ""),

@@ -324,6 +324,20 @@ PLANTS: tuple[MachinePlant, ...] = (
         "second",
     ),
     plant(
+        "a GPU without MIG gets a reboot",
+        "mig.py",
+        ('return "Disabled" in modes', 'return modes != {"Enabled"}'),
+        "services/test_mig.py",
+        "without_mig",
+    ),
+    plant(
+        "a profile that does not exist gets a reboot",
+        "mig.py",
+        ("[reboot_step()] if is_known else []", "[reboot_step()]"),
+        "services/test_mig.py",
+        "does_not_exist",
+    ),
+    plant(
         "a failed partition has the code of the driver",
         "__main__.py",
         (
