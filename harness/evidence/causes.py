@@ -129,7 +129,7 @@ CAUSES = (
     _cause(
         "no space on the guest's disk",
         # The kernel's other lists that can be full say the same: cgroups, BPF, message queues.
-        r"^(?!.*(inotify|\bwatch(es|er|ing)?\b|/sys/fs/|/proc/sys|cgroup|\bbpf\b)).*"
+        r"^(?!.*(inotify|(?<![\w./-])watch(es|er|ing)?(?![\w./-])|/sys/fs/|/proc/sys|cgroup|\bbpf\b)).*"
         r"No space left on device",
         "`df -h` and `df -i` in the machine show which file system is full; make the image's disk larger",
     ),
@@ -143,7 +143,7 @@ CAUSES = (
         "dpkg is locked by another process",
         # apt waits for the lock first, and says so.
         r"^(?!.*(Waiting for cache lock|are you root)).*"
-        r"(Could not get lock /var/lib/(dpkg|apt)|dpkg frontend lock|is another process using it)",
+        r"(Could not get lock /var/lib/(dpkg|apt)|dpkg frontend lock|dpkg.* is another process using it)",
         "wait for apt's own services (unattended-upgrades, apt-daily) before installing",
     ),
     _cause(
@@ -181,13 +181,14 @@ CAUSES = (
     _cause(
         "there are no inotify watches left",
         r"inotify.*(no space left on device|resources exhausted|too many open files)|"
-        r"\bwatch(es|er|ing)?\b.*no space left on device|"
-        r"(fs ?notify|FS watcher).*too many open files|limit for number of file watchers reached",
+        r"(?<![\w./-])watch(es|er|ing)?(?![\w./-]).*(no space left on device|too many open files)|"
+        r"limit of inotify (watches|instances)|(fs ?notify|FS watcher).*too many open files|limit for number of file watchers reached",
         "raise fs.inotify.max_user_watches or max_user_instances in the machine (`sysctl`)",
     ),
     _cause(
         "a container or unit reached its own memory limit",
-        r"Memory cgroup out of memory|constraint=CONSTRAINT_MEMCG|\bOOMKilled\b",
+        r"Memory cgroup out of memory|constraint=CONSTRAINT_MEMCG|killed as a result of limit of /|"
+        r"\bOOMKilled\b",
         "raise the memory limit of the pod or unit that the line names",
     ),
     *(

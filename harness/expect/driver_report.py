@@ -40,6 +40,7 @@ _FAULTS = {
         "Retired Pages",
         "Pending Page Blacklist",
     ): f"pages of its memory wait to be retired: {_RESET}",
+    ("Retired Pages", "Pending"): f"pages of its memory wait to be retired: {_RESET}",
     ("GPU Reset Status", "Reset Required"): f"it has to be reset: {_RESET}",
     ("GPU Reset Status", "Drain and Reset Recommended"): "it should be drained and reset",
     ("", "SRAM Threshold Exceeded"): "its caches have had too many errors: replace the GPU",

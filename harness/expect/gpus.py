@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: The class of display controllers; a vendor's switches and sound functions have others.
 _DISPLAY = "03"
+#: How the driver begins to say that it does not support a GPU.
+_OF_A_GPU = "NVRM: The NVIDIA GPU"
 #: What is read of a device that does not answer.
 _NO_VENDOR = "ffff"
 
@@ -95,9 +97,21 @@ def driver_names_gpus(evidence: Evidence, *names: str) -> None:
 def gpus_refused(evidence: Evidence, *gpus: GpuModel | str) -> None:
     """Expect the driver to have reported exactly these GPUs as not supported.
 
-    Each is a model, or a device id with or without a vendor.
+    Each is a model, or a device id with or without a vendor. Raises HarnessError where the driver
+    says of a GPU what is not known.
     """
     seen = evidence.refused_gpus
+    unknown = [
+        message.line
+        for message in parse_messages(evidence.kernel_log)
+        if message.words is None and _OF_A_GPU in message.line
+    ]
+    if unknown:
+        raise HarnessError(
+            f"Which GPUs the driver refuses is unknown, because it says of one what the harness does "
+            f"not know: {unknown[-1]!r}.",
+            evidence=evidence.folder,
+        )
     wanted = sorted(_id(gpu).rpartition(":")[2] for gpu in gpus)
     require(
         seen == wanted,

@@ -112,7 +112,9 @@ def _refusal(pattern: str, meaning: str, source: str, remedy: str) -> DriverWord
 
 
 _ADDRESS = r"(?P<address>[0-9a-f]+:[0-9a-f]+:[0-9a-f]+(?:\.[0-9a-f]+)?)"
-_AT = r"(?:GPU [0-9a-f:.]+: )?"
+_AT = r"(?:GPU [0-9a-f:.]+: |GPU\d+ )?"
+#: The function that says something; from branch 580 on, the number of the GPU comes before.
+_FUNCTION = r"(?:GPU\d+ )?\w+: "
 _GPU = rf"The NVIDIA v?GPU {_ADDRESS} \(PCI ID: (?P<device>[0-9a-f]{{4}}:[0-9a-f]{{4}})\)"
 _ANOTHER_GPU = "Choose a release that supports it, or a node with another GPU."
 _LOST_NAME = "the GPU is lost"
@@ -204,6 +206,30 @@ _LOSSES = (
         NV,
         _REBOOT,
         name=_LOST_NAME,
+        helps="",
+    ),
+    _fault(
+        r"[^\n]*\[NV_ERR_GPU_IS_LOST\]",
+        LOST,
+        f"{_OPEN}, src/common/sdk/nvidia/inc/nvstatuscodes.h",
+        _REBOOT,
+        name=_LOST_NAME,
+        helps="",
+    ),
+    _fault(
+        rf"nvidia {_ADDRESS}: (?:can't|Unable to) change power state from D3cold to D0",
+        LOST,
+        f"{LINUX_PCI}/pci.c",
+        _REBOOT,
+        name=_LOST_NAME,
+        helps="",
+    ),
+    _fault(
+        r"[^\n]*\[NV_ERR_RESET_REQUIRED\]",
+        "A GPU does not work until it is reset.",
+        f"{_OPEN}, src/common/sdk/nvidia/inc/nvstatuscodes.h",
+        _RESET,
+        name="the GPU has to be reset",
         helps="",
     ),
     _fault(
@@ -330,7 +356,7 @@ _STARTS = (
         helps="build",
     ),
     _fault(
-        rf"{_AT}RmFetchGspRmImages: No firmware image found",
+        rf"(?:{_AT}RmFetchGspRmImages: No firmware image found|nvidia [0-9a-f:.]+: Direct firmware load for )",
         "The firmware of the GPU's system processor (GSP) is not installed.",
         OSINIT,
         "Install the driver's firmware files in the version of its module.",
@@ -338,7 +364,7 @@ _STARTS = (
         helps="build",
     ),
     _fault(
-        r"\w*: (?:unexpected WPR2 already up, cannot proceed with booting GSP|"
+        rf"{_FUNCTION}(?:unexpected WPR2 already up, cannot proceed with booting GSP|"
         r"\(the GPU is likely in a bad state and may need to be reset\))",
         "A GPU is in a state from which it cannot be started.",
         KERNEL_GSP,
@@ -348,14 +374,14 @@ _STARTS = (
     ),
     _fault(
         r"(?:Rate limiting GSP RPC error prints for GPU at |"
-        r"\w*: Timeout after [^\n]* of waiting for RPC response from GPU\d+ GSP!)",
+        rf"{_FUNCTION}Timeout after [^\n]* of waiting for RPC response from GPU\d+ GSP!)",
         "The system processor (GSP) of a GPU does not answer.",
         KERNEL_GSP,
         _RESET,
         name="the GPU has to be reset",
     ),
     _fault(
-        r"\w*: uvm encountered global fatal error 0x[0-9a-f]+, requiring os reboot to recover",
+        rf"{_FUNCTION}uvm encountered global fatal error 0x[0-9a-f]+, requiring os reboot to recover",
         "The driver's memory manager (UVM) has failed for good.",
         f"{_OPEN}, src/nvidia/src/kernel/rmapi/nv_gpu_ops.c",
         _REBOOT,
@@ -363,7 +389,7 @@ _STARTS = (
         helps="",
     ),
     _fault(
-        r"\w*: RC watchdog: GPU is probably locked!",
+        rf"{_FUNCTION}RC watchdog: GPU is probably locked!",
         "A GPU does not answer.",
         KERNEL_RC,
         _RESET,
@@ -401,7 +427,7 @@ _NOTICES = (
     _notice(rf"{_AT}GPU serial number is ", "The GPU of the last messages.", OSINIT),
     _notice(r"Persistence mode is deprecated and will be removed", "Advice.", NV),
     _notice(
-        r"gpuClearFbhubPoisonIntrForBug2924523_\w+: FBHUB Interrupt detected\. Clearing it\.",
+        r"(?:GPU\d+ )?gpuClearFbhubPoisonIntrForBug2924523_\w+: FBHUB Interrupt detected\. Clearing it\.",
         "A step of a Hopper GPU's start.",
         RECORDED,
     ),
@@ -650,6 +676,16 @@ _MODULES = (
         r"status/mask=|AER: (?:Multiple )?Correct(?:ed|able) error)",
         "An error of the bus that was corrected, or the details of one.",
         LINUX_PCI,
+    ),
+    _notice(
+        rf"(?:nvidia-modeset: WARNING: |nvidia {_ADDRESS}: \[drm\] (?:Cannot find any crtc|No compatible format))",
+        "What concerns displays, of which a node has none.",
+        "Linux, drivers/gpu/drm",
+    ),
+    _notice(
+        rf"nvidia {_ADDRESS}: (?:can't derive routing for )?PCI INT \w(?:: no GSI|: not connected)?",
+        "How a hypervisor routes interrupts; the driver uses others.",
+        "Linux, drivers/acpi/pci_irq.c",
     ),
     _fault(
         rf"nvidia {_ADDRESS}: (?:PCIe Bus Error: severity=Uncorrect(?:ed|able)|AER: can't recover)",

@@ -137,6 +137,18 @@ PUBLIC_LINES = {
         "Error: failed to create FS watcher: too many open files",
         "there are no inotify watches left",
     ),
+    "systemd, a path unit": (
+        "x.path: Failed to add inotify watch descriptor for '/x': No space left on device",
+        "there are no inotify watches left",
+    ),
+    "a full disk with a folder of that name": (
+        "cp: error writing '/srv/watch/x': No space left on device",
+        "no space on the guest's disk",
+    ),
+    "Linux 4.4, mm/memcontrol.c": (
+        "kernel: Task in /kubepods/burstable/pod1 killed as a result of limit of /kubepods/burstable/pod1",
+        "a container or unit reached its own memory limit",
+    ),
     "kubernetes/kubernetes#70324": (
         "mkdir /sys/fs/cgroup/memory/kubepods/burstable/pod79fe: no space left on device",
         None,

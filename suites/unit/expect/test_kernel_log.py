@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.expect.every_node import judge_node, node_expectations
-from harness.expect.gpus import no_gpu_error_logged
+from harness.expect.gpus import gpus_refused, no_gpu_error_logged
 from suites.unit.evidence.folders import a_serving_node
 from suites.unit.provisioning.driver_logs import PUBLIC_LOGS
 
@@ -60,6 +60,18 @@ def test_words_that_nobody_knows_are_quoted_and_unknown(tmp_path: Path) -> None:
         f"1 lines of the driver that the harness does not know, so it cannot tell; the last is '[   40.1] {UNKNOWN}'"
         in str(caught.value)
     )
+
+
+def test_refusal_in_unknown_words_is_unknown(tmp_path: Path) -> None:
+    log = (
+        "[ 1.1] NVRM: The NVIDIA GPU 0000:0b:00.0 (PCI ID: 10de:2bb5)\n"
+        "               NVRM: installed in this system is too good for this release.\n"
+    )
+    evidence = a_serving_node(tmp_path).command("dmesg", LINUX + log).evidence
+
+    assert judged(tmp_path, log)[0] == "unknown"
+    with pytest.raises(HarnessError, match="Which GPUs the driver refuses is unknown"):
+        gpus_refused(evidence)
 
 
 def test_known_error_beside_unknown_words_is_an_error(tmp_path: Path) -> None:
