@@ -40,6 +40,7 @@ _SOURCES = (
 )
 #: The end of a file is read, since a node that goes on after a failure prints the same again.
 _MOST_BYTES = 2 << 20
+_LONGEST_LINE = 4096
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
 _PREFIX = re.compile(
     r"^(?:\[\s*\d+\.\d+\]\s*|[A-Z][a-z]{2}\s+\d+ [\d:.]+ \S+ |\d{4}-\d\d-\d\d[T ][\d:.,+-]+ \S+ )"
@@ -355,7 +356,11 @@ def _logs(folder: Path) -> Iterator[tuple[str, list[str]]]:
             # One that is no plain file says nothing.
             with contextlib.suppress(OSError):
                 text = last_bytes(path, _MOST_BYTES).decode(errors="replace")
-                lines = [stripped for line in text.splitlines() if (stripped := _plain(line))]
+                lines = [
+                    stripped
+                    for line in text.splitlines()
+                    if (stripped := _plain(line[:_LONGEST_LINE]))
+                ]
                 yield path.relative_to(folder).as_posix(), lines
 
 

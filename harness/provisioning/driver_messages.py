@@ -19,6 +19,7 @@ _PREFIX = re.compile(
     r"^(?:.*?\bkernel: )?\s*(?:<\d+>)?(?:\[[\d. ]+\]\s*|\[[A-Z][a-z]{2} [^\]]*\]\s*)?"
 )
 """What `dmesg` or the journal prints before a message; other lines of it are indented."""
+_LONGEST_LINE = 4096
 _OF_DRIVER = re.compile(r"nvidia[\w-]*(?: [0-9a-f:.]+)?: |\[drm[^\n]*\[nvidia-drm\]")
 _TELLS_ERROR = re.compile(
     r"error|fail|fatal|invalid|reject|refus|denied|disagrees|unknown|could not|can ?not|can't|"
@@ -75,7 +76,7 @@ def parse_messages(log: str) -> tuple[DriverMessage, ...]:
     while number < len(lines):
         line, said = lines[number]
         words, fields, size = _match(text, start)
-        if words is not None or _NVRM.search(line) or _TELLS_ERROR.search(said):
+        if words is not None or _NVRM.search(line[:_LONGEST_LINE]) or _TELLS_ERROR.search(said):
             found.append((line.strip(), words, fields))
         for _, each in lines[number : number + size]:
             start += len(each) + 1
@@ -89,12 +90,14 @@ def find_tool_words(output: str) -> DriverWords | None:
 
 
 def _said(line: str) -> str | None:
-    """Return what the driver said in a line; None if the line is not of the driver."""
-    said = _NVRM.search(line)
-    if said is not None:
-        return (said["said"] or "").strip()
-    rest = _PREFIX.sub("", line)
-    return rest.strip() if _OF_DRIVER.match(rest) else None
+    """Return what the driver said in a line, with single blanks; None if it is not of the driver."""
+    # The kernel's own lines are shorter; a longer one would take a long time.
+    line = line[:_LONGEST_LINE]
+    found = _NVRM.search(line)
+    said = (found["said"] or "") if found is not None else _PREFIX.sub("", line)
+    if found is None and _OF_DRIVER.match(said) is None:
+        return None
+    return " ".join(said.split())
 
 
 def _match(text: str, start: int) -> tuple[DriverWords | None, dict[str, str], int]:

@@ -695,7 +695,7 @@ _MODULES = (
         name="the GPU's bus has errors",
     ),
     _fault(
-        r"\[drm[^\n]*\[nvidia-drm\][^\n]* Failed to allocate NvKmsKapiDevice",
+        r"\[drm[^\n]*?\[nvidia-drm\] \[GPU ID 0x[0-9a-f]+\] Failed to allocate NvKmsKapiDevice",
         "The driver could not initialise a GPU.",
         f"{_OPEN}, kernel-open/nvidia-drm",
         _SEE_ABOVE,

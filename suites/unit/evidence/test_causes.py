@@ -91,6 +91,20 @@ def test_cause_is_named_by_the_words_of_the_driver(tmp_path: Path, name: str, li
     assert found.remedy.endswith("host/*-trace.txt has the last accesses to an emulated GPU.")
 
 
+def test_line_of_provisioning_comes_before_one_of_the_kernel(tmp_path: Path) -> None:
+    write(tmp_path, "commands/dmesg", f"[ 9.1] {LINES['the GPU is lost']}\n")
+    write(
+        tmp_path,
+        "files/var/log/azure/cluster-provision.log",
+        "step validate-query failed: A GPU has fallen off the bus.\n",
+    )
+
+    found = find_cause(tmp_path)
+
+    assert found is not None
+    assert found.source == "files/var/log/azure/cluster-provision.log"
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -78,6 +78,17 @@ def test_failure_that_waiting_does_not_repair_is_permanent(
     assert words in verdict.message
 
 
+def test_words_on_stderr_count(tmp_path: Path) -> None:
+    result = CommandResult(
+        argv=("nvidia-smi",), exit_code=255, stdout="", stderr="GPU is lost.  Reboot the system\n"
+    )
+
+    verdict = judge_gpu(make_node(ScriptedRunner(), tmp_path), result)
+
+    assert verdict is not None
+    assert "off the bus" in verdict.message
+
+
 def test_corrupted_inforom_without_a_warning_is_seen_by_the_exit_code(tmp_path: Path) -> None:
     verdict = judge_gpu(make_node(ScriptedRunner(), tmp_path), printed("", 14))
 

@@ -98,6 +98,22 @@ def test_message_without_a_version_between_releases_may_be_of_the_other(
     assert lost.is_of(None)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVRM: Xid (PCI:0000:01:00): 154, " + " " * 100_000 + "x",
+        "NVRM: The " + "GPU " * 100_000,
+        "NVRM: " + "NVRM: " * 100_000,
+        "nvidia: " + "\t" * 100_000 + "error",
+        "[drm " + "[nvidia-drm] " * 100_000,
+    ],
+    ids=["blanks", "GPU", "NVRM", "tabs", "drm"],
+)
+def test_long_line_is_read_in_time(text: str) -> None:
+    """A guest's log may hold anything."""
+    assert len(parse_messages(f"{text}\n" * 50)) <= 50
+
+
 def test_many_lines_are_read_in_time() -> None:
     """A GPU that is lost may fill the log."""
     log = "".join(f"[ {n}.1] NVRM: Xid (PCI:0000:01:00): 31, pid={n}\n" for n in range(20_000))

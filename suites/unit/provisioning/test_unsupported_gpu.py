@@ -286,3 +286,30 @@ def test_module_of_another_kernel_is_built_at_once(
     # Once in the validation, and once after the install.
     assert len(calls_of(simulated, "nvidia-modprobe")) == 2
     assert len(calls_of(simulated, "ctr", "-n", "k8s.io", "run")) == 1
+
+
+@pytest.mark.parametrize("log", PUBLIC_LOGS, ids=lambda log: log.source)
+def test_driver_that_works_is_not_given_up_for_what_it_said(
+    simulated: SimulatedNode, invocation: Invocation, log: PublicLog
+) -> None:
+    """A dead GPU may be beside a good one, and an error may be over."""
+    simulated.kernel_log = log.text
+
+    assert invocation.run("boot", GPU_NODE) == 0
+
+
+def test_what_a_program_says_comes_after_what_the_kernel_says(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.kernel_log = refused_by(VERSION)
+    simulated.failing["ctr -n k8s.io run"] = CommandResult(
+        argv=("ctr",),
+        exit_code=1,
+        stdout="modprobe: ERROR: could not insert 'nvidia': Key was rejected by service",
+        stderr="",
+    )
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    error = str(invocation.outcome()["error"])
+    assert 0 < error.index("does not support the GPU") < error.index("is missing or not trusted")
