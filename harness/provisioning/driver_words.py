@@ -602,7 +602,7 @@ _RECOVERY_CHANGES = (
         XID_CATALOGUE,
     ),
     _fault(
-        rf"{_XID}154\b[^\n]* to (?:0x[0-9a-f]+ )?\(?(?P<action>[A-Za-z0-9 ]+)\)?",
+        rf"{_XID}154\b[^\n]* to (?:0x[0-9a-f]+ )?\(?(?P<action>[^)\n]+)\)?",
         "Xid 154: A GPU has to be recovered ({action}).",
         XID_CATALOGUE,
         _RESET,
