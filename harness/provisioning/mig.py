@@ -101,7 +101,7 @@ def mig_steps(configuration: Configuration, program: Sequence[str]) -> list[Step
         argv=("systemctl", "restart", UNIT),
         retry=Retry(timeout_s=START_LIMIT_S),
         is_optional=True,
-        warning=f"{UNIT} did not partition the GPU yet; it runs again after the reboot.",
+        warning=f"{UNIT} did not partition the GPU yet; it runs again at the next boot.",
     )
     partition_gpu = Step(
         name="partition-gpu",

@@ -126,7 +126,7 @@ def test_partitioning_is_tried_once_and_never_fatal() -> None:
         "    systemctl enable mig-partition  # 120 attempts, 5 s apart, limit 25 s each",
     )
     assert getattr(step.actions[3], "warning", None) == (
-        "mig-partition did not partition the GPU yet; it runs again after the reboot."
+        "mig-partition did not partition the GPU yet; it runs again at the next boot."
     )
 
 
