@@ -61,6 +61,16 @@ TRACE_SUFFIX = "-trace.json"
 PCI_FOLDER = "/sys/bus/pci/devices"
 #: The folders in which container runtimes look for CDI specs.
 CDI_FOLDERS = ("/etc/cdi", "/run/cdi")
+#: What Debian's packages call the module in DKMS and on disk; once loaded it is `nvidia`, as any other.
+DEBIAN_MODULE = "nvidia-current"
+#: The folder that a driver container shares with its node (GPU operator).
+DRIVER_CONTAINER = "/run/nvidia/driver"
+#: Where the driver's programs are if they are not in /usr/bin: those of a driver container, AKS's, GKE's.
+OTHER_PROGRAM_FOLDERS = (
+    f"{DRIVER_CONTAINER}/usr/bin",
+    "/usr/local/nvidia/bin",
+    "/home/kubernetes/bin/nvidia/bin",
+)
 #: Exists if and only if systemd is the init system: sd_booted(3).
 SYSTEMD_PATH = "/run/systemd/system"
 CLOUD_INIT_RESULT_PATH = "/run/cloud-init/result.json"
@@ -539,6 +549,14 @@ class Evidence:
         if self.exit_code_of(name) == _NO_SUCH_MODULE and "not found" in self.output_of(name):
             # modinfo says the same of a module that it has no permission to see.
             refuse_closed(self.folder, f"/lib/modules/{kernel}/updates/dkms/*")
+            return self._debian_module_field(kernel, field)
+        return node_state.parse_modinfo_field(self.answer_of(name), field)
+
+    def _debian_module_field(self, kernel: str, field: str) -> str | None:
+        name = f"{DEBIAN_MODULE}-modinfo-{kernel}"
+        # Earlier versions did not ask for it.
+        is_gathered = (self.folder / "commands" / name).is_file()
+        if not is_gathered or self.exit_code_of(name) == _NO_SUCH_MODULE:
             return None
         return node_state.parse_modinfo_field(self.answer_of(name), field)
 

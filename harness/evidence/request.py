@@ -17,6 +17,8 @@ from harness.evidence import (
     CDI_FOLDERS,
     CLOUD_INIT_OUTPUT_PATH,
     CLOUD_INIT_RESULT_PATH,
+    DEBIAN_MODULE,
+    OTHER_PROGRAM_FOLDERS,
     PCI_FOLDER,
     RECORD_PATH,
     SYSTEMD_PATH,
@@ -140,6 +142,10 @@ def node_request(
             "journal": ["journalctl", "-b", "--no-pager", "-o", "short-precise"],
             "dmesg": ["dmesg"],
             **{f"modinfo-{kernel}": ["modinfo", "-k", kernel, "nvidia"] for kernel in kernels},
+            **{
+                f"{DEBIAN_MODULE}-modinfo-{kernel}": ["modinfo", "-k", kernel, DEBIAN_MODULE]
+                for kernel in kernels
+            },
         },
         files=[
             EXIT_CODE_PATH,
@@ -175,6 +181,7 @@ def node_request(
             PCI_FOLDER,
             "/usr/bin/lib64",
             "/usr/bin/nvidia-*",
+            *(f"{folder}/nvidia-*" for folder in OTHER_PROGRAM_FOLDERS),
             "/usr/local/nvidia",
             "/usr/src/nvidia-*",
             "/var/lib/dkms/nvidia",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from harness.evidence import RECORD_PATH
+from harness.errors import ExpectationError, HarnessError
+from harness.evidence import DRIVER_CONTAINER, OTHER_PROGRAM_FOLDERS, RECORD_PATH
 from harness.expect.failure import failure, require
 
 if TYPE_CHECKING:
@@ -194,28 +195,36 @@ def module_fits_kernel(evidence: Evidence) -> str:
     If the driver was updated while it was loaded, the versions differ, and its libraries refuse
     to work with the loaded module.
     """
-    kernel = evidence.running_kernel
-    require(
-        f"/lib/modules/{kernel}" in evidence.paths,
-        f"Modules for the running kernel '{kernel}' were expected, but there is no "
-        f"'/lib/modules/{kernel}', so no driver can be loaded. Install the kernel's modules and "
-        "headers, or boot a kernel that has them.",
-        evidence,
-    )
+    kernel, loaded = evidence.running_kernel, evidence.driver_version
+    if f"/lib/modules/{kernel}" not in evidence.paths:
+        raise _not_found(
+            evidence,
+            f"modules for the running kernel '{kernel}'",
+            f"Modules for the running kernel '{kernel}' were expected, but there is no "
+            f"'/lib/modules/{kernel}', so no driver can be loaded. Install the kernel's modules and "
+            "headers, or boot a kernel that has them.",
+        )
     vermagic = evidence.vermagic_of(kernel)
+    if vermagic is None:
+        raise _not_found(
+            evidence,
+            f"a module 'nvidia' for the running kernel '{kernel}'",
+            f"A module 'nvidia' for the running kernel '{kernel}' was expected, but modinfo finds "
+            "none. Install the driver, or build its module for this kernel (`dkms autoinstall`).",
+        )
     require(
-        vermagic is not None,
-        f"A module 'nvidia' for the running kernel '{kernel}' was expected, but modinfo finds "
-        "none. Install the driver, or build its module for this kernel (`dkms autoinstall`).",
-        evidence,
-    )
-    require(
-        (vermagic or "").split()[:1] == [kernel],
+        vermagic.split()[:1] == [kernel],
         f"The module 'nvidia' was expected to be for the running kernel '{kernel}', but was built "
         f"for {vermagic!r}. Build it for this kernel (`dkms autoinstall`).",
         evidence,
     )
-    on_disk, loaded = evidence.module_version_of(kernel), evidence.driver_version
+    on_disk = evidence.module_version_of(kernel)
+    if loaded is not None and on_disk != loaded and _has_driver_container(evidence):
+        raise HarnessError(
+            f"The driver {loaded} is loaded, and a driver container shares its files in "
+            f"'{DRIVER_CONTAINER}', so the module {on_disk} on the node's disk says nothing of it.",
+            evidence=evidence.folder,
+        )
     require(
         loaded is None or on_disk == loaded,
         f"The loaded driver was expected to be the installed one, but {loaded} is loaded and "
@@ -231,13 +240,52 @@ def module_fits_kernel(evidence: Evidence) -> str:
 def driver_tools_installed(evidence: Evidence) -> str:
     """Expect the driver's programs, however they were installed."""
     missing = [path for path in _TOOLS if path not in evidence.paths]
-    require(
-        not missing,
+    if not missing:
+        return f"The driver's programs exist: {', '.join(_TOOLS)}."
+    elsewhere = _programs_elsewhere(evidence)
+    if elsewhere is not None:
+        return f"The driver's programs exist in '{elsewhere}'."
+    raise _not_found(
+        evidence,
+        f"the driver's programs {missing}",
         f"The driver's programs were expected, but {missing} do not exist. Install the driver's "
         "userspace in the version of its module.",
-        evidence,
     )
-    return f"The driver's programs exist: {', '.join(_TOOLS)}."
+
+
+def _programs_elsewhere(evidence: Evidence) -> str | None:
+    """Return the folder with the programs of the loaded driver, if that is another than /usr/bin."""
+    if evidence.driver_version is None:
+        return None
+    names = [path.rpartition("/")[2] for path in _TOOLS]
+    return next(
+        (
+            folder
+            for folder in OTHER_PROGRAM_FOLDERS
+            if all(evidence.paths.seen(f"{folder}/{name}") for name in names)
+        ),
+        None,
+    )
+
+
+def _has_driver_container(evidence: Evidence) -> bool:
+    return bool(evidence.paths.seen(f"{DRIVER_CONTAINER}/*"))
+
+
+def _not_found(evidence: Evidence, what: str, sentence: str) -> HarnessError | ExpectationError:
+    """Return the error for what was not found: with a driver loaded, it may be in another place.
+
+    Drivers of others are called `nvidia-current` (Debian), or are in a container, whose files are below
+    /run/nvidia/driver (GPU operator), or in folders of a distribution's own.
+    """
+    loaded = evidence.driver_version
+    if loaded is None:
+        return failure(sentence, evidence)
+    return HarnessError(
+        f"The driver {loaded} is loaded, so {what} must be somewhere, but the evidence does not show where. "
+        "Somebody else may have installed the driver, for example in a container; look at the node.",
+        evidence=evidence.folder,
+    )
 
 
 def record_fits(evidence: Evidence) -> str:

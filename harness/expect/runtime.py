@@ -3,19 +3,47 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.evidence import CDI_FOLDERS, SYSTEMD_PATH
-from harness.expect.failure import require
+from harness.expect.failure import failure, require
+from harness.provisioning.cdi import CRI_PLUGINS
+from harness.provisioning.containerd_config import (
+    cri_table,
+    format_of,
+    is_cri_disabled,
+    read_runtimes,
+)
+from harness.provisioning.toml_text import TomlTextError
 
 if TYPE_CHECKING:
     from harness.evidence import Evidence
 
 CDI_KIND = "nvidia.com/gpu"
+#: What specs with GPUs are of: those of the toolkit, of the device plugin's own, and of the DRA driver. Not
+#: `management.nvidia.com/gpu`, by which no pod gets a GPU.
+CDI_KINDS = (
+    CDI_KIND,
+    "k8s.device-plugin.nvidia.com/gpu",
+    "k8s.gpu.nvidia.com/device",
+    "k8s.gpu.nvidia.com/claim",
+)
+#: Its spec has the GPUs of one pod alone.
+_CLAIM = "k8s.gpu.nvidia.com/claim"
 NVIDIA_RUNTIME = "nvidia-container-runtime"
-#: The program itself, not its prestart hook `nvidia-container-runtime-hook`.
-_NVIDIA_RUNTIME = re.compile(rf"(?<![\w.-]){NVIDIA_RUNTIME}(?![\w.-])")
+#: NVIDIA's runtime, and the same with a mode of its own; not its hook.
+_PROGRAMS = (NVIDIA_RUNTIME, f"{NVIDIA_RUNTIME}.cdi", f"{NVIDIA_RUNTIME}.legacy")
+#: Units that run pods by another containerd than that of the node, or by another runtime.
+OTHER_RUNTIMES = (
+    "crio.service",
+    "docker.service",
+    "k3s.service",
+    "k3s-agent.service",
+    "rke2-agent.service",
+    "rke2-server.service",
+)
 #: The device node of one GPU.
 _GPU_NODE = re.compile(r"/dev/nvidia\d+")
 MANAGED_MARKER = "/opt/azure/containers/managed-gpu-experience.enabled"
@@ -164,7 +192,7 @@ def cdi_offers_gpus(evidence: Evidence) -> str:
         evidence,
     )
     gpus = {
-        path: [name for name in devices or () if name.startswith(f"{CDI_KIND}=")]
+        path: [name for name in devices or () if name.partition("=")[0] in CDI_KINDS]
         for path, devices in specs.items()
     }
     offered = {path: names for path, names in gpus.items() if names}
@@ -176,7 +204,8 @@ def cdi_offers_gpus(evidence: Evidence) -> str:
         "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`.",
         evidence,
     )
-    nodes = {node for path in offered for node in evidence.cdi_device_nodes[path]}
+    whole = [path for path, names in offered.items() if not names[0].startswith(f"{_CLAIM}=")]
+    nodes = {node for path in whole for node in evidence.cdi_device_nodes[path]}
     if any(_GPU_NODE.fullmatch(node) for node in nodes):
         there = filter(_GPU_NODE.fullmatch, evidence.paths.matching("/dev/nvidia*"))
         missing = sorted(set(there) - nodes)
@@ -191,22 +220,60 @@ def cdi_offers_gpus(evidence: Evidence) -> str:
 
 
 def runtime_hands_out_gpus(evidence: Evidence) -> str:
-    """Expect the nvidia runtime in the configuration of containerd."""
+    """Expect a runtime with NVIDIA's program in the configuration of containerd.
+
+    Raises HarnessError where other units run the node's pods, or where nobody knows the form of the
+    configuration.
+    """
+    if evidence.is_command_absent("containerd-config"):
+        other = _other_runtime(evidence)
+        if other is not None:
+            raise HarnessError(
+                f"The unit '{other}' runs the node's containers and there is no containerd beside it, so "
+                "the evidence does not show their runtimes.",
+                evidence=evidence.folder,
+            )
+        raise failure(
+            "containerd was expected to run the node's containers, but it is not installed. Install "
+            "it, and configure the nvidia runtime.",
+            evidence,
+        )
+    configuration = evidence.answer_of("containerd-config")
+    try:
+        cri, known = cri_table(configuration), format_of(configuration) in CRI_PLUGINS
+        runtimes = read_runtimes(configuration, cri)
+        is_disabled = is_cri_disabled(configuration)
+    except TomlTextError as error:
+        raise HarnessError(
+            f"containerd's configuration has an unknown form: {error}.", evidence=evidence.folder
+        ) from error
+    if not known and not runtimes:
+        raise HarnessError(
+            "containerd's configuration has a format that the harness does not know, so it does not show "
+            "the runtimes.",
+            evidence=evidence.folder,
+        )
     require(
-        not evidence.is_command_absent("containerd-config"),
-        "containerd was expected to run the node's containers, but it is not installed. Install "
-        "it, and configure the nvidia runtime.",
+        not is_disabled,
+        "containerd was expected to run pods, but its configuration disables the CRI plugin. Remove the "
+        "plugin from 'disabled_plugins', and restart containerd.",
         evidence,
     )
-    configuration = evidence.answer_of("containerd-config")
     require(
-        _NVIDIA_RUNTIME.search(configuration) is not None,
-        f"'{NVIDIA_RUNTIME}' was expected in containerd's configuration, but is not in it. "
+        any(PurePosixPath(runtime.program or "").name in _PROGRAMS for runtime in runtimes),
+        f"'{NVIDIA_RUNTIME}' was expected in containerd's configuration, but is not in it as the program "
+        f"of a runtime; there are {[runtime.name for runtime in runtimes]}. "
         "Provision the node, or run `nvidia-ctk runtime configure --runtime=containerd`, and "
         "restart containerd.",
         evidence,
     )
     return f"containerd's configuration has '{NVIDIA_RUNTIME}'."
+
+
+def _other_runtime(evidence: Evidence) -> str | None:
+    """Return the unit that runs the node's pods in place of containerd, if one does."""
+    states = evidence.unit_states
+    return next((unit for unit in OTHER_RUNTIMES if states.get(unit) == "active"), None)
 
 
 def gpu_services_up(evidence: Evidence) -> str:
@@ -225,7 +292,8 @@ def gpu_services_up(evidence: Evidence) -> str:
         f"`journalctl -b -u {failed[0] if failed else ''}` on the node.",
         evidence,
     )
-    unit_state(evidence, "containerd.service", active="active")
+    if "containerd.service" in states or _other_runtime(evidence) is None:
+        unit_state(evidence, "containerd.service", active="active")
     require(
         MANAGED_MARKER not in evidence.paths
         or any(states.get(unit) == "active" for unit in _GPU_OWNERS),

@@ -29,6 +29,34 @@ OTHER_KERNEL = "6.1.0-55-cloud-amd64"
 VERSION = "580.126.09"
 IMAGE = "mcr.microsoft.com/aks/aks-gpu-cuda-lts:580.126.09-20260801000000"
 BOOTED_AT_S = 1_700_000_000
+#: As `containerd config dump` of containerd 1.7 prints it, without what nobody reads.
+CONTAINERD_CONFIG = """\
+disabled_plugins = []
+imports = ["/etc/containerd/config.toml"]
+version = 2
+
+[plugins]
+
+  [plugins."io.containerd.grpc.v1.cri"]
+    enable_cdi = true
+
+    [plugins."io.containerd.grpc.v1.cri".containerd]
+      default_runtime_name = "runc"
+
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes]
+
+        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+          runtime_type = "io.containerd.runc.v2"
+
+          [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+            BinaryName = "/usr/bin/nvidia-container-runtime"
+
+        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+          runtime_type = "io.containerd.runc.v2"
+
+          [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+            BinaryName = ""
+"""
 MODULE = f"/lib/modules/{KERNEL}/updates/dkms/nvidia.ko"
 
 
@@ -191,7 +219,7 @@ def a_serving_node(folder: Path) -> EvidenceFolder:
             f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  Mon Aug  3 UTC 2026\n",
         )
         .file("/run/cdi/nvidia.yaml", json.dumps(spec))
-        .command("containerd-config", 'BinaryName = "/usr/bin/nvidia-container-runtime"\n')
+        .command("containerd-config", CONTAINERD_CONFIG)
         .command(
             "units",
             "containerd.service loaded active running containerd\n"

@@ -19,6 +19,7 @@ from harness.expect.every_node import (
 )
 from harness.fixtures.recordings import load_recording
 from suites.unit.evidence.folders import (
+    CONTAINERD_CONFIG,
     KERNEL,
     OTHER_KERNEL,
     VERSION,
@@ -36,6 +37,7 @@ BRIDGE = "00:00.0 Host bridge [0600]: Intel Corporation 82G33/G31 [8086:29c0]\n"
 SWITCH = "02:00.0 Bridge [0680]: NVIDIA Corporation GH100 [H100 NVSwitch] [10de:22a3] (rev a1)\n"
 GPU = "01:00.0 3D controller [0302]: NVIDIA Corporation GH100 [10de:2330] (rev a1)\n"
 VERSION_FILE = "files/proc/driver/nvidia/version"
+GONE = "modinfo: ERROR: Module nvidia not found.\n"
 SPEC_FILE = "files/run/cdi/nvidia.yaml"
 
 
@@ -88,12 +90,12 @@ NOT_MET = (
     Case("driver", lambda f: without_path(f, "/dev/nvidia0"), "['/dev/nvidia0'] are missing"),
     Case(
         "module",
-        lambda f: without_path(f, f"/lib/modules/{KERNEL}"),
+        lambda f: without_path(f, f"/lib/modules/{KERNEL}").without(VERSION_FILE),
         f"there is no '/lib/modules/{KERNEL}'",
     ),
     Case(
         "module",
-        lambda f: f.command(f"modinfo-{KERNEL}", "modinfo: ERROR: Module nvidia not found.\n", 1),
+        lambda f: f.command(f"modinfo-{KERNEL}", GONE, 1).without(VERSION_FILE),
         "but modinfo finds none",
     ),
     Case(
@@ -108,7 +110,7 @@ NOT_MET = (
     ),
     Case(
         "tools",
-        lambda f: without_path(f, "/usr/bin/nvidia-smi"),
+        lambda f: without_path(f, "/usr/bin/nvidia-smi").without(VERSION_FILE),
         "expected, but ['/usr/bin/nvidia-smi'] do not exist",
     ),
     Case(
@@ -185,6 +187,23 @@ NOT_MET = (
         "'nvidia-container-runtime' was expected in containerd's configuration, but is not",
     ),
     Case(
+        "runtime",
+        lambda f: f.command(
+            "containerd-config",
+            CONTAINERD_CONFIG.replace("nvidia-container-runtime", "runc")
+            + "# nvidia-container-runtime\n",
+        ),
+        "is not in it as the program of a runtime; there are ['nvidia', 'runc']",
+    ),
+    Case(
+        "runtime",
+        lambda f: f.command(
+            "containerd-config",
+            CONTAINERD_CONFIG.replace("_plugins = []", '_plugins = ["io.containerd.grpc.v1.cri"]'),
+        ),
+        "its configuration disables the CRI plugin",
+    ),
+    Case(
         "services",
         lambda f: without_path(f, "/run/systemd/system"),
         "there is no '/run/systemd/system'",
@@ -221,7 +240,22 @@ UNKNOWN = (
         lambda f: f.command(f"modinfo-{KERNEL}", "modinfo: not found\n", 127),
         f"'modinfo-{KERNEL}' ended with 127",
     ),
+    Case(
+        "module",
+        lambda f: without_path(f, f"/lib/modules/{KERNEL}"),
+        f"The driver {VERSION} is loaded, so modules for the running kernel '{KERNEL}' must be",
+    ),
+    Case(
+        "module",
+        lambda f: f.command(f"modinfo-{KERNEL}", GONE, 1),
+        f"The driver {VERSION} is loaded, so a module 'nvidia' for the running kernel",
+    ),
     Case("tools", lambda f: f.without("stat.txt"), "does not say which paths exist"),
+    Case(
+        "tools",
+        lambda f: without_path(f, "/usr/bin/nvidia-smi"),
+        f"The driver {VERSION} is loaded, so the driver's programs ['/usr/bin/nvidia-smi'] must be",
+    ),
     Case(
         "log",
         lambda f: f.command("dmesg", "dmesg: read kernel buffer: Operation not permitted\n", 1),
@@ -233,6 +267,23 @@ UNKNOWN = (
         "runtime",
         lambda f: f.command("containerd-config", "containerd: permission denied\n", 1),
         "permission denied",
+    ),
+    Case(
+        "runtime",
+        lambda f: f.command("containerd-config", "words that [nobody knows\n"),
+        "containerd's configuration has an unknown form: line 1: expected a table or a key",
+    ),
+    Case(
+        "runtime",
+        lambda f: f.command("containerd-config", "version = 9\n"),
+        "has a format that the harness does not know",
+    ),
+    Case(
+        "runtime",
+        lambda f: f.command("containerd-config", "timeout: failed to run command\n", 127).command(
+            "units", "k3s.service loaded active running Lightweight Kubernetes\n"
+        ),
+        "The unit 'k3s.service' runs the node's containers",
     ),
     Case("services", lambda f: f.command("failed-units", "no bus\n", 1), "no bus"),
 )

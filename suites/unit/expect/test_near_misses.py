@@ -16,6 +16,7 @@ from harness.gpu.trace import AccessKind, IncidentKind
 from harness.provisioner import EXIT_CODE_PATH
 from suites.unit.evidence.folders import (
     BOOTED_AT_S,
+    CONTAINERD_CONFIG,
     IMAGE,
     EvidenceFolder,
     a_cdi_spec,
@@ -239,6 +240,9 @@ def test_trace_is_that_of_the_named_gpu(tmp_path: Path, gpu: str, other: str) ->
         expect.gpu_reset(folder.evidence, gpu=gpu)
 
 
+VERSION_FILE = "files/proc/driver/nvidia/version"
+
+
 def a_node(folder: Path, *, kernel: str = SHORT, version: str = OLD) -> EvidenceFolder:
     """Return a node with this kernel and driver, and with a second kernel without a module."""
     other = LONG if kernel == SHORT else SHORT
@@ -307,7 +311,7 @@ def test_driver_of_a_similar_version_is_refused(tmp_path: Path, version: str, ot
     ("change", "refused"),
     [
         (
-            lambda f, _kernel, other: f.command("uname-r", f"{other}\n"),
+            lambda f, _kernel, other: f.command("uname-r", f"{other}\n").without(VERSION_FILE),
             {"kernel_running", "module_fits_kernel", "record_fits"},
         ),
         (
@@ -348,7 +352,7 @@ def test_driver_of_a_similar_version_is_refused(tmp_path: Path, version: str, ot
             lambda f, _kernel, other: f.paths(
                 f"d 755 0 1.0 /lib/modules/{other}",
                 f"f 644 0 1.0 /lib/modules/{other}/updates/dkms/nvidia.ko",
-            ),
+            ).without(VERSION_FILE),
             {"module_built_before_boot", "module_fits_kernel"},
         ),
     ],
@@ -480,7 +484,7 @@ def test_program_of_a_similar_name_is_not_the_drivers(tmp_path: Path, path: str)
     line = f"f 4755 1 1.0 {path}"
 
     expect.no_driver_artefact(a_stripped_node(tmp_path / "a").paths(line).evidence)
-    evidence = a_serving_node(tmp_path / "b").paths(line).evidence
+    evidence = a_serving_node(tmp_path / "b").paths(line).without(VERSION_FILE).evidence
     for judge in (expect.driver_installed, expect.driver_tools_installed):
         with pytest.raises(ExpectationError, match="/usr/bin/nvidia-smi'"):
             judge(evidence)
@@ -595,7 +599,7 @@ def test_similar_unit_does_not_serve_gpus(tmp_path: Path, old: str, new: str) ->
     ],
 )
 def test_other_program_is_not_the_nvidia_runtime(tmp_path: Path, program: str) -> None:
-    configuration = f'BinaryName = "/usr/bin/{program}"\n'
+    configuration = CONTAINERD_CONFIG.replace("nvidia-container-runtime", program)
 
     with pytest.raises(ExpectationError, match="is not in it"):
         expect.runtime_hands_out_gpus(
