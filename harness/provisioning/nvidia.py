@@ -13,6 +13,8 @@ PAYLOAD_DIRECTORY = "/opt/gpu"
 ACTIONS_DIRECTORY = "/opt/actions"
 
 DKMS_TREE = "/var/lib/dkms/nvidia"
+OTHER_DKMS_TREES = ("nvidia-current*", "nvidia-tesla*", "nvidia-legacy-*")
+"""The names that Debian's packages give the driver in DKMS, beside DKMS_TREE."""
 SOURCES_DIRECTORY = "/usr/src"
 KERNELS_DIRECTORY = "/lib/modules"
 STAGED_LIBRARIES = "/usr/bin/lib64"

@@ -24,6 +24,7 @@ from .nvidia import (
     DRIVER_PROGRAMS,
     GPU_DEST,
     LINKER_CONFIGURATION,
+    OTHER_DKMS_TREES,
     PAYLOAD_DIRECTORY,
     PROBE_PROGRAM,
     SOURCES_DIRECTORY,
@@ -73,6 +74,8 @@ class Residue:
     loaded: tuple[LoadedModule, ...]
     resident_version: str | None
     dkms_versions: tuple[str, ...]
+    other_dkms_versions: tuple[str, ...]
+    """The versions of the distribution's own packages, which are never ours."""
     dkms_links: tuple[tuple[str, str], ...]
     module_files: tuple[str, ...]
     sources: tuple[str, ...]
@@ -147,6 +150,13 @@ def _observe_files(node: NodeContext, scope: Scope) -> Residue:
         for name, path in entries.items()
         if name != "original_module" and files.is_directory(path)
     )
+    others = (
+        path
+        for pattern in OTHER_DKMS_TREES
+        for tree in files.matching(DKMS_TREE.rpartition("/")[0], pattern)
+        for path in files.matching(tree, "*")
+        if files.is_directory(path)
+    )
     record = read_record(files, scope.record_path)
     sources = _sources(files, record, dkms_versions)
     return Residue(
@@ -154,6 +164,7 @@ def _observe_files(node: NodeContext, scope: Scope) -> Residue:
         loaded=read_loaded(files),
         resident_version=read_resident_version(files),
         dkms_versions=dkms_versions,
+        other_dkms_versions=tuple(path.rpartition("/")[2] for path in others),
         dkms_links=tuple(
             (path, target)
             for path in entries.values()
@@ -193,14 +204,19 @@ def _module_version(node: NodeContext, path: str) -> str | None:
 def customer_version(residue: Residue) -> str | None:
     """Return the version of a driver that the customer installed, or None.
 
-    A version that differs from the record in any of three sources is the customer's, also beside
-    the baked version. A record without a version cannot distinguish them, so the driver is
+    A version that differs from the record in any source is the customer's, also beside the baked
+    version; the distribution's own packages are one, in whose DKMS tree the module has another name. A record without a version cannot distinguish them, so the driver is
     removed completely.
     """
     if residue.record is None or residue.record.driver_version is None:
         return None
     ours = residue.record.driver_version
-    signals = (residue.resident_version, residue.installed_version, *residue.dkms_versions)
+    signals = (
+        residue.resident_version,
+        residue.installed_version,
+        *residue.dkms_versions,
+        *residue.other_dkms_versions,
+    )
     return next((v for v in signals if v is not None and v != ours), None)
 
 

@@ -340,6 +340,7 @@ def residue(**changes: object) -> Residue:
         "loaded": (),
         "resident_version": None,
         "dkms_versions": (),
+        "other_dkms_versions": (),
         "dkms_links": (),
         "module_files": (),
         "sources": (),
@@ -380,6 +381,28 @@ def install_customers(teardown: Teardown) -> None:
     links = teardown.files.at(DKMS)
     (links / f"kernel-{OTHER_KERNEL}-x86_64").symlink_to(f"{VERSION}/{OTHER_KERNEL}/x86_64")
     (links / f"kernel-{KERNEL}-x86_64").symlink_to(f"{OTHER_VERSION}/{KERNEL}/x86_64")
+
+
+@pytest.mark.parametrize("name", ["nvidia-current", "nvidia-current-open", "nvidia-tesla-470"])
+def test_driver_of_debians_packages_is_a_customers(teardown: Teardown, name: str) -> None:
+    """DKMS, the file and modinfo call it `nvidia-current`; only once loaded it is `nvidia`."""
+    teardown.node.build(VERSION, OTHER_KERNEL)
+    teardown.files.write(f"/var/lib/dkms/{name}/{OTHER_VERSION}/source/dkms.conf", "")
+    module = module_path(KERNEL, name)
+    teardown.files.write(module, module_text(OTHER_VERSION, KERNEL))
+
+    assert teardown.run() is TeardownStatus.PRESERVED
+
+    assert teardown.files.exists(module)
+    assert all(teardown.files.exists(path) for path in PROGRAMS)
+    assert not teardown.files.exists(module_path(OTHER_KERNEL))
+
+
+def test_module_that_is_no_driver_is_not_a_customers(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, OTHER_KERNEL)
+    teardown.files.write("/var/lib/dkms/nvidia-fs/2.17.5/source/dkms.conf", "")
+
+    assert teardown.run() is TeardownStatus.CLEANED
 
 
 def test_customers_driver_is_preserved_and_only_our_residue_goes(teardown: Teardown) -> None:
