@@ -37,8 +37,8 @@ NVIDIA_RUNTIME = "nvidia-container-runtime"
 _PROGRAMS = (NVIDIA_RUNTIME, f"{NVIDIA_RUNTIME}.cdi", f"{NVIDIA_RUNTIME}.legacy")
 #: Units that run pods by another containerd than that of the node, or by another runtime.
 OTHER_RUNTIMES = (
+    "cri-docker.service",
     "crio.service",
-    "docker.service",
     "k3s.service",
     "k3s-agent.service",
     "rke2-agent.service",
@@ -225,49 +225,56 @@ def runtime_hands_out_gpus(evidence: Evidence) -> str:
     Raises HarnessError where other units run the node's pods, or where nobody knows the form of the
     configuration.
     """
+    refusal = _runtime_refusal(evidence)
+    if refusal is None:
+        return f"containerd's configuration has '{NVIDIA_RUNTIME}'."
+    other = _other_runtime(evidence)
+    if other is not None:
+        raise HarnessError(
+            f"The unit '{other}' runs the node's pods, so what containerd says of its own runtimes does not "
+            "show whether they get GPUs.",
+            evidence=evidence.folder,
+        )
+    raise failure(refusal, evidence)
+
+
+def _runtime_refusal(evidence: Evidence) -> str | None:
+    """Return why containerd gives pods no GPU by NVIDIA's runtime, or None where it does."""
     if evidence.is_command_absent("containerd-config"):
-        other = _other_runtime(evidence)
-        if other is not None:
-            raise HarnessError(
-                f"The unit '{other}' runs the node's containers and there is no containerd beside it, so "
-                "the evidence does not show their runtimes.",
-                evidence=evidence.folder,
-            )
-        raise failure(
+        return (
             "containerd was expected to run the node's containers, but it is not installed. Install "
-            "it, and configure the nvidia runtime.",
-            evidence,
+            "it, and configure the nvidia runtime."
         )
     configuration = evidence.answer_of("containerd-config")
     try:
-        cri, known = cri_table(configuration), format_of(configuration) in CRI_PLUGINS
-        runtimes = read_runtimes(configuration, cri)
+        is_known = format_of(configuration) in CRI_PLUGINS
+        runtimes = read_runtimes(configuration, cri_table(configuration))
         is_disabled = is_cri_disabled(configuration)
     except TomlTextError as error:
         raise HarnessError(
             f"containerd's configuration has an unknown form: {error}.", evidence=evidence.folder
         ) from error
-    if not known and not runtimes:
+    if not is_known and not runtimes:
         raise HarnessError(
             "containerd's configuration has a format that the harness does not know, so it does not show "
             "the runtimes.",
             evidence=evidence.folder,
         )
-    require(
-        not is_disabled,
-        "containerd was expected to run pods, but its configuration disables the CRI plugin. Remove the "
-        "plugin from 'disabled_plugins', and restart containerd.",
-        evidence,
+    if is_disabled:
+        return (
+            "containerd was expected to run pods, but its configuration disables the CRI plugin. Remove the "
+            "plugin from 'disabled_plugins', and restart containerd."
+        )
+    if any(
+        PurePosixPath(runtime.program or "").name in _PROGRAMS and runtime.has_type
+        for runtime in runtimes
+    ):
+        return None
+    return (
+        f"'{NVIDIA_RUNTIME}' was expected in containerd's configuration, but is not in it as the program of a "
+        f"runtime with a type; there are {[runtime.name for runtime in runtimes]}. Provision the node, or run "
+        "`nvidia-ctk runtime configure --runtime=containerd`, and restart containerd."
     )
-    require(
-        any(PurePosixPath(runtime.program or "").name in _PROGRAMS for runtime in runtimes),
-        f"'{NVIDIA_RUNTIME}' was expected in containerd's configuration, but is not in it as the program "
-        f"of a runtime; there are {[runtime.name for runtime in runtimes]}. "
-        "Provision the node, or run `nvidia-ctk runtime configure --runtime=containerd`, and "
-        "restart containerd.",
-        evidence,
-    )
-    return f"containerd's configuration has '{NVIDIA_RUNTIME}'."
 
 
 def _other_runtime(evidence: Evidence) -> str | None:

@@ -46,11 +46,15 @@ _PARTS_OF_A_URI = 4
 
 @dataclass(frozen=True, kw_only=True)
 class CriRuntime:
-    """A runtime of the CRI plugin: its table, and the program that it starts, None for runc."""
+    """A runtime of the CRI plugin: its table, and the program that it starts, None for runc.
+
+    Without a type containerd creates no container (nvidia-container-toolkit 1956).
+    """
 
     name: str
     table: Key
     program: str | None
+    has_type: bool
 
     @property
     def is_nvidia(self) -> bool:
@@ -111,7 +115,13 @@ def read_runtimes(text: str, cri: Key) -> tuple[CriRuntime, ...]:
     # A dump has these other tables also where nothing is in them.
     tables = [*named, *(other for other in others if _program_of(values, other) is not None)]
     return tuple(
-        CriRuntime(name=each[-1], table=each, program=_program_of(values, each)) for each in tables
+        CriRuntime(
+            name=each[-1],
+            table=each,
+            program=_program_of(values, each),
+            has_type=bool(read_string(values.get((*each, "runtime_type"), ""))),
+        )
+        for each in tables
     )
 
 
@@ -124,7 +134,7 @@ def has_nvidia_runtime(text: str, cri: Key) -> bool:
     """Return whether a runtime starts the nvidia runtime itself, not a variant with another mode."""
     programs = {CONTAINER_RUNTIME, posixpath.basename(CONTAINER_RUNTIME)}
     return any(
-        runtime.program in programs and runtime.table[-2] == "runtimes"
+        runtime.program in programs and runtime.has_type and runtime.table[-2] == "runtimes"
         for runtime in read_runtimes(text, cri)
     )
 
@@ -170,7 +180,8 @@ class WantedRuntimes:
             yield "Its CRI plugin is disabled, without which it runs no pods."
         if self.has_nvidia and not has_nvidia_runtime(dump, cri):
             yield (
-                f"None of its runtimes {sorted(runtimes)} has '{CONTAINER_RUNTIME}' as its 'BinaryName'."
+                f"None of its runtimes {sorted(runtimes)} has '{CONTAINER_RUNTIME}' as its 'BinaryName', "
+                "and a 'runtime_type'."
             )
         if runtimes and default not in runtimes:
             yield (

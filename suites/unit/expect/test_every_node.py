@@ -193,7 +193,7 @@ NOT_MET = (
             CONTAINERD_CONFIG.replace("nvidia-container-runtime", "runc")
             + "# nvidia-container-runtime\n",
         ),
-        "is not in it as the program of a runtime; there are ['nvidia', 'runc']",
+        "is not in it as the program of a runtime with a type; there are ['nvidia', 'runc']",
     ),
     Case(
         "runtime",
@@ -283,7 +283,7 @@ UNKNOWN = (
         lambda f: f.command("containerd-config", "timeout: failed to run command\n", 127).command(
             "units", "k3s.service loaded active running Lightweight Kubernetes\n"
         ),
-        "The unit 'k3s.service' runs the node's containers",
+        "The unit 'k3s.service' runs the node's pods",
     ),
     Case("services", lambda f: f.command("failed-units", "no bus\n", 1), "no bus"),
 )

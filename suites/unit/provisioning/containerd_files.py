@@ -121,6 +121,18 @@ KINDS: Mapping[str, ContainerdFiles] = {
         main=f"version = 2\n{RUNC}" + "".join(f"#{line}\n" for line in NVIDIA.splitlines())
     ),
     "written inline": ContainerdFiles(main=INLINE, opted_out=_all(NO_TOML)),
+    "runtime without a type": ContainerdFiles(
+        main=f"version = 2\n{RUNC}{NVIDIA}".replace(f".nvidia]\n{_RUNC_TYPE}", ".nvidia]\n")
+    ),
+    "imported runtime without a type": ContainerdFiles(
+        main=IMPORTS,
+        files={
+            DROP_IN: f"version = 2\n{RUNC}{NVIDIA}".replace(
+                f".nvidia]\n{_RUNC_TYPE}", ".nvidia]\n"
+            )
+        },
+        gpu=_before_2(NONE),
+    ),
     "default that is missing": ContainerdFiles(
         main=f'version = 2\n{_T}.containerd]\ndefault_runtime_name = "kata"\n{NVIDIA}',
         gpu=_all(NO_DEFAULT),

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 RECORD = Record(kernel=KERNEL, driver_version=VERSION, driver_kind="cuda", arch="x86_64")
 NVIDIA_RUNTIME = (
+    '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]\n'
+    'runtime_type = "io.containerd.runc.v2"\n'
     '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\n'
     'BinaryName = "/usr/bin/nvidia-container-runtime"\n'
 )
