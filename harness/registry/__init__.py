@@ -24,6 +24,8 @@ class PullFault:
 
     status: int | None = None
     """Answer each request with this HTTP status, such as 429; the registry is not asked."""
+    blob_status: int | None = None
+    """Answer each request of a blob with this status: 404 is a layer that is missing of an image."""
     cut_after_bytes: int | None = None
     """Close the connection whenever this position of a blob is reached, also when a client resumes there."""
     bytes_per_s: int | None = None
@@ -32,8 +34,9 @@ class PullFault:
     """Wait this long before each answer."""
 
     def __post_init__(self) -> None:
-        if self.status is not None and not 400 <= self.status <= 599:
-            raise ValueError(f"{self.status} is no HTTP status of an error; use 400 to 599.")
+        for status in (self.status, self.blob_status):
+            if status is not None and not 400 <= status <= 599:
+                raise ValueError(f"{status} is no HTTP status of an error; use 400 to 599.")
         if self.cut_after_bytes is not None and self.cut_after_bytes < 0:
             raise ValueError(f"{self.cut_after_bytes} bytes is less than none; use 0 or more.")
         if self.bytes_per_s is not None and self.bytes_per_s < 1:

@@ -260,9 +260,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         body = self._body()
         if fault.delay_s:
             self._pause(fault.delay_s)
-        if fault.status is not None:
+        status = fault.status
+        if status is None and request.is_blob:
+            status = fault.blob_status
+        if status is not None:
             body.discard()
-            self._refuse(fault.status, request, "The test asked for this answer.")
+            self._refuse(status, request, "The test asked for this answer.")
             return
         with contextlib.closing(self.server.upstream()) as upstream:
             headers = {

@@ -163,6 +163,22 @@ def test_refusing_registry_is_tried_three_times_and_not_taken_for_an_empty_one(
     expect.pulls_paused(registry.log, 5)
 
 
+def test_missing_layer_is_not_taken_for_a_missing_image(
+    start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, node_image: Image
+) -> None:
+    """Containerd says "not found" of both."""
+    publish(node_image.newest_kernel)
+    registry.disturb_all(PullFault(blob_status=404))
+
+    evidence = start_precompiled("layer", ONLY_PRECOMPILED, image=node_image).evidence()
+
+    expect.provisioned(evidence, exit_code=START_FAIL)
+    expect.run_ended_at(evidence, STEP)
+    expect.log_line(evidence, "not found")
+    assert "The registry has no" not in evidence.log
+    expect.pulls_tried(registry.log, 3)
+
+
 @pytest.mark.slow
 def test_nodes_of_two_kernels_take_two_images(
     start_precompiled: StartPrecompiled,

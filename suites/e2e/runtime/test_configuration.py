@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from suites.e2e.conftest import StartNode
 
 UNIT = "suites/unit/provisioning/test_toolkit.py"
+CONFIG_UNIT = "suites/unit/provisioning/test_containerd_config.py"
 RUNTIME = "/usr/bin/nvidia-container-runtime"
 PLUGIN = "nvidia-device-plugin"
 SOCKET = "/run/containerd/containerd.sock"
@@ -65,6 +66,21 @@ USERS: Mapping[str, Users] = {
     "format of containerd 1.0": Users(
         config='[plugins.cri]\n  sandbox_image = "registry.example/pause:3.9"\n',
         kept=('sandbox_image = "registry.example/pause:3.9"',),
+    ),
+    "short names of plugins": Users(
+        config='disabled_plugins = ["aufs"]\noom_score = -7\n',
+        kept=('disabled_plugins = ["aufs"]', "oom_score = -7"),
+    ),
+    "runtime that is commented out": Users(
+        config=f"version = 2\noom_score = -7\n#{CRI[:-1]}.containerd.runtimes.nvidia.options]\n"
+        f'#  BinaryName = "{RUNTIME}"\n',
+        kept=("oom_score = -7",),
+    ),
+    "variant of NVIDIA's runtime": Users(
+        config=f"version = 2\n{CRI[:-1]}.containerd.runtimes.nvidia-cdi]\n"
+        f'  runtime_type = "io.containerd.runc.v2"\n{CRI[:-1]}.containerd.runtimes.nvidia-cdi.options]\n'
+        f'  BinaryName = "{RUNTIME}.cdi"\n',
+        kept=(f'BinaryName = "{RUNTIME}.cdi"',),
     ),
     "own options of runc": Users(
         config=f"version = 2\n{CRI[:-1]}.containerd.runtimes.runc]\n"
@@ -127,6 +143,7 @@ def test_users_configuration_gets_the_runtime_and_stays(
     [
         pytest.param("# mine\noom_score = -7\n", id="no format"),
         pytest.param("version = 2\noom_score = -7\n", id="format 2"),
+        pytest.param('disabled_plugins = ["aufs"]\noom_score = -7\n', id="short names of plugins"),
     ],
 )
 def test_containerd_2_reads_the_runtime_in_an_older_file(
@@ -157,6 +174,49 @@ def test_configuration_that_is_no_toml_is_refused_and_kept(start_node: StartNode
     expect.provisioned(evidence, exit_code=6)
     expect.log_line(evidence, f"containerd's configuration '{CONFIG}' cannot be edited")
     assert evidence.file(CONFIG) == broken
+    expect.unit_state(evidence, "containerd.service", active="active")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ineffective:
+    """A configuration with which the runtime cannot take effect, and what the log says of it."""
+
+    config: str
+    words: str
+    files: tuple[GuestFile, ...] = ()
+
+
+INEFFECTIVE: Mapping[str, Ineffective] = {
+    "package of Docker": Ineffective(
+        config='disabled_plugins = ["cri"]\n', words="Its CRI plugin is disabled"
+    ),
+    "imported mirror": Ineffective(
+        config='version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n',
+        files=(
+            GuestFile(
+                path="/etc/containerd/conf.d/mirror.toml",
+                content=f'version = 2\n{CRI[:-1]}.registry.mirrors."mirror.test"]\n'
+                'endpoint = ["http://mirror.test"]\n'.encode(),
+            ),
+        ),
+        words="None of its runtimes ['runc'] has",
+    ),
+}
+
+
+@promise(section="10", unit=CONFIG_UNIT)
+@pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in INEFFECTIVE.items()])
+def test_configuration_that_cannot_take_effect_is_refused_and_kept(
+    start_node: StartNode, row: Ineffective
+) -> None:
+    """A node is ready only if containerd itself says that it has the runtime."""
+    node = start_node("ineffective", files=[conf(row.config), *row.files], config=QUICK)
+
+    evidence = node.evidence(files=[CONFIG])
+
+    expect.provisioned(evidence, exit_code=6)
+    expect.log_line(evidence, row.words)
+    assert evidence.file(CONFIG) == row.config
     expect.unit_state(evidence, "containerd.service", active="active")
 
 
@@ -220,6 +280,47 @@ def test_node_that_opts_out_loses_the_runtime_and_nothing_else(
     assert outcome is not None
     assert [step.name for step in outcome.steps][-2:] == ["start-kubelet", "clean-up-driver"]
     expect.events_recorded(evidence, "AKS.CSE.cleanUpGPUDrivers")
+
+
+#: As AKS writes it for a node with a GPU: the names are not `nvidia`, and there is no runc.
+AKS = (
+    f"version = 2\n{CRI[:-1]}.containerd]\n"
+    'default_runtime_name = "nvidia-container-runtime"\n'
+    f"{CRI[:-1]}.containerd.runtimes.nvidia-container-runtime]\n"
+    'runtime_type = "io.containerd.runc.v2"\n'
+    f"{CRI[:-1]}.containerd.runtimes.nvidia-container-runtime.options]\n"
+    f'BinaryName = "{RUNTIME}"\nSystemdCgroup = true\n'
+    f"{CRI[:-1]}.containerd.runtimes.untrusted]\n"
+    'runtime_type = "io.containerd.runc.v2"\n'
+    f'{CRI[:-1]}.containerd.runtimes.untrusted.options]\nBinaryName = "{RUNTIME}"\n'
+)
+
+
+@promise(section="10", unit=CONFIG_UNIT)
+def test_node_that_opts_out_starts_its_pods_by_runc(start_node: StartNode) -> None:
+    """Runc takes the place of the default, with its options, and of what pods ask for by name."""
+    node = start_node(
+        "opted-out-aks",
+        files=[conf(AKS)],
+        config=QUICK,
+        tags={"SkipGpuDriverInstall": "true"},
+    )
+
+    evidence = node.evidence(
+        files=[CONFIG, SOCKET], commands={"plugins": ["ctr", "plugins", "ls"]}
+    )
+
+    expect.provisioned(evidence)
+    dump = dump_of(evidence)
+    assert RUNTIME not in dump
+    assert 'default_runtime_name = "runc"' in dump
+    assert "SystemdCgroup = true" in dump.partition(".runtimes.runc.options]")[2]
+    assert "runtimes.untrusted]" in dump
+    states = [
+        line.split()[-1] for line in evidence.answer_of("plugins").splitlines() if " cri " in line
+    ]
+    assert states == ["ok"], f"containerd's CRI plugin was expected to run, but is {states}."
+    expect_restarted_after(evidence)
 
 
 @promise(section="10", unit=UNIT)

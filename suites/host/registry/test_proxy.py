@@ -152,6 +152,16 @@ def test_planned_refusal_holds_for_one_pull_and_not_for_the_next(
     assert first.ended_s <= second.started_s
 
 
+def test_missing_blob_belongs_to_an_image_that_is_there(
+    proxy: RegistryProxy, log: RegistryLog
+) -> None:
+    log.disturb_all(PullFault(blob_status=404))
+
+    with client(proxy) as connection:
+        assert ask(connection, "HEAD", TAG)[0] == 200
+        assert ask(connection, "GET", BLOB)[0] == 404
+
+
 def test_refusal_says_why_and_asks_for_credentials_where_it_is_401(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:

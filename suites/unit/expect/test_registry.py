@@ -71,7 +71,9 @@ def test_answer_of_a_pull_is_refused_where_it_differs_or_there_is_none() -> None
 
 
 @pytest.mark.parametrize(
-    "field", [{"status": 200}, {"cut_after_bytes": -1}, {"bytes_per_s": 0}], ids=str
+    "field",
+    [{"status": 200}, {"blob_status": 200}, {"cut_after_bytes": -1}, {"bytes_per_s": 0}],
+    ids=str,
 )
 def test_fault_that_is_none_is_refused(field: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="use "):
