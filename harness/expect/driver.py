@@ -269,7 +269,7 @@ def _programs_elsewhere(evidence: Evidence) -> str | None:
 
 
 def _has_driver_container(evidence: Evidence) -> bool:
-    return bool(evidence.paths.seen(f"{DRIVER_CONTAINER}/*"))
+    return bool(evidence.paths.seen(f"{DRIVER_CONTAINER}/usr/bin/*"))
 
 
 def _not_found(evidence: Evidence, what: str, sentence: str) -> HarnessError | ExpectationError:

@@ -159,7 +159,7 @@ def test_missing_blob_belongs_to_an_image_that_is_there(
 
     with client(proxy) as connection:
         assert ask(connection, "HEAD", TAG)[0] == 200
-        assert ask(connection, "GET", BLOB)[0] == 404
+        assert ask(connection, "GET", LAYER)[0] == 404
 
 
 def test_refusal_says_why_and_asks_for_credentials_where_it_is_401(

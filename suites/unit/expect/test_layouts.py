@@ -1,0 +1,164 @@
+"""Working nodes whose driver somebody else installed: no verdict on them is false.
+
+The layouts are those of public descriptions: packages.debian.org and the Debian wiki (NvidiaGraphicsDrivers),
+packages.ubuntu.com (linux-modules-nvidia, nvidia-utils), NVIDIA's README of the runfile, the GPU operator's
+documentation of driver containers, Azure/AgentBaker and Azure/aks-gpu, and awslabs/amazon-eks-ami (nodeadm).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.evidence import RECORD_PATH
+from harness.expect.every_node import VerdictState, judge_node
+from suites.unit.evidence.folders import (
+    CONTAINERD_CONFIG,
+    KERNEL,
+    MODULE,
+    VERSION,
+    EvidenceFolder,
+    a_serving_node,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+MET, NOT_MET, UNKNOWN = VerdictState.MET, VerdictState.NOT_MET, VerdictState.UNKNOWN
+MODULES = f"/lib/modules/{KERNEL}"
+GONE = "modinfo: ERROR: Module nvidia not found.\n"
+CURRENT = f"{MODULES}/updates/dkms/nvidia-current.ko"
+PLUGIN_SPEC = json.dumps(
+    {
+        "cdiVersion": "0.5.0",
+        "kind": "k8s.device-plugin.nvidia.com/gpu",
+        "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}],
+    }
+)
+EKS_DUMP = CONTAINERD_CONFIG.replace("version = 2", "version = 3").replace(
+    "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
+)
+AKS_DUMP = CONTAINERD_CONFIG.replace("runtimes.nvidia", "runtimes.nvidia-container-runtime")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where a node has its driver, and which verdicts are other than met.
+
+    `modinfo` are the outputs for a module by its name; a module that is not in it is not found.
+    """
+
+    modinfo: Mapping[str, str] = field(default_factory=dict)
+    paths: tuple[str, ...]
+    dump: str = CONTAINERD_CONFIG
+    cdi: Mapping[str, str] | None = None
+    verdicts: Mapping[str, VerdictState] = field(default_factory=dict)
+
+    def write(self, folder: EvidenceFolder) -> EvidenceFolder:
+        """Change a node of the harness's own to this layout."""
+        lines = (folder.root / "stat.txt").read_text().splitlines()
+        kept = [
+            line
+            for line in lines
+            if not any(part in line for part in (MODULE, "/usr/bin/", RECORD_PATH, "/opt/azure"))
+        ]
+        folder.paths(*kept, *(f"f 755 0 1.0 {path}" for path in self.paths))
+        folder.without(f"files{RECORD_PATH}").command("containerd-config", self.dump)
+        for name in ("nvidia", "nvidia-current"):
+            command = f"modinfo-{KERNEL}" if name == "nvidia" else f"{name}-modinfo-{KERNEL}"
+            output = self.modinfo.get(name)
+            folder.command(command, output or GONE, 1 if output is None else 0)
+        if self.cdi is not None:
+            folder.without("files/run/cdi/nvidia.yaml")
+            for path, text in self.cdi.items():
+                folder.file(path, text)
+        return folder.command(
+            "units",
+            "containerd.service loaded active running containerd\n"
+            "kubelet.service loaded active running kubelet\n",
+        )
+
+
+def modinfo(path: str) -> str:
+    return (
+        f"filename: {path}\nversion:        {VERSION}\nvermagic:       {KERNEL} SMP mod_unload\n"
+    )
+
+
+PROGRAMS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe")
+LAYOUTS: Mapping[str, Layout] = {
+    "Debian's packages": Layout(
+        modinfo={"nvidia-current": modinfo(CURRENT)},
+        paths=(CURRENT, *PROGRAMS, "/usr/bin/nvidia-persistenced"),
+    ),
+    "Debian's packages without nvidia-modprobe": Layout(
+        modinfo={"nvidia-current": modinfo(CURRENT)},
+        paths=(CURRENT, PROGRAMS[0]),
+        verdicts={"tools": UNKNOWN},
+    ),
+    "Ubuntu's packages": Layout(
+        modinfo={"nvidia": modinfo(f"{MODULES}/kernel/nvidia-580/nvidia.ko")},
+        paths=PROGRAMS,
+    ),
+    "runfile": Layout(
+        modinfo={"nvidia": modinfo(f"{MODULES}/kernel/drivers/video/nvidia.ko")},
+        paths=(*PROGRAMS, "/usr/bin/nvidia-uninstall"),
+    ),
+    "operator's container": Layout(
+        paths=tuple(f"/run/nvidia/driver{path}" for path in PROGRAMS),
+        dump=CONTAINERD_CONFIG.replace("/usr/bin/nvidia", "/usr/local/nvidia/toolkit/nvidia"),
+        cdi={
+            "/run/cdi/management.nvidia.com-gpu.yaml": "cdiVersion: 0.5.0\n"
+            "kind: management.nvidia.com/gpu\ndevices:\n- name: all\n",
+            "/run/cdi/k8s.device-plugin.nvidia.com-gpu.json": PLUGIN_SPEC,
+        },
+        verdicts={"module": UNKNOWN},
+    ),
+    "operator's container beside an older driver of the node": Layout(
+        modinfo={"nvidia": modinfo(MODULE).replace(VERSION, "535.1.1")},
+        paths=(*(f"/run/nvidia/driver{path}" for path in PROGRAMS), *PROGRAMS),
+        verdicts={"module": UNKNOWN},
+    ),
+    "AKS's image": Layout(
+        modinfo={"nvidia": modinfo(MODULE)},
+        paths=(MODULE, *PROGRAMS),
+        dump=AKS_DUMP,
+    ),
+    "AKS's image, programs in the folder of its own": Layout(
+        modinfo={"nvidia": modinfo(MODULE)},
+        paths=(MODULE, *(f"/usr/local/nvidia{path.removeprefix('/usr')}" for path in PROGRAMS)),
+        dump=AKS_DUMP,
+    ),
+    "EKS's image": Layout(
+        modinfo={"nvidia": modinfo(f"{MODULES}/extra/nvidia.ko")},
+        paths=PROGRAMS,
+        dump=EKS_DUMP,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_no_verdict_on_a_working_node_is_false(tmp_path: Path, name: str) -> None:
+    layout = LAYOUTS[name]
+
+    verdicts = judge_node(layout.write(a_serving_node(tmp_path)).evidence)
+
+    said = {verdict.expectation.name: verdict for verdict in verdicts}
+    record = said.pop("record")
+    assert {each: verdict.state for each, verdict in said.items()} == {
+        **dict.fromkeys(said, MET),
+        **layout.verdicts,
+    }, [verdict.sentence for verdict in verdicts]
+    # That is true of each, and says that it may be intended.
+    assert record.state is NOT_MET
+    assert "If this is intended, ignore this result" in record.sentence
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_nobody_is_told_to_install_a_driver_that_is_loaded(tmp_path: Path, name: str) -> None:
+    for verdict in judge_node(LAYOUTS[name].write(a_serving_node(tmp_path)).evidence):
+        assert "Install the driver" not in verdict.sentence

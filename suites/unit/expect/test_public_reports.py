@@ -1,0 +1,284 @@
+"""Nodes of public reports, as far as they say what the node has: no false verdict.
+
+Each is in our own words; `source` names the report. Kernel, versions and addresses are those of the
+folder that is changed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.expect.every_node import VerdictState, judge_node, node_expectations
+from suites.unit.evidence.folders import (
+    CONTAINERD_CONFIG,
+    KERNEL,
+    MODULE,
+    VERSION,
+    EvidenceFolder,
+    a_serving_node,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Change = Callable[[EvidenceFolder], EvidenceFolder]
+
+MET, NOT_MET, UNKNOWN = VerdictState.MET, VerdictState.NOT_MET, VerdictState.UNKNOWN
+GONE = "modinfo: ERROR: Module nvidia not found.\n"
+VERSION_FILE = "files/proc/driver/nvidia/version"
+SPEC = "files/run/cdi/nvidia.yaml"
+GPU = "GPU-00000000-1111-2222-3333-444444444444"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A report, what it says of its node, and the verdict that is true of that."""
+
+    source: str
+    expectation: str
+    change: Change
+    state: VerdictState
+    words: str = ""
+
+
+def without_paths(folder: EvidenceFolder, *parts: str) -> EvidenceFolder:
+    lines = (folder.root / "stat.txt").read_text().splitlines()
+    return folder.paths(*(line for line in lines if not any(part in line for part in parts)))
+
+
+def cdi(path: str, kind: str, *names: str) -> Change:
+    """Have this spec alone, whose devices have the GPU's node."""
+    devices = [
+        {"name": name, "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}
+        for name in names
+    ]
+    spec = json.dumps({"cdiVersion": "0.5.0", "kind": kind, "devices": devices})
+    return lambda folder: folder.without(SPEC).file(path, spec)
+
+
+def dump(text: str) -> Change:
+    return lambda folder: folder.command("containerd-config", text)
+
+
+def beside(folder: EvidenceFolder, *units: str) -> EvidenceFolder:
+    """Have these units running, and no unit of containerd's own."""
+    lines = (f"{unit} loaded active running x\n" for unit in units)
+    return folder.command("units", "".join(lines))
+
+
+NEW_DUMP = """version = 3
+disabled_plugins = []
+
+[plugins]
+  [plugins.'io.containerd.cri.v1.runtime']
+    enable_cdi = true
+    [plugins.'io.containerd.cri.v1.runtime'.containerd]
+      default_runtime_name = 'nvidia'
+      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes]
+        [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]
+          runtime_type = 'io.containerd.runc.v2'
+          [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]
+            BinaryName = '/usr/bin/nvidia-container-runtime'
+"""
+NAMED_ALONE = (
+    CONTAINERD_CONFIG.replace("runtimes.nvidia", "runtimes.nvidia-container-runtime")
+    .replace('default_runtime_name = "runc"', 'default_runtime_name = "nvidia-container-runtime"')
+    .replace('BinaryName = "/usr/bin/nvidia-container-runtime"', 'BinaryName = ""')
+)
+DISABLED = CONTAINERD_CONFIG.replace("_plugins = []", '_plugins = ["cri"]')
+
+REPORTS = (
+    # -- the nvidia runtime ---------------------------------------------------------------------
+    Report(
+        source="leptonai/gpud#1242, containerd 2 with a drop-in of the operator",
+        expectation="runtime",
+        change=dump(NEW_DUMP),
+        state=MET,
+    ),
+    Report(
+        source="NVIDIA/gpu-operator#2060, EKS 1.33",
+        expectation="runtime",
+        change=dump(NEW_DUMP.replace("/usr/bin/", "/usr/local/nvidia/toolkit/")),
+        state=MET,
+    ),
+    Report(
+        source="NVIDIA/k8s-device-plugin#182, a runtime that is only called so",
+        expectation="runtime",
+        change=dump(NAMED_ALONE),
+        state=NOT_MET,
+        words="not in it as the program of a runtime",
+    ),
+    Report(
+        source="NVIDIA/nvidia-container-toolkit#1956, a drop-in whose runtime has no type",
+        expectation="runtime",
+        change=dump(NEW_DUMP.replace("'io.containerd.runc.v2'", "''")),
+        state=NOT_MET,
+        words="of a runtime with a type",
+    ),
+    Report(
+        source="NVIDIA/nvidia-container-toolkit#1404, the drop-in is in a folder that nobody imports",
+        expectation="runtime",
+        change=dump(CONTAINERD_CONFIG.replace("nvidia-container-runtime", "runc")),
+        state=NOT_MET,
+    ),
+    Report(
+        source="NVIDIA/gpu-operator#1323, k0s beside a containerd with Docker's file",
+        expectation="runtime",
+        change=dump(DISABLED),
+        state=NOT_MET,
+        words="disables the CRI plugin",
+    ),
+    Report(
+        source="NVIDIA/container-config#7, k3s beside Docker's containerd",
+        expectation="runtime",
+        change=lambda f: beside(
+            f.command("containerd-config", DISABLED), "k3s.service", "containerd.service"
+        ),
+        state=UNKNOWN,
+        words="The unit 'k3s.service' runs the node's pods",
+    ),
+    Report(
+        source="NVIDIA/gpu-operator#473, RKE2 has its own containerd",
+        expectation="runtime",
+        change=lambda f: beside(
+            f.command("containerd-config", "timeout: failed to run command\n", 127),
+            "rke2-agent.service",
+        ),
+        state=UNKNOWN,
+    ),
+    Report(
+        source="NVIDIA/gpu-operator#473, RKE2 has no unit containerd",
+        expectation="services",
+        change=lambda f: beside(f, "rke2-agent.service", "nvidia-device-plugin.service"),
+        state=MET,
+    ),
+    Report(
+        source="NVIDIA/nvidia-container-toolkit#555, nvidia-ctk without --set-as-default",
+        expectation="runtime",
+        change=dump(CONTAINERD_CONFIG),
+        state=MET,
+    ),
+    # -- CDI specs ------------------------------------------------------------------------------
+    Report(
+        source="kubernetes-sigs/dra-driver-nvidia-gpu#736, the driver's own spec",
+        expectation="cdi",
+        change=cdi(
+            "/var/run/cdi/x.yaml".removeprefix("/var"), "k8s.gpu.nvidia.com/device", "gpu-0"
+        ),
+        state=MET,
+    ),
+    Report(
+        source="NVIDIA/nvidia-container-toolkit#1239, only the toolkit's own spec",
+        expectation="cdi",
+        change=cdi("/run/cdi/management.nvidia.com-gpu.yaml", "management.nvidia.com/gpu", "all"),
+        state=NOT_MET,
+        words="offer none",
+    ),
+    Report(
+        source="NVIDIA/k8s-device-plugin#1203, no device 'all'",
+        expectation="cdi",
+        change=cdi(
+            "/run/cdi/k8s.device-plugin.nvidia.com-gpu.json",
+            "k8s.device-plugin.nvidia.com/gpu",
+            GPU,
+        ),
+        state=MET,
+    ),
+    Report(
+        source="NVIDIA/k8s-device-plugin#332, WSL has one node for all GPUs",
+        expectation="cdi",
+        change=lambda f: f.without(SPEC).file(
+            "/etc/cdi/nvidia.yaml",
+            "cdiVersion: 0.3.0\nkind: nvidia.com/gpu\ndevices:\n- name: all\n  containerEdits:\n"
+            "    deviceNodes:\n    - path: /dev/dxg\n",
+        ),
+        state=MET,
+    ),
+    Report(
+        source="NixOS/nixpkgs#420638, the spec is in /run alone",
+        expectation="cdi",
+        change=cdi("/run/cdi/nvidia-container-toolkit.json", "nvidia.com/gpu", "all", "0"),
+        state=MET,
+    ),
+    Report(
+        source="NVIDIA/nvidia-container-toolkit#1895, a spec of the device plugin beside the toolkit's",
+        expectation="cdi",
+        change=lambda f: cdi(
+            "/run/cdi/k8s.device-plugin.nvidia.com-gpu.json",
+            "k8s.device-plugin.nvidia.com/gpu",
+            GPU,
+        )(f).file(
+            "/run/cdi/management.nvidia.com-gpu.yaml",
+            "cdiVersion: 0.5.0\nkind: management.nvidia.com/gpu\ndevices:\n- name: all\n",
+        ),
+        state=MET,
+    ),
+    # -- drivers of others ----------------------------------------------------------------------
+    Report(
+        source="al42and/cuda-smi#2, Ubuntu's module was called nvidia_352",
+        expectation="module",
+        change=lambda f: f.command(f"modinfo-{KERNEL}", GONE, 1),
+        state=UNKNOWN,
+        words=f"The driver {VERSION} is loaded",
+    ),
+    Report(
+        source="openbmc/openbmc-test-automation#723, the module is loaded from a folder by insmod",
+        expectation="module",
+        change=lambda f: without_paths(f, MODULE).command(f"modinfo-{KERNEL}", GONE, 1),
+        state=UNKNOWN,
+    ),
+    Report(
+        source="NVIDIA/gpu-operator#659, GKE has the programs in a folder of its own",
+        expectation="tools",
+        change=lambda f: without_paths(f, "/usr/bin/nvidia-").more_paths(
+            *(
+                f"f 755 0 1.0 /home/kubernetes/bin/nvidia/bin/{name}"
+                for name in ("nvidia-smi", "nvidia-modprobe")
+            )
+        ),
+        state=MET,
+        words="'/home/kubernetes/bin/nvidia/bin'",
+    ),
+    Report(
+        source="NVIDIA/data-science-stack#90, the module comes without nvidia-smi",
+        expectation="tools",
+        change=lambda f: without_paths(f, "/usr/bin/nvidia-smi"),
+        state=UNKNOWN,
+    ),
+    Report(
+        source="NVIDIA/gpu-operator#226, EKS with Ubuntu and the operator's driver",
+        expectation="tools",
+        change=lambda f: without_paths(f, "/usr/bin/nvidia-").more_paths(
+            *(
+                f"f 755 0 1.0 /run/nvidia/driver/usr/bin/{name}"
+                for name in ("nvidia-smi", "nvidia-modprobe")
+            )
+        ),
+        state=MET,
+        words="'/run/nvidia/driver/usr/bin'",
+    ),
+    Report(
+        source="NVIDIA/nvidia-docker#365, the driver's modules are those of an older kernel",
+        expectation="module",
+        change=lambda f: f.without(VERSION_FILE).command(f"modinfo-{KERNEL}", GONE, 1),
+        state=NOT_MET,
+        words="modinfo finds none. Install the driver, or build its module",
+    ),
+)
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=[each.source for each in REPORTS])
+def test_verdict_on_the_node_of_a_report_is_true(tmp_path: Path, report: Report) -> None:
+    folder = report.change(a_serving_node(tmp_path))
+
+    (verdict,) = judge_node(
+        folder.evidence, node_expectations([report.expectation], source="the report")
+    )
+
+    assert verdict.state is report.state, verdict.sentence
+    assert report.words in verdict.sentence
