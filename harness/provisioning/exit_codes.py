@@ -22,7 +22,7 @@ class ExitCode(enum.IntEnum):
     SYSTEMCTL_START_FAIL = 4
     """A unit without its own number did not start."""
     FILE_WATCH_TIMEOUT = 6
-    """containerd's configuration could not be written."""
+    """containerd's configuration could not be written, or is not in effect."""
     APT_INSTALL_TIMEOUT = 9
     """A package could not be installed."""
     INTERNAL_ERROR = 70
