@@ -8,13 +8,14 @@ documentation of driver containers, Azure/AgentBaker and Azure/aks-gpu, and awsl
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.evidence import RECORD_PATH
-from harness.expect.every_node import VerdictState, judge_node
+from harness.expect.every_node import VerdictState, judge_node, node_expectations
+from harness.expect.runtime import MANAGED_MARKER, OTHER_RUNTIMES
 from suites.unit.evidence.folders import (
     CONTAINERD_CONFIG,
     KERNEL,
@@ -162,3 +163,82 @@ def test_no_verdict_on_a_working_node_is_false(tmp_path: Path, name: str) -> Non
 def test_nobody_is_told_to_install_a_driver_that_is_loaded(tmp_path: Path, name: str) -> None:
     for verdict in judge_node(LAYOUTS[name].write(a_serving_node(tmp_path)).evidence):
         assert "Install the driver" not in verdict.sentence
+
+
+def test_programs_elsewhere_count_for_a_loaded_driver_and_only_together(tmp_path: Path) -> None:
+    layout = LAYOUTS["operator's container"]
+    whole = layout.write(a_serving_node(tmp_path / "whole"))
+    half = replace(layout, paths=layout.paths[:1]).write(a_serving_node(tmp_path / "half"))
+    unloaded = layout.write(a_serving_node(tmp_path / "unloaded")).without(
+        "files/proc/driver/nvidia/version"
+    )
+
+    assert state_of(whole, "tools") is MET
+    assert state_of(half, "tools") is UNKNOWN
+    assert state_of(unloaded, "tools") is NOT_MET
+    assert state_of(unloaded, "module") is NOT_MET
+
+
+def test_module_of_debians_packages_is_judged_as_any_other(tmp_path: Path) -> None:
+    layout = LAYOUTS["Debian's packages"]
+    other = modinfo(CURRENT).replace(VERSION, "535.1.1")
+    folder = replace(layout, modinfo={"nvidia-current": other}).write(a_serving_node(tmp_path))
+
+    assert state_of(folder, "module") is NOT_MET
+    folder.command(f"nvidia-current-modinfo-{KERNEL}", "modinfo: not found\n", 127)
+    assert state_of(folder, "module") is UNKNOWN
+    folder.without(f"commands/nvidia-current-modinfo-{KERNEL}")
+    assert state_of(folder, "module") is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [("k8s.gpu.nvidia.com/claim", MET), ("k8s.gpu.nvidia.com/device", NOT_MET)],
+)
+def test_spec_of_one_claim_need_not_have_each_gpu(
+    tmp_path: Path, kind: str, state: VerdictState
+) -> None:
+    folder = a_serving_node(tmp_path).without("files/run/cdi/nvidia.yaml")
+    folder.file("/run/cdi/x.json", PLUGIN_SPEC.replace("k8s.device-plugin.nvidia.com/gpu", kind))
+
+    assert state_of(folder.more_paths("c 666 0 1.0 /dev/nvidia1"), "cdi") is state
+
+
+@pytest.mark.parametrize(
+    ("program", "state"),
+    [
+        ("nvidia-container-runtime", MET),
+        ("nvidia-container-runtime.cdi", MET),
+        ("nvidia-container-runtime.legacy", MET),
+        ("nvidia-container-runtime.bak", NOT_MET),
+        ("nvidia-container-runtime-hook", NOT_MET),
+    ],
+)
+def test_variants_of_the_runtime_count(tmp_path: Path, program: str, state: VerdictState) -> None:
+    folder = a_serving_node(tmp_path)
+    dump = CONTAINERD_CONFIG.replace("nvidia-container-runtime", program)
+
+    assert state_of(folder.command("containerd-config", dump), "runtime") is state
+
+
+@pytest.mark.parametrize("unit", OTHER_RUNTIMES)
+@pytest.mark.parametrize(("active", "state"), [("active", UNKNOWN), ("inactive", NOT_MET)])
+def test_other_runtime_counts_only_where_it_runs(
+    tmp_path: Path, unit: str, active: str, state: VerdictState
+) -> None:
+    folder = a_serving_node(tmp_path).command("containerd-config", "not found\n", 127)
+    folder.command("units", f"{unit} loaded {active} x x\n")
+
+    assert state_of(folder, "runtime") is state
+    services = MET if active == "active" else NOT_MET
+    assert state_of(without_marker(folder), "services") is services
+
+
+def without_marker(folder: EvidenceFolder) -> EvidenceFolder:
+    lines = (folder.root / "stat.txt").read_text().splitlines()
+    return folder.paths(*(line for line in lines if MANAGED_MARKER not in line))
+
+
+def state_of(folder: EvidenceFolder, name: str) -> VerdictState:
+    (verdict,) = judge_node(folder.evidence, node_expectations([name], source="the test"))
+    return verdict.state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,8 @@ from harness.provisioning.containerd_config import (
     cri_table,
     default_runtime,
     has_nvidia_runtime,
+    has_short_names,
+    imports_itself,
     read_runtimes,
 )
 from harness.provisioning.toml_text import TomlTextError, get_value
@@ -200,3 +203,132 @@ def test_file_that_imports_its_own_folder_is_checked_once_it_is_in_place(
     simulated.containerd = Release.MIDDLE
 
     assert boot(simulated, invocation, "imports its own folder") == 0
+
+
+DEFAULT_NVIDIA = f'[plugins."{CRI}".containerd]\ndefault_runtime_name = "nvidia"\n'
+GPU = WantedRuntimes(has_nvidia=True)
+OTHER = WantedRuntimes(has_nvidia=False)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "dump", "words"),
+    [
+        (GPU, RUNC + NVIDIA, None),
+        (
+            GPU,
+            RUNC,
+            "None of its runtimes ['runc'] has '/usr/bin/nvidia-container-runtime' as its",
+        ),
+        (GPU, NVIDIA, "Its default runtime 'runc' is none of its runtimes ['nvidia']"),
+        (GPU, DEFAULT_NVIDIA + NVIDIA, None),
+        (GPU, NVIDIA.replace('runtime"', 'runtime.cdi"') + RUNC, "None of its runtimes"),
+        (replace(GPU, is_nvidia_default=True), RUNC + NVIDIA, "Its default runtime is 'runc'"),
+        (replace(GPU, is_nvidia_default=True), DEFAULT_NVIDIA + NVIDIA, None),
+        (replace(GPU, is_cdi_on=True), RUNC + NVIDIA, None),
+        (
+            replace(GPU, is_cdi_on=True),
+            f'{RUNC}{NVIDIA}[plugins."{CRI}"]\nenable_cdi = false\n',
+            "Its 'enable_cdi' is not true.",
+        ),
+        (
+            replace(GPU, is_cdi_on=True),
+            f'{RUNC}{NVIDIA}[plugins."{CRI}"]\nenable_cdi = true\n',
+            None,
+        ),
+        (GPU, f'{RUNC}{NVIDIA}[plugins."{CRI}"]\nenable_cdi = false\n', None),
+        (OTHER, RUNC + NVIDIA, None),
+        (OTHER, "", None),
+        (OTHER, DEFAULT_NVIDIA + RUNC, "Its default runtime 'nvidia' is none of its runtimes"),
+        (
+            OTHER,
+            DEFAULT_NVIDIA + NVIDIA,
+            "Its default runtime 'nvidia' starts '/usr/bin/nvidia-container-runtime'.",
+        ),
+        (
+            OTHER,
+            f"{DEFAULT_NVIDIA}{NVIDIA.replace('/usr/bin/nvidia-container-runtime', 'runc')}",
+            None,
+        ),
+    ],
+)
+def test_dump_is_compared_with_what_is_wanted(
+    wanted: WantedRuntimes, dump: str, words: str | None
+) -> None:
+    found = wanted.difference(f"version = 2\n{dump}")
+
+    assert (found is None) == (words is None), found
+    assert (words or "") in (found or "")
+
+
+@pytest.mark.parametrize(
+    "name", ["cri", CRI, "io.containerd.cri.v1.runtime", "io.containerd.cri.v1.images"]
+)
+def test_cri_is_disabled_by_each_plugin_that_it_needs(name: str) -> None:
+    dump = f"disabled_plugins = ['io.containerd.x.v1.y', '{name}']\nversion = 2\n{RUNC}{NVIDIA}"
+
+    assert (GPU.difference(dump) or "").startswith("Its CRI plugin is disabled")
+    assert "Remove the plugin from 'disabled_plugins'." in (GPU.difference(dump) or "")
+    assert OTHER.difference(dump) is None
+
+
+@pytest.mark.parametrize(
+    ("imports", "words"),
+    [
+        ("[]", "See '/etc/containerd/config.toml'."),
+        ('["/etc/containerd/config.toml"]', "See '/etc/containerd/config.toml'."),
+        ('["/etc/containerd/.config.toml.abcd1234"]', "See '/etc/containerd/config.toml'."),
+        (
+            '["/etc/containerd/config.toml", "/etc/containerd/conf.d/a.toml"]',
+            "'/etc/containerd/config.toml' imports ['/etc/containerd/conf.d/a.toml']: settings of",
+        ),
+    ],
+)
+def test_message_names_the_imported_files(imports: str, words: str) -> None:
+    found = GPU.difference(f"imports = {imports}\nversion = 2\n{RUNC}") or ""
+
+    assert words in found
+
+
+@pytest.mark.parametrize(
+    ("text", "is_short"),
+    [
+        ("", False),
+        ('disabled_plugins = ["cri"]', True),
+        ("required_plugins = ['aufs']", True),
+        ('disabled_plugins = ["io.containerd.snapshotter.v1.aufs"]', False),
+        ('disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "cri"]', True),
+        ('disabled_plugins = ["io.containerd.x"]', True),
+        ('disabled_plugins = ["org.example.v1.mine"]', True),
+        ('# disabled_plugins = ["cri"]', False),
+        ('other_plugins = ["cri"]', False),
+    ],
+)
+def test_format_is_kept_where_short_names_stand(text: str, is_short: bool) -> None:
+    edited = gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) or ""
+
+    assert has_short_names(text) is is_short
+    assert (get_value(edited, ("version",)) is None) is is_short
+
+
+@pytest.mark.parametrize(
+    ("imports", "does"),
+    [
+        ("[]", False),
+        ('["/etc/containerd/conf.d/*.toml"]', False),
+        ('["/etc/containerd/*.toml"]', True),
+        ('["*.toml"]', True),
+        ('["other.toml", "./config.toml"]', False),
+        ('["config.toml"]', True),
+    ],
+)
+def test_file_that_imports_itself_is_told(imports: str, *, does: bool) -> None:
+    assert imports_itself(f"imports = {imports}\n") is does
+
+
+def test_opted_out_node_that_nothing_was_changed_on_is_asked_nothing(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    assert boot(simulated, invocation, "format 2", ("SkipGpuDriverInstall", "true")) == 0
+
+    assert "validate-runtime" not in invocation.steps()
+    assert "restart-containerd" not in invocation.steps()

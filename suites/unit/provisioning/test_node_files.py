@@ -340,3 +340,37 @@ def test_newer_file_is_told_by_its_time(tmp_path: Path) -> None:
     assert not files.is_newer("/new", "/new")
     assert not files.is_newer("/new", "/absent")
     assert not files.is_newer("/absent", "/new")
+
+
+@pytest.mark.parametrize("old", [None, "old"])
+def test_new_text_is_checked_beside_the_file_before_it_takes_its_place(
+    tmp_path: Path, old: str | None
+) -> None:
+    files = NodeFiles(tmp_path)
+    if old is not None:
+        files.write("/etc/x/y.toml", old, mode=0o640)
+    seen: list[tuple[str, str | None, str | None]] = []
+
+    def check(path: str) -> None:
+        seen.append((path.rpartition("/")[0], files.read(path), files.read("/etc/x/y.toml")))
+
+    files.rewrite("/etc/x/y.toml", "new", check=check)
+
+    assert seen == [("/etc/x", "new", old)]
+    assert files.read("/etc/x/y.toml") == "new"
+    mode = files.at("/etc/x/y.toml").stat().st_mode & 0o7777
+    assert mode == (0o644 if old is None else 0o640)
+
+
+def test_refused_text_leaves_the_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    files = NodeFiles(tmp_path)
+    files.write("/etc/x/y.toml", "old")
+
+    def check(_: str) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        files.rewrite("/etc/x/y.toml", "new", check=check)
+
+    assert files.read("/etc/x/y.toml") == "old"
+    assert files.names("/etc/x") == ("y.toml",)

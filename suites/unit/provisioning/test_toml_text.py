@@ -10,6 +10,8 @@ from harness.provisioning.toml_text import (
     get_value,
     read_entries,
     read_string,
+    read_strings,
+    read_values,
     remove_tables,
     render_key,
     render_string,
@@ -247,3 +249,50 @@ def test_adding_and_removing_a_table_are_opposites() -> None:
     text = "version = 2\n\n[b]\nx = 1\n"
 
     assert remove_tables(set_value(text, ("a", "y"), "1"), ("a",)) == text
+
+
+INLINE = """\
+a = { b = "x, }", c.d = [1, { e = 2 }], f = { 'g h' = 'i' }, j = {} }
+k = [ "l", 'm', # "n"
+  "o\\"p" ]
+"""
+
+
+def test_values_in_inline_tables_have_paths_of_their_own() -> None:
+    values = read_values(INLINE)
+
+    assert {path: value for path, value in values.items() if path[0] == "a" != path[-1]} == {
+        ("a", "b"): '"x, }"',
+        ("a", "c", "d"): "[1, { e = 2 }]",
+        ("a", "f"): "{ 'g h' = 'i' }",
+        ("a", "f", "g h"): "'i'",
+        ("a", "j"): "{}",
+    }
+    assert get_value(INLINE, ("a", "f", "g h")) == "'i'"
+    assert values_below(INLINE, ("a", "f")) == {"g h": "'i'"}
+
+
+def test_strings_of_an_array_are_read_without_comments_and_quotes() -> None:
+    assert read_strings(read_values(INLINE)[("k",)]) == ("l", "m", 'o"p')
+    assert read_strings("[]") == read_strings("") == ()
+
+
+@pytest.mark.parametrize("text", ["a = { b }\n", "a = { = 1 }\n", "a = { b: 1 }\n"])
+def test_inline_table_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(TomlTextError, match="line 1: "):
+        read_values(text)
+
+
+def test_key_is_removed_by_its_path() -> None:
+    assert remove_tables("[a]\nb = 1\nc = 2\n", ("a", "b")) == "[a]\nc = 2\n"
+
+
+def test_table_within_an_inline_one_is_not_removed() -> None:
+    assert remove_tables("a = { b = 1 }\nc = 2\n", ("a",)) == "c = 2\n"
+    with pytest.raises(TomlTextError) as error:
+        remove_tables(f"x = 1\n{INLINE}", ("a", "f", "g h"))
+
+    assert (
+        str(error.value)
+        == "line 2: 'a' is written inline, so 'f.\"g h\"' cannot be removed from it"
+    )
