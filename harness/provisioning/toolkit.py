@@ -24,6 +24,7 @@ from .containerd_config import (
     WantedRuntimes,
     cri_table,
     default_runtime,
+    format_of,
     has_nvidia_runtime,
     has_short_names,
     imports_itself,
@@ -91,7 +92,8 @@ class RuntimeFacts:
 def gpu_configuration(facts: RuntimeFacts) -> str | None:
     """Return containerd's configuration for a GPU node, or None to keep the one it has.
 
-    Where a runtime with NVIDIA's program is in effect, only CDI is switched on. On a node whose pods
+    Where a runtime with NVIDIA's program is in effect, only CDI is switched on, and runc is added if it
+    is the default and the file has it not. On a node whose pods
     run in CRI-O, containerd runs only the driver image, and keeps its configuration. Otherwise only
     the required keys are set, and the new runtime copies the options of `runc`, such as the cgroup
     driver.
@@ -106,7 +108,26 @@ def gpu_configuration(facts: RuntimeFacts) -> str | None:
         text = set_value(text, (*cri, "enable_cdi"), "true")
     if not _has_runtime(facts):
         text = _add_runtime(text, cri, facts.choice)
+    elif _lacks_runc(text, cri, facts.dump):
+        nvidia = next(each for each in read_runtimes(text, cri) if each.is_nvidia)
+        options = values_below(text, (*nvidia.table, "options"))
+        text = _add_runc(text, (*cri, "containerd", "runtimes", FALLBACK_RUNTIME), options)
     return None if text == facts.text else text
+
+
+def _lacks_runc(text: str, cri: Key, dump: str | None) -> bool:
+    """Return whether the default runtime is runc, which the file has not among its runtimes.
+
+    Before 2, a table of runtimes replaces containerd's own, and the CRI plugin does not start.
+    """
+    if dump is not None and format_of(dump) not in {1, 2}:
+        return False
+    runtimes = read_runtimes(text, cri)
+    return (
+        any(runtime.is_nvidia for runtime in runtimes)
+        and default_runtime(text, cri) == FALLBACK_RUNTIME
+        and all(runtime.name != FALLBACK_RUNTIME for runtime in runtimes)
+    )
 
 
 def wanted_of_gpu_node(facts: RuntimeFacts) -> WantedRuntimes:
@@ -248,9 +269,8 @@ def _expect_dump(node: NodeContext, wanted: WantedRuntimes | None, *options: str
     result = node.runner.run(("containerd", *options, "config", "dump"), timeout_s=DUMP_TIMEOUT_S)
     left = f" '{CONTAINERD_CONFIG}' is left as it was." if options else ""
     if not result.ok:
-        raise StepFailedError(
-            f"containerd does not accept its configuration.{left}\n{result.render()}"
-        )
+        did = "did not say in time whether it accepts" if result.timed_out else "does not accept"
+        raise StepFailedError(f"containerd {did} its configuration.{left}\n{result.render()}")
     try:
         difference = None if wanted is None else wanted.difference(result.stdout)
     except TomlTextError as error:

@@ -45,6 +45,8 @@ _CONTAINERD = """\
 version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   enable_cdi = true
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
   runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]

@@ -225,6 +225,7 @@ def test_configuration_that_names_the_runtime_is_kept(start_node: StartNode) -> 
     """Only CDI is switched on in it, where containerd has CDI and leaves it off."""
     own = (
         f"version = 2\n{CRI}\n  enable_cdi = false\n"
+        f'{CRI[:-1]}.containerd.runtimes.runc]\n  runtime_type = "io.containerd.runc.v2"\n'
         f'{CRI[:-1]}.containerd.runtimes.nvidia]\n  runtime_type = "io.containerd.runc.v2"\n'
         f'{CRI[:-1]}.containerd.runtimes.nvidia.options]\n  BinaryName = "{RUNTIME}"\n'
     )

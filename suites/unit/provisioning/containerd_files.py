@@ -120,6 +120,7 @@ KINDS: Mapping[str, ContainerdFiles] = {
     "commented out": ContainerdFiles(
         main=f"version = 2\n{RUNC}" + "".join(f"#{line}\n" for line in NVIDIA.splitlines())
     ),
+    "nvidia alone": ContainerdFiles(main=f"version = 2\n{NVIDIA}"),
     "written inline": ContainerdFiles(main=INLINE, opted_out=_all(NO_TOML)),
     "runtime without a type": ContainerdFiles(
         main=f"version = 2\n{RUNC}{NVIDIA}".replace(f".nvidia]\n{_RUNC_TYPE}", ".nvidia]\n")

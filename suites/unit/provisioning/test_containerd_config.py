@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.provisioning.cdi import CdiSupport
+from harness.provisioning.command import CommandResult
 from harness.provisioning.containerd_config import (
     CONTAINERD_CONFIG,
     WantedRuntimes,
@@ -127,11 +128,42 @@ def test_nvidias_program_is_found_wherever_it_is_named(text: str) -> None:
     assert "nvidia-container-runtime" not in left
 
 
+@pytest.mark.parametrize(("dump", "is_added"), [(None, True), ("version = 3\n", False)])
+def test_runc_is_added_to_a_table_that_lacks_the_default(
+    dump: str | None, *, is_added: bool
+) -> None:
+    text = f"version = 2\n{NVIDIA}SystemdCgroup = true\n"
+    edited = gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE, dump=dump))
+
+    if not is_added:
+        assert edited is None
+        return
+    options = (*TABLE, "containerd", "runtimes", "runc", "options")
+    assert edited is not None
+    assert edited.startswith(text)
+    assert get_value(edited, (*options, "SystemdCgroup")) == "true"
+    assert get_value(edited, (*options, "BinaryName")) is None
+
+
 def test_runtime_that_an_imported_file_has_is_not_added_again() -> None:
     text = "version = 2\nimports = ['conf.d/*']\n"
     dump = f"version = 2\n{RUNC}{NVIDIA}"
 
     assert gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE, dump=dump)) is None
+
+
+def test_containerd_that_does_not_answer_in_time_accepted_nothing(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.failing["containerd --config"] = CommandResult(
+        argv=("containerd",), exit_code=124, stdout="", stderr="", timed_out=True
+    )
+
+    assert boot(simulated, invocation, "format 2") == 6
+
+    error = str(invocation.outcome()["error"])
+    assert "containerd did not say in time whether it accepts its configuration." in error
+    assert simulated.files.read(CONTAINERD_CONFIG) == "version = 2\n"
 
 
 def test_configuration_keeps_who_may_read_it(

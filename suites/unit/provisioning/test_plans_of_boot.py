@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORD = Record(kernel=KERNEL, driver_version=VERSION, driver_kind="cuda", arch="x86_64")
+RUNC = (
+    '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n'
+    'runtime_type = "io.containerd.runc.v2"\n'
+)
 NVIDIA_RUNTIME = (
     '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]\n'
     'runtime_type = "io.containerd.runc.v2"\n'
@@ -282,7 +286,7 @@ def test_every_need_is_a_step_of_some_plan() -> None:
 @pytest.mark.parametrize("is_opted_out", [False, True])
 def test_containerd_is_restarted_if_a_killed_run_wrote_its_file(*, is_opted_out: bool) -> None:
     written = RuntimeFacts(
-        text="version = 2\n" + ("" if is_opted_out else NVIDIA_RUNTIME),
+        text="version = 2\n" + ("" if is_opted_out else RUNC + NVIDIA_RUNTIME),
         cdi=CdiSupport.ABSENT,
         is_stale=True,
     )
