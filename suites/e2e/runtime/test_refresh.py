@@ -10,6 +10,7 @@ from harness import expect
 from harness.api import GuestFile
 from suites.e2e.interruption.interrupt import Interruption
 from suites.e2e.promises import promise
+from suites.e2e.runtime.containerd import CRI
 from suites.e2e.runtime.refresh_unit import FAULT, FILES, INSTALL, PATH_UNIT, SERVICE, SPEC, fault
 
 if TYPE_CHECKING:
@@ -172,6 +173,14 @@ def test_later_change_of_the_driver_refreshes_the_spec_again(start_node: StartNo
     assert evidence.cdi_devices == DEVICES
 
 
+#: A configuration with the nvidia runtime, and with the default that containerd 1 needs beside it.
+_CONTAINERD = "version = 2\n" + "".join(
+    f'{CRI[:-1]}.containerd.runtimes.{name}]\nruntime_type = "io.containerd.runc.v2"\n'
+    f'{CRI[:-1]}.containerd.runtimes.{name}.options]\nBinaryName = "{program}"\n'
+    for name, program in (("runc", "runc"), ("nvidia", "/usr/bin/nvidia-container-runtime"))
+)
+
+
 @promise(section="10", unit="suites/unit/provisioning/test_driver.py")
 @pytest.mark.parametrize(
     ("harm", "step"),
@@ -207,8 +216,7 @@ def test_validation_finds_what_keeps_containers_from_the_gpu(
     """`validate` repairs nothing, and names the step at which the node is wrong."""
     prepare = (
         f"{INSTALL[2]}; nvidia-modprobe -u -c0; systemctl start {SERVICE}; "
-        'printf \'version = 2\\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\\n'
-        'BinaryName = "/usr/bin/nvidia-container-runtime"\\n\' >/etc/containerd/config.toml; '
+        f"cat >/etc/containerd/config.toml <<'END'\n{_CONTAINERD}END\n"
         f"mkdir -p /etc/systemd/system/{SERVICE}.d; {harm}"
     )
     node = start_node(
