@@ -323,7 +323,7 @@ SHELL_OUTPUT = Limit(
     name="shell-output-mib",
     default=64,
     unit=Unit.MIB,
-    what="output of shell code under test, and what else it hands to the harness",
+    what="what it writes and hands to the harness",
 )
 
 

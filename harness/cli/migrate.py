@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
-from harness.provisioning.command import LocalRunner
+from harness.shell.process import ShellCommandRunner
 from harness.shell.sandbox import choose_sandbox
 from harness.shell.spec.migrate import migrate
 from harness.shell.spec.migrated_project import MigratedProject
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     path = spec.absolute()
     project = Project.of(path, Path.cwd())
     evaluate = ShellRowEvaluator(
-        LocalRunner(),
+        ShellCommandRunner(),
         lambda: choose_sandbox("auto"),
         source=str(spec),
         cwd=Path.cwd(),

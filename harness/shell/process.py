@@ -6,12 +6,16 @@ import contextlib
 import errno
 import fcntl
 import os
+import select
+import signal
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness.provisioning.command import end, has_ended, spawn
-from harness.shell.protocol import Memory, RecordReader, make_pipes, send
+from harness.limits import SHELL_OUTPUT
+from harness.provisioning.command import CommandResult, end, has_ended, spawn
+from harness.shell.protocol import CODE, Memory, RecordReader, make_pipes, send
 from harness.shell.sandbox import check_entered
 from harness.shell.shells import BASH
 
@@ -19,11 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from harness.provisioning.command import ChildProcess
+    from harness.provisioning.command import Argv, ChildProcess
     from harness.shell.sandbox import Sandbox
     from harness.shell.shells import SpecShell
 
 _PROCESS_LOOK_S = 0.25
+_OUTPUT_LOOK_S = 0.02
 _CLOSING_S = 0.25
 _LEAVING_S = 10.0
 _FIRST_FD = 190
@@ -120,12 +125,58 @@ class ShellFiles:
             opened.pop_all()
         return files
 
+    def memories(self) -> list[Memory]:
+        """Return all of them."""
+        found = [
+            getattr(files, name)
+            for files in (self, *self.outputs)
+            for name in files.__dataclass_fields__
+        ]
+        return [memory for memory in found if isinstance(memory, Memory)]
+
     def close(self) -> None:
-        for files in (self, *self.outputs):
-            for name in files.__dataclass_fields__:
-                memory = getattr(files, name)
-                if isinstance(memory, Memory):
-                    memory.close()
+        for memory in self.memories():
+            memory.close()
+
+
+class _OutputWatch:
+    """Kills a shell whose anonymous files have grown above the limit.
+
+    They lie in shared memory, which no limit of the kernel covers; what the code has left running writes to
+    them also when nobody waits for it. So a thread looks at their sizes.
+    """
+
+    def __init__(self, process: ChildProcess, memories: Sequence[Memory]) -> None:
+        self.is_reached = False
+        self._process = process
+        self._fds = [memory.fd for memory in memories]
+        self._limit = SHELL_OUTPUT.bytes
+        self._goes_on = threading.Event()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="shell-output", daemon=True)
+        self._thread.start()
+
+    def resume(self) -> None:
+        self._goes_on.set()
+
+    def pause(self) -> None:
+        """Look no more until `resume`: nothing runs that could write."""
+        self._goes_on.clear()
+
+    def stop(self) -> None:
+        """End the thread, before the process is waited for or a file is closed."""
+        self._is_over.set()
+        self._goes_on.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._is_over.wait(_OUTPUT_LOOK_S):
+            if sum(os.fstat(fd).st_size for fd in self._fds) > self._limit:
+                self.is_reached = True
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                return
+            self._goes_on.wait()
 
 
 class ShellProcess:
@@ -138,6 +189,7 @@ class ShellProcess:
         files: ShellFiles,
         *,
         more_fds: Sequence[int] = (),
+        more_memories: Sequence[Memory] = (),
         control: int | None = None,
     ) -> None:
         for memory in (files.own_out, files.own_err, files.preserved, files.clock, files.sleeps):
@@ -194,6 +246,9 @@ class ShellProcess:
             if control_fd is not None:
                 os.close(control_fd)
 
+        self._watch = _OutputWatch(self._process, [*files.memories(), *more_memories])
+        self._watch.resume()
+
     @property
     def pid(self) -> int:
         return self._process.pid
@@ -213,22 +268,41 @@ class ShellProcess:
     def wait_for_words(self, deadline: float) -> bool:
         """Read what the shell says next; return False where it has ended.
 
-        Raises TimeoutError at the deadline, a point of the monotonic clock.
+        Raises TimeoutError at the deadline, a point of the monotonic clock, and LimitError where its output
+        has reached the limit.
         """
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
             if self.reader.wait(min(left, _PROCESS_LOOK_S)):
-                return self.reader.read()
+                if self.reader.read():
+                    return True
+                self._expect_output_within_limit()
+                return False
+            self._expect_output_within_limit()
             if has_ended(self._process) and not self.reader.wait(0):
                 return False
+
+    def _expect_output_within_limit(self) -> None:
+        if self._watch.is_reached:
+            raise SHELL_OUTPUT.error(CODE)
+
+    def begin(self) -> None:
+        """Count output from here on: an evaluation or an example begins."""
+        self.reader.received = 0
+        self._watch.resume()
+
+    def pause(self) -> None:
+        """Expect no output until `begin`: all that the shell had started has ended."""
+        self._watch.pause()
 
     def exit_code(self) -> int:
         """Return the exit code of a shell that has ended, or is just about to.
 
         Raises HarnessError where it ended because it never got into its sandbox.
         """
+        self._watch.stop()
         code = end(self._process, grace_s=_LEAVING_S)
         check_entered(code, self.files.own_err.text())
         return code
@@ -238,6 +312,7 @@ class ShellProcess:
 
         The kernel forgets the CPU time of processes that end with their process namespace.
         """
+        self._watch.stop()
         os.close(self._control)
         self._control = -1
         end(self._process, grace_s=_CLOSING_S)
@@ -248,6 +323,48 @@ class ShellProcess:
         if self._control != -1:
             os.close(self._control)
         os.close(self._idle)
+
+
+class ShellCommandRunner:
+    """Runs commands that are shell code under test, as `LocalRunner` does, with bounded output."""
+
+    def run(
+        self,
+        argv: Argv,
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        """Run a command. Raises LimitError where its output reaches the limit."""
+        started = time.monotonic()
+        with contextlib.ExitStack() as opened:
+            given, out, err = (Memory(name) for name in ("stdin", "stdout", "stderr"))
+            for memory in (given, out, err):
+                opened.callback(memory.close)
+            given.replace(stdin or "")
+            process = spawn(argv, stdin=given.fd, stdout=out.fd, stderr=err.fd, env=env)
+            watch = _OutputWatch(process, [out, err])
+            watch.resume()
+            try:
+                ending = os.pidfd_open(process.pid)
+                opened.callback(os.close, ending)
+                poll = select.poll()
+                poll.register(ending, select.POLLIN)
+                has_ended_itself = bool(poll.poll(timeout_s * 1000))
+            finally:
+                watch.stop()
+                code = end(process)
+            if watch.is_reached:
+                raise SHELL_OUTPUT.error(CODE)
+            return CommandResult(
+                argv=tuple(argv),
+                exit_code=code if has_ended_itself else 124,
+                stdout=out.data().decode(errors="replace"),
+                stderr=err.data().decode(errors="replace"),
+                duration_s=time.monotonic() - started,
+                timed_out=not has_ended_itself,
+            )
 
 
 def _move_up(fds: Sequence[int]) -> list[int]:

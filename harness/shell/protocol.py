@@ -10,10 +10,16 @@ import select
 from collections import deque
 from typing import TYPE_CHECKING
 
+from harness.limits import SHELL_OUTPUT
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CHUNK = 1 << 16
+_UNCHECKED_BYTES = 1 << 20
+_MOST_FIELDS = 1 << 20
+CODE = "the shell code under test"
+"""What messages name as the source of too much output."""
 
 
 def make_pipes(count: int) -> list[tuple[int, int]]:
@@ -49,10 +55,15 @@ class Memory:
         return os.lseek(self.fd, 0, os.SEEK_END)
 
     def data(self, *, start: int = 0, end: int | None = None) -> bytes:
-        """Return what it holds from byte `start` on, to `end` if given."""
+        """Return what it holds from byte `start` on, to `end` if given.
+
+        Raises LimitError for more than shell code may hand over.
+        """
         size = (self.size() if end is None else end) - start
         if size <= 0:
             return b""
+        if size > _UNCHECKED_BYTES:
+            SHELL_OUTPUT.check_bytes(size, CODE)
         data = os.pread(self.fd, size, start)
         while len(data) < size:
             part = os.pread(self.fd, size - len(data), start + len(data))
@@ -84,6 +95,8 @@ def records_in(data: bytes) -> Iterator[tuple[str, list[str]]]:
 
     Raises ValueError for what is none.
     """
+    if data.count(b"\0") > _MOST_FIELDS:
+        raise ValueError("no record has so many fields")
     fields = data.decode(errors="surrogateescape").split("\0")
     at = 0
     while at < len(fields) - 1:
@@ -99,6 +112,7 @@ class RecordReader:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self.received = 0
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
         self._fields: deque[bytes] = deque()
@@ -121,10 +135,19 @@ class RecordReader:
         return bool(self._poll.poll(max(0.0, seconds) * 1000))
 
     def read(self) -> bool:
-        """Read what there is; return False at the end of the stream."""
+        """Read what there is; return False at the end of the stream.
+
+        Raises LimitError where `received`, which others set to 0, is more than shell code may hand over,
+        and ValueError for what no record is.
+        """
         data = os.read(self.fd, _CHUNK)
         if not data:
             return False
+        self.received += len(data)
+        if self.received > _UNCHECKED_BYTES:
+            SHELL_OUTPUT.check_bytes(self.received, CODE)
+        if len(self._fields) > _MOST_FIELDS:
+            raise ValueError("no record has so many fields")
         parts = data.split(b"\0")
         if len(parts) == 1:
             self._tail.append(data)

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.plugin.specs.runs import runs_of
-from harness.provisioning.command import LocalRunner
+from harness.shell.process import ShellCommandRunner
 from harness.shell.spec.parameter_rows import ShellRowEvaluator
 from harness.shell.spec.project import Project, project_variables
 from harness.shell.spec.translate import translate
@@ -53,7 +53,7 @@ class SpecFileCollector(pytest.File):
                 f"asks for '{shell.text}'; leave one of them out."
             )
         evaluate = ShellRowEvaluator(
-            LocalRunner(),
+            ShellCommandRunner(),
             lambda: runs_of(self.config).sandbox,
             source=source,
             cwd=self.project.exec_dir(self.path),

@@ -35,6 +35,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "ordinary user may not create namespaces; off: no protection (default: %(default)s)",
     )
     group.addoption(
+        "--shell-network",
+        choices=("loopback", "host"),
+        default="loopback",
+        help="what network shell code has in the throw-away root. loopback: an interface of its own, "
+        "which reaches nobody else; host: the host's network, with all that listens there (default: "
+        "%(default)s)",
+    )
+    group.addoption(
         "--shell-cov",
         action="append",
         type=Path,

@@ -15,7 +15,7 @@ from harness.errors import HarnessError
 from harness.plugin.specs.reports import ReportBatch
 from harness.shell.clock import clock_environment, write_clock_commands
 from harness.shell.coverage import Hits, Tier, merge, parse_trace
-from harness.shell.sandbox import SandboxKind, choose_sandbox
+from harness.shell.sandbox import Network, SandboxKind, choose_sandbox
 from harness.shell.spec.mock_blocks import write_mocks, write_writable_folders
 from harness.shell.spec.project import ScratchFolder, environment
 from harness.shell.spec.spec_run import ShellSetting, SpecRun
@@ -86,7 +86,7 @@ class SpecRuns:
 
     @functools.cached_property
     def sandbox(self) -> Sandbox:
-        return choose_sandbox(self.config.getoption("--shell-sandbox"))
+        return chosen_sandbox(self.config)
 
     def enter(self, file: CollectedFile) -> None:
         """Start the first shell of this process, which shows whether the sandbox is granted.
@@ -196,6 +196,15 @@ class SpecRuns:
     def close(self) -> None:
         self.leave_file()
         self.scratch.close()
+
+
+def chosen_sandbox(config: pytest.Config) -> Sandbox:
+    """Return how the options of this run hold shell code.
+
+    Raises RequirementError where this host does not allow it.
+    """
+    network = Network(config.getoption("--shell-network", "loopback"))
+    return choose_sandbox(config.getoption("--shell-sandbox", "auto"), network=network)
 
 
 def _others_follow_the_protocol(config: pytest.Config) -> bool:

@@ -6,6 +6,7 @@ import shlex
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from harness.limits import SHELL_OUTPUT
 from harness.shell.mocks.commands import Answer, Call, MockedCommand
 from harness.shell.variables import parse_declarations
 
@@ -23,6 +24,8 @@ class MockRegistry:
         self.calls: list[Call] = []
         self.violations: list[str] = []
         self.hidden: set[str] = set()
+        self._received = 0
+        self._exported = ""
 
     def reads_stdin(self, name: str) -> bool:
         command = self.find(name)
@@ -40,7 +43,17 @@ class MockRegistry:
     def answer(
         self, name: str, arguments: tuple[str, ...], cwd: str, stdin: str | None, exported: str
     ) -> Answer:
-        """Return the answer to a call; record the call, or why the test does not expect it."""
+        """Return the answer to a call; record the call, or why the test does not expect it.
+
+        Raises LimitError where the calls hand over more than shell code may.
+        """
+        if exported == self._exported:
+            exported = self._exported  # most calls have the same; one text is kept
+        else:
+            self._exported = exported
+            self._received += len(exported)
+        self._received += len(stdin or "") + sum(map(len, arguments))
+        SHELL_OUTPUT.check_bytes(self._received, f"the calls of the mocked command '{name}'")
 
         def env() -> Mapping[str, str]:
             found = parse_declarations(exported)

@@ -52,6 +52,13 @@ class SandboxKind(enum.Enum):
     OFF = "off"
 
 
+class Network(enum.Enum):
+    """What network code under test has: that of the host, or a loopback interface of its own."""
+
+    LOOPBACK = "loopback"
+    HOST = "host"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sandbox:
     """A way to hold code under test, and the limits it runs under.
@@ -60,6 +67,7 @@ class Sandbox:
     """
 
     kind: SandboxKind
+    network: Network = Network.LOOPBACK
     size_mib: int = 2048
     process_limit: int = 1000
     why: str = ""
@@ -95,6 +103,7 @@ class Sandbox:
             "layer": layer,
             "shared": shared,
             "control_fd": control_fd,
+            "network": None if self.network is Network.LOOPBACK else self.network.value,
         }
         words = [f"{name}={value}" for name, value in settings.items() if value is not None]
         words += [f"writable={place}" for place in (scratch, cwd, tempfile.gettempdir())]
@@ -112,8 +121,12 @@ def _python() -> tuple[str, ...]:
     return (sys.executable, *options)
 
 
-def choose_sandbox(wanted: str, *, is_root: bool | None = None) -> Sandbox:
+def choose_sandbox(
+    wanted: str, *, network: Network = Network.LOOPBACK, is_root: bool | None = None
+) -> Sandbox:
     """Return the sandbox called `wanted`; `auto` takes the best that this kernel grants.
+
+    The throw-away root alone can have a `network` other than that of the host.
 
     Root gets the throw-away root, which cannot be entered in part: where that is refused, the
     first shell says so and nothing runs. Raises RequirementError where the host does not allow
@@ -128,15 +141,15 @@ def choose_sandbox(wanted: str, *, is_root: bool | None = None) -> Sandbox:
     if wanted == SandboxKind.REFUSE.value:
         return _refusing(LocalRunner(), is_root=is_root, because="as --shell-sandbox asks")
     if wanted == SandboxKind.THROWAWAY.value or is_root:
-        return Sandbox(kind=SandboxKind.THROWAWAY)
-    return choose_for_user(LocalRunner())
+        return Sandbox(kind=SandboxKind.THROWAWAY, network=network)
+    return choose_for_user(LocalRunner(), network)
 
 
-def choose_for_user(runner: Runner) -> Sandbox:
+def choose_for_user(runner: Runner, network: Network = Network.LOOPBACK) -> Sandbox:
     """Try the throw-away root; settle for refused writes only where the kernel refuses it."""
-    refusal = find_refusal(SandboxKind.THROWAWAY, runner)
+    refusal = find_refusal(SandboxKind.THROWAWAY, runner, network)
     if not refusal:
-        return Sandbox(kind=SandboxKind.THROWAWAY)
+        return Sandbox(kind=SandboxKind.THROWAWAY, network=network)
     because = f"this kernel gives it no namespaces of its own ({refusal})"
     return _refusing(runner, is_root=False, because=because)
 
@@ -160,11 +173,12 @@ def _refusing(runner: Runner, *, is_root: bool, because: str) -> Sandbox:
         kind=SandboxKind.REFUSE,
         why=f"Shell code ran with writes outside the project and the temporary directory "
         f"refused, {because}: your other processes were not protected from its signals, "
-        "nor those directories from its writes, and what it left running was not ended.",
+        "nor those directories from its writes, it had the host's network, and what it left running "
+        "was not ended.",
     )
 
 
-def find_refusal(kind: SandboxKind, runner: Runner) -> str:
+def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.LOOPBACK) -> str:
     """Return with which words the kernel refuses `kind`; empty where it grants it.
 
     Runs a command that proves that a deletion does not reach the host. Raises HarnessError where
@@ -177,7 +191,7 @@ def find_refusal(kind: SandboxKind, runner: Runner) -> str:
         proof.mkdir()
         (proof / "file").touch()
         script = 'rm -rf "$1" && mkdir "$1" && [ ! -e "$1/file" ]' if is_thrown_away else ":"
-        argv = Sandbox(kind=kind).argv(
+        argv = Sandbox(kind=kind, network=network).argv(
             ["sh", "-c", script, "sh", str(proof)], cwd=scratch, scratch=scratch
         )
         result = runner.run(argv, timeout_s=_PROBE_TIMEOUT_S)
@@ -227,6 +241,7 @@ def check_entered(exit_code: int, stderr: str) -> None:
 
 __all__ = [
     "TOO_MANY_PROCESSES",
+    "Network",
     "Sandbox",
     "SandboxKind",
     "check_entered",

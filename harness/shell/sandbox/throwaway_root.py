@@ -3,8 +3,9 @@
 Usage: throwaway_root.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]
 
 The command sees the host's files through overlays whose upper layers live in memory and go with
-it; its own PID, IPC and UTS namespaces; few devices; `/sys` and `/proc/sys` read-only; no
-socket file of the host. It owns none of the host's capabilities, even when root starts it.
+it; its own PID, IPC, UTS and network namespaces, the last with a loopback interface only; few
+devices; `/sys` and `/proc/sys` read-only; no socket file of the host. With `network=host` it has the
+host's network, but none of the host's abstract sockets where the kernel has Landlock's scopes. It owns none of the host's capabilities, even when root starts it.
 Process 1 of its space is this program: when it ends, the kernel kills what is left, so nothing
 survives, not even a fork storm. Just before the command begins, its own process looks whether all
 that is so, and else refuses: code under test that runs `kill -9 -1` must never find the host.
@@ -14,7 +15,8 @@ before, to which pivot_root(2) moves all processes at once.
 The module is long because it runs where nothing of the package can be imported. It imports little,
 not even pathlib or json: it starts once for each spec file, and their import costs more than all its
 mounts.
-Sources: user_namespaces(7), mount_namespaces(7), overlayfs.rst, pivot_root(2), open_tree(2).
+Sources: user_namespaces(7), mount_namespaces(7), overlayfs.rst, pivot_root(2), open_tree(2),
+network_namespaces(7), netdevice(7), landlock(7).
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ _CLONE_NEWUTS = 0x04000000
 _CLONE_NEWIPC = 0x08000000
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWPID = 0x20000000
+_CLONE_NEWNET = 0x40000000
 _SPACES = _CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWUTS
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
 _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 32, 4096, 16384, 1 << 18
@@ -53,6 +56,9 @@ _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SYS_MOUNT_SETATTR = 442
 _SYS_OPEN_TREE, _SYS_MOVE_MOUNT = 428, 429
 _OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = 1, 4
+_AF_INET, _SOCK_DGRAM, _SIOCSIFFLAGS, _IFF_UP = 2, 2, 0x8914, 1
+_SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_RESTRICT = 444, 446
+_LANDLOCK_VERSION, _LANDLOCK_SCOPES_SINCE, _LANDLOCK_SCOPE_ABSTRACT_SOCKETS = 1, 6, 1
 _KERNELS_OWN = """
     autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl
     hugetlbfs mqueue nsfs proc pstore rpc_pipefs securityfs sysfs tracefs
@@ -67,7 +73,7 @@ _SPECIAL = ("/proc", "/sys", "/dev")
 _PROC_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "latency_stats")
 _PROCESS_LOOK_S = 0.1
 _DESCRIPTORS = 4096
-_SPACE_NAMES = ("pid", "mnt", "user", "ipc", "uts")
+_SPACE_NAMES = ("pid", "mnt", "user", "ipc", "uts", "net")
 _NOTHING_GRANTED = (errno.EPERM, errno.EACCES)
 # from user_namespaces(7) and unshare(2): no permission, no support, a limit of 0
 _REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.ENOSPC, errno.EUSERS)
@@ -158,6 +164,27 @@ def _enter_user_space() -> None:
     _die_with_parent()
 
 
+def _enter_network_space() -> None:
+    """Leave the host's network, with its abstract sockets, for one that has a loopback interface only."""
+    _call(_libc.unshare(_CLONE_NEWNET), "unshare the network ('--shell-network=host' keeps it)")
+    fd = _call(_libc.socket(_AF_INET, _SOCK_DGRAM, 0), "socket")
+    request = b"lo".ljust(16, b"\0") + _IFF_UP.to_bytes(2, sys.byteorder)
+    _call(_libc.ioctl(fd, _SIOCSIFFLAGS, ctypes.create_string_buffer(request, 40)), "set lo up")
+    os.close(fd)
+
+
+def _refuse_abstract_sockets() -> None:
+    """Keep this process from the abstract sockets of others, where the kernel can."""
+    version = _libc.syscall(_SYS_LANDLOCK_CREATE, None, 0, _LANDLOCK_VERSION)
+    if version < _LANDLOCK_SCOPES_SINCE:
+        return
+    rules = (ctypes.c_uint64 * 3)(0, 0, _LANDLOCK_SCOPE_ABSTRACT_SOCKETS)
+    ruleset = _libc.syscall(_SYS_LANDLOCK_CREATE, rules, ctypes.sizeof(rules), 0)
+    _call(ruleset, "landlock")
+    _call(_libc.syscall(_SYS_LANDLOCK_RESTRICT, ruleset, 0), "landlock")
+    os.close(ruleset)
+
+
 def _drop_root() -> None:
     """As root: keep the ids, every one mapped to itself, but no capability of the host's."""
     ready_read, ready_write = os.pipe()
@@ -204,7 +231,8 @@ class _RootBuilder:
     is a directory that roots have in common, with its files as they are at first.
     """
 
-    def __init__(self, settings: dict[str, str], *, is_root: bool) -> None:
+    def __init__(self, settings: dict[str, str], sockets: int, *, is_root: bool) -> None:
+        self.sockets = sockets
         self.staging = staging = settings["staging"]
         self.size_mib = int(settings["size_mib"])
         self.replaced = settings.get("layer")
@@ -252,7 +280,7 @@ class _RootBuilder:
             _make_directory(_in_root(root, name))
         _build_dev(f"{root}/dev")
         layers.add("/dev/shm", f"{root}/dev/shm")  # noqa: S108 - people keep projects there
-        _cover(root, _bound_sockets())
+        _cover(root, _bound_sockets(self.sockets))
         if below is None:
             # an ordinary user may mount a `/proc` only where the whole of another is seen
             for name in ("/sys",) if self.is_root else ("/sys", "/proc"):
@@ -411,9 +439,16 @@ class _Layers:
         return True
 
 
-def _bound_sockets() -> list[str]:
-    """Return the paths at which this host's processes listen, or did so."""
-    lines = _read("/proc/net/unix").splitlines()[1:]
+def _bound_sockets(table: int) -> list[str]:
+    """Return the paths at which this host's processes listen, or did so.
+
+    `table` is the host's `/proc/net/unix`, opened when this process had its network.
+    """
+    os.lseek(table, 0, os.SEEK_SET)
+    data = b""
+    while part := os.read(table, _COPIED_BYTES):
+        data += part
+    lines = data.decode(errors="surrogateescape").splitlines()[1:]
     return sorted({fields[7] for line in lines if len(fields := line.split(None, 7)) == 8})
 
 
@@ -618,9 +653,12 @@ def _refuse_to_run_on(host: _Spaces) -> None:
         )
 
 
-def _run(command: list[str], cwd: str, host: _Spaces) -> NoReturn:
+def _run(command: list[str], cwd: str, host: _Spaces, *, keeps_network: bool = False) -> NoReturn:
     """In the command's own process: become it, if this is surely not the host."""
     try:
+        if keeps_network:
+            host.names["net"] = ""
+            _refuse_abstract_sockets()
         _refuse_to_run_on(host)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         os.setsid()
@@ -640,11 +678,14 @@ def _throw_away(settings: dict[str, str], command: list[str]) -> int:
     is_root = os.geteuid() == 0
     try:
         host = _Spaces()
+        sockets = os.open("/proc/net/unix", os.O_RDONLY | os.O_CLOEXEC)
         _die_with_parent()
         if is_root:
             _call(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID), "unshare")
         else:
             _enter_user_space()
+        if settings.get("network") != "host":
+            _enter_network_space()
     except OSError as error:
         _say(error)
         return KERNEL_REFUSES if error.errno in _REFUSALS else CANNOT_ENTER
@@ -652,7 +693,7 @@ def _throw_away(settings: dict[str, str], command: list[str]) -> int:
     signal_read, signal_write = os.pipe()
     try:
         _expect_new_spaces(host)
-        builder = _RootBuilder(settings, is_root=is_root)
+        builder = _RootBuilder(settings, sockets, is_root=is_root)
     except OSError as error:
         _say(error)
         return KERNEL_REFUSES if error.errno in _NOTHING_GRANTED else CANNOT_ENTER
@@ -672,7 +713,7 @@ def _throw_away(settings: dict[str, str], command: list[str]) -> int:
     control = settings.get("control_fd")
     kept = () if control is None else (int(control),)
     # one pipe shows the other process that this one lives, one names the command's signal
-    _close_all_but(alive_write, signal_read, *kept)
+    _close_all_but(alive_write, signal_read, sockets, *kept)
     if kept:
         _Renewal(builder, init).serve(kept[0])
     code = os.waitstatus_to_exitcode(os.waitpid(init, 0)[1])
@@ -821,7 +862,7 @@ def _be_init(
         _drop_root()
     child = os.fork()
     if child == 0:
-        _run(command, settings["cwd"], host)
+        _run(command, settings["cwd"], host, keeps_network=settings.get("network") == "host")
     # the command alone may hold what it was given, else its pipes never end
     _close_all_but(signal_write)
     code = _watch(child, limit)

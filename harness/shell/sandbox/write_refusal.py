@@ -22,6 +22,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 _SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_ADD, _SYS_LANDLOCK_RESTRICT = 444, 445, 446
 _LANDLOCK_WRITES = sum(1 << bit for bit in (1, *range(4, 13)))
 _LANDLOCK_WRITE_FILE = 1 << 1
+_LANDLOCK_VERSION, _LANDLOCK_SCOPES_SINCE, _LANDLOCK_SCOPE_ABSTRACT_SOCKETS = 1, 6, 1
 _REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -39,7 +40,11 @@ def _say(error: OSError) -> None:
 
 
 class _Ruleset(ctypes.Structure):
-    _fields_ = (("handled_access_fs", ctypes.c_uint64),)
+    _fields_ = (
+        ("handled_access_fs", ctypes.c_uint64),
+        ("handled_access_net", ctypes.c_uint64),
+        ("scoped", ctypes.c_uint64),
+    )
 
 
 class _PathRule(ctypes.Structure):
@@ -64,10 +69,12 @@ def _refuse_writes(cwd: str, places: list[str], command: list[str]) -> int:
         _say(PermissionError("root's code runs in a root to throw away, or not at all"))
         return CANNOT_ENTER
     try:
-        rules = _Ruleset(_LANDLOCK_WRITES)
+        version = _libc.syscall(_SYS_LANDLOCK_CREATE, None, 0, _LANDLOCK_VERSION)
+        has_scopes = version >= _LANDLOCK_SCOPES_SINCE
+        rules = _Ruleset(_LANDLOCK_WRITES, 0, _LANDLOCK_SCOPE_ABSTRACT_SOCKETS)
+        size = ctypes.sizeof(rules) if has_scopes else _Ruleset.handled_access_fs.size
         ruleset = _call(
-            _libc.syscall(_SYS_LANDLOCK_CREATE, ctypes.byref(rules), ctypes.sizeof(rules), 0),
-            "landlock",
+            _libc.syscall(_SYS_LANDLOCK_CREATE, ctypes.byref(rules), size, 0), "landlock"
         )
         for place in [*places, "/dev"]:
             fd = os.open(place, os.O_PATH | os.O_CLOEXEC)

@@ -191,6 +191,7 @@ class SpecRun:
         if process is None or not self._is_ahead(case):
             self._kill()
             process = self._start()
+        process.begin()
         if not self._sent:
             self._send_target(process, case.number)
         if following is not None:

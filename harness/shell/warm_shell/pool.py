@@ -108,7 +108,12 @@ class WarmShellPool:
     def give_back(self, warm_shell: WarmShell) -> None:
         """Keep the shell for the next test, if it can be made as new."""
         key = (warm_shell.code, warm_shell.virtual)
-        if key in self._idle or not warm_shell.clear():
+        try:
+            is_kept = key not in self._idle and warm_shell.clear()
+        except BaseException:
+            self.discard(warm_shell)
+            raise
+        if not is_kept:
             self.discard(warm_shell)
         else:
             self._idle[key] = warm_shell

@@ -127,8 +127,11 @@ class WarmShell:
             control = self._control.other_end.fileno()
         try:
             process = ShellProcess(
-                setting, RUNTIME, self._files, more_fds=self._extra, control=control
-            )
+                setting, RUNTIME, self._files, more_fds=self._extra, control=control,
+                more_memories=[
+                    self._reply_out, self._reply_err, self._caller_env, self._caller_stdin, self._code
+                ],
+            )  # fmt: skip
         finally:
             if self._control is not None:
                 self._control.close_other_end()
@@ -245,6 +248,7 @@ class WarmShell:
             files.remove(folder / name)
         if self._control is None:
             return True
+        self.process.pause()
         # a process that was ended while it asked has kept the token, and its reply waits
         for fd in (self._token_read, self._replies_read):
             _drain(fd)
@@ -266,7 +270,19 @@ class WarmShell:
         files.target.replace(f"export HX_CASE={self.case}\n{prelude}\n__hx_prepared=1\n")
         # on the first line, so that the numbers of lines stay what they are
         self._code.replace(f'"${{__hx_trace[@]}}"; {code}\n')
+        self.process.begin()
         self.process.send("go\n")
+        try:
+            return self._converse(mocks, timeout_s)
+        except (ValueError, IndexError) as error:
+            raise HarnessError(
+                "The code under test wrote to the runner's own descriptors, those from 190 on "
+                f"({error})."
+            ) from None
+
+    def _converse(self, mocks: MockRegistry, timeout_s: float) -> Evaluation:
+        files = self._files
+        outputs = files.outputs[0]
         deadline = time.monotonic() + timeout_s
         status: int | None = None
         is_prepared = True

@@ -19,6 +19,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.provisioning.command import PIPE, CommandResult, LocalRunner, end, spawn
+from harness.shell.process import ShellCommandRunner
 from harness.shell.sandbox import Sandbox, SandboxKind
 from harness.shell.shells import BASH, SpecShell
 from harness.shell.spec.parameter_rows import ShellRowEvaluator
@@ -193,7 +194,7 @@ def row_evaluator(source: str, shell: SpecShell = BASH) -> ShellRowEvaluator:
     """Return what runs `Parameters:dynamic` of a spec, in the throw-away root."""
     throwaway = Sandbox(kind=SandboxKind.THROWAWAY)
     return ShellRowEvaluator(
-        LocalRunner(), lambda: throwaway, source=source, cwd=Path("/"), env={}, shell=shell
+        ShellCommandRunner(), lambda: throwaway, source=source, cwd=Path("/"), env={}, shell=shell
     )
 
 

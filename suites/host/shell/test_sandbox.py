@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from harness.errors import HarnessError, RequirementError
 from harness.provisioning.command import CommandResult, LocalRunner
 from harness.shell.sandbox import (
     TOO_MANY_PROCESSES,
+    Network,
     Sandbox,
     SandboxKind,
     check_entered,
@@ -25,9 +27,10 @@ from harness.shell.sandbox import (
     throwaway_root,
 )
 from harness.shell.sandbox.throwaway_root import CANNOT_ENTER, KERNEL_REFUSES, MARK
+from suites.host.shell.running import ordinary_user, run_pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _NOBODY = 65534
 
@@ -40,7 +43,7 @@ def _run(script: str, scratch: Path) -> CommandResult:
 
 
 def test_command_runs_in_spaces_of_its_own_and_sees_no_other_process(tmp_path: Path) -> None:
-    names = "pid mnt user ipc uts"
+    names = "pid mnt user ipc uts net"
     script = f"for n in {names}; do readlink /proc/self/ns/$n; done; echo /proc/[0-9]*; echo $PPID"
 
     *spaces, processes, parent = _run(script, tmp_path).stdout.splitlines()
@@ -98,6 +101,93 @@ def test_socket_of_the_host_is_not_seen(tmp_path: Path, host_socket: Path) -> No
     assert result.stdout == ""
 
 
+@pytest.fixture
+def listening() -> Iterator[list[socket.socket]]:
+    """Give sockets at which the host listens: abstract, on TCP, and in the file system."""
+    made = [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_INET)]
+    made[0].bind(f"\0harness-trial-{os.getpid()}")
+    made[1].bind(("127.0.0.1", 0))
+    for one in made:
+        one.listen()
+    yield made
+    for one in made:
+        one.close()
+
+
+_CONNECT = """\
+import socket, sys
+for family, address in (
+    (socket.AF_UNIX, "\\0harness-trial-" + sys.argv[1]), (socket.AF_INET, ("127.0.0.1", int(sys.argv[2]))),
+):
+    try:
+        socket.socket(family).connect(address)
+        print("connected")
+    except OSError:
+        print("refused")
+with socket.create_server(("127.0.0.1", 0)) as own:
+    socket.create_connection(own.getsockname())
+    print("own")
+"""
+
+
+@pytest.mark.parametrize(
+    ("network", "seen"),
+    [(Network.LOOPBACK, "refused refused own"), (Network.HOST, "refused connected own")],
+)
+def test_sockets_of_the_host_are_out_of_reach(
+    tmp_path: Path, listening: Sequence[socket.socket], network: Network, seen: str
+) -> None:
+    """Abstract ones always, others unless the host's network was asked for."""
+    port = str(listening[1].getsockname()[1])
+    command = [sys.executable, "-I", "-S", "-c", _CONNECT, str(os.getpid()), port]
+    argv = Sandbox(kind=SandboxKind.THROWAWAY, network=network).argv(
+        command, cwd=tmp_path, scratch=tmp_path
+    )
+    if network is Network.HOST and not _has_landlock_scopes():
+        seen = "connected connected own"
+
+    result = LocalRunner().run(argv, timeout_s=60)
+
+    assert result.stdout.split() == seen.split(), result.render()
+
+
+@pytest.mark.parametrize("network", Network)
+@pytest.mark.usefixtures("listening")
+def test_ordinary_user_reaches_no_socket_of_the_host(network: Network) -> None:
+    """Nor one in the file system that was made after the sandbox."""
+    with ordinary_user() as run:
+        (run.root / "late.sh").write_text('late() { python3 -c "$1" "$2" "$3"; }\n')
+        (run.root / "test_late.py").write_text(
+            "import socket\n"
+            "def test_late(shell):\n"
+            "    shell.source('late.sh')\n"
+            "    shell.allow('python3')\n"
+            "    shell.call('true').check()\n"
+            "    late = socket.socket(socket.AF_UNIX)\n"
+            f"    late.bind('{run.root}/s')\n"
+            "    late.listen()\n"
+            f"    code = {_CONNECT!r}.replace(chr(92) + '0harness-trial-', '{run.root}/s#')\n"
+            f"    code = code.replace('sys.argv[1]', '\"\"').replace('s#', 's')\n"
+            "    for each in (code, CONNECT):\n"
+            f"        out = shell.call('late', each, '{os.getpid()}', '1').check().stdout\n"
+            "        assert out.split() == ['refused', 'refused', 'own'], out\n"
+            f"CONNECT = {_CONNECT!r}\n"
+        )
+
+        result = run_pytest(run, "test_late.py", f"--shell-network={network.value}")
+
+    if network is Network.HOST and not _has_landlock_scopes():
+        pytest.skip(
+            "This kernel has no Landlock scopes, which keep abstract sockets out of reach."
+        )
+    assert "1 passed" in result.stdout, result.render()
+
+
+def _has_landlock_scopes() -> bool:
+    version: int = throwaway_root._libc.syscall(444, None, 0, 1)
+    return version >= 6
+
+
 def test_exit_code_passes_through(tmp_path: Path) -> None:
     assert _run("exit 42", tmp_path).exit_code == 42
 
@@ -132,7 +222,9 @@ def test_command_is_refused_by_its_own_process_on_the_host(tmp_path: Path) -> No
     )
 
     assert result.exit_code == CANNOT_ENTER
-    assert "would have run on the host, with its pid, mnt, user, ipc, uts, root" in result.stderr
+    assert (
+        "would have run on the host, with its pid, mnt, user, ipc, uts, net, root" in result.stderr
+    )
     assert not proof.exists()
 
 

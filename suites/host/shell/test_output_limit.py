@@ -1,0 +1,122 @@
+"""What shell code writes and hands to the harness is bounded, wherever it is kept."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.host.shell.running import run_pytest, this_user
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+_MEMORY_MIB = 300
+_FLOOD = "head -c 1500000000 /dev/zero"
+_LETTERS = f"{_FLOOD} | tr '\\\\0' x"
+_PEAK = """\
+import resource
+
+
+def pytest_unconfigure():
+    print("peak MiB:", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+_EXAMPLES = {
+    "stdout": f"When run {_FLOOD}",
+    "stderr": f"f() {{ {_LETTERS} >&2; }}\nWhen call f",
+    "own records": f"f() {{ {_LETTERS} >&190; }}\nWhen call f",
+    "empty fields": f"f() {{ {_FLOOD} >&190; }}\nWhen call f",
+    "records of the example": f"f() {{ {_FLOOD} >&209; {_FLOOD} >&210; }}\nWhen call f",
+    "preserved variables": f"f() {{ {_LETTERS} >/proc/self/fd/199; }}\nWhen call f",
+    "stray output": _LETTERS,
+    "endless lines": "When run yes",
+    "a job": f"f() {{ ({_LETTERS} | cat) & }}\nWhen call f",
+    "jobs": f"f() {{ for i in 1 2 3 4 5 6 7 8; do {_LETTERS} & done; wait; }}\nWhen call f",
+}
+_CALLS = {
+    "stdout": f"shell.evaluate({_FLOOD!r})",
+    "stderr": f"shell.evaluate({_LETTERS!r} + ' >&2')",
+    "records": f"shell.evaluate({_LETTERS!r} + ' >&190')",
+    "empty fields": f"shell.evaluate({_FLOOD!r} + ' >&190')",
+    "a variable": "shell.evaluate('x=xxxxxxxx; while :; do x+=$x; declare -p x >>/proc/self/fd/199; done')",
+    "a job between calls": f"shell.evaluate('(' + {_LETTERS!r} + ' | cat) & sleep 0.1')\n"
+    "    with contextlib.suppress(HarnessError):\n"
+    "        while True: shell.evaluate('sleep 0.1')\n"
+    "    shell.evaluate('true')",
+    "a file": "shell.evaluate('truncate -s 10G /srv/f')\n    shell.files.read('/srv/f')",
+    "sourcing": "Path('flood.sh').write_text('yes')\n    shell.source('flood.sh')\n    shell.evaluate('true')",
+}  # fmt: skip
+
+
+class _SharedMemory:
+    """How much the shared memory of this host grows meanwhile, in MiB."""
+
+    def __init__(self) -> None:
+        self.first = self.most = self._now()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def _now(self) -> int:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("Shmem:"))
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.02):
+            self.most = max(self.most, self._now())
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def _expect_bounded(text: str, name: str, *options: str) -> None:
+    with this_user() as run, _SharedMemory() as shared:
+        (run.root / "conftest.py").write_text(_PEAK)
+        (run.root / ".shellspec").touch()
+        (run.root / name).write_text(text)
+
+        result = run_pytest(run, name, "-s", "--shell-timeout=20", *options)
+
+    assert "limit 'shell-output-mib'" in result.stdout or "the runner's own descriptors" in (
+        result.stdout
+    ), result.render()
+    assert "HARNESS_LIMIT_SHELL_OUTPUT_MIB" in result.stdout or "descriptors" in result.stdout
+    peak = int(result.stdout.partition("peak MiB:")[2].split()[0])
+    assert peak + shared.most - shared.first < _MEMORY_MIB, (peak, shared.most - shared.first)
+
+
+@pytest.mark.parametrize("kind", _EXAMPLES)
+def test_flood_of_an_example_ends_it_with_a_sentence(kind: str) -> None:
+    example = "It 'floods'\n{}\nThe output should be present\nThe status should be success\nEnd\n"
+    after = "It 'comes after'\nWhen call echo a\nThe output should equal a\nEnd\n"
+
+    _expect_bounded(example.format(_EXAMPLES[kind]) + after, "flood_spec.sh")
+
+
+def test_flood_of_parameters_ends_the_collection_of_their_file() -> None:
+    text = f"Parameters:dynamic\n{_LETTERS}\n%data a\nEnd\nIt 'x'\nThe value a should eq a\nEnd\n"
+
+    _expect_bounded(text, "rows_spec.sh")
+
+
+@pytest.mark.parametrize("kind", _CALLS)
+def test_flood_of_an_evaluation_ends_it_with_a_sentence(kind: str) -> None:
+    _expect_bounded(
+        "import contextlib\nfrom pathlib import Path\nfrom harness.errors import HarnessError\n\n\n"
+        "import pytest\n\n\n@pytest.mark.shell_time('real')\ndef test_flood(shell):\n"
+        f"    {_CALLS[kind]}\n",
+        "test_flood.py",
+    )

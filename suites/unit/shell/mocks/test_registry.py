@@ -1,0 +1,41 @@
+"""The calls of mocked commands."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.limits import SHELL_OUTPUT, LimitError
+from harness.shell.mocks.commands import MockedCommand
+from harness.shell.mocks.registry import MockRegistry
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> MockRegistry:
+    """Give a registry that may receive 1 MiB."""
+    monkeypatch.setenv(SHELL_OUTPUT.variable, "1")
+    registry = MockRegistry()
+    registry.commands["curl"] = MockedCommand("curl", registry.calls, reads_stdin=True)
+    return registry
+
+
+@pytest.mark.parametrize("kind", ["arguments", "stdin", "environment"])
+def test_calls_hand_over_no_more_than_the_limit(registry: MockRegistry, kind: str) -> None:
+    with pytest.raises(LimitError, match=r"'curl'.*the limit 'shell-output-mib'"):
+        for number in range(1100):
+            text = f"{number:04}" + "x" * 1020
+            registry.answer(
+                "curl",
+                (text,) if kind == "arguments" else (),
+                "/",
+                text if kind == "stdin" else None,
+                text if kind == "environment" else "",
+            )
+
+
+def test_environment_that_stays_the_same_is_kept_once(registry: MockRegistry) -> None:
+    exported = 'declare -x A="' + "x" * 100_000 + '"\n'
+
+    for _ in range(1000):
+        registry.answer("curl", (), "/", None, exported)
+
+    assert registry.calls[0].env == {"A": "x" * 100_000}
