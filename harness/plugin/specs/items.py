@@ -212,9 +212,9 @@ def raise_for(item: SpecItem, verdict: Verdict) -> None:
     """Tell pytest of a verdict in its own way; a success raises nothing."""
     outcome = verdict.outcome
     if outcome is Outcome.SKIPPED:
-        pytest.skip(verdict.reason)
+        pytest.skip(visible(verdict.reason))
     if outcome is Outcome.PENDING:
-        pytest.xfail(verdict.reason)
+        pytest.xfail(visible(verdict.reason))
     if not outcome.fails:
         return
     if outcome is Outcome.WARNED and not item.file.project.options.warning_as_failure:

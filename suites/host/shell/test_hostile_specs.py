@@ -180,3 +180,21 @@ def test_sleeping_examples_take_no_time(project: SpecProject) -> None:
     result = _run(project, "--shell-time=virtual", "-q")
 
     assert "100 passed" in result.stdout
+
+
+def test_control_characters_of_shell_code_are_made_visible(project: SpecProject) -> None:
+    """In names, verdicts, reasons and output alike."""
+    (project.root / "control_spec.sh").write_bytes(
+        b"Describe 'group \x1b[31m\xe9'\n"
+        b"It 'fails \x1b[2J'\nprintf '\\033[3J\\351'\nWhen call printf '\\033]0;title\\007\\351'\n"
+        b"The output should equal x\nEnd\n"
+        b"It 'skips'\nSkip \"$(printf '\\033[5m\\351')\"\nThe value a should equal a\nEnd\nEnd\n"
+    )
+
+    result = _run(project, "-rsP")
+
+    assert "\x1b" not in result.stdout
+    for text in (r"group \x1b[31m\udce9", r"fails \x1b[2J", r'got: "\x1b]0;title\x07\udce9"'):
+        assert text in result.stdout
+    assert r"\x1b[3J\udce9" in result.stdout
+    assert r"\x1b[5m\udce9" in result.stdout

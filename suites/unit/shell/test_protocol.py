@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from harness.shell.protocol import Memory
+import pytest
+
+from harness.limits import SHELL_OUTPUT, LimitError
+from harness.shell.protocol import Memory, RecordReader, records_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def test_write_from_an_earlier_position_overwrites_nothing() -> None:
@@ -27,4 +34,60 @@ def test_replaced_text_is_the_only_content_and_is_read_from_its_beginning() -> N
 
     assert os.read(memory.fd, 100) == b"short"
     assert memory.text() == "short"
+    memory.close()
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[RecordReader, int]]:
+    """Give a reader, and what writes to it."""
+    reading, writing = os.pipe()
+    reader = RecordReader(reading)
+    yield reader, writing
+    reader.close()
+    os.close(writing)
+
+
+def test_stream_is_read_up_to_the_limit(
+    pipe: tuple[RecordReader, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SHELL_OUTPUT.variable, "1")
+    reader, writing = pipe
+    part = b"x" * (1 << 14)
+
+    for _ in range(64):
+        os.write(writing, part)
+        reader.read()
+    os.write(writing, part)
+    with pytest.raises(LimitError, match="the limit 'shell-output-mib'"):
+        reader.read()
+
+    reader.received = 0
+    os.write(writing, part)
+    assert reader.read()
+
+
+def test_stream_of_empty_fields_is_no_record(pipe: tuple[RecordReader, int]) -> None:
+    """Each takes more memory than its byte."""
+    reader, writing = pipe
+
+    def flood() -> None:
+        for _ in range(1 << 7):
+            os.write(writing, bytes(1 << 14))
+            reader.read()
+
+    with pytest.raises(ValueError, match="no record has so many fields"):
+        flood()
+    with pytest.raises(ValueError, match="no record has so many fields"):
+        list(records_in(bytes((1 << 20) + 1)))
+
+
+def test_file_is_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SHELL_OUTPUT.variable, "1")
+    memory = Memory("trial")
+    os.truncate(memory.fd, 1 << 40)
+
+    with pytest.raises(LimitError, match="the limit 'shell-output-mib'"):
+        memory.text()
+
+    assert len(memory.data(end=1 << 20)) == 1 << 20
     memory.close()

@@ -20,16 +20,20 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> MockRegistry:
 
 @pytest.mark.parametrize("kind", ["arguments", "stdin", "environment"])
 def test_calls_hand_over_no_more_than_the_limit(registry: MockRegistry, kind: str) -> None:
+    def call(number: int) -> None:
+        text = f"{number:04}" + "x" * 1020
+        registry.answer(
+            "curl",
+            (text,) if kind == "arguments" else (),
+            "/",
+            text if kind == "stdin" else None,
+            text if kind == "environment" else "",
+        )
+
+    for number in range(1024):
+        call(number)
     with pytest.raises(LimitError, match=r"'curl'.*the limit 'shell-output-mib'"):
-        for number in range(1100):
-            text = f"{number:04}" + "x" * 1020
-            registry.answer(
-                "curl",
-                (text,) if kind == "arguments" else (),
-                "/",
-                text if kind == "stdin" else None,
-                text if kind == "environment" else "",
-            )
+        call(1024)
 
 
 def test_environment_that_stays_the_same_is_kept_once(registry: MockRegistry) -> None:
