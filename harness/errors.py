@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import override
 
@@ -11,6 +11,8 @@ from harness.visible_text import shortened, visible
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 #: What terminals and reports show of one error. A longer text is kept in a file, which the message names.
@@ -42,8 +44,8 @@ class EvidencedError(Exception):
         return f"{said}{gap}The evidence is in '{visible(str(self.evidence))}'."
 
 
-def evidenced_in(error: BaseException) -> Iterator[EvidencedError]:
-    """Yield each EvidencedError in a chain or a group of errors."""
+def errors_in(error: BaseException, kind: type[_Error]) -> Iterator[_Error]:
+    """Yield each error of this kind in a chain or a group of errors."""
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
@@ -51,7 +53,7 @@ def evidenced_in(error: BaseException) -> Iterator[EvidencedError]:
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
-        if isinstance(one, EvidencedError):
+        if isinstance(one, kind):
             yield one
         left += (one.__cause__, one.__context__, *getattr(one, "exceptions", ()))
 

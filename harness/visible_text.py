@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 _SUSPECT = re.compile(r"[^\n\t -~]")
 #: Colours and other looks of text, which end with it.
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
-#: What `str.isprintable` refuses although it only separates words.
-_BLANKS = "\u00a0\u202f\u3000"
 
 
 def visible(text: str) -> str:
@@ -57,7 +55,7 @@ def shortened(text: str, most_bytes: int, *, rest: str = "") -> str:
 
 def _spelled(match: re.Match[str]) -> str:
     char = match[0]
-    if char.isprintable() or char in _BLANKS:
+    if char.isprintable():
         return char
     return char.encode("unicode_escape").decode()
 

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, TextIO, cast
 
 from harness.errors import MESSAGE_BYTES, EvidencedError
+from harness.provisioning.command import CommandError
 from harness.settings import Settings
 from harness.visible_text import VisibleStream, is_longer, shortened, visible
 
@@ -39,7 +40,10 @@ def _stream(file: TextIO) -> TextIO:
 
 def print_error(error: Exception) -> None:
     """Print an error as a sentence; the whole of a long one is kept in the cache."""
-    text = error.sentence if isinstance(error, EvidencedError) else visible(_sentence(error))
+    if isinstance(error, EvidencedError):
+        text = error.sentence
+    else:
+        text = visible(error.whole if isinstance(error, CommandError) else _sentence(error))
     rest = ""
     if is_longer(text, MESSAGE_BYTES):
         try:

@@ -8,7 +8,7 @@ import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from harness.errors import EvidencedError, RequirementError, evidenced_in
+from harness.errors import EvidencedError, RequirementError, errors_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -85,7 +85,7 @@ def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, 
 
     That is what the evidence shows, then the first line of the error with its command. Of an error of the test itself, which pytest shows well, only common causes are named.
     """
-    own = next(evidenced_in(error), None)
+    own = next(errors_in(error, EvidencedError), None)
     if own is None and not folders:
         return None, []
     from harness.evidence.causes import explain, find_causes  # noqa: PLC0415 - only of machines
@@ -94,7 +94,9 @@ def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, 
     sentences: list[str] = []
     # What is in the evidence may be damaged, and an exception from a hook would end the whole run.
     with contextlib.suppress(Exception):
-        found = find_causes("\n".join(map(str, [error, *evidenced_in(error)])), folders)
+        found = find_causes(
+            "\n".join(map(str, [error, *errors_in(error, EvidencedError)])), folders
+        )
         for each in found:
             named = named or each.sentence()
             sentences += [each.sentence(), each.remedy]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import pytest
 
-from harness.errors import evidenced_in
+from harness.errors import EvidencedError, errors_in
 from harness.plugin.allure_results import docstring_of, words_of
 from harness.plugin.attachments import attach
 from harness.plugin.failure_bundle import finish_bundle
@@ -316,6 +316,6 @@ def _note_title(item: pytest.Item) -> None:
 def _point(error: BaseException, kept: Iterable[_KeptEvidence]) -> None:
     """Set the folders that an error and its causes name to where the evidence is now."""
     moved = {origin: place for one in kept for origin, place in one.moved.items()}
-    for each in evidenced_in(error):
+    for each in errors_in(error, EvidencedError):
         if each.evidence is not None:
             each.evidence = moved.get(each.evidence, each.evidence)

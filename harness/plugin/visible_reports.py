@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import pytest
 
-from harness.errors import MESSAGE_BYTES, evidenced_in
+from harness.errors import MESSAGE_BYTES, EvidencedError, errors_in
 from harness.limits import CAPTURED_KIB, TRACE_KIB
 from harness.plugin.node_ids import folder_name
+from harness.provisioning.command import CommandError
 from harness.visible_text import VisibleStream, is_longer, shortened, visible
 
 if TYPE_CHECKING:
@@ -59,12 +60,24 @@ class ReportGate:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Keep the sentences that an error itself shows only in part."""
-        errors = [] if call.excinfo is None else list(evidenced_in(call.excinfo.value))
-        for number, error in enumerate(errors):
-            if error.whole_text is None and is_longer(error.sentence, MESSAGE_BYTES):
-                name = f"error-{call.when}-{number + 1}.txt"
-                with contextlib.suppress(OSError):
-                    error.whole_text = self._write(item.nodeid, name, error.sentence)
+        if call.excinfo is not None:
+            for number, error in enumerate(errors_in(call.excinfo.value, EvidencedError), 1):
+                if error.whole_text is None and is_longer(error.sentence, MESSAGE_BYTES):
+                    with contextlib.suppress(OSError):
+                        error.whole_text = self._write(
+                            item.nodeid, f"error-{call.when}-{number}.txt", error.sentence
+                        )
+            for number, failed in enumerate(errors_in(call.excinfo.value, CommandError), 1):
+                whole = failed.whole
+                if whole != str(failed):
+                    with contextlib.suppress(OSError):
+                        failed.name_file(
+                            str(
+                                self._write(
+                                    item.nodeid, f"command-{call.when}-{number}.txt", whole
+                                )
+                            )
+                        )
         return (yield)
 
     @pytest.hookimpl(tryfirst=True)

@@ -11,6 +11,7 @@ import selectors
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -86,7 +87,7 @@ class CommandResult:
     def ok(self) -> bool:
         return self.exit_code == 0 and not self.wrote_too_much
 
-    def render(self) -> str:
+    def render(self, shown_characters: int = _SHOWN_CHARACTERS) -> str:
         """Render the text that every message about a failed command includes.
 
         Of a long command it has the beginning, of long output the end.
@@ -95,10 +96,10 @@ class CommandResult:
         if self.wrote_too_much:
             limit = " (killed, since it wrote more than is kept)"
         return (
-            f"command: {_beginning_of(shlex.join(self.argv))}\n"
+            f"command: {_beginning_of(shlex.join(self.argv), shown_characters)}\n"
             f"exit code: {self.exit_code}{limit}, after {self.duration_s:.1f} s\n"
-            f"stdout: {_end_of(self.stdout) or '-'}\n"
-            f"stderr: {_end_of(self.stderr) or '-'}"
+            f"stdout: {_end_of(self.stdout, shown_characters) or '-'}\n"
+            f"stderr: {_end_of(self.stderr, shown_characters) or '-'}"
         )
 
     def check(self, purpose: str) -> CommandResult:
@@ -108,27 +109,36 @@ class CommandResult:
         return self
 
 
-def _beginning_of(text: str) -> str:
-    left_out = len(text) - _SHOWN_CHARACTERS
+def _beginning_of(text: str, most: int) -> str:
+    left_out = len(text) - most
     if left_out <= 0:
         return text
-    return f"{text[:_SHOWN_CHARACTERS]} [{left_out} characters after are left out]"
+    return f"{text[:most]} [{left_out} characters after are left out]"
 
 
-def _end_of(text: str) -> str:
-    left_out = len(text) - _SHOWN_CHARACTERS
+def _end_of(text: str, most: int) -> str:
+    left_out = len(text) - most
     if left_out <= 0:
         return text.strip()
     return f"[{left_out} characters before are left out] {text[left_out:].strip()}"
 
 
 class CommandError(Exception):
-    """A command that must succeed failed."""
+    """A command that must succeed failed. The message has the end of long output."""
 
     def __init__(self, purpose: str, result: CommandResult) -> None:
         super().__init__(f"{purpose} failed.\n{result.render()}")
         self.purpose = purpose
         self.result = result
+
+    @property
+    def whole(self) -> str:
+        """The message with the whole output."""
+        return f"{self.purpose} failed.\n{self.result.render(sys.maxsize)}"
+
+    def name_file(self, path: str) -> None:
+        """Say in the message that the whole output is in this file."""
+        self.args = (f"{self.args[0]}\nThe whole output is in '{path}'.",)
 
 
 class Runner(Protocol):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import MESSAGE_BYTES, ExpectationError, HarnessError, evidenced_in
+from harness.errors import MESSAGE_BYTES, EvidencedError, ExpectationError, HarnessError, errors_in
 
 KEPT = Path("/kept/node")
 
@@ -40,7 +40,10 @@ def test_errors_that_lead_to_each_other_are_found_once() -> None:
     first, second = HarnessError("first"), ExpectationError("second")
     first.__cause__, second.__context__ = second, first
 
-    assert sorted(error.sentence for error in evidenced_in(first)) == ["first", "second"]
+    assert sorted(error.sentence for error in errors_in(first, EvidencedError)) == [
+        "first",
+        "second",
+    ]
 
 
 def test_message_of_an_error_controls_no_terminal() -> None:

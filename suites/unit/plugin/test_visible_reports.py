@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import EvidencedError, ExpectationError, HarnessError
+from harness.errors import MESSAGE_BYTES, EvidencedError, ExpectationError, HarnessError
 from harness.plugin.visible_reports import ReportGate
 from harness.provisioning.command import CommandError, CommandResult
 
@@ -101,7 +101,7 @@ def test_message_is_bounded_and_the_whole_of_it_in_a_file(
     assert len(report.longreprtext) < 20_000
     assert len(report.longrepr.reprcrash.message) < 10_000  # type: ignore[union-attr]
     files = list((tmp_path / "evidence").glob("*/message-call.txt"))
-    if not isinstance(error, EvidencedError):
+    if not isinstance(error, (EvidencedError, CommandError)):
         assert [path.stat().st_size > 500_000 for path in files] == [True]
         assert f"The whole text is in '{files[0]}'." in report.longreprtext
 
@@ -115,6 +115,21 @@ def test_group_of_errors_is_bounded(gate: ReportGate, request: pytest.FixtureReq
     gate.pytest_runtest_logreport(report)
 
     assert len(report.longreprtext) < 200_000
+
+
+def test_failed_command_names_the_file_with_its_whole_output(
+    gate: ReportGate, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    output = "".join(f"line {number}\n" for number in range(5000))
+    result = CommandResult(argv=("make",), exit_code=2, stdout=output, stderr="")
+    error = CommandError("The build", result)
+    next(gate.pytest_runtest_makereport(request.node, a_call(error)))
+
+    (file,) = (tmp_path / "evidence").glob("*/command-call-1.txt")
+    assert output.strip() in file.read_text()
+    assert f"The whole output is in '{file}'." in str(error)
+    assert "line 4999" in str(error)
+    assert len(str(error)) < MESSAGE_BYTES
 
 
 def test_error_names_the_file_with_its_whole_sentence(
@@ -163,7 +178,7 @@ def test_captured_output_is_bounded(
 def test_short_report_stays_as_it_is(
     gate: ReportGate, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    report = a_report(AssertionError("expected 'é\u00a0☃'\n  1\t2"), request)
+    report = a_report(AssertionError("expected 'é☃'\n  1\t2"), request)
     before = report.longreprtext
 
     gate.pytest_runtest_logreport(report)
