@@ -163,8 +163,11 @@ class ReservationFolder(Generic[E]):
     def _open_folder(self) -> int:
         """Open the folder, created if missing; refuse one that others can use."""
         try:
-            self._create()
-            descriptor = open_folder(self.folder)
+            try:
+                descriptor = open_folder(self.folder)
+            except FileNotFoundError:
+                self._create()
+                descriptor = open_folder(self.folder)
         except OSError as error:
             is_link = error.errno in {errno.ELOOP, errno.ENOTDIR}
             why = "it is a link or no folder" if is_link else f"{error.strerror}"
@@ -177,7 +180,7 @@ class ReservationFolder(Generic[E]):
         return descriptor
 
     def _create(self) -> None:
-        if self._sharing is Sharing.GROUP and not self.folder.exists():
+        if self._sharing is Sharing.GROUP:
             create_folders(self.folder.parent, 0o755)
             if os.geteuid() != 0 and self.folder.parent.stat().st_mode & stat.S_IWOTH:
                 # Created here by an ordinary user, it would be closed to all others for good.

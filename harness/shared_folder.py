@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import itertools
 import os
 import pwd
 import secrets
@@ -80,14 +82,14 @@ def opened_file(
     did not make it: no regular file, one with several names, a large one, one of somebody who has no
     access to the folder, or, with `is_ours`, of another user.
     """
-    # Opening a device could do something, so it is looked at before and after.
-    _require_plausible(path, os.stat(path.name, dir_fd=folder, follow_symlinks=False), folder)
+    # Nobody but root can put a device there, so opening does nothing but open.
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path.name, flags, dir_fd=folder)
     except FileNotFoundError:
         raise
     except OSError as error:
+        _require_plausible(path, os.stat(path.name, dir_fd=folder, follow_symlinks=False), folder)
         raise StrangeFileError(
             f"'{path}' can't be opened ({error.strerror}), as each file of the harness there can; "
             "remove it, or ask its owner to."
@@ -120,11 +122,11 @@ def create_folders(folder: Path, mode: int) -> None:
 
 def names_in(folder: int, path: Path) -> list[str]:
     """Return the names of a folder's files; raises LimitError where it has too many."""
-    names: list[str] = []
+    most = SHARED_FOLDER.value
     with os.scandir(folder) as entries:
-        for entry in entries:
-            names.append(entry.name)
-            SHARED_FOLDER.check(len(names), f"'{path}'")
+        names = [entry.name for entry in itertools.islice(entries, most + 1)]
+    if len(names) > most:
+        raise SHARED_FOLDER.error(f"'{path}'")
     return names
 
 
@@ -140,10 +142,11 @@ def _require_plausible(path: Path, state: os.stat_result, folder: int) -> None:
         raise _strange(path, state, "it has another name (a hard link)")
     if state.st_size > SHARED_FILE.bytes:
         raise _strange(path, state, _too_large())
-    shared = os.fstat(folder)
-    is_of_group = bool(shared.st_mode & stat.S_IWGRP) and state.st_gid == shared.st_gid
-    if state.st_uid not in {0, os.geteuid(), shared.st_uid} and not is_of_group:
-        raise _strange(path, state, "it is not of the folder's group")
+    if state.st_uid not in {0, os.geteuid()}:
+        shared = os.fstat(folder)
+        is_of_group = bool(shared.st_mode & stat.S_IWGRP) and state.st_gid == shared.st_gid
+        if state.st_uid != shared.st_uid and not is_of_group:
+            raise _strange(path, state, "it is not of the folder's group")
 
 
 def _strange(path: Path, state: os.stat_result, why: str) -> StrangeFileError:
@@ -152,6 +155,7 @@ def _strange(path: Path, state: os.stat_result, why: str) -> StrangeFileError:
     )
 
 
+@functools.cache
 def user_name(number: int) -> str:
     """Return the name of a user, or the number where there is none."""
     try:
