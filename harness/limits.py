@@ -157,11 +157,23 @@ ARCHIVE_ENTRIES = Limit(
     unit=Unit.ENTRIES,
     what="the files and folders of an archive",
 )
+FILE_SYSTEM_ENTRIES = Limit(
+    name="file-system-entries",
+    default=1_000_000,
+    unit=Unit.ENTRIES,
+    what="the files of one file system of a node",
+)
 PATH_LEVELS = Limit(
     name="path-levels",
     default=100,
     unit=Unit.LEVELS,
     what="folders within folders",
+)
+TIMELINE_ENTRIES = Limit(
+    name="timeline-entries",
+    default=3_000,
+    unit=Unit.ENTRIES,
+    what="the units or steps of one timeline",
 )
 JSON = Limit(
     name="json-mib",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import functools
 import math
 from dataclasses import dataclass
 from itertools import pairwise
@@ -57,16 +59,27 @@ class Boots:
 
         The clock may have been set, so the entry that is nearest by the clock decides.
         """
-        nearest = min(
-            ((boot, entry) for boot in self.all for entry in boot.entries),
-            key=lambda pair: abs(pair[1].wall_s - wall_s),
-            default=None,
-        )
-        if nearest is None:
+        if not self._by_wall:
             return None
-        boot, entry = nearest
+        after = bisect.bisect_left(self._walls, wall_s)
+        places = {min(after, len(self._walls) - 1), max(after - 1, 0)}
+        _, boot, entry = min(
+            (self._by_wall[place] for place in places),
+            key=lambda one: (abs(one[2].wall_s - wall_s), one[0]),
+        )
         at_s = boot.at(entry.monotonic_s) + wall_s - entry.wall_s
         return at_s if 0.0 <= at_s < math.inf else None
+
+    @functools.cached_property
+    def _by_wall(self) -> list[tuple[int, Boot, JournalEntry]]:
+        """The entries by the wall clock, each with its place in the journal."""
+        pairs = ((boot, entry) for boot in self.all for entry in boot.entries)
+        numbered = [(number, *pair) for number, pair in enumerate(pairs)]
+        return sorted(numbered, key=lambda one: one[2].wall_s)
+
+    @functools.cached_property
+    def _walls(self) -> list[float]:
+        return [entry.wall_s for _, _, entry in self._by_wall]
 
     def moments(self) -> list[Moment]:
         """Return the reboots, and where the clock was set."""

@@ -29,7 +29,7 @@ from harness.evidence.outcome import parse_stamp
 from harness.evidence.units import UNIT_JOBS, parse_unit_jobs
 from harness.foreign_files import read_plain, read_plain_text
 from harness.foreign_json import parse_json
-from harness.limits import JSON, LimitError
+from harness.limits import JSON, TIMELINE_ENTRIES, LimitError
 from harness.machine.channels.console_recording import RECORDING, read_recording
 from harness.timeline import Gap, Lane, Moment, Span, SpanState, Timeline
 from harness.timeline.boots import Boot, Boots
@@ -239,6 +239,7 @@ def _units(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
         return spans
     history = reader.history
     units = parse_unit_times(history.answer_of(UNIT_TIMES))
+    TIMELINE_ENTRIES.check(len(units), f"'{reader.folder}'")
     began_s = parse_manager_times(history.answer_of(MANAGER_TIMES))
     jobs = parse_unit_jobs(history.answer_of(UNIT_JOBS))
     offset_s = boots.all[-1].offset_s if boots.all else 0.0
@@ -258,6 +259,7 @@ def _steps(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
         steps = evidence.steps or ()
     except BadInputError:
         steps = ()
+    TIMELINE_ENTRIES.check(len(steps), f"'{reader.folder}'")
     starts = evidence.step_starts
     spans = []
     for step in steps:
@@ -304,7 +306,9 @@ def _events(evidence: Evidence, boots: Boots) -> Iterator[Span]:
     declared = evidence.provisioner.outcome.events
     if declared is None:
         return
-    for text in evidence.matching(declared.path).values():
+    texts = evidence.matching(declared.path)
+    TIMELINE_ENTRIES.check(len(texts), f"'{evidence.folder}'")
+    for text in texts.values():
         with contextlib.suppress(ValueError, LookupError, TypeError):
             event = parse_json(text)
             began, ended = parse_stamp(event["Timestamp"]), parse_stamp(event["OperationId"])
@@ -361,6 +365,7 @@ def _console(folder: Path) -> Sequence[Span]:
     for at_s, text in read_recording(folder / "host" / RECORDING):
         if last is not None and began is not None and at_s - last > _SILENCE_S:
             spans.append(_said(began, last, line))
+            TIMELINE_ENTRIES.check(len(spans), f"'{folder}'")
             began = None
         began = at_s if began is None else began
         last = at_s

@@ -13,6 +13,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from harness.limits import FILE_SYSTEM_ENTRIES, PATH_LEVELS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -33,6 +35,11 @@ _XATTR_MAGIC = 0xEA020000
 #: An extent of blocks that are allocated, but were never written, is longer than this.
 _LONGEST_WRITTEN = 32768
 _INLINE_TARGET = 60
+_LARGEST_BLOCK_LOG = 6
+_SMALLEST_INODE = 128
+_DEEPEST_TREE = 6
+#: 4 GiB of folders and long links.
+_MOST_BLOCKS = 1 << 20
 _NO_XATTRS: Mapping[str, bytes] = {}
 _XATTR_PREFIXES = {
     1: "user.",
@@ -117,7 +124,7 @@ def read_file_system(read: ReadRanges, hidden: Collection[str] = ()) -> FileSyst
             for number, each in inodes.items()
         }
         names = dict(_walk(inodes, blocks, hidden))
-    except (struct.error, KeyError, IndexError) as error:
+    except (struct.error, LookupError, ValueError, ArithmeticError) as error:
         raise Ext4Error(f"it refers to what it does not have ({error!r})") from error
     return FileSystem(
         uuid=geometry.uuid,
@@ -144,6 +151,8 @@ def _parse_superblock(content: bytes) -> _Geometry:
         raise Ext4Error(f"it has features that are not understood here ({strange:#x})")
     (descriptor,) = struct.unpack_from("<H", content, 254)
     (made_at_s,) = struct.unpack_from("<I", content, 264)
+    if block_log > _LARGEST_BLOCK_LOG or inode < _SMALLEST_INODE or not inodes_in_group:
+        raise Ext4Error("its superblock has sizes that no ext4 has")
     block = 1024 << block_log
     return _Geometry(
         uuid=content[104:120].hex(),
@@ -264,6 +273,7 @@ def _read_mapped_blocks(read: ReadRanges, block: int, inodes: Mapping[int, Inode
     raw: dict[int, bytes] = {}
     of_inode: dict[int, list[int]] = {}
     nodes: list[tuple[int, bytes]] = []
+    mapped = 0
     for inode in inodes.values():
         is_link = stat.S_ISLNK(inode.mode) and inode.size >= _INLINE_TARGET
         if not is_link and not stat.S_ISDIR(inode.mode):
@@ -273,15 +283,20 @@ def _read_mapped_blocks(read: ReadRanges, block: int, inodes: Mapping[int, Inode
         of_inode[inode.number] = []
         nodes.append((inode.number, inode.blocks))
     wanted = {inode.xattr_block for inode in inodes.values() if inode.xattr_block}
-    while nodes:
+    for _ in range(_DEEPEST_TREE):
         indexes: list[tuple[int, int]] = []
         for number, node in nodes:
             leaves, below = _parse_extents(node)
+            mapped += len(leaves)
+            if mapped > _MOST_BLOCKS:
+                raise Ext4Error("its folders have more blocks than any file system's")
             of_inode[number] += leaves
             wanted.update(leaves)
             indexes += [(number, each) for each in below]
         raw.update(_read_blocks(read, block, {each for _, each in indexes}))
         nodes = [(number, raw[each]) for number, each in indexes]
+    if nodes:
+        raise Ext4Error("the extents of a file have more levels than in any ext4")
     raw.update(_read_blocks(read, block, wanted))
     return _Blocks(raw=raw, of_inode=of_inode)
 
@@ -326,14 +341,22 @@ def _walk(
 ) -> Iterator[tuple[str, Inode]]:
     yield "/", inodes[_ROOT]
     folders = [("", inodes[_ROOT])]
+    entered = {_ROOT}
+    count = 0
     while folders:
         above, folder = folders.pop()
         for block in blocks.content(folder):
             for name, number in _parse_folder(block):
                 path = f"{above}/{name}"
                 inode = inodes[number]
+                count += 1
+                FILE_SYSTEM_ENTRIES.check(count, "ext4")
                 yield path, inode
                 if stat.S_ISDIR(inode.mode) and path not in hidden:
+                    # A folder is in one other. Without this, one within itself would have no end.
+                    if number in entered or path.count("/") > PATH_LEVELS.value:
+                        raise Ext4Error(f"its folders have no end at '{path[:200]}'")
+                    entered.add(number)
                     folders.append((path, inode))
 
 

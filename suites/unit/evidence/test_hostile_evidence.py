@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import tempfile
+import time
 import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,6 +35,7 @@ from harness.evidence.node_state import (
 from harness.evidence.reported_steps import inner_steps
 from harness.gpu.trace_file import parse_trace
 from harness.limits import LimitError
+from harness.timeline.boots import Boots
 from harness.timeline.reading import read_timeline
 
 if TYPE_CHECKING:
@@ -250,6 +252,56 @@ def test_journal_of_millions_of_fields_takes_little_memory(
     assert len(found) == 100
     assert len(found[0].fields) == 3
     assert peak < 1 << 20
+
+
+def test_timeline_of_thousands_of_steps_names_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for others, so the time to draw them grows with the square."""
+    monkeypatch.setenv("HARNESS_LIMIT_TIMELINE_ENTRIES", "10")
+    step = {"name": "s", "status": "ok", "duration_s": 1.0}
+    outcome = {
+        "exit_code": 0,
+        "exit_name": "OK",
+        "decision": {"action": "a", "reason": "r"},
+        "steps": [{**step, "name": f"s{number}"} for number in range(11)],
+    }
+    stamps = ["InactiveExit", "ActiveEnter", "ActiveExit", "InactiveEnter"]
+    unit = "ActiveState=active\nAfter=\n" + "".join(
+        f"{each}TimestampMonotonic=1\n" for each in stamps
+    )
+    evidence_of(
+        tmp_path,
+        {
+            OUTCOME: json.dumps(outcome),
+            "commands/x": "",
+            "history/requested.json": REQUESTED,
+            "history/commands/unit-times": "\n".join(f"Id=u{each}\n{unit}" for each in range(11)),
+            "history/commands/unit-times.exit-code": "0\n",
+        },
+    )
+
+    gaps = {gap.what: gap.reason for gap in read_timeline(tmp_path).gaps}
+
+    assert (
+        "more than 10 entries, which is the limit 'timeline-entries'" in gaps["provisioning steps"]
+    )
+    assert "'timeline-entries'" in gaps["systemd units"]
+
+
+def test_time_by_the_wall_clock_is_found_fast_among_many_entries() -> None:
+    entries = [
+        history.JournalEntry(boot="a", monotonic_s=float(at), wall_s=1000.0 + at, fields={})
+        for at in range(20_000)
+    ]
+    boots = Boots.of(entries, most=1)
+    started = time.monotonic()
+
+    found = [boots.at_wall(1000.4 + at) for at in range(2_000)]
+
+    assert found == [pytest.approx(at + 0.4) for at in range(2_000)]
+    # It looked at each entry for each time: 20 s.
+    assert time.monotonic() - started < 5
 
 
 NAMES = st.sampled_from(

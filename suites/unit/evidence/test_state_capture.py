@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.errors import HarnessError
 from harness.evidence.state import StateKind, Unknown
@@ -26,6 +29,10 @@ MOUNTS = (
     "23 27 0:22 / /proc rw - proc proc rw",
     "24 27 0:5 / /dev rw - devtmpfs udev rw",
     "26 27 0:25 / /run rw - tmpfs tmpfs rw",
+)
+TEXTS = (
+    *(BOOT_ID, "/proc/uptime", "/proc/self/mountinfo", "/proc/modules", "/proc/net/tcp"),
+    *("/etc/passwd", "/etc/group", "/proc/sys/kernel/osrelease"),
 )
 NEW_NS = 1_800_000_000_000_000_000
 
@@ -157,6 +164,67 @@ def test_all_parts_are_there(node: FakeNode) -> None:
         StateKind.PORTS,
         StateKind.PCI_FUNCTIONS,
     }
+
+
+@pytest.mark.parametrize(
+    ("path", "lines"),
+    [
+        (BOOT_ID, []),
+        ("/proc/uptime", ["x"]),
+        ("/proc/uptime", ["1e400 1"]),
+        ("/proc/uptime", [""]),
+        ("/proc/self/mountinfo", ["x"]),
+        ("/proc/self/mountinfo", ["27 1 254:0 / / rw shared:1"]),
+        ("/proc/net/tcp", ["head", "x"]),
+        ("/proc/net/tcp", ["head", " 0: 0100007F:1F90 00000000:0000 0A"]),
+        ("/etc/passwd", ["a:b"]),
+        ("/proc/modules", [""]),
+    ],
+)
+def test_text_of_another_form_is_unknown_or_a_sentence(
+    node: FakeNode, path: str, lines: list[str]
+) -> None:
+    node.texts[path] = lines
+
+    with contextlib.suppress(HarnessError):
+        node.state()
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("find /dev", "x\0\0"),
+        ("find /dev", "d 999 0 0 40 1.5 1.5 /dev\0\0"),
+        ("find /dev", "d 755 0 0 " + "9" * 5000 + " 1.5 1.5 /dev\0\0"),
+        ("find /dev", "f 755 0 0 1 x y /dev\0\0"),
+        ("stat", "1 /dev/null\0"),
+        ("stat", "x:y /dev/null\0"),
+        ("stat", "1:3 /dev/other\0"),
+        ("systemctl", "[" * 100_000),
+        ("systemctl", "5"),
+        ("systemctl", '[{"unit": "a.service"}]'),
+        ("systemctl", "[[]]"),
+        ("dpkg-query", "one two\n"),
+        ("ctr", "x\ny\n"),
+        ("grep", "x"),
+    ],
+)
+def test_output_of_another_form_is_unknown_or_a_sentence(
+    node: FakeNode, program: str, said: str
+) -> None:
+    node.answers[program] = (0, said, "")
+
+    with contextlib.suppress(HarnessError):
+        node.state()
+
+
+@given(texts=st.dictionaries(st.sampled_from(TEXTS), st.lists(st.text(max_size=30), max_size=3)))
+def test_any_text_of_a_node_is_a_state_or_a_sentence(texts: dict[str, list[str]]) -> None:
+    node = FakeNode()
+    node.texts |= texts
+
+    with contextlib.suppress(HarnessError):
+        node.state()
 
 
 def test_contents_of_new_files_and_of_settings_are_read(node: FakeNode) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import stat
 import struct
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from harness.errors import HarnessError
 from harness.image.formats.ext4 import Ext4Error, read_file_system
+from harness.limits import LimitError
 from suites.unit.image.formats.small_ext4 import SmallExt4, extents, folder_block, xattr
 
 if TYPE_CHECKING:
@@ -215,4 +220,66 @@ def test_damaged_structures_are_refused(disk: SmallExt4) -> None:
         read_file_system(disk.read)
     disk.inode(12, 0o100644, xattrs=xattr(1, b"n", b"v", at=40, value_inode=9))
     with pytest.raises(Ext4Error, match="inode of its own"):
+        read_file_system(disk.read)
+
+
+@pytest.mark.parametrize(
+    ("at", "form", "values"),
+    [
+        (24, "<I", (0xFFFFFFFF,)),
+        (24, "<I", (30,)),
+        (40, "<I", (0,)),
+        (88, "<H", (0,)),
+        (0, "<I", (0xFFFFFFFF,)),
+    ],
+    ids=["block", "large-block", "no-inodes", "no-inode-size", "many-inodes"],
+)
+def test_superblock_of_no_ext4_is_refused(
+    disk: SmallExt4, at: int, form: str, values: tuple[int, ...]
+) -> None:
+    disk.superblock(at, form, *values)
+
+    with pytest.raises(Ext4Error):
+        read_file_system(disk.read)
+
+
+def test_folder_within_itself_is_refused(disk: SmallExt4) -> None:
+    disk.folder(2, {"a": 12})
+    disk.folder(12, {"b": 13})
+    disk.folder(13, {"c": 12})
+
+    with pytest.raises(Ext4Error, match="its folders have no end at '/a/b/c'"):
+        read_file_system(disk.read)
+
+
+def test_tree_of_extents_within_itself_is_refused(disk: SmallExt4) -> None:
+    place = disk.next_block
+    node = struct.pack("<HHHHI", 0xF30A, 1, 4, 1, 0) + struct.pack("<IIHH", 0, place, 0, 0)
+    assert disk.block(node) == place
+    disk.inode(2, 0o40755, mapped=node)
+
+    with pytest.raises(Ext4Error, match="more levels than in any ext4"):
+        read_file_system(disk.read)
+
+
+def test_files_without_end_are_refused(disk: SmallExt4, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_LIMIT_FILE_SYSTEM_ENTRIES", "3")
+    disk.folder(2, {"a": 15, "b": 15, "c": 15, "d": 15})
+    disk.inode(15, 0o100644)
+
+    with pytest.raises(LimitError, match="'file-system-entries'"):
+        read_file_system(disk.read)
+
+
+@given(changes=st.lists(st.tuples(st.integers(1024, 14 << 10), st.integers(0, 255)), max_size=8))
+def test_any_blocks_are_a_file_system_or_refused(changes: list[tuple[int, int]]) -> None:
+    disk = SmallExt4()
+    disk.folder(2, {"usr": 12, "etc": 14})
+    disk.folder(12, {"old": 15})
+    disk.folder(14, {})
+    disk.inode(15, 0o100755)
+    for at, byte in changes:
+        disk.content[at] = byte
+
+    with contextlib.suppress(Ext4Error, HarnessError):
         read_file_system(disk.read)
