@@ -177,13 +177,13 @@ TIMELINE_ENTRIES = Limit(
 )
 JSON = Limit(
     name="json-mib",
-    default=8,
+    default=4,
     unit=Unit.MIB,
     what="one JSON document",
 )
 DATA_FILE = Limit(
     name="data-file-kib",
-    default=512,
+    default=256,
     unit=Unit.KIB,
     what="one YAML file",
 )
