@@ -217,12 +217,16 @@ class LocalRunner:
                 env=None if env is None else {**os.environ, **env},
                 start_new_session=True,
             )
-        except OSError as error:
+        # ValueError: a NUL in a word.
+        except (OSError, ValueError) as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             return result(code, b"", str(error).encode(errors="replace"))
         try:
             exit_code, out, err = _finish(
-                process, (stdin or "").encode(), timeout_s, self._most_output_bytes
+                process,
+                (stdin or "").encode(errors="surrogateescape"),
+                timeout_s,
+                self._most_output_bytes,
             )
         except BaseException:
             _kill_group(process)

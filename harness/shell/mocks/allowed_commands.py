@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,19 +63,37 @@ def write_denied_commands(folder: Path, names: Iterable[str]) -> None:
 def command_folders(path: str, project: Path) -> list[Path]:
     """Return the directories of `path`, and the usual ones, that hold commands of the host.
 
-    Those below `project` hold code under test, except for its virtual environment.
+    One that can't be listed is left out. Those below `project` hold code under test, except for its virtual environment.
     """
     usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     found: dict[Path, None] = {}
     for name in f"{path}:{usual}".split(":"):
-        folder = Path(name).resolve() if name.startswith("/") else None
-        # of a folder that may not be entered, is_dir would raise
-        if folder is None or not os.access(folder, os.R_OK | os.X_OK) or not folder.is_dir():
+        if not name.startswith("/"):
             continue
-        is_ours = project in folder.parents or folder == project
-        if not is_ours or (folder.parent / "pyvenv.cfg").exists():
-            found[folder] = None
+        # RuntimeError: a loop of links.
+        with contextlib.suppress(OSError, RuntimeError):
+            folder = Path(name).resolve()
+            is_ours = project in folder.parents or folder == project
+            if folder.is_dir() and (not is_ours or (folder.parent / "pyvenv.cfg").exists()):
+                os.scandir(folder).close()
+                found[folder] = None
     return list(found)
+
+
+def searched_path(path: str) -> str:
+    """Return `path` without the folders that can't be listed: their commands could not be denied."""
+
+    def is_listed(name: str) -> bool:
+        try:
+            os.scandir(name or ".").close()
+        except (FileNotFoundError, NotADirectoryError):
+            # What is not there yet is the code under test's own.
+            return True
+        except OSError:
+            return False
+        return True
+
+    return ":".join(name for name in path.split(":") if is_listed(name))
 
 
 def denied_in(folder: Path, allowed: Iterable[str]) -> list[str]:

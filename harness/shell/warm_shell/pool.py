@@ -13,6 +13,7 @@ from harness.shell.mocks.allowed_commands import (
     KNOWN_COMMANDS,
     command_folders,
     denied_in,
+    searched_path,
     write_denied_commands,
 )
 from harness.shell.mocks.registry import MockRegistry
@@ -67,7 +68,7 @@ class WarmShellPool:
     @functools.cached_property
     def _start(self) -> ShellStart:
         """Put a script that reports its call in the place of each command that is not allowed."""
-        path = os.environ.get("PATH", os.defpath)
+        path = searched_path(os.environ.get("PATH", os.defpath))
         known = self.scratch / "known"
         write_denied_commands(known, sorted(set(KNOWN_COMMANDS) - self.allowed))
         if self.sandbox.kind is SandboxKind.THROWAWAY:

@@ -53,6 +53,16 @@ def test_output_that_is_not_utf8_is_replaced() -> None:
     assert (result.stdout, result.stderr) == ("a\ufffdb", "c\ufffdd")
 
 
+def test_word_with_a_nul_is_a_result() -> None:
+    result = RUNNER.run(("true", "a\0b"), timeout_s=30)
+
+    assert (result.exit_code, result.stderr) == (126, "embedded null byte")
+
+
+def test_input_that_is_not_utf8_arrives_as_it_was() -> None:
+    assert RUNNER.run(("od", "-An", "-tx1"), timeout_s=30, stdin="\udce9").stdout == " e9\n"
+
+
 def test_missing_program_is_a_result() -> None:
     result = RUNNER.run(("/nonexistent/program",), timeout_s=30)
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.shell.mocks.allowed_commands import (
     ALLOWED_COMMANDS,
     KNOWN_COMMANDS,
     command_folders,
     denied_in,
+    searched_path,
     write_denied_commands,
 )
+
+if TYPE_CHECKING:
+    import pytest
 
 _PAGE = Path(__file__).parents[4] / "docs/migrating-from-shellspec.md"
 
@@ -51,6 +58,29 @@ def test_commands_of_the_project_are_code_under_test(tmp_path: Path) -> None:
         tmp_path / "project/venv/bin",
         tmp_path / "host/bin",
     ]
+
+
+def test_folder_of_the_path_that_can_not_be_listed_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commands could not be denied, so the shell does not search it either."""
+    for name in ("closed", "open"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    scandir = os.scandir
+
+    def scan(folder: str | Path) -> object:
+        if Path(folder).name == "closed":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    path = ":".join(f"{tmp_path}/{name}" for name in ("closed", "loop", "x" * 300, "new", "open"))
+
+    found = command_folders(path, tmp_path / "project")
+
+    assert [folder for folder in found if tmp_path in folder.parents] == [tmp_path / "open"]
+    assert searched_path(path) == f"{tmp_path}/new:{tmp_path}/open"
 
 
 def test_denied_commands_are_links_of_one_script(tmp_path: Path) -> None:
