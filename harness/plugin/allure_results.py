@@ -57,7 +57,9 @@ def suites_of(node_id: str) -> dict[str, str]:
     The parent suite are the two folders at the top, the suite is the folder in them or else the file, and
     the sub suite is what is left.
     """
-    path, *names = re.sub(r"\[.*", "", node_id, flags=re.DOTALL).split("::")
+    # A path may have brackets too.
+    path, _, rest_of_id = node_id.partition("::")
+    names = rest_of_id.partition("[")[0].split("::")
     *folders, file = path.split("/")
     parent, below = folders[:_PARENT_FOLDERS], folders[_PARENT_FOLDERS:]
     module = re.sub(r"\.[a-z]+$", "", file).removeprefix("test_")

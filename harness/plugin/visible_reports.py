@@ -54,6 +54,19 @@ class ReportGate:
             stream = VisibleStream(writer._file, has_colours=writer.hasmarkup)  # noqa: SLF001
             writer._file = cast("TextIO", stream)  # noqa: SLF001
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """Guard the id of a test in a file whose name is no text: xdist and Allure can't encode it."""
+        shown = visible(item.nodeid)
+        if shown == item.nodeid:
+            return
+        location = _changed(item.location, _clean)
+        # There is no public way to another id. Since pytest 9.1 it is an object that is parsed.
+        own = getattr(item, "_id", None)
+        name, value = ("_nodeid", shown) if own is None else ("_id", type(own).parse(shown))
+        setattr(item, name, value)
+        vars(item)["location"] = location
+
     # Before the message is read.
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -91,6 +104,7 @@ class ReportGate:
     @pytest.hookimpl(tryfirst=True)
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
         """Guard warnings, which xdist sends in its own way."""
+        warning_message.filename = visible(warning_message.filename)
         warning = warning_message.message
         if isinstance(warning, Warning):
             warning.args = _changed(warning.args, _clean)

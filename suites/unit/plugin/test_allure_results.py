@@ -64,6 +64,7 @@ def test_title_has_the_id_of_the_parameters() -> None:
             "suites/e2e/shell/deep/a_spec.sh::Group::one",
             ("suites/e2e", "shell", "deep > a_spec > Group"),
         ),
+        ("a[b]/c[d].py::test_e[f::g]", ("a[b]", "c[d]", None)),
     ],
 )
 def test_suite_is_the_folder_of_the_family(
