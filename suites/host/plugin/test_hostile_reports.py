@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.provisioning.command import CommandResult
+    from suites.host.plugin.inner_pytest import Inner
+
+pytest_plugins = ["pytester"]
 
 _HOSTILE = r'''
 """A module of tests whose texts come from a guest."""
@@ -274,3 +277,23 @@ def test_place_where_no_report_can_be_is_refused_before_the_run(
     assert option in result.stderr
     assert "Not a directory" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_each_run_of_a_repeated_test_keeps_its_evidence(inner: Inner) -> None:
+    inner.run_apart("def test_it(node): assert False\n", "-n0", "--reruns=1")
+
+    folders = {path.partition("/")[0] for path in inner.kept() if "serial.log" in path}
+
+    assert len(folders) == 2
+    assert "test_inner.py-test_it" in folders
+
+
+def test_tests_of_similar_names_keep_their_evidence_apart(inner: Inner) -> None:
+    for name in ("a/b", "a-b"):
+        path = inner.folder / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("def test_it(node): assert False\n")
+
+    inner.run_apart("", "-n0", "a/b.py", "a-b.py")
+
+    assert len([path for path in inner.kept() if "serial.log" in path]) == 2
