@@ -22,6 +22,8 @@ def a_header(name: str, value: str) -> Message:
         ("bytes 600-999/1000", (600, 1000)),
         ("bytes 600-999/*", (600, None)),
         ("bytes */1000", (None, 1000)),
+        ("bytes 600-999/1" + "0" * 18, (None, None)),
+        ("bytes 600-999/" + "9" * 5000, (None, None)),
         ("items 1-2/3", (None, None)),
         ("", (None, None)),
     ],
@@ -32,7 +34,10 @@ def test_content_range_gives_offset_and_size(
     assert content_range(a_header("Content-Range", value)) == meaning
 
 
-@pytest.mark.parametrize(("value", "meaning"), [("1000", 1000), ("", None), ("-1", None)])
+@pytest.mark.parametrize(
+    ("value", "meaning"),
+    [("1000", 1000), ("", None), ("-1", None), ("\xb2", None), ("9" * 5000, None)],
+)
 def test_length_is_a_number_or_unknown(value: str, meaning: int | None) -> None:
     assert length(a_header("Content-Length", value)) == meaning
 
@@ -44,6 +49,10 @@ def test_length_is_a_number_or_unknown(value: str, meaning: int | None) -> None:
         ("Fri, 21 Aug 2026 12:00:40 GMT", 40.0),
         ("Fri, 21 Aug 2026 11:00:00 GMT", 0.0),
         ("soon", None),
+        ("\xb2", None),
+        ("9" * 5000, None),
+        ("Fri, 21 Aug 2026 12:00:40 +9999999999999999", None),
+        ("Fri, 21 Aug 99999 12:00:40 GMT", None),
     ],
 )
 def test_pause_is_a_number_or_a_date(value: str, seconds: float | None) -> None:

@@ -42,10 +42,10 @@ class Request(http.server.BaseHTTPRequestHandler):
         return True
 
     def flood(self, head: bytes, piece: bytes) -> bool:
-        """Send `head`, and then `piece` for as long as the client takes it."""
+        """Send `head`, and then `piece` for as long as the client takes it, at most 256 MiB."""
         self.close_connection = True
         self.wfile.write(head)
-        while not self.registry.is_over.is_set():
+        while not self.registry.is_over.is_set() and self.registry.flooded < 256 << 20:
             self.wfile.write(piece)
             self.registry.flooded += len(piece)
         return True

@@ -186,6 +186,19 @@ def test_password_follows_no_address_that_the_registry_chose(
     assert other.proofs == set()
 
 
+@pytest.mark.parametrize("target", ["{url}/v2/t/images/tags/list?n=1", "http://[::1", "file:///x"])
+def test_next_page_elsewhere_is_not_asked_for(
+    registry: Adversary, other: Adversary, puller: Puller, target: str
+) -> None:
+    link = f"<{target.format(url=other.url)}>; rel=next"
+    registry.lie = lambda request: request.reply(200, b'{"tags": ["a"]}', Link=link)
+
+    with pytest.raises(StoreError, match="names a next page of the list of 'images' that is not"):
+        puller.client.tags("images")
+
+    assert other.seen == []
+
+
 @pytest.mark.parametrize("is_redirected", [False, True])
 def test_password_reaches_no_service_elsewhere_without_encryption(
     registry: Adversary, other: Adversary, puller: Puller, *, is_redirected: bool
@@ -575,7 +588,7 @@ def test_list_of_tags_without_end_is_cut(
     registry.lie = lambda request: request.reply(
         200,
         json.dumps({"tags": [f"a{len(registry.seen)}"]}).encode(),
-        Link=f"</v2/t/images/tags/list?last={len(registry.seen)}>",
+        Link=f"</v2/t/images/tags/list?last={len(registry.seen)}>" * (len(registry.seen) < 100),
     )
 
     with pytest.raises(StoreError, match="HARNESS_LIMIT_STORE_TAGS"):

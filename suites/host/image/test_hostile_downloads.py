@@ -1,0 +1,247 @@
+"""Servers of cloud images that flood, trickle, lie about sizes, or lead elsewhere."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.image import ImageFetchError
+from harness.image.cloud.download import Downloader, Patience
+from harness.provisioning.wait import Deadline, WaitTimeoutError
+from suites.unit.image.imageserver import Handler, ImageServer, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+FILE = "x.img"
+CONTENT = bytes(range(250)) * 40
+QUICK = Patience(tries=2, stall_s=0.4, stall_bytes=1000, pause_s=0.01)
+OK = b"HTTP/1.1 200 OK\r\n"
+PIECE = bytes(1 << 16)
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def server() -> Iterator[ImageServer]:
+    with serving({FILE: CONTENT}) as images:
+        yield images
+
+
+class Download:
+    """A download to a file, or of a list, and what it said."""
+
+    def __init__(self, server: ImageServer, folder: Path) -> None:
+        self.server = server
+        self.part = folder / "x.part"
+        self.said: list[str] = []
+        self.downloader = Downloader(patience=QUICK, report=self.said.append)
+
+    def fail_always(self, fault: Callable[[Handler], None]) -> None:
+        self.server.fail_with(FILE, *[fault] * 20)
+
+    def fail(self, *more: str, within_s: float = 60.0) -> str:
+        with pytest.raises(ImageFetchError) as failure:
+            self.downloader.to_file(
+                [self.server.url(FILE), *more], self.part, deadline=Deadline.after(within_s)
+            )
+        return str(failure.value)
+
+    def fail_to_read(self) -> str:
+        with pytest.raises(ImageFetchError) as failure:
+            self.downloader.read([self.server.url(FILE)], deadline=Deadline.after(60.0))
+        return str(failure.value)
+
+
+@pytest.fixture
+def download(server: ImageServer, tmp_path: Path) -> Download:
+    return Download(server, tmp_path)
+
+
+def flood(head: bytes, piece: bytes = PIECE) -> Callable[[Handler], None]:
+    def fault(handler: Handler) -> None:
+        handler.wfile.write(head)
+        for _ in range(10_000):
+            handler.wfile.write(piece)
+
+    return fault
+
+
+def sending(raw: bytes) -> Callable[[Handler], None]:
+    def fault(handler: Handler) -> None:
+        handler.wfile.write(raw)
+
+    return fault
+
+
+def trickle(handler: Handler) -> None:
+    """Send a byte every 20 ms, from where the client asks."""
+    begin = int(handler.headers.get("Range", "bytes=0-")[6:-1])
+    handler.send_response(206 if begin else 200)
+    handler.send_header("Content-Length", str(99_999 - begin))
+    handler.send_header("Content-Range", f"bytes {begin}-99998/99999")
+    handler.end_headers()
+    for _ in range(1000):
+        handler.wfile.write(b"x")
+        handler.wfile.flush()
+        threading.Event().wait(0.02)
+
+
+@pytest.mark.parametrize("length", [b"", b"Content-Length: \xb2\r\n", b"Transfer-Encoding: x\r\n"])
+def test_body_without_a_length_ends_at_the_limit(
+    download: Download, monkeypatch: pytest.MonkeyPatch, length: bytes
+) -> None:
+    monkeypatch.setenv("HARNESS_LIMIT_DOWNLOAD_UNKNOWN_MIB", "2")
+    download.fail_always(flood(OK + length + b"\r\n"))
+
+    said = download.fail()
+
+    assert "more than 2 MiB, which is the limit 'download-unknown-mib'" in said
+    assert not download.part.exists()
+    assert len(download.server.requests) == 1, "Another try gives the same."
+
+
+def test_next_location_is_asked_after_a_flood(
+    download: Download, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_LIMIT_DOWNLOAD_UNKNOWN_MIB", "1")
+    download.fail_always(flood(OK + b"\r\n"))
+    with serving({FILE: CONTENT}) as mirror:
+        urls = [download.server.url(FILE), mirror.url(FILE)]
+
+        download.downloader.to_file(urls, download.part, deadline=Deadline.after(60.0))
+
+    assert download.part.read_bytes() == CONTENT
+
+
+def test_size_beyond_the_limit_is_not_downloaded(download: Download) -> None:
+    download.fail_always(flood(OK + b"Content-Length: 99999999999999\r\n\r\n"))
+
+    assert "HARNESS_LIMIT_DOWNLOAD_MIB" in download.fail()
+    assert not download.part.exists()
+
+
+@pytest.mark.parametrize(
+    ("extent", "why"),
+    [
+        ("bytes 100-199/200", "sent more than the 200 bytes that it announced"),
+        ("bytes 99-199/200", "sent another range than the requested one"),
+        ("bytes 100-199/99999999999999999999", "sent another range than the requested one"),
+        ("bytes 100-199/999999999999999999", "HARNESS_LIMIT_DOWNLOAD_MIB"),
+        ("bytes 100-199/*", "HARNESS_LIMIT_DOWNLOAD_UNKNOWN_MIB"),
+    ],
+)
+def test_range_that_lies_is_refused(
+    download: Download, monkeypatch: pytest.MonkeyPatch, extent: str, why: str
+) -> None:
+    monkeypatch.setenv("HARNESS_LIMIT_DOWNLOAD_UNKNOWN_MIB", "2")
+    download.part.write_bytes(CONTENT[:100])
+    head = f"HTTP/1.1 206 Partial Content\r\nContent-Range: {extent}\r\n\r\n"
+    download.fail_always(flood(head.encode()))
+
+    assert why in download.fail()
+
+
+def test_trickle_is_given_up_although_it_resumes(download: Download) -> None:
+    download.fail_always(trickle)
+    begun = time.monotonic()
+
+    said = download.fail()
+
+    assert "sent fewer than 1000 bytes within 0.4 s, 2 times in a row" in said
+    assert time.monotonic() - begun < 20
+
+
+def test_trickle_of_headers_is_given_up(download: Download) -> None:
+    def fault(handler: Handler) -> None:
+        for _ in range(1000):
+            handler.wfile.write(b"X")
+            handler.wfile.flush()
+            threading.Event().wait(0.02)
+
+    download.fail_always(fault)
+
+    assert "sent fewer than 1000 bytes within 0.4 s, 2 times in a row" in download.fail()
+
+
+def test_endless_trailers_end_at_the_deadline(download: Download) -> None:
+    head = OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n"
+    download.fail_always(flood(head, b"X: y\r\n" * 10_000))
+
+    with pytest.raises(WaitTimeoutError):
+        download.downloader.to_file(
+            [download.server.url(FILE)], download.part, deadline=Deadline.after(0.5)
+        )
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("file:///etc/passwd", "is no URL of http or https"),
+        ("ftp://127.0.0.1:1/x", "is no URL of http or https"),
+        ("http://[::1", "is no URL (Invalid IPv6 URL)"),
+        ("http://127.0.0.1:99999/x", "is no URL (Port out of range 0-65535)"),
+        ("//", "leads to '//' once more"),
+    ],
+)
+def test_redirect_to_no_place_is_a_sentence(download: Download, target: str, why: str) -> None:
+    head = f"HTTP/1.1 302 Found\r\nLocation: {target}\r\n\r\n"
+    download.fail_always(sending(head.encode()))
+
+    said = download.fail()
+
+    assert "answered 302, and its redirect is not followed: " in said
+    assert why in said
+    assert not download.part.exists()
+
+
+def test_escapes_of_a_status_line_are_shown(download: Download) -> None:
+    line = b"HTTP/1.1 503 \x1b]0;owned\x07" + b"x" * 60_000 + b"\r\n\r\n"
+    download.fail_always(sending(line))
+
+    said = download.fail()
+
+    assert r"answered 503 \x1b]0;owned\x07xxx" in said
+    for text in (said, *download.said):
+        assert "\x1b" not in text
+        assert len(text) < 1000
+
+
+def test_list_beyond_the_limit_is_refused(download: Download) -> None:
+    download.fail_always(flood(OK + b"\r\n"))
+
+    assert "HARNESS_LIMIT_DOWNLOAD_LIST_MIB" in download.fail_to_read()
+
+
+def test_list_that_breaks_off_is_asked_for_again(download: Download) -> None:
+    def reset(handler: Handler) -> None:
+        handler.wfile.write(OK + b"Content-Length: 1000\r\n\r\nhalf")
+        handler.wfile.flush()
+        threading.Event().wait(0.05)
+        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        handler.connection.close()
+        handler.close_connection = True
+
+    download.fail_always(reset)
+
+    said = download.fail_to_read()
+
+    assert "closed the connection" in said
+    assert "2 times in a row" in said
+
+
+def test_trickle_of_a_list_is_given_up(download: Download) -> None:
+    download.fail_always(trickle)
+
+    assert "sent fewer than 1000 bytes within 0.4 s, 2 times" in download.fail_to_read()

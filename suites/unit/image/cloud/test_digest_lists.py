@@ -1,0 +1,56 @@
+"""Lists of digests: one digest of each file, and each line as those tools write it."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.image import ImageFetchError
+from harness.image.cloud.digest_lists import read_sums
+from harness.image.cloud.source import Algorithm
+
+A, B = "a" * 64, "b" * 64
+
+
+def read(text: str) -> dict[str, str]:
+    found = read_sums(text, algorithm=Algorithm.SHA256, url="https://h/SUMS")
+    return {name: digest.value for name, digest in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"{A}  x\n{B} *y\n", {"x": A, "y": B}),
+        (f"{A}  x\r\n", {"x": A}),
+        (f"{A}  ./x\n", {"x": A}),
+        (f"{A}  x\n{A} *./x\n", {"x": A}),
+        (f"{A}  a b\n", {"a b": A}),
+    ],
+)
+def test_list_gives_a_digest_for_each_file(text: str, found: dict[str, str]) -> None:
+    assert read(text) == found
+
+
+@pytest.mark.parametrize("other", ["x", "./x", ".//x", "././x"])
+def test_list_with_two_digests_of_a_file_is_refused(other: str) -> None:
+    with pytest.raises(
+        ImageFetchError, match=r"has two digests of 'x', sha256:aaaa.* and sha256:bb"
+    ):
+        read(f"{A}  x\n{B} *{other}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"{A}  x", "is truncated: line 1"),
+        (f"{A}  x\n{B[:60]}", "is truncated: line 2"),
+        (f"{A}\t x\n{B}  y\n", "is malformed: line 1"),
+        (f"{A}  x\u2028{B}  y\n{B}  z\n", "is malformed: line 1"),
+        (f"{A}  x\0y\n{B}  z\n", "is malformed: line 1"),
+        (f"{A}  x\x1b[2J\n{B}  z\n", "is malformed: line 1"),
+    ],
+)
+def test_line_of_another_form_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ImageFetchError, match=why) as refusal:
+        read(text)
+
+    assert "\x1b" not in str(refusal.value)

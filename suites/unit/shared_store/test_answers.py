@@ -1,0 +1,306 @@
+"""Whatever a registry answers is a value of the right form, or a StoreError."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import json
+import zipfile
+from email.message import Message
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.artifact_cache import FileFact
+from harness.http_headers import content_range, length, retry_after
+from harness.http_requests import RefusedUrlError, joined, origin
+from harness.image import ImageFetchError
+from harness.image.cloud.digest_lists import read_sums
+from harness.image.cloud.source import Algorithm
+from harness.shared_store import StoreError
+from harness.shared_store.answers import (
+    FILE_TYPE,
+    REST_TYPE,
+    TITLE,
+    check_layers,
+    next_page,
+    read_artifact,
+    read_files,
+    read_moment,
+    read_notes,
+    read_object,
+    read_page,
+    read_parts,
+)
+from harness.shared_store.credentials import Authorizer
+from harness.shared_store.packing import DataBudget, unpack_file, unpack_rest
+from suites.fakes.clock import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+REGISTRY = "https://registry.example/v2/"
+SHA256 = hashlib.sha256(b"x").hexdigest()
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([10**400, -(10**30), 1 << 63])
+    | st.floats()
+    | st.text()
+    | st.text(st.characters(codec=None, categories=["Cs", "Cc"]))
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(), each, max_size=3),
+    max_leaves=8,
+)
+TITLES = (
+    st.sampled_from(["disk", "a/b", "a", "../a", "/a", ".", "", "manifest.json", "a\0", "\x1b[2J"])
+    | st.text()
+)
+
+
+def mostly(*right: object) -> st.SearchStrategy[Any]:
+    """Return what draws one of the right values, or any."""
+    return st.sampled_from(right) | VALUES
+
+
+DIGESTS = mostly(f"sha256:{SHA256}", f"sha256:{0:064}", "sha512:00", f"sha256:{SHA256}\n")
+LAYERS = st.fixed_dictionaries(
+    {
+        "digest": DIGESTS,
+        "size": mostly(1, 30, 10**15),
+        "mediaType": mostly(FILE_TYPE, REST_TYPE),
+        "annotations": st.fixed_dictionaries({TITLE: TITLES | VALUES}) | VALUES,
+    }
+)
+MANIFESTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "artifactType": VALUES,
+        "config": st.fixed_dictionaries({"digest": DIGESTS}) | VALUES,
+        "layers": st.lists(LAYERS | VALUES, max_size=4) | VALUES,
+        "annotations": st.dictionaries(st.text(), VALUES, max_size=3) | VALUES,
+    },
+)
+DESCRIPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "files": st.dictionaries(
+            TITLES,
+            st.fixed_dictionaries({"size": mostly(0, 1, 10**18), "sha256": mostly(SHA256)})
+            | VALUES,
+            max_size=4,
+        )
+        | VALUES,
+        "parts": st.dictionaries(st.text(), VALUES, max_size=2) | VALUES,
+    },
+)
+
+
+def as_bytes(values: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
+    """Return what draws the values as JSON, some of them damaged; or any bytes."""
+
+    def dumped(value: object, *, is_ascii: bool) -> bytes:
+        return json.dumps(value, ensure_ascii=is_ascii).encode(errors="surrogatepass")
+
+    whole = st.builds(
+        lambda value, is_ascii: dumped(value, is_ascii=is_ascii), values, st.booleans()
+    )
+    return whole | damaged(whole) | st.binary()
+
+
+def damaged(whole: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    """Return what replaces a part of what is drawn."""
+    return st.builds(
+        lambda raw, begin, count, piece: raw[:begin] + piece + raw[begin + count :],
+        whole,
+        st.integers(0, 400),
+        st.integers(0, 40),
+        st.binary(max_size=40),
+    )
+
+
+def value_or_error(read: Callable[[], object]) -> object:
+    """Return what was read, or None for a StoreError whose message is one short line."""
+    said = ""
+    try:
+        return read()
+    except StoreError as error:
+        said = str(error)
+    assert len(said) < 10_000
+    assert "\x1b" not in said
+    return None
+
+
+@given(MANIFESTS, as_bytes(DESCRIPTIONS))
+def test_manifest_and_description(manifest: dict[str, Any], description: bytes) -> None:
+    artifact = value_or_error(lambda: read_artifact(manifest, "It is malformed"))
+    files = value_or_error(lambda: read_files(description, "x"))
+    value_or_error(lambda: dict(read_parts(description, "x")))
+    notes = read_notes(manifest)
+    assert all(len(each.encode()) < 1000 for each in notes.values())
+    for note in notes.values():
+        moment = read_moment(note)
+        assert moment is None or moment.tzinfo is not None
+    if artifact is not None:
+        assert all(layer.size > 0 for layer in artifact.layers)  # type: ignore[attr-defined]
+        known: dict[str, FileFact] = files if isinstance(files, dict) else {}
+        value_or_error(lambda: check_layers(artifact.layers, known, "x"))  # type: ignore[attr-defined]
+
+
+@given(as_bytes(MANIFESTS))
+def test_manifest_of_any_bytes(raw: bytes) -> None:
+    found = value_or_error(lambda: read_object(raw, "It is malformed"))
+    assert found is None or isinstance(found, dict)
+
+
+@given(
+    as_bytes(st.fixed_dictionaries({}, optional={"tags": st.lists(TITLES | VALUES) | VALUES})),
+    st.text() | st.builds(lambda target: f'<{target}>; rel="next"', st.text()),
+)
+def test_page_of_tags_and_its_next(raw: bytes, link: str) -> None:
+    tags = value_or_error(lambda: list(read_page(raw, "It is malformed")))
+    assert all("/" not in tag and tag not in {"", ".", ".."} for tag in tags or [])  # type: ignore[attr-defined]
+    following = next_page(link)
+    if following is not None:
+        with contextlib.suppress(RefusedUrlError):
+            assert joined(REGISTRY, following).startswith("https://")
+
+
+@given(
+    st.text()
+    | st.builds(
+        lambda scheme, realm, more: f'{scheme} realm="{realm}",{more}',
+        st.sampled_from(["Bearer", "bearer", "Basic"]),
+        st.sampled_from([REGISTRY, "http://registry.example", "https://a?b=c"]) | st.text(),
+        st.text() | st.just('service="s",scope="repository:a:pull"'),
+    ),
+    as_bytes(
+        st.fixed_dictionaries({}, optional={"token": mostly("t"), "access_token": mostly("t")})
+    ),
+)
+def test_challenge_and_token(challenge: str, answer: bytes) -> None:
+    asked: list[str] = []
+
+    def get(url: str, headers: object) -> bytes:
+        del headers
+        asked.append(url)
+        return answer
+
+    authorizer = Authorizer("cHc=", registry=REGISTRY, get=get)
+
+    if authorizer.answer(challenge, url=REGISTRY):
+        proof = authorizer.headers(REGISTRY)["Authorization"]
+        assert proof.isascii()
+        assert proof.isprintable()
+        assert authorizer.headers("https://other.example/") == {}
+    assert all(url.startswith("https://") for url in asked)
+
+
+@given(
+    st.text()
+    | st.builds(lambda host, path: f"http://{host}/{path}", st.text(max_size=9), st.text())
+)
+def test_url(url: str) -> None:
+    with contextlib.suppress(RefusedUrlError):
+        scheme, host, port = origin(url)
+        assert scheme in {"http", "https"}
+        assert host
+        assert 0 < port < 1 << 16
+
+
+@given(
+    st.text()
+    | st.from_regex(r"bytes [0-9*]{1,30}-?[0-9]*/[0-9*]{1,30}")
+    | st.from_regex(
+        r"(Fri, )?[0-9]{1,5} Aug [0-9]{1,6} [0-9]{2}:[0-9]{2}:[0-9]{2} [+-]?[0-9A-Z]{1,9}"
+    )
+    | st.integers().map(str)
+)
+def test_headers(value: str) -> None:
+    headers = Message()
+    for name in ("Content-Length", "Content-Range", "Retry-After"):
+        # Not by headers[name], which refuses lines that a server can send.
+        headers._headers.append((name, value))  # type: ignore[attr-defined]
+
+    assert (length(headers) or 0) >= 0
+    assert all((each or 0) >= 0 for each in content_range(headers))
+    assert (retry_after(headers, FakeClock()) or 0.0) >= 0
+
+
+@given(
+    st.text()
+    | st.lists(
+        st.builds(
+            lambda digest, joint, name: f"{digest}{joint}{name}\n",
+            st.sampled_from(["a" * 64, "b" * 64, "A" * 64]),
+            st.sampled_from(["  ", " *", "\t"]),
+            st.sampled_from(["x", "./x", ".//x", "../x"]) | st.text(),
+        )
+    ).map("".join)
+)
+def test_list_of_digests(text: str) -> None:
+    with contextlib.suppress(ImageFetchError):
+        found = read_sums(text, algorithm=Algorithm.SHA256, url="u")
+        assert all(name.isprintable() for name in found)
+
+
+def a_zip(entries: list[tuple[str, bytes]]) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in entries:
+            archive.writestr(zipfile.ZipInfo(name.replace("\0", "")), content)
+    return made.getvalue()
+
+
+ZIPS = st.lists(
+    st.tuples(TITLES.filter(lambda title: title.isprintable()), st.binary(max_size=50)),
+    max_size=3,
+    unique_by=lambda entry: entry[0].partition("\0")[0],
+).map(a_zip)
+
+
+@given(raw=ZIPS | damaged(ZIPS))
+def test_archive_of_the_other_files(raw: bytes, tmp_path_factory: Any) -> None:
+    top: Path = tmp_path_factory.mktemp("x")
+    part, into = top / "part", top / "into"
+    into.mkdir()
+    part.write_bytes(raw)
+
+    value_or_error(lambda: _written(part, into))
+
+    assert {path.name for path in top.iterdir()} == {"part", "into"}
+
+
+def _written(part: Path, into: Path) -> None:
+    try:
+        unpack_rest(part, into, "x", {"disk.qcow2"})
+    except OSError as error:
+        # A pull makes a StoreError of it.
+        raise StoreError(str(error)) from error
+
+
+CONTENT = bytes(40_000) + bytes(range(256)) * 20
+PACKED = gzip.compress(CONTENT, 1, mtime=0)
+
+
+@given(raw=damaged(st.just(PACKED)) | st.binary())
+def test_blob_of_a_file(raw: bytes, tmp_path_factory: Any) -> None:
+    top: Path = tmp_path_factory.mktemp("x")
+    (top / "part").write_bytes(raw)
+    fact = FileFact(size=len(CONTENT), sha256=hashlib.sha256(CONTENT).hexdigest())
+
+    value_or_error(
+        lambda: unpack_file(
+            top / "part", top / "disk", fact, "x", DataBudget("x", packed_bytes=len(raw))
+        )
+    )
+
+    assert (top / "disk").stat().st_size <= len(CONTENT) + (1 << 20)
