@@ -142,6 +142,9 @@ def test_gpu_that_falls_off_the_bus_reads_all_ones(plugged: Plugged) -> None:
     plugged.gpu.fall_off_bus()
 
     assert plugged.read(0) == 0xFFFFFFFF
+    # Its revision and header type too, by which lspci shows it.
+    assert plugged.qemu.gpu_config_read(0x08) == 0xFFFFFFFF
+    assert plugged.qemu.gpu_config_read(0x0C) == 0xFFFFFFFF
 
     plugged.gpu.return_to_bus()
     assert plugged.read(0) == 0x180000A1
