@@ -37,7 +37,9 @@ class Place(NamedTuple):
 Hits = dict[str, set[Place]]
 """By absolute path, the places that ran."""
 
-_TRACED = re.compile(r"^(\++)\x1e(\d+)\x1f([^\x1e\x1f]*)\x1f(\d+)\x1f[^\x1e]*\x1e", re.MULTILINE)
+_TRACED = re.compile(
+    r"^(\++)\x1e(\d{1,9})\x1f([^\x1e\x1f]*)\x1f(\d{1,9})\x1f[^\x1e]*\x1e", re.MULTILINE
+)
 
 
 def parse_trace(trace: str, cwd: Path, sources: Iterable[Path]) -> Hits:

@@ -819,6 +819,8 @@ class _Renewal:
             os.close(tree)
 
     def _fake(self, path: str) -> None:
+        if not _is_below(path, "/proc", "/sys") or ".." in path.split("/"):
+            raise OSError("the kernel shows no such file")
         tree = self.builder.build_fake(path)
         try:
             with self._inside():

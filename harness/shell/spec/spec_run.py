@@ -58,6 +58,10 @@ _FINISH = 2147483647
 _SENT_AHEAD = 2
 _SET_DISTANCE = 11
 """From the first set of output descriptors to the second, in numbers of descriptors."""
+_SPOKE = (
+    "The code under test wrote to the runner's own descriptors, those from 190 on; "
+    "it was ended with all that it had started."
+)
 _FIRST_RECORDS = 209
 """The descriptor of the records of an example that writes to the first set."""
 _TRACE = re.compile(r"^(--- .*\n)?(\++)(?=\+ )", re.MULTILINE)
@@ -118,6 +122,9 @@ class SpecRun:
                     if ending is not None:
                         self._ending_on_entry = ending
                         return
+        except (ValueError, IndexError):
+            self._kill()
+            self._ending_on_entry = _SPOKE
         except BaseException:
             self._kill()
             raise
@@ -156,7 +163,11 @@ class SpecRun:
         if process is not None and not self._sent:
             self._send_target(process, _FINISH)
             deadline = time.monotonic() + self.setting.timeout_s
-            self._converse(process, _FINISH, ExampleRecord(), deadline)
+            try:
+                self._converse(process, _FINISH, ExampleRecord(), deadline)
+            except (ValueError, IndexError):
+                self._kill()
+                self.late_problems.append(Problem(line=0, text=_SPOKE))
             stderr = process.take_complaint()
             if stderr:
                 text = f"A group wrote to stderr:\n{shorten(stderr)}"
@@ -204,10 +215,7 @@ class SpecRun:
             self._read_records(reported)
         except (ValueError, IndexError):
             self._kill()
-            ending = (
-                "The code under test wrote to the runner's own descriptors, those from 190 on; "
-                "it was ended with all that it had started."
-            )
+            ending = _SPOKE
         self._position = case.number
         if self._sent:
             self._sent.popleft()

@@ -198,3 +198,23 @@ def test_control_characters_of_shell_code_are_made_visible(project: SpecProject)
         assert text in result.stdout
     assert r"\x1b[3J\udce9" in result.stdout
     assert r"\x1b[5m\udce9" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("AfterAll speak\nIt 'x'\nThe value a should eq a\nEnd\n", "error"),
+        ("speak\nIt 'x'\nThe value a should eq a\nEnd\n", "failed"),
+    ],
+    ids=["after all", "before the first example"],
+)
+def test_group_that_speaks_in_the_name_of_the_runner_is_named(
+    project: SpecProject, text: str, seen: str
+) -> None:
+    speak = "speak() { printf 'end\\0many\\0when\\0001\\000%05000d\\0' 9 >&190; }\n"
+    project.write("group_spec.sh", f"Describe 'g'\n{speak}{text}End\n")
+
+    result = _run(project)
+
+    assert outcomes(result)["x"] == seen, result.stdout
+    assert "wrote to the runner's own descriptors" in result.stdout

@@ -46,3 +46,13 @@ def test_merging_takes_what_a_worker_carried() -> None:
     merge(hits, {"a.sh": [(2, 1, 1)], "b.sh": [[1, 2, 3]]})
 
     assert hits == {"a.sh": {Place(1, 1, 1), Place(2, 1, 1)}, "b.sh": {Place(1, 2, 3)}}
+
+
+def test_numbers_that_no_trace_has_are_passed_over(tmp_path: Path) -> None:
+    """Code under test may write to the trace; Python refuses to read so long a number."""
+    script = tmp_path / "a.sh"
+    script.touch()
+    long = "9" * 5000
+    trace = f"+\x1e{long}\x1f{script}\x1f1\x1f/\x1e:\n+\x1e1\x1f{script}\x1f{long}\x1f/\x1e:\n"
+
+    assert parse_trace(trace, tmp_path, [tmp_path]) == {}
