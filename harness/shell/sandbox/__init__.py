@@ -173,7 +173,7 @@ def _refusing(runner: Runner, *, is_root: bool, because: str) -> Sandbox:
         kind=SandboxKind.REFUSE,
         why=f"Shell code ran with writes outside the project and the temporary directory "
         f"refused, {because}: your other processes were not protected from its signals, "
-        "nor those directories from its writes, it had the host's network, and what it left running "
+        "nor those directories from its writes, it had the host's network and its daemons, and what it left running "
         "was not ended.",
     )
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.errors import HarnessError
 from harness.shell.sandbox import Sandbox, SandboxKind
 from harness.shell.testing import Shell
 from harness.shell.warm_shell.pool import WarmShellPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 _SCRIPT = """\
 mkdir -p /etc/sourced; echo kept >/etc/sourced/file
@@ -100,3 +101,36 @@ def test_mount_of_one_test_does_not_reach_the_next(new_shell: Callable[[], Shell
     shell.finish()
 
     assert new_shell().evaluate("test -e /proc/fs/here").status == 1
+
+
+@pytest.mark.parametrize("path", ["/etc", "/proc/../etc", "/sys/module\nfake /etc"])
+def test_only_what_the_kernel_shows_is_faked(new_shell: Callable[[], Shell], path: str) -> None:
+    """The copy is made of the host's files, by a process that sees them."""
+    shell = new_shell()
+    shell.evaluate("true").check()
+
+    with pytest.raises(HarnessError, match=r"kernel shows no such file|more than a line"):
+        shell.warm_shell.fake(Path(path))
+
+
+def test_files_of_processes_are_not_faked(new_shell: Callable[[], Shell]) -> None:
+    shell = new_shell()
+    shell.evaluate("mkdir -p /srv; ln -s /proc/1 /srv/link").check()
+
+    with pytest.raises(HarnessError, match="it shows a process"):
+        shell.write("/srv/link/new", "x")
+
+
+@pytest.mark.parametrize("target", ["/dev/null", "/proc/sys/vm/swappiness", "/srv/pipe", "/srv"])
+def test_device_or_setting_behind_a_link_is_not_written(
+    new_shell: Callable[[], Shell], target: str
+) -> None:
+    """A device in the root is the host's."""
+    before = Path("/dev/null").stat().st_mode
+    shell = new_shell()
+    shell.evaluate(f"mkdir -p /srv; mkfifo /srv/pipe; ln -s {target} /srv/link").check()
+
+    with pytest.raises(HarnessError, match=r"can't be written in the throw-away root"):
+        shell.files.write("/srv/link", b"x", 0o600)
+
+    assert Path("/dev/null").stat().st_mode == before

@@ -183,6 +183,25 @@ def test_ordinary_user_reaches_no_socket_of_the_host(network: Network) -> None:
     assert "1 passed" in result.stdout, result.render()
 
 
+@pytest.mark.usefixtures("listening")
+def test_abstract_sockets_are_out_of_reach_where_only_writes_are_refused() -> None:
+    if not _has_landlock_scopes():
+        pytest.skip(
+            "This kernel has no Landlock scopes, which keep abstract sockets out of reach."
+        )
+    with ordinary_user() as run:
+        (run.root / "connect.py").write_text(_CONNECT)
+        (run.root / "a_spec.sh").write_text(
+            f"It 'x'\nWhen call python3 connect.py {os.getpid()} 1\n"
+            "The line 1 of output should equal refused\n"
+            "The line 3 of output should equal own\nEnd\n"
+        )
+
+        result = run_pytest(run, "a_spec.sh", "--shell-sandbox=refuse")
+
+    assert "1 passed" in result.stdout, result.render()
+
+
 def _has_landlock_scopes() -> bool:
     version: int = throwaway_root._libc.syscall(444, None, 0, 1)
     return version >= 6
