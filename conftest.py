@@ -2,4 +2,9 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["suites.hypothesis_profiles", "suites.time_limits", "suites.workers"]
+pytest_plugins = [
+    "suites.hypothesis_profiles",
+    "suites.lagging_mirror",
+    "suites.time_limits",
+    "suites.workers",
+]

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def start_with_containerd_2(start_node: StartNode, settings: Settings) -> StartNode:
+def start_with_containerd_2(
+    start_node: StartNode,
+    settings: Settings,
+    lagging_mirror: None,  # noqa: ARG001 - for its effect
+) -> StartNode:
     """Return a function that starts a node as `start_node`, whose containerd is 2."""
     with requirements(settings):
         root = ensure_containerd_2(settings.cache, logging.getLogger(__name__).info)

@@ -56,7 +56,11 @@ RELEASES: Mapping[Release, str] = {
 
 
 @pytest.fixture(params=Release, ids=[f"containerd {each.value}" for each in Release])
-def program(request: pytest.FixtureRequest, settings: Settings) -> tuple[Release, Path]:
+def program(
+    request: pytest.FixtureRequest,
+    settings: Settings,
+    lagging_mirror: None,  # noqa: ARG001 - for its effect
+) -> tuple[Release, Path]:
     """Return a release and its program, unpacked where the cache has none."""
     release: Release = request.param
     with requirements(settings):
