@@ -285,7 +285,7 @@ REGISTRY_CONNECTIONS = Limit(
 )
 REPORT_FILE_MIB = Limit(
     name="report-file-mib",
-    default=128,
+    default=64,
     unit=Unit.MIB,
     what="the size of one file among a shard's reports",
 )
@@ -293,7 +293,7 @@ REPORT_ELEMENTS = Limit(
     name="report-elements",
     default=1_000_000,
     unit=Unit.ENTRIES,
-    what="the XML elements of a shard's JUnit report",
+    what="the XML elements and attributes of a shard's JUnit report",
 )
 REPORT_LEVELS = Limit(
     name="report-levels",

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from harness.errors import BadInputError
 from harness.limits import REPORT_ELEMENTS, REPORT_LEVELS
-from harness.sharding.report_file import read_report
+from harness.sharding.report_file import open_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,6 +24,8 @@ BROKEN = "harness_could_not_tell"
 BEHAVIOUR = "behaviour"
 _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?([eE][+-]?[0-9]{1,2})?")
 _COUNT = re.compile(r"[0-9]{1,9}")
+_CHUNK = 1 << 16
+_LONGEST_TAG = 1 << 20
 _COUNTED = ("errors", "failures", "skipped", "tests")
 _FAILED = ("failure", "error")
 #: What pytest says of modules that it could not collect.
@@ -58,13 +60,15 @@ class _BoundedTree(ET.TreeBuilder):
     def __init__(self, source: str) -> None:
         super().__init__()
         self._source = source
+        self.events = 0
         self._depth = 0
         self._elements = 0
 
     @override
     def start(self, tag: str, attrs: dict[str, str], /) -> ET.Element:
+        self.events += 1
         self._depth += 1
-        self._elements += 1
+        self._elements += 1 + len(attrs)
         REPORT_LEVELS.check(self._depth, self._source)
         REPORT_ELEMENTS.check(self._elements, self._source)
         return super().start(tag, attrs)
@@ -73,6 +77,11 @@ class _BoundedTree(ET.TreeBuilder):
     def end(self, tag: str, /) -> ET.Element:
         self._depth -= 1
         return super().end(tag)
+
+    @override
+    def data(self, data: str, /) -> None:
+        self.events += 1
+        super().data(data)
 
     def doctype(self, _name: str, _public_id: str | None, _system: str | None, /) -> None:
         """Refuse a document type, which alone can declare entities."""
@@ -84,9 +93,20 @@ class _BoundedTree(ET.TreeBuilder):
 def read_suite(path: Path) -> list[ET.Element]:
     """Return the suites of a JUnit file; raises BadInputError that names it, or LimitError."""
     source = str(path)
-    content = read_report(path)
+    tree = _BoundedTree(source)
+    parser = ET.XMLParser(target=tree)  # noqa: S314 - see _BoundedTree
+    seen = pending = 0
     try:
-        root = ET.fromstring(content, ET.XMLParser(target=_BoundedTree(source)))  # noqa: S314 - see _BoundedTree
+        with open_report(path) as file:
+            while chunk := file.read(_CHUNK):
+                parser.feed(chunk)
+                # One tag with millions of attributes takes memory and minutes before it is known as such.
+                pending, seen = pending + len(chunk) if tree.events == seen else 0, tree.events
+                if pending > _LONGEST_TAG:
+                    raise BadInputError(
+                        "It is no JUnit report: it has a tag of more than 1 MiB.", source=source
+                    )
+        root: ET.Element = parser.close()
     except (ET.ParseError, ValueError, LookupError) as error:
         # The last two: of an encoding that nobody knows.
         raise BadInputError(f"It is no JUnit report: {error}.", source=source) from error

@@ -217,10 +217,12 @@ class LocalRunner:
                 env=None if env is None else {**os.environ, **env},
                 start_new_session=True,
             )
-        # ValueError: a NUL in a word.
-        except (OSError, ValueError) as error:
+        except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             return result(code, b"", str(error).encode(errors="replace"))
+        except ValueError as error:
+            # A NUL in a word.
+            return result(126, b"", str(error).encode())
         try:
             exit_code, out, err = _finish(
                 process,

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from typing import TYPE_CHECKING, BinaryIO
 
 from harness.errors import BadInputError
-from harness.foreign_files import read_plain
+from harness.foreign_files import open_plain
 from harness.foreign_json import ForeignJsonError, parse_json
 from harness.limits import REPORT_FILE_MIB
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
-def read_report(path: Path) -> bytes:
-    """Return the content of a report's file.
+@contextlib.contextmanager
+def open_report(path: Path) -> Iterator[BinaryIO]:
+    """Open a report's file.
 
     A link would give away a file of this host, and a FIFO would make the reader wait for ever. Raises
-    BadInputError that names the file, or LimitError.
+    BadInputError that names the file, also where it can't be read in this context, or LimitError.
     """
     try:
-        return read_plain(path, limit=REPORT_FILE_MIB)
+        with open_plain(path, limit=REPORT_FILE_MIB) as file:
+            yield file
     except OSError as error:
         # Of a link that is not followed the kernel says that there are too many of them.
         reason = "it is a link" if path.is_symlink() else error.strerror
         raise BadInputError(f"It can't be read: {reason}.", source=str(path)) from error
+
+
+def read_report(path: Path) -> bytes:
+    """Return the content of a report's file; raises as `open_report`."""
+    with open_report(path) as file:
+        content = file.read(REPORT_FILE_MIB.bytes + 1)
+    REPORT_FILE_MIB.check_bytes(len(content), str(path))
+    return content
 
 
 def read_json(path: Path) -> object:

@@ -579,6 +579,7 @@ ENTITIES = '<!DOCTYPE x [<!ENTITY a "lol">]>'
         ("<testsuites>", f"{ENTITIES}<testsuites>"),
         ("<testsuites>", '<!DOCTYPE x SYSTEM "file:///etc/hostname"><testsuites>'),
         ("<testsuites>", '<?xml version="1.0" encoding="no-such"?><testsuites>'),
+        ("<testcase ", f"<testcase {'x' * (2 << 20)}='1' "),
         ("testsuite", "other"),
     ],
 )
