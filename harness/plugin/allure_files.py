@@ -58,8 +58,8 @@ class AllureFiles(AllureFileLogger):
     @allure_commons.hookimpl
     def report_attached_data(self, body: str | bytes, file_name: str) -> None:
         is_text = isinstance(body, str) or file_name.endswith(_TEXTS)
-        raw = body.encode(errors="surrogateescape") if isinstance(body, str) else body
-        self._attempt(file_name, lambda: self._attach(raw, file_name, is_text=is_text))
+        content = _text_of(body) if is_text else body
+        self._attempt(file_name, lambda: self._attach(content, file_name))
 
     @override
     @allure_commons.hookimpl
@@ -68,9 +68,9 @@ class AllureFiles(AllureFileLogger):
             size = Path(source).stat().st_size
             if size > ATTACHMENT_MIB.bytes:
                 note = f"{ATTACHMENT_MIB.error(str(source))} The file has {size} bytes.\n"
-                self._attach(note.encode(), file_name, is_text=True)
+                self._attach(note, file_name)
             elif file_name.endswith(_TEXTS):
-                self._attach(Path(source).read_bytes(), file_name, is_text=True)
+                self._attach(_text_of(Path(source).read_bytes()), file_name)
             else:
                 super(AllureFiles, self).report_attached_file(source, file_name)  # type: ignore[no-untyped-call]
 
@@ -80,11 +80,8 @@ class AllureFiles(AllureFileLogger):
         _clean(item)
         self._attempt(item.file_pattern.format(prefix="*"), lambda: self._report_item(item))  # type: ignore[no-untyped-call]
 
-    def _attach(self, raw: bytes, file_name: str, *, is_text: bool) -> None:
-        if is_text:
-            text = visible(raw.decode(errors="backslashreplace"))
-            raw = shortened(text, ATTACHMENT_MIB.bytes).encode()
-        super().report_attached_data(raw, file_name)  # type: ignore[no-untyped-call]
+    def _attach(self, content: str | bytes, file_name: str) -> None:
+        super().report_attached_data(content, file_name)  # type: ignore[no-untyped-call]
 
     def _attempt(self, name: str, write: Callable[[], None]) -> None:
         try:
@@ -96,6 +93,11 @@ class AllureFiles(AllureFileLogger):
             for part in self._report_dir.glob("*.tmp"):
                 with contextlib.suppress(OSError):
                     part.unlink()
+
+
+def _text_of(body: str | bytes) -> str:
+    text = body if isinstance(body, str) else body.decode(errors="backslashreplace")
+    return shortened(visible(text), ATTACHMENT_MIB.bytes)
 
 
 def _clean(value: _T, limit: int = MESSAGE_BYTES) -> _T:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.visible_text import shortened, visible, visible_line
+from harness.visible_text import VisibleStream, shortened, visible, visible_line
 
 
 @pytest.mark.parametrize(
@@ -44,3 +46,31 @@ def test_shortened_text_is_within_its_size(text: str, most_bytes: int) -> None:
 
     assert len(shown.encode()) <= most_bytes
     assert shown == text or "The rest is in 'x'." in shown
+
+
+@pytest.mark.parametrize(
+    ("has_colours", "text", "written"),
+    [
+        (True, "\x1b[1;31mred\x1b[0m \x1b[2J", "\x1b[1;31mred\x1b[0m \\x1b[2J"),
+        (False, "\x1b[31mred", "\\x1b[31mred"),
+        (False, "\rrun 1 of 3 \rx", "\rrun 1 of 3 \\rx"),
+        (True, "a\r\nb\u202e", "a\nb\\u202e"),
+    ],
+)
+def test_stream_makes_visible_all_but_colours(has_colours: bool, text: str, written: str) -> None:
+    file = io.StringIO()
+
+    VisibleStream(file, has_colours=has_colours).writelines([text])
+
+    assert file.getvalue() == written
+
+
+def test_stream_writes_what_its_encoding_lacks() -> None:
+    raw = io.BytesIO()
+    stream = VisibleStream(
+        io.TextIOWrapper(raw, encoding="ascii", write_through=True), has_colours=False
+    )
+
+    stream.write("é\udce9\n")
+
+    assert raw.getvalue() == b"\\xe9\\udce9\n"
