@@ -64,17 +64,16 @@ class AllureFiles(AllureFileLogger):
     @override
     @allure_commons.hookimpl
     def report_attached_file(self, source: str, file_name: str) -> None:
-        def attach() -> None:
-            size = Path(source).stat().st_size
-            if size > ATTACHMENT_MIB.bytes:
-                note = f"{ATTACHMENT_MIB.error(str(source))} The file has {size} bytes.\n"
-                self._attach(note, file_name)
-            elif file_name.endswith(_TEXTS):
-                self._attach(_text_of(Path(source).read_bytes()), file_name)
-            else:
-                super(AllureFiles, self).report_attached_file(source, file_name)  # type: ignore[no-untyped-call]
-
-        self._attempt(file_name, attach)
+        # A source that is not there is the caller's error.
+        size = Path(source).stat().st_size
+        if size > ATTACHMENT_MIB.bytes:
+            note = f"{ATTACHMENT_MIB.error(str(source))} The file has {size} bytes.\n"
+            self.report_attached_data(note, file_name)
+        elif file_name.endswith(_TEXTS):
+            self.report_attached_data(Path(source).read_bytes(), file_name)
+        else:
+            copy = super().report_attached_file
+            self._attempt(file_name, lambda: copy(source, file_name))  # type: ignore[no-untyped-call]
 
     def _write(self, item: TestResult | TestResultContainer | Globals) -> None:
         _clean(item)

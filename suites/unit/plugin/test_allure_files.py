@@ -89,6 +89,11 @@ def test_attached_file_is_visible_too(tmp_path: Path) -> None:
     assert (tmp_path / "to/a.cast").read_bytes() == b"\x1b]0;owned\x07 caf\xe9\r\n"
 
 
+def test_file_that_is_not_there_is_the_tests_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        AllureFiles(tmp_path).report_attached_file("/no/such", "a.txt")
+
+
 def test_large_file_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_ATTACHMENT_MIB", "1")
     (tmp_path / "serial.log").write_bytes(b"")
