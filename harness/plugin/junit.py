@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from _pytest.junitxml import xml_key  # no public name leads to the file's writer
 
-from harness.plugin.unwritten import note_unwritten
+from harness.plugin.unwritten import is_replaceable, note_unwritten
 from harness.plugin.verdicts import is_broken
 from harness.visible_text import visible
 
@@ -77,7 +77,8 @@ class JUnitErrors:
                 self._write(file.read())
         except (OSError, UnicodeError, ET.ParseError) as error:
             note_unwritten(session, self._path, error)
-            self._path.unlink(missing_ok=True)
+            if is_replaceable(self._path):
+                self._path.unlink(missing_ok=True)
             # Else it says that there is a file.
             del config.stash[xml_key]
             config.pluginmanager.unregister(xml)
@@ -91,6 +92,9 @@ class JUnitErrors:
         root = ET.fromstring(content)  # noqa: S314 - pytest has just written it
         if tell_apart(root) + remove_unfinished(root):
             content = ET.tostring(root, encoding="utf-8", xml_declaration=True)
+        if not is_replaceable(self._path):
+            self._path.write_bytes(content)
+            return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         part = self._path.with_name(f".{self._path.name}.part")
         try:

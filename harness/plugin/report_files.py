@@ -9,7 +9,7 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.plugin import junit
-from harness.plugin.unwritten import require_writable
+from harness.plugin.unwritten import is_replaceable, require_writable
 
 if TYPE_CHECKING:
     from harness.settings import Settings
@@ -35,7 +35,7 @@ def register(config: pytest.Config, settings: Settings) -> None:
     try:
         # Workers of xdist write after the process that started them.
         is_first = not config.option.collectonly and not hasattr(config, "workerinput")
-        if xml and is_first:
+        if xml and is_first and is_replaceable(Path(xml).expanduser()):
             require_writable(
                 Path(xml).expanduser().absolute().parent, option=given or "--junitxml"
             )

@@ -42,3 +42,8 @@ def require_writable(folder: Path, *, option: str) -> None:
         raise BadInputError(
             f"No report can be written to '{folder}': {reason_of(error)}.", source=option
         ) from error
+
+
+def is_replaceable(path: Path) -> bool:
+    """Return whether a report is written beside its place first: not for a link or a device, as `/dev/stdout`."""
+    return not path.is_symlink() and (path.is_file() or not path.exists())

@@ -297,3 +297,18 @@ def test_tests_of_similar_names_keep_their_evidence_apart(inner: Inner) -> None:
     inner.run_apart("", "-n0", "a/b.py", "a-b.py")
 
     assert len([path for path in inner.kept() if "serial.log" in path]) == 2
+
+
+@pytest.mark.parametrize("place", ["/dev/stdout", "link.xml", "a/b.xml"])
+def test_file_of_junit_can_be_a_link_or_a_device(tmp_path: Path, place: str) -> None:
+    (tmp_path / "test_a.py").write_text("def test_it(): ...\n")
+    (tmp_path / "link.xml").symlink_to("target.xml")
+
+    result = run(tmp_path, "-n0", f"--junitxml={place}")
+
+    assert result.exit_code == 0, result.render()
+    if place.startswith("/"):
+        assert '<testcase classname="test_a" name="test_it"' in result.stdout
+    else:
+        assert ET.parse(tmp_path / place).getroot().tag == "testsuites"  # noqa: S314 - our own
+    assert (tmp_path / "link.xml").is_symlink()
