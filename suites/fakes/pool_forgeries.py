@@ -97,7 +97,7 @@ FORGERIES = (
     Forgery(
         name="a record names a path beside the GPU",
         script='record({gpu: good(), "../../../../../../.." + str(evil()): {"driver": None, "override": "alice"}})',
-        says="is no PCI address",
+        says="but a PCI address was expected",
     ),
     Forgery(
         name="a record names only a path, and its override is a line for sudoers",
@@ -105,12 +105,12 @@ FORGERIES = (
 path = "../../../../../../.." + str(evil())
 record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
 """,
-        says="is no PCI address",
+        says="but a PCI address was expected",
     ),
     Forgery(
         name="a record names an absolute path",
         script='record({str(evil()): {"driver": None, "override": "alice"}})',
-        says="is no PCI address",
+        says="but a PCI address was expected",
     ),
     Forgery(
         name="a record names a function that is no GPU's",
@@ -146,17 +146,17 @@ record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
     Forgery(
         name="a record's driver is a path",
         script='record({gpu: good("../../../devices")})',
-        says="'../../../devices' is no name of a driver",
+        says="'../../../devices', but the name of a driver was expected",
     ),
     Forgery(
         name="a record's driver_override has a second line",
         script='record({gpu: {"driver": None, "override": "vfio-pci\\nalice ALL=(ALL) NOPASSWD: ALL"}})',
-        says="is no name of a driver",
+        says="but the name of a driver was expected",
     ),
     Forgery(
         name="a record's driver is empty",
         script='record({gpu: good("")})',
-        says="is no name of a driver",
+        says="but the name of a driver was expected",
     ),
     Forgery(
         name="a record's driver is unknown to the kernel",
@@ -176,7 +176,7 @@ record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
     Forgery(
         name="a record's values have other types",
         script='record({gpu: {"driver": ["vfio-pci"], "override": 1e99}})',
-        says="valid string",
+        says="but the name of a driver was expected",
     ),
     Forgery(
         name="a record is named after no address",
@@ -278,12 +278,12 @@ put(f"quarantine-{gpu}.json", json.dumps({"reason": reason, "since": "today", "u
     Forgery(
         name="a lease whose holder's name clears the screen",
         script='hold("000000001-deadbeef", lease(who="x\\x1b[2J"))',
-        says="is not one printable line",
+        says="but one printable line was expected",
     ),
     Forgery(
         name="a lease of a path",
         script='hold("000000001-deadbeef", lease(taken=["../../etc"]))',
-        says="'../../etc' is no PCI address",
+        says="'../../etc', but a PCI address was expected",
     ),
     Forgery(
         name="a lease of every process at once",

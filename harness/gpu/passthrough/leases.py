@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from harness.gpu.passthrough.strict_json import Address, Line, ProcessId, from_json
+from harness.gpu.passthrough.strict_json import Value
 from harness.reservation_folder import ahead_of
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ class GpuLease:
     process came, as ISO 8601.
     """
 
-    who: Line
-    process: ProcessId
-    user: Line
-    since: Line
-    wanted: tuple[tuple[Address, ...], ...]
-    taken: tuple[Address, ...] = ()
+    who: str
+    process: int
+    user: str
+    since: str
+    wanted: tuple[tuple[str, ...], ...]
+    taken: tuple[str, ...] = ()
 
     @property
     def is_granted(self) -> bool:
@@ -46,7 +46,15 @@ class GpuLease:
     @classmethod
     def from_json(cls, text: str) -> GpuLease:
         """Raise ValueError where `text` is no lease."""
-        return from_json(cls, text)
+        fields = Value.parse(text)
+        return cls(
+            who=fields["who"].line(),
+            process=fields["process"].process(),
+            user=fields["user"].line(),
+            since=fields["since"].line(),
+            wanted=tuple(each.addresses() for each in fields["wanted"].items()),
+            taken=fields["taken"].addresses(),
+        )
 
 
 @dataclass(frozen=True)

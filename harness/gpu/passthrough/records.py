@@ -15,11 +15,11 @@ import re
 import secrets
 import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.gpu.passthrough import ADDRESS_PATTERN, VFIO_DRIVER, is_address
-from harness.gpu.passthrough.strict_json import Address, DriverName, Line, from_json
+from harness.gpu.passthrough.strict_json import Value
 from harness.shared_folder import (
     SharedFile,
     StrangeFileError,
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.gpu.passthrough import HostFunction
-
-T = TypeVar("T")
 
 _DRIVERS = "drivers"
 _QUARANTINE = "quarantine"
@@ -54,21 +52,8 @@ class RecordError(HarnessError):
 class BoundDriver:
     """The driver that a function had before it was taken, and its driver_override."""
 
-    driver: DriverName | None
-    override: DriverName | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _DriversFile:
-    boot_id: Line
-    functions: dict[Address, BoundDriver]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _QuarantineFile:
-    reason: str
-    since: Line
-    user: Line
+    driver: str | None
+    override: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +152,8 @@ class DeviceRecords:
             each.address: {"driver": each.driver, "override": each.driver_override}
             for each in functions
         }
-        content = {"boot_id": self._boot_id, "functions": drivers}
         try:
-            checked = from_json(_DriversFile, json.dumps(content))
+            checked = _bound_drivers(Value(drivers))
         except ValueError as error:
             raise RecordError(
                 f"The drivers of {address} can't be recorded ({error}), so it is not taken."
@@ -178,9 +162,7 @@ class DeviceRecords:
             user=os.geteuid(), group=os.getegid(), name=user_name(os.geteuid()), is_trusted=True
         )
         path = self._path(_DRIVERS, address)
-        return RecordedDrivers(
-            address=address, path=path, functions=checked.functions, writer=writer
-        )
+        return RecordedDrivers(address=address, path=path, functions=checked, writer=writer)
 
     def save_drivers(self, address: str, functions: Iterable[HostFunction]) -> None:
         """Record the drivers of the functions that are taken with the GPU."""
@@ -198,8 +180,11 @@ class DeviceRecords:
         with self._opened(_DRIVERS, address) as file:
             if file is None:
                 return None
-            content = self._parsed(_DriversFile, address, file)
-            if content.boot_id != self._boot_id:
+            with self._parsing(address, file):
+                content = Value.parse(file.read())
+                boot_id = content["boot_id"].line()
+                functions = _bound_drivers(content["functions"])
+            if boot_id != self._boot_id:
                 return None
             writer = Writer(
                 user=file.state.st_uid,
@@ -208,7 +193,7 @@ class DeviceRecords:
                 is_trusted=file.is_trusted,
             )
             return RecordedDrivers(
-                address=address, path=file.path, functions=content.functions, writer=writer
+                address=address, path=file.path, functions=functions, writer=writer
             )
 
     def forget_drivers(self, address: str) -> None:
@@ -237,13 +222,14 @@ class DeviceRecords:
         with self._opened(_QUARANTINE, address) as file:
             if file is None:
                 return None
-            content = self._parsed(_QuarantineFile, address, file)
-            return Quarantine(
-                reason=visible_line(content.reason),
-                since=content.since,
-                user=file.owner,
-                is_trusted=file.is_trusted,
-            )
+            with self._parsing(address, file):
+                content = Value.parse(file.read())
+                return Quarantine(
+                    reason=visible_line(content["reason"].text()),
+                    since=content["since"].line(),
+                    user=file.owner,
+                    is_trusted=file.is_trusted,
+                )
 
     def quarantined(self) -> list[str]:
         return self._addresses(_QUARANTINE)
@@ -306,9 +292,10 @@ class DeviceRecords:
                     raise RecordError(str(error)) from error
             yield file
 
-    def _parsed(self, shape: type[T], address: str, file: SharedFile) -> T:
+    @contextlib.contextmanager
+    def _parsing(self, address: str, file: SharedFile) -> Iterator[None]:
         try:
-            return from_json(shape, file.read())
+            yield
         except (StrangeFileError, ValueError) as error:
             raise RecordError(
                 f"The record '{file.path}' can't be read ({error}); look at the drivers of {address} with "
@@ -350,3 +337,11 @@ class DeviceRecords:
                 raise RecordError(
                     f"The record '{file.path}' can't be removed ({error.strerror}); remove it."
                 ) from error
+
+
+def _bound_drivers(functions: Value) -> Mapping[str, BoundDriver]:
+    """Return the drivers by function; raises ValueError."""
+    return {
+        address: BoundDriver(driver=each["driver"].driver(), override=each["override"].driver())
+        for address, each in functions.by_address().items()
+    }

@@ -1,61 +1,92 @@
-"""Reads JSON of files that other users can write: values of exactly the expected form, or ValueError."""
+"""Reads JSON of files that other users can write: values of exactly the expected form, or ValueError.
+
+By the standard library: whoever reads the leases holds the lock on their folder, and others wait meanwhile.
+Pydantic takes seconds in an emulated guest when it is first used.
+"""
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, cast
-
-import pydantic
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from harness.gpu.passthrough import is_address, is_driver_name
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-T = TypeVar("T")
+    from collections.abc import Mapping
 
 _LONGEST_LINE = 256
+#: Linux numbers processes up to 2^22, see PID_MAX_LIMIT in include/linux/threads.h.
+_LAST_PROCESS = 1 << 22
 #: How much of a wrong value a message shows.
 _SHOWN = 80
 
 
-def _address(text: str) -> str:
-    if not is_address(text):
-        raise ValueError(f"'{text[:_SHOWN]}' is no PCI address")
-    return text
+@dataclass(frozen=True)
+class Value:
+    """A value of a document, and where it is; each method raises ValueError where it has another form."""
 
+    value: object
+    place: str = ""
 
-def _driver(text: str) -> str:
-    if not is_driver_name(text):
-        raise ValueError(f"'{text[:_SHOWN]}' is no name of a driver")
-    return text
+    @classmethod
+    def parse(cls, content: str | bytes) -> Value:
+        try:
+            return cls(json.loads(content))
+        except RecursionError:
+            raise ValueError("its values are nested too deeply") from None
 
+    def __getitem__(self, key: str) -> Value:
+        if not isinstance(self.value, dict):
+            raise self._error("a mapping")
+        if key not in self.value:
+            raise ValueError(f"it has no '{self.place}{key}'")
+        return Value(self.value[key], f"{self.place}{key}.")
 
-def _one_line(text: str) -> str:
-    if not text.isprintable() or len(text) > _LONGEST_LINE:
-        raise ValueError(f"'{text[:_SHOWN]}' is not one printable line")
-    return text
+    def by_address(self) -> Mapping[str, Value]:
+        """Return the values of a mapping whose keys are PCI addresses."""
+        if not isinstance(self.value, dict):
+            raise self._error("a mapping")
+        return {Value(key, self.place).address(): self[key] for key in self.value}
 
+    def items(self) -> list[Value]:
+        if not isinstance(self.value, list):
+            raise self._error("a list")
+        return [Value(each, self.place) for each in self.value]
 
-Address: TypeAlias = Annotated[str, pydantic.AfterValidator(_address)]
-DriverName: TypeAlias = Annotated[str, pydantic.AfterValidator(_driver)]
-Line: TypeAlias = Annotated[str, pydantic.AfterValidator(_one_line)]
-#: Linux numbers processes up to 2^22, see PID_MAX_LIMIT in include/linux/threads.h.
-ProcessId: TypeAlias = Annotated[int, pydantic.Field(ge=1, le=1 << 22)]
+    def address(self) -> str:
+        if not isinstance(self.value, str) or not is_address(self.value):
+            raise self._error("a PCI address")
+        return self.value
 
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(each.address() for each in self.items())
 
-def from_json(shape: type[T], content: str | bytes) -> T:
-    """Return the content as a `shape`; raises ValueError, which says in one line what is wrong."""
-    adapter: pydantic.TypeAdapter[T] = _adapter(cast("Hashable", shape))
-    try:
-        return adapter.validate_json(content, strict=True)
-    except pydantic.ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]
-        what = problem["msg"].removeprefix("Value error, ")
-        where = ".".join(map(str, problem["loc"]))[:_SHOWN]
-        raise ValueError(f"{what} at '{where}'" if where else what) from None
+    def driver(self) -> str | None:
+        if self.value is None:
+            return None
+        if not isinstance(self.value, str) or not is_driver_name(self.value):
+            raise self._error("the name of a driver")
+        return self.value
 
+    def text(self) -> str:
+        if not isinstance(self.value, str):
+            raise self._error("text")
+        return self.value
 
-@functools.cache
-def _adapter(shape: Any) -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(shape)
+    def line(self) -> str:
+        text = self.text()
+        if not text.isprintable() or len(text) > _LONGEST_LINE:
+            raise self._error("one printable line")
+        return text
+
+    def process(self) -> int:
+        if type(self.value) is not int or not 0 < self.value <= _LAST_PROCESS:
+            raise self._error("a process")
+        return self.value
+
+    def _error(self, expected: str) -> ValueError:
+        found = (
+            repr(self.value)[:_SHOWN] if isinstance(self.value, (str, int)) else "something else"
+        )
+        return ValueError(f"'{self.place.rstrip('.')}' is {found}, but {expected} was expected")

@@ -53,7 +53,7 @@ def test_lease_survives_its_file() -> None:
 
 @pytest.mark.parametrize("content", ["", "[]", '{"who": "x"}', '{"wanted": 3}'])
 def test_text_that_is_no_lease_is_refused(content: str) -> None:
-    with pytest.raises(ValueError, match=r"JSON|object|required"):
+    with pytest.raises(ValueError, match=r"Expecting value|a mapping was expected|it has no"):
         GpuLease.from_json(content)
 
 
