@@ -77,7 +77,7 @@ def lease(**more):
     return json.dumps({"who": "x", "process": 1, "user": "root", "since": "now", "wanted": [[gpu]],
                        "taken": [gpu], **more})
 def evil():
-    """A folder like that of a function of sysfs, whose driver_override is a link to a file of root's."""
+    """A folder like a function's in sysfs, whose driver_override is a link to a file of root's."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     for name, text in {"vendor": "0x10de", "device": "0x2330", "class": "0x030200", "power_state": "D0"}.items():
@@ -128,7 +128,7 @@ record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
         says="is not on the PCI bus",
     ),
     Forgery(
-        name="a record is that of another GPU under a new name",
+        name="a record of another GPU under a new name",
         script="record({admins: good(driver)}, gpu)",
         says="it does not name",
     ),
@@ -164,7 +164,7 @@ record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
         says="the kernel has no driver 'no_such_driver'",
     ),
     Forgery(
-        name="a record's driver is not the one that the kernel chooses",
+        name="a record's driver is another than the kernel chooses",
         script='record({gpu: good("pcieport")})',
         says="does not get the driver 'pcieport'",
     ),

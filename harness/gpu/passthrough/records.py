@@ -2,7 +2,7 @@
 
 Each record is a file of the pool's folder, written beside and renamed, so that no process reads half
 of one. Only whoever holds the lease of a GPU changes its records. But every user of the folder can put
-files there, so a record is read strictly, and that of another user counts only as far as sysfs bears it
+files there, so a record is read strictly, and another user's record counts only as far as sysfs bears it
 out and as its owner could act alone.
 """
 
