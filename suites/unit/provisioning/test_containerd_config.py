@@ -21,7 +21,12 @@ from harness.provisioning.containerd_config import (
     read_runtimes,
 )
 from harness.provisioning.toml_text import TomlTextError, get_value
-from harness.provisioning.toolkit import RuntimeFacts, gpu_configuration, non_gpu_configuration
+from harness.provisioning.toolkit import (
+    RuntimeFacts,
+    gpu_configuration,
+    non_gpu_configuration,
+    wanted_of_gpu_node,
+)
 from suites.unit.provisioning.containerd_files import AKS, CRI, EKS, KINDS, NVIDIA, RUNC
 
 from .fakes import GPU_NODE, KERNEL, VERSION, Invocation, write_tags
@@ -143,6 +148,37 @@ def test_runc_is_added_to_a_table_that_lacks_the_default(
     assert edited.startswith(text)
     assert get_value(edited, (*options, "SystemdCgroup")) == "true"
     assert get_value(edited, (*options, "BinaryName")) is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted"),
+    [
+        (
+            RuntimeFacts(text=None, cdi=CdiSupport.ABSENT),
+            WantedRuntimes(has_nvidia=True, is_nvidia_default=True),
+        ),
+        (
+            RuntimeFacts(text=f"version = 2\n{RUNC}{NVIDIA}", cdi=CdiSupport.ABSENT),
+            WantedRuntimes(has_nvidia=True),
+        ),
+        (
+            RuntimeFacts(text=None, cdi=CdiSupport.CAPABLE),
+            WantedRuntimes(has_nvidia=True, is_cdi_on=True),
+        ),
+        (
+            RuntimeFacts(text=None, cdi=CdiSupport.NATIVE),
+            WantedRuntimes(has_nvidia=True, is_cdi_on=True),
+        ),
+        (
+            RuntimeFacts(text=None, cdi=CdiSupport.NATIVE, is_cdi_enabled=False),
+            WantedRuntimes(has_nvidia=True, is_nvidia_default=True),
+        ),
+    ],
+)
+def test_wanted_is_what_the_configuration_sets(
+    facts: RuntimeFacts, wanted: WantedRuntimes
+) -> None:
+    assert wanted_of_gpu_node(facts) == wanted
 
 
 def test_runtime_that_an_imported_file_has_is_not_added_again() -> None:
