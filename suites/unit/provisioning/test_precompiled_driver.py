@@ -176,6 +176,11 @@ OTHER_ANSWERS = (
     ),
     "ctr: snapshotter not loaded: nydus: invalid argument: not found",
     'ctr: image "{name}": not found',
+    "ctr: failed to read the configuration of {name}: not found",
+    (
+        'level=info msg="failed to resolve reference {name}: {name}: not found" host=mirror.example\n'
+        "ctr: unexpected status from HEAD request: 500 Internal Server Error"
+    ),
     'ctr: failed to resolve reference "{name}": other.example/gpu/driver:1: not found',
     (
         'ctr: failed to resolve reference "{name}": failed to do request: Head "https://registry.example/v2/": '
