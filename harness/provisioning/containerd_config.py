@@ -190,8 +190,9 @@ class WantedRuntimes:
             )
         if self.is_nvidia_default and not is_nvidia:
             yield f"Its default runtime is '{default}', which is not the nvidia runtime."
-        if not self.has_nvidia and is_nvidia:
-            yield f"Its default runtime '{default}' starts '{runtimes[default].program}'."
+        for name in (default, DEFAULT_RUNTIME_TABLE):
+            if not self.has_nvidia and name in runtimes and runtimes[name].is_nvidia:
+                yield f"Its default runtime '{name}' starts '{runtimes[name].program}'."
         if self.is_cdi_on and detect_support(Engine.CONTAINERD, dump=dump) is CdiSupport.CAPABLE:
             yield "Its 'enable_cdi' is not true."
 

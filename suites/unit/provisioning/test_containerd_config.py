@@ -306,6 +306,11 @@ OTHER = WantedRuntimes(has_nvidia=False)
         (GPU, f'{RUNC}{NVIDIA}[plugins."{CRI}"]\nenable_cdi = false\n', None),
         (OTHER, RUNC + NVIDIA, None),
         (OTHER, "", None),
+        (
+            OTHER,
+            f'{RUNC}[plugins."{CRI}".containerd.default_runtime]\nruntime_engine = "{PROGRAM}"\n',
+            "Its default runtime 'default_runtime' starts '/usr/bin/nvidia-container-runtime'.",
+        ),
         (OTHER, DEFAULT_NVIDIA + RUNC, "Its default runtime 'nvidia' is none of its runtimes"),
         (
             OTHER,
