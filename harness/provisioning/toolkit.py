@@ -60,7 +60,7 @@ CRI_O_UNIT = "crio"
 CRI_O_DROP_IN = "/etc/crio/crio.conf.d/99-nvidia.conf"
 CRI_O_HOOK = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
 HOOK_PROGRAM = "/usr/bin/nvidia-container-runtime-hook"
-DUMP_TIMEOUT_S = 30.0
+DUMP_TIMEOUT_S = 60.0
 _PROGRAM_NAME = CONTAINER_RUNTIME.rpartition("/")[2]
 
 
