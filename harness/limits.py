@@ -333,7 +333,7 @@ SHARED_FOLDER = Limit(
 )
 SHELL_OUTPUT = Limit(
     name="shell-output-mib",
-    default=64,
+    default=48,
     unit=Unit.MIB,
     what="what it writes and hands to the harness",
 )

@@ -32,6 +32,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # each import costs CPU time for each spec file
     import signal
     from typing import NoReturn
+
+    from typing_extensions import Self
 else:
     import _signal as signal  # without the enums of `signal`
 
@@ -54,7 +56,8 @@ _PR_SET_PDEATHSIG = 1
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SYS_MOUNT_SETATTR = 442
-_SYS_OPEN_TREE, _SYS_MOVE_MOUNT = 428, 429
+_SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_OPENAT2 = 428, 429, 437
+_RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
 _OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = 1, 4
 _AF_INET, _SOCK_DGRAM, _SIOCSIFFLAGS, _IFF_UP = 2, 2, 0x8914, 1
 _SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_RESTRICT = 444, 446
@@ -130,6 +133,40 @@ def _touch(path: str) -> None:
 def _in_root(root: str, path: str) -> str:
     """Return the place of an absolute path below `root`."""
     return f"{root}/{path.lstrip('/')}" if path != "/" else root
+
+
+class _Places:
+    """Places below a root, for a `with` block.
+
+    An earlier root may have left links there, which would lead out of this one: parents are held by
+    descriptors.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.held: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        for fd in self.held:
+            os.close(fd)
+
+    def of(self, path: str) -> str:
+        """Return the place of an absolute path; its last part may be a link."""
+        parent, _, name = path.strip("/").rpartition("/")
+        how = (ctypes.c_uint64 * 3)(
+            os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
+        )
+        root = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            size = ctypes.sizeof(how)
+            fd = _libc.syscall(_SYS_OPENAT2, root, os.fsencode(parent or "."), how, size)
+            self.held.append(_call(fd, f"open '{parent}' in the root"))
+        finally:
+            os.close(root)
+        return f"/proc/self/fd/{fd}/{name}"
 
 
 def _list(path: str) -> list[str]:
@@ -265,30 +302,34 @@ class _RootBuilder:
         """
         root = f"{place}/root"
         os.mkdir(root)
-        layers = _Layers(self, place, below)
+        with _Places(root) as places:
+            return root, self._fill(root, places, _Layers(self, place, below))
+
+    def _fill(self, root: str, places: _Places, layers: _Layers) -> list[str]:
         if self.is_root and layers.overlay("/", root, "layer"):
             for point in sorted(self.mounts):
                 if point != "/":
-                    layers.add(point, _in_root(root, point))
+                    layers.add(point, places.of(point), point)
         else:
             _mount(root, root, "", _MS_BIND)
             layers.descend = True
             for entry in _list("/"):
                 if entry not in _SPECIAL:
-                    layers.add(entry, _in_root(root, entry))
+                    layers.add(entry, _in_root(root, entry), entry)
         for name in _SPECIAL:
             _make_directory(_in_root(root, name))
         _build_dev(f"{root}/dev")
-        layers.add("/dev/shm", f"{root}/dev/shm")  # noqa: S108 - people keep projects there
+        shm = "/dev/shm"  # noqa: S108 - people keep projects there
+        layers.add(shm, _in_root(root, shm), shm)
         _cover(root, _bound_sockets(self.sockets))
-        if below is None:
+        if layers.below is None:
             # an ordinary user may mount a `/proc` only where the whole of another is seen
             for name in ("/sys",) if self.is_root else ("/sys", "/proc"):
                 _mount(name, _in_root(root, name), "", _MS_BIND | _MS_REC)
             _make_read_only(f"{root}/sys")
             if self.shared is not None:
                 self._build_shared(self.shared, _in_root(root, self.shared))
-        return root, [path.removeprefix(f"{root}/") for path in layers.read_only]
+        return layers.read_only
 
     def _build_shared(self, source: str, target: str) -> None:
         self._mount_tmpfs(target)
@@ -364,48 +405,62 @@ class _Layers:
         self.count = 0
         self.read_only: list[str] = []
 
-    def add(self, source: str, target: str) -> None:
-        """Make what is at `source` appear at `target`, open to writes that go nowhere."""
+    def add(self, source: str, target: str, path: str) -> None:
+        """Make what is at `source` appear at `target`, open to writes that go nowhere.
+
+        `path` is what processes in the root call it.
+        """
         if source == self.builder.staging:
             return
         if os.path.islink(source):
             os.symlink(os.readlink(source), target)
         elif os.path.isfile(source):
-            self._add_file(source, target)
+            self._add_file(source, target, path)
         elif os.path.isdir(source) and self.builder.mounts.get(source) not in _NO_OVERLAY:
             status = os.stat(source)
             _make_directory(target)
-            os.chmod(target, status.st_mode & 0o7777)
+            held = os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            os.chmod(f"/proc/self/fd/{held}", status.st_mode & 0o7777)
             with _Suppressed(OSError):
-                os.chown(target, status.st_uid, status.st_gid)
+                os.chown(f"/proc/self/fd/{held}", status.st_uid, status.st_gid)
+            os.close(held)
             if self.descend and any(
                 point.startswith(f"{source}/") for point in self.builder.mounts
             ):
                 with _Suppressed(PermissionError):
                     for entry in _list(source):
-                        self.add(entry, f"{target}/{os.path.basename(entry)}")
+                        name = os.path.basename(entry)
+                        self.add(entry, f"{target}/{name}", f"{path}/{name}")
                 return
             self.count += 1
             if not self.overlay(source, target, f"layer{self.count}"):
-                self._show_read_only(source, target)
+                self._show_read_only(source, target, path)
 
-    def _show_read_only(self, source: str, target: str) -> None:
-        self.read_only.append(target)
+    def _show_read_only(self, source: str, target: str, path: str) -> None:
+        self.read_only.append(path.lstrip("/"))
         if self.below is None:
             _mount(source, target, "", _MS_BIND | _MS_REC)
             _make_read_only(target)
 
-    def _add_file(self, source: str, target: str) -> None:
-        _touch(target)
+    def _add_file(self, source: str, target: str, path: str) -> None:
+        flags = os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            file = os.open(target, flags, 0o644)
+        except OSError:  # an earlier root left something else there
+            return
         try:
             status = os.stat(source)
             if status.st_size > _COPIED_BYTES:
-                self._show_read_only(source, target)
-            else:
-                _write(target, _read_bytes(source))
-                os.chmod(target, status.st_mode & 0o7777)
+                self._show_read_only(source, target, path)
+            elif stat.S_ISREG(os.fstat(file).st_mode):
+                data = _read_bytes(source)
+                os.ftruncate(file, 0)
+                os.write(file, data)
+                os.fchmod(file, status.st_mode & 0o7777)
         except OSError:
             return
+        finally:
+            os.close(file)
 
     def overlay(self, lower: str, target: str, name: str) -> bool:
         """Lay an upper layer over `lower` at `target`; return whether the kernel let us.
@@ -455,9 +510,9 @@ def _bound_sockets(table: int) -> list[str]:
 def _cover(root: str, sockets: list[str]) -> None:
     """Hide socket files: a daemon behind one (systemd, a container engine) acts on the host."""
     for path in sockets:
-        place = _in_root(root, path)
-        with _Suppressed(OSError):
-            if path.startswith("/") and stat.S_ISSOCK(os.stat(place).st_mode):
+        with _Suppressed(OSError), _Places(root) as places:
+            place = places.of(path) if path.startswith("/") else ""
+            if place and stat.S_ISSOCK(os.lstat(place).st_mode):
                 try:  # in the upper layer, where no umount shows it again
                     os.unlink(place)
                     _touch(place)

@@ -142,9 +142,9 @@ class PytestRun:
 
 
 @contextlib.contextmanager
-def this_user() -> Iterator[PytestRun]:
+def this_user(parent: str | None = None) -> Iterator[PytestRun]:
     """Give an empty folder in which this user runs pytest."""
-    with tempfile.TemporaryDirectory(prefix="harness-run.") as folder:
+    with tempfile.TemporaryDirectory(prefix="harness-run.", dir=parent) as folder:
         yield PytestRun(root=Path(folder).resolve())
 
 

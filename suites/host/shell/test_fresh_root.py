@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ from harness.errors import HarnessError
 from harness.shell.sandbox import Sandbox, SandboxKind
 from harness.shell.testing import Shell
 from harness.shell.warm_shell.pool import WarmShellPool
+from suites.host.shell.running import run_pytest, this_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -134,3 +137,46 @@ def test_device_or_setting_behind_a_link_is_not_written(
         shell.files.write("/srv/link", b"x", 0o600)
 
     assert Path("/dev/null").stat().st_mode == before
+
+
+def test_links_that_sourcing_left_lead_no_new_root_to_sockets_of_the_host(
+    tmp_path: Path, host_socket: Path
+) -> None:
+    """A root hides sockets, and is built upon what sourcing wrote, from outside of it."""
+    folder = host_socket.parent
+    script = tmp_path / "script.sh"
+    script.write_text(f"rm -r {folder}; ln -s {folder} {folder}\n")
+    pool = WarmShellPool(
+        cwd=tmp_path, scratch=tmp_path, sandbox=Sandbox(kind=SandboxKind.THROWAWAY)
+    )
+
+    for _ in range(3):
+        shell = Shell(pool, virtual=True, timeout_s=60)
+        shell.source(script)
+        shell.evaluate("touch /etc/new").check()
+        shell.finish()
+    pool.close()
+
+    assert host_socket.is_socket()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user can't mount a file")
+def test_link_in_the_place_of_a_mounted_file_leads_no_new_root_to_the_host() -> None:
+    """Containers have such files, as /etc/resolv.conf."""
+    with this_user("/var") as run:
+        for name in ("file", "mounted", "victim"):
+            (run.root / name).write_text(name)
+        (run.root / "source.sh").write_text(
+            f"rm {run.root}/mounted; ln -s {run.root}/victim {run.root}/mounted\n"
+        )
+        (run.root / "test_a.py").write_text(
+            "def test_a(shell):\n    shell.source('source.sh')\n    shell.evaluate('touch /a').check()\n"
+            "def test_b(shell):\n    shell.source('source.sh')\n    shell.evaluate('touch /a').check()\n"
+        )
+        mount = 'mount --bind file mounted && exec "$@"'
+        start = ("unshare", "--mount", "sh", "-c", mount, "sh", *run.start)
+
+        result = run_pytest(replace(run, start=start), "test_a.py")
+
+        assert "2 passed" in result.stdout, result.render()
+        assert (run.root / "victim").read_text() == "victim"
