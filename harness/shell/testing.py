@@ -8,6 +8,7 @@ from harness.shell.mocks.commands import (
     MockedCommand,
     UnmockedCommandError,
 )
+from harness.shell.sandbox.root_files import RootFiles
 from harness.shell.spec.patterns import pattern_matches
 from harness.shell.surroundings import give_surroundings
 from harness.shell.warm_shell.evaluation import Evaluation, ShellTimeoutError
@@ -20,6 +21,7 @@ __all__ = [
     "Evaluation",
     "Like",
     "MockedCommand",
+    "RootFiles",
     "Shell",
     "ShellTimeoutError",
     "UnmockedCommandError",
