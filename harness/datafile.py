@@ -101,7 +101,7 @@ def read_document(file: Path) -> Document:
         DATA_FILE.check_bytes(len(raw), "It")
         text = raw.decode()
     except LimitError as error:
-        raise BadInputError(str(error), source=str(file)) from error
+        raise BadInputError(str(error).removeprefix("It: "), source=str(file)) from error
     except (OSError, ValueError) as error:
         raise BadInputError(f"The file cannot be read: {error}.", source=str(file)) from error
     tree, data = _parse(text, file)

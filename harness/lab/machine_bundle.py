@@ -93,18 +93,10 @@ class MachineBundle:
     def create_files(self, base: Path, folder: Path) -> None:
         """Make what one machine writes to in its `folder`: the disk, on `base`, and variables."""
         disk = folder / _DISK
-        # It may come from somebody else, and be sparse.
-        copied = LocalRunner().run(
-            ["cp", "--reflink=auto", "--sparse=always", "--", str(self.disk), str(disk)],
-            timeout_s=_CONVERT_S,
-        )
-        if not copied.ok:
-            raise HarnessError(
-                f"The disk of the saved machine could not be copied.\n{copied.render()}"
-            )
+        _copy(self.disk, disk)
         _qemu_img("rebase", "-u", "-f", "qcow2", "-F", "qcow2", "-b", str(base), str(disk))
         if (self.folder / _VARIABLES).exists():
-            shutil.copyfile(self.folder / _VARIABLES, folder / _VARIABLES)
+            _copy(self.folder / _VARIABLES, folder / _VARIABLES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,6 +382,15 @@ def with_own_variables(spec: MachineSpec, folder: Path) -> MachineSpec:
         return spec
     flash = Flash(code=kernel.flash.code, variables=folder / _VARIABLES)
     return replace(spec, kernel=Firmware(flash=flash))
+
+
+def _copy(file: Path, to: Path) -> None:
+    """Copy a file of a bundle, which may come from somebody else and be sparse."""
+    result = LocalRunner().run(
+        ["cp", "--reflink=auto", "--sparse=always", "--", str(file), str(to)], timeout_s=_CONVERT_S
+    )
+    if not result.ok:
+        raise HarnessError(f"A file of the saved machine could not be copied.\n{result.render()}")
 
 
 def _qemu_img(*words: str) -> None:

@@ -153,6 +153,7 @@ def test_header_is_not_read_into_memory_whatever_its_size(tmp_path: Path, kind: 
         (b"", "can't be unpacked"),
         (tar_of(("t/a", bytes(600)))[:700], "can't be unpacked"),
     ],
+    ids=["up", "root", "twice", "below-file", "long", "escape", "text", "empty", "cut"],
 )
 def test_other_archive_is_a_sentence(tmp_path: Path, content: bytes, words: str) -> None:
     with pytest.raises(BadInputError, match=words):

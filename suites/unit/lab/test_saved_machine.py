@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 from contextlib import contextmanager
 from dataclasses import replace
@@ -49,7 +50,7 @@ BASE = BaseImage(
 
 
 class Host:
-    """A host on which commands only leave notes; qemu-img makes the file that is its last word."""
+    """A host on which commands only leave notes; qemu-img and cp make the file of their last word."""
 
     def __init__(self) -> None:
         self.noted: list[tuple[str, ...]] = []
@@ -62,6 +63,8 @@ class Host:
         self.limits_s.append(timeout_s)
         if argv[1] == "convert":
             Path(argv[-1]).write_bytes(b"the disk's difference")
+        if argv[0] == "cp":
+            shutil.copyfile(argv[-2], argv[-1])
         stdout = self.version if argv[1] == "--version" else ""
         return CommandResult(
             argv=tuple(argv), exit_code=int(self.refuses), stdout=stdout, stderr="No space left"
@@ -296,11 +299,19 @@ def test_resumed_machine_writes_to_copies_of_its_own(
 
     create_files(request, own, cast("ImageStore", None))
 
+    # A disk of somebody else may be sparse, and stays so.
+    copy = ("cp", "--reflink=auto", "--sparse=always", "--")
     assert host.noted == [
+        (*copy, str(saved / "disk.qcow2"), str(own / "disk.qcow2")),
         (
             *("qemu-img", "rebase", "-u", "-f", "qcow2", "-F", "qcow2"),
             *("-b", "/images/disk.qcow2", str(own / "disk.qcow2")),
-        )
+        ),
+        *(
+            [(*copy, str(saved / "variables.fd"), str(own / "variables.fd"))]
+            if has_variables
+            else []
+        ),
     ]
     assert (own / "disk.qcow2").read_bytes() == b"difference"
     assert (own / "variables.fd").exists() is has_variables
