@@ -13,13 +13,19 @@ from collections.abc import (  # noqa: TC003 - pydantic evaluates the annotation
 )
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import pydantic
 from typing_extensions import NotRequired, TypedDict
 
 from harness.artifact_cache import MANIFEST, STAMP, USED, FileFact
-from harness.limits import STORE_ARTIFACT_FILES, STORE_ARTIFACT_MIB, STORE_OTHER_MIB
+from harness.limits import (
+    STORE_ARTIFACT_FILES,
+    STORE_ARTIFACT_MIB,
+    STORE_OTHER_MIB,
+    STORE_TAGS,
+    Limit,
+)
 from harness.shared_store import StoreError
 from harness.visible_text import shortened, visible_line
 
@@ -42,6 +48,7 @@ _PATH_BYTES, _NAME_BYTES, _LEVELS = 1024, 255, 16
 _GZIP_SHARE, _GZIP_BYTES = 1000, 1 << 10
 _SHOWN_BYTES = 300
 
+T = TypeVar("T", list[Any], dict[str, Any])
 Digest = Annotated[str, pydantic.Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 
@@ -49,30 +56,15 @@ class _Descriptor(TypedDict):
     digest: Digest
 
 
-class _LayerDescriptor(TypedDict):
+class _LayerDescriptor(_Descriptor):
     mediaType: str
-    digest: Digest
     size: Annotated[int, pydantic.Field(strict=True, ge=1)]
-    annotations: Mapping[str, str]
-
-
-class _Manifest(TypedDict):
-    config: _Descriptor
-    layers: Sequence[_LayerDescriptor]
+    annotations: Mapping[str, Any]
 
 
 class _Fact(TypedDict):
     size: Annotated[int, pydantic.Field(strict=True, ge=0)]
     sha256: Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-class _Description(TypedDict):
-    files: Mapping[str, _Fact]
-    parts: NotRequired[Mapping[str, Any]]
-
-
-class _Page(TypedDict):
-    tags: NotRequired[Sequence[str] | None]
 
 
 class _Token(TypedDict):
@@ -107,12 +99,24 @@ def _adapter(shape: type) -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(shape)
 
 
-def _read(shape: type, raw: bytes, problem: str) -> Any:
-    """Return JSON of a form; raises StoreError, which begins with `problem`."""
+def _checked(shape: type, value: object, problem: str) -> Any:
+    """Return a value of a form; raises StoreError, which begins with `problem`.
+
+    Lists and objects of any length are checked item by item: pydantic would keep an error for each.
+    """
     try:
-        return _adapter(shape).validate_json(raw)
+        return _adapter(shape).validate_python(value)
     except pydantic.ValidationError as error:
         raise StoreError(f"{problem}: {_slip(error)}.") from error
+
+
+def _items(value: object, kind: type[T], key: str, limit: Limit, problem: str) -> T:
+    """Return the list or object of a key, of no more items than the limit; raises StoreError."""
+    if not isinstance(value, kind):
+        raise StoreError(f"{problem}: '{key}' is no JSON {kind.__name__}.")
+    if len(value) > limit.value:
+        raise StoreError(str(limit.error(problem)))
+    return value
 
 
 def _slip(error: pydantic.ValidationError) -> str:
@@ -123,30 +127,38 @@ def _slip(error: pydantic.ValidationError) -> str:
     return shortened(visible_line(said), _SHOWN_BYTES)
 
 
+def _shown(value: object) -> str:
+    """Return a value for a message; what is no text may be large, and is only called so."""
+    return shortened(repr(value), _SHOWN_BYTES) if isinstance(value, str) else "what is no text"
+
+
 def read_object(raw: bytes, problem: str) -> dict[str, Any]:
     """Return the object that a manifest is; raises StoreError, which begins with `problem`."""
-    found: dict[str, Any] = _read(dict[str, Any], raw, problem)
+    try:
+        found: dict[str, Any] = _adapter(dict[str, Any]).validate_json(raw)
+    except pydantic.ValidationError as error:
+        raise StoreError(f"{problem}: {_slip(error)}.") from error
     return found
 
 
 def read_artifact(manifest: Mapping[str, Any], problem: str) -> Artifact:
-    """Return the blobs that a manifest of ours names; raises StoreError."""
-    try:
-        known = _adapter(_Manifest).validate_python(manifest)
-        layers = [
+    """Return the blobs that a manifest of ours names; raises StoreError, which begins with `problem`."""
+    layers: list[Layer] = []
+    for each in _items(manifest.get("layers"), list, "layers", STORE_ARTIFACT_FILES, problem):
+        layer = _checked(_LayerDescriptor, each, f"{problem}: of layer {len(layers)}")
+        title = layer["annotations"].get(TITLE)
+        if not isinstance(title, str):
+            raise StoreError(f"{problem}: layer {len(layers)} has no title.")
+        layers.append(
             Layer(
-                title=layer["annotations"][TITLE],
+                title=title,
                 digest=layer["digest"],
                 size=layer["size"],
                 media_type=layer["mediaType"],
             )
-            for layer in known["layers"]
-        ]
-    except pydantic.ValidationError as error:
-        raise StoreError(f"{problem}: {_slip(error)}.") from error
-    except KeyError as error:
-        raise StoreError(f"{problem}: a layer has no title.") from error
-    return Artifact(layers=layers, config=known["config"]["digest"])
+        )
+    config = _checked(_Descriptor, manifest.get("config"), f"{problem}: of 'config'")
+    return Artifact(layers=layers, config=config["digest"])
 
 
 def read_files(description: bytes, name: str) -> Mapping[str, FileFact]:
@@ -154,13 +166,12 @@ def read_files(description: bytes, name: str) -> Mapping[str, FileFact]:
 
     Raises StoreError where it is malformed, or names a file outside of the folder.
     """
-    known = _read(_Description, description, f"The manifest of '{name}' is malformed")
-    if len(known["files"]) > STORE_ARTIFACT_FILES.value:
-        raise StoreError(str(STORE_ARTIFACT_FILES.error(f"'{name}'")))
-    facts = {
-        title: FileFact(size=fact["size"], sha256=fact["sha256"])
-        for title, fact in known["files"].items()
-    }
+    problem = f"The manifest of '{name}' is malformed"
+    files = read_object(description, problem).get("files")
+    facts = {}
+    for title, each in _items(files, dict, "files", STORE_ARTIFACT_FILES, problem).items():
+        fact = _checked(_Fact, each, f"{problem}: of '{shortened(title, _SHOWN_BYTES)}'")
+        facts[title] = FileFact(size=fact["size"], sha256=fact["sha256"])
     require_own(facts, name)
     if sum(fact.size for fact in facts.values()) > STORE_ARTIFACT_MIB.bytes:
         raise StoreError(str(STORE_ARTIFACT_MIB.error(f"'{name}'")))
@@ -170,8 +181,8 @@ def read_files(description: bytes, name: str) -> Mapping[str, FileFact]:
 def read_parts(description: bytes, name: str) -> Mapping[str, Any]:
     """Return what the key of an artifact was made of, by its description; raises StoreError."""
     problem = f"The description of '{name}' in the store is malformed"
-    parts: Mapping[str, Any] = _read(_Description, description, problem).get("parts", {})
-    return parts
+    parts = read_object(description, problem).get("parts", {})
+    return _items(parts, dict, "parts", STORE_ARTIFACT_FILES, problem)
 
 
 def require_own(titles: Iterable[str], name: str, *, taken: Collection[str] = ()) -> None:
@@ -234,13 +245,12 @@ def check_layers(layers: Sequence[Layer], files: Mapping[str, FileFact], name: s
 
 def read_page(raw: bytes, problem: str) -> Sequence[str]:
     """Return the tags of a page of a list; raises StoreError, which begins with `problem`."""
-    tags: Sequence[str] = _read(_Page, raw, problem).get("tags") or []
+    tags = _items(read_object(raw, problem).get("tags") or [], list, "tags", STORE_TAGS, problem)
     for tag in tags:
-        if not _TAG.fullmatch(tag):
+        if not isinstance(tag, str) or not _TAG.fullmatch(tag):
             # A tag becomes the name of a folder.
             raise StoreError(
-                f"{problem}: {shortened(repr(tag), _SHOWN_BYTES)} is no tag of a registry; nothing of it "
-                "is used."
+                f"{problem}: {_shown(tag)} is no tag of a registry; nothing of it is used."
             )
     return tags
 
@@ -254,7 +264,7 @@ def next_page(link: str | None) -> str | None:
 def read_token(raw: bytes) -> str:
     """Return the token that a registry's service gave; raises StoreError."""
     problem = "The answer to the log-in is malformed"
-    known = _read(_Token, raw, problem)
+    known = _checked(_Token, read_object(raw, problem), problem)
     token = known.get("token") or known.get("access_token") or ""
     if not _TOKEN.fullmatch(token):
         raise StoreError(f"{problem}: it has no token.")

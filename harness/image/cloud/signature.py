@@ -81,8 +81,9 @@ def check_signature(
 
 def _signatures(status: str) -> Iterator[dict[str, str]]:
     """Yield gpgv's status words for each signature, VALIDSIG with the primary key's fingerprint."""
-    for part in status.split("[GNUPG:] NEWSIG")[1:]:
-        said = [line.split()[1:] for line in part.splitlines() if line.startswith("[GNUPG:] ")]
+    # Names of signers may hold characters of Unicode at which splitlines() would begin a line.
+    for part in f"\n{status}".split("\n[GNUPG:] NEWSIG")[1:]:
+        said = [line.split()[1:] for line in part.split("\n") if line.startswith("[GNUPG:] ")]
         yield {words[0]: words[-1] for words in said if words}
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.cli import main
 from harness.progress import Progress, ProgressEvent, Stage
 from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
 from harness.shared_store import StoreError
@@ -649,6 +650,21 @@ def test_registry_that_takes_nothing_ends_a_push(
 
     with pytest.raises(StoreError, match=r"can't be reached for it: .* 2 times"):
         puller.client.push_blob("images", file, "sha256:1", "it")
+
+
+def test_artifact_that_is_none_of_the_cache_is_not_published(
+    registry: Adversary,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its files are whole, but its description is that of no image."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+
+    assert main(["store", "pull", f"--store={registry.url}/t"]) == 2
+
+    assert "is malformed: " in capsys.readouterr().err
+    assert [path for path in (tmp_path / "xdg").rglob(NAME) if path.parent.name != ".work"] == []
 
 
 def test_titles_of_layers_are_shown_without_escapes(registry: Adversary, puller: Puller) -> None:

@@ -7,10 +7,12 @@ import gzip
 import hashlib
 import io
 import json
+import time
 import zipfile
 from email.message import Message
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +42,7 @@ from harness.shared_store.packing import DataBudget, unpack_file, unpack_rest
 from suites.fakes.clock import FakeClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 REGISTRY = "https://registry.example/v2/"
@@ -153,6 +155,32 @@ def test_manifest_and_description(manifest: dict[str, Any], description: bytes) 
         assert all(layer.size > 0 for layer in artifact.layers)  # type: ignore[attr-defined]
         known: dict[str, FileFact] = files if isinstance(files, dict) else {}
         value_or_error(lambda: check_layers(artifact.layers, known, "x"))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: read_artifact({"layers": [[]] * 1_000_000}, "It"),
+        lambda: read_artifact({"layers": [[]] * 4000}, "It"),
+        lambda: read_files(
+            json.dumps({"files": dict.fromkeys(map(str, range(300_000)))}).encode(), "x"
+        ),
+        lambda: read_page(b'{"tags": [' + b"[]," * 500_000 + b"[]]}", "It"),
+        lambda: read_page(b'{"tags": [' + b"[]," * 50_000 + b"[]]}", "It"),
+    ],
+)
+def test_many_wrong_items_are_one_error(read: Callable[[], object]) -> None:
+    """An error for each of them would take a gigabyte and a minute."""
+    with limited_errors(), pytest.raises(StoreError):
+        read()
+
+
+@contextlib.contextmanager
+def limited_errors() -> Iterator[None]:
+    """Fail if the block takes seconds of processor time."""
+    begun = time.process_time()
+    yield
+    assert time.process_time() - begun < 2
 
 
 @given(as_bytes(MANIFESTS))
