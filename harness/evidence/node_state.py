@@ -59,7 +59,7 @@ class DkmsBuild:
 
 @dataclass(frozen=True, kw_only=True)
 class PciFunction:
-    """A function that `lspci -nnk` shows; ids are four hexadecimal digits."""
+    """A function that `lspci -nnkv` shows; ids are four hexadecimal digits."""
 
     slot: str
     class_code: str
@@ -139,7 +139,7 @@ def parse_units(text: str) -> list[list[str]]:
 
 
 def parse_lspci(text: str) -> list[PciFunction]:
-    """Parse `lspci -nnk`; raises HarnessError for a function of an unknown form."""
+    """Parse `lspci -nnkv`; raises HarnessError for a function of an unknown form."""
     functions: list[PciFunction] = []
     for block in re.split(r"\n(?=\S)", text.strip()):
         found = _PCI.match(block)

@@ -134,7 +134,8 @@ def node_request(
     request = EvidenceRequest(
         commands={
             "uname-r": ["uname", "-r"],
-            "lspci": ["lspci", "-nnk"],
+            # Verbose, it reads the header of each function from the device, not what the kernel noted of it.
+            "lspci": ["lspci", "-nnkv"],
             "containerd-config": ["containerd", "config", "dump"],
             "container-images": ["ctr", "-n", "k8s.io", "images", "ls", "-q"],
             "failed-units": ["systemctl", "--failed", "--no-legend", "--plain"],
