@@ -1,8 +1,7 @@
-"""Files that other tools read, and the length of modules."""
+"""Files that other tools read."""
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 
@@ -13,8 +12,6 @@ from suites.docs.pages import REPOSITORY
 
 _CHECK_S = 60.0
 _FRAGMENT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.(feature|bugfix|doc|removal)\.md")
-_LONG_LINES = 400
-_REASON = re.compile(r"module\b.*\bbecause", re.DOTALL)
 _NO_FRAGMENTS = frozenset({"README.md", "template.md.jinja"})
 
 _SCHEMAS = {
@@ -104,16 +101,3 @@ def test_release_notes_hold_every_fragment() -> None:
 
     for file in (REPOSITORY / "changelog").glob("*.*.md"):
         assert " ".join(file.read_text().split()) in notes, f"The notes lack '{file.name}'."
-
-
-@pytest.mark.parametrize("folder", ["harness", "fixtures"])
-def test_long_module_states_its_reason(folder: str) -> None:
-    """`docs/architecture.md`, Style: a module of more than 400 lines says why in its docstring."""
-    without_reason = [
-        str(file.relative_to(REPOSITORY))
-        for file in (REPOSITORY / folder).rglob("*.py")
-        if len((text := file.read_text()).splitlines()) > _LONG_LINES
-        and not _REASON.search(ast.get_docstring(ast.parse(text)) or "")
-    ]
-
-    assert without_reason == []
