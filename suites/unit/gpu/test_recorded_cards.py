@@ -98,6 +98,18 @@ def test_title_of_the_model_is_the_drivers_name(card: str) -> None:
 
 
 @each_card
+def test_nvml_knows_the_card_by_the_models_ids(card: str) -> None:
+    answers = json.loads(load_recording(f"nvml/580.159.04-{card}-answers").text)["answers"]
+    pci = _model(card).pci
+    board = _OTHER_BOARD.get(card, pci.subsystem)
+
+    assert answers["nvmlDeviceGetName"] == _model(card).title
+    assert answers["nvmlDeviceGetPciInfo"]["pciDeviceId"] == pci.device << 16 | pci.vendor
+    assert answers["nvmlDeviceGetPciInfo"]["pciSubSystemId"] == board << 16 | pci.subsystem_vendor
+    assert answers["nvmlDeviceGetBAR1MemoryInfo"]["bar1Total"] >> 20 == bar_sizes(card)[2]
+
+
+@each_card
 def test_profiles_of_provisioning_fit_the_card(card: str) -> None:
     """Each id is one of the card's, and as many instances are asked for as it takes."""
     table = load_recording(f"nvidia-smi/580.159.04-{card}-mig-lgip").text
