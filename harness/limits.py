@@ -301,6 +301,24 @@ REPORT_LEVELS = Limit(
     unit=Unit.LEVELS,
     what="the depth of XML elements in a shard's JUnit report",
 )
+COVERAGE_FILE_MIB = Limit(
+    name="coverage-file-mib",
+    default=64,
+    unit=Unit.MIB,
+    what="the coverage of shell code of one run",
+)
+COVERAGE_ENTRIES = Limit(
+    name="coverage-entries",
+    default=20_000,
+    unit=Unit.ENTRIES,
+    what="the scripts and contexts in the coverage of one run",
+)
+COVERAGE_LINES = Limit(
+    name="coverage-lines",
+    default=1_000_000,
+    unit=Unit.ENTRIES,
+    what="the lines of one script in the coverage of one run",
+)
 TRACE_KIB = Limit(
     name="trace-kib",
     default=64,

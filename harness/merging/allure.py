@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
-from harness.sharding.report_file import read_json, read_report, require_own_folder
+from harness.sharding.report_file import open_report, read_json, read_report, require_own_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,6 +16,8 @@ _RESULT = "-result.json"
 #: Milliseconds of the epoch, in some thousand years.
 _MOST_STOP = 1e15
 _ENVIRONMENT = "environment.properties"
+#: What each shard may have of the whole run: one is like the other.
+_OF_A_RUN = frozenset({"categories.json", "executor.json"})
 
 
 def merge_results(folders: Iterable[Path], to: Path) -> int:
@@ -50,11 +52,23 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
                     name, _, value = line.partition("=")
                     environment.setdefault(name, {})[value] = None
                 continue
-            shutil.copyfile(path, to / path.name, follow_symlinks=False)
+            _copy(path, to / path.name)
     if environment:
         lines = [f"{name}={', '.join(values)}\n" for name, values in environment.items()]
         (to / _ENVIRONMENT).write_text("".join(lines), errors="backslashreplace")
     return len(latest)
+
+
+def _copy(path: Path, to: Path) -> None:
+    """Copy a file of bounded size; another one of that name would be lost, so it is refused."""
+    if to.exists() and path.name not in _OF_A_RUN:
+        raise BadInputError(
+            "Another shard has a file of this name among Allure's results, and only one of them would be "
+            "kept; run one of the shards again.",
+            source=str(path),
+        )
+    with open_report(path) as source, to.open("wb") as sink:
+        shutil.copyfileobj(source, sink)
 
 
 def _read(path: Path) -> tuple[str, float]:

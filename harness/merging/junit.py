@@ -121,6 +121,14 @@ def read_suite(path: Path) -> list[ET.Element]:
                     f"It is no JUnit report: '{key}' is {word[:40]!r}, but a number was expected.",
                     source=source,
                 )
+    for suite in suites:
+        said = sum(int(suite.get(each) or 0) for each in ("errors", "failures"))
+        tags = {each.tag for case in suite.iter("testcase") for each in case}
+        if said and not tags.intersection(_FAILED):
+            raise BadInputError(
+                f"It is no JUnit report: it counts {said} failures and errors, but none of its test cases has one.",
+                source=source,
+            )
     return suites
 
 

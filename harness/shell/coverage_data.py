@@ -7,9 +7,12 @@ refused then.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import re
+import sqlite3
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +21,8 @@ from coverage.plugin import CoveragePlugin, FileReporter
 from typing_extensions import override
 
 from harness.errors import BadInputError, HarnessError, listed
+from harness.foreign_files import read_plain
+from harness.limits import COVERAGE_ENTRIES, COVERAGE_FILE_MIB, COVERAGE_LINES
 from harness.shell.commands_of import code_lines, executed_lines
 
 if TYPE_CHECKING:
@@ -96,15 +101,49 @@ def combine(paths: Iterable[Path]) -> coverage.CoverageData:
                 "There is no such file; 'pytest --shell-cov=PATH' writes '.coverage.shell'.",
                 source=str(path),
             )
-        data = coverage.CoverageData(basename=str(path))
+        with _foreign_data(path) as data:
+            _add(combined, data, path)
+    return combined
+
+
+@contextlib.contextmanager
+def _foreign_data(path: Path) -> Iterator[coverage.CoverageData]:
+    """Read the data of another run; raises BadInputError, also while it is used, or LimitError.
+
+    Coverage.py runs SQL upon the file, and SQLite would write beside it: so it reads a copy.
+    """
+    with tempfile.TemporaryDirectory(prefix="harness-coverage.") as folder:
+        copy = Path(folder) / "data"
         try:
+            copy.write_bytes(read_plain(path.resolve(), limit=COVERAGE_FILE_MIB))
+            _require_bounded(copy, path)
+            data = coverage.CoverageData(basename=str(copy))
             data.read()
-        except coverage.CoverageException as error:
+            yield data
+        # The last two: what SQLite has is of another type.
+        except (coverage.CoverageException, sqlite3.Error, TypeError, ValueError) as error:
             raise BadInputError(
                 f"The file is no data of coverage.py ({error}).", source=str(path)
             ) from error
-        _add(combined, data, path)
-    return combined
+
+
+def _require_bounded(copy: Path, path: Path) -> None:
+    """Refuse a database that computes what it holds, such as by a view without end, and a large one."""
+    with contextlib.closing(sqlite3.connect(copy)) as database:
+        for kind, name, sql in database.execute(
+            "SELECT type, name, sql FROM sqlite_master"
+        ).fetchall():
+            columns = database.execute("SELECT hidden FROM pragma_table_xinfo(?)", (name,))
+            is_computed = any(hidden for (hidden,) in columns)
+            is_virtual = str(sql).lstrip().upper().startswith("CREATE VIRTUAL")
+            if kind not in {"table", "index"} or is_virtual or is_computed:
+                raise ValueError(f"it has more than tables: {name!r}")
+        [entries] = database.execute(
+            "SELECT (SELECT count(*) FROM file) + (SELECT count(*) FROM context)"
+        ).fetchone()
+        [size] = database.execute("SELECT max(length(numbits)) FROM line_bits").fetchone()
+    COVERAGE_ENTRIES.check(entries, f"'{path}'")
+    COVERAGE_LINES.check((size or 0) * 8, f"'{path}'")
 
 
 def gather(roots: Mapping[Path, str], to: Path, root: Path) -> None:
@@ -114,15 +153,8 @@ def gather(roots: Mapping[Path, str], to: Path, root: Path) -> None:
     """
     gathered = coverage.CoverageData(basename=str(to))
     for path, recorded in roots.items():
-        data = coverage.CoverageData(basename=str(path))
-        try:
-            data.read()
+        with _foreign_data(path) as data:
             _move_lines(data, gathered, recorded, root)
-        # The others: what SQLite has is of another type.
-        except (coverage.CoverageException, TypeError, ValueError) as error:
-            raise BadInputError(
-                f"The file is no data of coverage.py ({error}).", source=str(path)
-            ) from error
     _write(gathered)
 
 
@@ -150,7 +182,7 @@ def _add(combined: coverage.CoverageData, data: coverage.CoverageData, path: Pat
                 source=str(path),
             )
         try:
-            digest = digest_of(Path(script).read_bytes())
+            digest = digest_of(read_plain(Path(script)))
         except OSError as error:
             raise BadInputError(
                 f"The script '{script}' of which the file tells can't be read ({error.strerror}).",
@@ -186,11 +218,14 @@ def report(data: coverage.CoverageData, *, html: Path | None, lcov: Path | None)
     reporter.set_option("run:plugins", [_MODULE])
     reporter.get_data().update(data)
     table = io.StringIO()
-    reporter.report(file=table, show_missing=True)
-    if html is not None:
-        reporter.html_report(directory=str(html), show_contexts=True, title="Shell coverage")
-    if lcov is not None:
-        reporter.lcov_report(outfile=str(lcov))
+    try:
+        reporter.report(file=table, show_missing=True)
+        if html is not None:
+            reporter.html_report(directory=str(html), show_contexts=True, title="Shell coverage")
+        if lcov is not None:
+            reporter.lcov_report(outfile=str(lcov))
+    except coverage.CoverageException as error:
+        raise HarnessError(f"The coverage of shell code can't be reported: {error}") from error
     return table.getvalue()
 
 
@@ -213,7 +248,7 @@ class _ShellReporter(FileReporter):
 
     @override
     def source(self) -> str:
-        return _text(Path(self.filename).read_bytes())
+        return _text(read_plain(Path(self.filename)))
 
 
 def coverage_init(registry: coverage.plugin_support.Plugins, options: Mapping[str, str]) -> None:

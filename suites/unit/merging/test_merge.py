@@ -25,7 +25,7 @@ from harness.merging.merge import Merged, merge
 from harness.merging.summary import cause_of, render_summary
 from harness.sharding.durations import write_durations
 from harness.sharding.manifest import ShardManifest, begin, digest_of, reports_of, write_manifest
-from harness.shell.coverage import Tier
+from harness.shell.coverage import Place, Tier
 from harness.shell.coverage_data import combine, write_data
 
 if TYPE_CHECKING:
@@ -359,6 +359,27 @@ def test_link_among_results_is_not_followed(tmp_path: Path) -> None:
     assert len(list((tmp_path / "to/allure").iterdir())) == 6
 
 
+def test_result_of_one_shard_does_not_replace_that_of_another(tmp_path: Path) -> None:
+    three_shards(tmp_path / "shards")
+    first, second = (tmp_path / f"shards/{number}/start-1/allure" for number in (1, 2))
+    for results in (first, second):
+        (results / "categories.json").write_text("[]")
+    next(second.glob("*-result.json")).rename(second / next(first.glob("*-result.json")).name)
+
+    with pytest.raises(BadInputError, match="Another shard has a file of this name"):
+        merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
+
+
+def test_attachment_of_any_length_is_not_copied(tmp_path: Path) -> None:
+    """A sparse file of a few bytes would fill the disk."""
+    path = a_shard(tmp_path, 1, TESTS, count=1) / "start-1/allure/a-attachment.bin"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+    with pytest.raises(LimitError, match=r"a-attachment\.bin.*limit 'report-file-mib'"):
+        merged_one(tmp_path)
+
+
 @pytest.mark.parametrize(("number", "count"), [(4, 3), (0, 3), (1, 999_999_999)])
 def test_record_of_a_shard_that_can_not_be_is_refused(
     tmp_path: Path, number: int, count: int
@@ -564,6 +585,7 @@ def test_name_in_junit_is_that_of_pytest(test_id: str, name: str) -> None:
 
 
 DEEP = "<a>" * 5000 + "</a>" * 5000
+ENDLESS = "with recursive c(x) as (select 1 union all select x + 1 from c)"
 ENTITIES = '<!DOCTYPE x [<!ENTITY a "lol">]>'
 
 
@@ -581,6 +603,8 @@ ENTITIES = '<!DOCTYPE x [<!ENTITY a "lol">]>'
         ("<testsuites>", '<?xml version="1.0" encoding="no-such"?><testsuites>'),
         ("<testcase ", f"<testcase {'x' * (2 << 20)}='1' "),
         ("testsuite", "other"),
+        ('failures="0"', 'failures="1"'),
+        ('errors="0"', 'errors="1"'),
     ],
 )
 def test_hostile_junit_report_gives_a_sentence(tmp_path: Path, old: str, new: str) -> None:
@@ -616,6 +640,50 @@ def test_hostile_file_of_a_shard_gives_a_sentence(tmp_path: Path, name: str, con
     with pytest.raises(BadInputError, match=re.escape(path.name)):
         merged_one(tmp_path)
     assert not (tmp_path / "to/summary.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("statements", "problem"),
+    [
+        (
+            [
+                "drop table line_bits",
+                f"create view line_bits as {ENDLESS} select 1 as file_id, 1 as context_id, x as numbits from c",  # noqa: S608
+            ],
+            "it has more than tables: 'line_bits'",
+        ),
+        (
+            ["alter table line_bits add column z as (zeroblob(900000000))"],
+            "it has more than tables: 'line_bits'",
+        ),
+        (["create virtual table v using fts5(z)"], "it has more than tables"),
+        (
+            ["create trigger t after insert on meta begin delete from file; end"],
+            "more than tables",
+        ),
+        (["update line_bits set numbits = zeroblob(200000)"], "limit 'coverage-lines'"),
+        (
+            [f"{ENDLESS} insert into context(context) select 'c' || x from c limit 30000"],  # noqa: S608
+            "limit 'coverage-entries'",
+        ),
+    ],
+    ids=["view", "computed column", "virtual table", "trigger", "many lines", "many contexts"],
+)
+def test_coverage_without_end_gives_a_sentence(
+    tmp_path: Path, statements: Sequence[str], problem: str
+) -> None:
+    """Coverage.py runs SQL upon the file of another host."""
+    script = tmp_path / "a.sh"
+    script.write_text("echo\n")
+    path = a_shard(tmp_path, 1, TESTS, count=1) / "start-1/coverage.shell"
+    write_data({Tier.MOCKED: {str(script): {Place(1, 1, 1)}}}, [script], path)
+    with contextlib.closing(sqlite3.connect(path)) as data, data:
+        for statement in statements:
+            data.execute(statement)
+
+    for read in (lambda: merged_one(tmp_path), lambda: combine([path])):
+        with pytest.raises((BadInputError, LimitError), match=re.escape(problem)):
+            read()
 
 
 def test_coverage_with_values_of_other_types_gives_a_sentence(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from typing import TYPE_CHECKING
 
 import coverage
@@ -123,3 +125,25 @@ def test_command_prints_the_report(
 
     assert "25%   3-6" in capsys.readouterr().out
     assert (tmp_path / "html" / "index.html").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\0", b"{}"])
+def test_file_that_is_no_coverage_is_a_sentence_and_stays_as_it_is(
+    tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(content)
+
+    assert main(["coverage", str(path)]) == 2
+
+    assert "The file is no data of coverage.py" in capsys.readouterr().err
+    assert path.read_bytes() == content
+
+
+def test_script_without_end_is_not_read(tmp_path: Path, script: Path) -> None:
+    path = written(tmp_path, script, "data", Tier.MOCKED, 2)
+    with contextlib.closing(sqlite3.connect(path)) as data, data:
+        data.execute("update file set path = '/dev/zero'")
+
+    with pytest.raises(BadInputError, match="'/dev/zero' of which the file tells can't be read"):
+        combine([path])
