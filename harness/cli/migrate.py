@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,5 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
         env=project_variables(project, path),
     )
     migrated = MigratedProject.of(project, path, Path.cwd())
-    print(migrate(str(spec), text, evaluate, migrated), end="")
+    # Bytes of the spec that are no UTF-8 stay as they are, whatever the locale.
+    module = migrate(str(spec), text, evaluate, migrated).encode(errors="surrogateescape")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(module)
     return 0

@@ -18,6 +18,8 @@ _ADDRESS = re.compile(
     r"(?P<path>(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)/?"
 )
 _DEFAULT_PATH = "/gpu-node-harness"
+#: More than the name of a host and a path have; URLs have a limit too.
+_ADDRESS_CHARACTERS = 1024
 
 
 class StoreError(HarnessError):
@@ -47,7 +49,7 @@ class Address:
                 source=source,
             )
         port = 443 if match is None else int((match["port"] or ":443")[1:])
-        if match is None or not 0 < port < 1 << 16:
+        if match is None or not 0 < port < 1 << 16 or len(text) > _ADDRESS_CHARACTERS:
             raise BadInputError(
                 f"'{text}' is no address of a registry; give HOST[:PORT][/PATH], such as "
                 "registry.example:5000/team, and http:// before it where it has no TLS.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,5 +36,5 @@ def write_mock_scripts(folder: Path, names: Iterable[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         path = folder / name
-        path.write_text(mock_script(name))
+        path.write_bytes(os.fsencode(mock_script(name)))
         path.chmod(0o755)

@@ -254,6 +254,10 @@ class RootFiles:
         """
         if not str(path).startswith("/"):
             raise HarnessError(f"'{path}' is not an absolute path; the root has no other.")
+        with self._acting(path, "found"):
+            return self._place(path)
+
+    def _place(self, path: str | Path) -> Path:
         left = list(Path(path).parts[1:])
         at = self.root
         links = 0

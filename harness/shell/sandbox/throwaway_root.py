@@ -4,7 +4,7 @@ Usage: throwaway_root.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]
 
 The command sees the host's files through overlays whose upper layers live in memory and go with
 it; its own PID, IPC, UTS and network namespaces, the last with a loopback interface only; few
-devices; `/sys` and `/proc/sys` read-only; no socket file of the host. With `network=host` it has the
+devices; `/sys`, and what of `/proc` is of no process, read-only; no socket file of the host. With `network=host` it has the
 host's network, but none of the host's abstract sockets where the kernel has Landlock's scopes. It owns none of the host's capabilities, even when root starts it.
 Process 1 of its space is this program: when it ends, the kernel kills what is left, so nothing
 survives, not even a fork storm. Just before the command begins, its own process looks whether all
@@ -16,7 +16,7 @@ The module is long because it runs where nothing of the package can be imported.
 not even pathlib or json: it starts once for each spec file, and their import costs more than all its
 mounts.
 Sources: user_namespaces(7), mount_namespaces(7), overlayfs.rst, pivot_root(2), open_tree(2),
-network_namespaces(7), netdevice(7), landlock(7).
+network_namespaces(7), netdevice(7), landlock(7), seccomp(2), vsock(7).
 """
 
 from __future__ import annotations
@@ -62,6 +62,11 @@ _OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = 1, 4
 _AF_INET, _SOCK_DGRAM, _SIOCSIFFLAGS, _IFF_UP = 2, 2, 0x8914, 1
 _SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_RESTRICT = 444, 446
 _LANDLOCK_VERSION, _LANDLOCK_SCOPES_SINCE, _LANDLOCK_SCOPE_ABSTRACT_SOCKETS = 1, 6, 1
+_AF_VSOCK = 40
+_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_SYS_SOCKET = {"x86_64": 41, "aarch64": 198}
+_AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1, 4
 _KERNELS_OWN = """
     autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl
     hugetlbfs mqueue nsfs proc pstore rpc_pipefs securityfs sysfs tracefs
@@ -73,7 +78,7 @@ _DEPTH = 6
 _CONFIGURATION_BYTES = 1 << 16
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _SPECIAL = ("/proc", "/sys", "/dev")
-_PROC_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "latency_stats")
+_ANY_WRITE = 0o222
 _PROCESS_LOOK_S = 0.1
 _DESCRIPTORS = 4096
 _SPACE_NAMES = ("pid", "mnt", "user", "ipc", "uts", "net")
@@ -220,6 +225,29 @@ def _refuse_abstract_sockets() -> None:
     _call(ruleset, "landlock")
     _call(_libc.syscall(_SYS_LANDLOCK_RESTRICT, ruleset, 0), "landlock")
     os.close(ruleset)
+
+
+def _refuse_vsock() -> None:
+    """Keep this process from sockets to hypervisor and guests, which no network space parts.
+
+    Programs of another architecture, such as 32-bit ones, are not kept from them.
+    """
+    machine = os.uname().machine
+    rules = (
+        (0x20, 0, 0, 4),  # load the architecture
+        (0x15, 0, 5, _AUDIT_ARCH[machine]),  # if it is another, go to the last rule
+        (0x20, 0, 0, 0),  # load the number of the system call
+        (0x15, 0, 3, _SYS_SOCKET[machine]),
+        (0x20, 0, 0, 16),  # load the first argument
+        (0x15, 0, 1, _AF_VSOCK),
+        (0x06, 0, 0, 0x50000 | errno.EAFNOSUPPORT),  # return an error
+        (0x06, 0, 0, 0x7FFF0000),  # allow
+    )
+    words = (c | then << 16 | other << 24 | k << 32 for c, then, other, k in rules)
+    code = (ctypes.c_uint64 * len(rules))(*words)
+    program = (ctypes.c_uint64 * 2)(len(rules), ctypes.addressof(code))
+    number, mode = _SYS_SECCOMP[machine], _SECCOMP_SET_MODE_FILTER
+    _call(_libc.syscall(number, mode, _SECCOMP_FILTER_FLAG_SPEC_ALLOW, program), "seccomp")
 
 
 def _drop_root() -> None:
@@ -621,9 +649,11 @@ def _finish_root(root: str, limit: int) -> None:
     _mount("proc", proc, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     with _Suppressed(OSError):  # per process space since Linux 6.14
         _write(f"{proc}/sys/kernel/pid_max", str(max(limit * 4, 1024)))
-    for name in _PROC_READ_ONLY:
+    # Root in the space still owns what sets the kernel, such as /proc/driver/nvidia/suspend.
+    for name in os.listdir(proc):
         place = f"{proc}/{name}"
-        if os.path.exists(place):
+        mode = 0 if name.isdigit() else os.lstat(place).st_mode
+        if stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and mode & _ANY_WRITE):
             _mount(place, place, "", _MS_BIND | _MS_REC)
             _make_read_only(place)
     os.chdir(root)
@@ -714,6 +744,8 @@ def _run(command: list[str], cwd: str, host: _Spaces, *, keeps_network: bool = F
         if keeps_network:
             host.names["net"] = ""
             _refuse_abstract_sockets()
+        else:
+            _refuse_vsock()
         _refuse_to_run_on(host)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         os.setsid()

@@ -5,6 +5,7 @@ The bash process that runs the code is in `warm_shell`.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -286,7 +287,7 @@ class Shell:
                 paths = []
             for path in paths:
                 files.remove(path)
-                files.write(path, mock_script(name).encode(), 0o755)
+                files.write(path, os.fsencode(mock_script(name)), 0o755)
 
     # --- expectations --------------------------------------------------------------------
 

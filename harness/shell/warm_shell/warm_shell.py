@@ -192,7 +192,7 @@ class WarmShell:
         there = set(files.names(folder))
         for name in names:
             if name not in there:
-                files.write(folder / name, mock_script(name).encode(), 0o755)
+                files.write(folder / name, os.fsencode(mock_script(name)), 0o755)
 
     def _mock_folder(self) -> tuple[RootFiles, Path]:
         """Return where mocks are that child processes find.

@@ -151,6 +151,39 @@ def test_sockets_of_the_host_are_out_of_reach(
     assert result.stdout.split() == seen.split(), result.render()
 
 
+_SOCKET = "import socket; socket.socket(int(__import__('sys').argv[1]))"
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_VSOCK"), reason="Python knows no vsock here.")
+def test_hypervisor_and_guests_are_out_of_reach(tmp_path: Path) -> None:
+    """A network space does not part the sockets of vsock(7)."""
+    seen = {}
+    for family in (socket.AF_VSOCK, socket.AF_INET, socket.AF_UNIX):
+        command = [sys.executable, "-I", "-S", "-c", _SOCKET, str(int(family))]
+        argv = Sandbox(kind=SandboxKind.THROWAWAY).argv(command, cwd=tmp_path, scratch=tmp_path)
+        seen[family] = LocalRunner().run(argv, timeout_s=60)
+
+    assert "Address family not supported" in seen[socket.AF_VSOCK].stderr
+    assert seen[socket.AF_INET].ok, seen[socket.AF_INET].render()
+    assert seen[socket.AF_UNIX].ok, seen[socket.AF_UNIX].render()
+
+
+def test_what_sets_the_kernel_is_read_only(tmp_path: Path) -> None:
+    """Files of root in /proc are root's of the host, also such as those below /proc/driver."""
+    script = """
+        for each in /proc/[!0-9]*; do
+            [ -L "$each" ] || { [ -f "$each" ] && ! stat -c %A "$each" | grep -q w; } ||
+                echo "$(stat -f -c %T "$each") $(grep -c " $each ro," /proc/self/mountinfo) $each"
+        done
+    """
+
+    result = _run(script, tmp_path)
+
+    found = [line.split() for line in result.stdout.splitlines()]
+    assert ["proc", "1", "/proc/sys"] in found, result.render()
+    assert [line for line in found if line[1] != "1"] == []
+
+
 @pytest.mark.parametrize("network", Network)
 @pytest.mark.usefixtures("listening")
 def test_ordinary_user_reaches_no_socket_of_the_host(network: Network) -> None:

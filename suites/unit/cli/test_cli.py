@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -128,6 +129,19 @@ def test_unreadable_spec_is_reported_with_a_remedy(
         assert capsys.readouterr().err == (
             f"harness: {spec}: The spec can't be read ({why}); give the path of a *_spec.sh file.\n"
         )
+
+
+def test_spec_that_is_no_utf8_is_printed_in_any_locale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = tmp_path / "a_spec.sh"
+    spec.write_bytes(b"It 'says \xe9'\nWhen call echo \xe9\nThe output should equal \xe9\nEnd\n")
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="ascii"))
+
+    assert main(["migrate", str(spec)]) == 0
+
+    assert b"\xe9" in printed.getvalue()
 
 
 def test_cache_folder_that_cannot_be_created_is_reported_with_a_remedy(

@@ -51,7 +51,9 @@ def test_address_names_a_registry_and_a_prefix(text: str, url: str) -> None:
     assert Address.parse(text).url("images", "tags/list") == url
 
 
-@pytest.mark.parametrize("text", ["", "ftp://x", "host/UPPER", "host/a//b", "a b", "host?x"])
+@pytest.mark.parametrize(
+    "text", ["", "ftp://x", "host/UPPER", "host/a//b", "a b", "host?x", "x" * 2000]
+)
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(BadInputError, match=r"--store: .* is no address of a registry"):
         Address.parse(text)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from harness.errors import BadInputError
 from harness.shell.mocks.names import check_mock_name
+from harness.shell.mocks.scripts import write_mock_scripts
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -52,3 +58,13 @@ def test_other_names_are_refused_at_their_line(name: str, why: str) -> None:
         check_mock_name(name, source="a_spec.sh", line=3)
 
     assert len(str(error.value)) < 300
+
+
+def test_mock_whose_name_is_no_utf8_gets_its_script(tmp_path: Path) -> None:
+    write_mock_scripts(tmp_path, ["\udce9"])
+
+    [script] = tmp_path.iterdir()
+    assert script.name == "\udce9"
+    assert (
+        b"__hx_request mock '\xe9'" in script.read_bytes() or b"mock \xe9" in script.read_bytes()
+    )
