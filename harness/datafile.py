@@ -96,6 +96,9 @@ def read_document(file: Path) -> Document:
     Raises BadInputError.
     """
     try:
+        # To open a FIFO waits for its writer.
+        if file.exists() and not file.is_file():
+            raise BadInputError("It is no plain file.", source=str(file))
         with file.open("rb") as opened:
             raw = opened.read(DATA_FILE.bytes + 1)
         DATA_FILE.check_bytes(len(raw), "It")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,6 +198,14 @@ def test_file_is_read_without_libyaml_too(tmp_path: Path, monkeypatch: pytest.Mo
 def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="cannot be read"):
         read_data_file(tmp_path / "none.yaml", _Bicycle)
+
+
+def test_file_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "bicycle.yaml"
+    os.mkfifo(file)
+
+    with pytest.raises(BadInputError, match="no plain file"):
+        read_data_file(file, _Bicycle)
 
 
 def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:

@@ -217,6 +217,8 @@ class Shell:
         Raises UnmockedCommandError where it ran a command that the test does not expect, and
         HarnessError where the code can't be parsed.
         """
+        for text in (code, stdin, *(env or {}).values()):
+            _require_bytes(text)
         warm_shell = self.warm_shell
         self._mocks.violations.clear()
         prelude = self._prepare(warm_shell, {**self._environment, **(env or {})})
@@ -320,3 +322,12 @@ class Shell:
         if unused and not has_failed:
             lines = "\n".join(f"  {rule}" for rule in unused)
             raise ExpectationError(f"The test expects calls that did not happen:\n{lines}")
+
+
+def _require_bytes(text: str) -> None:
+    try:
+        text.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise HarnessError(
+            f"A shell can't be given '{text[error.start]}', which is no character: a lone surrogate."
+        ) from error

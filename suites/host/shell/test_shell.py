@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import ExpectationError
+from harness.errors import ExpectationError, HarnessError
 from harness.shell.testing import (
     ANY,
     Answer,
@@ -79,6 +79,13 @@ def test_status_is_that_of_exit_and_of_errexit(code: Shell) -> None:
     assert (result.status, result.stdout) == (1, "")
     with pytest.raises(ExpectationError, match="ended with status 1"):
         result.check()
+
+
+def test_lone_surrogate_is_refused_and_the_shell_goes_on(code: Shell) -> None:
+    with pytest.raises(HarnessError, match="no character"):
+        code.evaluate("true", env={"X": "\ud800"})
+
+    assert code.call("echo", "\udce9").stdout == "\udce9\n"
 
 
 def test_child_process_sees_the_mock(code: Shell) -> None:
