@@ -155,6 +155,8 @@ def _read_value(lines: list[str], first: int, start: str) -> tuple[str, int, str
 def read_values(text: str) -> dict[Key, str]:
     """Return the text of each value by its path, also of those in inline tables.
 
+    Of a key that is there twice, which TOML forbids, the first counts: `set_value` changes it.
+
     Raises TomlTextError if the text cannot be parsed.
     """
     values: dict[Key, str] = {}
@@ -165,7 +167,7 @@ def read_values(text: str) -> dict[Key, str]:
 
 
 def _add_value(values: dict[Key, str], path: Key, value: str, number: int) -> None:
-    values[path] = value
+    values.setdefault(path, value)
     if not value.startswith("{"):
         return
     position = 1

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.provisioning.configuration import (
@@ -179,6 +179,7 @@ def test_plan_respects_needs(needs: list[set[int]], order: object) -> None:
     path=st.sampled_from([("a", "k"), ("a", "b", "n"), ("n",), ("x.y", "z", "k"), ("new", "k")]),
     value=st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=6),
 )
+@example(lines=["k = 1", "k = 1"], path=("k",), value="")
 def test_edited_toml_has_the_new_value_and_every_old_line(
     lines: list[str], path: tuple[str, ...], value: str
 ) -> None:
