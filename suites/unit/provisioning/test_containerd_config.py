@@ -133,6 +133,14 @@ def test_nvidias_program_is_found_wherever_it_is_named(text: str) -> None:
     assert "nvidia-container-runtime" not in left
 
 
+def test_runc_in_a_folder_of_the_toolkit_is_no_program_of_nvidia() -> None:
+    program = "/opt/nvidia-container-runtime/bin/runc"
+    text = f'version = 2\n{RUNC}options.BinaryName = "{program}"\n'
+
+    assert nvidia_runtimes(text) == []
+    assert non_gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.ABSENT)) is None
+
+
 @pytest.mark.parametrize(("dump", "is_added"), [(None, True), ("version = 3\n", False)])
 def test_runc_is_added_to_a_table_that_lacks_the_default(
     dump: str | None, *, is_added: bool

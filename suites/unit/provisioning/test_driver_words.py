@@ -84,6 +84,7 @@ SAMPLES = {
         "NVRM: Xid (0000:01:00): 48, An Uncorrectable Double Bit Error (DBE) has been detected",
         "NVRM: Xid (PCI:0000:01:00): 63, pid=1, Row Remapper: New row marked for remapping, reset gpu to activate.",
         "NVRM: Xid (PCI:0000:01:00): 119, pid=1, Timeout after 6s of waiting for RPC response from GPU0 GSP!",
+        "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from None to Drain P2P",
         "NVRM: Xid (PCI:0000:01:00): 168, less memory",
         "NVRM: Xid (PCI:0000:01:00): 151, Key rotation error",
         "NVRM: Xid (PCI:0000:01:00): 54, Auxiliary power is not connected",
@@ -99,6 +100,7 @@ SAMPLES = {
     ),
     Severity.NOTICE: (
         "NVRM: Xid (PCI:0000:01:00): 44, Ch 00000001",
+        "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from Drain P2P to None",
         "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (builder@)",
         "NVRM: ignore invalid BAR failure for BAR2",
         f"{_INVALID_BAR}NVRM: BAR2 is 0M @ 0x0 (PCI:0000:05:00.0)",
