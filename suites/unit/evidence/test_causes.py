@@ -320,6 +320,16 @@ def test_each_evidence_folder_gives_its_own_cause(tmp_path: Path) -> None:
     assert [found.cause.name for found in find_causes("", folders)] == list(causes)
 
 
+def test_log_that_is_no_file_does_not_hide_the_others(tmp_path: Path) -> None:
+    (tmp_path / "commands/journal").mkdir(parents=True)
+    write(tmp_path, "host/serial.log", "Kernel panic - not syncing: x\n")
+
+    found = find_cause(tmp_path)
+
+    assert found is not None
+    assert found.cause.name == "kernel panic"
+
+
 def test_cause_is_found_in_the_make_log_of_dkms(tmp_path: Path) -> None:
     name = "files/var/lib/dkms/nvidia/580.126.09/build/make.log"
     write(tmp_path, name, LINES["no space on the guest's disk"])

@@ -67,6 +67,7 @@ def test_system_without_name_or_version_is_refused(text: str) -> None:
         ("6.1.0-56-cloud-amd64", "6.1.0-56-cloud-amd64"),
         ("6.1.0-56-arm64", "6.1.0-56-arm64"),
         ("6.12.117+deb13-cloud-amd64", "6.12.117.deb13-cloud-amd64"),
+        ("6.12~rc7-amd64", "6.12.rc7-amd64"),
     ],
 )
 def test_kernel_ends_a_daemonsets_name(kernel: str, suffix: str) -> None:
