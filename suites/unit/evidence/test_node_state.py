@@ -310,6 +310,17 @@ def test_gpu_that_a_kind_of_module_does_not_support_is_refused(log: str) -> None
     assert parse_refused_gpus(log * 2) == ["2bb1"]
 
 
+def test_refused_gpu_keeps_its_id_where_a_later_message_has_none() -> None:
+    address = "0000:03:00.0"
+    log = (
+        f"NVRM: The NVIDIA GPU {address} (PCI ID: 10de:2bb1)\n"
+        "NVRM: installed in this system is not supported by the\n"
+        f"NVRM: ignoring the legacy GPU {address}\n"
+    )
+
+    assert parse_refused_gpus(log) == ["2bb1"]
+
+
 def test_refused_gpu_without_an_id_has_its_name() -> None:
     log = (
         "NVRM: The NVIDIA Tesla K80 GPU installed in this system is\n"

@@ -590,6 +590,33 @@ def test_similar_unit_does_not_serve_gpus(tmp_path: Path, old: str, new: str) ->
         )
 
 
+@pytest.mark.parametrize("active", ["inactive", "activating"])
+def test_containerd_that_is_there_has_to_run_beside_another_runtime(
+    tmp_path: Path, active: str
+) -> None:
+    """Docker, which `cri-docker` asks, starts its containers by containerd."""
+    units = RUNNING.replace(
+        "containerd.service loaded active", f"containerd.service loaded {active}"
+    )
+    folder = a_serving_node(tmp_path)
+    folder.command("units", f"{units}cri-docker.service loaded active running cri-docker\n")
+
+    with pytest.raises(ExpectationError, match=f"expected to be 'active', but is '{active}'"):
+        expect.gpu_services_up(folder.evidence)
+
+
+def test_runtime_is_found_in_a_later_format(tmp_path: Path) -> None:
+    """Later formats have the tables of format 3."""
+    cri = 'plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia'
+    configuration = (
+        f'version = 4\n[{cri}]\nruntime_type = "io.containerd.runc.v2"\n'
+        f'[{cri}.options]\nBinaryName = "/usr/bin/nvidia-container-runtime"\n'
+    )
+    folder = a_serving_node(tmp_path).command("containerd-config", configuration)
+
+    assert "nvidia-container-runtime" in expect.runtime_hands_out_gpus(folder.evidence)
+
+
 @pytest.mark.parametrize(
     "program",
     [

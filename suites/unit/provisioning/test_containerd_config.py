@@ -97,13 +97,25 @@ def nvidia_runtimes(text: str) -> list[str]:
     return [runtime.name for runtime in read_runtimes(text, cri_table(text)) if runtime.is_nvidia]
 
 
-def test_runtime_of_another_name_keeps_its_pods() -> None:
+@pytest.mark.parametrize("name", ["untrusted", "kata-nvidia"])
+def test_runtime_of_another_name_keeps_its_pods(name: str) -> None:
     """AKS's `untrusted` starts NVIDIA's program on a GPU node, and runc on another one."""
-    left = non_gpu_configuration(RuntimeFacts(text=AKS, cdi=CdiSupport.NATIVE)) or ""
+    text = AKS.replace("untrusted", name)
+    left = non_gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) or ""
 
     runtimes = {runtime.name: runtime.program for runtime in read_runtimes(left, TABLE)}
-    assert runtimes == {"untrusted": None, "runc": None}
+    assert runtimes == {name: None, "runc": None}
     assert default_runtime(left, TABLE) == "runc"
+
+
+def test_runc_is_added_beside_the_runtimes_that_are_left() -> None:
+    """Before containerd 2, a table of runtimes replaces the built-in one, which has the default."""
+    kata = NVIDIA.replace("nvidia", "kata").replace(PROGRAM, "/opt/kata/bin/kata")
+    text = f"version = 2\n{NVIDIA}{kata}"
+    left = non_gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.ABSENT)) or ""
+
+    assert {runtime.name for runtime in read_runtimes(left, TABLE)} == {"kata", "runc"}
+    assert WantedRuntimes(has_nvidia=False).difference(left) is None
 
 
 def test_default_in_place_of_the_removed_one_keeps_its_options() -> None:

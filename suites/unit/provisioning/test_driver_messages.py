@@ -88,6 +88,7 @@ def test_line_without_an_error_of_the_driver_is_no_message(line: str) -> None:
         (f"{loaded('470.1')}{LOST}\n{loaded('580.1')}", False),
         (f"{loaded('580.1')}{LOST}\n{loaded('470.1')}", False),
         (loaded("470.1") + loaded("580.1") + LOST, True),
+        (f"{loaded('580.1')}{LOST}\n{loaded('470.1')}{loaded('580.1')}", False),
     ],
 )
 def test_message_without_a_version_between_releases_may_be_of_the_other(

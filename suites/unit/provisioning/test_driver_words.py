@@ -116,6 +116,7 @@ SAMPLES = {
         _CONSOLE,
         "NVRM: Failed to enable MSI; falling back to PCIe virtual-wire interrupts.",
         "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 10005, Temperature is normal",
+        "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Nonfatal, Link 48 LTSSM Fault Up",
         "nvidia 0000:01:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
         "nvidia 0000:01:00.0: [drm] Cannot find any crtc or sizes",
         "nvidia-modeset: WARNING: GPU:0: Unable to read EDID for display device DP-0",
@@ -160,6 +161,22 @@ def test_no_row_is_without_a_text() -> None:
 
     unused = [words.pattern.pattern for words in KERNEL_WORDS if words.pattern not in used]
     assert unused == []
+
+
+@pytest.mark.parametrize(
+    "sxid",
+    [
+        *(10003, 10004, 10006, 10007, 10008, 20034, 22003, 22011),
+        *range(26001, 26008),
+        *range(27001, 27008),
+        *(28001, 28003, 28005),
+    ],
+)
+def test_fatal_error_of_a_switch_is_known_without_its_severity(sxid: int) -> None:
+    (message,) = parse_messages(f"nvidia-nvswitch0: SXid (PCI:0000:05:00.0): {sxid}, Link 48\n")
+
+    assert message.condemns_node
+    assert message.describe().startswith(f"SXid {sxid}: An NVSwitch has a fatal error.")
 
 
 @pytest.mark.parametrize("xid", range(1, 162))

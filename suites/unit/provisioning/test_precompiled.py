@@ -185,7 +185,7 @@ def test_processor_is_told_by_the_kernel_where_no_label_does() -> None:
 def test_minor_versions_that_share_a_driver_share_a_group() -> None:
     nodes = [
         labelled(version, "6.12", "rhel10", system="rhel", version=version)
-        for version in ("10.0", "10.1")
+        for version in ("10.0", "10.0", "10.1")
     ]
 
     (group,) = group_by_kernel(nodes, is_label_required=True).groups
