@@ -154,9 +154,9 @@ def test_call_that_hangs_is_left_with_all_stacks(libvirt: FakeLibvirt) -> None:
             connection.run("the start of 'x'", hang_in_libvirt, limit_s=0.05)
         release.set()
 
-    assert "did not answer the start of 'x' at 'qemu:///system'" in str(caught.value)
-    assert "in hang_in_libvirt" in str(caught.value)
-    assert "in test_call_that_hangs_is_left_with_all_stacks" in str(caught.value)
+    assert "did not answer the start of 'x' at 'qemu:///system'" in caught.value.sentence
+    assert "in hang_in_libvirt" in caught.value.sentence
+    assert "in test_call_that_hangs_is_left_with_all_stacks" in caught.value.sentence
 
 
 @pytest.fixture
