@@ -107,7 +107,7 @@ def opened_file(
 
 
 def create_folders(folder: Path, mode: int) -> None:
-    """Create `folder` and its missing parents with `mode`, of which the umask takes away.
+    """Create `folder` and its missing parents with `mode`, less the bits of the umask.
 
     Raises OSError, also where another user was faster.
     """

@@ -185,7 +185,7 @@ def _add(combined: coverage.CoverageData, data: coverage.CoverageData, path: Pat
             digest = digest_of(read_plain(Path(script)))
         except OSError as error:
             raise BadInputError(
-                f"The script '{script}' of which the file tells can't be read ({error.strerror}).",
+                f"The script '{script}', which the file names, can't be read ({error.strerror}).",
                 source=str(path),
             ) from error
         _add_lines(combined, None, script, ())

@@ -53,7 +53,7 @@ class SandboxKind(enum.Enum):
 
 
 class Network(enum.Enum):
-    """What network code under test has: that of the host, or a loopback interface of its own."""
+    """The network of code under test: the host's, or a loopback interface of its own."""
 
     LOOPBACK = "loopback"
     HOST = "host"

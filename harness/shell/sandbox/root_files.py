@@ -208,7 +208,7 @@ class RootFiles:
             os.close(fd)
 
     def _behind_links(self, path: str | Path) -> str:
-        """Make the directories that lead to a file, also where it is a link into one that is missing."""
+        """Make the parent directories of a file; of a link, the parent directories of its target."""
         place = str(path)
         for _ in range(_MOST_LINKS):
             with self._parent(place, make=True) as (folder, name):

@@ -145,5 +145,5 @@ def test_script_without_end_is_not_read(tmp_path: Path, script: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as data, data:
         data.execute("update file set path = '/dev/zero'")
 
-    with pytest.raises(BadInputError, match="'/dev/zero' of which the file tells can't be read"):
+    with pytest.raises(BadInputError, match="'/dev/zero', which the file names, can't be read"):
         combine([path])
