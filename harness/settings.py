@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, NewType
 
 from typing_extensions import Self, override
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 APPLICATION = "gpu-node-harness"
 DRIVER_VARIABLE = "HARNESS_MACHINE_DRIVER"
 URI_VARIABLE = "HARNESS_MACHINE_URI"
-STORAGE_VARIABLE = "HARNESS_MACHINE_STORAGE"
 INVENTORY_VARIABLE = "HARNESS_GPU_INVENTORY"
 STORE_VARIABLE = "HARNESS_STORE"
 POOL_VARIABLE = "HARNESS_GPU_POOL_DIR"
@@ -183,8 +182,7 @@ class Settings:
     Waits for guests may take `timeout_multiplier` times as long as usual.
 
     `machine_driver` runs the machines: QEMU itself, or libvirt at `machine_uri`. With
-    `MachineDriver.NODE` the URI names an existing node. Where libvirt runs on a remote host,
-    disks lie in that host's folder `machine_storage`.
+    `MachineDriver.NODE` the URI names an existing node.
 
     A test that fails leaves its machines in its evidence, as `failure_checkpoint` says; when all of them
     take more than `failure_checkpoint_limit_mib`, the oldest are removed. What failed tests left is removed
@@ -210,7 +208,6 @@ class Settings:
     cache: Path = field(default_factory=_cache)
     machine_driver: MachineDriver | PluginDriver = MachineDriver.QEMU
     machine_uri: str | None = None
-    machine_storage: PurePosixPath | None = None
     machine_start: MachineStart = MachineStart.CLONE
     evidence: EvidenceMode = EvidenceMode.ON_FAILURE
     evidence_folder: Path = Path("evidence")
@@ -234,12 +231,6 @@ class Settings:
                 "--machine-driver=qemu runs QEMU on this host; add --machine-driver=libvirt or "
                 "--machine-driver=node.",
                 source="--machine-uri",
-            )
-        if self.machine_storage is not None and not self.machine_storage.is_absolute():
-            raise BadInputError(
-                f"'{self.machine_storage}' is a folder on a remote host and has to be an absolute "
-                "path.",
-                source="--machine-storage",
             )
         if not all(self.images) or len(set(self.images)) < len(self.images):
             raise BadInputError(
@@ -367,11 +358,6 @@ def machine_driver(
             source="--machine-driver",
         )
     return PluginDriver(name=word)
-
-
-def remote_path(text: str | None) -> PurePosixPath | None:
-    """Return `text` as a path on a remote host, or None where there is none."""
-    return None if text is None else PurePosixPath(text)
 
 
 def accepted_licences(

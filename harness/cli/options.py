@@ -12,7 +12,6 @@ from harness.settings import (
     INVENTORY,
     INVENTORY_VARIABLE,
     POOL_VARIABLE,
-    STORAGE_VARIABLE,
     STORE_VARIABLE,
     TIMEOUT_VARIABLE,
     URI_VARIABLE,
@@ -24,7 +23,6 @@ from harness.settings import (
     first_path,
     is_ci,
     machine_driver,
-    remote_path,
     timeout_multiplier,
 )
 
@@ -85,7 +83,6 @@ def machine_words(settings: Settings) -> list[str]:
         "--qemu": settings.qemu,
         "--machine-driver": str(settings.machine_driver),
         "--machine-uri": settings.machine_uri,
-        "--machine-storage": settings.machine_storage and str(settings.machine_storage),
         "--image": settings.image,
         "--checkpoint-limit-mib": str(settings.checkpoint_limit_mib),
         "--store": settings.store,
@@ -98,7 +95,7 @@ def machine_words(settings: Settings) -> list[str]:
 
 
 def add_driver_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for what runs machines, and on which host."""
+    """Add the options for what runs machines."""
     parser.add_argument(
         "--machine-driver",
         metavar="NAME",
@@ -111,12 +108,6 @@ def add_driver_options(parser: argparse.ArgumentParser) -> None:
         metavar="URI",
         help="libvirt's URI, such as qemu:///session, or a node's, such as ssh://root@HOST "
         f"(default: {URI_VARIABLE})",
-    )
-    parser.add_argument(
-        "--machine-storage",
-        metavar="DIR",
-        help="where libvirt runs on a remote host: its folder for images and disks "
-        f"(default: {STORAGE_VARIABLE})",
     )
 
 
@@ -226,9 +217,6 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         qemu=getattr(arguments, "qemu", defaults.qemu),
         machine_driver=machine_driver(getattr(arguments, "machine_driver", None)),
         machine_uri=first_of(getattr(arguments, "machine_uri", None), URI_VARIABLE),
-        machine_storage=remote_path(
-            first_of(getattr(arguments, "machine_storage", None), STORAGE_VARIABLE)
-        ),
         image=getattr(arguments, "image", defaults.image),
         gpu_models=tuple(getattr(arguments, "gpu_models", defaults.gpu_models)),
         gpu_inventory=first_path(getattr(arguments, "gpu_inventory", None), INVENTORY_VARIABLE),

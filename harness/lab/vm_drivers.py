@@ -54,7 +54,6 @@ def open_driver(settings: Settings, report: Callable[[str], None]) -> Iterator[V
                 qemu=settings.qemu,
                 cache=settings.cache,
                 report=report,
-                remote_folder=settings.machine_storage,
             ) as driver:
                 yield driver
         case PluginDriver(name=name):

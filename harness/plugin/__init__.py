@@ -31,7 +31,6 @@ from harness.settings import (
     INVENTORY_VARIABLE,
     POOL_VARIABLE,
     PROVISIONER,
-    STORAGE_VARIABLE,
     STORE_VARIABLE,
     TESTED_IMAGES,
     TIMEOUT_VARIABLE,
@@ -50,7 +49,6 @@ from harness.settings import (
     first_path,
     is_ci,
     machine_driver,
-    remote_path,
     timeout_multiplier,
 )
 
@@ -147,14 +145,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="URI",
         help="URI of libvirt, such as qemu:///session, or of the existing node",
     )
-    group.addoption(
-        "--machine-storage",
-        metavar="DIR",
-        help="folder for images and disks on the host of libvirt, if that is a remote host",
-    )
     parser.addini("machine_driver", "default of --machine-driver", default="")
     parser.addini("machine_uri", "default of --machine-uri", default="")
-    parser.addini("machine_storage", "default of --machine-storage", default="")
     group.addoption(
         "--machine-start",
         choices=MachineStart.words(),
@@ -342,13 +334,6 @@ def pytest_configure(config: pytest.Config) -> None:
             ),
             machine_uri=first_of(
                 config.getoption("--machine-uri"), URI_VARIABLE, config.getini("machine_uri")
-            ),
-            machine_storage=remote_path(
-                first_of(
-                    config.getoption("--machine-storage"),
-                    STORAGE_VARIABLE,
-                    config.getini("machine_storage"),
-                )
             ),
             machine_start=MachineStart(config.getoption("--machine-start")),
             evidence=EvidenceMode(config.getoption("--evidence")),

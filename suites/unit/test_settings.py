@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import pytest
@@ -134,10 +133,3 @@ def test_unknown_driver_names_the_known_ones() -> None:
 def test_uri_without_a_driver_that_takes_one_is_refused() -> None:
     with pytest.raises(BadInputError, match=r"'qemu:///system'.*--machine-driver=libvirt"):
         Settings(machine_uri="qemu:///system")
-
-
-def test_relative_folder_of_a_remote_host_is_refused() -> None:
-    with pytest.raises(
-        BadInputError, match=r"--machine-storage: 'images' is a folder on a remote host"
-    ):
-        Settings(machine_storage=PurePosixPath("images"))

@@ -19,7 +19,6 @@ from harness.machine.libvirt.errors import (
     lost,
     refused_call,
     refused_connection,
-    unreachable,
 )
 from harness.machine.libvirt.event_loop import EVENT_LOOP
 from harness.machine.libvirt.uri import HostUri
@@ -89,13 +88,8 @@ class Connection:
         return self._uri.text
 
     @property
-    def is_local(self) -> bool:
-        """Return whether its machines see this host's files."""
-        return self._uri.is_local
-
-    @property
     def is_session(self) -> bool:
-        """Return whether libvirtd runs there as an ordinary user."""
+        """Return whether libvirtd runs as an ordinary user."""
         return self._uri.is_session
 
     @property
@@ -141,14 +135,7 @@ class Connection:
         what = f"the connection to '{self.uri}'"
         limit_s = deadline.cap(_OPEN_S)
         try:
-            raw: VirConnect = watched(
-                what, lambda: self._libvirt.open(self._uri.unattended), limit_s
-            )
-        except LibvirtHangsError as error:
-            if self.is_local:
-                raise
-            # TCP itself would try for minutes.
-            raise unreachable(self._uri, f"no answer within {limit_s:.0f} s") from error
+            raw: VirConnect = watched(what, lambda: self._libvirt.open(self.uri), limit_s)
         except self._libvirt.libvirtError as error:
             raise refused_connection(self._uri, _user(), ErrorContext.of(error)) from error
         return raw
@@ -175,8 +162,8 @@ class Connection:
         if self.daemon_version < OLDEST:
             raise RequirementError(
                 f"libvirt at '{self.uri}' is version {_dotted(self.daemon_version)}, but machines "
-                f"need {_dotted(OLDEST)} or newer; update it, or name another host by "
-                "--machine-uri."
+                f"need {_dotted(OLDEST)} or newer; update it, or use "
+                "--machine-driver=qemu."
             )
         generation = self.generation
 

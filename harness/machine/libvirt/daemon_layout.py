@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import os
-import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,10 +23,9 @@ set -e
 mounted=$1
 shift
 while [ $# -gt 0 ]; do
-    case $1 in
-    bind) mkdir -p "$3" 2>/dev/null || :; mount --bind "$2" "$3"; shift 3 ;;
-    hide) mount -t tmpfs -o mode=0700 tmpfs "$2"; shift 2 ;;
-    esac
+    mkdir -p "$2" 2>/dev/null || :
+    mount --bind "$1" "$2"
+    shift 2
 done
 : >"$mounted"
 sleep infinity &
@@ -70,11 +68,6 @@ class DaemonLayout:
     def marker(self) -> Path:
         """Return the file that is created once everything is mounted."""
         return self.folder / "state" / "mounted"
-
-    @property
-    def transport(self) -> Path:
-        """Return the program that connects to the daemon as ssh connects to a remote host."""
-        return self.folder / "transport"
 
     @property
     def pid_file(self) -> Path:
@@ -151,19 +144,14 @@ def render_qemu_conf(kind: DaemonKind) -> str:
     )
 
 
-def holder_argv(
-    mounts: Sequence[tuple[Path, str]], hidden: Sequence[Path], kind: DaemonKind
-) -> list[str]:
+def holder_argv(mounts: Sequence[tuple[Path, str]], kind: DaemonKind) -> list[str]:
     """Return the command line of the process that holds the namespaces."""
     user = (
         []
         if kind is DaemonKind.SYSTEM
         else ["--user", f"--map-user={_session_uid()}", f"--map-group={_session_uid()}"]
     )
-    orders = [
-        *(word for here, there in mounts for word in ("bind", str(here), there)),
-        *(word for path in hidden for word in ("hide", str(path))),
-    ]
+    orders = [word for here, there in mounts for word in (str(here), there)]
     return [
         "unshare",
         *user,
@@ -172,18 +160,6 @@ def holder_argv(
         *("--pid", "--fork", "--kill-child", "--mount-proc"),
         *("sh", "-c", _INIT, "init", f"{STATE}/mounted", *orders),
     ]
-
-
-def render_transport(layout: DaemonLayout, init: int) -> str:
-    """Render the program that libvirt runs instead of ssh; `init` is the namespace's first process."""
-    there = (
-        *enter_argv(init, layout.kind),
-        "env",
-        *(f"{name}={value}" for name, value in sorted(layout.environment.items())),
-        "virt-ssh-helper",
-        f"qemu:///{layout.kind.value}",
-    )
-    return f"#!/bin/sh\nexec {shlex.join(there)}\n"
 
 
 def enter_argv(init: int, kind: DaemonKind) -> list[str]:

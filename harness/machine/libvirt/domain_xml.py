@@ -43,8 +43,8 @@ class DomainHost:
 
     `owner` is the user and group as which QEMU runs where libvirt lets it be chosen, so that it has
     access to the files of the user who runs the harness. The other `security_models` are disabled
-    for the domain. `agent_socket` is the listening socket of the harness to which QEMU connects;
-    without one libvirt creates a socket on its host.
+    for the domain. `agent_socket` is the listening socket of the harness to which QEMU connects; it
+    is None where the XML describes a machine that is not started.
     """
 
     emulator: str

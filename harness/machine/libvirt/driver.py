@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,6 @@ from harness.machine.libvirt.errors import NoDaemonError
 from harness.machine.libvirt.machine import LibvirtMachine
 from harness.machine.libvirt.monitor import MonitorEvents
 from harness.machine.libvirt.private_daemon import private_daemon
-from harness.machine.libvirt.remote_driver import RemoteLibvirtDriver
 from harness.machine.qemu.machine import qemu_identity, require_qemu
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
@@ -31,7 +31,6 @@ from harness.settings import user_cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import PurePosixPath
 
     from harness.gpu import Attachment
     from harness.machine.accelerator import AcceleratorChoice
@@ -78,12 +77,10 @@ class LibvirtDriver:
         qemu: str,
         cache: Path,
         report: Callable[[str], None],
-        remote_folder: PurePosixPath | None = None,
-    ) -> Iterator[LibvirtDriver | RemoteLibvirtDriver]:
+    ) -> Iterator[LibvirtDriver]:
         """Connect for as long as the context lasts; its machines end with it.
 
-        A remote libvirt keeps the disks of its machines in its folder `remote_folder`. Where no
-        libvirtd of this host answers, a private one is started, and `report` says so. Raises
+        Where no libvirtd answers, a private one is started, and `report` says so. Raises
         RequirementError where libvirt is not available.
         """
         require_qemu(qemu)
@@ -96,13 +93,6 @@ class LibvirtDriver:
             capabilities = connection.run(
                 "the query of its capabilities", lambda: str(connection.raw.getCapabilities())
             )
-            if not connection.is_local:
-                yield opened.enter_context(
-                    RemoteLibvirtDriver.open(
-                        connection, capabilities, folder=remote_folder, cache=cache, report=report
-                    )
-                )
-                return
             host = DomainHost(
                 emulator=shutil.which(qemu) or qemu,
                 security_models=parse_security_models(capabilities),
@@ -147,18 +137,13 @@ class LibvirtDriver:
         agent_program: bytes = b"",
     ) -> LibvirtMachine:
         self._connection.reopen(Deadline.after(_OPEN_S))
-        host = self._host
         return LibvirtMachine(
             spec,
             folder,
             attachments,
             connection=self._connection,
-            host=DomainHost(
-                emulator=shutil.which(spec.qemu) or spec.qemu,
-                security_models=host.security_models,
-                owner=host.owner,
-                agent_socket=self._sockets / secrets.token_hex(4),
-            ),
+            host=replace(self._host, emulator=shutil.which(spec.qemu) or spec.qemu),
+            agent_socket=self._sockets / secrets.token_hex(4),
             monitor_events=self._monitor_events,
             qemu_logs=self._qemu_logs,
             agent_program=agent_program,

@@ -27,13 +27,10 @@ class Code(enum.IntEnum):
     RPC = 39
     NO_DOMAIN = 42
     AUTH_FAILED = 45
-    NO_STORAGE_POOL = 49
-    NO_STORAGE_VOL = 50
     OPERATION_INVALID = 55
     CONFIG_UNSUPPORTED = 67
     AUTH_CANCELLED = 79
     ACCESS_DENIED = 88
-    STORAGE_VOL_EXIST = 90
     AUTH_UNAVAILABLE = 94
 
 
@@ -116,7 +113,7 @@ def refused_call(what: str, uri: str, error: ErrorContext) -> HarnessError:
         return lost(what, uri, detail)
     if error.code == Code.NO_SUPPORT or (error.code == Code.RPC and "unknown procedure" in detail):
         return LibvirtError(
-            f"libvirt at '{uri}' is too old for {what}: {detail}. Use a host with a newer libvirt.",
+            f"libvirt at '{uri}' is too old for {what}: {detail}. Use a newer libvirt.",
             code=error.code,
         )
     if error.code in _NOT_ALLOWED:
@@ -142,30 +139,15 @@ def refused_connection(uri: HostUri, user: str, error: ErrorContext) -> HarnessE
     if error.errno in {errno.EACCES, errno.EPERM} or error.code in _NOT_ALLOWED:
         return NotAllowedError(
             f"User '{user}' may not use libvirt at '{uri.text}' ({detail}); let it join the group of "
-            f"libvirt's socket there (`usermod --append --groups libvirt {user}`, and log in "
+            f"libvirt's socket (`usermod --append --groups libvirt {user}`, and log in "
             "again), or use 'qemu:///session'."
         )
-    if uri.is_local:
-        start = (
-            "`libvirtd -d` as this user"
-            if uri.is_session
-            else "`systemctl start libvirtd`, or without systemd `virtlogd -d` and `libvirtd -d`"
-        )
-        return NoDaemonError(
-            f"No libvirtd answers at '{uri.text}' ({detail}); start it by {start}, or name another "
-            "by --machine-uri."
-        )
-    return unreachable(uri, detail)
-
-
-def unreachable(uri: HostUri, detail: str) -> RequirementError:
-    """Return the exception for a remote libvirtd that can't be reached."""
-    way = (
-        f"`{uri.ssh_command}` has to work without a password"
-        if uri.transport == "ssh"
-        else f"the transport '{uri.transport}' has to lead to a running libvirtd"
+    start = (
+        "`libvirtd -d` as this user"
+        if uri.is_session
+        else "`systemctl start libvirtd`, or without systemd `virtlogd -d` and `libvirtd -d`"
     )
-    return RequirementError(
-        f"The libvirtd of '{uri.text}' can't be reached ({detail}); {way}, and a libvirtd has to "
-        "run there."
+    return NoDaemonError(
+        f"No libvirtd answers at '{uri.text}' ({detail}); start it by {start}, or name another "
+        "by --machine-uri."
     )

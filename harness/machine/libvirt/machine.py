@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -15,7 +16,6 @@ from harness.gpu import HostGpuAttachment
 from harness.machine.channels.agent import Agent
 from harness.machine.channels.console import Console
 from harness.machine.channels.event_log import disk_failure
-from harness.machine.description.argv import AGENT_PORT
 from harness.machine.libvirt.domain import POWERED_OFF, Domain
 from harness.machine.libvirt.domain_xml import (
     SEED_ALIAS,
@@ -61,14 +61,16 @@ class LibvirtMachine(MonitoredMachine):
         *,
         connection: Connection,
         host: DomainHost,
+        agent_socket: Path,
         monitor_events: MonitorEvents,
-        qemu_logs: Path | None = None,
+        qemu_logs: Path,
         agent_program: bytes = b"",
     ) -> None:
         # The attachments are plugged one by one once the domain is there.
         super().__init__(spec, folder)
         self._connection = connection
-        self._host = host
+        self._host = replace(host, agent_socket=agent_socket)
+        self._agent_socket = agent_socket
         self._qemu_logs = qemu_logs
         self._attachments = tuple(attachments)
         self._host_gpus: set[str] = set()
@@ -85,8 +87,6 @@ class LibvirtMachine(MonitoredMachine):
 
     def _copy_qemu_log(self) -> str:
         """Copy QEMU's log into `folder`, and return the end of it."""
-        if self._qemu_logs is None:
-            return ""
         try:
             log = self._qemu_logs / f"{self._domain.name}.log"
             output = last_bytes(log, _COPIED_BYTES).decode(errors="replace")
@@ -126,10 +126,8 @@ class LibvirtMachine(MonitoredMachine):
         if not self.spec.is_restored:
             domain.resume()
 
-    def _listen(self) -> socket.socket | None:
-        path = self._host.agent_socket
-        if path is None:
-            return None
+    def _listen(self) -> socket.socket:
+        path = self._agent_socket
         listener = self._resources.enter_context(
             contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         )
@@ -149,28 +147,19 @@ class LibvirtMachine(MonitoredMachine):
         self.console = Console(self.spec.name, self._console_stream.ours)
         self._resources.callback(self.console.close)
 
-    def _open_agent(self, listener: socket.socket | None) -> None:
+    def _open_agent(self, listener: socket.socket) -> None:
         name = self.spec.name
-        if listener is None:
-            stream = StreamSocket(
-                self._connection,
-                f"the agent's channel of machine '{name}'",
-                lambda stream: self._domain.raw.openChannel(AGENT_PORT, stream, 0),
-            )
-            self._resources.callback(stream.close)
-            sock = stream.ours
-        else:
-            listener.settimeout(_CONNECT_S)
-            try:
-                sock, _ = listener.accept()
-            except TimeoutError as error:
-                raise HarnessError(
-                    f"QEMU of machine '{name}' was expected to connect to '{self._host.agent_socket}' "
-                    f"within {_CONNECT_S:.0f} s, but did not; look into libvirt's log of the domain."
-                ) from error
-            self._resources.callback(sock.close)
-            peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            self._pid = struct.unpack("3i", peer)[0]
+        listener.settimeout(_CONNECT_S)
+        try:
+            sock, _ = listener.accept()
+        except TimeoutError as error:
+            raise HarnessError(
+                f"QEMU of machine '{name}' was expected to connect to '{self._agent_socket}' "
+                f"within {_CONNECT_S:.0f} s, but did not; look into libvirt's log of the domain."
+            ) from error
+        self._resources.callback(sock.close)
+        peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        self._pid = struct.unpack("3i", peer)[0]
         self.agent = Agent(name, sock, self._agent_program)
         self._resources.callback(self.agent.close)
 
@@ -184,19 +173,6 @@ class LibvirtMachine(MonitoredMachine):
         return disk_failure(self.events, self.spec.disk) or self._console_stream.failure()
 
     @override
-    def ssh_port(self) -> int:
-        """Return the loopback port that leads to the guest's SSH server.
-
-        Raises RequirementError where that is another host's loopback.
-        """
-        if not self._connection.is_local:
-            raise RequirementError(
-                f"Machine '{self.spec.name}' runs at '{self._connection.uri}', and its SSH port is "
-                "forwarded from that host's loopback; use its agent, which is reached from here."
-            )
-        return super().ssh_port()
-
-    @override
     def plug(self, attachment: Attachment) -> None:
         """Hot-plug a device into the first free root port.
 
@@ -205,11 +181,11 @@ class LibvirtMachine(MonitoredMachine):
         if isinstance(attachment, HostGpuAttachment):
             self._plug_host_gpu(attachment)
             return
-        if attachment.fd is None or not self._connection.is_local:
+        if attachment.fd is None:
             raise RequirementError(
                 f"Machine '{self.spec.name}' can't take '{attachment.driver}' at "
-                f"'{self._connection.uri}': libvirt passes a GPU's socket only to a QEMU of this "
-                "host that takes it as a descriptor (QEMU 6.0 to 8.1); use --machine-driver=qemu."
+                f"'{self._connection.uri}': libvirt passes a GPU's socket only to a QEMU "
+                "that takes it as a descriptor (QEMU 6.0 to 8.1); use --machine-driver=qemu."
             )
         super().plug(attachment)
 

@@ -1,4 +1,4 @@
-"""A private libvirtd: for tests, for hosts that run none, and in place of a remote host.
+"""A private libvirtd: for tests, and for hosts that run none.
 
 It runs in a mount and a PID namespace, where libvirt's compiled-in folders are its own; so any
 number run beside each other and beside the host's libvirtd. All that it starts, including its machines,
@@ -28,13 +28,12 @@ from harness.machine.libvirt.daemon_layout import (
     holder_argv,
     render_libvirtd_conf,
     render_qemu_conf,
-    render_transport,
 )
 from harness.provisioning.command import LocalRunner, end, has_ended, spawn
 from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from harness.provisioning.command import ChildProcess
     from harness.provisioning.wait import Deadline
@@ -57,22 +56,12 @@ class PrivateDaemon:
         self._process: ChildProcess | None = None
         self.kind = layout.kind
         self.log = layout.log
-        self.transport = layout.transport
 
     @property
     def uri(self) -> str:
-        """Return the URI under which the daemon is a libvirt of this host."""
+        """Return the URI of the daemon."""
         query = urlencode({"socket": str(self._layout.socket)})
         return f"qemu+unix:///{self.kind.value}?{query}"
-
-    @property
-    def remote_uri(self) -> str:
-        """Return a URI under which it is a remote libvirt, which sees no files of this host.
-
-        A program replaces ssh as the transport; everything else is the same as for a remote host.
-        """
-        query = urlencode({"command": str(self._layout.transport)})
-        return f"qemu+ext://remote/{self.kind.value}?{query}"
 
     def start(self, deadline: Deadline) -> None:
         """Start libvirtd, and return once it answers.
@@ -169,11 +158,9 @@ def private_daemon(
     *,
     kind: DaemonKind = DaemonKind.SYSTEM,
     deadline: Deadline,
-    hidden: Sequence[Path] = (),
 ) -> Iterator[PrivateDaemon]:
     """Run a libvirtd whose sockets, state and logs are in `folder`; it ends with the context.
 
-    `hidden` are folders of this host that it and its machines do not see, as on a remote host.
     Raises RequirementError where libvirtd, or the right to a namespace, is missing.
     """
     layout = DaemonLayout(folder=folder.absolute(), kind=kind)
@@ -182,12 +169,10 @@ def private_daemon(
     layout.marker.unlink(missing_ok=True)
     errors = layout.folder / "init.log"
     with errors.open("wb") as log:
-        holder = spawn(holder_argv(layout.mounts, hidden, kind), stdout=log, stderr=log)
+        holder = spawn(holder_argv(layout.mounts, kind), stdout=log, stderr=log)
     try:
         init = _wait_for_init(holder, layout.marker, errors, deadline)
         daemon = PrivateDaemon(layout, init, holder)
-        layout.transport.touch(mode=0o700)
-        layout.transport.write_text(render_transport(layout, init))
         try:
             daemon.start(deadline)
             yield daemon

@@ -119,18 +119,17 @@ def _emulator(
 ) -> RequirementCheck:
     """Ask libvirt for QEMU's capabilities, which it probes as its own user."""
     kind = "kvm" if accelerator is not None and accelerator.accel == "kvm" else "qemu"
-    # A remote host has its emulator where its distribution puts it.
-    path = (shutil.which(qemu) or qemu) if connection.is_local else None
+    path = shutil.which(qemu) or qemu
     try:
         text = connection.run(
-            f"the query of what '{path or 'its QEMU'}' can do",
+            f"the query of what '{path}' can do",
             lambda: str(connection.raw.getDomainCapabilities(path, _ARCH, _MACHINE, kind, 0)),
         )
     except HarnessError as error:
         return _missing(
             _EMULATOR,
             str(error),
-            "Run `apt-get install --no-install-recommends qemu-system-x86` on that host, and see "
+            "Run `apt-get install --no-install-recommends qemu-system-x86`, and see "
             "whether libvirt's QEMU user may execute the emulator"
             + (", or use --accelerator=tcg." if kind == "kvm" else "."),
         )
@@ -139,8 +138,6 @@ def _emulator(
 
 
 def _kvm(connection: Connection) -> RequirementCheck:
-    if not connection.is_local:
-        return _met(_KVM, "Its /dev/kvm is on the remote host, and is not checked from here.")
     if connection.is_session:
         return _met(_KVM, "QEMU runs as libvirtd's own user, so both may open the same files.")
     try:

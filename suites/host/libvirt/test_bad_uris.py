@@ -30,26 +30,11 @@ def _binding(settings: Settings) -> None:
         load_libvirt()
 
 
-@pytest.mark.parametrize(
-    ("uri", "said"),
-    [
-        ("qemu+unix:///system?socket=/nonexistent/sock", "No libvirtd answers at .* start it by"),
-        (
-            "qemu+ssh://nobody.invalid/system",
-            "can't be reached .* `ssh nobody.invalid true` has to",
-        ),
-        ("qemu+tcp://127.0.0.1:1/system", "can't be reached .*Connection refused"),
-        (
-            "qemu+ext:///system?command=/bin/false",
-            # By how remote libvirt is when the program ends.
-            "can't be reached .*(Connection reset|Broken pipe|client socket is closed)",
-        ),
-    ],
-    ids=["no socket", "no such host", "nobody listens", "no way"],
-)
-def test_uri_that_does_not_answer_is_refused_with_the_remedy(uri: str, said: str) -> None:
-    with pytest.raises(RequirementError, match=said):
-        Connection.open(uri, deadline=Deadline.after(PATIENCE_S))
+def test_uri_that_does_not_answer_is_refused_with_the_remedy() -> None:
+    with pytest.raises(RequirementError, match=r"No libvirtd answers at .* start it by"):
+        Connection.open(
+            "qemu+unix:///system?socket=/nonexistent/sock", deadline=Deadline.after(PATIENCE_S)
+        )
 
 
 # It becomes a stranger once all is imported: strangers need not be able to read this folder.

@@ -48,7 +48,6 @@ def _names(connection: Connection) -> list[str]:
 
 def test_daemon_is_of_the_requested_kind(daemon: PrivateDaemon, connection: Connection) -> None:
     assert connection.is_session is (daemon.kind is DaemonKind.SESSION)
-    assert connection.is_local
     assert connection.daemon_version >= (8, 0, 0)
 
 
@@ -134,18 +133,6 @@ def test_hanging_daemon_is_reported_with_all_stacks(
     assert "did not answer the list of domains" in str(caught.value)
     assert "in listAllDomains" in str(caught.value)
     assert _names(connection) == []
-
-
-def test_remote_uri_leads_to_the_same_daemon(
-    daemon: PrivateDaemon, connection: Connection
-) -> None:
-    domain = connection.run("the definition", lambda: connection.raw.defineXML(XML))
-    try:
-        with Connection.open(daemon.remote_uri, deadline=_deadline()) as remote:
-            assert not remote.is_local
-            assert _names(remote) == [NAME]
-    finally:
-        connection.run("its removal", domain.undefine)
 
 
 def test_daemons_run_beside_each_other(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -16,6 +15,7 @@ from harness.settings import MachineDriver, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from harness.entry_points import Plugin
 
@@ -108,21 +108,15 @@ def test_libvirt_driver_is_opened_as_the_settings_say(
     settings = Settings(
         cache=tmp_path,
         machine_driver=MachineDriver.LIBVIRT,
-        machine_uri="qemu+ssh://host/system",
+        machine_uri="qemu:///system",
         qemu="my-qemu",
-        machine_storage=PurePosixPath("/srv"),
     )
 
     with open_driver(settings, print) as driver:
         assert cast("str", driver) == "the driver"
 
-    how = {
-        "qemu": "my-qemu",
-        "cache": tmp_path,
-        "report": print,
-        "remote_folder": PurePosixPath("/srv"),
-    }
-    assert asked == [("qemu+ssh://host/system", how)]
+    how = {"qemu": "my-qemu", "cache": tmp_path, "report": print}
+    assert asked == [("qemu:///system", how)]
 
 
 def test_entry_point_that_opens_nothing_says_what_it_gives() -> None:

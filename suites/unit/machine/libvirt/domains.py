@@ -84,7 +84,7 @@ CASES: Mapping[str, Case] = MappingProxyType(
             ),
             host=a_host(),
         ),
-        "remote": Case(spec=a_machine_spec(root_ports=0), host=a_host(agent_socket=None)),
+        "described": Case(spec=a_machine_spec(root_ports=0), host=a_host(agent_socket=None)),
         # Text of a user's, in each place that takes one.
         "hostile-paths": Case(
             spec=a_machine_spec(

@@ -46,11 +46,6 @@ class FakeRunningDomain:
         assert flags == 0
         return self.host.asked(f"console {device}")
 
-    def openChannel(self, name: str, stream: object, flags: int) -> int:  # noqa: N802
-        assert isinstance(stream, FakeStream)
-        assert flags == 0
-        return self.host.asked(f"channel {name}")
-
     def resume(self) -> int:
         return self.host.asked("resume")
 
@@ -129,7 +124,7 @@ class FakeHost(FakeConnect):
 
 
 class HostWithStreams(FakeHost):
-    """A host whose domains have a console and an agent's channel, by streams in this order."""
+    """A host whose domains have a console by a stream."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -111,7 +111,7 @@ class FakeLibvirt:
 
 @dataclass(frozen=True)
 class FakeDomain:
-    """A `virDomain`, as remote as events show it."""
+    """A `virDomain`, as far as events show it."""
 
     uuid: str
 

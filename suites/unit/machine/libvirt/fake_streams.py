@@ -58,7 +58,7 @@ class FakeStream:
         self.is_aborted = True
 
     def turn(self, events: int) -> None:
-        """Have the loop find `events`, as remote as somebody asked for them."""
+        """Have the loop find `events`, as far as somebody asked for them."""
         self.callback(self, events & self.interest, None)
 
 

@@ -13,7 +13,6 @@ from harness.machine.libvirt.daemon_layout import (
     holder_argv,
     render_libvirtd_conf,
     render_qemu_conf,
-    render_transport,
 )
 
 FOLDER = Path("/runs/a b")
@@ -85,9 +84,7 @@ def test_session_has_no_users_to_choose_from() -> None:
 
 
 def test_name_spaces_of_the_system_are_roots_own() -> None:
-    argv = holder_argv(
-        [(FOLDER / "run", "/run/libvirt")], [Path("/root/local")], DaemonKind.SYSTEM
-    )
+    argv = holder_argv([(FOLDER / "run", "/run/libvirt")], DaemonKind.SYSTEM)
 
     assert argv[:10] == [
         *("unshare", "--mount", "--propagation", "private"),
@@ -96,8 +93,7 @@ def test_name_spaces_of_the_system_are_roots_own() -> None:
     ]
     assert argv[argv.index("init") + 1 :] == [
         "/var/lib/libvirt/qemu/mounted",
-        *("bind", "/runs/a b/run", "/run/libvirt"),
-        *("hide", "/root/local"),
+        *("/runs/a b/run", "/run/libvirt"),
     ]
 
 
@@ -107,7 +103,7 @@ def test_session_of_root_runs_as_an_ordinary_user(
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: user)
 
-    argv = holder_argv([], [], DaemonKind.SESSION)
+    argv = holder_argv([], DaemonKind.SESSION)
 
     assert argv[1:5] == [
         *("--user", f"--map-user={seen_as}", f"--map-group={seen_as}"),
@@ -121,12 +117,3 @@ def test_session_is_entered_as_the_user_that_it_has() -> None:
         *("--mount", "--pid", "--"),
     ]
     assert enter_argv(7, DaemonKind.SYSTEM) == ["nsenter", "--target=7", "--mount", "--pid", "--"]
-
-
-def test_transport_leads_into_the_name_spaces() -> None:
-    assert render_transport(SYSTEM, 42) == (
-        "#!/bin/sh\nexec nsenter --target=42 --mount --pid -- env "
-        "DBUS_SESSION_BUS_ADDRESS=unix:path=/nonexistent "
-        "DBUS_SYSTEM_BUS_ADDRESS=unix:path=/nonexistent "
-        "virt-ssh-helper qemu:///system\n"
-    )

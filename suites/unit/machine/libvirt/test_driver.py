@@ -1,11 +1,11 @@
-"""The driver whose machines are domains, as remote as no libvirt is needed."""
+"""The driver whose machines are domains, as far as no libvirt is needed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -24,7 +24,6 @@ from harness.machine.libvirt.driver import (
     parse_security_models,
     qemu_logs,
 )
-from harness.machine.libvirt.remote_driver import RemoteLibvirtDriver
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
 from harness.settings import AcceleratorOption
@@ -295,31 +294,3 @@ def test_open_driver_knows_its_host_and_leaves_no_socket(
 
     assert list((tmp_path / "libvirt").glob("s-*")) == []
     assert raw.calls[-1] == "close"
-
-
-@pytest.mark.usefixtures("required")
-def test_driver_of_a_remote_libvirt_keeps_disks_in_the_folder_that_was_named(
-    libvirt: FakeLibvirt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[tuple[str, dict[str, object]]] = []
-
-    @contextlib.contextmanager
-    def open_remote(connection: Connection, text: str, **how: object) -> Iterator[str]:
-        opened.append((text, how))
-        yield connection.uri
-
-    monkeypatch.setattr(RemoteLibvirtDriver, "open", open_remote)
-    raw, uri = HostWithCapabilities(), "qemu+ssh://remote/system"
-    libvirt.connects.append(raw)
-
-    with LibvirtDriver.open(
-        uri, qemu="mine", cache=tmp_path, report=print, remote_folder=PurePosixPath("/srv")
-    ) as driver:
-        assert cast("str", driver) == uri
-
-    assert opened == [
-        (
-            raw.getCapabilities(),
-            {"folder": PurePosixPath("/srv"), "cache": tmp_path, "report": print},
-        )
-    ]

@@ -1,9 +1,10 @@
-"""A machine on libvirt, as remote as no QEMU is needed."""
+"""A machine on libvirt, without QEMU."""
 
 from __future__ import annotations
 
 import os
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -35,16 +36,16 @@ if TYPE_CHECKING:
     from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
 
 LONG_S, SHORT_S = 20.0, 0.05
-LOCAL, REMOTE = "qemu:///system", "qemu+ssh://box/system"
+URI = "qemu:///system"
 
 
 @pytest.fixture
-def connect(libvirt: FakeLibvirt) -> Iterator[Callable[[str], Connection]]:
+def connect(libvirt: FakeLibvirt) -> Iterator[Callable[[], Connection]]:
     opened: list[Connection] = []
 
-    def connect(uri: str) -> Connection:
+    def connect() -> Connection:
         libvirt.connects.append(FakeConnect())
-        opened.append(Connection.open(uri, deadline=Deadline.after(LONG_S)))
+        opened.append(Connection.open(URI, deadline=Deadline.after(LONG_S)))
         return opened[-1]
 
     yield connect
@@ -58,44 +59,35 @@ def a_machine(connection: Connection, folder: Path, **changes: Any) -> LibvirtMa
         folder,
         connection=connection,
         host=a_host(),
+        agent_socket=folder / "agent",
         monitor_events=MonitorEvents(connection),
         qemu_logs=folder / "logs",
     )
 
 
-@pytest.mark.parametrize(
-    ("uri", "fd"), [(LOCAL, None), (REMOTE, 7)], ids=["socket-by-path", "other-host"]
-)
 def test_gpu_whose_socket_libvirt_can_not_hand_on_is_refused(
-    connect: Callable[[str], Connection], tmp_path: Path, uri: str, fd: int | None
+    connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
-    machine = a_machine(connect(uri), tmp_path)
-    attachment = GpuAttachment(id="gpu0", driver="a-device", fd=fd, root_port_window_mib=64)
+    machine = a_machine(connect(), tmp_path)
+    attachment = GpuAttachment(id="gpu0", driver="a-device", fd=None, root_port_window_mib=64)
 
     with pytest.raises(RequirementError, match=r"'a-device' at 'qemu.*--machine-driver=qemu"):
         machine.plug(attachment)
 
 
 def test_gpu_that_needs_a_larger_window_is_refused(
-    connect: Callable[[str], Connection], tmp_path: Path
+    connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
-    machine = a_machine(connect(LOCAL), tmp_path)
+    machine = a_machine(connect(), tmp_path)
 
     with pytest.raises(HarnessError, match="reserve 64 MiB, but device 'gpu0' needs 256"):
         machine.plug(an_attachment(window_mib=256))
 
 
-def test_way_to_the_ssh_server_of_another_host_is_refused(
-    connect: Callable[[str], Connection], tmp_path: Path
-) -> None:
-    with pytest.raises(RequirementError, match=r"runs at 'qemu\+ssh://box.*use its agent"):
-        a_machine(connect(REMOTE), tmp_path).ssh_port()
-
-
 def test_machine_that_was_never_started_does_not_run_and_ends_at_once(
-    connect: Callable[[str], Connection], tmp_path: Path
+    connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
-    machine = a_machine(connect(LOCAL), tmp_path)
+    machine = a_machine(connect(), tmp_path)
 
     machine.kill()
     machine.close()
@@ -104,20 +96,18 @@ def test_machine_that_was_never_started_does_not_run_and_ends_at_once(
     assert machine.pid is None
 
 
-def test_logs_are_those_that_there_are(
-    connect: Callable[[str], Connection], tmp_path: Path
-) -> None:
+def test_logs_are_those_that_there_are(connect: Callable[[], Connection], tmp_path: Path) -> None:
     """QEMU's words belong to root where libvirt is the system's."""
-    machine = a_machine(connect(LOCAL), tmp_path)
+    machine = a_machine(connect(), tmp_path)
     (tmp_path / "domain.xml").write_text("<domain/>")
 
     assert dict(machine.logs) == {"domain.xml": tmp_path / "domain.xml"}
 
 
 def test_qemu_log_is_copied_where_it_is_readable(
-    connect: Callable[[str], Connection], tmp_path: Path
+    connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
-    machine = a_machine(connect(LOCAL), tmp_path)
+    machine = a_machine(connect(), tmp_path)
     logs = tmp_path / "logs"
     logs.mkdir()
     (logs / f"{machine._domain.name}.log").write_bytes(b"qemu: no such device \xff\n")
@@ -137,32 +127,29 @@ def host(libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch) -> HostWithStrea
 
 
 @pytest.fixture
-def remote_machine(host: HostWithStreams, tmp_path: Path) -> Iterator[LibvirtMachine]:
-    """Start a machine whose console and agent come by streams, and whose log is on a full disk."""
+def started_machine(host: HostWithStreams, tmp_path: Path) -> Iterator[LibvirtMachine]:
+    """Start a machine whose console's log is on a full disk."""
     (tmp_path / "serial.log").symlink_to(FULL)
-    with Connection.open(REMOTE, deadline=Deadline.after(LONG_S)) as connection:
-        machine = LibvirtMachine(
-            a_machine_spec(),
-            tmp_path,
-            connection=connection,
-            host=a_host(agent_socket=None),
-            monitor_events=MonitorEvents(connection),
-        )
-        with machine:
+    with (
+        Connection.open(URI, deadline=Deadline.after(LONG_S)) as connection,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent,
+    ):
+        host.after_start = partial(agent.connect, str(tmp_path / "agent"))
+        with a_machine(connection, tmp_path) as machine:
             yield machine
             host.hang_up()
 
 
 def test_failing_console_log_is_reported_by_a_wait(
-    remote_machine: LibvirtMachine, host: HostWithStreams, tmp_path: Path
+    started_machine: LibvirtMachine, host: HostWithStreams, tmp_path: Path
 ) -> None:
-    assert remote_machine.failure() is None
+    assert started_machine.failure() is None
     host.streams[0].incoming = [b"Linux version 6.1\n"]
     host.streams[0].turn(READABLE)
 
     with pytest.raises(HarnessError) as caught:
-        remote_machine.console.wait_for(
-            "login:", Deadline.after(SHORT_S), what="a prompt", failure=remote_machine.failure
+        started_machine.console.wait_for(
+            "login:", Deadline.after(SHORT_S), what="a prompt", failure=started_machine.failure
         )
 
     assert str(caught.value) == (
@@ -173,23 +160,23 @@ def test_failing_console_log_is_reported_by_a_wait(
 
 
 def test_console_that_can_not_be_logged_goes_on(
-    remote_machine: LibvirtMachine, host: HostWithStreams
+    started_machine: LibvirtMachine, host: HostWithStreams
 ) -> None:
     for said in (b"Linux version 6.1\n", b"login:"):
         host.streams[0].incoming = [said]
         host.streams[0].turn(READABLE)
 
     deadline = Deadline.after(LONG_S)
-    assert remote_machine.console.wait_for("login:", deadline, what="a prompt") == "login:"
+    assert started_machine.console.wait_for("login:", deadline, what="a prompt") == "login:"
 
 
 # -- the agent's socket and QEMU's log ----------------------------------------------------------------
 
 
 def test_log_of_qemu_is_copied_where_this_user_may_read_it(
-    connect: Callable[[str], Connection], tmp_path: Path
+    connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
-    machine = a_machine(connect(LOCAL), tmp_path)
+    machine = a_machine(connect(), tmp_path)
     (tmp_path / "logs").mkdir()
     assert machine.logs == {}
     assert machine._last_output() == (
@@ -206,30 +193,10 @@ def test_log_of_qemu_is_copied_where_this_user_may_read_it(
     assert end.endswith(" the end")
 
 
-def test_machine_whose_logs_are_elsewhere_has_none(
-    connect: Callable[[str], Connection], tmp_path: Path
-) -> None:
-    connection = connect(REMOTE)
-    machine = LibvirtMachine(
-        a_machine_spec(),
-        tmp_path,
-        connection=connection,
-        host=a_host(agent_socket=None),
-        monitor_events=MonitorEvents(connection),
-    )
-
-    assert machine.logs == {}
-    assert machine._last_output() == (
-        "libvirt's log of it ends with: nothing that this user may read"
-    )
-    assert machine.pid is None
-    assert machine._listen() is None
-
-
 def test_machine_that_is_killed_before_it_runs_is_no_error(
-    connect: Callable[[str], Connection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    connect: Callable[[], Connection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = a_machine(connect(LOCAL), tmp_path)
+    machine = a_machine(connect(), tmp_path)
 
     def refuse() -> None:
         raise HarnessError("There is no such domain.")
@@ -246,19 +213,19 @@ def listening(connection: Connection, folder: Path) -> tuple[LibvirtMachine, soc
         a_machine_spec(),
         folder,
         connection=connection,
-        host=a_host(agent_socket=path),
+        host=a_host(),
+        agent_socket=path,
         monitor_events=MonitorEvents(connection),
+        qemu_logs=folder / "logs",
         agent_program=b"the agent",
     )
-    listener = machine._listen()
-    assert listener is not None
-    return machine, listener, path
+    return machine, machine._listen(), path
 
 
 def test_process_of_a_machine_is_the_one_that_connects_to_its_agents_socket(
-    connect: Callable[[str], Connection], tmp_path: Path
+    connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
-    machine, listener, path = listening(connect(LOCAL), tmp_path)
+    machine, listener, path = listening(connect(), tmp_path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as qemu:
         qemu.connect(str(path))
 
@@ -274,9 +241,9 @@ def test_process_of_a_machine_is_the_one_that_connects_to_its_agents_socket(
 
 
 def test_socket_of_the_agent_that_is_gone_already_is_no_error(
-    connect: Callable[[str], Connection], tmp_path: Path
+    connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
-    machine, listener, path = listening(connect(LOCAL), tmp_path)
+    machine, listener, path = listening(connect(), tmp_path)
     path.unlink()
 
     machine.close()
@@ -285,10 +252,10 @@ def test_socket_of_the_agent_that_is_gone_already_is_no_error(
 
 
 def test_qemu_that_does_not_connect_is_reported_with_the_socket(
-    connect: Callable[[str], Connection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    connect: Callable[[], Connection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine_module, "_CONNECT_S", 0.01)
-    machine, listener, path = listening(connect(LOCAL), tmp_path)
+    machine, listener, path = listening(connect(), tmp_path)
 
     with pytest.raises(HarnessError) as failure:
         machine._open_agent(listener)

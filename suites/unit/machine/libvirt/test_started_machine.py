@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import socket
 from functools import partial
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness.errors import HarnessError, RequirementError
 from harness.gpu import HostGpuAttachment
 from harness.machine.libvirt import domain as domain_module
-from harness.machine.libvirt import monitor, remote_driver, stream
+from harness.machine.libvirt import monitor, stream
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.domain_xml import render_domain, render_host_gpu, render_seed_disk
 from harness.machine.libvirt.driver import LibvirtDriver
@@ -38,12 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from harness.machine.description.spec import MachineSpec
-    from harness.machine.libvirt.storage import Storage
     from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
 
 LONG_S = 20.0
-URI = "qemu+ssh://box/system"
+URI = "qemu:///system"
 GPU = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0",))
 OTHER_GPU = HostGpuAttachment(id="gpu1", addresses=("0000:66:00.0",))
 
@@ -75,21 +72,32 @@ def connection(host: HostWithStreams) -> Iterator[Connection]:
         yield opened
 
 
-def a_machine(connection: Connection, folder: Path, **changes: Any) -> LibvirtMachine:
-    return LibvirtMachine(
+@contextlib.contextmanager
+def started_machine(
+    connection: Connection, host: HostWithStreams, folder: Path, **changes: Any
+) -> Iterator[LibvirtMachine]:
+    """Start a machine whose QEMU connects to the socket of the agent."""
+    path = folder / "agent"
+    machine = LibvirtMachine(
         a_machine_spec(root_ports=2, **changes),
         folder,
         connection=connection,
-        host=a_host(agent_socket=None),
+        host=a_host(),
+        agent_socket=path,
         monitor_events=MonitorEvents(connection),
+        qemu_logs=folder,
     )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
+        host.after_start = partial(agent.connect, str(path))
+        with machine:
+            yield machine
 
 
 @pytest.fixture
 def machine(
     connection: Connection, host: HostWithStreams, tmp_path: Path
 ) -> Iterator[LibvirtMachine]:
-    with a_machine(connection, tmp_path) as started:
+    with started_machine(connection, host, tmp_path) as started:
         yield started
         host.hang_up()
 
@@ -99,14 +107,15 @@ def test_machine_runs_once_console_and_agent_are_connected(
 ) -> None:
     """Its guest would print and ask before anybody listens otherwise."""
     name = machine._domain.name
-    xml = render_domain(machine.spec, a_host(agent_socket=None), name=name, uuid=host.uuid)
+    xml = render_domain(
+        machine.spec, a_host(agent_socket=tmp_path / "agent"), name=name, uuid=host.uuid
+    )
 
     assert name.startswith("node-")
     assert (tmp_path / "domain.xml").read_text() == xml
     assert [call for call in host.calls if not call.startswith("keep-alive")] == [
         f"create {xml}",
         "console None",
-        "channel harness.agent",
         "resume",
     ]
     assert machine.is_running
@@ -138,31 +147,6 @@ def test_machines_of_a_driver_hear_of_their_own_qemu_by_one_registration(
         assert [[event.name for event in each.events] for each in machines] == [[], ["STOP"]]
 
 
-def test_machine_of_a_remote_driver_hears_of_its_qemu(
-    connection: Connection,
-    host: HostWithStreams,
-    qemu: FakeLibvirtQemu,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    @contextlib.contextmanager
-    def files(spec: MachineSpec, *_: object, **__: object) -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace(spec=spec)
-
-    monkeypatch.setattr(remote_driver, "remote_files", files)
-    capabilities = (
-        "<capabilities><guest><arch name='x86_64'><emulator>/usr/bin/qemu</emulator></arch></guest>"
-        "</capabilities>"
-    )
-    driver = remote_driver.RemoteLibvirtDriver(connection, cast("Storage", None), capabilities)
-
-    with driver.machine(a_machine_spec(), tmp_path) as machine:
-        qemu.tell(FakeDomain(host.uuid), "STOP")
-
-        assert [event.name for event in machine.events] == ["STOP"]
-        host.hang_up()
-
-
 def test_driver_makes_machines_by_the_libvirtd_that_was_restarted(
     connection: Connection, host: HostWithStreams, libvirt: FakeLibvirt, tmp_path: Path
 ) -> None:
@@ -180,29 +164,23 @@ def test_driver_makes_machines_by_the_libvirtd_that_was_restarted(
 def test_restored_machine_waits_for_its_state(
     connection: Connection, host: HostWithStreams, tmp_path: Path
 ) -> None:
-    with a_machine(connection, tmp_path, is_restored=True):
+    with started_machine(connection, host, tmp_path, is_restored=True):
         host.hang_up()
 
     assert "resume" not in host.calls
 
 
-@pytest.mark.parametrize(
-    ("refused", "what"),
-    [
-        ("console None", "the opening of the console of machine 'node'"),
-        ("channel harness.agent", "the opening of the agent's channel of machine 'node'"),
-    ],
-    ids=["console", "agent"],
-)
-def test_machine_whose_console_or_agent_can_not_be_opened_is_ended(
-    connection: Connection, host: HostWithStreams, tmp_path: Path, refused: str, what: str
+def test_machine_whose_console_can_not_be_opened_is_ended(
+    connection: Connection, host: HostWithStreams, tmp_path: Path
 ) -> None:
-    host.refused_call, host.before_refusal = refused, host.hang_up
+    host.refused_call, host.before_refusal = "console None", host.hang_up
 
-    with pytest.raises(LibvirtError) as failed, a_machine(connection, tmp_path):
+    with pytest.raises(LibvirtError) as failed, started_machine(connection, host, tmp_path):
         raise AssertionError("it started all the same")
 
-    assert str(failed.value) == f"libvirt at '{URI}' failed {what}: not now."
+    assert str(failed.value) == (
+        f"libvirt at '{URI}' failed the opening of the console of machine 'node': not now."
+    )
     assert host.living == []
 
 
