@@ -8,14 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.bench.time_to_gpu.autoscaler import (
-    Job,
-    Policy,
-    Simulated,
-    drawn_from,
-    random_jobs,
-    simulate,
-)
 from harness.bench.time_to_gpu.estimates import quantile
 
 if TYPE_CHECKING:
@@ -23,13 +15,6 @@ if TYPE_CHECKING:
 
 QUANTILE = 0.95
 MARGIN = 0.25
-#: The simulated load, in medians of the build at boot: a job comes every 1.5 of them, and takes 3.
-JOBS = 400
-MEAN_GAP = 1.5
-MEAN_DURATION = 3.0
-_SEED = 7
-#: Settings of the curves, as multiples of what is advised.
-FACTORS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,61 +48,3 @@ def advise(node_starts: Sequence[float], *, q: float = QUANTILE, margin: float =
         margin=margin,
         n=len(node_starts),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CurvePoint:
-    """What one setting comes to: `factor` is the setting as a multiple of what is advised."""
-
-    factor: float
-    setting: float
-    outcome: Simulated
-
-
-def load_of(median_build: float) -> list[Job]:
-    """Return the simulated jobs, in the unit of the samples."""
-    return random_jobs(
-        JOBS,
-        mean_gap=MEAN_GAP * median_build,
-        mean_duration=MEAN_DURATION * median_build,
-        seed=_SEED,
-    )
-
-
-def provision_time_curve(
-    node_starts: Sequence[float], advice: Advice, jobs: Sequence[Job]
-) -> list[CurvePoint]:
-    """Simulate settings of `maxNodeProvisionTime` around the advised one."""
-    return [
-        CurvePoint(
-            factor=factor,
-            setting=factor * advice.max_node_provision_time,
-            outcome=_simulate(
-                node_starts, jobs, factor * advice.max_node_provision_time, advice.unneeded_time
-            ),
-        )
-        for factor in FACTORS
-    ]
-
-
-def unneeded_time_curve(
-    node_starts: Sequence[float], advice: Advice, jobs: Sequence[Job]
-) -> list[CurvePoint]:
-    """Simulate settings of `unneededTime` around the advised one."""
-    return [
-        CurvePoint(
-            factor=factor,
-            setting=factor * advice.unneeded_time,
-            outcome=_simulate(
-                node_starts, jobs, advice.max_node_provision_time, factor * advice.unneeded_time
-            ),
-        )
-        for factor in FACTORS
-    ]
-
-
-def _simulate(
-    node_starts: Sequence[float], jobs: Sequence[Job], max_provision: float, unneeded: float
-) -> Simulated:
-    policy = Policy(max_node_provision_time=max_provision, unneeded_time=unneeded)
-    return simulate(jobs, drawn_from(node_starts, seed=_SEED), policy)

@@ -1,4 +1,4 @@
-"""Medians, their ratios and differences, with bootstrap intervals; pure, and the same each time."""
+"""Medians and their ratios, with bootstrap intervals; pure, and the same each time."""
 
 from __future__ import annotations
 
@@ -44,16 +44,6 @@ class Estimate:
             "n": self.n,
         }
 
-    @classmethod
-    def from_json(cls, document: dict[str, float]) -> Estimate:
-        """Read what `to_json` returned; raises LookupError where something is missing."""
-        return cls(
-            value=float(document["median"]),
-            low=float(document["interval_low"]),
-            high=float(document["interval_high"]),
-            n=int(document["n"]),
-        )
-
 
 def reached_confidence(n: int) -> float:
     """Return the confidence that the range of n samples has for the median: 1 - 2^(1-n).
@@ -78,14 +68,6 @@ def ratio_of(numerator: Sequence[float], denominator: Sequence[float]) -> Estima
     return _estimate(
         lambda groups: statistics.median(groups[0]) / statistics.median(groups[1]),
         [numerator, denominator],
-    )
-
-
-def difference_of(first: Sequence[float], second: Sequence[float]) -> Estimate:
-    """Return the difference of two medians, the first less the second."""
-    return _estimate(
-        lambda groups: statistics.median(groups[0]) - statistics.median(groups[1]),
-        [first, second],
     )
 
 

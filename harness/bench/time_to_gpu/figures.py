@@ -5,19 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.bench.time_to_gpu.advice import (
-    JOBS,
-    MARGIN,
-    MEAN_DURATION,
-    MEAN_GAP,
-    QUANTILE,
-    Advice,
-    CurvePoint,
-    advise,
-    load_of,
-    provision_time_curve,
-    unneeded_time_curve,
-)
+from harness.bench.time_to_gpu.advice import MARGIN, QUANTILE, Advice, advise
 from harness.bench.time_to_gpu.critical_path import shares, unit_shares
 from harness.bench.time_to_gpu.estimates import (
     FEWEST_FOR_CLAIM,
@@ -148,8 +136,6 @@ class ModeAdvice:
 
     mode: Mode
     advice: Advice
-    provision_curve: tuple[CurvePoint, ...]
-    unneeded_curve: tuple[CurvePoint, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,13 +220,7 @@ def _savings(benchmark: Benchmark) -> tuple[Saving, ...]:
 
 def _advice(figures: ModeFigures, unit_s: float, q: float, margin: float) -> ModeAdvice:
     starts = [wait / unit_s for wait in figures.waits]
-    advice, jobs = advise(starts, q=q, margin=margin), load_of(1.0)
-    return ModeAdvice(
-        mode=figures.mode,
-        advice=advice,
-        provision_curve=tuple(provision_time_curve(starts, advice, jobs)),
-        unneeded_curve=tuple(unneeded_time_curve(starts, advice, jobs)),
-    )
+    return ModeAdvice(mode=figures.mode, advice=advise(starts, q=q, margin=margin))
 
 
 def to_document(figures: Figures) -> dict[str, object]:
@@ -306,7 +286,6 @@ def _mode_document(figures: ModeFigures) -> dict[str, object]:
 
 def _advice_document(each: ModeAdvice) -> dict[str, object]:
     advice = each.advice
-    at_advised = next(point for point in each.provision_curve if point.factor == 1.0)
     return {
         "unit": "medians of the build at boot",
         "maxNodeProvisionTime": round(advice.max_node_provision_time, 3),
@@ -315,14 +294,6 @@ def _advice_document(each: ModeAdvice) -> dict[str, object]:
         "quantile": advice.quantile,
         "margin": advice.margin,
         "n": advice.n,
-        "simulated": {
-            "jobs": JOBS,
-            "mean_gap": MEAN_GAP,
-            "mean_duration": MEAN_DURATION,
-            "nodes_started": at_advised.outcome.started,
-            "nodes_given_up": at_advised.outcome.given_up,
-            "idle_time_per_job": round(at_advised.outcome.idle_time / JOBS, 3),
-        },
     }
 
 

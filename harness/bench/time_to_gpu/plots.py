@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.bench.time_to_gpu.advice import JOBS
 from harness.bench.time_to_gpu.samples import Experiment
 from harness.plots import COLOURS, render_figure
 
@@ -76,17 +75,6 @@ def plots_of(figures: Figures) -> list[Plot]:
                 "An interval that includes zero supports no saving.",
                 draw=_draw_savings,
                 height_in=1.6 + 0.5 * len(figures.savings),
-            )
-        )
-    if figures.advice:
-        found.append(
-            Plot(
-                name="advice",
-                title="What timeouts of the autoscaler cost, simulated",
-                caption="Left: nodes that are given up. Right: idle time of nodes, for each job. The "
-                "dotted line is the advised setting of each mode.",
-                draw=_draw_advice,
-                height_in=4.6,
             )
         )
     return found
@@ -278,48 +266,3 @@ def _draw_savings(figure: Any, figures: Figures) -> None:
     _percent_axis(axes.xaxis)
     axes.grid(axis="x", linewidth=0.6)
     axes.set_axisbelow(True)
-
-
-def _draw_advice(figure: Any, figures: Figures) -> None:
-    left, right = figure.subplots(1, 2)
-    for number, each in enumerate(figures.advice):
-        colour = COLOURS[number % len(COLOURS)]
-        style = ("-", "--", "-.", ":")[number % 4]
-        left.plot(
-            [point.setting for point in each.provision_curve],
-            [
-                point.outcome.given_up / max(1, point.outcome.started)
-                for point in each.provision_curve
-            ],
-            color=colour,
-            linestyle=style,
-            linewidth=2,
-            marker="o",
-            markersize=3,
-            label=f"{each.mode.value}",
-        )
-        left.axvline(
-            each.advice.max_node_provision_time, color=colour, linewidth=1, linestyle=(0, (1, 2))
-        )
-        right.plot(
-            [point.setting for point in each.unneeded_curve],
-            [point.outcome.idle_time / JOBS for point in each.unneeded_curve],
-            color=colour,
-            linestyle=style,
-            linewidth=2,
-            marker="o",
-            markersize=3,
-        )
-        right.axvline(each.advice.unneeded_time, color=colour, linewidth=1, linestyle=(0, (1, 2)))
-    longest = max(each.advice.max_node_provision_time for each in figures.advice)
-    left.set_xlim(0, 1.5 * longest)
-    right.set_xlim(left=0)
-    left.set_xlabel("maxNodeProvisionTime\n(medians of the build at boot)")
-    left.set_ylabel("nodes given up, of those started")
-    _percent_axis(left.yaxis)
-    right.set_xlabel("unneededTime\n(medians of the build at boot)")
-    right.set_ylabel("idle GPU time for each job\n(medians of the build at boot)")
-    for axes in (left, right):
-        axes.set_ylim(bottom=0)
-        axes.grid(linewidth=0.6)
-    figure.legend(loc="outside lower center", ncols=3, fontsize=9, frameon=False)

@@ -8,7 +8,6 @@ import io
 import json
 from typing import TYPE_CHECKING
 
-from harness.bench.time_to_gpu.advice import JOBS, MEAN_DURATION, MEAN_GAP
 from harness.bench.time_to_gpu.estimates import reached_confidence
 from harness.bench.time_to_gpu.figures import conclusions, interval, percent, to_document
 from harness.bench.time_to_gpu.plots import plots_of, render
@@ -176,34 +175,6 @@ def advice_table(figures: Figures, reference_s: float | None, ready_s: float) ->
     return head, rows, frozenset({1, 2, 3, 4})
 
 
-def simulation_table(figures: Figures) -> Table:
-    """Return what the simulated autoscaler does with half the advised limit, with it, and with twice."""
-    head = (
-        "mode",
-        "setting",
-        "nodes started",
-        "given up",
-        "jobs unserved",
-        "idle time for each job",
-    )
-    rows: list[tuple[Cell, ...]] = []
-    for each in figures.advice:
-        for factor in (0.75, 1.0, 2.0):
-            point = next(one for one in each.provision_curve if one.factor == factor)
-            unneeded = next(one for one in each.unneeded_curve if one.factor == factor)
-            rows.append(
-                (
-                    each.mode.value,
-                    f"{factor:g} x advised",
-                    str(point.outcome.started),
-                    str(point.outcome.given_up),
-                    str(point.outcome.unserved),
-                    f"{unneeded.outcome.idle_time / JOBS:.2f} x",
-                )
-            )
-    return head, rows, frozenset({2, 3, 4, 5})
-
-
 def _fresh(figures: Figures) -> Sequence[ModeFigures]:
     return next(iter(figures.experiments.values()), ())
 
@@ -246,8 +217,7 @@ def _advice_note(figures: Figures) -> str:
     return (
         f"Times are in medians of the build at boot (x), from the node being ready; add what your cloud takes "
         f"until then. maxNodeProvisionTime is the worst sample, the others the {advice.quantile:.0%} quantile, "
-        f"each with a margin of {advice.margin:.0%}. Simulated: {JOBS} jobs, one every {MEAN_GAP:g} x on average, "
-        f"{MEAN_DURATION:g} x long; node starts are drawn from the samples."
+        f"each with a margin of {advice.margin:.0%}."
     )
 
 
@@ -275,7 +245,6 @@ def _tables(
         yield "Savings of the boot path's trims", savings_table(figures)
     if figures.advice:
         yield "Advice for an autoscaler", advice_table(figures, reference_s, ready_s)
-        yield "Simulated autoscaler", simulation_table(figures)
 
 
 def _markdown_table(table: Table) -> Iterator[str]:
@@ -325,7 +294,6 @@ def render_page(
         "Waits": ("waits", "distribution"),
         "Critical path of fresh nodes": ("critical-path",),
         "Savings of the boot path's trims": ("savings",),
-        "Advice for an autoscaler": ("advice",),
     }
     for title, table in _tables(figures, reference_s, ready_s):
         parts.append(f"<h2>{html.escape(title)}</h2>")

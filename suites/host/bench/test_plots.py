@@ -29,7 +29,7 @@ _FIGURES = figures_of(
 def test_there_is_a_plot_of_each_thing_that_was_measured() -> None:
     names = [plot.name for plot in plots_of(_FIGURES)]
 
-    assert names == ["waits", "critical-path", "distribution", "savings", "advice"]
+    assert names == ["waits", "critical-path", "distribution", "savings"]
 
 
 def test_what_was_not_measured_has_no_plot() -> None:

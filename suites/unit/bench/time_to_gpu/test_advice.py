@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.bench.time_to_gpu.advice import (
-    advise,
-    load_of,
-    provision_time_curve,
-    unneeded_time_curve,
-)
+from harness.bench.time_to_gpu.advice import advise
 
 _STARTS = [1.0, 2.0, 3.0, 4.0, 10.0]
 
@@ -33,25 +28,6 @@ def test_samples_shifted_by_an_amount_shift_the_advice(by: float) -> None:
         1.5 * by
     )
     assert after.unneeded_time - before.unneeded_time == pytest.approx(1.5 * by)
-
-
-def test_advised_limit_gives_no_seen_node_up_and_a_lower_one_does() -> None:
-    advice = advise(_STARTS)
-
-    curve = provision_time_curve(_STARTS, advice, load_of(4.0))
-
-    assert all(point.outcome.given_up == 0 for point in curve if point.factor >= 1.0)
-    assert curve[0].outcome.given_up > 0
-
-
-def test_curve_of_the_unneeded_time_rises() -> None:
-    advice = advise(_STARTS)
-
-    idle = [
-        point.outcome.idle_time for point in unneeded_time_curve(_STARTS, advice, load_of(4.0))
-    ]
-
-    assert idle == sorted(idle)
 
 
 def test_no_advice_without_samples() -> None:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from harness.bench.time_to_gpu.estimates import (
     Estimate,
-    difference_of,
     median_of,
     quantile,
     ratio_of,
@@ -43,10 +42,6 @@ def test_ratio_of_constants_has_no_width() -> None:
     assert not found.is_claimable
 
 
-def test_difference_has_the_sign_of_the_first() -> None:
-    assert difference_of([7.0] * 5, [4.0] * 5).value == 3.0
-
-
 def test_shift_is_the_median_of_all_pairs() -> None:
     """Of 1 and 2 against 2 and 6 the ratios are 2, 6, 1 and 3: between 2 and 3."""
     assert shift_ratio_of([1.0, 2.0], [2.0, 6.0]).value == 2.5
@@ -72,12 +67,6 @@ def test_nothing_is_estimated_without_samples() -> None:
 def test_zero_is_refused_as_a_baseline() -> None:
     with pytest.raises(ValueError, match="above zero"):
         ratio_of([1.0], [0.0])
-
-
-def test_estimate_survives_json() -> None:
-    found = ratio_of([1.0, 2.0, 3.0], [2.0, 4.0, 8.0])
-
-    assert Estimate.from_json(found.to_json(digits=12)) == found
 
 
 @given(_TIMES)
