@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from .packages import Package
 
-SURVIVORS_PAGE = "docs/mutation.md"
 LOG = "mutmut.log"
 LOG_SHOWN = 4000
 PROGRESS_S = 60.0
@@ -41,7 +40,6 @@ _NO_MATCH = "nothing matches"
 _RESULT = re.compile(r"^\s*(?P<name>\S+__mutmut_\d+): (?P<status>.+)$")
 _KILLED = frozenset({"killed", "timeout", "segfault", "suspicious"})
 """Statuses of killed mutants; a suite that never ends counts as one that fails."""
-_ROW = re.compile(r"^\| `(?P<function>[^`]+)` \| (?P<change>`.*`) \| (?P<reason>.+) \|$")
 
 
 class ToolError(HarnessError):
@@ -80,7 +78,7 @@ def parse_results(text: str) -> tuple[Mutant, ...]:
 
 
 def parse_change(diff: str) -> str:
-    """Return the change in a diff of `mutmut show` on one line, as in the table of survivors."""
+    """Return the change in a diff of `mutmut show` on one line."""
     lines = [line for line in diff.splitlines() if not line.startswith(("---", "+++", "#"))]
     removed = " ".join(line[1:].strip() for line in lines if line.startswith("-"))
     added = " ".join(line[1:].strip() for line in lines if line.startswith("+"))
@@ -102,13 +100,6 @@ def _common(one: list[str], other: list[str]) -> int:
     """Return the number of common words at the start of two lists."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-def parse_page(text: str, source: str) -> dict[tuple[str, str], str]:
-    """Parse the survivors of a package, in the section with its name: the reason of each change."""
-    _, _, section = text.partition(f"\n### {source}\n")
-    rows = (_ROW.match(line) for line in section.partition("\n#")[0].splitlines())
-    return {(row["function"], row["change"]): row["reason"] for row in rows if row}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +124,7 @@ def run_tool(
     try_all: Callable[[Path, int, Sequence[str]], None] | None = None,
     runner: Runner | None = None,
 ) -> int:
-    """Run mutmut in a copy of the sources; return 0 if enough are killed and survivors are listed.
+    """Run mutmut in a copy of the sources; return 0 if enough are killed.
 
     With a `sample` only that is tried. Otherwise the copy is kept, and its path is printed.
     """
@@ -149,7 +140,7 @@ def run_tool(
             _make_mutants(top, children, try_chosen)
             chosen = sample.choose(read_results(top, runner))
         try_chosen(top, children, chosen)
-        code = judge(top, repository / SURVIVORS_PAGE, package, runner, chosen)
+        code = judge(top, package, runner, chosen)
     finally:
         if code == 0:
             shutil.rmtree(top)
@@ -250,10 +241,8 @@ def read_results(top: Path, runner: Runner) -> tuple[Mutant, ...]:
     return mutants
 
 
-def judge(
-    top: Path, page: Path, package: Package, runner: Runner, chosen: Sequence[str] = ()
-) -> int:
-    """Print the results in `top`, and compare the survivors with the table on the page.
+def judge(top: Path, package: Package, runner: Runner, chosen: Sequence[str] = ()) -> int:
+    """Print the results in `top`, with each survivor; return 0 if enough were killed.
 
     Where mutants were `chosen`, only these count.
     """
@@ -269,21 +258,12 @@ def judge(
     )
     for module in sorted(total):
         _say(f"{module:16} {killed[module]:5} of {total[module]:5} killed")
-    known = parse_page(page.read_text(), package.source) if page.exists() else {}
-    stale = dict(known)
-    unknown = 0
     for mutant in sorted(m for m in mutants if not m.is_killed):
         change = parse_change(_ask(top, runner, "show", mutant.name))
-        reason = known.get((mutant.function, change))
-        stale.pop((mutant.function, change), None)
-        unknown += reason is None
-        _say(f"| `{mutant.function}` | {change} | {reason or 'NOT LISTED: ' + mutant.status} |")
-    for function, change in () if chosen or package.only else stale:
-        # Not a failure: on a slow host, the time limit kills mutants that survive elsewhere.
-        _say(f"{page.name} lists a mutant that did not survive: `{function}` | {change}")
+        _say(f"{mutant.status}: {mutant.function}: {change}")
     share = killed.total() / total.total()
-    _say(f"{killed.total()} of {total.total()} killed ({share:.1%}); {unknown} not in {page.name}")
-    return 0 if share >= package.least and not unknown else 1
+    _say(f"{killed.total()} of {total.total()} killed ({share:.1%})")
+    return 0 if share >= package.least else 1
 
 
 def _say(line: str) -> None:

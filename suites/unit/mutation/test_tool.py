@@ -18,13 +18,11 @@ from harness.shell.mocks.scripted_runner import ScriptedRunner
 from suites.fakes.clock import FakeClock
 from suites.mutation.packages import PACKAGES, Package
 from suites.mutation.tool import (
-    SURVIVORS_PAGE,
     Mutant,
     Sample,
     ToolError,
     judge,
     parse_change,
-    parse_page,
     parse_results,
     run_tool,
     try_mutants,
@@ -52,17 +50,7 @@ DIFF = """\
 +    return f(2, b) + 2
 """
 CHANGE = "`f(1,` becomes `f(2,`"
-SOURCE = "harness/some"
-PACKAGE = Package(source=SOURCE, tests=("suites/unit/some",), least=0.9)
-PAGE = f"""\
-# Mutation tests
-
-### {SOURCE}
-
-| Function | Change | Reason |
-|---|---|---|
-| `b.C.m` | {CHANGE} | It is the same. |
-"""
+PACKAGE = Package(source="harness/some", tests=("suites/unit/some",), least=0.9)
 
 
 def test_mutants_are_named_as_a_person_would() -> None:
@@ -85,18 +73,6 @@ def test_change_is_what_differs() -> None:
     assert parse_change("-a = 1\n-b\n+a = 1\n") == "`b` becomes `nothing`"
 
 
-def test_page_gives_the_reasons() -> None:
-    assert parse_page(PAGE, SOURCE) == {("b.C.m", CHANGE): "It is the same."}
-
-
-def test_survivor_of_another_package_explains_nothing() -> None:
-    assert parse_page(PAGE, "harness/som") == {}
-    assert parse_page(PAGE, "harness/some/more") == {}
-    assert parse_page(
-        f"{PAGE}\n### harness/more\n\n| `b.f` | `1` becomes `2` | No. |", SOURCE
-    ) == {("b.C.m", CHANGE): "It is the same."}
-
-
 def script(top: Path, results: str = RESULTS) -> ScriptedRunner:
     argv = ("env", "--chdir", str(top), sys.executable, "-m", "mutmut")
     return (
@@ -107,33 +83,24 @@ def script(top: Path, results: str = RESULTS) -> ScriptedRunner:
 
 
 @pytest.mark.parametrize(
-    ("results", "page", "code"),
-    [
-        (RESULTS + f"    {KILLED}: killed\n" * 9, PAGE, 0),
-        (RESULTS + f"    {KILLED}: killed\n" * 9, "", 1),
-        (RESULTS, PAGE, 1),
-    ],
+    ("results", "code"), [(RESULTS + f"    {KILLED}: killed\n" * 9, 0), (RESULTS, 1)]
 )
-def test_run_is_good_when_most_died_and_the_rest_are_explained(
-    tmp_path: Path, results: str, page: str, code: int
-) -> None:
-    (tmp_path / "page.md").write_text(page)
-
+def test_run_is_good_when_enough_died(tmp_path: Path, results: str, code: int) -> None:
     with script(tmp_path, results) as runner:
-        assert judge(tmp_path, tmp_path / "page.md", PACKAGE, runner) == code
+        assert judge(tmp_path, PACKAGE, runner) == code
 
 
-def test_survivors_are_listed_as_the_page_has_them(
+def test_survivors_are_printed_with_their_changes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with script(tmp_path) as runner:
-        judge(tmp_path, tmp_path / "page.md", PACKAGE, runner)
+        judge(tmp_path, PACKAGE, runner)
 
     assert capsys.readouterr().out.splitlines() == [
         "a                    1 of     1 killed",
         "b                    0 of     1 killed",
-        f"| `b.C.m` | {CHANGE} | NOT LISTED: survived |",
-        "1 of 2 killed (50.0%); 1 not in page.md",
+        f"survived: b.C.m: {CHANGE}",
+        "1 of 2 killed (50.0%)",
     ]
 
 
@@ -143,33 +110,7 @@ def test_run_without_results_raises_an_error(tmp_path: Path) -> None:
         ScriptedRunner().expect([*argv, "results", "--all", "true"]) as runner,
         pytest.raises(ToolError, match=r"^There are no results of mutmut"),
     ):
-        judge(tmp_path, tmp_path / "page.md", PACKAGE, runner)
-
-
-def test_listed_mutant_that_did_not_survive_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    row = "| `a.f` | `1` becomes `2` | It was the same. |"
-    (tmp_path / "page.md").write_text(f"{PAGE}{row}\n")
-
-    with script(tmp_path, RESULTS + f"    {KILLED}: killed\n" * 9) as runner:
-        assert judge(tmp_path, tmp_path / "page.md", PACKAGE, runner) == 0
-
-    said = "page.md lists a mutant that did not survive: `a.f` | `1` becomes `2`"
-    assert said in capsys.readouterr().out.splitlines()
-
-
-def test_rows_of_other_modules_are_not_looked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    row = "| `other.f` | `1` becomes `2` | It was the same. |"
-    (tmp_path / "page.md").write_text(f"{PAGE}{row}\n")
-    package = replace(PACKAGE, only=("harness/some/b.py",))
-
-    with script(tmp_path, RESULTS + f"    {KILLED}: killed\n" * 9) as runner:
-        assert judge(tmp_path, tmp_path / "page.md", package, runner) == 0
-
-    assert "other.f" not in capsys.readouterr().out
+        judge(tmp_path, PACKAGE, runner)
 
 
 def test_stopped_run_raises_an_error(tmp_path: Path) -> None:
@@ -179,7 +120,7 @@ def test_stopped_run_raises_an_error(tmp_path: Path) -> None:
         ScriptedRunner().expect([*argv, "results", "--all", "true"], stdout=results) as runner,
         pytest.raises(ToolError, match=r"^mutmut was stopped: 1 of 2 mutants are untried\.$"),
     ):
-        judge(tmp_path, tmp_path / "page.md", PACKAGE, runner)
+        judge(tmp_path, PACKAGE, runner)
 
 
 # -- the run ------------------------------------------------------------------------------------
@@ -307,8 +248,6 @@ def run_in(
 def repository(tmp_path: Path) -> Path:
     repository = tmp_path / "repository"
     (repository / "harness").mkdir(parents=True)
-    (repository / "docs").mkdir()
-    (repository / SURVIVORS_PAGE).write_text(PAGE)
     (repository / "pyproject.toml").write_text("[project]\n")
     return repository
 
@@ -319,10 +258,10 @@ def test_good_run_leaves_nothing(repository: Path, monkeypatch: pytest.MonkeyPat
     assert list(repository.parent.glob("copies/*")) == []
 
 
-def test_copy_is_kept_if_there_are_unlisted_survivors(
+def test_copy_is_kept_if_too_many_survive(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (repository / SURVIVORS_PAGE).unlink()
+    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", replace(PACKAGE, least=0.99))
 
     assert run_in(repository, monkeypatch) == 1
 
