@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import shtab
+
+from harness.cli import build_parser
+
 if TYPE_CHECKING:
     import argparse
 
@@ -18,9 +22,5 @@ def add_parser(commands: Commands) -> None:
 
 
 def _print(arguments: argparse.Namespace) -> int:
-    import shtab  # noqa: PLC0415 - the parser of all commands is built for this one alone
-
-    from harness.cli import build_parser  # noqa: PLC0415 - it loads this module
-
     print(shtab.complete(build_parser(), arguments.shell))
     return 0

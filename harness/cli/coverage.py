@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.shell.coverage_data import combine, report
+
 if TYPE_CHECKING:
     import argparse
 
@@ -29,8 +31,5 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a table of the scripts, and write what was asked for."""
-    # coverage.py is slow to import, and most commands do without it
-    from harness.shell.coverage_data import combine, report  # noqa: PLC0415
-
     print(report(combine(arguments.data), html=arguments.html, lcov=arguments.lcov), end="")
     return 0

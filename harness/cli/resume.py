@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 from harness.cli.command_words import add_command_words
 from harness.cli.options import add_gpu_options, settings_of
 from harness.cli.progress import show_event
+from harness.evidence.archive import opened
+from harness.lab import Lab
+from harness.lab.machine_bundle import read_bundle
 from harness.machine.entrance.client import run_in
 from harness.machine.entrance.roster import HELD
 from harness.provisioning.wait import SYSTEM_CLOCK
@@ -103,9 +106,6 @@ def resume(
     `uri` is that of libvirt, for a machine that ran under libvirt. With `until`, keep the machine until
     then without entering it.
     """
-    from harness.evidence.archive import opened  # noqa: PLC0415 - as in `harness.cli.shell`
-    from harness.lab.machine_bundle import read_bundle  # noqa: PLC0415
-
     with opened(bundle.absolute(), settings.runs_folder, has_machine=True) as folder:
         saved = read_bundle(folder)
         return _continue(_settings_for(saved, settings, uri), saved, argv, base=base, until=until)
@@ -132,8 +132,6 @@ def _continue(
     base: Path | None,
     until: float | None,
 ) -> int:
-    from harness.lab import Lab  # noqa: PLC0415 - as in `harness.cli.shell`
-
     with (
         Lab.open(settings, show_event) as lab,
         lab.resume(bundle, base=base, kept_until=until) as machine,

@@ -16,6 +16,7 @@ from harness.cli.options import (
     settings_of,
 )
 from harness.cli.progress import show_event
+from harness.cli.tests import shell_of_test
 from harness.errors import BadInputError
 from harness.machine.entrance.client import attach_console, run_in, ssh_entry_of
 from harness.machine.entrance.roster import Roster, roster_folder
@@ -101,9 +102,6 @@ def _shell(arguments: argparse.Namespace) -> int:
             raise BadInputError(
                 "The shell in the machine of a test takes no command; type it there.", source="CMD"
             )
-        # Neither loads where a clone is wanted, at once.
-        from harness.cli.tests import shell_of_test  # noqa: PLC0415
-
         shell_of_test(arguments.test)
     if arguments.bundle is not None:
         from harness.cli.resume import resume  # noqa: PLC0415

@@ -10,7 +10,15 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.cli.columns import print_columns
+from harness.cli.options import settings_of
 from harness.errors import BadInputError
+from harness.evidence.archive import opened, several_machines
+from harness.plots import DARK, LIGHT
+from harness.timeline import seconds
+from harness.timeline.drawing import render_timelines
+from harness.timeline.page import render_page
+from harness.timeline.reading import read_timeline
 
 if TYPE_CHECKING:
     from harness.cli.options import Commands
@@ -53,9 +61,6 @@ def _output(word: str) -> Path:
 
 
 def _timeline(arguments: argparse.Namespace) -> int:
-    from harness.cli.options import settings_of  # noqa: PLC0415 - as in `harness.cli.shell`
-    from harness.evidence.archive import opened  # noqa: PLC0415
-
     bundles: list[Path] = arguments.bundle
     if len(bundles) > _MOST:
         raise BadInputError(
@@ -83,9 +88,6 @@ def _timeline(arguments: argparse.Namespace) -> int:
 
 
 def _read(folder: Path, bundle: Path) -> Timeline:
-    from harness.evidence.archive import several_machines  # noqa: PLC0415
-    from harness.timeline.reading import read_timeline  # noqa: PLC0415
-
     machines = [folder] if (folder / "host").is_dir() else []
     machines = machines or sorted(path.parent for path in folder.glob("**/host") if path.is_dir())
     machines = [each for each in machines if not each.name.startswith("earlier-")]
@@ -107,10 +109,6 @@ def _told_apart(timelines: list[Timeline], bundles: list[Path]) -> list[Timeline
 
 
 def _render(timelines: list[Timeline], suffix: str, scheme: str) -> bytes:
-    from harness.plots import DARK, LIGHT  # noqa: PLC0415 - only where it is drawn
-    from harness.timeline.drawing import render_timelines  # noqa: PLC0415
-    from harness.timeline.page import render_page  # noqa: PLC0415
-
     if suffix == ".html":
         return render_page(timelines).encode()
     return render_timelines(
@@ -119,9 +117,6 @@ def _render(timelines: list[Timeline], suffix: str, scheme: str) -> bytes:
 
 
 def _print(timeline: Timeline) -> None:
-    from harness.cli.columns import print_columns  # noqa: PLC0415 - only where it is printed
-    from harness.timeline import seconds  # noqa: PLC0415
-
     print(f"{timeline.title}: {seconds(timeline.end_s)}; the critical path:")
     print_columns(
         ("BEGIN", "TOOK", "WHAT", "STATE", "HELD UP BY"),

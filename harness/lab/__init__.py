@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from harness.errors import BadInputError, HarnessError
 from harness.gpu.transport import Transport
 from harness.image import CloudImage
+from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.lab.checkpoint_builder import CheckpointBuilder
 from harness.lab.cloud_images import (
     CloudImageBoot,
@@ -288,9 +289,6 @@ class Lab:
         checkpoint of its image and kernel, taken just before cloud-init; `disk` needs a cold
         start, and so does a cloud image.
         """
-        # Loaded only where a node boots: a clone starts in less time than all of it loads.
-        from harness.image.own_kernel import KernelFiles, KernelPackages  # noqa: PLC0415
-
         if not isinstance(request.image, CloudImage) and isinstance(
             request.kernel, (KernelPackages, KernelFiles)
         ):

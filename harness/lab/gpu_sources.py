@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from harness.errors import RequirementError
 from harness.gpu import GpuModel
+from harness.gpu.passthrough import GpuChoice
 from harness.provisioning.wait import Deadline
 from harness.settings import GpuSource
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from harness.gpu.passthrough import GpuChoice
     from harness.gpu.passthrough.pool import GpuPool, LeasedGpu
 
 #: What a test may request: a model, or a choice among the GPUs of the host.
@@ -86,6 +86,4 @@ def _choice(gpu: RequestedGpu) -> GpuChoice:
     """Return a request as a choice among the host's GPUs."""
     if not isinstance(gpu, GpuModel):
         return gpu
-    from harness.gpu.passthrough import GpuChoice  # noqa: PLC0415 - few hosts have GPUs
-
     return GpuChoice(model=gpu)

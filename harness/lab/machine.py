@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from harness.cloudinit import FINISHED, SEED_LABEL, write_seed
 from harness.errors import HarnessError, listed
+from harness.lab.base_images import describe_base
 from harness.lab.machine_entrance import open_entrance
 from harness.lab.machine_gpus import MachineGpus
 from harness.lab.machine_request import SEED
@@ -335,7 +336,6 @@ class LabMachine:
             return self._save_bundle(folder, purpose=purpose)
 
     def _save_bundle(self, folder: Path, *, purpose: str) -> MachineBundle:
-        from harness.lab.base_images import describe_base  # noqa: PLC0415 - few are
         from harness.lab.machine_bundle import save_machine  # noqa: PLC0415 - few are
 
         savable = savable_machine(self.vm)

@@ -15,6 +15,7 @@ from harness.merging.summary import behaviours_of, render_summary
 from harness.sharding.durations import durations_in, write_durations
 from harness.sharding.manifest import ALLURE, DURATIONS, JUNIT, SHELL_COVERAGE
 from harness.sharding.report_file import read_json, read_report
+from harness.shell.coverage_data import gather
 
 if TYPE_CHECKING:
     import xml.etree.ElementTree as ET
@@ -124,9 +125,6 @@ def _merge_coverage(shards: Sequence[ShardReports], to: Path, root: Path) -> Non
         # Only to refuse what is no file of the shard: coverage.py opens it by its name.
         read_report(path)
     if recorded:
-        # coverage.py is slow to import, and most runs do without it
-        from harness.shell.coverage_data import gather  # noqa: PLC0415
-
         gather(recorded, to, root)
 
 

@@ -11,6 +11,15 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from harness.evidence.archive import write_archive
+from harness.evidence.retention import VERSIONS, beyond_limits, bundles_in, made_after
+from harness.evidence.state_diff import CHANGES_AT_REST, StateDiff
+from harness.lab.evidence_collection import collect_history
+from harness.lab.machine import STATES
+from harness.lab.versions import versions_of
+from harness.timeline.page import PAGE, render_page
+from harness.timeline.reading import read_timeline
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
@@ -49,8 +58,6 @@ def _try(folder: Path, add: Callable[..., None], *arguments: object) -> None:
 
 
 def _add_history(machine: LabMachine, folder: Path) -> None:
-    from harness.lab.evidence_collection import collect_history  # noqa: PLC0415 - only of failures
-
     collect_history(machine, folder)
 
 
@@ -59,9 +66,6 @@ def _add_difference(machine: LabMachine, folder: Path) -> None:
     before = machine.last_state
     if before is None:
         return
-    from harness.evidence.state_diff import CHANGES_AT_REST, StateDiff  # noqa: PLC0415 - rarely
-    from harness.lab.machine import STATES  # noqa: PLC0415
-
     diff = StateDiff.between(before, machine.state(), CHANGES_AT_REST)
     unknown = "".join(
         f"not known: {each.kind.value} {each.name}: {each.reason}\n" for each in diff.unknown
@@ -73,16 +77,10 @@ def _add_difference(machine: LabMachine, folder: Path) -> None:
 
 
 def _add_versions(machine: LabMachine, folder: Path) -> None:
-    from harness.evidence.retention import VERSIONS  # noqa: PLC0415 - only of failures
-    from harness.lab.versions import versions_of  # noqa: PLC0415
-
     (folder / VERSIONS).write_text(json.dumps(versions_of(machine, folder), indent=2) + "\n")
 
 
 def _add_timeline(machine: LabMachine, folder: Path) -> None:
-    from harness.timeline.page import PAGE, render_page  # noqa: PLC0415 - only of failures
-    from harness.timeline.reading import read_timeline  # noqa: PLC0415
-
     (folder / PAGE).write_text(render_page([read_timeline(folder, title=machine.name)]))
 
 
@@ -126,13 +124,6 @@ def _archive(
     test: Path,
     run_started_s: float,
 ) -> None:
-    from harness.evidence.archive import write_archive  # noqa: PLC0415 - only of failures
-    from harness.evidence.retention import (  # noqa: PLC0415
-        beyond_limits,
-        bundles_in,
-        made_after,
-    )
-
     archive = write_archive(test)
     bundles = bundles_in(settings.evidence_folder)
     now_s = time.time()

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.errors import HarnessError, RequirementError
+from harness.image import CloudImage, Image
+from harness.lab.cached_only import CachedOnlyLab, refuse_to_wait
+from harness.lab.saved_states import SavedState
 from harness.plugin.node_ids import shown_id
 from harness.plugin.shards import family_of, shared_fixtures
 from harness.settings import MachineStart
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
 
     from _pytest.fixtures import FixtureDef
 
-    from harness.lab.cached_only import CachedOnlyLab
     from harness.settings import Settings
 
 _FIXTURES = "harness.fixtures."
@@ -146,8 +148,6 @@ class MachinePlan:
         yield self._time(items)
 
     def _needed(self, config: pytest.Config, items: Sequence[pytest.Item]) -> Iterator[str]:
-        from harness.lab.cached_only import CachedOnlyLab, refuse_to_wait  # noqa: PLC0415
-
         with contextlib.ExitStack() as opened:
             try:
                 lab = opened.enter_context(CachedOnlyLab.open(self._settings, refuse_to_wait))
@@ -211,9 +211,6 @@ class MachinePlan:
 
 def _need(name: str, item: pytest.Item, lab: CachedOnlyLab, fixtures: _Fixtures) -> _Need | None:
     """Return what a fixture stands for, and whether it is cached; None where it is no image or state."""
-    from harness.image import CloudImage, Image  # noqa: PLC0415 - only a plan needs them
-    from harness.lab.saved_states import SavedState  # noqa: PLC0415
-
     params = getattr(getattr(item, "callspec", None), "params", {})
     image = str(params.get("image_name", lab.settings.images[0]))
     kind = {"node_image": _Kind.IMAGE, _BAKED: _Kind.BAKE}.get(name, _Kind.CHECKPOINT)

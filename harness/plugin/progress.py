@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from harness.progress.board import Board
+from harness.progress.display import Display, LiveRegion, PlainLines
+from harness.progress.relay import Receiver, Sender
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TextIO
@@ -21,8 +25,7 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
     from harness.progress import ProgressEvent, ProgressListener
-    from harness.progress.display import Display, LiveRegion, Surface
-    from harness.progress.relay import Receiver, Sender
+    from harness.progress.display import Surface
 
 #: The name under which the plugin registers its ProgressReporter.
 PROGRESS = "harness-progress"
@@ -57,17 +60,12 @@ class ProgressReporter:
         return self._listener
 
     def _sender(self, place: str) -> Sender:
-        from harness.progress.relay import Sender  # noqa: PLC0415 - most runs have no machines
-
         return self._open.enter_context(
             contextlib.closing(Sender(place, self._config.workerinput["workerid"]))  # type: ignore[attr-defined]
         )
 
     @property
     def _display(self) -> Display:
-        from harness.progress.board import Board  # noqa: PLC0415 - as above
-        from harness.progress.display import Display  # noqa: PLC0415
-
         if self._shown is None:
             shown = Display(self._surface(), Board())
             # A machine may start at a debugger's prompt.
@@ -80,8 +78,6 @@ class ProgressReporter:
         return self._shown
 
     def _surface(self) -> Surface:
-        from harness.progress.display import LiveRegion, PlainLines  # noqa: PLC0415 - as above
-
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         write = partial(_write_all, self._errors)
         if reporter is None:
@@ -108,8 +104,6 @@ class ProgressReporter:
     def pytest_configure_node(self, node: WorkerController) -> None:
         """Let a worker of xdist send its events here."""
         if self._receiver is None:
-            from harness.progress.relay import Receiver  # noqa: PLC0415 - as above
-
             folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="harness-"))
             try:
                 self._receiver = Receiver(Path(folder), self._take)

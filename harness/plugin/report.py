@@ -13,7 +13,6 @@ import pytest
 from harness.errors import EvidencedError, errors_in
 from harness.plugin.allure_results import docstring_of, words_of
 from harness.plugin.attachments import attach
-from harness.plugin.failure_bundle import finish_bundle
 from harness.plugin.failure_summary import (
     hide_own_frames,
     note_reason,
@@ -113,6 +112,8 @@ class Reporter:
         self._open_shells(item, call, has_failed=has_failed)
         self._save_machines(item, call, kept, has_failed=has_failed)
         if has_failed and kept:
+            from harness.plugin.failure_bundle import finish_bundle  # noqa: PLC0415 - only of failures
+
             finish_bundle(
                 item,
                 call,

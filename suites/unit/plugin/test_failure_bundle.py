@@ -28,8 +28,8 @@ def a_machine(before: NodeState | None = None, after: NodeState | None = None) -
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the evidence of a machine whose guest answers."""
-    monkeypatch.setattr("harness.lab.evidence_collection.collect_history", lambda *_: None)
-    monkeypatch.setattr("harness.lab.versions.versions_of", lambda *_: {"schema": 1})
+    monkeypatch.setattr("harness.plugin.failure_bundle.collect_history", lambda *_: None)
+    monkeypatch.setattr("harness.plugin.failure_bundle.versions_of", lambda *_: {"schema": 1})
     return a_node_that_built(tmp_path / "node").write()
 
 
@@ -66,7 +66,7 @@ def test_what_can_not_be_added_is_named_and_the_rest_is_there(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("harness.lab.versions.versions_of", fail)
+    monkeypatch.setattr("harness.plugin.failure_bundle.versions_of", fail)
 
     completed(a_machine(), folder, AssertionError())
 
