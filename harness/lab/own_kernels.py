@@ -6,7 +6,7 @@ import functools
 import io
 import re
 import tarfile
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from harness.errors import BadInputError, HarnessError
 from harness.image.own_kernel import KernelPackages
@@ -16,12 +16,14 @@ from harness.provisioning.wait import Deadline
 from harness.settings import MachineStart
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from harness.image import Image, Kernel
     from harness.image.own_kernel import KernelFiles, OwnKernel
-    from harness.lab import Lab
+    from harness.image.store import ImageStore
     from harness.lab.node import Node
+    from harness.progress import ProgressListener
     from harness.provisioning.command import Argv
 
 _INSTALL_KVM_S = 180.0
@@ -32,7 +34,24 @@ _FOLDER = "/var/tmp/harness-kernel"  # noqa: S108 - in the guest, which nobody e
 _IN_PACKAGE = re.compile(r" (?:\./)?boot/vmlinuz-(\S+)$", re.MULTILINE)
 
 
-def install_kernel(lab: Lab, image: Image, kernel: OwnKernel) -> tuple[Image, Kernel]:
+class NodeLab(Protocol):
+    """What of the lab installs a kernel."""
+
+    @property
+    def store(self) -> ImageStore: ...
+
+    @property
+    def listener(self) -> ProgressListener: ...
+
+    @property
+    def patience(self) -> float: ...
+
+    def boot(
+        self, request: NodeRequest, *, disk: Path, start: MachineStart
+    ) -> AbstractContextManager[Node]: ...
+
+
+def install_kernel(lab: NodeLab, image: Image, kernel: OwnKernel) -> tuple[Image, Kernel]:
     """Return `image` with a kernel of the user's own installed, and that kernel.
 
     A machine boots the image by its newest kernel, and installs it as a person would; the result is
@@ -50,7 +69,7 @@ def install_kernel(lab: Lab, image: Image, kernel: OwnKernel) -> tuple[Image, Ke
     return derived, derived.newest_kernel
 
 
-def _install(lab: Lab, image: Image, kernel: OwnKernel, disk: Path) -> None:
+def _install(lab: NodeLab, image: Image, kernel: OwnKernel, disk: Path) -> None:
     """Install a kernel on `disk`, and copy what boots it to `kernels/VERSION` beside it."""
 
     def report(line: str) -> None:

@@ -10,7 +10,7 @@ import functools
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from harness.errors import HarnessError
 from harness.image.catalogue import Recipe, read_recipe
@@ -27,11 +27,14 @@ from harness.settings import SHIPPED_IMAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from harness.image import CloudImage, CloudImageKernel, DriverImage, Image
-    from harness.lab import Lab
+    from harness.image.store import ImageStore
     from harness.lab.machine import LabMachine
     from harness.machine.channels.guest import Guest
+    from harness.progress import ProgressListener
+    from harness.settings import Settings
 
 VERSION = 1
 """Increase this whenever the same cloud image would give another node image."""
@@ -79,7 +82,29 @@ _SERIAL = "console=ttyS0"
 _CLEAN = render_clean([CONFIG_PATH, OUTCOME_PATH], [PAYLOAD_FOLDER])
 
 
-def prepare_node_image(lab: Lab, image: CloudImage) -> Image:
+class CloudImageLab(Protocol):
+    """What of the lab makes a node image."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def store(self) -> ImageStore: ...
+
+    @property
+    def listener(self) -> ProgressListener: ...
+
+    @property
+    def patience(self) -> float: ...
+
+    def cloud_image_kernels(self, image: CloudImage) -> tuple[CloudImageKernel, ...]: ...
+
+    def boot_cloud_image(
+        self, image: CloudImage, boot: CloudImageBoot, *, name: str, disk: Path
+    ) -> AbstractContextManager[LabMachine]: ...
+
+
+def prepare_node_image(lab: CloudImageLab, image: CloudImage) -> Image:
     """Return the node image of a cloud image, made where the cache has none.
 
     The kernel is the newest of the image's boot menu, and boots without firmware. Raises
@@ -104,7 +129,7 @@ def prepare_node_image(lab: Lab, image: CloudImage) -> Image:
 
 
 def _make(
-    lab: Lab, image: CloudImage, kernels: tuple[CloudImageKernel, ...], disk: Path
+    lab: CloudImageLab, image: CloudImage, kernels: tuple[CloudImageKernel, ...], disk: Path
 ) -> Prepared:
     boot = CloudImageBoot(kernel=kernels[-1])
     overlay = disk.with_name("overlay.qcow2")
@@ -123,7 +148,7 @@ def _make(
     return Prepared(kernels=[with_console(kernel) for kernel in kernels], driver=driver)
 
 
-def _change(lab: Lab, image: CloudImage, machine: LabMachine) -> DriverImage | None:
+def _change(lab: CloudImageLab, image: CloudImage, machine: LabMachine) -> DriverImage | None:
     """Add the stand-ins to a machine that has the agent, and power it off; return its driver."""
     guest = machine.guest
     wait_until_booted(guest, image.name, machine.deadline(_FIRST_BOOT_KVM_S))
@@ -213,5 +238,5 @@ def with_console(kernel: CloudImageKernel) -> CloudImageKernel:
     return replace(kernel, command_line=(*kernel.command_line, _SERIAL))
 
 
-def _report(lab: Lab, image: CloudImage, message: str) -> None:
+def _report(lab: CloudImageLab, image: CloudImage, message: str) -> None:
     lab.listener(ProgressEvent(subject=image.name, stage=Stage.BUILD, message=message))

@@ -1,0 +1,66 @@
+"""The contract on imports: what it sees, also in the module of a package itself."""
+
+from __future__ import annotations
+
+from grimp import ImportGraph
+
+from suites.layers import problems
+
+_TABLE = {"harness": ["lab", "machine"], "lab": ["registry", "__init__", "node | seed"]}
+
+
+def _problems(*imports: tuple[str, str]) -> list[str]:
+    graph = ImportGraph()
+    for module in ("", ".lab", ".lab.registry", ".lab.node", ".lab.seed", ".machine"):
+        graph.add_module(f"harness{module}")
+    for importer, imported in imports:
+        graph.add_import(importer=f"harness.{importer}", imported=f"harness.{imported}")
+    return list(problems(graph, _TABLE))
+
+
+def test_imports_of_lower_layers_keep_the_contract() -> None:
+    assert _problems(("lab.registry", "lab"), ("lab", "lab.node"), ("lab.seed", "machine")) == []
+
+
+def test_import_of_a_higher_layer_breaks_the_contract() -> None:
+    assert _problems(("machine", "lab.node")) == [
+        "'harness.machine' imports 'harness.lab.node', which is not in a lower layer of 'harness'."
+    ]
+
+
+def test_modules_of_one_layer_do_not_know_each_other() -> None:
+    assert len(_problems(("lab.node", "lab.seed"), ("lab.seed", "lab.node"))) == 2
+
+
+def test_what_the_module_of_a_package_imports_is_seen() -> None:
+    assert _problems(("lab", "lab.registry")) == [
+        "'harness.lab' imports 'harness.lab.registry', which is not in a lower layer of 'harness.lab'."
+    ]
+
+
+def test_import_of_the_module_of_a_package_is_seen() -> None:
+    assert _problems(("lab.node", "lab")) == [
+        "'harness.lab.node' imports 'harness.lab', which is not in a lower layer of 'harness.lab'."
+    ]
+
+
+def test_table_names_all_modules_and_no_others() -> None:
+    graph = ImportGraph()
+    for module in ("harness", "harness.machine", "harness.machine.qmp", "harness.new"):
+        graph.add_module(module)
+
+    assert sorted(problems(graph, _TABLE)) == [
+        "'harness' has no module 'lab', which the table names.",
+        "'harness.new' is in no layer.",
+        "The table names no layers of the package 'harness.machine'.",
+        "There is no package 'harness.lab', which the table names.",
+    ]
+
+
+def test_module_of_a_package_that_is_imported_has_to_be_in_a_layer() -> None:
+    graph = ImportGraph()
+    graph.add_import(importer="harness.lab", imported="harness")
+
+    assert list(problems(graph, {"harness": ["lab"]})) == [
+        "'harness.lab' imports 'harness', but '__init__' is in no layer of 'harness'."
+    ]
