@@ -35,9 +35,11 @@ _CLAIM = "k8s.gpu.nvidia.com/claim"
 NVIDIA_RUNTIME = "nvidia-container-runtime"
 #: NVIDIA's runtime, and the same with a mode of its own; not its hook.
 _PROGRAMS = (NVIDIA_RUNTIME, f"{NVIDIA_RUNTIME}.cdi", f"{NVIDIA_RUNTIME}.legacy")
+_CONTAINERD = "containerd.service"
+_CRI_DOCKER = "cri-docker.service"
 #: Units that run pods by another containerd than that of the node, or by another runtime.
 OTHER_RUNTIMES = (
-    "cri-docker.service",
+    _CRI_DOCKER,
     "crio.service",
     "k3s.service",
     "k3s-agent.service",
@@ -51,7 +53,7 @@ MANAGED_MARKER = "/opt/azure/containers/managed-gpu-experience.enabled"
 _GPU_OWNERS = ("nvidia-device-plugin.service", "dra-driver-nvidia-gpu.service")
 #: Units that serve GPUs to workloads; a node has some of them, depending on its configuration.
 GPU_UNITS = (
-    "containerd.service",
+    _CONTAINERD,
     "kubelet.service",
     "nvidia-cdi-refresh.service",
     "nvidia-dcgm.service",
@@ -228,10 +230,10 @@ def runtime_hands_out_gpus(evidence: Evidence) -> str:
     refusal = _runtime_refusal(evidence)
     if refusal is None:
         return f"containerd's configuration has '{NVIDIA_RUNTIME}'."
-    other = _other_runtime(evidence)
-    if other is not None:
+    unit = _runtime_unit(evidence)
+    if unit != _CONTAINERD and evidence.unit_states.get(unit) == "active":
         raise HarnessError(
-            f"The unit '{other}' runs the node's pods, so what containerd says of its own runtimes does not "
+            f"The unit '{unit}' runs the node's pods, so what containerd says of its own runtimes does not "
             "show whether they get GPUs.",
             evidence=evidence.folder,
         )
@@ -277,14 +279,28 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
     )
 
 
-def _other_runtime(evidence: Evidence) -> str | None:
-    """Return the unit that runs the node's pods in place of containerd, if one does."""
+def _runtime_unit(evidence: Evidence) -> str:
+    """Return the unit that runs the node's pods; if none is active, the one that should.
+
+    Packages of Docker bring a containerd along, which does not run where another unit has its own.
+    """
     states = evidence.unit_states
-    return next((unit for unit in OTHER_RUNTIMES if states.get(unit) == "active"), None)
+    return next(
+        (
+            unit
+            for state in ("active", "activating", "failed")
+            for unit in (*OTHER_RUNTIMES, _CONTAINERD)
+            if states.get(unit) == state
+        ),
+        _CONTAINERD,
+    )
 
 
 def gpu_services_up(evidence: Evidence) -> str:
-    """Expect none of the units that serve GPUs to have failed, and containerd to be active."""
+    """Expect none of the units that serve GPUs to have failed, and the runtime of pods to be active.
+
+    That is containerd, unless another unit runs the node's pods; then containerd may be unused.
+    """
     require(
         SYSTEMD_PATH in evidence.paths,
         f"systemd was expected to run the node's services, but does not: there is no "
@@ -292,15 +308,20 @@ def gpu_services_up(evidence: Evidence) -> str:
         evidence,
     )
     failed_units, states = evidence.failed_units, evidence.unit_states
-    failed = [unit for unit in GPU_UNITS if unit in failed_units or states.get(unit) == "failed"]
+    runtimes = [_runtime_unit(evidence)]
+    if runtimes == [_CRI_DOCKER] and _CONTAINERD in states:
+        # Docker starts its containers by it.
+        runtimes.append(_CONTAINERD)
+    units = [*runtimes, *(unit for unit in GPU_UNITS if unit != _CONTAINERD)]
+    failed = [unit for unit in units if unit in failed_units or states.get(unit) == "failed"]
     require(
         not failed,
         f"No unit that serves GPUs was expected to have failed, but {failed} have. Read "
         f"`journalctl -b -u {failed[0] if failed else ''}` on the node.",
         evidence,
     )
-    if "containerd.service" in states or _other_runtime(evidence) is None:
-        unit_state(evidence, "containerd.service", active="active")
+    for runtime in runtimes:
+        unit_state(evidence, runtime, active="active")
     require(
         MANAGED_MARKER not in evidence.paths
         or any(states.get(unit) == "active" for unit in _GPU_OWNERS),
@@ -308,5 +329,5 @@ def gpu_services_up(evidence: Evidence) -> str:
         "but none is, and no pod gets a GPU. Read their journals on the node.",
         evidence,
     )
-    active = [unit for unit in GPU_UNITS if states.get(unit) == "active"]
+    active = [unit for unit in units if states.get(unit) == "active"]
     return f"No GPU service has failed; active: {', '.join(active)}."

@@ -11,6 +11,7 @@ from harness import expect
 from harness.errors import ExpectationError, HarnessError
 from harness.evidence import CLOUD_INIT_OUTPUT_PATH, RECORD_PATH
 from harness.expect.driver import DRIVER_MODULES
+from harness.expect.runtime import OTHER_RUNTIMES
 from harness.fixtures.recordings import load_recording
 from harness.gpu.trace import AccessKind, IncidentKind
 from harness.provisioner import EXIT_CODE_PATH
@@ -603,6 +604,49 @@ def test_containerd_that_is_there_has_to_run_beside_another_runtime(
 
     with pytest.raises(ExpectationError, match=f"expected to be 'active', but is '{active}'"):
         expect.gpu_services_up(folder.evidence)
+
+
+@pytest.mark.parametrize("unit", [each for each in OTHER_RUNTIMES if each != "cri-docker.service"])
+@pytest.mark.parametrize("active", ["inactive", "failed"])
+def test_containerd_that_is_not_used_need_not_run(tmp_path: Path, unit: str, active: str) -> None:
+    units = RUNNING.replace(
+        "containerd.service loaded active", f"containerd.service loaded {active}"
+    )
+    folder = a_serving_node(tmp_path)
+    folder.command("units", f"{units}{unit} loaded active running x\n")
+
+    assert unit in expect.gpu_services_up(folder.evidence)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("crio.service loaded failed failed x\n", r"but \['crio\.service'\] have"),
+        ("crio.service loaded activating start x\n", "'crio.service' was expected to be 'active', but is 'activating'"),
+        ("", "'containerd.service' was expected to be 'active', but is 'inactive'"),
+        ("crio.service loaded inactive dead x\n", "'containerd.service' was expected to be 'active'"),
+        (
+            "k3s.service loaded failed failed x\ncri-docker.service loaded activating start x\n",
+            "'cri-docker.service' was expected to be 'active'",
+        ),
+    ],
+)  # fmt: skip
+def test_runtime_that_should_run_is_judged(tmp_path: Path, rows: str, words: str) -> None:
+    units = RUNNING.replace(
+        "containerd.service loaded active", "containerd.service loaded inactive"
+    )
+    folder = a_serving_node(tmp_path).command("units", units + rows)
+
+    with pytest.raises(ExpectationError, match=words):
+        expect.gpu_services_up(folder.evidence)
+
+
+def test_runtime_that_failed_is_no_fault_beside_containerd(tmp_path: Path) -> None:
+    folder = a_serving_node(tmp_path).command(
+        "units", f"{RUNNING}crio.service loaded failed failed x\n"
+    )
+
+    assert "containerd.service" in expect.gpu_services_up(folder.evidence)
 
 
 def test_runtime_is_found_in_a_later_format(tmp_path: Path) -> None:
