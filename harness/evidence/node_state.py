@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from harness.datafile import parse_yaml
 from harness.errors import HarnessError
-from harness.provisioning.unsupported_gpu import parse_refusals
+from harness.provisioning.driver_messages import parse_messages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -231,14 +231,24 @@ def parse_refused_gpus(log: str) -> list[str]:
     """Return the device id of each GPU that the NVIDIA driver reported as not supported.
 
     The driver repeats its report, so each slot counts once. Of a GPU without an id there is its
-    name, or its slot.
+    name, or its slot. A legacy GPU is named by its model in one line, and by its slot in the next.
     """
     refused: dict[str, str] = {}
-    for refusal in parse_refusals(log):
+    model = ""
+    for refusal in parse_messages(log):
+        if refusal.words is None or not refusal.words.is_refusal:
+            continue
         fields = refusal.fields
-        slot = fields.get("address") or fields.get("model") or refusal.line
-        device = fields.get("device", "").rpartition(":")[2]
-        refused[slot] = device or refused.get(slot) or slot
+        slot, device = fields.get("address"), fields.get("device", "").rpartition(":")[2]
+        if slot is None:
+            model = fields.get("model", "")
+            refused[model or refusal.line] = model or refusal.line
+        elif device:
+            refused[slot] = device
+        else:
+            refused.setdefault(slot, model or slot)
+            refused.pop(model, None)
+            model = ""
     return sorted(refused.values())
 
 

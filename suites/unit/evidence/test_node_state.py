@@ -330,6 +330,43 @@ def test_refused_gpu_without_an_id_has_its_name() -> None:
     assert parse_refused_gpus(log) == ["Tesla K80"]
 
 
+_LEGACY = (
+    "NVRM: The NVIDIA {model} GPU installed in this system is\n"
+    "NVRM:  supported through the NVIDIA 470.xx Legacy drivers. Please\n"
+)
+_K80, _K40 = (_LEGACY.format(model=f"Tesla {model}") for model in ("K80", "K40m"))
+_IGNORED = "NVRM: ignoring the legacy GPU 0000:0{}:00.0\n"
+_OPEN = (
+    "NVRM: The NVIDIA GPU 0000:03:00.0 (PCI ID: 10de:2bb1)\n"
+    "NVRM: installed in this system requires use of the NVIDIA open kernel modules.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "refused"),
+    [
+        (_K80 + _IGNORED.format(5), ["Tesla K80"]),
+        ((_K80 + _IGNORED.format(5)) * 2, ["Tesla K80"]),
+        (_K80 + _IGNORED.format(5) + _K80 + _IGNORED.format(6), ["Tesla K80", "Tesla K80"]),
+        (_K80 + _IGNORED.format(5) + _K40 + _IGNORED.format(6), ["Tesla K40m", "Tesla K80"]),
+        (_K80 + _IGNORED.format(5) + _IGNORED.format(6), ["0000:06:00.0", "Tesla K80"]),
+        (_K80 + _OPEN, ["2bb1", "Tesla K80"]),
+        (_OPEN + _K80 + _IGNORED.format(5), ["2bb1", "Tesla K80"]),
+        (_IGNORED.format(5) * 2, ["0000:05:00.0"]),
+        (_K80 * 2 + _K40, ["Tesla K40m", "Tesla K80"]),
+        (
+            _K80
+            + _IGNORED.format(5)
+            + "NVRM: Open nvidia.ko is only ready for use on Data Center GPUs.\n",
+            ["NVRM: Open nvidia.ko is only ready for use on Data Center GPUs.", "Tesla K80"],
+        ),
+    ],
+)
+def test_legacy_gpu_that_two_lines_name_counts_once(log: str, refused: list[str]) -> None:
+    """The driver says which model it is, and then at which address; a K80 has two addresses."""
+    assert parse_refused_gpus(log) == refused
+
+
 @pytest.mark.parametrize(
     ("line", "is_answering"),
     [
