@@ -595,6 +595,23 @@ _CONSEQUENCES = (
     ),
 )
 
+#: The end of a code by which the driver says that it made an error of the receiver's pipe fatal: in drivers before
+#: 575, and in later ones.
+_PROMOTED = r"[0-9a-f]*(?:[4c]c2|86)\b"
+_NVLINKS = (
+    _fault(
+        rf"{_XID}(?P<xid>145), RLW_RXPIPE Non-?fatal [^(\n]*\(0x{_PROMOTED}",
+        "Xid {xid}: An NVLink of a GPU has an error.",
+        XID_CATALOGUE,
+        _RESET,
+    ),
+    _notice(
+        rf"{_XID}14[4-9], \w+ Non-?fatal\b",
+        "An error of an NVLink that was not fatal; where it ends work, Xid 154 follows.",
+        XID_CATALOGUE,
+    ),
+)
+
 _RECOVERY_CHANGES = (
     _notice(
         rf"{_XID}154\b[^\n]* to (?:0x0 )?\(?None\)?",
@@ -706,6 +723,7 @@ KERNEL_WORDS = (
     *_REFUSALS,
     *_CONSEQUENCES,
     *_RECOVERY_CHANGES,
+    *_NVLINKS,
     *map(_of_xids, _XIDS),
     *_SXIDS,
     *_LOSSES,

@@ -86,6 +86,7 @@ SAMPLES = {
         "NVRM: Xid (PCI:0000:01:00): 119, pid=1, Timeout after 6s of waiting for RPC response from GPU0 GSP!",
         "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from None to Drain P2P",
         "NVRM: Xid (PCI:0000:01:00): 168, less memory",
+        "NVRM: Xid (PCI:0000:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x00000086 0x00000001)",
         "NVRM: Xid (PCI:0000:01:00): 151, Key rotation error",
         "NVRM: Xid (PCI:0000:01:00): 54, Auxiliary power is not connected",
         "NVRM: Xid (PCI:0000:01:00): 78, vGPU start error",
@@ -103,6 +104,7 @@ SAMPLES = {
         "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from Drain P2P to None",
         "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (builder@)",
         "NVRM: ignore invalid BAR failure for BAR2",
+        "NVRM: Xid (PCI:0000:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 11 (0x00000006 0x00000008)",
         f"{_INVALID_BAR}NVRM: BAR2 is 0M @ 0x0 (PCI:0000:05:00.0)",
         "NVRM: No NVIDIA GPU found.",
         "NVRM: GPU Board Serial Number: 1",
@@ -187,6 +189,42 @@ def test_xid_of_the_catalogue_has_one_meaning(xid: int) -> None:
 
     assert [row.severity for row in rows] == [rows[0].severity]
     assert (rows[0].severity is Severity.APPLICATION) or xid not in APPLICATION_XIDS
+
+
+@pytest.mark.parametrize(
+    ("said", "is_fault"),
+    [
+        ("144, SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000008 0x00000000)", False),
+        ("144, SAW_MVB Fatal XC0 i0 Link 00 (0x00000001 0x00000002 0x00000000)", True),
+        ("145, RLW_CTRL Nonfatal XC0 i0 Link 00 (0x00000003 0x80000000 0x00000000)", False),
+        ("145, RLW_REMAP Fatal   XC1 i0 Link 10 (0x00000082 0x00000040 0x00000000)", True),
+        ("145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x00000001)", False),
+        ("145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a4c2 0x00000001 0x00000001)", True),
+        ("145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409acc2 0x00000001 0x00000001)", True),
+        ("145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x00000006 0x00000001 0x00000001)", False),
+        ("145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x00000086 0x00000001 0x00000001)", True),
+        ("145, RLW_RXPIPE Fatal XC0 i0 Link 13 (0x00000006 0x00000001 0x00000001)", True),
+        ("146, TLW_CTRL Nonfatal XC0 i0 Link 02 (0x00000009 0x00000001 0x00000000)", False),
+        ("147, TREX Nonfatal XC0 i0 Link 02 (0x0000000e 0x80000000 0x00000000)", False),
+        ("148, NVLPW_CTRL Nonfatal XC0 i0 Link 02 (0x0000000f 0x80000000 0x00000000)", False),
+        ("149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 02 (0x00000013 0x00000001)", False),
+        ("149, NETIR_BER_EVENT  Nonfatal  XC0 i0 Link -1 (0x00000013 0x00000001)", False),
+        ("149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000)", True),
+        ("149, NETIR_LINK_EVT Fatal XC 1 i 2 Link 01 [0x0000000a]", True),
+        ("150, MSE_WATCHDOG Fatal XC0 i0 Link -1 (0x00000000 0x00000000)", True),
+        ("150, MSE_WATCHDOG Nonfatal XC0 i0 Link -1 (0x00000000 0x00000000)", True),
+        ("149, words that nobody knows", True),
+    ],
+)
+def test_error_of_an_nvlink_that_is_not_fatal_condemns_no_node(
+    said: str, *, is_fault: bool
+) -> None:
+    """As NVIDIA's catalogue of Xids 144 to 150 decodes them; the receiver's pipe has errors made fatal."""
+    (message,) = parse_messages(f"[ 9.1] NVRM: Xid (PCI:0018:01:00): {said}\n")
+
+    assert message.words is not None
+    assert message.condemns_node is is_fault
+    assert message.words.severity is (Severity.FAULT if is_fault else Severity.NOTICE)
 
 
 @pytest.mark.parametrize("xid", [0, 177, 200, 1300, 790])
