@@ -48,6 +48,24 @@ _FAULTS = {
     ("", "TPC Repair Pending"): f"a processor cluster waits to be repaired: {_RESET}",
     ("", "Unrepairable Memory"): "its memory cannot be repaired: replace the GPU",
 }
+_NOT_REGISTERED = (
+    "it is not registered with the fabric of NVSwitches, without which CUDA does not start: look at the unit "
+    "nvidia-fabricmanager.service"
+)
+_DEGRADED = "the fabric of NVSwitches is degraded: reset the GPU, and look at its links"
+#: Values of the GPU's place in the fabric, by block and name. The status counts once the state is `Completed`
+#: (https://docs.nvidia.com/deploy/nvml-api, nvmlGpuFabricInfo_t).
+_FABRIC = {
+    ("Fabric", "State"): {
+        "completed": "",
+        "not started": _NOT_REGISTERED,
+        "in progress": _NOT_REGISTERED,
+    },
+    ("Fabric", "Status"): {"success": "", "unknown error": _NOT_REGISTERED},
+    ("Health", "Summary"): {"healthy": "", "unhealthy": _DEGRADED, "limited capacity": _DEGRADED},
+    ("Health", "Bandwidth"): {"full": "", "degraded": _DEGRADED},
+    ("Health", "Route Unhealthy"): {"false": "", "true": _DEGRADED},
+}
 _RECOVERY = "GPU Recovery Action"
 #: Values of _RECOVERY, in the words of `nvidia-smi` or of NVML (https://docs.nvidia.com/deploy/nvml-api).
 _RECOVERIES = {
@@ -182,13 +200,14 @@ def _judge(values: list[_Value]) -> _Judged:
     for each in values:
         value = each.value.lower().replace("_", " ")
         meanings = _meanings(each)
-        is_any_known = is_any_known or meanings is not None
-        if _LOST.search(each.value):
+        # Of a GPU without a fabric, that says nothing.
+        is_any_known = is_any_known or (meanings is not None and "Fabric" not in each.blocks)
+        if meanings is not None and value in meanings:
+            faults += [meanings[value]] if meanings[value] else []
+        elif _LOST.search(each.value):
             faults.append(
                 f"'{each.name}' is '{each.value}': it does not answer, so power the node off and on"
             )
-        elif meanings is not None and value in meanings:
-            faults += [meanings[value]] if meanings[value] else []
         elif meanings is not None and value not in _NO_VALUES:
             where = " / ".join((*each.blocks, each.name))
             unknown.append(f"'{each.value}' for '{where}', which the harness does not know")
@@ -205,6 +224,8 @@ def _meanings(value: _Value) -> Mapping[str, str] | None:
             return {"yes": _FAULTS[key], "no": ""}
     if value.name == _RECOVERY:
         return _RECOVERIES
+    if "Fabric" in value.blocks:
+        return _FABRIC.get((where, value.name))
     if not _counts_uncorrected(value):
         return None
     if not value.value.isdecimal() or not value.value.strip("0"):

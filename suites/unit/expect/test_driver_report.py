@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -187,6 +188,76 @@ def test_fault_beside_a_value_that_nobody_knows_is_a_fault(tmp_path: Path) -> No
 
     with pytest.raises(ExpectationError, match=r"GPU 00000000:66:00\.0: its caches"):
         driver_reports_health(a_node(tmp_path, HEAD + first + second).evidence)
+
+
+FABRIC = """    Fabric
+        State                             : Completed
+        Status                            : Success
+        CliqueId                          : 1
+        Health
+            Summary                       : Healthy
+            Bandwidth                     : Full
+            Route Recovery in progress    : False
+            Route Unhealthy               : False
+"""
+
+
+def test_gpus_of_a_sound_fabric_have_no_fault(tmp_path: Path) -> None:
+    report = HEAD + FIRST + FABRIC + SECOND + FABRIC
+
+    assert driver_reports_health(a_node(tmp_path, report).evidence).endswith("of 2 GPUs.")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("Completed", "In Progress", "not registered with the fabric"),
+        ("Completed", "Not Started", "not registered with the fabric"),
+        ("Success", "Unknown Error", "not registered with the fabric"),
+        (": Healthy", ": Unhealthy", "is degraded"),
+        (": Healthy", ": Limited Capacity", "is degraded"),
+        (": Full", ": Degraded", "is degraded"),
+        ("Route Unhealthy               : False", "Route Unhealthy               : True", "is degraded"),
+    ],
+)  # fmt: skip
+def test_gpu_that_the_fabric_does_not_serve_has_a_fault(
+    tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    """Until it is registered, CUDA says 'system not yet initialized' (802)."""
+    report = HEAD + FIRST + FABRIC + SECOND + FABRIC.replace(old, new)
+
+    with pytest.raises(ExpectationError, match=rf"but GPU 00000000:66:00\.0: [^;]*{words}[^;]*$"):
+        driver_reports_health(a_node(tmp_path, report).evidence)
+
+
+@pytest.mark.parametrize("old", ["Completed", "Success", "Healthy", "Full"])
+def test_state_of_the_fabric_that_nobody_knows_is_unknown(tmp_path: Path, old: str) -> None:
+    report = HEAD + FIRST + FABRIC + SECOND + FABRIC.replace(f": {old}", ": Perhaps")
+
+    with pytest.raises(HarnessError, match=r"GPU 00000000:66:00\.0: 'Perhaps' for 'Fabric / "):
+        driver_reports_health(a_node(tmp_path, report).evidence)
+
+
+@pytest.mark.parametrize("value", ["N/A", "[N/A]", "Not Supported"])
+def test_gpu_without_a_fabric_has_no_fault(tmp_path: Path, value: str) -> None:
+    without = re.sub(r": \w+\n", f": {value}\n", FABRIC)
+    report = HEAD + FIRST + without + SECOND + without
+
+    assert driver_reports_health(a_node(tmp_path, report).evidence).endswith("of 2 GPUs.")
+
+
+def test_names_of_the_fabric_mean_nothing_in_another_block(tmp_path: Path) -> None:
+    other = FABRIC.replace("Fabric", "Port").replace("Completed", "In Progress")
+    report = HEAD + FIRST + SECOND + other
+
+    assert driver_reports_health(a_node(tmp_path, report).evidence).endswith("of 2 GPUs.")
+
+
+def test_sound_fabric_alone_tells_of_no_memory(tmp_path: Path) -> None:
+    report = ONE + "GPU 00000000:65:00.0\n" + FABRIC
+
+    with pytest.raises(HarnessError, match="nothing that the harness knows as a sign of a fault"):
+        driver_reports_health(a_node(tmp_path, report, bus=ONE_ON_BUS).evidence)
 
 
 def test_report_without_a_sign_that_is_known_is_unknown(tmp_path: Path) -> None:
