@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.provisioning.driver_messages import parse_messages
+from harness.provisioning.driver_messages import find_tool_words, parse_messages
+from harness.provisioning.driver_words import CORRUPT_INFOROM, LOST_GPU, MISMATCH, DriverWords
 
 REFUSAL = (
     "NVRM: The NVIDIA GPU 0000:03:00.0 (PCI ID: 10de:2bb1)",
@@ -74,6 +75,117 @@ def test_words_that_nobody_knows_are_unknown(line: str) -> None:
 )
 def test_line_without_an_error_of_the_driver_is_no_message(line: str) -> None:
     assert parse_messages(f"[    9.1] {line}\n") == ()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "an error", "it failed", "fatal", "invalid", "rejected", "refused", "denied", "disagrees", "unknown state",
+        "could not start", "cannot start", "can not start", "can't start", "unable to start", "lost", "timed out",
+        "time-out", "timeout", "time out", "uncorrectable", "corrupted", "missing", "duplicate", "bad state",
+        "aborted", "SXid", "AN ERROR",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "part",
+    ["nvidia", "nvidia-modeset", "nvidia_uvm", "nvidia-nvswitch0", "nvidia 0000:01:00.0", "[drm] [nvidia-drm]"],
+)  # fmt: skip
+def test_word_for_an_error_makes_a_line_of_the_driver_a_message(said: str, part: str) -> None:
+    (message,) = parse_messages(f"[    9.1] {part}: new: {said}\n")
+
+    assert message.words is None
+
+
+@pytest.mark.parametrize(
+    ("line", "is_message"),
+    [
+        ("NVRM: new words", True),
+        ("NVRM new words", True),
+        ("kernel:NVRM: new words", True),
+        ("[    9.1]NVRM: new words", True),
+        ("<4>[    9.1] NVRM: new words", True),
+        ("Nov 26 06:22:52 node kernel: [    9.1] NVRM: new words", True),
+        ("xNVRM: new words", False),
+        ("NVRMx: new words", False),
+        ("<3>[    9.1] nvidia: an error", True),
+        ("[Thu Nov 26 21:29:39 2026] nvidia: an error", True),
+        ("Nov 26 06:22:52 node kernel: nvidia: an error", True),
+        ("2026-11-26T06:22:52.1+00:00 node kernel: [    9.1] nvidia: an error", True),
+        ("Nov 26 06:22:52 node nvidia-persistenced[77]: an error", False),
+        ("Nov 26 06:22:52 node systemd[1]: nvidia.service: an error", False),
+        ("[    9.1] i915: nvidia: an error", False),
+    ],
+)
+def test_line_is_of_the_driver_by_how_it_begins(line: str, *, is_message: bool) -> None:
+    assert len(parse_messages(line)) == is_message
+
+
+def test_messages_of_several_lines_are_told_apart() -> None:
+    bar = (
+        "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:\n"
+        "NVRM: BAR{} is 0M @ 0x0 (PCI:0000:0{}:00.0)\n"
+    )
+    log = "\n".join((*REFUSAL, bar.format(0, 5) + bar.format(1, 6) + LOST, *REFUSAL, LOST))
+
+    messages = parse_messages(log)
+
+    assert [message.fields.get("address") for message in messages] == [
+        *("0000:03:00.0", "0000:05:00.0", "0000:06:00.0", None, "0000:03:00.0", None)
+    ]
+    assert [message.condemns_node for message in messages] == [True, True, False, True, True, True]
+    assert messages[1].line == bar.partition("\n")[0]
+
+
+def test_field_that_a_message_does_not_have_is_open() -> None:
+    (message,) = parse_messages(
+        "\n".join((REFUSAL[0], "NVRM: installed in this system is not supported by the"))
+    )
+
+    assert message.describe().startswith(
+        "The NVIDIA driver ? does not support the GPU 0000:03:00.0 (10de:2bb1)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("log", "releases"),
+    [
+        (loaded("1.1") + loaded("2.2") + LOST + "\n" + loaded("3.3") + loaded("4.4"), {"2.2", "3.3"}),
+        (loaded("1.1") + LOST, {"1.1"}),
+        (LOST + "\n" + loaded("4.4"), {"4.4"}),
+        (LOST, set()),
+    ],
+)  # fmt: skip
+def test_message_is_of_the_release_before_or_after_it(log: str, releases: set[str]) -> None:
+    (lost,) = [message for message in parse_messages(log) if message.condemns_node]
+
+    assert lost.releases == releases
+
+
+def test_version_that_a_message_names_counts_before_those_around_it() -> None:
+    log = (
+        loaded("580.1")
+        + f"{REFUSAL[0]}\nNVRM: installed in this system is not supported by the\nNVRM: NVIDIA 470.1 driver release.\n"
+        + loaded("580.1")
+    )
+    (refusal,) = [message for message in parse_messages(log) if message.condemns_node]
+
+    assert refusal.is_of("470.1")
+    assert not refusal.is_of("580.1")
+    assert not refusal.is_of("470.12")
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        ("infoROM is corrupted\nGPU is lost", CORRUPT_INFOROM),
+        ("GPU is lost\ninfoROM is corrupted", CORRUPT_INFOROM),
+        ("Driver/library version mismatch\nGPU is lost", LOST_GPU),
+        ("DRIVER/LIBRARY VERSION MISMATCH", MISMATCH),
+        ("Driver/library\nversion mismatch", MISMATCH),
+    ],
+)
+def test_of_several_words_of_a_program_the_gravest_count(output: str, words: DriverWords) -> None:
+    assert find_tool_words(output) is words
 
 
 @pytest.mark.parametrize(

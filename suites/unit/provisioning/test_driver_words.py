@@ -10,6 +10,7 @@ from harness.provisioning.driver_words import (
     KERNEL_WORDS,
     LOST_GPU,
     MISMATCH,
+    SMI_EXIT_CODES,
     TOOL_WORDS,
     DriverWords,
     Severity,
@@ -272,3 +273,339 @@ def test_module_that_is_not_loaded_says_what_may_help(
 
     assert words is not None, source
     assert (words.can_retry_help, words.can_rebuild_help) == (may_retry, may_build)
+
+
+_LOST, _RESET = "the GPU is lost", "the GPU has to be reset"
+_NOT_SUPPORTED = "the driver does not support the GPU"
+_NO_REGION = "the firmware gave the GPU no memory region"
+_OTHER_KERNEL = "the driver's module is for another kernel"
+_AER = "nvidia 0000:01:00.0: AER: "
+#: Messages of faults: the name of the common cause, and whether a retry or a build may help.
+FAULTS = (
+    (f"NVRM: {_GPU}NVRM: installed in this system is not supported by the", _NOT_SUPPORTED, ""),
+    (f"NVRM: {_GPU}NVRM: installed in this system requires use of the NVIDIA open kernel modules.", _NOT_SUPPORTED, ""),
+    (f"NVRM: {_GPU}NVRM: installed in this system is not supported by open\nNVRM: nvidia.ko because it does not include the required GPU\nNVRM: System Processor (GSP).", _NOT_SUPPORTED, ""),
+    (f"NVRM: {_VGPU}NVRM: installed in this vGPU host system is not supported by open nvidia.ko.", _NOT_SUPPORTED, ""),
+    ("NVRM: Open nvidia.ko is only ready for use on Data Center GPUs.", _NOT_SUPPORTED, ""),
+    ("NVRM: The Tesla K80 GPU installed in this system is supported through the NVIDIA 470.xx Legacy driver.", _NOT_SUPPORTED, ""),
+    ("NVRM: ignoring the legacy GPU 0000:01:00.0", _NOT_SUPPORTED, ""),
+    (f"NVRM: {_GPU}NVRM: installed in this system has fallen off the bus and is not responding to commands.", _LOST, ""),
+    ("NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.", _LOST, ""),
+    ("NVRM: GPU at PCI:0000:01:00.0 has fallen off the bus.", _LOST, ""),
+    ("NVRM: GPU has fallen off the bus.", _LOST, ""),
+    ("NVRM: has fallen off the bus.", _LOST, ""),
+    ("NVRM: GPU is lost, skipping nvidia_ioctl", _LOST, ""),
+    ("NVRM: nvAssertFailed: gone [NV_ERR_GPU_IS_LOST] (0x0F)", _LOST, ""),
+    ("nvidia 0000:01:00.0: can't change power state from D3cold to D0 (config space inaccessible)", _LOST, ""),
+    ("nvidia 0000:01:00.0: Unable to change power state from D3cold to D0, device inaccessible", _LOST, ""),
+    ("NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.", _LOST, ""),
+    ("NVRM: nvAssertFailed: reset [NV_ERR_RESET_REQUIRED] (0x84)", _RESET, ""),
+    ("NVRM: A GPU crash dump has been created. If possible, please run", "", "retry build"),
+    (f"{_INVALID_BAR}NVRM: BAR0 is 0M @ 0x0 (PCI:0000:05:00.0)", _NO_REGION, ""),
+    (f"{_INVALID_BAR}NVRM: BAR0 is 0M @ 0x0 (PCI:0000:05:00.0)\nNVRM: None of the NVIDIA devices were initialized.", _NO_REGION, ""),
+    (f"{_INVALID_BAR}{_BAR1}NVRM: None of the NVIDIA devices were initialized.", _NO_REGION, ""),
+    (f"{_INVALID_BAR}{_BAR1}NVRM: The NVIDIA probe routine failed for 1 device(s).", _NO_REGION, ""),
+    (f"{_INVALID_BAR}{_BAR1}nvidia 0000:05:00.0: probe with driver nvidia failed with error -1", _NO_REGION, ""),
+    ("NVRM: This is a 64-bit BAR mapped above 16GB by the system", "", ""),
+    ("NVRM: No address space to allocate resized BAR1.", "", ""),
+    ("NVRM: FATAL: Failed to re-allocate BAR1.", "", ""),
+    ("NVRM: Fatal Error while attempting to resize PCIe BARs.", "", ""),
+    ("NVRM: request_mem_region failed for 16M @ 0xe0000000. This can", "", ""),
+    ("NVRM: pci_enable_device failed, aborting", "", "retry build"),
+    ("NVRM: failed to map registers!", "", "retry build"),
+    ("NVRM: failed to wait for bar firewall to lower", "", "retry build"),
+    ("NVRM: Device start failed for 0000:01:00.0", "", "retry build"),
+    ("NVRM: Can't find an IRQ for your NVIDIA card!", "", ""),
+    *((f"NVRM: {gpu}RmInitAdapter failed! (0x26:0x56:1463)", "the driver could not initialise the GPU", "retry build") for gpu in ("", "GPU0 ", "GPU 0000:01:00.0: ")),
+    ("NVRM: The NVIDIA probe routine failed for 2 device(s).", "", "retry build"),
+    ("NVRM: None of the NVIDIA devices were initialized.", "", "retry build"),
+    ("NVRM: No NVIDIA devices probed.", "", "retry build"),
+    ("NVRM: The NVIDIA probe routine was not called for 2 device(s).", "another driver is bound to the GPU", ""),
+    ("NVRM: GPU 0000:01:00.0 is already bound to vfio-pci.", "another driver is bound to the GPU", ""),
+    *((f"NVRM: {gpu}GPU does not have the necessary power cables connected.", "the GPU has no power", "") for gpu in ("", "GPU0 ", "GPU 0000:01:00.0: ")),
+    ("NVRM: API mismatch: the client has the version 580.1, but", "the driver's programs and module differ", "build"),
+    *((f"NVRM: {gpu}RmFetchGspRmImages: No firmware image found", "the GPU's firmware is missing", "build") for gpu in ("", "GPU0 ", "GPU 0000:01:00.0: ")),
+    ("nvidia 0000:01:00.0: Direct firmware load for nvidia/580.1/gsp_ga10x.bin failed with error -2", "the GPU's firmware is missing", "build"),
+    *((f"NVRM: {gpu}_kgspBootGspRm: unexpected WPR2 already up, cannot proceed with booting GSP", _RESET, "") for gpu in ("", "GPU0 ")),
+    ("NVRM: GPU7 _kgspBootGspRm: (the GPU is likely in a bad state and may need to be reset)", _RESET, ""),
+    ("NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:01:00 (printing 1 of every 30).", _RESET, "retry build"),
+    *((f"NVRM: {gpu}_kgspRpcRecvPoll: Timeout after 75s of waiting for RPC response from GPU0 GSP! Expected function 76", _RESET, "retry build") for gpu in ("", "GPU0 ")),
+    *((f"NVRM: {gpu}nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os reboot to recover.", _RESET, "") for gpu in ("", "GPU0 ")),
+    *((f"NVRM: {gpu}krcWatchdog_IMPL: RC watchdog: GPU is probably locked!", _RESET, "retry build") for gpu in ("", "GPU0 ")),
+    ("NVRM: Attempting to remove device 0000:01:00.0 with non-zero usage count!", "", "retry build"),
+    *(
+        (f"NVRM: {gpu}{said}", "", "retry build")
+        for gpu in ("", "GPU0 ", "GPU 0000:01:00.0: ")
+        for said in (
+            "rm_init_adapter failed, device minor number 0",
+            "rm_init_adapter(0) failed",
+            "RmInitNvDevice failed, bailing out of RmInitAdapter",
+            "RmInitAdapter: Cannot initialize GSP firmware RM",
+            "osInitNvMapping: *** Cannot attach gpu",
+            "nvidia_frontend_open: minor 0, module->open() failed, error -5",
+            "kgspInitRm_IMPL: cannot bootstrap riscv/gsp: 0x62",
+            "kgspBootstrap_TU102: GSP-RM failed to boot",
+            "_kgspBootGspRm: failed",
+            "kgspWaitForGfwBootOk_TU102: failed to wait for GFW boot complete",
+            "kgspHealthCheck_TU102: ********************************* GSP Timeout",
+            "gpuWaitForGfwBootComplete_TU102: failed to wait for GFW_BOOT: (progress 0x3)",
+        )
+    ),
+    ("nvidia: version magic '6.1.0-55 SMP ' should be '6.1.0-56 SMP '", _OTHER_KERNEL, "build"),
+    ("nvidia_drm: disagrees about version of symbol drm_dev_put", _OTHER_KERNEL, "build"),
+    ("nvidia-uvm: Unknown symbol nvUvmInterfaceInit (err -2)", _OTHER_KERNEL, "build"),
+    ("nvidia 0000:01:00.0: probe with driver nvidia failed with error -1", "", "retry build"),
+    ("nvidia: probe of 0000:0b:00.0 failed with error -1", "", "retry build"),
+    ("nvidia 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer", "the GPU's bus has errors", "retry build"),
+    ("nvidia 0000:01:00.0: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer", "the GPU's bus has errors", "retry build"),
+    (f"{_AER}can't recover (no error_detected callback)", "the GPU's bus has errors", "retry build"),
+    ("[drm:nv_drm_load [nvidia-drm]] *ERROR* [nvidia-drm] [GPU ID 0x00000100] Failed to allocate NvKmsKapiDevice", "", "retry build"),
+    ("NVRM: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", "an NVSwitch has a fatal error", "retry build"),
+    ("nvidia-nvswitch3: SXid (0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", "an NVSwitch has a fatal error", "retry build"),
+    ("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Severity 1 Engine instance 48", "an NVSwitch has a fatal error", "retry build"),
+    ("NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", _RESET, "retry build"),
+    ("NVRM: Xid (0000:01:00): 154, GPU recovery action changed from None to Node Reboot Required", _RESET, "retry build"),
+)  # fmt: skip
+#: Messages that a sound GPU's driver has too.
+NOTICES = (
+    f"{_INVALID_BAR}NVRM: BAR12 is 0M @ 0x0 (PCI:0000:05:00.0)",
+    f"{_INVALID_BAR}{_BAR1}",
+    "NVRM: No NVIDIA PCI devices found.",
+    "NVRM: No NVIDIA graphics adapter probed!",
+    "NVRM: GPU at PCI:0000:a1:00: GPU-979426f2-893a-7cbb-c4cf-81472f89a462",
+    "NVRM: GPU at PCI:0000:a1:00.0: GPU-979426f2-893a-7cbb-c4cf-81472f89a462",
+    *(
+        f"NVRM: {gpu}{said}"
+        for gpu in ("", "GPU0 ", "GPU 0000:01:00.0: ")
+        for said in (
+            "GPU serial number is 1.",
+            "Failed to enable MSI; falling back to PCIe virtual-wire interrupts.",
+        )
+    ),
+    *(
+        f"NVRM: {gpu}gpuClearFbhubPoisonIntrForBug2924523_GA100: FBHUB Interrupt detected. Clearing it."
+        for gpu in ("", "GPU0 ")
+    ),
+    "NVRM: builtin PAT support disabled.",
+    "NVRM: PAT configuration unsupported.",
+    "NVRM: Patch #1: x.patch",
+    _SRAT.partition("\n")[0],
+    f"{_SRAT}\nNVRM: Please consider upgrading the Hypervisor stack to the latest.",
+    _CONSOLE.partition("\n")[0] + "\nNVRM: on the primary VGA device.",
+    "NVRM: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)",
+    "nvidia-nvswitch0: SXid (0000:05:00.0): 12028, Nonfatal, Link 32",
+    "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 26001, Correctable, Link 32",
+    "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Severity 0 Engine instance 48",
+    "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Data {0x00000001, 0x00000004}",
+    *(
+        f"nvidia-nvswitch0: SXid (PCI:0000:05:00.0): {sxid}, Temperature 38C"
+        for sxid in (10001, 10002, 10005, 22013, 26008, 28002, 28004)
+    ),
+    "nvidia 0000:01:00.0: PCIe Bus Error: severity=Correctable, type=Physical Layer, (Receiver ID)",
+    "nvidia 0000:01:00.0: device [10de:20b0] error status/mask=00000001/0000e000",
+    f"{_AER}Corrected error received: 0000:01:00.0",
+    f"{_AER}Correctable error message received from 0000:01:00.0",
+    f"{_AER}Multiple Corrected error received: 0000:01:00.0",
+    "nvidia 0000:01:00.0: [drm] No compatible format found",
+    "nvidia 0000:00:06.0: PCI INT A: no GSI",
+    "nvidia 0000:00:06.0: PCI INT A: not connected",
+    "nvidia_uvm: module verification failed: signature and/or required key missing - tainting kernel",
+    "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
+    "NVRM: Xid (0000:01:00): 154, GPU recovery action changed from Drain P2P to None",
+)
+#: Later lines of messages, which say nothing on their own.
+REST = (
+    "Please see 'Appendix A - Supported NVIDIA GPU Products'",
+    "Please see the 'Open Linux Kernel Modules' and 'GSP",
+    "in this release's README, available on the operating system",
+    "specific graphics driver download page at www.nvidia.com.",
+    "Firmware' sections in the driver README, available on",
+    "the Linux graphics driver download page at",
+    "www.nvidia.com.",
+    "Software documentation, available at docs.nvidia.com",
+    "To force use of Open nvidia.ko on other GPUs, see the",
+    "'OpenRmEnableUnsupportedGpus' kernel module parameter described",
+    "in the README.",
+    "This can occur when another driver was loaded and",
+    "obtained ownership of the NVIDIA device(s).",
+    "Try unloading the conflicting kernel module (and/or",
+    "reconfigure your kernel without the conflicting",
+    "driver(s)), then try loading the NVIDIA kernel module",
+    "again.",
+    "occur when a driver such as rivatv is loaded and claims",
+    "ownership of the device's registers.",
+    "nouveau, rivafb, nvidiafb or rivatv",
+    "Please check your BIOS settings.",
+    "[Plug & Play OS] should be set to NO",
+    "[Assign IRQ to VGA] should be set to YES",
+    "nvidia-bug-report.sh as root to collect this data before",
+    "the NVIDIA kernel module is unloaded.",
+    "this kernel module has the version 580.1.  Please",
+    "has the version 580.1.  Please",
+    "kernel module and all NVIDIA driver",
+    "make sure that this kernel module and all NVIDIA driver",
+    "components have the same version.",
+    "have the same version.",
+    "BIOS or the Linux kernel failed to",
+    "immediately upstream of the GPU",
+    "a matching prefetchable memory window.",
+    "to your NVIDIA device is not valid",
+    "see the README section on 64-bit BARs",
+    "information.",
+    "the version 580.1.",
+)
+
+
+@pytest.mark.parametrize(("text", "name", "helps"), FAULTS)
+def test_fault_has_its_cause_and_what_may_help(text: str, name: str, helps: str) -> None:
+    """What is not sure to be hopeless is tried again."""
+    messages = parse_messages(f"[    9.1] {text}\n")
+
+    words = messages[0].words
+    assert words is not None
+    assert words.severity is Severity.FAULT
+    assert words.name == name
+    assert words.is_refusal is (name == _NOT_SUPPORTED)
+    assert (words.can_retry_help, words.can_rebuild_help) == ("retry" in helps, "build" in helps)
+    assert all(message.condemns_node for message in messages)
+
+
+@pytest.mark.parametrize("text", [*NOTICES, *(f"NVRM: {line}" for line in REST)])
+def test_notice_condemns_no_node(text: str) -> None:
+    (message,) = parse_messages(f"[    9.1] {text}\n")
+
+    assert message.words is not None
+    assert message.words.severity is Severity.NOTICE
+
+
+#: The classes of Xids, by what NVIDIA's catalogue advises at once.
+XIDS = {
+    (Severity.APPLICATION, ""): (
+        8, 11, 13, 25, 31, 32, 39, 40, 41, 43, 45, 60, 68, 69, 70, 71, 72, 75, 76, 77, 80, 82, 83, 84, 85, 86, 88,
+        89, 96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 109, 126, 127, 128, 129, 130, 131, 132, 133, 134, 135,
+        139, 174,
+    ),
+    (Severity.NOTICE, ""): (14, 37, 38, 44, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153),
+    (Severity.FAULT, _LOST): (79,),
+    (Severity.FAULT, "the GPU's memory has errors"): (48, 64, 94, 95, 140, 157, 161, 171, 172),
+    (Severity.FAULT, _RESET): (
+        46, 62, 63, 110, 119, 120, 136, 143, 154, 156, 158, 160, 167, 169, 173, 175,
+    ),
+    (Severity.FAULT, "the GPU has no power"): (54,),
+    (Severity.FAULT, ""): (
+        1, 2, 3, 4, 5, 6, 7, 9, 10, 12, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 26, 27, 28, 29, 30, 33, 34, 35, 36,
+        42, 47, 49, 50, 51, 52, 53, 55, 56, 57, 58, 59, 61, 65, 73, 74, 78, 81, 87, 90, 91, 108, 111, 112, 113, 114,
+        115, 116, 117, 118, 122, 123, 124, 125, 138, 142, 144, 145, 146, 147, 148, 149, 150, 151, 155, 159, 168,
+    ),
+}  # fmt: skip
+_OF_CLASS = {xid: said for said, xids in XIDS.items() for xid in xids}
+
+
+@pytest.mark.parametrize("xid", range(180))
+@pytest.mark.parametrize("address", ["PCI:0000:01:00", "0000:01:00"])
+def test_xid_has_the_class_of_the_catalogue(xid: int, address: str) -> None:
+    (message,) = parse_messages(f"NVRM: Xid ({address}): {xid}, pid=1 to 0x1 (GPU Reset Required)")
+
+    seen = None if message.words is None else (message.words.severity, message.words.name)
+    assert seen == _OF_CLASS.get(xid)
+    if message.words is not None:
+        assert message.describe().startswith(f"Xid {xid}: ")
+        assert message.words.can_rebuild_help is (xid != 79)
+        assert message.words.can_retry_help is (xid != 79)
+
+
+@pytest.mark.parametrize("xid", [xid for xid in range(180) if xid != 154])
+def test_end_of_work_is_an_error_of_the_gpu_where_one_caused_it(xid: int) -> None:
+    """Xid 45 names the Xid before it, which an application may have caused."""
+    said = f"45, pid=1, name=python3, Ch 00000001 caused by previous Xid {xid}"
+    (message,) = parse_messages(f"NVRM: Xid (PCI:0000:01:00): {said}")
+
+    severity, _ = _OF_CLASS.get(xid, (None, ""))
+    assert message.words is not None
+    assert message.condemns_node is (severity is Severity.FAULT)
+
+
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        *(
+            (f"{insert}: {why}", "the driver's module is not signed")
+            for insert in (
+                "modprobe: ERROR: could not insert 'nvidia'",
+                "modprobe: ERROR: could not insert 'nvidia_uvm'",
+                "insmod: ERROR: could not insert module /lib/modules/x/nvidia.ko",
+                "depmod: could not load module nvidia",
+                "modprobe: ERROR: Error inserting nvidia (/lib/modules/x/nvidia.ko)",
+                "Failed to insert module 'nvidia_modeset'",
+            )
+            for why in (
+                "Key was rejected by service",
+                "Required key not available",
+                "Operation not permitted",
+            )
+        ),
+        *(
+            (f"{insert} 'nvidia': {why}", name)
+            for insert in ("could not insert", "could not load module", "inserting", "insert module")
+            for why, name in (
+                ("Permission denied", "the driver's module is not allowed"),
+                ("Exec format error", _OTHER_KERNEL),
+                ("Invalid module format", _OTHER_KERNEL),
+                ("Unknown symbol in module", _OTHER_KERNEL),
+            )
+        ),
+        ("modprobe: ERROR: could not insert 'wireguard': Permission denied", None),
+        ("modprobe: ERROR: could not insert 'nvidia': No such device", None),
+        ("Loading of unsigned module is rejected", ""),
+        ("Loading of module with unavailable key is rejected", ""),
+        ("FATAL: Module nvidia-uvm not found in directory /lib/modules/6.1", "the driver's module is missing"),
+        ("FATAL: Module wireguard not found in directory /lib/modules/6.1", None),
+        ("Unable to determine the device handle for GPU0000:01:00.0: Unknown Error", _LOST),
+        ("Unable to determine the device handle for GPU0000:01:00.0: Not Found", None),
+        ("GPU is lost", _LOST),
+        ("GPU requires reset", _LOST),
+        ("GPU has fallen off the bus", _LOST),
+    ],
+)  # fmt: skip
+def test_what_programs_say_has_its_cause(said: str, names: str | None) -> None:
+    words = find_tool_words(f"Thu Nov 26\n{said}\nend\n")
+
+    assert (None if words is None else words.name) == names
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "may_build"),
+    [(14, CORRUPT_INFOROM, False), (15, LOST_GPU, False), (18, MISMATCH, True)],
+)
+def test_exit_code_of_nvidia_smi_has_its_words(
+    code: int, words: DriverWords, *, may_build: bool
+) -> None:
+    assert SMI_EXIT_CODES[code] is words
+    assert (words.can_retry_help, words.can_rebuild_help) == (False, may_build)
+
+
+def test_other_exit_codes_of_nvidia_smi_have_no_words() -> None:
+    """9 is that no driver is loaded, 8 that the external power is not attached."""
+    assert sorted(SMI_EXIT_CODES) == [14, 15, 18]
+
+
+@pytest.mark.parametrize(
+    ("log", "fields"),
+    [
+        (f"NVRM: {_GPU}NVRM: installed in this system is not supported by the\nNVRM: NVIDIA 535.309.01 driver release.", {"address": "0000:0b:00.0", "device": "10de:2bb5", "version": "535.309.01"}),
+        (f"NVRM: {_GPU}NVRM: installed in this system is not supported by the\nNVRM: NVIDIA 595.4 driver release.", {"address": "0000:0b:00.0", "device": "10de:2bb5", "version": "595.4"}),
+        ("NVRM: The NVIDIA GPU 0000:0b:00 (PCI ID: 10de:2bb5) installed in this system is not supported by the", {"address": "0000:0b:00", "device": "10de:2bb5"}),
+        ("NVRM: The NVIDIA GPU 10000:0B:00.0 (PCI ID: 10DE:2BB5) installed in this system is not supported by the", {"address": "10000:0B:00.0", "device": "10DE:2BB5"}),
+        ("NVRM: The NVIDIA GeForce GTX 870M GPU installed in this system is supported through the NVIDIA 470.xx Legacy drivers. The 565.77 NVIDIA driver will ignore this GPU.", {"model": "GeForce GTX 870M", "branch": "470.xx", "version": "565.77"}),
+        ("NVRM: The Quadro K600 GPU installed in this system is supported through the NVIDIA 470.xx Legacy drivers.", {"model": "Quadro K600", "branch": "470.xx"}),
+        (f"{_INVALID_BAR}NVRM: BAR0 is 0M @ 0x0 (PCI:0000:05:00)", {"bar": "0", "size": "0M @ 0x0", "address": "0000:05:00"}),
+        ("NVRM: GPU 0000:01:00.0 is already bound to nouveau.", {"address": "0000:01:00.0"}),
+        ("NVRM: Attempting to remove device 0000:01:00 with non-zero usage count!", {"address": "0000:01:00"}),
+        ("NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build", {"version": "580.159.04"}),
+        ("NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)", {"action": "Drain and Reset"}),
+    ],
+)  # fmt: skip
+def test_message_says_of_which_gpu_and_release_it_is(log: str, fields: dict[str, str]) -> None:
+    (message,) = parse_messages(f"{log}\n")
+
+    assert message.fields == fields
