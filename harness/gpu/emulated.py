@@ -260,7 +260,7 @@ class EmulatedGpu:
         That is the end of what a hot-plug does to the device itself, and asks nothing of the guest.
         """
         with self._lock:
-            return self._lock.wait_for(lambda: self._config.is_placed, deadline.remaining_s())
+            return deadline.wait(self._lock, lambda: self._config.is_placed)
 
     @property
     def is_on_bus(self) -> bool:

@@ -12,10 +12,10 @@ from harness.evidence import Evidence
 from harness.image.formats.qcow2 import flatten
 from harness.lab.cloud_images import AGENT_FILES, CloudImageBoot, render_clean
 from harness.lab.node import NodeRequest
+from harness.machine.guest_time import deadline_of_maker
 from harness.progress import ProgressEvent, Stage
 from harness.provisioner import BAKE, RUNNER_PATH
 from harness.provisioning.command import LocalRunner
-from harness.provisioning.wait import Deadline
 from harness.settings import MachineStart
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from harness.lab import Lab
     from harness.lab.node import Node
     from harness.provisioner import Provisioner
+    from harness.provisioning.wait import Deadline
 
 #: Added to the time that the provisioner may take.
 _BAKE_KVM_S = 60.0
@@ -112,8 +113,7 @@ def _parts(provisioner: Provisioner) -> Mapping[str, str]:
 
 
 def _deadline(lab: Lab, provisioner: Provisioner, extra_kvm_s: float) -> Deadline:
-    patience = lab.patience
-    return Deadline.after((provisioner.timeout_s + extra_kvm_s) * patience)
+    return deadline_of_maker((provisioner.timeout_s + extra_kvm_s) * lab.patience)
 
 
 def clean_script(provisioner: Provisioner) -> str:

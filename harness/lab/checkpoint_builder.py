@@ -16,8 +16,9 @@ from harness.lab.machine import NONCE_FACT
 from harness.lab.machine_request import finish_spec
 from harness.lab.saved_states import key_parts
 from harness.machine.description.spec import MemoryFile
+from harness.machine.guest_time import deadline_of_maker
 from harness.provisioning.command import CommandError, LocalRunner
-from harness.provisioning.wait import Deadline, WaitTimeoutError
+from harness.provisioning.wait import WaitTimeoutError
 from harness.steps import stepped
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class CheckpointBuilder:
                         functools.partial(self._make, saved_state, parent),
                         memory_mib=saved_state.memory_mib,
                         parent=parent,
-                        deadline=Deadline.after(_MAKE_KVM_S * self.patience),
+                        deadline=deadline_of_maker(_MAKE_KVM_S * self.patience),
                         listener=self.listener,
                         cancelled=self.machines.stop_reason,
                     )

@@ -6,6 +6,7 @@ The module is long because all of it is the life of that one machine.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import re
 import sys
@@ -25,6 +26,7 @@ from harness.machine.channels.guest import Guest
 from harness.machine.channels.ssh import SshRunner
 from harness.machine.description.spec import DirectKernel
 from harness.machine.entrance.roster import purpose_of_process
+from harness.machine.guest_time import GuestClock, GuestDeadline
 from harness.progress import Stage
 from harness.progress.activities import watched
 from harness.provisioning.wait import (
@@ -196,6 +198,7 @@ class LabMachine:
         self._is_killed = False
         self._vm: Machine | None = None
         self._listing: Listing | None = None
+        self._guest_clock: GuestClock | None = None
         self._activity = services.activities.of(folder.name)
         self.last_state: NodeState | None = None
         self.gpus = MachineGpus(
@@ -301,6 +304,10 @@ class LabMachine:
         )
         self._resources.enter_context(self._vm.console.tapped(self._activity.hear))
         self._vm.agent.link.explain_delay = lambda: self.gpus.stall_report(_NOTICED_S)
+        if self._vm.pid is not None:
+            guest_clock = self._guest_clock = GuestClock(self._vm.pid)
+            self._vm.agent.link.guest_deadline = functools.partial(GuestDeadline.of, guest_clock)
+            self._resources.enter_context(self._vm.console.tapped(guest_clock.hear))
         if why := self._stop_reason():
             raise HarnessError(why)
         if self.checkpoint is not None:
@@ -460,7 +467,7 @@ class LabMachine:
         self.plug_seed(write_seed(seed, self.folder / SEED))
         self.start_cloud_init()
         kvm_s = _CLOUD_INIT_KVM_S if self._is_built else _CLOUD_INIT_OF_CLOUD_IMAGE_KVM_S
-        return self.wait_until_cloud_init_finished(self.deadline(kvm_s))
+        return self.wait_until_cloud_init_finished(self.deadline(kvm_s, follows_progress=True))
 
     @stepped("Save the state of machine '{0.name}'")
     def save(self, state: Path, nonce: str) -> None:
@@ -485,7 +492,7 @@ class LabMachine:
         self.guest.output_of("sh", "-c", _WARM_UP)
         self.guest.output_of("true")
         self.guest.output_of("sync")
-        self.vm.wait_until_idle(Deadline.after(_REST_S))
+        self.vm.wait_until_idle(self._after(_REST_S))
         self.agent.remember(nonce, self.deadline(_CONNECT_KVM_S))
         self.vm.save(state)
 
@@ -686,6 +693,15 @@ class LabMachine:
         if self._vm is not None:
             self._vm.kill()
 
-    def deadline(self, kvm_s: float) -> Deadline:
-        """Return a deadline of `kvm_s` seconds, multiplied by the patience of the run."""
-        return Deadline.after(kvm_s * self._services.patience)
+    def deadline(self, kvm_s: float, *, follows_progress: bool = False) -> Deadline:
+        """Return a deadline of `kvm_s` seconds, multiplied by the patience of the run.
+
+        Time in which the host keeps the machine waiting does not count. A deadline that
+        `follows_progress` is put off while the guest prints lines.
+        """
+        return self._after(kvm_s * self._services.patience, follows_progress=follows_progress)
+
+    def _after(self, seconds: float, *, follows_progress: bool = False) -> Deadline:
+        if self._guest_clock is None:
+            return Deadline.after(seconds)
+        return GuestDeadline.of(self._guest_clock, seconds, follows_progress=follows_progress)

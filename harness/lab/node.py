@@ -28,6 +28,7 @@ from harness.lab import evidence_collection
 from harness.lab.machine import ignore_progress
 from harness.lab.machine_request import SEED
 from harness.lab.provisioning_steps import ProvisioningSteps
+from harness.machine.guest_time import MOST_TIMES
 from harness.provisioner import BOOT, NodeFact, Provisioner, runner_file
 from harness.provisioner.user_data import merge_user_data
 from harness.steps import stepped
@@ -359,7 +360,8 @@ class Node:
             self._steps.run(f"Provision node '{self.request.name}': command '{command}'"),
             self.machine.doing(f"is provisioned by command '{command}'", deadline),
         ):
-            return self.guest.run(*argv, timeout_s=deadline.remaining_s())
+            limit_s = deadline.remaining_s() * MOST_TIMES
+            return self.machine.agent.run(argv, timeout_s=limit_s, deadline=deadline)
 
     def _deadline(self) -> Deadline:
         """Return the deadline of provisioning, which includes a cloud image's first boot."""
@@ -368,7 +370,8 @@ class Node:
             image.newest_kernel, CloudImageKernel
         )
         return self.machine.deadline(
-            self.provisioner.timeout_s + (_CLOUD_IMAGE_KVM_S if is_cloud_image else 0.0)
+            self.provisioner.timeout_s + (_CLOUD_IMAGE_KVM_S if is_cloud_image else 0.0),
+            follows_progress=True,
         )
 
     @property

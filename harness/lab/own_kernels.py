@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 from harness.errors import BadInputError, HarnessError
 from harness.image.own_kernel import KernelPackages
 from harness.lab.node import NodeRequest
+from harness.machine.guest_time import deadline_of_maker
 from harness.progress import ProgressEvent, Stage
-from harness.provisioning.wait import Deadline
 from harness.settings import MachineStart
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def install_kernel(lab: NodeLab, image: Image, kernel: OwnKernel) -> tuple[Image
         image,
         parts,
         functools.partial(_install, lab, image, kernel),
-        deadline=Deadline.after(_INSTALL_KVM_S * lab.patience),
+        deadline=deadline_of_maker(_INSTALL_KVM_S * lab.patience),
         listener=lab.listener,
     )
     return derived, derived.newest_kernel

@@ -19,10 +19,10 @@ from harness.image.formats.qcow2 import flatten
 from harness.image.store import Prepared
 from harness.lab.cloud_images import CloudImageBoot, agent_commands, render_clean
 from harness.lab.evidence_collection import try_save_host_evidence
+from harness.machine.guest_time import deadline_of_maker
 from harness.progress import ProgressEvent, Stage
 from harness.provisioner.gpu_node import CONFIG_PATH, OUTCOME_PATH, PAYLOAD_FOLDER
 from harness.provisioning.command import LocalRunner
-from harness.provisioning.wait import Deadline
 from harness.settings import SHIPPED_IMAGES
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from harness.machine.channels.guest import Guest
     from harness.progress import ProgressListener
     from harness.settings import Settings
+    from harness.provisioning.wait import Deadline
 
 VERSION = 1
 """Increase this whenever the same cloud image would give another node image."""
@@ -123,7 +124,7 @@ def prepare_node_image(lab: CloudImageLab, image: CloudImage) -> Image:
         image.name,
         parts,
         functools.partial(_make, lab, image, kernels),
-        deadline=Deadline.after(_PREPARE_KVM_S * lab.patience),
+        deadline=deadline_of_maker(_PREPARE_KVM_S * lab.patience),
         listener=lab.listener,
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
 T = TypeVar("T")
@@ -73,6 +74,19 @@ class Deadline:
         """Return the earlier of this deadline and one `seconds` from now."""
         return Deadline(min(self.at, self.clock.monotonic() + seconds), self.clock)
 
+    def wait(self, changed: threading.Condition, is_over: Callable[[], object]) -> bool:
+        """Wait on a condition whose lock is held; return whether it `is_over` before this deadline."""
+        while not is_over():
+            left_s = self.remaining_s()
+            if left_s <= 0:
+                return False
+            changed.wait(left_s)
+        return True
+
+    def account(self) -> str:
+        """Return a sentence, with a blank before it, on the time that did not count, or nothing."""
+        return ""
+
 
 class WaitTimeoutError(Exception):
     """A wait reached its deadline; the message says what was last seen."""
@@ -109,5 +123,6 @@ def wait_for(
             waited = deadline.clock.monotonic() - started
             raise WaitTimeoutError(
                 f"Waited {waited:.1f} s for {what}; last seen: {observation.seen}."
+                + deadline.account()
             )
         deadline.clock.sleep(deadline.cap(interval_s))

@@ -19,6 +19,7 @@ from harness.agent import frames
 from harness.errors import HarnessError
 from harness.limits import COMMAND_OUTPUT, GUEST_FILE
 from harness.machine.channels.agent_link import AgentLink
+from harness.machine.guest_time import MOST_TIMES
 from harness.provisioning.command import CommandResult, require_argv
 from harness.provisioning.wait import Deadline
 
@@ -35,6 +36,8 @@ _BARRIER_S = 30.0
 #: Stdin and content up to this size are part of the request.
 _INLINE_BYTES = 32 << 10
 _CREDIT_STEP = 256 << 10
+#: The exit code of a command that its time limit ended.
+_TIME_LIMIT = 124
 _ENTROPY_BYTES = 64
 
 
@@ -84,6 +87,10 @@ class UnitStatus:
     @override
     def __str__(self) -> str:
         return f"{self.active} ({self.sub}), result '{self.result}', load state '{self.load}'"
+
+
+class _CommandLimitError(Exception):
+    """The time of a command has passed."""
 
 
 def _ignore(_chunk: bytes) -> None:
@@ -173,9 +180,11 @@ class Agent:
         timeout_s: float,
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
+        deadline: Deadline | None = None,
     ) -> CommandResult:
         """Run `argv` in the guest as root, in a process group that dies with the time limit.
 
+        `deadline` ends it instead of `timeout_s`, which then is the guest's own limit.
         Raises HarnessError where its exit code is unknown, and LimitError where its output is longer
         than the limit `command-output-mib`.
         """
@@ -188,6 +197,7 @@ class Agent:
             env=env,
             on_stdout=kept.add_stdout,
             on_stderr=kept.add_stderr,
+            deadline=deadline,
         )
         return CommandResult(
             argv=ended.argv,
@@ -207,20 +217,60 @@ class Agent:
         env: Mapping[str, str] | None = None,
         on_stdout: Callable[[bytes], None] = _ignore,
         on_stderr: Callable[[bytes], None] = _ignore,
+        deadline: Deadline | None = None,
     ) -> StreamResult:
         """Run `argv`, and pass its output to callbacks as it arrives.
+
+        Where the link knows the guest's time, `timeout_s` are seconds of it: the host ends the command,
+        and the guest does so only after three times as long.
 
         The callbacks run in the caller's thread; while one runs, the command blocks at its next
         output. An exception of a callback ends the command.
         """
         require_argv(argv)
+        limit_s = timeout_s
+        if deadline is None and self._link.guest_deadline is not None:
+            deadline = self._link.guest_deadline(timeout_s)
+            limit_s = timeout_s * MOST_TIMES
+        begun = time.monotonic()
+        try:
+            return self._stream(
+                argv,
+                limit_s=limit_s,
+                ends=deadline,
+                stdin=stdin,
+                env=env,
+                on_stdout=on_stdout,
+                on_stderr=on_stderr,
+            )
+        except _CommandLimitError:
+            # A guest that answers has ended the command by now; one that hangs raises HarnessError.
+            self.ping(Deadline.after(_GRACE_S))
+            return StreamResult(
+                argv=tuple(argv),
+                exit_code=_TIME_LIMIT,
+                duration_s=time.monotonic() - begun,
+                timed_out=True,
+            )
+
+    def _stream(
+        self,
+        argv: Argv,
+        *,
+        limit_s: float,
+        ends: Deadline | None,
+        stdin: bytes | None,
+        env: Mapping[str, str] | None,
+        on_stdout: Callable[[bytes], None],
+        on_stderr: Callable[[bytes], None],
+    ) -> StreamResult:
         is_inline = stdin is None or len(stdin) <= _INLINE_BYTES
         form = "none" if stdin is None else "all" if is_inline else "more"
         head = frames.to_json(
-            {"argv": list(argv), "env": dict(env or {}), "limit_s": timeout_s, "stdin": form}
+            {"argv": list(argv), "env": dict(env or {}), "limit_s": limit_s, "stdin": form}
         )
         body = head + b"\n" + (stdin or b"" if is_inline else b"")
-        deadline = Deadline.after(timeout_s + _GRACE_S)
+        deadline = Deadline.after(limit_s + _GRACE_S)
         callbacks = {frames.STDOUT: on_stdout, frames.STDERR: on_stderr}
         what = f"the command {shlex.join(argv)!r}"
         with self._link.call(
@@ -229,6 +279,8 @@ class Agent:
             feed = None if is_inline or stdin is None else _WindowedWriter(self._link, call, stdin)
             consumed, has_given_credit = 0, False
             while True:
+                if ends is not None and not call.wait(ends):
+                    raise _CommandLimitError
                 kind, payload = self._link.next(call, deadline, "it was still running")
                 callback = callbacks.get(kind)
                 if callback is not None:

@@ -89,6 +89,15 @@ class Call:
                 self.failure = reason
                 self.changed.notify()
 
+    def wait(self, deadline: Deadline) -> bool:
+        """Wait until something came, and return whether it did before the deadline.
+
+        What came before an answer's end counts only before the deadline too.
+        """
+        with self.changed:
+            deadline.wait(self.changed, lambda: self.answers or self.failure is not None)
+            return self.has_ended or self.failure is not None or not deadline.has_passed()
+
     def next(self, deadline: Deadline) -> tuple[int, bytes] | None:
         """Return what came next, None at the deadline; what came before a failure comes first.
 
@@ -96,9 +105,7 @@ class Call:
         would never let its reader go.
         """
         with self.changed:
-            self.changed.wait_for(
-                lambda: self.answers or self.failure is not None, deadline.remaining_s()
-            )
+            deadline.wait(self.changed, lambda: self.answers or self.failure is not None)
             if self.answers and (
                 self.has_ended or self.failure is not None or not deadline.has_passed()
             ):
@@ -123,6 +130,9 @@ class AgentLink:
         self._name = name
         #: Says why the guest may be late, for a message; whoever knows more than the agent sets it.
         self.explain_delay: Callable[[], str | None] = lambda: None
+        #: Returns the deadline of a command that has so many seconds; whoever knows the guest's time sets
+        #: it. Then the host ends the command, since the guest does not know what does not count.
+        self.guest_deadline: Callable[[float], Deadline] | None = None
         self._sock = sock
         self._program = program
         self._digest = hashlib.sha256(program).hexdigest()
@@ -349,9 +359,8 @@ class AgentLink:
 
     def _wait_for_welcome(self, what: str, deadline: Deadline) -> None:
         with self._lock:
-            self._welcomed.wait_for(
-                lambda: self._welcome is not None or self._broken is not None,
-                deadline.remaining_s(),
+            deadline.wait(
+                self._welcomed, lambda: self._welcome is not None or self._broken is not None
             )
             if self._broken is not None:
                 raise HarnessError(self._broken)
@@ -359,6 +368,7 @@ class AgentLink:
                 raise HarnessError(
                     f"The agent of machine '{self._name}' was not ready in time for {what}; last "
                     f"seen of it: {self._seen}. The console's log says how far the guest came."
+                    + deadline.account()
                 )
 
     def answer(self, call: Call, deadline: Deadline, seen: str = "no answer") -> bytes:
@@ -376,6 +386,7 @@ class AgentLink:
             raise HarnessError(
                 f"Machine '{self._name}' took too long over {call.what}; last seen: {seen}."
                 + (f" Meanwhile, {reason}" if reason else "")
+                + deadline.account()
             )
         if answer[0] == frames.ERROR:
             with self.reading(call):

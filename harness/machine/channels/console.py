@@ -177,6 +177,7 @@ class Console:
             *(re.compile(message) for message in fatal_messages),
         ]
         failed: str | None = None
+        account = ""
         while True:
             index = self._spawn.expect_list(
                 choices, timeout=deadline.cap(_CHECK_S), searchwindowsize=_WINDOW
@@ -196,12 +197,13 @@ class Console:
             reason = "the machine ended"
         elif index == _TIMEOUT:
             reason = "the time limit passed"
+            account = deadline.account()
         else:
             reason = FATAL_MESSAGES[fatal_messages[index - _FIRST_FATAL]]
         has_printed = bool(self._spawn.tail().strip())
         last = f"Its last lines:\n{self.tail()}" if has_printed else "It printed nothing."
         raise HarnessError(
-            f"Machine '{self._name}' was expected to print {what} on its console, but {reason}. {last}"
+            f"Machine '{self._name}' was expected to print {what} on its console, but {reason}.{account} {last}"
         )
 
     def send_line(self, text: str) -> None:

@@ -102,6 +102,7 @@ class EventLog:
                 if deadline.has_passed():
                     raise HarnessError(
                         f"Machine '{self._machine}' did not report {what} in time; seen: {seen}."
+                        + deadline.account()
                     )
                 self._changed.wait(deadline.remaining_s())
 

@@ -94,20 +94,21 @@ class Guest:
 
         Raises HarnessError at the deadline.
         """
-        limit = max(1.0, deadline.remaining_s())
         # cloud-init's own `status --wait` starts an interpreter and polls every 0.25 s; the file
         # it polls for is renamed into place, so it is complete once it exists.
         path = "/run/cloud-init/result.json"
-        result = self.run(
-            "sh",
-            "-c",
-            f"until [ -e {path} ]; do sleep 0.1; done; cat {path}",
-            timeout_s=limit,
-        )
+        script = f"until [ -e {path} ]; do sleep 0.1; done; cat {path}"
+        began = deadline.clock.monotonic()
+        while True:
+            result = self.run("sh", "-c", script, timeout_s=max(1.0, deadline.remaining_s()))
+            # The deadline may have been put off meanwhile.
+            if not result.timed_out or deadline.has_passed():
+                break
         if not result.ok:
+            waited = deadline.clock.monotonic() - began
             raise HarnessError(
-                f"cloud-init in machine '{self.name}' left no result within {limit:.0f} s; its "
-                f"log is '/var/log/cloud-init.log' there.\n{result.render()}"
+                f"cloud-init in machine '{self.name}' left no result within {waited:.0f} s; its "
+                f"log is '/var/log/cloud-init.log' there.{deadline.account()}\n{result.render()}"
             )
         return CloudInitResult.from_json(result.stdout)
 

@@ -93,10 +93,13 @@ class FakeAgent:
         timeout_s: float,
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
+        deadline: Deadline | None = None,
     ) -> CommandResult:
         self._note("run", *argv)
         self.environments[tuple(argv)] = dict(env or {})
-        self.limits_s[tuple(argv)] = math.ceil(timeout_s)
+        self.limits_s[tuple(argv)] = (
+            math.ceil(timeout_s) if deadline is None else limit_of(deadline)
+        )
         if stdin is not None:
             self.stdin[tuple(argv)] = stdin.encode()
         stdout, code = self._answer(argv)

@@ -17,6 +17,7 @@ from harness.machine.channels import agent as agent_module
 from harness.machine.channels import agent_link
 from harness.machine.channels.agent import Agent, StreamResult
 from harness.machine.channels.guest import Guest
+from harness.provisioning.wait import Deadline
 from suites.unit.machine.channels.played_guest import (
     ENDED,
     PROGRAM,
@@ -180,6 +181,41 @@ def test_result_has_all_of_a_command(guest: PlayedGuest, ready: Agent) -> None:
     assert (result.exit_code, result.timed_out, result.duration_s) == (124, True, 2.5)
     (asked,) = (payload for kind, _, payload in guest.seen if kind == frames.RUN)
     assert asked.endswith(b"\nin")
+
+
+def _gives(seconds: float) -> Callable[[float], Deadline]:
+    """Return what gives a command `seconds`, as many as it asks for."""
+    return lambda _asked: Deadline.after(seconds)
+
+
+def test_command_beyond_its_time_of_the_guest_is_ended_by_the_host(
+    guest: PlayedGuest, ready: Agent
+) -> None:
+    """The guest does not know which time counts, and has three times as much."""
+    ready.link.guest_deadline = _gives(0.0)
+    guest.answers[frames.RUN] = says((frames.STDOUT, b"so far"))
+    guest.answers[frames.CANCEL] = lambda guest, request, _: guest.says(
+        frames.RESULT, request, ENDED
+    )
+
+    result = ready.run(["tool"], timeout_s=2)
+
+    assert (result.exit_code, result.timed_out) == (124, True)
+    (asked,) = (payload for kind, _, payload in guest.seen if kind == frames.RUN)
+    assert json.loads(asked)["limit_s"] == 6
+    assert guest.kinds()[-2:] == ["cancel", "ping"]
+
+
+def test_command_within_its_time_of_the_guest_ends_by_itself(
+    guest: PlayedGuest, ready: Agent
+) -> None:
+    ready.link.guest_deadline = _gives(20.0)
+    guest.answers[frames.RUN] = says((frames.STDOUT, b"done"), (frames.RESULT, ENDED))
+
+    result = ready.run(["tool"], timeout_s=0.0)
+
+    assert (result.stdout, result.exit_code, result.timed_out) == ("done", 0, False)
+    assert "cancel" not in guest.kinds()
 
 
 def test_long_output_is_credited_and_nothing_is_left_under_way(

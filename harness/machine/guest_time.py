@@ -1,0 +1,168 @@
+"""The time that the host let a machine run, and deadlines in it.
+
+The kernel counts for each thread how long it ran and how long it was runnable but kept waiting for a
+processor: the first two fields of `/proc/PID/task/TID/schedstat`, in nanoseconds (`sched-stats.rst` of
+the kernel's documentation). A guest whose QEMU waits makes no progress, so that time counts against no
+guest. Nor does that of a suspended host, during which the monotonic clock stands still.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from harness.provisioning.wait import Clock
+
+#: A wait that sees progress goes on for at most so many times its limit.
+MOST_TIMES = 3
+#: Each sign of progress lets a wait go on for this part of its limit.
+_PATIENCE = 0.5
+_NS = 1e9
+
+
+@dataclass(frozen=True)
+class GuestTime:
+    """What the host gave a machine since its start, in seconds.
+
+    `ran_s` is the processor time of all its threads. `kept_waiting_s` is what does not count: in each
+    interval between two looks, the wait of the thread that waited longest.
+    """
+
+    ran_s: float = 0.0
+    kept_waiting_s: float = 0.0
+
+
+class GuestClock:
+    """The clock of waits on a machine, which stands still while the host keeps the machine waiting.
+
+    Where the kernel does not tell, as without CONFIG_SCHED_INFO, it is the host's clock.
+    """
+
+    def __init__(
+        self, pid: int, clock: Clock = SYSTEM_CLOCK, *, processes: Path = Path("/proc")
+    ) -> None:
+        self._tasks = processes / str(pid) / "task"
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waits = self._read()[1]
+        self._began = self._last = self._progressed = clock.monotonic()
+        self._kept_waiting_s = 0.0
+
+    def monotonic(self) -> float:
+        """Return seconds of a clock that never goes back."""
+        with self._lock:
+            return self._look()
+
+    def now(self) -> dt.datetime:
+        return self._clock.now()
+
+    def sleep(self, seconds: float) -> None:
+        self._clock.sleep(seconds)
+
+    def hear(self, printed: bytes) -> None:
+        """Take what the guest prints on its console: a line is progress. Called in any thread."""
+        if b"\n" in printed:
+            with self._lock:
+                self._progressed = self._look()
+
+    @property
+    def last_progress(self) -> float:
+        """The time of the last progress by this clock; that of its start where there was none."""
+        return self._progressed
+
+    def time(self) -> GuestTime:
+        """Return what the host gave the machine so far."""
+        with self._lock:
+            self._look()
+            return GuestTime(self._read()[0], self._kept_waiting_s)
+
+    def _look(self) -> float:
+        now = self._clock.monotonic()
+        waits = self._read()[1]
+        waited = max((waits[tid] - self._waits.get(tid, 0.0) for tid in waits), default=0.0)
+        # The kernel adds a thread's wait at its end, which may be more than passed since the last look.
+        kept_waiting_s = self._kept_waiting_s + max(waited, 0.0)
+        self._kept_waiting_s = min(kept_waiting_s, now - self._began)
+        self._waits = waits
+        self._last = max(self._last, now - self._kept_waiting_s)
+        return self._last
+
+    def _read(self) -> tuple[float, dict[str, float]]:
+        """Return the seconds that all threads ran, and those that each was kept waiting."""
+        ran_s, waits = 0.0, {}
+        for path in self._tasks.glob("*/schedstat"):
+            # A thread may end meanwhile.
+            with contextlib.suppress(OSError, ValueError):
+                ran, waited, *_ = path.read_text().split()
+                ran_s += int(ran) / _NS
+                waits[path.parent.name] = int(waited) / _NS
+        return ran_s, waits
+
+
+def deadline_of_maker(seconds: float) -> Deadline:
+    """Return the deadline of a wait for another process that makes something on a machine.
+
+    `seconds` is what that takes; the limits of the maker, which knows its guest's time, come first.
+    """
+    return Deadline.after(seconds * MOST_TIMES)
+
+
+@dataclass(frozen=True)
+class GuestDeadline(Deadline):
+    """A deadline by a guest's clock.
+
+    A sign of progress puts it off to `patience_s` later, but never beyond `latest`.
+    """
+
+    guest: GuestClock | None = None
+    began: GuestTime = GuestTime()
+    patience_s: float = 0.0
+    latest: float = 0.0
+
+    @classmethod
+    def of(
+        cls, guest: GuestClock, seconds: float, *, follows_progress: bool = False
+    ) -> GuestDeadline:
+        """Return the deadline `seconds` of the guest's time from now.
+
+        One that `follows_progress` is put off by half of that at each sign of progress, to three times
+        as many seconds at most.
+        """
+        now = guest.monotonic()
+        return cls(
+            now + seconds,
+            guest,
+            guest=guest,
+            began=guest.time(),
+            patience_s=seconds * _PATIENCE if follows_progress else 0.0,
+            latest=now + seconds * (MOST_TIMES if follows_progress else 1),
+        )
+
+    @override
+    def remaining_s(self) -> float:
+        at = self.at
+        if self.guest is not None and self.patience_s:
+            at = min(self.latest, max(at, self.guest.last_progress + self.patience_s))
+        return max(0.0, at - self.clock.monotonic())
+
+    @override
+    def account(self) -> str:
+        if self.guest is None:
+            return ""
+        spent = self.guest.time()
+        ran = spent.ran_s - self.began.ran_s
+        kept_waiting = spent.kept_waiting_s - self.began.kept_waiting_s
+        return (
+            f" Meanwhile, its QEMU ran for {ran:.0f} s, and was kept waiting by the host's other work for "
+            f"{kept_waiting:.0f} s, which do not count."
+        )

@@ -1,0 +1,215 @@
+"""A guest's time: what the host's other work takes from it does not count."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.machine.guest_time import GuestClock, GuestDeadline
+from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
+from suites.fakes.clock import FakeClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PID = 4711
+
+
+class Host:
+    """A host that runs the threads of one QEMU."""
+
+    def __init__(self, folder: Path) -> None:
+        self.processes = folder
+        self.clock = FakeClock()
+
+    def schedules(self, tid: int, *, ran_s: float = 0.0, waited_s: float = 0.0) -> None:
+        """Say what a thread got since its start."""
+        task = self.processes / str(PID) / "task" / str(tid)
+        task.mkdir(parents=True, exist_ok=True)
+        (task / "schedstat").write_text(f"{ran_s * 1e9:.0f} {waited_s * 1e9:.0f} 7\n")
+
+    def guest(self) -> GuestClock:
+        return GuestClock(PID, self.clock, processes=self.processes)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    host = Host(tmp_path)
+    host.schedules(1)
+    host.schedules(2)
+    return host
+
+
+def test_time_in_which_the_host_lets_a_machine_run_counts(host: Host) -> None:
+    guest = host.guest()
+    began = guest.monotonic()
+
+    host.clock.sleep(10)
+    host.schedules(1, ran_s=9)
+
+    assert guest.monotonic() - began == pytest.approx(10)
+
+
+def test_time_in_which_the_host_keeps_a_machine_waiting_does_not_count(host: Host) -> None:
+    guest = host.guest()
+    began = guest.monotonic()
+
+    host.clock.sleep(10)
+    host.schedules(2, ran_s=4, waited_s=6)
+    middle = guest.monotonic() - began
+    host.clock.sleep(10)
+    host.schedules(2, ran_s=9, waited_s=11)
+
+    assert [middle, guest.monotonic() - began] == pytest.approx([4, 9])
+
+
+def test_threads_that_wait_at_once_count_once(host: Host) -> None:
+    guest = host.guest()
+    began = guest.monotonic()
+
+    host.clock.sleep(10)
+    host.schedules(1, waited_s=8)
+    host.schedules(2, waited_s=7)
+
+    assert guest.monotonic() - began == pytest.approx(2)
+
+
+def test_wait_that_the_kernel_adds_at_its_end_is_taken_off_as_a_whole(host: Host) -> None:
+    """Looks during a long wait see nothing of it yet."""
+    guest = host.guest()
+    began = guest.monotonic()
+    for _ in range(9):
+        host.clock.sleep(1)
+        guest.monotonic()
+
+    host.clock.sleep(1)
+    host.schedules(1, waited_s=8)
+    seen = guest.monotonic() - began
+    host.clock.sleep(8)
+
+    assert seen == pytest.approx(
+        9
+    )  # It never goes back, but stands still until it is right again.
+    assert guest.monotonic() - began == pytest.approx(10)
+
+
+def test_waits_from_before_do_not_count(host: Host) -> None:
+    host.clock.sleep(100)
+    host.schedules(1, waited_s=90)
+    guest = host.guest()
+    began = guest.monotonic()
+
+    host.clock.sleep(10)
+
+    assert guest.monotonic() - began == pytest.approx(10)
+
+
+def test_no_more_can_be_taken_off_than_passed(host: Host) -> None:
+    guest = host.guest()
+    began = guest.monotonic()
+
+    host.clock.sleep(2)
+    host.schedules(3, waited_s=500)
+
+    assert guest.monotonic() - began == pytest.approx(0)
+
+
+@pytest.mark.parametrize("content", ["", "0", "x y z\n", None])
+def test_kernel_that_tells_nothing_leaves_the_clock_of_the_host(
+    tmp_path: Path, content: str | None
+) -> None:
+    if content is not None:
+        (tmp_path / str(PID) / "task" / "1").mkdir(parents=True)
+        (tmp_path / str(PID) / "task" / "1" / "schedstat").write_text(content)
+    clock = FakeClock()
+    guest = GuestClock(PID, clock, processes=tmp_path)
+    began = guest.monotonic()
+
+    clock.sleep(10)
+
+    assert guest.monotonic() - began == pytest.approx(10)
+
+
+# -- deadlines ---------------------------------------------------------------------------------------
+
+
+def test_deadline_passes_after_its_seconds_of_the_guests_time(host: Host) -> None:
+    deadline = GuestDeadline.of(host.guest(), 10)
+
+    host.clock.sleep(30)
+    host.schedules(1, waited_s=21)
+    assert not deadline.has_passed()
+    assert deadline.remaining_s() == pytest.approx(1)
+    host.clock.sleep(1)
+
+    assert deadline.has_passed()
+
+
+def test_wait_that_ends_says_what_ran_and_what_did_not_count(host: Host) -> None:
+    host.schedules(1, ran_s=100, waited_s=50)
+    deadline = GuestDeadline.of(host.guest(), 10)
+    host.clock.sleep(30)
+    host.schedules(1, ran_s=108, waited_s=70)
+
+    with pytest.raises(WaitTimeoutError) as error:
+        wait_for("the end", lambda: Observation[int](None, "a beginning"), deadline)
+
+    seconds = re.findall(r"(\d+) s", str(error.value).partition("last seen: a beginning.")[2])
+    assert seconds == ["8", "20"]
+
+
+def test_silent_guest_is_given_up_at_the_limit(host: Host) -> None:
+    deadline = GuestDeadline.of(host.guest(), 60, follows_progress=True)
+
+    host.clock.sleep(59)
+    assert not deadline.has_passed()
+    host.clock.sleep(1)
+
+    assert deadline.has_passed()
+
+
+def test_guest_that_prints_lines_is_waited_for_beyond_the_limit(host: Host) -> None:
+    guest = host.guest()
+    deadline = GuestDeadline.of(guest, 60, follows_progress=True)
+    host.clock.sleep(50)
+    guest.hear(b"compiling\n")
+    host.clock.sleep(29)
+
+    assert deadline.remaining_s() == pytest.approx(1)
+
+
+def test_guest_that_stops_printing_is_given_up_within_half_the_limit(host: Host) -> None:
+    guest = host.guest()
+    deadline = GuestDeadline.of(guest, 60, follows_progress=True)
+    host.clock.sleep(50)
+    guest.hear(b"compiling\n")
+    host.clock.sleep(30)
+    guest.hear(b"...")
+
+    assert deadline.has_passed()
+
+
+def test_guest_that_prints_for_ever_is_given_up_at_three_times_the_limit(host: Host) -> None:
+    guest = host.guest()
+    deadline = GuestDeadline.of(guest, 60, follows_progress=True)
+    for _ in range(179):
+        host.clock.sleep(1)
+        guest.hear(b"again\n")
+        assert not deadline.has_passed()
+
+    host.clock.sleep(1)
+    guest.hear(b"again\n")
+
+    assert deadline.has_passed()
+
+
+def test_deadline_that_does_not_follow_progress_is_not_put_off(host: Host) -> None:
+    guest = host.guest()
+    deadline = GuestDeadline.of(guest, 60)
+    host.clock.sleep(59)
+    guest.hear(b"compiling\n")
+    host.clock.sleep(1)
+
+    assert deadline.has_passed()
