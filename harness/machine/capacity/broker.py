@@ -13,6 +13,9 @@ untouched. Memory that several processes map, such as a template's in tmpfs, cou
 **Cores** are overcommitted, since a guest's CPU is idle most of the time. **Ports** lie outside the
 kernel's range of ephemeral ports.
 
+**Load**: on a host that other work keeps busy, no machine starts beside those of other processes, for at most
+`_HEEDS_LOAD_S`: one after the other they end sooner, and a wait for load to end may be one without end.
+
 **Order**: first come, first served, so that many small demands can't starve a large one. A process
 that already holds a reservation goes ahead of those that hold none, because it does not release what
 it holds while it waits. Two processes that both hold and wait may still wait for each other until
@@ -31,6 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError, RequirementError
+from harness.machine.capacity.host_load import other_load
 from harness.machine.capacity.reservations import (
     Demand,
     Entry,
@@ -64,6 +68,7 @@ _LEAST_VCPUS = 8
 _PORT_RANGES = (range(24000, 26000), range(61000, 63000), range(10000, 12000))
 
 _INTERVAL_S = 0.05
+_HEEDS_LOAD_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,12 +204,13 @@ class Broker:
         cancelled: Callable[[], str | None],
     ) -> Entry:
         reported: set[object] = set()
+        heeds_load = deadline.sooner(min(_HEEDS_LOAD_S, deadline.remaining_s() / 2))
 
         def poll() -> Observation[Entry]:
             if why := cancelled():
                 raise HarnessError(why)
             with self._reservations.open() as book:
-                found = self._judge(name, book.entries())
+                found = self._judge(name, book.entries(), heeds_load=not heeds_load.has_passed())
                 if isinstance(found, Entry):
                     book.write(name, found)
                     return Observation(found, "granted")
@@ -221,7 +227,9 @@ class Broker:
                 f"{error} End the machines that hold it, or run fewer workers (`-n 1`)."
             ) from error
 
-    def _judge(self, name: str, entries: Sequence[tuple[str, Entry]]) -> Entry | _Shortage:
+    def _judge(
+        self, name: str, entries: Sequence[tuple[str, Entry]], *, heeds_load: bool
+    ) -> Entry | _Shortage:
         """Return the entry `name` as granted, or why it can't be."""
         mine = next((entry for each, entry in entries if each == name), None)
         if mine is None:
@@ -237,6 +245,9 @@ class Broker:
             # Only now is it worth reading the memory use of each process.
             untouched_mib = self._untouched_mib(held)
         short = _shortages(mine.demand, held, self.capacity, available_mib, untouched_mib)
+        is_first = not held or any(entry.process == mine.process for entry in held)
+        if heeds_load and not short and not is_first and (load := self._other_load(held)):
+            short["load"] = f"{load}, so that machines start one after the other"
         if ahead:
             short["turn"] = f"{ahead[0]} came first"
         ports: tuple[int, ...] = ()
@@ -251,6 +262,14 @@ class Broker:
             key = (tuple(short), tuple(map(str, held)), tuple(map(str, ahead[:1])))
             return _Shortage(key, text)
         return dataclasses.replace(mine, is_granted=True, ports=ports)
+
+    def _other_load(self, held: Sequence[Entry]) -> str | None:
+        return other_load(
+            self._proc,
+            cores=max(1, self.capacity.cpus // _VCPUS_PER_CORE),
+            vcpus=sum(entry.demand.cpus for entry in held),
+            machines=len(held),
+        )
 
     def _untouched_mib(self, held: Sequence[Entry]) -> int:
         return sum(

@@ -44,6 +44,16 @@ class FakeHost:
             f"RssShmem:\t{(mib - 100) << 10} kB\n"
         )
 
+    def is_busy(self, *, load: float, cpu: float = 0, memory: float = 0, io: float = 0) -> None:
+        """Let other work keep the host busy: the load average, and pressure in percent."""
+        (self.proc / "loadavg").write_text(f"{load:.2f} 1.00 1.00 3/190 77\n")
+        (self.proc / "pressure").mkdir(exist_ok=True)
+        for name, some, full in (("cpu", cpu, 0), ("memory", 99, memory), ("io", 99, io)):
+            (self.proc / "pressure" / name).write_text(
+                f"some avg10={some:.2f} avg60=0.00 avg300=0.00 total=1\n"
+                f"full avg10={full:.2f} avg60=0.00 avg300=0.00 total=1\n"
+            )
+
     def broker(self, process: int = 1, capacity: HostCapacity = CAPACITY) -> Broker:
         return Broker(
             self.folder,

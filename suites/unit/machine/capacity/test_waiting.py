@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.machine.capacity.reservations import Entry, reservations_in
+from harness.machine.capacity.reservations import Demand, Entry, reservations_in
 from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock, in_turn
 from suites.unit.machine.capacity.builders import FakeHost, at_once, mib, whos
@@ -187,3 +187,105 @@ def test_process_that_holds_a_reservation_goes_ahead(host: FakeHost) -> None:
     ):
         pass
     assert len(given_out) == 1
+
+
+# -- other load: CAPACITY is that of a host with two processors ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        ({"load": 9, "cpu": 99}, r"about 7 other tasks share its 2 processors.*99 % of the time"),
+        ({"load": 0.5, "memory": 21}, r"memory is short for 21 % of the time"),
+        ({"load": 0.5, "io": 81}, r"all work waits for the disk for 81 % of the time"),
+    ],
+)
+def test_machine_does_not_start_beside_that_of_another_process_on_a_busy_host(
+    host: FakeHost, load: dict[str, float], said: str
+) -> None:
+    host.is_busy(**load)
+    reports: list[str] = []
+    clock = FakeClock(on_sleep=in_turn(lambda: host.is_busy(load=0.5)))
+
+    with (
+        at_once(host.broker(7), "node-a", mib(100)),
+        host.broker(8).reserve(
+            "node-b", mib(100), deadline=Deadline.after(900, clock), report=reports.append
+        ),
+    ):
+        assert whos(host.broker()) == ["node-a", "node-b"]
+
+    (line,) = reports
+    assert re.search(rf"'node-b' waits for .*: {said}.*; held by 'node-a'", line)
+    assert clock.elapsed_s < 1
+
+
+def _unasked(
+    host: FakeHost, process: int, who: str, demand: Demand
+) -> contextlib.AbstractContextManager[Reservation]:
+    """Reserve with patience, of which none is needed."""
+
+    def told(line: str) -> None:
+        pytest.fail(f"It waits: {line}")
+
+    deadline = Deadline.after(900, FakeClock())
+    return host.broker(process).reserve(who, demand, deadline=deadline, report=told)
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        {"load": 9, "cpu": 49},
+        {"load": 6, "cpu": 99},
+        {"load": 0.5, "cpu": 99, "memory": 20, "io": 80},
+    ],
+)
+def test_machine_starts_beside_another_on_a_host_whose_load_is_that_of_machines(
+    host: FakeHost, load: dict[str, float]
+) -> None:
+    host.is_busy(**load)
+
+    with at_once(host.broker(7), "node-a", mib(100)), _unasked(host, 8, "node-b", mib(100)):
+        assert whos(host.broker()) == ["node-a", "node-b"]
+
+
+def test_load_of_machines_with_several_processors_is_theirs(host: FakeHost) -> None:
+    host.is_busy(load=9.0, cpu=99)
+
+    with (
+        at_once(host.broker(7), "node-a", mib(100, cpus=4)),
+        _unasked(host, 8, "node-b", mib(100)),
+    ):
+        assert whos(host.broker()) == ["node-a", "node-b"]
+
+
+def test_first_machine_and_further_ones_of_a_test_start_whatever_the_load(host: FakeHost) -> None:
+    host.is_busy(load=90, cpu=99, memory=99, io=99)
+
+    with at_once(host.broker(7), "node-a", mib(100)), _unasked(host, 7, "node-b", mib(100)):
+        assert whos(host.broker()) == ["node-a", "node-b"]
+
+
+def test_load_that_does_not_end_delays_a_machine_by_half_a_minute(host: FakeHost) -> None:
+    host.is_busy(load=90, cpu=99)
+    clock = FakeClock()
+
+    with (
+        at_once(host.broker(7), "node-a", mib(100)),
+        host.broker(8).reserve("node-b", mib(100), deadline=Deadline.after(900, clock)),
+    ):
+        assert 30 <= clock.elapsed_s < 31
+
+
+@pytest.mark.parametrize(
+    "content", ["", "some\n", "some avg10=x\nfull avg10\n", "some avg60=99\n"]
+)
+def test_pressure_in_an_unknown_form_keeps_no_machine_waiting(
+    host: FakeHost, content: str
+) -> None:
+    host.is_busy(load=90)
+    for name in ("cpu", "memory", "io"):
+        (host.proc / "pressure" / name).write_text(content)
+
+    with at_once(host.broker(7), "node-a", mib(100)), _unasked(host, 8, "node-b", mib(100)):
+        assert whos(host.broker()) == ["node-a", "node-b"]
