@@ -62,12 +62,14 @@ class BootSource(Protocol):
 class Platform:
     """What all machines of a run have in common: the accelerator and its QEMU.
 
-    All root ports of a machine together reserve at most `apertures_mib` for 64-bit BARs.
+    All root ports of a machine together reserve at most `apertures_mib` for 64-bit BARs. An emulated
+    guest is told `tsc_khz`, the frequency of the host's time stamp counter.
     """
 
     accelerator: Accelerator
     qemu: str
     apertures_mib: int = 0
+    tsc_khz: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +136,15 @@ def finish_spec(request: MachineRequest, platform: Platform, folder: Path) -> Ma
         is_restored=request.checkpoint is not None,
         qemu=platform.qemu,
         host_ports=tuple(request.host_ports),
-        extra_append=request.source.kernel_append,
+        extra_append=(*request.source.kernel_append, *_told(kernel, platform)),
     )
+
+
+def _told(kernel: DirectKernel | Firmware, platform: Platform) -> tuple[str, ...]:
+    """Return the kernel's arguments that say what an emulated guest can't find out on a busy host."""
+    if platform.tsc_khz is None or not isinstance(kernel, DirectKernel) or kernel.is_verbatim:
+        return ()
+    return (f"tsc_early_khz={platform.tsc_khz}",)
 
 
 def create_files(request: MachineRequest, folder: Path, images: ImageStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,6 +48,25 @@ def test_clock_is_right_to_a_second(clone: CloneState, cloud_init_done: SavedSta
     after = dt.datetime.now(tz=dt.timezone.utc).timestamp()
 
     assert before - 1 <= guest_time <= after + 1
+
+
+def test_clock_runs_as_fast_as_that_of_the_host(
+    clone: CloneState, cloud_init_done: SavedState
+) -> None:
+    """Linux may have measured its clock while other work kept the processor from an emulated template."""
+    guest = clone(cloud_init_done).guest
+    read = ("cut", "-d ", "-f1", "/proc/uptime")
+
+    started = time.monotonic()
+    first = float(guest.output_of(*read))
+    began = time.monotonic()
+    guest.output_of("sleep", "4")
+    ended = time.monotonic()
+    last = float(guest.output_of(*read))
+    stopped = time.monotonic()
+
+    assert ended - began <= (last - first) * 1.05
+    assert last - first <= (stopped - started) * 1.05
 
 
 def test_what_one_clone_writes_no_other_sees(

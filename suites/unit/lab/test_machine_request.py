@@ -116,6 +116,16 @@ def test_root_ports_reserve_address_space_only_where_the_platform_has_apertures(
     assert (spec.root_ports, spec.root_port_aperture_mib) == (4, expected)
 
 
+def test_emulated_guest_is_told_how_fast_its_time_stamp_counter_counts() -> None:
+    """On a busy host it would measure another frequency, and its clock would run as fast as it likes."""
+    told = replace(a_platform(), tsc_khz=2_596_000)
+
+    spec = finish_spec(a_machine_request(), told, FOLDER)
+
+    assert spec.extra_append == ("tsc_early_khz=2596000",)
+    assert finish_spec(a_machine_request(), a_platform(), FOLDER).extra_append == ()
+
+
 @pytest.mark.parametrize(("slots", "share"), [(1, 256), (4, 64), (5, 32), (8, 32)])
 def test_aperture_is_a_power_of_two_that_all_slots_can_have(slots: int, share: int) -> None:
     assert slot_aperture_mib(256 << 10, slots) == share << 10
