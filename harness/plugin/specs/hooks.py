@@ -14,7 +14,13 @@ import pytest
 from harness.errors import HarnessError, RequirementError
 from harness.plugin import fixture_modules
 from harness.plugin.specs import reports
-from harness.plugin.specs.items import JOBS_SECTION, SpecFileCollector, SpecItem, raise_for
+from harness.plugin.specs.items import (
+    JOBS_SECTION,
+    SpecFileCollector,
+    SpecItem,
+    in_file_order,
+    raise_for,
+)
 from harness.plugin.specs.options import pytest_addoption
 from harness.plugin.specs.reports import passed_report
 from harness.plugin.specs.runs import existing_runs_of, hits_of, notes_of, runs_of
@@ -47,8 +53,15 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the examples that no tag, name or focus asks for."""
+    """Deselect the examples that no tag, name or focus asks for; keep each file's in their order.
+
+    A shell walks its file once, from top to bottom: each step back costs a new one, and each new one
+    sources all of the code under test again. So a plugin that shuffles tests (pytest-randomly)
+    orders files, and not the examples in them. What failed last still goes first: pytest sorts
+    these in a wrapper around this hook.
+    """
     tags = set(config.getoption("--shell-tag"))
     focus = bool(config.getoption("--shell-focus"))
     kept = [
@@ -57,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if len(kept) < len(items):
         chosen = set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-        items[:] = kept
+    items[:] = in_file_order(kept)
 
 
 @pytest.hookimpl(trylast=True)

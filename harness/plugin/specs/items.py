@@ -19,7 +19,7 @@ from harness.shell.spec.verdict import Outcome
 from harness.visible_text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from _pytest._code.code import TerminalRepr
@@ -206,6 +206,23 @@ class SpecItem(pytest.Item):
     @override
     def reportinfo(self) -> tuple[Path, int, str]:
         return self.path, self.case.begin - 1, visible(self.case.full_name)
+
+
+def in_file_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the items with all examples of a spec file, in its order, where the first of them stood."""
+    of_file: dict[SpecFileCollector, list[SpecItem]] = {}
+    for item in items:
+        if isinstance(item, SpecItem):
+            of_file.setdefault(item.file, []).append(item)
+    ordered: list[pytest.Item] = []
+    for item in items:
+        if not isinstance(item, SpecItem):
+            ordered.append(item)
+        elif item.file in of_file:
+            examples = of_file.pop(item.file)
+            examples.sort(key=lambda example: example.case.number)
+            ordered += examples
+    return ordered
 
 
 def raise_for(item: SpecItem, verdict: Verdict) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from suites.host.shell.running import GREETING, outcomes
 
 if TYPE_CHECKING:
+    from harness.provisioning.command import CommandResult
     from suites.host.shell.running import SpecProject
 
 _RECORDER = """\
@@ -149,19 +151,48 @@ def test_timeout_of_a_plugin_ends_an_example_and_the_next_runs(project: SpecProj
     assert "Timeout (>2.0s)" in result.stdout
 
 
-def test_random_order_changes_no_verdict(project: SpecProject) -> None:
-    for name in "abc":
-        project.write(f"{name}_spec.sh", GREETING)
+def test_random_order_shuffles_files_and_not_their_examples(project: SpecProject) -> None:
+    for name in "abcdef":
+        project.write(f"{name}_spec.sh", GREETING.replace("'greeting'", f"'{name}'"))
     in_order = project.run("-n", "0")
 
     shuffled = project.run("-p", "pytest_randomly", "--randomly-seed=17")
 
-    assert (
-        shuffled.stdout.splitlines()[-1].split(" in ")[0]
-        == (in_order.stdout.splitlines()[-1].split(" in ")[0])
+    assert sorted(_endings(shuffled)) == sorted(_endings(in_order))
+    files = list(dict.fromkeys(name for name, _ in _endings(shuffled)))
+    assert files != sorted(files)
+    for name in files:
+        assert [ending for file, ending in _endings(shuffled) if file == name] == [
+            ending for file, ending in _endings(in_order) if file == name
+        ]
+
+
+def test_random_order_takes_one_shell_for_a_file(project: SpecProject) -> None:
+    examples = "".join(
+        f"It 'is number {number}'\nWhen call true\nThe status should equal 0\nEnd\n"
+        for number in range(12)
     )
-    assert list(outcomes(shuffled)) != list(outcomes(in_order))
-    assert outcomes(shuffled) == outcomes(in_order)
+    project.write("a_spec.sh", f'echo started >>"$SHELLSPEC_PROJECT_ROOT/shells"\n{examples}')
+
+    result = project.run("-p", "pytest_randomly", "--randomly-seed=17", "--shell-sandbox=off")
+
+    assert set(outcomes(result).values()) == {"passed"}, result.render()
+    assert (project.root / "shells").read_text() == "started\n"
+
+
+def test_example_that_failed_last_runs_first(project: SpecProject) -> None:
+    project.write("a_spec.sh", GREETING)
+    project.run("-n", "0")
+
+    again = project.run("-n", "0", "--ff")
+
+    assert next(ending for _, ending in _endings(again)).startswith("fails FAILED"), again.render()
+
+
+def _endings(result: CommandResult) -> list[tuple[str, str]]:
+    """Return the files and the endings of examples as they came."""
+    pattern = r"(\w+)_spec\.sh::(?:.*::)?(\S.*? (?:PASSED|FAILED|SKIPPED|XFAIL))"
+    return [(found[1], found[2]) for found in re.finditer(pattern, result.stdout)]
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
