@@ -2,8 +2,8 @@
 #
 # Sourced through BASH_ENV; the script on stdin sources the files and ends with __hx_serve.
 # Descriptors 190 to 202 as in spec_runtime.sh, 203 to 209 as in mocked_command.sh. 198 holds what
-# the test defines, 210 the code to evaluate; 199 receives the variables after it. 219 is the
-# code's stderr while an evaluation ends.
+# the test defines, 210 the code to evaluate; 199 receives the variables after it. 218 and
+# 219 are the code's stdout and stderr while an evaluation ends.
 
 unset BASH_ENV
 __hx_at=190
@@ -22,10 +22,12 @@ if [[ -n ${HX_TRACE_FD-} ]]; then
   . "$BASH_ENV"
 fi
 
-# A trap on EXIT would replace the one that reports an evaluation's variables: it is kept aside.
+# A trap on EXIT would replace the one that reports an evaluation's variables: it is kept aside. What
+# bash undoes at the end of a function, a trap on DEBUG or RETURN, stays for one with the attribute
+# 'trace'; such traps then act in this function, too, and so do nothing in it.
 trap() {
   { local -; builtin set +x; } 2>/dev/null
-  local __hx_word __hx_line
+  local __hx_word __hx_listed
   local -a __hx_others=()
   case ${1-} in
     '' | -p)
@@ -33,9 +35,10 @@ trap() {
         __hx_set_trap "$@"
         return
       fi
-      while IFS= builtin read -r __hx_line; do
-        [[ $__hx_line == *'__hx_leave '* ]] || builtin printf '%s\n' "$__hx_line"
-      done < <(builtin trap "$@")
+      IFS= builtin read -r -d '' __hx_listed < <(builtin trap "$@") || :
+      __hx_listed=${__hx_listed//"trap -- '$__hx_leaving' EXIT$__hx_newline"/}
+      __hx_listed=${__hx_listed//"$__hx_unless_trap"/}
+      builtin printf '%s' "${__hx_listed//"$__hx_newline;; esac'"/"'"}"
       [[ -z ${__hx_exit+x} || $# -gt 1 && " $* " != *' EXIT '* && " $* " != *' 0 '* ]] ||
         builtin printf 'trap -- %q EXIT\n' "$__hx_exit"
       ;;
@@ -46,35 +49,44 @@ trap() {
       ;;
   esac
 }
+builtin declare -ft trap
+__hx_newline=$'\n'
+__hx_leaving='{ __hx_leave $? ${__hx_ended-$-}; } 218>&1 219>&2 >/dev/null 2>&1'
+__hx_unless_trap='case ${FUNCNAME[0]-} in trap | __hx_set_trap) ;; *) '
 
 __hx_set_trap() { # ACTION NAMES... | NAME
-  if [[ ${__hx_case-} != "$BASHPID" ]]; then
-    builtin trap -- "$@"
-    return
-  fi
   (($# > 1)) || set -- - "$@"
   for __hx_word in "${@:2}"; do
     case $__hx_word in
       0 | [Ee][Xx][Ii][Tt] | [Ss][Ii][Gg][Ee][Xx][Ii][Tt])
-        if [[ $1 == - ]]; then
+        if [[ ${__hx_case-} != "$BASHPID" ]]; then
+          __hx_others+=("$__hx_word")
+        elif [[ $1 == - ]]; then
           builtin unset -v __hx_exit
         else
           __hx_exit=$1
         fi
+        ;;
+      [Dd][Ee][Bb][Uu][Gg] | [Rr][Ee][Tt][Uu][Rr][Nn])
+        case $1 in
+          '' | -) builtin trap -- "$1" "$__hx_word" ;;
+          *) builtin trap -- "$__hx_unless_trap$1$__hx_newline;; esac" "$__hx_word" ;;
+        esac
         ;;
       *) __hx_others+=("$__hx_word") ;;
     esac
   done
   ((${#__hx_others[@]} == 0)) || builtin trap -- "$1" "${__hx_others[@]}"
 }
+builtin declare -ft __hx_set_trap
 
 __hx_return() { # STATUS
   return "$1"
 }
 
 __hx_leave() { # STATUS OPTIONS: in the evaluation's shell, when it is over
-  builtin set +eux
-  builtin trap - EXIT
+  builtin set +euxE
+  builtin trap - EXIT DEBUG RETURN
   if [[ -z ${__hx_prepared-} ]]; then
     builtin printf '%s\0' unprepared 1 "$1" >&190
     builtin exit "$1"
@@ -86,7 +98,7 @@ __hx_leave() { # STATUS OPTIONS: in the evaluation's shell, when it is over
     [[ $2 != *x* ]] || __hx_trace=(builtin set -x)
     eval "\"\${__hx_trace[@]}\"
 { __hx_return $1; } 2>/dev/null
-$__hx_exit" 2>&219
+$__hx_exit" >&218 2>&219
     { builtin set +eux; } 2>/dev/null
   fi
   __hx_end "$1"
@@ -102,7 +114,7 @@ __hx_end() { # STATUS
 
 __hx_run_case() {
   __hx_case=$BASHPID
-  builtin trap '{ __hx_leave $? ${__hx_ended-$-}; } 219>&2 2>/dev/null' EXIT
+  builtin trap "$__hx_leaving" EXIT
   builtin cd -- "$__hx_cwd" || :
   OLDPWD=$__hx_old_cwd
   . /proc/self/fd/198
@@ -112,9 +124,10 @@ __hx_run_case() {
     builtin set +x
   } 2>/dev/null
   {
+    builtin unset -v __hx_status
     . /proc/self/fd/210
     {
-      __hx_status=$? __hx_ended=$-
+      __hx_status=${__hx_status-$?} __hx_ended=${__hx_ended-$-}
       builtin set +x
     } 2>/dev/null
     builtin exit "$__hx_status"

@@ -35,6 +35,17 @@ _CLEARING_S = 10.0
 _SYNTAX_ERROR = re.compile(
     r"^.*/proc/self/fd/(198|210): line (\d+): (syntax error.*|unexpected EOF.*)$", re.MULTILINE
 )
+_END_OF_CODE = r"""
+{
+  __hx_status=$? __hx_ended=$-
+  builtin trap - DEBUG RETURN
+  builtin set +x
+} >/dev/null 2>&1
+"""
+"""Ends what the code leaves switched on before it shows commands of the harness.
+
+It begins with an empty line, in case the code ends in a backslash.
+"""
 _GIVEN_TO = {"198": "define", "210": "evaluate"}
 
 
@@ -269,7 +280,7 @@ class WarmShell:
         files.stdin.replace(stdin)
         files.target.replace(f"export HX_CASE={self.case}\n{prelude}\n__hx_prepared=1\n")
         # on the first line, so that the numbers of lines stay what they are
-        self._code.replace(f'"${{__hx_trace[@]}}"; {code}\n')
+        self._code.replace(f'"${{__hx_trace[@]}}"; {code}\n{_END_OF_CODE}')
         self.process.begin()
         self.process.send("go\n")
         try:

@@ -1,0 +1,64 @@
+"""Traps of the code under test act as in bash, and show nothing of the harness."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.shell.testing import Shell
+
+_PROGRAMS = [
+    "f() { trap 'echo cleaned $?' RETURN; g; echo data; }; g() { echo g; }\nf",
+    "f() { h; g; echo f; }; h() { trap 'echo cleaned' RETURN; }; g() { echo g; }\nf",
+    "f() { trap 'echo cleaned' RETURN; trap - RETURN; echo data; }\nf",
+    "f() { trap 'echo cleaned' RETURN; return 3; }\nf",
+    "f() { trap 'echo \"D:$BASH_COMMAND\"' DEBUG; true; false; trap - DEBUG; echo end; }\nf",
+    "f() { trap 'echo \"D:$BASH_COMMAND $?\"' DEBUG; false; true; }\nf",
+    "f() { trap 'echo \"D:$LINENO\"' DEBUG\ntrue\nfalse; }\nf",
+    "f() { trap 'echo D' DEBUG; trap 'echo R' RETURN; g; trap '' DEBUG; g; }; g() { :; }\nf",
+    "f() { trap 'echo D # comment' DEBUG; exit 3; }\nf",
+    "f() { trap 'echo D' debug; trap -p DEBUG; trap; trap - debug; }\nf",
+    "f() { trap 'echo \"it'\"'\"'s\"' RETURN; trap -p RETURN; trap -p; }\nf",
+    "f() { trap 'echo ERR $? $LINENO' ERR; false; true; }\nf",
+    "f() { trap 'echo ERR $?' ERR; false; }\nf",
+    "f() { trap 'echo ERR $?' ERR; return 2; }\nf\ntrue",
+    "set -E; f() { trap 'echo ERR' ERR; g; }; g() { false; true; }\nf",
+    "set -e; f() { trap 'echo ERR' ERR; trap 'echo EXIT $?' EXIT; false; }\nf",
+    "set -T; f() { trap 'echo R' RETURN; g; }; g() { echo g; }\nf",
+    "f() { trap 'echo bye' EXIT; exit 3; }\nf",
+    "f() ( trap 'echo bye' EXIT; echo hi )\nf",
+    "f() { trap 'echo bye' EXIT; (exit 2); }\nf",
+    "f() { (trap 'echo D' DEBUG; true); echo $(trap 'echo R' RETURN; g); }; g() { echo g; }\nf",
+    "f() { trap 'echo bye' EXIT DEBUG RETURN; true; trap - DEBUG; }\nf",
+    "f() { trap 'echo D' DEBUG; cat <<E\nx\nE\n}\nf",
+]
+
+
+@pytest.mark.parametrize("program", _PROGRAMS)
+def test_traps_act_as_in_bash(shell: Shell, program: str) -> None:
+    expected = LocalRunner().run(["bash", "-c", program], timeout_s=30)
+
+    result = shell.evaluate(program)
+
+    assert (result.stdout, result.status) == (expected.stdout, expected.exit_code)
+
+
+@pytest.mark.parametrize("program", _PROGRAMS)
+def test_traps_of_a_called_function_act_as_in_bash(
+    shell: Shell, tmp_path: Path, program: str
+) -> None:
+    definitions, _, call = program.rpartition("\nf")
+    script = tmp_path / "script.sh"
+    script.write_text(f"{definitions}\n")
+    expected = LocalRunner().run(["bash", "-c", f". {script}\nf{call}"], timeout_s=30)
+    shell.source(script)
+
+    result = shell.call("f") if not call else shell.evaluate(f"f{call}")
+
+    assert (result.stdout, result.stderr) == (expected.stdout, expected.stderr)
