@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from harness.lab.machine import LabMachine
     from harness.machine.channels.guest import Guest
     from harness.progress import ProgressListener
-    from harness.settings import Settings
     from harness.provisioning.wait import Deadline
+    from harness.settings import Settings
 
 VERSION = 1
 """Increase this whenever the same cloud image would give another node image."""
