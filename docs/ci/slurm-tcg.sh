@@ -10,6 +10,7 @@
 #SBATCH --output=shard-%a.log
 # For tests with GPUs of the host:
 ##SBATCH --gres=gpu:1
+# shellcheck disable=SC2086,SC2153 # what is not quoted has several words; REPORTS comes from slurm-submit.sh
 set -eu
 reports=$REPORTS/$SLURM_ARRAY_TASK_ID
 # A cancelled task gets TERM: pytest then ends its machines, removes their files and writes its reports.

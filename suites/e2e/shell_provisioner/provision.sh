@@ -310,6 +310,7 @@ unload_modules() {
       log "module $module is in use"
       return 1
     fi
+    # shellcheck disable=SC2013 # names of modules hold no blanks
     for holder in $(awk -v name="$module" '$1 == name { gsub(",", " ", $4); print $4 }' <<<"$loaded"); do
       if [[ " ${MODULES[*]} " != *" $holder "* ]]; then
         log "module $module is in use by $holder"
