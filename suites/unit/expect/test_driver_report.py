@@ -93,6 +93,13 @@ def test_healthy_gpus_are_counted(tmp_path: Path) -> None:
         ("Action                   : None", "Action                   : GPU_RESET", "advises to reset the GPU"),
         ("Action                   : None", "Action                   : Node Reboot", "reboot the node"),
         ("Action                   : None", "Action                   : Drain P2P", "with other GPUs"),
+        ("Action                   : None", "Action                   : Reboot", "reboot the node"),
+        ("Action                   : None", "Action                   : NODE_REBOOT", "reboot the node"),
+        ("Action                   : None", "Action                   : DRAIN_P2P", "with other GPUs"),
+        ("Action                   : None", "Action                   : GPU Reset", "advises to reset the GPU"),
+        ("Pending Page Blacklist            : N/A", "Pending                           : Yes", "wait to be retired"),
+        (": 81559 MiB", ": Unknown Error", "does not answer"),
+        (": 81559 MiB", ": GPU requires reset", "does not answer"),
         ("Action                   : None", "Action                   : Drain and Reset", "drain and reset it"),
         (": 81559 MiB", ": [GPU is lost]", "does not answer"),
         (": NVIDIA H100 80GB HBM3", ": ERR!", "does not answer"),
@@ -298,6 +305,52 @@ def test_failed_tool_in_unknown_words_is_quoted(tmp_path: Path) -> None:
 
     with pytest.raises(ExpectationError, match=r"words that nobody knows\. Look for 'NVRM'"):
         driver_reports_health(node.evidence)
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "words"),
+    [
+        ("words that nobody knows", 15, "has fallen off the bus"),
+        ("words that nobody knows", 14, "infoROM is corrupted"),
+        ("words that nobody knows", 18, "different versions"),
+        ("infoROM is corrupted", 18, "infoROM is corrupted"),
+        ("GPU is lost", 1, "has fallen off the bus"),
+    ],
+)
+def test_failed_tool_is_explained_by_its_words_or_its_exit_code(
+    tmp_path: Path, said: str, code: int, words: str
+) -> None:
+    with pytest.raises(
+        ExpectationError, match=rf"ended with {code} and printed: {said}\. .*{words}"
+    ):
+        driver_reports_health(a_node(tmp_path, said, exit_code=code).evidence)
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "nouveau", None])
+def test_gpu_that_another_driver_has_is_not_missed(tmp_path: Path, driver: str | None) -> None:
+    other = BUS.replace("65:", "77:").partition("66:00.0")[0]
+    in_use = "" if driver is None else f"\tKernel driver in use: {driver}\n"
+    bus = BUS + re.sub(r"\tKernel driver.*\n", in_use, other)
+
+    assert driver_reports_health(a_node(tmp_path, HEAD + FIRST + SECOND, bus=bus).evidence)
+
+
+def test_count_outside_of_the_errors_of_memory_is_no_fault(tmp_path: Path) -> None:
+    report = SECOND + "    Row Remapper\n        Volatile\n            Uncorrectable : 3\n"
+
+    assert driver_reports_health(a_node(tmp_path, HEAD + FIRST + report).evidence)
+
+
+def test_both_gpus_with_faults_are_named(tmp_path: Path) -> None:
+    broken = [
+        gpu.replace("Required                    : No", "Required                    : Yes")
+        for gpu in (FIRST, SECOND)
+    ]
+
+    with pytest.raises(
+        ExpectationError, match=r"GPU 00000000:65:00\.0: .*; GPU 00000000:66:00\.0: "
+    ):
+        driver_reports_health(a_node(tmp_path, HEAD + "".join(broken)).evidence)
 
 
 def test_node_without_the_tool_lacks_its_programs(tmp_path: Path) -> None:

@@ -170,6 +170,153 @@ def test_runc_is_added_to_a_table_that_lacks_the_default(
     assert get_value(edited, (*options, "BinaryName")) is None
 
 
+KATA = NVIDIA.replace("nvidia", "kata").replace(f'"{PROGRAM}"', '"/opt/kata/bin/kata"')
+
+
+def left_of(text: str) -> str:
+    """Return the configuration of a node that opted out."""
+    return non_gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) or ""
+
+
+@pytest.mark.parametrize("names", [("nvidia", "nvidia-cdi"), ("nvidia-cdi", "nvidia")])
+def test_of_two_runtimes_of_nvidia_runc_has_the_options_of_the_default(
+    names: tuple[str, str],
+) -> None:
+    default, _ = names
+    text = f'version = 2\n[plugins."{CRI}".containerd]\ndefault_runtime_name = "{default}"\n'
+    for name in ("nvidia", "nvidia-cdi"):
+        text += NVIDIA.replace("runtimes.nvidia", f"runtimes.{name}")
+        text += f'Root = "/run/{name}"\nSystemdCgroup = {str(name == default).lower()}\n'
+
+    left = left_of(text)
+
+    options = (*TABLE, "containerd", "runtimes", "runc", "options")
+    assert get_value(left, (*options, "Root")) == f'"/run/{default}"'
+    assert get_value(left, (*options, "SystemdCgroup")) == "true"
+    assert [runtime.name for runtime in read_runtimes(left, TABLE)] == ["runc"]
+
+
+def test_runc_that_is_there_keeps_its_own_options() -> None:
+    runc = f'{RUNC}[plugins."{CRI}".containerd.runtimes.runc.options]\nSystemdCgroup = false\n'
+    left = left_of(f"version = 2\n{DEFAULT_NVIDIA}{NVIDIA}SystemdCgroup = true\n{runc}")
+
+    options = (*TABLE, "containerd", "runtimes", "runc", "options")
+    assert get_value(left, (*options, "SystemdCgroup")) == "false"
+    assert default_runtime(left, TABLE) == "runc"
+
+
+def test_default_of_another_name_stays_and_starts_runc() -> None:
+    text = f"version = 2\n{DEFAULT_NVIDIA}{NVIDIA}Root = '/r'\n".replace("nvidia", "gpu").replace(
+        "gpu-container", "nvidia-container"
+    )
+    left = left_of(text)
+
+    assert default_runtime(left, TABLE) == "gpu"
+    (gpu,) = read_runtimes(left, TABLE)
+    assert (gpu.name, gpu.program, gpu.has_type) == ("gpu", None, True)
+    assert get_value(left, (*gpu.table, "options", "Root")) == "'/r'"
+
+
+def test_default_that_is_no_runtime_of_nvidia_stays() -> None:
+    default = DEFAULT_NVIDIA.replace('"nvidia"', '"kata"')
+    left = left_of(f"version = 2\n{default}{KATA}{NVIDIA}")
+
+    assert left == f"version = 2\n{default}{KATA}"
+
+
+def test_table_without_runtimes_gets_no_runc() -> None:
+    """The default runtime's own table alone leaves containerd's table of runtimes in place."""
+    table = f'[plugins."{CRI}".containerd.default_runtime]\nruntime_engine = "{PROGRAM}"\n'
+
+    assert left_of(f"version = 2\n{table}").strip() == "version = 2"
+
+
+@pytest.mark.parametrize(
+    ("text", "dump", "table"),
+    [
+        ("", None, ("plugins", "cri")),
+        ("version = 1\n", None, ("plugins", "cri")),
+        ("version = 2\n", None, ("plugins", CRI)),
+        ("version = 3\n", None, ("plugins", "io.containerd.cri.v1.runtime")),
+        ("version = 4\n", None, ("plugins", "io.containerd.cri.v1.runtime")),
+        ("version = 'x'\n", None, ("plugins", CRI)),
+        ("", "version = 1\n", ("plugins", "cri")),
+        ("", "version = 2\n", ("plugins", "cri")),
+        ("", "version = 3\n", ("plugins", "io.containerd.cri.v1.runtime")),
+        ("", "version = 4\n", ("plugins", "io.containerd.cri.v1.runtime")),
+        ("version = 2\n", "version = 3\n", ("plugins", CRI)),
+        ("version = 3\n", "version = 2\n", ("plugins", "io.containerd.cri.v1.runtime")),
+    ],
+)
+def test_table_of_runtimes_depends_on_the_format_and_on_containerd(
+    text: str, dump: str | None, table: tuple[str, ...]
+) -> None:
+    """Containerd 2, which prints format 3, ignores the tables of format 1."""
+    assert cri_table(text, dump) == table
+
+
+@pytest.mark.parametrize(
+    ("keys", "program", "is_nvidia"),
+    [
+        (f'options.BinaryName = "{PROGRAM}"\noptions.Runtime = "crun"\n', PROGRAM, True),
+        (f'options.BinaryName = "crun"\noptions.Runtime = "{PROGRAM}"\n', "crun", False),
+        (f'runtime_engine = "{PROGRAM}"\noptions.Runtime = "crun"\n', "crun", False),
+        (f'runtime_engine = "crun"\noptions.BinaryName = "{PROGRAM}"\n', PROGRAM, True),
+        (f'options.BinaryName = ""\nruntime_engine = "{PROGRAM}"\n', PROGRAM, True),
+        ('options.BinaryName = "/opt/nvidia-container-runtime.cdi"\n', "/opt/nvidia-container-runtime.cdi", True),
+        ('options.BinaryName = "nvidia-container-runtime"\n', "nvidia-container-runtime", True),
+        ('options.BinaryName = "/usr/bin/my-nvidia-container-runtime"\n', "/usr/bin/my-nvidia-container-runtime", False),
+        ('options.BinaryName = "/usr/bin/nvidia-container"\n', "/usr/bin/nvidia-container", False),
+        ("", None, False),
+    ],
+)  # fmt: skip
+def test_program_of_a_runtime_is_told(keys: str, program: str | None, *, is_nvidia: bool) -> None:
+    (runtime,) = read_runtimes(f"version = 2\n{RUNC}{keys}", TABLE)
+
+    assert (runtime.program, runtime.is_nvidia) == (program, is_nvidia)
+
+
+@pytest.mark.parametrize(
+    ("program", "is_there"),
+    [
+        (PROGRAM, True),
+        ("nvidia-container-runtime", True),
+        (f"{PROGRAM}.cdi", False),
+        (f"{PROGRAM}-hook", False),
+        ("/usr/local/nvidia/toolkit/nvidia-container-runtime", False),
+    ],
+)
+def test_nvidia_runtime_is_told_by_its_whole_program(program: str, *, is_there: bool) -> None:
+    assert has_nvidia_runtime(NVIDIA.replace(PROGRAM, program), TABLE) is is_there
+
+
+def test_table_of_the_default_runtime_is_no_handler_of_nvidia() -> None:
+    text = f'[plugins."{CRI}".containerd.default_runtime]\nruntime_type = "x"\nruntime_engine = "{PROGRAM}"\n'
+
+    assert not has_nvidia_runtime(text, TABLE)
+    assert [each.is_nvidia for each in read_runtimes(text, TABLE)] == [True]
+
+
+def test_runtimes_are_read_in_their_order_and_once() -> None:
+    text = f"{KATA}{NVIDIA}{RUNC}"
+
+    assert [each.name for each in read_runtimes(text, TABLE)] == ["kata", "nvidia", "runc"]
+
+
+def test_node_with_cdi_switched_off_keeps_it_off_beside_a_runtime() -> None:
+    text = f"version = 2\n{RUNC}{NVIDIA}"
+    seen = RuntimeFacts(text=text, cdi=CdiSupport.CAPABLE, is_cdi_enabled=False)
+
+    assert gpu_configuration(seen) is None
+    assert wanted_of_gpu_node(seen) == WantedRuntimes(has_nvidia=True)
+
+
+def test_disabled_cri_comes_before_what_follows_from_it() -> None:
+    dump = f'version = 2\ndisabled_plugins = ["{CRI}"]\n'
+
+    assert (GPU.difference(dump) or "").startswith("Its CRI plugin is disabled")
+
+
 @pytest.mark.parametrize(
     ("facts", "wanted"),
     [
@@ -291,6 +438,23 @@ def test_file_that_imports_its_own_folder_is_checked_once_it_is_in_place(
     simulated.containerd = Release.MIDDLE
 
     assert boot(simulated, invocation, "imports its own folder") == 0
+
+
+@pytest.mark.parametrize(("started_s", "is_restarted"), [(9e9, False), (1000, True)])
+def test_containerd_that_has_not_read_its_file_is_restarted(
+    simulated: SimulatedNode, invocation: Invocation, started_s: float, *, is_restarted: bool
+) -> None:
+    """A run that was killed before the restart leaves such a file."""
+    simulated.build(VERSION, KERNEL)
+    write_tags(simulated.files)
+    simulated.files.write(CONTAINERD_CONFIG, f"version = 2\n{RUNC}{NVIDIA}")
+    simulated.files.write("/run/containerd/containerd.sock", "")
+    os.utime(simulated.files.at("/run/containerd/containerd.sock"), (started_s, started_s))
+
+    assert invocation.run("boot", {**GPU_NODE, "config_gpu_driver_if_needed": False}) == 0
+
+    assert ("restart-containerd" in invocation.steps()) is is_restarted
+    assert invocation.steps()["validate-runtime"] == "done"
 
 
 DEFAULT_NVIDIA = f'[plugins."{CRI}".containerd]\ndefault_runtime_name = "nvidia"\n'

@@ -139,6 +139,12 @@ def test_partitioning_is_tried_once_and_never_fatal() -> None:
         ("[N/A]\n", False),
         ("Enabled\n[N/A]\n", False),
         ("[N/A]\nDisabled\n", True),
+        ("N/A\n", False),
+        ("[Not Supported]\n", False),
+        ("N/A\n[Not Supported]\n[N/A]\nDisabled\nEnabled\n", True),
+        ("N/A\n[Not Supported]\n[N/A]\nEnabled\n", False),
+        (" Enabled \r\n\n Disabled\r\n\n", True),
+        (" Enabled \r\n\n", False),
     ],
 )
 def test_node_reboots_until_every_gpu_that_has_mig_is_in_its_mode(

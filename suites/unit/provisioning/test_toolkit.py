@@ -387,7 +387,7 @@ def test_failed_refresh_unit_fails_validation(tmp_path: Path) -> None:
 
 def test_validation_expects_the_handler_in_containerd(tmp_path: Path) -> None:
     dump = "version = 2\n" + RUNC + RUNTIME
-    with ScriptedRunner().expect("containerd config dump", stdout=dump) as runner:
+    with ScriptedRunner().expect("containerd config dump", stdout=dump, timeout_s=60) as runner:
         take(tmp_path, runner, validate_handler())
 
     assert plan_lines(validate_handler()) == [
@@ -456,6 +456,26 @@ def test_cri_o_gets_the_runtime_or_the_hook(tmp_path: Path) -> None:
         "prestart",
     ]
     assert crio(tmp_path, None) == {"drop-in": None, "hook": None}
+
+
+def test_files_of_cri_o_are_where_it_looks(tmp_path: Path) -> None:
+    """The hook is executed at `prestart`; the name of the drop-in comes after those of packages."""
+    runner = ScriptedRunner().expect(f"{IS_LOADED}crio", stdout="not-found\n", times=2)
+    hook = choose_runtime(Engine.CRI_O, is_cdi_enabled=False, is_native=True)
+    take(tmp_path, runner, *cri_o_files(NATIVE))
+    assert (tmp_path / "etc/crio/crio.conf.d/99-nvidia.conf").is_file()
+    take(tmp_path, runner, *cri_o_files(hook))
+
+    assert not (tmp_path / "etc/crio/crio.conf.d/99-nvidia.conf").exists()
+    text = (tmp_path / "usr/share/containers/oci/hooks.d/oci-nvidia-hook.json").read_text()
+    document = json.loads(text)
+    assert document["version"] == "1.0.0"
+    assert document["hook"]["path"] == "/usr/bin/nvidia-container-runtime-hook"
+    assert document["hook"]["env"] == [
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    ]
+    assert document["when"] == {"always": True, "commands": [".*"]}
+    assert document["stages"] == ["prestart"]
 
 
 def test_cri_o_is_restarted_where_the_node_has_it() -> None:
