@@ -130,7 +130,7 @@ CAUSES = (
     _cause(
         "no space on the guest's disk",
         # The kernel's other lists that can be full say the same: cgroups, BPF, message queues.
-        r"^(?!.*(inotify|(?<![\w./-])watch(es|er|ing)?(?![\w./-])|/sys/fs/|/proc/sys|cgroup|\bbpf\b)).*"
+        r"^(?!.*(inotify|(?<![\w./-])watch(es|er|ing)?(?![\w./-])|/sys/fs/|/proc/sys|cgroup|\b(lib)?bpf(_\w+)?\b)).*"
         r"No space left on device",
         "`df -h` and `df -i` in the machine show which file system is full; make the image's disk larger",
     ),

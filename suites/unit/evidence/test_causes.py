@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING
 
@@ -222,6 +223,235 @@ def test_line_of_a_public_report_shows_its_cause(
 
     assert (None if found is None else found.cause.name) == name
     assert found is None or found.line == line
+
+
+_DISK, _HOST_DISK = "no space on the guest's disk", "no space on the host's disk"
+_MEMORY, _OWN_MEMORY = (
+    "the guest ran out of memory",
+    "a container or unit reached its own memory limit",
+)
+_WATCHES, _LOCK = "there are no inotify watches left", "dpkg is locked by another process"
+_CLOCK = "the guest's clock is wrong"
+_NAME, _USER_DATA = "a name can't be resolved", "cloud-init can't read its user-data"
+_HEADERS = "the kernel's headers are missing"
+#: Each form of a cause's words, and lines that only resemble them.
+FORMS = (
+    ("qemu-img: error while writing: No space left on device", _HOST_DISK),
+    ("QEMU could not write its disk (No space)", _HOST_DISK),
+    ("dpkg: error: cannot copy extracted data: failed to write (No space left on device)", _DISK),
+    ("bpf_create_map: No space left on device", None),
+    ("libbpf: map 'x': failed to create: No space left on device(-28)", None),
+    ("prog load, BPF map: No space left on device", None),
+    ("mkdir x in the cgroup: No space left on device", None),
+    ("write /proc/sys/x: No space left on device", None),
+    ("mkdir /sys/fs/cgroup/x: No space left on device", None),
+    ("cp: error writing 'x.bpf-1': No space left on device", None),
+    ("cp: error writing '/opt/watcher.log': No space left on device", _DISK),
+    ("write /srv/dispatcher/x: No space left on device", _DISK),
+    ("Failed to watch x: No space left on device", _WATCHES),
+    ("no watches for x: No space left on device", _WATCHES),
+    ("file watcher: too many open files", _WATCHES),
+    ("error while watching x: too many open files", _WATCHES),
+    ("The limit of inotify watches was reached", _WATCHES),
+    ("The limit of inotify instances was reached", _WATCHES),
+    ("inotify_init: too many open files", _WATCHES),
+    ("fsnotify: too many open files", _WATCHES),
+    ("fs notify: too many open files", _WATCHES),
+    ("ENOSPC: System limit for number of file watchers reached, watch '/x'", _WATCHES),
+    ("accept: too many open files", None),
+    ("kernel: Out of memory: Kill process 7 (x) score 9 or sacrifice child", _MEMORY),
+    ("kernel: oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null)", _OWN_MEMORY),
+    ("bash: fork: retry: Cannot allocate memory", _MEMORY),
+    ("bash: fork: Cannot allocate memory", _MEMORY),
+    ("mmap: Cannot allocate memory", None),
+    ("the pitchfork: Cannot allocate memory", None),
+    ("Could not get lock /var/lib/apt/lists/lock - open (11)", _LOCK),
+    ("E: Could not get lock /var/lib/dpkg/lock - open", _LOCK),
+    ("dpkg: error: dpkg frontend lock was locked by another process with pid 7", _LOCK),
+    ("E: Unable to lock the administration directory (/var/lib/dpkg/), is another process using it?", _LOCK),
+    ("E: Could not get lock /var/cache/x", None),
+    ("Could not open lock file /var/lib/dpkg/lock-frontend, are you root?", None),
+    ("Your kernel headers for kernel 6.1.0-56 could not be found", _HEADERS),
+    ("Error! kernel headers for target kernel 6.1 cannot be found", _HEADERS),
+    ("kernel headers for kernel 6.1 can't be found", _HEADERS),
+    ("Release file for http://x is not valid yet (invalid for another 5h)", _CLOCK),
+    ("E: Release file of x is not valid yet", _CLOCK),
+    ("x is not valid yet (invalid for another 3min)", _CLOCK),
+    ("ping: x: Temporary failure in name resolution", _NAME),
+    ("Temporary failure resolving 'deb.example'", _NAME),
+    ("curl: (28) Resolving timed out after 5000 milliseconds", _NAME),
+    ("dial tcp: lookup x: no such host", _NAME),
+    ("Invalid cloud-config provided: x", _USER_DATA),
+    ("Failed at merging in cloud config part", _USER_DATA),
+    ("Failed to merge x", None),
+    ("ALERT! UUID=1 does not exist. Dropping to a shell!", "the root file system is not found"),
+    ("the file x does not exist", None),
+    ("KERNEL PANIC - NOT SYNCING: x", "kernel panic"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "name"), FORMS)
+def test_each_form_of_a_cause_is_known(tmp_path: Path, line: str, name: str | None) -> None:
+    write(tmp_path, "commands/journal", f"Nov 23 06:22:52.1 node {line}\n")
+
+    found = find_cause(tmp_path)
+
+    assert (None if found is None else found.cause.name) == name
+    (said,) = find_causes(line, []) or (None,)
+    assert (None if said is None else said.cause.name) == name
+
+
+PANIC = "Kernel panic - not syncing: x"
+NO_SPACE = "cp: x: No space left on device"
+SOURCES = (
+    "files/var/log/azure/cluster-provision.log",
+    "files/var/log/cloud-init-output.log",
+    "commands/journal",
+    "commands/dmesg",
+    "host/serial.log",
+    "files/var/log/cloud-init.log",
+    "files/var/lib/dkms/nvidia/580.1/build/make.log",
+    "files/var/lib/dkms/nvidia/make/build/make.log",
+)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_cause_is_found_in_each_log(tmp_path: Path, source: str) -> None:
+    write(tmp_path, source, f"fine\n{NO_SPACE}\n")
+
+    found = find_cause(tmp_path)
+
+    assert found is not None
+    assert (found.source, found.line) == (source, NO_SPACE)
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.pairwise(SOURCES)))
+def test_most_telling_log_is_quoted(tmp_path: Path, first: str, second: str) -> None:
+    write(tmp_path, first, f"{NO_SPACE}\ncp: y: No space left on device\n")
+    write(tmp_path, second, "cp: z: No space left on device\n")
+
+    found = find_cause(tmp_path)
+
+    assert found is not None
+    assert (found.source, found.line) == (first, NO_SPACE)
+
+
+def test_graver_cause_counts_in_whatever_log_it_is(tmp_path: Path) -> None:
+    write(tmp_path, SOURCES[0], f"{NO_SPACE}\n{DRIVER_LINES['the GPU has to be reset']}\n")
+    write(tmp_path, SOURCES[4], f"{PANIC}\n")
+
+    found = find_cause(tmp_path)
+
+    assert found is not None
+    assert found.cause.name == "kernel panic"
+
+
+def test_first_cause_of_the_drivers_words_is_named(tmp_path: Path) -> None:
+    reset, memory = (
+        DRIVER_LINES[name] for name in ("the GPU has to be reset", "the GPU's memory has errors")
+    )
+    unnamed = "NVRM: None of the NVIDIA devices were initialized."
+    write(tmp_path, "commands/dmesg", f"[ 1.1] {unnamed}\n[ 1.2] {memory}\n[ 1.3] {reset}\n")
+
+    found = find_cause(tmp_path)
+
+    assert found is not None
+    assert (found.cause.name, found.line) == ("the GPU's memory has errors", memory)
+    assert found.source == "commands/dmesg"
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["[    9.12] ", "Nov 23 06:22:52.1 node ", "Nov  3 06:22:52 node ", "2026-11-23T06:22:52.1+00:00 node ", "\x1b[0;1;31m", "\x00\x07"],
+)  # fmt: skip
+def test_line_is_quoted_without_time_host_and_colour(tmp_path: Path, prefix: str) -> None:
+    write(tmp_path, "commands/journal", f"{prefix}{PANIC}\x1b[0m\n")
+
+    found = find_cause(tmp_path)
+
+    assert found is not None
+    assert found.line == PANIC
+
+
+def test_end_of_a_long_log_is_read(tmp_path: Path) -> None:
+    filler = "x" * 4000 + "\n"
+    write(tmp_path, "commands/journal", f"{PANIC}\n" + filler * 600 + f"{NO_SPACE}\n")
+
+    found = find_cause(tmp_path)
+
+    assert found is not None
+    assert found.line == NO_SPACE
+
+
+@pytest.mark.parametrize(
+    ("line", "is_error"),
+    [
+        *(
+            (f"x: {word} y", True)
+            for word in ("error", "failed", "failure", "fatal", "cannot", "can't", "unable to", "panic", "Traceback", "FAILED")
+        ),
+        *(
+            (f"x: {word} y: failed", False)
+            for word in (
+                "0 errors", "errors=remount-ro", "error_log", "no error", "ERST", "BERT", "EDAC", "failed_units",
+                "without errors", "Condition check resulted in", "RAS: Correctable", "command line:", "panic=-1",
+                "tsc: ", "module verification failed", "level=debug", "level=info", "level=warning",
+                "failed to load cni during init", "dkms: write error: Broken pipe", "step a skipped",
+                "Only needed after failure of", "[DEBUG]",
+            )
+        ),
+        ("x: terrors y", False),
+        ("x: unable y", False),
+        ("x: well y", False),
+        ("level=error msg=failed", True),
+    ],
+)  # fmt: skip
+def test_line_reports_an_error_by_its_words(tmp_path: Path, line: str, *, is_error: bool) -> None:
+    write(tmp_path, "commands/journal", f"fine\n{line}\n")
+
+    assert first_error_line(tmp_path) == (line if is_error else None)
+
+
+def test_cause_of_two_folders_is_named_once_by_the_first(tmp_path: Path) -> None:
+    for number in (1, 2):
+        write(tmp_path / str(number), "host/serial.log", f"[ 1.0] {PANIC}{number}\n")
+
+    found = find_causes(PANIC, [tmp_path / "0", tmp_path / "1", tmp_path / "2"])
+
+    assert [each.line for each in found] == [f"{PANIC}1"]
+
+
+def test_causes_are_named_in_the_order_in_which_they_show(tmp_path: Path) -> None:
+    write(tmp_path, "host/serial.log", f"{PANIC}\n")
+
+    assert [each.cause.name for each in find_causes(NO_SPACE, [tmp_path])] == [
+        "no space on the guest's disk",
+        "kernel panic",
+    ]
+
+
+def test_two_failed_units_are_both_named_by_their_own_lines(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "commands/failed-units",
+        "a.service loaded failed failed A\n\nb.service loaded failed failed B\nc.service x\n",
+    )
+    write(
+        tmp_path,
+        "commands/journal",
+        "Nov 23 06:22:51.1 node a[9]: first\n"
+        "Nov 23 06:22:52.1 node a[9]: last\n"
+        "Nov 23 06:22:52.2 node aa[9]: another's\n"
+        "Nov 23 06:22:53.1 node systemd[1]: a.service: Failed with result 'exit'.\n"
+        "Nov 23 06:22:53.2 node systemd[1]: b.service: Main process exited\n"
+        "Nov 23 06:22:53.3 node systemd[1]: b.service: Failed with result 'signal'.\n",
+    )
+
+    assert explain(tmp_path) == [
+        "unit 'a.service' failed: a[9]: last",
+        "unit 'b.service' failed: systemd[1]: b.service: Failed with result 'signal'.",
+        "unit 'c.service' failed: the journal has no line of it",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from harness.provisioning.precompiled import (
     choose_driver,
     group_by_kernel,
     kernel_suffix,
+    label_value,
     may_delete,
     os_tag,
 )
@@ -37,6 +38,12 @@ def node(name: str, kernel: str | None, tag: str = "ubuntu22.04") -> ClusterNode
         ('ID="rhel"\nVERSION_ID="9.4"\n', "rhel9.4"),
         ('ID="rhel"\nVERSION_ID="10.0"\n', "rhel10"),
         ('ID="rhel"\nVERSION_ID="11"\n', "rhel11"),
+        ('ID="rhel"\nVERSION_ID="9"\n', "rhel9"),
+        ('ID="rhel"\nVERSION_ID="8.10"\n', "rhel8.10"),
+        ('ID="rhel"\nVERSION_ID="10.1.2"\n', "rhel10"),
+        ('ID="rocky"\nVERSION_ID="10.0"\n', "rocky10"),
+        ('ID="centos"\nVERSION_ID="10.1"\n', "centos10.1"),
+        ('ID="ubuntu"\nVERSION_ID="24.04"\n', "ubuntu24.04"),
         ('ID="rocky"\nID_LIKE="rhel"\nVERSION_ID="9.4"\n', "rocky9"),
         ('ID="rocky"\nVERSION_ID="8.10"\n', "rocky8"),
         ('ID="sles"\nVERSION_ID="15.6"\n', "sles15.6"),
@@ -180,6 +187,66 @@ def test_processor_is_told_by_the_kernel_where_no_label_does() -> None:
         "rhel9.4-5.14.0-1.el9.4-amd64",
         "rhel9.4-5.14.0-1.el9.4-arm64",
     ]
+
+
+@pytest.mark.parametrize(
+    ("label", "kernel", "architecture"),
+    [
+        ("arm64", "5.14.0-1.el9_4.x86_64", "arm64"),
+        ("", "5.14.0-1.el9_4.x86_64", "amd64"),
+        ("", "5.14.0-1.el9_4.aarch64", "arm64"),
+        ("", "5.14.0-1.el9_4.aarch64_64k", "arm64"),
+        ("", JAMMY, None),
+        ("amd64", JAMMY, "amd64"),
+    ],
+)
+def test_label_says_first_which_processor_it_is(
+    label: str, kernel: str, architecture: str | None
+) -> None:
+    (group,) = group_by_kernel(
+        [labelled("a", kernel, "rhel9.4", arch=label)], is_label_required=True
+    ).groups
+
+    assert group.architecture == architecture
+
+
+def test_groups_keep_the_order_of_their_nodes() -> None:
+    kernels = ("6.2", "6.1", "6.3", "6.1", "6.2")
+    nodes = [node(str(number), kernel) for number, kernel in enumerate(kernels)]
+
+    groups = group_by_kernel(nodes, is_label_required=True).groups
+
+    assert [(group.kernel, group.nodes) for group in groups] == [
+        ("6.2", ("0", "4")),
+        ("6.1", ("1", "3")),
+        ("6.3", ("2",)),
+    ]
+
+
+def test_label_that_one_node_of_a_group_lacks_selects_none_of_it() -> None:
+    nodes = [
+        labelled("a", "6.1", "debian12", system="debian", version="12", arch="amd64"),
+        labelled("b", "6.1", "debian12", system="debian", arch="amd64"),
+    ]
+    for each in (nodes, nodes[::-1]):
+        (group,) = group_by_kernel(each, is_label_required=True).groups
+
+        assert group.selector == {KERNEL_LABEL: "6.1", ARCH: "amd64", SYSTEM: "debian"}
+
+
+def test_nodes_without_a_kernel_are_each_warned_of() -> None:
+    grouping = group_by_kernel([node("a", None), node("b", None)], is_label_required=False)
+
+    assert grouping.groups == ()
+    assert [warning.split("'")[1] for warning in grouping.warnings] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "spelled"),
+    [("6.1+a+b", "6.1_a_b"), ("6.1~rc1", "6.1_rc1"), ("5.14-1.el9_4.X86-64", "5.14-1.el9_4.X86-64"), ("6.1:2/3", "6.1_2_3")],
+)  # fmt: skip
+def test_kernel_is_spelled_as_tags_and_labels_allow(kernel: str, spelled: str) -> None:
+    assert label_value(kernel) == spelled
 
 
 def test_minor_versions_that_share_a_driver_share_a_group() -> None:
