@@ -16,6 +16,7 @@ from harness.evidence.node_state import (
     parse_cdi_devices,
     parse_dkms_status,
     parse_driver_version,
+    parse_gpu_name,
     parse_lspci,
     parse_modinfo_field,
     parse_modules,
@@ -328,6 +329,83 @@ def test_refused_gpu_without_an_id_has_its_name() -> None:
     )
 
     assert parse_refused_gpus(log) == ["Tesla K80"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.",
+        "NVRM: GPU 0000:01:00.0 is already bound to nouveau.",
+        "NVRM: ignore invalid BAR failure for BAR2",
+        "NVRM: something that no release has said yet",
+    ],
+)
+def test_message_that_is_no_refusal_refuses_no_gpu(line: str) -> None:
+    refusal = "NVRM: ignoring the legacy GPU 0000:05:00.0"
+
+    assert parse_refused_gpus(f"[ 9.1] {line}\n") == []
+    assert parse_refused_gpus(f"[ 9.1] {line}\n[ 9.2] {refusal}\n[ 9.3] {line}\n") == [
+        "0000:05:00.0"
+    ]
+
+
+@pytest.mark.parametrize(
+    "mark", ["*", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}", "\N{MULTIPLICATION SIGN}"]
+)
+def test_mark_before_a_unit_is_no_part_of_its_name(mark: str) -> None:
+    rows = parse_units(
+        f"{mark} a.service loaded failed failed A\n\n  b.service loaded active running B\n{mark}\n"
+    )
+
+    assert [row[:3] for row in rows] == [
+        ["a.service", "loaded", "failed"],
+        ["b.service", "loaded", "active"],
+        [mark],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Model: \t\t NVIDIA H100 80GB HBM3 \t\nIRQ:   42\n", "NVIDIA H100 80GB HBM3"),
+        ("IRQ: 42\nModel:\t Tesla T4\n", "Tesla T4"),
+        ("Model:\nIRQ: 42\n", ""),
+        ("IRQ: 42\nBad Model: x\n", None),
+        ("", None),
+    ],
+)
+def test_name_of_a_gpu_is_read(text: str, name: str | None) -> None:
+    assert parse_gpu_name(text) == name
+
+
+def test_error_of_dkms_makes_its_list_unknown() -> None:
+    with pytest.raises(HarnessError, match="DKMS reports an error"):
+        parse_dkms_status("nvidia/580.1: added\nError! Could not locate dkms.conf file.\n")
+
+
+def test_word_error_elsewhere_in_the_list_of_dkms_is_none() -> None:
+    (build,) = parse_dkms_status("  nvidia/580.1, 6.1, x86_64: installed (Error! x)\n")
+
+    assert (build.version, build.state) == ("580.1", "installed")
+
+
+def test_each_module_and_kernel_of_dkms_is_listed() -> None:
+    text = "nvidia/580.1, 6.1, x86_64: installed\nnvidia/580.1, 6.2, x86_64: built\nnvidia-fs/2.1: added\n"
+
+    assert [(each.name, each.kernel, each.state) for each in parse_dkms_status(text)] == [
+        ("nvidia", "6.1", "installed"),
+        ("nvidia", "6.2", "built"),
+        ("nvidia-fs", None, "added"),
+    ]
+
+
+@pytest.mark.parametrize("slot", ["01:00.0", "0000:01:00.0", "10000:01:00.7"])
+def test_function_in_an_unknown_form_is_shown(slot: str) -> None:
+    known = "02:00.0 3D controller [0302]: NVIDIA [10de:2330]\n"
+
+    with pytest.raises(HarnessError, match="'lspci' shows a function in an unknown form"):
+        parse_lspci(f"{known}{slot} 3D controller: NVIDIA Corporation GH100\n")
+    assert len(parse_lspci(f"\n{known}pcilib: 01:00.0 cannot be read\n")) == 1
 
 
 _LEGACY = (

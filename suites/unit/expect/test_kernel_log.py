@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.errors import ExpectationError, HarnessError
 from harness.expect.every_node import judge_node, node_expectations
 from harness.expect.gpus import gpus_refused, no_gpu_error_logged
 from suites.unit.evidence.folders import a_serving_node
@@ -93,6 +93,59 @@ def test_error_of_a_gpu_beside_one_of_an_application_is_named(tmp_path: Path) ->
 
     assert state == "not met"
     assert "1 lines with one; the last is '[ 1.48] NVRM: Xid (PCI:0000:01:00): 48" in sentence
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ((31,), "but 1 that applications caused; the last is '[ 1.31]"),
+        ((31, 43, 13), "but 3 that applications caused; the last is '[ 1.13]"),
+        ((31, 14), "but 1 that applications caused; the last is '[ 1.31]"),
+        ((14,), "The kernel log has no GPU error."),
+    ],
+)
+def test_errors_of_applications_are_counted(
+    tmp_path: Path, numbers: tuple[int, ...], words: str
+) -> None:
+    log = "".join(f"[ 1.{n}] NVRM: Xid (PCI:0000:01:00): {n}, pid=1\n" for n in numbers)
+
+    state, sentence = judged(tmp_path, log)
+
+    assert state == "met"
+    assert words in sentence
+
+
+def test_last_of_two_errors_of_gpus_is_quoted(tmp_path: Path) -> None:
+    log = "".join(f"[ 1.{n}] NVRM: Xid (PCI:0000:0{n % 10}:00): {n}, pid=1\n" for n in (48, 79))
+
+    assert "there are 2 lines with one; the last is '[ 1.79]" in judged(tmp_path, log)[1]
+
+
+def test_last_of_two_unknown_lines_is_quoted(tmp_path: Path) -> None:
+    log = f"[ 1.1] {UNKNOWN}\n[ 1.2] {UNKNOWN} either\n"
+
+    state, sentence = judged(tmp_path, log)
+
+    assert state == "unknown"
+    assert (
+        f"but 2 lines of the driver that the harness does not know, so it cannot tell; the last is '[ 1.2] {UNKNOWN} either'"
+        in sentence
+    )
+
+
+def test_gpus_that_are_refused_are_compared_as_a_whole(tmp_path: Path) -> None:
+    log = "".join(
+        f"NVRM: The NVIDIA GPU 0000:0{n}:00.0 (PCI ID: 10de:2bb{n})\n"
+        "NVRM: installed in this system is not supported by the\n"
+        for n in (5, 1)
+    )
+    evidence = a_serving_node(tmp_path).command("dmesg", LINUX + log).evidence
+
+    gpus_refused(evidence, "10de:2bb5", "2bb1")
+    for others in (("2bb1",), ("2bb1", "2bb5", "2bb5"), ("2bb1", "2bb6"), ()):
+        with pytest.raises(ExpectationError, match=r"\['2bb1', '2bb5'\]"):
+            gpus_refused(evidence, *others)
+    assert "that ['2bb1', '2bb5'] are not." in judged(tmp_path, log)[1]
 
 
 def test_cause_is_quoted_rather_than_what_follows_from_it(tmp_path: Path) -> None:

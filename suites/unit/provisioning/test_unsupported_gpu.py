@@ -298,6 +298,39 @@ def test_driver_that_works_is_not_given_up_for_what_it_said(
     assert invocation.run("boot", GPU_NODE) == 0
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    "other",
+    [
+        "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n",
+        "NVRM: GPU 0000:01:00.0: GPU does not have the necessary power cables connected.\n",
+        "NVRM: uvm_x: uvm encountered global fatal error 0x60, requiring os reboot to recover.\n",
+    ],
+)
+def test_refusal_is_told_before_what_else_makes_a_build_hopeless(
+    simulated: SimulatedNode, invocation: Invocation, other: str, *, is_first: bool
+) -> None:
+    logs = [refused_by(VERSION), other]
+    simulated.kernel_log = "".join(logs if is_first else logs[::-1])
+    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    error = str(invocation.outcome()["error"])
+    told = TOLD.replace("535.309.01", VERSION)
+    assert f". {told}" in error
+    assert len(error.partition(told)[2]) > len(" Reboot the node")
+
+
+def test_one_reason_is_told_once(simulated: SimulatedNode, invocation: Invocation) -> None:
+    simulated.kernel_log = "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n" * 3
+    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    assert str(invocation.outcome()["error"]).count("fallen off the bus") == 1
+
+
 def test_what_a_program_says_comes_after_what_the_kernel_says(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
