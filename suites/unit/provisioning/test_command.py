@@ -153,6 +153,60 @@ def test_command_that_writes_without_end_is_killed() -> None:
     assert "killed, since it wrote more than is kept" in result.render()
 
 
+@pytest.mark.parametrize(
+    ("script", "is_kept"),
+    [
+        ("printf 1234567890", True),
+        ("printf 12345678901", False),
+        ("printf 12345; printf 67890 >&2", True),
+        ("printf 12345; printf 678901 >&2", False),
+        ("printf 12345678901 >&2", False),
+    ],
+)
+def test_limit_is_of_both_outputs_together(script: str, *, is_kept: bool) -> None:
+    result = LocalRunner(most_output_bytes=10).run(["sh", "-c", script], timeout_s=30)
+
+    assert result.wrote_too_much is not is_kept
+    assert result.ok is is_kept
+
+
+def test_result_that_is_not_whole_is_no_success() -> None:
+    result = CommandResult(argv=("a",), exit_code=0, stdout="x", stderr="", wrote_too_much=True)
+
+    assert not result.ok
+
+
+@pytest.mark.parametrize(
+    ("most", "words"),
+    [
+        (5, "command: abcde\nexit code: 1, after 0.0 s\nstdout: 12345\nstderr: 67890"),
+        (
+            3,
+            (
+                "command: abc [2 characters after are left out]\nexit code: 1, after 0.0 s\n"
+                "stdout: [2 characters before are left out] 345\n"
+                "stderr: [2 characters before are left out] 890"
+            ),
+        ),
+    ],
+)
+def test_text_is_shortened_only_beyond_the_limit(most: int, words: str) -> None:
+    result = CommandResult(argv=("abcde",), exit_code=1, stdout="12345", stderr="67890")
+
+    assert result.render(most) == words
+
+
+def test_whole_output_stays_in_the_error(tmp_path: Path) -> None:
+    long = "x" * 100_000
+    error = CommandError("It", CommandResult(argv=("a",), exit_code=1, stdout=long, stderr=""))
+
+    error.name_file(str(tmp_path))
+
+    assert long in error.whole
+    assert str(error).endswith(f"\nThe whole output is in '{tmp_path}'.")
+    assert str(error).startswith("It failed.\ncommand: a\n")
+
+
 def test_message_shows_the_end_of_long_output() -> None:
     long = "".join(f"line {each}\n" for each in range(100_000))
     result = CommandResult(argv=("sh", "-c", "x" * 100_000), exit_code=1, stdout=long, stderr=long)

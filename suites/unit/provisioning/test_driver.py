@@ -96,6 +96,28 @@ def test_corrupted_inforom_without_a_warning_is_seen_by_the_exit_code(tmp_path: 
     assert verdict.exit_code is ExitCode.GPU_INFO_ROM_CORRUPTED
 
 
+@pytest.mark.parametrize(
+    ("said", "exit_code", "code"),
+    [
+        ("infoROM is corrupted", 15, ExitCode.GPU_INFO_ROM_CORRUPTED),
+        ("GPU is lost", 14, ExitCode.GPU_DRIVERS_START_FAIL),
+    ],
+)
+def test_words_of_the_tool_count_before_its_exit_code(
+    tmp_path: Path, said: str, exit_code: int, code: ExitCode
+) -> None:
+    verdict = judge_gpu(make_node(ScriptedRunner(), tmp_path), printed(said, exit_code))
+
+    assert verdict is not None
+    assert verdict.exit_code is code
+
+
+@pytest.mark.parametrize("code", [1, 3, 4, 6, 8, 9, 10, 12, 13, 16, 17, 255])
+def test_other_exit_codes_of_the_tool_are_tried_again(tmp_path: Path, code: int) -> None:
+    """9 is that no driver is loaded yet."""
+    assert judge_gpu(make_node(ScriptedRunner(), tmp_path), printed("", code)) is None
+
+
 def test_unknown_words_are_tried_again(tmp_path: Path) -> None:
     result = printed("words that nobody knows\n", 77)
 

@@ -72,6 +72,62 @@ def test_rewritten_file_keeps_its_owner_group_and_mode(
     assert files.names("/etc") == ("x",)
 
 
+def test_new_text_is_whole_and_on_the_disk_before_it_takes_its_place(
+    files: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """chown(2) may clear bits of the mode, and a rename may reach the disk before the text does."""
+    taken: list[object] = []
+    files.write("/etc/x", "old", mode=0o4640)
+    status = list(files.at("/etc/x").stat())
+    status[4:6] = [1000, 2000]
+    real_rename, real_fsync, real_chmod, real_stat = Path.rename, os.fsync, os.fchmod, Path.stat
+
+    def stat(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        now = real_stat(path, follow_symlinks=follow_symlinks)
+        return os.stat_result(status) if path.name == "x" else now
+
+    def rename(path: Path, target: Path) -> Path:
+        taken.append(("rename", target))
+        return real_rename(path, target)
+
+    def fsync(descriptor: int) -> None:
+        now = os.fstat(descriptor)
+        taken.append(("fsync", now.st_size, now.st_mode & 0o7777))
+        real_fsync(descriptor)
+
+    def chmod(descriptor: int, mode: int) -> None:
+        taken.append(("chmod", mode))
+        real_chmod(descriptor, mode)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    monkeypatch.setattr("os.fchown", lambda _, user, group: taken.append(("chown", user, group)))
+    monkeypatch.setattr("os.fchmod", chmod)
+    monkeypatch.setattr("os.fsync", fsync)
+    monkeypatch.setattr(Path, "rename", rename)
+
+    files.rewrite("/etc/x", "longer", check=lambda _: taken.append("check"))
+
+    assert taken == [
+        ("chown", 1000, 2000),
+        ("chmod", 0o4640),
+        ("fsync", 6, 0o4640),
+        "check",
+        ("rename", files.at("/etc/x")),
+    ]
+
+
+def test_file_of_provisioning_is_roots_and_on_the_disk(
+    files: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[object] = []
+    monkeypatch.setattr("os.fchown", lambda *_: taken.append("chown"))
+    monkeypatch.setattr("os.fsync", lambda descriptor: taken.append(os.fstat(descriptor).st_size))
+
+    files.write("/etc/x", "text", mode=0o600)
+
+    assert taken == [4]
+
+
 def test_file_that_is_missing_is_rewritten_as_a_new_one(files: NodeFiles) -> None:
     files.rewrite("/etc/x", "new")
 
