@@ -574,6 +574,113 @@ def test_failed_gpu_service_is_seen_however_it_is_listed(tmp_path: Path, change:
 
 
 @pytest.mark.parametrize(
+    "unit",
+    [
+        "containerd.service",
+        "kubelet.service",
+        "nvidia-cdi-refresh.service",
+        "nvidia-dcgm.service",
+        "nvidia-dcgm-exporter.service",
+        "nvidia-device-plugin.service",
+        "dra-driver-nvidia-gpu.service",
+        "nvidia-fabricmanager.service",
+        "nvidia-modprobe.service",
+        "nvidia-persistenced.service",
+    ],
+)
+@pytest.mark.parametrize("list_name", ["failed-units", "units"])
+def test_each_unit_that_serves_gpus_may_fail_the_node(
+    tmp_path: Path, unit: str, list_name: str
+) -> None:
+    row = f"{unit} loaded failed failed x\n"
+    others = "".join(f"{line}\n" for line in RUNNING.splitlines() if not line.startswith(unit))
+    text = row if list_name == "failed-units" else f"{others}{row}"
+    folder = a_serving_node(tmp_path).command(list_name, text)
+
+    with pytest.raises(ExpectationError, match=rf"but \['{unit}'\] have"):
+        expect.gpu_services_up(folder.evidence)
+
+
+def test_failed_units_are_all_named(tmp_path: Path) -> None:
+    rows = "nvidia-dcgm.service loaded failed failed x\nkubelet.service loaded failed failed x\n"
+
+    with pytest.raises(
+        ExpectationError, match=r"\['kubelet\.service', 'nvidia-dcgm\.service'\] have"
+    ):
+        expect.gpu_services_up(a_serving_node(tmp_path).command("failed-units", rows).evidence)
+
+
+@pytest.mark.parametrize(
+    "owner", ["nvidia-device-plugin.service", "dra-driver-nvidia-gpu.service"]
+)
+@pytest.mark.parametrize("active", ["active", "inactive", "activating"])
+def test_managed_node_has_one_of_two_owners(tmp_path: Path, owner: str, active: str) -> None:
+    units = f"{RUNNING.splitlines()[0]}\n{owner} loaded {active} running x\n"
+    folder = a_serving_node(tmp_path).command("units", units)
+
+    if active == "active":
+        assert owner in expect.gpu_services_up(folder.evidence)
+        return
+    with pytest.raises(ExpectationError, match="no pod gets a GPU"):
+        expect.gpu_services_up(folder.evidence)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "nvidia.com/gpu",
+        "k8s.device-plugin.nvidia.com/gpu",
+        "k8s.gpu.nvidia.com/device",
+        "k8s.gpu.nvidia.com/claim",
+    ],
+)
+def test_each_kind_of_a_spec_offers_gpus(tmp_path: Path, kind: str) -> None:
+    spec = json.dumps({"kind": kind, "devices": [{"name": "x"}]})
+    folder = a_serving_node(tmp_path).file("/run/cdi/nvidia.yaml", spec)
+
+    assert expect.cdi_offers_gpus(folder.evidence) == f"'/run/cdi/nvidia.yaml' offers {kind}=x."
+
+
+def test_one_broken_spec_beside_a_valid_one_is_named(tmp_path: Path) -> None:
+    folder = a_serving_node(tmp_path).file("/etc/cdi/broken.yaml", "kind: [")
+
+    with pytest.raises(ExpectationError, match=r"expected in \['/etc/cdi/broken\.yaml'\], but"):
+        expect.cdi_offers_gpus(folder.evidence)
+
+
+def test_spec_of_another_kind_beside_one_of_gpus_is_not_listed(tmp_path: Path) -> None:
+    other = json.dumps({"kind": "vendor.example/nic", "devices": [{"name": "0"}]})
+    folder = a_serving_node(tmp_path).file("/etc/cdi/a.json", other)
+
+    assert "vendor.example" not in expect.cdi_offers_gpus(folder.evidence)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "cri-docker.service",
+        "crio.service",
+        "k3s.service",
+        "k3s-agent.service",
+        "rke2-agent.service",
+        "rke2-server.service",
+    ],
+)
+def test_containerd_without_the_runtime_says_nothing_of_another_runtime(
+    tmp_path: Path, unit: str
+) -> None:
+    dump = CONTAINERD_CONFIG.replace("nvidia-container-runtime", "runc")
+    folder = a_serving_node(tmp_path).command("containerd-config", dump)
+    folder.command("units", f"{unit} loaded activating start x\n")
+    with pytest.raises(ExpectationError, match="is not in it"):
+        expect.runtime_hands_out_gpus(folder.evidence)
+
+    folder.command("units", f"{RUNNING}{unit} loaded active running x\n")
+    with pytest.raises(HarnessError, match=f"The unit '{unit}' runs the node's pods"):
+        expect.runtime_hands_out_gpus(folder.evidence)
+
+
+@pytest.mark.parametrize(
     ("old", "new"),
     [
         ("containerd.service", "containerd.service.d"),
