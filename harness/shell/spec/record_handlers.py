@@ -36,6 +36,7 @@ def _note_result(facts: Facts, fields: Sequence[str]) -> None:
 
 def _note_answer(facts: Facts, fields: Sequence[str]) -> None:
     facts.answer = fields[0] == "0"
+    facts.message = fields[2].rstrip("\n")
     facts.stderr_texts.extend(fields[1:2] if fields[1] else [])
 
 
@@ -45,6 +46,10 @@ def _note_unknown(facts: Facts, fields: Sequence[str]) -> None:
 
 def _note_miscounted(facts: Facts, fields: Sequence[str]) -> None:
     facts.unreadable = f"the matcher '{fields[0]}' takes other arguments"
+
+
+def _note_begun(reported: ExampleRecord, fields: Sequence[str]) -> None:
+    reported.when = int(fields[0])
 
 
 def _note_when(reported: ExampleRecord, fields: Sequence[str]) -> None:
@@ -78,6 +83,10 @@ def _note_broken(reported: ExampleRecord, fields: Sequence[str]) -> None:
     reported.add_problem(0, f"{fields[0]}, so the example did not run.")
 
 
+def _note_hook_stderr(reported: ExampleRecord, fields: Sequence[str]) -> None:
+    reported.hook_stderr = fields[0]
+
+
 def _note_running(reported: ExampleRecord, fields: Sequence[str]) -> None:
     reported.running = RunningJobs(seconds=fields[0], commands=tuple(fields[1:]))
 
@@ -92,6 +101,7 @@ FACTS: dict[str, Callable[[Facts, Sequence[str]], None]] = {
     "miscounted": _note_miscounted,
 }
 EVENTS: dict[str, Callable[[ExampleRecord, Sequence[str]], None]] = {
+    "begun": _note_begun,
     "when": _note_when,
     "skip": _note_skip,
     "pending": _note_pending,
@@ -100,6 +110,7 @@ EVENTS: dict[str, Callable[[ExampleRecord, Sequence[str]], None]] = {
     "vanished": _note_vanished,
     "broken": _note_broken,
     "running": _note_running,
+    "hook_stderr": _note_hook_stderr,
 }
 
 

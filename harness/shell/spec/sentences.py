@@ -173,6 +173,7 @@ class Facts:
     path: PathFact | None = None
     result: str | None = None
     answer: bool | None = None
+    message: str = ""
     unreadable: str = ""
     stderr_texts: list[str] = field(default_factory=list)
 

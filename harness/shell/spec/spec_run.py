@@ -78,6 +78,14 @@ class _Target:
     output_set: int
 
 
+class _UnansweredError(Exception):
+    """The example's shell ended while it was asked; `ending` says so of the whole file's shell."""
+
+    def __init__(self, ending: str | None) -> None:
+        super().__init__(ending)
+        self.ending = ending
+
+
 class SpecRun:
     """A spec file's shell; close it in the end."""
 
@@ -95,6 +103,8 @@ class SpecRun:
         self._is_ready = False
         self._ended_in_helpers = False
         self._ending_on_entry = ""
+        self._hook = ""
+        self._unanswered_end: tuple[str, list[str]] | None = None
         self._records_read = 0
         self._failures: dict[int, str] = {}
         self._failure_of_all: str | None = None
@@ -240,7 +250,8 @@ class SpecRun:
     ) -> str | None:
         """Listen until case `number` has ended; return why it cannot, if it cannot."""
         while True:
-            record = process.reader.next_record()
+            record = self._unanswered_end or process.reader.next_record()
+            self._unanswered_end = None
             if record is None:
                 ending = self._wait_for_words(process, deadline)
                 if ending is not None:
@@ -264,9 +275,11 @@ class SpecRun:
                     self.late_problems.append(Problem(line=0, text=why))
             elif name == "ask":
                 self._read_records(reported)
-                self._add_sentence(
-                    reported, self._answer(process, reported, fields, deadline), fields
-                )
+                facts = Facts()
+                ending = self._answer(process, reported, facts, fields, deadline)
+                if ending is not None:
+                    return ending
+                self._add_sentence(reported, facts, fields)
             else:
                 self._note(name, fields, reported, Facts())
 
@@ -290,12 +303,21 @@ class SpecRun:
         )
 
     def _lost_group(self, process: ShellProcess, *, status: str, line: str) -> str:
-        text = process.take_complaint()
+        what, text = self._take_ending(process)
+        what = what or "A statement"
         shown = f" It wrote to stderr:\n{shorten(text)}" if text else ""
         return (
-            f"A statement of the group that begins at line {line} ended its shell with exit code "
+            f"{what} of the group that begins at line {line} ended its shell with exit code "
             f"{status}, so nothing that follows in the group was run.{shown}"
         )
+
+    def _take_ending(self, process: ShellProcess) -> tuple[str, str]:
+        """Return the hook that ended its shell, if one did, and what was written to stderr."""
+        hook, self._hook = self._hook, ""
+        text = process.take_complaint()
+        if hook:
+            text = f"{self._files.hook_err.text()}{text}".rstrip()
+        return hook, text
 
     def _add_sentence(self, reported: ExampleRecord, facts: Facts, fields: Sequence[str]) -> None:
         reported.has_expectation = True
@@ -314,6 +336,8 @@ class SpecRun:
             self._note_assertion(fields, reported)
         elif name == "hook":
             self._note_hook(fields, reported)
+        elif name in {"hooking", "hooked"}:
+            self._note_hook_start(fields, reported)
         elif name == "group_stderr" and self._process is not None:
             reported.group_stderr = self._process.take_complaint(int(fields[0]))
         elif name == "end_message" and self._process is not None:
@@ -339,11 +363,21 @@ class SpecRun:
         elif stderr:
             reported.add_problem(line, f"{self.spec.line(line)}{shown}", is_warning=True)
 
+    def _note_hook_start(self, fields: Sequence[str], reported: ExampleRecord) -> None:
+        """Remember which hook runs, in case it ends its shell; no fields mean that it has ended."""
+        reported.hook = self._hook = ""
+        if fields:
+            name = _hook_name(fields[0], fields[1])
+            if fields[0] in {"before_all", "after_all"}:
+                self._hook = name
+            else:
+                reported.hook = f"{name} exited"
+
     def _note_hook(self, fields: Sequence[str], reported: ExampleRecord) -> None:
         kind, code, status, stderr = fields
-        name = "".join(part.capitalize() for part in kind.split("_"))
+        self._note_hook_start((), reported)
         shown = f"\n  stderr: {shorten(stderr.rstrip())}" if stderr else ""
-        text = f"{name} '{code}' failed with status {status}.{shown}"
+        text = f"{_hook_name(kind, code)} failed with status {status}.{shown}"
         reported.has_expectation = True
         if kind in {"before_all", "after_all"}:
             self.late_problems.append(Problem(line=0, text=text))
@@ -356,28 +390,39 @@ class SpecRun:
         self,
         process: ShellProcess,
         reported: ExampleRecord,
+        facts: Facts,
         fields: Sequence[str],
         deadline: float,
-    ) -> Facts:
-        """Ask the shell for what a sentence looks at, and let it run a matcher of its own."""
-        facts = Facts()
+    ) -> str | None:
+        """Ask the shell for what a sentence looks at, and let it run a matcher of its own.
+
+        Return why the shell never will answer, if the whole of it has ended.
+        """
         words = tuple(fields[1:])
 
         def ask(operation: str, argument: str, answer: str) -> None:
             self._send_answer(operation, argument)
             while True:
                 record = process.reader.next_record()
-                if record is not None:
+                if record is None:
+                    ending = self._wait_for_words(process, deadline)
+                    if ending is not None:
+                        raise _UnansweredError(ending)
+                elif record[0] == "end":
+                    self._unanswered_end = record
+                    raise _UnansweredError(None)
+                else:
                     self._note(*record, reported, facts)
                     if record[0] in {answer, "unknown", "miscounted"}:
                         return
-                elif self._wait_for_words(process, deadline) is not None:
-                    return
 
-        with contextlib.suppress(SentenceError):
-            self._gather(parse_sentence(words), words, reported, facts, ask)
+        try:
+            with contextlib.suppress(SentenceError):
+                self._gather(parse_sentence(words), words, reported, facts, ask)
+        except _UnansweredError as error:
+            return error.ending
         self._send_answer("done", "")
-        return facts
+        return None
 
     def _send_answer(self, operation: str, argument: str) -> None:
         if self.setting.shell.is_posix:  # which reads lines, and escapes in them
@@ -478,9 +523,11 @@ class SpecRun:
             )
         code = process.exit_code()
         self._ended_in_helpers = not self._is_ready and code >= 0
-        text = process.take_complaint()
+        hook, text = self._take_ending(process)
         self._kill()
         why = f"The shell of this file ended early, with exit code {code}."
+        if hook:
+            why = f"{hook} ended the shell of this file with exit code {code}."
         if code < 0:
             why = (
                 f"The shell of this file was killed by signal {name_signal(-code)}, as by a "
@@ -531,6 +578,10 @@ def _stderr(outputs: OutputFiles, case: Case) -> str:
         return text
     levels = len(case.groups) + 1
     return _TRACE.sub(lambda found: found[0] if found[1] else found[2][levels:], text)
+
+
+def _hook_name(kind: str, code: str) -> str:
+    return f"{''.join(part.capitalize() for part in kind.split('_'))} '{code}'"
 
 
 def _failure(text: str) -> Verdict:

@@ -25,7 +25,7 @@ for __hx_fd in $HX_FDS; do
   eval "exec $__hx_at<&$__hx_fd $__hx_fd<&-"
   __hx_at=$((__hx_at + 1))
 done
-exec 189</dev/null
+exec 189<>/dev/null
 builtin mapfile -d '' -u 208 __hx_text
 exec 208<&-
 unset HX_FDS __hx_fd
@@ -198,6 +198,8 @@ __hx_done() { # STATUS
   fi
   if (($1)); then # the shell has named the signal, or a trap on ERR has written something
     __hx_report_stderr end_message
+    __hx_read_file /proc/self/fd/196
+    __hx_report hook_stderr "$__hx_text"
   fi
   builtin printf '%s\0' end 2 "$__hx_id" "$1" >&190
   builtin set -e

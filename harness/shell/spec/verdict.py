@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import enum
 import signal
+import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -111,6 +112,8 @@ class ExampleRecord:
     exit_status: int = 0
     group_stderr: str = ""
     end_message: str = ""
+    hook: str = ""
+    hook_stderr: str = ""
     running: RunningJobs | None = None
 
     @property
@@ -234,14 +237,38 @@ def _judge_end(spec: SpecFile, case: Case, reported: ExampleRecord, streams: Str
         how = f"ended with exit code {reported.exit_status}"
         if reported.killed_by:
             how = f"was killed by signal {name_signal(reported.killed_by)}"
-        last = f" The last line reached was {_last_line(spec, case, reported)}."
-        reported.add_problem(
-            0, f"Example aborted: its shell {how} before the end of the example.{last}"
-        )
+        _add_abort(spec, case, reported, streams, how)
     if streams.stray_stderr:
         reported.add_problem(
             0, f"The example itself wrote to stderr:\n{shorten(streams.stray_stderr.rstrip())}"
         )
+
+
+def _add_abort(
+    spec: SpecFile, case: Case, reported: ExampleRecord, streams: Streams, how: str
+) -> None:
+    """Say what ended the example's shell: a hook, the evaluation, or a statement of the example."""
+    if reported.hook:
+        shown = _labelled("stderr", reported.hook_stderr)
+        reported.add_problem(0, f"Example aborted: {reported.hook}, and its shell {how}.{shown}")
+        return
+    if reported.when and reported.status is None:
+        hint = "" if reported.killed_by else " 'When run' evaluates a function that exits."
+        reported.add_problem(
+            reported.when,
+            f"Example aborted: its shell {how} in the evaluation.{hint}\n"
+            f"  evaluation: {spec.line(reported.when)}"
+            f"{_labelled('stdout', streams.stdout())}{_labelled('stderr', streams.stderr())}",
+        )
+        return
+    last = f" The last line reached was {_last_line(spec, case, reported)}."
+    reported.add_problem(
+        0, f"Example aborted: its shell {how} before the end of the example.{last}"
+    )
+
+
+def _labelled(label: str, text: str) -> str:
+    return f"\n  {label}: {shorten(text.rstrip())}" if text.strip() else ""
 
 
 def _last_line(spec: SpecFile, case: Case, reported: ExampleRecord) -> str:
@@ -281,6 +308,9 @@ def _explain(
     parts = [spec.line(line)]
     if reported.when:
         parts.append(f"  evaluation: {spec.line(reported.when)}")
+    if facts.message:  # of a matcher of the spec's own
+        parts.append(textwrap.indent(shorten(facts.message), "  "))
+        return "\n".join(parts)
     value = subject_value(sentence, facts)
     parts.append(f"  expected: {_expected(sentence)}")
     parts.append(f"       got: {_got(sentence, value, facts)}")

@@ -11,6 +11,7 @@ __hx_begin() { # LINE: whether an evaluation may run now
     __hx_report misuse "$1" "'When' stands after an expectation; it must come first."
     return 1
   fi
+  __hx_report begun "$1"
   __hx_stdin=/dev/null
   if [ -n "$__hx_has_data" ]; then
     (

@@ -181,7 +181,11 @@ __hx_done() { # STATUS
       ;;
     esac
   done
-  [ "$1" -eq 0 ] || __hx_report_stderr end_message
+  if [ "$1" -ne 0 ]; then
+    __hx_report_stderr end_message
+    __hx_read_file $__hx_fd/196
+    __hx_report hook_stderr "$__hx_text"
+  fi
   __hx_report end "$__hx_id" "$1"
   set -e
 }

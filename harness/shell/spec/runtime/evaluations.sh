@@ -11,6 +11,7 @@ __hx_begin() { # LINE: whether an evaluation may run now
     __hx_report misuse "$1" "'When' stands after an expectation; it must come first."
     return 1
   fi
+  __hx_report begun "$1"
   __hx_stdin=/dev/null
   if [[ -n $__hx_has_data ]]; then
     __hx_data "${__hx_row_args[@]}" >|/proc/self/fd/197 || :
@@ -32,10 +33,13 @@ __hx_call() { # LINE F ARGS...: the usual case; each function called would cost 
     return 0
   fi
   __hx_special=evaluated __hx_when=$1
+  builtin printf '%s\0' begun 1 "$1" >&$__hx_records
+  # what the code traces is its stderr, and what it left a trap to print its stdout; not what follows
   {
-    "${@:2}" && __hx_status=0 || __hx_status=$?
+    "${@:2}" >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <&189 && __hx_status=0 || __hx_status=$?
+    builtin trap - DEBUG RETURN
     case ${BASH_XTRACEFD-$-} in *x*) builtin set +x ;; esac
-  } >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <&189 214>/proc/self/fd/211
+  } >&189 2>&189 214>/proc/self/fd/211
   builtin read -t 0 -u 211 || builtin read -t "$__hx_job_wait" -u 211 || :
   [[ -z $__hx_preserves ]] || __hx_restore
   builtin printf '%s\0' when 2 "$__hx_when" "$__hx_status" >&$__hx_records
@@ -48,11 +52,12 @@ __hx_call_specially() { # LINE F ARGS...
     __hx_apply_options
     set -- __hx_hooked call "$@"
   fi
-  # what the code traces is its stderr; what comes after it is not
   {
-    "$@" && __hx_status=0 || __hx_status=$?
+    "$@" >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <"$__hx_stdin" && __hx_status=0 ||
+      __hx_status=$?
+    builtin trap - DEBUG RETURN
     case ${BASH_XTRACEFD-$-} in *x*) builtin set +x ;; esac
-  } >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <"$__hx_stdin" 214>/proc/self/fd/211
+  } >&189 2>&189 214>/proc/self/fd/211
   __hx_finish "$__hx_status"
 }
 
@@ -69,7 +74,13 @@ __hx_hooked() { # KIND F ARGS...: an evaluation between its hooks
     __hx_code=${__hx_before[__hx_at]}
     __hx_eval || return $?
   done
-  "$@" || return $?
+  "$@" && {
+    builtin trap - DEBUG RETURN
+  } >&189 2>&189 || {
+    __hx_status=$?
+    builtin trap - DEBUG RETURN
+    return "$__hx_status"
+  } >&189 2>&189
   for ((__hx_at = ${#__hx_after[@]} - 1; __hx_at >= 0; __hx_at--)); do
     __hx_code=${__hx_after[__hx_at]}
     __hx_eval || return $?
@@ -80,32 +91,41 @@ __hx_evaluate() { # F ARGS...: in a subshell that errexit can end
   local __hx_errexit=$-
   builtin set +e
   { # what the shell says of a subshell that a signal ended belongs to the evaluation
-    (__hx_isolated "$@")
+    (
+      __hx_isolate
+      if ((${#__hx_before_run[@]} + ${#__hx_after_run[@]})); then
+        __hx_run_hooked "$@"
+      else
+        "$@" # last, and in no function, which a trap on DEBUG or RETURN would show
+      fi
+    )
     __hx_status=$?
   } >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <"$__hx_stdin" 214>/proc/self/fd/211
   case $__hx_errexit in *e*) builtin set -e ;; esac
   __hx_finish "$__hx_status"
 }
 
-__hx_isolated() {
+__hx_isolate() {
   [[ -z ${__hx_run_errexit-} ]] || builtin set -e
   __hx_apply_options
-  if ((${#__hx_before_run[@]} + ${#__hx_after_run[@]})); then
-    local __hx_at
-    for ((__hx_at = 0; __hx_at < ${#__hx_before_run[@]}; __hx_at++)); do
-      __hx_code=${__hx_before_run[__hx_at]}
-      __hx_eval || builtin exit $?
-    done
-    "$@"
+}
+
+__hx_run_hooked() { # F ARGS...
+  local __hx_at
+  for ((__hx_at = 0; __hx_at < ${#__hx_before_run[@]}; __hx_at++)); do
+    __hx_code=${__hx_before_run[__hx_at]}
+    __hx_eval || builtin exit $?
+  done
+  "$@"
+  {
     __hx_status=$?
-    ((__hx_status == 0)) || builtin exit "$__hx_status"
-    for ((__hx_at = ${#__hx_after_run[@]} - 1; __hx_at >= 0; __hx_at--)); do
-      __hx_code=${__hx_after_run[__hx_at]}
-      __hx_eval || builtin exit $?
-    done
-  else
-    "$@"
-  fi
+    builtin trap - DEBUG RETURN
+  } >&189 2>&189
+  ((__hx_status == 0)) || builtin exit "$__hx_status"
+  for ((__hx_at = ${#__hx_after_run[@]} - 1; __hx_at >= 0; __hx_at--)); do
+    __hx_code=${__hx_after_run[__hx_at]}
+    __hx_eval || builtin exit $?
+  done
 }
 
 __hx_run_function() { # LINE F ARGS...
@@ -167,6 +187,11 @@ __hx_source() {
     "$__hx_function" "${@:2:$#-2}"
   }
   . "$@"
+  {
+    __hx_status=$?
+    builtin trap - DEBUG RETURN ERR
+  } >&189 2>&189
+  return "$__hx_status"
 }
 
 __hx_intercept() { # NAME[:FUNC]...

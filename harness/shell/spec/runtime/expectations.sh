@@ -111,6 +111,11 @@ __hx_ask() { # LINE WORDS...: report the sentence, then do what the parent needs
     __hx_name_subjects "$@"
     set -- "${__hx_words[@]}"
   fi
+  if ((${#__hx_syntax[@]})); then
+    local -a __hx_words=()
+    __hx_take_subject "$@" || return 0
+    set -- "${__hx_words[@]}"
+  fi
   builtin printf '%s\0' ask $# "$@" >&190
   while IFS= builtin read -r -d '' -u 207 __hx_op; do
     IFS= builtin read -r -d '' -u 207 __hx_argument
@@ -145,6 +150,36 @@ __hx_name_subjects() { # LINE WORDS...: put the subjects' own names for those of
     esac
     __hx_words+=("$__hx_word")
   done
+}
+
+__hx_take_subject() { # LINE WORDS...: put its value for a subject that the spec defines
+  local __hx_at __hx_first=2 __hx_function
+  for ((__hx_at = 2; __hx_at <= $#; __hx_at++)); do
+    case ${!__hx_at} in
+      of) __hx_first=$((__hx_at + 1)) ;;
+      should) break ;;
+    esac
+  done
+  while [[ ${!__hx_first-} == @(a|an|as|the) ]]; do
+    __hx_first=$((__hx_first + 1))
+  done
+  __hx_words=("$@")
+  __hx_function=shellspec_subject_${!__hx_first-}
+  [[ -n ${__hx_syntax[$__hx_function]-} ]] || return 0
+  builtin declare -F "$__hx_function" >/dev/null || return 0
+  local -a __hx_following=()
+  local SHELLSPEC_SUBJECT __hx_wrong_count=
+  unset -v SHELLSPEC_SUBJECT
+  "$__hx_function" "${@:__hx_first + 1}" 2>|/proc/self/fd/196
+  if [[ -n $__hx_wrong_count ]] || ((${#__hx_following[@]} == 0)); then
+    __hx_report misuse "$1" "The subject '${!__hx_first}' takes other arguments."
+    return 1
+  fi
+  # an unset one is as a variable that is not set
+  __hx_words=("${@:1:__hx_first - 1}" variable __hx_unset "${__hx_following[@]}")
+  if [[ -n ${SHELLSPEC_SUBJECT+x} ]]; then
+    __hx_words=("${@:1:__hx_first - 1}" value "$SHELLSPEC_SUBJECT" "${__hx_following[@]}")
+  fi
 }
 
 __hx_report_result() { # F

@@ -9,6 +9,9 @@ shellspec_syntax_alias() { # NAME KNOWN: another name of a subject or of a match
     shellspec_matcher_*) __hx_syntax[$1]=$2 ;;
   esac
 }
+shellspec_syntax_dispatch() { # modifier ARGS...: what follows a subject of the spec's own
+  __hx_following=("${@:2}")
+}
 shellspec_puts() { __hx_puts "$@"; }
 shellspec_putsn() { __hx_putsn "$@"; }
 
@@ -38,7 +41,9 @@ shellspec_matcher_do_match() {
 }
 
 __hx_report_custom() { # custom|custom_not WORDS...: the longest name is tried last
-  local __hx_name=shellspec_matcher_$2 __hx_at=3
+  local - __hx_name=shellspec_matcher_$2 __hx_at=3
+  local __hx_nounset=$-
+  builtin set +u
   while ! builtin declare -F "${__hx_syntax[$__hx_name]/#1/$__hx_name}" >/dev/null 2>&1; do
     if ((__hx_at > $#)); then
       local IFS=' '
@@ -58,6 +63,7 @@ __hx_report_custom() { # custom|custom_not WORDS...: the longest name is tried l
     unset SHELLSPEC_SUBJECT
     [[ -z ${__hx_value+x} ]] || SHELLSPEC_SUBJECT=$__hx_value
     builtin set +e
+    case $__hx_nounset in *u*) builtin set -u ;; esac
     "$2" "${@:3}"
     [[ -z $__hx_wrong_count ]] || builtin exit 3
     builtin exit "$__hx_answer"

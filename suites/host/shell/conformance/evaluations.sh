@@ -310,3 +310,62 @@ Describe 'options that the code sets'
     The status should be success
   End
 End
+
+# A trap acts as in bash, where only the code under test shows in it.
+Describe 'traps that an evaluation leaves' bash
+  on_return() { trap 'echo cleaned' RETURN; echo data; }
+  on_debug() { trap 'echo "D:$BASH_COMMAND"' DEBUG; true; false; }
+  on_error() { trap 'echo error' ERR; false; true; }
+  on_exit() { trap 'echo bye' EXIT; echo data; }
+  It 'succeeded: on RETURN, under call'
+    When call on_return
+    The output should equal "data${SHELLSPEC_LF}cleaned"
+  End
+  It 'succeeded: on RETURN, under run'
+    When run on_return
+    The output should equal "data${SHELLSPEC_LF}cleaned"
+  End
+  It 'succeeded: on DEBUG, under call'
+    When call on_debug
+    The output should equal "D:true${SHELLSPEC_LF}D:false"
+    The status should be failure
+  End
+  It 'succeeded: on DEBUG, under run'
+    When run on_debug
+    The output should equal "D:true${SHELLSPEC_LF}D:false"
+    The status should be failure
+  End
+  It 'succeeded: on ERR, under call'
+    Set 'errexit:off'
+    When call on_error
+    The output should equal ''
+  End
+  It 'succeeded: on EXIT, under run'
+    When run on_exit
+    The output should equal "data${SHELLSPEC_LF}bye"
+  End
+  Describe 'between hooks'
+    BeforeCall 'echo before'
+    AfterCall 'echo after'
+    BeforeRun 'echo before'
+    AfterRun 'echo after'
+    It 'succeeded: on DEBUG, under call'
+      debugged() { trap 'echo D' DEBUG; true; }
+      When call debugged
+      The lines of output should equal 3
+      The line 2 of output should equal D
+    End
+    It 'succeeded: on RETURN, under run'
+      When run on_return
+      The lines of output should equal 4
+      The line 3 of output should equal cleaned
+    End
+  End
+  It 'succeeded: on RETURN, in a sourced script'
+    %text > "$SHELLSPEC_WORKDIR/trapped.sh"
+    #|trap 'echo left' RETURN
+    #|echo data
+    When run source "$SHELLSPEC_WORKDIR/trapped.sh"
+    The output should equal "data${SHELLSPEC_LF}left"
+  End
+End

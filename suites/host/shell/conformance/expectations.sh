@@ -496,3 +496,38 @@ two' should equal 'one
 two'
   End
 End
+
+Describe 'subjects of the spec itself' bash
+  shellspec_syntax 'shellspec_subject_upper'
+  shellspec_subject_upper() {
+    shellspec_syntax_param count [ $# -ge 1 ] || return 0
+    SHELLSPEC_SUBJECT=${1^^}
+    shift
+    shellspec_syntax_dispatch modifier "$@"
+  }
+  shellspec_syntax 'shellspec_subject_nothing'
+  shellspec_subject_nothing() {
+    unset SHELLSPEC_SUBJECT
+    shellspec_syntax_dispatch modifier "$@"
+  }
+  It 'succeeded: a custom subject'
+    The upper abc should equal ABC
+  End
+  It 'FAILED: a custom subject with another value'
+    The upper abc should equal abc
+  End
+  It 'succeeded: a custom subject with modifiers'
+    The second word of the upper 'a b' should equal B
+    The upper 'a b' word 1 should equal A
+    The length of upper abc should equal 3
+  End
+  It 'succeeded: a custom subject that is unset'
+    The nothing should be undefined
+  End
+  It 'FAILED: a custom subject with another number of arguments'
+    The upper should equal ABC
+  End
+  It 'FAILED: a subject that nobody defined'
+    The lower abc should equal abc
+  End
+End
