@@ -356,6 +356,13 @@ SHELL_OUTPUT = Limit(
     what="what it writes and hands to the harness",
 )
 
+GPU_MEMORY = Limit(
+    name="gpu-memory-mib",
+    default=256,
+    unit=Unit.MIB,
+    what="what a guest keeps in the memory of one emulated GPU",
+)
+
 
 def all_limits() -> list[Limit]:
     """Return every limit, by name."""

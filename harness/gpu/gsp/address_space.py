@@ -1,0 +1,83 @@
+"""A GPU's memories, and virtual addresses that its page tables map to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.gpu.gsp.guest_memory import MOST_BYTES, GuestMemoryError
+from harness.gpu.gsp.page_tables import Directory, PageTables, Space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.gpu.gsp.frame_buffer import FrameBuffer
+    from harness.gpu.gsp.guest_memory import GuestMemory
+    from harness.gpu.gsp.page_tables import Place, Version
+
+
+class UnmappedError(Exception):
+    """A virtual address is mapped nowhere."""
+
+
+class Memories:
+    """Both memories that a GPU can address physically."""
+
+    def __init__(self, frame_buffer: FrameBuffer, guest: GuestMemory) -> None:
+        self.frame_buffer = frame_buffer
+        self.guest = guest
+
+    def read(self, space: Space, address: int, size: int) -> bytes:
+        """Read physical memory; raises GuestMemoryError."""
+        memory = self.frame_buffer if space is Space.FRAME_BUFFER else self.guest
+        return memory.read(address, size)
+
+    def write(self, space: Space, address: int, data: bytes) -> None:
+        """Write physical memory; raises GuestMemoryError, and LimitError."""
+        memory = self.frame_buffer if space is Space.FRAME_BUFFER else self.guest
+        memory.write(address, data)
+
+
+class AddressSpace:
+    """Virtual memory by the page tables below one directory."""
+
+    def __init__(self, memories: Memories, version: Version, root: Directory) -> None:
+        self._memories = memories
+        self._tables = PageTables(version, memories.read)
+        self._root = root
+
+    @classmethod
+    def by_entry(
+        cls, memories: Memories, version: Version, *, entry: int, shift: int
+    ) -> AddressSpace | None:
+        """Return the space below one entry of a directory; None where that points nowhere."""
+        root = PageTables(version, memories.read).follow(entry, shift)
+        return None if root is None else cls(memories, version, root)
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return `size` bytes; raises UnmappedError and GuestMemoryError."""
+        return b"".join(
+            self._memories.read(place.space, place.address, place.length)
+            for place in self._places(address, size)
+        )
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write `data`; raises UnmappedError, GuestMemoryError and LimitError."""
+        done = 0
+        for place in self._places(address, len(data)):
+            piece = data[done : done + place.length]
+            self._memories.write(place.space, place.address, piece)
+            done += place.length
+
+    def _places(self, address: int, size: int) -> Iterator[Place]:
+        if size > MOST_BYTES:
+            raise GuestMemoryError(
+                f"{size} bytes at {address:#x} are more than one access may have."
+            )
+        while size > 0:
+            place = self._tables.translate(self._root, address)
+            if place is None:
+                raise UnmappedError(f"The virtual address {address:#x} is mapped nowhere.")
+            length = min(size, place.length)
+            yield place._replace(length=length)
+            address += length
+            size -= length

@@ -1,0 +1,46 @@
+"""FWSEC, the firmware from the video BIOS, as far as its effect shows: memory that it sets aside."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from harness.gpu.gsp.vbios import COMMAND, COMMAND_BUFFER
+
+if TYPE_CHECKING:
+    from harness.gpu.gsp.guest_memory import GuestMemory
+
+_DMEM_CONTROL: Final = 0x1101C0
+_DMEM_DATA: Final = 0x1101C4
+_DMEM_BYTES: Final = 0x10000
+#: The loader's descriptor is at the beginning of DMEM; it has the address of FWSEC's data.
+_DATA_ADDRESS: Final = 0x40
+_FRTS: Final = 0x15
+_FRTS_REGION: Final = COMMAND_BUFFER + 0x20
+
+
+class FwsecLoader:
+    """The data memory of the GSP's falcon, into which the driver writes the loader's descriptor."""
+
+    def __init__(self) -> None:
+        self._memory = bytearray(_DMEM_BYTES)
+        self._at = 0
+
+    def write(self, offset: int, value: int) -> None:
+        """Note a write of a register."""
+        if offset == _DMEM_CONTROL:
+            self._at = value & 0xFFFC
+        elif offset == _DMEM_DATA:
+            self._memory[self._at : self._at + 4] = value.to_bytes(4, "little")
+            self._at = self._at + 4 & 0xFFFC
+
+    def read_command(self, guest: GuestMemory) -> tuple[int, int] | None:
+        """Return the memory that FWSEC is to set aside, or None where that is not its command."""
+        (address,) = struct.unpack_from("<Q", self._memory, _DATA_ADDRESS)
+        data = guest.read(address, 0x100)
+        (command,) = struct.unpack_from("<I", data, COMMAND)
+        if command != _FRTS:
+            return None
+        # Both in units of 4 KiB.
+        offset, size = struct.unpack_from("<II", data, _FRTS_REGION)
+        return offset << 12, offset + size << 12

@@ -1,0 +1,89 @@
+"""Access to a guest's memory, as a device's DMA."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+from dataclasses import dataclass
+from typing import Protocol
+
+_LOG = logging.getLogger(__name__)
+
+#: More than the driver ever hands over in one piece: the pages of its queues, push buffers, copies.
+MOST_BYTES = 1 << 20
+
+
+class GuestMemoryError(Exception):
+    """There is no memory at an address that the guest gave."""
+
+
+class GuestMemory(Protocol):
+    """The memory of one guest, by guest-physical address."""
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return `size` bytes; raises GuestMemoryError where there is no memory."""
+        ...
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write `data`; raises GuestMemoryError where there is no memory."""
+        ...
+
+
+class NoMemory:
+    """The memory of a guest that has handed over none yet."""
+
+    def read(self, address: int, size: int) -> bytes:
+        raise _missing(address, size)
+
+    def write(self, address: int, data: bytes) -> None:
+        raise _missing(address, len(data))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Region:
+    start: int
+    end: int
+    content: mmap.mmap
+
+
+class MappedMemory:
+    """Guest memory that this process maps, which the guest must share."""
+
+    def __init__(self) -> None:
+        self._regions: list[_Region] = []
+
+    def add(self, address: int, size: int, offset: int, *, fd: int) -> None:
+        """Map `size` bytes of `fd`; memory that can't be mapped is not there for the device."""
+        try:
+            content = mmap.mmap(fd, size, offset=offset)
+        except (OSError, ValueError, OverflowError) as error:
+            _LOG.info("Memory of the guest at %#x can't be mapped: %s", address, error)
+            return
+        self._regions.append(_Region(start=address, end=address + size, content=content))
+
+    def clear(self) -> None:
+        """Forget all memory, which the transport hands over anew."""
+        for region in self._regions:
+            region.content.close()
+        self._regions.clear()
+
+    def read(self, address: int, size: int) -> bytes:
+        region = self._region(address, size)
+        start = address - region.start
+        return region.content[start : start + size]
+
+    def write(self, address: int, data: bytes) -> None:
+        region = self._region(address, len(data))
+        start = address - region.start
+        region.content[start : start + len(data)] = data
+
+    def _region(self, address: int, size: int) -> _Region:
+        if 0 <= size <= MOST_BYTES:
+            for region in self._regions:
+                if region.start <= address and address + size <= region.end:
+                    return region
+        raise _missing(address, size)
+
+
+def _missing(address: int, size: int) -> GuestMemoryError:
+    return GuestMemoryError(f"The guest has no {size} bytes of memory at {address:#x}.")

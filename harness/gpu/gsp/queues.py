@@ -1,0 +1,193 @@
+"""The two message queues in a guest's memory: commands from the driver, statuses to it.
+
+The format is `src/common/shared/msgq` of the open kernel modules. All that the guest writes is checked.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.gpu.gsp.guest_memory import GuestMemory
+
+PAGE: Final = 4096
+QUEUE_BYTES: Final = 0x40000
+SLOTS: Final = QUEUE_BYTES // PAGE - 1
+#: More pages than two queues and their page table take.
+MOST_PAGES: Final = 1024
+#: The units of one message; a longer one is continued by others.
+MOST_UNITS: Final = 16
+ELEMENT_HEADER: Final = 48
+MOST_BODY: Final = MOST_UNITS * PAGE - ELEMENT_HEADER
+#: Messages that wait for a driver which does not read its queue.
+MOST_WAITING: Final = 256
+
+#: Offsets in a queue's header. Flag 1 swaps the read pointers: each side writes its own in the header
+#: of the queue that it writes.
+_WRITE_POINTER: Final = 16
+_READ_POINTER: Final = 32
+_FIRST_SLOT: Final = PAGE
+_CHECKSUM: Final = 32
+
+_ARGUMENTS: Final = struct.Struct("<QI4xQQ")
+
+
+class QueueError(Exception):
+    """The driver's side of the queues is not as the protocol demands."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueArguments:
+    """Where the driver made the queues: the table of their pages, and their offsets in those."""
+
+    table: int
+    pages: int
+    commands: int
+    statuses: int
+
+    @classmethod
+    def parse(cls, data: bytes) -> QueueArguments:
+        """Parse the beginning of GSP_ARGUMENTS_CACHED; raises QueueError."""
+        if len(data) < _ARGUMENTS.size:
+            raise QueueError(f"The queues' arguments have only {len(data)} bytes.")
+        table, pages, commands, statuses = _ARGUMENTS.unpack_from(data)
+        if not 1 <= pages <= MOST_PAGES:
+            raise QueueError(f"The queues have {pages} pages, but 1 to {MOST_PAGES} are possible.")
+        for offset in (commands, statuses):
+            if offset % PAGE or offset + QUEUE_BYTES > pages * PAGE:
+                raise QueueError(f"A queue at {offset:#x} is not within {pages} pages.")
+        return cls(table=table, pages=pages, commands=commands, statuses=statuses)
+
+
+class Pages:
+    """Memory of a guest that is contiguous only by its table of pages."""
+
+    def __init__(self, memory: GuestMemory, pages: Sequence[int]) -> None:
+        self._memory = memory
+        self._pages = pages
+
+    @classmethod
+    def by_table(cls, memory: GuestMemory, table: int, count: int) -> Pages:
+        """Read a table of `count` addresses; its own pages are the first of them."""
+        per_page = PAGE // 8
+        found: list[int] = []
+        while len(found) < count:
+            page = table if not found else found[len(found) // per_page]
+            wanted = min(per_page, count - len(found))
+            found += struct.unpack(f"<{wanted}Q", memory.read(page, 8 * wanted))
+        return cls(memory, found)
+
+    def read(self, offset: int, size: int) -> bytes:
+        pieces: list[bytes] = []
+        while size:
+            inside = offset % PAGE
+            length = min(size, PAGE - inside)
+            pieces.append(self._memory.read(self._pages[offset // PAGE] + inside, length))
+            offset += length
+            size -= length
+        return b"".join(pieces)
+
+    def write(self, offset: int, data: bytes) -> None:
+        done = 0
+        while done < len(data):
+            inside = offset % PAGE
+            piece = data[done : done + PAGE - inside]
+            self._memory.write(self._pages[offset // PAGE] + inside, piece)
+            offset += len(piece)
+            done += len(piece)
+
+
+class Queues:
+    """Takes messages from the one queue, and puts messages into the other."""
+
+    def __init__(self, memory: GuestMemory, arguments: QueueArguments) -> None:
+        self._pages = Pages.by_table(memory, arguments.table, arguments.pages)
+        self._commands = arguments.commands
+        self._statuses = arguments.statuses
+        self._taken = 0
+        self._put = 0
+        self._sequence = 0
+        self._waiting: deque[bytes] = deque()
+        header = struct.pack("<8I", 0, QUEUE_BYTES, PAGE, SLOTS, 0, 1, _READ_POINTER, _FIRST_SLOT)
+        self._pages.write(self._statuses, header + bytes(4))
+
+    def take(self) -> bytes | None:
+        """Return the units of the next message without the element's header; None if there is none.
+
+        Raises QueueError for a malformed one, after which the queue can't be read any further.
+        """
+        written = self._pointer(self._commands + _WRITE_POINTER)
+        if written == self._taken:
+            return None
+        there = (written - self._taken) % SLOTS
+        element = self._slot(self._taken)
+        (units,) = struct.unpack_from("<I", element, 40)
+        if not 1 <= units <= min(MOST_UNITS, there):
+            raise QueueError(f"A message has {units} units, of {there} that were written.")
+        element += b"".join(self._slot(self._taken + index) for index in range(1, units))
+        self._taken = (self._taken + units) % SLOTS
+        self._pages.write(self._statuses + _READ_POINTER, struct.pack("<I", self._taken))
+        return element[ELEMENT_HEADER:]
+
+    def send(self, body: bytes) -> None:
+        """Put a message of at most MOST_BODY bytes; it waits while the driver has not read enough.
+
+        Raises QueueError where too many wait.
+        """
+        if len(body) > MOST_BODY:
+            raise ValueError(f"A message has {MOST_BODY} bytes at most, not {len(body)}.")
+        if len(self._waiting) >= MOST_WAITING:
+            raise QueueError(f"The driver does not read its messages; {MOST_WAITING} wait for it.")
+        self._waiting.append(body)
+        self.flush()
+
+    def flush(self) -> None:
+        """Put those messages that waited and now have room."""
+        while self._waiting:
+            units = -(-(ELEMENT_HEADER + len(self._waiting[0])) // PAGE)
+            read = self._pointer(self._commands + _READ_POINTER)
+            if units > SLOTS - 1 - (self._put - read) % SLOTS:
+                return
+            self._put_now(self._waiting.popleft(), units)
+
+    def _put_now(self, body: bytes, units: int) -> None:
+        element = bytearray(units * PAGE)
+        struct.pack_into("<III", element, _CHECKSUM, 0, self._sequence, units)
+        element[ELEMENT_HEADER : ELEMENT_HEADER + len(body)] = body
+        struct.pack_into("<I", element, _CHECKSUM, checksum(element))
+        for index in range(units):
+            slot = element[index * PAGE : (index + 1) * PAGE]
+            self._pages.write(self._slot_offset(self._statuses, self._put + index), bytes(slot))
+        self._put = (self._put + units) % SLOTS
+        self._sequence = self._sequence + 1 & 0xFFFFFFFF
+        self._pages.write(self._statuses + _WRITE_POINTER, struct.pack("<I", self._put))
+
+    def _slot(self, index: int) -> bytes:
+        return self._pages.read(self._slot_offset(self._commands, index), PAGE)
+
+    @staticmethod
+    def _slot_offset(queue: int, index: int) -> int:
+        return queue + _FIRST_SLOT + index % SLOTS * PAGE
+
+    def _pointer(self, offset: int) -> int:
+        (value,) = struct.unpack("<I", self._pages.read(offset, 4))
+        if value >= SLOTS:
+            raise QueueError(f"A queue's pointer is {value}, but there are {SLOTS} slots.")
+        return int(value)
+
+
+def checksum(element: bytes | bytearray) -> int:
+    """Return the exclusive or of all 32-bit words; the element's own checksum makes it 0."""
+    folded = int.from_bytes(element, "little")
+    bits = 8 * len(element)
+    # The padding behind a power of two is zero, and so changes nothing.
+    half = 1 << max(5, (bits - 1).bit_length()) - 1
+    while half >= 32:
+        folded = folded >> half ^ folded & (1 << half) - 1
+        half //= 2
+    return folded

@@ -1,0 +1,109 @@
+"""Makes the image of a video BIOS with the parts that NVIDIA's driver looks for, and no code.
+
+The formats are those of `src/nvidia/src/kernel/gpu/gsp/arch/turing/kernel_gsp_vbios_tu102.c` and
+`kernel_gsp_fwsec.c` of the open kernel modules: a PCI ROM, NVIDIA's BIT table in it, and one descriptor
+of the firmware FWSEC, which a real GPU runs in its security processor.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from harness.gpu import PciIdentity
+
+SIZE: Final = 0x1000
+_PCI_DATA: Final = 0x40
+_BIT: Final = 0x80
+_BIOS_DATA: Final = 0x100
+_FALCON_DATA: Final = 0x110
+_FALCON_TABLE: Final = 0x120
+_DESCRIPTOR: Final = 0x140
+_DESCRIPTOR_BYTES: Final = 60
+_CODE_BYTES: Final = 0x200
+_DATA_BYTES: Final = 0x100
+
+#: Applications of the table of falcon programs: FWSEC, for GPUs as they are sold and for NVIDIA's own.
+_FWSEC_APPLICATIONS: Final = (0x85, 0x45)
+
+#: Offsets in the data of FWSEC: the mapper, which names the buffer of its command.
+MAPPER: Final = 0x40
+COMMAND: Final = MAPPER + 0x2C
+COMMAND_BUFFER: Final = 0x80
+_COMMAND_BUFFER_BYTES: Final = 0x40
+
+
+def parse_version(text: str) -> tuple[int, int]:
+    """Return the version and the OEM version of "92.00.19.00.5B": a word and a byte."""
+    first, second, third, fourth, oem = (int(part, 16) for part in text.split("."))
+    return first << 24 | second << 16 | third << 8 | fourth, oem
+
+
+def make_vbios(identity: PciIdentity, version: str) -> bytes:
+    """Return the image for a GPU; `version` is as nvidia-smi shows it, such as "92.00.19.00.5B"."""
+    image = bytearray(SIZE)
+    image[0:2] = b"\x55\xaa"
+    struct.pack_into("<H", image, 0x18, _PCI_DATA)
+    _put_pci_data(image, identity)
+    tokens = (
+        struct.pack("<BBHH", 0x42, 2, 8, _BIOS_DATA),
+        struct.pack("<BBHH", 0x70, 2, 4, _FALCON_DATA),
+    )
+    header = struct.pack("<HIHBBB", 0xB8FF, 0x00544942, 0x100, 12, 6, len(tokens))
+    table = header + bytes([-sum(header) & 0xFF]) + b"".join(tokens)
+    image[_BIT : _BIT + len(table)] = table
+    struct.pack_into("<IB", image, _BIOS_DATA, *parse_version(version))
+    struct.pack_into("<I", image, _FALCON_DATA, _FALCON_TABLE)
+    entries = b"".join(
+        struct.pack("<BBI", application, 1, _DESCRIPTOR) for application in _FWSEC_APPLICATIONS
+    )
+    head = struct.pack("<6B", 1, 6, 6, len(_FWSEC_APPLICATIONS), 2, _DESCRIPTOR_BYTES)
+    image[_FALCON_TABLE : _FALCON_TABLE + len(head) + len(entries)] = head + entries
+    _put_fwsec(image)
+    return bytes(image)
+
+
+def _put_pci_data(image: bytearray, identity: PciIdentity) -> None:
+    struct.pack_into(
+        "<4sHHHHB3sHHBB",
+        image,
+        _PCI_DATA,
+        b"PCIR",
+        identity.vendor,
+        identity.device,
+        0,
+        0x18,
+        0,
+        identity.class_code.to_bytes(3, "little"),
+        SIZE // 512,
+        0,
+        0,
+        # The last image of the ROM.
+        0x80,
+    )
+
+
+def _put_fwsec(image: bytearray) -> None:
+    descriptor = (
+        # The version of the descriptor is there; 2; its size.
+        1 | 2 << 8 | _DESCRIPTOR_BYTES << 16,
+        # Stored and uncompressed size, virtual entry.
+        *(0x400, 0x400, 0),
+        # The offset of the interface table in the data.
+        0,
+        # Code: physical base, load size, virtual base; secure base and size.
+        *(0, _CODE_BYTES, 0),
+        *(0x100, 0x100),
+        # Data: offset, physical base, load size; alternative sizes of both.
+        *(_CODE_BYTES, 0, _DATA_BYTES),
+        *(_CODE_BYTES, _DATA_BYTES),
+    )
+    struct.pack_into("<15I", image, _DESCRIPTOR, *descriptor)
+    data = _DESCRIPTOR + _DESCRIPTOR_BYTES + _CODE_BYTES
+    # The table of interfaces: version 1, header 4, entries of 8 bytes; the last is the mapper (4).
+    struct.pack_into("<4BIIII", image, data, 1, 4, 8, 2, 1, MAPPER, 4, MAPPER)
+    mapper = struct.pack(
+        "<4sHHIIII", b"DMAP", 3, 64, COMMAND_BUFFER, _COMMAND_BUFFER_BYTES, 0xC0, 0x10
+    )
+    image[data + MAPPER : data + MAPPER + len(mapper)] = mapper

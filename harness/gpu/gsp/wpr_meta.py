@@ -1,0 +1,23 @@
+"""The part of memory that the GSP has for itself (WPR2), as the driver lays it out for the booter."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+MAGIC: Final = 0xDC3AAE21371A60B3
+SIZE: Final = 256
+#: `GspFwWprMeta`, the same in all known releases.
+_START_AND_END: Final = {"gspFwWprStart": 0x70, "gspFwWprEnd": 0xA8}
+
+
+class WprError(Exception):
+    """The driver's description of the protected memory is none."""
+
+
+def parse_wpr_meta(data: bytes) -> tuple[int, int]:
+    """Return where the protected memory begins and ends; raises WprError."""
+    if len(data) < SIZE or int.from_bytes(data[:8], "little") != MAGIC:
+        raise WprError("The booter was given no description of the protected memory.")
+    start, end = (struct.unpack_from("<Q", data, at)[0] for at in _START_AND_END.values())
+    return start, end

@@ -1,0 +1,1 @@
+"""Tests of the emulated GPU that NVIDIA's driver opens."""

@@ -1,0 +1,177 @@
+"""Channels and the copy engine."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.gpu.gsp.address_space import AddressSpace, Memories, UnmappedError
+from harness.gpu.gsp.channels import Channel, ChannelError, ChannelPlace
+from harness.gpu.gsp.frame_buffer import FrameBuffer
+from harness.gpu.gsp.guest_memory import GuestMemoryError
+from harness.gpu.gsp.page_tables import Directory, Space, Version
+from suites.unit.gpu.gsp.driverside import Ram
+
+ROOT = 0x10_0000_0000
+RING, PUSH, SEMAPHORE, STATE = 0x1000, 0x2000, 0x3000, 0x4000
+ENTRIES = 16
+#: Launch: a transfer without pipelining, and the release of a semaphore of one word.
+TRANSFER, RELEASE = 1, 1 << 3
+PHYSICAL = 1 << 12 | 1 << 13
+
+
+class Work:
+    """A channel whose first 2 MiB of virtual memory are the guest's."""
+
+    def __init__(self, *, can_scrub: bool = False) -> None:
+        self.ram = Ram()
+        self.memories = Memories(FrameBuffer(source="a test"), self.ram)
+        at = ROOT
+        for _ in Version.V2.value:
+            below = at + 0x10000
+            self._put(at, below >> 12 << 8 | 1 << 1)
+            at = below
+        # One page of 2 MiB at 0 of the guest.
+        self._put(at, 1 | 2 << 1)
+        root = Directory(Space.FRAME_BUFFER, ROOT, Version.V2.root_shift)
+        space = AddressSpace(self.memories, Version.V2, root)
+        place = ChannelPlace(
+            entries_at=RING, entries=ENTRIES, state_in=Space.GUEST, state_at=STATE
+        )
+        self.channel = Channel(place, space, self.memories, can_scrub=can_scrub)
+
+    def _put(self, address: int, entry: int) -> None:
+        self.memories.write(Space.FRAME_BUFFER, address, struct.pack("<Q", entry))
+
+    def run(self, *words: int) -> bool:
+        self.ram.write(PUSH, struct.pack(f"<{len(words)}I", *words))
+        self.ram.write(RING, struct.pack("<II", PUSH, len(words) << 10))
+        self.ram.write(STATE + 0x8C, struct.pack("<I", 1))
+        return self.channel.run()
+
+
+def a_method(method: int, *values: int) -> tuple[int, ...]:
+    return (1 << 29 | len(values) << 16 | method >> 2, *values)
+
+
+def test_copy_of_physical_memory_releases_its_semaphore() -> None:
+    work = Work()
+    work.ram.write(0x8000, b"hello")
+
+    work.run(
+        *a_method(0x240, 0, SEMAPHORE, 77),
+        *a_method(0x260, 1, 0),
+        *a_method(0x400, 0, 0x8000, 0, 0x123000),
+        *a_method(0x418, 5, 1),
+        *a_method(0x300, TRANSFER | RELEASE | PHYSICAL),
+    )
+
+    assert work.memories.read(Space.FRAME_BUFFER, 0x123000, 5) == b"hello"
+    assert work.ram.read(SEMAPHORE, 4) == struct.pack("<I", 77)
+    assert work.ram.read(STATE + 0x88, 4) == struct.pack("<I", 1)
+
+
+def test_virtual_copy_of_several_lines_keeps_their_pitch() -> None:
+    work = Work()
+    work.ram.write(0x8000, b"abXcdX")
+
+    work.run(
+        *a_method(0x400, 0, 0x8000, 0, 0x9000, 3, 4, 2, 2),
+        *a_method(0x300, TRANSFER | 1 << 9),
+    )
+
+    assert work.ram.read(0x9000, 6) == b"ab\0\0cd"
+
+
+def test_fill_repeats_a_constant() -> None:
+    work = Work()
+
+    work.run(
+        *a_method(0x408, 0, 0x9000),
+        *a_method(0x418, 3),
+        *a_method(0x700, 0x04030201),
+        # One component of four bytes.
+        *a_method(0x708, 3 << 16),
+        *a_method(0x300, TRANSFER | 1 << 10),
+    )
+
+    assert work.ram.read(0x9000, 16) == b"\1\2\3\4" * 3 + bytes(4)
+
+
+def test_fill_of_all_memory_with_zeros_costs_nothing() -> None:
+    work = Work()
+    work.memories.write(Space.FRAME_BUFFER, 0x5000, b"\1")
+
+    work.run(
+        *a_method(0x408, 0, 0),
+        *a_method(0x418, 0xFFFFFFFF),
+        *a_method(0x708, 3 << 16),
+        *a_method(0x300, TRANSFER | 1 << 10 | PHYSICAL),
+    )
+
+    assert work.memories.read(Space.FRAME_BUFFER, 0x5000, 1) == b"\0"
+
+
+def test_hopper_scrubs_by_a_bit_of_the_launch() -> None:
+    work = Work(can_scrub=True)
+    work.memories.write(Space.FRAME_BUFFER, 0x5000, b"\1")
+
+    work.run(*a_method(0x408, 0, 0x5000), *a_method(0x418, 1), *a_method(0x300, 1 << 23 | 1))
+
+    assert work.memories.read(Space.FRAME_BUFFER, 0x5000, 1) == b"\0"
+
+
+def test_host_releases_a_semaphore_of_its_own() -> None:
+    work = Work()
+
+    work.run(*a_method(0x5C, SEMAPHORE, 0, 1, 2, 1 | 1 << 24))
+
+    assert work.ram.read(SEMAPHORE, 8) == struct.pack("<II", 1, 2)
+
+
+def test_immediate_and_non_incrementing_methods_are_understood() -> None:
+    work = Work()
+    immediate = 4 << 29 | 9 << 16 | 0x64 >> 2
+    same = 3 << 29 | 2 << 16 | 0x5C >> 2
+
+    work.run(same, 1, SEMAPHORE, immediate, *a_method(0x6C, 1))
+
+    assert work.ram.read(SEMAPHORE, 4) == struct.pack("<I", 9)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (0xE0000001,),
+        (*a_method(0x418, 0xFFFFFFFF), *a_method(0x300, TRANSFER | PHYSICAL)),
+        (*a_method(0x418, 1, 0xFFFFFFFF), *a_method(0x300, TRANSFER | 1 << 9)),
+        (
+            *a_method(0x700, 1),
+            *a_method(0x418, 0xFFFFFFFF),
+            *a_method(0x708, 3 << 16),
+            *a_method(0x300, TRANSFER | 1 << 10),
+        ),
+    ],
+)
+def test_work_that_the_driver_does_not_submit_is_refused(words: tuple[int, ...]) -> None:
+    with pytest.raises(ChannelError):
+        Work().run(*words)
+
+
+def test_put_pointer_behind_the_ring_is_refused() -> None:
+    work = Work()
+    work.ram.write(STATE + 0x8C, struct.pack("<I", ENTRIES))
+
+    with pytest.raises(ChannelError, match=f"ring of {ENTRIES}"):
+        work.channel.run()
+
+
+@given(st.lists(st.integers(0, 0xFFFFFFFF), max_size=40))
+def test_words_of_a_hostile_guest_are_carried_out_or_refused(words: list[int]) -> None:
+    try:
+        Work().run(*words)
+    except (ChannelError, UnmappedError, GuestMemoryError):
+        return

@@ -1,0 +1,70 @@
+"""The sparse memory of a GPU."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.gpu.gsp.frame_buffer import PAGE, FrameBuffer
+from harness.limits import GPU_MEMORY, LimitError
+
+
+def a_frame_buffer() -> FrameBuffer:
+    return FrameBuffer(source="a test's GPU")
+
+
+def test_memory_that_was_never_written_reads_as_zeros() -> None:
+    assert a_frame_buffer().read((1 << 40) - 3, 7) == bytes(7)
+
+
+def test_zeros_are_not_kept() -> None:
+    memory = a_frame_buffer()
+
+    memory.write(5, bytes(3 * PAGE))
+
+    assert memory.kept_bytes == 0
+
+
+def test_zeroing_all_memory_drops_the_pages() -> None:
+    memory = a_frame_buffer()
+    memory.write(0, b"\1" * (4 * PAGE))
+
+    memory.zero(1, 80 << 30)
+
+    assert memory.kept_bytes == PAGE
+    assert memory.read(0, 2) == b"\1\0"
+
+
+def test_a_guest_that_fills_the_memory_reaches_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(GPU_MEMORY.variable, "1")
+    memory = a_frame_buffer()
+
+    with pytest.raises(LimitError, match=r"a test's GPU: .* 'gpu-memory-mib'"):
+        memory.write(0, b"\1" * ((1 << 20) + 1))
+
+    assert memory.kept_bytes == 1 << 20
+
+
+_OPERATIONS = st.tuples(
+    st.sampled_from(["write", "zero"]),
+    st.integers(0, 4 * PAGE),
+    st.integers(0, 3 * PAGE),
+    st.integers(0, 255),
+)
+
+
+@given(st.lists(_OPERATIONS, max_size=12))
+def test_memory_holds_what_was_written_last(
+    operations: list[tuple[str, int, int, int]],
+) -> None:
+    memory, model = a_frame_buffer(), bytearray(8 * PAGE)
+    for kind, address, size, value in operations:
+        data = bytes([value if kind == "write" else 0]) * size
+        model[address : address + size] = data
+        if kind == "write":
+            memory.write(address, data)
+        else:
+            memory.zero(address, size)
+
+    assert memory.read(0, len(model)) == model

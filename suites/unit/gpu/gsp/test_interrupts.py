@@ -1,0 +1,82 @@
+"""The tree of interrupts."""
+
+from __future__ import annotations
+
+from harness.gpu.gsp.interrupts import InterruptTree
+
+VECTOR = 153
+LEAF, BIT = VECTOR // 32, 1 << VECTOR % 32
+
+
+def an_enabled_tree() -> InterruptTree:
+    tree = InterruptTree()
+    tree.write(0x1200 + 4 * LEAF, BIT)
+    tree.write(0x1608, 1 << LEAF // 2)
+    return tree
+
+
+def test_pending_and_enabled_vector_raises_the_interrupt() -> None:
+    tree = an_enabled_tree()
+
+    tree.trigger(VECTOR)
+
+    assert tree.is_raised
+    assert tree.read(0x1000 + 4 * LEAF) == BIT
+    assert tree.read(0x1600) == 1 << LEAF // 2
+
+
+def test_writing_one_to_a_pending_vector_ends_it() -> None:
+    tree = an_enabled_tree()
+    tree.trigger(VECTOR)
+
+    tree.write(0x1000 + 4 * LEAF, BIT)
+
+    assert not tree.is_raised
+
+
+def test_vector_that_is_not_enabled_stays_pending() -> None:
+    tree = InterruptTree()
+
+    tree.trigger(VECTOR)
+
+    assert not tree.is_raised
+    assert tree.write(0x1200 + 4 * LEAF, BIT)
+    assert tree.read(0x1600) == 1 << LEAF // 2
+
+
+def test_driver_triggers_a_vector_itself() -> None:
+    tree = an_enabled_tree()
+
+    assert tree.write(0x1640, VECTOR)
+
+    assert tree.is_raised
+
+
+def test_disabled_subtree_raises_nothing() -> None:
+    tree = an_enabled_tree()
+    tree.trigger(VECTOR)
+
+    tree.write(0x1610, 0xFFFFFFFF)
+
+    assert not tree.is_raised
+    assert tree.read(0x1608) == 0
+
+
+def test_both_leaves_of_a_subtree_are_one_bit() -> None:
+    tree = InterruptTree()
+    tree.write(0x1200, 1)
+    tree.write(0x1204, 1)
+
+    tree.trigger(0)
+    tree.trigger(32)
+
+    assert tree.read(0x1600) == 1
+
+
+def test_vectors_that_do_not_exist_are_ignored() -> None:
+    tree = InterruptTree()
+
+    tree.trigger(256)
+    tree.trigger(-1)
+
+    assert [tree.read(0x1000 + 4 * leaf) for leaf in range(8)] == [0] * 8

@@ -1,0 +1,172 @@
+"""Translation of a GPU's virtual addresses."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.gpu.gsp.address_space import AddressSpace, Memories, UnmappedError
+from harness.gpu.gsp.frame_buffer import FrameBuffer
+from harness.gpu.gsp.guest_memory import GuestMemoryError
+from harness.gpu.gsp.page_tables import Directory, PageTables, Space, Version
+from suites.unit.gpu.gsp.driverside import Ram
+
+#: Where a test puts its directories, one page or more each.
+ROOT = 0x100000
+TABLES = range(0x200000, 0x900000, 0x10000)
+VIRTUAL = 0x1234_5678_9000
+DATA = 0x40000
+
+
+def _directory_entry(version: Version, address: int, aperture: int) -> int:
+    if version is Version.V3:
+        return address | aperture << 1
+    return address >> 12 << 8 | aperture << 1
+
+
+def _page_entry(version: Version, address: int, aperture: int) -> int:
+    return _directory_entry(version, address, aperture) | 1
+
+
+class Tables:
+    """Page tables in a frame buffer."""
+
+    def __init__(self, version: Version) -> None:
+        self.version = version
+        self.memories = Memories(FrameBuffer(source="a test"), Ram())
+        self._free = iter(TABLES)
+
+    def put(self, address: int, entry: int) -> None:
+        self.memories.write(Space.FRAME_BUFFER, address, struct.pack("<Q", entry))
+
+    def descend(self) -> int:
+        """Make the directories of VIRTUAL, and return where its dual entry is."""
+        at = ROOT
+        for shift in self.version.value:
+            below = next(self._free)
+            bits = 3 if shift == self.version.root_shift else 0x1FF
+            entry = _directory_entry(self.version, below, 1)
+            self.put(at + 8 * (VIRTUAL >> shift & bits), entry)
+            at = below
+        return at + 16 * (VIRTUAL >> 21 & 0xFF)
+
+    def map_small(self, address: int, aperture: int) -> None:
+        dual, table = self.descend(), next(self._free)
+        self.put(dual + 8, _directory_entry(self.version, table, 1))
+        entry = _page_entry(self.version, address, aperture)
+        self.put(table + 8 * (VIRTUAL >> 12 & 0x1FF), entry)
+
+    def space(self) -> AddressSpace:
+        root = Directory(Space.FRAME_BUFFER, ROOT, self.version.root_shift)
+        return AddressSpace(self.memories, self.version, root)
+
+
+VERSIONS = pytest.mark.parametrize("version", list(Version))
+
+
+@VERSIONS
+def test_small_page_in_the_guest_is_found(version: Version) -> None:
+    tables = Tables(version)
+    tables.map_small(DATA, aperture=2)
+    tables.memories.write(Space.GUEST, DATA + 5, b"hello")
+
+    assert tables.space().read(VIRTUAL + 5, 5) == b"hello"
+
+
+@VERSIONS
+def test_small_page_in_the_frame_buffer_is_written(version: Version) -> None:
+    tables = Tables(version)
+    tables.map_small(DATA, aperture=0)
+
+    tables.space().write(VIRTUAL + 8, b"hello")
+
+    assert tables.memories.read(Space.FRAME_BUFFER, DATA + 8, 5) == b"hello"
+
+
+@VERSIONS
+def test_large_page_is_found(version: Version) -> None:
+    tables = Tables(version)
+    tables.put(tables.descend(), _page_entry(version, 0x80000000, 0))
+    tables.memories.write(Space.FRAME_BUFFER, 0x80000000 + (VIRTUAL & 0x1FFFFF), b"here")
+
+    assert tables.space().read(VIRTUAL, 4) == b"here"
+
+
+@VERSIONS
+def test_big_page_is_found_where_the_small_table_has_none(version: Version) -> None:
+    tables = Tables(version)
+    dual, table = tables.descend(), 0x50100
+    # The address of a table of big pages is in units of 256 bytes.
+    entry = table | 2 if version is Version.V3 else table >> 8 << 4 | 2
+    tables.put(dual, entry)
+    page = _page_entry(version, 0x70000, 0)
+    tables.put(table + 8 * (VIRTUAL >> 16 & 31), page)
+    tables.memories.write(Space.FRAME_BUFFER, 0x70000 + (VIRTUAL & 0xFFFF), b"here")
+
+    assert tables.space().read(VIRTUAL, 4) == b"here"
+
+
+def test_page_of_512_mib_is_found_in_version_3() -> None:
+    tables = Tables(Version.V3)
+    tables.descend()
+    # The last directory before the dual entries was the fourth.
+    tables.put(TABLES[2] + 8 * (VIRTUAL >> 29 & 0x1FF), 0x4000_0000 | 1)
+    tables.memories.write(Space.FRAME_BUFFER, 0x4000_0000 + (VIRTUAL & (1 << 29) - 1), b"here")
+
+    assert tables.space().read(VIRTUAL, 4) == b"here"
+
+
+@VERSIONS
+def test_space_below_an_entry_is_the_same_as_below_its_directory(version: Version) -> None:
+    tables = Tables(version)
+    tables.map_small(DATA, aperture=0)
+    entry = _directory_entry(version, TABLES[0], 1)
+    shift = version.root_shift
+
+    space = AddressSpace.by_entry(tables.memories, version, entry=entry, shift=shift)
+
+    assert space is not None
+    space.write(VIRTUAL, b"hello")
+    assert tables.memories.read(Space.FRAME_BUFFER, DATA, 5) == b"hello"
+
+
+@VERSIONS
+def test_address_that_nothing_maps_is_refused(version: Version) -> None:
+    with pytest.raises(UnmappedError, match="0x123456789000"):
+        Tables(version).space().read(VIRTUAL, 1)
+
+
+@VERSIONS
+def test_entry_of_no_directory_has_no_space_below(version: Version) -> None:
+    memories = Tables(version).memories
+
+    for entry, shift in ((0, version.root_shift), (2, 12), (2, 0), (2, 1 << 60)):
+        assert AddressSpace.by_entry(memories, version, entry=entry, shift=shift) is None
+
+
+@VERSIONS
+def test_access_across_pages_is_split_and_bounded(version: Version) -> None:
+    tables = Tables(version)
+    tables.map_small(DATA, aperture=0)
+
+    with pytest.raises(UnmappedError):
+        tables.space().read(VIRTUAL + 4090, 8)
+    with pytest.raises(GuestMemoryError):
+        tables.space().read(VIRTUAL, 1 << 30)
+
+
+@given(st.data(), st.sampled_from(list(Version)), st.integers(0, (1 << 64) - 1))
+def test_tables_of_a_hostile_guest_end_somewhere(
+    data: st.DataObject, version: Version, address: int
+) -> None:
+    def read(_space: Space, _address: int, size: int) -> bytes:
+        return data.draw(st.binary(min_size=size, max_size=size))
+
+    root = Directory(Space.FRAME_BUFFER, ROOT, version.root_shift)
+
+    place = PageTables(version, read).translate(root, address)
+
+    assert place is None or place.length > 0

@@ -1,0 +1,159 @@
+"""The message queues between the driver and the GSP."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.gpu.gsp.guest_memory import GuestMemoryError
+from harness.gpu.gsp.queues import (
+    ELEMENT_HEADER,
+    MOST_BODY,
+    MOST_WAITING,
+    PAGE,
+    SLOTS,
+    QueueArguments,
+    QueueError,
+    Queues,
+    checksum,
+)
+from suites.unit.gpu.gsp.driverside import NOWHERE, PAGES, STATUSES, DriverSide, message
+
+
+def test_message_of_several_units_is_read_across_pages() -> None:
+    driver = DriverSide()
+    queues = Queues(driver.ram, driver.arguments)
+    body = message(76, bytes(range(256)) * 40)
+
+    driver.put(body)
+
+    assert queues.take()[: len(body)] == body  # type: ignore[index]
+    assert queues.take() is None
+
+
+def test_device_says_what_it_has_read_in_the_header_of_its_own_queue() -> None:
+    driver = DriverSide()
+    queues = Queues(driver.ram, driver.arguments)
+
+    driver.put(message(1, bytes(PAGE)))
+    queues.take()
+
+    assert driver.ram.read(driver.place(STATUSES + 32), 4) == struct.pack("<I", 2)
+
+
+def test_sent_messages_are_numbered_and_sum_to_zero() -> None:
+    driver = DriverSide()
+    queues = Queues(driver.ram, driver.arguments)
+
+    for length in (0, 1, 4047, 4048, 4049, MOST_BODY):
+        queues.send(b"\x5a" * length)
+
+    for number, length in enumerate((0, 1, 4047, 4048, 4049, MOST_BODY)):
+        element = driver.take()
+        assert element is not None
+        assert checksum(element) == 0
+        assert struct.unpack_from("<I", element, 36) == (number,)
+        assert element[ELEMENT_HEADER : ELEMENT_HEADER + length] == b"\x5a" * length
+
+
+def test_message_waits_until_the_driver_has_read_enough() -> None:
+    driver = DriverSide()
+    queues = Queues(driver.ram, driver.arguments)
+    for number in range(SLOTS):
+        queues.send(bytes([number]))
+
+    seen = [driver.take() for _ in range(SLOTS - 1)]
+    assert driver.take() is None
+    queues.flush()
+
+    assert None not in seen
+    last = driver.take()
+    assert last is not None
+    assert last[ELEMENT_HEADER] == SLOTS - 1
+
+
+def test_driver_that_reads_nothing_is_given_up() -> None:
+    driver = DriverSide()
+    queues = Queues(driver.ram, driver.arguments)
+
+    for _ in range(MOST_WAITING + SLOTS - 1):
+        queues.send(b"")
+
+    with pytest.raises(QueueError, match="does not read its messages"):
+        queues.send(b"")
+
+
+@pytest.mark.parametrize("units", [0, 2, 17, 0xFFFFFFFF])
+def test_wrong_number_of_units_is_refused(units: int) -> None:
+    driver = DriverSide()
+    queues = Queues(driver.ram, driver.arguments)
+    driver.put(message(1, b""), units=units)
+
+    with pytest.raises(QueueError, match="units"):
+        queues.take()
+
+
+@pytest.mark.parametrize("pointer", [SLOTS, 0xFFFFFFFF])
+def test_pointer_behind_the_queue_is_refused(pointer: int) -> None:
+    driver = DriverSide()
+    queues = Queues(driver.ram, driver.arguments)
+    driver.point_to(pointer)
+
+    with pytest.raises(QueueError, match="pointer"):
+        queues.take()
+
+
+@pytest.mark.parametrize(
+    ("pages", "commands", "statuses"),
+    [
+        (0, 0x1000, 0x41000),
+        (0xFFFFFFFF, 0x1000, 0x41000),
+        (PAGES, 0x1001, 0x41000),
+        (PAGES, 0x1000, 0x42000),
+        (PAGES, 1 << 60, 0x41000),
+    ],
+)
+def test_queues_outside_of_their_pages_are_refused(
+    pages: int, commands: int, statuses: int
+) -> None:
+    with pytest.raises(QueueError):
+        QueueArguments.parse(struct.pack("<QI4xQQ", 0, pages, commands, statuses))
+
+
+def test_page_that_is_no_memory_is_refused() -> None:
+    driver = DriverSide()
+    driver.pages[STATUSES // PAGE] = NOWHERE
+    driver.ram.write(driver.pages[0], struct.pack(f"<{PAGES}Q", *driver.pages))
+
+    with pytest.raises(GuestMemoryError):
+        Queues(driver.ram, driver.arguments)
+
+
+@given(st.binary(max_size=2 * PAGE))
+def test_checksum_is_the_exclusive_or_of_all_words(data: bytes) -> None:
+    padded = data.ljust(-(-len(data) // 8) * 8, b"\0")
+    expected = 0
+    for (word,) in struct.iter_unpack("<I", padded):
+        expected ^= word
+
+    assert checksum(padded) == expected
+
+
+@given(st.lists(st.binary(max_size=300), max_size=8), st.integers(0, 0xFFFFFFFF))
+def test_queue_filled_by_a_hostile_guest_is_read_or_refused(
+    messages: list[bytes], pointer: int
+) -> None:
+    driver = DriverSide()
+    queues = Queues(driver.ram, driver.arguments)
+    for body in messages:
+        driver.put(body)
+    driver.point_to(pointer)
+
+    try:
+        taken = [queues.take() for _ in range(SLOTS + 1)]
+    except QueueError:
+        return
+    assert taken[-1] is None
