@@ -1,0 +1,213 @@
+"""The structures and commands of a release of NVIDIA's driver, by name: data read from its headers.
+
+`harness gpu release` writes the data of one release.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import pydantic
+from pydantic import Field as Bounds
+
+from harness.errors import BadInputError, listed
+from harness.limits import JSON
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FOLDER: Final = "releases"
+SHIPPED: Final = Path(__file__).parent / FOLDER
+
+_PLAIN: Final = re.compile(r"[uif](?:8|16|32|64)|pointer")
+_Size = Annotated[int, Bounds(ge=0, le=0xFFFFFFFF)]
+_Name = Annotated[str, Bounds(pattern=r"\A[A-Za-z_][\w.]*\z")]
+_Number = Annotated[str, Bounds(pattern=r"\A0x[0-9a-f]{8}\z")]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a structure: `count` elements of `size` bytes each, from `offset` on.
+
+    `type` is `u8`, `u16`, `u32`, `u64`, the same with `i` or `f`, `pointer`, or the name of a structure.
+    """
+
+    offset: int
+    size: int
+    type: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A structure of `size` bytes."""
+
+    size: int
+    fields: Mapping[str, Field]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A control command; one without parameters has no structure."""
+
+    name: str
+    struct: str | None
+
+
+class ReleaseFile(pydantic.BaseModel):
+    """The data of one release as it is written. A field is its name, offset, element size, type and count."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    schema_: Literal[1] = Bounds(alias="schema")
+    release: Annotated[str, Bounds(pattern=r"\A\d+(\.\d+){1,2}\z")]
+    structs: Mapping[_Name, tuple[_Size, list[tuple[_Name, _Size, _Size, _Name, _Size]]]]
+    commands: Mapping[_Number, tuple[_Name, _Name | None]]
+    constants: Mapping[_Name, int]
+
+
+class Layouts:
+    """What one release's headers say. A name that they do not have raises KeyError."""
+
+    def __init__(self, content: ReleaseFile) -> None:
+        self.release = content.release
+        self._content = content
+        self._structs: dict[str, Struct] = {}
+
+    def struct(self, name: str) -> Struct:
+        """Return a structure by its name."""
+        if name not in self._structs:
+            size, fields = self._content.structs[name]
+            self._structs[name] = Struct(
+                size,
+                {
+                    field: Field(offset, one, kind, count)
+                    for field, offset, one, kind, count in fields
+                },
+            )
+        return self._structs[name]
+
+    @property
+    def structs(self) -> tuple[str, ...]:
+        """The names of all structures."""
+        return tuple(self._content.structs)
+
+    def command(self, number: int) -> Command | None:
+        """Return a control command; None where the headers have none of this number."""
+        return self.commands.get(number)
+
+    def constant(self, name: str) -> int:
+        """Return a number by its name, such as `MC_ENGINE_IDX_GSP`."""
+        return self._content.constants[name]
+
+    @property
+    def constants(self) -> Mapping[str, int]:
+        """All numbers by name."""
+        return self._content.constants
+
+    @cached_property
+    def commands(self) -> Mapping[int, Command]:
+        """The control commands that reach the GSP, by number."""
+        return {
+            int(number, 16): Command(name, parameters)
+            for number, (name, parameters) in self._content.commands.items()
+        }
+
+
+def known_releases(*folders: Path) -> Mapping[str, Path]:
+    """Return the data files by release: the harness's, then those of `folders` of GPU models."""
+    found: dict[str, Path] = {}
+    for folder in (SHIPPED, *(each / FOLDER for each in folders)):
+        found |= {file.stem: file for file in folder.glob("*.json")}
+    return dict(sorted(found.items(), key=lambda item: release_key(item[0])))
+
+
+def read_layouts(release: str, *folders: Path) -> Layouts:
+    """Read the data of a release; raises BadInputError where there is none or where it is malformed."""
+    known = known_releases(*folders)
+    if release not in known:
+        raise BadInputError(
+            f"There is no data of this release of NVIDIA's driver; known releases: {listed(known)}. "
+            "Structures move between releases, so another release's data would be wrong. Make it from "
+            "the source of the open kernel modules with `harness gpu release SOURCE`.",
+            source=f"NVIDIA driver {release}",
+        )
+    return read_release_file(known[release])
+
+
+def read_release_file(file: Path) -> Layouts:
+    """Read one data file; raises BadInputError where it is malformed."""
+    raw = file.read_bytes()
+    JSON.check_bytes(len(raw), str(file))
+    try:
+        content = ReleaseFile.model_validate_json(raw)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise BadInputError(f"{first['msg']}.", source=str(file), key=key or None) from error
+    if content.release != file.stem:
+        raise BadInputError(
+            f"The file's name says release {file.stem!r}, the file {content.release!r}.",
+            source=str(file),
+            key="release",
+        )
+    for name, (size, fields) in content.structs.items():
+        for field, offset, one, kind, count in fields:
+            if not _PLAIN.fullmatch(kind) and kind not in content.structs:
+                refusal = f"The type {kind!r} is none of the file's structures."
+            elif offset + one * count > size:
+                refusal = f"The field ends at byte {offset + one * count} of {size}."
+            else:
+                continue
+            raise BadInputError(refusal, source=str(file), key=f"structs.{name}.{field}")
+    for number, (_, parameters) in content.commands.items():
+        if parameters is not None and parameters not in content.structs:
+            raise BadInputError(
+                f"The parameters {parameters!r} are none of the file's structures.",
+                source=str(file),
+                key=f"commands.{number}",
+            )
+    return Layouts(content)
+
+
+def render_release(content: ReleaseFile) -> str:
+    """Return the text of a data file: one line an entry, so that people can read a difference."""
+    tables = [
+        f" {_compact(title)}: {{\n{_lines(table)}\n }}"
+        for title, table in (
+            ("structs", content.structs),
+            ("commands", content.commands),
+            ("constants", content.constants),
+        )
+    ]
+    head = f' "schema": 1,\n "release": {_compact(content.release)}'
+    return "{\n" + ",\n".join([head, *tables]) + "\n}\n"
+
+
+def nearest_release(release: str, known: Iterable[str]) -> str | None:
+    """Return the newest release before this one, else the oldest after it; itself is none."""
+    others = sorted(
+        (other for other in known if other != release),
+        key=release_key,
+    )
+    before = [other for other in others if release_key(other) < release_key(release)]
+    return before[-1] if before else next(iter(others), None)
+
+
+def release_key(release: str) -> tuple[int, ...]:
+    """Return what sorts releases by age."""
+    return tuple(int(part) for part in release.split(".") if part.isdigit())
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _lines(table: Mapping[str, object]) -> str:
+    return ",\n".join(f"  {_compact(name)}: {_compact(table[name])}" for name in sorted(table))

@@ -1,0 +1,174 @@
+"""The data of a release of NVIDIA's driver is read strictly, and differences are named."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.gpu.gsp.layouts import (
+    Field,
+    known_releases,
+    nearest_release,
+    read_layouts,
+    read_release_file,
+)
+from harness.gpu.gsp.release_source import changes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_DATA: dict[str, object] = {
+    "schema": 1,
+    "release": "999.1",
+    "structs": {
+        "INNER": [8, [["low", 0, 4, "u32", 1], ["high", 4, 4, "u32", 1]]],
+        "OUTER": [24, [["count", 0, 4, "u32", 1], ["inner", 8, 8, "INNER", 2]]],
+    },
+    "commands": {"0x20800001": ["doThis", "OUTER"], "0x20800002": ["doThat", None]},
+    "constants": {"MC_ENGINE_IDX_GSP": 50},
+}
+
+
+def _write(folder: Path, release: str = "999.1", **changed: object) -> Path:
+    file = folder / "releases" / f"{release}.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps({**_DATA, "release": release, **changed}))
+    return file
+
+
+@pytest.mark.parametrize("release", ["535.261.03", "550.163.01"])
+def test_shipped_release_has_what_the_handshake_needs(release: str) -> None:
+    layouts = read_layouts(release)
+
+    # The driver's queue and libos ABI: these sizes are the same in both releases.
+    assert layouts.struct("GSP_ARGUMENTS_CACHED").size == 0x50
+    assert layouts.struct("GspFwWprMeta").size == 256
+    assert layouts.struct("LibosMemoryRegionInitArgument").size == 32
+    assert layouts.struct("NV_CHANNEL_ALLOC_PARAMS").fields["hVASpace"] == Field(0x1C, 4, "u32", 1)
+    bars, instances = layouts.command(0x20801803), layouts.command(0x20800AA6)
+    assert bars is not None
+    assert bars.struct == "NV2080_CTRL_BUS_GET_PCI_BAR_INFO_PARAMS"
+    # Only the GSP implements it.
+    assert instances is not None
+    assert instances.struct is not None
+    assert layouts.constant("NV_VGPU_MSG_EVENT_GSP_INIT_DONE") == 0x1001
+
+
+def test_releases_differ_where_the_headers_do() -> None:
+    old, new = read_layouts("535.261.03"), read_layouts("550.163.01")
+
+    assert (old.struct("GspStaticConfigInfo").size, new.struct("GspStaticConfigInfo").size) == (
+        2168,
+        2184,
+    )
+    assert old.constant("MC_ENGINE_IDX_CPU_DOORBELL") + 1 == new.constant(
+        "MC_ENGINE_IDX_CPU_DOORBELL"
+    )
+
+
+def test_names_that_a_release_lacks_raise_key_errors(tmp_path: Path) -> None:
+    layouts = read_release_file(_write(tmp_path))
+
+    assert layouts.command(0x20800003) is None
+    with pytest.raises(KeyError):
+        layouts.struct("u32")
+    with pytest.raises(KeyError):
+        layouts.constant("MC_ENGINE_IDX_NONE")
+
+
+def test_users_folder_adds_a_release(tmp_path: Path) -> None:
+    _write(tmp_path)
+
+    assert list(known_releases(tmp_path)) == ["535.261.03", "550.163.01", "999.1"]
+    assert read_layouts("999.1", tmp_path).struct("OUTER").fields["inner"].count == 2
+
+
+def test_release_without_data_is_refused_with_the_known_ones_and_the_command() -> None:
+    with pytest.raises(BadInputError) as refused:
+        read_layouts("570.1.2")
+
+    message = str(refused.value)
+    assert "NVIDIA driver 570.1.2" in message
+    assert "'535.261.03', '550.163.01'" in message
+    assert "harness gpu release" in message
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"schema": 2}, "schema"),
+        ({"extra": 1}, "extra"),
+        ({"release": "../etc"}, "release"),
+        ({"release": "999.2"}, "'999.2'"),
+        ({"structs": {"A": [4, [["x", 0, 4, "NOT_THERE", 1]]]}, "commands": {}}, "'NOT_THERE'"),
+        ({"structs": {"A": [4, [["x", 2, 4, "u32", 1]]]}, "commands": {}}, "byte 6 of 4"),
+        ({"structs": {"A": [4, [["x", 0, -4, "u32", 1]]]}, "commands": {}}, "structs.A"),
+        ({"structs": {"A": [4, [["x", 0, 4.5, "u32", 1]]]}, "commands": {}}, "structs.A"),
+        ({"structs": {"A": [4, [["x", 0, 4, "u33", 1]]]}, "commands": {}}, "'u33'"),
+        ({"structs": {"A": [4, [["x", 0, 4, "u32"]]]}, "commands": {}}, "structs.A"),
+        ({"commands": {"0x20800001": ["doThis", "NOT_THERE"]}}, "'NOT_THERE'"),
+        ({"commands": {"1": ["doThis", None]}}, "commands"),
+        ({"constants": {"MC_ENGINE_IDX_GSP": "50"}}, "constants"),
+    ],
+)
+def test_malformed_data_is_refused_by_the_name_of_its_key(
+    tmp_path: Path, changed: dict[str, object], said: str
+) -> None:
+    file = _write(tmp_path)
+    file.write_text(json.dumps({**_DATA, **changed}))
+
+    with pytest.raises(BadInputError) as refused:
+        read_release_file(file)
+
+    assert str(file) in str(refused.value)
+    assert said in str(refused.value)
+
+
+def test_text_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    file = _write(tmp_path)
+    file.write_text("{")
+
+    with pytest.raises(BadInputError):
+        read_release_file(file)
+
+
+def test_nearest_release_is_the_newest_before_it() -> None:
+    known = ["535.261.03", "550.54.14", "550.163.01"]
+
+    assert nearest_release("570.1", known) == "550.163.01"
+    assert nearest_release("550.163.01", known) == "550.54.14"
+    assert nearest_release("520.1", known) == "535.261.03"
+    assert nearest_release("520.1", ["520.1"]) is None
+
+
+def test_changes_name_what_moved_came_and_went(tmp_path: Path) -> None:
+    old = read_release_file(_write(tmp_path))
+    new = read_release_file(
+        _write(
+            tmp_path,
+            "999.2",
+            structs={
+                "OUTER": [32, [["count", 4, 4, "u32", 1], ["added", 8, 8, "u64", 1]]],
+                "NEW": [4, []],
+            },
+            commands={"0x20800001": ["doThis", "NEW"], "0x20800003": ["doMore", None]},
+            constants={"MC_ENGINE_IDX_GSP": 51},
+        )
+    )
+
+    assert list(changes(old, new)) == [
+        "- structure INNER",
+        "+ structure NEW",
+        (
+            "~ structure OUTER: size 24 -> 32, -inner, +added, "
+            "count u32[1] of 4 bytes at 0 -> u32[1] of 4 bytes at 4"
+        ),
+        "~ command 0x20800001: doThis(OUTER) -> doThis(NEW)",
+        "- command 0x20800002: doThat()",
+        "+ command 0x20800003: doMore()",
+        "~ number MC_ENGINE_IDX_GSP: 50 -> 51",
+    ]
+    assert list(changes(old, old)) == []
