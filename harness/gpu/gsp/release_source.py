@@ -85,8 +85,8 @@ _METHOD: Final = re.compile(
 )
 #: RMCTRL_FLAGS_ROUTE_TO_PHYSICAL and RMCTRL_FLAGS_INTERNAL: such commands reach the GSP.
 _REACHES_GSP: Final = 0x200 | 0x400
-#: Further classes whose commands the driver sends itself: subdevice, VA space, channel, MIG instances.
-_SENT_CLASSES: Final = frozenset({0x2080, 0x90F1, 0xA06F, 0xC637, 0xC638})
+#: Further classes whose commands the driver sends itself: device, subdevice, VA space, channel, MIG instances.
+_SENT_CLASSES: Final = frozenset({0x0080, 0x2080, 0x90F1, 0xA06F, 0xC637, 0xC638})
 #: Commands that only the GSP implements are in no table of methods; their numbers are macros.
 _COMMAND_MACRO: Final = re.compile(
     r"^#define (?P<name>NV2080_CTRL_CMD_\w+) \((?P<number>0x2080[0-9a-fA-F]{4})[uU]?\)",

@@ -70,7 +70,7 @@ GspStaticConfigInfo *the_compiler_keeps_only_what_is_used;
     /*paramSize=*/  sizeof(ONE_PARAMS),
     /*func=*/       "ctrlOne"
     /*flags=*/      0x10u,
-    /*methodId=*/   0x00800102u,
+    /*methodId=*/   0x00410102u,
     /*paramSize=*/  sizeof(HOST_ONLY_PARAMS),
     /*func=*/       "ctrlOfTheHostOnly"
     /*flags=*/      0x400u,
