@@ -20,6 +20,7 @@ from harness.cli.console_text import without_commands
 from harness.cli.options import add_json_option, settings_of
 from harness.errors import BadInputError, listed
 from harness.machine.entrance.roster import Roster, roster_folder
+from harness.options import add_to_command
 from harness.provisioning.wait import SYSTEM_CLOCK, Deadline, Observation, wait_for
 from harness.settings import Settings
 
@@ -51,28 +52,14 @@ def add_parser(commands: Commands) -> None:
         help="end only this kept machine, by its id (default: all, the folders of killed runs, and old "
         "bundles)",
     )
-    defaults = Settings()
     gc.add_argument(
         "--evidence-dir",
         type=Path,
-        default=defaults.evidence_folder,
+        default=Settings().evidence_folder,
         metavar="DIR",
         help="folder in which failed tests left their bundles (default: %(default)s)",
     )
-    gc.add_argument(
-        "--bundle-limit-days",
-        type=float,
-        default=defaults.bundle_limit_days,
-        metavar="DAYS",
-        help="remove bundles that are older (default: %(default)g)",
-    )
-    gc.add_argument(
-        "--bundle-limit-mib",
-        type=int,
-        default=defaults.bundle_limit_mib,
-        metavar="MIB",
-        help="remove the oldest bundles while all of them take more (default: %(default)s)",
-    )
+    add_to_command(gc, "--bundle-limit-days", "--bundle-limit-mib")
     gc.add_argument("--dry-run", action="store_true", help="only list them")
     add_json_option(ps)
     ps.set_defaults(run=_ps)

@@ -1,0 +1,329 @@
+"""The one table of options that become settings: of pytest, of the command `harness`, or of both.
+
+pytest's options and ini keys, the commands' arguments and the reference pages are made from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.settings import (
+    ACCEPT_OPTION,
+    ACCEPT_VARIABLE,
+    DRIVER_VARIABLE,
+    INVENTORY,
+    INVENTORY_VARIABLE,
+    POOL_VARIABLE,
+    STORE_VARIABLE,
+    TESTED_IMAGES,
+    TIMEOUT_VARIABLE,
+    URI_VARIABLE,
+    AcceleratorOption,
+    EvidenceMode,
+    FailureCheckpoint,
+    GpuSource,
+    MachineDriver,
+    MachineKeep,
+    MachineShell,
+    MachineStart,
+    OptionValue,
+    Settings,
+    accepted_licences,
+    first_of,
+    first_path,
+    is_ci,
+    machine_driver,
+    timeout_multiplier,
+)
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping
+
+#: Returns a setting of what was given on the command line and in the ini file, both None for nothing; the
+#: folder is the one to which paths are relative, None for the working directory. None leaves the default.
+_Read = Any
+
+
+def _path_or(variable: str) -> _Read:
+    return lambda given, ini, root: first_path(given, variable, ini or "", root=root)
+
+
+def _folder(given: str | None, _ini: Any, root: Path | None) -> Path | None:
+    return None if given is None else (root or Path()) / given
+
+
+def _folders(given: Any, ini: Any, root: Path | None) -> tuple[Path, ...]:
+    return (*(ini or ()), *((root or Path()) / folder for folder in given or ()))
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option, and where its value goes.
+
+    Its value is `own_field` of Settings, by default the field of the option's name, and so is its default. pytest
+    has another one where there is `tested`. `variable` is the environment variable that is read where the option is
+    not given, and `otherwise` what help says of the default then. The ini key, where it has one, has the
+    type `ini` of pytest's `addini`.
+    """
+
+    name: str
+    help: str
+    _: KW_ONLY
+    metavar: str | None = None
+    choices: type[OptionValue] | None = None
+    type: type[int] | type[float] | None = None
+    is_flag: bool = False
+    is_list: bool = False
+    own_field: str = ""
+    tested: str | None = None
+    variable: str | None = None
+    otherwise: str | None = None
+    ini: str | None = None
+    own_read: _Read = None
+
+    @property
+    def destination(self) -> str:
+        """Return the option's name in the result of the parser, and in an ini file."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+    @property
+    def field(self) -> str:
+        return self.own_field or self.destination
+
+    def read(self, given: Any, ini: Any, root: Path | None) -> Any:
+        """Return the setting, or None for the default; raises BadInputError where the value is wrong."""
+        if self.own_read is not None:
+            return self.own_read(given, ini, root)
+        if self.variable is not None:
+            return first_of(given, self.variable, ini or "")
+        return given if given is None or self.choices is None else self.choices(given)
+
+    def arguments(self, default: str | None = None) -> dict[str, Any]:
+        """Return the arguments of argparse's `add_argument`, which are those of pytest's `addoption`."""
+        if self.is_flag:
+            return {"action": "store_true", "help": self.help}
+        if self.is_list:
+            return {"action": "append", "default": [], "metavar": self.metavar, "help": self.help}
+        arguments: dict[str, Any] = {"metavar": self.metavar}
+        if self.choices is not None:
+            arguments = {"choices": self.choices.words()}
+        if self.type is not None:
+            arguments["type"] = self.type
+        said = ", else ".join(filter(None, (self.variable, self.otherwise)))
+        own = getattr(Settings(), self.field)
+        if not said and own is not None:
+            arguments["default"] = default or (own if isinstance(own, (int, float)) else str(own))
+            said = "%(default)s"
+        return {**arguments, "help": f"{self.help} (default: {said})" if said else self.help}
+
+
+_ROWS = (
+    Option(
+        "--accelerator",
+        "how guests run; 'auto' uses KVM where it works on this host, else TCG",
+        choices=AcceleratorOption,
+    ),
+    Option(
+        "--timeout-multiplier",
+        "factor for all waits on guests, such as 3 on a slow host",
+        metavar="FACTOR",
+        variable=TIMEOUT_VARIABLE,
+        otherwise="1",
+        own_read=lambda given, _ini, _root: timeout_multiplier(given),
+    ),
+    Option("--qemu", "QEMU program to use", metavar="PROGRAM"),
+    Option(
+        "--image",
+        "node images: names that `harness image ls` lists, paths of qcow2 or raw files, or "
+        "https://HOST/FILE#sha256=DIGEST; tests of nodes run with each, commands take the first",
+        metavar="IMAGE[,IMAGE...]",
+        tested=TESTED_IMAGES,
+    ),
+    Option(
+        "--images-dir",
+        "folder with further image recipes; may be repeated",
+        own_field="image_folders",
+        metavar="DIR",
+        is_list=True,
+        ini="paths",
+        own_read=_folders,
+    ),
+    Option(
+        "--provisioner",
+        "provisioner of nodes: its name, or the path of its YAML file",
+        metavar="NAME|PATH",
+    ),
+    Option(
+        "--gpu-models",
+        "folder with further GPU models; may be repeated",
+        metavar="DIR",
+        is_list=True,
+        ini="paths",
+        own_read=_folders,
+    ),
+    Option(
+        "--gpu-source",
+        "where the GPUs of nodes come from: emulated, the host's by VFIO, or the host's where it "
+        "has enough",
+        choices=GpuSource,
+        otherwise="emulated; in suites/passthrough: host",
+    ),
+    Option(
+        "--require-gpu",
+        "fail where a test needs a GPU of the host and there is none to take, or the host lacks "
+        "anything else that it needs, instead of skipping it",
+        own_field="is_gpu_required",
+        is_flag=True,
+    ),
+    Option(
+        "--gpu-inventory",
+        "which GPUs of this host tests may take",
+        metavar="FILE",
+        otherwise=f"{INVENTORY} if it exists",
+        ini="string",
+        variable=INVENTORY_VARIABLE,
+        own_read=_path_or(INVENTORY_VARIABLE),
+    ),
+    Option(
+        "--gpu-pool-dir",
+        "folder of the leases of this host's GPUs, shared by all users",
+        own_field="gpu_pool_folder",
+        metavar="DIR",
+        otherwise=f"{Settings.gpu_pool_folder}",
+        variable=POOL_VARIABLE,
+        own_read=_path_or(POOL_VARIABLE),
+    ),
+    Option(
+        "--machine-driver",
+        f"what runs machines: {', '.join(MachineDriver.words())}, or the VM driver of an installed "
+        "package; 'node' runs none, and needs the URI of an existing node",
+        metavar="NAME",
+        variable=DRIVER_VARIABLE,
+        otherwise=f"{Settings.machine_driver}",
+        ini="string",
+        own_read=lambda given, ini, _root: machine_driver(given, ini or ""),
+    ),
+    Option(
+        "--machine-uri",
+        "URI of libvirt, such as qemu:///session, or of an existing node, such as ssh://root@HOST",
+        metavar="URI",
+        ini="string",
+        variable=URI_VARIABLE,
+    ),
+    Option(
+        "--machine-start",
+        "boot each machine, restore it from a checkpoint, or run each test both ways",
+        choices=MachineStart,
+    ),
+    Option("--evidence", "when to keep the evidence of a node", choices=EvidenceMode),
+    Option(
+        "--evidence-dir",
+        "folder for evidence, with a folder for each test",
+        own_field="evidence_folder",
+        metavar="DIR",
+        own_read=_folder,
+    ),
+    Option(
+        "--failure-checkpoint",
+        "when to leave the machines of a test in its evidence, for `harness resume`; with --pdb never",
+        choices=FailureCheckpoint,
+    ),
+    Option(
+        "--failure-checkpoint-limit-mib",
+        "limit of disk space for the machines that failed tests left, in MiB; beyond it the oldest are "
+        "removed",
+        metavar="MIB",
+        type=int,
+    ),
+    Option(
+        "--bundle-limit-mib",
+        "limit of disk space for all that failed tests left in --evidence-dir, in MiB; beyond it the "
+        "oldest are removed, except that of the last failure",
+        metavar="MIB",
+        type=int,
+    ),
+    Option(
+        "--bundle-limit-days",
+        "after how many days what a failed test left is removed, at the next failure or by `harness gc`",
+        metavar="DAYS",
+        type=float,
+    ),
+    Option(
+        "--machine-keep",
+        "of which tests the machines go on when the test has ended, to be entered by `harness shell "
+        "--machine`; `harness gc` ends them",
+        choices=MachineKeep,
+    ),
+    Option(
+        "--machine-keep-hours",
+        "how long a kept machine goes on at most",
+        metavar="HOURS",
+        type=float,
+    ),
+    Option(
+        "--machine-shell",
+        "open a shell in the machine of each test: before the test uses it, instead of the test, after "
+        "it, or where it failed; without xdist (-n 0)",
+        choices=MachineShell,
+    ),
+    Option(
+        "--checkpoint-limit-mib",
+        "limit of disk space for checkpoints, in MiB; beyond it the least recently used are removed",
+        metavar="MIB",
+        type=int,
+    ),
+    Option(
+        "--store",
+        "registry that has images and checkpoints of other hosts, such as "
+        "registry.example:5000/team; what it lacks is made here",
+        metavar="URL",
+        ini="string",
+        variable=STORE_VARIABLE,
+    ),
+    Option(
+        "--store-push",
+        "push what is made here to the registry of --store; without it the store is only read",
+        own_field="is_store_writable",
+        is_flag=True,
+    ),
+    Option(
+        ACCEPT_OPTION,
+        f"licence that you accept, for images that need it; may be repeated (also: {ACCEPT_VARIABLE})",
+        own_field="accepted_licences",
+        metavar="LICENCE",
+        is_list=True,
+        ini="args",
+        own_read=lambda given, ini, _root: accepted_licences([*(given or ()), *(ini or ())]),
+    ),
+)
+OPTIONS: Mapping[str, Option] = {option.name: option for option in _ROWS}
+
+
+def add_to_command(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add options of the table to a command of `harness`."""
+    for name in names:
+        parser.add_argument(name, **OPTIONS[name].arguments())
+
+
+def settings_from(
+    given: Callable[[str], Any],
+    ini: Callable[[str], Any] = lambda _name: None,
+    root: Path | None = None,
+    **decided: object,
+) -> Settings:
+    """Return the settings that options, the environment and an ini file ask for.
+
+    `given` and `ini` return what they have by a destination; `decided` are settings whose options the
+    caller has read itself. Raises BadInputError where a value is wrong.
+    """
+    values: dict[str, Any] = {}
+    for option in _ROWS:
+        if option.field not in decided:
+            key = option.destination
+            value = option.read(given(key), ini(key) if option.ini else None, root)
+            if value is not None:
+                values[option.field] = value
+    return Settings(**values, **decided, ci=is_ci())  # type: ignore[arg-type]

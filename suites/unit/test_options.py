@@ -1,0 +1,95 @@
+"""The table of options: what a value becomes, and which of several places counts."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.options import OPTIONS, add_to_command, settings_from
+from harness.settings import MachineDriver, MachineStart, Settings
+
+
+def _settings(
+    given: dict[str, Any] | None = None, ini: dict[str, Any] | None = None, **more: Any
+) -> Settings:
+    return settings_from((given or {}).get, (ini or {}).get, **more)
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for option in OPTIONS.values():
+        monkeypatch.delenv(option.variable or "HARNESS_ACCEPT_LICENCE", raising=False)
+
+
+def test_nothing_given_leaves_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+
+    assert _settings() == Settings()
+
+
+def test_each_option_goes_to_a_field_of_the_settings() -> None:
+    fields = [option.field for option in OPTIONS.values()]
+
+    assert len({*fields}) == len(fields)
+    assert {*fields} <= {*Settings.__dataclass_fields__}
+
+
+def test_option_wins_over_the_variable_and_the_variable_over_the_ini_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert _settings({}, {"store": "ini"}).store == "ini"
+    monkeypatch.setenv("HARNESS_STORE", "variable")
+    assert _settings({}, {"store": "ini"}).store == "variable"
+    assert _settings({"store": "option"}, {"store": "ini"}).store == "option"
+
+
+def test_words_become_values(tmp_path: Path) -> None:
+    settings = _settings(
+        {
+            "machine_start": "cold",
+            "images_dir": ["recipes"],
+            "gpu_models": [tmp_path / "models"],
+            "evidence_dir": "kept",
+            "gpu_pool_dir": "pool",
+            "accept_licence": ["one,two"],
+            "timeout_multiplier": "3",
+            "machine_driver": "libvirt",
+            "bundle_limit_mib": 0,
+        },
+        {"images_dir": [Path("/shared")], "accept_licence": ["three"]},
+        root=tmp_path,
+    )
+
+    assert settings.machine_start is MachineStart.COLD
+    assert settings.image_folders == (Path("/shared"), tmp_path / "recipes")
+    assert settings.gpu_models == (tmp_path / "models",)
+    assert settings.evidence_folder == tmp_path / "kept"
+    assert settings.gpu_pool_folder == tmp_path / "pool"
+    assert settings.accepted_licences == {"one", "two", "three"}
+    assert settings.timeout_multiplier == 3.0
+    assert settings.machine_driver is MachineDriver.LIBVIRT
+    assert settings.bundle_limit_mib == 0
+
+
+def test_wrong_value_names_its_option() -> None:
+    with pytest.raises(BadInputError, match="--timeout-multiplier"):
+        _settings({"timeout_multiplier": "often"})
+
+
+def test_setting_that_the_caller_decided_is_not_read() -> None:
+    assert _settings({"provisioner": "theirs"}, provisioner="/own.yaml").provisioner == "/own.yaml"
+
+
+def test_command_has_the_settings_default_where_tests_have_another() -> None:
+    parser = argparse.ArgumentParser()
+    add_to_command(parser, "--image", "--bundle-limit-days")
+
+    arguments = parser.parse_args([])
+
+    assert arguments.image == Settings().image != OPTIONS["--image"].tested
+    assert arguments.bundle_limit_days == 30.0
+    assert "(default: debian-12)" in " ".join(parser.format_help().split())
