@@ -40,7 +40,6 @@ from harness.steps import consecutive, stepped, take_step
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -218,12 +217,7 @@ class LabMachine:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._resources.close()
 
     @property

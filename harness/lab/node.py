@@ -28,6 +28,7 @@ from harness.lab import evidence_collection
 from harness.lab.machine import ignore_progress
 from harness.lab.machine_request import SEED
 from harness.lab.provisioning_steps import ProvisioningSteps
+from harness.machine.description.spec import DEFAULT_MEMORY_MIB
 from harness.machine.guest_time import MOST_TIMES
 from harness.provisioner import BOOT, NodeFact, Provisioner, runner_file
 from harness.provisioner.user_data import merge_user_data
@@ -36,7 +37,6 @@ from harness.steps import stepped
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -104,7 +104,7 @@ class NodeRequest:
     """Tags of the virtual machine in the cached instance metadata."""
     vm_size: str = "Standard_ND96isr_H100_v5"
     """Its VM size there."""
-    memory_mib: int = 1536
+    memory_mib: int = DEFAULT_MEMORY_MIB
     """The guest's memory in MiB."""
     cpus: int = 1
     """The guest's vCPUs. An emulated GPU beside several needs QEMU 10.1.1 or newer."""
@@ -276,12 +276,7 @@ class Node:
             self._resources = started.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._resources.close()
 
     @stepped("Prepare node '{0.request.name}' by its agent")

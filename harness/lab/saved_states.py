@@ -15,7 +15,7 @@ from harness.image import CloudImageKernel
 from harness.image.manifest import IMAGE_FORMAT
 from harness.lab.machine import START_CLOUD_INIT
 from harness.lab.machine_request import BootSource, MachineRequest
-from harness.machine.description.spec import DirectKernel
+from harness.machine.description.spec import DEFAULT_MEMORY_MIB, DirectKernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,7 +34,6 @@ _BOOT_CLOUD_IMAGE_KVM_S = 60.0
 #: Slots that every machine has, so that one checkpoint serves nodes with few GPUs and with none.
 #: Each more costs every clone some three milliseconds.
 _SLOTS = 4
-_MEMORY_MIB = 1536
 
 #: Stops the boot before cloud-init: `cloud-init.target` depends on the target that is not started.
 #: Units that do not depend on cloud-init are started already.
@@ -155,7 +154,7 @@ class SavedState:
 
     name: str
     origin: SavedStateSource
-    memory_mib: int = _MEMORY_MIB
+    memory_mib: int = DEFAULT_MEMORY_MIB
     cpus: int = 1
     slots: int = _SLOTS
     has_iommu: bool = False
@@ -202,7 +201,7 @@ def booted(
     image: Image,
     kernel: Kernel | None = None,
     *,
-    memory_mib: int = _MEMORY_MIB,
+    memory_mib: int = DEFAULT_MEMORY_MIB,
     cpus: int = 1,
     slots: int = _SLOTS,
     has_iommu: bool = False,
@@ -223,7 +222,7 @@ def booting_node(
     image: Image,
     kernel: Kernel | None = None,
     *,
-    memory_mib: int = _MEMORY_MIB,
+    memory_mib: int = DEFAULT_MEMORY_MIB,
     slots: int = _SLOTS,
     may_reboot: bool = False,
 ) -> MachineRequest:

@@ -24,7 +24,6 @@ from harness.provisioning.wait import Deadline
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -68,12 +67,7 @@ class MonitoredMachine(abc.ABC):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     @property

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterable
     from io import BufferedIOBase
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -79,12 +78,7 @@ class RegistryProxy:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._server.shutdown()
         self._thread.join(_CLOSE_S)
         self._server.end_connections(_CLOSE_S)

@@ -10,6 +10,8 @@ from typing import Literal
 
 from harness.errors import BadInputError
 
+#: Of a guest whose request says nothing else; checkpoints of such machines serve each other.
+DEFAULT_MEMORY_MIB = 1536
 #: Debian's kernels have the driver, switched off. Without the second one a guest with interrupt
 #: remapping panics where its host is busy: it counts ten ticks of the timer in a time that it can't
 #: measure yet (`timer_irq_works` of Linux).
@@ -149,7 +151,7 @@ class MachineSpec:
     kernel: DirectKernel | Firmware
     disk: Path
     seed: Path | None = None
-    memory_mib: int = 1536
+    memory_mib: int = DEFAULT_MEMORY_MIB
     cpus: int = 1
     root_ports: int = 1
     root_port_window_mib: int = 64
