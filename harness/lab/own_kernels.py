@@ -31,6 +31,7 @@ _INSTALL_KVM_S = 180.0
 _COMMAND_KVM_S = 120.0
 _COPY_KVM_S = 30.0
 _FOLDER = "/var/tmp/harness-kernel"  # noqa: S108 - in the guest, which nobody else uses
+_PUT = ("sh", "-c", 'mkdir -p -- "${1%/*}" && cat >"$1.part" && mv -- "$1.part" "$1"', "put")
 _IN_PACKAGE = re.compile(r" (?:\./)?boot/vmlinuz-(\S+)$", re.MULTILINE)
 
 
@@ -145,8 +146,7 @@ def _run(node: Node, *argv: str) -> str:
 
 
 def _put(node: Node, content: bytes, path: str) -> None:
-    script = 'mkdir -p -- "${1%/*}" && cat >"$1.part" && mv -- "$1.part" "$1"'
-    _stream(node, ["sh", "-c", script, "put", path], content)
+    _stream(node, [*_PUT, path], content)
 
 
 def _stream(node: Node, argv: Argv, stdin: bytes) -> None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from harness.provisioning.wait import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +50,14 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         self.elapsed_s += seconds
+
+
+class YieldingClock(SystemClock):
+    """The system's clock for waits on a thread of this process, which goes on at each sleep."""
+
+    @override
+    def sleep(self, seconds: float) -> None:
+        os.sched_yield()
 
 
 def in_turn(*actions: Callable[[], object]) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""Puts the unit suites' temporary files into memory, where the host has room for them.
+"""Holds unit tests to what they promise, and puts their temporary files into memory if there is room.
 
 The suites make tens of thousands of small files and folders; on a disk these cost more time than
 all else that the tests do.
@@ -10,6 +10,17 @@ import os
 import tempfile
 from pathlib import Path
 
+import pytest
+
+from harness.provisioning.wait import SystemClock
+from suites.fakes.clock import FakeClock
+from suites.unit.forbidden_calls import (  # noqa: F401 - hooks
+    pytest_runtest_call,
+    pytest_runtest_protocol,
+    pytest_runtest_setup,
+    pytest_runtest_teardown,
+)
+
 _MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a private folder below it
 _NEEDED_BYTES = 512 << 20
 _NEEDED_FILES = 200_000
@@ -20,6 +31,15 @@ def _has_room(folder: Path) -> bool:
         return False
     state = os.statvfs(folder)
     return state.f_bavail * state.f_frsize >= _NEEDED_BYTES and state.f_favail >= _NEEDED_FILES
+
+
+@pytest.fixture
+def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """Let waits of product code pass at once: the system's clock is a fake one."""
+    clock = FakeClock()
+    monkeypatch.setattr(SystemClock, "monotonic", lambda _: clock.monotonic())
+    monkeypatch.setattr(SystemClock, "sleep", lambda _, seconds: clock.sleep(seconds))
+    return clock
 
 
 if "TMPDIR" not in os.environ and _has_room(_MEMORY):

@@ -14,7 +14,6 @@ import pytest
 from harness import agent, provisioning
 from harness.errors import RequirementError
 from harness.payload import Payload, build_agent, build_payload, write_payload
-from harness.provisioning.command import LocalRunner
 
 AGENT_SOURCES = sorted(Path(agent.__file__).parent.rglob("*.py"))
 SOURCES = sorted(Path(provisioning.__file__).parent.rglob("*.py"))
@@ -129,16 +128,6 @@ def test_walk_sees_every_form_of_import(source: str, names: list[str]) -> None:
     (node,) = ast.parse(source).body
 
     assert imported_by(node) == names
-
-
-@pytest.mark.starts_process
-def test_packed_provisioning_runs_by_itself(tmp_path: Path) -> None:
-    path = write_payload(build_payload(), tmp_path)
-
-    result = LocalRunner().run([sys.executable, "-I", "-S", str(path), "--help"], timeout_s=30)
-
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert "usage:" in result.stdout
 
 
 def test_payload_is_written_completely_without_other_files(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from harness.gpu import GpuModel
 
 pytestmark = [
-    pytest.mark.starts_process,
     pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler (package gcc)"),
 ]
 

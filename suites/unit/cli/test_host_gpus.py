@@ -3,56 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.cli import host_gpus, main
+from harness.cli import main
 from harness.gpu.passthrough.discovery import read_functions
-from harness.gpu.passthrough.pool import GpuPool
 from harness.gpu.passthrough.records import DeviceRecords
-from harness.lab import gpu_pool
-from suites.unit.gpu.passthrough.fake_host import AUDIO_CLASS, L4, FakeHost, FakeKernel
+from suites.unit.cli.gpu_host import AUDIO, GPU, SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.gpu.catalogue import Catalogue
-    from harness.settings import Settings
-
-GPU = "0000:65:00.0"
-AUDIO = "0000:65:00.1"
-SECOND = "0000:66:00.0"
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> FakeHost:
-    host = FakeHost(tmp_path / "host")
-    host.add_function(GPU, group=5, driver="nvidia")
-    host.add_function(AUDIO, group=5, class_code=AUDIO_CLASS)
-    host.add_function(SECOND, group=6, device=L4, boot_vga=True)
-    return host
-
-
-@pytest.fixture
-def kernel(host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
-    """Return the kernel that answers the commands; leases are in a folder of this test."""
-    kernel = FakeKernel(host)
-    tmp_path.chmod(0o755)
-
-    def open_pool(settings: Settings, catalogue: Catalogue | None = None) -> GpuPool:
-        return GpuPool(
-            settings.gpu_pool_folder,
-            inventory=gpu_pool.inventory_of(settings, catalogue),
-            root=host.root,
-            runner=kernel,
-        )
-
-    monkeypatch.setenv("HARNESS_GPU_POOL_DIR", str(tmp_path / "leases"))
-    monkeypatch.setattr(gpu_pool, "INVENTORY", tmp_path / "absent.yaml")
-    monkeypatch.setattr(host_gpus, "open_gpu_pool", open_pool)
-    return kernel
+    from suites.unit.gpu.passthrough.fake_host import FakeHost, FakeKernel
 
 
 @pytest.mark.usefixtures("kernel")
@@ -128,29 +91,6 @@ def test_inventory_of_the_host_is_read_without_an_option(
 
 
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize("arguments", [[], [f"--address={GPU}"], ["--count=1"]])
-def test_command_runs_with_its_gpu_on_vfio(
-    host: FakeHost, arguments: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
-    driver = host.device(GPU) / "driver"
-    code = (
-        "import os, pathlib, sys; "
-        f"print(os.environ['HARNESS_GPU_ADDRESSES'], pathlib.Path('{driver}').readlink().name); "
-        "sys.exit(7)"
-    )
-
-    assert main(["gpu", "host", "run", *arguments, "--", sys.executable, "-c", code]) == 7
-
-    assert capfd.readouterr().out == f"{GPU},{AUDIO} vfio-pci\n"
-    assert host.driver_of(GPU) == "nvidia"
-
-
-@pytest.mark.usefixtures("kernel")
-def test_command_that_a_signal_ends_gives_the_code_of_a_shell() -> None:
-    assert main(["gpu", "host", "run", "--", "sh", "-c", "kill -TERM $$"]) == 143
-
-
-@pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -169,6 +109,7 @@ def test_gpu_that_cannot_be_leased_is_refused_with_the_reason(
     assert message in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("fake_time")
 def test_quarantined_gpu_is_listed_and_released(
     host: FakeHost, kernel: FakeKernel, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import BadInputError, HarnessError
-from harness.evidence import Evidence, collection_script
+from harness.evidence import Evidence
 from harness.evidence.collect import collect_guest, keep_host_files
-from harness.evidence.collection_script import TOOLS, render_script
+from harness.evidence.collection_script import render_script
 from harness.evidence.request import (
     AdditionalEvidence,
     EvidenceRequest,
@@ -31,7 +31,7 @@ from harness.evidence.request import (
 from harness.evidence.requested import was_requested, write_request
 from harness.provisioner import ConfigurationFile, EvidenceDeclaration, Provisioner
 from harness.provisioner.outcome import OutcomeDeclaration, OutcomeFile
-from harness.provisioning.command import CommandResult, LocalRunner
+from harness.provisioning.command import CommandResult
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 if TYPE_CHECKING:
@@ -90,20 +90,6 @@ def test_empty_output_of_find_is_not_treated_as_an_empty_node(tmp_path: Path) ->
     message = _refused_frames(tmp_path / "e", a_frame("paths", content=b""))
 
     assert "in the guest (the output of find has no line of '/').\n" in message
-
-
-@pytest.mark.starts_process
-@pytest.mark.parametrize("missing", TOOLS)
-def test_node_that_lacks_a_tool_delivers_nothing(tmp_path: Path, missing: str) -> None:
-    """Otherwise all its commands or files would seem to be absent."""
-    for name in {"sh", *TOOLS} - {missing}:
-        (tmp_path / name).symlink_to(str(shutil.which(name)))
-    text = render_script(NOTHING, NONCE).replace(":/usr/local/sbin:/usr/sbin:/sbin", "")
-
-    result = LocalRunner().run(["sh"], timeout_s=60, stdin=text, env={"PATH": str(tmp_path)})
-
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"The node has no '{missing}'.\n"
 
 
 def _refused(folder: Path, stdout: str, exit_code: int = 0) -> str:
@@ -380,85 +366,6 @@ def test_script_opens_no_file_to_write() -> None:
     assert "mktemp" not in words
 
 
-def _gather(folder: Path, request: EvidenceRequest) -> Path:
-    collect_guest(LocalRunner(), request, folder)
-    return folder
-
-
-@pytest.mark.starts_process
-def test_script_gathers_outputs_files_and_paths(tmp_path: Path) -> None:
-    """A real shell runs the script, with names that have shell metacharacters."""
-    source = tmp_path / "it's a $(reboot) node"
-    source.mkdir()
-    (source / "one.log").write_bytes(b"\0\xff\n")
-    (source / "two.log").write_text("2")
-    (source / "other").write_text("no")
-    (source / "dangling").symlink_to("nowhere")
-    request = EvidenceRequest(
-        commands={
-            "echo": ["sh", "-c", "echo out; echo err >&2; exit 3"],
-            "it's": ["printf", "%s", "a b; $x"],
-        },
-        files=[f"{source}/*.log", f"{source}/absent", f"{source}/?ther"],
-        paths=[f"{source}/d*", f"{source}/absent", f"{source}/one.log"],
-    )
-
-    folder = _gather(tmp_path / "e", request)
-
-    evidence = Evidence(folder)
-    assert (evidence.output_of("echo"), evidence.exit_code_of("echo")) == ("out\nerr\n", 3)
-    assert evidence.output_of("it's") == "a b; $x"
-    assert evidence.files(str(source)) == {"one.log": "\0\ufffd\n", "other": "no", "two.log": "2"}
-    assert {path: state.kind for path, state in evidence.paths.items()} == {
-        f"{source}/dangling": "l",
-        f"{source}/one.log": "f",
-    }
-
-
-@pytest.mark.starts_process
-def test_additional_files_and_commands_are_gathered(tmp_path: Path) -> None:
-    source = tmp_path / "it's mine"
-    source.mkdir()
-    (source / "a.conf").write_text("a")
-    (source / "a.conf").chmod(0o640)
-    more = AdditionalEvidence(
-        files=[f"{source}/*.conf", f"{source}/absent"], commands={"mine": ["printf", "%s", "$x y"]}
-    )
-
-    evidence = Evidence(_gather(tmp_path / "e", NOTHING.extended(more)))
-
-    assert evidence.files(str(source)) == {"a.conf": "a"}
-    assert evidence.paths[f"{source}/a.conf"].mode == 0o640
-    assert evidence.file(f"{source}/absent") is None
-    assert (evidence.output_of("mine"), evidence.exit_code_of("mine")) == ("$x y", 0)
-
-
-@pytest.mark.starts_process
-def test_closed_folder_below_a_wildcard_is_reported(tmp_path: Path) -> None:
-    """A real shell runs the script; a file stands for a missing permission, which root always has."""
-    for name in ("1/open/x", "1/open/deep/x", "2/shut/x", "2/shut/no", "3/no"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    patterns = [f"{tmp_path}/*/open/x", f"{tmp_path}/?/shut/*", f"{tmp_path}/1/open/deep/x"]
-    request = EvidenceRequest(commands={}, files=[], paths=patterns)
-    text = render_script(request, NONCE)
-    text = text.replace('[ -x "$f" ]', '[ ! -e "$f/no" ]').replace('[ -r "$f" ]', "true")
-
-    output = LocalRunner().run(["sh"], timeout_s=60, stdin=text).check("sh").stdout
-
-    with ScriptedRunner().expect("sh", stdin=render_script(request, NONCE), stdout=output) as sh:
-        evidence = collect_guest(sh, request, tmp_path / "e", nonce=NONCE)
-    closed = set((tmp_path / "e/unreadable.txt").read_text().splitlines())
-    assert closed == {f"{tmp_path}/3", f"{tmp_path}/2/shut"}
-    assert f"{tmp_path}/1/open/x" in evidence.paths
-    assert evidence.paths.matching(f"{tmp_path}/1/open/deep/x")
-    for hidden in (f"{tmp_path}/3/open/x", f"{tmp_path}/2/shut/y"):
-        with pytest.raises(HarnessError, match="no permission to read"):
-            evidence.paths.get(hidden)
-    with pytest.raises(HarnessError, match="no permission to read"):
-        list(evidence.paths)
-
-
 def test_folder_is_listed_only_for_a_wildcard_in_it() -> None:
     request = EvidenceRequest(commands={}, files=["/a/b*/c", "/a/d"], paths=["/e/f/*"])
 
@@ -470,29 +377,6 @@ def test_folder_is_listed_only_for_a_wildcard_in_it() -> None:
     assert tests == [
         ("/", opened), ("/a", listed), ("/a/b*", opened), ("/e", opened), ("/e/f", listed)
     ]  # fmt: skip
-
-
-@pytest.mark.starts_process
-def test_file_that_was_not_looked_for_is_not_taken_for_an_absent_one(tmp_path: Path) -> None:
-    """Also near a pattern that was: a shell's wildcard matches neither '/' nor a leading dot."""
-    request = EvidenceRequest(commands={}, files=["/absent/*.conf", "/absent/[a].?"], paths=[])
-    evidence = Evidence(_gather(tmp_path / "e", request))
-
-    assert evidence.file("/absent/a.conf") is None
-    assert evidence.file("/absent/[a].c") is None
-    for path in (
-        "/absent/a.json",
-        "/absent/b/a.conf",
-        "/absent/.a.conf",
-        "/absent/a.c",
-        "/etc/fstab",
-    ):
-        with pytest.raises(HarnessError, match=rf"'{path}' was not gathered.*files=\['{path}'\]"):
-            evidence.file(path)
-    with pytest.raises(
-        HarnessError, match=r"gather it by `node.evidence\(files=\['/etc/x/\*'\]\)`"
-    ):
-        evidence.files("/etc/x")
 
 
 @pytest.mark.parametrize(
@@ -524,24 +408,6 @@ def test_command_of_a_taken_name_is_refused() -> None:
         BadInputError, match=r"key 'commands.dmesg': The output of 'dmesg' is already"
     ):
         node_request([]).extended(more)
-
-
-@pytest.mark.starts_process
-def test_files_without_a_size_are_read(tmp_path: Path) -> None:
-    request = EvidenceRequest(commands={}, files=["/proc/stat"], paths=[])
-
-    assert "btime" in (_gather(tmp_path / "e", request) / "files/proc/stat").read_text()
-
-
-@pytest.mark.starts_process
-def test_endless_file_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection_script, "FILE_LIMIT_KIB", 4)
-    large = tmp_path / "large.log"
-    large.write_bytes(bytes(8192))
-
-    folder = _gather(tmp_path / "e", EvidenceRequest(commands={}, files=[str(large)], paths=[]))
-
-    assert (folder / f"files{large}").stat().st_size == 4096
 
 
 def test_request_covers_every_kernel_of_the_image() -> None:
@@ -576,37 +442,6 @@ def _all_paths_of(request: EvidenceRequest) -> Sequence[str]:
 
 def test_every_requested_path_is_absolute() -> None:
     assert not [path for path in _all_paths_of(node_request([])) if not path.startswith("/")]
-
-
-#: How the script may run its own tools; of these, none can write to a file so.
-HARMLESS = re.compile(
-    r"timeout 60 .*|head -c 4096K /.*|find / (/\S+ )*-maxdepth 0 -printf \S.*|gzip -c|base64"
-)
-
-
-@pytest.mark.starts_process
-def test_gathering_runs_only_the_listed_commands(tmp_path: Path) -> None:
-    """Mocks on PATH record the calls of all programs."""
-    recorders, log = tmp_path / "bin", tmp_path / "log"
-    recorders.mkdir()
-    request = node_request(["6.1.0-56"])
-    shell = shutil.which("sh")
-    (recorders / "sh").symlink_to(str(shell))
-    for name in {*TOOLS, *(argv[0] for argv in request.commands.values())}:
-        then = f'exec {shutil.which(name)} "$@"' if name in TOOLS else "exit 0"
-        (recorders / name).write_text(f'#!{shell}\nprintf "%s\\n" "{name} $*" >>{log}\n{then}\n')
-        (recorders / name).chmod(0o755)
-
-    result = LocalRunner().run(
-        ["sh"], timeout_s=60, stdin=render_script(request, NONCE), env={"PATH": str(recorders)}
-    )
-
-    assert (result.exit_code, result.stderr) == (0, "")
-    ran = [line.rstrip() for line in log.read_text().splitlines()]
-    listed = [" ".join(argv) for argv in request.commands.values()]
-    assert [line for line in ran if line.split()[0] not in TOOLS] == listed
-    others = [line for line in ran if line.split()[0] in TOOLS]
-    assert [line for line in others if not HARMLESS.fullmatch(line)] == []
 
 
 def test_declared_evidence_is_added() -> None:

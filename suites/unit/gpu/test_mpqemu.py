@@ -20,6 +20,7 @@ from harness.gpu.mpqemu import (
 )
 from harness.gpu.server import EndKind, ProtocolViolationError
 from harness.provisioning.wait import Deadline, Observation, wait_for
+from suites.fakes.clock import YieldingClock
 from suites.unit.gpu.models import BAR_0, BAR_1, a_gpu
 from suites.unit.gpu.qemuside import QemuSide, bar_message, config_message, message
 from suites.unit.gpu.socketside import open_descriptors
@@ -172,7 +173,7 @@ def wait_for_descriptor_to_be_let_go(server: MpqemuServer) -> None:
             return Observation(True, "let go")
         return Observation(None, "still held")
 
-    wait_for("QEMU's end to be let go", poll, Deadline.after(_END_S), interval_s=0.01)
+    wait_for("QEMU's end to be let go", poll, Deadline.after(_END_S, YieldingClock()))
 
 
 def test_server_ends_with_qemu(server: MpqemuServer, qemu: QemuSide) -> None:
@@ -248,7 +249,7 @@ def _wait_until_pending(server: MpqemuServer) -> None:
         pending = server.state.pending_since_s is not None
         return Observation(True if pending else None, str(server.state))
 
-    wait_for("the request to be pending", poll, Deadline.after(_END_S), interval_s=0.01)
+    wait_for("the request to be pending", poll, Deadline.after(_END_S, YieldingClock()))
 
 
 def test_watchdog_names_the_unanswered_request_of_a_stalled_gpu(

@@ -30,7 +30,6 @@ from harness.machine.channels.ssh import SshIdentity
 from harness.machine.description.argv import Channels, render_argv
 from harness.machine.description.spec import DirectKernel, Firmware, MachineSpec
 from harness.machine.uefi_firmware import UefiFirmware
-from harness.provisioning.command import LocalRunner
 from harness.settings import SHIPPED_IMAGES
 from suites.unit.lab.builders import a_cloud_image, a_platform, a_provisioner, an_image
 from suites.unit.lab.drivers import StuckDriver
@@ -364,20 +363,6 @@ def test_agent_is_installed_by_these_commands_in_this_order() -> None:
         path,
         f"{wants}/harness-agent.service",
     ) == AGENT_FILES
-
-
-@pytest.mark.starts_process
-def test_file_of_the_agent_is_written_whole_and_with_its_mode(tmp_path: Path) -> None:
-    loader = next(argv for argv in agent_commands() if argv[-1] == "0755")
-    target = tmp_path / "a folder/agent-loader"
-
-    LocalRunner().run([*loader[:4], str(target), *loader[5:]], timeout_s=30).check(
-        "Writing the loader"
-    )
-
-    assert target.read_bytes() == (TREE / "usr/lib/harness/agent-loader").read_bytes()
-    assert target.stat().st_mode & 0o777 == 0o755
-    assert [path.name for path in target.parent.iterdir()] == ["agent-loader"]
 
 
 def test_script_that_leaves_an_image_as_new_names_each_file_safely() -> None:

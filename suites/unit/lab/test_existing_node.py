@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,46 +10,10 @@ from harness.errors import HarnessError
 from harness.evidence import Evidence
 from harness.lab.existing_node import ExistingNode
 from harness.machine.existing_node import NodeAddress
-from harness.provisioner import EvidenceDeclaration, Provisioner
-from harness.provisioning.command import LocalRunner
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
-
-    from harness.provisioning.command import Argv, CommandResult
-
-
-class RecordingRunner:
-    """Lets this host answer, and keeps what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, ...]] = []
-
-    def run(
-        self,
-        argv: Argv,
-        *,
-        timeout_s: float,
-        stdin: str | None = None,
-        env: Mapping[str, str] | None = None,
-    ) -> CommandResult:
-        self.asked.append(tuple(argv))
-        return LocalRunner().run(argv, timeout_s=timeout_s, stdin=stdin, env=env)
-
-
-@pytest.mark.starts_process
-def test_node_is_read_by_two_commands_and_its_evidence_is_complete(tmp_path: Path) -> None:
-    runner = RecordingRunner()
-
-    evidence = ExistingNode(NodeAddress(), runner).collect(tmp_path / "e")
-
-    assert runner.asked == [("uname", "-r"), ("sh",)]
-    assert (
-        f"commands/modinfo-{evidence.running_kernel}"
-        in json.loads((tmp_path / "e/manifest.json").read_text())["files"]
-    )
 
 
 def test_node_that_does_not_name_its_kernel_is_not_judged(tmp_path: Path) -> None:
@@ -62,40 +24,3 @@ def test_node_that_does_not_name_its_kernel_is_not_judged(tmp_path: Path) -> Non
         ExistingNode(NodeAddress(), runner).collect(tmp_path / "e")
 
     assert not Evidence(tmp_path / "e").folder.exists()
-
-
-@pytest.mark.starts_process
-def test_declared_evidence_of_another_provisioner_is_gathered(tmp_path: Path) -> None:
-    mine = Provisioner(
-        name="mine",
-        run=["/opt/mine"],
-        evidence=EvidenceDeclaration(commands={"mine": ["echo", "served"]}),
-    )
-
-    evidence = ExistingNode(NodeAddress(), provisioner=mine).collect(tmp_path / "e")
-
-    assert (evidence.answer_of("mine"), evidence.provisioner.name) == ("served\n", "mine")
-
-
-#: Takes ssh's place: a login shell gets the line, as sshd would give it.
-FAKE_SSH = '#!/bin/sh\nfor line; do :; done\nexec sh -c "$line"\n'
-FAKE_SUDO = '#!/bin/sh\n[ "$1" = -n ] || exit 1\nshift\nexec "$@"\n'
-
-
-@pytest.mark.starts_process
-@pytest.mark.parametrize("by_sudo", [False, True], ids=["root", "sudo"])
-def test_script_goes_through_all_shells_on_its_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_sudo: bool
-) -> None:
-    """The login shell, sudo, sh and timeout each pass on what stands before them."""
-    for name, text in (("ssh", FAKE_SSH), ("sudo", FAKE_SUDO)):
-        program = tmp_path / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(text)
-        program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-
-    evidence = ExistingNode(NodeAddress(host="box", by_sudo=by_sudo)).collect(tmp_path / "e")
-
-    assert evidence.running_kernel == os.uname().release
-    assert evidence.paths

@@ -151,6 +151,7 @@ def test_ending_lab_boots_nothing_more(lab: Lab, monkeypatch: pytest.MonkeyPatch
     assert list(lab.folder.iterdir()) == []
 
 
+@pytest.mark.usefixtures("fake_time")
 def test_ending_lab_waits_for_no_capacity(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,15 +9,12 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.gpu.script import GpuScript
-from harness.gpu.transport import Transport
 from harness.machine.description.spec import Accelerator
 from suites.unit.gpu.models import a_model
 from suites.unit.lab.builders import a_lab_machine, machine_services
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from harness.lab.machine import MachineServices
 
 
 @pytest.mark.parametrize("accelerator", Accelerator)
@@ -36,36 +33,6 @@ def test_deadline_is_longer_by_the_patience_of_the_run(tmp_path: Path) -> None:
     deadline = a_lab_machine(tmp_path, services=services).deadline(2.0)
 
     assert 49.0 < deadline.remaining_s() <= 50.0
-
-
-def _services(folder: Path, transport: Transport) -> MachineServices:
-    return replace(machine_services(folder), transport=lambda: transport)
-
-
-@pytest.mark.parametrize(
-    ("cpus", "accelerator", "transport"),
-    [
-        (1, Accelerator.KVM, Transport.MPQEMU),
-        (2, Accelerator.TCG, Transport.VFIO_USER),
-        (2, Accelerator.KVM, Transport.VFIO_USER),
-    ],
-)
-def test_vcpus_that_do_no_harm_get_a_gpu(
-    tmp_path: Path, cpus: int, accelerator: Accelerator, transport: Transport
-) -> None:
-    machine = a_lab_machine(
-        tmp_path,
-        services=_services(tmp_path, transport),
-        cpus=cpus,
-        accelerator=accelerator,
-        aperture_mib=1 << 18,
-    )
-
-    server = machine.gpus.serve(a_model())
-
-    assert machine.gpu("gpu0") is server.gpu
-    machine.gpus.close()
-    assert server.state.ending is not None
 
 
 def test_script_is_applied_before_the_gpu_is_plugged(tmp_path: Path) -> None:

@@ -85,7 +85,10 @@ def test_cloud_init_of_a_cloud_image_may_take_longer(stage: Stage) -> None:
         assert stage.driver.vms[0].console.waits == []
 
 
-def test_every_model_is_awaited_with_its_number(stage: Stage) -> None:
+def test_every_model_is_awaited_with_its_number(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.lab.machine._PLACED_KVM_S", 0.0)
     other = replace(a_model(), name="other", pci=replace(a_model().pci, device=0x20B5))
     with stage.machine(gpus=[a_model(), other, a_model()], slots=4) as machine:
         stage.noted.clear()
@@ -331,6 +334,7 @@ def test_machine_with_a_gpu_becomes_no_checkpoint(stage: Stage) -> None:
 # -- reboots -------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("fake_time")
 def test_reboot_ends_when_the_guest_has_another_boot_id(stage: Stage) -> None:
     boots = iter(["first", "first", "second"])
     with by_firmware(stage) as machine:

@@ -17,7 +17,6 @@ from harness.lab.own_kernels import install_kernel
 from harness.machine.guest_time import MOST_TIMES
 from harness.progress import ProgressEvent
 from harness.progress import Stage as Progress
-from harness.provisioning.command import LocalRunner
 from harness.settings import MachineStart
 from suites.unit.image.kernel_files import a_vmlinuz
 from suites.unit.lab.builders import an_image
@@ -381,18 +380,3 @@ def test_modules_belong_to_root_whoever_made_them(
     with tarfile.open(fileobj=io.BytesIO(unpacked)) as archive:
         (module,) = archive
     assert (module.uid, module.gid, module.uname, module.gname) == (0, 0, "root", "root")
-
-
-@pytest.mark.starts_process
-@pytest.mark.usefixtures("asked", "derivation")
-def test_file_is_written_beside_and_renamed_in_the_guest(
-    lab: Lab, guest: Stage, packages: KernelPackages, tmp_path: Path
-) -> None:
-    install_kernel(lab, an_image(), packages)
-    (argv, *_) = guest.agent.stdin
-    target = tmp_path / "a folder/kernel.deb"
-
-    LocalRunner().run([*argv[:-1], str(target)], timeout_s=30, stdin="a package").check("Writing")
-
-    assert target.read_text() == "a package"
-    assert [path.name for path in target.parent.iterdir()] == ["kernel.deb"]

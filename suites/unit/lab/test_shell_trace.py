@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +12,7 @@ from harness.lab.shell_trace import FOLDER, early_commands, read_hits, traced
 from harness.lab.trace_reader import read_traces
 from harness.machine.channels.guest import Guest
 from harness.provisioner import Provisioner
-from harness.provisioning.command import CommandResult, LocalRunner
+from harness.provisioning.command import CommandResult
 from harness.shell.coverage import Place
 from suites.unit.lab.builders import a_request
 from suites.unit.lab.fake_vm import FakeAgent
@@ -197,25 +196,6 @@ def test_traced_node_sets_its_trace_up_before_all_else_and_for_what_a_test_runs(
         "BASH_ENV": "/var/lib/harness-shell-trace/trace.sh",
     }
     assert request.provisioner.run == mine.run
-
-
-@pytest.mark.starts_process
-def test_set_up_leaves_the_trace_where_any_user_may_write(tmp_path: Path) -> None:
-    ((*shell, script, name, _folder, trace, trace_name),) = early_commands()
-    (tmp_path / "systemctl").write_text('#!/bin/sh\necho "$@" >"${0%/*}/told"\n')
-    (tmp_path / "systemctl").chmod(0o755)
-    folder = tmp_path / "traces of a node"
-
-    LocalRunner().run(
-        [*shell, script, name, str(folder), trace, trace_name],
-        timeout_s=30,
-        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-    ).check("Setting the trace up")
-
-    assert (folder / "trace.sh").read_text() == trace
-    assert (folder / "traces").stat().st_mode & 0o7777 == 0o1777
-    told = (tmp_path / "told").read_text()
-    assert told == f"set-environment BASH_ENV={folder}/trace.sh\n"
 
 
 def test_machine_reads_its_traces_with_what_it_has_of_python(tmp_path: Path) -> None:

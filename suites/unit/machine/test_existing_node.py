@@ -281,21 +281,6 @@ def test_connection_that_broke_after_the_answer_is_not_believed() -> None:
         NodeRunner(ADDRESS, ssh).run(["uname"], timeout_s=5)
 
 
-@pytest.mark.starts_process
-def test_host_without_ssh_is_reported_with_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    with pytest.raises(RequirementError) as caught:
-        NodeRunner(ADDRESS).run(["uname"], timeout_s=5)
-
-    assert str(caught.value) == (
-        "There is no OpenSSH client on this host; install it with "
-        "`apt-get install openssh-client`."
-    )
-
-
 def test_node_without_sudo_is_not_taken_for_a_host_without_ssh() -> None:
     runner = NodeRunner(
         NodeAddress(host="box", by_sudo=True),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -14,7 +13,7 @@ from harness.plugin import live_machines
 from harness.plugin.evidence_sources import MachineEvidenceSource
 from harness.plugin.live_machines import NOT_SAVED, is_to_be_saved, save_machine
 from harness.plugin.report import Reporter
-from harness.settings import FailureCheckpoint, MachineDriver, MachineKeep, Settings
+from harness.settings import FailureCheckpoint, MachineKeep, Settings
 
 if TYPE_CHECKING:
     from harness.lab.machine import LabMachine
@@ -124,49 +123,11 @@ def test_machine_that_is_not_held_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     assert "it could not be kept: No memory is left." in saved.sentence
 
 
-@pytest.fixture
-def holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the file of the program that runs in place of `harness resume`."""
-    program = tmp_path / "python"
-    monkeypatch.setattr(sys, "executable", str(program))
-    return program
-
-
 def hold(folder: Path, settings: Settings) -> str:
     evidence = folder / "evidence of node"
     evidence.mkdir()
     bundle = SimpleNamespace(folder=evidence / "checkpoint")
     return live_machines.hold(cast("MachineBundle", bundle), evidence, settings)
-
-
-def write(program: Path, script: str) -> None:
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-
-
-def test_machine_is_held_by_another_process(holder: Path, tmp_path: Path) -> None:
-    write(holder, f'echo "$@" >{tmp_path}/words; echo "12:00 it resumes"; echo "held: node-9"')
-    settings = Settings(
-        qemu="my-qemu",
-        machine_driver=MachineDriver.LIBVIRT,
-        machine_uri="qemu:///system",
-        machine_keep_hours=2.5,
-    )
-
-    assert hold(tmp_path, settings) == "node-9"
-    assert (tmp_path / "words").read_text() == (
-        f"-m harness.cli resume {tmp_path}/evidence of node/checkpoint --hold 2.5 --qemu my-qemu "
-        "--machine-uri qemu:///system\n"
-    )
-
-
-def test_holder_that_ends_is_an_error_at_once(holder: Path, tmp_path: Path) -> None:
-    write(holder, "echo 'harness: There is no QEMU.'; exit 2")
-
-    with pytest.raises(
-        HarnessError, match=r"ended with exit code 2 after it said: harness: There is no QEMU\.$"
-    ):
-        hold(tmp_path, Settings())
 
 
 def test_debugger_says_how_to_enter_the_machines() -> None:

@@ -105,6 +105,7 @@ def _kept(kind: Kept, place: Place, root: Path) -> object:
             return sorted((each.name, each.lstat().st_ino) for each in (root / "pool").iterdir())
 
 
+@pytest.mark.usefixtures("fake_time")
 @pytest.mark.parametrize("forgery", FORGERIES, ids=lambda forgery: forgery.name)
 def test_forgery_has_no_effect_but_a_sentence(
     forgery: Forgery, place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]

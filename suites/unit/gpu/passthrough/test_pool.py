@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import json
 import os
-import signal
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,76 +18,35 @@ from harness.gpu.passthrough.handover import NotNowError
 from harness.gpu.passthrough.inventory import GpuKeys, Inventory
 from harness.gpu.passthrough.pool import GpuPool
 from harness.gpu.passthrough.records import Quarantine
-from harness.provisioning.command import PIPE, spawn
-from harness.provisioning.wait import Deadline, Observation, wait_for
+from harness.provisioning.wait import Deadline
 from suites.unit.gpu.passthrough.fake_host import (
-    AUDIO_CLASS,
     L4,
     NVME_CLASS,
     FakeHost,
     FakeKernel,
 )
+from suites.unit.gpu.passthrough.leasing import (
+    ANY,
+    AUDIO,
+    BEFORE,
+    FIRST,
+    GPU,
+    SECOND,
+    busy,
+    drivers,
+    lease,
+    verdicts,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from harness.gpu.passthrough import HostDevices
-    from harness.gpu.passthrough.pool import LeasedGpu
-    from harness.provisioning.command import ChildProcess
 
-GPU = "0000:65:00.0"
-AUDIO = "0000:65:00.1"
-SECOND = "0000:66:00.0"
+pytestmark = pytest.mark.usefixtures("fake_time")
+
 NVME = "0000:03:00.0"
-ANY = GpuChoice()
-FIRST = GpuChoice(address=GPU)
 OTHER = GpuChoice(address=SECOND)
-
-#: Leases one GPU, says so, and holds it until its input ends.
-_HOLDER = """\
-import pathlib, sys
-from harness.gpu.passthrough import GpuChoice
-from harness.gpu.passthrough.pool import GpuPool
-from harness.gpu.passthrough.records import Quarantine
-from harness.provisioning.wait import Deadline
-from suites.unit.gpu.passthrough.fake_host import FakeHost, FakeKernel
-root, folder, address = sys.argv[1:]
-host = FakeHost(pathlib.Path(root))
-kernel = FakeKernel(host)
-pool = GpuPool(pathlib.Path(folder), root=host.root, runner=kernel)
-with pool.lease([GpuChoice(address=address)], holder="a child", deadline=Deadline.after(10)):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> FakeHost:
-    """Return a host with an H100 that has an audio function, and an L4."""
-    host = FakeHost(tmp_path / "host")
-    host.add_function(GPU, group=5, driver="nvidia")
-    host.add_function(AUDIO, group=5, class_code=AUDIO_CLASS, driver="snd_hda_intel")
-    host.add_function(SECOND, group=6, device=L4)
-    return host
-
-
-@pytest.fixture
-def kernel(host: FakeHost) -> FakeKernel:
-    return FakeKernel(host, matching={GPU: "nvidia", AUDIO: "snd_hda_intel"})
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "leases"
-    folder.mkdir()
-    folder.chmod(0o2770)
-    return folder
-
-
-@pytest.fixture
-def pool(host: FakeHost, kernel: FakeKernel, folder: Path) -> GpuPool:
-    return GpuPool(folder, root=host.root, runner=kernel, process=1)
 
 
 @pytest.fixture
@@ -101,49 +55,8 @@ def other_pool(host: FakeHost, kernel: FakeKernel, folder: Path) -> GpuPool:
     return GpuPool(folder, root=host.root, runner=kernel, process=2)
 
 
-def lease(
-    pool: GpuPool,
-    *wanted: GpuChoice,
-    holder: str = "a test",
-    within_s: float = 0.3,
-    reports: list[str] | None = None,
-) -> contextlib.AbstractContextManager[tuple[LeasedGpu, ...]]:
-    return pool.lease(
-        wanted or (ANY,),
-        holder=holder,
-        deadline=Deadline.after(within_s),
-        report=(reports if reports is not None else []).append,
-    )
-
-
-def verdicts(pool: GpuPool) -> dict[str, VerdictKind]:
-    return {gpu.address: gpu.verdict.kind for gpu in pool.survey()}
-
-
 def reason(pool: GpuPool, address: str = GPU) -> str:
     return next(gpu for gpu in pool.survey() if gpu.address == address).verdict.reason
-
-
-def drivers(host: FakeHost) -> dict[str, str | None]:
-    return {address: host.driver_of(address) for address in (GPU, AUDIO, SECOND)}
-
-
-BEFORE = {GPU: "nvidia", AUDIO: "snd_hda_intel", SECOND: None}
-
-
-@contextlib.contextmanager
-def busy(monkeypatch: pytest.MonkeyPatch, *groups: int) -> Iterator[None]:
-    """Let the files of VFIO groups be open in another process."""
-    true_open = os.open
-
-    def refuse(path: str | Path, flags: int, *arguments: int, **more: int) -> int:
-        if str(path).endswith(tuple(f"/dev/vfio/{group}" for group in groups)):
-            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
-        return true_open(path, flags, *arguments, **more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", refuse)
-        yield
 
 
 def test_leased_gpu_is_on_vfio_with_its_whole_group(host: FakeHost, pool: GpuPool) -> None:
@@ -651,80 +564,6 @@ def test_gpu_that_is_not_quarantined_is_not_released(pool: GpuPool, other_pool: 
         other_pool.release(GPU)
 
 
-@contextlib.contextmanager
-def holding_child(host: FakeHost, folder: Path, address: str) -> Iterator[ChildProcess]:
-    """Run a process that holds the GPU at `address`."""
-    child = spawn(
-        [sys.executable, "-c", _HOLDER, str(host.root), str(folder), address],
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=None,
-    )
-    try:
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"held\n"
-        yield child
-    finally:
-        child.kill()
-        child.wait()
-        for pipe in (child.stdin, child.stdout):
-            if pipe is not None:
-                pipe.close()
-
-
-def test_lease_of_a_killed_process_is_free_and_its_gpu_restored_first(
-    host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path
-) -> None:
-    with holding_child(host, folder, GPU) as child:
-        assert drivers(host)[GPU] == "vfio-pci"
-        with pytest.raises(HarnessError, match=r"is held by 'a child' of user .* \(process"):
-            lease(pool, FIRST).__enter__()
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-
-    assert drivers(host) == {GPU: "vfio-pci", AUDIO: "vfio-pci", SECOND: None}
-    with lease(pool, FIRST) as (gpu,):
-        probed = [text for path, text in kernel.writes if path == "drivers_probe"]
-        # First audio and GPU get back the drivers that they had.
-        assert probed == [AUDIO, GPU, GPU, AUDIO]
-        assert gpu.gpu.function.driver == "nvidia"
-    assert drivers(host) == BEFORE
-
-
-def test_gpus_of_killed_processes_are_restored_on_demand(
-    host: FakeHost, pool: GpuPool, folder: Path
-) -> None:
-    with holding_child(host, folder, GPU), holding_child(host, folder, SECOND) as child:
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        done = pool.restore_abandoned()
-
-        assert [(each.address, each.is_restored) for each in done] == [(SECOND, True)]
-        assert drivers(host) == {GPU: "vfio-pci", AUDIO: "vfio-pci", SECOND: None}
-    assert [each.address for each in pool.restore_abandoned()] == [GPU]
-    assert pool.restore_abandoned() == []
-    assert drivers(host) == BEFORE
-
-
-def test_gpu_of_a_killed_process_is_not_restored_while_its_machine_runs(
-    host: FakeHost, pool: GpuPool, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with holding_child(host, folder, GPU) as child:
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-
-    with busy(monkeypatch, 5):
-        (done,) = pool.restore_abandoned()
-        assert not done.is_restored
-        assert f"{GPU} is not restored: a process has '/dev/vfio/5' open" in done.sentence
-        with pytest.raises(HarnessError, match="/dev/vfio/5' open"), lease(pool, FIRST):
-            pass
-    assert verdicts(pool)[GPU] is VerdictKind.USABLE
-    with lease(pool, FIRST):
-        pass
-    assert drivers(host) == BEFORE
-
-
 def test_quarantined_gpu_is_neither_restored_nor_taken(host: FakeHost, pool: GpuPool) -> None:
     """A driver that is bound to a broken GPU may not come back."""
     held = lease(pool, FIRST)
@@ -739,25 +578,6 @@ def test_quarantined_gpu_is_neither_restored_nor_taken(host: FakeHost, pool: Gpu
     assert host.driver_of(GPU) == "vfio-pci"
     pool.release(GPU)
     assert drivers(host) == BEFORE
-
-
-def test_drivers_recorded_before_a_reboot_are_void(
-    host: FakeHost, folder: Path, kernel: FakeKernel
-) -> None:
-    with holding_child(host, folder, GPU) as child:
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-    host.write("proc/sys/kernel/random/boot_id", "another\n")
-    for address in (GPU, AUDIO):
-        host.unbind(address)
-        (host.device(address) / "driver_override").write_text("(null)\n")
-    host.bind(GPU, "nouveau")
-    rebooted = GpuPool(folder, root=host.root, runner=kernel)
-
-    assert rebooted.restore_abandoned() == []
-    with lease(rebooted, FIRST):
-        pass
-    assert drivers(host) == {GPU: "nouveau", AUDIO: None, SECOND: None}
 
 
 @pytest.mark.parametrize(
@@ -817,84 +637,3 @@ def test_lease_whose_file_was_removed_is_an_error(
         other_pool.lease([FIRST], holder="other", deadline=Deadline.after(5), report=remove),
     ):
         pass
-
-
-#: Leases GPUs again and again, and holds a lock of its own on each meanwhile: nobody else may.
-_COMPETITOR = """\
-import fcntl, json, os, pathlib, random, sys
-from harness.gpu.passthrough import GpuChoice
-from harness.gpu.passthrough.pool import GpuPool
-from harness.gpu.passthrough.records import Quarantine
-from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
-from suites.unit.gpu.passthrough.fake_host import FakeHost, FakeKernel
-root, folder, log = map(pathlib.Path, sys.argv[1:4])
-chance = random.Random(int(sys.argv[4]))
-host = FakeHost(root)
-pool = GpuPool(folder, root=root, runner=FakeKernel(host))
-end = Deadline.after(float(sys.argv[5]))
-def say(what, address):
-    with log.open("a") as file:
-        file.write(json.dumps({"what": what, "gpu": address, "process": os.getpid()}) + "\\n")
-while not end.has_passed():
-    count = chance.choice((1, 1, 2))
-    with pool.lease(
-        [GpuChoice()] * count, holder=sys.argv[4], deadline=Deadline.after(60)
-    ) as gpus:
-        with open(os.devnull) as _:
-            witnesses = []
-            for gpu in gpus:
-                witness = open(log.with_name(gpu.gpu.address), "w")
-                try:
-                    fcntl.flock(witness, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    say("second holder", gpu.gpu.address)
-                if host.driver_of(gpu.gpu.address) != "vfio-pci":
-                    say("other driver", gpu.gpu.address)
-                say("taken", gpu.gpu.address)
-                witnesses.append(witness)
-            SYSTEM_CLOCK.sleep(chance.random() / 20)
-            for witness in witnesses:
-                witness.close()
-"""
-_COMPETITION_S = 2.5
-
-
-def test_competing_processes_of_which_some_are_killed_never_share_a_gpu(
-    tmp_path: Path, folder: Path
-) -> None:
-    host = FakeHost(tmp_path / "host")
-    gpus = [f"0000:6{number}:00.0" for number in range(3)]
-    for number, address in enumerate(gpus):
-        host.add_function(address, group=number + 1, driver="nvidia")
-    log = tmp_path / "log"
-    log.touch()
-
-    def start(number: int) -> ChildProcess:
-        arguments = [str(host.root), str(folder), str(log), str(number), str(_COMPETITION_S)]
-        return spawn([sys.executable, "-c", _COMPETITOR, *arguments], stderr=None)
-
-    def count() -> int:
-        return len(log.read_text().splitlines())
-
-    children = [start(number) for number in range(5)]
-    for child in children[:2]:
-        # Each is killed while the others take and give back.
-        before = count()
-
-        def look(least: int = before + 5) -> Observation[bool]:
-            return Observation(True if count() >= least else None, f"{count()} leases")
-
-        wait_for("more leases", look, Deadline.after(30))
-        child.kill()
-        child.wait()
-    exit_codes = [child.wait() for child in children]
-
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert {line["what"] for line in lines} == {"taken"}
-    assert exit_codes == [-9, -9, 0, 0, 0]
-    assert {line["gpu"] for line in lines} == {*gpus}
-    pool = GpuPool(folder, root=host.root, runner=FakeKernel(host))
-    pool.restore_abandoned()
-    assert {host.driver_of(address) for address in gpus} == {"nvidia"}
-    assert set(verdicts(pool).values()) == {VerdictKind.USABLE}
-    assert pool.leases() == []

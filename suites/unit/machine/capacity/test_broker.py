@@ -249,6 +249,7 @@ def test_full_disk_leaves_the_reservation_as_it_was(
         assert whos(host.broker()) == ["a"]
 
 
+@pytest.mark.usefixtures("fake_time")
 def test_folder_locked_by_a_stopped_process_is_named(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:

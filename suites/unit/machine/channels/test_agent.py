@@ -18,6 +18,7 @@ from harness.machine.channels import agent_link
 from harness.machine.channels.agent import Agent, StreamResult
 from harness.machine.channels.guest import Guest
 from harness.provisioning.wait import Deadline
+from suites.fakes.clock import YieldingClock
 from suites.unit.machine.channels.played_guest import (
     ENDED,
     PROGRAM,
@@ -133,7 +134,7 @@ def _wait_until(is_so: Callable[[], bool]) -> None:
     deadline = soon()
     while not is_so():
         assert not deadline.has_passed()
-        deadline.clock.sleep(0.001)
+        YieldingClock().sleep(0)
 
 
 def test_settling_before_the_first_boot_is_requested_again(

@@ -13,6 +13,7 @@ from harness.errors import HarnessError
 from harness.machine.channels import agent_link as module
 from harness.machine.channels.agent import Agent
 from harness.machine.channels.agent_link import Welcome
+from suites.fakes.clock import YieldingClock
 from suites.unit.machine.channels.played_guest import (
     ENDED,
     PROGRAM,
@@ -36,7 +37,7 @@ def _wait_until(is_so: Callable[[], bool]) -> None:
     deadline = soon()
     while not is_so():
         assert not deadline.has_passed()
-        deadline.clock.sleep(0.001)
+        YieldingClock().sleep(0)
 
 
 @pytest.mark.parametrize("protocol", [OLDEST_PROTOCOL, PROTOCOL])

@@ -10,14 +10,12 @@ import pytest
 from harness.cloudinit import CloudInitResult
 from harness.errors import HarnessError
 from harness.machine.channels.guest import UNTIL_LISTED, Guest
-from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 from suites.fakes.clock import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from harness.provisioning.command import CommandResult
 
@@ -126,24 +124,6 @@ def test_text_that_cannot_be_written_is_refused() -> None:
         Guest("node", runner).write_text("/a", "x")
 
 
-@pytest.mark.starts_process
-@pytest.mark.parametrize("name", ["plain", "two words", "it's; $(reboot)", "-n"])
-def test_any_path_is_written_and_read(tmp_path: Path, name: str) -> None:
-    guest = Guest("node", LocalRunner())
-    path = tmp_path / name / name
-
-    guest.write_text(str(path), "text\n")
-
-    assert guest.read_text(str(path)) == "text\n"
-    assert [each.name for each in path.parent.iterdir()] == [name]
-    assert [each.name for each in tmp_path.iterdir()] == [name]
-
-
-@pytest.mark.starts_process
-def test_absent_file_reads_as_none_in_a_real_shell(tmp_path: Path) -> None:
-    assert Guest("node", LocalRunner()).read_text(str(tmp_path / "absent")) is None
-
-
 def test_cloud_inits_result_is_waited_for_and_parsed() -> None:
     text = json.dumps({"v1": {"datasource": "DataSourceNoCloud", "errors": ["x"]}})
     script = ScriptedRunner().expect(["sh", "-c", WAIT], stdout=text, timeout_s=30)
@@ -168,38 +148,6 @@ def test_missing_result_of_cloud_init_names_its_log() -> None:
     script = ScriptedRunner().expect(["sh", "-c", WAIT], is_timed_out=True)
     with script as runner, pytest.raises(HarnessError, match=r"no result .* its log is '/var/log"):
         Guest("node", runner).wait_for_cloud_init_result(deadline)
-
-
-@pytest.mark.starts_process
-@pytest.mark.parametrize(
-    ("ids", "count", "timeout_s", "exit_code"),
-    [
-        ("10de:2330", 1, 30.0, 0),
-        ("10de:2330", 2, 30.0, 0),
-        ("10de:2330", 3, 0.1, 124),
-        ("10de:20b0", 1, 0.1, 124),
-    ],
-)
-def test_functions_are_counted_among_all_on_the_bus(
-    tmp_path: Path, ids: str, count: int, timeout_s: float, exit_code: int
-) -> None:
-    """The script that the guest runs, run here on a bus of three functions."""
-    for slot, vendor, device in (
-        ("00:00.0", "0x8086", "0x29c0"),
-        ("01:00.0", "0x10de", "0x2330"),
-        ("02:00.0", "0x10de", "0x2330"),
-    ):
-        (tmp_path / slot).mkdir()
-        (tmp_path / slot / "vendor").write_text(f"{vendor}\n")
-        (tmp_path / slot / "device").write_text(f"{device}\n")
-    script = UNTIL_LISTED.replace("/sys/bus/pci/devices", str(tmp_path))
-    vendor, _, device = ids.partition(":")
-
-    result = LocalRunner().run(
-        ["sh", "-c", script, "wait", f"0x{vendor}:0x{device}", str(count)], timeout_s=timeout_s
-    )
-
-    assert result.exit_code == exit_code
 
 
 def test_function_on_the_bus_is_waited_for() -> None:

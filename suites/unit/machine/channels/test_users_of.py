@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from harness.errors import HarnessError
 from harness.machine.channels.guest import USERS, Guest
-from harness.provisioning.command import LocalRunner
 from harness.shell.mocks.scripted_runner import ScriptedRunner
-
-
-def test_process_is_named_with_the_file_that_it_has_open(tmp_path: Path) -> None:
-    name = Path("/proc/self/comm").read_text().strip()
-    with (tmp_path / "nvidia0").open("w"), (tmp_path / "nvidiactl").open("w"):
-        users = Guest("node", LocalRunner()).users_of(f"{tmp_path}/nvidia[0-9]*")
-
-    assert users == [f"'{name}' (PID {os.getpid()}) has '{tmp_path}/nvidia0' open"]
-
-
-def test_file_that_nobody_has_open_has_no_users(tmp_path: Path) -> None:
-    (tmp_path / "nvidia0").touch()
-
-    assert Guest("node", LocalRunner()).users_of(f"{tmp_path}/nvidia[0-9]*") == []
 
 
 def test_guest_that_can_not_tell_is_not_taken_for_idle() -> None:

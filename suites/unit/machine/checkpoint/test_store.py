@@ -318,25 +318,6 @@ def test_four_at_once_make_it_once(tmp_path: Path) -> None:
     assert sum(count for _, count in got) == 1
 
 
-def test_two_that_are_not_the_same_are_made_at_once(tmp_path: Path) -> None:
-    both = threading.Barrier(2, timeout=10)
-    got: list[Checkpoint] = []
-
-    def take(image: str) -> None:
-        cache = Cache(tmp_path)
-        cache.meanwhile = lambda _place: void(both.wait())
-        with cache.use(parts={"image": image}) as checkpoint:
-            got.append(checkpoint)
-
-    threads = [threading.Thread(target=take, args=(image,)) for image in ("one", "two")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-
-    assert len({checkpoint.folder for checkpoint in got}) == 2
-
-
 def void(_value: object) -> None:
     return
 

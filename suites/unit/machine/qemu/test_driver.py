@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from harness.errors import RequirementError
-from harness.gpu.transport import Transport
 from harness.machine.description.spec import Accelerator
 from harness.machine.program_answers import RememberingRunner
 from harness.machine.qemu import driver as qemu_driver
@@ -102,32 +101,6 @@ def test_machine_has_what_was_asked_for(driver: VmDriver, tmp_path: Path) -> Non
     assert (machine.spec, machine.folder) == (spec, tmp_path)
     assert (machine._attachments, machine._agent_program) == ((gpu,), b"the agent")
     assert not machine.is_running
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    """Return a QEMU that lists one device, and notes each time that it runs."""
-    program = tmp_path / "qemu"
-    program.write_text(
-        "#!/bin/sh\n"
-        f"echo \"$*\" >>'{tmp_path}/calls'\n"
-        """echo 'version 7.2.22'; echo 'name "x-pci-proxy-dev", bus PCI'\n"""
-    )
-    program.chmod(0o755)
-    return program
-
-
-@pytest.mark.starts_process
-def test_qemu_is_asked_for_its_transport_once(program: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-
-    found = [
-        QemuDriver(str(program), cache=cache).transport(Accelerator.KVM),
-        QemuDriver(str(program), cache=cache).transport(Accelerator.KVM),
-    ]
-
-    assert found == [Transport.MPQEMU, Transport.MPQEMU]
-    assert (tmp_path / "calls").read_text() == "--version\n-device help\n"
 
 
 def test_qemu_is_digested_once_for_all_runs(program: Path, tmp_path: Path) -> None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
-import shlex
-import threading
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.agent import frames
 from harness.errors import HarnessError, RequirementError
 from harness.gpu import GpuAttachment
 from harness.machine.qemu.machine import QemuMachine, parse_processor_s, require_qemu
 from harness.provisioning.wait import Deadline
-from suites.fakes.clock import FakeClock
 from suites.unit.machine.description.builders import a_machine_spec, an_attachment
 from suites.unit.machine.fake_monitor import an_event
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_missing_qemu_is_named_with_its_remedy(tmp_path: Path) -> None:
@@ -73,117 +71,6 @@ def test_device_without_a_free_root_port_is_not_plugged(tmp_path: Path) -> None:
         machine.plug(an_attachment("gpu1"))
 
 
-def _program(folder: Path, script: str) -> str:
-    program = folder / "qemu, stand-in"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    return str(program)
-
-
-@pytest.mark.starts_process
-def test_qemu_that_refuses_is_quoted(tmp_path: Path) -> None:
-    qemu = _program(tmp_path, "echo \"qemu: could not open 'disk.qcow2'\" >&2; exit 1")
-
-    with pytest.raises(HarnessError) as caught, QemuMachine(a_machine_spec(qemu=qemu), tmp_path):
-        pass
-
-    command_line = (tmp_path / "argv.txt").read_text().rstrip("\n")
-    assert shlex.split(command_line)[0] == qemu
-    assert re.fullmatch(
-        r"QEMU did not start machine 'node'; its stderr ends with: qemu: could not open "
-        r"'disk\.qcow2'\. QEMU of machine 'node' failed the QMP greeting: .+\. Its command line "
-        rf"was:\n{re.escape(command_line)}",
-        str(caught.value),
-    )
-
-
-def _what_is_open() -> tuple[int, int]:
-    return threading.active_count(), sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-@pytest.mark.starts_process
-def test_refused_start_leaves_no_process_thread_or_descriptor(tmp_path: Path) -> None:
-    def start() -> QemuMachine:
-        machine = QemuMachine(a_machine_spec(qemu=_program(tmp_path, "exit 1")), tmp_path)
-        with pytest.raises(HarnessError), machine:
-            pass
-        return machine
-
-    # The thread that starts processes stays, by design: let it be there beforehand.
-    start()
-    before = _what_is_open()
-
-    machine = start()
-
-    assert not machine.is_running
-    assert _what_is_open() == before
-
-
-@pytest.mark.starts_process
-def test_machine_ends_with_its_block(tmp_path: Path) -> None:
-    greets = (
-        "exec python3 -c 'import json,socket,sys; s=socket.socket(fileno=int(sys.argv[1]));"
-        's.sendall(b"{\\"QMP\\":{\\"version\\":{},\\"capabilities\\":[]}}\\n");'
-        'c=json.loads(s.recv(9999)); s.sendall(b"{\\"return\\":{}}\\n"); s.recv(1)\' '
-        '"$(echo "$*" | sed "s/.*id=qmp,fd=\\([0-9]*\\).*/\\1/")"'
-    )
-    machine = QemuMachine(a_machine_spec(qemu=_program(tmp_path, greets)), tmp_path)
-
-    with machine:
-        within = machine.is_running
-
-    assert (within, machine.is_running) == (True, False)
-    assert "-machine q35" in (tmp_path / "argv.txt").read_text()
-
-
-#: Greets, negotiates, and after a command reports a SHUTDOWN with the reason in its second argument,
-#: and ends.
-_SHUTS_DOWN = """\
-import json, socket, sys
-qmp = socket.socket(fileno=int(sys.argv[1]))
-def send(message):
-    qmp.sendall(json.dumps(message).encode() + b"\\n")
-send({"QMP": {"version": {}, "capabilities": []}})
-for _ in range(2):
-    command = json.loads(qmp.recv(9999))
-    send({"return": {}, "id": command["id"]} if "id" in command else {"return": {}})
-stamp = {"seconds": 1, "microseconds": 0}
-send({"event": "SHUTDOWN", "data": {"guest": True, "reason": sys.argv[2]}, "timestamp": stamp})
-"""
-
-
-def _qemu_that_shuts_down(folder: Path, reason: str) -> str:
-    (folder / "qmp.py").write_text(_SHUTS_DOWN)
-    found = '"$(echo "$*" | sed "s/.*id=qmp,fd=\\([0-9]*\\).*/\\1/")"'
-    return _program(folder, f"exec python3 '{folder}/qmp.py' {found} {reason}")
-
-
-@pytest.mark.starts_process
-def test_guest_that_powers_off_ends_its_machine(tmp_path: Path) -> None:
-    spec = a_machine_spec(qemu=_qemu_that_shuts_down(tmp_path, "guest-shutdown"))
-
-    with QemuMachine(spec, tmp_path) as machine:
-        machine.monitor.execute("cont")
-        machine.wait_for_power_off(Deadline.after(30))
-
-        assert not machine.is_running
-
-
-@pytest.mark.starts_process
-@pytest.mark.parametrize(
-    "reason",
-    ["guest-reset", "guest-panic", "host-qmp-quit", "host-signal", "host-qmp-system-reset"],
-)
-def test_end_for_another_reason_is_no_power_off(tmp_path: Path, reason: str) -> None:
-    """A bake that rebooted is not finished, and must not be published."""
-    spec = a_machine_spec(qemu=_qemu_that_shuts_down(tmp_path, reason))
-
-    with QemuMachine(spec, tmp_path) as machine:
-        machine.monitor.execute("cont")
-        with pytest.raises(HarnessError, match=f"to power off, but ended by '{reason}'"):
-            machine.wait_for_power_off(Deadline.after(30))
-
-
 def test_processor_time_is_read_past_a_name_with_blanks_and_parentheses() -> None:
     ticks = os.sysconf("SC_CLK_TCK")
     stat = f"7 (qemu) x (S) S {'0 ' * 10}{3 * ticks} {ticks} 0"
@@ -206,20 +93,6 @@ def test_machine_that_was_never_started_has_no_process_and_ends_quietly(tmp_path
     }
 
 
-@pytest.mark.starts_process
-def test_killed_machine_ends_at_once(tmp_path: Path) -> None:
-    spec = a_machine_spec(qemu=_qemu_that_shuts_down(tmp_path, "guest-shutdown"))
-
-    with QemuMachine(spec, tmp_path) as machine:
-        assert Path(f"/proc/{machine.pid}").exists()
-        assert machine.failure() is None
-        assert machine._processor_s() >= 0
-        machine.kill()
-        machine._wait_for_exit(Deadline.after(30))
-
-        assert not machine.is_running
-
-
 def test_disk_that_fails_is_why_a_machine_can_not_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,67 +103,3 @@ def test_disk_that_fails_is_why_a_machine_can_not_go_on(
 
     assert why is not None
     assert str(tmp_path) in why
-
-
-@pytest.mark.starts_process
-def test_qemu_starts_in_the_machines_folder_with_its_channels_and_devices(tmp_path: Path) -> None:
-    qemu = _program(tmp_path, "pwd >&2; (cd /proc/self/fd && echo [0-9]*) >&2; exit 1")
-    opened = GpuAttachment(id="gpu1", driver="vfio-user-pci", root_port_window_mib=64)
-    with (tmp_path / "socket").open("w") as handed:
-        gpu = an_attachment("gpu0", fd=handed.fileno())
-        machine = QemuMachine(a_machine_spec(qemu=qemu, root_ports=2), tmp_path, [gpu, opened])
-        with pytest.raises(HarnessError), machine:
-            pass
-
-    words = shlex.split((tmp_path / "argv.txt").read_text())
-    folder, descriptors = machine.stderr_log.read_text().splitlines()
-    named = re.findall(r"(?:id=(\w+),)?fd=(\d+)", " ".join(words))
-    assert folder == str(tmp_path)
-    assert [name for name, _ in named] == ["qmp", "serial", "agent", "gpu0"]
-    assert len({number for _, number in named}) == 4
-    assert {number for _, number in named} <= {*descriptors.split()}
-    assert f"logfile={tmp_path}/serial.log" in " ".join(words)
-    assert '"id": "gpu1", "bus": "rp1"' in " ".join(words)
-
-
-#: Negotiates QMP, asks for the agent as a guest's loader does, and says on the console that it came.
-_BOOTS = """\
-import json, re, socket, sys
-fds = dict(re.findall(r"id=(\\w+),fd=(\\d+)", " ".join(sys.argv)))
-qmp, serial, agent = (socket.socket(fileno=int(fds[name])) for name in ("qmp", "serial", "agent"))
-qmp.sendall(b'{"QMP": {"version": {}, "capabilities": []}}\\n')
-command = json.loads(qmp.recv(9999))
-qmp.sendall(json.dumps({"return": {}, "id": command.get("id")}).encode() + b"\\n")
-agent.sendall(bytes.fromhex(sys.argv[1]))
-received = b""
-while b"the agent's program" not in received:
-    received += agent.recv(9999) or sys.exit("The host is gone.")
-serial.sendall(b"The agent runs.\\r\\n")
-qmp.recv(1)
-"""
-
-
-@pytest.mark.starts_process
-def test_started_machine_serves_its_agent_and_reads_its_console(tmp_path: Path) -> None:
-    (tmp_path / "boots.py").write_text(_BOOTS)
-    asks = frames.SYNC_FRAME + frames.encode(frames.BOOT, 0, b"token")
-    qemu = _program(tmp_path, f'exec python3 boots.py {asks.hex()} "$@"')
-    machine = QemuMachine(
-        a_machine_spec(qemu=qemu), tmp_path, agent_program=b"the agent's program"
-    )
-
-    with machine:
-        machine.console.wait_for("The agent runs", Deadline.after(30), what="the agent")
-        for ask in (
-            lambda: machine.console.wait_for("x", Deadline.after(0), what="x"),
-            lambda: machine.agent.wait_until_ready(Deadline.after(0)),
-            lambda: machine.monitor.wait_for_event("x", bool, Deadline.after(0)),
-        ):
-            with pytest.raises(HarnessError, match="achine 'node'"):
-                ask()
-        with pytest.raises(HarnessError) as caught:
-            machine._wait_for_exit(Deadline.after(0, FakeClock()))
-
-    assert str(caught.value) == (
-        "Waited 0.0 s for QEMU of machine 'node' to end; last seen: the process is still running."
-    )

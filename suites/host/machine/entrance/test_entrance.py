@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from suites.unit.machine.entrance.enterable import Place
+    from suites.host.machine.entrance.enterable import Place
 
 _JOIN_S = 5.0
 

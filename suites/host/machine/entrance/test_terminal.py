@@ -22,8 +22,8 @@ from harness.errors import HarnessError
 from harness.machine.entrance import client
 from harness.machine.entrance.server import SshEntry
 from harness.provisioning.wait import Deadline, Observation, wait_for
+from suites.host.machine.entrance.enterable import Enterable, Place
 from suites.unit.machine.channels.played_guest import ENDED, PlayedGuest
-from suites.unit.machine.entrance.enterable import Enterable, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,14 +9,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-import pytest
-
 from harness.provisioning.command import PIPE, spawn
 
 if TYPE_CHECKING:
     from harness.provisioning.command import ChildProcess
-
-pytestmark = pytest.mark.starts_process
 
 
 def test_process_outlives_the_thread_that_started_it() -> None:

@@ -15,8 +15,8 @@ from harness.machine.channels.agent import Agent
 from harness.machine.channels.console import Console
 from harness.machine.entrance.roster import RunningMachine
 from harness.machine.entrance.server import served_entrance
+from suites.host.machine.entrance.enterable import Enterable, Place
 from suites.unit.machine.channels.played_guest import PROGRAM, PlayedGuest
-from suites.unit.machine.entrance.enterable import Enterable, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

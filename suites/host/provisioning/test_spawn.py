@@ -10,8 +10,6 @@ import pytest
 from harness.provisioning.command import PIPE, end, has_ended, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
 
-pytestmark = pytest.mark.starts_process
-
 _STARTS_ANOTHER = """\
 import sys
 from harness.provisioning.command import spawn

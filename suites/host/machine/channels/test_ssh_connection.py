@@ -50,7 +50,6 @@ def _of_which(folder: Path) -> list[int]:
     return [int(line) for line in (folder / "started").read_text().split()]
 
 
-@pytest.mark.starts_process
 def test_connection_is_that_of_all_later_commands_until_it_is_closed(
     runner: SshRunner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +87,6 @@ def test_connection_is_that_of_all_later_commands_until_it_is_closed(
     assert not (folder / "ssh").exists()
 
 
-@pytest.mark.starts_process
 def test_server_that_is_not_up_yet_is_tried_again(
     runner: SshRunner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +100,6 @@ def test_server_that_is_not_up_yet_is_tried_again(
     runner.close()
 
 
-@pytest.mark.starts_process
 def test_server_that_never_comes_up_is_reported_with_what_ssh_said(
     runner: SshRunner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +116,6 @@ def test_server_that_never_comes_up_is_reported_with_what_ssh_said(
     assert len(_of_which(folder)) == 3
 
 
-@pytest.mark.starts_process
 def test_connection_that_says_nothing_ends_at_the_deadline(
     runner: SshRunner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +125,6 @@ def test_connection_that_says_nothing_ends_at_the_deadline(
         runner.connect(Deadline.after(0.01, FakeClock()))
 
 
-@pytest.mark.starts_process
 def test_host_that_has_no_ssh_is_not_tried_again(
     runner: SshRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,8 +14,6 @@ import pytest
 from harness.provisioning import command
 from harness.provisioning.command import CommandError, CommandResult, LocalRunner, spawn
 
-pytestmark = pytest.mark.starts_process
-
 RUNNER = LocalRunner()
 
 

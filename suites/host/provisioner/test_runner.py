@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import CommandResult
 
-pytestmark = pytest.mark.starts_process
 
 _OUTCOME, _LOG = "/var/lib/mine/outcome.json", "/var/log/mine.log"
 _EVENTS = "/var/log/my events/*.json"

@@ -1,0 +1,50 @@
+"""Requests and answers, with a fake process table."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.agent import frames, units
+from suites.unit.agent.fakes import Bench, passes, result_of
+
+
+def show(active: str, sub: str = "x", load: str = "loaded") -> bytes:
+    return f"ActiveState={active}\nSubState={sub}\nResult=success\nLoadState={load}\n".encode()
+
+
+def answer(bench: Bench, said: bytes, number: int) -> None:
+    bench.turns()
+    assert len(bench.processes.started) == number
+    process = bench.processes.started[-1]
+    process.says(said)
+    process.ends()
+
+
+def test_unit_is_queried_until_it_is_in_the_wanted_state(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(units, "PRIVATE_SOCKET", "/nowhere")
+    bench.sends(frames.WAIT_UNIT, 2, {"unit": "a.service", "active": "active"})
+    answer(bench, show("activating"), 1)
+    assert [kind for kind, _, _ in bench.gets()] == [frames.DATA]
+    passes(bench, monkeypatch, 0.5)
+    answer(bench, show("active", "running"), 2)
+
+    assert result_of(bench.gets()) == {
+        "ActiveState": "active",
+        "SubState": "running",
+        "Result": "success",
+        "LoadState": "loaded",
+    }
+    assert bench.processes.started[0].argv[-2:] == ["--", "a.service"]
+
+
+@pytest.mark.parametrize("wanted", ["active", "failed"])
+def test_failed_unit_ends_the_wait(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    monkeypatch.setattr(units, "PRIVATE_SOCKET", "/nowhere")
+    bench.sends(frames.WAIT_UNIT, 2, {"unit": "a.service", "active": wanted})
+    answer(bench, show("failed"), 1)
+
+    assert result_of(bench.gets())["ActiveState"] == "failed"

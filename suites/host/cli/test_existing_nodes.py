@@ -1,0 +1,82 @@
+"""`harness node judge` says of a node what is so, and ends accordingly."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from harness.cli import main
+from harness.expect.every_node import NODE_EXPECTATIONS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_this_host_is_judged_whatever_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each expectation has a verdict and whole sentences, and the exit code is theirs."""
+    code = main(["node", "judge", "--json", f"--evidence-dir={tmp_path}"])
+
+    document = json.loads(capsys.readouterr().out)
+    verdicts = document["verdicts"]
+    assert [each["name"] for each in verdicts] == [each.name for each in NODE_EXPECTATIONS]
+    sentences = [each["sentence"] for each in verdicts if each["verdict"] != "unknown"]
+    assert [sentence for sentence in sentences if not sentence.endswith(".")] == []
+    seen = {each["verdict"] for each in verdicts}
+    assert code == (1 if "not met" in seen else 2 if "unknown" in seen else 0)
+    assert document["evidence"] == f"{tmp_path}/node/local"
+    assert (tmp_path / "node/local/commands/uname-r").read_text().strip()
+
+
+def test_chosen_expectations_alone_are_in_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["node", "judge", "local:", "--only=log", "--only=cdi", f"--evidence-dir={tmp_path}"])
+
+    printed = capsys.readouterr().out
+    assert "the kernel log" in printed
+    assert "a CDI spec" in printed
+    assert "a GPU is on the bus" not in printed
+    assert f"The evidence is in '{tmp_path}/node/local'." in printed.replace("\n", "")
+
+
+def test_node_that_does_not_answer_ends_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody listens at the port of tcpmux. What was kept of the node may be all that is left."""
+    yesterday = tmp_path / "node/127.0.0.1/commands/journal"
+    yesterday.parent.mkdir(parents=True)
+    yesterday.touch()
+
+    assert main(["node", "judge", "ssh://127.0.0.1:1", f"--evidence-dir={tmp_path}"]) == 2
+
+    assert "The node 'ssh://127.0.0.1' can't be reached" in capsys.readouterr().err
+    assert yesterday.exists()
+
+
+def test_new_evidence_replaces_older_evidence(tmp_path: Path) -> None:
+    yesterday = tmp_path / "node/local/files/stale"
+    yesterday.parent.mkdir(parents=True)
+    yesterday.touch()
+
+    main(["node", "judge", "--only=log", f"--evidence-dir={tmp_path}"])
+
+    assert (tmp_path / "node/local/commands/dmesg").exists()
+    assert not yesterday.exists()
+
+
+def test_driver_is_asked_only_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`nvidia-smi` loads the driver's module, and nothing is to change by itself."""
+    names = {}
+    for option in ((), ("--nvidia-smi",)):
+        main(["node", "judge", "--json", f"--evidence-dir={tmp_path}", *option])
+        verdicts = json.loads(capsys.readouterr().out)["verdicts"]
+        names[option] = [each["name"] for each in verdicts]
+
+    assert "nvidia-smi" not in names[()]
+    assert names["--nvidia-smi",] == [*names[()], "nvidia-smi"]

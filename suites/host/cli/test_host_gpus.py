@@ -1,0 +1,37 @@
+"""`harness gpu host`: GPUs of a simulated host."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.cli import main
+from suites.unit.cli.gpu_host import AUDIO, GPU
+
+if TYPE_CHECKING:
+    from suites.unit.gpu.passthrough.fake_host import FakeHost
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("arguments", [[], [f"--address={GPU}"], ["--count=1"]])
+def test_command_runs_with_its_gpu_on_vfio(
+    host: FakeHost, arguments: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    driver = host.device(GPU) / "driver"
+    code = (
+        "import os, pathlib, sys; "
+        f"print(os.environ['HARNESS_GPU_ADDRESSES'], pathlib.Path('{driver}').readlink().name); "
+        "sys.exit(7)"
+    )
+
+    assert main(["gpu", "host", "run", *arguments, "--", sys.executable, "-c", code]) == 7
+
+    assert capfd.readouterr().out == f"{GPU},{AUDIO} vfio-pci\n"
+    assert host.driver_of(GPU) == "nvidia"
+
+
+@pytest.mark.usefixtures("kernel")
+def test_command_that_a_signal_ends_gives_the_code_of_a_shell() -> None:
+    assert main(["gpu", "host", "run", "--", "sh", "-c", "kill -TERM $$"]) == 143

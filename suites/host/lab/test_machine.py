@@ -1,0 +1,48 @@
+"""A machine's GPUs, as far as no QEMU is needed to see them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.gpu.transport import Transport
+from harness.machine.description.spec import Accelerator
+from suites.unit.gpu.models import a_model
+from suites.unit.lab.builders import a_lab_machine, machine_services
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.lab.machine import MachineServices
+
+
+def _services(folder: Path, transport: Transport) -> MachineServices:
+    return replace(machine_services(folder), transport=lambda: transport)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "accelerator", "transport"),
+    [
+        (1, Accelerator.KVM, Transport.MPQEMU),
+        (2, Accelerator.TCG, Transport.VFIO_USER),
+        (2, Accelerator.KVM, Transport.VFIO_USER),
+    ],
+)
+def test_vcpus_that_do_no_harm_get_a_gpu(
+    tmp_path: Path, cpus: int, accelerator: Accelerator, transport: Transport
+) -> None:
+    machine = a_lab_machine(
+        tmp_path,
+        services=_services(tmp_path, transport),
+        cpus=cpus,
+        accelerator=accelerator,
+        aperture_mib=1 << 18,
+    )
+
+    server = machine.gpus.serve(a_model())
+
+    assert machine.gpu("gpu0") is server.gpu
+    machine.gpus.close()
+    assert server.state.ending is not None

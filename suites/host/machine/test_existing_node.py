@@ -1,0 +1,29 @@
+"""Asking an existing node: where it is, the options of ssh, and which answers are accepted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import RequirementError
+from harness.machine.existing_node import NodeAddress, NodeRunner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ADDRESS = NodeAddress(host="box")
+
+
+def test_host_without_ssh_is_reported_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(RequirementError) as caught:
+        NodeRunner(ADDRESS).run(["uname"], timeout_s=5)
+
+    assert str(caught.value) == (
+        "There is no OpenSSH client on this host; install it with "
+        "`apt-get install openssh-client`."
+    )

@@ -1,0 +1,63 @@
+"""Which machines are saved and kept, and what people are told of them."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.plugin import live_machines
+from harness.settings import MachineDriver, Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.lab.machine_bundle import MachineBundle
+
+
+@pytest.fixture
+def holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the file of the program that runs in place of `harness resume`."""
+    program = tmp_path / "python"
+    monkeypatch.setattr(sys, "executable", str(program))
+    return program
+
+
+def hold(folder: Path, settings: Settings) -> str:
+    evidence = folder / "evidence of node"
+    evidence.mkdir()
+    bundle = SimpleNamespace(folder=evidence / "checkpoint")
+    return live_machines.hold(cast("MachineBundle", bundle), evidence, settings)
+
+
+def write(program: Path, script: str) -> None:
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+
+def test_machine_is_held_by_another_process(holder: Path, tmp_path: Path) -> None:
+    write(holder, f'echo "$@" >{tmp_path}/words; echo "12:00 it resumes"; echo "held: node-9"')
+    settings = Settings(
+        qemu="my-qemu",
+        machine_driver=MachineDriver.LIBVIRT,
+        machine_uri="qemu:///system",
+        machine_keep_hours=2.5,
+    )
+
+    assert hold(tmp_path, settings) == "node-9"
+    assert (tmp_path / "words").read_text() == (
+        f"-m harness.cli resume {tmp_path}/evidence of node/checkpoint --hold 2.5 --qemu my-qemu "
+        "--machine-uri qemu:///system\n"
+    )
+
+
+def test_holder_that_ends_is_an_error_at_once(holder: Path, tmp_path: Path) -> None:
+    write(holder, "echo 'harness: There is no QEMU.'; exit 2")
+
+    with pytest.raises(
+        HarnessError, match=r"ended with exit code 2 after it said: harness: There is no QEMU\.$"
+    ):
+        hold(tmp_path, Settings())

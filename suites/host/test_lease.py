@@ -1,0 +1,63 @@
+"""Claims that are void when their holder dies."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from harness.lease import (
+    sweep,
+    try_exclusive,
+)
+from harness.provisioning.command import PIPE, spawn
+
+_HOLDER = """\
+import pathlib, sys
+from harness.lease import leased_folder
+with leased_folder(pathlib.Path(sys.argv[1]), prefix="run") as folder:
+    (folder / "disk").write_text("x")
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_folder_of_a_killed_process_is_swept(tmp_path: Path) -> None:
+    process = spawn([sys.executable, "-c", _HOLDER, str(tmp_path)], stdin=PIPE, stdout=PIPE)
+    assert process.stdout is not None
+    folder = Path(process.stdout.readline().decode().strip())
+
+    while_alive = sweep(tmp_path)
+    process.kill()
+    process.communicate()
+
+    assert while_alive == []
+    assert sweep(tmp_path) == [folder]
+    assert not folder.exists()
+
+
+_SHARER = """
+import sys
+from pathlib import Path
+from harness.lease import hold_shared
+from harness.provisioning.wait import Deadline
+with hold_shared(Path(sys.argv[1]), deadline=Deadline.after(9)):
+    print("shared", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_share_ends_with_a_killed_process(tmp_path: Path) -> None:
+    path = tmp_path / "used"
+    path.touch()
+    process = spawn([sys.executable, "-c", _SHARER, str(path)], stdin=PIPE, stdout=PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"shared\n"
+
+    with try_exclusive(path) as while_alive:
+        pass
+    process.kill()
+    process.communicate()
+
+    with try_exclusive(path) as afterwards:
+        pass
+    assert (while_alive, afterwards) == (False, True)

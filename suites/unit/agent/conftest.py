@@ -1,0 +1,21 @@
+"""An agent whose guest the test plays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.unit.agent.fakes import Bench
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    bench.greets()
+    bench.gets()
+    yield bench
+    bench.close()

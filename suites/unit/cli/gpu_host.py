@@ -1,0 +1,7 @@
+"""The GPUs of the simulated host."""
+
+from __future__ import annotations
+
+GPU = "0000:65:00.0"
+AUDIO = "0000:65:00.1"
+SECOND = "0000:66:00.0"

@@ -1,0 +1,73 @@
+"""What the plug-in of the unit suites refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess  # noqa: TID251 - it must be refused
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.unit.forbidden_calls import CALLS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def _bind() -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("/nowhere")
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda: subprocess.Popen(["true"]), "started a process"),
+        (lambda: os.system("true"), "started a process"),  # noqa: S605
+        (os.fork, "started a process"),
+        (lambda: os.posix_spawn("/bin/true", ["true"], {}), "started a process"),
+        (lambda: os.execv("/bin/true", ["true"]), "started a process"),  # noqa: S606
+        (lambda: socket.socket(socket.AF_INET), "used a socket"),
+        (lambda: socket.getaddrinfo("localhost", 80), "used a socket"),
+        (_bind, "used a socket"),
+        (lambda: time.sleep(0.001), "slept for 0.001 s"),  # noqa: TID251
+    ],
+)
+def test_call_is_refused_and_noted(call: Callable[[], object], what: str) -> None:
+    with CALLS.watched() as seen:
+        with pytest.raises(pytest.fail.Exception, match=what):
+            call()
+
+        assert [each.partition(" (")[0] for each in seen] == [what]
+
+
+def test_pair_of_sockets_and_a_thread_are_not_refused(tmp_path: Path) -> None:
+    with CALLS.watched() as seen:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            socket.socket(fileno=ours.detach()).close()
+        thread = threading.Thread(target=(tmp_path / "file").touch)
+        thread.start()
+        thread.join()
+
+        assert seen == []
+
+
+def test_refusal_that_is_swallowed_in_a_thread_fails_the_test() -> None:
+    """The suite's conftest.py has each test watched, so this one too."""
+
+    def connect() -> None:
+        with contextlib.suppress(BaseException), socket.socket(socket.AF_UNIX) as client:
+            client.connect("/nowhere")
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    thread.join()
+
+    with pytest.raises(pytest.fail.Exception, match=r"it used a socket .*suites/host"):
+        CALLS.check()
