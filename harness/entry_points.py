@@ -8,6 +8,8 @@ and the entry, and `harness doctor` lists it.
 from __future__ import annotations
 
 import enum
+import functools
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +101,12 @@ class PluginError(HarnessError):
 
 def plugins(group: Group) -> tuple[Plugin, ...]:
     """Return the entry points of a group, by name; nothing is imported."""
+    return _read_plugins(group, tuple(sys.path))
+
+
+# The metadata of all installed packages is read for each answer.
+@functools.cache
+def _read_plugins(group: Group, _path: tuple[str, ...]) -> tuple[Plugin, ...]:
     from importlib.metadata import entry_points  # noqa: PLC0415 - as above
 
     found = [

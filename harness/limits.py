@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 from harness.errors import BadInputError, HarnessError
 
@@ -49,7 +50,7 @@ class Limit:
     unit: Unit
     what: str
 
-    @property
+    @cached_property
     def variable(self) -> str:
         """The environment variable that sets another value, in units."""
         return _PREFIX + self.name.upper().replace("-", "_")

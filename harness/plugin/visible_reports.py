@@ -117,7 +117,9 @@ class ReportGate:
         if node_id != report.nodeid:
             report.nodeid = node_id
         for name, value in vars(report).items():
-            if name not in ("longrepr", "sections") and not name.startswith("_"):
+            is_other = name in ("longrepr", "sections") or name.startswith("_")
+            # Most of it is short words of pytest, which need no change.
+            if not is_other and not _is_plain(value):
                 vars(report)[name] = _changed(value, _clean)
         whole = ""
         if report.longrepr is not None and _is_long(report.longrepr):
@@ -152,6 +154,17 @@ class ReportGate:
                 path.unlink(missing_ok=True)
             raise
         return path
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether a part of a report is short and printable as it is."""
+    if isinstance(value, str):
+        return value.isprintable() and value.isascii() and len(value) <= _REPORTED_BYTES
+    if isinstance(value, (dict, list, tuple)):
+        return all(map(_is_plain, value)) and (
+            not isinstance(value, dict) or all(map(_is_plain, value.values()))
+        )
+    return value is None or type(value) in (bool, int, float)
 
 
 def _is_long(longrepr: object) -> bool:

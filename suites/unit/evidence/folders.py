@@ -135,8 +135,12 @@ class EvidenceFolder:
 
     def _write(self, name: str, text: str) -> Self:
         target = self.root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
+        # Most folders exist, and 120,000 files are written.
+        try:
+            target.write_text(text)
+        except FileNotFoundError:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
         return self
 
 
