@@ -28,7 +28,7 @@ __hx_duration() { # TEXT: its milliseconds into __hx_ms; fails where it is no fi
 
 __hx_read_clock() { # what was slept so far, into __hx_offset
   __hx_offset=0
-  IFS= builtin read -r __hx_offset </proc/self/fd/200 || :
+  IFS= builtin read -r __hx_offset </proc/self/fd/200 || builtin :
   __hx_offset=${__hx_offset:-0}
   if ((__hx_offset != __hx_slept)); then
     SECONDS=$((SECONDS + __hx_offset / 1000 - __hx_slept / 1000))
@@ -46,7 +46,7 @@ __hx_await_timeout() {
   local __hx_state
   while IFS= builtin read -r __hx_state <"/proc/$HX_TIMEOUT_PID/stat"; do
     [[ $__hx_state != *') '[SZT]' '* ]] || return 0
-    builtin read -r -t 0.002 -u 201 || :
+    builtin read -r -t 0.002 -u 201 || builtin :
   done 2>/dev/null
 }
 
@@ -64,7 +64,7 @@ __hx_pass() { # MILLISECONDS
   builtin printf '%d\n' $((__hx_offset + $1)) >|/proc/self/fd/200
   __hx_read_clock
   # code that waits for a process of its own must let it run
-  [[ -z ${!-} ]] || ! __hx_has_running_job || builtin read -r -t 0.02 -u 201 || :
+  [[ -z ${!-} ]] || ! __hx_has_running_job || builtin read -r -t 0.02 -u 201 || builtin :
 }
 
 # Whether a job runs. What 'jobs' lists goes below the first line of the clock's file, which the next

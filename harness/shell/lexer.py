@@ -59,6 +59,13 @@ def rest_after(line: str, count: int) -> str:
     return line[at:].strip()
 
 
+RESERVED_WORDS = (
+    "case", "coproc", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "in",
+    "select", "then", "time", "until", "while",
+)  # fmt: skip
+"""Words that begin or end a construct of bash where a command could stand."""
+
+
 def quote(text: str) -> str:
     """Quote `text` as one shell word that holds no line break."""
     if _PLAIN_WORD.match(text):

@@ -27,7 +27,7 @@ __hx_request() { # KIND NAME ARGS...
   local __hx_token __hx_reply __hx_ms __hx_through __hx_whole __hx_output __hx_part
   IFS= builtin read -r -N 1 -u 203 __hx_token
   builtin export -p >|/proc/self/fd/208
-  : >|/proc/self/fd/209
+  builtin : >|/proc/self/fd/209
   case " ${HX_READS_STDIN-} " in
     *" $2 "*)
       while IFS= builtin read -r -d '' __hx_part; do
@@ -55,7 +55,7 @@ __hx_request() { # KIND NAME ARGS...
 __hx_take_time() { # __hx_ms on the virtual clock, or else in real time
   if [[ -z ${HX_CLOCK-} ]]; then
     builtin printf -v __hx_part '%d.%03d' "$((__hx_ms / 1000))" "$((__hx_ms % 1000))"
-    builtin read -r -t "$__hx_part" -u 201 || :
+    builtin read -r -t "$__hx_part" -u 201 || builtin :
     return 0
   fi
   builtin declare -F __hx_pass >/dev/null || . "$HX_CLOCK"

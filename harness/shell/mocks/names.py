@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 
 from harness.errors import BadInputError
 
+_NO_FUNCTION = re.compile(r"[\s|&;()<>'\"`$\\]|\A#|\A\Z")
 _NAME_BYTES = 255
 _PATH_BYTES = 4000
 
@@ -23,6 +25,19 @@ def check_mock_name(name: str, *, source: str, line: int | None = None) -> None:
             source=source,
             line=line,
         )
+
+
+def can_be_function(name: str) -> bool:
+    """Return whether bash takes `function NAME`: any word that nothing in it has to be quoted in."""
+    return _NO_FUNCTION.search(name) is None
+
+
+def mentioned_paths(name: str, text: str) -> set[str]:
+    """Return the absolute paths of a command that stand in shell code: those in a `bin` directory."""
+    if f"bin/{name}" not in text:
+        return set()
+    path = rf"(?<![\w./$}}~*?-])(?:/[\w.+@-]+)*/s?bin/{re.escape(name)}(?![\w./+@-])"
+    return set(re.findall(path, text))
 
 
 def _shown(name: str) -> str:

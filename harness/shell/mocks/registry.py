@@ -24,8 +24,31 @@ class MockRegistry:
         self.calls: list[Call] = []
         self.violations: list[str] = []
         self.hidden: set[str] = set()
+        self.replaced: list[MockedCommand] = []
         self._received = 0
         self._exported = ""
+
+    def add(self, command: MockedCommand) -> None:
+        """Let a mock answer from now on, in the place of one of the same name."""
+        earlier = self.commands.get(command.name)
+        if earlier is not None:
+            self.replaced.append(earlier)
+        self.commands[command.name] = command
+
+    def take_unused_rules(self) -> list[str]:
+        """Return the rules that the test expected to be used, and no call or not all calls used.
+
+        Each mock is asked once; later its rules may stay unused.
+        """
+        unused = [rule for mock in self.commands.values() for rule in mock.unused_rules()]
+        unused += [
+            f"{rule} (before a second mock of '{mock.name}' replaced this one)"
+            for mock in self.replaced
+            for rule in mock.unused_rules()
+        ]
+        for mock in (*self.commands.values(), *self.replaced):
+            mock.optional = True
+        return unused
 
     def reads_stdin(self, name: str) -> bool:
         command = self.find(name)

@@ -198,11 +198,16 @@ __hx_done() { # STATUS
   fi
   if (($1)); then # the shell has named the signal, or a trap on ERR has written something
     __hx_report_stderr end_message
-    __hx_read_file /proc/self/fd/196
-    __hx_report hook_stderr "$__hx_text"
+    __hx_report_hook_stderr
   fi
   builtin printf '%s\0' end 2 "$__hx_id" "$1" >&190
   builtin set -e
+}
+
+__hx_report_hook_stderr() { # in case a hook ended the example
+  local __hx_text
+  __hx_read_file /proc/self/fd/196
+  __hx_report hook_stderr "$__hx_text"
 }
 
 __hx_await_jobs() { # wait for what the example started; report what does not end

@@ -66,6 +66,25 @@ class WarmShellPool:
         return [place for place in places if os.access(place, os.R_OK) and place.is_file()]
 
     @functools.cached_property
+    def denying_folders(self) -> list[Path]:
+        """Return the directories in which known commands are denied also where this host lacks them."""
+        return command_folders("", self.cwd)
+
+    def _denied_in(self, folder: Path) -> list[str]:
+        denied = denied_in(folder, self.allowed)
+        if folder not in self.denying_folders:
+            return denied
+        absent = [name for name in KNOWN_COMMANDS if not (folder / name).exists()]
+        return [*denied, *(name for name in absent if name not in self.allowed)]
+
+    def is_reported(self, path: Path) -> bool:
+        """Return whether a script that reports its call lies at `path`, for a command that is not allowed."""
+        if path.parent.resolve() not in self.command_folders:
+            return False
+        known = path.name in KNOWN_COMMANDS and path.parent.resolve() in self.denying_folders
+        return known or os.access(path, os.X_OK)
+
+    @functools.cached_property
     def _start(self) -> ShellStart:
         """Put a script that reports its call in the place of each command that is not allowed."""
         path = searched_path(os.environ.get("PATH", os.defpath))
@@ -76,7 +95,7 @@ class WarmShellPool:
             layer.mkdir()
             for folder in self.command_folders:
                 place = layer / folder.relative_to("/")
-                write_denied_commands(place, denied_in(folder, self.allowed))
+                write_denied_commands(place, self._denied_in(folder))
             path = f"{path}:{known}"
         else:
             layer = None

@@ -35,7 +35,7 @@ trap() {
         __hx_set_trap "$@"
         return
       fi
-      IFS= builtin read -r -d '' __hx_listed < <(builtin trap "$@") || :
+      IFS= builtin read -r -d '' __hx_listed < <(builtin trap "$@") || builtin :
       __hx_listed=${__hx_listed//"trap -- '$__hx_leaving' EXIT$__hx_newline"/}
       __hx_listed=${__hx_listed//"$__hx_unless_trap"/}
       builtin printf '%s' "${__hx_listed//"$__hx_newline;; esac'"/"'"}"
@@ -115,11 +115,11 @@ __hx_end() { # STATUS
 __hx_run_case() {
   __hx_case=$BASHPID
   builtin trap "$__hx_leaving" EXIT
-  builtin cd -- "$__hx_cwd" || :
+  builtin cd -- "$__hx_cwd" || builtin :
   OLDPWD=$__hx_old_cwd
   . /proc/self/fd/198
   {
-    __hx_trace=(:)
+    __hx_trace=(builtin :)
     [[ $__hx_options$- != *x* ]] || __hx_trace=(builtin set -x)
     builtin set +x
   } 2>/dev/null
@@ -143,7 +143,7 @@ __hx_end_processes() { # end all that earlier evaluations left; the sandbox's ow
     builtin wait
     __hx_process=(/proc/[0-9]*)
     ((${#__hx_process[@]} > 2)) || return 0
-    builtin read -r -t 0.002 -u 201 || :
+    builtin read -r -t 0.002 -u 201 || builtin :
   done 2>/dev/null
 }
 

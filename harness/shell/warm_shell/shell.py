@@ -5,15 +5,17 @@ The bash process that runs the code is in `warm_shell`.
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import ExpectationError, HarnessError, RequirementError
-from harness.shell.lexer import quote
+from harness.shell.lexer import RESERVED_WORDS, quote, quote_on_lines
 from harness.shell.mocks import call_order
 from harness.shell.mocks.commands import MockedCommand, UnmockedCommandError
-from harness.shell.mocks.names import check_mock_name
+from harness.shell.mocks.names import can_be_function, check_mock_name, mentioned_paths
 from harness.shell.mocks.registry import MockRegistry
 from harness.shell.mocks.scripts import mock_script
 from harness.shell.sandbox import SandboxKind
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from harness.shell.warm_shell.pool import WarmShellPool
     from harness.shell.warm_shell.warm_shell import WarmShell
 
+_COMMAND = re.compile(rf"(?!(?:{'|'.join(RESERVED_WORDS)})\Z)[\w./:+@,-]+\Z")
 _NOT_REPLACED = frozenset({"bash"})
 """Mocks by absolute path would replace the interpreter of the mocks themselves."""
 
@@ -45,7 +48,8 @@ class Shell:
         self._prelude: list[str] = []
         self._files: list[tuple[str, bytes, int]] = []
         self._removed: list[str] = []
-        self._placed: set[str] = set()
+        self._scripts: list[Path] = []
+        self._placed: set[Path] = set()
         self._faked: set[Path] = set()
         self.virtual = virtual
         self.timeout_s = timeout_s
@@ -66,6 +70,7 @@ class Shell:
         self._is_mocked_at_start = self._is_mocked_at_start or mocked
         exports = "".join(f"export {n}={quote(v)}\n" for n, v in (env or {}).items())
         for path in paths:
+            self._scripts.append(self._script(path))
             found = quote(str(self._script(path)))
             self._code.append(f"{exports}__SOURCED__={found} . {found}")
             exports = ""
@@ -79,6 +84,7 @@ class Shell:
         """
         self._expect_not_started("extract")
         script = self._script(path)
+        self._scripts.append(script)
         self._code.extend(extract_function(script, name) for name in functions)
 
     def _script(self, path: Path | str) -> Path:
@@ -111,12 +117,15 @@ class Shell:
 
         With no rules it succeeds silently. The mock of a plain name answers for an absolute path
         to it, too. Rules of an `optional` mock may stay unused.
+
+        A second mock of a name replaces the first. The test fails where rules of the first were
+        not used by then, unless it is `optional`, as one of a shared fixture should be.
         """
         check_mock_name(name, source="the name of a mock")
         command = MockedCommand(
             name, self._mocks.calls, reads_stdin=reads_stdin, optional=optional
         )
-        self._mocks.commands[name] = command
+        self._mocks.add(command)
         return command
 
     def spy(self, name: str) -> MockedCommand:
@@ -130,6 +139,11 @@ class Shell:
             found = self._warm_shells.places_of(name)
             if not found:
                 raise HarnessError(f"This host has no command '{name}' that could be allowed.")
+            self._removed.extend(
+                str(folder / name)
+                for folder in self._warm_shells.denying_folders
+                if folder / name not in found
+            )
             for place in found:
                 self.write(place, place.read_bytes(), mode=0o755)
 
@@ -196,7 +210,9 @@ class Shell:
 
     def call(self, function: str, *arguments: str, stdin: str = "", **env: str) -> Evaluation:
         """Call a function or command in a fork of the warm shell, its options as sourced."""
-        return self.evaluate(" ".join(quote(word) for word in (function, *arguments)), stdin, env)
+        # bare, a word such as 'if', 'a=b' or '%1' would be something else than a command
+        command = quote(function) if _COMMAND.match(function) else quote_on_lines(function)
+        return self.evaluate(" ".join([command, *map(quote, arguments)]), stdin, env)
 
     def run_script(
         self, path: Path | str, *arguments: str, interpreter: str = "bash", stdin: str = "",
@@ -206,7 +222,11 @@ class Shell:
 
         Its mocks are those that child processes see.
         """
-        words = [*interpreter.split(), str(Path(path).absolute()), *arguments]
+        script = Path(path).absolute()
+        if script not in self._scripts and script.is_file():
+            self._scripts.append(script)
+            vars(self).pop("_texts", None)
+        words = [*interpreter.split(), str(script), *arguments]
         return self.evaluate(" ".join(quote(word) for word in words), stdin, env)
 
     def evaluate(
@@ -221,7 +241,7 @@ class Shell:
             _require_bytes(text)
         warm_shell = self.warm_shell
         self._mocks.violations.clear()
-        prelude = self._prepare(warm_shell, {**self._environment, **(env or {})})
+        prelude = self._prepare(warm_shell, code, {**self._environment, **(env or {})})
         try:
             result = warm_shell.evaluate(prelude, code, stdin, self._mocks, self.timeout_s)
         except BaseException:  # an effect may raise anything, and leaves the shell waiting
@@ -247,12 +267,12 @@ class Shell:
             self._put_files(self._warm_shell)
         return self._warm_shell
 
-    def _prepare(self, warm_shell: WarmShell, env: Mapping[str, str]) -> str:
+    def _prepare(self, warm_shell: WarmShell, code: str, env: Mapping[str, str]) -> str:
         """Put the mocks in place; return what the shell runs before the code."""
         names = list(self._mocks.commands)
         spies = [name for name in names if self._mocks.commands[name].is_spy()]
         warm_shell.write_mocks(name for name in names if "/" not in name)
-        self._replace_files(warm_shell, [name for name in names if name not in spies])
+        self._replace_files(warm_shell, [name for name in names if name not in spies], code)
         reads = " ".join(name for name in names if self._mocks.reads_stdin(name))
         plain = " ".join(name for name in names if name not in spies)
         lines = [f"export {name}={quote(value)}" for name, value in env.items()]
@@ -262,34 +282,55 @@ class Shell:
         lines.append(f"__hx_mocked={quote(f' {plain} ')}")
         lines.extend(
             f"if builtin declare -F {quote(name)} >/dev/null; then "
-            f'eval "__hx_real_$(builtin declare -f {quote(name)})"; fi'
+            f"__hx_real=$(builtin declare -f -- {quote(name)}); "
+            f'eval "function __hx_real_${{__hx_real#function }}"; fi'
             for name in spies
         )
+        # without the old one, children that have inherited it find the command
         lines.extend(
-            f"{name}() {{ {{ local -; builtin set +x; }} 2>/dev/null; "
+            f"builtin unset -f -- {quote(name)}; "
+            f"function {name} {{ {{ local -; builtin set +x; }} 2>/dev/null; "
             f'__hx_answer {quote(name)} "$@"; }}'
             for name in names
+            if can_be_function(name)
         )
         return "\n".join([*lines, *self._prelude])
 
-    def _replace_files(self, warm_shell: WarmShell, names: list[str]) -> None:
+    def _replace_files(self, warm_shell: WarmShell, names: list[str], code: str) -> None:
         """Put mocks in the place of files of the root, for calls by an absolute path."""
         if warm_shell.sandbox.kind is not SandboxKind.THROWAWAY:
             return
         files = RootFiles(warm_shell.root)
         for name in names:
-            if name in self._placed or name in _NOT_REPLACED:
+            if name in _NOT_REPLACED:
                 continue
-            self._placed.add(name)
             if "/" in name:
                 paths = [self._warm_shells.cwd / name]
-            elif name in self._warm_shells.allowed:
-                paths = self._warm_shells.places_of(name)
-            else:  # the script that reports its call asks for the mock
-                paths = []
+            else:
+                paths = self._unreported_paths(name, code)
             for path in paths:
-                files.remove(path)
-                files.write(path, os.fsencode(mock_script(name)), 0o755)
+                if path not in self._placed:
+                    self._placed.add(path)
+                    files.remove(path)
+                    files.write(path, os.fsencode(mock_script(name)), 0o755)
+
+    def _unreported_paths(self, name: str, code: str) -> list[Path]:
+        """Return the paths of a command where no script lies that reports its call.
+
+        Such a script asks for the mock. There is none for what is allowed, nor in a directory that has no
+        commands on this host.
+        """
+        is_allowed = name in self._warm_shells.allowed
+        paths = self._warm_shells.places_of(name) if is_allowed else []
+        for text in (code, *self._texts):
+            for mentioned in map(Path, mentioned_paths(name, text)):
+                if is_allowed or not self._warm_shells.is_reported(mentioned):
+                    paths.append(mentioned)
+        return paths
+
+    @functools.cached_property
+    def _texts(self) -> list[str]:
+        return [script.read_text(errors="surrogateescape") for script in self._scripts]
 
     # --- expectations --------------------------------------------------------------------
 
@@ -318,7 +359,7 @@ class Shell:
         if self._warm_shell is not None:
             self._warm_shells.give_back(self._warm_shell)
             self._warm_shell = None
-        unused = [rule for mock in self._mocks.commands.values() for rule in mock.unused_rules()]
+        unused = self._mocks.take_unused_rules()
         if unused and not has_failed:
             lines = "\n".join(f"  {rule}" for rule in unused)
             raise ExpectationError(f"The test expects calls that did not happen:\n{lines}")

@@ -14,6 +14,7 @@ __hx_try() { # KIND: run __hx_code; a status or any stderr is a failure
   __hx_report hooking "$1" "$__hx_code"
   __hx_eval 2>|/proc/self/fd/196 </dev/null || __hx_hook_status=$?
   if ((__hx_hook_status)) || [[ -s /proc/self/fd/196 ]]; then
+    local __hx_text # whose global one has the bodies of blocks
     __hx_read_file /proc/self/fd/196
     __hx_report hook "$1" "$__hx_code" "$__hx_hook_status" "$__hx_text"
     return 1

@@ -31,24 +31,30 @@ __hx_restore() {
 __hx_mock() { # NUMBER NAME inline|process | NUMBER NAME fork NAMES...; in the block __hx_block
   case $2 in
     '' | . | .. | */*)
-      builtin command -p sh "$SHELLSPEC_LIB/path_mocks.sh" put "$HX_MOCKS/$1/.body" "$2" "$__hx_block"
-      return
+      builtin command -p sh "$SHELLSPEC_LIB/path_mocks.sh" put "$HX_MOCKS/$1/.body" "$2" "$__hx_block" ||
+        return
+      set -- "$1" "$2" process
+      ;;
+    *)
+      if [[ ! -e $HX_MOCKS/$1/$2 ]]; then
+        builtin command -p cp -- "$HX_MOCKS/$1/.body" "$HX_MOCKS/$1/$2"
+      fi
+      PATH=$HX_MOCKS/$1:$PATH
       ;;
   esac
-  if [[ ! -e $HX_MOCKS/$1/$2 ]]; then
-    builtin command -p cp -- "$HX_MOCKS/$1/.body" "$HX_MOCKS/$1/$2"
-  fi
-  PATH=$HX_MOCKS/$1:$PATH
   case $2 in
-    *[!A-Za-z0-9_]* | [0-9]*) return 0 ;;
+    # such a command has a function only where one of its name is to be replaced
+    *[!A-Za-z0-9_]* | [0-9]*) builtin declare -F -- "$2" >/dev/null || return 0 ;;
   esac
+  # one that children have inherited is not replaced there: they find the command
+  builtin unset -f -- "$2"
   if [[ $3 == inline ]]; then
-    eval "$2() { { local -; builtin set +x; } 2>/dev/null; __hx_inline $1 $2 \"\$@\"; }"
+    eval "function $2 { { local -; builtin set +x; } 2>/dev/null; __hx_inline $1 ${2@Q} \"\$@\"; }"
   elif [[ $3 == fork ]]; then
     local IFS=' '
-    eval "$2() { { local -; builtin set +x; } 2>/dev/null; __hx_mocked $1 $2 '${*:4}' \"\$@\"; }"
+    eval "function $2 { { local -; builtin set +x; } 2>/dev/null; __hx_mocked $1 ${2@Q} '${*:4}' \"\$@\"; }"
   else
-    eval "$2() { { local -; builtin set +x; } 2>/dev/null; command $2 \"\$@\"; }"
+    eval "function $2 { { local -; builtin set +x; } 2>/dev/null; command ${2@Q} \"\$@\"; }"
   fi
 }
 

@@ -43,3 +43,27 @@ def test_environment_that_stays_the_same_is_kept_once(registry: MockRegistry) ->
         registry.answer("curl", (), "/", None, exported)
 
     assert registry.calls[0].env == {"A": "x" * 100_000}
+
+
+@pytest.mark.parametrize("optional", [False, True])
+def test_replaced_mock_still_expects_what_it_did(optional: bool) -> None:
+    registry = MockRegistry()
+    first = MockedCommand("curl", registry.calls, reads_stdin=False, optional=optional)
+    registry.add(first)
+    first.when("a").answers("first\n")
+    registry.add(MockedCommand("curl", registry.calls, reads_stdin=False))
+
+    assert registry.take_unused_rules() == (
+        [] if optional else ["curl a (before a second mock of 'curl' replaced this one)"]
+    )
+
+
+def test_replaced_mock_expects_no_more_where_it_was_used() -> None:
+    registry = MockRegistry()
+    first = MockedCommand("curl", registry.calls, reads_stdin=False)
+    first.answers("first\n")
+    registry.add(first)
+    registry.answer("curl", (), "/", None, "")
+    registry.add(MockedCommand("curl", registry.calls, reads_stdin=False))
+
+    assert registry.take_unused_rules() == []

@@ -1,0 +1,133 @@
+"""Mocks replace what they name: functions of any name, and commands by name and by path alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.shell.lexer import quote_on_lines
+from harness.shell.mocks.commands import UnmockedCommandError
+
+if TYPE_CHECKING:
+    from harness.shell.testing import Shell
+    from suites.host.shell.running import SpecProject
+
+_NAMES = [
+    "gpu::probe", "gpu-probe", "gpu.probe", "gpu+probe", "gpu_probe", "@gpu", "lib/gpu",
+    "/opt/gpu/probe", "gpu,probe", "gpu~", "[gpu", "1gpu", "é", "gpu^2",
+]  # fmt: skip
+
+
+def _library(folder: Path, names: list[str]) -> Path:
+    script = folder / "lib.sh"
+    script.write_text(
+        "".join(
+            f"function {name} {{ echo real; }}\nexport -f -- {name} 2>/dev/null || :\n"
+            for name in names
+        )
+    )
+    return script
+
+
+@pytest.mark.parametrize("name", [*_NAMES, ":", "if"])
+def test_mock_replaces_a_function_of_any_name(shell: Shell, tmp_path: Path, name: str) -> None:
+    shell.source(_library(tmp_path, [name]))
+    shell.mock(name).answers("mocked\n")
+
+    assert shell.call(name).stdout == "mocked\n"
+    if name not in {":", "if"}:
+        assert shell.call("bash", "-c", quote_on_lines(name)).stdout == "mocked\n"
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_spy_lets_a_function_of_any_name_run(shell: Shell, tmp_path: Path, name: str) -> None:
+    shell.source(_library(tmp_path, [name]))
+    spy = shell.spy(name)
+
+    assert shell.call(name).stdout == "real\n"
+    spy.assert_called_times(1)
+
+
+def test_spec_mock_replaces_a_function_of_any_name(project: SpecProject) -> None:
+    names = [name for name in _NAMES if name != "/opt/gpu/probe"]
+    _library(project.root, names)
+    mocks = "".join(f"  Mock {name}\n    echo mocked\n  End\n" for name in names)
+    examples = "".join(
+        f"  It 'call {number}'\n    When call {quoted}\n    The output should equal mocked\n  End\n"
+        f"  It 'child {number}'\n    When run bash -c {quote_on_lines(quoted)}\n"
+        "    The output should equal mocked\n  End\n"
+        for number, quoted in enumerate(map(quote_on_lines, names))
+    )
+    project.write("spec/a_spec.sh", f"Describe 'a'\n  Include ./lib.sh\n{mocks}{examples}End\n")
+
+    result = project.run()
+
+    assert f"{2 * len(names)} passed" in result.stdout
+
+
+@pytest.mark.parametrize("name", ["a b", "$(touch /tmp/x)", "a;touch /tmp/x", "a'b", "#a"])
+def test_mock_of_a_name_that_no_function_has(shell: Shell, name: str) -> None:
+    shell.mock(name).answers("mocked\n")
+
+    assert shell.call(name).stdout == "mocked\n"
+    assert shell.evaluate("ls /tmp/x").status != 0
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/usr/bin/nvidia-smi", "/usr/sbin/modprobe", "/usr/bin/modprobe", "/usr/local/bin/ctr"],
+)
+def test_known_command_is_denied_by_path_on_each_host(shell: Shell, path: str) -> None:
+    with pytest.raises(UnmockedCommandError, match=f"'{Path(path).name}' is not mocked"):
+        shell.evaluate(f"{path} -L")
+    with pytest.raises(UnmockedCommandError, match=f"'{Path(path).name}' is not mocked"):
+        shell.evaluate(f"sh -c '{path} -L'")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/usr/bin/nvidia-smi", "/usr/local/sbin/modprobe", "/opt/bin/nvidia-smi", "/usr/bin/some-tool",
+     "/opt/vendor/bin/some-tool", "/usr/bin/hostname"],
+)  # fmt: skip
+def test_mock_of_a_name_answers_for_its_paths(shell: Shell, tmp_path: Path, path: str) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text(f"f() {{ {path} -L; sh -c '{path} -L'; }}\n")
+    shell.source(script)
+    mock = shell.mock(Path(path).name).answers("mocked\n")
+
+    assert shell.call("f").stdout == "mocked\n" * 2
+    assert shell.run_script(_own(tmp_path, path)).stdout == "mocked\n"
+    mock.assert_called_times(3)
+
+
+def _own(folder: Path, path: str) -> Path:
+    script = folder / "own.sh"
+    script.write_text(f"{path} -L\n")
+    return script
+
+
+def test_mock_of_a_path_answers_for_its_name(shell: Shell) -> None:
+    shell.mock("/usr/bin/nvidia-smi").answers("mocked\n")
+
+    assert (
+        shell.evaluate("/usr/bin/nvidia-smi; sh -c /usr/bin/nvidia-smi").stdout == "mocked\n" * 2
+    )
+
+
+def test_hidden_and_allowed_commands_are_so_by_path_too(shell: Shell) -> None:
+    shell.hide("nvidia-smi")
+    shell.allow("hostname")
+
+    assert shell.evaluate("hostname; sh -c hostname").status == 0
+    assert shell.evaluate("/usr/bin/nvidia-smi").status == 127
+    assert shell.evaluate("test -e /usr/local/bin/nvidia-smi").status == 1
+
+
+def test_second_mock_replaces_the_first(shell: Shell) -> None:
+    shell.mock("curl").answers("first\n")
+    assert shell.evaluate("curl").stdout == "first\n"
+    shell.mock("curl").answers("second\n")
+
+    assert shell.evaluate("curl").stdout == "second\n"
