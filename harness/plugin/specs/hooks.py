@@ -24,6 +24,7 @@ from harness.plugin.specs.items import (
 from harness.plugin.specs.options import pytest_addoption
 from harness.plugin.specs.reports import passed_report
 from harness.plugin.specs.runs import existing_runs_of, hits_of, notes_of, runs_of
+from harness.plugin.specs.selection import take_selections
 from harness.shell.coverage import Tier, merge
 from harness.shell.spec.options import is_spec
 from harness.shell.spec.verdict import Outcome, Verdict
@@ -48,6 +49,7 @@ _REFUSAL: pytest.StashKey[str] = pytest.StashKey()
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(reports, "harness-spec-reports")
     fixture_modules.register(config, "shell")
+    take_selections(config)
     config.addinivalue_line(
         "markers", "shell_time(kind): 'real' or 'virtual' time for the shell code of this test"
     )

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.plugin.specs.runs import runs_of
+from harness.plugin.specs.selection import selection_of
 from harness.shell.process import ShellCommandRunner
 from harness.shell.spec.parameter_rows import ShellRowEvaluator
 from harness.shell.spec.project import Project, project_variables
@@ -37,6 +38,8 @@ class SpecFileCollector(pytest.File):
 
     spec: SpecFile
     project: Project
+    chosen: set[int] | None = None
+    """The numbers of the examples that the command line names; None where it names the file."""
 
     @override
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
@@ -64,6 +67,9 @@ class SpecFileCollector(pytest.File):
         tree = _Tree()
         for case in self.spec.cases:
             tree.add(case)
+        selection = selection_of(self.config, self.path)
+        if selection is not None:
+            self.chosen = selection.chosen(dict(tree.cases()), source)
         yield from _make_nodes(self, self, tree)
 
     @override
@@ -111,29 +117,34 @@ class _Tree:
                 tree = below
         tree.entries.append(case)
 
+    def named(self) -> Iterator[tuple[str, tuple[Group, _Tree] | Case]]:
+        """Yield what the group holds, each with a name that no other there has."""
+        names: dict[str, int] = {}
+        for entry in self.entries:
+            block = entry[0] if isinstance(entry, tuple) else entry
+            name = visible(block.name).replace("::", ": :") or "<unnamed>"
+            names[name] = names.get(name, 0) + 1
+            yield name if names[name] == 1 else f"{name} <line {block.begin}>", entry
+
+    def cases(self) -> Iterator[tuple[str, Case]]:
+        """Yield all examples below with their ids, from here on."""
+        for name, entry in self.named():
+            if isinstance(entry, tuple):
+                yield from ((f"{name}::{id_}", case) for id_, case in entry[1].cases())
+            else:
+                yield name, entry
+
 
 def _make_nodes(
     parent: SpecFileCollector | GroupCollector, file: SpecFileCollector, tree: _Tree
 ) -> Iterator[pytest.Item | pytest.Collector]:
-    names: dict[str, int] = {}
-
-    def unique(name: str, line: int) -> str:
-        name = visible(name).replace("::", ": :") or "<unnamed>"
-        names[name] = names.get(name, 0) + 1
-        return name if names[name] == 1 else f"{name} <line {line}>"
-
-    for entry in tree.entries:
+    for name, entry in tree.named():
         if isinstance(entry, tuple):
-            group, below = entry
-            collector: GroupCollector = GroupCollector.from_parent(
-                parent, name=unique(group.name, group.begin)
-            )
-            collector.tree, collector.file = below, file
+            collector: GroupCollector = GroupCollector.from_parent(parent, name=name)
+            collector.tree, collector.file = entry[1], file
             yield collector
-        else:
-            yield SpecItem.from_parent(
-                parent, name=unique(entry.name, entry.begin), case=entry, file=file
-            )
+        elif file.chosen is None or entry.number in file.chosen:
+            yield SpecItem.from_parent(parent, name=name, case=entry, file=file)
 
 
 class SpecItem(pytest.Item):

@@ -1,0 +1,122 @@
+"""Which examples `FILE:LINE` and `FILE::NAME` stand for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.plugin.specs.selection import Selection, selection_of, take_selections
+from harness.shell.spec.spec_file import Case, Group
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_OUTER = Group(name="outer", begin=1)
+_INNER = Group(name="in [ner]", begin=10)
+_CASES = {
+    "outer::first": Case(number=0, name="first", groups=(_OUTER,), begin=2, end=5),
+    "outer::rows": Case(number=1, name="rows", groups=(_OUTER,), begin=6, end=9, row=0),
+    "outer::rows <line 6>": Case(number=2, name="rows", groups=(_OUTER,), begin=6, end=9, row=1),
+    "outer::in [ner]::last": Case(
+        number=3, name="last", groups=(_OUTER, _INNER), begin=11, end=14
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "numbers"),
+    [(2, {0}), (4, {0}), (5, {0}), (7, {1, 2}), (10, {3}), (14, {3}), (1, {0, 1, 2, 3})],
+)
+def test_line_stands_for_its_example_or_the_group_that_begins_there(
+    line: int, numbers: set[int]
+) -> None:
+    assert Selection(lines={line}).chosen(_CASES, "a_spec.sh") == numbers
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("outer::first", {0}),
+        ("outer", {0, 1, 2, 3}),
+        ("outer::in [ner]", {3}),
+        ("outer::in [ner]::last", {3}),
+        ("outer::in [ner]::last]", {3}),  # as pytest's summary shows it
+        ("outer::rows", {1}),
+    ],
+)
+def test_name_stands_for_the_group_or_example(name: str, numbers: set[int]) -> None:
+    assert Selection(names={name}).chosen(_CASES, "a_spec.sh") == numbers
+
+
+def test_lines_and_names_add_up() -> None:
+    assert Selection({2, 7}, {"outer::in [ner]"}).chosen(_CASES, "a_spec.sh") == {0, 1, 2, 3}
+
+
+def test_line_of_no_example_is_refused_with_the_examples_there_are() -> None:
+    with pytest.raises(BadInputError, match=r"line 15.*2 to 5, 6 to 9, 11 to 14") as refused:
+        Selection(lines={2, 15}).chosen(_CASES, "a_spec.sh")
+
+    assert refused.value.source == "a_spec.sh"
+
+
+def test_line_of_a_file_without_examples_is_refused() -> None:
+    with pytest.raises(BadInputError, match="the file has none"):
+        Selection(lines={1}).chosen({}, "a_spec.sh")
+
+
+@pytest.mark.parametrize("name", ["outer::fir", "firs", "first", "outer::first::x"])
+def test_name_of_no_example_is_refused(name: str) -> None:
+    with pytest.raises(BadInputError, match=f"no group or example '{name}'"):
+        Selection(names={name}).chosen(_CASES, "a_spec.sh")
+
+
+def _config(folder: Path, *arguments: str) -> pytest.Config:
+    return SimpleNamespace(  # type: ignore[return-value]  # all that is asked of it
+        args=list(arguments),
+        invocation_params=SimpleNamespace(dir=folder),
+        stash=pytest.Stash(),
+    )
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "spec" / "a_spec.sh"
+    path.parent.mkdir()
+    path.touch()
+    return path
+
+
+def test_file_is_collected_once_for_all_its_parts(tmp_path: Path, spec: Path) -> None:
+    config = _config(
+        tmp_path, "spec/a_spec.sh:3", f"{spec}:7:9", "spec/a_spec.sh::g [x]::n", "test_a.py::t"
+    )
+
+    take_selections(config)
+
+    assert config.args == ["spec/a_spec.sh", str(spec), "test_a.py::t"]
+    assert selection_of(config, spec) == Selection({3, 7, 9}, {"g [x]::n"})
+
+
+@pytest.mark.parametrize("whole", ["spec", ".", "spec/a_spec.sh"])
+def test_file_that_is_asked_for_as_a_whole_runs_whole(
+    tmp_path: Path, spec: Path, whole: str
+) -> None:
+    config = _config(tmp_path, "spec/a_spec.sh:3", whole)
+
+    take_selections(config)
+
+    assert selection_of(config, spec) is None
+
+
+@pytest.mark.parametrize("argument", ["spec/b_spec.sh:3", "spec:3", "test_a.py:3", "test_a.py"])
+def test_other_arguments_are_left_to_pytest(tmp_path: Path, spec: Path, argument: str) -> None:
+    (tmp_path / "test_a.py").touch()
+    config = _config(tmp_path, argument, argument)
+
+    take_selections(config)
+
+    assert config.args == [argument, argument]
+    assert selection_of(config, spec) is None
