@@ -21,6 +21,13 @@ INTERRUPT_PIN = 0x3D
 
 #: The offset of the PCI Express capability; offsets of its registers are relative to it.
 EXPRESS = 0x60
+#: Where NVIDIA's GPUs have their capabilities: power management, MSI with 64-bit addresses, Express.
+_POWER = 0x60
+MSI = 0x68
+_EXPRESS_AFTER_MSI = 0x78
+_POWER_ID = 0x01
+_MSI_ID = 0x05
+_MSI_64BIT = 1 << 7
 _EXPRESS_ID = 0x10
 _DEVICE_CONTROL = 0x08
 _LINK_CONTROL = 0x10
@@ -44,11 +51,14 @@ class ConfigSpace:
     """The bytes of a type 0 header (PCI Local Bus 3.0, chapter 6) with memory BARs.
 
     An express function has 4096 bytes and the PCI Express capability, any other 256 and none. No
-    expansion ROM and no I/O BAR. Its interrupt, pin A, is never raised: NVIDIA's driver probes no
-    function for which the guest has routed none. Not thread-safe; the device is.
+    expansion ROM and no I/O BAR. Its pin is A, since NVIDIA's driver probes no function for which the
+    guest has routed no interrupt; with `has_msi` an express function can signal messages too. Not
+    thread-safe; the device is.
     """
 
-    def __init__(self, identity: PciIdentity, bars: Bars, *, is_express: bool = False) -> None:
+    def __init__(
+        self, identity: PciIdentity, bars: Bars, *, is_express: bool = False, has_msi: bool = False
+    ) -> None:
         """Validate `bars`: sizes are powers of two from 16 on; a 64-bit BAR takes two indices."""
         used: set[int] = set()
         for index, bar in bars.items():
@@ -62,6 +72,8 @@ class ConfigSpace:
             if bar.size < 16 or bar.size & (bar.size - 1) or bar.size > most:
                 raise ValueError(f"BAR {index} cannot have {bar.size} bytes.")
         self._bars = dict(bars)
+        self._has_msi = is_express and has_msi
+        self._express = _EXPRESS_AFTER_MSI if self._has_msi else EXPRESS
         self._initial = self._header(identity, is_express)
         self._writable = self._write_mask(is_express)
         self._bytes = bytearray(self._initial)
@@ -90,16 +102,24 @@ class ConfigSpace:
         if is_express:
             fields += [
                 (_STATUS, 2, _STATUS_HAS_CAPABILITIES),
-                (_CAPABILITIES, 1, EXPRESS),
-                (EXPRESS, 1, _EXPRESS_ID),
+                (_CAPABILITIES, 1, _POWER if self._has_msi else self._express),
+                (self._express, 1, _EXPRESS_ID),
                 # Version 2, an endpoint (PCI Express Base 4.0, 7.5.3.2).
-                (EXPRESS + 0x02, 2, 0x0002),
+                (self._express + 0x02, 2, 0x0002),
                 # Role-based error reporting, which every function since 1.1 has.
-                (EXPRESS + 0x04, 4, 1 << 15),
+                (self._express + 0x04, 4, 1 << 15),
                 # 16 lanes at 16 GT/s, as able and as negotiated.
-                (EXPRESS + 0x0C, 4, 16 << 4 | 4),
-                (EXPRESS + 0x12, 2, 16 << 4 | 4),
-                (EXPRESS + 0x2C, 4, 0b1111 << 1),
+                (self._express + 0x0C, 4, 16 << 4 | 4),
+                (self._express + 0x12, 2, 16 << 4 | 4),
+                (self._express + 0x2C, 4, 0b1111 << 1),
+            ]
+        if self._has_msi:
+            fields += [
+                (_POWER, 2, _POWER_ID | MSI << 8),
+                # Version 3 of the power management capability.
+                (_POWER + 0x02, 2, 0x0003),
+                (MSI, 2, _MSI_ID | self._express << 8),
+                (MSI + 0x02, 2, _MSI_64BIT),
             ]
         for offset, length, value in fields:
             header[offset : offset + length] = value.to_bytes(length, "little")
@@ -130,8 +150,14 @@ class ConfigSpace:
                 (_LINK_CONTROL, 0x01FB),
                 (_DEVICE_CONTROL_2, 0x001F),
             ):
-                offset = EXPRESS + register
+                offset = self._express + register
                 mask[offset : offset + 2] = bits.to_bytes(2, "little")
+        if self._has_msi:
+            mask[_POWER + 4 : _POWER + 6] = (0x0003).to_bytes(2, "little")
+            # Enabled; the address, of which the last two bits are zero; the data.
+            mask[MSI + 2 : MSI + 4] = (0x0001).to_bytes(2, "little")
+            mask[MSI + 4 : MSI + 12] = ((1 << 64) - 4).to_bytes(8, "little")
+            mask[MSI + 12 : MSI + 14] = b"\xff\xff"
         return bytes(mask)
 
     def reset(self) -> None:

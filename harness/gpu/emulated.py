@@ -7,7 +7,7 @@ transports, so a test can call it in place of a guest.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from harness.gpu import mailbox
 from harness.gpu.config_space import ConfigSpace
@@ -24,7 +24,10 @@ from harness.gpu.trace import (
 from harness.provisioning.wait import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from harness.gpu import Bars, GpuModel
+    from harness.gpu.gsp.guest_memory import GuestMemory
     from harness.provisioning.wait import Clock, Deadline
 
 #: How many 32-bit registers one guest can make the device remember; later ones are forgotten.
@@ -32,6 +35,46 @@ REGISTER_LIMIT = 65_536
 
 #: How soon a stalled access notices that the stall was ended, in seconds.
 _STALL_POLL_S = 0.02
+
+
+class Engine(Protocol):
+    """What answers a GPU's BARs instead of plain registers, and does DMA and interrupts.
+
+    An access never waits for the guest's memory: it posts work, which the transport lets be done by
+    `work` after it has answered.
+    """
+
+    signal: Callable[[], None]
+    """Raises the interrupt; the transport sets it."""
+
+    def read(self, bar: int, offset: int, size: int) -> int:
+        """Read up to 8 bytes within a BAR."""
+        ...
+
+    def write(self, bar: int, offset: int, value: int, size: int) -> None:
+        """Write up to 8 bytes within a BAR."""
+        ...
+
+    def reset(self) -> None:
+        """Return to the state after power-on."""
+        ...
+
+    @property
+    def has_work(self) -> bool:
+        """Whether work was posted."""
+        ...
+
+    def work(self, guest: GuestMemory) -> None:
+        """Do the posted work, while which accesses may happen."""
+        ...
+
+    def raise_xid(self, number: int, text: str) -> None:
+        """Report an error to the driver; can be called in any thread."""
+        ...
+
+    def hang(self) -> None:
+        """Answer the driver no longer; can be called in any thread."""
+        ...
 
 
 class EmulatedGpu:
@@ -48,15 +91,24 @@ class EmulatedGpu:
         *,
         bars: Bars,
         is_express: bool = False,
+        engine: Callable[[ConfigSpace], Engine] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         trace_capacity: int = DEFAULT_CAPACITY,
     ) -> None:
-        """`bars` are those of the model's that fit the transport, as is `is_express`."""
+        """`bars` are those of the model's that fit the transport, as is `is_express`.
+
+        `engine` makes what answers the BARs; without one they are plain registers.
+        """
         self.model = model
         self.bars = dict(bars)
         self._clock = clock
         self._lock = threading.Condition(threading.Lock())
-        self._config = ConfigSpace(model.pci, self.bars, is_express=is_express)
+        self._config = ConfigSpace(
+            model.pci, self.bars, is_express=is_express, has_msi=engine is not None
+        )
+        self.engine = None if engine is None else engine(self._config)
+        self.wake: Callable[[], None] = lambda: None
+        """Lets the transport do what was posted to the engine; the transport sets it."""
         self._recorder = TraceRecorder(clock, trace_capacity)
         self._hardwired = {(0, offset): value for offset, value in model.boot_registers.items()}
         self._written: dict[tuple[int, int], int] = {}
@@ -133,6 +185,8 @@ class EmulatedGpu:
             self._config.reset()
             self._mailbox.reset()
             self._written.clear()
+            if self.engine is not None:
+                self.engine.reset()
 
     def _answers_bars(self) -> bool:
         return self._on_bus and not self._is_dead
@@ -146,6 +200,8 @@ class EmulatedGpu:
         return bar, offset
 
     def _read_registers(self, bar: int, offset: int, size: int) -> int:
+        if self.engine is not None and (bar, offset & ~3) not in self._answers:
+            return self.engine.read(bar, offset, size)
         first = offset & ~3
         value = 0
         for shift, register in enumerate(range(first, offset + size, 4)):
@@ -160,6 +216,9 @@ class EmulatedGpu:
         return self._mailbox.read(offset) if bar == 0 and offset in mailbox.REGISTERS else 0
 
     def _write_registers(self, bar: int, offset: int, value: int, size: int) -> None:
+        if self.engine is not None:
+            self.engine.write(bar, offset, value, size)
+            return
         first = offset & ~3
         mask = _all_ones(size) << 8 * (offset - first)
         value <<= 8 * (offset - first)
@@ -215,13 +274,31 @@ class EmulatedGpu:
             self._is_dead = True
             self._recorder.incident(IncidentKind.DIED)
 
-    def raise_xid(self, number: int) -> None:
-        """Let the stand-in driver log an Xid of this number; it polls every second."""
+    def raise_xid(self, number: int, text: str = "") -> None:
+        """Let the driver log an Xid of this number; the stand-in driver polls every second.
+
+        NVIDIA's own driver, which has opened the GPU, adds `text` to the line.
+        """
         if not 1 <= number <= 0xFFFF:
             raise ValueError(f"There is no Xid {number}; give 1 to 65535.")
         with self._lock:
-            self._mailbox.raise_xid(number)
+            if self.engine is None:
+                self._mailbox.raise_xid(number)
+            else:
+                self.engine.raise_xid(number, text)
             self._recorder.incident(IncidentKind.XID_RAISED, str(number))
+        self.wake()
+
+    def hang(self) -> None:
+        """Answer NVIDIA's driver no longer, which it reports as Xid 119; registers still answer.
+
+        Raises ValueError for a GPU that its driver can't open.
+        """
+        if self.engine is None:
+            raise ValueError(
+                "Only a GPU that NVIDIA's driver can open can hang; use emulation 'gsp'."
+            )
+        self.engine.hang()
 
     def corrupt_inforom(self) -> None:
         """Let the stand-in `nvidia-smi` warn of a corrupted infoROM."""

@@ -7,6 +7,7 @@ byte order. A vCPU of QEMU is blocked until its request is answered.
 from __future__ import annotations
 
 import enum
+import os
 import socket
 import struct
 from dataclasses import dataclass
@@ -16,17 +17,21 @@ from typing_extensions import override
 
 from harness.errors import HarnessError
 from harness.gpu import GpuAttachment, root_port_window_mib
-from harness.gpu.server import DeviceServer, ProtocolViolationError, shut_down
+from harness.gpu.gsp.guest_memory import MappedMemory
+from harness.gpu.server import DeviceServer, ProtocolViolationError, close_all, shut_down
 from harness.gpu.transport import Transport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.gpu.gsp.guest_memory import GuestMemory
+
 HEADER = struct.Struct("<i4xQ")
 CONFIG_ACCESS = struct.Struct("<IIi")
 BAR_ACCESS = struct.Struct("<QQI?3x")
 ANSWER = struct.Struct("<Q")
-SYSMEM_BYTES = 192
+SYSMEM = struct.Struct("<8Q8Q8q")
+SYSMEM_BYTES = SYSMEM.size
 
 
 class Command(enum.IntEnum):
@@ -65,6 +70,8 @@ class Message:
     address: int = 0
     size: int = 0
     value: int = 0
+    regions: tuple[tuple[int, int, int], ...] = ()
+    """Of SYNC_SYSMEM: address, size and the offset in its file of each region of memory."""
 
     @property
     def is_answered(self) -> bool:
@@ -129,6 +136,10 @@ def _read_message(command: Command, buffer: bytearray, start: int) -> Message:
     elif command in {Command.BAR_READ, Command.BAR_WRITE}:
         address, value, size, _ = BAR_ACCESS.unpack_from(buffer, start)
         most = 8
+    elif command is Command.SYNC_SYSMEM:
+        words = SYSMEM.unpack_from(buffer, start)
+        regions = zip(words[:8], words[8:16], words[16:], strict=True)
+        return Message(command, regions=tuple(regions))
     else:
         return Message(command)
     if not 1 <= size <= most:
@@ -148,6 +159,8 @@ class MpqemuServer(DeviceServer[Message]):
 
     _ours: socket.socket | None = None
     _qemus: socket.socket | None = None
+    _memory: MappedMemory | None = None
+    _irq: int | None = None
 
     @override
     def attachment(self) -> GpuAttachment:
@@ -172,6 +185,8 @@ class MpqemuServer(DeviceServer[Message]):
 
     @override
     def _open(self) -> None:
+        if self.gpu.engine is not None:
+            self.gpu.engine.signal = self._signal
         self._ours, self._qemus = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
     @override
@@ -198,6 +213,39 @@ class MpqemuServer(DeviceServer[Message]):
     @override
     def _reader(self) -> MessageReader:
         return MessageReader()
+
+    @override
+    def _guest_memory(self, connection: socket.socket) -> GuestMemory:
+        self._memory = self._memory or MappedMemory()
+        return self._memory
+
+    @override
+    def _take_descriptors(self, request: Message, descriptors: list[int]) -> None:
+        """Map the guest's memory, which replaces what was mapped, or keep the interrupt's."""
+        if self._memory is not None and request.command is Command.SYNC_SYSMEM:
+            self._memory.clear()
+            for fd, region in zip(descriptors, request.regions, strict=False):
+                self._memory.add(*region, fd=fd)
+        elif self.gpu.engine is not None and request.command is Command.SET_IRQFD and descriptors:
+            self._forget_irq()
+            self._irq = descriptors.pop(0)
+        close_all(descriptors)
+
+    @override
+    def _forget_descriptors(self) -> None:
+        self._forget_irq()
+        if self._memory is not None:
+            self._memory.clear()
+
+    def _forget_irq(self) -> None:
+        irq, self._irq = self._irq, None
+        if irq is not None:
+            os.close(irq)
+
+    def _signal(self) -> None:
+        """Raise the interrupt, which QEMU passes on only with KVM."""
+        if self._irq is not None:
+            os.eventfd_write(self._irq, 1)
 
     @override
     def _carry_out(self, request: Message) -> bytes:

@@ -10,8 +10,10 @@ import array
 import enum
 import logging
 import os
+import select
 import socket
 import threading
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from harness.gpu import GpuAttachment
-    from harness.gpu.emulated import EmulatedGpu
+    from harness.gpu.emulated import EmulatedGpu, Engine
+    from harness.gpu.gsp.guest_memory import GuestMemory
     from harness.provisioning.wait import Clock
 
 _LOG = logging.getLogger(__name__)
@@ -38,6 +41,10 @@ _JOIN_S = 5.0
 
 class ProtocolViolationError(Exception):
     """QEMU sent data that the protocol does not allow; the rest of the stream can't be parsed."""
+
+
+class ConnectionEndedError(Exception):
+    """QEMU ended the connection while the device waited for an answer of QEMU's."""
 
 
 class Request(Protocol):
@@ -122,8 +129,11 @@ class ServerState(Generic[R]):
 class DeviceServer(abc.ABC, Generic[R]):
     """Serves one GPU to one QEMU in a thread, until QEMU ends or `close` is called.
 
-    Descriptors of guest memory that QEMU sends are closed at once: a device without interrupts
-    and DMA needs none, and in a clone they are the template's memory file.
+    Descriptors that QEMU sends are closed at once, unless the GPU has an engine: a device without
+    interrupts and DMA needs none, and in a clone those of memory are the template's memory file.
+
+    An engine's work is done in the same thread, after the access that posted it was answered. While it
+    waits for the guest's memory, further accesses are answered.
     """
 
     #: The transport's name in threads and messages.
@@ -145,6 +155,10 @@ class DeviceServer(abc.ABC, Generic[R]):
         self._last_request_at_s: float | None = None
         self._pending_since_s: float | None = None
         self._ending: Ending | None = None
+        self._incoming: deque[tuple[R, list[int]]] = deque()
+        self._descriptors: list[int] = []
+        self._wake: int | None = None
+        self._violation: ProtocolViolationError | None = None
 
     # Implemented by each transport.
 
@@ -182,6 +196,18 @@ class DeviceServer(abc.ABC, Generic[R]):
     @abc.abstractmethod
     def _carry_out(self, request: R) -> bytes:
         """Apply a request to the GPU, and return the answer; empty where there is none."""
+
+    @abc.abstractmethod
+    def _take_descriptors(self, request: R, descriptors: list[int]) -> None:
+        """Use descriptors that came with a request, and close those that are not kept."""
+
+    @abc.abstractmethod
+    def _forget_descriptors(self) -> None:
+        """Close descriptors that were kept; the connection has ended."""
+
+    @abc.abstractmethod
+    def _guest_memory(self, connection: socket.socket) -> GuestMemory:
+        """Return the guest's memory, for the engine's DMA."""
 
     # Common to all transports.
 
@@ -271,6 +297,10 @@ class DeviceServer(abc.ABC, Generic[R]):
         finally:
             self._hang_up()
             self._on_data()
+            for _, descriptors in self._incoming:
+                close_all(descriptors)
+            close_all(self._descriptors)
+            self._forget_descriptors()
         if self._closing.is_set():
             ending = _CLOSED
         if ending.kind is EndKind.VIOLATION:
@@ -281,17 +311,74 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     def _converse(self, connection: socket.socket) -> Ending:
         reader = self._reader()
-        while True:
-            data = _receive(connection)
-            if not data:
-                return _ending_at_eof(reader.pending_bytes)
-            self._on_data()
-            for request in reader.feed(data):
-                if not self._handle(request, connection):
+        engine = self.gpu.engine
+        if engine is None:
+            while (received := self._next(connection, reader)) is not None:
+                if not self._handle(*received, connection):
                     return _CLOSED
+            return _ending_at_eof(reader.pending_bytes)
+        return self._converse_with_engine(connection, reader, engine)
 
-    def _handle(self, request: R, connection: socket.socket) -> bool:
+    def _converse_with_engine(
+        self, connection: socket.socket, reader: Reader[R], engine: Engine
+    ) -> Ending:
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.gpu.wake = self._ring
+        memory = self._guest_memory(connection)
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        try:
+            while True:
+                while engine.has_work and not self._incoming:
+                    engine.work(memory)
+                if not self._incoming and self._wake in dict(poll.poll()):
+                    os.eventfd_read(self._wake)
+                    continue
+                received = self._next(connection, reader)
+                if received is None:
+                    return _ending_at_eof(reader.pending_bytes)
+                if not self._handle(*received, connection):
+                    return _CLOSED
+        except ConnectionEndedError:
+            return _CLOSED if self._closing.is_set() else _ending_at_eof(reader.pending_bytes)
+        finally:
+            self.gpu.wake = lambda: None
+            wake, self._wake = self._wake, None
+            os.close(wake)
+
+    def _ring(self) -> None:
+        """Wake the thread for what another one has posted to the engine."""
+        wake = self._wake
+        if wake is not None:
+            os.eventfd_write(wake, 1)
+
+    def _next(self, connection: socket.socket, reader: Reader[R]) -> tuple[R, list[int]] | None:
+        """Return the next request and its descriptors, in their order; None at the end."""
+        while not self._incoming:
+            if self._violation is not None:
+                raise self._violation
+            data, descriptors = _receive(connection)
+            self._descriptors += descriptors
+            if not data:
+                return None
+            self._on_data()
+            before = len(self._incoming)
+            try:
+                for request in reader.feed(data):
+                    self._incoming.append((request, []))
+            except ProtocolViolationError as error:
+                self._violation = error
+            if len(self._incoming) > before:
+                # The kernel ends what it returns with the message that descriptors came with.
+                self._incoming[-1][1].extend(self._descriptors)
+                self._descriptors = []
+        return self._incoming.popleft()
+
+    def _handle(self, request: R, descriptors: list[int], connection: socket.socket) -> bool:
         """Answer one request; return False where the server was closed meanwhile."""
+        if descriptors:
+            self._take_descriptors(request, descriptors)
         now_s = self._clock.monotonic()
         self._requests += 1
         self._last_request = request
@@ -307,20 +394,23 @@ class DeviceServer(abc.ABC, Generic[R]):
         return True
 
 
-def _receive(sock: socket.socket) -> bytes:
-    """Receive the data that is there, perhaps many messages, and close descriptors in it.
+def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """Receive the data that is there, perhaps many messages, and the descriptors in it.
 
     The descriptors are received close-on-exec, so that no process that another thread starts
     inherits one.
     """
     data, ancillary, _, _ = sock.recvmsg(_RECEIVE_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+    descriptors = array.array("i")
     for level, kind, payload in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds = array.array("i")
-            fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
-            for fd in fds:
-                os.close(fd)
-    return data
+            descriptors.frombytes(payload[: len(payload) - len(payload) % descriptors.itemsize])
+    return data, descriptors.tolist()
+
+
+def close_all(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
 
 
 def _ending_at_eof(pending_bytes: int) -> Ending:

@@ -19,7 +19,14 @@ from typing_extensions import override
 
 from harness.errors import HarnessError
 from harness.gpu import GpuAttachment, aperture_mib, root_port_window_mib
-from harness.gpu.server import DeviceServer, ProtocolViolationError, shut_down
+from harness.gpu.gsp.guest_memory import MOST_BYTES, GuestMemoryError
+from harness.gpu.server import (
+    ConnectionEndedError,
+    DeviceServer,
+    ProtocolViolationError,
+    close_all,
+    shut_down,
+)
 from harness.gpu.transport import Transport
 from harness.provisioning.wait import SYSTEM_CLOCK
 
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.gpu.emulated import EmulatedGpu
+    from harness.gpu.gsp.guest_memory import GuestMemory
     from harness.provisioning.wait import Clock
 
 HEADER = struct.Struct("<HHIII")
@@ -36,6 +44,8 @@ DEVICE_INFO = struct.Struct("<IIII")
 REGION_INFO = struct.Struct("<IIIIQQ")
 IRQ_INFO = struct.Struct("<IIII")
 REGION_ACCESS = struct.Struct("<QII")
+SET_IRQS = struct.Struct("<IIIII")
+DMA = struct.Struct("<QQ")
 
 #: Flags of a header.
 REPLY = 0x1
@@ -46,11 +56,14 @@ ERROR = 0x20
 ROM_REGION = 6
 CONFIG_REGION = 7
 REGIONS = 9
-#: INTx, MSI, MSI-X, errors, requests; this device has the first, and never raises it.
+#: INTx, MSI, MSI-X, errors, requests; this device has the first, and with an engine the second.
 IRQS = 5
 _INTX = 0
+_MSI = 1
 #: It is signalled by a descriptor, can be masked, and is masked when it is raised.
 _INTX_FLAGS = 0x7
+#: It is signalled by a descriptor, and the number of vectors can't change while it is in use.
+_MSI_FLAGS = 0x9
 
 #: More than QEMU ever sends: its largest is the reading of all configuration space.
 MOST_DATA_BYTES = 4096
@@ -61,6 +74,7 @@ MOST_MESSAGE_BYTES = 16 << 10
 _PATIENCE_MS = 3_600_000
 _DEVICE_IS_PCI_WITH_RESET = 0x3
 _READ_WRITE = 0x3
+_IRQ_TRIGGER = 0x20
 _MAJOR = 0
 _CAPABILITIES: Final = json.dumps(
     {"capabilities": {"max_msg_fds": 8, "max_data_xfer_size": MOST_DATA_BYTES}}
@@ -69,7 +83,10 @@ _BAR_SIZES = frozenset({1, 2, 4, 8})
 
 
 class Command(enum.IntEnum):
-    """The command of a message; without those that this device refuses."""
+    """The command of a message; without those that this device refuses.
+
+    The device sends DMA_READ and DMA_WRITE, all others are QEMU's.
+    """
 
     VERSION = 1
     DMA_MAP = 2
@@ -80,6 +97,8 @@ class Command(enum.IntEnum):
     DEVICE_SET_IRQS = 8
     REGION_READ = 9
     REGION_WRITE = 10
+    DMA_READ = 11
+    DMA_WRITE = 12
     DEVICE_RESET = 13
 
 
@@ -94,7 +113,7 @@ class Message:
 
     @property
     def is_answered(self) -> bool:
-        return not self.flags & NO_REPLY
+        return not self.flags & (NO_REPLY | REPLY)
 
     @override
     def __str__(self) -> str:
@@ -109,10 +128,14 @@ class Message:
 
 
 class MessageReader:
-    """Splits a byte stream into messages; buffers less than one message between two calls."""
+    """Splits a byte stream into messages; buffers less than one message between two calls.
+
+    `awaited` is the number of the device's own request whose answer may come.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self.awaited: int | None = None
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """Append `data` and yield the messages that are complete.
@@ -129,7 +152,7 @@ class MessageReader:
                         f"QEMU sent command {command} with {size} bytes, where {HEADER.size} to "
                         f"{MOST_MESSAGE_BYTES} were expected"
                     )
-                if flags & REPLY:
+                if flags & REPLY and number != self.awaited:
                     raise ProtocolViolationError(
                         f"QEMU sent an unsolicited answer to command {command}"
                     )
@@ -177,6 +200,11 @@ class VfioUserServer(DeviceServer[Message]):
         self.socket_path = folder / f"{device_id}.sock"
         self._listener: socket.socket | None = None
         self._ours: socket.socket | None = None
+        self._messages = MessageReader()
+        self._taken: list[int] = []
+        self._irqs: dict[int, int] = {}
+        if gpu.engine is not None:
+            gpu.engine.signal = self._signal
         self._handlers: Mapping[int, Callable[[bytes], bytes]] = {
             Command.VERSION: _version,
             Command.DMA_MAP: lambda _: b"",
@@ -185,8 +213,8 @@ class VfioUserServer(DeviceServer[Message]):
                 DEVICE_INFO.size, _DEVICE_IS_PCI_WITH_RESET, REGIONS, IRQS
             ),
             Command.DEVICE_GET_REGION_INFO: self._region_info,
-            Command.DEVICE_GET_IRQ_INFO: _irq_info,
-            Command.DEVICE_SET_IRQS: lambda _: b"",
+            Command.DEVICE_GET_IRQ_INFO: self._irq_info,
+            Command.DEVICE_SET_IRQS: self._set_irqs,
             Command.REGION_READ: self._region_read,
             Command.REGION_WRITE: self._region_write,
             Command.DEVICE_RESET: self._reset,
@@ -256,7 +284,73 @@ class VfioUserServer(DeviceServer[Message]):
 
     @override
     def _reader(self) -> MessageReader:
-        return MessageReader()
+        return self._messages
+
+    @override
+    def _guest_memory(self, connection: socket.socket) -> GuestMemory:
+        def ask(number: int, request: bytes) -> Message:
+            self._messages.awaited = number
+            connection.sendall(request)
+            answer = self._await_answer(connection, self._messages)
+            self._messages.awaited = None
+            return answer
+
+        return _MemoryByMessages(ask)
+
+    def _await_answer(self, connection: socket.socket, reader: MessageReader) -> Message:
+        """Answer requests until the answer to the device's own arrives."""
+        while (received := self._next(connection, reader)) is not None:
+            message, descriptors = received
+            if message.flags & REPLY:
+                return message
+            if not self._handle(message, descriptors, connection):
+                break
+        raise ConnectionEndedError
+
+    @override
+    def _take_descriptors(self, request: Message, descriptors: list[int]) -> None:
+        """Keep what an interrupt is signalled by; memory is accessed by messages."""
+        if self.gpu.engine is not None and request.command == Command.DEVICE_SET_IRQS:
+            self._taken, descriptors = descriptors, []
+        close_all(descriptors)
+
+    @override
+    def _forget_descriptors(self) -> None:
+        close_all(self._taken)
+        irqs, self._irqs = self._irqs, {}
+        close_all(list(irqs.values()))
+
+    def _set_irqs(self, payload: bytes) -> bytes:
+        """Remember the descriptor of an interrupt, or forget it where the request has none."""
+        _, flags, index, _, count = _unpacked(SET_IRQS, payload)
+        if self.gpu.engine is None:
+            return b""
+        if index not in {_INTX, _MSI}:
+            close_all(self._taken)
+            raise _RefusedError(errno.EINVAL)
+        if self._taken or not count:
+            before = self._irqs.pop(index, None)
+            if before is not None:
+                os.close(before)
+        if self._taken and flags & _IRQ_TRIGGER:
+            self._irqs[index] = self._taken.pop(0)
+        close_all(self._taken)
+        return b""
+
+    def _signal(self) -> None:
+        """Raise the interrupt, by a message where the guest has set that up."""
+        irq = self._irqs.get(_MSI, self._irqs.get(_INTX))
+        if irq is not None:
+            os.eventfd_write(irq, 1)
+
+    def _irq_info(self, payload: bytes) -> bytes:
+        _, _, index, _ = _unpacked(IRQ_INFO, payload)
+        if index >= IRQS:
+            raise _RefusedError(errno.EINVAL)
+        there = {_INTX: _INTX_FLAGS}
+        if self.gpu.engine is not None:
+            there[_MSI] = _MSI_FLAGS
+        return IRQ_INFO.pack(IRQ_INFO.size, there.get(index, 0), index, int(index in there))
 
     @override
     def _carry_out(self, request: Message) -> bytes:
@@ -330,17 +424,57 @@ def _unpacked(layout: struct.Struct, payload: bytes) -> tuple[int, ...]:
     return layout.unpack_from(payload)
 
 
-def _irq_info(payload: bytes) -> bytes:
-    _, _, index, _ = _unpacked(IRQ_INFO, payload)
-    if index >= IRQS:
-        raise _RefusedError(errno.EINVAL)
-    flags, count = (_INTX_FLAGS, 1) if index == _INTX else (0, 0)
-    return IRQ_INFO.pack(IRQ_INFO.size, flags, index, count)
-
-
 def _version(payload: bytes) -> bytes:
     """Negotiate version 0.0 or 0.1, and send this side's capabilities."""
     major, minor = _unpacked(VERSION, payload)
     if major != _MAJOR:
         raise _RefusedError(errno.EINVAL)
     return VERSION.pack(_MAJOR, min(minor, 1)) + _CAPABILITIES + b"\0"
+
+
+class _MemoryByMessages:
+    """The guest's memory, private or not: QEMU itself reads and writes it."""
+
+    def __init__(self, ask: Callable[[int, bytes], Message]) -> None:
+        """`ask` sends a request, which has the number, and returns the answer."""
+        self._send = ask
+        self._number = 0
+
+    def read(self, address: int, size: int) -> bytes:
+        pieces: list[bytes] = []
+        for at, length in _pieces(address, size):
+            answer = self._ask(Command.DMA_READ, DMA.pack(at, length))
+            pieces.append(answer[DMA.size :])
+            if len(pieces[-1]) != length:
+                raise GuestMemoryError(
+                    f"QEMU read {len(pieces[-1])} of {length} bytes at {at:#x}."
+                )
+        return b"".join(pieces)
+
+    def write(self, address: int, data: bytes) -> None:
+        for at, length in _pieces(address, len(data)):
+            piece = data[at - address : at - address + length]
+            self._ask(Command.DMA_WRITE, DMA.pack(at, length) + piece)
+
+    def _ask(self, command: Command, payload: bytes) -> bytes:
+        self._number = self._number + 1 & 0x7FFF
+        # A range of its own: QEMU numbers its requests from 0.
+        number = 0x8000 | self._number
+        header = HEADER.pack(number, command, HEADER.size + len(payload), 0, 0)
+        answer = self._send(number, header + payload)
+        if answer.flags & ERROR:
+            raise GuestMemoryError(
+                f"QEMU refused {command.name} at {DMA.unpack_from(payload)[0]:#x}."
+            )
+        return answer.payload
+
+
+def _pieces(address: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the pages of a range of addresses; raises GuestMemoryError for one that is none."""
+    if not 0 <= size <= MOST_BYTES or address + size > 1 << 64:
+        raise GuestMemoryError(f"{size} bytes at {address:#x} are no range of memory.")
+    end = address + size
+    while address < end:
+        length = min(end - address, MOST_DATA_BYTES - address % MOST_DATA_BYTES)
+        yield address, length
+        address += length

@@ -1,0 +1,259 @@
+"""A GPU with an engine behind each transport: DMA and interrupts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.gpu.emulated import EmulatedGpu
+from harness.gpu.gsp.guest_memory import GuestMemoryError
+from harness.gpu.mpqemu import Command as MpqemuCommand
+from harness.gpu.mpqemu import MpqemuServer
+from harness.gpu.server import EndKind
+from harness.gpu.vfio_user import Command, VfioUserServer
+from suites.unit.gpu import qemuside, vfioside
+from suites.unit.gpu.fake_engine import CopyingEngine
+from suites.unit.gpu.models import BAR_0, a_model
+from suites.unit.gpu.socketside import open_descriptors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_END_S = 10.0
+ADDRESS = 0x1000
+#: EVENTFD and TRIGGER.
+_SET_TRIGGER = 0x24
+INTX, MSI = 0, 1
+
+
+def a_gpu(*, is_express: bool) -> tuple[EmulatedGpu, CopyingEngine]:
+    model, engine = a_model(), CopyingEngine()
+    bars = model.bars.vfio_user if is_express else model.bars.mpqemu
+    return EmulatedGpu(model, bars=bars, is_express=is_express, engine=lambda _: engine), engine
+
+
+class Vfio:
+    """A GPU behind vfio-user, and QEMU's end."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        gpu, self.engine = a_gpu(is_express=True)
+        self.server = stack.enter_context(VfioUserServer(gpu, folder=folder))
+        self.qemu = stack.enter_context(contextlib.closing(vfioside.QemuSide(self.server)))
+
+    def start_copy(self) -> None:
+        self.qemu.write(0, 0, ADDRESS)
+
+    def expect_request(self, command: int) -> vfioside.Reply:
+        """Receive the device's own request."""
+        request = self.qemu.answer()
+        assert (request.command, request.flags) == (command, 0)
+        return request
+
+    def grant(self, request: vfioside.Reply, payload: bytes, *, flags: int = 1) -> None:
+        answer = vfioside.message(request.command, payload, number=request.number, flags=flags)
+        self.qemu.post(answer)
+
+    def set_irq(self, index: int, fds: list[int], *, count: int = 1) -> None:
+        flags = _SET_TRIGGER if count else 0x21
+        payload = struct.pack("<IIIII", 20, flags, index, 0, count)
+        self.qemu.post(vfioside.message(Command.DEVICE_SET_IRQS, payload), fds)
+        assert self.qemu.answer().error == 0
+
+
+@pytest.fixture
+def vfio(tmp_path: Path) -> Iterator[Vfio]:
+    with contextlib.ExitStack() as stack:
+        yield Vfio(tmp_path, stack)
+
+
+def test_access_is_answered_before_dma_and_while_dma_waits(vfio: Vfio) -> None:
+    vfio.start_copy()
+
+    read = vfio.expect_request(Command.DMA_READ)
+    assert struct.unpack("<QQ", read.payload) == (ADDRESS, 8)
+    assert vfio.qemu.read(0, 0x88) == 0x88
+    vfio.grant(read, read.payload + b"8 octets")
+    write = vfio.expect_request(Command.DMA_WRITE)
+    assert write.payload == struct.pack("<QQ", ADDRESS + 8, 8) + b"8 octets"
+    vfio.grant(write, write.payload[:16])
+
+    assert vfio.engine.done.wait(_END_S)
+    assert vfio.engine.errors == []
+
+
+def test_dma_that_qemu_refuses_is_an_error_of_the_guest(vfio: Vfio) -> None:
+    vfio.start_copy()
+
+    vfio.grant(vfio.expect_request(Command.DMA_READ), b"", flags=0x21)
+
+    assert vfio.engine.done.wait(_END_S)
+    assert [type(error) for error in vfio.engine.errors] == [GuestMemoryError]
+    assert vfio.qemu.read(0, 4) == 4
+
+
+def test_dma_answer_that_is_too_short_is_an_error_of_the_guest(vfio: Vfio) -> None:
+    vfio.start_copy()
+
+    request = vfio.expect_request(Command.DMA_READ)
+    vfio.grant(request, request.payload + b"short")
+
+    assert vfio.engine.done.wait(_END_S)
+    assert "5 of 8 bytes" in str(vfio.engine.errors[0])
+
+
+def test_answer_that_was_not_awaited_ends_the_connection(vfio: Vfio) -> None:
+    vfio.start_copy()
+    request = vfio.expect_request(Command.DMA_READ)
+
+    vfio.qemu.post(vfioside.message(request.command, request.payload, number=1, flags=1))
+
+    assert vfio.server.wait_for_end(_END_S).kind is EndKind.VIOLATION
+
+
+def test_end_of_qemu_during_dma_ends_the_server(vfio: Vfio) -> None:
+    vfio.start_copy()
+    vfio.expect_request(Command.DMA_READ)
+
+    vfio.qemu.close()
+
+    assert vfio.server.wait_for_end(_END_S).kind is EndKind.PEER_CLOSED
+
+
+def test_server_that_is_closed_during_dma_ends(vfio: Vfio) -> None:
+    vfio.start_copy()
+    vfio.expect_request(Command.DMA_READ)
+
+    vfio.server.close()
+
+    assert vfio.server.wait_for_end(_END_S).kind is EndKind.CLOSED
+
+
+@pytest.mark.parametrize("kinds", [[MSI], [INTX], [INTX, MSI]])
+def test_interrupt_is_raised_by_a_message_where_there_is_one(vfio: Vfio, kinds: list[int]) -> None:
+    fds = {kind: os.eventfd(0, os.EFD_NONBLOCK) for kind in kinds}
+    for kind, fd in fds.items():
+        vfio.set_irq(kind, [fd])
+
+    vfio.engine.signal()
+
+    assert os.eventfd_read(fds.pop(max(kinds))) == 1
+    for fd in fds.values():
+        with pytest.raises(BlockingIOError):
+            os.eventfd_read(fd)
+
+
+def test_guest_that_masks_its_interrupt_gets_none(vfio: Vfio) -> None:
+    fd = os.eventfd(0, os.EFD_NONBLOCK)
+    vfio.set_irq(MSI, [fd])
+
+    vfio.set_irq(MSI, [], count=0)
+    vfio.engine.signal()
+
+    with pytest.raises(BlockingIOError):
+        os.eventfd_read(fd)
+    os.close(fd)
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    before = open_descriptors()
+    with contextlib.ExitStack() as stack:
+        vfio = Vfio(tmp_path, stack)
+        with contextlib.closing(os.fdopen(os.eventfd(0), "rb")) as event:
+            vfio.set_irq(MSI, [event.fileno()])
+            vfio.set_irq(MSI, [event.fileno()])
+            payload = vfioside.message(Command.DMA_MAP, bytes(32))
+            vfio.qemu.post(payload, [event.fileno()])
+            vfio.qemu.answer()
+
+    assert open_descriptors() == before
+
+
+def test_msi_is_offered_only_with_an_engine(vfio: Vfio) -> None:
+    question = vfioside.message(Command.DEVICE_GET_IRQ_INFO, struct.pack("<IIII", 16, 0, MSI, 0))
+
+    assert struct.unpack("<IIII", vfio.qemu.ask(question).payload) == (16, 9, MSI, 1)
+    assert vfio.qemu.read(vfioside.CONFIG, 0x68, 1) == 0x05
+
+
+def test_xid_of_a_test_wakes_the_device(vfio: Vfio) -> None:
+    assert vfio.qemu.read(0, 4) == 4
+
+    vfio.server.gpu.raise_xid(48, "DBE")
+
+    vfio.grant(vfio.expect_request(Command.DMA_READ), b"", flags=0x21)
+    assert vfio.engine.done.wait(_END_S)
+    assert vfio.engine.raised == [(48, "DBE")]
+
+
+def test_only_a_gpu_with_an_engine_can_hang(vfio: Vfio) -> None:
+    vfio.server.gpu.hang()
+
+    assert vfio.engine.is_hung
+    model = a_model()
+    with pytest.raises(ValueError, match="emulation 'gsp'"):
+        EmulatedGpu(model, bars=model.bars.mpqemu).hang()
+
+
+class Mpqemu:
+    """A GPU behind mpqemu, QEMU's end, and a file that is the guest's memory from 0x1000 on."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        gpu, self.engine = a_gpu(is_express=False)
+        self.server = stack.enter_context(MpqemuServer(gpu))
+        side = qemuside.QemuSide(self.server.attachment())
+        self.qemu = stack.enter_context(contextlib.closing(side))
+        self.memory = os.memfd_create("guest")
+        stack.callback(os.close, self.memory)
+        os.ftruncate(self.memory, 0x2000)
+        self.qemu.config_write(0x10, BAR_0)
+        self.qemu.config_write(0x04, 0x0002, 2)
+
+    def share(self, *, size: int = 0x1000) -> None:
+        """Hand over the second page of the file."""
+        regions = [0] * 24
+        regions[0], regions[8], regions[16] = ADDRESS, size, 0x1000
+        payload = struct.pack("<24Q", *regions)
+        self.qemu.post(qemuside.message(MpqemuCommand.SYNC_SYSMEM, payload), [self.memory])
+
+    def copy(self) -> None:
+        self.qemu.bar_write(BAR_0, ADDRESS)
+        assert self.engine.done.wait(_END_S)
+
+
+@pytest.fixture
+def mpqemu() -> Iterator[Mpqemu]:
+    with contextlib.ExitStack() as stack:
+        yield Mpqemu(stack)
+
+
+def test_memory_that_qemu_shares_is_mapped(mpqemu: Mpqemu) -> None:
+    os.pwrite(mpqemu.memory, b"8 octets", 0x1000)
+    mpqemu.share()
+
+    mpqemu.copy()
+
+    assert mpqemu.engine.errors == []
+    assert os.pread(mpqemu.memory, 8, 0x1008) == b"8 octets"
+
+
+@pytest.mark.parametrize("size", [0, 8, 1 << 60])
+def test_memory_that_is_not_there_is_an_error_of_the_guest(mpqemu: Mpqemu, size: int) -> None:
+    mpqemu.share()
+    mpqemu.share(size=size)
+
+    mpqemu.copy()
+
+    assert [type(error) for error in mpqemu.engine.errors] == [GuestMemoryError]
+
+
+def test_interrupt_of_mpqemu_is_signalled(mpqemu: Mpqemu) -> None:
+    with contextlib.closing(os.fdopen(os.eventfd(0, os.EFD_NONBLOCK), "rb")) as event:
+        mpqemu.qemu.post(qemuside.message(MpqemuCommand.SET_IRQFD), [event.fileno()])
+        mpqemu.copy()
+
+        assert os.eventfd_read(event.fileno()) == 1
