@@ -23,6 +23,7 @@ from harness.settings import (
     AcceleratorOption,
     EvidenceMode,
     FailureCheckpoint,
+    GpuEmulation,
     GpuSource,
     MachineDriver,
     MachineKeep,
@@ -170,6 +171,13 @@ _ROWS = (
         "has enough",
         choices=GpuSource,
         otherwise="emulated; in suites/passthrough: host",
+    ),
+    Option(
+        "--gpu-emulation",
+        "how emulated GPUs are emulated: what a guest finds on the bus, or the system processor too, so that "
+        "NVIDIA's driver opens them",
+        choices=GpuEmulation,
+        otherwise="as the model says",
     ),
     Option(
         "--require-gpu",

@@ -116,6 +116,17 @@ class GpuSource(OptionValue):
     AUTO = "auto"
 
 
+class GpuEmulation(OptionValue):
+    """How much of an emulated GPU there is.
+
+    `IDENTITY` is what a guest finds on the bus: NVIDIA's driver binds to it, but can't open it. `GSP` is
+    the system processor too: the driver opens it, and nvidia-smi shows it.
+    """
+
+    IDENTITY = "identity"
+    GSP = "gsp"
+
+
 class EvidenceMode(OptionValue):
     """When the evidence of a test is kept."""
 
@@ -171,7 +182,8 @@ class Settings:
     beside those that come with the harness. Images under a licence that is not in
     `accepted_licences` are neither built nor used.
 
-    GPUs of machines come from `gpu_source`. Where `is_gpu_required`, a test that finds none on the
+    GPUs of machines come from `gpu_source`. Emulated ones are emulated as `gpu_emulation` says, or as
+    their model does. Where `is_gpu_required`, a test that finds none on the
     host fails.
 
     Images and checkpoints that the cache lacks are taken from the registry `store`, where it has them. Where
@@ -202,6 +214,7 @@ class Settings:
     provisioner: str = PROVISIONER
     gpu_models: tuple[Path, ...] = ()
     gpu_source: GpuSource = GpuSource.EMULATED
+    gpu_emulation: GpuEmulation | None = None
     gpu_inventory: Path | None = None
     gpu_pool_folder: Path = POOL_FOLDER
     is_gpu_required: bool = False

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 from typing_extensions import override
 
 from harness.errors import BadInputError
+from harness.settings import GpuEmulation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +23,7 @@ PMC_BOOT_0 = 0x000
 PMC_BOOT_42 = 0xA00
 
 MIB = 1 << 20
+
 
 DriverKind: TypeAlias = Literal["cuda", "grid"]
 
@@ -80,11 +82,29 @@ class TransportBars:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GspFacts:
+    """What NVIDIA's driver asks the system processor (GSP) of a model; SMs are two per TPC.
+
+    `vbios` is the version of the video BIOS as nvidia-smi shows it.
+    """
+
+    facts_from: str
+    memory_mib: int
+    memory_bus_bits: int
+    l2_cache_mib: int
+    gpcs: int
+    tpcs: int
+    vbios: str
+    copy_engines: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
 class GpuModel:
     """A GPU model: everything about it that a guest can see.
 
     `driver_kinds` are the kinds of NVIDIA driver that it supports, the default first. `ids_from` is
-    the source of the ids.
+    the source of the ids. `gsp` is None for a model without a system processor, which only
+    `GpuEmulation.GSP` emulates.
     """
 
     name: str
@@ -97,11 +117,17 @@ class GpuModel:
     driver_kinds: tuple[DriverKind, ...]
     has_mig: bool
     extra_registers: Mapping[int, int] = field(default_factory=dict)
+    gsp: GspFacts | None = None
+    emulation: GpuEmulation = GpuEmulation.IDENTITY
 
     @override
     def __repr__(self) -> str:
         """Return a short text: pytest prints the arguments of each test that fails."""
         return f"GpuModel({self.name!r})"
+
+    def emulated_as(self, emulation: GpuEmulation) -> GpuModel:
+        """Return the same model, emulated in another way."""
+        return replace(self, emulation=emulation)
 
     @property
     def boot_registers(self) -> dict[int, int]:

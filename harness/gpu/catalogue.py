@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,17 @@ from pydantic import AfterValidator, Field
 from harness.datafile import line_of, read_data_file
 from harness.entry_points import Group, Plugin, PluginError, plugins
 from harness.errors import BadInputError, listed
-from harness.gpu import Bar, DriverKind, GpuKind, GpuModel, GpuNode, PciIdentity, TransportBars
+from harness.gpu import (
+    Bar,
+    DriverKind,
+    GpuKind,
+    GpuModel,
+    GpuNode,
+    GspFacts,
+    PciIdentity,
+    TransportBars,
+)
+from harness.settings import GpuEmulation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -81,6 +92,30 @@ class BarKeys:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GspKeys:
+    """The key `gsp` of a model's file: what NVIDIA's driver asks the system processor (GSP)."""
+
+    __pydantic_config__ = _FORBID
+
+    facts_from: Text
+    """The source of the values."""
+    memory_mib: Annotated[int, Field(ge=1024, le=1 << 20)]
+    """Memory in MiB as `nvidia-smi` shows its total."""
+    memory_bus_bits: Annotated[int, Field(ge=64, le=8192)]
+    """The width of the memory's bus."""
+    l2_cache_mib: Annotated[int, Field(ge=1, le=1024)]
+    """The level 2 cache in MiB."""
+    gpcs: Annotated[int, Field(ge=1, le=16)]
+    """Graphics processing clusters."""
+    tpcs: Annotated[int, Field(ge=1, le=128)]
+    """Texture processing clusters, of two streaming multiprocessors each."""
+    vbios: Annotated[str, Field(pattern=r"^[0-9A-F]{2}(\.[0-9A-F]{2}){4}$")]
+    """The version of the video BIOS as `nvidia-smi` shows it."""
+    copy_engines: Annotated[int, Field(ge=1, le=10)] = 5
+    """How many copy engines the driver sees."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelFile:
     """The file of a GPU model, whose name is the file's.
 
@@ -108,6 +143,10 @@ class ModelFile:
     """Whether it can be partitioned."""
     registers: Mapping[RegisterOffset, Uint32] = field(default_factory=dict)
     """Further read-only registers of BAR 0: values by offset."""
+    emulation: GpuEmulation = GpuEmulation.IDENTITY
+    """How much is emulated: `identity`, or `gsp`, which NVIDIA's driver can open."""
+    gsp: GspKeys | None = None
+    """What its system processor knows; a model without one can't be opened by NVIDIA's driver."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +312,8 @@ def read_model(file: Path) -> GpuModel:
         driver_kinds=content.driver_kinds,
         has_mig=content.mig,
         extra_registers=content.registers,
+        emulation=content.emulation,
+        gsp=None if content.gsp is None else GspFacts(**dataclasses.asdict(content.gsp)),
     )
 
 

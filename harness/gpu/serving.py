@@ -8,11 +8,15 @@ from harness.gpu import shrink_to_aperture, shrink_to_window
 from harness.gpu.emulated import EmulatedGpu
 from harness.gpu.mpqemu import MpqemuServer
 from harness.gpu.transport import Transport
+from harness.settings import GpuEmulation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from harness.gpu import GpuModel
+    from harness.gpu import Bars, GpuModel
+    from harness.gpu.config_space import ConfigSpace
+    from harness.gpu.emulated import Engine
     from harness.gpu.server import DeviceServer
 
 
@@ -24,16 +28,30 @@ def serve_gpu(
     device_id: str = "gpu0",
     window_mib: int = 64,
     aperture_mib: int = 0,
+    number: int = 1,
 ) -> DeviceServer[Any]:
     """Return a server, not yet started, of a new GPU of this model.
 
     `folder` is the working folder of QEMU. For vfio-user, the root port reserves `window_mib` for 32-bit
-    BARs and `aperture_mib` for 64-bit ones; larger BARs are made to fit.
+    BARs and `aperture_mib` for 64-bit ones; larger BARs are made to fit. With `GpuEmulation.GSP` NVIDIA's
+    own driver can open the GPU, whose invented UUID has `number`. Raises RequirementError for a model that has no
+    such emulation.
     """
     if transport is Transport.MPQEMU:
-        return MpqemuServer(EmulatedGpu(model, bars=model.bars.mpqemu), device_id=device_id)
+        bars = model.bars.mpqemu
+        engine = _engine(model, bars, number)
+        return MpqemuServer(EmulatedGpu(model, bars=bars, engine=engine), device_id=device_id)
     from harness.gpu.vfio_user import VfioUserServer  # noqa: PLC0415 - a clone starts in less time
 
     bars = shrink_to_aperture(shrink_to_window(model.bars.vfio_user, window_mib), aperture_mib)
-    gpu = EmulatedGpu(model, bars=bars, is_express=True)
+    engine = _engine(model, bars, number)
+    gpu = EmulatedGpu(model, bars=bars, is_express=True, engine=engine)
     return VfioUserServer(gpu, folder=folder, device_id=device_id)
+
+
+def _engine(model: GpuModel, bars: Bars, number: int) -> Callable[[ConfigSpace], Engine] | None:
+    if model.emulation is GpuEmulation.IDENTITY:
+        return None
+    from harness.gpu.gsp.making import make_engine  # noqa: PLC0415 - only those nodes load it
+
+    return make_engine(model, bars, number)

@@ -119,6 +119,7 @@ class Lab:
                     source=self.settings.gpu_source,
                     pool=lambda: self.gpu_pool,
                     any_model=self._any_model,
+                    emulation=self.settings.gpu_emulation,
                 ),
                 patience=self.patience,
                 roster=self.roster,

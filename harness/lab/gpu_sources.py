@@ -9,7 +9,7 @@ from harness.errors import RequirementError
 from harness.gpu import GpuModel
 from harness.gpu.passthrough import GpuChoice
 from harness.provisioning.wait import Deadline
-from harness.settings import GpuSource
+from harness.settings import GpuEmulation, GpuSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,11 +29,13 @@ class GpuSources:
     """Where the GPUs of a run come from, as `--gpu-source` says.
 
     `pool` opens the pool of the host's GPUs; `any_model` is emulated for a request of any GPU.
+    Models are emulated as `emulation` says, or as each of them does.
     """
 
     source: GpuSource
     pool: Callable[[], GpuPool]
     any_model: Callable[[], GpuModel]
+    emulation: GpuEmulation | None = None
 
     def resolve(self, requested: Sequence[RequestedGpu]) -> list[RequestedGpu]:
         """Return each requested GPU as a model to be emulated or as a choice among the host's.
@@ -51,9 +53,10 @@ class GpuSources:
     def _resolve(self, gpu: RequestedGpu, *, is_host: bool) -> RequestedGpu:
         if is_host:
             return _choice(gpu)
-        if isinstance(gpu, GpuModel) or gpu.address is not None:
+        if not isinstance(gpu, GpuModel) and gpu.address is not None:
             return gpu
-        return gpu.model or self.any_model()
+        model = gpu if isinstance(gpu, GpuModel) else gpu.model or self.any_model()
+        return model if self.emulation is None else model.emulated_as(self.emulation)
 
     def _host_has(self, requested: Sequence[RequestedGpu]) -> bool:
         """Return whether the host has a GPU for each request, free now or later."""

@@ -170,7 +170,8 @@ class MachineGpus:
                 f"threads that touch one '{transport.value}' at once hang QEMU; give it one vCPU, "
                 "or use QEMU 10.1.1 or newer."
             )
-        device_id = f"gpu{next(self._numbers)}"
+        number = next(self._numbers)
+        device_id = f"gpu{number}"
         server = serve_gpu(
             model,
             transport,
@@ -178,6 +179,7 @@ class MachineGpus:
             device_id=device_id,
             window_mib=spec.root_port_window_mib,
             aperture_mib=spec.root_port_aperture_mib,
+            number=number + 1,
         )
         script = self._scripts.get(device_id)
         if script is not None:

@@ -23,6 +23,10 @@ _DESCRIPTOR: Final = 0x140
 _DESCRIPTOR_BYTES: Final = 60
 _CODE_BYTES: Final = 0x200
 _DATA_BYTES: Final = 0x100
+#: From GA102 on, the descriptor is followed by a signature, which is also copied into the data.
+_SIGNED_DESCRIPTOR_BYTES: Final = 44
+_SIGNATURE_BYTES: Final = 384
+_SIGNED_DATA_BYTES: Final = 0x300
 
 #: Applications of the table of falcon programs: FWSEC, for GPUs as they are sold and for NVIDIA's own.
 _FWSEC_APPLICATIONS: Final = (0x85, 0x45)
@@ -40,8 +44,11 @@ def parse_version(text: str) -> tuple[int, int]:
     return first << 24 | second << 16 | third << 8 | fourth, oem
 
 
-def make_vbios(identity: PciIdentity, version: str) -> bytes:
-    """Return the image for a GPU; `version` is as nvidia-smi shows it, such as "92.00.19.00.5B"."""
+def make_vbios(identity: PciIdentity, version: str, *, is_signed: bool = False) -> bytes:
+    """Return the image for a GPU; `version` is as nvidia-smi shows it, such as "92.00.19.00.5B".
+
+    From GA102 on, FWSEC `is_signed`; the signature is zeros, which nobody verifies.
+    """
     image = bytearray(SIZE)
     image[0:2] = b"\x55\xaa"
     struct.pack_into("<H", image, 0x18, _PCI_DATA)
@@ -58,9 +65,11 @@ def make_vbios(identity: PciIdentity, version: str) -> bytes:
     entries = b"".join(
         struct.pack("<BBI", application, 1, _DESCRIPTOR) for application in _FWSEC_APPLICATIONS
     )
-    head = struct.pack("<6B", 1, 6, 6, len(_FWSEC_APPLICATIONS), 2, _DESCRIPTOR_BYTES)
+    size = _SIGNED_DESCRIPTOR_BYTES if is_signed else _DESCRIPTOR_BYTES
+    head = struct.pack("<6B", 1, 6, 6, len(_FWSEC_APPLICATIONS), 2, size)
     image[_FALCON_TABLE : _FALCON_TABLE + len(head) + len(entries)] = head + entries
-    _put_fwsec(image)
+    code = _put_signed_descriptor(image) if is_signed else _put_descriptor(image)
+    _put_data(image, code + _CODE_BYTES)
     return bytes(image)
 
 
@@ -84,7 +93,8 @@ def _put_pci_data(image: bytearray, identity: PciIdentity) -> None:
     )
 
 
-def _put_fwsec(image: bytearray) -> None:
+def _put_descriptor(image: bytearray) -> int:
+    """Describe FWSEC, and return where its code begins."""
     descriptor = (
         # The version of the descriptor is there; 2; its size.
         1 | 2 << 8 | _DESCRIPTOR_BYTES << 16,
@@ -100,7 +110,33 @@ def _put_fwsec(image: bytearray) -> None:
         *(_CODE_BYTES, _DATA_BYTES),
     )
     struct.pack_into("<15I", image, _DESCRIPTOR, *descriptor)
-    data = _DESCRIPTOR + _DESCRIPTOR_BYTES + _CODE_BYTES
+    return _DESCRIPTOR + _DESCRIPTOR_BYTES
+
+
+def _put_signed_descriptor(image: bytearray) -> int:
+    """Describe FWSEC as GA102 and later have it, and return where its code begins."""
+    size = _SIGNED_DESCRIPTOR_BYTES + _SIGNATURE_BYTES
+    struct.pack_into(
+        "<9IHBBHH",
+        image,
+        _DESCRIPTOR,
+        # The version of the descriptor is there; 3; its size.
+        1 | 3 << 8 | size << 16,
+        _CODE_BYTES + _SIGNED_DATA_BYTES,
+        # Offsets in the data: of the signature, of the interface table.
+        _DATA_BYTES,
+        0,
+        # Code and data: physical base, load size; the code's virtual base in between.
+        *(0, _CODE_BYTES, 0),
+        *(0, _SIGNED_DATA_BYTES),
+        # The engine GSP; the program's number; one signature, for version 0 of the fuses.
+        *(0x0400, 9, 1, 1, 0),
+    )
+    return _DESCRIPTOR + size
+
+
+def _put_data(image: bytearray, data: int) -> None:
+    """Put FWSEC's data at `data`: the table of its interfaces, and the mapper."""
     # The table of interfaces: version 1, header 4, entries of 8 bytes; the last is the mapper (4).
     struct.pack_into("<4BIIII", image, data, 1, 4, 8, 2, 1, MAPPER, 4, MAPPER)
     mapper = struct.pack(

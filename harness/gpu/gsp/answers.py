@@ -1,0 +1,453 @@
+"""The answers to control calls: a table of commands, and a policy for those that are not in it.
+
+The driver's RM passes parameters on its stack, some of them uninitialised, and believes what comes
+back. So a command that asks is answered by zeros rather than by its own parameters; one that sets
+something gets them back. A command that the release's headers do not name is not supported, and is
+noted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from harness.gpu.gsp.engines import engines, interrupt_table, pack_subtrees
+from harness.gpu.gsp.guest_memory import MOST_BYTES
+from harness.gpu.gsp.page_tables import Directory, Space
+from harness.gpu.gsp.records import Record
+from harness.gpu.gsp.state import MIB
+from harness.gpu.gsp.static_info import gpc_masks
+
+if TYPE_CHECKING:
+    from harness.gpu.gsp.address_space import Memories
+    from harness.gpu.gsp.engines import Engine
+    from harness.gpu.gsp.layouts import Command, Layouts
+    from harness.gpu.gsp.state import GpuState
+
+OK: Final = 0
+INVALID_ARGUMENT: Final = 0x1F
+NOT_SUPPORTED: Final = 0x56
+
+#: Internal commands, whose names are not all in the headers: they are for the GSP alone.
+_INTERNAL: Final = range(0x20800A00, 0x20800B80)
+_NOT_THERE: Final = 0xFFFFFFFF
+#: In a list of {index, data}, set where the index was unknown.
+_UNKNOWN_INDEX: Final = 1 << 31
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One control call; `parameters` are changed in place to what is answered."""
+
+    state: GpuState
+    layouts: Layouts
+    memories: Memories
+    command: int
+    client: int
+    handle: int
+    parameters: bytearray
+
+    def record(self) -> Record:
+        """Return the parameters as the structure that the headers name."""
+        known = self.layouts.command(self.command)
+        name = known.struct if known is not None else None
+        return Record(self.layouts, name or "", self.parameters)
+
+    def clear(self, start: int = 0) -> None:
+        """Set all parameters from `start` on to zero."""
+        self.parameters[start:] = bytes(max(0, len(self.parameters) - start))
+
+    def fill(self, values: Mapping[str, int | bytes]) -> None:
+        """Set all parameters to zero but these fields, as far as the release has them."""
+        self.clear()
+        record = self.record()
+        for path, value in values.items():
+            if path in record:
+                record.put(path, value)
+
+    def put(self, offset: int, data: bytes) -> None:
+        """Write into the parameters, as far as they go."""
+        end = min(offset + len(data), len(self.parameters))
+        if offset < end:
+            self.parameters[offset:end] = data[: end - offset]
+
+    def word(self, offset: int) -> int:
+        """Return a 32-bit number; 0 beyond the end."""
+        return int.from_bytes(self.parameters[offset : offset + 4], "little")
+
+    @property
+    def engines(self) -> list[Engine]:
+        return gpu_engines(self.state, self.layouts)
+
+
+Answer: TypeAlias = Callable[[Call], int]
+
+
+def gpu_engines(state: GpuState, layouts: Layouts) -> list[Engine]:
+    """Return the engines of a GPU; one that has MIG has seven for graphics more."""
+    graphics = 8 if state.can_have_mig and "MC_ENGINE_IDX_GR7" in layouts.constants else 1
+    return engines(layouts, copy_engines=state.facts.copy_engines, graphics=graphics)
+
+
+def answer(call: Call) -> tuple[int, bool]:
+    """Answer a call; return the status, and whether the command was known."""
+    handler = ANSWERS.get(call.command)
+    if handler is not None:
+        return handler(call), True
+    known = call.layouts.command(call.command)
+    if known is not None:
+        _answer_by_policy(call, known)
+        return OK, True
+    if call.command in _INTERNAL:
+        call.clear()
+        return OK, True
+    return NOT_SUPPORTED, False
+
+
+def _answer_by_policy(call: Call, known: Command) -> None:
+    name = known.name.lower()
+    if name.endswith("infov2"):
+        _answer_list(call)
+    elif "get" in name or "static" in name or "query" in name:
+        call.clear()
+
+
+def _answer_list(call: Call, values: Mapping[int, int] | None = None) -> None:
+    """Answer a list of {index, data} by these values, and by 0 for other indices."""
+    count = min(call.word(0), max(0, len(call.parameters) - 4) // 8)
+    for at in range(4, 4 + 8 * count, 8):
+        index = call.word(at) & ~_UNKNOWN_INDEX
+        call.put(at, struct.pack("<II", index, (values or {}).get(index, 0)))
+
+
+def _chip_info(call: Call) -> int:
+    pci = call.state.model.pci
+    # Bases of groups of registers: graphics, timer, master control, user mode.
+    bases = {1: 0x400000, 2: 0x9000, 3: 0, 4: 0xBB0000}
+    values: dict[str, int | bytes] = {
+        "pciDeviceId": pci.device << 16 | pci.vendor,
+        "pciSubDeviceId": pci.subsystem << 16 | pci.subsystem_vendor,
+        "pciRevisionId": pci.revision,
+    }
+    values |= {f"regBases[{index}]": bases.get(index, _NOT_THERE) for index in range(16)}
+    call.fill(values)
+    return OK
+
+
+def _bar_info(call: Call) -> int:
+    """Answer with the BARs in their order, which the driver calls 0, 1 and 2."""
+    values: dict[str, int | bytes] = {"pciBarCount": 4}
+    for position, index in enumerate(sorted(call.state.bars)):
+        bar = call.state.bars[index]
+        values[f"pciBarInfo[{position}].barSize"] = bar.mib
+        values[f"pciBarInfo[{position}].barSizeBytes"] = bar.size
+        values[f"pciBarInfo[{position}].barOffset"] = call.state.bar_address(index) or 0
+    call.fill(values)
+    return OK
+
+
+def _device_table(call: Call) -> int:
+    if call.word(0):
+        # A later part of the table: there is none.
+        call.clear(4)
+        return OK
+    found = call.engines
+    call.fill({"numEntries": len(found)})
+    record = call.record()
+    for position, engine in enumerate(found):
+        entry = record.offset(f"entries[{position}]")
+        data, pbdma = engine.pack(position)
+        call.put(entry, data + pbdma)
+        record.put(f"entries[{position}].engineName", engine.name.encode())
+    return OK
+
+
+def _interrupts(call: Call) -> int:
+    table = list(interrupt_table(call.layouts, call.engines))
+    call.fill({"tableLen": len(table), "subtreeMap": pack_subtrees()})
+    record = call.record()
+    for position, (source, stall, other) in enumerate(table):
+        packed = struct.pack("<HxxIII", source, 0, stall, other)
+        call.put(record.offset(f"table[{position}]"), packed)
+    return OK
+
+
+def _memory_system(call: Call) -> int:
+    call.fill(
+        {
+            "l2CacheSize": call.state.facts.l2_cache_mib * MIB,
+            "bFbpaPresent": 1,
+            "comprPageSize": 0x10000,
+            "comprPageShift": 16,
+            "ramType": call.state.chip.memory_type,
+            "ltcCount": 20,
+            "ltsPerLtcCount": 4,
+            "bUseRawModeComptaglineAllocation": 1,
+        }
+    )
+    return OK
+
+
+def _page_tables(call: Call) -> int:
+    call.fill(
+        {
+            "replayableFaultBufferSize": 0x100000,
+            "replayableShadowFaultBufferMetadataSize": 0x1000,
+            "nonReplayableFaultBufferSize": 0x40000,
+            "nonReplayableShadowFaultBufferMetadataSize": 0x1000,
+        }
+    )
+    return OK
+
+
+def _channel_count(call: Call) -> int:
+    call.record().put("numChannels", 2048)
+    return OK
+
+
+def _copy_engine_hubs(call: Call) -> int:
+    call.fill({"hshubPceMasks[0]": 0xF, "fbhubPceMask": 0xF0})
+    return OK
+
+
+def _graphics_info(call: Call) -> int:
+    """Answer the list of NV2080_CTRL_GR_INFO_INDEX_*, the same for each graphics engine."""
+    facts, chip = call.state.facts, call.state.chip
+    most_tpcs = max(mask.bit_length() for mask in gpc_masks(facts.gpcs, facts.tpcs))
+    values = {
+        0x03: 32,
+        0x04: 32,
+        0x07: facts.gpcs,
+        0x09: facts.tpcs,
+        0x0C: chip.sm_version,
+        0x0D: chip.warps_per_sm,
+        0x0E: 32,
+        0x11: 1,
+        0x12: 1,
+        0x13: 64,
+        0x14: max(8, facts.gpcs),
+        0x15: 12,
+        0x16: 4,
+        0x17: most_tpcs,
+        0x18: 1,
+        0x19: 1,
+        0x1A: 1,
+        0x1B: 24,
+        0x1C: 3,
+        0x1D: facts.tpcs * 2 * 64,
+        0x1E: 3,
+        0x20: 2,
+        0x23: facts.tpcs * 8,
+        0x24: 8,
+        0x25: 24,
+        0x26: 4,
+        0x27: 1,
+        0x28: 2,
+        0x2A: most_tpcs,
+        0x2B: 2,
+        0x2C: 64,
+        0x2D: 2,
+        0x2E: 64,
+        0x32: 4,
+        0x35: 8,
+        0x36: 8,
+        0x37: 1,
+    }
+    per_engine = len(call.parameters) // 8
+    for engine in range(8):
+        for index in range(per_engine // 8):
+            pair = struct.pack("<II", index, values.get(index, 0))
+            call.put(engine * per_engine + 8 * index, pair)
+    return OK
+
+
+def _floorsweeping(call: Call) -> int:
+    facts = call.state.facts
+    masks = gpc_masks(facts.gpcs, facts.tpcs)
+    gpcs = (1 << facts.gpcs) - 1
+    values: dict[str, int | bytes] = {
+        "floorsweepingMasks[0].gpcMask": gpcs,
+        "floorsweepingMasks[0].physGpcMask": gpcs,
+    }
+    for index, mask in enumerate(masks):
+        values |= {
+            f"floorsweepingMasks[0].tpcMask[{index}]": mask,
+            f"floorsweepingMasks[0].tpcCount[{index}]": mask.bit_length(),
+            f"floorsweepingMasks[0].mmuPerGpc[{index}]": 1,
+            f"floorsweepingMasks[0].numPesPerGpc[{index}]": 3,
+            f"floorsweepingMasks[0].zcullMask[{index}]": 0xF,
+        }
+    call.fill(values)
+    return OK
+
+
+def _sm_order(call: Call) -> int:
+    tpcs = call.state.facts.tpcs
+    call.fill({"globalSmOrder[0].numSm": 2 * tpcs, "globalSmOrder[0].numTpc": tpcs})
+    return OK
+
+
+def _words(value: int) -> Answer:
+    """Answer with the same number for each of eight graphics engines."""
+
+    def put(call: Call) -> int:
+        call.put(0, struct.pack("<I", value) * 8)
+        return OK
+
+    return put
+
+
+def _context_buffers(call: Call) -> int:
+    """Answer with size and alignment of every buffer; larger ones would only take time."""
+    call.put(0, struct.pack("<II", 0x10000, 0x1000) * (len(call.parameters) // 8))
+    return OK
+
+
+def _properties(call: Call) -> int:
+    call.put(0, b"\1" * 8)
+    return OK
+
+
+def _fields(**values: int) -> Answer:
+    """Answer with these fields and zeros."""
+
+    def put(call: Call) -> int:
+        call.fill(values)
+        return OK
+
+    return put
+
+
+def _name(call: Call) -> int:
+    encoding = "utf-16-le" if call.word(0) & 1 else "ascii"
+    call.clear(4)
+    call.put(4, call.state.model.title.encode(encoding, "replace"))
+    return OK
+
+
+def _short_name(call: Call) -> int:
+    call.clear()
+    call.put(0, call.state.chip.name.encode())
+    return OK
+
+
+def _gid(call: Call) -> int:
+    """Answer with the UUID: binary, or as text where the flags do not ask for binary."""
+    is_binary = call.word(4) & 2
+    data = call.state.uuid.bytes if is_binary else f"GPU-{call.state.uuid}\0".encode()
+    call.put(8, struct.pack("<I", len(data)) + data)
+    return OK
+
+
+def _root_directory(call: Call) -> int:
+    """Remember the root directory of an address space, which the driver announces."""
+    record = Record(
+        call.layouts, "NV90F1_CTRL_VASPACE_COPY_SERVER_RESERVED_PDES_PARAMS", call.parameters
+    )
+    space = Space.FRAME_BUFFER if record.get("levels[0].aperture") == 1 else Space.GUEST
+    shift = call.state.chip.page_tables.root_shift
+    root = Directory(space, record.get("levels[0].physAddress"), shift)
+    call.state.add_root(call.client, call.handle, root)
+    return OK
+
+
+def _transfer(call: Call) -> int:
+    """Copy or set memory on behalf of the driver."""
+    record = call.record()
+    size = record.get("transferSize")
+    if size > MOST_BYTES:
+        return INVALID_ARGUMENT
+
+    def side(name: str) -> tuple[Space, int]:
+        is_here = record.get(f"{name}.aperture") == _IN_FRAME_BUFFER
+        address = record.get(f"{name}.baseAddr") + record.get(f"{name}.offset")
+        return Space.FRAME_BUFFER if is_here else Space.GUEST, address
+
+    if record.get("memop") == _SET:
+        data = bytes([record.get("value") & 0xFF]) * size
+    else:
+        data = call.memories.read(*side("src"), size)
+    call.memories.write(*side("dst"), data)
+    return OK
+
+
+_IN_FRAME_BUFFER: Final = 2
+_SET: Final = 1
+
+
+def _smc_mode(call: Call) -> int:
+    mode = 0
+    if call.state.can_have_mig:
+        mode = 1 if call.state.is_mig_enabled else 2
+    call.put(0, struct.pack("<I", mode))
+    return OK
+
+
+def _vmmu_segment(call: Call) -> int:
+    call.put(0, struct.pack("<Q", 32 * MIB))
+    return OK
+
+
+def _partitionable(call: Call) -> int:
+    end = call.state.memory_bytes - 2048 * MIB
+    record = call.record()
+    record.put("partitionableStartAddr", 0)
+    record.put("partitionableEndAddr", end - 1)
+    record.put("partitionableMemSize", end)
+    return OK
+
+
+def _ecc_status(call: Call) -> int:
+    """Answer that all units are enabled; the counts are those of the memory itself."""
+    ecc = call.state.ecc
+    call.clear()
+    record = call.record()
+    units = call.layouts.struct(_ECC_STATUS).fields["units"].count
+    for index in range(units):
+        for name in ("enabled", "scrubComplete", "supported"):
+            path = f"units[{index}].{name}"
+            if path in record:
+                record.put(path, 1)
+    for path, value in (
+        ("units[0].sbe.count", ecc.volatile_corrected),
+        ("units[0].dbe.count", ecc.volatile_uncorrected),
+    ):
+        if path in record:
+            record.put(path, value)
+    return OK
+
+
+_ECC_STATUS: Final = "NV2080_CTRL_GPU_QUERY_ECC_STATUS_PARAMS"
+
+#: The commands whose answers the driver, or nvidia-smi, needs to be true.
+ANSWERS: Final[Mapping[int, Answer]] = {
+    0x20800110: _name,
+    0x20800111: _short_name,
+    0x2080012F: _ecc_status,
+    0x20800133: _fields(currentConfiguration=1, defaultConfiguration=1),
+    0x2080014A: _gid,
+    0x2080017E: _vmmu_segment,
+    0x20800A1C: _memory_system,
+    0x20800A22: _sm_order,
+    0x20800A26: _floorsweeping,
+    0x20800A2A: _graphics_info,
+    0x20800A32: _context_buffers,
+    0x20800A36: _chip_info,
+    0x20800A3D: _words(512),
+    0x20800A48: _properties,
+    0x20800A4C: _smc_mode,
+    0x20800A51: _partitionable,
+    0x20800A59: _page_tables,
+    0x20800A5C: _interrupts,
+    0x20800A61: _channel_count,
+    0x20800A9F: _root_directory,
+    0x20800AFA: _transfer,
+    0x20801112: _device_table,
+    0x20801803: _bar_info,
+    0x20802068: _fields(currPstate=1),
+    0x20802A08: _fields(size=0x2000),
+    0x20802A09: _copy_engine_hubs,
+    0x90F10106: _root_directory,
+}

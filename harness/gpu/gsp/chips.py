@@ -1,0 +1,155 @@
+"""What differs between the chips: how they boot, their page tables, and the registers that are fixed.
+
+The implementations that each chip uses are listed in `generated/g_kernel_gsp_nvoc.c` of the open kernel
+modules; offsets are of BAR 0.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from harness.gpu.gsp.page_tables import Version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Boot(enum.Enum):
+    """How the driver starts the GSP."""
+
+    BOOTER = "a booter on the security processor SEC2"
+    FSP = "a message to the processor FSP"
+
+
+#: The base of the registers of two falcons.
+GSP_FALCON: Final = 0x110000
+SEC2_FALCON: Final = 0x840000
+
+#: Registers that select the core of a falcon; a bit says that the choice is in force.
+BCR_CONTROLS: Final = (0x111668, 0x841668)
+BCR_VALID: Final = 1
+
+#: Types of memory, `NV2080_CTRL_FB_INFO_RAM_TYPE_*`.
+HBM2: Final = 0xF
+HBM3: Final = 0x14
+GDDR6: Final = 0x11
+
+_ALL_LEVELS: Final = 0xFFFFFFFF
+#: Registers that all chips have alike: the firmware of the GPU has booted, the falcons are halted and
+#: their memory is scrubbed, and any privilege level may write.
+_COMMON: Final = {
+    0x118128: 1,
+    0x118234: 0xFF,
+    0x1100F4: 1 << 10,
+    0x110100: 0x10,
+    0x840100: 0x10,
+    0x110108: 0x100,
+    0x840108: 0x100,
+    0x9430: _ALL_LEVELS,
+    0x1FA7C8: _ALL_LEVELS,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chip:
+    """One chip. `window` and `window_mask` are the register that moves the window PRAMIN."""
+
+    name: str
+    boot: Boot
+    sm_version: int
+    memory_type: int
+    warps_per_sm: int = 64
+    page_tables: Version = Version.V2
+    has_vbios: bool = True
+    #: FWSEC sets aside memory for the firmware runtime services before the boot.
+    has_frts: bool = False
+    #: Programs of falcons are signed and loaded by DMA.
+    loads_by_dma: bool = False
+    #: The register with the size of memory is in MiB, or a magnitude with a scale.
+    has_memory_in_mib: bool = False
+    can_scrub: bool = False
+    has_mig: bool = False
+    window: int = 0x1700
+    window_mask: int = 0xFFFFFF
+    config_mirror: int = 0x88000
+    registers: Mapping[int, int] = field(default_factory=dict)
+
+    def initial_registers(self, memory_mib: int) -> dict[int, int]:
+        """Return the registers after power-on of a GPU with that memory."""
+        memory = {0x1183A4: memory_mib} if self.has_memory_in_mib else _scaled(memory_mib)
+        loading = _LOADING if self.loads_by_dma else {}
+        return {**_COMMON, **memory, **loading, **self.registers}
+
+
+def _scaled(memory_mib: int) -> dict[int, int]:
+    scale = 0
+    while memory_mib % 2 == 0 and (memory_mib >= 1 << 6 or scale < 10):
+        memory_mib //= 2
+        scale += 1
+    return {0x100CE0: (memory_mib & 0x3F) << 4 | scale}
+
+
+#: No debugging, and no display: with a display engine the driver makes objects that it never frees.
+_TURING: Final = {0x2174C: 1, 0x21C04: 1}
+#: DMA into falcons is always done at once, and they can be reset.
+_IDLE: Final = 1 << 1
+_LOADING: Final = {
+    0x110118: _IDLE,
+    0x840118: _IDLE,
+    0x1100F4: 1 << 31 | 1 << 10,
+    0x8400F4: 1 << 31 | 1 << 10,
+    **dict.fromkeys(BCR_CONTROLS, 1),
+}
+#: What the scrubber on SEC2 would say of its end.
+_SCRUBBED: Final = {0x1180FC: 3 << 29}
+
+
+def _ga10x(name: str) -> Chip:
+    return Chip(
+        name=name,
+        boot=Boot.BOOTER,
+        sm_version=0x806,
+        memory_type=GDDR6,
+        warps_per_sm=48,
+        has_frts=True,
+        loads_by_dma=True,
+        has_memory_in_mib=True,
+    )
+
+
+def _ad10x(name: str) -> Chip:
+    return replace(_ga10x(name), sm_version=0x809, registers=_SCRUBBED)
+
+
+#: Chips by NVIDIA's number.
+CHIPS: Final[Mapping[int, Chip]] = {
+    0x164: Chip(
+        name="TU104",
+        boot=Boot.BOOTER,
+        sm_version=0x705,
+        memory_type=GDDR6,
+        warps_per_sm=32,
+        has_frts=True,
+        registers=_TURING,
+    ),
+    0x170: Chip(name="GA100", boot=Boot.BOOTER, sm_version=0x800, memory_type=HBM2, has_mig=True),
+    0x172: _ga10x("GA102"),
+    0x192: _ad10x("AD102"),
+    0x194: _ad10x("AD104"),
+    0x180: Chip(
+        name="GH100",
+        boot=Boot.FSP,
+        sm_version=0x900,
+        memory_type=HBM3,
+        page_tables=Version.V3,
+        has_vbios=False,
+        has_memory_in_mib=True,
+        can_scrub=True,
+        window=0x10FD40,
+        window_mask=0x3FFFFF,
+        config_mirror=0x92000,
+        registers={0x200BC: 0xFF, 0x8F0334: 0x44C},
+    ),
+}

@@ -1,0 +1,50 @@
+"""Makes the engine of a GPU model, or says why there is none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.errors import RequirementError, listed
+from harness.gpu.gsp.chips import CHIPS
+from harness.gpu.gsp.device import GspDevice
+from harness.gpu.gsp.state import GpuState, invented_uuid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.gpu import Bars, GpuModel
+    from harness.gpu.config_space import ConfigSpace
+
+
+def make_engine(model: GpuModel, bars: Bars, number: int) -> Callable[[ConfigSpace], GspDevice]:
+    """Return what makes the engine, whose invented UUID has `number`.
+
+    Raises RequirementError for a model without a GSP, and for a chip that is not emulated.
+    """
+    facts = model.gsp
+    if facts is None:
+        raise RequirementError(
+            f"GPU model '{model.name}' has no system processor (GSP) that the harness emulates, so "
+            "NVIDIA's driver can't open it; use emulation 'identity', or a model whose file has the key "
+            "'gsp'."
+        )
+    chip = CHIPS.get(model.chip)
+    if chip is None:
+        known = listed(sorted(each.name for each in CHIPS.values()))
+        raise RequirementError(
+            f"GPU model '{model.name}' has chip {model.chip:#x}, whose boot the harness does not "
+            f"emulate; it emulates {known}. Use emulation 'identity'."
+        )
+
+    def make(config: ConfigSpace) -> GspDevice:
+        state = GpuState(
+            model=model,
+            facts=facts,
+            chip=chip,
+            bars=bars,
+            uuid=invented_uuid(number),
+            bar_address=config.bar_address,
+        )
+        return GspDevice(state, read_config=config.read)
+
+    return make

@@ -1,0 +1,238 @@
+"""The GPU's system processor: it takes the driver's calls from the queues, and answers them."""
+
+from __future__ import annotations
+
+import logging
+import re
+import struct
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from harness.errors import BadInputError
+from harness.gpu.gsp import answers
+from harness.gpu.gsp.address_space import AddressSpace, UnmappedError
+from harness.gpu.gsp.channels import Channel, ChannelError, ChannelPlace
+from harness.gpu.gsp.guest_memory import GuestMemoryError
+from harness.gpu.gsp.layouts import read_layouts
+from harness.gpu.gsp.page_tables import Space
+from harness.gpu.gsp.queues import QueueArguments, QueueError, Queues
+from harness.gpu.gsp.records import Record
+from harness.gpu.gsp.rpc import ALLOC, CONTROL, UNANSWERED, Assembler, Function, Rpc, RpcError
+from harness.gpu.gsp.static_info import fill_static_info
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.gpu.gsp.address_space import Memories
+    from harness.gpu.gsp.state import GpuState
+
+_LOG = logging.getLogger(__name__)
+
+#: The driver's version in SET_GUEST_SYSTEM_INFO: at the same place in all known releases.
+_VERSION: Final = slice(24, 24 + 256)
+_A_VERSION: Final = re.compile(rb"\d+(?:\.\d+)+")
+#: Lists of the arguments of the GSP's own system: entries of 32 bytes.
+_ARGUMENT: Final = struct.Struct("<QQQ8x")
+_MOST_ARGUMENTS: Final = 16
+_MESSAGE_ARGUMENTS: Final = int.from_bytes(b"RMARGS", "big")
+
+MOST_CHANNELS: Final = 2048
+_CHANNEL_CLASS: Final = 0x6F
+_CHANNEL_PARAMETERS: Final = "NV_CHANNEL_ALLOC_PARAMS"
+_USERD_IN_FRAME_BUFFER: Final = 2
+_XID_TEXT_BYTES: Final = 256
+#: Unknown commands that are remembered.
+_MOST_UNKNOWN: Final = 1024
+
+
+class Processor:
+    """One boot of the GSP, until the driver unloads. `notify` signals a message to the driver.
+
+    Raises QueueError, RpcError and GuestMemoryError where the guest breaks the protocol; nothing more
+    can be said then.
+    """
+
+    def __init__(
+        self, state: GpuState, memories: Memories, arguments_at: int, notify: Callable[[], None]
+    ) -> None:
+        self.unknown: Counter[int] = Counter()
+        self.is_hung = False
+        self.is_unloaded = False
+        self.bar2: tuple[int, int] | None = None
+        """The entry of BAR 2's root directory, and its shift."""
+        self._state = state
+        self._memories = memories
+        self._notify = notify
+        self._channels: dict[tuple[int, int], Channel] = {}
+        self._assembler = Assembler()
+        state.roots.clear()
+        state.layouts = None
+        self._queues = Queues(memories.guest, _queue_arguments(memories, arguments_at))
+
+    def begin(self) -> None:
+        """Read what was queued before the boot, and say that the GSP runs."""
+        self.take_calls()
+        self._send(Rpc(function=Function.GSP_INIT_DONE, body=bytes(4)))
+
+    def take_calls(self) -> None:
+        """Answer all calls in the queue."""
+        self._queues.flush()
+        while not self.is_hung and not self.is_unloaded:
+            units = self._queues.take()
+            if units is None:
+                return
+            rpc = self._assembler.feed(units)
+            if rpc is not None:
+                self._answer(rpc)
+
+    def run_channels(self) -> bool:
+        """Carry out what channels were given; return whether there is more."""
+        left = [self._run(*each) for each in list(self._channels.items())]
+        return any(left)
+
+    def _run(self, handles: tuple[int, int], channel: Channel) -> bool:
+        """Run one channel; one whose work can't be done is stopped."""
+        try:
+            return channel.run()
+        except (ChannelError, UnmappedError, GuestMemoryError) as error:
+            _LOG.info("Channel %#x of the guest's driver was stopped: %s", handles[1], error)
+            self._channels.pop(handles, None)
+            return False
+
+    def raise_xid(self, number: int, text: str) -> None:
+        """Report an error to the driver, which logs it as an Xid."""
+        words = text.encode("ascii", "replace")[: _XID_TEXT_BYTES - 1].ljust(
+            _XID_TEXT_BYTES, b"\0"
+        )
+        # Neither a runlist nor a channel is to blame.
+        body = struct.pack("<III", number, 0xFFFFFFFF, 0xFFFFFFFF) + words + bytes(64)
+        self._send(Rpc(function=Function.OS_ERROR_LOG, body=body))
+        self._notify()
+
+    def _send(self, rpc: Rpc) -> None:
+        for part in rpc.parts():
+            self._queues.send(part)
+
+    def _answer(self, rpc: Rpc) -> None:
+        body = bytearray(rpc.body)
+        result = 0
+        match rpc.function:
+            case Function.GSP_RM_CONTROL:
+                self._control(body)
+            case Function.GSP_RM_ALLOC:
+                result = self._alloc(body)
+            case Function.FREE:
+                if len(body) >= 12:
+                    client, _, handle = struct.unpack_from("<III", body)
+                    self._channels.pop((client, handle), None)
+            case Function.SET_GUEST_SYSTEM_INFO:
+                result = self._learn_release(bytes(body))
+            case Function.GET_GSP_STATIC_INFO:
+                result = self._static_info(body)
+            case Function.UPDATE_BAR_PDE:
+                self._update_bar(body)
+            case Function.UNLOADING_GUEST_DRIVER:
+                self.is_unloaded = True
+            case _:
+                pass
+        if rpc.function not in UNANSWERED:
+            self._send(replace(rpc, body=bytes(body), result=result))
+
+    def _learn_release(self, body: bytes) -> int:
+        found = _A_VERSION.match(body[_VERSION].split(b"\0")[0])
+        release = found[0].decode() if found else "of an unknown version"
+        try:
+            self._state.layouts = read_layouts(release)
+        except BadInputError as error:
+            self._state.refusal = (
+                f"NVIDIA's driver {release} opened the emulated GPU, but the harness has no data of "
+                f"that release. {error}"
+            )
+            _LOG.warning("%s", self._state.refusal)
+            return answers.NOT_SUPPORTED
+        return answers.OK
+
+    def _static_info(self, body: bytearray) -> int:
+        layouts = self._state.layouts
+        if layouts is None:
+            return answers.NOT_SUPPORTED
+        fill_static_info(body, layouts, self._state, answers.gpu_engines(self._state, layouts))
+        return answers.OK
+
+    def _control(self, body: bytearray) -> None:
+        client, handle, command, _, size, _ = CONTROL.unpack_from(body)
+        layouts = self._state.layouts
+        status = answers.NOT_SUPPORTED
+        if layouts is not None:
+            parameters = body[CONTROL.size : CONTROL.size + size]
+            call = answers.Call(
+                state=self._state,
+                layouts=layouts,
+                memories=self._memories,
+                command=command,
+                client=client,
+                handle=handle,
+                parameters=parameters,
+            )
+            try:
+                status, is_known = answers.answer(call)
+            except GuestMemoryError as error:
+                _LOG.info("Command %#x of the guest's driver: %s", command, error)
+                status, is_known = answers.INVALID_ARGUMENT, True
+            body[CONTROL.size : CONTROL.size + size] = parameters
+            if not is_known and (command in self.unknown or len(self.unknown) < _MOST_UNKNOWN):
+                self.unknown[command] += 1
+        struct.pack_into("<I", body, 12, status)
+
+    def _alloc(self, body: bytearray) -> int:
+        if len(body) < ALLOC.size:
+            raise RpcError(f"An allocation has only {len(body)} bytes.")
+        client, _, handle, kind, *_ = ALLOC.unpack_from(body)
+        status = answers.OK
+        if kind & 0xFF == _CHANNEL_CLASS:
+            status = self._add_channel(client, handle, body[ALLOC.size :])
+        struct.pack_into("<I", body, 16, status)
+        return status
+
+    def _add_channel(self, client: int, handle: int, parameters: bytearray) -> int:
+        layouts = self._state.layouts
+        if layouts is None or len(self._channels) >= MOST_CHANNELS:
+            return answers.INVALID_ARGUMENT
+        if len(parameters) < layouts.struct(_CHANNEL_PARAMETERS).size:
+            return answers.OK
+        record = Record(layouts, _CHANNEL_PARAMETERS, parameters)
+        root = self._state.find_root(client, record.get("hVASpace"))
+        if root is None:
+            return answers.OK
+        is_here = record.get("userdMem.addressSpace") == _USERD_IN_FRAME_BUFFER
+        chip = self._state.chip
+        place = ChannelPlace(
+            entries_at=record.get("gpFifoOffset"),
+            entries=record.get("gpFifoEntries"),
+            state_in=Space.FRAME_BUFFER if is_here else Space.GUEST,
+            state_at=record.get("userdMem.base"),
+        )
+        space = AddressSpace(self._memories, chip.page_tables, root)
+        self._channels[client, handle] = Channel(
+            place, space, self._memories, can_scrub=chip.can_scrub
+        )
+        return answers.OK
+
+    def _update_bar(self, body: bytearray) -> None:
+        if len(body) >= 24:
+            bar, entry, shift = struct.unpack_from("<I4xQQ", body)
+            if bar == 1:
+                self.bar2 = entry, shift
+
+
+def _queue_arguments(memories: Memories, at: int) -> QueueArguments:
+    """Find the arguments of the message queues in the list at `at`."""
+    for index in range(_MOST_ARGUMENTS):
+        entry = memories.guest.read(at + _ARGUMENT.size * index, _ARGUMENT.size)
+        name, address, _ = _ARGUMENT.unpack(entry)
+        if name == _MESSAGE_ARGUMENTS:
+            return QueueArguments.parse(memories.guest.read(address, 0x50))
+        if not name:
+            break
+    raise QueueError("The arguments of the GSP have no entry for its message queues.")

@@ -1,0 +1,60 @@
+"""Structures of a driver's release in bytes, whose fields are named by paths."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from harness.gpu.gsp.layouts import Layouts
+
+_PART: Final = re.compile(r"([^.\[\]]+)(?:\[(\d+)\])?")
+
+
+class Record:
+    """One structure within `data`, from `start` on.
+
+    A path is `gidInfo.data` or `tpcInfo[3].tpcMask`. Data may be shorter than the structure, since its
+    size comes from the guest: what lies beyond reads as 0 and is not written.
+    """
+
+    def __init__(self, layouts: Layouts, name: str, data: bytearray, start: int = 0) -> None:
+        self._layouts = layouts
+        self._name = name
+        self._data = data
+        self._start = start
+
+    def get(self, path: str) -> int:
+        """Return a number."""
+        offset, size = self._place(path)
+        return int.from_bytes(self._data[offset : offset + size], "little")
+
+    def put(self, path: str, value: int | bytes) -> None:
+        """Write a number, or bytes from the beginning of a field on."""
+        offset, size = self._place(path)
+        if isinstance(value, int):
+            value = (value & (1 << 8 * size) - 1).to_bytes(size, "little")
+        end = min(offset + len(value), len(self._data))
+        if offset < end:
+            self._data[offset:end] = value[: end - offset]
+
+    def offset(self, path: str) -> int:
+        """Return where a field begins in the data."""
+        return self._place(path)[0]
+
+    def __contains__(self, path: str) -> bool:
+        """Return whether this release's structure has such a field."""
+        try:
+            self._place(path)
+        except KeyError:
+            return False
+        return True
+
+    def _place(self, path: str) -> tuple[int, int]:
+        """Return offset and size of one element; raises KeyError."""
+        offset, size, name = self._start, 0, self._name
+        for found in _PART.finditer(path):
+            field = self._layouts.struct(name).fields[found[1]]
+            offset += field.offset + field.size * int(found[2] or 0)
+            size, name = field.size, field.type
+        return offset, size

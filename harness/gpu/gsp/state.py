@@ -1,0 +1,105 @@
+"""What the GSP knows of its GPU: the model's facts, and what the driver and a test have changed."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.gpu import Bars, GpuModel, GspFacts
+    from harness.gpu.gsp.chips import Chip
+    from harness.gpu.gsp.layouts import Layouts
+    from harness.gpu.gsp.page_tables import Directory
+
+#: Beginnings of the invented UUIDs, which no real GPU has.
+_INVENTED: Final = "00000000-0000-4000-8000-"
+
+#: Root directories that one driver may announce; a GPU has hundreds of channels at most.
+MOST_ROOTS: Final = 4096
+
+MIB: Final = 1 << 20
+
+
+def invented_uuid(number: int) -> uuid.UUID:
+    """Return a UUID that is recognisably none of a real GPU."""
+    return uuid.UUID(f"{_INVENTED}{number:012x}")
+
+
+@dataclass(kw_only=True)
+class EccCounts:
+    """Errors of memory that the driver reports."""
+
+    volatile_corrected: int = 0
+    volatile_uncorrected: int = 0
+    aggregate_corrected: int = 0
+    aggregate_uncorrected: int = 0
+
+
+@dataclass(kw_only=True)
+class RemappedRows:
+    """Rows of memory that were replaced by spare ones."""
+
+    corrected: int = 0
+    uncorrected: int = 0
+    is_pending: bool = False
+    has_failed: bool = False
+
+
+@dataclass(kw_only=True)
+class GpuState:
+    """One GPU as its GSP sees it. `bar_address` returns where the guest has put a BAR."""
+
+    model: GpuModel
+    facts: GspFacts
+    chip: Chip
+    bars: Bars
+    uuid: uuid.UUID
+    bar_address: Callable[[int], int | None]
+    protected_memory: tuple[int, int] = (0, 0)
+    """The part of memory that only the GSP can access: WPR2."""
+    roots: dict[tuple[int, int], Directory] = field(default_factory=dict)
+    """The root directory of each virtual address space, by client and object."""
+    ecc: EccCounts = field(default_factory=EccCounts)
+    remapped_rows: RemappedRows = field(default_factory=RemappedRows)
+    is_mig_enabled: bool = False
+    is_mig_pending: bool = False
+    layouts: Layouts | None = None
+    """Those of the driver's release, as soon as it has said which it is."""
+
+    refusal: str = ""
+    """Why the driver can't open this GPU."""
+
+    @property
+    def can_have_mig(self) -> bool:
+        return self.model.has_mig and self.chip.has_mig
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.facts.memory_mib * MIB
+
+    @property
+    def bar1_root(self) -> int:
+        """Return where BAR 1's root directory is: behind the end of memory, where it costs nothing."""
+        return self.memory_bytes + 0x10000
+
+    @property
+    def bar2_root(self) -> int:
+        return self.memory_bytes + 0x20000
+
+    def add_root(self, client: int, handle: int, root: Directory) -> None:
+        """Remember the root directory of an address space; the oldest is forgotten."""
+        self.roots.pop((client, handle), None)
+        if len(self.roots) >= MOST_ROOTS:
+            del self.roots[next(iter(self.roots))]
+        self.roots[client, handle] = root
+
+    def find_root(self, client: int, handle: int) -> Directory | None:
+        """Return the root of an address space; without one, the last of the client or of any."""
+        found = self.roots.get((client, handle))
+        if found is not None:
+            return found
+        of_client = [root for (owner, _), root in self.roots.items() if owner == client]
+        return next(iter(reversed(of_client or list(self.roots.values()))), None)

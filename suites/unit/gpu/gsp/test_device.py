@@ -1,0 +1,283 @@
+"""A GPU as NVIDIA's driver meets it: registers, boot, calls, faults and the end."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.gpu.gsp.answers import ANSWERS
+from harness.gpu.gsp.rpc import Function
+from harness.limits import GPU_MEMORY
+from suites.unit.gpu.gsp.drivers import A100, ARGUMENTS, FSP_ARGUMENTS, H100, T4, Driver, a_device
+from suites.unit.gpu.gsp.driverside import message
+
+MODELS = pytest.mark.parametrize("model", [A100, H100, T4])
+NAME, GID, BARS = 0x20800110, 0x2080014A, 0x20801803
+UNKNOWN = 0x20808513
+
+
+@pytest.fixture
+def opened() -> Driver:
+    driver = Driver(a_device())
+    driver.open()
+    return driver
+
+
+@MODELS
+def test_chip_is_identified_and_its_processors_wait(model: str) -> None:
+    driver = Driver(a_device(model))
+    chip = {A100: 0x170, H100: 0x180, T4: 0x164}[model]
+
+    assert driver.read(0x0) == chip << 20 | 0xA1
+    assert driver.read(0xA00) == chip << 20 | 0xA1000
+    assert driver.read(0x118128) & 1
+    assert driver.read(0x110100) & 0x10
+
+
+def test_memory_size_is_a_magnitude_with_a_scale() -> None:
+    assert Driver(a_device()).read(0x100CE0) == 40 << 4 | 10
+    assert Driver(a_device(T4)).read(0x100CE0) == 15 << 4 | 10
+    assert Driver(a_device(H100)).read(0x1183A4) == 81559
+
+
+def test_video_bios_and_configuration_space_show_through_registers() -> None:
+    driver = Driver(a_device())
+
+    assert driver.read(0x300000) & 0xFFFF == 0xAA55
+    assert driver.read(0x88000) == 0x20B0_10DE
+    assert Driver(a_device(H100)).read(0x92000) == 0x2330_10DE
+
+
+@MODELS
+def test_window_shows_the_frame_buffer_where_its_register_says(model: str) -> None:
+    device = a_device(model)
+    driver = Driver(device)
+    register = 0x10FD40 if model == H100 else 0x1700
+
+    driver.write(register, 0x1234)
+    device.write(0, 0x700010, 0x1122334455667788, 8)
+    driver.write(register, 0x1235)
+
+    assert device.read(0, 0x700010, 4) == 0
+    driver.write(register, 0x1234)
+    assert device.read(0, 0x700014, 4) == 0x11223344
+
+
+def test_part_of_a_register_is_written_and_read() -> None:
+    device = a_device()
+
+    device.write(0, 0x110081, 0xAB, 1)
+
+    assert device.read(0, 0x110080, 4) == 0xAB00
+    assert device.read(0, 0x110081, 1) == 0xAB
+
+
+def test_start_of_the_booter_is_posted_and_reads_as_busy() -> None:
+    driver = Driver(a_device())
+    driver.lay_out()
+    driver.write(0x840040, 0x9000)
+    driver.write(0x110040, ARGUMENTS)
+
+    driver.write(0x840100, 2)
+
+    assert driver.read(0x840100) == 0
+    driver.work()
+    assert driver.read(0x840100) == 0x10
+    assert driver.read(0x840040) == 0
+    assert driver.read(0x1FA824) == 0x9F00000
+    assert driver.read(0x1FA828) == 0x9FF0000
+
+
+def test_booted_gsp_says_that_it_runs() -> None:
+    driver = Driver(a_device())
+
+    driver.boot()
+
+    assert driver.events() == [(Function.GSP_INIT_DONE, 0, bytes(4))]
+    assert driver.read(0x111240) == 1
+
+
+def test_hopper_boots_by_a_message_to_fsp() -> None:
+    driver = Driver(a_device(H100))
+    driver.lay_out()
+    driver.ram.write(FSP_ARGUMENTS + 0x30, struct.pack("<Q", ARGUMENTS))
+    payload = bytearray(868)
+    struct.pack_into("<II", payload, 0, 3 << 30, 0x14 << 24 | 0x10DE7E)
+    struct.pack_into("<Q", payload, 8 + 0x354, FSP_ARGUMENTS)
+
+    driver.write(0x8F2AC0, 1 << 24)
+    for (word,) in struct.iter_unpack("<I", payload):
+        driver.write(0x8F2AC4, word)
+    assert driver.read(0x8F2AC0) == 1 << 24 | len(payload)
+    driver.write(0x8F2C04, len(payload) - 4)
+    driver.write(0x8F2C00, 0)
+    driver.work()
+
+    assert driver.events() == [(Function.GSP_INIT_DONE, 0, bytes(4))]
+    driver.write(0x8F2AC0, 1 << 25)
+    answer = [driver.read(0x8F2AC4) for _ in range(5)]
+    assert answer == [3 << 30, 0x15 << 24 | 0x10DE7E, 0, 0x14, 0]
+    assert driver.read(0x8F2C84) == 16
+
+
+def test_turing_sets_memory_aside_before_the_boot() -> None:
+    driver = Driver(a_device(T4))
+    data = bytearray(0x100)
+    struct.pack_into("<I", data, 0x40 + 0x2C, 0x15)
+    struct.pack_into("<II", data, 0x80 + 0x20, 0x3BFE00, 0x100)
+    driver.ram.write(0x5000, bytes(data))
+    driver.write(0x1101C0, 1 << 24 | 0x40)
+    driver.write(0x1101C4, 0x5000)
+    driver.write(0x1101C4, 0)
+
+    driver.write(0x110100, 2)
+    driver.work()
+
+    assert driver.read(0x1FA824) == 0x3BFE000
+    assert driver.read(0x1FA828) == 0x3BFF000
+    assert driver.read(0x110100) == 0x10
+
+
+@pytest.mark.parametrize("release", ["550.163.01", "535.261.03"])
+def test_driver_asks_for_name_and_uuid(release: str) -> None:
+    driver = Driver(a_device(), release)
+    driver.open()
+
+    status, name = driver.control(NAME, bytes(132))
+    _, gid = driver.control(GID, struct.pack("<III256x", 0, 2, 0))
+
+    assert status == 0
+    assert name[4:].rstrip(b"\0") == b"NVIDIA A100-SXM4-40GB"
+    assert gid[8:28] == struct.pack("<I", 16) + bytes.fromhex("00000000000040008000000000000007")
+
+
+def test_answer_is_never_what_the_driver_left_on_its_stack(opened: Driver) -> None:
+    status, parameters = opened.control(BARS, b"\xff" * 200)
+
+    assert status == 0
+    assert struct.unpack_from("<I", parameters) == (4,)
+    assert parameters[80:] == bytes(120)
+
+
+def test_unknown_command_is_refused_and_noted(opened: Driver) -> None:
+    assert opened.control(UNKNOWN, b"\xff" * 8) == (0x56, b"\xff" * 8)
+    opened.control(UNKNOWN, b"")
+
+    assert opened.device.unknown_commands == {UNKNOWN: 2}
+
+
+def test_release_without_data_is_refused_with_a_sentence() -> None:
+    driver = Driver(a_device(), "999.12.34")
+
+    driver.open()
+
+    assert driver.control(NAME, bytes(132))[0] == 0x56
+    assert "driver 999.12.34 opened" in driver.device.state.refusal
+
+
+def test_xid_reaches_the_driver_with_an_interrupt(opened: Driver) -> None:
+    raised = []
+    opened.device.signal = lambda: raised.append(True)
+    opened.write(0xB81200 + 4 * 4, 1 << 25)
+    opened.write(0xB81608, 1 << 2)
+
+    opened.device.raise_xid(48, "DBE")
+    opened.work()
+
+    ((function, _, body),) = opened.events()
+    assert function == Function.OS_ERROR_LOG
+    assert struct.unpack_from("<I", body) == (48,)
+    assert body[12:].startswith(b"DBE\0")
+    assert raised
+    assert opened.read(0x110008) & 0x40
+
+
+def test_hung_gsp_answers_nothing(opened: Driver) -> None:
+    opened.device.hang()
+
+    with pytest.raises(IndexError):
+        opened.control(NAME, bytes(132))
+
+
+def test_unload_ends_the_queue_and_a_new_boot_follows(opened: Driver) -> None:
+    opened.call(Function.UNLOADING_GUEST_DRIVER, bytes(8))
+
+    assert opened.read(0x110040) == 0x80000000
+    opened.write(0x110C00, 0)
+    opened.work()
+    assert opened.events() == []
+
+    again = Driver(opened.device)
+    again.open()
+    assert again.control(NAME, bytes(132))[0] == 0
+
+
+def test_reset_forgets_the_driver(opened: Driver) -> None:
+    opened.device.reset()
+
+    opened.side.put(b"")
+    opened.write(0x110C00, 0)
+    opened.work()
+
+    assert opened.events() == []
+    assert opened.read(0x1FA828) == 0
+
+
+def test_guest_that_fills_the_memory_loses_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(GPU_MEMORY.variable, "1")
+    device = a_device()
+
+    for window in range(17):
+        device.write(0, 0x1700, window, 4)
+        for page in range(0, 1 << 16, 4096):
+            device.write(0, 0x700000 + page, 1, 4)
+
+    assert device.failure is not None
+    assert "gpu-memory-mib" in device.failure
+    assert device.read(0, 0, 4) == 0xFFFFFFFF
+
+
+_ACCESSES = st.tuples(
+    st.sampled_from([0, 1, 3]),
+    st.one_of(
+        st.integers(0, (1 << 24) - 8),
+        st.sampled_from([0x110100, 0x840100, 0x110C00, 0xBB0090, 0x8F2C00, 0x8F2AC4, 0x700000]),
+    ),
+    st.integers(0, (1 << 64) - 1),
+    st.sampled_from([1, 2, 4, 8]),
+)
+
+
+@settings(deadline=None)
+@given(st.sampled_from([A100, H100, T4]), st.lists(_ACCESSES, max_size=30))
+def test_no_access_of_a_hostile_guest_harms_the_device(
+    model: str, accesses: list[tuple[int, int, int, int]]
+) -> None:
+    driver = Driver(a_device(model))
+    for bar, offset, value, size in accesses:
+        driver.device.write(bar, offset, value & (1 << 8 * size) - 1, size)
+        assert 0 <= driver.device.read(bar, offset, size) < 1 << 8 * size
+    driver.work()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 110), st.integers(0, 0xFFFFFFFF), st.binary(max_size=400)),
+        max_size=6,
+    )
+)
+def test_no_call_of_a_hostile_guest_harms_the_gsp(calls: list[tuple[int, int, bytes]]) -> None:
+    driver = Driver(a_device())
+    driver.open()
+    commands = sorted(ANSWERS)
+    for function, choice, body in calls:
+        head = struct.pack("<6I", 1, 2, commands[choice % len(commands)], 0, len(body), 0)
+        for kind, content in ((76, head + body), (103, body), (function, body)):
+            driver.side.put(message(kind, content))
+            driver.write(0x110C00, 0)
+            driver.work()
+            driver.events()
