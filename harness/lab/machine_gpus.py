@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import HarnessError, RequirementError, listed
 from harness.gpu import GpuModel, HostGpuAttachment, aperture_mib, root_port_window_mib
 from harness.gpu.transport import Transport
+from harness.settings import GpuEmulation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -169,6 +170,20 @@ class MachineGpus:
                 f"Machine '{spec.name}' has {spec.cpus} vCPUs, each in a thread of its own, and two "
                 f"threads that touch one '{transport.value}' at once hang QEMU; give it one vCPU, "
                 "or use QEMU 10.1.1 or newer."
+            )
+        memory = spec.memory_file
+        if (
+            transport is Transport.MPQEMU
+            and model.emulation is GpuEmulation.GSP
+            and memory is not None
+            and memory.is_private
+        ):
+            raise RequirementError(
+                f"NVIDIA's driver can open GPU model '{model.name}' only where the GPU reaches the guest's "
+                f"memory, but machine '{spec.name}' continues from a checkpoint, whose memory is private, "
+                f"and '{transport.value}' reaches shared memory only. Boot the machine "
+                "(--machine-start=cold), or use QEMU 10.1.1 or newer, which takes seconds instead of a "
+                "boot; 'harness qemu sid' brings one."
             )
         number = next(self._numbers)
         device_id = f"gpu{number}"

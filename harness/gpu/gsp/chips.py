@@ -91,8 +91,10 @@ def _scaled(memory_mib: int) -> dict[int, int]:
     return {0x100CE0: (memory_mib & 0x3F) << 4 | scale}
 
 
-#: No debugging, and no display: with a display engine the driver makes objects that it never frees.
+#: Fuses: no debugging, and no display. With a display engine the driver makes objects whose end it then
+#: waits for in vain.
 _TURING: Final = {0x2174C: 1, 0x21C04: 1}
+_NO_DISPLAY: Final = {0x820C04: 1}
 #: DMA into falcons is always done at once, and they can be reset.
 _IDLE: Final = 1 << 1
 _LOADING: Final = {
@@ -103,7 +105,7 @@ _LOADING: Final = {
     **dict.fromkeys(BCR_CONTROLS, 1),
 }
 #: What the scrubber on SEC2 would say of its end.
-_SCRUBBED: Final = {0x1180FC: 3 << 29}
+_SCRUBBED: Final = {0x1180FC: 3 << 29, **_NO_DISPLAY}
 
 
 def _ga10x(name: str) -> Chip:
@@ -116,6 +118,7 @@ def _ga10x(name: str) -> Chip:
         has_frts=True,
         loads_by_dma=True,
         has_memory_in_mib=True,
+        registers=_NO_DISPLAY,
     )
 
 

@@ -16,7 +16,7 @@ from harness.gpu.script import GpuScript
 from harness.lab import gpu_pool
 from harness.lab.gpu_pool import open_gpu_pool
 from harness.lab.machine_gpus import MachineGpus
-from harness.settings import GpuSource, Settings
+from harness.settings import GpuEmulation, GpuSource, Settings
 from suites.unit.gpu.models import MODEL_FILE, a_model
 from suites.unit.lab.builders import a_lab_machine, machine_services
 from suites.unit.lab.fake_pool import ADDRESS, ANY, FakePool, named, sources
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from harness.gpu import GpuModel
     from harness.gpu.catalogue import Catalogue
 
 BY_ADDRESS = GpuChoice(address=ADDRESS)
@@ -55,6 +56,17 @@ def test_source_decides_what_is_emulated(
     resolved = sources(source, *addresses)[0].resolve([model, ANY, BY_ADDRESS])
 
     assert resolved == [meanings[each] if isinstance(each, str) else each for each in expected]
+
+
+@pytest.mark.parametrize("emulation", [None, *GpuEmulation])
+def test_run_decides_how_its_gpus_are_emulated(emulation: GpuEmulation | None) -> None:
+    made = replace(sources(GpuSource.EMULATED)[0], emulation=emulation)
+    models = [named("model"), named("opened").emulated_as(GpuEmulation.GSP)]
+
+    resolved = made.resolve(models)
+
+    expected = [GpuEmulation.IDENTITY, GpuEmulation.GSP] if emulation is None else [emulation] * 2
+    assert [cast("GpuModel", each).emulation for each in resolved] == expected
 
 
 @pytest.mark.parametrize("source", list(GpuSource))

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, RequirementError
+from harness.gpu.catalogue import find_model
 from harness.gpu.script import GpuScript
-from harness.machine.description.spec import Accelerator
+from harness.machine.description.spec import Accelerator, MemoryFile
+from harness.settings import GpuEmulation
 from suites.unit.gpu.models import a_model
 from suites.unit.lab.builders import a_lab_machine, machine_services
 
@@ -68,3 +70,16 @@ def test_marks_reach_every_gpu(tmp_path: Path) -> None:
         assert list(machine.gpu_traces()) == ["gpu0", "gpu1"]
     finally:
         machine.gpus.close()
+
+
+def test_driver_can_open_no_gpu_of_a_clone_whose_memory_mpqemu_cannot_reach(
+    tmp_path: Path,
+) -> None:
+    """Mapped by a shared mapping, the template's memory file would be written."""
+    memory = MemoryFile(path=tmp_path / "ram", is_private=True)
+    machine = a_lab_machine(tmp_path, memory_file=memory)
+
+    with pytest.raises(RequirementError, match=r"is private.*--machine-start=cold.*qemu sid"):
+        machine.hot_plug(find_model("t4-16gb").emulated_as(GpuEmulation.GSP))
+    machine.gpus.serve(find_model("t4-16gb"))
+    machine.gpus.close()
