@@ -113,7 +113,7 @@ class Layouts:
 
     @cached_property
     def commands(self) -> Mapping[int, Command]:
-        """The control commands that reach the GSP, by number."""
+        """The control commands by number, but those of displays."""
         return {
             int(number, 16): Command(name, parameters)
             for number, (name, parameters) in self._content.commands.items()

@@ -78,15 +78,11 @@ _MACRO: Final = re.compile(r"^#define (\w+) \S", re.MULTILINE)
 _COPY: Final = "harness_"
 
 _METHOD: Final = re.compile(
-    r"/\*flags=\*/\s*(?P<flags>0x[0-9a-fA-F]+).*?/\*methodId=\*/\s*(?P<number>0x[0-9a-fA-F]+)"
+    r"/\*methodId=\*/\s*(?P<number>0x[0-9a-fA-F]+)"
     r".*?/\*paramSize=\*/\s*(?:sizeof\((?:struct )?(?P<struct>\w+)\)|0)"
     r".*?/\*func=\*/\s*\"(?P<name>\w+)\"",
     re.DOTALL,
 )
-#: RMCTRL_FLAGS_ROUTE_TO_PHYSICAL and RMCTRL_FLAGS_INTERNAL: such commands reach the GSP.
-_REACHES_GSP: Final = 0x200 | 0x400
-#: Further classes whose commands the driver sends itself: device, subdevice, VA space, channel, MIG instances.
-_SENT_CLASSES: Final = frozenset({0x0080, 0x2080, 0x90F1, 0xA06F, 0xC637, 0xC638})
 #: Commands that only the GSP implements are in no table of methods; their numbers are macros.
 _COMMAND_MACRO: Final = re.compile(
     r"^#define (?P<name>NV2080_CTRL_CMD_\w+) \((?P<number>0x2080[0-9a-fA-F]{4})[uU]?\)",
@@ -244,8 +240,7 @@ def _commands(source: Path) -> Iterator[tuple[int, str, str | None]]:
     for file in sorted((source / _DRIVER / "generated").glob("g_*_nvoc.c")):
         for found in _METHOD.finditer(file.read_text(errors="replace")):
             number = int(found["number"], 16)
-            reaches = int(found["flags"], 16) & _REACHES_GSP or number >> 16 in _SENT_CLASSES
-            if reaches and number >> 16 not in _DISPLAY_CLASSES:
+            if number >> 16 not in _DISPLAY_CLASSES:
                 yield number, found["name"], found["struct"]
 
 

@@ -57,7 +57,7 @@ struct never_defined;
     "src/nvidia/generated/g_rpc-message-header.h": "",
     "src/common/sdk/nvidia/inc/ctrl/ctrl2080/ctrl2080one.h": """\
 typedef struct { unsigned long long value; } ONE_PARAMS;
-typedef struct { unsigned value; } HOST_ONLY_PARAMS;
+typedef struct { unsigned value; } DISPLAY_PARAMS;
 typedef struct { unsigned value; } NV2080_CTRL_INTERNAL_ONE_PARAMS;
 #define NV2080_CTRL_CMD_INTERNAL_ONE (0x20800aa5U) /* evaluated */
 #define NV2080_CTRL_CMD_INTERNAL_ONE_FLAG (0x00000001)
@@ -70,9 +70,9 @@ GspStaticConfigInfo *the_compiler_keeps_only_what_is_used;
     /*paramSize=*/  sizeof(ONE_PARAMS),
     /*func=*/       "ctrlOne"
     /*flags=*/      0x10u,
-    /*methodId=*/   0x00410102u,
-    /*paramSize=*/  sizeof(HOST_ONLY_PARAMS),
-    /*func=*/       "ctrlOfTheHostOnly"
+    /*methodId=*/   0x00730102u,
+    /*paramSize=*/  sizeof(DISPLAY_PARAMS),
+    /*func=*/       "ctrlOfADisplay"
     /*flags=*/      0x400u,
     /*methodId=*/   0x20800a03u,
     /*paramSize=*/  0,
