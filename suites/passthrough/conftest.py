@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from harness.api import BadInputError, GpuChoice, HarnessError, NodeRequest, RequirementError
-from harness.fixtures.machines import REAL_DRIVER_IMAGE, settings_of
+from harness.fixtures.machines import OPENED_GPU_IMAGES, REAL_DRIVER_IMAGE, settings_of
 from harness.lab import Lab
 from harness.lab.gpu_pool import open_gpu_pool
 from harness.plugin.select import requirements
@@ -98,7 +98,8 @@ def lab(
 @pytest.fixture(scope="session")
 def driver_image(request: pytest.FixtureRequest, image_name: str) -> Image:
     """Return the image with a driver for its newest kernel: NVIDIA's own where `--image` names it."""
-    name = "node_image" if image_name == REAL_DRIVER_IMAGE else "baked_image"
+    has_driver = image_name in {REAL_DRIVER_IMAGE, *OPENED_GPU_IMAGES}
+    name = "node_image" if has_driver else "baked_image"
     image: Image = request.getfixturevalue(name)
     return image
 

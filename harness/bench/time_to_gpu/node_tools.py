@@ -52,12 +52,14 @@ _UNPACK = (
 )
 
 
-def guest_wheels(cache: Path, python: str) -> Sequence[Path]:
+def guest_wheels(cache: Path, python: str, packages: Path = _PACKAGES) -> Sequence[Path]:
     """Return the wheels of the guest's packages for a version of Python, such as `3.11`.
+
+    `packages` is a file of requirements with digests; without one, those of kubelet and device plugin.
 
     pip downloads them once and checks their digests. Raises RequirementError where it cannot.
     """
-    key = hashlib.sha256(_PACKAGES.read_bytes()).hexdigest()[:16]
+    key = hashlib.sha256(packages.read_bytes()).hexdigest()[:16]
     top = make_private_folder(cache / "guest-packages")
     folder = top / f"{key}-{python}"
     with hold(top / "lock", timeout_s=_DOWNLOAD_S, what="the guest's packages"):
@@ -66,12 +68,12 @@ def guest_wheels(cache: Path, python: str) -> Sequence[Path]:
             argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
             argv += ["--require-hashes", "--only-binary=:all:", f"--python-version={python}"]
             argv += ["--platform=manylinux2014_x86_64", "--platform=manylinux_2_17_x86_64"]
-            argv += [f"--dest={part}", f"--requirement={_PACKAGES}"]
+            argv += [f"--dest={part}", f"--requirement={packages}"]
             result = LocalRunner().run(argv, timeout_s=_DOWNLOAD_S)
             if not result.ok:
                 raise RequirementError(
-                    f"The kubelet needs gRPC in the guest, and pip could not download it for Python "
-                    f"{python}; '{_PACKAGES.name}' has it for Python 3.10 to 3.13 on x86-64.\n"
+                    "The guest needs Python packages, and pip could not download them for Python "
+                    f"{python}; '{packages.name}' has them for Python 3.10 to 3.13 on x86-64.\n"
                     f"{result.render()}"
                 )
             part.rename(folder)

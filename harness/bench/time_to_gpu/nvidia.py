@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness.provisioner import Provisioner
 
 #: Its recipe compiles the module for the newest kernel while the image is built: it is a prebaked one.
-NVIDIA_IMAGE = "debian-12-nvidia"
+NVIDIA_IMAGE = "debian-12-nvidia-identity"
 #: What an attempt to install the driver may take on an emulated node, in seconds.
 INSTALL_LIMIT_S = 4 * 3600.0
 #: Of the provisioner's time on the host, to be multiplied by the patience with an emulated node.

@@ -47,8 +47,11 @@ def test_time_to_gpu_refuses_what_is_no_number_of_its_kind(
     ("options", "message"),
     [
         (["--payload=nvidia", "--quick"], "is not compiled within the minutes of '--quick'"),
-        (["--payload=nvidia", "--image=debian-13"], "measures the image 'debian-12-nvidia'"),
-        (["--image=debian-12-nvidia"], "write '--payload=nvidia' instead"),
+        (
+            ["--payload=nvidia", "--image=debian-13"],
+            "measures the image 'debian-12-nvidia-identity'",
+        ),
+        (["--image=debian-12-nvidia-identity"], "write '--payload=nvidia' instead"),
     ],
 )
 def test_payload_is_refused_with_what_does_not_fit_it(

@@ -498,8 +498,11 @@ def test_licence_does_not_change_the_key(tmp_path: Path) -> None:
     assert licensed.key(builder="b") == free.key(builder="b")
 
 
-def test_own_image_of_nvidias_driver_needs_its_licence() -> None:
-    recipe = load_catalogue().get("debian-12-nvidia")
+@pytest.mark.parametrize(
+    "name", ["debian-12-nvidia", "debian-12-nvidia-identity", "debian-13-nvidia"]
+)
+def test_own_image_of_nvidias_driver_needs_its_licence(name: str) -> None:
+    recipe = load_catalogue().get(name)
 
     assert isinstance(recipe, Recipe)
     assert recipe.file.licence is not None

@@ -1,0 +1,8 @@
+#!/bin/sh
+# Makes the payload of NVIDIA's proprietary modules for GPUs that no driver can open: its library NVML
+# gives way to a stand-in that answers from /proc/driver/nvidia and the PCI tree.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+sh "$here/payload.sh" nvidia-kernel-dkms nvidia-current
+rm "$here/../driver-payload/lib"/libnvidia-ml.so.*
+sh "$here/nvml/build.sh" "$GPU_DRIVER_VERSION" "$here/../driver-payload/lib"
