@@ -1,4 +1,4 @@
-"""A node with NVIDIA's own driver and one GPU of each model."""
+"""Nodes with NVIDIA's own driver: one with a GPU of each model, and one whose GPUs it opens."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.fixtures.machines import OPENED_GPU_IMAGES
 from harness.lab.node import NodeRequest
 from harness.plugin.evidence_sources import NodeEvidenceSource
 from harness.plugin.report import kept_on_failure
@@ -21,8 +22,16 @@ if TYPE_CHECKING:
     from harness.lab.node import Node
     from harness.settings import Settings
 
+#: Option and word: with it the emulated GPUs of a run have a system processor.
+EMULATION = ("--gpu-emulation", "gsp")
+
+#: The GPUs of the node that tests share, in the order of their slots.
+OPENED_MODELS = ("a100-sxm4-40gb", "h100-sxm5-80gb")
+
 #: The module is 55 MiB, and an emulated processor links it for seconds.
 LOAD_S = 120.0
+#: To open a GPU for the first time, or to close it.
+OPEN_S = 180.0
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +63,45 @@ def node_of_every_model(
         node.guest.output_of("nvidia-smi")
         node.evidence()
         yield node
+
+
+@pytest.fixture(scope="session")
+def opened_gpu_image(
+    pytestconfig: pytest.Config, lab: Lab, settings: Settings, image_name: str
+) -> Image:
+    """Return the image of the run whose driver opens GPUs; without one the test is skipped."""
+    option, word = EMULATION
+    if image_name not in OPENED_GPU_IMAGES or pytestconfig.getoption(option, None) != word:
+        chosen = " or ".join(f"--image={name}" for name in sorted(OPENED_GPU_IMAGES))
+        pytest.skip(f"NVIDIA's driver opens a GPU only with {option}={word} and {chosen}.")
+    with requirements(settings):
+        return lab.node_image(image_name)
+
+
+@pytest.fixture(scope="module")
+def opened_node(
+    pytestconfig: pytest.Config,
+    lab: Lab,
+    settings: Settings,
+    opened_gpu_image: Image,
+    gpu_catalogue: Catalogue,
+) -> Iterator[Node]:
+    """Boot a node with an A100 and an H100 that the driver has opened; for tests that change nothing."""
+    gpus = tuple(gpu_catalogue.get(name) for name in OPENED_MODELS)
+    request = NodeRequest(
+        name="opened", image=opened_gpu_image, command=None, gpus=gpus, spare_slots=0
+    )
+    with contextlib.ExitStack() as stack:
+        with requirements(settings):
+            node = stack.enter_context(lab.boot(request))
+        stack.enter_context(kept_on_failure(pytestconfig, NodeEvidenceSource(node)))
+        node.wait_until_provisioned()
+        open_gpus(node)
+        node.evidence()
+        yield node
+
+
+def open_gpus(node: Node) -> None:
+    """Load the driver and let it open each GPU once; it keeps them open, so later questions are quick."""
+    node.guest.output_of("nvidia-modprobe", "-u", "-c0", timeout_s=LOAD_S)
+    node.guest.output_of("nvidia-smi", "-pm", "1", timeout_s=OPEN_S)

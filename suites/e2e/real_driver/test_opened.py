@@ -1,0 +1,226 @@
+"""NVIDIA's own driver opens emulated GPUs, and NVIDIA's own tools show what the models say.
+
+The tests run with `--gpu-emulation=gsp` and an image with NVIDIA's user space: `--image=debian-13-nvidia`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pynvml
+import pytest
+
+from harness.bench.time_to_gpu.node_tools import guest_wheels
+from harness.plugin.select import requirements
+from harness.provisioning.command import LocalRunner
+from suites.e2e.real_driver.conftest import LOAD_S, OPEN_S
+
+if TYPE_CHECKING:
+    from harness.gpu import GpuModel
+    from harness.lab.node import Node
+    from harness.settings import Settings
+
+pytestmark = [pytest.mark.real_driver, pytest.mark.slow]
+
+_HERE = Path(__file__).parent
+_TOOLS = "/root/monitors"
+_UUID = re.compile(r"GPU-00000000-0000-4000-8000-[0-9a-f]{12}")
+#: What the driver logs when an answer of the emulated GPU is wrong.
+_WRONG_ANSWER = re.compile(r"NVRM:.*(Assertion failed|Memory corruption|Check failed)")
+_UNPACK = (
+    "import sys, zipfile\n"
+    "for wheel in sys.argv[2:]:\n"
+    "    zipfile.ZipFile(wheel).extractall(sys.argv[1])\n"
+)
+_PYTHON = "import sys; print('%d.%d' % sys.version_info[:2])"
+
+
+@pytest.fixture(scope="module")
+def models(a100: GpuModel, h100: GpuModel) -> tuple[GpuModel, ...]:
+    """Return the models of the node's GPUs, in the order of their slots."""
+    return (a100, h100)
+
+
+@pytest.fixture(scope="module")
+def smi_report(opened_node: Node) -> list[ET.Element]:
+    """Return what `nvidia-smi -q` says of each GPU, in the order of their slots."""
+    text = opened_node.guest.output_of("nvidia-smi", "-q", "-x", timeout_s=OPEN_S)
+    return list(ET.fromstring(text).iter("gpu"))  # noqa: S314 - as above
+
+
+def fields(report: list[ET.Element], path: str) -> list[str | None]:
+    """Return the text at `path` of each GPU; None where it has none."""
+    return [gpu.findtext(path) for gpu in report]
+
+
+def test_list_has_the_name_and_an_invented_uuid_of_each(
+    opened_node: Node, models: tuple[GpuModel, ...]
+) -> None:
+    lines = opened_node.guest.output_of("nvidia-smi", "-L", timeout_s=OPEN_S).splitlines()
+
+    uuids = [found[0] for line in lines if (found := _UUID.search(line))]
+    assert lines == [
+        f"GPU {index}: {model.title} (UUID: {uuid})"
+        for index, (model, uuid) in enumerate(zip(models, uuids, strict=True))
+    ]
+    assert len(set(uuids)) == len(models)
+
+
+def test_driver_has_the_same_uuids_as_its_tools(opened_node: Node) -> None:
+    guest = opened_node.guest
+    listed = _UUID.findall(guest.output_of("nvidia-smi", "-L", timeout_s=OPEN_S))
+
+    information = guest.output_of("sh", "-c", "cat /proc/driver/nvidia/gpus/*/information")
+
+    assert _UUID.findall(information) == listed
+
+
+def test_report_has_the_models_name_and_place(
+    smi_report: list[ET.Element], models: tuple[GpuModel, ...]
+) -> None:
+    assert fields(smi_report, "product_name") == [model.title for model in models]
+    assert fields(smi_report, "pci/pci_device_id") == [
+        f"{model.pci.device:04X}{model.pci.vendor:04X}" for model in models
+    ]
+    assert fields(smi_report, "pci/pci_sub_system_id") == [
+        f"{model.pci.subsystem:04X}{model.pci.subsystem_vendor:04X}" for model in models
+    ]
+    assert fields(smi_report, "pci/pci_bus_id") == ["00000000:02:00.0", "00000000:03:00.0"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "uuid",
+        "product_brand",
+        "vbios_version",
+        "fb_memory_usage/total",
+        "bar1_memory_usage/total",
+        "ecc_mode/current_ecc",
+        "mig_mode/current_mig",
+        "remapped_rows/remapped_row_corr",
+    ],
+)
+def test_report_has_a_value_for(smi_report: list[ET.Element], path: str) -> None:
+    """nvidia-smi shows 'N/A' for what a GPU does not know, and 'ERR!' for an answer it cannot use."""
+    for value in fields(smi_report, path):
+        assert value is not None
+        assert value not in {"N/A", "ERR!", "Unknown Error", "[Unknown Error]"}
+
+
+def test_no_field_of_the_report_is_an_error(smi_report: list[ET.Element]) -> None:
+    wrong = {
+        each.tag: each.text
+        for gpu in smi_report
+        for each in gpu.iter()
+        if each.text is not None and ("ERR!" in each.text or "Unknown Error" in each.text)
+    }
+
+    assert wrong == {}
+
+
+def test_query_answers_by_the_names_of_fields(
+    opened_node: Node, models: tuple[GpuModel, ...]
+) -> None:
+    output = opened_node.guest.output_of(
+        "nvidia-smi", "--query-gpu=index,name,pci.bus_id", "--format=csv", timeout_s=OPEN_S
+    )
+
+    rows = list(csv.DictReader(output.splitlines(), skipinitialspace=True))
+    assert [row["name"] for row in rows] == [model.title for model in models]
+    assert [row["index"] for row in rows] == ["0", "1"]
+
+
+def test_topology_has_a_row_for_each_gpu(opened_node: Node) -> None:
+    topology = opened_node.guest.output_of("nvidia-smi", "topo", "-m", timeout_s=OPEN_S)
+
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", topology)
+    rows = [line.split() for line in plain.splitlines() if line.startswith("GPU")]
+    assert [row[0] for row in rows] == ["GPU0", "GPU1"]
+    assert [row[1 + index] for index, row in enumerate(rows)] == ["X", "X"]
+
+
+def test_program_with_nvidias_bindings_gets_the_models_facts(
+    opened_node: Node, models: tuple[GpuModel, ...]
+) -> None:
+    guest = opened_node.guest
+    for source in (Path(pynvml.__file__), _HERE / "ask_nvml.py"):
+        guest.write_text(f"/root/nvml/{source.name}", source.read_text())
+
+    answer = json.loads(guest.output_of("python3", "/root/nvml/ask_nvml.py", timeout_s=OPEN_S))
+
+    assert [device["name"] for device in answer["devices"]] == [model.title for model in models]
+    assert [device["compute_capability"] for device in answer["devices"]] == [[8, 0], [9, 0]]
+    assert [device["processes"] for device in answer["devices"]] == [[], []]
+
+
+@pytest.fixture(scope="module")
+def monitors(
+    opened_node: Node, settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> Node:
+    """Bring two monitors of PyPI into the guest, as files."""
+    guest = opened_node.guest
+    built = tmp_path_factory.mktemp("gpustat")
+    with requirements(settings):
+        wheels = list(
+            guest_wheels(
+                settings.cache,
+                guest.output_of("python3", "-c", _PYTHON).strip(),
+                _HERE / "monitors.txt",
+            )
+        )
+    # It has no wheel.
+    argv = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", f"--wheel-dir={built}"]
+    LocalRunner().run([*argv, "gpustat==1.1.1"], timeout_s=300).check("Fetching gpustat")
+    paths = []
+    deadline = opened_node.machine.deadline(60.0)
+    for wheel in [*wheels, *built.glob("*.whl")]:
+        paths.append(f"{_TOOLS}/{wheel.name}")
+        opened_node.machine.agent.write_bytes(paths[-1], wheel.read_bytes(), deadline)
+    guest.output_of("python3", "-c", _UNPACK, f"{_TOOLS}/packages", *paths, timeout_s=LOAD_S)
+    return opened_node
+
+
+def monitor(node: Node, *words: str) -> str:
+    """Return what a monitor prints."""
+    return node.guest.output_of(
+        *(
+            "env",
+            f"PYTHONPATH={_TOOLS}/packages",
+            "TERM=xterm",
+            "LANG=C.UTF-8",
+            "python3",
+            "-B",
+            "-m",
+        ),
+        *words,
+        timeout_s=OPEN_S,
+    )
+
+
+def test_gpustat_shows_each_gpu(monitors: Node, models: tuple[GpuModel, ...]) -> None:
+    report = json.loads(monitor(monitors, "gpustat", "--json"))
+
+    assert [gpu["name"] for gpu in report["gpus"]] == [model.title for model in models]
+    assert all(_UUID.fullmatch(gpu["uuid"]) for gpu in report["gpus"])
+
+
+def test_nvitop_shows_each_gpu(monitors: Node, models: tuple[GpuModel, ...]) -> None:
+    shown = monitor(monitors, "nvitop", "-1", "--colorful")
+
+    for model in models:
+        # It shortens names to the width of its column.
+        assert model.title.removeprefix("NVIDIA ")[:10] in shown
+
+
+def test_driver_complains_of_no_answer(opened_node: Node) -> None:
+    """The last test: the log has what all others caused."""
+    log = opened_node.guest.output_of("dmesg")
+
+    assert [line for line in log.splitlines() if _WRONG_ANSWER.search(line)] == []

@@ -1,0 +1,105 @@
+"""Faults of a GPU that NVIDIA's own driver has opened, in the driver's own words.
+
+The tests run with `--gpu-emulation=gsp` and an image with NVIDIA's user space: `--image=debian-13-nvidia`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.lab.node import NodeRequest
+from suites.e2e.real_driver.conftest import LOAD_S, OPEN_S, open_gpus
+
+if TYPE_CHECKING:
+    from harness.fixtures.machines import BootNode
+    from harness.gpu import GpuModel
+    from harness.image import Image
+    from harness.lab.node import Node
+
+pytestmark = [pytest.mark.real_driver, pytest.mark.slow]
+
+_SLOT = "0000:02:00"
+_WITHIN_S = 60.0
+_UNTIL_LOGGED = 'until dmesg | grep -F -e "$1"; do sleep 0.2; done'
+
+
+@pytest.fixture
+def a100_node(boot_node: BootNode, opened_gpu_image: Image, a100: GpuModel) -> Node:
+    """Return a node whose driver has opened its A100."""
+    node = boot_node(NodeRequest(name="fault", image=opened_gpu_image, command=None, gpus=[a100]))
+    open_gpus(node)
+    return node
+
+
+def wait_for_kernel_line(node: Node, words: str) -> None:
+    node.guest.output_of("sh", "-c", _UNTIL_LOGGED, "wait", words, timeout_s=_WITHIN_S)
+
+
+@pytest.mark.parametrize("xid", [13, 31, 43, 48, 63, 64, 74, 94, 95])
+def test_xid_is_logged_by_the_driver(opened_node: Node, xid: int) -> None:
+    """The device raises an interrupt, and the driver takes the event from the queue of messages."""
+    words = f"NVRM: Xid (PCI:{_SLOT}): {xid},"
+
+    opened_node.gpu().raise_xid(xid)
+
+    wait_for_kernel_line(opened_node, words)
+    expect.kernel_log_line(opened_node.evidence(), words)
+
+
+def test_gpu_off_the_bus_is_xid_79_and_lost_to_nvidia_smi(a100_node: Node) -> None:
+    a100_node.gpu().fall_off_bus()
+
+    query = a100_node.guest.run("nvidia-smi", timeout_s=OPEN_S)
+
+    wait_for_kernel_line(a100_node, "GPU has fallen off the bus")
+    assert query.exit_code != 0
+    evidence = a100_node.evidence()
+    expect.kernel_log_line(evidence, f"Xid (PCI:{_SLOT}): 79")
+
+
+def test_twenty_opens_and_closes_need_no_new_boot_of_the_node(
+    boot_node: BootNode, opened_gpu_image: Image, a100: GpuModel
+) -> None:
+    node = boot_node(
+        NodeRequest(name="reopened", image=opened_gpu_image, command=None, gpus=[a100])
+    )
+    node.guest.output_of("nvidia-modprobe", "-u", "-c0", timeout_s=LOAD_S)
+
+    for _ in range(20):
+        assert a100.title in node.guest.output_of("nvidia-smi", "-L", timeout_s=OPEN_S)
+
+
+def test_module_that_was_unloaded_opens_the_gpu_again(a100_node: Node, a100: GpuModel) -> None:
+    guest = a100_node.guest
+    guest.output_of("nvidia-smi", "-pm", "0", timeout_s=OPEN_S)
+
+    guest.output_of("modprobe", "-r", "nvidia-uvm", "nvidia", timeout_s=OPEN_S)
+    expect.no_module_loaded(a100_node.evidence())
+    open_gpus(a100_node)
+
+    assert a100.title in guest.output_of("nvidia-smi", "-L", timeout_s=OPEN_S)
+
+
+def test_gpu_is_reset_by_nvidia_smi(a100_node: Node, a100: GpuModel) -> None:
+    guest = a100_node.guest
+    guest.output_of("nvidia-smi", "-pm", "0", timeout_s=OPEN_S)
+
+    reset = guest.output_of("nvidia-smi", "--gpu-reset", "-i", "0", timeout_s=OPEN_S)
+
+    assert "was successfully reset" in reset
+    assert a100.title in guest.output_of("nvidia-smi", "-L", timeout_s=OPEN_S)
+
+
+def test_persistence_daemon_keeps_the_gpu_open(a100_node: Node) -> None:
+    guest = a100_node.guest
+    guest.output_of("nvidia-smi", "-pm", "0", timeout_s=OPEN_S)
+
+    guest.output_of("nvidia-persistenced", timeout_s=OPEN_S)
+
+    mode = guest.output_of(
+        "nvidia-smi", "--query-gpu=persistence_mode", "--format=csv,noheader", timeout_s=OPEN_S
+    )
+    assert mode.strip() == "Enabled"
