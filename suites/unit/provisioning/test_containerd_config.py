@@ -153,7 +153,16 @@ def test_runc_in_a_folder_of_the_toolkit_is_no_program_of_nvidia() -> None:
     assert non_gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.ABSENT)) is None
 
 
-@pytest.mark.parametrize(("dump", "is_added"), [(None, True), ("version = 3\n", False)])
+@pytest.mark.parametrize(
+    ("dump", "is_added"),
+    [
+        (None, True),
+        ("version = 1\n", True),
+        ("version = 2\n", True),
+        ("version = 3\n", False),
+        ("version = 4\n", False),
+    ],
+)
 def test_runc_is_added_to_a_table_that_lacks_the_default(
     dump: str | None, *, is_added: bool
 ) -> None:
@@ -215,6 +224,20 @@ def test_default_of_another_name_stays_and_starts_runc() -> None:
     (gpu,) = read_runtimes(left, TABLE)
     assert (gpu.name, gpu.program, gpu.has_type) == ("gpu", None, True)
     assert get_value(left, (*gpu.table, "options", "Root")) == "'/r'"
+
+
+def test_no_key_of_a_program_is_left_or_copied() -> None:
+    """Before the shims of `runc`, other keys named the program of a runtime."""
+    both = f'{NVIDIA}Runtime = "{PROGRAM}"\nRoot = "/r"\n'
+    other = both.replace("runtimes.nvidia", "runtimes.gpu")
+    left = left_of(f"version = 2\n{DEFAULT_NVIDIA}{both}{other}")
+
+    runtimes = {each.name: each for each in read_runtimes(left, TABLE)}
+    assert set(runtimes) == {"runc", "gpu"}
+    for runtime in runtimes.values():
+        assert runtime.program is None
+        assert get_value(left, (*runtime.table, "options", "Root")) == '"/r"'
+    assert "nvidia" not in left
 
 
 def test_default_that_is_no_runtime_of_nvidia_stays() -> None:

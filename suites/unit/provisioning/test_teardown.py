@@ -383,7 +383,9 @@ def install_customers(teardown: Teardown) -> None:
     (links / f"kernel-{KERNEL}-x86_64").symlink_to(f"{OTHER_VERSION}/{KERNEL}/x86_64")
 
 
-@pytest.mark.parametrize("name", ["nvidia-current", "nvidia-current-open", "nvidia-tesla-470"])
+@pytest.mark.parametrize(
+    "name", ["nvidia-current", "nvidia-current-open", "nvidia-tesla-470", "nvidia-legacy-390xx"]
+)
 def test_driver_of_debians_packages_is_a_customers(teardown: Teardown, name: str) -> None:
     """DKMS, the file and modinfo call it `nvidia-current`; only once loaded it is `nvidia`."""
     teardown.node.build(VERSION, OTHER_KERNEL)
