@@ -54,6 +54,9 @@ _COMMANDS = {
     ),
     "logs": _Command("machines", "print what a running machine's console has printed"),
     "migrate": _Command("migrate", "print a *_spec.sh as a pytest module"),
+    "mutate": _Command(
+        "mutate", "plant defects in shell scripts, and tell which of them no test notices"
+    ),
     "node": _Command("existing_nodes", "check an existing node without changing it"),
     "payload": _Command("payload", "build the zipapp that provisions a node"),
     "ps": _Command("machines", "list the machines that run now, and for which test"),

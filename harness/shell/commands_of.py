@@ -52,6 +52,11 @@ def _parser() -> Parser:
     return Parser(Language(tree_sitter_bash.language()))
 
 
+def parse(text: bytes) -> Node:
+    """Return the root of the parse tree of a bash script."""
+    return _parser().parse(text).root_node
+
+
 def commands_of(text: str) -> list[Command]:
     """Return the commands of a bash script, in their order; those of `$(...)` are not among them.
 
@@ -59,7 +64,7 @@ def commands_of(text: str) -> list[Command]:
     """
     found: list[Command] = []
     scopes = 0
-    waiting: list[tuple[Node, int]] = [(_parser().parse(text.encode()).root_node, 0)]
+    waiting: list[tuple[Node, int]] = [(parse(text.encode()), 0)]
     while waiting:
         node, scope = waiting.pop()
         if node.type == "function_definition":

@@ -1,0 +1,164 @@
+"""`harness mutate`: plants defects in shell scripts, and tells which of them no test notices."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from harness.cli.options import Commands
+    from harness.mutate.run import Report
+
+_RESULTS = "mutate"
+_SAID_EVERY_S = 10.0
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `mutate` to the commands of `harness`."""
+    parser = commands.add_parser("mutate")
+    parser.add_argument(
+        "scripts", nargs="+", type=Path, metavar="SCRIPT", help="a bash script to plant defects in"
+    )
+    parser.add_argument(
+        "--tests",
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="the tests to run, as pytest takes them: files, directories, node ids (default: those that "
+        "pytest finds by its configuration)",
+    )
+    parser.add_argument(
+        "--machines",
+        action="store_true",
+        help="run tests on machines, too, for each defect that they reach",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        metavar="M",
+        help="stop after so many minutes; the same command goes on where it stopped (default: no limit)",
+    )
+    parser.add_argument(
+        "--since",
+        metavar="REV",
+        help="plant defects only in lines that differ from a revision of git",
+    )
+    parser.add_argument(
+        "--messages",
+        action="store_true",
+        help="change messages, too: the words of 'echo', 'printf' and log functions",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        metavar="N",
+        help="how many defects are tried at once (default: the number of processors)",
+    )
+    parser.add_argument(
+        "--fail-under",
+        type=float,
+        metavar="P",
+        help="end with exit code 1 if fewer than P percent of the defects that were tried are noticed",
+    )
+    parser.add_argument(
+        "--pytest-option",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="an option for pytest, such as --pytest-option=--image=debian-12; repeatable",
+    )
+    for name, what in (
+        ("json", "all defects as JSON"),
+        ("html", "the scripts with their defects as an HTML page"),
+        ("sarif", "survivors as SARIF 2.1.0, for code review"),
+        ("markdown", "a summary in Markdown, for a pull request"),
+    ):
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {what}")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    # The parser of shell code and the tests' machinery are slow to import.
+    from harness.mutate.project_copy import Project  # noqa: PLC0415
+    from harness.mutate.reports import render_text  # noqa: PLC0415
+    from harness.mutate.run import Request, run  # noqa: PLC0415
+    from harness.mutate.worker import TestChoice  # noqa: PLC0415
+
+    for name, value in (("--minutes", arguments.minutes), ("--workers", arguments.workers)):
+        if value is not None and value <= 0:
+            raise BadInputError("The number must be greater than 0.", source=name)
+    until = None if arguments.minutes is None else time.monotonic() + arguments.minutes * 60
+    request = Request(
+        project=Project(Path.cwd(), arguments.scripts),
+        tests=TestChoice(
+            paths=tuple(arguments.tests),
+            with_machines=arguments.machines,
+            options=tuple(arguments.pytest_option),
+        ),
+        results=Settings().cache / _RESULTS,
+        workers=arguments.workers,
+        until=until,
+        since=arguments.since,
+        messages=arguments.messages,
+        progress=_progress(),
+    )
+    report = run(request)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+    print(render_text(report), end="")
+    _write(arguments, report)
+    score = report.score
+    is_enough = arguments.fail_under is None or (
+        score is not None and score >= arguments.fail_under
+    )
+    if not is_enough:
+        shown = "none was tried" if score is None else f"{score:.1f} % were noticed"
+        print(
+            f"harness: at least {arguments.fail_under:g} % are asked for, and {shown}.",
+            file=sys.stderr,
+        )
+    return 0 if is_enough else 1
+
+
+def _write(arguments: argparse.Namespace, report: Report) -> None:
+    from harness.mutate.page import render_page  # noqa: PLC0415
+    from harness.mutate.reports import render_markdown, to_json, to_sarif  # noqa: PLC0415
+
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(to_json(report), indent=1) + "\n")
+    if arguments.html is not None:
+        arguments.html.write_text(render_page(report))
+    if arguments.sarif is not None:
+        version = importlib.metadata.version("gpu-node-harness")
+        arguments.sarif.write_text(json.dumps(to_sarif(report, version), indent=1) + "\n")
+    if arguments.markdown is not None:
+        arguments.markdown.write_text(render_markdown(report))
+
+
+def _progress() -> Callable[[str], None]:
+    """Return what shows progress: one line on a terminal, and a line now and then in a log."""
+    said = time.monotonic()
+    is_terminal = sys.stderr.isatty()
+
+    def show(text: str) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if is_terminal:
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+        elif now - said >= _SAID_EVERY_S:
+            said = now
+            print(text, file=sys.stderr, flush=True)
+
+    return show

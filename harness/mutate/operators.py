@@ -1,0 +1,54 @@
+"""The kinds of defects that are planted in shell code: the mistakes that provisioning scripts have."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Operator(Enum):
+    """A kind of defect; the value is its name in reports, `what` says what it does."""
+
+    what: str
+
+    def __new__(cls, name: str, what: str) -> Self:
+        member = object.__new__(cls)
+        member._value_ = name
+        member.what = what
+        return member
+
+    ARGUMENT = ("argument", "an argument of a command is left out")
+    ARGUMENT_ORDER = ("argument-order", "two arguments are swapped")
+    ARITHMETIC = ("arithmetic", "an arithmetic operator is another one")
+    ASSIGNMENT = ("assignment", "a variable gets another value")
+    BACKGROUND = ("background", "a command runs in the background, or no longer does")
+    CASE = ("case", "a branch or a pattern of 'case' is left out")
+    COMMAND = ("command", "a command is left out")
+    COMPARISON = ("comparison", "a test compares in another way")
+    CONDITION = ("condition", "a condition is always true or always false")
+    DEFAULT = ("default", "the default of a variable is another one, or is always used")
+    EXIT_CODE = ("exit-code", "a function or the script returns another code")
+    EXPORT = ("export", "a variable is not exported")
+    FAILURE = ("failure", "the failure of a command is not handled: '|| …' is left out")
+    FUNCTION = ("function", "a function does nothing and succeeds")
+    HERE_DOCUMENT = ("here-document", "a line of a here-document is left out")
+    LIST = ("list", "'&&', '||' and ';' stand for each other")
+    LOCAL = ("local", "a variable is not local")
+    LOOP = ("loop", "a loop ends by another condition")
+    MODE = ("mode", "a file gets another mode")
+    NEGATION = ("negation", "a condition is negated")
+    NUMBER = ("number", "a number is one higher: a count of tries, a pause, a time limit")
+    OPTION = ("option", "a one-letter option is left out")
+    ORDER = ("order", "two commands run in the other order")
+    PATTERN = ("pattern", "a pattern has no wildcard or no anchor")
+    PIPELINE = ("pipeline", "a command of a pipeline is left out")
+    QUOTES = ("quotes", "an expansion has no quotes")
+    REDIRECTION = ("redirection", "output goes elsewhere, or replaces instead of extending")
+    SHELL_OPTION = ("shell-option", "'set -e', '-u' or 'pipefail' is left out")
+    SUBSHELL = ("subshell", "commands of a subshell run in the shell itself")
+    SUBSTITUTION = ("substitution", "the output of a command, or a change of a value, is left out")
+    UNIT = ("unit", "systemctl does not wait for a unit")
+    WRAPPER = ("wrapper", "a command runs without its retries, time limit or privileges")

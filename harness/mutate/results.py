@@ -1,0 +1,132 @@
+"""What is known of mutants, kept by the content of scripts and tests, so that a stopped run goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from harness.lease import make_private_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+#: Rises when what is kept means something else than before.
+_FORMAT = 1
+
+
+class Outcome(Enum):
+    """What became of a mutant."""
+
+    KILLED = "killed"
+    TIMED_OUT = "timed out"
+    SURVIVED = "survived"
+    NOT_REACHED = "not reached"
+    NOT_TRIED = "not tried"
+
+    @property
+    def is_noticed(self) -> bool:
+        return self in {Outcome.KILLED, Outcome.TIMED_OUT}
+
+
+@dataclass(kw_only=True)
+class Reach:
+    """What one test does without a defect: the lines of each script that it runs, and its time.
+
+    `read` are scripts that the test's own process reads: it may see any line of them.
+    """
+
+    lines: dict[str, list[int]]
+    read: list[str]
+    cpu_s: float
+    wall_s: float
+    problem: str = ""
+
+
+@dataclass
+class Tried:
+    """What is known of a mutant: tests that passed with it, or the one that failed or took too long.
+
+    Tests are known by the digests of their files.
+    """
+
+    passed: dict[str, str] = field(default_factory=dict)
+    noticed: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+
+class Results:
+    """A file of results to which lines are added; what was torn at its end is passed over.
+
+    `surroundings` is a digest of all that the tests may depend on, save themselves and the scripts.
+    """
+
+    def __init__(self, folder: Path, surroundings: str) -> None:
+        make_private_folder(folder)
+        name = hashlib.sha256(f"{_FORMAT} {surroundings}".encode()).hexdigest()[:24]
+        self._path = folder / f"{name}.jsonl"
+        self._reaches: dict[str, Reach] = {}
+        self._tried: dict[str, Tried] = {}
+        for line in self._kept():
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                self._take(line)
+
+    def _kept(self) -> Iterator[dict[str, Any]]:
+        if not self._path.is_file():
+            return
+        for line in self._path.read_bytes().splitlines():
+            with contextlib.suppress(ValueError):
+                value = json.loads(line)
+                if isinstance(value, dict):
+                    yield value
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        if line["kind"] == "reach":
+            self._reaches[line["key"]] = Reach(**line["reach"])
+            return
+        tried = self._tried.setdefault(line["key"], Tried())
+        if line["kind"] == "passed":
+            tried.passed.update(line["tests"])
+        elif line["kind"] == "noticed":
+            tried.noticed[line["test"]] = (line["digest"], str(Outcome(line["outcome"]).value))
+
+    def _add(self, line: Mapping[str, object]) -> None:
+        self._take(line)
+        # One write, so that two runs at once do not mix their lines.
+        with self._path.open("ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
+
+    def reach_of(self, key: str) -> Reach | None:
+        return self._reaches.get(key)
+
+    def keep_reach(self, key: str, reach: Reach) -> None:
+        self._add({"kind": "reach", "key": key, "reach": vars(reach)})
+
+    def noticed(self, key: str, tests: Mapping[str, str]) -> tuple[Outcome, str] | None:
+        """Return how one of these tests noticed the mutant, as far as is known, and which."""
+        for test, (digest, outcome) in self._tried.get(key, Tried()).noticed.items():
+            if tests.get(test) == digest:
+                return Outcome(outcome), test
+        return None
+
+    def untried(self, key: str, tests: Mapping[str, str]) -> list[str]:
+        """Return which of these tests are not known to pass with the mutant."""
+        passed = self._tried.get(key, Tried()).passed
+        return [test for test, digest in tests.items() if passed.get(test) != digest]
+
+    def keep_noticed(self, key: str, outcome: Outcome, test: str, digest: str) -> None:
+        self._add(
+            {
+                "kind": "noticed",
+                "key": key,
+                "outcome": outcome.value,
+                "test": test,
+                "digest": digest,
+            }
+        )
+
+    def keep_passed(self, key: str, tests: Mapping[str, str]) -> None:
+        self._add({"kind": "passed", "key": key, "tests": dict(tests)})

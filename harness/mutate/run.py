@@ -1,0 +1,395 @@
+"""Plants one defect after the other in copies of a project, and runs the tests that reach it."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import hashlib
+import queue
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError, RequirementError
+from harness.lease import leased_folder, sweep
+from harness.mutate.mutants import mutants_of
+from harness.mutate.project_copy import digest_of_all
+from harness.mutate.results import Outcome, Reach, Results
+from harness.mutate.worker import Cost, Worker
+from harness.shared_folder import private_folder
+from harness.shell.commands_of import executed_lines
+from harness.shell.coverage import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from harness.mutate.mutants import Mutant
+    from harness.mutate.project_copy import Project
+    from harness.mutate.worker import Answer, TestChoice
+
+#: What a test may take where nothing is known of it yet.
+_UNKNOWN = Cost(cpu_s=60.0, wall_s=60.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a run is asked for. `until` is a time of `time.monotonic`, or None for no limit."""
+
+    project: Project
+    tests: TestChoice
+    results: Path
+    workers: int
+    until: float | None = None
+    since: str | None = None
+    messages: bool = False
+    progress: Callable[[str], None] = lambda _: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A mutant, what became of it, the tests that reach its line, and the one that noticed it."""
+
+    script: Path
+    mutant: Mutant
+    outcome: Outcome
+    tests: tuple[str, ...] = ()
+    noticed_by: str | None = None
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What a run found. `unfit` are tests that fail alone and without a defect, with the reason."""
+
+    results: list[Result]
+    texts: Mapping[Path, bytes]
+    tests: int
+    unfit: Mapping[str, str]
+    left_out: int
+    seconds: float
+    known_before: int = 0
+
+    def count(self, outcome: Outcome) -> int:
+        return sum(each.outcome is outcome for each in self.results)
+
+    @property
+    def noticed(self) -> int:
+        return sum(each.outcome.is_noticed for each in self.results)
+
+    @property
+    def tried(self) -> int:
+        return len(self.results) - self.count(Outcome.NOT_TRIED)
+
+    @property
+    def score(self) -> float | None:
+        """The percentage of the mutants that were tried that tests noticed; None where there is none."""
+        return 100 * self.noticed / self.tried if self.tried else None
+
+
+def run(request: Request) -> Report:
+    """Try the mutants of the request's scripts; those not tried within its time say so."""
+    started = time.monotonic()
+    project = request.project
+    parent = private_folder(Path(tempfile.gettempdir()), "harness-mutate")
+    sweep(parent)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(leased_folder(parent, prefix="run"))
+        files = project.files()
+        workers: list[Worker] = []
+        for number in range(request.workers):
+            own = folder / str(number)
+            own.mkdir()
+            workers.append(Worker(project, files, own, request.tests))
+            stack.callback(workers[-1].close)
+        texts = {script: (project.top / script).read_bytes() for script in project.scripts}
+        found = _Run(request, workers, project.digests(files), texts)
+        report = found.report()
+        report.seconds = time.monotonic() - started
+        return report
+
+
+@dataclass
+class _Run:
+    request: Request
+    workers: list[Worker]
+    digests: Mapping[str, str]
+    texts: Mapping[Path, bytes]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    noticing: dict[tuple[str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    def report(self) -> Report:
+        self.request.progress("collecting the tests")
+        told = self.workers[0].begin(collecting=False)
+        tests: dict[str, str] = {}
+        for test, path in told["tests"]:
+            tests[test] = self._digest_of_test(path)
+        if not tests:
+            raise BadInputError(
+                "No tests were collected; name some by --tests, and add --machines for those on machines.",
+                source="--tests",
+            )
+        self.collecting = bool(told["read"])
+        scripts = {str(script) for script in self.texts}
+        without = scripts | {self._inside(path) for _, path in told["tests"]}
+        surroundings = digest_of_all(self.digests, without)
+        self.results = Results(self.request.results, surroundings)
+        self.idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        with concurrent.futures.ThreadPoolExecutor(len(self.workers)) as pool:
+            others = self.workers if self.collecting else self.workers[1:]
+            list(pool.map(lambda worker: worker.begin(collecting=self.collecting), others))
+            for worker in self.workers:
+                self.idle.put(worker)
+            reaches = self._reaches(pool, tests)
+            return self._tried(pool, tests, reaches, int(told["left_out"]))
+
+    def _inside(self, path: str) -> str:
+        found = Path(path)
+        top = self.workers[0].top
+        return str(found.relative_to(top)) if found.is_relative_to(top) else path
+
+    def _digest_of_test(self, path: str) -> str:
+        inside = self._inside(path)
+        if inside in self.digests:
+            return self.digests[inside][:16]
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+    @contextlib.contextmanager
+    def _worker(self) -> Iterator[Worker]:
+        worker = self.idle.get()
+        try:
+            yield worker
+        finally:
+            self.idle.put(worker)
+
+    def _is_over(self) -> bool:
+        return self.request.until is not None and time.monotonic() > self.request.until
+
+    # --- what tests reach ------------------------------------------------------------------
+
+    def _reaches(
+        self, pool: concurrent.futures.Executor, tests: Mapping[str, str]
+    ) -> dict[str, Reach]:
+        contents = "".join(hashlib.sha256(text).hexdigest() for text in self.texts.values())
+        names = " ".join(map(str, self.texts))
+        done = 0
+
+        def find(test: str) -> tuple[str, Reach | None]:
+            nonlocal done
+            key = _key(names, contents, test, tests[test])
+            known = self.results.reach_of(key)
+            if known is None and not self._is_over():
+                with self._worker() as worker:
+                    known = self._measure(worker, test)
+                with self.lock:
+                    self.results.keep_reach(key, known)
+            with self.lock:
+                done += 1
+                self.request.progress(f"{done} of {len(tests)} tests were run without a defect")
+            return test, known
+
+        found = {test: reach for test, reach in pool.map(find, tests) if reach is not None}
+        # Without all, nobody knows which defects no test notices.
+        self.knows_all = len(found) == len(tests)
+        return found
+
+    def _measure(self, worker: Worker, test: str) -> Reach:
+        answer = worker.run([test], _UNKNOWN, traces=True)
+        problem = "it fails" if answer.failed else "it takes too long" if answer.timed_out else ""
+        lines: dict[str, list[int]] = {}
+        read: set[str] = set()
+        for script, text in self.texts.items():
+            path = str((worker.top / script).resolve())
+            places = [Place(*place) for place in answer.lines.get(path, ())]
+            ran = executed_lines(text.decode(errors="replace"), places)
+            lines[str(script)] = sorted(ran)
+            if str(worker.top / script) in answer.read and not ran:
+                read.add(str(script))
+        return Reach(
+            lines=lines,
+            read=sorted(read),
+            cpu_s=answer.cpu_s,
+            wall_s=answer.wall_s,
+            problem="it ends the test run" if answer.died else problem,
+        )
+
+    # --- mutants ---------------------------------------------------------------------------
+
+    def _tried(
+        self,
+        pool: concurrent.futures.Executor,
+        tests: Mapping[str, str],
+        reaches: Mapping[str, Reach],
+        left_out: int,
+    ) -> Report:
+        unfit = {test: reach.problem for test, reach in reaches.items() if reach.problem}
+        fit = {test: reach for test, reach in reaches.items() if not reach.problem}
+        if unfit and not fit:
+            test, why = next(iter(unfit.items()))
+            raise RequirementError(
+                f"No test passes without a defect: of '{test}', {why}. Run the tests by pytest first."
+            )
+        chosen = [(script, mutant) for script in self.texts for mutant in self._mutants(script)]
+        # Any part of a run that is cut short is a sample of the whole.
+        order = sorted(
+            range(len(chosen)),
+            key=lambda i: _key(str(chosen[i][0]), str(chosen[i][1].start), repr(chosen[i][1].new)),
+        )
+        report = Report(
+            results=[],
+            texts=self.texts,
+            tests=len(reaches),
+            unfit=unfit,
+            left_out=left_out,
+            seconds=0.0,
+        )
+        found: dict[int, Result | None] = {}
+        by_line = _by_line(fit)
+
+        def attempt(i: int) -> None:
+            result, was_known = self._try(*chosen[i], tests, fit, by_line)
+            with self.lock:
+                found[i] = result
+                report.known_before += was_known
+                survived = sum(
+                    each is not None and each.outcome is Outcome.SURVIVED
+                    for each in found.values()
+                )
+                self.request.progress(
+                    f"{len(found)} of {len(chosen)} defects were tried, {survived} survived"
+                )
+
+        futures = [pool.submit(attempt, i) for i in order]
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                future.result()
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+        report.results = [each for i in range(len(chosen)) if (each := found[i]) is not None]
+        return report
+
+    def _mutants(self, script: Path) -> list[Mutant]:
+        mutants = mutants_of(self.texts[script], messages=self.request.messages)
+        if self.request.since is None:
+            return mutants
+        changed = self.request.project.changed_lines(script, self.request.since)
+        return [m for m in mutants if changed.intersection(range(m.line, m.last_line + 1))]
+
+    def _try(
+        self,
+        script: Path,
+        mutant: Mutant,
+        digests: Mapping[str, str],
+        fit: Mapping[str, Reach],
+        by_line: Mapping[tuple[str, int], list[str]],
+    ) -> tuple[Result | None, bool]:
+        """Return what becomes of a mutant, and whether that was known before; None if bash can't read it."""
+        reaching = set(by_line.get((str(script), 0), ()))
+        for line in mutant.reached_by:
+            reaching |= set(by_line.get((str(script), line), ()))
+        places = [(str(script), line) for line in sorted(mutant.reached_by)]
+        with self.lock:
+            noticing = set().union(*(self.noticing[place] for place in places))
+        tests = _ordered(reaching, fit, str(script), noticing)
+        text = mutant.apply(self.texts[script])
+        key = _key(str(script), hashlib.sha256(text).hexdigest())
+        own = {test: digests[test] for test in tests}
+
+        def result(outcome: Outcome, noticed_by: str | None = None) -> Result:
+            return Result(
+                script=script,
+                mutant=mutant,
+                outcome=outcome,
+                tests=tuple(tests),
+                noticed_by=noticed_by,
+            )
+
+        if not tests and self.knows_all:
+            return result(Outcome.NOT_REACHED), False
+        with self.lock:
+            noticed = self.results.noticed(key, own)
+            untried = self.results.untried(key, own)
+        if noticed is not None:
+            return result(*noticed), True
+        if not self.knows_all or (untried and self._is_over()):
+            return result(Outcome.NOT_TRIED), False
+        if not untried:
+            return result(Outcome.SURVIVED), True
+        cost = Cost(
+            cpu_s=max(fit[test].cpu_s for test in untried),
+            wall_s=max(fit[test].wall_s for test in untried),
+        )
+        with self._worker() as worker, worker.planted(script, text):
+            if not worker.can_read(script):
+                return None, False
+            answer = worker.run(untried, cost)
+        outcome, noticed_by = self._keep(
+            key, answer, {test: own[test] for test in untried}, places
+        )
+        return result(outcome, noticed_by), False
+
+    def _keep(
+        self,
+        key: str,
+        answer: Answer,
+        digests: Mapping[str, str],
+        places: Sequence[tuple[str, int]],
+    ) -> tuple[Outcome, str | None]:
+        """Keep what these tests did with a mutant; return that, and which test noticed it."""
+        if answer.failed is None and not answer.timed_out and not answer.died:
+            with self.lock:
+                self.results.keep_passed(key, digests)
+            return Outcome.SURVIVED, None
+        outcome = Outcome.TIMED_OUT if answer.timed_out else Outcome.KILLED
+        failed = answer.failed or ""
+        test = failed if failed in digests else next(iter(digests))
+        with self.lock:
+            for place in places:
+                self.noticing[place].add(test)
+            self.results.keep_noticed(key, outcome, test, digests[test])
+        return outcome, answer.failed
+
+
+def _key(*parts: str) -> str:
+    joined = "\0".join(parts).encode(errors="surrogateescape")
+    return hashlib.sha256(joined).hexdigest()[:32]
+
+
+def _by_line(reaches: Mapping[str, Reach]) -> dict[tuple[str, int], list[str]]:
+    """Return the tests that run each line; as line 0 those that read a script as a whole."""
+    found: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for test, reach in reaches.items():
+        for script, lines in reach.lines.items():
+            for line in lines:
+                found[script, line].append(test)
+        for script in reach.read:
+            found[script, 0].append(test)
+    return found
+
+
+def _ordered(
+    tests: set[str], reaches: Mapping[str, Reach], script: str, noticing: set[str]
+) -> list[str]:
+    """Return tests file by file, those first that are likely to notice a defect soon.
+
+    They are those that noticed others on the same line, then those that run the fewest lines. Examples
+    of a spec keep their order, in which their groups begin and end.
+    """
+    files: dict[str, list[str]] = defaultdict(list)
+    for test in reaches:  # in the order of collection
+        if test in tests:
+            files[test.partition("::")[0]].append(test)
+
+    def rank(test: str) -> tuple[bool, int]:
+        return test not in noticing, len(reaches[test].lines.get(script, ()))
+
+    groups = sorted(files.items(), key=lambda item: min(map(rank, item[1])))
+    return [
+        test
+        for file, group in groups
+        for test in (sorted(group, key=rank) if file.endswith(".py") else group)
+    ]

@@ -1,0 +1,166 @@
+"""Each operator plants the mistake that it is for, and leaves what the parse shows to be the same script."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.mutate.mutants import mutants_of
+from harness.mutate.operators import Operator
+
+#: A script, what one of its mutants is, and by which operator.
+PLANTED = (
+    ("set -eu\na\n", "set -u\na\n", Operator.SHELL_OPTION),
+    ("set -euo pipefail\na\n", "set -eu\na\n", Operator.SHELL_OPTION),
+    ("set -e\na\n", ":\na\n", Operator.SHELL_OPTION),
+    ("a || exit 3\nb\n", "a\nb\n", Operator.FAILURE),
+    ("f() {\n  a || return\n  b\n}\n", "f() {\n  a\n  b\n}\n", Operator.FAILURE),
+    ("a && b\nc\n", "a || b\nc\n", Operator.LIST),
+    ("a && b\nc\n", "a ; b\nc\n", Operator.LIST),
+    ("a || b\nc\n", "a && b\nc\n", Operator.LIST),
+    ("if a && b; then c; fi\n", "if a; then c; fi\n", Operator.CONDITION),
+    ("if a && b; then c; fi\n", "if b; then c; fi\n", Operator.CONDITION),
+    ("if a && b && c; then d; fi\n", "if a && c; then d; fi\n", Operator.CONDITION),
+    ("if a; then c; fi\n", "if true; then c; fi\n", Operator.CONDITION),
+    ("if a; then c; fi\n", "if false; then c; fi\n", Operator.CONDITION),
+    ("if a; then c; elif b; then d; fi\n", "if a; then c; elif true; then d; fi\n", Operator.CONDITION),
+    ("[ -e x ] || b\nc\n", "! [ -e x ] || b\nc\n", Operator.NEGATION),
+    ("! a && b\nc\n", "a && b\nc\n", Operator.NEGATION),
+    ('[ ! -e "$x" ] && b\nc\n', '[ -e "$x" ] && b\nc\n', Operator.NEGATION),
+    ('if [ "$x" -ge 3 ]; then c; fi\n', 'if [ "$x" -gt 3 ]; then c; fi\n', Operator.COMPARISON),
+    ('if [ "$x" = a ]; then c; fi\n', 'if [ "$x" != a ]; then c; fi\n', Operator.COMPARISON),
+    ('if [ -z "$x" ]; then c; fi\n', 'if [ -n "$x" ]; then c; fi\n', Operator.COMPARISON),
+    ("if [[ a = b && -e c ]]; then d; fi\n", "if [[ a = b || -e c ]]; then d; fi\n", Operator.LIST),
+    ("if [[ a = b && -e c ]]; then d; fi\n", "if [[ -e c ]]; then d; fi\n", Operator.CONDITION),
+    ("while a; do b; done\n", "until a; do b; done\n", Operator.LOOP),
+    ("for x in a b; do c; done\n", "for x in a; do c; done\n", Operator.LOOP),
+    ("while a; do break; done\n", "while a; do continue; done\n", Operator.LOOP),
+    ("for ((i = 0; i < 3; i++)); do a; done\n", "for ((i = 0; i <= 3; i++)); do a; done\n", Operator.ARITHMETIC),
+    ("n=$((n + 1))\n", "n=$((n - 1))\n", Operator.ARITHMETIC),
+    ("rm -rf /x\na\n", ":\na\n", Operator.COMMAND),
+    ("install a\nb\n", "install\nb\n", Operator.ARGUMENT),
+    ("tar xzf a -C b\nc\n", "tar xzf a\nc\n", Operator.ARGUMENT),
+    ("mv /a /b\nc\n", "mv /b /a\nc\n", Operator.ARGUMENT_ORDER),
+    ("retry 5 2 a\nb\n", "retry 6 2 a\nb\n", Operator.NUMBER),
+    ("retry 5 2 a\nb\n", "a\nb\n", Operator.WRAPPER),
+    ("timeout 30 a\nb\n", "a\nb\n", Operator.WRAPPER),
+    ("timeout 30 a\nb\n", "timeout 31 a\nb\n", Operator.NUMBER),
+    ("curl --max-time=10 u\n", "curl --max-time=11 u\n", Operator.NUMBER),
+    ("sleep 10s\na\n", "sleep 11s\na\n", Operator.NUMBER),
+    ("chmod 0644 /f\na\n", "chmod 0666 /f\na\n", Operator.MODE),
+    ("install -m 600 a b\n", "install -m 622 a b\n", Operator.MODE),
+    ("chmod +x /f\na\n", "chmod -x /f\na\n", Operator.MODE),
+    ("a >f\nb\n", "a >>f\nb\n", Operator.REDIRECTION),
+    ("a >>f\nb\n", "a >f\nb\n", Operator.REDIRECTION),
+    ("x=$(a 2>&1)\n", "x=$(a)\n", Operator.REDIRECTION),
+    ("cat <<E >>f\nx\nE\n", "cat <<E >f\nx\nE\n", Operator.REDIRECTION),
+    ("cat <<E >f\nx\ny\nE\n", "cat <<E >f\nx\nE\n", Operator.HERE_DOCUMENT),
+    ("systemctl daemon-reload\nsystemctl restart a\n", "systemctl restart a\nsystemctl daemon-reload\n", Operator.ORDER),
+    ("systemctl start a\nb\n", "systemctl start --no-block a\nb\n", Operator.UNIT),
+    ("systemctl start --no-block a\nb\n", "systemctl start a\nb\n", Operator.ARGUMENT),
+    ("a &\nwait\n", "a\nwait\n", Operator.BACKGROUND),
+    ("apt-get update\nb\n", "apt-get update &\nb\n", Operator.BACKGROUND),
+    ("x=${y:-d}\n", "x=${y:-}\n", Operator.DEFAULT),
+    ("x=${y:-d}\n", "x=d\n", Operator.DEFAULT),
+    (": ${y:?m}\n", ": ${y:-}\n", Operator.DEFAULT),
+    ("x=5\n", "x=6\n", Operator.ASSIGNMENT),
+    ("x=a.b\n", 'x=""\n', Operator.ASSIGNMENT),
+    ("x=false\n", "x=true\n", Operator.ASSIGNMENT),
+    ("x=(a b)\n", "x=(a)\n", Operator.ASSIGNMENT),
+    ("x+=(a)\n", "x=(a)\n", Operator.ASSIGNMENT),
+    ("LC_ALL=C a\nb\n", "a\nb\n", Operator.ASSIGNMENT),
+    ("f() {\n  a || return 3\n  b\n}\n", "f() {\n  a || return 0\n  b\n}\n", Operator.EXIT_CODE),
+    ("f() {\n  a || return 3\n  b\n}\n", "f() {\n  a || return 1\n  b\n}\n", Operator.EXIT_CODE),
+    ("f() {\n  a || return\n  b\n}\n", "f() {\n  a || return 0\n  b\n}\n", Operator.EXIT_CODE),
+    ("f() {\n  a\n  return 0\n}\n", "f() {\n  a\n  return 1\n}\n", Operator.EXIT_CODE),
+    ("f() {\n  a\n  b\n}\n", "f() {\n  return 0; a\n  b\n}\n", Operator.FUNCTION),
+    ("case $x in\n  a) b ;;\n  *) c ;;\nesac\n", "case $x in\n\n  *) c ;;\nesac\n", Operator.CASE),
+    ("case $x in\n  a | b) c ;;\nesac\n", "case $x in\n  b) c ;;\nesac\n", Operator.CASE),
+    ("case $x in\n  a*) c ;;\nesac\n", "case $x in\n  a) c ;;\nesac\n", Operator.PATTERN),
+    ("grep -Fixq a f\nb\n", "grep -ixq a f\nb\n", Operator.OPTION),
+    ("curl -fsS u\n", "curl -sS u\n", Operator.OPTION),
+    ("grep '^a$' f\n", "grep 'a$' f\n", Operator.PATTERN),
+    ("x=${y##*/}\n", "x=${y#*/}\n", Operator.PATTERN),
+    ("x=${y%.*}\n", "x=${y}\n", Operator.SUBSTITUTION),
+    ("rm -f a*\n", "rm -f a\n", Operator.PATTERN),
+    ("a | b | c\n", "a | c\n", Operator.PIPELINE),
+    ("x=$(a b)\n", "x=\n", Operator.SUBSTITUTION),
+    ('f "$@"\n', "f $@\n", Operator.QUOTES),
+    ('a "$x"\n', "a $x\n", Operator.QUOTES),
+    ("export A=b\n", "A=b\n", Operator.EXPORT),
+    ("(cd a; b)\nc\n", "{ cd a; b; }\nc\n", Operator.SUBSHELL),
+    ("x=1\nf() {\n  local x\n  x=2\n}\nf\n", "x=1\nf() {\n  :\n  x=2\n}\nf\n", Operator.LOCAL),
+    ('die() {\n  echo "$1" >&2\n  exit 1\n}\ndie a\nb\n', 'die() {\n  echo "$1" >&2\n  exit 1\n}\n:\nb\n', Operator.COMMAND),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "operator"),
+    PLANTED,
+    ids=[f"{p[2].value}-{i}" for i, p in enumerate(PLANTED)],
+)
+def test_operator_plants_its_mistake(before: str, after: str, operator: Operator) -> None:
+    mutants = {m.apply(before.encode()).decode(): m.operator for m in mutants_of(before.encode())}
+    assert mutants.get(after) is operator, "\n".join(mutants)
+
+
+def test_each_operator_has_a_sample() -> None:
+    assert {operator for _, _, operator in PLANTED} == set(Operator)
+
+
+#: A script, and what would be the same script.
+SAME = (
+    ("a message", 'log() {\n  echo "$*" >&2\n}\nlog "no disk"\n', 'log() {\n  echo "$*" >&2\n}\nlog\n'),
+    ("the words of one that ends the run", 'die() {\n  echo "$1" >&2\n  exit 1\n}\ndie "no disk"\n',
+     'die() {\n  echo "$1" >&2\n  exit 1\n}\ndie\n'),
+    ("a last return 0", "f() {\n  x=1\n  return 0\n}\n", "f() {\n  x=1\n  :\n}\n"),
+    ("quotes in an assignment", 'x="$y"\n', "x=$y\n"),
+    ("quotes in [[", '[[ "$x" = a ]]\n', "[[ $x = a ]]\n"),
+    ("quotes around a status", 'f "$?"\n', "f $?\n"),
+    ("quotes around one word", 'x=a\nf "$x"\n', "x=a\nf $x\n"),
+    ("quotes around words of an array", 'x=(a b)\nf "${x[@]}"\n', "x=(a b)\nf ${x[@]}\n"),
+    ("local without another of the name", "f() {\n  local x=1\n  a $x\n}\n", "f() {\n  x=1\n  a $x\n}\n"),
+    ("noise", "grep a f 2>/dev/null\n", "grep a f\n"),
+    ("quiet", "grep -q a f\n", "grep a f\n"),
+    ("a true that changes no status", "a || true\nb\n", "a\nb\n"),
+    ("the order of folders", "mkdir /a/etcd\nmkdir /b/etcd\n", "mkdir /b/etcd\nmkdir /a/etcd\n"),
+    ("the order of what has nothing in common", "cp /a /b\nldconfig\n", "ldconfig\ncp /a /b\n"),
+    ("an empty default", "x=${y:-}\n", "x=${y}\n"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("script", "same"), [each[1:] for each in SAME], ids=[each[0] for each in SAME]
+)
+def test_what_changes_nothing_is_left_out(script: str, same: str) -> None:
+    assert same.encode() not in {m.apply(script.encode()) for m in mutants_of(script.encode())}
+
+
+def test_messages_are_changed_when_asked() -> None:
+    script = b"a\necho hello world\nb\n"
+    assert not any(m.line == 2 for m in mutants_of(script))
+    assert any(m.line == 2 for m in mutants_of(script, messages=True))
+
+
+def test_output_that_is_used_is_no_message() -> None:
+    script = b"kind() {\n  echo cuda\n}\nx=$(kind)\n"
+    assert any(m.line == 2 for m in mutants_of(script))
+
+
+def test_mutant_parses() -> None:
+    """A defect that bash refuses to read would be noticed by any test."""
+    script = b'f() {\n  a "$(b "$c")" | while read -r x; do d; done >f\n}\n'
+    assert all(b"$(" not in m.apply(script) or b")" in m.apply(script) for m in mutants_of(script))
+
+
+def test_mutant_says_where_it_takes_effect() -> None:
+    script = b"f() {\n  a ||\n    return 3\n  case $x in\n    b) c ;;\n    d) e ;;\n  esac\n}\n"
+    by_operator = {m.operator: m for m in mutants_of(script)}
+    assert by_operator[Operator.FAILURE].reached_by == {2}
+    assert by_operator[Operator.EXIT_CODE].reached_by == {3}
+    assert by_operator[Operator.CASE].reached_by == {4}
+    assert by_operator[Operator.FAILURE].function == "f"
+
+
+def test_bytes_that_are_no_text_stay() -> None:
+    script = b"a \xff b\nc || exit 1\n"
+    assert any(m.apply(script) == b"a \xff b\nc\n" for m in mutants_of(script))

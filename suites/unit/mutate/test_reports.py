@@ -1,0 +1,125 @@
+"""What the reports say of survivors and figures, and that they are what their readers take."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from harness.mutate.mutants import mutants_of
+from harness.mutate.page import render_page
+from harness.mutate.reports import render_markdown, render_text, to_json, to_sarif
+from harness.mutate.results import Outcome
+from harness.mutate.run import Report, Result
+
+_PATH = Path("scripts/a.sh")
+_TEXT = 'f() {\n  a "<b>" || return 3  # ``` \u202e\n  c\n}\n'.encode()
+
+
+def _report(*outcomes: Outcome) -> Report:
+    mutants = mutants_of(_TEXT)
+    results = [
+        Result(script=_PATH, mutant=mutant, outcome=outcome, tests=("spec/a_spec.sh::a|b",))
+        for mutant, outcome in zip(mutants, outcomes, strict=False)
+    ]
+    return Report(
+        results=results,
+        texts={_PATH: _TEXT},
+        tests=1,
+        unfit={"spec/a_spec.sh::fails": "it fails"},
+        left_out=2,
+        seconds=1.0,
+    )
+
+
+_EACH = (
+    Outcome.SURVIVED, Outcome.KILLED, Outcome.TIMED_OUT, Outcome.NOT_REACHED, Outcome.NOT_TRIED
+)  # fmt: skip
+
+
+def test_figure_is_that_of_the_tried_ones() -> None:
+    assert _report(*_EACH).score == 50.0
+    assert _report(Outcome.NOT_TRIED).score is None
+    assert "50 % of 4 planted defects were noticed" in render_text(_report(*_EACH))
+    assert "No defect was tried." in render_text(_report(Outcome.NOT_TRIED))
+
+
+def test_survivor_is_shown_with_the_tests_that_run_it() -> None:
+    text = render_text(_report(*_EACH))
+    assert "survived: scripts/a.sh:2:" in text
+    assert "run by 'spec/a_spec.sh::a|b'" in text
+    assert "1 were not tried for lack of time" in text
+    assert "'spec/a_spec.sh::fails' was left out" in text
+    assert "2 tests on machines were left out" in text
+
+
+def test_no_report_passes_control_characters_on() -> None:
+    report = _report(*_EACH)
+    reports = [
+        render_text(report), render_markdown(report), render_page(report),
+        json.dumps(to_json(report), ensure_ascii=False), json.dumps(to_sarif(report, "1"), ensure_ascii=False),
+    ]  # fmt: skip
+    assert not any("\u202e" in each for each in reports)
+
+
+def test_page_escapes_the_script() -> None:
+    assert "<b>" not in render_page(_report(*_EACH))
+
+
+def test_fence_is_longer_than_any_in_the_diff() -> None:
+    text = render_markdown(_report(Outcome.SURVIVED))
+    assert "````diff\n" in text
+    assert "\n````\n" in text
+
+
+def test_table_of_markdown_keeps_its_columns() -> None:
+    rows = [line for line in render_markdown(_report(*_EACH)).splitlines() if line.startswith("|")]
+    assert {row.replace("\\|", "").count("|") for row in rows} == {6}
+
+
+def test_json_has_each_mutant() -> None:
+    report = _report(*_EACH)
+    found = cast("list[dict[str, Any]]", to_json(report)["mutants"])
+    assert [each["outcome"] for each in found] == [outcome.value for outcome in _EACH]
+    assert json.loads(json.dumps(to_json(report)))["counts"]["survived"] == 1
+
+
+def test_sarif_has_what_its_schema_requires() -> None:
+    """SARIF 2.1.0: version and runs; tool.driver.name; rules with an id; results with message.text."""
+    sarif = cast("Any", to_sarif(_report(*_EACH), "1.0"))
+    assert sarif["version"] == "2.1.0"
+    [run] = sarif["runs"]
+    driver = run["tool"]["driver"]
+    assert driver["name"]
+    rules = [rule["id"] for rule in driver["rules"]]
+    assert len(set(rules)) == len(rules)
+    assert len(run["results"]) == 2  # the survivor, and the one that is not reached
+    for result in run["results"]:
+        assert result["message"]["text"]
+        assert result["level"] in {"none", "note", "warning", "error"}
+        assert rules[result["ruleIndex"]] == result["ruleId"]
+        [location] = result["locations"]
+        place = location["physicalLocation"]
+        assert not place["artifactLocation"]["uri"].startswith("/")
+        assert 1 <= place["region"]["startLine"] <= place["region"]["endLine"]
+        assert all(isinstance(value, str) for value in result["partialFingerprints"].values())
+
+
+def test_fingerprint_does_not_change_where_lines_move() -> None:
+    report = _report(Outcome.SURVIVED)
+    moved = b"# new\n" + _TEXT
+    [result] = report.results
+    there = next(
+        m
+        for m in mutants_of(moved)
+        if m.new == result.mutant.new and m.operator is result.mutant.operator
+    )
+    other = Report(
+        results=[Result(script=_PATH, mutant=there, outcome=Outcome.SURVIVED, tests=("a",))],
+        texts={_PATH: moved}, tests=1, unfit={}, left_out=0, seconds=1.0,
+    )  # fmt: skip
+    prints = [
+        cast("Any", to_sarif(each, "1"))["runs"][0]["results"][0]["partialFingerprints"]
+        for each in (report, other)
+    ]
+    assert prints[0] == prints[1]

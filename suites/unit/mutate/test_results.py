@@ -1,0 +1,49 @@
+"""Results are kept by content, and what was torn by a kill is passed over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.mutate.results import Outcome, Reach, Results
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_what_was_kept_is_there_in_the_next_run(tmp_path: Path) -> None:
+    results = Results(tmp_path, "s")
+    results.keep_reach("r", Reach(lines={"a.sh": [1, 2]}, read=[], cpu_s=0.1, wall_s=0.2))
+    results.keep_passed("m", {"t1": "d1"})
+    results.keep_noticed("n", Outcome.TIMED_OUT, "t1", "d1")
+
+    again = Results(tmp_path, "s")
+
+    reach = again.reach_of("r")
+    assert reach is not None
+    assert reach.lines == {"a.sh": [1, 2]}
+    assert again.untried("m", {"t1": "d1", "t2": "d2"}) == ["t2"]
+    assert again.noticed("n", {"t1": "d1"}) == (Outcome.TIMED_OUT, "t1")
+
+
+def test_test_that_changed_is_run_again(tmp_path: Path) -> None:
+    results = Results(tmp_path, "s")
+    results.keep_passed("m", {"t1": "old"})
+    results.keep_noticed("n", Outcome.KILLED, "t1", "old")
+    assert results.untried("m", {"t1": "new"}) == ["t1"]
+    assert results.noticed("n", {"t1": "new"}) is None
+
+
+def test_other_surroundings_know_nothing(tmp_path: Path) -> None:
+    Results(tmp_path, "s").keep_passed("m", {"t1": "d"})
+    assert Results(tmp_path, "other").untried("m", {"t1": "d"}) == ["t1"]
+
+
+def test_torn_line_is_passed_over(tmp_path: Path) -> None:
+    results = Results(tmp_path, "s")
+    results.keep_passed("m", {"t1": "d"})
+    [file] = tmp_path.glob("*.jsonl")
+    with file.open("ab") as open_file:
+        open_file.write(
+            b'{"kind": "passed", "key": "m", "tests": {"t2"\n[]\n{"kind": "noticed"}\n'
+        )
+    assert Results(tmp_path, "s").untried("m", {"t1": "d", "t2": "d"}) == ["t2"]
