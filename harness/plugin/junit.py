@@ -7,6 +7,7 @@ readers count as passed.
 from __future__ import annotations
 
 import os
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +17,14 @@ from _pytest.junitxml import xml_key  # no public name leads to the file's write
 
 from harness.plugin.unwritten import is_replaceable, note_unwritten
 from harness.plugin.verdicts import is_broken
+from harness.shell.spec.options import is_spec
 from harness.visible_text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+#: What a node id has behind a name that occurs again in its group.
+_LINE = re.compile(r" <line \d+>\Z")
 #: The property of a test case whose failure is an error; it is taken out again.
 _MARK = "harness_error_in_call"
 
@@ -29,7 +33,7 @@ def register(config: pytest.Config) -> None:
     """Tell the two apart in this run's file, if it writes one; workers of xdist write none."""
     path = config.getoption("xmlpath", None)
     if path and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(JUnitErrors(Path(path)), "harness-junit")
+        config.pluginmanager.register(JUnitErrors(Path(path), config), "harness-junit")
 
 
 class JUnitErrors:
@@ -38,12 +42,20 @@ class JUnitErrors:
     Pytest writes each error in a test's body as a failure, and has no hook that chooses.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, config: pytest.Config) -> None:
+        self._config = config
         self._path = path.expanduser().absolute()
         self._broken: set[str] = set()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        xml = self._config.stash.get(xml_key, None)
+        if xml is not None and is_spec(Path(report.nodeid.partition("::")[0])):
+            classname, name = names_of_example(report.nodeid, report.location[2])
+            reporter = xml.node_reporter(report)
+            prefix = f"{xml.prefix}." if xml.prefix else ""
+            reporter.add_attribute("classname", f"{prefix}{classname}")
+            reporter.add_attribute("name", name)
         if report.when == "setup":
             # The test may run again.
             self._broken.discard(report.nodeid)
@@ -103,6 +115,25 @@ class JUnitErrors:
         except OSError:
             part.unlink(missing_ok=True)
             raise
+
+
+def names_of_example(nodeid: str, description: str) -> tuple[str, str]:
+    """Return the class name and the name of an example.
+
+    Pytest takes a `[` in a name for the beginning of parameters, and `::` for that of another name. In the
+    description, spaces join what `::` joins in the node id.
+    """
+    path, *parts = nodeid.split("::")
+    names = parts[:1]
+    at = len(_LINE.sub("", parts[0])) if parts else 0
+    for part in parts[1:]:
+        if description.startswith(f"::{part}", at):
+            names[-1] += f"::{part}"
+            at += 2 + len(part)
+        else:
+            names.append(part)
+            at += 1 + len(_LINE.sub("", part))
+    return ".".join([path.replace("/", "."), *names[:-1]]), names[-1] if names else ""
 
 
 def tell_apart(root: ET.Element) -> int:

@@ -57,6 +57,16 @@ def parse(text: bytes) -> Node:
     return _parser().parse(text).root_node
 
 
+def plain_commands(text: str) -> list[str]:
+    """Return the simple commands of a script outside of functions, conditions and loops, in their order."""
+    nodes = parse(text.encode(errors="surrogateescape")).children
+    return [
+        (node.text or b"").decode(errors="surrogateescape")
+        for node in nodes
+        if node.type == "command"
+    ]
+
+
 def commands_of(text: str) -> list[Command]:
     """Return the commands of a bash script, in their order; those of `$(...)` are not among them.
 

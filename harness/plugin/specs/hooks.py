@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     orders files, and not the examples in them. What failed last still goes first: pytest sorts
     these in a wrapper around this hook.
     """
-    tags = set(config.getoption("--shell-tag"))
+    tags = {tag for given in config.getoption("--shell-tag") for tag in given.split(",")} - {""}
     focus = bool(config.getoption("--shell-focus"))
     kept = [
         item for item in items if not isinstance(item, SpecItem) or item.is_wanted(tags, focus)

@@ -75,8 +75,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--shell-tag",
         action="append",
         default=[],
-        metavar="TAG[:VALUE]",
-        help="run only the examples of *_spec.sh files that carry the tag",
+        metavar="TAG[:VALUE],...",
+        help="run only the examples of *_spec.sh files that carry one of the tags",
     )
     group.addoption(
         "--shell-focus",

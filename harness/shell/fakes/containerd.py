@@ -35,6 +35,9 @@ _PLAIN = Syntax()
 _HEADER = ("REF", "TYPE", "DIGEST", "SIZE", "PLATFORMS", "LABELS")
 _TYPE = "application/vnd.oci.image.manifest.v1+json"
 _LABEL = "io.cri-containerd.image=managed"
+_REVISION = "1.7.24~ds1-6+deb13u1"
+_GO = "go1.24.4"
+_UUID = "f432d185-37fc-4bad-962b-a910d205a4fb"
 _LOG_TIME = "2026-01-01T00:00:00Z"
 
 
@@ -62,7 +65,7 @@ class Containerd(Fake):
 
     `images` are those that `namespace` has, and `registry` the references that can be pulled; the
     next `pull_failures` pulls fail as if the registry had none of them. A program for `ctr run` is
-    given by `on_run`; `runs` lists all runs.
+    given by `on_run`; `runs` lists all runs. `version` is what `ctr version` shows.
     """
 
     def __init__(
@@ -71,8 +74,10 @@ class Containerd(Fake):
         *,
         registry: Iterable[str] = (),
         namespace: str = KUBERNETES_NAMESPACE,
+        version: str = "1.7.24~ds1",
     ) -> None:
         super().__init__()
+        self.version = version
         self._namespaces: dict[str, _Namespace] = {}
         self.registry = set(registry)
         self.pull_failures = 0
@@ -107,6 +112,9 @@ class Containerd(Fake):
         group, *rest = invocation.operands or ("",)
         if group == "run":
             return self._run(call, namespace, rest)
+        if group in {"version", "v"}:
+            _operands(call, _PLAIN.parse(call, rest), 0)
+            return Answer(stdout=_version(self.version))
         groups: dict[str, dict[str, Callable[[Call, _Namespace, Sequence[str]], Answer]]] = {
             "images": {
                 "ls": self._list_images,
@@ -119,7 +127,7 @@ class Containerd(Fake):
         aliases = {"image": "images", "i": "images", "c": "containers", "container": "containers"}
         group = aliases.get(group, group)
         if group not in groups:
-            raise unknown_subcommand(call, group, ("run", *groups))
+            raise unknown_subcommand(call, group, ("run", "version", *groups))
         name = rest[0] if rest else ""
         name = {"list": "ls", "remove": "rm", "del": "rm", "delete": "rm"}.get(name, name)
         if name not in groups[group]:
@@ -237,6 +245,14 @@ def _operands(
         noun = "operand" if count == 1 else "operands"
         raise unknown_use(call, f"the fake of 'ctr' takes {least}{count} {noun} here, not {found}")
     return invocation.operands
+
+
+def _version(version: str) -> str:
+    """Return what ctr says of itself and of a containerd of the same release."""
+    return (
+        f"Client:\n  Version:  {version}\n  Revision: {_REVISION}\n  Go version: {_GO}\n\n"
+        f"Server:\n  Version:  {version}\n  Revision: {_REVISION}\n  UUID: {_UUID}\n"
+    )
 
 
 def _digest(reference: str) -> str:

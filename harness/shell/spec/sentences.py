@@ -396,7 +396,7 @@ def _modify(modifier: Modifier, value: str | None, facts: Facts) -> str | None:
         return None
     if modifier.name == "length":
         return str(len(value))
-    lines = value.rstrip("\n").split("\n") if value.rstrip("\n") else []
+    lines = value.removesuffix("\n").split("\n") if value else []
     if modifier.name == "lines":
         return str(len(lines))
     parts = value.split() if modifier.name == "word" else lines

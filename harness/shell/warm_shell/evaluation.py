@@ -33,9 +33,14 @@ class Evaluation:
     sleeps: tuple[Sleep, ...] = ()
 
     def variable(self, name: str) -> str | None:
-        """Return a variable's text; None where it is unset."""
+        """Return a variable's text; None where it is unset.
+
+        Of an array that is its first element, or the one with the key 0, as `$NAME` is in bash.
+        """
         found = self.variables.get(name)
-        return None if found is None else found.value
+        if found is None:
+            return None
+        return found.value if found.elements is None else found.elements.get("0")
 
     def array(self, name: str) -> list[str]:
         """Return an indexed array's elements in order; empty where it is unset."""

@@ -14,7 +14,23 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Runner
 
+_OPTIONS = re.compile(r"(?:set|shopt)\s+(?!--?\s|--?\Z)[-+][\w\s+-]*\Z")
+_SHEBANG_OPTIONS = re.compile(
+    r"#!\S*/(?:env\s+-S\s+)?(?:bash|sh)\s+(-[A-Za-z]+)\s*$", re.MULTILINE
+)
 _PARSE_S = 30.0
+
+
+def options_of(text: str) -> str:
+    """Return the commands by which a script sets options of its shell, in one line of shell.
+
+    Those that stand in functions or depend on something are left out.
+    """
+    from harness.shell.commands_of import plain_commands  # noqa: PLC0415 - the parser is slow to import
+
+    found = [command for command in plain_commands(text) if _OPTIONS.match(command)]
+    shebang = _SHEBANG_OPTIONS.match(text)
+    return "; ".join([*([f"set {shebang[1]}"] if shebang else []), *found])
 
 
 def extract_function(script: Path, name: str, runner: Runner | None = None) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.errors import RequirementError
 from harness.shell.coverage import Hits, merge, parse_trace
 from harness.shell.mocks.allowed_commands import (
     ALLOWED_COMMANDS,
@@ -52,7 +54,8 @@ class WarmShellPool:
         self.allowed = ALLOWED_COMMANDS | set(allowed)
         self.coverage_of = tuple(coverage_of)
         self.hits: Hits = {}
-        self._idle: dict[tuple[tuple[str, ...], bool], WarmShell] = {}
+        self._idle: dict[tuple[tuple[str, ...], bool, ShellStart], WarmShell] = {}
+        self._starts: dict[frozenset[str], ShellStart] = {}
         self._count = 0
 
     @functools.cached_property
@@ -70,12 +73,20 @@ class WarmShellPool:
         """Return the directories in which known commands are denied also where this host lacks them."""
         return command_folders("", self.cwd)
 
-    def _denied_in(self, folder: Path) -> list[str]:
-        denied = denied_in(folder, self.allowed)
+    def _write_layer(self, name: str, allowed: frozenset[str]) -> Path:
+        layer = self.scratch / name
+        layer.mkdir()
+        for folder in self.command_folders:
+            denied = self._denied_in(folder, allowed)
+            write_denied_commands(layer / folder.relative_to("/"), denied)
+        return layer
+
+    def _denied_in(self, folder: Path, allowed: frozenset[str]) -> list[str]:
+        denied = denied_in(folder, allowed)
         if folder not in self.denying_folders:
             return denied
         absent = [name for name in KNOWN_COMMANDS if not (folder / name).exists()]
-        return [*denied, *(name for name in absent if name not in self.allowed)]
+        return [*denied, *(name for name in absent if name not in allowed)]
 
     def is_reported(self, path: Path) -> bool:
         """Return whether a script that reports its call lies at `path`, for a command that is not allowed."""
@@ -91,11 +102,7 @@ class WarmShellPool:
         known = self.scratch / "known"
         write_denied_commands(known, sorted(set(KNOWN_COMMANDS) - self.allowed))
         if self.sandbox.kind is SandboxKind.THROWAWAY:
-            layer = self.scratch / "denied"
-            layer.mkdir()
-            for folder in self.command_folders:
-                place = layer / folder.relative_to("/")
-                write_denied_commands(place, self._denied_in(folder))
+            layer = self._write_layer("denied", frozenset(self.allowed))
             path = f"{path}:{known}"
         else:
             layer = None
@@ -107,27 +114,47 @@ class WarmShellPool:
             traces=bool(self.coverage_of),
         )  # fmt: skip
 
+    def _start_with(self, allowed: frozenset[str]) -> ShellStart:
+        """Return what shells start with in which a test allows more commands of the host."""
+        if allowed not in self._starts:
+            if self.sandbox.kind is not SandboxKind.THROWAWAY:
+                raise RequirementError(
+                    "Commands that a test allows need the throw-away root; here they would run on the "
+                    f"host. {self.sandbox.why}"
+                )
+            name = f"denied-{len(self._starts)}"
+            layer = self._write_layer(name, frozenset(self.allowed) | allowed)
+            self._starts[allowed] = replace(self._start, layer=layer)
+        return self._starts[allowed]
+
     def borrow(
-        self, code: tuple[str, ...], *, virtual: bool, mocks: MockRegistry | None = None
+        self,
+        code: tuple[str, ...],
+        *,
+        virtual: bool,
+        allowed: frozenset[str] = frozenset(),
+        mocks: MockRegistry | None = None,
     ) -> WarmShell:
         """Return a shell that has run `code`, warm if one is idle.
 
-        With `mocks` the code runs with these, and the shell is used once.
+        In it these commands are `allowed` beside those of all tests. With `mocks` the code runs with these,
+        and the shell is used once.
         """
-        found = self._idle.pop((code, virtual), None) if mocks is None else None
+        start = self._start_with(allowed) if allowed else self._start
+        found = self._idle.pop((code, virtual, start), None) if mocks is None else None
         if found is not None:
             return found
         self._count += 1
         scratch = self.scratch / str(self._count)
         scratch.mkdir(mode=0o700)
         return WarmShell(
-            code=code, start=self._start, scratch=scratch, virtual=virtual,
+            code=code, start=start, scratch=scratch, virtual=virtual,
             mocks=MockRegistry() if mocks is None else mocks,
         )  # fmt: skip
 
     def give_back(self, warm_shell: WarmShell) -> None:
         """Keep the shell for the next test, if it can be made as new."""
-        key = (warm_shell.code, warm_shell.virtual)
+        key = (warm_shell.code, warm_shell.virtual, warm_shell.start)
         try:
             is_kept = key not in self._idle and warm_shell.clear()
         except BaseException:

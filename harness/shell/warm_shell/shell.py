@@ -20,7 +20,7 @@ from harness.shell.mocks.registry import MockRegistry
 from harness.shell.mocks.scripts import mock_script
 from harness.shell.sandbox import SandboxKind
 from harness.shell.sandbox.root_files import RootFiles
-from harness.shell.warm_shell.extraction import extract_function
+from harness.shell.warm_shell.extraction import extract_function, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +50,7 @@ class Shell:
         self._removed: list[str] = []
         self._scripts: list[Path] = []
         self._placed: set[Path] = set()
+        self._allowed: set[str] = set()
         self._faked: set[Path] = set()
         self.virtual = virtual
         self.timeout_s = timeout_s
@@ -80,11 +81,13 @@ class Shell:
     def extract(self, path: Path | str, *functions: str) -> None:
         """Define functions of a script that can't be sourced, as the script has them.
 
+        The options that it sets outside of functions, by `set`, `shopt` or its first line, are set first.
         Raises HarnessError where there is no such file or function.
         """
         self._expect_not_started("extract")
         script = self._script(path)
         self._scripts.append(script)
+        self._code.append(options_of(script.read_text(errors="surrogateescape")))
         self._code.extend(extract_function(script, name) for name in functions)
 
     def _script(self, path: Path | str) -> Path:
@@ -133,12 +136,18 @@ class Shell:
         return self.mock(name).calls_through()
 
     def allow(self, *names: str) -> None:
-        """Let the code run these commands of the host, in the throw-away root."""
+        """Let the code run these commands of the host, in the throw-away root.
+
+        Stated before the code is used, that holds while it is sourced, too.
+        """
         for name in names:
             check_mock_name(name, source="the name of an allowed command")
             found = self._warm_shells.places_of(name)
             if not found:
                 raise HarnessError(f"This host has no command '{name}' that could be allowed.")
+            if self._warm_shell is None:
+                self._allowed.add(name)
+                continue
             self._removed.extend(
                 str(folder / name)
                 for folder in self._warm_shells.denying_folders
@@ -208,11 +217,19 @@ class Shell:
 
     # --- evaluation ----------------------------------------------------------------------
 
-    def call(self, function: str, *arguments: str, stdin: str = "", **env: str) -> Evaluation:
-        """Call a function or command in a fork of the warm shell, its options as sourced."""
+    def call(
+        self, function: str, *arguments: str, stdin: str = "", errexit: bool = False, **env: str
+    ) -> Evaluation:
+        """Call a function or command in a fork of the warm shell, its options as sourced.
+
+        Of these, `set -e` is in effect only with `errexit`: then a command that fails ends the function, as
+        in a script that has it. Without, the function goes on, as where it is called in a condition.
+        """
         # bare, a word such as 'if', 'a=b' or '%1' would be something else than a command
         command = quote(function) if _COMMAND.match(function) else quote_on_lines(function)
-        return self.evaluate(" ".join([command, *map(quote, arguments)]), stdin, env)
+        return self.evaluate(
+            " ".join([command, *map(quote, arguments)]), stdin, env, errexit=errexit
+        )
 
     def run_script(
         self, path: Path | str, *arguments: str, interpreter: str = "bash", stdin: str = "",
@@ -230,9 +247,14 @@ class Shell:
         return self.evaluate(" ".join(quote(word) for word in words), stdin, env)
 
     def evaluate(
-        self, code: str, stdin: str = "", env: Mapping[str, str] | None = None
+        self,
+        code: str,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+        *,
+        errexit: bool = False,
     ) -> Evaluation:
-        """Evaluate shell code: one command or more, with all that bash has.
+        """Evaluate shell code: one command or more, with all that bash has; `errexit` as for `call`.
 
         Raises UnmockedCommandError where it ran a command that the test does not expect, and
         HarnessError where the code can't be parsed.
@@ -243,7 +265,9 @@ class Shell:
         self._mocks.violations.clear()
         prelude = self._prepare(warm_shell, code, {**self._environment, **(env or {})})
         try:
-            result = warm_shell.evaluate(prelude, code, stdin, self._mocks, self.timeout_s)
+            result = warm_shell.evaluate(
+                prelude, code, stdin, self._mocks, self.timeout_s, errexit=errexit
+            )
         except BaseException:  # an effect may raise anything, and leaves the shell waiting
             self._warm_shells.discard(warm_shell)
             self._warm_shell = None
@@ -260,6 +284,7 @@ class Shell:
             self._warm_shell = self._warm_shells.borrow(
                 tuple(self._code),
                 virtual=self.virtual,
+                allowed=frozenset(self._allowed),
                 mocks=self._mocks if self._is_mocked_at_start else None,
             )
             self._placed.clear()
@@ -320,7 +345,7 @@ class Shell:
         Such a script asks for the mock. There is none for what is allowed, nor in a directory that has no
         commands on this host.
         """
-        is_allowed = name in self._warm_shells.allowed
+        is_allowed = name in self._warm_shells.allowed or name in self._allowed
         paths = self._warm_shells.places_of(name) if is_allowed else []
         for text in (code, *self._texts):
             for mentioned in map(Path, mentioned_paths(name, text)):

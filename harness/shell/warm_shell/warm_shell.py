@@ -180,7 +180,8 @@ class WarmShell:
             raise UnmockedCommandError(
                 f"While the code under test was sourced:\n{violations}\n"
                 "A mock takes part in sourcing where it is made before 'source' and 'source' has "
-                f"'mocked=True'.\n{self._sourced(process)}"
+                "'mocked=True'; 'allow' holds while sourcing, where it is called before the code is "
+                f"used.\n{self._sourced(process)}"
             )
 
     def _sourced(self, process: ShellProcess) -> str:
@@ -267,7 +268,14 @@ class WarmShell:
         return self._clean == self._usage() or (self._is_renewable and self._renew())
 
     def evaluate(
-        self, prelude: str, code: str, stdin: str, mocks: MockRegistry, timeout_s: float
+        self,
+        prelude: str,
+        code: str,
+        stdin: str,
+        mocks: MockRegistry,
+        timeout_s: float,
+        *,
+        errexit: bool = False,
     ) -> Evaluation:
         """Run `prelude`, then `code`, in a fork; answer its mocked commands as `mocks` says."""
         files = self._files
@@ -280,7 +288,8 @@ class WarmShell:
         files.stdin.replace(stdin)
         files.target.replace(f"export HX_CASE={self.case}\n{prelude}\n__hx_prepared=1\n")
         # on the first line, so that the numbers of lines stay what they are
-        self._code.replace(f'"${{__hx_trace[@]}}"; {code}\n{_END_OF_CODE}')
+        option = "builtin set -e; " if errexit else ""
+        self._code.replace(f'{option}"${{__hx_trace[@]}}"; {code}\n{_END_OF_CODE}')
         self.process.begin()
         self.process.send("go\n")
         try:

@@ -92,6 +92,52 @@ def test_traps_run_and_variables_are_kept(
     assert result.variable("X") == "1"
 
 
+def test_variable_of_an_array_is_its_first_element(shell: Shell) -> None:
+    result = shell.evaluate("A=(x y) B=([2]=z) M=([0]=a [b]=c); declare -A M=([0]=a [b]=c); C=()")
+
+    assert result.variable("A") == "x"
+    assert [result.variable(name) for name in "BCD"] == [None] * 3
+    assert result.array("A") == ["x", "y"]
+    assert result.variable("M") == "a"
+
+
+_STRICT = """\
+#!/bin/bash -u
+set -e -o pipefail; shopt -s nullglob
+load() { false; false | cat; echo loaded; }
+names() { echo /no-such-*; }
+unset_one() { echo "$NO_SUCH_VARIABLE"; }
+set -- a; main() { set +e; }
+exit 3
+"""
+
+
+def test_errexit_is_for_the_test_to_choose(shell: Shell, tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text(_STRICT.replace("exit 3\n", ""))
+    shell.source(script)
+
+    assert shell.call("load").stdout == "loaded\n"
+    strict = shell.call("load", errexit=True)
+    assert (strict.status, strict.stdout) == (1, "")
+    assert shell.evaluate("false; echo a").stdout == "a\n"
+    assert shell.evaluate("X=1; false; X=2", errexit=True).variable("X") == "1"
+    assert shell.evaluate("load || echo b", errexit=True).stdout == "loaded\n"
+
+
+def test_extracted_function_has_the_options_of_its_script(shell: Shell, tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text(_STRICT)
+    shell.extract(script, "load", "names", "unset_one")
+
+    assert shell.call("names").stdout == "\n"
+    assert "unbound variable" in shell.call("unset_one").stderr
+    assert shell.evaluate("false | true").status == 1
+    assert shell.evaluate("echo $#").stdout == "0\n"
+    assert shell.call("load").stdout == "loaded\n"
+    assert shell.call("load", errexit=True).status == 1
+
+
 def test_effect_that_raises_fails_this_test_only(shell: Shell) -> None:
     def fail(_: object) -> None:
         raise ZeroDivisionError

@@ -287,3 +287,24 @@ def test_commands_are_denied_without_the_throw_away_root(tmp_path: Path) -> None
     finally:
         shell.finish()
         pool.close()
+
+
+@pytest.mark.parametrize("mocked", [False, True])
+def test_allowed_command_of_the_host_runs_while_sourcing(
+    shell: Shell, tmp_path: Path, mocked: bool
+) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text("H=$(hostname) P=$(/usr/bin/env /bin/hostname)\n")
+    shell.allow("hostname")
+    shell.source(script, mocked=mocked)
+
+    assert shell.evaluate('[ -n "$H" ] && [ "$H" = "$P" ] && hostname').check().stdout
+
+
+def test_command_that_another_test_allowed_is_denied(shell: Shell, tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text("H=$(hostname)\n")
+    shell.source(script)
+
+    with pytest.raises(UnmockedCommandError, match="'allow' holds while sourcing"):
+        shell.evaluate("true")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from harness.plugin.junit import _MARK, remove_unfinished, tell_apart
+import pytest
+
+from harness.plugin.junit import _MARK, names_of_example, remove_unfinished, tell_apart
 
 REPORT = f"""
 <testsuites><testsuite failures="2" errors="1" tests="3">
@@ -39,3 +41,18 @@ def test_test_during_which_the_run_ended_has_no_test_case() -> None:
     assert remove_unfinished(root) == 1
 
     assert [case.get("name") for case in root.iter("testcase")] == ["ended"]
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "description", "names"),
+    [
+        ("spec/a_spec.sh::g::b", "g b", ("spec.a_spec.sh.g", "b")),
+        ("spec/a_spec.sh::g [x]::a ] b [c] d", "g [x] a ] b [c] d", ("spec.a_spec.sh.g [x]", "a ] b [c] d")),
+        ("a_spec.sh::g::[x", "g [x", ("a_spec.sh.g", "[x")),
+        ("a_spec.sh::]", "]", ("a_spec.sh", "]")),
+        ("a_spec.sh::gpu::probe::a::b", "gpu::probe a::b", ("a_spec.sh.gpu::probe", "a::b")),
+        ("a_spec.sh::g::b <line 28>", "g b", ("a_spec.sh.g", "b <line 28>")),
+    ],
+)  # fmt: skip
+def test_example_keeps_its_name(nodeid: str, description: str, names: tuple[str, str]) -> None:
+    assert names_of_example(nodeid, description) == names

@@ -102,8 +102,7 @@ spec_part() { # line|word|lines|length [NUMBER]
     length) __hx_parts=("${#__hx_value}") ;;
     word) IFS=$' \t\n' builtin read -r -d '' -a __hx_parts <<<"$__hx_value" || : ;;
     *)
-      spec_trim
-      [[ -z $__hx_value ]] || builtin mapfile -t __hx_parts <<<"$__hx_value"
+      [[ -z $__hx_value ]] || builtin mapfile -t __hx_parts <<<"${__hx_value%$'\n'}"
       [[ $1 != lines ]] || __hx_parts=("${#__hx_parts[@]}")
       ;;
   esac

@@ -531,3 +531,16 @@ Describe 'subjects of the spec itself' bash
     The lower abc should equal abc
   End
 End
+
+Describe 'lines of a value' bash
+  It 'succeeded: the last line break ends a line'
+    A=$'a\n' B=$'a\n\n\nb\n\n' C='' D=$'\n'
+    The lines of variable A should equal 1
+    The lines of variable B should equal 5
+    The lines of the variable C should equal 0
+    The variable D lines should equal 1
+    The line 1 of variable D should equal ''
+    The lines of variable NONE should be undefined
+    The lines of value $'a\n\n' should equal 2
+  End
+End

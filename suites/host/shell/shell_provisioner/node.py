@@ -97,4 +97,4 @@ class Node:
         return self.shell.path(path).exists()
 
     def call(self, function: str, *arguments: str, **env: str) -> Evaluation:
-        return self.shell.call(function, *arguments, **env)
+        return self.shell.call(function, *arguments, errexit=False, **env)

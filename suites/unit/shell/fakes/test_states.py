@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.fixtures.recordings import load_recording
 from harness.shell import fakes
 from harness.shell.fakes.package_state import version_key
 from harness.shell.mocks.commands import Answer
@@ -271,3 +272,11 @@ def test_connections_are_refused_as_often_as_the_test_says() -> None:
 
     assert [answer.exit_code for answer in answers] == [7, 7, 0]
     assert answers[2].stdout == '[{"name":"Skip","value":"true"}]'
+
+
+def test_ctr_shows_the_version_as_recorded() -> None:
+    recorded = load_recording("ctr/1.7.24-version").text
+
+    assert fakes.Containerd().answer(a_call("ctr", "version")).stdout == recorded
+    answer = fakes.Containerd(version="2.0.1").answer(a_call("ctr", "v"))
+    assert answer.stdout.count("Version:  2.0.1\n") == 2
