@@ -35,9 +35,8 @@ from harness.machine.address_space import apertures_mib
 from harness.machine.capacity.broker import Broker, host_folder
 from harness.machine.channels.ssh import generated_once
 from harness.machine.checkpoint.store import CheckpointStore
-from harness.machine.description.spec import Accelerator
+from harness.machine.description.spec import Accelerator as Accelerator
 from harness.machine.entrance.roster import Roster, roster_folder
-from harness.machine.time_stamp_counter import time_stamp_counter_khz
 from harness.payload import build_agent
 from harness.progress import ProgressEvent, Stage
 from harness.progress.activities import Activities
@@ -514,7 +513,7 @@ class Lab:
             accelerator=accelerator,
             qemu=self.settings.qemu,
             apertures_mib=apertures_mib(accelerator) if has_wide_bars else 0,
-            tsc_khz=time_stamp_counter_khz() if accelerator is Accelerator.TCG else None,
+            tsc_khz=self.accelerator.tsc_khz,
         )
 
     def kill_machines(self) -> None:

@@ -22,10 +22,13 @@ from harness.errors import RequirementError
 from harness.foreign_json import parse_json
 from harness.lease import make_private_folder
 from harness.machine.description.spec import Accelerator
+from harness.machine.time_stamp_counter import time_stamp_counter_khz
+from harness.provisioning.wait import SYSTEM_CLOCK
 from harness.settings import AcceleratorOption
 
 if TYPE_CHECKING:
     from harness.provisioning.command import CommandResult, Runner
+    from harness.provisioning.wait import Clock
 
 _PROOF_S = 2.0
 #: Where KVM is asked for: on a host that is an emulated machine itself, QEMU takes seconds to start.
@@ -64,10 +67,14 @@ _PROOF = bytes.fromhex(
 
 @dataclass(frozen=True, kw_only=True)
 class AcceleratorChoice:
-    """The accelerator of a run's machines, and one sentence that says why."""
+    """The accelerator of a run's machines, and one sentence that says why.
+
+    An emulated guest is told `tsc_khz`, the frequency of the host's time stamp counter.
+    """
 
     accelerator: Accelerator
     reason: str
+    tsc_khz: int | None = None
 
 
 def proof_rom() -> bytes:
@@ -129,6 +136,7 @@ def choose_accelerator(
     runner: Runner,
     cache: Path,
     device: Path = Path("/dev/kvm"),
+    clock: Clock = SYSTEM_CLOCK,
 ) -> AcceleratorChoice:
     """Choose the accelerator that `option` asks for.
 
@@ -136,7 +144,7 @@ def choose_accelerator(
     Raises RequirementError for `KVM` where it does not work.
     """
     if option is AcceleratorOption.TCG:
-        return AcceleratorChoice(accelerator=Accelerator.TCG, reason="TCG was requested.")
+        return _tcg("TCG was requested.", clock)
     limit_s = _PROOF_S if option is AcceleratorOption.AUTO else _PROOF_ON_REQUEST_S
     problem = _kvm_problem(qemu, runner, cache, device, limit_s)
     if problem is None:
@@ -148,8 +156,12 @@ def choose_accelerator(
         raise RequirementError(
             f"KVM was requested, but {problem}; correct that, or use `--accelerator=tcg`."
         )
+    return _tcg(f"TCG, since {problem}; expect a tenth of the speed.", clock)
+
+
+def _tcg(reason: str, clock: Clock) -> AcceleratorChoice:
     return AcceleratorChoice(
-        accelerator=Accelerator.TCG, reason=f"TCG, since {problem}; expect a tenth of the speed."
+        accelerator=Accelerator.TCG, reason=reason, tsc_khz=time_stamp_counter_khz(clock)
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from harness.errors import RequirementError
 from harness.machine import accelerator
+from harness.machine import accelerator as accelerator_module
 from harness.machine.accelerator import (
     AcceleratorChoice,
     choose_accelerator,
@@ -72,11 +73,19 @@ class ProofRunner:
         return self.answer
 
 
+TSC_KHZ = 2_596_000
+
+
 @pytest.fixture
 def device(tmp_path: Path) -> Path:
     node = tmp_path / "kvm"
     node.touch()
     return node
+
+
+@pytest.fixture(autouse=True)
+def _frequency(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerator_module, "time_stamp_counter_khz", lambda _clock: TSC_KHZ)
 
 
 @pytest.fixture
@@ -123,6 +132,7 @@ def test_broken_kvm_is_replaced_by_tcg_with_the_reason(
 
     assert choice == AcceleratorChoice(
         accelerator=Accelerator.TCG,
+        tsc_khz=TSC_KHZ,
         reason=(
             f"TCG, since '{device}' exists but does not work: {words} (to test it again before the "
             f"next boot, remove '{cache}/accelerator.json'); expect a tenth of the speed."
@@ -188,7 +198,9 @@ def test_tcg_is_taken_at_its_word(cache: Path, device: Path) -> None:
 
     choice = choose(qemu, cache, device, option=AcceleratorOption.TCG)
 
-    assert choice == AcceleratorChoice(accelerator=Accelerator.TCG, reason="TCG was requested.")
+    assert choice == AcceleratorChoice(
+        accelerator=Accelerator.TCG, reason="TCG was requested.", tsc_khz=TSC_KHZ
+    )
     assert qemu.calls == []
 
 
