@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from harness.gpu import Bars, GpuModel
     from harness.gpu.gsp.guest_memory import GuestMemory
+    from harness.gpu.gsp.state import MemoryErrors
     from harness.provisioning.wait import Clock, Deadline
 
 #: How many 32-bit registers one guest can make the device remember; later ones are forgotten.
@@ -66,6 +67,11 @@ class Engine(Protocol):
 
     def work(self, guest: GuestMemory) -> None:
         """Do the posted work, while which accesses may happen."""
+        ...
+
+    @property
+    def memory_errors(self) -> MemoryErrors:
+        """What the driver reports of the GPU's memory; a test may change it."""
         ...
 
     def raise_xid(self, number: int, text: str) -> None:
@@ -294,11 +300,22 @@ class EmulatedGpu:
 
         Raises ValueError for a GPU that its driver can't open.
         """
+        self._opened_engine("hang").hang()
+
+    @property
+    def memory_errors(self) -> MemoryErrors:
+        """What NVIDIA's driver reports of the GPU's memory; a test changes the counts in it.
+
+        Raises ValueError for a GPU that its driver can't open.
+        """
+        return self._opened_engine("have errors of its memory").memory_errors
+
+    def _opened_engine(self, what: str) -> Engine:
         if self.engine is None:
             raise ValueError(
-                "Only a GPU that NVIDIA's driver can open can hang; use emulation 'gsp'."
+                f"Only a GPU that NVIDIA's driver can open can {what}; use emulation 'gsp'."
             )
-        self.engine.hang()
+        return self.engine
 
     def corrupt_inforom(self) -> None:
         """Let the stand-in `nvidia-smi` warn of a corrupted infoROM."""

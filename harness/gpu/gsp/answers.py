@@ -19,6 +19,7 @@ from harness.gpu.gsp.page_tables import Directory, Space
 from harness.gpu.gsp.records import Record
 from harness.gpu.gsp.state import MIB
 from harness.gpu.gsp.static_info import gpc_masks
+from harness.gpu.gsp.vbios import parse_version
 
 if TYPE_CHECKING:
     from harness.gpu.gsp.address_space import Memories
@@ -400,8 +401,8 @@ def _partitionable(call: Call) -> int:
 
 
 def _ecc_status(call: Call) -> int:
-    """Answer that all units are enabled; the counts are those of the memory itself."""
-    ecc = call.state.ecc
+    """Answer that all units are enabled; the first is the memory, and the others have no errors."""
+    errors = call.state.memory_errors
     call.clear()
     record = call.record()
     units = call.layouts.struct(_ECC_STATUS).fields["units"].count
@@ -411,11 +412,42 @@ def _ecc_status(call: Call) -> int:
             if path in record:
                 record.put(path, 1)
     for path, value in (
-        ("units[0].sbe.count", ecc.volatile_corrected),
-        ("units[0].dbe.count", ecc.volatile_uncorrected),
+        ("units[0].sbe.count", errors.corrected),
+        ("units[0].dbe.count", errors.uncorrected),
     ):
         if path in record:
             record.put(path, value)
+    return OK
+
+
+def _remapped_rows(call: Call) -> int:
+    errors = call.state.memory_errors
+    after = [_SINGLE_BIT] * errors.rows_after_corrected
+    after += [_DOUBLE_BIT] * errors.rows_after_uncorrected
+    del after[_MOST_ROWS:]
+    flags = errors.is_remapping_pending | errors.has_remapping_failed << 1
+    values: dict[str, int | bytes] = {"entryCount": len(after), "flags": flags}
+    for index, source in enumerate(after):
+        values[f"entries[{index}].source"] = source
+    call.fill(values)
+    return OK
+
+
+#: NV2080_CTRL_FB_REMAPPED_ROW_SOURCE_*_FIELD: errors that were met after the GPU was sold.
+_SINGLE_BIT: Final = 2
+_DOUBLE_BIT: Final = 3
+_MOST_ROWS: Final = 512
+
+
+def _bios_info(call: Call) -> int:
+    version, oem = parse_version(call.state.facts.vbios)
+    _answer_list(call, {0: version, 1: oem})
+    return OK
+
+
+def _gpu_info(call: Call) -> int:
+    """Answer the list of NV2080_CTRL_GPU_INFO_INDEX_*: only the version of the SMs is not 0."""
+    _answer_list(call, {0x2C: call.state.chip.sm_version})
     return OK
 
 
@@ -423,12 +455,14 @@ _ECC_STATUS: Final = "NV2080_CTRL_GPU_QUERY_ECC_STATUS_PARAMS"
 
 #: The commands whose answers the driver, or nvidia-smi, needs to be true.
 ANSWERS: Final[Mapping[int, Answer]] = {
+    0x20800102: _gpu_info,
     0x20800110: _name,
     0x20800111: _short_name,
     0x2080012F: _ecc_status,
     0x20800133: _fields(currentConfiguration=1, defaultConfiguration=1),
     0x2080014A: _gid,
     0x2080017E: _vmmu_segment,
+    0x20800810: _bios_info,
     0x20800A1C: _memory_system,
     0x20800A22: _sm_order,
     0x20800A26: _floorsweeping,
@@ -445,6 +479,7 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     0x20800A9F: _root_directory,
     0x20800AFA: _transfer,
     0x20801112: _device_table,
+    0x20801344: _remapped_rows,
     0x20801803: _bar_info,
     0x20802068: _fields(currPstate=1),
     0x20802A08: _fields(size=0x2000),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.gpu.gsp.guest_memory import GuestMemory
-    from harness.gpu.gsp.state import GpuState
+    from harness.gpu.gsp.state import GpuState, MemoryErrors
 
 _LOG = logging.getLogger(__name__)
 
@@ -412,6 +412,10 @@ class GspDevice:
     def unknown_commands(self) -> dict[int, int]:
         """Return how often the driver called each command that its headers do not name."""
         return {} if self._processor is None else dict(self._processor.unknown)
+
+    @property
+    def memory_errors(self) -> MemoryErrors:
+        return self.state.memory_errors
 
     def raise_xid(self, number: int, text: str) -> None:
         """Report an error to the driver; waits for a driver that has opened the GPU."""

@@ -29,23 +29,19 @@ def invented_uuid(number: int) -> uuid.UUID:
 
 
 @dataclass(kw_only=True)
-class EccCounts:
-    """Errors of memory that the driver reports."""
-
-    volatile_corrected: int = 0
-    volatile_uncorrected: int = 0
-    aggregate_corrected: int = 0
-    aggregate_uncorrected: int = 0
-
-
-@dataclass(kw_only=True)
-class RemappedRows:
-    """Rows of memory that were replaced by spare ones."""
+class MemoryErrors:
+    """What the driver reports of the GPU's memory: errors (ECC), and rows that spare ones replaced."""
 
     corrected: int = 0
+    """Errors of one bit since the driver was loaded."""
     uncorrected: int = 0
-    is_pending: bool = False
-    has_failed: bool = False
+    """Errors of two bits since then."""
+    rows_after_corrected: int = 0
+    """Rows that were remapped after errors of one bit; all together are 512 at most."""
+    rows_after_uncorrected: int = 0
+    is_remapping_pending: bool = False
+    """Whether a row is remapped at the next reset."""
+    has_remapping_failed: bool = False
 
 
 @dataclass(kw_only=True)
@@ -62,8 +58,7 @@ class GpuState:
     """The part of memory that only the GSP can access: WPR2."""
     roots: dict[tuple[int, int], Directory] = field(default_factory=dict)
     """The root directory of each virtual address space, by client and object."""
-    ecc: EccCounts = field(default_factory=EccCounts)
-    remapped_rows: RemappedRows = field(default_factory=RemappedRows)
+    memory_errors: MemoryErrors = field(default_factory=MemoryErrors)
     is_mig_enabled: bool = False
     is_mig_pending: bool = False
     layouts: Layouts | None = None

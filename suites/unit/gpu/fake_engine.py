@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from harness.gpu.gsp.guest_memory import GuestMemoryError
+from harness.gpu.gsp.state import MemoryErrors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,7 @@ class CopyingEngine:
         self.done = threading.Event()
         self.raised: list[tuple[int, str]] = []
         self.is_hung = False
+        self.memory_errors = MemoryErrors()
         self._posted: list[int] = []
 
     def read(self, bar: int, offset: int, size: int) -> int:

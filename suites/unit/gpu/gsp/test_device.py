@@ -17,6 +17,7 @@ from suites.unit.gpu.gsp.driverside import message
 MODELS = pytest.mark.parametrize("model", [A100, H100, T4])
 NAME, GID, BARS = 0x20800110, 0x2080014A, 0x20801803
 UNKNOWN = 0x20808513
+ECC_STATUS, REMAPPED_ROWS, BIOS_INFO = 0x2080012F, 0x20801344, 0x20800810
 
 
 @pytest.fixture
@@ -193,6 +194,37 @@ def test_xid_reaches_the_driver_with_an_interrupt(opened: Driver) -> None:
     assert body[12:].startswith(b"DBE\0")
     assert raised
     assert opened.read(0x110008) & 0x40
+
+
+def test_memory_errors_of_a_test_are_reported(opened: Driver) -> None:
+    errors = opened.device.memory_errors
+    errors.corrected, errors.uncorrected = 3, 2
+    errors.rows_after_uncorrected = 1
+    errors.is_remapping_pending = True
+
+    _, status = opened.control(ECC_STATUS, bytes(1024))
+    _, rows = opened.control(REMAPPED_ROWS, b"\xff" * 6152)
+
+    assert struct.unpack_from("<Q", status, 8) == (2,)
+    assert struct.unpack_from("<Q", status, 24) == (3,)
+    assert struct.unpack_from("<IB", rows) == (1, 1)
+    assert rows[8 + 10] == 3
+
+
+def test_more_rows_than_the_answer_has_room_for_are_left_out(opened: Driver) -> None:
+    opened.device.memory_errors.rows_after_corrected = 10_000
+
+    _, rows = opened.control(REMAPPED_ROWS, bytes(6152))
+
+    assert struct.unpack_from("<I", rows) == (512,)
+
+
+def test_list_of_the_driver_is_answered_by_index(opened: Driver) -> None:
+    asked = struct.pack("<I6I", 3, 1, 99, 1 << 31, 99, 7, 99).ljust(124, b"\xff")
+
+    _, answer = opened.control(BIOS_INFO, asked)
+
+    assert struct.unpack_from("<I6I", answer) == (3, 1, 0, 0, 0x92000000, 7, 0)
 
 
 def test_hung_gsp_answers_nothing(opened: Driver) -> None:
