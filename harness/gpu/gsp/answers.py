@@ -192,11 +192,12 @@ def _memory_system(call: Call) -> int:
 
 
 def _page_tables(call: Call) -> int:
+    """Answer with sizes of fault buffers; the driver clears them word by word, so they are small."""
     call.fill(
         {
-            "replayableFaultBufferSize": 0x100000,
+            "replayableFaultBufferSize": 0x20000,
             "replayableShadowFaultBufferMetadataSize": 0x1000,
-            "nonReplayableFaultBufferSize": 0x40000,
+            "nonReplayableFaultBufferSize": 0x8000,
             "nonReplayableShadowFaultBufferMetadataSize": 0x1000,
         }
     )
@@ -301,8 +302,8 @@ def _words(value: int) -> Answer:
 
 
 def _context_buffers(call: Call) -> int:
-    """Answer with size and alignment of every buffer; larger ones would only take time."""
-    call.put(0, struct.pack("<II", 0x10000, 0x1000) * (len(call.parameters) // 8))
+    """Answer with size and alignment of every buffer; larger ones would only take memory."""
+    call.put(0, struct.pack("<II", 0x1000, 0x1000) * (len(call.parameters) // 8))
     return OK
 
 

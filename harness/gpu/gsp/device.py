@@ -411,7 +411,7 @@ class GspDevice:
     @property
     def unknown_commands(self) -> dict[int, int]:
         """Return how often the driver called each command that its headers do not name."""
-        return {} if self._processor is None else dict(self._processor.unknown)
+        return dict(self.state.unknown_commands)
 
     @property
     def memory_errors(self) -> MemoryErrors:

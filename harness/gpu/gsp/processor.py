@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import struct
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -56,7 +55,6 @@ class Processor:
     def __init__(
         self, state: GpuState, memories: Memories, arguments_at: int, notify: Callable[[], None]
     ) -> None:
-        self.unknown: Counter[int] = Counter()
         self.is_hung = False
         self.is_unloaded = False
         self.bar2: tuple[int, int] | None = None
@@ -181,8 +179,9 @@ class Processor:
                 _LOG.info("Command %#x of the guest's driver: %s", command, error)
                 status, is_known = answers.INVALID_ARGUMENT, True
             body[CONTROL.size : CONTROL.size + size] = parameters
-            if not is_known and (command in self.unknown or len(self.unknown) < _MOST_UNKNOWN):
-                self.unknown[command] += 1
+            unknown = self._state.unknown_commands
+            if not is_known and (command in unknown or len(unknown) < _MOST_UNKNOWN):
+                unknown[command] += 1
         struct.pack_into("<I", body, 12, status)
 
     def _alloc(self, body: bytearray) -> int:

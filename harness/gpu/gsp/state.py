@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -64,6 +65,8 @@ class GpuState:
     layouts: Layouts | None = None
     """Those of the driver's release, as soon as it has said which it is."""
 
+    unknown_commands: Counter[int] = field(default_factory=Counter)
+    """How often the driver called each command that its headers do not name."""
     refusal: str = ""
     """Why the driver can't open this GPU."""
 
