@@ -19,7 +19,7 @@ from docs.generator.markdown import (
 )
 from docs.generator.shapes import field_rows
 from harness import expect
-from harness.bench import clone, gpu, shell
+from harness.bench import clone, gpu, gpu_open, shell
 from harness.bench.time_to_gpu import figures
 from harness.expect.every_node import NODE_EXPECTATIONS
 from harness.lab.node import NodeRequest
@@ -124,6 +124,7 @@ def benchmark_page() -> str:
     measured = {
         "harness bench clone": clone.MEASURES,
         "harness bench gpu": gpu.GPU_MEASURES,
+        "harness bench gpu --open": gpu_open.MEASURES,
         "harness bench shell": shell.FIGURES,
         "harness bench time-to-gpu": figures.MEASURES,
     }

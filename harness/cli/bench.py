@@ -14,6 +14,7 @@ from rich.table import Table
 
 from harness.bench.clone import measure_clones
 from harness.bench.gpu import GPU_MEASURES, measure_gpu
+from harness.bench.gpu_open import GPU_OPEN_S, measure_gpu_open
 from harness.bench.realistic_runs import measure_realistic, repeat_under_load
 from harness.bench.shell import FIGURES, SHELLSPEC_PREFIX, measure_shell, shell_figures
 from harness.cli.columns import print_columns
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from harness.bench.realistic_runs import RepeatedRuns
     from harness.bench.spread import Spread
     from harness.cli.options import Actions, Commands
+    from harness.gpu import GpuModel
 
 _MODEL = "h100-sxm5-80gb"
 
@@ -116,8 +118,15 @@ def _show_clones(bench: CloneBench) -> None:
 
 def _add_gpu(subjects: Actions) -> None:
     parser = subjects.add_parser("gpu", help="accesses to an emulated GPU, by each transport")
+    add_machine_options(parser)
     add_gpu_options(parser)
     parser.add_argument("--model", default=_MODEL, metavar="NAME", help="the GPU model")
+    parser.add_argument(
+        "--open",
+        action="store_true",
+        help="instead, measure from plugging the GPU into a clone until `nvidia-smi -L` shows it; the image "
+        "has NVIDIA's driver",
+    )
     parser.add_argument("--runs", type=_count, default=5, metavar="N", help="runs of each kind")
     parser.add_argument(
         "--seconds", type=float, default=1.0, metavar="S", help="seconds of each run"
@@ -128,6 +137,8 @@ def _add_gpu(subjects: Actions) -> None:
 
 def _gpu(arguments: argparse.Namespace) -> int:
     model = load_catalogue(*settings_of(arguments).gpu_models).get(arguments.model)
+    if arguments.open:
+        return _gpu_open(arguments, model)
     rates = {
         transport.value: asdict(each)
         for transport, each in measure_gpu(
@@ -142,6 +153,18 @@ def _gpu(arguments: argparse.Namespace) -> int:
             ("TRANSPORT", *(measure.upper() for measure in GPU_MEASURES)),
             [(name, *(f"{rate:.0f}" for rate in each.values())) for name, each in rates.items()],
         )
+    return 0
+
+
+def _gpu_open(arguments: argparse.Namespace, model: GpuModel) -> int:
+    with Lab.open(settings_of(arguments), show_event) as lab:
+        accelerator = lab.accelerator.accelerator.accel
+        spread = measure_gpu_open(lab, model, runs=arguments.runs)
+    if arguments.json:
+        document = {"model": model.name, "accelerator": accelerator, GPU_OPEN_S: _rounded(spread)}
+        print(json.dumps(document, indent=2))
+    else:
+        print(f"{GPU_OPEN_S} under {accelerator}: {spread.median:.2f} (p95 {spread.p95:.2f})")
     return 0
 
 
