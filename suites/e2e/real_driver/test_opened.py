@@ -22,8 +22,11 @@ from harness.provisioning.command import LocalRunner
 from suites.e2e.real_driver.conftest import LOAD_S, OPEN_S
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from harness.gpu import GpuModel
     from harness.lab.node import Node
+    from harness.provisioning.command import CommandResult
     from harness.settings import Settings
 
 pytestmark = [pytest.mark.real_driver, pytest.mark.slow]
@@ -217,6 +220,51 @@ def test_nvitop_shows_each_gpu(monitors: Node, models: tuple[GpuModel, ...]) -> 
     for model in models:
         # It shortens names to the width of its column.
         assert model.title.removeprefix("NVIDIA ")[:10] in shown
+
+
+@pytest.fixture(scope="module")
+def container_root(opened_node: Node) -> str:
+    """Return a root file system for containers: the node's own, without what is mounted on it."""
+    root = "/mnt/container-root"
+    opened_node.guest.output_of("sh", "-euc", f"mkdir {root}; mount --bind / {root}")
+    return root
+
+
+def run_container(node: Node, root: str, devices: Sequence[str]) -> CommandResult:
+    """Run `nvidia-smi -L` in a container that has asked for these devices."""
+    asked = [word for device in devices for word in ("--device", device)]
+    return node.guest.run(
+        *(
+            "ctr",
+            "run",
+            "--rm",
+            *asked,
+            "--rootfs",
+            root,
+            f"smi-{len(devices)}",
+            "nvidia-smi",
+            "-L",
+        ),
+        timeout_s=OPEN_S,
+    )
+
+
+def test_container_that_asks_for_a_gpu_gets_it(
+    opened_node: Node, container_root: str, models: tuple[GpuModel, ...]
+) -> None:
+    asked = run_container(opened_node, container_root, ["/dev/nvidiactl", "/dev/nvidia0"])
+
+    assert asked.ok, asked.render()
+    assert models[0].title in asked.stdout
+    assert models[1].title not in asked.stdout
+
+
+def test_container_that_asks_for_no_gpu_gets_none(opened_node: Node, container_root: str) -> None:
+    """It has NVIDIA's files, but the kernel refuses it the devices."""
+    refused = run_container(opened_node, container_root, [])
+
+    assert not refused.ok
+    assert "GPU 0" not in refused.stdout
 
 
 def test_driver_complains_of_no_answer(opened_node: Node) -> None:
