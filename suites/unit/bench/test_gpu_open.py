@@ -1,0 +1,101 @@
+"""The measure of how long a clone takes to open a GPU, beside a machine that only notes what it is told."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from harness.bench.gpu_open import measure_gpu_open
+from harness.errors import HarnessError
+from harness.gpu.catalogue import load_catalogue
+from harness.provisioning.command import CommandResult
+from harness.provisioning.wait import Deadline
+from suites.unit.lab.builders import an_image
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.gpu import GpuModel
+    from harness.image import Image
+    from harness.lab import Lab
+    from harness.lab.machine import LabMachine
+    from harness.lab.saved_states import SavedState
+
+A100 = load_catalogue().get("a100-sxm4-40gb")
+
+
+@dataclass
+class NotingMachine:
+    """Its guest's `nvidia-smi` prints `listed`."""
+
+    listed: str
+    done: list[str] = field(default_factory=list)
+
+    @property
+    def guest(self) -> NotingMachine:
+        return self
+
+    def deadline(self, kvm_s: float) -> Deadline:
+        return Deadline.after(kvm_s)
+
+    def hot_plug(self, model: GpuModel) -> str:
+        self.done.append(f"plug {model.name}")
+        return "gpu0"
+
+    def hot_unplug(self, device_id: str) -> None:
+        self.done.append(f"unplug {device_id}")
+
+    def wait_for_gpu(self, model: GpuModel) -> None:
+        del model
+
+    def run(self, *argv: str, timeout_s: float) -> CommandResult:
+        del timeout_s
+        self.done.append(" ".join(argv))
+        return CommandResult(argv=argv, exit_code=0, stdout=self.listed, stderr="")
+
+    output_of = run
+
+
+@dataclass
+class LabOfOneMachine:
+    """Makes each saved state on the machine that all clones are."""
+
+    machine: NotingMachine
+
+    def node_image(self) -> Image:
+        return an_image()
+
+    def ensure_checkpoint(self, state: SavedState) -> None:
+        assert state.make is not None
+        state.make(cast("LabMachine", self.machine))
+
+    @contextlib.contextmanager
+    def clone(self, state: SavedState, name: str) -> Iterator[NotingMachine]:
+        del state, name
+        yield self.machine
+
+
+def test_driver_is_loaded_before_the_clones_and_the_gpu_plugged_in_each() -> None:
+    machine = NotingMachine(listed=f"GPU 0: {A100.title} (UUID: GPU-0)\n")
+
+    spread = measure_gpu_open(cast("Lab", LabOfOneMachine(machine)), A100, runs=2)
+
+    assert spread.runs == 2
+    assert machine.done == [
+        "plug a100-sxm4-40gb",
+        "nvidia-modprobe -u -c0",
+        "unplug gpu0",
+        *["plug a100-sxm4-40gb", "nvidia-smi -L"] * 2,
+    ]
+
+
+def test_gpu_that_the_driver_did_not_open_has_no_figure() -> None:
+    machine = NotingMachine(listed="No devices were found\n")
+
+    with pytest.raises(HarnessError, match="--gpu-emulation=gsp") as refused:
+        measure_gpu_open(cast("Lab", LabOfOneMachine(machine)), A100, runs=1)
+
+    assert "No devices were found" in str(refused.value)
