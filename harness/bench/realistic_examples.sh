@@ -1,5 +1,26 @@
 Describe 'node @FILE@, part @PART@'
   Describe 'with mocks'
+    apt_get_update() { :; }
+    apt_get_install() { return 0; }
+    check_disk() { echo 'enough'; }
+    check_network() { return 0; }
+    curl() { return 22; }
+    dkms() { echo "dkms $*"; }
+    dpkg() { echo "dpkg $*"; }
+    get_metadata() { echo '{}'; }
+    hostnamectl() { :; }
+    iptables() { :; }
+    journalctl() { :; }
+    load_module() { return 0; }
+    logger() { :; }
+    modprobe() { echo "modprobe $*"; }
+    mount() { return 1; }
+    nvidia_smi() { echo 'NVIDIA-SMI 580'; }
+    reboot() { return 99; }
+    sysctl() { echo "sysctl $*"; }
+    udevadm() { :; }
+    useradd() { return 9; }
+
     It 'installs the driver'
       fetch() { echo "fetched $1"; }
       unpack() { echo "unpacked $1" | sed -e 's/$/./'; }
@@ -13,7 +34,7 @@ Describe 'node @FILE@, part @PART@'
       fetch() { echo "fetched $1"; }
       unpack() { echo "unpacked $1" | sed -e 's/unpacked/extracted/'; }
       verify() { return 7; }
-      When call install_driver 580.@PART@
+      When run install_driver 580.@PART@
       The output should include 'extracted driver-580.@PART@'
       The status should equal 1
     End
@@ -34,7 +55,7 @@ Describe 'node @FILE@, part @PART@'
 
     It 'retries until the service answers'
       answers() { ((try == 4)); }
-      When call retry 5 0.1 answers
+      When run retry 5 0.1 answers
       The output should equal 'succeeded in try 4'
       The status should be success
     End
@@ -100,7 +121,7 @@ JSON
 
     It 'measures its memory and logs it'
       log_memory() { log_line "$(os_field ID): $(free_memory_mib) MiB free"; }
-      When call log_memory
+      When run log_memory
       The output should equal 'TIME debian: 20 MiB free'
     End
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.bench import shuffled_tests
 from harness.bench.accounting import run_accounted
 from harness.bench.call_accounting import call_accounting
 from harness.bench.inner_pytest import pytest_argv
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from harness.bench.accounting import Usage
+
+    _Run = Callable[[Path, bool], Usage]
 
 _RUN_TIMEOUT_S = 1800.0
 _JOBS = 2
@@ -40,12 +43,16 @@ _OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (.+?)(?: - .*
 
 @dataclass(frozen=True, kw_only=True)
 class RealisticBench:
-    """What one way to run the realistic suite costs; medians of several runs."""
+    """What one way to run the realistic suite costs; medians of several runs.
+
+    `shuffled_cpu_s` is `cpu_s` beside a plugin that shuffles tests, None for shellspec.
+    """
 
     cpu_s: float
     external_cpu_s: float
     wall_s: float
     startup_cpu_s: float
+    shuffled_cpu_s: float | None = None
 
     @property
     def overhead_ms(self) -> float:
@@ -74,12 +81,13 @@ def measure_realistic(rounds: int) -> tuple[RealisticBench, RealisticBench | Non
     """
     check_commands()
 
-    def figures(run: Callable[[Path, bool], Usage]) -> RealisticBench:
+    def figures(run: _Run, shuffled: _Run | None = None) -> RealisticBench:
         with _project() as folder:
             write_suite(folder)
             run(folder, False)  # fills the cache of bytecode
             # By turns, since the speed of a host changes within minutes.
             pairs = [(run(folder, False), external_cpu_s(folder)) for _ in range(rounds)]
+            others = [shuffled(folder, False) for _ in range(rounds)] if shuffled else []
         with _project() as folder:
             (folder / "one_spec.sh").write_text(_ONE_EXAMPLE)
             starts = [run(folder, True) for _ in range(rounds)]
@@ -88,9 +96,13 @@ def measure_realistic(rounds: int) -> tuple[RealisticBench, RealisticBench | Non
             external_cpu_s=statistics.median(external for _, external in pairs),
             wall_s=statistics.median(usage.wall_s for usage, _ in pairs),
             startup_cpu_s=statistics.median(usage.cpu_s for usage in starts),
+            shuffled_cpu_s=statistics.median(usage.cpu_s for usage in others) if others else None,
         )
 
-    return figures(_run_pytest), figures(_run_shellspec) if shutil.which("shellspec") else None
+    return (
+        figures(_run_pytest, _run_shuffled),
+        figures(_run_shellspec) if shutil.which("shellspec") else None,
+    )
 
 
 def repeat_under_load(runs: int) -> RepeatedRuns:
@@ -160,14 +172,14 @@ def external_cpu_s(folder: Path) -> float:
         return sum(call.cpu_s for call in accounting.calls())
 
 
-def _run_pytest(folder: Path, is_start: bool) -> Usage:
+def _run_pytest(folder: Path, is_start: bool, *options: str) -> Usage:
     """Run the specs in `folder`; for the start, alone, without any cached bytecode.
 
     The cache lies in `folder`, so that neither depends on the surroundings: in many containers
     PYTHONDONTWRITEBYTECODE is set, and Python compiles modules again in each process.
     """
     return run_accounted(
-        pytest_argv("--shell-time=virtual", "-n", "0" if is_start else str(_JOBS)),
+        pytest_argv("--shell-time=virtual", "-n", "0" if is_start else str(_JOBS), *options),
         cwd=folder,
         timeout_s=_RUN_TIMEOUT_S,
         env={
@@ -175,6 +187,10 @@ def _run_pytest(folder: Path, is_start: bool) -> Usage:
             "PYTHONPYCACHEPREFIX": str(folder / ".bytecode"),
         },
     )
+
+
+def _run_shuffled(folder: Path, is_start: bool) -> Usage:
+    return _run_pytest(folder, is_start, "-p", shuffled_tests.__name__)
 
 
 def _run_shellspec(folder: Path, is_start: bool) -> Usage:

@@ -35,6 +35,7 @@ FIGURES: Mapping[str, str] = {
     "realistic_external_cpu_s": "what the commands that these specs run use of it, as wait4 accounts for them",
     "realistic_overhead_ms": "the difference, for one example",
     "realistic_wall_s": "wall time of the same",
+    "realistic_shuffled_cpu_s": "realistic_cpu_s beside a plugin of pytest that shuffles all tests",
     "startup_cpu_s": "CPU time of one file with one example, without a bytecode cache",
     "function_mocks_ms": "one of 200 examples with three function mocks, start-up left out",
     "command_mocks_ms": "the same with three Mock blocks",
@@ -83,13 +84,16 @@ def shell_figures(own: RealisticBench, shellspec: RealisticBench | None) -> Mapp
 
 
 def _realistic_figures(bench: RealisticBench) -> Mapping[str, float]:
-    return {
+    figures = {
         "realistic_cpu_s": bench.cpu_s,
         "realistic_external_cpu_s": bench.external_cpu_s,
         "realistic_overhead_ms": bench.overhead_ms,
         "realistic_wall_s": bench.wall_s,
         "startup_cpu_s": bench.startup_cpu_s,
     }
+    if bench.shuffled_cpu_s is not None:
+        figures["realistic_shuffled_cpu_s"] = bench.shuffled_cpu_s
+    return figures
 
 
 def measure_shell(*, rounds: int, quick: bool) -> ShellBench:

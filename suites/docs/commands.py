@@ -26,7 +26,7 @@ FOREIGN = frozenset(
     {
         *("allure", "cd", "coverage", "git", "less", "lint-imports", "ls", "mkdir", "pip"),
         *("debsbom", "debugfs", "pre-commit", "pyproject-build", "qemu-img", "ruff"),
-        *("towncrier", "twine"),
+        *("ptw", "towncrier", "twine"),
         *("groupadd", "systemctl", "systemd-tmpfiles", "udevadm", "useradd", "usermod"),
     }
 )
