@@ -6,6 +6,7 @@ of a script are commands, and which commands a trace shows, is in `harness.shell
 
 from __future__ import annotations
 
+import functools
 import re
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
@@ -42,14 +43,35 @@ _TRACED = re.compile(
 )
 
 
-def parse_trace(trace: str, cwd: Path, sources: Iterable[Path]) -> Hits:
-    """Return the places in files below `sources` that the trace of a shell in `cwd` shows."""
+_USES_TRACE = re.compile(r"\bset\s+(?:[-+]\w+\s+)*[-+]\w*x|xtrace")
+
+
+def uses_trace(text: str) -> bool:
+    """Return whether shell code switches bash's own trace on or off."""
+    return _USES_TRACE.search(text) is not None
+
+
+@functools.lru_cache(maxsize=8)
+def any_uses_trace(sources: tuple[Path, ...]) -> bool:
+    """Return whether a script at or below `sources` switches bash's own trace on or off."""
+    from harness.shell.coverage_data import scripts_in  # noqa: PLC0415 - coverage.py is slow to import
+
+    return any(uses_trace(path.read_text(errors="replace")) for path in scripts_in(sources))
+
+
+def parse_trace(
+    trace: str, cwd: Path, sources: Iterable[Path], *, copies: Mapping[str, Path] | None = None
+) -> Hits:
+    """Return the places in files below `sources` that the trace of a shell in `cwd` shows.
+
+    `copies` has the paths of files whose lines are those of another one.
+    """
     places = [source.resolve() for source in sources]
     hits: Hits = {}
     known: dict[str, str | None] = {}
     for nesting, depth, name, line in _TRACED.findall(trace):
         if name not in known:
-            path = (cwd / name).resolve()
+            path = (copies or {}).get(name, cwd / name).resolve()
             inside = any(place == path or place in path.parents for place in places)
             known[name] = str(path) if inside and path.is_file() else None
         path_name = known[name]

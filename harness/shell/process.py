@@ -61,6 +61,7 @@ class ShellSetting:
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 60.0
     traces: bool = False
+    traces_by_trap: bool = False
     layer: Path | None = None
     shared: Path | None = None
 
@@ -221,6 +222,8 @@ class ShellProcess:
             }
             if setting.traces:
                 env["HX_TRACE_FD"] = str(_FIRST_FD + len(numbers) - 1)
+                if setting.traces_by_trap:
+                    env["HX_TRACE_BY_TRAP"] = "1"
             self._process: ChildProcess = spawn(
                 setting.sandbox.argv(
                     command,

@@ -14,7 +14,7 @@ import pytest
 from harness.errors import HarnessError
 from harness.plugin.specs.reports import ReportBatch
 from harness.shell.clock import clock_environment, write_clock_commands
-from harness.shell.coverage import Hits, Tier, merge, parse_trace
+from harness.shell.coverage import Hits, Tier, any_uses_trace, merge, parse_trace, uses_trace
 from harness.shell.sandbox import Network, SandboxKind, choose_sandbox
 from harness.shell.spec.mock_blocks import write_mocks, write_writable_folders
 from harness.shell.spec.project import ScratchFolder, environment
@@ -173,6 +173,7 @@ class SpecRuns:
             env.update(clock_environment(commands, env["PATH"]))
             if "HX_PATH" in env:
                 env["HX_PATH"] = f"{commands}:{env['HX_PATH']}"
+        sources = tuple(self.config.getoption("--shell-cov"))
         setting = ShellSetting(
             shell=file.project.options.shell,
             sandbox=self.sandbox,
@@ -180,7 +181,9 @@ class SpecRuns:
             cwd=cwd,
             env=env,
             layer=layer,
-            traces=bool(self.config.getoption("--shell-cov")),
+            traces=bool(sources),
+            traces_by_trap=bool(sources)
+            and (any_uses_trace(sources) or uses_trace("\n".join(file.spec.lines))),
             timeout_s=self.config.getoption("--shell-timeout"),
         )
         return SpecRun(file.spec, setting)

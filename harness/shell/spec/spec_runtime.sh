@@ -265,7 +265,7 @@ fi
 __hx_report ready
 # traces the lines that run, for coverage; the trace has a descriptor of its own
 if [[ -n ${HX_TRACE_FD-} ]]; then
-  . "${BASH_SOURCE[0]%/*}/../warm_shell/trace.sh"
-  unset HX_TRACE_FD
+  builtin export BASH_ENV=${BASH_SOURCE[0]%/*}/../warm_shell/trace.sh
+  . "$BASH_ENV"
 fi
 builtin set -e

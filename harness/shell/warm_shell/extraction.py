@@ -33,13 +33,13 @@ def options_of(text: str) -> str:
     return "; ".join([*([f"set {shebang[1]}"] if shebang else []), *found])
 
 
-def extract_function(script: Path, name: str, runner: Runner | None = None) -> str:
-    """Return the definition of a function as the script has it; the last of several.
+def extract_function(script: Path, name: str, runner: Runner | None = None) -> tuple[str, int]:
+    """Return the definition of a function as the script has it, and its line; the last of several.
 
     Raises BadInputError where the script has no such function.
     """
     runner = runner or LocalRunner()
-    lines = script.read_text().splitlines()
+    lines = script.read_text(errors="surrogateescape").split("\n")
     begins = re.compile(
         rf"(\s*)(?:function\s+{re.escape(name)}\s*(?:\(\s*\))?|{re.escape(name)}\s*\(\s*\))"
         r"\s*(?:[{(#]|$)"
@@ -53,7 +53,7 @@ def extract_function(script: Path, name: str, runner: Runner | None = None) -> s
             # a heredoc that was cut is a warning only
             parsed = runner.run(["bash", "-n"], timeout_s=_PARSE_S, stdin=f"{text}\n")
             if parsed.ok and not parsed.stderr:
-                return text
+                return text, start + 1
     raise BadInputError(f"There is no function '{name}' in it.", source=str(script))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import RequirementError
-from harness.shell.coverage import Hits, merge, parse_trace
+from harness.shell.coverage import Hits, any_uses_trace, merge, parse_trace
 from harness.shell.mocks.allowed_commands import (
     ALLOWED_COMMANDS,
     KNOWN_COMMANDS,
@@ -55,6 +56,7 @@ class WarmShellPool:
         self.coverage_of = tuple(coverage_of)
         self.hits: Hits = {}
         self._idle: dict[tuple[tuple[str, ...], bool, ShellStart], WarmShell] = {}
+        self._copies: dict[str, Path] = {}
         self._starts: dict[frozenset[str], ShellStart] = {}
         self._count = 0
 
@@ -112,6 +114,7 @@ class WarmShellPool:
         return ShellStart(
             cwd=self.cwd, sandbox=self.sandbox, path=path, layer=layer,
             traces=bool(self.coverage_of),
+            traces_by_trap=bool(self.coverage_of) and any_uses_trace(self.coverage_of),
         )  # fmt: skip
 
     def _start_with(self, allowed: frozenset[str]) -> ShellStart:
@@ -126,6 +129,22 @@ class WarmShellPool:
             layer = self._write_layer(name, frozenset(self.allowed) | allowed)
             self._starts[allowed] = replace(self._start, layer=layer)
         return self._starts[allowed]
+
+    def copy_of(self, script: Path, text: str, line: int) -> Path:
+        """Write `text` of a script, which begins at `line` there, to a file in which it begins there, too.
+
+        So what bash says of it, and what coverage counts, are lines of the script.
+        """
+        content = "\n" * (line - 1) + text + "\n"
+        digest = hashlib.sha256(
+            f"{script}\0{content}".encode(errors="surrogateescape")
+        ).hexdigest()
+        folder = self.scratch / "parts" / digest[:16]
+        folder.mkdir(parents=True, exist_ok=True)
+        copy = folder / script.name
+        copy.write_text(content, errors="surrogateescape")
+        self._copies[str(copy)] = script
+        return copy
 
     def borrow(
         self,
@@ -171,7 +190,10 @@ class WarmShellPool:
         """End a shell."""
         warm_shell.close()
         if self.coverage_of:
-            merge(self.hits, parse_trace(warm_shell.trace, self.cwd, self.coverage_of))
+            merge(
+                self.hits,
+                parse_trace(warm_shell.trace, self.cwd, self.coverage_of, copies=self._copies),
+            )
 
     def close(self) -> None:
         """End all idle shells."""

@@ -26,7 +26,19 @@ fi
 # bash undoes at the end of a function, a trap on DEBUG or RETURN, stays for one with the attribute
 # 'trace'; such traps then act in this function, too, and so do nothing in it.
 trap() {
-  { local -; builtin set +x; } 2>/dev/null
+  {
+    local __hx_flags=$- __hx_answer
+    builtin set +x
+  } 2>/dev/null
+  __hx_trap "$@"
+  {
+    __hx_answer=$?
+    [[ $__hx_flags != *x* ]] || builtin set -x
+    return "$__hx_answer"
+  } 2>/dev/null
+}
+
+__hx_trap() {
   local __hx_word __hx_listed
   local -a __hx_others=()
   case ${1-} in
@@ -49,10 +61,10 @@ trap() {
       ;;
   esac
 }
-builtin declare -ft trap
+builtin declare -ft trap __hx_trap
 __hx_newline=$'\n'
 __hx_leaving='{ __hx_leave $? ${__hx_ended-$-}; } 218>&1 219>&2 >/dev/null 2>&1'
-__hx_unless_trap='case ${FUNCNAME[0]-} in trap | __hx_set_trap) ;; *) '
+__hx_unless_trap='case ${FUNCNAME[0]-} in trap | __hx_trap | __hx_set_trap) ;; *) '
 
 __hx_set_trap() { # ACTION NAMES... | NAME
   (($# > 1)) || set -- - "$@"
@@ -68,6 +80,7 @@ __hx_set_trap() { # ACTION NAMES... | NAME
         fi
         ;;
       [Dd][Ee][Bb][Uu][Gg] | [Rr][Ee][Tt][Uu][Rr][Nn])
+        [[ -z ${__hx_traced-} ]] || builtin set +T
         case $1 in
           '' | -) builtin trap -- "$1" "$__hx_word" ;;
           *) builtin trap -- "$__hx_unless_trap$1$__hx_newline;; esac" "$__hx_word" ;;

@@ -88,7 +88,9 @@ class Shell:
         script = self._script(path)
         self._scripts.append(script)
         self._code.append(options_of(script.read_text(errors="surrogateescape")))
-        self._code.extend(extract_function(script, name) for name in functions)
+        for name in functions:
+            text, line = extract_function(script, name)
+            self._code.append(f". {quote(str(self._warm_shells.copy_of(script, text, line)))}")
 
     def _script(self, path: Path | str) -> Path:
         found = self._warm_shells.cwd / path

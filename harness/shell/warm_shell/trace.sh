@@ -2,15 +2,43 @@
 # through BASH_ENV, by each bash that they start. In a machine it is the BASH_ENV of all services.
 #
 # The trace has a descriptor of its own. An entry: depth of functions and sourced files, file, line,
-# directory; between control characters, which occur in no script.
+# directory; between control characters, which occur in no script. It is bash's own trace, or, where
+# code under test uses that for itself, written by a trap on DEBUG.
+#
+# 'bash -x' shows nothing of it.
 
-if [[ -z ${HX_TRACE_FD-} ]]; then
-  { builtin exec {BASH_XTRACEFD}>>"${BASH_SOURCE[0]%/*}/traces/$$"; } 2>/dev/null ||
-    BASH_XTRACEFD=
-else
-  BASH_XTRACEFD=$HX_TRACE_FD
-fi
-if [[ -n ${BASH_XTRACEFD-} ]]; then
-  PS4=$'+\036${#BASH_SOURCE[@]}\037${BASH_SOURCE[0]-}\037$LINENO\037$PWD\036'
-  builtin set -x
-fi
+{
+  __hx_trace_fd=${HX_TRACE_FD-}
+  if [[ -z $__hx_trace_fd ]]; then
+    builtin exec {__hx_trace_fd}>>"${BASH_SOURCE[0]%/*}/traces/$$" || __hx_trace_fd=
+  fi
+  __hx_traced=
+  if [[ -n ${HX_TRACE_BY_TRAP-} || $- == *x* ]]; then
+    __hx_traced=1
+  elif [[ -f $0 && -r $0 ]]; then
+    IFS= builtin read -r -d '' __hx_traced <"$0" || builtin :
+    [[ $__hx_traced =~ (^|[^A-Za-z_])set[[:blank:]]+[-+][A-Za-z]*x|xtrace ]] || __hx_traced=
+    builtin unset -v BASH_REMATCH
+  fi
+  if [[ -z $__hx_trace_fd ]]; then
+    builtin unset -v __hx_traced
+  elif [[ -n $__hx_traced ]]; then
+    # the last argument keeps '$_' what it was
+    __hx_traced='{ builtin printf "+\036%s\037%s\037%s\037%s\036\n%.0s" "${#BASH_SOURCE[@]}" \
+      "${BASH_SOURCE[0]-}" "$LINENO" "$PWD" "$_" >&'$__hx_trace_fd'; } 2>/dev/null'
+    builtin set -T
+    builtin trap "$__hx_traced" DEBUG
+    trap() { # of the code under test: functions inherit it no more than they do without a trace
+      case " $* " in
+        *[Dd][Ee][Bb][Uu][Gg]* | *[Rr][Ee][Tt][Uu][Rr][Nn]*) builtin set +T ;;
+      esac
+      builtin trap "$@"
+    }
+  else
+    builtin unset -v __hx_traced
+    BASH_XTRACEFD=$__hx_trace_fd
+    PS4=$'+\036${#BASH_SOURCE[@]}\037${BASH_SOURCE[0]-}\037$LINENO\037$PWD\036'
+    builtin set -x
+  fi
+  builtin unset -v __hx_trace_fd
+} 2>/dev/null

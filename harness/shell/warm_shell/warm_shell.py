@@ -38,7 +38,8 @@ _SYNTAX_ERROR = re.compile(
 _END_OF_CODE = r"""
 {
   __hx_status=$? __hx_ended=$-
-  builtin trap - DEBUG RETURN
+  builtin trap -- - RETURN
+  builtin trap -- "${__hx_traced:--}" DEBUG
   builtin set +x
 } >/dev/null 2>&1
 """
@@ -61,6 +62,7 @@ class ShellStart:
     path: str
     layer: Path | None = None
     traces: bool = False
+    traces_by_trap: bool = False
 
 
 class WarmShell:
@@ -128,6 +130,7 @@ class WarmShell:
             cwd=self.start.cwd,
             env=env,
             traces=self.start.traces,
+            traces_by_trap=self.start.traces_by_trap,
             layer=self.start.layer,
             shared=self.mocked,
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
+from harness.evidence.state_diff import CHANGES_AT_REST
 from harness.lab.shell_trace import FOLDER, early_commands, read_hits, traced
 from harness.lab.trace_reader import read_traces
 from harness.machine.channels.guest import Guest
@@ -251,3 +252,7 @@ def test_trace_that_was_run_from_where_its_name_was_relative_has_each_line_once(
     assert {place.line for place in hits[str(script)]} == {2, 3}
     assert len(hits[str(script)]) == 2
     assert refused == []
+
+
+def test_states_of_a_node_do_not_differ_by_its_traces() -> None:
+    assert {FOLDER, f"{FOLDER}/*"} <= set(CHANGES_AT_REST.paths)

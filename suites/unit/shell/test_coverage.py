@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.shell.coverage import Place, merge, parse_trace
+import pytest
+
+from harness.shell.coverage import Place, merge, parse_trace, uses_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,3 +58,29 @@ def test_numbers_that_no_trace_has_are_passed_over(tmp_path: Path) -> None:
     trace = f"+\x1e{long}\x1f{script}\x1f1\x1f/\x1e:\n+\x1e1\x1f{script}\x1f{long}\x1f/\x1e:\n"
 
     assert parse_trace(trace, tmp_path, [tmp_path]) == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [
+        ("set -x", True), ("set -eux", True), ("set +x", True), ("set -e -x", True),
+        ("set -o xtrace", True), ("{ set +x; } 2>/dev/null", True), ("bash -o xtrace", True),
+        ("set -eu", False), ("reset -x", False), ("set -- x", False), ("offset=-x", False),
+    ],
+)  # fmt: skip
+def test_code_that_uses_the_trace_itself(code: str, answer: bool) -> None:
+    assert uses_trace(code) is answer
+
+
+def test_lines_of_a_copy_are_those_of_its_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.touch()
+
+    hits = parse_trace(
+        "+\x1e1\x1f/copies/script.sh\x1f4\x1f/\x1e echo\n",
+        tmp_path,
+        [tmp_path],
+        copies={"/copies/script.sh": script},
+    )
+
+    assert hits == {str(script): {Place(4, 1, 1)}}

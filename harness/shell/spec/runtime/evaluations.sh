@@ -37,7 +37,8 @@ __hx_call() { # LINE F ARGS...: the usual case; each function called would cost 
   # what the code traces is its stderr, and what it left a trap to print its stdout; not what follows
   {
     "${@:2}" >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <&189 && __hx_status=0 || __hx_status=$?
-    builtin trap - DEBUG RETURN
+    builtin trap -- - RETURN
+    builtin trap -- "${__hx_traced:--}" DEBUG
     case ${BASH_XTRACEFD-$-} in *x*) builtin set +x ;; esac
   } >&189 2>&189 214>/proc/self/fd/211
   builtin read -t 0 -u 211 || builtin read -t "$__hx_job_wait" -u 211 || :
@@ -55,7 +56,8 @@ __hx_call_specially() { # LINE F ARGS...
   {
     "$@" >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <"$__hx_stdin" && __hx_status=0 ||
       __hx_status=$?
-    builtin trap - DEBUG RETURN
+    builtin trap -- - RETURN
+    builtin trap -- "${__hx_traced:--}" DEBUG
     case ${BASH_XTRACEFD-$-} in *x*) builtin set +x ;; esac
   } >&189 2>&189 214>/proc/self/fd/211
   __hx_finish "$__hx_status"
@@ -75,10 +77,12 @@ __hx_hooked() { # KIND F ARGS...: an evaluation between its hooks
     __hx_eval || return $?
   done
   "$@" && {
-    builtin trap - DEBUG RETURN
+    builtin trap -- - RETURN
+    builtin trap -- "${__hx_traced:--}" DEBUG
   } >&189 2>&189 || {
     __hx_status=$?
-    builtin trap - DEBUG RETURN
+    builtin trap -- - RETURN
+    builtin trap -- "${__hx_traced:--}" DEBUG
     return "$__hx_status"
   } >&189 2>&189
   for ((__hx_at = ${#__hx_after[@]} - 1; __hx_at >= 0; __hx_at--)); do
@@ -119,7 +123,8 @@ __hx_run_hooked() { # F ARGS...
   "$@"
   {
     __hx_status=$?
-    builtin trap - DEBUG RETURN
+    builtin trap -- - RETURN
+    builtin trap -- "${__hx_traced:--}" DEBUG
   } >&189 2>&189
   ((__hx_status == 0)) || builtin exit "$__hx_status"
   for ((__hx_at = ${#__hx_after_run[@]} - 1; __hx_at >= 0; __hx_at--)); do
@@ -189,7 +194,8 @@ __hx_source() {
   . "$@"
   {
     __hx_status=$?
-    builtin trap - DEBUG RETURN ERR
+    builtin trap -- - RETURN ERR
+    builtin trap -- "${__hx_traced:--}" DEBUG
   } >&189 2>&189
   return "$__hx_status"
 }
