@@ -506,11 +506,22 @@ def _backgrounded(script: Script, node: Node) -> Iterator[_Change]:
 
 def _pipeline(script: Script, node: Node) -> Iterator[_Change]:
     stages = [child for child in node.named_children if child.type in STAGES]
+    # Output that nobody but a person reads, with a status that nobody reads.
+    is_shown = (
+        not script.has_used_output(node)
+        and script.function_of(node) not in script.values
+        and _is_statement(node)
+        and node.parent is not None
+        and node != statements(node.parent)[-1]
+    )
     for before, stage in itertools.pairwise(stages):
-        if _name_of(script, stage) not in {"tee", "logger"}:
+        if _name_of(script, stage) not in {"tee", "logger"} and not (
+            is_shown and _name_of(script, stage) in _FILTERS
+        ):
             yield _Change(Operator.PIPELINE, before.end_byte, stage.end_byte, "", node)
 
 
+_FILTERS = frozenset({"grep", "sed", "awk", "head", "tail", "sort", "cut", "tr", "column", "nl"})
 STAGES = frozenset(
     {"command", "redirected_statement", "subshell", "compound_statement", "while_statement", "for_statement",
      "if_statement", "test_command"}
@@ -569,7 +580,7 @@ def _fewer_arguments(script: Script, name: str, words: list[Node]) -> Iterator[_
     is_wrapper = name in _WRAPPERS or name == "timeout" or bool(_RETRY.match(name))
     inner = _wrapped(script, words)
     for i, (word, text) in enumerate(zip(words, texts, strict=True)):
-        if text in _NOISE:
+        if text in _NOISE or (text == "-e" and name in {"sed", *_GREP}):
             continue
         if is_wrapper and i < inner:
             continue  # a number of tries that is left out makes the next word a number
@@ -819,8 +830,16 @@ def _is_one_word(script: Script, word: Node) -> bool:
     ]
     if any(c.type == "command_substitution" for c in inside):
         return True  # what a command prints for one argument hardly ever has blanks
+    text = script.of(word)
+    if "@" in text or "*" in text:
+        names = [script.of(n) for c in inside for n in below(c, "variable_name")]
+        return bool(names) and all(script.is_plain(name) for name in names)
+    # A function's arguments and variables come from the script itself.
     names = [script.of(n) for c in inside for n in below(c, "variable_name")]
-    return bool(names) and all(script.is_plain(name) for name in names)
+    return not any(
+        script.is_given(name) and not script.is_plain(name) and not name.isdigit()
+        for name in names
+    )
 
 
 def _has_same_before(script: Script, word: Node, node: Node) -> bool:
@@ -844,6 +863,8 @@ def _glob(script: Script, word: Node, node: Node) -> Iterator[_Change]:
 def _assignment(script: Script, node: Node) -> Iterator[_Change]:
     name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
     if name is None or (node.parent is not None and node.parent.type == "command"):
+        return
+    if script.is_idle(script.of(name)):
         return
     sign = next((c for c in node.children if c.type in {"=", "+="}), None)
     if sign is not None and sign.type == "+=":
@@ -911,9 +932,9 @@ def _expansion(script: Script, node: Node) -> Iterator[_Change]:
     kind = script.of(sign)
     if kind in {":-", "-", ":=", "="}:
         if word.strip("\"'"):
-            yield _Change(
-                Operator.DEFAULT, sign.end_byte, node.children[-1].start_byte, "", anchor
-            )
+            end = node.children[-1].start_byte
+            other = _FLIPPED.get(word.strip("\"'"), "")
+            yield _Change(Operator.DEFAULT, sign.end_byte, end, other, anchor)
             if kind in {":-", "-"} and re.fullmatch(r"""[\w./:=@%+,-]+|"[^"]*"|'[^']*'""", word):
                 yield _instead(Operator.DEFAULT, node, word, anchor)
         elif "nounset" in script.options:

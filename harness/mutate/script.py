@@ -38,7 +38,7 @@ _MESSAGE_NAME = re.compile(
     r"\w*_(?:log|info|warn|debug)$"
 )
 _STDERR = re.compile(r"(?:1?>&2|1?>>?\s*/dev/(?:stderr|null|tty))$")
-_PLAIN = re.compile(rb"""["']?[\w./:=@%+,-]+["']?$""")
+_PLAIN = re.compile(rb"""["']?[\w./:=@%+,{}-]+["']?$""")
 
 
 class Script:
@@ -260,26 +260,64 @@ class Script:
             for value in values or ()
         )
 
+    @functools.cached_property
+    def _uses(self) -> dict[str, list[Node]]:
+        """Where the script names each variable."""
+        found: dict[str, list[Node]] = defaultdict(list)
+        for node in self.nodes:
+            if node.type == "variable_name":
+                found[self.of(node)].append(node)
+        return found
+
+    def is_idle(self, variable: str) -> bool:
+        """Tell whether a variable is local to a function, and nothing uses its value."""
+        is_local = any(
+            node.parent is not None
+            and "declaration_command"
+            in {node.parent.type, node.parent.parent and node.parent.parent.type}
+            for node in self._uses[variable]
+        )
+        return is_local and not any(
+            node.parent is None
+            or node.parent.type not in {"variable_assignment", "declaration_command"}
+            or node.parent.child_by_field_name("value") == node
+            for node in self._uses[variable]
+        )
+
+    def is_given(self, variable: str) -> bool:
+        """Tell whether users of the script choose a variable's value: any text, with blanks and empty."""
+        values = self.assignments.get(variable)
+        own = re.compile(rb'["\']?\$\{?' + variable.encode() + rb"\b")
+        return values is None or any(
+            value is not None and bool(own.match(self.text[value.start_byte : value.end_byte]))
+            for value in values
+        )
+
     def leaks(self, variable: str, function: str) -> bool:
-        """Tell whether a variable of `function`, were it not local, would be another's.
+        """Tell whether a variable of `function`, were it not local, would change another's.
 
-        Others are the top level, and functions from which it is called in some way.
+        That is one of the top level, or of a function that calls it in some way, which uses it after
+        the call.
         """
-        users = {
-            self.function_of(node)
-            for node in self.nodes
-            if node.type == "variable_name" and self.of(node) == variable
-        }
-        return bool(users - {function} & ({""} | self._callers(function)))
+        return any(
+            self.function_of(use) == self.function_of(call)
+            and (use.start_byte > call.end_byte or _loop_around(call) is not None)
+            for call in self._calls_of(function)
+            for use in self._uses[variable]
+            if self.function_of(call) != function
+        )
 
-    def _callers(self, function: str) -> set[str]:
-        found: set[str] = set()
+    def _calls_of(self, function: str) -> list[Node]:
+        """Return the calls of a function, and those of its callers, and so on."""
+        found: list[Node] = []
+        seen = {function}
         waiting = [function]
         while waiting:
             for call in self.calls.get(waiting.pop(), ()):
+                found.append(call)
                 caller = self.function_of(call)
-                if caller not in found:
-                    found.add(caller)
+                if caller not in seen:
+                    seen.add(caller)
                     waiting.append(caller)
         return found
 
@@ -331,6 +369,15 @@ def ancestors(node: Node) -> Iterator[Node]:
     while above is not None:
         yield above
         above = above.parent
+
+
+def _loop_around(node: Node) -> Node | None:
+    for above in ancestors(node):
+        if above.type in {"while_statement", "for_statement", "c_style_for_statement"}:
+            return above
+        if above.type == "function_definition":
+            return None
+    return None
 
 
 def below(node: Node, kind: str) -> Iterator[Node]:
