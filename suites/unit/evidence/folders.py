@@ -134,12 +134,13 @@ class EvidenceFolder:
         return self.file(f"{EVENTS_FOLDER}/{name}.json", json.dumps({"TaskName": task}))
 
     def _write(self, name: str, text: str) -> Self:
-        target = self.root / name
-        # Most folders exist, and 120,000 files are written.
+        # The suites write a hundred thousand of these files, most of them into a folder that exists.
         try:
-            target.write_text(text)
+            with open(f"{self.root}/{name}", "w") as file:  # noqa: PTH123 - twice as fast
+                file.write(text)
         except FileNotFoundError:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            target = self.root / name
+            target.parent.mkdir(parents=True)
             target.write_text(text)
         return self
 
