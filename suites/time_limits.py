@@ -7,9 +7,14 @@ limits grow as the waits on guests do.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from harness.plugin import SETTINGS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: Seconds for a test and its fixtures. Those of a virtual machine may build its image first.
 LIMITS_S = {
@@ -32,12 +37,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     suites = config.rootpath / "suites"
     multiplier = max(1.0, config.stash[SETTINGS].timeout_multiplier)
+    limits_s: dict[Path, int | None] = {}
     for item in items:
         if not isinstance(item, pytest.Function) or item.get_closest_marker("timeout") is not None:
             continue
-        if not item.path.is_relative_to(suites):
+        if item.path not in limits_s:
+            limits_s[item.path] = _limit_s(item.path, suites)
+        limit_s = limits_s[item.path]
+        if limit_s is None:
             continue
-        limit_s = LIMITS_S[item.path.relative_to(suites).parts[0]]
         if any(item.get_closest_marker(mark) for mark in LONG_MARKS):
             limit_s = max(limit_s, LONG_S)
         item.add_marker(pytest.mark.timeout(limit_s * multiplier))
+
+
+def _limit_s(path: Path, suites: Path) -> int | None:
+    """Return the limit of the suite that has this file, or None for a file of no suite."""
+    return LIMITS_S[path.relative_to(suites).parts[0]] if path.is_relative_to(suites) else None
