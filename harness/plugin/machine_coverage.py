@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.lab.shell_trace import read_hits, traced
 from harness.plugin.specs.runs import hits_of, notes_of
-from harness.shell.coverage import Tier, merge
+from harness.shell.coverage import Tier, merge, scripts_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,9 +33,6 @@ def recorded(config: pytest.Config, node: Node) -> Iterator[None]:
     sources = config.getoption("--shell-cov")
     if not sources:
         return
-    # coverage.py is slow to import, and most runs do without it
-    from harness.shell.coverage_data import scripts_in  # noqa: PLC0415
-
     try:
         hits, refused = read_hits(node.guest, scripts_in(sources))
     except HarnessError as error:

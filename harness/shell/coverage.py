@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 
@@ -43,7 +43,22 @@ _TRACED = re.compile(
 )
 
 
+_SHEBANG = re.compile(rb"#!\s*(?:/usr)?/bin/(?:env\s+)?bash\b")
 _USES_TRACE = re.compile(r"\bset\s+(?:[-+]\w+\s+)*[-+]\w*x|xtrace")
+
+
+def scripts_in(sources: Iterable[Path]) -> Iterator[Path]:
+    """Yield the bash scripts at and below `sources`: `*.sh`, `*.bash` and what names bash itself."""
+    for source in sources:
+        inside = source.rglob("*") if source.is_dir() else [source]
+        for path in sorted(inside):
+            if path.is_file() and (path.suffix in {".sh", ".bash"} or _names_bash(path)):
+                yield path.resolve()
+
+
+def _names_bash(path: Path) -> bool:
+    with path.open("rb") as file:
+        return _SHEBANG.match(file.read(64)) is not None
 
 
 def uses_trace(text: str) -> bool:
@@ -54,8 +69,6 @@ def uses_trace(text: str) -> bool:
 @functools.lru_cache(maxsize=8)
 def any_uses_trace(sources: tuple[Path, ...]) -> bool:
     """Return whether a script at or below `sources` switches bash's own trace on or off."""
-    from harness.shell.coverage_data import scripts_in  # noqa: PLC0415 - coverage.py is slow to import
-
     return any(uses_trace(path.read_text(errors="replace")) for path in scripts_in(sources))
 
 

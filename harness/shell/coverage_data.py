@@ -24,6 +24,7 @@ from harness.errors import BadInputError, HarnessError, listed
 from harness.foreign_files import read_plain
 from harness.limits import COVERAGE_ENTRIES, COVERAGE_FILE_MIB, COVERAGE_LINES
 from harness.shell.commands_of import code_lines, executed_lines
+from harness.shell.coverage import scripts_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,21 +35,6 @@ _MODULE = "harness.shell.coverage_data"
 _PLUGIN = f"{_MODULE}.ShellCoverage"
 _DIGEST_DIGITS = 16
 _CONTEXT = re.compile(r"(.+) \(sha256 ([0-9a-f]{16})\)\Z")
-_SHEBANG = re.compile(rb"#!\s*(?:/usr)?/bin/(?:env\s+)?bash\b")
-
-
-def scripts_in(sources: Iterable[Path]) -> Iterator[Path]:
-    """Yield the bash scripts at and below `sources`: `*.sh`, `*.bash` and what names bash itself."""
-    for source in sources:
-        inside = source.rglob("*") if source.is_dir() else [source]
-        for path in sorted(inside):
-            if path.is_file() and (path.suffix in {".sh", ".bash"} or _names_bash(path)):
-                yield path.resolve()
-
-
-def _names_bash(path: Path) -> bool:
-    with path.open("rb") as file:
-        return _SHEBANG.match(file.read(64)) is not None
 
 
 def digest_of(content: bytes) -> str:

@@ -11,8 +11,8 @@ import pytest
 
 from harness.cli import main
 from harness.errors import BadInputError
-from harness.shell.coverage import Hits, Place, Tier
-from harness.shell.coverage_data import combine, report, scripts_in, write_data
+from harness.shell.coverage import Hits, Place, Tier, scripts_in
+from harness.shell.coverage_data import combine, report, write_data
 
 if TYPE_CHECKING:
     from pathlib import Path
