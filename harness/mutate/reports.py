@@ -53,6 +53,8 @@ def summary(report: Report) -> str:
 
 def remarks(report: Report) -> Iterator[str]:
     """Yield what else a reader has to know."""
+    if report.known_before:
+        yield f"Of {report.known_before} defects the outcome was known from an earlier run."
     if report.left_out:
         yield f"{report.left_out} tests on machines were left out; --machines runs them, too."
     for test, why in report.unfit.items():

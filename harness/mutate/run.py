@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 #: What a test may take where nothing is known of it yet.
 _UNKNOWN = Cost(cpu_s=60.0, wall_s=60.0)
+_UNKNOWN_WITH_MACHINES = Cost(cpu_s=3600.0, wall_s=600.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +197,8 @@ class _Run:
         return found
 
     def _measure(self, worker: Worker, test: str) -> Reach:
-        answer = worker.run([test], _UNKNOWN, traces=True)
+        cost = _UNKNOWN_WITH_MACHINES if self.request.tests.with_machines else _UNKNOWN
+        answer = worker.run([test], cost, traces=True)
         problem = "it fails" if answer.failed else "it takes too long" if answer.timed_out else ""
         lines: dict[str, list[int]] = {}
         read: set[str] = set()
@@ -253,12 +255,16 @@ class _Run:
             with self.lock:
                 found[i] = result
                 report.known_before += was_known
+                tried = sum(
+                    each is None or each.outcome is not Outcome.NOT_TRIED
+                    for each in found.values()
+                )
                 survived = sum(
                     each is not None and each.outcome is Outcome.SURVIVED
                     for each in found.values()
                 )
                 self.request.progress(
-                    f"{len(found)} of {len(chosen)} defects were tried, {survived} survived"
+                    f"{tried} of {len(chosen)} defects were tried, {survived} survived"
                 )
 
         futures = [pool.submit(attempt, i) for i in order]
@@ -288,9 +294,11 @@ class _Run:
         by_line: Mapping[tuple[str, int], list[str]],
     ) -> tuple[Result | None, bool]:
         """Return what becomes of a mutant, and whether that was known before; None if bash can't read it."""
-        reaching = set(by_line.get((str(script), 0), ()))
+        running: set[str] = set()
         for line in mutant.reached_by:
-            reaching |= set(by_line.get((str(script), line), ()))
+            running |= set(by_line.get((str(script), line), ()))
+        reaching = running | set(by_line.get((str(script), 0), ()))
+        unnoticed = Outcome.SURVIVED if running else Outcome.NOT_REACHED
         places = [(str(script), line) for line in sorted(mutant.reached_by)]
         with self.lock:
             noticing = set().union(*(self.noticing[place] for place in places))
@@ -318,7 +326,7 @@ class _Run:
         if not self.knows_all or (untried and self._is_over()):
             return result(Outcome.NOT_TRIED), False
         if not untried:
-            return result(Outcome.SURVIVED), True
+            return result(unnoticed), True
         cost = Cost(
             cpu_s=max(fit[test].cpu_s for test in untried),
             wall_s=max(fit[test].wall_s for test in untried),
@@ -330,7 +338,7 @@ class _Run:
         outcome, noticed_by = self._keep(
             key, answer, {test: own[test] for test in untried}, places
         )
-        return result(outcome, noticed_by), False
+        return result(outcome or unnoticed, noticed_by), False
 
     def _keep(
         self,
@@ -338,12 +346,12 @@ class _Run:
         answer: Answer,
         digests: Mapping[str, str],
         places: Sequence[tuple[str, int]],
-    ) -> tuple[Outcome, str | None]:
-        """Keep what these tests did with a mutant; return that, and which test noticed it."""
+    ) -> tuple[Outcome | None, str | None]:
+        """Keep what these tests did with a mutant; return how it was noticed, if so, and by which test."""
         if answer.failed is None and not answer.timed_out and not answer.died:
             with self.lock:
                 self.results.keep_passed(key, digests)
-            return Outcome.SURVIVED, None
+            return None, None
         outcome = Outcome.TIMED_OUT if answer.timed_out else Outcome.KILLED
         failed = answer.failed or ""
         test = failed if failed in digests else next(iter(digests))

@@ -225,6 +225,7 @@ def test_script_that_a_test_reads_in_python_has_the_defect(project: _Project) ->
     )
     _, outcomes = project.outcomes("--tests", "tests")
     assert outcomes["-reboot\n+:"] == "killed"
+    assert outcomes["-rm -f /run/kubelet-needed\n+:"] == "not reached"
 
 
 def test_tests_that_cannot_be_collected_are_an_error(project: _Project) -> None:

@@ -29,6 +29,7 @@ def _report(*outcomes: Outcome) -> Report:
         unfit={"spec/a_spec.sh::fails": "it fails"},
         left_out=2,
         seconds=1.0,
+        known_before=3,
     )
 
 
@@ -51,6 +52,7 @@ def test_survivor_is_shown_with_the_tests_that_run_it() -> None:
     assert "1 were not tried for lack of time" in text
     assert "'spec/a_spec.sh::fails' was left out" in text
     assert "2 tests on machines were left out" in text
+    assert "Of 3 defects the outcome was known" in text
 
 
 def test_no_report_passes_control_characters_on() -> None:
