@@ -78,6 +78,9 @@ _REGISTER_LIMIT: Final = 65_536
 #: Work that is posted and not done. Doorbells that wait are one.
 _MOST_POSTED: Final = 64
 
+#: Errors that wait for a driver.
+_MOST_XIDS: Final = 64
+
 _BAR_1: Final = 1
 _BAR_2: Final = 2
 
@@ -113,6 +116,7 @@ class GspDevice:
         self._posted: deque[Callable[[Memories], None]] = deque()
         self._rings: set[str] = set()
         self._post_lock = threading.Lock()
+        self._xids: deque[tuple[int, str]] = deque(maxlen=_MOST_XIDS)
         self.reset()
 
     # What a guest does.
@@ -227,6 +231,9 @@ class GspDevice:
             return
         if self.state.chip.boot is Boot.FSP and self._fsp.write(offset, value):
             if self._fsp.has_message:
+                # The driver takes anything else for an error of the boot, already while it goes on.
+                self._registers[GSP_FALCON + _MAILBOX_0] = 0
+                self._registers[GSP_FALCON + _MAILBOX_1] = 0
                 self.post(self._answer_fsp, "FSP")
             return
         if self.state.chip.has_frts:
@@ -329,7 +336,9 @@ class GspDevice:
             else:
                 start, end = parse_wpr_meta(memories.guest.read(address, 256))
                 self._set_protected(start, end)
-                self._boot(memories)
+                at = registers.get(GSP_FALCON + _MAILBOX_0, 0)
+                at |= registers.get(GSP_FALCON + _MAILBOX_1, 0) << 32
+                self._boot(memories, at)
             registers[SEC2_FALCON + _MAILBOX_0] = 0
         finally:
             registers[SEC2_FALCON + _CPU_CONTROL] = _HALTED
@@ -353,15 +362,9 @@ class GspDevice:
         if arguments is None:
             return
         boot = int.from_bytes(memories.guest.read(arguments + _FMC_BOOT_ARGUMENTS, 8), "little")
-        registers = self._registers
-        registers[GSP_FALCON + _MAILBOX_0] = boot & 0xFFFFFFFF
-        registers[GSP_FALCON + _MAILBOX_1] = boot >> 32
         end = self.state.memory_bytes
         self._set_protected(end - 0x10000000, end - 0x200000)
-        try:
-            self._boot(memories)
-        finally:
-            registers[GSP_FALCON + _MAILBOX_0] = registers[GSP_FALCON + _MAILBOX_1] = 0
+        self._boot(memories, boot)
 
     def _set_protected(self, start: int, end: int) -> None:
         self.state.protected_memory = start, end
@@ -369,10 +372,9 @@ class GspDevice:
             self._registers[_WPR2_LOW] = start >> 12 << 4 & 0xFFFFFFFF
             self._registers[_WPR2_HIGH] = end >> 12 << 4 & 0xFFFFFFFF
 
-    def _boot(self, memories: Memories) -> None:
+    def _boot(self, memories: Memories, at: int) -> None:
+        """Boot the GSP, whose arguments are at an address of the guest's memory."""
         registers = self._registers
-        at = registers.get(GSP_FALCON + _MAILBOX_0, 0)
-        at |= registers.get(GSP_FALCON + _MAILBOX_1, 0) << 32
         self._processor = processor = Processor(self.state, memories, at, self._notify)
         registers[_RISCV_STATUS] = 1
         registers[_RISCV_STATUS_FROM_AMPERE] = 1 << 7
@@ -386,12 +388,13 @@ class GspDevice:
         self._interrupts.trigger(GSP_VECTOR)
         self._update_interrupt()
 
-    def _take_calls(self, _memories: Memories) -> None:
+    def _take_calls(self, memories: Memories) -> None:
         processor = self._processor
         if processor is None:
             # A doorbell before the boot: what it announces is read when the GSP boots.
             return
         processor.take_calls()
+        self._report_xids(memories)
         if processor.bar2 is not None:
             entry, shift = processor.bar2
             self._bar2 = AddressSpace.by_entry(
@@ -418,13 +421,14 @@ class GspDevice:
         return self.state.memory_errors
 
     def raise_xid(self, number: int, text: str) -> None:
-        """Report an error to the driver; waits for a driver that has opened the GPU."""
+        """Report an error to the driver, as soon as it has opened the GPU."""
+        self._xids.append((number, text))
+        self.post(self._report_xids, "Xids")
 
-        def tell(_memories: Memories) -> None:
-            if self._processor is not None:
-                self._processor.raise_xid(number, text)
-
-        self.post(tell, f"Xid {number} {text}")
+    def _report_xids(self, _memories: Memories) -> None:
+        processor = self._processor
+        while processor is not None and processor.is_ready and self._xids:
+            processor.raise_xid(*self._xids.popleft())
 
     def hang(self) -> None:
         """Answer no call any more, which the driver reports as Xid 119."""

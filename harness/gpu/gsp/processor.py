@@ -56,6 +56,8 @@ class Processor:
         self, state: GpuState, memories: Memories, arguments_at: int, notify: Callable[[], None]
     ) -> None:
         self.is_hung = False
+        self.is_ready = False
+        """Whether the driver has asked what the GPU is, and so can be told of errors."""
         self.is_unloaded = False
         self.bar2: tuple[int, int] | None = None
         """The entry of BAR 2's root directory, and its shift."""
@@ -155,6 +157,7 @@ class Processor:
         layouts = self._state.layouts
         if layouts is None:
             return answers.NOT_SUPPORTED
+        self.is_ready = True
         fill_static_info(body, layouts, self._state, answers.gpu_engines(self._state, layouts))
         return answers.OK
 

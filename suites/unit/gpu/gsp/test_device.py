@@ -7,12 +7,13 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from harness.gpu.gsp.answers import ANSWERS
 from harness.gpu.gsp.rpc import Function
 from harness.limits import GPU_MEMORY
 from suites.unit.gpu.gsp.drivers import A100, ARGUMENTS, FSP_ARGUMENTS, H100, T4, Driver, a_device
-from suites.unit.gpu.gsp.driverside import message
+from suites.unit.gpu.gsp.driverside import DriverSide, Ram, message
 
 MODELS = pytest.mark.parametrize("model", [A100, H100, T4])
 NAME, GID, BARS = 0x20800110, 0x2080014A, 0x20801803
@@ -101,20 +102,25 @@ def test_booted_gsp_says_that_it_runs() -> None:
     assert driver.read(0x111240) == 1
 
 
-def test_hopper_boots_by_a_message_to_fsp() -> None:
-    driver = Driver(a_device(H100))
+def _boot_by_fsp(driver: Driver) -> None:
+    """Hand the message of a boot to FSP."""
     driver.lay_out()
     driver.ram.write(FSP_ARGUMENTS + 0x30, struct.pack("<Q", ARGUMENTS))
     payload = bytearray(868)
     struct.pack_into("<II", payload, 0, 3 << 30, 0x14 << 24 | 0x10DE7E)
     struct.pack_into("<Q", payload, 8 + 0x354, FSP_ARGUMENTS)
-
     driver.write(0x8F2AC0, 1 << 24)
     for (word,) in struct.iter_unpack("<I", payload):
         driver.write(0x8F2AC4, word)
     assert driver.read(0x8F2AC0) == 1 << 24 | len(payload)
     driver.write(0x8F2C04, len(payload) - 4)
     driver.write(0x8F2C00, 0)
+
+
+def test_hopper_boots_by_a_message_to_fsp() -> None:
+    driver = Driver(a_device(H100))
+
+    _boot_by_fsp(driver)
     driver.work()
 
     assert driver.events() == [(Function.GSP_INIT_DONE, 0, bytes(4))]
@@ -122,6 +128,31 @@ def test_hopper_boots_by_a_message_to_fsp() -> None:
     answer = [driver.read(0x8F2AC4) for _ in range(5)]
     assert answer == [3 << 30, 0x15 << 24 | 0x10DE7E, 0, 0x14, 0]
     assert driver.read(0x8F2C84) == 16
+
+
+def test_hopper_shows_no_error_while_it_boots_again() -> None:
+    """The driver polls the mailbox while the device waits for the guest's memory."""
+    driver = Driver(a_device(H100))
+    _boot_by_fsp(driver)
+    driver.work()
+    driver.events()
+    driver.call(Function.UNLOADING_GUEST_DRIVER, bytes(8))
+    again = Driver(driver.device)
+    seen = []
+
+    class Watched(Ram):
+        @override
+        def read(self, address: int, size: int) -> bytes:
+            seen.append(again.read(0x110040))
+            return super().read(address, size)
+
+    again.ram = Watched()
+    again.side = DriverSide(again.ram)
+    seen.clear()
+    _boot_by_fsp(again)
+    again.work()
+
+    assert set(seen) == {0}
 
 
 def test_turing_sets_memory_aside_before_the_boot() -> None:
@@ -185,6 +216,7 @@ def test_xid_reaches_the_driver_with_an_interrupt(opened: Driver) -> None:
     opened.write(0xB81200 + 4 * 4, 1 << 25)
     opened.write(0xB81608, 1 << 2)
 
+    opened.call(Function.GET_GSP_STATIC_INFO, bytes(2184))
     opened.device.raise_xid(48, "DBE")
     opened.work()
 
@@ -225,6 +257,20 @@ def test_list_of_the_driver_is_answered_by_index(opened: Driver) -> None:
     _, answer = opened.control(BIOS_INFO, asked)
 
     assert struct.unpack_from("<I6I", answer) == (3, 1, 0, 0, 0x92000000, 7, 0)
+
+
+def test_xid_waits_for_a_driver_that_knows_the_gpu() -> None:
+    driver = Driver(a_device())
+    driver.device.raise_xid(79, "gone")
+    driver.open()
+    assert driver.events() == []
+
+    driver.side.put(message(Function.GET_GSP_STATIC_INFO, bytes(2184)))
+    driver.write(0x110C00, 0)
+    driver.work()
+
+    functions = [function for function, _, _ in driver.events()]
+    assert functions == [Function.GET_GSP_STATIC_INFO, Function.OS_ERROR_LOG]
 
 
 def test_hung_gsp_answers_nothing(opened: Driver) -> None:
