@@ -64,7 +64,8 @@ _DMA_IDLE: Final = 1 << 1
 _START: Final = 1 << 1
 _HALTED: Final = 1 << 4
 _SWGEN0: Final = 0x40
-_IRQ_DESTINATION: Final = {0x1112B4: 0x50, 0x1112B8: 0x50}
+#: Mask and destination of the GSP's interrupts, where Turing and GA100 have them and where later chips do.
+_IRQ_DESTINATION: Final = dict.fromkeys((0x1112B4, 0x1112B8, 0x111528, 0x11152C), 0x50)
 _RISCV_STATUS: Final = 0x111240
 _RISCV_STATUS_FROM_AMPERE: Final = 0x111388
 _UNLOADED: Final = 0x80000000

@@ -226,6 +226,9 @@ def test_xid_reaches_the_driver_with_an_interrupt(opened: Driver) -> None:
     assert body[12:].startswith(b"DBE\0")
     assert raised
     assert opened.read(0x110008) & 0x40
+    # Where the driver looks whether it was the GSP: GA100 at the first two, GA102 and later at the others.
+    masks = [opened.read(register) for register in (0x1112B4, 0x1112B8, 0x111528, 0x11152C)]
+    assert all(mask & 0x40 for mask in masks)
 
 
 def test_memory_errors_of_a_test_are_reported(opened: Driver) -> None:
