@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from harness.shell.fakes.arguments import checks_arguments
 from harness.shell.fakes.fake import Fake
 from harness.shell.fakes.invocation import Syntax, unknown_subcommand, unknown_use
 from harness.shell.mocks.commands import Answer
@@ -68,6 +69,7 @@ class Containerd(Fake):
     given by `on_run`; `runs` lists all runs. `version` is what `ctr version` shows.
     """
 
+    @checks_arguments
     def __init__(
         self,
         images: Iterable[str] = (),

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from harness.errors import BadInputError
+from harness.shell.fakes.arguments import checks_arguments
 from harness.shell.fakes.dkms_tree import TREE, DkmsTree, Source, Target, installed_in
 from harness.shell.fakes.fake import Fake
 from harness.shell.fakes.invocation import Syntax, unknown_subcommand, unknown_use
@@ -34,6 +36,7 @@ class Dkms(Fake):
     installed becomes known to `modules`.
     """
 
+    @checks_arguments
     def __init__(
         self,
         sources: Iterable[Source] = (),
@@ -43,6 +46,12 @@ class Dkms(Fake):
         modules: KernelModules | None = None,
     ) -> None:
         super().__init__()
+        if not kernels:
+            raise BadInputError(
+                "It is empty; the first kernel is the one that runs.",
+                source="fakes.Dkms",
+                key="kernels",
+            )
         self._tree = DkmsTree(self, sources, kernel=kernels[0], arch=arch)
         self._kernels = kernels
         self._modules = modules

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from harness.shell.fakes.arguments import check_fields
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -25,6 +27,9 @@ class Source:
     version: str
     builds: Sequence[str] = ()
     installed_for: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def built_names(self) -> Sequence[str]:

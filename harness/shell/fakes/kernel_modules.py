@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from harness.shell.fakes.arguments import check_fields, checks_arguments
 from harness.shell.fakes.fake import Fake
 from harness.shell.fakes.invocation import Syntax, unknown_use
 from harness.shell.mocks.commands import Answer
@@ -49,6 +50,9 @@ class Module:
     users: int = 0
     has_file: bool = False
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 class KernelModules(Fake):
     """lsmod, modprobe, rmmod, modinfo and depmod over modules with a state.
@@ -58,6 +62,7 @@ class KernelModules(Fake):
     whose kernel has that file.
     """
 
+    @checks_arguments
     def __init__(
         self,
         modules: Mapping[str, Module] | None = None,

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from typing_extensions import override
 
+from harness.shell.fakes.arguments import check_texts, checks_arguments
 from harness.shell.fakes.fake import Fake
 from harness.shell.fakes.invocation import Syntax, unknown_use
 from harness.shell.mocks.commands import Answer
@@ -69,6 +70,7 @@ class InstanceMetadata(Fake):
     `refusals` connections are refused.
     """
 
+    @checks_arguments
     def __init__(self, document: Mapping[str, object]) -> None:
         super().__init__()
         self.document = dict(document)
@@ -79,6 +81,7 @@ class InstanceMetadata(Fake):
     @classmethod
     def with_tags(cls, **tags: str) -> InstanceMetadata:
         """Return the metadata of a virtual machine with these tags."""
+        check_texts(tags, source="fakes.InstanceMetadata.with_tags")
         tags_list = [{"name": name, "value": value} for name, value in tags.items()]
         return cls({"compute": {"tagsList": tags_list}})
 

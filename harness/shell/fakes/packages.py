@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from harness.shell.fakes.apt import Apt
+from harness.shell.fakes.arguments import checks_arguments
 from harness.shell.fakes.dpkg import Dpkg
 from harness.shell.fakes.fake import Fake
 from harness.shell.fakes.package_state import Package, PackageState, Status
@@ -26,6 +27,7 @@ class Packages(Fake):
     finds nothing before an update.
     """
 
+    @checks_arguments
     def __init__(
         self,
         *,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from harness.shell.fakes.arguments import checks_arguments
 from harness.shell.fakes.fake import Fake
 from harness.shell.fakes.invocation import Syntax, unknown_subcommand, unknown_use
 from harness.shell.fakes.unit_files import UnitFiles, has_changed, is_wanted_by
@@ -50,6 +51,7 @@ class Systemd(Fake):
     Units are those given here, and those whose files the code under test writes.
     """
 
+    @checks_arguments
     def __init__(self, units: Mapping[str, Unit] | None = None) -> None:
         super().__init__()
         self._files = UnitFiles(self)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from harness.shell.fakes.arguments import check_fields
 from harness.shell.fakes.unit_files import is_wanted_by
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ class Unit:
     is_failed: bool = False
     loaded: dict[str, str] = field(default_factory=dict)
     was_active: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def state(self) -> ActiveState:

@@ -1,0 +1,57 @@
+"""A fake refuses what it can't use where a test gives it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.shell import fakes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda a: fakes.Containerd(a("nginx:1")), r"fakes\.Containerd.*images.*'nginx:1'.*a list, each item a text"),
+        (lambda a: fakes.Containerd(a([1])), "images.*list.*each item a text"),
+        (lambda a: fakes.Containerd(registry=a(7)), "registry.*type int"),
+        (lambda a: fakes.Containerd(namespace=a(None)), "namespace.*a text was expected"),
+        (lambda a: fakes.Systemd(a(["gpu"])), r"units.*mapping of names, each to a fakes\.Unit"),
+        (lambda a: fakes.Systemd(a({"gpu": "unit"})), r"units.*each to a fakes\.Unit"),
+        (lambda a: fakes.Unit(start_failures=a("2")), r"fakes\.Unit.*start_failures.*'2'.*a number"),
+        (lambda a: fakes.Unit(is_active=a("no")), "is_active.*True or False"),
+        (lambda a: fakes.Dkms(a([fakes.Module()])), r"sources.*each item a fakes\.Source"),
+        (lambda a: fakes.Dkms(kernels=a("6.1")), "kernels.*'6.1'.*a list"),
+        (lambda a: fakes.Dkms(kernels=a([])), "kernels.*empty"),
+        (lambda a: fakes.Source(name="n", version="1", installed_for=a("6.1")), "installed_for.*a list"),
+        (lambda a: fakes.KernelModules(a({"nvidia": 1})), r"modules.*fakes\.Module"),
+        (lambda a: fakes.KernelModules(in_proc=a("yes")), "in_proc.*True or False"),
+        (lambda a: fakes.Module(needs=a("drm")), "needs.*'drm'.*a list"),
+        (lambda a: fakes.Module(size=a(True)), "size.*a number"),
+        (lambda a: fakes.Packages(installed=a(["make"])), r"installed.*each item a fakes\.Package"),
+        (lambda a: fakes.Packages(archives=a({"/a.deb": "x"})), r"archives.*fakes\.Package"),
+        (lambda a: fakes.Package(name="a", version=a(1)), r"fakes\.Package.*version.*a text"),
+        (lambda a: fakes.Package(name="a", version="1", depends=a("libc6")), "depends.*a list"),
+        (lambda a: fakes.InstanceMetadata(a("{}")), "document"),
+        (lambda a: fakes.InstanceMetadata.with_tags(Skip=a(True)), "with_tags.*Skip.*a text"),
+    ],
+)  # fmt: skip
+def test_argument_of_another_type_is_refused(
+    make: Callable[[Callable[[Any], Any]], object], message: str
+) -> None:
+    with pytest.raises(BadInputError, match=f"(?s){message}"):
+        make(lambda value: value)
+
+
+def test_arguments_of_the_stated_types_are_taken() -> None:
+    unit = fakes.Unit(start_failures=fakes.ALWAYS, on_start=lambda: None)
+    fakes.Systemd({"gpu": unit})
+    fakes.Systemd()
+    fakes.Containerd((name for name in ("a:1", "b:2")), registry={"a:1"})
+    fakes.Packages(installed=[fakes.Package(name="a", version="1", depends=("b",))])
+    fakes.KernelModules({"drm": fakes.Module()}, loaded=["drm"])
+    fakes.InstanceMetadata({"compute": {}})
