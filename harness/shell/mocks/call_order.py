@@ -38,7 +38,9 @@ def assert_calls(seen: Sequence[Call], expected: Sequence[str]) -> None:
     diff = "\n".join(
         difflib.unified_diff(wanted, list(map(str, seen)), "expected", "run", lineterm="", n=99)
     )
-    raise ExpectationError(f"The commands that ran are not those expected.\n{diff}")
+    raise ExpectationError(
+        f"The commands that ran are not those expected.\n{diff}{_pattern_hint(expected)}"
+    )
 
 
 def assert_order(seen: Sequence[Call], expected: Sequence[str]) -> None:
@@ -57,8 +59,24 @@ def assert_order(seen: Sequence[Call], expected: Sequence[str]) -> None:
                 hint = " There is one before it, so the order is another."
             raise ExpectationError(
                 f"Expected a call '{line}'{after}; there was none.{hint}\n{list_calls(seen)}"
+                f"{_pattern_hint([line])}"
             )
         at = found + 1
+
+
+def _pattern_hint(expected: Sequence[str]) -> str:
+    """Say what signs in the expected lines stand for, where they have some."""
+    words = [word for line in expected for word in _words(line)]
+    sentences: list[str] = []
+    if any(sign in word for word in words for sign in "*?["):
+        sentences.append(
+            "In a line, '*', '?' and '[...]' match as in a shell pattern, within one word."
+        )
+    if _REST in words:
+        sentences.append(
+            "The word '...' matches all further words at the end of a line; a line '...' matches any calls."
+        )
+    return "".join(f"\n{sentence}" for sentence in sentences)
 
 
 def _words(line: str) -> list[str]:

@@ -151,6 +151,21 @@ class _Rule:
         return " ".join(parts) or "(no arguments)"
 
 
+def literal_patterns(arguments: Sequence[Argument]) -> str:
+    """Return sentences on texts that look like patterns, and are none where arguments are given one by one."""
+    sentences: dict[str, None] = {}
+    for text in arguments:
+        if text == "...":
+            sentences[
+                "The text '...' is compared as it is; all further arguments are ... unquoted."
+            ] = None
+        elif isinstance(text, str) and any(sign in text for sign in "*?["):
+            sentences[f"The text '{text}' is compared as it is; a pattern is Like({text!r})."] = (
+                None
+            )
+    return "\n".join(sentences)
+
+
 class _Answering(abc.ABC):
     """The ways to give a rule its answers; `_add` says which rule."""
 
@@ -263,13 +278,23 @@ class MockedCommand(_Answering):
                     f"{len(rule.answers)} answers in turn."
                 )
         expected = "\n".join(f"  {self.name} {rule}" for rule in rules)
-        return f"'{call}' was run, which the test does not expect. It expects:\n{expected}"
+        hints = literal_patterns([part for rule in rules for part in rule.pattern or ()])
+        return (
+            f"'{call}' was run, which the test does not expect. It expects:\n{expected}"
+            f"{hints and chr(10)}{hints}"
+        )
 
     def unused_rules(self) -> list[str]:
         """Return the rules that no call used, or not all of whose answers were used."""
         if self.optional:
             return []
-        return [f"{self.name} {rule}" for rule in self._all_rules() if rule.is_unused()]
+        unused = [rule for rule in self._all_rules() if rule.is_unused()]
+        return [
+            "\n    ".join(
+                [f"{self.name} {rule}", *literal_patterns(rule.pattern or ()).splitlines()]
+            )
+            for rule in unused
+        ]
 
     def assert_called_with(self, *arguments: str) -> None:
         """Fail unless some call had exactly these arguments."""
@@ -277,6 +302,7 @@ class MockedCommand(_Answering):
             wanted = shlex.join([self.name, *arguments])
             raise ExpectationError(
                 f"Expected a call '{wanted}'; there was none.\n{list_calls(self.calls)}"
+                f"{_lines_hint(arguments)}"
             )
 
     def assert_called_times(self, times: int) -> None:
@@ -300,6 +326,12 @@ class RuleBuilder(_Answering):
         self, answers: Sequence[Answer], *, repeats_last: bool, must_be_used: bool = True
     ) -> MockedCommand:
         return self._command.add_rule(self._pattern, answers, repeats_last=repeats_last)
+
+
+def _lines_hint(arguments: Sequence[str]) -> str:
+    is_pattern = any(sign in argument for argument in arguments for sign in ("*", "?", "[", "..."))
+    hint = "'assert_called_with' compares texts as they are; patterns are for 'assert_order'."
+    return f"\n{hint}" if is_pattern else ""
 
 
 def list_calls(calls: Sequence[Call]) -> str:
