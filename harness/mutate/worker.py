@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 
     from harness.mutate.project_copy import Project
 
-_SERVER = "harness.plugin.fork_server"
+#: The directory of the copy comes first for tests, as with `python -m pytest`, but not for the harness: a project
+#: may have a package of that name.
+_START = """\
+import os, sys
+if sys.path[0] == "":
+    del sys.path[0]
+from harness.plugin.fork_server import main
+sys.path.insert(0, os.getcwd())
+main(sys.argv[1:])
+"""
 _LOG_CHARACTERS = 3000
 _STARTING_S = 600.0
 _READING_S = 60.0
@@ -97,8 +106,8 @@ class Worker:
         mode = "collecting" if collecting else "collected"
         argv = [
             sys.executable,
-            "-m",
-            _SERVER,
+            "-c",
+            _START,
             str(other.fileno()),
             mode,
             json.dumps(what),

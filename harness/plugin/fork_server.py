@@ -1,7 +1,6 @@
 """Runs chosen tests again and again, each time in a fork of one pytest that has collected them.
 
-`harness mutate` starts it in a copy of a project: `python -m harness.plugin.fork_server FD MODE ARGUMENT…`,
-and talks with it in lines of JSON through the socket FD. Neither Python nor the tests' modules are
+`harness mutate` starts it in a copy of a project, and talks with it in lines of JSON through a socket. Neither Python nor the tests' modules are
 loaded again for a defect, and what a test does to this process ends with its fork.
 
 In the mode `collected` it forks after collection. Tests that read the script while they are collected
@@ -332,7 +331,10 @@ def _end(child: int) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Serve until the other end of the socket closes."""
+    """Serve until the other end of the socket closes.
+
+    `argv` is the socket's descriptor, the mode, the scripts and tests as JSON, and options of pytest.
+    """
     descriptor, mode, what = int(argv[0]), argv[1], json.loads(argv[2])
     link = socket.socket(fileno=descriptor)
     ctypes.CDLL(None).prctl(_SUBREAPER, 1)
@@ -351,7 +353,3 @@ def main(argv: Sequence[str]) -> None:
 
 def _run(server: ForkServer, arguments: list[str]) -> int:
     return int(pytest.main(arguments, plugins=[server]))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -80,6 +80,7 @@ class _Project:
         (root / "tmp").mkdir()
         self.write("scripts/kubelet.sh", _SCRIPT)
         self.write("pytest.ini", "[pytest]\n")
+        self.write("harness/__init__.py", "raise ImportError('a package of the project')\n")
         self.write("spec/kubelet_spec.sh", _SPEC)
         self.write("tests/test_gpu.py", _TEST)
 
@@ -96,7 +97,8 @@ class _Project:
         return spawn(self._argv(*arguments), env=self._env, cwd=self.root)
 
     def _argv(self, *arguments: str) -> list[str]:
-        program = "from harness.cli import main; import sys; sys.exit(main())"
+        # As the installed command, which has no directory of the user's among its modules.
+        program = "import sys; del sys.path[0]; from harness.cli import main; sys.exit(main())"
         return [sys.executable, "-c", program, "mutate", "scripts/kubelet.sh", *arguments]
 
     def run(self, *arguments: str) -> CommandResult:
