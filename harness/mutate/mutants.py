@@ -56,6 +56,11 @@ _ANY_ORDER = frozenset(
     {"rm", "mkdir", "touch", "rmdir", "apt-get", "apt", "yum", "dnf", "apt-mark", "systemctl", "unset", "export",
      "chown", "cat", "trap", "curl", "wget", "ls", "rpm", "zypper"}
 )  # fmt: skip
+#: Commands of which two in a row may depend on each other.
+_ORDERED = frozenset(
+    {"systemctl", "apt-get", "yum", "dnf", "zypper", "dpkg", "rpm", "modprobe", "rmmod", "mount", "umount", "dkms",
+     "iptables", "ip", "mv", "cp", "sed"}
+)  # fmt: skip
 #: Commands whose arguments other operators change, or whose arguments are no behaviour of a node.
 _OWN_ARGUMENTS = frozenset(
     {"[", "test", "return", "exit", "break", "continue", "set", "read", "source", ".", "command", "true", "false",
@@ -461,7 +466,7 @@ def _swapped(script: Script, node: Node) -> Iterator[_Change]:
     if not _related(script, node, after):
         return
     names = _name_of(script, node), _name_of(script, after)
-    if names[0] == names[1] and names[0] in _ANY_ORDER - {"apt-get", "systemctl", "yum", "dnf"}:
+    if names[0] and names[0] == names[1] and names[0] not in _ORDERED | set(script.functions):
         return
     new = f"{script.of(after)}{between.decode()}{script.of(node)}"
     yield _Change(Operator.ORDER, node.start_byte, after.end_byte, new, node)
@@ -952,8 +957,11 @@ def _expansion(script: Script, node: Node) -> Iterator[_Change]:
             yield _instead(Operator.PATTERN, sign, other, anchor)
 
 
-def _substitution(_: Script, node: Node) -> Iterator[_Change]:
+def _substitution(script: Script, node: Node) -> Iterator[_Change]:
     parent = node.parent
+    name = None if parent is None else parent.child_by_field_name("name")
+    if name is not None and name.type == "variable_name" and script.is_idle(script.of(name)):
+        return
     anchor = next(
         (
             a

@@ -126,6 +126,8 @@ SAME = (
      "f() {\n  x=1\n  a $x\n}\ng() {\n  local x=2\n  f $x\n}\n"),
     ("a local variable that nothing uses", "f() {\n  local x=1\n  a\n}\n", "f() {\n  local x=2\n  a\n}\n"),
     ("quotes around what the script itself gives", 'f() {\n  local x=$1\n  a "$x"\n}\n', "f() {\n  local x=$1\n  a $x\n}\n"),
+    ("output in a local variable that nothing uses", "f() {\n  local x\n  x=$(a)\n  b\n}\n", "f() {\n  local x\n  x=\n  b\n}\n"),
+    ("the order of what does the same to two files", "restorecon /usr/a\nrestorecon /usr/b\n", "restorecon /usr/b\nrestorecon /usr/a\n"),
     ("a filter of what is only shown", "a | grep b\nc\n", "a\nc\n"),
     ("an -e that sed does not need", "sed -e s/a/b/ f\n", "sed s/a/b/ f\n"),
     ("a default that is not true either way", 'x=${y:-false}\n', "x=${y:-}\n"),
