@@ -61,16 +61,17 @@ def input_comes():
 _LATE_DISPLAY = """\
 import threading
 import pytest
-from harness.progress import display
+from harness.plugin import progress
+from harness.progress.display import Display
 
 ended = threading.Event()
 
-class LateDisplay(display.Display):
+class LateDisplay(Display):
     def __init__(self, *arguments):
         ended.wait(60)
         super().__init__(*arguments)
 
-display.Display = LateDisplay
+progress.Display = LateDisplay
 
 @pytest.hookimpl(optionalhook=True, trylast=True)
 def pytest_testnodedown():
