@@ -158,13 +158,15 @@ class ReportGate:
 
 def _is_plain(value: object) -> bool:
     """Return whether a part of a report is short and printable as it is."""
-    if isinstance(value, str):
-        return value.isprintable() and value.isascii() and len(value) <= _REPORTED_BYTES
-    if isinstance(value, (dict, list, tuple)):
-        return all(map(_is_plain, value)) and (
-            not isinstance(value, dict) or all(map(_is_plain, value.values()))
-        )
-    return value is None or type(value) in (bool, int, float)
+    match value:
+        case str():
+            return len(value) <= _REPORTED_BYTES and value.isascii() and value.isprintable()
+        case dict():
+            return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
+        case list() | tuple():
+            return all(map(_is_plain, value))
+        case _:
+            return value is None or isinstance(value, (int, float))
 
 
 def _is_long(longrepr: object) -> bool:
