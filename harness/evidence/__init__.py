@@ -78,6 +78,8 @@ CLOUD_INIT_OUTPUT_PATH = "/var/log/cloud-init-output.log"
 
 #: modinfo's exit code for a module that does not exist, and also for other errors.
 _NO_SUCH_MODULE = 1
+#: What modinfo says of a module that `modules.dep` does not name, and of a removed one that it still names.
+_NO_MODULE = ("not found", "could not get modinfo from 'nvidia': No such file or directory")
 _GPU_FOLDERS = "/proc/driver/nvidia/gpus/*/information"
 #: Where a shell looks for programs: one in a closed folder seems to be absent.
 _PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -499,7 +501,8 @@ class Evidence:
 
         Raises HarnessError if it was not gathered by `unit_commands`.
         """
-        units = parse_shown_units(self.answer_of(SHOWN_UNITS))
+        is_gathered = (self.folder / "commands" / SHOWN_UNITS).is_file()
+        units = parse_shown_units(self.answer_of(SHOWN_UNITS)) if is_gathered else {}
         if name not in units:
             raise HarnessError(
                 f"The unit '{name}' was not gathered; gather it by "
@@ -546,7 +549,8 @@ class Evidence:
 
     def _module_field(self, kernel: str, field: str) -> str | None:
         name = f"modinfo-{kernel}"
-        if self.exit_code_of(name) == _NO_SUCH_MODULE and "not found" in self.output_of(name):
+        is_refused = self.exit_code_of(name) == _NO_SUCH_MODULE
+        if is_refused and any(words in self.output_of(name) for words in _NO_MODULE):
             # modinfo says the same of a module that it has no permission to see.
             refuse_closed(self.folder, f"/lib/modules/{kernel}/updates/dkms/*")
             return self._debian_module_field(kernel, field)

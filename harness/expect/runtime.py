@@ -35,6 +35,9 @@ _CLAIM = "k8s.gpu.nvidia.com/claim"
 NVIDIA_RUNTIME = "nvidia-container-runtime"
 #: NVIDIA's runtime, and the same with a mode of its own; not its hook.
 _PROGRAMS = (NVIDIA_RUNTIME, f"{NVIDIA_RUNTIME}.cdi", f"{NVIDIA_RUNTIME}.legacy")
+#: As systemd says of units.
+_INACTIVE = "inactive"
+_ABSENT = "not-found"
 _CONTAINERD = "containerd.service"
 _CRI_DOCKER = "cri-docker.service"
 #: Units that run pods by another containerd than that of the node, or by another runtime.
@@ -86,11 +89,21 @@ def image_absent(evidence: Evidence, reference: str) -> None:
 
 
 def unit_state(evidence: Evidence, unit: str, *, active: str) -> None:
-    """Expect a systemd unit in the active state `active`."""
+    """Expect a systemd unit in the active state `active`.
+
+    systemd lists no unit that it has not loaded: one that is inactive, or not there. Raises HarnessError where
+    such a unit was expected to be inactive and was not gathered by `unit_commands`, which tells the two apart.
+    """
     seen = evidence.unit_states.get(unit)
+    found = "systemd has not loaded it" if seen is None else f"is '{seen}'"
+    if seen is None and active == _INACTIVE:
+        shown = evidence.shown_unit(unit)
+        seen, found = shown.active, f"systemd says '{shown.load}' of it"
+        if shown.load == _ABSENT:
+            seen = None
     require(
         seen == active,
-        f"The unit '{unit}' was expected to be '{active}', but is '{seen}'.",
+        f"The unit '{unit}' was expected to be '{active}', but {found}.",
         evidence,
     )
 

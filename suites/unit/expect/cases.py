@@ -421,7 +421,8 @@ REFUSED = {
         message="but is 'active'",
     ),
     "unit_state: not loaded": Case(
-        lambda e: expect.unit_state(e, "kubelet.service", active="active"), message="but is 'None'"
+        lambda e: expect.unit_state(e, "kubelet.service", active="active"),
+        message="but systemd has not loaded it",
     ),
     "gpu_bound: no GPU": Case(
         lambda e: expect.gpu_bound(e, device="2330"),

@@ -291,6 +291,15 @@ def test_kernel_of_a_similar_name_is_refused(tmp_path: Path, kernel: str, other:
     folder = a_node(tmp_path, kernel=other)
 
     expect.no_module_for(folder.evidence, kernel)
+    # kmod 30, of a file that was removed after depmod.
+    removed = "could not get modinfo from 'nvidia': No such file or directory"
+    listed = f"filename: {OLD}\nmodinfo: ERROR: {removed}\n"
+    expect.no_module_for(folder.command(f"modinfo-{kernel}", listed, 1).evidence, kernel)
+    unreadable = removed.replace("No such file or directory", "Input/output error")
+    damaged = folder.command(f"modinfo-{kernel}", f"modinfo: ERROR: {unreadable}\n", 1)
+    with pytest.raises(HarnessError):
+        expect.no_module_for(damaged.evidence, kernel)
+    folder.command(f"modinfo-{kernel}", NOT_FOUND, 1)
     assert refusing(folder, judge_driver(kernel, OLD)) == {
         "kernel_running",
         "module_built_for",
@@ -522,7 +531,7 @@ def test_unit_of_a_similar_name_is_another(tmp_path: Path, unit: str) -> None:
     evidence = a_serving_node(tmp_path).command("units", listing).evidence
 
     expect.unit_state(evidence, unit, active="active")
-    with pytest.raises(ExpectationError, match=r"'a\.service' .* is 'None'"):
+    with pytest.raises(ExpectationError, match=r"'a\.service' .* has not loaded it"):
         expect.unit_state(evidence, "a.service", active="active")
 
 

@@ -155,3 +155,17 @@ def test_unit_that_runs_something_else_or_more_is_refused(
 
 def test_unit_runs_its_one_command(tmp_path: Path) -> None:
     expect.unit_runs(evidence(tmp_path, unit(DCGM, commands=("a --x",))), DCGM, "a --x")
+
+
+def test_unit_that_systemd_has_not_loaded_is_inactive_if_there_is_one(tmp_path: Path) -> None:
+    folder = EvidenceFolder(tmp_path).command("units", "other.service loaded active running O\n")
+
+    with pytest.raises(HarnessError, match=r"commands=unit_commands\('kubelet.service'\)"):
+        expect.unit_state(folder.evidence, KUBELET, active="inactive")
+    folder.command(SHOWN_UNITS, unit(KUBELET, active="inactive"))
+    expect.unit_state(folder.evidence, KUBELET, active="inactive")
+    with pytest.raises(ExpectationError, match="systemd has not loaded it"):
+        expect.unit_state(folder.evidence, KUBELET, active="active")
+    folder.command(SHOWN_UNITS, unit(KUBELET, active="inactive").replace("=loaded", "=not-found"))
+    with pytest.raises(ExpectationError, match="systemd says 'not-found' of it"):
+        expect.unit_state(folder.evidence, KUBELET, active="inactive")
