@@ -322,6 +322,10 @@ def _fields(**values: int) -> Answer:
     return put
 
 
+def _refuse(_call: Call) -> int:
+    return NOT_SUPPORTED
+
+
 def _name(call: Call) -> int:
     encoding = "utf-16-le" if call.word(0) & 1 else "ascii"
     call.clear(4)
@@ -483,6 +487,8 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     0x20801344: _remapped_rows,
     0x20801803: _bar_info,
     0x20802068: _fields(currPstate=1),
+    # Samples of the video engines: nvidia-smi shows an empty one as an error, and none as N/A.
+    0x20802087: _refuse,
     0x20802A08: _fields(size=0x2000),
     0x20802A09: _copy_engine_hubs,
     0x90F10106: _root_directory,

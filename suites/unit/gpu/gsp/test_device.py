@@ -173,6 +173,29 @@ def test_turing_sets_memory_aside_before_the_boot() -> None:
     assert driver.read(0x110100) == 0x10
 
 
+def test_ampere_transfers_fwsec_by_dma() -> None:
+    driver = Driver(a_device("a10-24gb"))
+    data = bytearray(0x100)
+    struct.pack_into("<I", data, 0x40 + 0x2C, 0x15)
+    struct.pack_into("<II", data, 0x80 + 0x20, 0x59E000, 0x100)
+    driver.ram.write(0x5000, bytes(data))
+    driver.write(0x111668, 0)
+    assert driver.read(0x111668) & 1
+
+    for to, at, command in ((0, 0x60, 0x610), (0, 0, 0x600), (0x100, 0x100, 0x600)):
+        driver.write(0x110110, 0x50)
+        driver.write(0x110128, 0)
+        driver.write(0x110114, to)
+        driver.write(0x11011C, at)
+        driver.write(0x110118, command)
+        assert driver.read(0x110118) == 2
+    driver.write(0x110100, 2)
+    driver.work()
+
+    assert driver.read(0x1FA824) == 0x59E0000
+    assert driver.read(0x1FA828) == 0x59E1000
+
+
 @pytest.mark.parametrize("release", ["550.163.01", "535.261.03"])
 def test_driver_asks_for_name_and_uuid(release: str) -> None:
     driver = Driver(a_device(), release)

@@ -45,3 +45,17 @@ def test_table_of_the_image_leads_to_the_version_and_to_fwsec() -> None:
     data = descriptor + (kind >> 16) + 0x200
     mapper = struct.unpack_from("<4s4xI", image, data + COMMAND - 0x2C)
     assert mapper == (b"DMAP", COMMAND_BUFFER)
+
+
+def test_signed_image_has_room_for_the_signature_in_fwsecs_data() -> None:
+    image = make_vbios(a_model().pci, VERSION, is_signed=True)
+    at = image.index(struct.pack("<I", 1 | 3 << 8 | (44 + 384) << 16))
+    _, stored, signature, interfaces, _, code, _, _, data = struct.unpack_from("<9I", image, at)
+    content = at + 44 + 384
+
+    assert content + stored <= len(image)
+    assert code + data == stored
+    assert signature + 384 <= data
+    mapper = content + code + interfaces + COMMAND - 0x2C
+    assert struct.unpack_from("<4s4xI", image, mapper) == (b"DMAP", COMMAND_BUFFER)
+    assert signature >= COMMAND_BUFFER + 0x40
