@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.agent import commands, frames
 from suites.unit.agent.fakes import Bench, Started, error_of, passes, result_of, start
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 _SIZE: dict[str, object] = {"rows": 24, "columns": 80}
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    bench.greets()
-    bench.gets()
-    yield bench
-    bench.close()
 
 
 def start_in_terminal(bench: Bench, request: int = 2, **changes: object) -> Started:

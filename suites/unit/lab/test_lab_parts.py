@@ -207,16 +207,6 @@ def test_cloud_image_is_fetched_where_the_cache_has_none(
     assert asked == [(name, 3600, lab.listener)]
 
 
-def test_recipe_is_no_cloud_image(lab: Lab) -> None:
-    with pytest.raises(BadInputError) as refused:
-        lab.cloud_image("debian-12")
-
-    assert str(refused.value) == (
-        "cloud_image: 'debian-12' is built from a recipe, and has no boot loader; use `node_image`, "
-        "or name an image of kind 'url' or a file."
-    )
-
-
 def test_kernels_of_a_cloud_image_are_those_of_the_derived_ones(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,15 +443,6 @@ def test_machine_of_a_cloud_image_has_one_slot_and_the_memory_of_its_boot(
 
 
 # -- evidence ----------------------------------------------------------------------------------------
-
-
-def test_evidence_is_copied_to_the_folder_of_the_settings(lab: Lab, tmp_path: Path) -> None:
-    evidence = EvidenceFolder(tmp_path / "node").file("/proc/uptime", "1").evidence
-
-    kept = lab.save_evidence(evidence, "test/node")
-
-    assert kept == lab.settings.evidence_folder / "test/node"
-    assert (kept / "files/proc/uptime").read_text() == "1"
 
 
 @pytest.mark.parametrize("error", [HarnessError("No space."), OSError("No space.")])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from harness.agent import PROTOCOL, frames
 from harness.provisioning.wait import Deadline
+from suites.fakes.clock import YieldingClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -103,3 +104,11 @@ def says(*said: tuple[int, bytes | Mapping[str, object]]) -> Answer:
 def soon(seconds: float = 20.0) -> Deadline:
     """Return a deadline that only a hanging test reaches."""
     return Deadline.after(seconds)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Let the other threads of this process go on until something is so."""
+    deadline = soon()
+    while not is_so():
+        assert not deadline.has_passed()
+        YieldingClock().sleep(0)

@@ -18,7 +18,6 @@ from harness.machine.channels import agent_link
 from harness.machine.channels.agent import Agent, StreamResult
 from harness.machine.channels.guest import Guest
 from harness.provisioning.wait import Deadline
-from suites.fakes.clock import YieldingClock
 from suites.unit.machine.channels.played_guest import (
     ENDED,
     PROGRAM,
@@ -26,11 +25,12 @@ from suites.unit.machine.channels.played_guest import (
     nothing,
     says,
     soon,
+    wait_until,
     welcome,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 
 def test_agent_that_answers_is_ready(ready: Agent) -> None:
@@ -114,7 +114,7 @@ def test_settling_is_the_first_request_of_a_clone(guest: PlayedGuest, agent: Age
     )
     settling.start()
     # Both are on their way before anybody has answered.
-    _wait_until(lambda: len(guest.theirs.recv(4096, socket.MSG_PEEK)) > 200)
+    wait_until(lambda: len(guest.theirs.recv(4096, socket.MSG_PEEK)) > 200)
     guest.answers[frames.HELLO] = welcome
     guest.starts()
     settling.join(20)
@@ -130,20 +130,13 @@ def test_settling_is_the_first_request_of_a_clone(guest: PlayedGuest, agent: Age
     assert 0 <= settled.clock_error_s < 20
 
 
-def _wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = soon()
-    while not is_so():
-        assert not deadline.has_passed()
-        YieldingClock().sleep(0)
-
-
 def test_settling_before_the_first_boot_is_requested_again(
     guest: PlayedGuest, agent: Agent
 ) -> None:
     answers: list[object] = []
     settling = threading.Thread(target=lambda: answers.append(agent.settle(soon())))
     settling.start()
-    _wait_until(lambda: len(guest.theirs.recv(4096, socket.MSG_PEEK)) > 200)
+    wait_until(lambda: len(guest.theirs.recv(4096, socket.MSG_PEEK)) > 200)
     guest.theirs.recv(4096)  # The loader has no use for it.
     guest.answers[frames.SETTLE] = says(
         (frames.RESULT, {"nonce": None, "before_ns": 0, "wall_ns": 1})

@@ -13,7 +13,6 @@ from harness.errors import HarnessError
 from harness.machine.channels import agent_link as module
 from harness.machine.channels.agent import Agent
 from harness.machine.channels.agent_link import Welcome
-from suites.fakes.clock import YieldingClock
 from suites.unit.machine.channels.played_guest import (
     ENDED,
     PROGRAM,
@@ -21,23 +20,17 @@ from suites.unit.machine.channels.played_guest import (
     nothing,
     says,
     soon,
+    wait_until,
     welcome,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from harness.machine.channels.agent_link import Call
     from harness.provisioning.wait import Deadline
 
 _HELLO_SEEN = "last seen of it: it said hello in boot boot-1."
-
-
-def _wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = soon()
-    while not is_so():
-        assert not deadline.has_passed()
-        YieldingClock().sleep(0)
 
 
 @pytest.mark.parametrize("protocol", [OLDEST_PROTOCOL, PROTOCOL])
@@ -129,7 +122,7 @@ def test_restarted_agent_is_not_ready_before_it_says_hello_again(
 ) -> None:
     guest.answers[frames.HELLO] = nothing
     guest.asks_for_program(b"again")
-    _wait_until(lambda: guest.kinds().count("hello") == 2)
+    wait_until(lambda: guest.kinds().count("hello") == 2)
 
     with pytest.raises(HarnessError) as late:
         ready.ping(soon(0.05))
@@ -173,7 +166,7 @@ def test_machine_that_ends_ends_every_wait(guest: PlayedGuest, ready: Agent) -> 
     waiting = [threading.Thread(target=wait) for _ in range(3)]
     for thread in waiting:
         thread.start()
-    _wait_until(lambda: guest.kinds().count("wait-file") == 3)
+    wait_until(lambda: guest.kinds().count("wait-file") == 3)
     guest.ends()
     for thread in waiting:
         thread.join(20)
@@ -276,7 +269,7 @@ def test_command_that_is_given_up_has_ended_once_the_error_is_raised(
     def cancel(guest: PlayedGuest, request: int, _payload: bytes) -> None:
         guest.says(frames.STDOUT, request, b"its last words")
         # The client has taken them, and waits on.
-        _wait_until(lambda: len(looks) == 2)
+        wait_until(lambda: len(looks) == 2)
         guest.says(frames.RESULT, request, ENDED)
 
     def give_up(call: Call) -> None:
@@ -337,7 +330,7 @@ def test_closing_ends_what_is_under_way_and_all_that_follows(
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    _wait_until(lambda: "wait-file" in guest.kinds())
+    wait_until(lambda: "wait-file" in guest.kinds())
 
     ready.close()
 

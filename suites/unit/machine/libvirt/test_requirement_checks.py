@@ -12,7 +12,7 @@ from harness.errors import RequirementError
 from harness.machine.description.spec import Accelerator
 from harness.machine.libvirt import requirement_checks
 from harness.machine.libvirt.connection import Connection
-from harness.machine.libvirt.errors import Code, NotAllowedError
+from harness.machine.libvirt.errors import Code
 from harness.machine.libvirt.requirement_checks import (
     Device,
     examine,
@@ -397,7 +397,3 @@ def test_missing_binding_is_the_only_result(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert (finding.requirement, finding.is_met) == ("libvirt's Python binding", False)
     assert finding.found == "There is no binding; install it."
-
-
-def test_refusal_is_distinguished_from_absence() -> None:
-    assert issubclass(NotAllowedError, RequirementError)
