@@ -6,6 +6,7 @@ extent of values; it does not interpret values.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -44,6 +45,8 @@ class TomlEntry:
         return self.value is None
 
 
+# A boot asks for the values of a few files tens of times.
+@functools.lru_cache(maxsize=4)
 def read_entries(text: str) -> tuple[TomlEntry, ...]:
     """Return the headers and keys of a text, each with its full path."""
     lines = text.split("\n")
