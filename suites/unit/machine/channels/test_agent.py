@@ -30,7 +30,7 @@ from suites.unit.machine.channels.played_guest import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 def test_agent_that_answers_is_ready(ready: Agent) -> None:
