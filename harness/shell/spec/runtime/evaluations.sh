@@ -1,5 +1,8 @@
 # 'When': functions, commands and scripts under test, and what is kept of them.
 
+# code may ask for the path of /dev/stdin, and an anonymous file has none
+__hx_stdin_file=${SHELLSPEC_WORKDIR-}/.stdin
+
 __hx_begin() { # LINE: whether an evaluation may run now
   [[ -z $__hx_mute ]] || return 1
   if [[ -n $__hx_when ]]; then
@@ -14,8 +17,11 @@ __hx_begin() { # LINE: whether an evaluation may run now
   __hx_report begun "$1"
   __hx_stdin=/dev/null
   if [[ -n $__hx_has_data ]]; then
-    __hx_data "${__hx_row_args[@]}" >|/proc/self/fd/197 || :
     __hx_stdin=/proc/self/fd/197
+    if [[ -n ${SHELLSPEC_WORKDIR-} ]] && { : >|"$__hx_stdin_file"; } 2>/dev/null && [[ -r $__hx_stdin_file ]]; then
+      __hx_stdin=$__hx_stdin_file
+    fi
+    __hx_data "${__hx_row_args[@]}" >|"$__hx_stdin" || :
   fi
 }
 

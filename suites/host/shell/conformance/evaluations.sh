@@ -369,3 +369,18 @@ Describe 'traps that an evaluation leaves' bash
     The output should equal "data${SHELLSPEC_LF}left"
   End
 End
+
+Describe 'Data'
+  reads_path_of_stdin() { cat "$(readlink -f /dev/stdin)"; }
+  Data 'text'
+
+  It 'succeeded: code that is called finds its stdin by a path'
+    When call reads_path_of_stdin
+    The output should equal text
+  End
+
+  It 'succeeded: code that is run finds its stdin by a path'
+    When run reads_path_of_stdin
+    The output should equal text
+  End
+End
