@@ -70,7 +70,7 @@ def test_exit_status_above_128_is_no_signal(
 
     result = project.run(f"--shell-sandbox={sandbox}")
 
-    assert f"its shell ended with exit code {status} before the end" in result.stdout
+    assert f"its shell ended with exit code {status} in the evaluation" in result.stdout
     assert "signal" not in result.stdout
 
 

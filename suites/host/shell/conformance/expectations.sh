@@ -112,7 +112,7 @@ Describe 'modifiers'
   It 'succeeded: lines'
     When call text
     The lines of output should equal 3
-    The lines of entire output should equal 3
+    The lines of entire output should equal 4
   End
 
   It 'succeeded: length counts characters'
