@@ -6,6 +6,7 @@ python3 -I -S provisioning.pyz boot --config /etc/gpu-node/config.json --outcome
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 import json
 import os
@@ -232,6 +233,7 @@ def _write_outcome(path: Path, outcome: Outcome) -> None:
     NodeFiles(path.resolve().parent).write(f"/{path.name}", outcome.to_json())
 
 
+@functools.cache
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="provisioning", description="Provision a GPU node.")
     parser.add_argument("--version", action="version", version=__version__)

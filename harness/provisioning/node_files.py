@@ -176,6 +176,9 @@ class NodeFiles:
     def create(self, path: str, text: str) -> bool:
         """Create a file atomically with its text; return False if it exists."""
         target = self.at(path)
+        if target.exists():
+            # A process that creates it from now on is seen below.
+            return False
         target.parent.mkdir(parents=True, exist_ok=True)
         descriptor, beside = tempfile.mkstemp(prefix=".", dir=target.parent)
         try:

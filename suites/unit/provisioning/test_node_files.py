@@ -210,6 +210,17 @@ def test_create_refuses_an_existing_name_and_leaves_no_litter(files: NodeFiles) 
     assert files.create("/events/deeper/still/1.json", "three")
 
 
+def test_create_refuses_a_name_that_is_taken_meanwhile(files: NodeFiles) -> None:
+    """The link stands for a process that is quicker: nothing is there when it is looked for."""
+    files.make_directory("/events")
+    files.at("/events/1.json").symlink_to("nowhere")
+
+    assert not files.create("/events/1.json", "two")
+
+    assert files.link_target("/events/1.json") == "nowhere"
+    assert files.names("/events") == ("1.json",)
+
+
 @pytest.mark.parametrize("method", [NodeFiles.write, NodeFiles.create], ids=["write", "create"])
 def test_file_is_made_beside_its_target_and_nowhere_else(
     files: NodeFiles,
