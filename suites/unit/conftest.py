@@ -42,6 +42,12 @@ def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     return clock
 
 
+@pytest.fixture
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimate with little work, in a test that is about something else."""
+    monkeypatch.setattr("harness.bench.time_to_gpu.estimates.RESAMPLES", 200)
+
+
 if "TMPDIR" not in os.environ and _has_room(_MEMORY):
     os.environ["TMPDIR"] = str(_MEMORY)
     tempfile.tempdir = None

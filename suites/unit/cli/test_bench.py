@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from harness.bench.time_to_gpu.run import Options
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 
 @pytest.mark.parametrize("runs", ["0", "-1", "many"])
 def test_runs_below_one_are_refused(runs: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,8 @@ from harness.bench.time_to_gpu.figures import Figures, conclusions, figures_of, 
 from harness.bench.time_to_gpu.samples import Experiment, Mode, OracleResult, Trim
 from suites.unit.bench.time_to_gpu.benchmarks import BUILDS, PREBAKED, benchmark
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 _ALL, _WITHOUT = Trim.NONE_OFF.value, Trim.LOCAL_IMAGE.value
 
 

@@ -8,6 +8,8 @@ import io
 import re
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.bench.time_to_gpu.figures import figures_of, to_document
 from harness.bench.time_to_gpu.report import (
     render_csv,
@@ -20,6 +22,8 @@ from suites.unit.bench.time_to_gpu.benchmarks import BUILDS, PREBAKED, benchmark
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
 def test_emulated_seconds_never_stand_alone() -> None:

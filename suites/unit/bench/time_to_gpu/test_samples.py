@@ -15,6 +15,8 @@ from suites.unit.bench.time_to_gpu.benchmarks import benchmark
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 
 def test_benchmark_survives_its_document(tmp_path: Path) -> None:
     given = benchmark(
