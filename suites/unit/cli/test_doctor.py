@@ -13,6 +13,7 @@ import pytest
 from harness.cli import doctor, main
 from harness.cli.doctor import examine
 from harness.errors import HarnessError, RequirementError
+from harness.machine import accelerator
 from harness.machine.capacity.broker import Demand, Entry
 from harness.machine.libvirt.binding import load_libvirt
 from harness.machine.requirement_check import RequirementCheck
@@ -73,6 +74,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100 * GIB))
     monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(accelerator, "time_stamp_counter_khz", lambda _clock: None)
     memory = tmp_path / "meminfo"
     memory.write_text(f"MemTotal: 1 kB\nMemAvailable: {8 << 20} kB\n")
     monkeypatch.setattr(doctor, "_MEMORY_INFO", memory)
