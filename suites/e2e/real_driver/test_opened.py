@@ -256,7 +256,7 @@ def run_container(node: Node, root: str, devices: Sequence[str]) -> CommandResul
             "--rootfs",
             root,
             f"smi-{len(devices)}",
-            "nvidia-smi",
+            "/usr/bin/nvidia-smi",
             "-L",
         ),
         timeout_s=OPEN_S,
@@ -266,7 +266,16 @@ def run_container(node: Node, root: str, devices: Sequence[str]) -> CommandResul
 def test_container_that_asks_for_a_gpu_gets_it(
     opened_node: Node, container_root: str, models: tuple[GpuModel, ...]
 ) -> None:
-    asked = run_container(opened_node, container_root, ["/dev/nvidiactl", "/dev/nvidia0"])
+    # The order in which the driver probes GPUs decides their minor numbers.
+    information = opened_node.guest.output_of(
+        "cat", "/proc/driver/nvidia/gpus/0000:02:00.0/information"
+    )
+    minor = re.search(r"Device Minor:\s*(\d+)", information)
+    assert minor is not None, information
+
+    asked = run_container(
+        opened_node, container_root, ["/dev/nvidiactl", f"/dev/nvidia{minor[1]}"]
+    )
 
     assert asked.ok, asked.render()
     assert models[0].title in asked.stdout
