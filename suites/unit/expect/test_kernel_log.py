@@ -62,9 +62,10 @@ def test_words_that_nobody_knows_are_quoted_and_unknown(tmp_path: Path) -> None:
     )
 
 
-def test_refusal_in_unknown_words_is_unknown(tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", ["0000:0b:00.0", "0001:00:00.0"])
+def test_refusal_in_unknown_words_is_unknown(tmp_path: Path, address: str) -> None:
     log = (
-        "[ 1.1] NVRM: The NVIDIA GPU 0000:0b:00.0 (PCI ID: 10de:2bb5)\n"
+        f"[ 1.1] NVRM: The NVIDIA GPU {address} (PCI ID: 10de:2bb5)\n"
         "               NVRM: installed in this system is too good for this release.\n"
     )
     evidence = a_serving_node(tmp_path).command("dmesg", LINUX + log).evidence
