@@ -136,6 +136,15 @@ def test_messages_of_several_lines_are_told_apart() -> None:
     assert messages[1].line == bar.partition("\n")[0]
 
 
+def test_empty_serial_number_does_not_take_the_next_message() -> None:
+    serial, loss = parse_messages(f"[ 9.1] NVRM: GPU Board Serial Number: \n[ 9.2] {LOST}\n")
+
+    assert serial.words is not None
+    assert not serial.condemns_node
+    assert loss.line == f"[ 9.2] {LOST}"
+    assert loss.condemns_node
+
+
 def test_field_that_a_message_does_not_have_is_open() -> None:
     (message,) = parse_messages(
         "\n".join((REFUSAL[0], "NVRM: installed in this system is not supported by the"))
