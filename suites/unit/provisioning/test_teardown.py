@@ -384,7 +384,14 @@ def install_customers(teardown: Teardown) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["nvidia-current", "nvidia-current-open", "nvidia-tesla-470", "nvidia-legacy-390xx"]
+    "name",
+    [
+        "nvidia-current",
+        "nvidia-current-open",
+        "nvidia-tesla",
+        "nvidia-tesla-470",
+        "nvidia-legacy-390xx",
+    ],
 )
 def test_driver_of_debians_packages_is_a_customers(teardown: Teardown, name: str) -> None:
     """DKMS, the file and modinfo call it `nvidia-current`; only once loaded it is `nvidia`."""
