@@ -371,9 +371,11 @@ def test_wanted_is_what_the_configuration_sets(
     assert wanted_of_gpu_node(facts) == wanted
 
 
-def test_runtime_that_an_imported_file_has_is_not_added_again() -> None:
+@pytest.mark.parametrize(("number", "cri"), [(2, CRI), (3, "io.containerd.cri.v1.runtime")])
+def test_runtime_that_an_imported_file_has_is_not_added_again(number: int, cri: str) -> None:
+    """A dump of containerd 2 has format 3, also where the file has format 2."""
     text = "version = 2\nimports = ['conf.d/*']\n"
-    dump = f"version = 2\n{RUNC}{NVIDIA}"
+    dump = f"version = {number}\n{RUNC}{NVIDIA}".replace(CRI, cri)
 
     assert gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE, dump=dump)) is None
 
