@@ -272,6 +272,13 @@ def test_values_in_inline_tables_have_paths_of_their_own() -> None:
     assert values_below(INLINE, ("a", "f")) == {"g h": "'i'"}
 
 
+def test_of_a_key_that_is_there_twice_the_one_counts_that_is_set() -> None:
+    text = "[a]\nk = 1\nk = 2\n"
+
+    assert get_value(text, ("a", "k")) == "1"
+    assert get_value(set_value(text, ("a", "k"), "3"), ("a", "k")) == "3"
+
+
 def test_strings_of_an_array_are_read_without_comments_and_quotes() -> None:
     assert read_strings(read_values(INLINE)[("k",)]) == ("l", "m", 'o"p')
     assert read_strings("[]") == read_strings("") == ()
