@@ -31,7 +31,7 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for how machines run."""
-    add_to_command(parser, "--accelerator", "--timeout-multiplier", "--qemu")
+    add_to_command(parser, "--accelerator", "--timeout-multiplier", "--qemu", "--gpu-emulation")
     add_driver_options(parser)
     add_image_options(parser)
     add_checkpoint_options(parser)
@@ -44,6 +44,7 @@ def machine_words(settings: Settings) -> list[str]:
         "--accelerator": settings.accelerator.value,
         "--timeout-multiplier": str(settings.timeout_multiplier),
         "--qemu": settings.qemu,
+        "--gpu-emulation": settings.gpu_emulation and settings.gpu_emulation.value,
         "--machine-driver": str(settings.machine_driver),
         "--machine-uri": settings.machine_uri,
         "--image": settings.image,

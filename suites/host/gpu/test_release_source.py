@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("elftools")
 pytestmark = [
-    pytest.mark.starts_process,
     pytest.mark.skipif(
         not (shutil.which("cc") and shutil.which("make")), reason="needs the programs cc and make"
     ),
