@@ -31,6 +31,7 @@ _FAILED = ("failure", "error")
 #: What pytest says of modules that it could not collect.
 _OF_COLLECTION = frozenset({"collection failure", "collection skipped"})
 #: What xdist appends to the name of a test with a group.
+_OF_SPEC = re.compile(r"\.sh(?:\.|::)")
 _GROUP = re.compile(r"@[^@/\]]+$")
 #: Longer than any run; sums stay numbers.
 _MOST_SECONDS = 1e9
@@ -191,8 +192,10 @@ def differences(
     """
 
     def key(name: str) -> str:
-        # Pytest 9.2 closes a bracket that a name leaves open.
-        return name.removesuffix("]")
+        # Pytest 9.2 closes a bracket that a name leaves open. Where the names of a spec's groups end, only its
+        # description says: they may have brackets and colons.
+        closed = name.removesuffix("]")
+        return closed.replace("::", ".") if _OF_SPEC.search(closed) else closed
 
     listed = {key(case_name(test, prefix)): test for test in tests}
     again = {key(case_name(test, prefix)) for test in repeated}

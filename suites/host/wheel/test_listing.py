@@ -31,7 +31,9 @@ def _expected() -> dict[str, Path]:
     return {
         f"harness/{name}": path
         for name, path in names.items()
-        if not name.startswith(_TEST_DATA) and "__pycache__" not in path.parts
+        if not name.startswith(_TEST_DATA)
+        and "__pycache__" not in path.parts
+        and path.name != ".shellcheckrc"
     }
 
 
