@@ -32,6 +32,8 @@ CONTAINERD = Engine.CONTAINERD
         ("containerd github.com/containerd/containerd/v2 v2.1.3 c787fb98", (2, 1, 3)),
         ("1.7.34-2", (1, 7, 34)),
         ("containerd 2.4", (2, 4, 0)),
+        ("containerd 1.10.3 of 2.0.1", (1, 10, 3)),
+        ("containerd 2", None),
         ("containerd github.com/containerd/containerd", None),
         ("", None),
     ],
@@ -61,6 +63,15 @@ def test_version_is_read_out_of_what_containerd_prints(
         (None, "", CdiSupport.ABSENT),
         (None, None, CdiSupport.ABSENT),
         (V2, None, CdiSupport.ABSENT),
+        (V2 + "  cdi_spec_dirs = ['/etc/cdi']\n", "1.7.0", CdiSupport.NATIVE),
+        ("[plugins.cri]\ncdi_spec_dirs = []\n", None, CdiSupport.NATIVE),
+        (V3 + "cdi_spec_dirs = []\nenable_cdi = false\n", "2.4.0", CdiSupport.CAPABLE),
+        (V2 + "enable_cdi = false\n" + V3 + "enable_cdi = true\n", "2.0.0", CdiSupport.NATIVE),
+        (V3 + "enable_cdi = true\n" + V2 + "enable_cdi = false\n", "2.0.0", CdiSupport.NATIVE),
+        ("enable_cdi = true\n", "2.0.0", CdiSupport.ABSENT),
+        ("[plugins.cri.containerd]\nenable_cdi = true\n", "2.0.0", CdiSupport.ABSENT),
+        (V2, "3.0.0", CdiSupport.NATIVE),
+        (None, "2.0.0", CdiSupport.CAPABLE),
     ],
 )
 def test_cdi_support_is_detected_from_containerds_configuration(
@@ -145,6 +156,10 @@ containerEdits:
             id="quotes and comments",
         ),
         pytest.param(
+            "devices: # mine\n- name: 0\nkind: 'nvidia.com/gpu'\n", id="comment of a list"
+        ),
+        pytest.param(f"kind:\tnvidia.com/gpu\n{DEVICES}annotations: {{}}\n", id="tab"),
+        pytest.param(
             ' {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0"}]}',
             id="JSON",
         ),
@@ -172,6 +187,12 @@ def test_spec_with_a_gpu_offers_it(spec: str) -> None:
         '{"kind": "nvidia.com/nic", "devices": [{"name": "nvidia.com/gpu"}]}',
         '{"kind": "nvidia.com/gpu", "devices": [{"name": "0"}]',
         "{" * 100_000,
+        '{"kind": "nvidia.com/gpu", "devices": {"name": "0"}}',
+        '{"devices": [{"name": "0"}]}',
+        "kind: nvidia.com/gpu\ndevices:\n-name: 0\n",
+        f"kind: nvidia.com/gpu#mine\n{DEVICES}",
+        f"kind:\n{DEVICES}",
+        f"\"kind': nvidia.com/gpu\n{DEVICES}",
     ],
 )
 def test_spec_without_a_gpu_offers_none(spec: str) -> None:
@@ -251,3 +272,20 @@ def test_recorded_containerd_of_debian_sid_has_cdi_switched_on() -> None:
     assert parse_version(version) == (2, 1, 9)
     assert detect_support(CONTAINERD, dump=dump, version=version) is CdiSupport.NATIVE
     assert detect_support(CONTAINERD, dump=disabled, version=version) is CdiSupport.CAPABLE
+
+
+def test_older_runtime_beside_a_toolkit_gets_the_path_of_its_hook_too() -> None:
+    choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=False)
+
+    assert plugin_environment(choice, toolkit_directory="/opt/x") == {
+        "CDI_ENABLED": "true",
+        "DEVICE_LIST_STRATEGY": "envvar,cdi-annotations",
+        "CDI_ANNOTATION_PREFIX": "nvidia.cdi.k8s.io/",
+        "NVIDIA_CDI_HOOK_PATH": "/opt/x/toolkit/nvidia-cdi-hook",
+    }
+
+
+def test_cri_o_is_native_whatever_containerd_says() -> None:
+    dump = f"{V2}enable_cdi = false\n"
+
+    assert detect_support(Engine.CRI_O, dump=dump, version="1.6.20") is CdiSupport.NATIVE

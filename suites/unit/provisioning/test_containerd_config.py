@@ -27,7 +27,15 @@ from harness.provisioning.toolkit import (
     non_gpu_configuration,
     wanted_of_gpu_node,
 )
-from suites.unit.provisioning.containerd_files import AKS, CRI, EKS, KINDS, NVIDIA, RUNC
+from suites.unit.provisioning.containerd_files import (
+    AKS,
+    CRI,
+    EKS,
+    KINDS,
+    NVIDIA,
+    NVIDIA_CDI,
+    RUNC,
+)
 
 from .fakes import GPU_NODE, KERNEL, VERSION, Invocation, write_tags
 from .simulated_containerd import Release
@@ -513,8 +521,42 @@ OTHER = WantedRuntimes(has_nvidia=False)
             None,
         ),
         (GPU, f'{RUNC}{NVIDIA}[plugins."{CRI}"]\nenable_cdi = false\n', None),
+        (GPU, DEFAULT_NVIDIA + RUNC, "None of its runtimes ['runc'] has"),
+        (GPU, RUNC + KATA, "None of its runtimes ['kata', 'runc'] has"),
+        (
+            replace(GPU, is_nvidia_default=True),
+            DEFAULT_NVIDIA.replace('"nvidia"', '"kata"') + NVIDIA,
+            "Its default runtime 'kata' is none of its runtimes ['nvidia']",
+        ),
+        (
+            replace(GPU, is_nvidia_default=True),
+            DEFAULT_NVIDIA.replace('"nvidia"', '"kata"') + KATA + NVIDIA,
+            "Its default runtime is 'kata', which is not the nvidia runtime.",
+        ),
+        (
+            replace(GPU, is_nvidia_default=True),
+            DEFAULT_NVIDIA.replace('"nvidia"', '"nvidia-cdi"') + NVIDIA + NVIDIA_CDI,
+            None,
+        ),
+        (
+            replace(GPU, is_nvidia_default=True, is_cdi_on=True),
+            f'{RUNC}{NVIDIA}[plugins."{CRI}"]\nenable_cdi = false\n',
+            "Its default runtime is 'runc'",
+        ),
+        (GPU, f"required_plugins = ['{CRI}']\n{RUNC}{NVIDIA}", None),
+        (
+            GPU,
+            f"{DEFAULT_NVIDIA.replace('nvidia', '')}{RUNC}{NVIDIA}",
+            "Its default runtime '' is none of its runtimes ['nvidia', 'runc']",
+        ),
         (OTHER, RUNC + NVIDIA, None),
         (OTHER, "", None),
+        (
+            OTHER,
+            DEFAULT_NVIDIA.replace('"nvidia"', '"gpu"')
+            + NVIDIA_CDI.replace("runtimes.nvidia-cdi", "runtimes.gpu"),
+            "Its default runtime 'gpu' starts '/usr/bin/nvidia-container-runtime.cdi'.",
+        ),
         (
             OTHER,
             f'{RUNC}[plugins."{CRI}".containerd.default_runtime]\nruntime_engine = "{PROGRAM}"\n',
@@ -563,6 +605,10 @@ def test_cri_is_disabled_by_each_plugin_that_it_needs(name: str) -> None:
             '["/etc/containerd/config.toml", "/etc/containerd/conf.d/a.toml"]',
             "'/etc/containerd/config.toml' imports ['/etc/containerd/conf.d/a.toml']: settings of",
         ),
+        (
+            '["/etc/containerd/config.toml.d/a.toml", "/etc/containerd/b.toml"]',
+            "imports ['/etc/containerd/config.toml.d/a.toml', '/etc/containerd/b.toml']: settings of",
+        ),
     ],
 )
 def test_message_names_the_imported_files(imports: str, words: str) -> None:
@@ -580,6 +626,8 @@ def test_message_names_the_imported_files(imports: str, words: str) -> None:
         ('disabled_plugins = ["io.containerd.snapshotter.v1.aufs"]', False),
         ('disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "cri"]', True),
         ('disabled_plugins = ["io.containerd.x"]', True),
+        ('disabled_plugins = ["io.containerd.x.v1"]', False),
+        ('disabled_plugins = []\nrequired_plugins = ["cri"]', True),
         ('disabled_plugins = ["org.example.v1.mine"]', True),
         ('# disabled_plugins = ["cri"]', False),
         ('other_plugins = ["cri"]', False),
@@ -601,6 +649,9 @@ def test_format_is_kept_where_short_names_stand(text: str, is_short: bool) -> No
         ('["*.toml"]', True),
         ('["other.toml", "./config.toml"]', False),
         ('["config.toml"]', True),
+        ('["conf.d/*.toml", "c*.toml"]', True),
+        ('["c*.toml", "conf.d/*.toml"]', True),
+        ('["/srv/config.toml"]', False),
     ],
 )
 def test_file_that_imports_itself_is_told(imports: str, *, does: bool) -> None:
@@ -614,3 +665,84 @@ def test_opted_out_node_that_nothing_was_changed_on_is_asked_nothing(
 
     assert "validate-runtime" not in invocation.steps()
     assert "restart-containerd" not in invocation.steps()
+
+
+@pytest.mark.parametrize("name", ["io.containerd.cri.v1.runtime", CRI])
+def test_cdi_that_is_off_is_found_in_a_dump_of_each_format(name: str) -> None:
+    number = 2 if name == CRI else 3
+    dump = f"{RUNC}{NVIDIA}[plugins.'{CRI}']\nenable_cdi = false\n".replace(CRI, name)
+    wanted = replace(GPU, is_cdi_on=True)
+
+    found = wanted.difference(f"version = {number}\n{dump}") or ""
+    assert found.startswith("Its 'enable_cdi' is not true.")
+    assert wanted.difference(f"version = {number}\n{dump.replace('false', 'true')}") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (f'[plugins."{CRI}".containerd.runtimes]\n', []),
+        (f'[plugins."{CRI}".containerd.runtimes.kata]\n', ["kata"]),
+        (f'[plugins."{CRI}".containerd.runtimes.kata.options]\n', ["kata"]),
+        (f'[plugins."{CRI}".containerd.runtimes]\nkata.runtime_type = "x"\n', ["kata"]),
+        (f'[plugins."{CRI}".containerd.untrusted_workload_runtime]\nruntime_type = "x"\n', []),
+        (f'[plugins."{CRI}".containerd.default_runtime]\nruntime_engine = "x"\n', ["default_runtime"]),
+        (RUNC.replace(CRI, "io.containerd.cri.v1.runtime"), []),
+    ],
+)  # fmt: skip
+def test_runtime_is_what_is_below_the_table_of_runtimes(text: str, names: list[str]) -> None:
+    assert [runtime.name for runtime in read_runtimes(text, TABLE)] == names
+
+
+@pytest.mark.parametrize("value", ['""', "''"])
+def test_runtime_whose_type_is_empty_has_none(value: str) -> None:
+    text = NVIDIA.replace('"io.containerd.runc.v2"', value)
+
+    assert not has_nvidia_runtime(text, TABLE)
+    assert not has_nvidia_runtime(f"{text}{NVIDIA_CDI}", TABLE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"version = 2\n{DEFAULT_NVIDIA}{NVIDIA}",
+        f"version = 2\n{NVIDIA}{RUNC}",
+        f"version = 3\n{NVIDIA}{RUNC}".replace(CRI, "io.containerd.cri.v1.runtime"),
+    ],
+)
+def test_table_that_has_its_default_gets_no_runc(text: str) -> None:
+    assert gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) is None
+
+
+def test_table_of_other_runtimes_beside_an_imported_one_of_nvidia_is_kept() -> None:
+    dump = f"version = 2\n{RUNC}{NVIDIA}{KATA}"
+    facts = RuntimeFacts(text=f"version = 2\n{KATA}", cdi=CdiSupport.NATIVE, dump=dump)
+
+    assert gpu_configuration(facts) is None
+
+
+def test_runc_has_the_options_of_the_first_runtime_of_nvidia() -> None:
+    text = f'version = 2\n{NVIDIA_CDI}Root = "/first"\n{NVIDIA}Root = "/second"\n'
+    edited = gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) or ""
+
+    assert get_value(edited, (*TABLE, "containerd", "runtimes", "runc", "options", "Root")) == (
+        '"/first"'
+    )
+
+
+@pytest.mark.parametrize("answer", ["[broken", "version = 2\n"])
+def test_refusal_says_that_the_file_is_left_only_where_it_is(
+    simulated: SimulatedNode, invocation: Invocation, answer: str
+) -> None:
+    left = "'/etc/containerd/config.toml' is left as it was."
+    said = CommandResult(argv=("containerd",), exit_code=0, stdout=answer, stderr="")
+    simulated.failing["containerd --config"] = said
+
+    assert boot(simulated, invocation, "format 2") == 6
+    assert str(invocation.outcome()["error"]).endswith(left)
+
+    del simulated.failing["containerd --config"]
+    simulated.failing["containerd config dump"] = said
+    assert boot(simulated, invocation, "format 2") == 6
+    assert invocation.steps()["validate-runtime"] == "failed"
+    assert left not in str(invocation.outcome()["error"])

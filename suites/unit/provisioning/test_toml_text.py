@@ -230,6 +230,8 @@ def test_keys_and_strings_are_quoted_if_necessary() -> None:
         ("'", "'"),
         ('""', ""),
         ("''", ""),
+        ("\"a'", "\"a'"),
+        ("'a\"", "'a\""),
     ],
 )
 def test_string_value_is_read(value: str, string: str) -> None:
@@ -303,3 +305,65 @@ def test_table_within_an_inline_one_is_not_removed() -> None:
         str(error.value)
         == "line 2: 'a' is written inline, so 'f.\"g h\"' cannot be removed from it"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ('[ a . "b c" ] # mine', ("a", "b c")),
+        ("\t[[ a.b ]]\r", ("a", "b")),
+        ('"" = 1', ("",)),
+        ("a.'' = 1", ("a", "")),
+        ("1-_ = 1", ("1-_",)),
+    ],
+)
+def test_key_may_have_blanks_around_and_be_empty(text: str, path: tuple[str, ...]) -> None:
+    (entry,) = read_entries(text)
+
+    assert entry.path == path
+
+
+def test_multi_line_string_ends_at_three_quotes_that_are_not_escaped() -> None:
+    text = 'a = """x\\"""\ny""" # mine\nb = \'\'\'x\\\'\'\'\nc = "" # none\nd = 1\r\n'
+
+    assert read_values(text) == {
+        ("a",): '"""x\\"""\ny"""',
+        ("b",): "'''x\\'''",
+        ("c",): '""',
+        ("d",): "1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "edited"),
+    [
+        ("a.b = 1\nx = 1\n", ("a", "c"), "a.b = 1\na.c = 2\nx = 1\n"),
+        ("a.b = [\n1]\nx = 1\n", ("a", "c"), "a.b = [\n1]\na.c = 2\nx = 1\n"),
+        ("a.b.d = 1\n", ("a", "b", "c"), "a.b.d = 1\na.b.c = 2\n"),
+        ("a.b = 1\na.d = 1\n", ("a", "c"), "a.b = 1\na.c = 2\na.d = 1\n"),
+        ("[a]\nb.x = 1\n[a.c]\n", ("a", "c", "y"), "[a]\nb.x = 1\n[a.c]\ny = 2\n"),
+        ("[[a]]\n[[a]]\n", ("a", "y"), "[[a]]\ny = 2\n[[a]]\n"),
+    ],
+)
+def test_new_key_goes_to_the_first_place_of_its_table(
+    text: str, path: tuple[str, ...], edited: str
+) -> None:
+    assert set_value(text, path, "2") == edited
+
+
+def test_only_the_line_before_a_header_is_removed_with_it() -> None:
+    assert remove_tables("a = 1\n\nb = 2\n", ("b",)) == "a = 1\n\n"
+    assert remove_tables("a = 1\n\n\n[b]\n", ("b",)) == "a = 1\n\n"
+    assert remove_tables("a = 1\n[b]\n\nc = [\n1]\n", ("b",)) == "a = 1\n\n"
+
+
+def test_error_in_an_inline_table_names_its_line() -> None:
+    with pytest.raises(TomlTextError, match=r"^line 3: expected a key"):
+        read_values("x = 1\n\na = { = 1 }\n")
+    with pytest.raises(TomlTextError, match=r"^line 2: an inline table has"):
+        read_values("x = 1\na = { b }\n")
+
+
+def test_empty_part_of_a_key_is_quoted() -> None:
+    assert render_key(("a", "")) == 'a.""'
+    assert render_key(("é",)) == '"é"'

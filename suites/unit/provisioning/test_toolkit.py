@@ -483,3 +483,70 @@ def test_cri_o_is_restarted_where_the_node_has_it() -> None:
 
     assert "if the unit crio exists:" in lines
     assert any(line.strip().startswith("systemctl restart crio ") for line in lines)
+
+
+def test_node_without_cdi_gets_the_automatic_mode_and_no_prefixes() -> None:
+    choice = choose_runtime(Engine.CONTAINERD, is_cdi_enabled=False, is_native=False)
+
+    assert toolkit_configuration('[nvidia-container-runtime]\nmode = "cdi"\n', choice) == (
+        '[nvidia-container-runtime]\nmode = "auto"\n'
+    )
+
+
+def test_prefixes_of_the_user_are_replaced_only_where_the_runtime_needs_others() -> None:
+    modes = '[nvidia-container-runtime.modes.cdi]\nannotation-prefixes = ["mine/"]\n'
+    text = f'[nvidia-container-runtime]\nmode = "cdi"\n{modes}'
+
+    assert toolkit_configuration(text, NATIVE) == text
+    assert toolkit_configuration(text, OLDER) == text.replace("mine/", "nvidia.cdi.k8s.io/")
+
+
+def test_drop_in_of_the_refresh_unit_is_there_before_units_are_read_again(tmp_path: Path) -> None:
+    folder = "/etc/systemd/system/nvidia-cdi-refresh.service.d"
+    seen: list[tuple[str, ...]] = []
+    runner = ScriptedRunner().expect(
+        "systemctl daemon-reload",
+        effect=lambda: seen.append(NodeFiles(tmp_path).names(folder)),
+    )
+
+    take(tmp_path, runner, *tolerate_early_refresh())
+
+    assert seen == [("10-aks-tolerate-generate-failure.conf",)]
+
+
+def test_unit_that_failed_is_told_before_the_missing_spec(tmp_path: Path) -> None:
+    runner = ScriptedRunner().expect(ASK, stdout="loaded\n")
+    runner.expect("systemctl is-failed nvidia-cdi-refresh.service", stdout="failed\n")
+
+    with pytest.raises(ProvisioningError, match="has failed; read its journal"):
+        take(tmp_path, runner, *validate_spec())
+
+
+def test_spec_that_was_there_before_is_no_proof(tmp_path: Path) -> None:
+    NodeFiles(tmp_path).write(CDI_SPEC, SPEC)
+    runner = ScriptedRunner().expect(ASK, stdout="loaded\n")
+    runner.expect("systemctl reset-failed nvidia-cdi-refresh.service nvidia-cdi-refresh.path")
+    runner.expect("systemctl start nvidia-cdi-refresh.service")
+    runner.expect("systemctl restart nvidia-cdi-refresh.path")
+
+    with pytest.raises(ProvisioningError, match="wrote no device"):
+        take(tmp_path, runner, *regenerate_spec())
+
+
+@pytest.mark.parametrize("choice", [NATIVE, None])
+def test_files_of_cri_o_are_there_before_it_is_restarted(
+    tmp_path: Path, choice: RuntimeChoice | None
+) -> None:
+    files = NodeFiles(tmp_path)
+    seen: list[bool] = []
+    files.write(CRI_O_HOOK, "old")
+    runner = ScriptedRunner().expect(f"{IS_LOADED}crio", stdout="loaded\n")
+    runner.expect("systemctl daemon-reload").expect(
+        "systemctl restart crio",
+        timeout_s=30,
+        effect=lambda: seen.extend((files.exists(CRI_O_DROP_IN), files.exists(CRI_O_HOOK))),
+    ).expect("systemctl enable crio")
+
+    take(tmp_path, runner, *cri_o_files(choice))
+
+    assert seen == [choice is not None, False]
