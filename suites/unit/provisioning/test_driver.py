@@ -12,6 +12,7 @@ from harness.provisioning.configuration import Configuration
 from harness.provisioning.driver import (
     is_configured,
     judge_gpu,
+    judge_install,
     judge_resident_version,
     query_device,
     validate_plan,
@@ -207,3 +208,46 @@ def test_validation_of_a_node_with_cri_o_asks_nothing_of_containerd() -> None:
         "validate-query",
         "validate-cdi-spec",
     ]
+
+
+@pytest.mark.parametrize(
+    ("resident", "exit_code", "words"),
+    [
+        (OTHER_VERSION, 1, f"The driver {OTHER_VERSION} is loaded"),
+        (VERSION, 1, "A GPU has fallen off the bus"),
+        (None, 1, "A GPU has fallen off the bus"),
+        (VERSION, 0, None),
+    ],
+)
+def test_another_loaded_version_is_told_before_what_the_kernel_says(
+    tmp_path: Path, resident: str | None, exit_code: int, words: str | None
+) -> None:
+    if resident is not None:
+        NodeFiles(tmp_path).write("/sys/module/nvidia/version", f"{resident}\n")
+    runner = ScriptedRunner()
+    runner.expect("dmesg", stdout="NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n")
+
+    node = make_node(runner, tmp_path)
+    verdict = judge_install(node, printed("", exit_code), version=VERSION)
+
+    assert (verdict is None) == (words is None)
+    if verdict is not None and words is not None:
+        assert verdict.message.startswith(words)
+
+
+def test_mismatch_of_versions_is_told_by_its_meaning(tmp_path: Path) -> None:
+    verdict = judge_gpu(make_node(ScriptedRunner(), tmp_path), printed("", 18))
+
+    assert verdict is not None
+    assert verdict.message == (
+        "The driver's programs and its loaded module have different versions."
+    )
+    assert verdict.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
+
+
+def test_words_that_a_retry_may_mend_do_not_hide_the_exit_code(tmp_path: Path) -> None:
+    verdict = judge_gpu(
+        make_node(ScriptedRunner(), tmp_path), printed("Unknown Error of a new kind\n", 15)
+    )
+
+    assert verdict is not None

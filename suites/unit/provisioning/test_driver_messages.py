@@ -242,3 +242,29 @@ def test_many_lines_are_read_in_time() -> None:
     log = "".join(f"[ {n}.1] NVRM: Xid (PCI:0000:01:00): 31, pid={n}\n" for n in range(20_000))
 
     assert len(parse_messages(log)) == 20_000
+
+
+@pytest.mark.parametrize(("length", "is_message"), [(4000, True), (4100, False)])
+def test_line_counts_up_to_its_limit(length: int, *, is_message: bool) -> None:
+    assert len(parse_messages(f"nvidia: {'x' * length} error")) == is_message
+
+
+@pytest.mark.parametrize(
+    ("log", "lines"),
+    [
+        (f"  {LOST}  \n", [LOST]),
+        (f"{LOST}\nnvidia: a notice\n{LOST}\n", [LOST, LOST]),
+        (f"{REFUSAL[0]}\n{LOST}\n{REFUSAL[1]}\n", [REFUSAL[0], LOST, REFUSAL[1]]),
+        (f"{REFUSAL[1]}\n{REFUSAL[0]}\n", [REFUSAL[1], REFUSAL[0]]),
+    ],
+)
+def test_each_message_has_its_own_line(log: str, lines: list[str]) -> None:
+    assert [message.line for message in parse_messages(log)] == lines
+
+
+def test_message_of_several_lines_is_of_the_releases_around_it() -> None:
+    log = "\n".join((loaded("1.1").strip(), *REFUSAL, loaded("2.2").strip(), LOST))
+    refusal, lost = [message for message in parse_messages(log) if message.condemns_node]
+
+    assert refusal.releases == {"1.1", "2.2"}
+    assert lost.releases == {"2.2"}

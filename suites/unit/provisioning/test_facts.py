@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -298,3 +299,74 @@ def test_teardown_without_a_kernel_name_still_decides(tmp_path: Path) -> None:
 
     assert (facts.kernel, facts.arch) == ("", "")
     assert facts.decision == Decision(action=Action.INSTALL, reason=Reason.KERNEL)
+
+
+@pytest.mark.parametrize(
+    ("skip", "managed", "exit_code"),
+    [("1", "1", 224), ('"true"', "1", None), ('"false"', "1", 230)],
+)
+def test_tag_that_takes_the_driver_away_is_looked_up_first(
+    tmp_path: Path, skip: str, managed: str, exit_code: int | None
+) -> None:
+    """A node that opted out has no managed services, whatever their tag says."""
+    tags = (
+        f'[{{"name": "EnableManagedGPUExperience", "value": {managed}}},'
+        f' {{"name": "SkipGpuDriverInstall", "value": {skip}}}]'
+    )
+    NodeFiles(tmp_path).write(CACHE_PATH, f'{{"compute": {{"tagsList": {tags}}}}}')
+    if exit_code is None:
+        facts = see(script_runtime(script().expect("uname -n")), tmp_path, GPU_NODE)
+        assert facts.is_opted_out
+        assert facts.mode is None
+        return
+
+    with pytest.raises(ProvisioningError) as error:
+        see(script(), tmp_path, GPU_NODE)
+
+    assert error.value.exit_code == exit_code
+
+
+def test_removal_before_an_install_leaves_the_payload_and_the_caches(tmp_path: Path) -> None:
+    files = NodeFiles(tmp_path)
+    write_tags(files)
+    write_record(files, version="570.1")
+    for path in (
+        "/opt/gpu/config.sh",
+        "/opt/actions/x",
+        "/opt/dcgm-exporter/x",
+        f"{DKMS}/570.1/x",
+    ):
+        files.write(path, "")
+    runner = script_runtime(script().expect("uname -n"))
+
+    facts = see(runner, tmp_path, GPU_NODE)
+
+    assert facts.decision == Decision(action=Action.TEARDOWN_INSTALL, reason=Reason.VERSION)
+    assert facts.removal == (f"rm -rf {DKMS}", "ldconfig")
+
+
+@pytest.mark.parametrize(("is_newer", "is_stale"), [(True, True), (False, False), (None, False)])
+def test_file_is_stale_where_it_is_newer_than_the_socket(
+    tmp_path: Path, is_newer: bool | None, *, is_stale: bool
+) -> None:
+    files = NodeFiles(tmp_path)
+    write_tags(files)
+    files.write(CONTAINERD_CONFIG, "version = 2\n")
+    if is_newer is not None:
+        files.write("/run/containerd/containerd.sock", "")
+        started = 1000 if is_newer else 9e9
+        os.utime(files.at("/run/containerd/containerd.sock"), (started, started))
+
+    facts = see(script_runtime(script().expect("uname -n")), tmp_path, GPU_NODE)
+
+    assert facts.runtime is not None
+    assert facts.runtime.is_stale is is_stale
+
+
+@pytest.mark.parametrize("arch", ["armv7l", "aarch64_be", ""])
+def test_only_the_names_of_arm64_are_left_without_a_driver(tmp_path: Path, arch: str) -> None:
+    write_tags(NodeFiles(tmp_path))
+
+    facts = see(script_runtime(script(arch=arch).expect("uname -n")), tmp_path, GPU_NODE)
+
+    assert facts.decision == Decision(action=Action.INSTALL, reason=Reason.NO_RECORD)

@@ -173,6 +173,10 @@ def test_node_reboots_until_every_gpu_that_has_mig_is_in_its_mode(
         ("", 0),
         ("Enabled\n", 1),
         ("Enabled\nPartly\n", 0),
+        ("disabled\n", 0),
+        ("Not Supported\n", 0),
+        ("[N/A]\nDisabled, Enabled\n", 0),
+        ("Disabled\n", 15),
         ("Disabled\n[Unknown Error]\n", 0),
         ("No devices were found\n", 6),
     ],
@@ -206,3 +210,27 @@ def test_reboot_is_scheduled_only_where_it_helps(
     assert invocation.run("boot", {**GPU_NODE, "gpu_instance_profile": "MIG1g"}) == 0
 
     assert (("shutdown", "-r", "1") in simulated.calls) is is_last
+
+
+def test_gpu_that_refuses_the_mode_is_not_partitioned() -> None:
+    with (
+        ScriptedRunner().expect("nvidia-smi -mig 1", exit_code=3) as runner,
+        pytest.raises(CommandError, match=r"^Partitioning the GPU failed"),
+    ):
+        partition(runner, "MIG1g")
+
+
+def test_unit_and_its_profile_are_written_before_units_are_read_again() -> None:
+    step, _ = mig_steps(CONFIGURATION, PROGRAM)
+    unit, profile, *_ = step.actions
+
+    assert unit.path == "/etc/systemd/system/mig-partition.service"  # type: ignore[union-attr]
+    assert unit.text == render_unit(PROGRAM)  # type: ignore[union-attr]
+    assert profile.path == (  # type: ignore[union-attr]
+        "/etc/systemd/system/mig-partition.service.d/10-mig-profile.conf"
+    )
+    assert step.needs == ("start-fabric-manager", "stop-fabric-manager")
+
+
+def test_reboot_waits_for_whatever_starts_last() -> None:
+    assert reboot_step().needs == ("start-kubelet", "start-dra-driver")

@@ -441,3 +441,66 @@ def test_refused_text_leaves_the_file_and_nothing_beside_it(tmp_path: Path) -> N
 
     assert files.read("/etc/x/y.toml") == "old"
     assert files.names("/etc/x") == ("y.toml",)
+
+
+@pytest.mark.parametrize("path", ["/etc/..x", "/etc/x..", "/...", "/.x", "/etc/./x"])
+def test_dots_within_a_name_are_allowed(files: NodeFiles, tmp_path: Path, path: str) -> None:
+    assert files.at(path) == tmp_path / path.lstrip("/")
+
+
+def test_removing_a_tree_leaves_what_its_links_point_to(files: NodeFiles) -> None:
+    files.write("/kept/file", "")
+    files.make_directory("/tree")
+    files.at("/tree/link").symlink_to("../kept")
+    files.at("/tree/gone").symlink_to("nowhere")
+
+    files.remove("/tree")
+
+    assert not files.exists("/tree")
+    assert files.exists("/kept/file")
+
+
+def test_only_an_empty_folder_is_removed_as_one(files: NodeFiles) -> None:
+    files.make_directory("/empty/inner")
+    files.write("/full/file", "")
+    files.write("/file", "")
+
+    for path in ("/empty/inner", "/full", "/file", "/nothing"):
+        files.remove_empty_folder(path)
+
+    assert not files.exists("/empty/inner")
+    assert files.exists("/empty")
+    assert files.exists("/full/file")
+    assert files.exists("/file")
+
+
+def test_names_are_those_of_a_folder(files: NodeFiles) -> None:
+    files.write("/x/.hidden", "")
+    files.write("/x/B", "")
+    files.write("/x/a", "")
+
+    assert files.names("/x") == (".hidden", "B", "a")
+    assert files.names("/x/a") == ()
+    assert files.matching("/x", "A") == ()
+    assert files.matching("/x", "[aB]") == ("/x/B", "/x/a")
+
+
+def test_path_below_a_file_is_unreadable_and_not_missing(files: NodeFiles) -> None:
+    files.write("/file", "")
+
+    with pytest.raises(UnreadableFileError, match=r"^'/file/x' cannot be read: Not a directory"):
+        files.read("/file/x")
+
+
+def test_file_is_read_through_a_link_and_a_dangling_one_is_missing(files: NodeFiles) -> None:
+    files.write("/kept", "text")
+    files.at("/link").symlink_to("kept")
+    files.at("/dangling").symlink_to("nowhere")
+
+    assert files.read("/link") == "text"
+    assert files.read("/dangling") is None
+    assert not files.is_directory("/dangling")
+
+
+def test_a_mebibyte_of_a_file_is_read() -> None:
+    assert READ_LIMIT_BYTES == 1024 * 1024

@@ -18,6 +18,7 @@ from harness.provisioning.services import (
     add_node_label,
     apt_install,
     choose_mode,
+    environment_step,
     render_device_plugin,
     render_dra_driver,
     render_exporter,
@@ -249,6 +250,15 @@ def test_each_mode_has_its_unit_and_packages() -> None:
         ("KUBELET_NODE_LABELS=X/y=X\n", f"KUBELET_NODE_LABELS=X/y=X,{LABEL}\n"),
         (f"KUBELET_NODE_LABELS='{LABEL}'", f"KUBELET_NODE_LABELS='{LABEL}'"),
         (f"KUBELET_NODE_LABELS=a=b,{LABEL},c=d", f"KUBELET_NODE_LABELS=a=b,{LABEL},c=d"),
+        (f"KUBELET_NODE_LABELS={LABEL}2\n", f"KUBELET_NODE_LABELS={LABEL}2,{LABEL}\n"),
+        (
+            f"#KUBELET_NODE_LABELS={LABEL}\n",
+            f"#KUBELET_NODE_LABELS={LABEL}\nKUBELET_NODE_LABELS={LABEL}\n",
+        ),
+        (
+            f"X={LABEL}\nKUBELET_NODE_LABELS=,a=b,\n",
+            f"X={LABEL}\nKUBELET_NODE_LABELS=a=b,{LABEL}\n",
+        ),
     ],
 )
 def test_label_is_added_once_to_those_of_the_kubelet(text: str, labelled: str) -> None:
@@ -336,3 +346,53 @@ def test_inner_codes_are_those_of_the_contract() -> None:
     }
     assert dra["start-dra-driver"] is ExitCode.DRA_DRIVER_START_FAIL
     assert "start-device-plugin" not in dra
+
+
+def test_newest_download_counts_before_what_is_beside_the_folder(tmp_path: Path) -> None:
+    files = NodeFiles(tmp_path)
+    for package in (*PLUGIN_PACKAGES[:3], "dra-driver-nvidia-gpu"):
+        files.write(f"/opt/{package}/{package}_9.9_amd64.deb", "")
+        files.write(f"/opt/{package}/downloads/{package}_4.1_amd64.deb", "")
+        files.write(f"/opt/{package}/downloads/{package}_4.2_amd64.deb", "")
+        files.write(f"/opt/{package}/downloads/{package}x_5_amd64.deb", "")
+        files.write(f"/opt/{package}/downloads/{package}_6_amd64.deb.part", "")
+    names = (*PLUGIN_PACKAGES[:3], "dra-driver-nvidia-gpu")
+    debs = [f"{tmp_path}/opt/{p}/downloads/{p}_4.2_amd64.deb" for p in names]
+    steps = {step.name: step for step in steps_on(Configuration(), Mode.DRA, "n")}
+    (install,) = steps["install-managed-packages"].actions
+    with (
+        ScriptedRunner()
+        .expect(f"{SHOW} dra-driver-nvidia-gpu", stdout="loaded\n", timeout_s=30)
+        .expect(f"{SHOW} nvidia-dcgm", stdout="loaded\n", timeout_s=30)
+        .expect(f"{SHOW} nvidia-dcgm-exporter", stdout="not-found\n", timeout_s=30)
+        .expect(["apt-get", "install", "-y", "--no-install-recommends", *debs]) as runner
+    ):
+        install.function(make_node(runner, tmp_path))  # type: ignore[union-attr]
+
+
+def test_environment_of_the_plugin_comes_after_its_command_line() -> None:
+    step = environment_step({"A": "1", "B": "x,y"})
+    (write,) = step.actions
+
+    assert step.exit_code is ExitCode.NVIDIA_DCGM_EXPORTER_FAIL
+    assert step.needs == ("configure-managed-services",)
+    assert write.describe() == (
+        "write /etc/systemd/system/nvidia-device-plugin.service.d/20-container-runtime.conf",
+        "  | [Service]",
+        "  | Environment=A=1",
+        "  | Environment=B=x,y",
+    )
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_each_mode_writes_the_drop_in_of_its_own_service(mode: Mode) -> None:
+    steps = {step.name: step for step in steps_on(Configuration(), mode, "n")}
+    first, exporter, _, marker = steps["configure-managed-services"].actions
+
+    name = {Mode.DEVICE_PLUGIN: "10-device-plugin-config", Mode.DRA: "10-dra-driver-nvidia-gpu"}
+    folder = "/etc/systemd/system"
+    assert first.path == f"{folder}/{mode.unit}.service.d/{name[mode]}.conf"  # type: ignore[union-attr]
+    assert exporter.path == (  # type: ignore[union-attr]
+        f"{folder}/nvidia-dcgm-exporter.service.d/10-aks-override.conf"
+    )
+    assert marker.path == MARKER_PATH  # type: ignore[union-attr]

@@ -354,3 +354,52 @@ def test_what_a_program_says_comes_after_what_the_kernel_says(
 
     error = str(invocation.outcome()["error"])
     assert 0 < error.index("does not support the GPU") < error.index("is missing or not trusted")
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_reasons_of_one_kind_keep_the_order_of_the_log(
+    simulated: SimulatedNode, invocation: Invocation, *, is_first: bool
+) -> None:
+    lines = [
+        "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n",
+        "NVRM: GPU 0000:02:00.0: GPU does not have the necessary power cables connected.\n",
+    ]
+    simulated.kernel_log = "".join(lines if is_first else lines[::-1])
+    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    error = str(invocation.outcome()["error"])
+    lost, cables = error.index("fallen off the bus"), error.index("power cables are not")
+    assert (lost < cables) is is_first
+
+
+def test_refusals_are_told_in_the_order_in_which_each_was_first_said() -> None:
+    first, second = refused_by(VERSION), refused_by(VERSION).replace("0b:00.0", "0a:00.0")
+
+    refusals = parse_refusals(first + second + first)
+
+    assert [refusal.fields["address"] for refusal in refusals] == ["0000:0b:00.0", "0000:0a:00.0"]
+
+
+def test_reason_says_what_to_do(simulated: SimulatedNode, invocation: Invocation) -> None:
+    simulated.kernel_log = "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n"
+    simulated.failing["ctr -n k8s.io run"] = CommandResult(
+        argv=("ctr",),
+        exit_code=1,
+        stdout="",
+        stderr="modprobe: ERROR: could not insert 'nvidia': Key was rejected by service",
+    )
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    assert (
+        "A GPU has fallen off the bus; the machine needs a reboot or repair. Reboot the node; if it "
+        "happens again, have the machine repaired. The kernel refuses the driver's module, because "
+        "its signature is missing or not trusted. Sign the module with a key that the firmware "
+        "trusts, or turn Secure Boot off."
+    ) in str(invocation.outcome()["error"])
+
+
+def test_message_that_is_no_refusal_is_none() -> None:
+    assert parse_refusals("NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n") == ()
