@@ -9,9 +9,12 @@ from harness.provisioning.command import CommandResult
 from harness.provisioning.containerd import (
     INSTALL,
     fetch,
+    present_query,
+    pull,
     remove,
     remove_left_container,
     run_driver_image,
+    says_no_such_image,
     wait_until_ready,
 )
 from harness.provisioning.nvidia import DriverImage
@@ -117,3 +120,34 @@ def test_container_that_a_killed_run_left_is_removed() -> None:
     ]
     assert action.is_met(CommandResult(argv=(), exit_code=0, stdout="gpuinstall\n", stderr=""))
     assert not action.is_met(CommandResult(argv=(), exit_code=0, stdout="\n", stderr=""))
+
+
+@pytest.mark.parametrize(
+    ("stderr", "is_told"),
+    [
+        (f'ctr: failed to resolve reference "{IMAGE}": {IMAGE}: not found', True),
+        (f'  ctr: failed to resolve reference "{IMAGE}": {IMAGE}: not found \r\nend\n', True),
+        (f'ctr: failed to resolve reference "{IMAGE}":\n{IMAGE}: not found', False),
+        (f"failed to resolve reference\nctr: {IMAGE}: not found", False),
+        (f"ctr: {IMAGE}: not found: failed to resolve reference", False),
+        (f"ctr: failed to resolve {IMAGE}: not found", False),
+    ],
+)
+def test_one_line_says_that_there_is_no_such_image(stderr: str, *, is_told: bool) -> None:
+    result = CommandResult(argv=(), exit_code=1, stdout="", stderr=stderr)
+
+    assert says_no_such_image(result, CANONICAL) is is_told
+
+
+def test_image_is_asked_for_by_its_name_and_pulled_by_its_registry() -> None:
+    """The first is what containerd calls it, the second where it is."""
+    pulled = f"registry.example/aks/aks-gpu-cuda-lts:{VERSION}-{SHA}"
+    answer = 'ctr: failed to resolve reference "{0}": {0}: not found'
+
+    def says(name: str) -> CommandResult:
+        return CommandResult(argv=(), exit_code=1, stdout="", stderr=answer.format(name))
+
+    assert present_query(SOVEREIGN)[-1] == f"name=={IMAGE}"
+    assert pull(SOVEREIGN).argv[-1] == pulled
+    assert says_no_such_image(says(pulled), SOVEREIGN)
+    assert not says_no_such_image(says(IMAGE), SOVEREIGN)

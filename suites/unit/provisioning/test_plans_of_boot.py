@@ -350,3 +350,63 @@ def test_readiness_line_uses_the_record_before_the_install(
         f"AKS_GPU_PREBAKE event=managed_gpu driver_type={driver_type}"
         f" marker_present={present} driver_kind_match={match}"
     )
+
+
+@pytest.mark.parametrize("mode", [*Mode, None])
+def test_only_the_device_plugin_gets_the_environment_of_the_runtime(mode: Mode | None) -> None:
+    steps = {
+        step.name: step for step in make_plan(configuration(), facts(mode=mode), PROGRAM).steps
+    }
+
+    assert ("configure-device-plugin" in steps) is (mode is Mode.DEVICE_PLUGIN)
+    if mode is Mode.DEVICE_PLUGIN:
+        text = "\n".join(steps["configure-device-plugin"].describe())
+        assert "Environment=DEVICE_LIST_STRATEGY=envvar,cdi-annotations" in text
+        assert "Environment=CDI_ANNOTATION_PREFIX=nvidia.cdi.k8s.io/" in text
+
+
+@pytest.mark.parametrize("family", Family)
+@pytest.mark.parametrize("action", [Action.NOTHING, Action.TEARDOWN])
+def test_node_that_opted_out_may_be_of_any_family(family: Family, action: Action) -> None:
+    seen = facts(family=family, is_opted_out=True, decision=Decision(action=action))
+
+    names = [step.name for step in make_plan(configuration(), seen, PROGRAM).steps]
+
+    assert names[0] == "start-kubelet"
+    assert ("clean-up-driver" in names) is (action is Action.TEARDOWN)
+
+
+@pytest.mark.parametrize("is_stale", [False, True])
+@pytest.mark.parametrize("is_opted_out", [False, True])
+def test_runtime_is_checked_after_a_change_and_on_each_node_with_a_gpu(
+    *, is_opted_out: bool, is_stale: bool
+) -> None:
+    text = "version = 2\n" + ("" if is_opted_out else RUNC + NVIDIA_RUNTIME)
+    seen = facts(
+        is_opted_out=is_opted_out,
+        decision=Decision(action=Action.NOTHING) if is_opted_out else None,
+        runtime=RuntimeFacts(text=text, cdi=CdiSupport.ABSENT, is_stale=is_stale),
+    )
+
+    steps = {step.name: step for step in make_plan(configuration(), seen, PROGRAM).steps}
+
+    assert ("validate-runtime" in steps) is (is_stale or not is_opted_out)
+    assert ("restart-containerd" in steps) is is_stale
+    if "validate-runtime" in steps:
+        words = "another default runtime" if is_opted_out else "/usr/bin/nvidia-container-runtime"
+        assert f"expect {words}" in "\n".join(steps["validate-runtime"].describe())
+        assert steps["validate-runtime"].exit_code is ExitCode.FILE_WATCH_TIMEOUT
+
+
+def test_text_of_opted_out_node_that_cannot_be_edited_has_its_own_exit_code() -> None:
+    broken = "[broken /usr/bin/nvidia-container-runtime"
+    seen = facts(
+        is_opted_out=True,
+        decision=Decision(action=Action.NOTHING),
+        runtime=RuntimeFacts(text=broken, cdi=CdiSupport.ABSENT),
+    )
+
+    with pytest.raises(ProvisioningError) as error:
+        make_plan(configuration(), seen, PROGRAM)
+
+    assert error.value.exit_code is ExitCode.FILE_WATCH_TIMEOUT

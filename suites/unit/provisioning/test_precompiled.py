@@ -75,6 +75,8 @@ def test_system_without_name_or_version_is_refused(text: str) -> None:
         ("6.1.0-56-arm64", "6.1.0-56-arm64"),
         ("6.12.117+deb13-cloud-amd64", "6.12.117.deb13-cloud-amd64"),
         ("6.12~rc7-amd64", "6.12.rc7-amd64"),
+        ("5.14.0-1.el9_4.x86_64_64k", "5.14.0-1.el9.4"),
+        ("5.14.0-1.x86_64.rt", "5.14.0-1..rt"),
     ],
 )
 def test_kernel_ends_a_daemonsets_name(kernel: str, suffix: str) -> None:
@@ -345,3 +347,32 @@ def test_daemonset_is_deleted_only_if_no_node_needs_it(
     desired: int, misscheduled: int, *, may: bool
 ) -> None:
     assert may_delete(desired=desired, misscheduled=misscheduled) is may
+
+
+def test_only_the_labels_of_a_driver_select_a_group() -> None:
+    each = ClusterNode(
+        name="a", os_tag="x", labels={"zone": "1", KERNEL_LABEL: "6.1", ARCH: "", SYSTEM: "debian"}
+    )
+    (group,) = group_by_kernel([each], is_label_required=True).groups
+
+    assert group.selector == {KERNEL_LABEL: "6.1", ARCH: "", SYSTEM: "debian"}
+    assert list(group.selector) == [KERNEL_LABEL, ARCH, SYSTEM]
+
+
+def test_labels_that_differ_in_one_value_do_not_overlap() -> None:
+    nodes = [
+        labelled("a", "6.1", "rhel9.4", system="rhel", version="9.4", arch="amd64"),
+        labelled("b", "6.1", "rhel9.5", system="rhel", version="9.5"),
+    ]
+
+    assert group_by_kernel(nodes, is_label_required=True).warnings == ()
+
+
+def test_warning_of_a_missing_label_comes_before_those_of_groups() -> None:
+    nodes = [node("a", "6.1", "x"), node("b", "6.1", "y"), node("c", None)]
+
+    first, second, third = group_by_kernel(nodes, is_label_required=False).warnings
+
+    assert first.startswith("The node 'c' has no label")
+    assert "of 'y-6.1' too: b." in second
+    assert "of 'x-6.1' too: a." in third

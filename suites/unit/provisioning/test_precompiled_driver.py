@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -191,6 +192,9 @@ OTHER_ANSWERS = (
         "require authorization: server message: insufficient_scope: authorization failed"
     ),
     'ctr: failed to resolve reference "{name}": unexpected status from HEAD request: 429 Too Many Requests',
+    'ctr: failed to resolve reference "{name}": {name}: not found: try again',
+    'ctr: failed to resolve reference "{name}-x": {name}-x: not found',
+    "ctr: {name}: not found",
     "ctr: words that nobody knows",
     "",
 )
@@ -272,3 +276,81 @@ def test_system_without_a_version_is_refused(
         "A precompiled driver is wanted, but '/etc/os-release' does not say for which system. The "
         "os-release file has no ID or no VERSION_ID."
     )
+
+
+def test_answer_on_another_output_is_none(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    said = NO_SUCH_IMAGE[0].format(name=reference())
+    simulated.failing["ctr -n k8s.io image pull"] = CommandResult(
+        argv=(), exit_code=1, stdout=said, stderr=""
+    )
+
+    assert invocation.run("boot", configured(precompiled_fallback=False)) == 84
+
+    assert pulls(simulated) == [reference()] * 3
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        CommandResult(argv=(), exit_code=1, stdout=f"{reference()}\n", stderr=""),
+        CommandResult(argv=(), exit_code=0, stdout="\n", stderr=""),
+    ],
+    ids=["failed", "blank"],
+)
+def test_list_of_images_that_proves_nothing_is_followed_by_a_pull(
+    simulated: SimulatedNode, invocation: Invocation, listed: CommandResult
+) -> None:
+    simulated.registry = {reference()}
+    simulated.failing["ctr -n k8s.io images ls"] = listed
+
+    assert invocation.run("boot", configured()) == 0
+
+    assert pulls(simulated) == [reference()]
+
+
+def test_container_of_a_killed_run_is_removed_before_the_install(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.registry = {reference()}
+    simulated.containers = {"gpuinstall"}
+
+    assert invocation.run("boot", configured(precompiled_fallback=False)) == 0
+
+    assert images_run(simulated) == [reference()]
+
+
+@pytest.mark.parametrize(("has_fallback", "code"), [(True, 0), (False, 84)])
+def test_image_that_does_not_install_is_followed_by_the_build(
+    simulated: SimulatedNode, invocation: Invocation, *, has_fallback: bool, code: int
+) -> None:
+    simulated.registry = {reference(), IMAGE}
+    run = simulated.run
+
+    def refuse(argv: tuple[str, ...], **options: object) -> CommandResult:
+        result = run(argv, **options)  # type: ignore[arg-type]
+        if argv[3:4] == ("run",):
+            return replace(result, exit_code=int(reference() in argv))
+        return result
+
+    simulated.run = refuse  # type: ignore[method-assign, assignment]
+
+    assert invocation.run("boot", configured(precompiled_fallback=has_fallback)) == code
+
+    assert images_run(simulated) == [reference()] * 5 + [IMAGE] * has_fallback
+    assert simulated.images == (set() if has_fallback else {reference()})
+
+
+def test_wrong_driver_is_torn_down_before_the_precompiled_one(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(OTHER_VERSION, KERNEL)
+    simulated.registry = {reference()}
+
+    assert invocation.run("boot", configured(precompiled_fallback=False)) == 0
+
+    assert images_run(simulated) == [reference()]
+    names = list(invocation.steps())
+    assert names.index("tear-down-driver") < names.index(STEP)
+    assert simulated.files.names(DKMS) == (VERSION,)

@@ -361,6 +361,10 @@ def residue(**changes: object) -> Residue:
         ({"dkms_versions": (VERSION, OTHER_VERSION)}, OTHER_VERSION),
         ({"resident_version": "1", "installed_version": "2", "dkms_versions": ("3",)}, "1"),
         ({"installed_version": "2", "dkms_versions": ("3",)}, "2"),
+        ({"dkms_versions": (VERSION, "3"), "other_dkms_versions": ("4",)}, "3"),
+        ({"other_dkms_versions": (VERSION, "4", "5")}, "4"),
+        ({"other_dkms_versions": (VERSION,)}, None),
+        ({"resident_version": VERSION, "installed_version": f"{VERSION}.1"}, f"{VERSION}.1"),
         ({"record": Record(), "resident_version": OTHER_VERSION}, None),
         ({"record": None, "resident_version": OTHER_VERSION}, None),
     ],
@@ -606,3 +610,70 @@ def test_grid_node_logs_what_it_removes(record: Record | None, kind: str) -> Non
         "AKS_GPU_PREBAKE event=grid_cuda_prebake_teardown driver_type=grid-v20"
         f" marker_kind={kind} node_kind=grid action=teardown"
     )
+
+
+def test_payload_and_caches_stay_beside_a_customers_driver(teardown: Teardown) -> None:
+    kept = ("/usr/local/nvidia/x", "/opt/gpu/x", "/opt/actions/x", "/opt/dcgm-exporter/x")
+    install_customers(teardown)
+    for path in kept:
+        teardown.files.write(path, "")
+
+    assert teardown.run() is TeardownStatus.PRESERVED
+
+    assert all(teardown.files.exists(path) for path in kept)
+
+
+def test_customers_version_that_begins_as_ours_is_the_customers() -> None:
+    longer = f"{VERSION}.1"
+    plan = choose_removal(
+        OPTED_OUT,
+        residue(
+            dkms_versions=(VERSION, longer),
+            dkms_links=((f"{DKMS}/kernel-a", f"{VERSION}/a"), (f"{DKMS}/kernel-b", f"{longer}/b")),
+            sources=(f"/usr/src/nvidia-{VERSION}", f"/usr/src/nvidia-{longer}"),
+            present=("/usr/bin/lib64", "/usr/bin/nvidia-smi"),
+        ),
+    )
+
+    assert plan.customer_version == longer
+    assert plan.paths == (
+        f"{DKMS}/{VERSION}",
+        f"{DKMS}/kernel-a",
+        f"/usr/src/nvidia-{VERSION}",
+        "/usr/bin/lib64",
+    )
+
+
+def test_line_tells_what_was_there_before(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, KERNEL)
+    teardown.files.remove(DKMS)
+    teardown.files.write("/proc/modules", "nvidia 1 1 - Live 0x0\n")
+
+    assert teardown.run() is TeardownStatus.INCOMPLETE
+
+    assert teardown.console == [
+        line("incomplete", dkms=("false", "false"), module=("true", "true"), marker="true")
+    ]
+
+
+def test_modules_of_each_kernel_are_listed_in_the_order_of_kernels() -> None:
+    files = tuple(f"/lib/modules/{kernel}/updates/dkms/nvidia.ko" for kernel in ("b", "a", "b"))
+    plan = choose_removal(MANAGED, residue(module_files=files))
+
+    assert plan.depmod_kernels == ("a", "b")
+    assert plan.emptied == (
+        "/lib/modules/a/updates/dkms",
+        "/lib/modules/a/updates",
+        "/lib/modules/b/updates/dkms",
+        "/lib/modules/b/updates",
+    )
+
+
+def test_managed_node_unloads_any_version_that_is_idle(teardown: Teardown) -> None:
+    """It is the image's, so the version does not matter."""
+    teardown.node.build(VERSION, KERNEL)
+    teardown.node.load(OTHER_VERSION, *STACK)
+
+    assert teardown.run(MANAGED) is TeardownStatus.CLEANED
+
+    assert teardown.node.loaded() == ()
