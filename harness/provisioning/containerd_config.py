@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass
-from fnmatch import fnmatch
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from .cdi import CRI_PLUGINS, CdiSupport, Engine, detect_support
@@ -146,10 +146,13 @@ def default_runtime(text: str, cri: Key) -> str:
 
 
 def imports_itself(text: str) -> bool:
-    """Return whether a pattern of `imports` matches the file itself."""
+    """Return whether a pattern of `imports`, whose `*` does not cross a `/`, matches the file itself."""
     folder = posixpath.dirname(CONTAINERD_CONFIG)
     patterns = read_strings(get_value(text, ("imports",)) or "")
-    return any(fnmatch(CONTAINERD_CONFIG, posixpath.join(folder, each)) for each in patterns)
+    return any(
+        PurePosixPath(CONTAINERD_CONFIG).match(posixpath.normpath(posixpath.join(folder, each)))
+        for each in patterns
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
