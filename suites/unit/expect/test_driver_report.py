@@ -103,6 +103,10 @@ def test_healthy_gpus_are_counted(tmp_path: Path) -> None:
         ("Action                   : None", "Action                   : Drain and Reset", "drain and reset it"),
         (": 81559 MiB", ": [GPU is lost]", "does not answer"),
         (": NVIDIA H100 80GB HBM3", ": ERR!", "does not answer"),
+        ("DRAM Uncorrectable            : 0", "DRAM Uncorrectable            : 10", "10 errors of its memory"),
+        ("Required                    : No", "Required                    : Unknown Error", "does not answer"),
+        ("Parity     : 0", "Parity     : [Unknown Error]", "does not answer"),
+        ("DRAM Uncorrectable            : 0", "Uncorrectable\n                DRAM : 4", "4 errors of its memory"),
     ],
 )  # fmt: skip
 def test_fault_of_the_second_gpu_is_named(
@@ -372,3 +376,138 @@ def test_report_that_can_not_be_read_is_not_taken_for_health(tmp_path: Path, rep
 def test_node_that_was_not_asked_is_unknown(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="no output of"):
         driver_reports_health(EvidenceFolder(tmp_path).command("lspci", BUS).evidence)
+
+
+def test_faults_of_one_gpu_are_all_told_with_its_whole_address(tmp_path: Path) -> None:
+    """Large machines have GPUs in PCI domains of their own."""
+    report = ONE + GPU.format(address="0001FFFF:B1:00.0").replace(
+        "Required                    : No", "Required                    : Yes"
+    ).replace("Parity     : 0", "Parity     : 2")
+
+    with pytest.raises(
+        ExpectationError,
+        match=r"but GPU 0001FFFF:B1:00\.0: it has to be reset.*; GPU 0001FFFF:B1:00\.0: 2 errors",
+    ):
+        driver_reports_health(a_node(tmp_path, report, bus=ONE_ON_BUS).evidence)
+
+
+def test_fault_counts_whichever_gpu_has_the_value_that_nobody_knows(tmp_path: Path) -> None:
+    first = FIRST.replace("Exceeded       : No", "Exceeded       : Yes")
+    second = SECOND.replace("Exceeded       : No", "Exceeded       : Perhaps")
+    with pytest.raises(ExpectationError, match=r"GPU 00000000:65:00\.0: its caches"):
+        driver_reports_health(a_node(tmp_path, HEAD + first + second).evidence)
+
+    both = FIRST.replace("Exceeded       : No", "Exceeded       : Perhaps").replace(
+        "Parity     : 0", "Parity     : 2"
+    )
+    with pytest.raises(ExpectationError, match="2 errors of its memory"):
+        driver_reports_health(a_node(tmp_path, HEAD + both + SECOND).evidence)
+
+
+def test_corrupted_inforom_counts_beside_a_value_that_nobody_knows(tmp_path: Path) -> None:
+    second = SECOND.replace("Exceeded       : No", "Exceeded       : Perhaps")
+    warning = "WARNING: infoROM is corrupted at gpu 00000000:66:00.0\n"
+
+    with pytest.raises(ExpectationError, match="infoROM is corrupted"):
+        driver_reports_health(a_node(tmp_path, HEAD + FIRST + second + warning).evidence)
+
+
+def test_corrupted_inforom_is_told_beside_another_fault(tmp_path: Path) -> None:
+    second = SECOND.replace("Parity     : 0", "Parity     : 2")
+    warning = "WARNING: infoROM is corrupted at gpu 00000000:66:00.0\n"
+
+    with pytest.raises(ExpectationError, match=r"2 errors of its memory .*; .*infoROM is corrupt"):
+        driver_reports_health(a_node(tmp_path, HEAD + FIRST + second + warning).evidence)
+
+
+def test_values_that_nobody_knows_are_all_told(tmp_path: Path) -> None:
+    odd = [
+        gpu.replace("Exceeded       : No", "Exceeded       : Perhaps") for gpu in (FIRST, SECOND)
+    ]
+
+    with pytest.raises(
+        HarnessError, match=r"has GPU 00000000:65:00\.0: 'Perhaps' .*; GPU 00000000:66:00\.0: "
+    ):
+        driver_reports_health(a_node(tmp_path, HEAD + "".join(odd)).evidence)
+
+
+def test_gpu_without_a_known_sign_is_unknown_beside_a_sound_one(tmp_path: Path) -> None:
+    second = "GPU 00000000:66:00.0\n    Health of the memory : perfect\n"
+
+    with pytest.raises(HarnessError, match=r"has GPU 00000000:66:00\.0: nothing that the harness"):
+        driver_reports_health(a_node(tmp_path, HEAD + FIRST + second).evidence)
+
+
+@pytest.mark.parametrize("value", ["N/A", "[N/A]", "Not Supported", "None"])
+@pytest.mark.parametrize(
+    "healthy",
+    ["Exceeded       : No", "Required                    : No", "Parity     : 0", "Occurred        : No"],
+)  # fmt: skip
+def test_place_without_a_value_hides_no_fault_beside_it(
+    tmp_path: Path, healthy: str, value: str
+) -> None:
+    second = SECOND.replace(healthy, f"{healthy.rpartition(' ')[0]} {value}")
+    assert second != SECOND
+    assert driver_reports_health(a_node(tmp_path / "sound", HEAD + FIRST + second).evidence)
+
+    second = second.replace("DRAM Uncorrectable            : 0", "DRAM Uncorrectable : 3")
+    with pytest.raises(ExpectationError, match="3 errors of its memory"):
+        driver_reports_health(a_node(tmp_path / "faulty", HEAD + FIRST + second).evidence)
+
+
+def test_block_goes_on_after_a_block_in_it(tmp_path: Path) -> None:
+    """Later releases have a histogram among the remapped rows."""
+    histogram = "        Bank Remap Availability Histogram\n            Max : 5 bank(s)\n"
+    old = "        Pending                           : No\n"
+    sound = SECOND.replace(old, f"{histogram}{old}")
+    assert driver_reports_health(a_node(tmp_path / "sound", HEAD + FIRST + sound).evidence)
+
+    faulty = SECOND.replace(old, f"{histogram}{old.replace('No', 'Yes')}")
+    with pytest.raises(ExpectationError, match="rows of its memory wait to be remapped"):
+        driver_reports_health(a_node(tmp_path / "faulty", HEAD + FIRST + faulty).evidence)
+
+
+def test_block_in_a_block_is_another(tmp_path: Path) -> None:
+    report = "    Remapped Rows\n        Histogram\n            Pending : Yes\n"
+
+    assert driver_reports_health(a_node(tmp_path, HEAD + FIRST + SECOND + report).evidence)
+
+
+@pytest.mark.parametrize(("said", "count"), [(1, 2), (3, 2), (2, 1)])
+def test_number_of_gpus_has_to_be_that_of_their_blocks(
+    tmp_path: Path, said: int, count: int
+) -> None:
+    report = HEAD.replace(": 2", f": {said}") + "".join((FIRST, SECOND)[:count])
+
+    with pytest.raises(HarnessError, match="'Attached GPUs' and a block for each") as caught:
+        driver_reports_health(a_node(tmp_path, report).evidence)
+
+    assert not isinstance(caught.value, AssertionError)
+
+
+def test_gpu_that_the_driver_is_not_bound_to_is_no_gpu_of_the_report(tmp_path: Path) -> None:
+    with pytest.raises(
+        ExpectationError,
+        match=r"bound to 1 GPUs, but `nvidia-smi -q` reports 2: 00000000:65:00\.0, 00000000:66:00\.0\.",
+    ):
+        driver_reports_health(a_node(tmp_path, HEAD + FIRST + SECOND, bus=ONE_ON_BUS).evidence)
+
+
+def test_missing_gpu_counts_before_the_faults_of_the_others(tmp_path: Path) -> None:
+    report = ONE + FIRST.replace("Exceeded       : No", "Exceeded       : Perhaps")
+
+    with pytest.raises(ExpectationError, match="bound to 2 GPUs, but"):
+        driver_reports_health(a_node(tmp_path, report).evidence)
+
+
+def test_long_words_of_a_failed_tool_are_shortened(tmp_path: Path) -> None:
+    with pytest.raises(ExpectationError) as caught:
+        driver_reports_health(a_node(tmp_path, "x\n" * 400, exit_code=77).evidence)
+
+    assert "printed: " + " ".join("x" * 150) in caught.value.sentence
+    assert "x " * 151 not in caught.value.sentence
+
+
+def test_failed_tool_that_prints_nothing_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ExpectationError, match=r"ended with 9 and printed: nothing\. "):
+        driver_reports_health(a_node(tmp_path, "\n", exit_code=9).evidence)

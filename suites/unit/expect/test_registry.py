@@ -20,6 +20,15 @@ def a_log(*pulls: tuple[float, float, int]) -> RegistryLog:
     return log
 
 
+def with_request(
+    log: RegistryLog, started: float, ended: float, status: int | None
+) -> RegistryLog:
+    """Add another request to the last pull."""
+    request, _ = log.began(log.connected(), "GET", "mcr.microsoft.com", TAG, is_first=False)
+    request.started_s, request.ended_s, request.status = started, ended, status
+    return log
+
+
 def test_no_request_holds_of_an_empty_log() -> None:
     expect.no_request(RegistryLog())
 
@@ -68,6 +77,57 @@ def test_answer_of_a_pull_is_refused_where_it_differs_or_there_is_none() -> None
         expect.pull_answered(log, 2, status=429)
     with pytest.raises(ExpectationError, match=r"Pull 3 .* but got nothing"):
         expect.pull_answered(log, 3, status=200)
+
+
+@pytest.mark.parametrize("statuses", [(500, 200), (200, 500), (200, None)])
+def test_each_request_of_a_pull_has_to_be_answered_alike(statuses: tuple[int, int | None]) -> None:
+    first, second = statuses
+    log = with_request(a_log((1, 2, first)), 3, 4, second)
+    seen = sorted(map(str, statuses))
+
+    assert len(log.pulls) == 1
+    with pytest.raises(ExpectationError) as caught:
+        expect.pull_answered(log, 1, status=200)
+    assert f"expected to get 200 only, but got {seen}:" in str(caught.value)
+    expect.pull_answered(with_request(a_log((1, 2, 200)), 3, 4, 200), 1, status=200)
+
+
+def test_answer_is_that_of_the_numbered_pull() -> None:
+    log = a_log((1, 2, 200), (7, 8, 429), (13, 14, 500))
+
+    for number, status in ((1, 200), (2, 429), (3, 500)):
+        expect.pull_answered(log, number, status=status)
+    for number, status in ((1, 500), (2, 200), (3, 429)):
+        with pytest.raises(ExpectationError, match=f"Pull {number} was expected to get {status}"):
+            expect.pull_answered(log, number, status=status)
+
+
+def test_shortest_pause_counts_wherever_it_is() -> None:
+    with pytest.raises(ExpectationError, match=r"there were 4\.5 s, 5\.0 s, 6\.0 s:"):
+        expect.pulls_paused(a_log((1, 2, 500), (6.5, 8, 500), (13, 14, 500), (20, 21, 200)), 5)
+
+
+def test_pause_begins_with_the_end_of_the_last_request_of_a_pull() -> None:
+    log = with_request(a_log((1, 2, 200)), 3, 4, 500)
+    request, _ = log.began(log.connected(), "HEAD", "mcr.microsoft.com", TAG, is_first=True)
+    request.started_s, request.ended_s, request.status = 8, 9, 200
+
+    expect.pulls_paused(log, 4)
+    with pytest.raises(ExpectationError, match=r"there were 4\.0 s:"):
+        expect.pulls_paused(log, 5)
+
+
+def test_log_without_a_pull_has_no_try() -> None:
+    log = RegistryLog()
+    log.connected()
+
+    expect.pulls_tried(log, 0)
+    with pytest.raises(ExpectationError, match=r"1 tries .* but there were 0"):
+        expect.pulls_tried(log, 1)
+    with pytest.raises(ExpectationError, match="no two tries"):
+        expect.pulls_paused(log, 0)
+    with pytest.raises(ExpectationError, match=r"Pull 1 .* but got nothing"):
+        expect.pull_answered(log, 1, status=200)
 
 
 @pytest.mark.parametrize(
