@@ -285,7 +285,7 @@ def parse_boot_time(text: str) -> float:
 
 def parse_modinfo_field(text: str, field: str) -> str | None:
     """Return a field of `modinfo`'s output."""
-    found = re.search(rf"^{re.escape(field)}:\s*(.*)$", text, re.MULTILINE)
+    found = re.search(rf"^{re.escape(field)}:[ \t]*(.*)$", text, re.MULTILINE)
     return None if found is None else found[1].strip()
 
 

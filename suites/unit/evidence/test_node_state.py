@@ -66,6 +66,14 @@ def test_module_line_of_another_form_is_shown(line: str) -> None:
         ),
         ("nvidia, 580.126.09: added", ("580.126.09", None, "added")),
         (
+            "nvidia/535.54, 6.8.0-1015-azure, aarch64: broken",
+            ("535.54", "6.8.0-1015-azure", "broken"),
+        ),
+        (
+            "nvidia/470.1-0ubuntu1, 6.1+deb12, x86_64: built",
+            ("470.1-0ubuntu1", "6.1+deb12", "built"),
+        ),
+        (
             "nvidia/580.126.09, 6.1.0-56-cloud-amd64, x86_64: installed (WARNING! Diff built)",
             ("580.126.09", "6.1.0-56-cloud-amd64", "installed"),
         ),
@@ -158,6 +166,28 @@ def test_field_of_modinfo_is_read() -> None:
     assert parse_modinfo_field(text, "vermagic") is None
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("srcversion: AB\nversion: 580\n", "580"),
+        ("description: version: 1\nversion:\t580 \n", "580"),
+        ("version: 580\nversion: 590\n", "580"),
+        # An empty value is not that of the next line.
+        ("version:\nvermagic: 6.1 SMP\n", ""),
+        ("version:  \n", ""),
+        ("versions: 580\n", None),
+        ("Version: 580\n", None),
+        ("", None),
+    ],
+)
+def test_field_of_modinfo_is_that_of_its_own_line(text: str, value: str | None) -> None:
+    assert parse_modinfo_field(text, "version") == value
+
+
+def test_name_of_a_modinfo_field_is_no_pattern() -> None:
+    assert parse_modinfo_field("sig_key: a\nsigxkey: b\n", "sig.key") is None
+
+
 def test_prebake_lines_are_read_by_key_wherever_they_stand() -> None:
     text = (
         "AKS_GPU_PREBAKE event=decision reason=ok action=install-skip-build\n"
@@ -248,6 +278,8 @@ def test_driver_that_names_no_version_is_shown() -> None:
         ),
         ('{"kind": "nvidia.com/gpu", "devices": [{"name": "0"}]}', ["nvidia.com/gpu=0"]),
         ("kind: nvidia.com/gpu\n", []),
+        ("kind: nvidia.com/gpu\ndevices:\n", []),
+        ("kind: nvidia.com/gpu\ndevices:\n- name: 0\n", ["nvidia.com/gpu=0"]),
     ],
 )
 def test_devices_of_a_cdi_spec_are_named_in_full(text: str, devices: list[str]) -> None:
@@ -255,7 +287,17 @@ def test_devices_of_a_cdi_spec_are_named_in_full(text: str, devices: list[str]) 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "no", "[1]", "devices: []", "kind: x\ndevices: 3", "kind: [", "\0"]
+    "text",
+    [
+        "",
+        "no",
+        "[1]",
+        "devices: []",
+        "kind: x\ndevices: 3",
+        "kind: [",
+        "\0",
+        "kind: x\ndevices:\n- name: '0'\n- id: '1'\n",
+    ],
 )
 def test_invalid_cdi_spec_is_distinguished_from_an_empty_one(text: str) -> None:
     assert parse_cdi_devices(text) is None
@@ -270,6 +312,16 @@ def test_invalid_cdi_spec_is_distinguished_from_an_empty_one(text: str) -> None:
         ('{"kind": "a/b"}', set()),
         ("[", set()),
         ("3", set()),
+        (
+            (
+                '{"containerEdits": {"deviceNodes": [{"path": "/dev/c"}]}, "devices": ['
+                '{"containerEdits": {"deviceNodes": [{"path": "/dev/a"}, {"path": "/dev/b"}]}},'
+                '{"containerEdits": null}, {"containerEdits": {"deviceNodes": null}},'
+                '{"containerEdits": {"deviceNodes": [{"path": "/dev/d", "hostPath": "/dev/x"}]}}]}'
+            ),
+            {"/dev/a", "/dev/b", "/dev/c", "/dev/d"},
+        ),
+        ('{"devices": [{"containerEdits": {"deviceNodes": [{"type": "c"}]}}]}', set()),
         ('{"devices": 3}', set()),
         ('{"devices": ["a"]}', set()),
     ],
@@ -449,6 +501,8 @@ def test_legacy_gpu_that_two_lines_name_counts_once(log: str, refused: list[str]
     ("line", "is_answering"),
     [
         ("[10de:20b0] (rev a1)", True),
+        ("[10de:20b0] (rev a1) (prog-if 00 [VGA controller])", True),
+        ("[10de:20b0] (rev fe)", True),
         ("[10de:20b0] (rev ff)", False),
         ("[10de:20b0] (rev ff) (prog-if ff)\n\t!!! Unknown header type 7f", False),
         ("[10de:20b0]\n\t!!! Unknown header type 7f", False),
@@ -463,6 +517,93 @@ def test_configuration_space_of_ones_is_seen(line: str, *, is_answering: bool) -
 
     assert function.is_answering is is_answering
     assert function.driver_in_use == "nvidia"
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_driver_and_answer_of_each_function_are_its_own(lost: int) -> None:
+    lines = [f"000{n}:0a:00.{n} VGA [0300]: A [B] [10de:20b{n}] (rev a1)\n" for n in range(2)]
+    lines[lost] = lines[lost].replace("(rev a1)", "(rev ff)")
+    lines[1 - lost] += "\tKernel driver in use: nvidia\n\tKernel modules: nouveau\n"
+
+    seen = parse_lspci("".join(lines))
+
+    assert [(each.slot, each.device) for each in seen] == [
+        ("0000:0a:00.0", "20b0"),
+        ("0001:0a:00.1", "20b1"),
+    ]
+    assert (seen[lost].is_answering, seen[lost].driver_in_use) == (False, None)
+    assert (seen[1 - lost].is_answering, seen[1 - lost].driver_in_use) == (True, "nvidia")
+
+
+@pytest.mark.parametrize(
+    ("number", "class_code"),
+    [("30000", "0300"), ("120000", "1200"), ("10802", "0108"), ("C0330", "0c03"), ("0", "0000")],
+)
+def test_class_in_the_kernels_own_file_is_without_its_interface(
+    number: str, class_code: str
+) -> None:
+    text = f"PCI_CLASS={number}\nPCI_ID=10DE:1EB8\nPCI_SLOT_NAME=0001:00:00.0\n"
+
+    function = parse_pci_event(text, "uevent")
+
+    assert (function.class_code, function.slot) == (class_code, "0001:00:00.0")
+    assert (function.vendor, function.device) == ("10de", "1eb8")
+
+
+@pytest.mark.parametrize("name", ["PCI_ID", "PCI_SLOT_NAME", "PCI_CLASS"])
+def test_kernels_file_without_one_of_its_lines_is_named(name: str) -> None:
+    lines = ("DRIVER=nvidia", "PCI_CLASS=30200", "PCI_ID=10DE:2330", "PCI_SLOT_NAME=0000:01:00.0")
+
+    with pytest.raises(HarnessError, match="'some/uevent' has an unknown form"):
+        parse_pci_event("\n".join(each for each in lines if name not in each), "some/uevent")
+
+
+@pytest.mark.parametrize(
+    ("line", "modified"),
+    [
+        ("f 644 0 1700000000.5 /x", 1_700_000_000.5),
+        ("f 644 0 1700000000 /x", 1_700_000_000),
+        ("f 644 0 1700000000. /x", 1_700_000_000),
+        ("f 644 0 -1.5 /x", -1.5),
+    ],
+)
+def test_time_of_a_path_is_read_in_each_form(line: str, modified: float) -> None:
+    states = parse_stat(f"{line}\nd 1777 4096 2.0 /srv\n")
+
+    assert states["/x"].modified_at_s == modified
+    assert (states["/srv"].kind, states["/srv"].mode, states["/srv"].size) == ("d", 0o1777, 4096)
+    assert not states["/srv"].is_setuid
+
+
+@pytest.mark.parametrize(
+    ("holders", "names"),
+    [("-", ()), ("a,", ("a",)), ("a,b", ("a", "b")), ("a,-", ("a",)), ("[permanent],", ("[permanent]",))],
+)  # fmt: skip
+def test_holders_of_a_module_are_told_apart(holders: str, names: tuple[str, ...]) -> None:
+    modules = parse_modules(f"x 1 12 {holders} Live 0x0\ny 2 0 - Unloading 0x0\n")
+
+    assert (modules["x"].references, modules["x"].holders) == (12, names)
+    assert list(modules) == ["x", "y"]
+
+
+def test_bad_module_line_behind_a_good_one_is_shown() -> None:
+    with pytest.raises(HarnessError, match="unknown form: 'half'"):
+        parse_modules("x 1 0 - Live 0x0\nhalf\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["Error! a\n", "nvidia/580.1: added\nnvidia-fs/2: added\nError! a"]
+)
+def test_error_of_dkms_counts_in_whatever_line_it_is(text: str) -> None:
+    with pytest.raises(HarnessError, match="DKMS reports an error, so its list may lack modules"):
+        parse_dkms_status(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["AKS_GPU_PREBAKED a=b", "AKS_GPU_PREBAKE", "AKS_GPU_PREBAKE_LOG a=b", "aks_gpu_prebake a=b"]
+)  # fmt: skip
+def test_line_that_only_begins_as_one_of_prebake_is_none(text: str) -> None:
+    assert parse_prebake_lines(f"{text}\nAKS_GPU_PREBAKE c=d\n") == [{"c": "d"}]
 
 
 def test_mark_before_a_unit_is_left_out() -> None:
