@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.evidence import Evidence
 from harness.evidence.gaps import NOT_COLLECTED
+from harness.evidence.node_state import parse_units
 from harness.foreign_files import last_bytes
 from harness.provisioning.driver_messages import parse_messages
 from harness.provisioning.driver_words import TOOL_WORDS
@@ -283,7 +284,9 @@ def _failed_units(folder: Path, logs: _Logs) -> Iterator[str]:
     journal = next((lines for name, lines in logs if name == "commands/journal"), [])
     for unit, *_ in _words(folder / "commands/failed-units"):
         name = unit.removesuffix(".service")
-        own = [line for line in journal if unit in line or line.startswith(f"{name}[")]
+        # Not a longer name, such as that of `nvidia-dcgm.service` for `dcgm.service`.
+        whole = re.compile(rf"(?<![\w.:@\\-]){re.escape(unit)}(?![\w@\\-]|\.\w)")
+        own = [line for line in journal if whole.search(line) or line.startswith(f"{name}[")]
         said = next((line for line in reversed(own) if not line.startswith("systemd[")), None)
         said = said or (own[-1] if own else "the journal has no line of it")
         yield f"unit '{unit}' failed: {said}"
@@ -291,18 +294,16 @@ def _failed_units(folder: Path, logs: _Logs) -> Iterator[str]:
 
 def _starting_units(folder: Path) -> Iterator[str]:
     """Name the units whose commands run and keep others waiting; those have no process yet."""
-    for unit, _load, active, state, *_ in _words(folder / "commands/units"):
-        if active == "activating" and state.startswith("start"):
+    for unit, *columns in _words(folder / "commands/units"):
+        # A line may be cut, or be an error in place of a list.
+        if columns[1:2] == ["activating"] and "".join(columns[2:3]).startswith("start"):
             yield f"unit '{unit}' is still starting"
 
 
 def _words(listed: Path) -> Iterator[list[str]]:
     """Yield the words of each line of a list of units."""
     if listed.is_file():
-        yield from filter(
-            None,
-            map(str.split, last_bytes(listed, _MOST_BYTES).decode(errors="replace").splitlines()),
-        )
+        yield from parse_units(last_bytes(listed, _MOST_BYTES).decode(errors="replace"))
 
 
 def find_cause(folder: Path) -> FoundCause | None:

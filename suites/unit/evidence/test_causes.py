@@ -54,6 +54,14 @@ DRIVER_LINES = {
     "an NVSwitch has a fatal error": "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48",
     "the driver does not support the GPU": "NVRM: ignoring the legacy GPU 0000:01:00.0",
 }
+#: The same of GPUs in other PCI domains, and in other forms of the first of them.
+FORMS_OF_DRIVER = (
+    ("the GPU's memory has errors", "NVRM: Xid (PCI:0001:00:00): 48, pid=7"),
+    ("the GPU's memory has errors", "NVRM: Xid (PCI:10000:0a:00): 48"),
+    ("the GPU has to be reset", "NVRM: Xid (PCI:000f:0b:00): 119, pid='<unknown>', name=<unknown>"),
+    ("an NVSwitch has a fatal error", "nvidia-nvswitch12: SXid (PCI:0001:0a:00.0): 20034, Fatal, Link 8"),
+    ("the driver does not support the GPU", "NVRM: ignoring the legacy GPU 0001:0a:00.0"),
+)  # fmt: skip
 
 
 def write(folder: Path, name: str, text: str) -> None:
@@ -77,7 +85,7 @@ def test_cause_is_named_with_its_line_and_a_remedy(tmp_path: Path, cause: Cause)
     assert explain(tmp_path, is_named=True) == []
 
 
-@pytest.mark.parametrize(("name", "line"), DRIVER_LINES.items())
+@pytest.mark.parametrize(("name", "line"), [*DRIVER_LINES.items(), *FORMS_OF_DRIVER])
 def test_cause_is_named_by_the_words_of_the_driver(tmp_path: Path, name: str, line: str) -> None:
     write(
         tmp_path,
@@ -652,3 +660,179 @@ def test_error_of_provisioning_is_told_where_no_failed_step_told_it(tmp_path: Pa
 
     write_outcome(tmp_path, error="The run was terminated.", detail="no compiler")
     assert explain(tmp_path)[1:] == ["provisioning ended with 84: The run was terminated."]
+
+
+@pytest.mark.parametrize("mark", ["", "* ", "\N{BLACK CIRCLE} ", "\N{MULTIPLICATION SIGN} "])
+def test_unit_with_a_mark_before_its_name_is_named(tmp_path: Path, mark: str) -> None:
+    write(tmp_path, "commands/failed-units", f"{mark}a.service loaded failed failed A\n")
+    write(tmp_path, "commands/journal", "Nov 23 06:22:51.1 node a[9]: mine\n")
+    assert explain(tmp_path) == ["unit 'a.service' failed: a[9]: mine"]
+
+    write(tmp_path, "commands/failed-units", "")
+    write(tmp_path, "commands/units", f"{mark}a.service loaded activating start-post A\n")
+    assert explain(tmp_path) == ["unit 'a.service' is still starting"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "other"),
+    [
+        ("dcgm.service", "nvidia-dcgm.service"),
+        ("a.service", "data.service"),
+        ("a.service", "a.service.d"),
+        ("x@1.service", "x@11.service"),
+        ("x@1.service", "xx@1.service"),
+        ("1.service", "x@1.service"),
+        ("a.mount", "srv-a.mount"),
+        ("a.mount", "srv\\x2da.mount"),
+    ],
+)
+def test_line_of_a_unit_with_a_longer_name_is_not_that_of_the_unit(
+    tmp_path: Path, unit: str, other: str
+) -> None:
+    write(tmp_path, "commands/failed-units", f"{unit} loaded failed failed A\n")
+    own = f"Nov 23 06:22:51.1 node systemd[1]: {unit}: Failed with result 'signal'.\n"
+    foreign = (
+        f"Nov 23 06:22:52.1 node check[9]: {other} is broken\n"
+        f"Nov 23 06:22:53.1 node systemd[1]: {other}: Failed with result 'exit'.\n"
+    )
+    write(tmp_path, "commands/journal", own + foreign)
+    said = f"systemd[1]: {unit}: Failed with result 'signal'."
+    assert explain(tmp_path) == [f"unit '{unit}' failed: {said}"]
+
+    write(tmp_path, "commands/journal", foreign)
+    assert explain(tmp_path) == [f"unit '{unit}' failed: the journal has no line of it"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["x[9]: Job for a@1.service failed.", "systemd[1]: Stopped a@1.service.", "systemd[1]: /etc/systemd/system/a@1.service:3: Unknown key", "systemd[1]: Failed to start a@1.service - A."],
+)  # fmt: skip
+def test_line_that_names_a_unit_in_whatever_place_is_of_it(tmp_path: Path, line: str) -> None:
+    write(tmp_path, "commands/failed-units", "a@1.service loaded failed failed A\n")
+    write(tmp_path, "commands/journal", f"Nov 23 06:22:51.1 node {line}\n")
+
+    assert explain(tmp_path) == [f"unit 'a@1.service' failed: {line}"]
+
+
+@pytest.mark.parametrize(
+    ("active", "state", "is_starting"),
+    [
+        ("activating", "start", True),
+        ("activating", "start-pre", True),
+        ("activating", "start-post", True),
+        ("activating", "auto-restart", False),
+        ("active", "start", False),
+        ("deactivating", "stop", False),
+        ("failed", "failed", False),
+    ],
+)
+def test_unit_is_starting_while_its_commands_run(
+    tmp_path: Path, active: str, state: str, *, is_starting: bool
+) -> None:
+    write(tmp_path, "commands/units", f"a.service loaded {active} {state} A\nhalf a line\n")
+
+    assert explain(tmp_path) == (["unit 'a.service' is still starting"] if is_starting else [])
+
+
+def test_failed_unit_is_told_beside_a_named_cause_and_hides_what_is_less_telling(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, "commands/units", "b.service loaded activating start B\n")
+    write(tmp_path, "commands/journal", "Nov 23 06:22:51.1 node x[9]: an error\n")
+    less = ["unit 'b.service' is still starting", "the guest's first error: x[9]: an error"]
+    assert explain(tmp_path) == less
+    assert explain(tmp_path, is_named=True) == []
+
+    write(tmp_path, "commands/failed-units", "a.service loaded failed failed A\n")
+    for is_named in (True, False):
+        assert explain(tmp_path, is_named=is_named) == [
+            "unit 'a.service' failed: the journal has no line of it"
+        ]
+
+
+def test_error_of_the_guest_counts_before_the_end_of_its_console(tmp_path: Path) -> None:
+    write(tmp_path, "not-collected.txt", "The agent did not answer.\n")
+    write(tmp_path, "host/serial.log", "[ 1.0] x: an error\n[ 2.0] the end\n\n")
+
+    assert explain(tmp_path) == ["the guest's first error: x: an error"]
+
+
+@pytest.mark.parametrize(
+    ("status", "detail", "said"),
+    [
+        ("failed", "no compiler", "step 'build' failed: no compiler"),
+        ("error", "no compiler", "step 'build' failed: no compiler"),
+        ("failed", None, "step 'build' failed"),
+        ("done", "no compiler", None),
+        ("skipped", "no compiler", None),
+    ],
+)
+def test_step_failed_by_its_status(
+    tmp_path: Path, status: str, detail: str | None, said: str | None
+) -> None:
+    steps = [
+        {"name": name, "status": state, "duration_s": 1.0, "detail": text}
+        for name, state, text in (("first", "done", "x"), ("build", status, detail))
+    ]
+    outcome = {"schema": 1, "exit_code": 84, "exit_name": "X", "error": None, "steps": steps}
+    write(tmp_path, "files/var/lib/gpu-node/outcome.json", json.dumps(outcome))
+
+    assert explain(tmp_path) == ([] if said is None else [said])
+
+
+def test_two_failed_steps_are_told_and_the_error_that_names_one_is_not(tmp_path: Path) -> None:
+    steps = [
+        {"name": name, "status": "failed", "duration_s": 1.0, "detail": detail}
+        for name, detail in (("probe", "it is slow"), ("build", None))
+    ]
+    outcome = {"schema": 1, "exit_code": 84, "exit_name": "X", "steps": steps}
+    told = ["step 'probe' failed: it is slow", "step 'build' failed"]
+    for error, more in (
+        ("Step 'build' failed.", []),
+        ("Step 'probe' failed. it is slow", []),
+        ("Stopped.\nBy hand.", ["provisioning ended with 84: Stopped."]),
+    ):
+        text = json.dumps({**outcome, "error": error})
+        write(tmp_path, "files/var/lib/gpu-node/outcome.json", text)
+        assert explain(tmp_path) == [*told, *more]
+
+
+@pytest.mark.parametrize("label", ["", "stdout: ", "stderr: "])
+def test_output_between_two_commands_of_an_error_is_searched(label: str) -> None:
+    said = (
+        f"command: sh -c 'echo {NO_SPACE}'\nexit code: 6, after 0.1 s\n{label}{PANIC}\n"
+        f"command: sh -c 'echo\n{NO_SPACE}'\nexit code: 7, after 0.1 s\nstderr: -"
+    )
+
+    (found,) = find_causes(said, [])
+
+    assert (found.cause.name, found.line) == ("kernel panic", PANIC)
+
+
+def test_line_of_the_guest_beside_one_of_the_host_is_the_cause() -> None:
+    (found,) = find_causes(f"OSError: [Errno 28] No space left on device\n{NO_SPACE}y", [])
+
+    assert found.line == f"{NO_SPACE}y"
+
+
+def test_cause_of_the_error_keeps_its_place_with_the_line_of_the_evidence(tmp_path: Path) -> None:
+    for name, line in (("a", PANIC), ("b", f"{NO_SPACE} of the evidence")):
+        write(tmp_path / name, "host/serial.log", f"{line}\n")
+
+    found = find_causes(NO_SPACE, [tmp_path / "a", tmp_path / "b"])
+
+    assert [each.line for each in found] == [f"{NO_SPACE} of the evidence", PANIC]
+
+
+def test_error_of_an_application_before_one_of_a_gpu_is_no_cause(tmp_path: Path) -> None:
+    lines = ("31, pid=7", "13, pid=7", "48, pid=7", "119, pid=7")
+    write(
+        tmp_path,
+        "commands/dmesg",
+        "".join(f"[ 1.1] NVRM: Xid (PCI:0000:02:00): {x}\n" for x in lines),
+    )
+
+    found = find_cause(tmp_path)
+
+    assert found is not None
+    assert found.line == "NVRM: Xid (PCI:0000:02:00): 48, pid=7"
