@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.errors import BadInputError
+from harness.errors import BadInputError, ExpectationError, HarnessError
 from harness.evidence import RECORD_PATH
 from harness.evidence.gaps import UNREADABLE_NAME
+from harness.evidence.request import AdditionalEvidence
 from harness.expect.every_node import (
+    DRIVER_REPORT,
     NODE_EXPECTATIONS,
+    NodeExpectation,
     VerdictState,
+    evidence_of,
     judge_node,
     node_expectations,
 )
@@ -30,6 +34,8 @@ from suites.unit.provisioning.goldens import expect_golden
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from harness.evidence import Evidence
 
     Change = Callable[[EvidenceFolder], EvidenceFolder]
 
@@ -389,3 +395,66 @@ def test_whole_sentences_are_known(tmp_path: Path) -> None:
         rows.append(f"{case.name}: {state.value}\n    {sentence.replace(str(folder), 'FOLDER')}")
 
     expect_golden("verdicts", "\n\n".join(rows), Path(__file__).parent / "goldens")
+
+
+def test_expectations_come_in_the_order_in_which_they_are_named() -> None:
+    def names(*wanted: str, asks_driver: bool = False) -> list[str]:
+        found = node_expectations(wanted, source="a test", asks_driver=asks_driver)
+        return [each.name for each in found]
+
+    own = [each.name for each in NODE_EXPECTATIONS]
+    assert names("cdi", "gpu") == ["cdi", "gpu"]
+    assert names()[: len(own)] == own
+    assert "nvidia-smi" not in names()
+    assert names(asks_driver=True) == [*names(), "nvidia-smi"]
+    assert names("nvidia-smi", asks_driver=True) == ["nvidia-smi"]
+    with pytest.raises(BadInputError, match="'nvidia-smi' is not an expectation on a node"):
+        names("gpu", "nvidia-smi")
+    with pytest.raises(BadInputError, match="'second' is not an expectation on a node"):
+        names("gpu", "second", "third")
+
+
+def test_verdicts_come_in_order_and_each_expectation_has_one(tmp_path: Path) -> None:
+    def fails(_evidence: Evidence) -> str:
+        raise ExpectationError("Wrong.")
+
+    def cannot_tell(_evidence: Evidence) -> str:
+        raise HarnessError("Dark.")
+
+    judges = [fails, cannot_tell, lambda _: "Fine.", cannot_tell, fails]
+    expectations = [
+        NodeExpectation(name=str(number), words="x", judge=judge)
+        for number, judge in enumerate(judges)
+    ]
+    evidence = a_serving_node(tmp_path).evidence
+
+    met, not_met, unknown = VerdictState.MET, VerdictState.NOT_MET, VerdictState.UNKNOWN
+    assert [
+        (each.expectation.name, each.state, each.sentence)
+        for each in judge_node(evidence, expectations)
+    ] == [
+        ("0", not_met, "Wrong."),
+        ("1", unknown, "Dark."),
+        ("2", met, "Fine."),
+        ("3", unknown, "Dark."),
+        ("4", not_met, "Wrong."),
+    ]
+    assert judge_node(evidence, []) == []
+
+
+def test_evidence_of_several_expectations_is_that_of_all() -> None:
+    def needing(**commands: list[str]) -> NodeExpectation:
+        more = AdditionalEvidence(commands=commands, files=[f"/{name}" for name in commands])
+        return NodeExpectation(name="x", words="x", judge=lambda _: "", evidence=more)
+
+    both = evidence_of([needing(a=["a"]), needing(b=["b", "c"]), DRIVER_REPORT])
+
+    assert dict(both.commands) == {
+        "a": ["a"],
+        "b": ["b", "c"],
+        "nvidia-smi-q": ["nvidia-smi", "-q"],
+    }
+    assert list(both.files) == ["/a", "/b"]
+    assert not evidence_of([]).commands
+    with pytest.raises(BadInputError, match=r"the output of \['a'\] by this name"):
+        evidence_of([needing(a=["a"]), needing(b=["b"]), needing(a=["a", "-x"])])

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
-from harness.errors import ExpectationError
+from harness.errors import ExpectationError, HarnessError
 from harness.gpu.catalogue import load_catalogue
-from suites.unit.evidence.folders import EvidenceFolder
+from suites.unit.evidence.folders import EvidenceFolder, a_serving_node, a_stripped_node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,3 +87,123 @@ def test_function_of_a_vendor_that_is_no_gpu_counts_as_none(tmp_path: Path) -> N
     expect.no_gpu(on_bus(tmp_path, _NVIDIA_SWITCH, _OTHER).evidence)
     with pytest.raises(ExpectationError, match=r"No GPU was expected, but .*device='2330'"):
         expect.no_gpu(on_bus(tmp_path, _NVIDIA_SWITCH, _NVIDIA).evidence)
+
+
+def a_function(
+    slot: str, class_code: str = "0302", device: str = "10de:2330", driver: str | None = "nvidia"
+) -> str:
+    in_use = "" if driver is None else f"\tKernel driver in use: {driver}\n"
+    return f"{slot} A device [{class_code}]: A vendor [{device}] (rev a1)\n{in_use}"
+
+
+@pytest.mark.parametrize("class_code", ["0300", "0302", "0380"])
+@pytest.mark.parametrize("slot", ["01:00.0", "0001:00:00.0", "10000:0a:00.0"])
+def test_each_display_controller_of_the_vendor_is_a_gpu(
+    tmp_path: Path, slot: str, class_code: str
+) -> None:
+    bus = a_function("00:00.0", "0600", "8086:29c0", None) + a_function(slot, class_code)
+    evidence = a_serving_node(tmp_path).command("lspci", bus).evidence
+
+    assert expect.has_gpus(evidence) == f"The PCI bus has 10de:2330 at {slot}."
+    assert expect.every_gpu_driven(evidence).endswith(f"drives 10de:2330 at {slot}.")
+    with pytest.raises(ExpectationError):
+        expect.no_gpu(evidence)
+
+
+@pytest.mark.parametrize(
+    ("class_code", "device"),
+    [
+        ("0300", "1234:1111"),
+        ("0300", "1a03:2000"),
+        ("0403", "10de:22ba"),
+        ("0680", "10de:22a3"),
+        ("0c03", "10de:1ad8"),
+        ("1303", "10de:2330"),
+    ],
+)
+def test_other_function_is_no_gpu(tmp_path: Path, class_code: str, device: str) -> None:
+    other = a_function("02:00.0", class_code, device, None)
+    expect.no_gpu(a_stripped_node(tmp_path / "no GPU").command("lspci", other).evidence)
+    for bus in (other + a_function("03:00.0"), a_function("01:00.0") + other):
+        evidence = a_serving_node(tmp_path / "GPU").command("lspci", bus).evidence
+        expect.every_gpu_driven(evidence)
+        expect.gpus_on_bus(evidence, "2330")
+
+
+@pytest.mark.parametrize("undriven", [0, 1])
+def test_gpu_without_the_driver_is_named_alone(tmp_path: Path, undriven: int) -> None:
+    drivers: list[str | None] = ["nvidia", "nvidia"]
+    drivers[undriven] = None
+    bus = "".join(a_function(f"0{n}:00.0", driver=each) for n, each in enumerate(drivers))
+
+    with pytest.raises(
+        ExpectationError,
+        match=rf"every GPU, but 10de:2330 at 0{undriven}:00\.0 has no driver bound to it\.",
+    ):
+        expect.every_gpu_driven(a_serving_node(tmp_path).command("lspci", bus).evidence)
+
+
+def test_drivers_of_the_other_gpus_are_named_once(tmp_path: Path) -> None:
+    drivers = ("vfio-pci", None, "nouveau", "vfio-pci")
+    bus = "".join(a_function(f"0{n}:00.0", driver=each) for n, each in enumerate(drivers))
+
+    with pytest.raises(ExpectationError, match=r"03:00\.0 is bound to \['nouveau', 'vfio-pci'\]"):
+        expect.every_gpu_driven(a_serving_node(tmp_path).command("lspci", bus).evidence)
+
+
+def test_lost_gpu_counts_before_one_without_the_driver(tmp_path: Path) -> None:
+    lost = a_function("02:00.0", driver=None).replace("rev a1", "rev ff")
+    bus = a_function("01:00.0", driver="nouveau") + lost
+    evidence = a_serving_node(tmp_path).command("lspci", bus).evidence
+
+    with pytest.raises(ExpectationError, match=r"of 10de:2330 at 02:00\.0 reads all ones"):
+        expect.every_gpu_driven(evidence)
+
+
+def test_function_without_ids_makes_unknown_whatever_is_named(tmp_path: Path) -> None:
+    bus = a_function("01:00.0") + a_function("02:00.0", "ffff", "ffff:ffff", None)
+    evidence = a_serving_node(tmp_path).command("lspci", bus).evidence
+
+    for named in ("2330", "10de:2330", load_catalogue().get("h100-sxm5-80gb")):
+        with pytest.raises(HarnessError, match=r"functions \['02:00\.0'\] read all ones"):
+            expect.gpus_on_bus(evidence, named)
+    with pytest.raises(HarnessError, match=r"functions \['02:00\.0'\] read all ones"):
+        expect.no_gpu(evidence)
+
+
+def test_nodes_of_other_kinds_are_no_device_nodes_of_gpus(tmp_path: Path) -> None:
+    folder = a_serving_node(tmp_path)
+    lines = (folder.root / "stat.txt").read_text().splitlines()
+    kept = [line for line in lines if not line.endswith("/dev/nvidiactl")]
+    folder.paths(*kept, "f 644 0 1.0 /dev/nvidiactl")
+
+    with pytest.raises(ExpectationError, match=r"but \['/dev/nvidiactl'\] are missing"):
+        expect.every_gpu_driven(folder.evidence)
+
+
+REFUSED = (
+    "NVRM: The NVIDIA GPU 0001:0b:00.0 (PCI ID: 10de:2bb5)\n"
+    "NVRM: installed in this system is not supported by the\n"
+)
+
+
+def test_words_that_nobody_knows_count_only_where_they_are_of_a_gpu(tmp_path: Path) -> None:
+    odd = "NVRM: something that no release has said yet\n"
+    of_gpu = "NVRM: The NVIDIA GPU 0000:01:00.0 is in an odd mood\n"
+    folder = a_serving_node(tmp_path)
+
+    for log in (odd + REFUSED, REFUSED + odd):
+        expect.gpus_refused(folder.command("dmesg", log).evidence, "2bb5")
+    for log in (of_gpu + REFUSED, REFUSED + of_gpu):
+        folder.command("dmesg", log)
+        for named in (("2bb5",), ()):
+            with pytest.raises(HarnessError, match="Which GPUs the driver refuses is unknown"):
+                expect.gpus_refused(folder.evidence, *named)
+
+
+def test_refused_gpu_counts_beside_words_that_nobody_knows(tmp_path: Path) -> None:
+    log = f"NVRM: something that no release has said yet\n{REFUSED}"
+    evidence = a_serving_node(tmp_path).command("dmesg", log).evidence
+
+    with pytest.raises(ExpectationError, match=r"the driver reports that \['2bb5'\] are not"):
+        expect.no_gpu_error_logged(evidence)

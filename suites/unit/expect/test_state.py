@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -238,3 +239,76 @@ def test_difference_of_forty_lines_is_shown_whole() -> None:
 
     assert len(message.splitlines()) == 41
     assert "more" not in message
+
+
+def test_message_names_each_node_and_the_folder_of_the_later_state(tmp_path: Path) -> None:
+    earlier, later = tmp_path / "earlier", tmp_path / "later"
+    before = replace(a_state(folder=earlier), node="first")
+    after = replace(a_state({TOOL: a_file()}, folder=later), node="second")
+
+    with pytest.raises(ExpectationError, match=r"of 'second' .* of 'first' before") as caught:
+        expect.unchanged(before, after)
+
+    assert caught.value.evidence == later
+    assert not earlier.exists()
+
+
+def test_unknown_parts_are_told_with_both_nodes_and_are_no_difference(tmp_path: Path) -> None:
+    parts = [Unknown(StateKind.PATHS, f"/srv/{number:02}", "closed") for number in range(41)]
+    before = replace(a_state(None, None, parts[0]), node="first")
+    after = replace(a_state({TOOL: a_file()}, None, *parts, folder=tmp_path / "x"), node="second")
+
+    with pytest.raises(HarnessError, match="The states of 'first' and 'second'") as caught:
+        expect.unchanged(before, after)
+
+    assert not isinstance(caught.value, AssertionError)
+    assert caught.value.evidence == tmp_path / "x"
+    assert not (tmp_path / "x").exists()
+    assert (
+        len(re.findall(r"^  path /srv/\d\d: closed$", caught.value.sentence, re.MULTILINE)) == 40
+    )
+
+
+def test_part_that_is_allowed_to_differ_hides_no_other_that_is_unknown() -> None:
+    unknown = (
+        Unknown(StateKind.IMAGES, "*", "containerd does not answer"),
+        Unknown(StateKind.UNITS, "*", "systemd does not answer"),
+    )
+
+    for allow, seen in (
+        (AllowedChanges(images=["*"]), "systemd"),
+        (AllowedChanges(units=["*"]), "containerd"),
+    ):
+        with pytest.raises(HarnessError, match=f"{seen} does not answer") as caught:
+            expect.unchanged(a_state(), a_state({}, None, *unknown), allow=allow)
+        assert caught.value.sentence.count("does not answer") == 1
+
+
+def test_difference_with_a_name_of_other_bytes_is_written_whole(tmp_path: Path) -> None:
+    name = b"/opt/\xff".decode(errors="surrogateescape")
+
+    message = difference(a_state(), a_state({name: a_file()}, folder=tmp_path))
+
+    assert "1 things differ ('difference-1.txt' has them all)" in message
+    whole = (tmp_path / "difference-1.txt").read_bytes()
+    assert whole.endswith(b"\n")
+    assert b"/opt/" in whole
+
+
+def test_difference_does_not_replace_one_that_is_there(tmp_path: Path) -> None:
+    for number in (1, 2, 4):
+        (tmp_path / f"difference-{number}.txt").write_text("mine")
+
+    assert "('difference-3.txt' has" in difference(
+        a_state(), a_state({TOOL: a_file()}, folder=tmp_path)
+    )
+    assert (tmp_path / "difference-1.txt").read_text() == "mine"
+
+
+def test_allowed_change_hides_no_other(tmp_path: Path) -> None:
+    after = a_state({"/opt/a": a_file(), "/opt/b": a_file()}, folder=tmp_path)
+
+    message = difference(a_state(), after, AllowedChanges(paths=["/opt/a"]))
+
+    assert "1 things differ" in message
+    assert "/opt/a" not in message + (tmp_path / "difference-1.txt").read_text()

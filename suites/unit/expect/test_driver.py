@@ -1,0 +1,190 @@
+"""Expectations on the driver: what stands in another place, or is of another package."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.errors import ExpectationError, HarnessError
+from harness.evidence import OTHER_PROGRAM_FOLDERS, RECORD_PATH
+from harness.expect.driver import DRIVER_ARTEFACTS
+from suites.unit.evidence.folders import (
+    KERNEL,
+    VERSION,
+    EvidenceFolder,
+    a_serving_node,
+    a_stripped_node,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VERSION_FILE = "files/proc/driver/nvidia/version"
+CONTAINER = "f 755 0 1.0 /run/nvidia/driver/usr/bin/nvidia-smi"
+OTHER_MODULE = f"version: 535.1.1\nvermagic: {KERNEL} SMP\n"
+
+
+def test_module_of_the_loaded_version_fits_beside_a_driver_container(tmp_path: Path) -> None:
+    folder = a_serving_node(tmp_path).more_paths(CONTAINER)
+
+    assert "is loaded" in expect.module_fits_kernel(folder.evidence)
+    folder.command(f"modinfo-{KERNEL}", OTHER_MODULE)
+    with pytest.raises(HarnessError, match="a driver container shares its files"):
+        expect.module_fits_kernel(folder.evidence)
+
+
+def test_driver_container_says_nothing_where_no_driver_is_loaded(tmp_path: Path) -> None:
+    folder = a_serving_node(tmp_path).without(VERSION_FILE).more_paths(CONTAINER)
+    folder.command(f"modinfo-{KERNEL}", OTHER_MODULE)
+
+    assert "535.1.1 is for the running kernel" in expect.module_fits_kernel(folder.evidence)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/run/nvidia/driver",
+        "/run/nvidia/driver/usr/bin",
+        "/run/nvidia/driver/usr/sbin/x",
+        "/run/nvidia/driver-2/usr/bin/nvidia-smi",
+        "/usr/local/nvidia/bin/nvidia-smi",
+    ],
+)
+def test_folder_without_programs_is_no_driver_container(tmp_path: Path, path: str) -> None:
+    folder = a_serving_node(tmp_path).more_paths(f"d 755 0 1.0 {path}")
+    folder.command(f"modinfo-{KERNEL}", OTHER_MODULE)
+
+    with pytest.raises(ExpectationError, match=rf"but {VERSION} is loaded and 535\.1\.1 is on"):
+        expect.module_fits_kernel(folder.evidence)
+
+
+def test_module_for_another_kernel_counts_before_its_version(tmp_path: Path) -> None:
+    folder = a_serving_node(tmp_path).more_paths(CONTAINER)
+    folder.command(f"modinfo-{KERNEL}", f"version: 535.1.1\nvermagic: {KERNEL}-rt SMP\n")
+
+    with pytest.raises(ExpectationError, match=rf"was built for '{KERNEL}-rt SMP'"):
+        expect.module_fits_kernel(folder.evidence)
+
+
+def with_programs(folder: EvidenceFolder, *paths: str) -> EvidenceFolder:
+    lines = (folder.root / "stat.txt").read_text().splitlines()
+    kept = (line for line in lines if "bin/nvidia-" not in line)
+    return folder.paths(*kept, *(f"f 755 0 1.0 {path}" for path in paths))
+
+
+@pytest.mark.parametrize("place", OTHER_PROGRAM_FOLDERS)
+def test_programs_count_in_each_folder_where_both_are(tmp_path: Path, place: str) -> None:
+    both = (f"{place}/nvidia-smi", f"{place}/nvidia-modprobe")
+    folder = with_programs(a_serving_node(tmp_path), *both)
+    assert expect.driver_tools_installed(folder.evidence).endswith(f" in '{place}'.")
+
+    for one in both:
+        with pytest.raises(HarnessError, match="must be somewhere"):
+            expect.driver_tools_installed(with_programs(folder, one).evidence)
+    folder.without(VERSION_FILE)
+    with pytest.raises(ExpectationError, match=r"'/usr/bin/nvidia-modprobe'\] do not exist"):
+        expect.driver_tools_installed(with_programs(folder, *both).evidence)
+
+
+def test_programs_in_two_folders_are_not_those_of_one_driver(tmp_path: Path) -> None:
+    paths = [
+        f"{place}/{name}"
+        for place, name in zip(
+            OTHER_PROGRAM_FOLDERS, ("nvidia-smi", "nvidia-modprobe"), strict=False
+        )
+    ]
+
+    with pytest.raises(HarnessError, match="must be somewhere"):
+        expect.driver_tools_installed(with_programs(a_serving_node(tmp_path), *paths).evidence)
+
+
+@pytest.mark.parametrize("name", ["nvidia-smi", "nvidia-modprobe"])
+def test_each_missing_program_is_named_alone(tmp_path: Path, name: str) -> None:
+    names = {"nvidia-smi", "nvidia-modprobe"} - {name}
+    folder = with_programs(a_serving_node(tmp_path), *(f"/usr/bin/{each}" for each in names))
+
+    with pytest.raises(ExpectationError, match=rf"but \['/usr/bin/{name}'\] do not exist"):
+        expect.driver_tools_installed(folder.without(VERSION_FILE).evidence)
+
+
+FIELDS = {"kernel": KERNEL, "driver_version": VERSION, "driver_kind": "cuda", "arch": "x86_64"}
+
+
+def with_record(folder: EvidenceFolder, **fields: str) -> EvidenceFolder:
+    return folder.file(RECORD_PATH, "".join(f"{key}={value}\n" for key, value in fields.items()))
+
+
+@pytest.mark.parametrize("key", FIELDS)
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_record_needs_each_of_its_keys(tmp_path: Path, key: str, *, is_loaded: bool) -> None:
+    folder = a_serving_node(tmp_path)
+    if not is_loaded:
+        folder.without(VERSION_FILE)
+    rest = {name: value for name, value in FIELDS.items() if name != key}
+    expect.record_fits(with_record(folder, **FIELDS, more="x y").evidence)
+
+    for fields in (rest, {**rest, key: ""}, {**rest, key: f"{FIELDS[key]} x"}):
+        with pytest.raises(ExpectationError, match="to have a value without spaces for each key"):
+            expect.record_fits(with_record(folder, **fields).evidence)
+
+
+def test_record_of_another_kernel_is_refused_where_no_driver_is_loaded(tmp_path: Path) -> None:
+    folder = a_serving_node(tmp_path).without(VERSION_FILE)
+
+    with pytest.raises(ExpectationError, match=r"was expected to have \{'kernel': "):
+        expect.record_fits(with_record(folder, **{**FIELDS, "kernel": f"{KERNEL}2"}).evidence)
+
+
+#: Apart from the table of the product, so that no row can get lost there.
+ARTEFACTS = (
+    "/var/lib/dkms/nvidia",
+    "/usr/src/nvidia-1",
+    "/usr/src/nvidia-580.126.09",
+    "/lib/modules/6.1/updates/dkms/nvidia.ko",
+    "/lib/modules/6.1/updates/dkms/nvidia-peermem.ko.zst",
+    "/usr/bin/lib64",
+    "/etc/ld.so.conf.d/nvidia.conf",
+    *(
+        f"/usr/bin/nvidia-{name}"
+        for name in (
+            *("smi", "debugdump", "persistenced", "cuda-mps-control", "cuda-mps-server", "modprobe"),
+            *("bug-report.sh", "powerd", "ngx-updater", "sleep.sh"),
+        )
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ARTEFACTS)
+def test_each_artefact_of_a_driver_is_one(tmp_path: Path, path: str) -> None:
+    folder = a_stripped_node(tmp_path).paths(f"f 644 1 1.0 {path}")
+
+    with pytest.raises(ExpectationError, match="these were left: "):
+        expect.no_driver_artefact(folder.evidence)
+
+
+def test_table_of_artefacts_has_no_other() -> None:
+    assert len(DRIVER_ARTEFACTS) == len(ARTEFACTS) - 2
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/usr/src/nvidia-fs-2.1",
+        "/usr/src/nvidia-open-580.1",
+        "/usr/src/nvidia",
+        "/var/lib/dkms/nvidia-fs",
+        "/lib/modules/6.1/kernel/drivers/nvidia.ko",
+        "/lib/modules/6.1/updates/dkms/xnvidia.ko",
+        "/usr/bin/nvidia-settings",
+        "/etc/ld.so.conf.d/nvidia.conf.bak",
+    ],
+)
+def test_file_of_another_package_is_no_artefact(tmp_path: Path, path: str) -> None:
+    folder = a_stripped_node(tmp_path).paths(f"f 644 1 1.0 {path}")
+    expect.no_driver_artefact(folder.evidence)
+
+    both = folder.more_paths("d 755 1 1.0 /usr/src/nvidia-580.1")
+    with pytest.raises(ExpectationError, match=r"these were left: \['/usr/src/nvidia-580\.1'\]"):
+        expect.no_driver_artefact(both.evidence)

@@ -1,0 +1,114 @@
+"""Expectations on the runtime: what another spec, runtime or unit offers beside the expected one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.errors import ExpectationError
+from suites.unit.evidence.folders import CONTAINERD_CONFIG, a_cdi_spec, a_serving_node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def spec_with(kind: str, *nodes: str) -> str:
+    edits = {"deviceNodes": [{"path": node} for node in nodes]}
+    return json.dumps({"kind": kind, "devices": [{"name": "0", "containerEdits": edits}]})
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["k8s.gpu.nvidia.com/claim", "management.nvidia.com/gpu", "vendor.example/nic"],
+)
+def test_node_of_a_gpu_in_a_spec_that_offers_it_to_no_other_pod_is_missed(
+    tmp_path: Path, kind: str
+) -> None:
+    folder = a_serving_node(tmp_path).more_paths("c 666 0 1.0 /dev/nvidia1")
+    folder.file("/etc/cdi/x.json", spec_with(kind, "/dev/nvidia1"))
+    with pytest.raises(ExpectationError, match=r"but \['/dev/nvidia1'\] are in none of"):
+        expect.cdi_offers_gpus(folder.evidence)
+
+    folder.file("/etc/cdi/x.json", spec_with("k8s.gpu.nvidia.com/device", "/dev/nvidia1"))
+    assert expect.cdi_offers_gpus(folder.evidence)
+
+
+@pytest.mark.parametrize("node", ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0x"])
+def test_spec_with_other_nodes_alone_need_not_name_gpus(tmp_path: Path, node: str) -> None:
+    folder = a_serving_node(tmp_path).more_paths("c 666 0 1.0 /dev/nvidia1")
+
+    assert expect.cdi_offers_gpus(
+        folder.file("/run/cdi/nvidia.yaml", spec_with("nvidia.com/gpu", node)).evidence
+    )
+
+
+def test_spec_may_name_gpus_that_are_not_there(tmp_path: Path) -> None:
+    folder = a_serving_node(tmp_path).file("/run/cdi/nvidia.yaml", json.dumps(a_cdi_spec(3)))
+
+    assert expect.cdi_offers_gpus(folder.evidence)
+
+
+def test_runtime_without_a_type_does_not_serve_beside_one_with_it(tmp_path: Path) -> None:
+    typed = '          runtime_type = "io.containerd.runc.v2"\n'
+    folder = a_serving_node(tmp_path)
+
+    folder.command("containerd-config", CONTAINERD_CONFIG.replace(typed, "", 1))
+    with pytest.raises(ExpectationError, match="of a runtime with a type"):
+        expect.runtime_hands_out_gpus(folder.evidence)
+    head, _, tail = CONTAINERD_CONFIG.rpartition(typed)
+    assert expect.runtime_hands_out_gpus(folder.command("containerd-config", head + tail).evidence)
+
+
+def test_last_of_the_runtimes_may_be_that_of_gpus(tmp_path: Path) -> None:
+    dump = CONTAINERD_CONFIG.replace('"/usr/bin/nvidia-container-runtime"', '"/usr/bin/runc"')
+    dump = dump.replace('BinaryName = ""', 'BinaryName = "nvidia-container-runtime"')
+
+    assert expect.runtime_hands_out_gpus(
+        a_serving_node(tmp_path).command("containerd-config", dump).evidence
+    )
+
+
+@pytest.mark.parametrize("unit", ["k3s.service", "cri-docker.service"])
+def test_runtime_of_containerd_is_told_whatever_else_runs(tmp_path: Path, unit: str) -> None:
+    rows = f"containerd.service loaded active running x\n{unit} loaded active running x\n"
+
+    assert expect.runtime_hands_out_gpus(a_serving_node(tmp_path).command("units", rows).evidence)
+
+
+PLUGIN = "nvidia-device-plugin.service loaded active running x\n"
+
+
+@pytest.mark.parametrize("source", ["units", "failed-units"])
+@pytest.mark.parametrize(
+    ("unit", "is_fault"), [("crio.service", False), ("k3s.service", False), ("cri-docker.service", True)]
+)  # fmt: skip
+def test_failed_containerd_is_a_fault_only_where_it_is_used(
+    tmp_path: Path, unit: str, source: str, *, is_fault: bool
+) -> None:
+    state = "failed" if source == "units" else "inactive"
+    folder = a_serving_node(tmp_path)
+    folder.command(
+        "units",
+        f"containerd.service loaded {state} x x\n{unit} loaded active running x\n{PLUGIN}",
+    )
+    if source == "failed-units":
+        folder.command("failed-units", "containerd.service loaded failed failed x\n")
+
+    if not is_fault:
+        assert unit in expect.gpu_services_up(folder.evidence)
+        return
+    with pytest.raises(ExpectationError, match=r"but \['containerd\.service'\] have"):
+        expect.gpu_services_up(folder.evidence)
+
+
+def test_failed_unit_counts_beside_another_owner_of_the_gpus(tmp_path: Path) -> None:
+    rows = (
+        "containerd.service loaded active running x\ndra-driver-nvidia-gpu.service loaded active running x\n"
+        "nvidia-device-plugin.service loaded failed failed x\n"
+    )
+
+    with pytest.raises(ExpectationError, match=r"but \['nvidia-device-plugin\.service'\] have"):
+        expect.gpu_services_up(a_serving_node(tmp_path).command("units", rows).evidence)
