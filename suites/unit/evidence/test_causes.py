@@ -836,3 +836,90 @@ def test_error_of_an_application_before_one_of_a_gpu_is_no_cause(tmp_path: Path)
 
     assert found is not None
     assert found.line == "NVRM: Xid (PCI:0000:02:00): 48, pid=7"
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("exit code: 1, after 0.1 s\nstdout: a\nb\nstderr: c\nd\n", "exit code 1; stderr: d; command: x y"),
+        ("exit code: 137 (time limit), after 9 s\nstdout: a\nstderr: -", "exit code 137 (time limit); stdout: a; command: x y"),
+        ("exit code: 0, after 9 s\nstdout: -\nstderr: -", "exit code 0; command: x y"),
+        ("stdout: a\nstderr:  ", "stdout: a; command: x y"),
+        ("", "command: x y"),
+    ],
+)  # fmt: skip
+def test_last_printed_line_of_a_failed_command_is_told(
+    tmp_path: Path, said: str, line: str
+) -> None:
+    write_outcome(tmp_path, error="", detail=f"command: x y\n{said}")
+
+    assert explain(tmp_path) == [f"step 'build' failed: {line}"]
+
+
+def test_outcome_that_is_damaged_hides_no_failed_unit(tmp_path: Path) -> None:
+    write(tmp_path, "files/var/lib/gpu-node/outcome.json", "{half")
+    write(tmp_path, "commands/failed-units", "a.service loaded failed failed A\n")
+
+    assert explain(tmp_path) == ["unit 'a.service' failed: the journal has no line of it"]
+
+
+def test_failed_step_is_told_before_a_failed_unit(tmp_path: Path) -> None:
+    write_outcome(tmp_path, error="x\ny", detail="no compiler")
+    write(tmp_path, "commands/failed-units", "a.service loaded failed failed A\n")
+
+    assert explain(tmp_path) == [
+        "step 'build' failed: no compiler",
+        "provisioning ended with 84: x",
+        "unit 'a.service' failed: the journal has no line of it",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unit", "program"), [("a.service", "a"), ("a.timer", "a.timer"), ("a@1.service", "a@1")]
+)
+def test_line_of_the_program_of_a_unit_is_its_own(tmp_path: Path, unit: str, program: str) -> None:
+    write(tmp_path, "commands/failed-units", f"{unit} loaded failed failed A\n")
+    write(
+        tmp_path,
+        "commands/journal",
+        f"Nov 23 06:22:50.1 node {program}[9]: the reason\n"
+        f"Nov 23 06:22:51.1 node x{program}[9]: another program\n"
+        f"Nov 23 06:22:51.2 node {program}x[9]: another program\n"
+        f"Nov 23 06:22:53.1 node systemd[1]: {unit}: Failed with result 'exit'.\n",
+    )
+
+    assert explain(tmp_path) == [f"unit '{unit}' failed: {program}[9]: the reason"]
+
+
+def test_line_of_dmesg_is_none_of_a_failed_unit(tmp_path: Path) -> None:
+    write(tmp_path, "commands/failed-units", "a.service loaded failed failed A\n")
+    write(tmp_path, "commands/dmesg", "[ 1.1] a[9]: in the kernel's log\n")
+
+    assert explain(tmp_path) == ["unit 'a.service' failed: the journal has no line of it"]
+
+
+def test_line_is_read_to_its_limit(tmp_path: Path) -> None:
+    write(tmp_path, "commands/journal", f"{PANIC:x>4096}\n")
+    found = find_cause(tmp_path)
+    assert found is not None
+    assert len(found.line) == 4096
+
+    write(tmp_path, "commands/journal", f"{'x' * 4096}{PANIC}\n")
+    assert find_cause(tmp_path) is None
+
+
+def test_console_ends_with_its_last_line_that_is_not_empty(tmp_path: Path) -> None:
+    write(tmp_path, "not-collected.txt", "The agent did not answer.\n")
+    write(tmp_path, "commands/dmesg", "[ 9.0] of the kernel\n")
+    write(tmp_path, "host/serial.log", "[ 1.0] first\r\n[ 2.0] last\r\n\x1b[0m\r\n \r\n")
+    assert explain(tmp_path) == ["the guest does not answer; its console ends with: last"]
+
+    write(tmp_path, "host/serial.log", "\r\n")
+    assert explain(tmp_path) == []
+
+
+def test_line_of_a_service_is_none_of_a_timer_of_its_name(tmp_path: Path) -> None:
+    write(tmp_path, "commands/failed-units", "a.timer loaded failed failed A\n")
+    write(tmp_path, "commands/journal", "Nov 23 06:22:51.1 node a[9]: of the service\n")
+
+    assert explain(tmp_path) == ["unit 'a.timer' failed: the journal has no line of it"]

@@ -11,7 +11,10 @@ from harness.errors import ExpectationError, HarnessError
 from harness.evidence import OTHER_PROGRAM_FOLDERS, RECORD_PATH
 from harness.expect.driver import DRIVER_ARTEFACTS
 from suites.unit.evidence.folders import (
+    BOOTED_AT_S,
     KERNEL,
+    MODULE,
+    OTHER_KERNEL,
     VERSION,
     EvidenceFolder,
     a_serving_node,
@@ -188,3 +191,76 @@ def test_file_of_another_package_is_no_artefact(tmp_path: Path, path: str) -> No
     both = folder.more_paths("d 755 1 1.0 /usr/src/nvidia-580.1")
     with pytest.raises(ExpectationError, match=r"these were left: \['/usr/src/nvidia-580\.1'\]"):
         expect.no_driver_artefact(both.evidence)
+
+
+def test_build_of_dkms_counts_by_its_name_version_and_kernel(tmp_path: Path) -> None:
+    others = (
+        f"nvidia/{VERSION}, {OTHER_KERNEL}, x86_64: built\n"
+        f"nvidia/535.1.1, {KERNEL}, x86_64: built\n"
+        f"nvidia-fs/{VERSION}, {KERNEL}, x86_64: built\n"
+        f"nvidia/{VERSION}: added\n"
+    )
+    own = f"nvidia/{VERSION}, {KERNEL}, x86_64: installed\n"
+    folder = a_serving_node(tmp_path)
+
+    for status in (own + others, others + own):
+        folder.command("dkms-status", status)
+        expect.module_built_for(folder.evidence, KERNEL, version=VERSION)
+    with pytest.raises(ExpectationError, match="DKMS was expected to have"):
+        expect.module_built_for(
+            folder.command("dkms-status", others).evidence, KERNEL, version=VERSION
+        )
+
+
+def test_module_files_of_another_kernel_or_folder_do_not_count(tmp_path: Path) -> None:
+    late = f"f 644 1 {BOOTED_AT_S + 9}.0"
+    folder = a_serving_node(tmp_path).more_paths(
+        f"{late} {MODULE.replace(KERNEL, OTHER_KERNEL)}",
+        f"{late} {MODULE.replace('updates/dkms', 'extra')}",
+        f"{late} {MODULE.replace('nvidia.ko', 'virtio-nvidia.ko')}",
+        f"{late} {MODULE.replace('nvidia.ko', 'nvidia-uvm.kobj')}",
+    )
+
+    expect.module_built_before_boot(folder.evidence, KERNEL)
+    expect.module_built_since_boot(folder.evidence, OTHER_KERNEL)
+
+
+def test_module_that_is_not_of_the_driver_may_be_loaded(tmp_path: Path) -> None:
+    folder = a_stripped_node(tmp_path).modules("drm", "nvidia_cspmu", "nvidia_uvm_x")
+    expect.no_module_loaded(folder.paths("c 666 0 1.0 /dev/nvram").evidence)
+
+    with pytest.raises(ExpectationError, match=r"were \[\] and \['/dev/nvidia-caps'\]"):
+        expect.no_module_loaded(folder.paths("d 755 0 1.0 /dev/nvidia-caps").evidence)
+
+
+def test_node_without_a_record_has_none_of_another_name(tmp_path: Path) -> None:
+    folder = a_stripped_node(tmp_path)
+    expect.no_record(folder.paths(f"f 644 1 1.0 {RECORD_PATH}.bak").evidence)
+
+    with pytest.raises(ExpectationError, match="No prebake record was expected"):
+        expect.no_record(folder.paths(f"f 644 0 1.0 {RECORD_PATH}").evidence)
+
+
+@pytest.mark.parametrize(
+    "path", ["/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe", "/usr/bin/lib64"]
+)
+def test_driver_is_installed_with_each_of_its_files(tmp_path: Path, path: str) -> None:
+    folder = a_serving_node(tmp_path)
+    expect.driver_installed(folder.evidence)
+    lines = (folder.root / "stat.txt").read_text().splitlines()
+
+    folder.paths(*(line for line in lines if not line.endswith(f" {path}")))
+    with pytest.raises(ExpectationError, match=f"'{path}' was expected, but does not exist"):
+        expect.driver_installed(folder.evidence)
+
+
+@pytest.mark.parametrize("mode", ["755", "2755", "1755"])
+def test_setuid_of_another_program_is_not_that_of_nvidia_modprobe(
+    tmp_path: Path, mode: str
+) -> None:
+    folder = a_serving_node(tmp_path).more_paths(
+        "f 4755 1 1.0 /usr/bin/nvidia-smi", f"f {mode} 1 1.0 /usr/bin/nvidia-modprobe"
+    )
+
+    with pytest.raises(ExpectationError, match="expected to be setuid, but is not"):
+        expect.driver_installed(folder.evidence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -168,4 +169,79 @@ def test_unit_that_systemd_has_not_loaded_is_inactive_if_there_is_one(tmp_path: 
         expect.unit_state(folder.evidence, KUBELET, active="active")
     folder.command(SHOWN_UNITS, unit(KUBELET, active="inactive").replace("=loaded", "=not-found"))
     with pytest.raises(ExpectationError, match="systemd says 'not-found' of it"):
+        expect.unit_state(folder.evidence, KUBELET, active="inactive")
+
+
+@pytest.mark.parametrize("started", [299, 300])
+def test_unit_that_started_until_the_other_was_ready_was_not_awaited(
+    tmp_path: Path, started: int
+) -> None:
+    seen = evidence(tmp_path, unit(DCGM, started, 301), unit(KUBELET, 200, 300))
+
+    expect.unit_not_awaited(seen, DCGM, by=KUBELET)
+
+
+def test_unit_that_starts_again_after_the_other_was_ready_is_unknown(tmp_path: Path) -> None:
+    again = unit(DCGM, 301, 0, active="activating")
+
+    with pytest.raises(HarnessError, match="started only after"):
+        expect.unit_not_awaited(
+            evidence(tmp_path, again, unit(KUBELET, 200, 300)), DCGM, by=KUBELET
+        )
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_stamps_are_those_of_the_named_unit(tmp_path: Path, order: int) -> None:
+    names = ("dcgm.service", "dcgm@1.service", "dcgm@11.service")
+    shown = [unit(name, 100 * n + 100, 100 * n + 150) for n, name in enumerate(names)]
+    seen = evidence(tmp_path, *shown[::order])
+
+    for first, then in itertools.pairwise(names):
+        expect.unit_ready_before(seen, first, then)
+        with pytest.raises(ExpectationError, match="was expected to be ready before"):
+            expect.unit_ready_before(seen, then, first)
+
+
+def test_jobs_are_those_of_the_named_unit(tmp_path: Path) -> None:
+    jobs = "7 dcgm@1.service start waiting\n8 nvidia-dcgm.service stop running\n"
+    seen = evidence(tmp_path, jobs=jobs)
+
+    expect.unit_job(seen, "dcgm@1.service", "start")
+    expect.unit_job(seen, "nvidia-dcgm.service", "stop")
+    for name in ("dcgm.service", "dcgm@.service", "dcgm@11.service"):
+        expect.unit_job(seen, name, None)
+        for kind in ("start", "stop"):
+            with pytest.raises(ExpectationError, match=f"a job '{kind}', but systemd's jobs are"):
+                expect.unit_job(seen, name, kind)
+
+
+def test_empty_queue_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ExpectationError, match=r"systemd's jobs are: none\."):
+        expect.unit_job(evidence(tmp_path), DCGM, "start")
+
+
+@pytest.mark.parametrize("seen", ["enabled-runtime", "static", "", "disabled"])
+def test_enablement_that_resembles_another_is_none(tmp_path: Path, seen: str) -> None:
+    with pytest.raises(ExpectationError, match=f"to be 'enabled', but is '{seen}'"):
+        expect.unit_enablement(evidence(tmp_path, unit(DCGM, enablement=seen)), DCGM, "enabled")
+
+
+@pytest.mark.parametrize("listed", ["active", "failed", "activating"])
+def test_listed_unit_is_in_the_state_of_the_list(tmp_path: Path, listed: str) -> None:
+    """What `systemctl show` says counts only of a unit that is not in the list."""
+    folder = EvidenceFolder(tmp_path).command("units", f"{KUBELET} loaded {listed} x K\n")
+    folder.command(SHOWN_UNITS, unit(KUBELET, active="inactive"))
+
+    with pytest.raises(ExpectationError, match=f"to be 'inactive', but is '{listed}'"):
+        expect.unit_state(folder.evidence, KUBELET, active="inactive")
+
+
+@pytest.mark.parametrize("active", ["failed", "activating", "active"])
+def test_shown_unit_that_is_not_listed_may_be_in_another_state(
+    tmp_path: Path, active: str
+) -> None:
+    folder = EvidenceFolder(tmp_path).command("units", "other.service loaded active running O\n")
+    folder.command(SHOWN_UNITS, unit(KUBELET, active=active))
+
+    with pytest.raises(ExpectationError, match="to be 'inactive', but systemd says 'loaded'"):
         expect.unit_state(folder.evidence, KUBELET, active="inactive")
