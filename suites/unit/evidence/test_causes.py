@@ -100,6 +100,22 @@ def test_cause_is_named_by_the_words_of_the_driver(tmp_path: Path, name: str, li
     assert found.remedy.endswith("host/*-trace.txt has the last accesses to an emulated GPU.")
 
 
+def test_cause_is_named_by_words_of_the_driver_on_several_lines(tmp_path: Path) -> None:
+    said = (
+        "NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1db4)",
+        "NVRM: installed in this system is not supported by open",
+        "NVRM: nvidia.ko because it does not include the required GPU",
+        "NVRM: System Processor (GSP).",
+    )
+    lines = [f"Nov 23 06:22:5{at}.1 node kernel: {line}\n" for at, line in enumerate(said)]
+    write(tmp_path, "commands/journal", "".join(lines))
+
+    found = find_cause(tmp_path)
+
+    assert found is not None
+    assert found.cause.name == "the driver does not support the GPU"
+
+
 def test_line_of_provisioning_comes_before_one_of_the_kernel(tmp_path: Path) -> None:
     write(tmp_path, "commands/dmesg", f"[ 9.1] {LINES['the GPU is lost']}\n")
     write(

@@ -43,6 +43,8 @@ GPU {address}
         Aggregate
             DRAM Uncorrectable            : 3
             SRAM Threshold Exceeded       : No
+        Aggregate Uncorrectable SRAM Sources
+            SRAM L2                       : 2
         Channel Repair Pending            : No
         TPC Repair Pending                : No
         Unrepairable Memory               : No

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 import time
 
 import pytest
+from typing_extensions import override
 
 from harness.provisioning.wait import (
     SYSTEM_CLOCK,
@@ -90,3 +92,32 @@ def test_system_clock_sleeps_for_the_given_time(monkeypatch: pytest.MonkeyPatch)
         SystemClock().sleep(seconds)
 
     assert slept == [0.25]
+
+
+class Condition(threading.Condition):
+    """A condition that nobody notifies, on which each wait ends early; the last one changes something."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.left = most
+
+    @override
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout
+        self.left -= 1
+        return False
+
+
+def test_wait_on_a_condition_ends_with_the_deadline_and_not_before() -> None:
+    """A deadline may be put off while the wait that it limited ends."""
+    changed = Condition(3)
+
+    assert Deadline.after(10, FakeClock()).wait(changed, lambda: changed.left == 0)
+
+
+def test_wait_on_a_condition_ends_at_the_deadline() -> None:
+    clock = FakeClock(look_s=4)
+    changed = Condition(100)
+
+    assert not Deadline.after(10, clock).wait(changed, lambda: False)
+    assert 97 <= changed.left < 100
