@@ -82,6 +82,7 @@ __hx_hooked() { # KIND F ARGS...: an evaluation between its hooks
     __hx_code=${__hx_before[__hx_at]}
     __hx_eval || return $?
   done
+  # shellcheck disable=SC2015 # a trap is set without failure
   "$@" && {
     builtin trap -- - RETURN
     builtin trap -- "${__hx_traced:--}" DEBUG
