@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from harness.shell.testing import Shell
 
+#: A run in the background ignores some signals, and bash lists those among its traps.
+_BASH = ("env", "--default-signal", "bash", "-c")
 _PROGRAMS = [
     "f() { trap 'echo cleaned $?' RETURN; g; echo data; }; g() { echo g; }\nf",
     "f() { h; g; echo f; }; h() { trap 'echo cleaned' RETURN; }; g() { echo g; }\nf",
@@ -42,7 +44,7 @@ _PROGRAMS = [
 
 @pytest.mark.parametrize("program", _PROGRAMS)
 def test_traps_act_as_in_bash(shell: Shell, program: str) -> None:
-    expected = LocalRunner().run(["bash", "-c", program], timeout_s=30)
+    expected = LocalRunner().run([*_BASH, program], timeout_s=30)
 
     result = shell.evaluate(program)
 
@@ -56,7 +58,7 @@ def test_traps_of_a_called_function_act_as_in_bash(
     definitions, _, call = program.rpartition("\nf")
     script = tmp_path / "script.sh"
     script.write_text(f"{definitions}\n")
-    expected = LocalRunner().run(["bash", "-c", f". {script}\nf{call}"], timeout_s=30)
+    expected = LocalRunner().run([*_BASH, f". {script}\nf{call}"], timeout_s=30)
     shell.source(script)
 
     result = shell.call("f") if not call else shell.evaluate(f"f{call}")
