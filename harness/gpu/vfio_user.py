@@ -470,7 +470,7 @@ class _MemoryByMessages:
 
 
 def _pieces(address: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the pages of a range of addresses; raises GuestMemoryError for one that is none."""
+    """Yield the pages of a range of addresses; raises GuestMemoryError where it is no range."""
     if not 0 <= size <= MOST_BYTES or address + size > 1 << 64:
         raise GuestMemoryError(f"{size} bytes at {address:#x} are no range of memory.")
     end = address + size

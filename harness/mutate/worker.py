@@ -41,7 +41,7 @@ _WALL_FACTOR, _WALL_MORE_S = 10.0, 20.0
 class TestChoice:
     """Which tests a run has: what the command line names, and whether those on machines are among them."""
 
-    __test__ = False  # for pytest, which takes the name for that of a test
+    __test__ = False  # pytest would collect it by its name
 
     paths: tuple[str, ...]
     with_machines: bool = False
