@@ -19,15 +19,14 @@ from harness.lab.checkpoint_builder import CheckpointBuilder
 from harness.lab.cloud_images import (
     CloudImageBoot,
     CloudImageSource,
-    agent_commands,
     cloud_image_booted,
     cloud_image_seed,
 )
+from harness.lab.description import Platform, describe
 from harness.lab.gpu_sources import GpuSources
 from harness.lab.machine import MachineServices
-from harness.lab.machine_request import MachineRequest, Platform
 from harness.lab.running_machines import Machines
-from harness.lab.saved_states import booted, booting_node, cloud_init_done, naming_seed
+from harness.lab.saved_states import describe_clone
 from harness.lab.shared_caches import host_facts, open_image_store, open_shared_caches
 from harness.lab.vm_drivers import open_driver
 from harness.lease import leased_folder, sweep
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.artifact_cache import ArtifactSource
-    from harness.cloudinit import SeedFiles
+    from harness.cloudinit import SeedFiles as SeedFiles
     from harness.evidence import Evidence
     from harness.gpu import GpuModel
     from harness.gpu.passthrough.pool import GpuPool
@@ -69,7 +68,7 @@ if TYPE_CHECKING:
     from harness.payload import Payload
     from harness.progress import ProgressListener
     from harness.provisioner import Provisioner
-    from harness.provisioning.command import Argv
+    from harness.provisioning.command import Argv as Argv
     from harness.settings import Settings
 
 _IMAGE_S = 1500.0
@@ -125,7 +124,6 @@ class Lab:
                 report=self._report,
                 activities=self.activities,
             ),
-            platform=lambda: self.platform,
             images=self.store,
             evidence_folder=self.settings.evidence_folder,
         )
@@ -299,88 +297,31 @@ class Lab:
             image, kernel = install_kernel(self, request.image, request.kernel)
             request = replace(request, image=image, kernel=kernel)
         # What makes nodes reads evidence too, which takes longer to load than a clone to start.
-        from harness.lab.node import Node  # noqa: PLC0415
+        from harness.lab.node import (  # noqa: PLC0415
+            Node,
+            describe_node,
+            require_applied_user_data,
+            state_of,
+        )
 
         provisioner = request.provisioner or self.provisioner
-        with self.machines.created(
-            self._node_machine(request, provisioner, disk, start)
-        ) as machine:
-            node = Node(request, machine, provisioner=provisioner)
-            with self.machines.running(machine, node):
-                yield node
-
-    def _node_machine(
-        self,
-        request: NodeRequest,
-        provisioner: Provisioner,
-        disk: Path | None,
-        start: MachineStart | None,
-    ) -> MachineRequest:
-        """Return the machine of a requested node."""
-        if request.skip_cloud_init and provisioner.user_data:
-            raise BadInputError(
-                f"Cloud-init applies the user-data of provisioner '{provisioner.name}', so a node "
-                "that skips cloud-init would lack it; leave 'skip_cloud_init' out of the request.",
-                source=provisioner.where,
-                key="user_data",
-            )
-        early: Sequence[Argv] = ()
-        if isinstance(request.image, CloudImage):
-            early = agent_commands()
-            machine = self._cloud_image_machine(
-                request.name, request.image, request.cloud_image_boot, slots=request.slots
-            )
-        elif (
-            disk is None
-            and not request.may_reboot
-            and (start or self.settings.machine_start) is MachineStart.CLONE
-        ):
-            state = booted(
-                request.image,
-                request.booted_kernel,
-                memory_mib=request.memory_mib,
-                cpus=request.cpus,
-                slots=request.slots,
-            )
-            if request.skip_cloud_init:
-                state = cloud_init_done(state)
-            if request.derive is not None:
-                state = request.derive(state)
-            machine = state.machine(request.name, self.ensure_checkpoint(state))
-        else:
-            machine = booting_node(
-                request.name,
-                request.image,
-                request.booted_kernel,
-                slots=request.slots,
-                may_reboot=request.may_reboot,
-            )
-
-        from harness.lab.node import render_node_seed  # noqa: PLC0415 - as in `boot`
-
-        def seed(instance_id: str) -> SeedFiles:
-            if request.skip_cloud_init:
-                return naming_seed(request.name)
-            return render_node_seed(
-                request,
-                instance_id=instance_id,
-                provisioner=provisioner,
-                access=self.identity.access,
-                early=(*early, *request.early),
-            )
-
-        is_after_cloud_init = request.skip_cloud_init and machine.checkpoint is not None
-        return replace(
-            machine,
-            memory_mib=request.memory_mib,
-            cpus=request.cpus,
+        require_applied_user_data(request, provisioner)
+        state = None
+        if disk is None and (start or self.settings.machine_start) is MachineStart.CLONE:
+            state = state_of(request)
+        description = describe_node(
+            request,
+            self.platform,
+            self.machines.new_folder(request.name),
+            provisioner=provisioner,
+            access=None if request.skip_cloud_init else self.identity.access,
+            saved=None if state is None else (state, self.ensure_checkpoint(state)),
             disk=disk,
-            seed=None if is_after_cloud_init else seed,
-            gpus=request.gpus,
-            gpu_scripts=request.gpu_scripts,
-            hostname=request.name if is_after_cloud_init else None,
-            host_ports=request.host_ports,
         )
+        with self.machines.started(
+            description, functools.partial(Node, request, provisioner=provisioner)
+        ) as node:
+            yield node
 
     @contextlib.contextmanager
     def boot_cloud_image(
@@ -398,31 +339,22 @@ class Lab:
         or one kernel of `cloud_image_kernels` to boot without it; raises RequirementError where the
         host has no such firmware.
         """
-
-        def seed(instance_id: str) -> SeedFiles:
-            return cloud_image_seed(
-                name,
-                instance_id=instance_id,
-                access=self.identity.access,
-            )
-
-        request = replace(self._cloud_image_machine(name, image, boot), seed=seed, disk=disk)
-        with (
-            self.machines.created(request) as machine,
-            self.machines.running(machine, machine),
-        ):
-            yield machine
-
-    def _cloud_image_machine(
-        self, name: str, image: CloudImage, boot: CloudImageBoot | None, *, slots: int = 1
-    ) -> MachineRequest:
+        folder = self.machines.new_folder(name)
         boot = (boot or CloudImageBoot()).of(image)
-        return MachineRequest(
-            name=name,
-            source=CloudImageSource(image=image, boot=boot),
+        description = describe(
+            name,
+            CloudImageSource(image=image, boot=boot),
+            self.platform,
+            folder,
             memory_mib=boot.memory_mib,
-            slots=slots,
+            slots=1,
+            disk=disk,
+            seed=cloud_image_seed(
+                name, instance_id=f"{name}-{folder.name}", access=self.identity.access
+            ),
         )
+        with self.machines.running(description) as machine:
+            yield machine
 
     @contextlib.contextmanager
     def clone(
@@ -439,16 +371,19 @@ class Lab:
         The checkpoint is made where the cache has none. Every clone has its own disk overlay and
         maps the checkpoint's memory privately, so that it can't change another one.
         """
-        request = replace(
-            saved_state.machine(name, self.ensure_checkpoint(saved_state)),
+        description = replace(
+            describe_clone(
+                saved_state,
+                self.platform,
+                self.machines.new_folder(name),
+                self.ensure_checkpoint(saved_state),
+                name=name,
+            ),
             gpus=gpus,
             gpu_scripts=gpu_scripts or {},
             hostname=hostname,
         )
-        with (
-            self.machines.created(request) as machine,
-            self.machines.running(machine, machine),
-        ):
+        with self.machines.running(description) as machine:
             yield machine
 
     @contextlib.contextmanager
@@ -463,11 +398,10 @@ class Lab:
         """
         from harness.lab.resumed_machine import resumed_machine  # noqa: PLC0415 - few are
 
-        request = resumed_machine(bundle, self.settings, base=base, kept_until=kept_until)
-        with (
-            self.machines.created(request) as machine,
-            self.machines.running(machine, machine),
-        ):
+        folder = self.machines.new_folder(bundle.name)
+        with self.machines.running(
+            resumed_machine(bundle, self.settings, folder, base=base, kept_until=kept_until)
+        ) as machine:
             yield machine
 
     def ensure_checkpoint(self, saved_state: SavedState) -> Checkpoint:

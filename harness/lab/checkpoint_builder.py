@@ -8,13 +8,12 @@ import hashlib
 import os
 import secrets
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, EvidencedError, HarnessError, RequirementError
 from harness.lab.machine import NONCE_FACT
-from harness.lab.machine_request import finish_spec
-from harness.lab.saved_states import key_parts
+from harness.lab.saved_states import describe_clone, key_parts
 from harness.machine.description.spec import MemoryFile
 from harness.machine.guest_time import deadline_of_maker
 from harness.provisioning.command import CommandError, LocalRunner
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.image.store import ImageStore
-    from harness.lab.machine_request import Platform
+    from harness.lab.description import Platform
     from harness.lab.running_machines import Machines
     from harness.lab.saved_states import SavedState
     from harness.machine import VmDriver
@@ -74,10 +73,9 @@ class CheckpointBuilder:
                     if saved_state.parent is None
                     else self.ensure_checkpoint(saved_state.parent)
                 )
-                request = saved_state.machine(saved_state.name, parent)
-                spec = finish_spec(request, self.platform(), self.folder)
+                machine = describe_clone(saved_state, self.platform(), self.folder, parent)
                 parts = {
-                    **key_parts(saved_state, spec, self.driver),
+                    **key_parts(saved_state, machine.spec, self.driver),
                     "agent": self.agent_digest,
                     "image_disk_sha256": saved_state.origin.disk_sha256(),
                 }
@@ -112,14 +110,16 @@ class CheckpointBuilder:
             copied.check(f"Copying the memory of '{parent.folder}'")
         _reserve(place.ram, saved_state.memory_mib)
         nonce = secrets.token_hex(16)
-        seed = saved_state.origin.first_seed
-        request = replace(
-            saved_state.machine(saved_state.name, parent),
+        description = describe_clone(
+            saved_state,
+            self.platform(),
+            self.machines.new_folder(saved_state.name),
+            parent,
             disk=place.disk,
             memory_file=MemoryFile(path=place.ram, is_private=False),
-            seed=None if parent is not None or seed is None else lambda _instance_id: seed,
+            seed=saved_state.origin.first_seed if parent is None else None,
         )
-        with self.machines.created(request) as machine:
+        with self.machines.created(description) as machine:
             try:
                 with self.machines.registered(machine), machine:
                     if saved_state.make is None:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 #: Size (GiB) to which cloud-init grows the image.
 DISK_GIB = 10
 MEMORY_MIB = 1024
-_SLOTS = 4
 #: Boot loader, first boot and all of a distribution's cloud-init.
 _FIRST_BOOT_KVM_S = 90.0
 _VARIABLES = "uefi-variables.fd"
@@ -210,7 +209,6 @@ def cloud_image_booted(image: CloudImage, *, boot: CloudImageBoot | None = None)
         name=f"{image.name}-cloud-image-booted",
         origin=CloudImageSource(image=image, boot=boot),
         memory_mib=boot.memory_mib,
-        slots=_SLOTS,
     )
 
 

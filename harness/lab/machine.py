@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from harness.cloudinit import FINISHED, SEED_LABEL, write_seed
 from harness.errors import HarnessError, listed
 from harness.lab.base_images import describe_base
+from harness.lab.description import SEED
 from harness.lab.machine_entrance import open_entrance
 from harness.lab.machine_gpus import MachineGpus
-from harness.lab.machine_request import SEED
 from harness.machine import SavableMachine
 from harness.machine.capacity.broker import Demand
 from harness.machine.channels.guest import Guest
@@ -49,16 +49,15 @@ if TYPE_CHECKING:
     from harness.gpu.emulated import EmulatedGpu
     from harness.gpu.trace import AccessTrace
     from harness.gpu.transport import Transport
+    from harness.lab.description import MachineDescription
     from harness.lab.gpu_sources import GpuSources, RequestedGpu
     from harness.lab.machine_bundle import MachineBundle
     from harness.lab.machine_entrance import Listing
-    from harness.lab.machine_request import MachineRequest
     from harness.machine import Machine, VmDriver
     from harness.machine.capacity.broker import Broker
     from harness.machine.channels.agent import Agent
     from harness.machine.channels.ssh import SshIdentity
     from harness.machine.checkpoint.store import Checkpoint
-    from harness.machine.description.spec import MachineSpec
     from harness.machine.entrance.roster import Roster
     from harness.progress.activities import Activities
 
@@ -176,20 +175,18 @@ def savable_machine(vm: Machine) -> SavableMachine:
 class LabMachine:
     """A running machine; ends with its `with` block.
 
-    Where its request has no checkpoint it boots, with the GPUs in their slots from the start; with
+    Where its description has no checkpoint it boots, with the GPUs in their slots from the start; with
     one it continues from there, and the GPUs are plugged as soon as it runs.
     """
 
     def __init__(
         self,
-        request: MachineRequest,
-        spec: MachineSpec,
-        folder: Path,
+        description: MachineDescription,
         services: MachineServices,
     ) -> None:
-        self.request = request
-        self.spec = spec
-        self.folder = folder
+        self.description = description
+        self.spec = description.spec
+        self.folder = description.folder
         self._services = services
         self._resources = contextlib.ExitStack()
         self._ssh: SshRunner | None = None
@@ -198,14 +195,14 @@ class LabMachine:
         self._vm: Machine | None = None
         self._listing: Listing | None = None
         self._guest_clock: GuestClock | None = None
-        self._activity = services.activities.of(folder.name)
+        self._activity = services.activities.of(self.folder.name)
         self.last_state: NodeState | None = None
         self.gpus = MachineGpus(
-            spec,
-            folder,
+            self.spec,
+            self.folder,
             transport=services.transport,
             sources=services.gpu_sources,
-            scripts=request.gpu_scripts,
+            scripts=description.gpu_scripts,
         )
 
     @stepped("Start machine '{0.name}'")
@@ -227,7 +224,7 @@ class LabMachine:
     @property
     def checkpoint(self) -> Checkpoint | None:
         """Return the checkpoint from which the machine continues; None where it boots."""
-        return self.request.checkpoint
+        return self.description.checkpoint
 
     @property
     def has_vm(self) -> bool:
@@ -252,10 +249,10 @@ class LabMachine:
     @property
     def _start_words(self) -> str:
         size = f"with {self.spec.memory_mib} MiB"
-        image = self.request.source.name
+        image = self.description.source.name
         if self.checkpoint is not None:
             return f"continues from a checkpoint of '{image}' {size}"
-        return f"{'boots' if self.request.resumed is None else 'resumes'} '{image}' {size}"
+        return f"{'boots' if self.description.bundle is None else 'resumes'} '{image}' {size}"
 
     def _start(self) -> None:
         services = self._services
@@ -263,7 +260,7 @@ class LabMachine:
         self._resources.callback(self.gpus.close)
         # Before capacity, which a machine must not hold while it waits for GPUs of the host.
         gpus = self.gpus.provide(
-            self.request.gpus, report=services.report, cancelled=self._stop_reason
+            self.description.gpus, report=services.report, cancelled=self._stop_reason
         )
         with take_step("Reserve memory and cores of the host"):
             reservation = self._resources.enter_context(
@@ -275,8 +272,8 @@ class LabMachine:
                     cancelled=self._stop_reason,
                 )
             )
-        continues = self.checkpoint is not None or self.request.resumed is not None
-        at_start = () if continues else gpus
+        is_continued = self.description.is_continued
+        at_start = () if is_continued else gpus
         attachments = [gpu.attachment for gpu in at_start]
         with take_step("Start the VM"):
             self._vm = self._resources.enter_context(
@@ -293,7 +290,7 @@ class LabMachine:
                 identity=services.identity,
                 roster=services.roster,
                 gpus=[gpu.title for gpu in gpus],
-                until=self.request.kept_until,
+                until=self.description.kept_until,
             )
         )
         self._resources.enter_context(self._vm.console.tapped(self._activity.hear))
@@ -306,9 +303,9 @@ class LabMachine:
             raise HarnessError(why)
         if self.checkpoint is not None:
             self._restore(self.checkpoint)
-        elif self.request.resumed is not None:
-            self._resume(self.request.resumed)
-        if continues:
+        elif self.description.bundle is not None:
+            self._resume(self.description.bundle)
+        if is_continued:
             for gpu in gpus:
                 with take_step(f"Plug {gpu.device_id}, {gpu.title}"):
                     self._vm.plug(gpu.attachment)
@@ -316,8 +313,8 @@ class LabMachine:
     @property
     def agent_program(self) -> bytes:
         """Return the agent, which in a resumed guest is that of the harness that saved it."""
-        resumed = self.request.resumed
-        return self._services.agent_program if resumed is None else resumed.agent_program
+        bundle = self.description.bundle
+        return self._services.agent_program if bundle is None else bundle.agent_program
 
     @stepped("Resume the saved machine")
     def _resume(self, bundle: MachineBundle) -> None:
@@ -344,7 +341,7 @@ class LabMachine:
             raise HarnessError(f"Machine '{self.name}' has ended, and its memory is gone.")
         models = [gpu.title for gpu in self.gpus.provided if gpu.device_id in self.gpus.emulated]
         seed = self._release_devices()
-        source = self.request.source
+        source = self.description.source
         return save_machine(
             self.vm,
             savable,
@@ -388,7 +385,9 @@ class LabMachine:
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Continue from the checkpoint, with the host's time and new random numbers."""
         self.vm.restore(checkpoint.state)
-        result = self.vm.agent.settle(self.deadline(_READY_KVM_S), hostname=self.request.hostname)
+        result = self.vm.agent.settle(
+            self.deadline(_READY_KVM_S), hostname=self.description.hostname
+        )
         digest = hashlib.sha256((result.nonce or "").encode()).hexdigest()
         if digest != checkpoint.facts[NONCE_FACT]:
             raise HarnessError(

@@ -90,18 +90,10 @@ class MachineBundle:
     def size_mib(self) -> float:
         return sum(path.stat().st_size for path in self.folder.iterdir()) / (1 << 20)
 
-    def create_files(self, base: Path, folder: Path) -> None:
-        """Make what one machine writes to in its `folder`: the disk, on `base`, and variables."""
-        disk = folder / _DISK
-        _copy(self.disk, disk)
-        _qemu_img("rebase", "-u", "-f", "qcow2", "-F", "qcow2", "-b", str(base), str(disk))
-        if (self.folder / _VARIABLES).exists():
-            _copy(self.folder / _VARIABLES, folder / _VARIABLES)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ResumedSource:
-    """The base image of a saved machine, as a boot source of a machine that does not boot."""
+    """The base image of a saved machine, whose disk is the bundle's on that image."""
 
     bundle: MachineBundle
     disk: Path
@@ -113,19 +105,13 @@ class ResumedSource:
     def disk_sha256(self) -> str:
         return self.bundle.base.digest
 
-    @property
-    def disk_gib(self) -> None:
-        return None
-
-    @property
-    def kernel_append(self) -> tuple[str, ...]:
-        return ()
-
-    def kernel(self, folder: Path) -> DirectKernel | Firmware:
-        return with_own_variables(self.bundle.spec, folder).kernel
-
     def prepare(self, folder: Path) -> None:
-        """Create nothing: the bundle does."""
+        """Make what one machine writes to: the disk, and its firmware's variables."""
+        saved, disk = self.bundle.folder, folder / _DISK
+        _copy(self.bundle.disk, disk)
+        _qemu_img("rebase", "-u", "-f", "qcow2", "-F", "qcow2", "-b", str(self.disk), str(disk))
+        if (saved / _VARIABLES).exists():
+            _copy(saved / _VARIABLES, folder / _VARIABLES)
 
 
 def save_machine(

@@ -18,7 +18,7 @@ def machine_facts(machine: LabMachine) -> dict[str, str]:
 
     The NVIDIA driver is the one that the image carries.
     """
-    source, kernel = machine.request.source, machine.spec.kernel
+    source, kernel = machine.description.source, machine.spec.kernel
     image = source.image if isinstance(source, (BuiltImageSource, CloudImageSource)) else None
     driver = None if image is None else image.driver
     gpus = [gpu.title for gpu in machine.gpus.provided]
@@ -28,10 +28,7 @@ def machine_facts(machine: LabMachine) -> dict[str, str]:
         "gpu": ", ".join(dict.fromkeys(gpus)) or "none",
         "nvidia_driver": "none" if driver is None else driver.version,
         "accelerator": machine.spec.accelerator.accel,
-        "start": _start(machine).value,
+        "start": (
+            MachineStart.CLONE if machine.description.is_continued else MachineStart.COLD
+        ).value,
     }
-
-
-def _start(machine: LabMachine) -> MachineStart:
-    is_clone = machine.checkpoint is not None or machine.request.resumed is not None
-    return MachineStart.CLONE if is_clone else MachineStart.COLD

@@ -25,9 +25,16 @@ from harness.evidence.request import NOTHING_MORE, AdditionalEvidence
 from harness.image import CloudImage, CloudImageKernel
 from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.lab import evidence_collection
+from harness.lab.cloud_images import CloudImageBoot, CloudImageSource, agent_commands
+from harness.lab.description import SEED, SLOTS, describe
 from harness.lab.machine import ignore_progress
-from harness.lab.machine_request import SEED
 from harness.lab.provisioning_steps import ProvisioningSteps
+from harness.lab.saved_states import (
+    BuiltImageSource,
+    booted,
+    cloud_init_done,
+    naming_seed,
+)
 from harness.machine.description.spec import DEFAULT_MEMORY_MIB
 from harness.machine.guest_time import MOST_TIMES
 from harness.provisioner import BOOT, NodeFact, Provisioner, runner_file
@@ -47,11 +54,12 @@ if TYPE_CHECKING:
     from harness.gpu.script import GpuScript
     from harness.image import Image, Kernel
     from harness.image.own_kernel import OwnKernel
-    from harness.lab.cloud_images import CloudImageBoot
+    from harness.lab.description import BootSource, MachineDescription, Platform
     from harness.lab.gpu_sources import RequestedGpu
     from harness.lab.machine import LabMachine
     from harness.lab.saved_states import SavedState
     from harness.machine.channels.guest import Guest
+    from harness.machine.checkpoint.store import Checkpoint
     from harness.machine.description.spec import HostPort
     from harness.provisioning.command import Argv, CommandResult
     from harness.provisioning.wait import Deadline
@@ -223,7 +231,7 @@ def render_node_seed(
     *,
     instance_id: str,
     provisioner: Provisioner,
-    access: SshAccess,
+    access: SshAccess | None,
     early: Sequence[Argv] = (),
 ) -> SeedFiles:
     """Render the seed by which cloud-init provisions a requested node; `early` goes to `bootcmd`.
@@ -245,6 +253,99 @@ def render_node_seed(
         return seed
     merged = merge_user_data(cloud_config(user_data), provisioner)
     return replace(seed, user_data=render_cloud_config(merged))
+
+
+def require_applied_user_data(request: NodeRequest, provisioner: Provisioner) -> None:
+    """Raise BadInputError where the node would lack what cloud-init is to apply."""
+    if request.skip_cloud_init and provisioner.user_data:
+        raise BadInputError(
+            f"Cloud-init applies the user-data of provisioner '{provisioner.name}', so a node "
+            "that skips cloud-init would lack it; leave 'skip_cloud_init' out of the request.",
+            source=provisioner.where,
+            key="user_data",
+        )
+
+
+def state_of(request: NodeRequest) -> SavedState | None:
+    """Return the saved state from which a clone of the node continues; None where it always boots."""
+    if isinstance(request.image, CloudImage) or request.may_reboot:
+        return None
+    state = booted(
+        request.image,
+        request.booted_kernel,
+        memory_mib=request.memory_mib,
+        cpus=request.cpus,
+        slots=request.slots,
+    )
+    if request.skip_cloud_init:
+        state = cloud_init_done(state)
+    return state if request.derive is None else request.derive(state)
+
+
+def describe_node(
+    request: NodeRequest,
+    platform: Platform,
+    folder: Path,
+    *,
+    provisioner: Provisioner,
+    access: SshAccess | None,
+    saved: tuple[SavedState, Checkpoint] | None = None,
+    disk: Path | None = None,
+) -> MachineDescription:
+    """Describe the machine of a requested node; pure.
+
+    It continues from the `saved` state of `state_of` and its checkpoint, or boots from cold. `access` are
+    the keys that its guest takes from cloud-init.
+    """
+    checkpoint = None
+    slots, has_iommu, early = max(request.slots, SLOTS), False, request.early
+    source: BootSource
+    if isinstance(request.image, CloudImage):
+        boot = (request.cloud_image_boot or CloudImageBoot()).of(request.image)
+        source = CloudImageSource(image=request.image, boot=boot)
+        slots, early = request.slots, (*agent_commands(), *request.early)
+    elif saved is not None:
+        state, checkpoint = saved
+        source, slots, has_iommu = state.origin, state.slots, state.has_iommu
+    else:
+        source = BuiltImageSource(
+            image=request.image,
+            kernel_image=request.booted_kernel,
+            is_held=False,
+            may_reboot=request.may_reboot,
+        )
+    hostname = seed = None
+    if not request.skip_cloud_init:
+        seed = render_node_seed(
+            request,
+            instance_id=f"{request.name}-{folder.name}",
+            provisioner=provisioner,
+            access=access,
+            early=early,
+        )
+    elif checkpoint is None:
+        seed = naming_seed(request.name)
+    else:
+        hostname = request.name
+    return replace(
+        describe(
+            request.name,
+            source,
+            platform,
+            folder,
+            memory_mib=request.memory_mib,
+            cpus=request.cpus,
+            slots=slots,
+            has_iommu=has_iommu,
+            host_ports=request.host_ports,
+            checkpoint=checkpoint,
+            disk=disk,
+            seed=seed,
+        ),
+        gpus=request.gpus,
+        gpu_scripts=request.gpu_scripts,
+        hostname=hostname,
+    )
 
 
 class Node:

@@ -1,7 +1,7 @@
 """Starts a clone of the state from which the last one was started, without reading its recipes again.
 
 To find the checkpoint of a state, recipes and manifests are read and validated. That takes longer than
-to restore a machine. So the request of the last clone is kept, with the facts on which it depends: the
+to restore a machine. So the state of the last clone is kept, with the facts on which it depends: the
 files of the harness and of the recipes, the installed packages, the settings, this boot of the host,
 QEMU's command line, and the files of the image and the checkpoint. Where one of them has changed, the state
 is found as always. So are the states of other images than built ones of the catalogue.
@@ -15,6 +15,7 @@ import os
 import pickle
 import secrets
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,8 +23,7 @@ import harness
 from harness.artifact_cache import MANIFEST, STAMP
 from harness.artifact_cache.manifest import BOOT_ID
 from harness.errors import HarnessError
-from harness.lab.machine_request import finish_spec
-from harness.lab.saved_states import BuiltImageSource
+from harness.lab.saved_states import BuiltImageSource, describe_clone
 from harness.lease import make_private_folder
 from harness.provisioning.wait import Deadline
 from harness.settings import name_of_file
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from harness.image import Image
     from harness.lab import Lab
     from harness.lab.machine import LabMachine
-    from harness.lab.machine_request import MachineRequest
     from harness.lab.saved_states import SavedState
     from harness.machine.checkpoint.store import Checkpoint
 
@@ -45,7 +44,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 class _Found(NamedTuple):
     """What the name of a state stood for, and the folders of all recipes that might change that."""
 
-    request: MachineRequest
+    state: SavedState
     image: Image
     checkpoint: Checkpoint
     recipe_folders: tuple[str, ...]
@@ -63,20 +62,22 @@ def recent_clone(
     image = name_of_file(f"{lab.settings.images[0]}.")
     kept = lab.settings.cache / "recent-clones" / f"{state}-{image}"
     with contextlib.ExitStack() as holding:
-        request = _read(lab, kept, holding)
-        if request is None:
+        found = _read(lab, kept, holding)
+        if found is None:
             saved_state = find()
-            request = saved_state.machine(name, lab.ensure_checkpoint(saved_state))
-            _write(lab, kept, request)
-        with (
-            lab.machines.created(request) as machine,
-            lab.machines.running(machine, machine),
-        ):
+            found = saved_state, lab.ensure_checkpoint(saved_state)
+            _write(lab, kept, *found)
+        folder = lab.machines.new_folder(name)
+        with lab.machines.running(
+            describe_clone(found[0], lab.platform, folder, found[1], name=name)
+        ) as machine:
             yield machine
 
 
-def _read(lab: Lab, kept: Path, holding: contextlib.ExitStack) -> MachineRequest | None:
-    """Return the request of the last clone where it still holds; its checkpoint is then in use."""
+def _read(
+    lab: Lab, kept: Path, holding: contextlib.ExitStack
+) -> tuple[SavedState, Checkpoint] | None:
+    """Return state and checkpoint of the last clone where they still hold; they are then in use."""
     try:
         content = kept.read_bytes()
     except OSError:
@@ -97,18 +98,20 @@ def _read(lab: Lab, kept: Path, holding: contextlib.ExitStack) -> MachineRequest
         except (HarnessError, OSError):
             return None
         holding.push(attempt.pop_all())
-    return found.request
+    return found.state, found.checkpoint
 
 
-def _write(lab: Lab, kept: Path, request: MachineRequest) -> None:
-    """Keep the request of a clone; where that is not possible, the next one takes longer."""
-    source, folders = request.source, _recipe_folders(lab)
-    if folders is None or request.checkpoint is None or not isinstance(source, BuiltImageSource):
+def _write(lab: Lab, kept: Path, state: SavedState, checkpoint: Checkpoint) -> None:
+    """Keep the state of a clone; where that is not possible, the next one takes longer."""
+    source, folders = state.origin, _recipe_folders(lab)
+    if folders is None or not isinstance(source, BuiltImageSource):
         return
     if source.image.parent is not None:
         # A provisioner made it, whose files may lie anywhere.
         return
-    found = _Found(request, source.image, request.checkpoint, folders)
+    # How the state was made is of no use to a clone, and its function may not be one of a module.
+    made = replace(state, parent=None, make=None, parts={})
+    found = _Found(made, source.image, checkpoint, folders)
     with contextlib.suppress(HarnessError, OSError):
         pickled = pickle.dumps((found, _facts_of(lab, found)))
         make_private_folder(kept.parent)
@@ -151,7 +154,7 @@ def _facts(lab: Lab) -> bytes:
 
 def _facts_of(lab: Lab, found: _Found) -> object:
     """Return what the clone depends on beside that: the recipes, QEMU, image and checkpoint."""
-    spec = finish_spec(found.request, lab.platform, Path("/"))
+    clone = describe_clone(found.state, lab.platform, Path("/"), found.checkpoint)
     image = found.image
     files = [image.folder / MANIFEST, image.folder / STAMP, image.disk]
     for kernel in image.kernels:
@@ -164,7 +167,7 @@ def _facts_of(lab: Lab, found: _Found) -> object:
         checkpoint = checkpoint.parent
     return (
         [sorted(_files_below(folder)) for folder in found.recipe_folders],
-        repr(lab.driver.state_parts(spec)),
+        repr(lab.driver.state_parts(clone.spec)),
         [_inode(file) for file in files],
     )
 

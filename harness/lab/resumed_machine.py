@@ -1,4 +1,4 @@
-"""Requests a machine that continues from a bundle, or refuses the bundle.
+"""Describes a machine that continues from a bundle, or refuses the bundle.
 
 It may come from somebody else. QEMU opens whatever the header of a disk names, and whatever a link
 leads to, and the guest could read and write it.
@@ -6,14 +6,15 @@ leads to, and the guest could read and write it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, HarnessError
 from harness.gpu.catalogue import find_model
 from harness.image.formats.qcow2 import is_qcow2, why_unusable
 from harness.lab.base_images import find_base
-from harness.lab.machine_bundle import ResumedSource, qemu_version
-from harness.lab.machine_request import MachineRequest
+from harness.lab.description import DISK, MachineDescription
+from harness.lab.machine_bundle import ResumedSource, qemu_version, with_own_variables
 from harness.machine.description.spec import Firmware
 
 if TYPE_CHECKING:
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 def resumed_machine(
     bundle: MachineBundle,
     settings: Settings,
+    folder: Path,
     *,
     base: Path | None = None,
     kept_until: float | None = None,
-) -> MachineRequest:
-    """Return the request of a machine that continues, with new GPUs of the models that it had.
+) -> MachineDescription:
+    """Describe a machine in `folder` that continues, with new GPUs of the models that it had.
 
     `base` is the image below its disk, where it is not that of the cache. Raises BadInputError for a
     bundle that names files of this host, and HarnessError where the base image, or the version of
@@ -44,14 +46,15 @@ def resumed_machine(
             bundle.base,
             (settings.image_store, settings.cloud_image_store, settings.derived_store),
         )
-    return MachineRequest(
-        name=bundle.name,
+    return MachineDescription(
+        spec=replace(
+            with_own_variables(bundle.spec, folder), disk=folder / DISK, qemu=settings.qemu
+        ),
+        folder=folder,
         source=ResumedSource(bundle=bundle, disk=base),
-        memory_mib=bundle.spec.memory_mib,
-        slots=bundle.spec.root_ports,
+        bundle=bundle,
         gpus=[find_model(name, *settings.gpu_models) for name in bundle.gpus],
         kept_until=kept_until,
-        resumed=bundle,
     )
 
 

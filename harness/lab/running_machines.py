@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.lab.description import create_files
 from harness.lab.machine import LabMachine
-from harness.lab.machine_request import create_files, finish_spec
 from harness.lease import make_private_folder
 
 if TYPE_CHECKING:
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.image.store import ImageStore
+    from harness.lab.description import MachineDescription
     from harness.lab.machine import MachineServices
-    from harness.lab.machine_request import MachineRequest, Platform
+
+Started = TypeVar("Started")
 
 #: More than a complete driver build writes.
 _OVERLAY_MIB = 1024
@@ -32,31 +34,32 @@ class Machines:
         folder: Path,
         services: MachineServices,
         *,
-        platform: Callable[[], Platform],
         images: ImageStore,
         evidence_folder: Path,
     ) -> None:
         self._folder = folder
         self._services = services
-        self._platform = platform
         self._images = images
         self._evidence_folder = evidence_folder
         self._running: set[LabMachine] = set()
         self._is_stopping = False
 
+    def new_folder(self, name: str) -> Path:
+        """Return the folder of a machine that is to be described; `created` makes it."""
+        return self._folder / f"{name}-{secrets.token_hex(3)}"
+
     @contextlib.contextmanager
-    def created(self, request: MachineRequest) -> Iterator[LabMachine]:
-        """Create a machine and its files, to be started by `running` or within `registered`.
+    def created(self, description: MachineDescription) -> Iterator[LabMachine]:
+        """Create a machine and its files, to be started within `registered`.
 
         Its folder is removed with the context.
         """
         self._require_space()
-        folder = self._folder / f"{request.name}-{secrets.token_hex(3)}"
-        spec = finish_spec(request, self._platform(), folder)
+        folder = description.folder
         make_private_folder(folder)
         try:
-            create_files(request, folder, self._images)
-            yield LabMachine(request, spec, folder, self._services)
+            create_files(description, self._images)
+            yield LabMachine(description, self._services)
         finally:
             # An overlay holds hundreds of megabytes, and a run may boot many nodes.
             shutil.rmtree(folder, ignore_errors=True)
@@ -75,16 +78,28 @@ class Machines:
             self._running.discard(machine)
 
     @contextlib.contextmanager
-    def running(
-        self, machine: LabMachine, whole: contextlib.AbstractContextManager[object]
-    ) -> Iterator[None]:
-        """Start a machine by entering `whole`, itself or the node it belongs to; end it afterwards.
+    def running(self, description: MachineDescription) -> Iterator[LabMachine]:
+        """Create and start a machine; end it afterwards."""
+        with self.started(description, lambda machine: machine) as machine:
+            yield machine
+
+    @contextlib.contextmanager
+    def started(
+        self,
+        description: MachineDescription,
+        wrapped: Callable[[LabMachine], contextlib.AbstractContextManager[Started]],
+    ) -> Iterator[Started]:
+        """Create a machine, start it by entering what `wrapped` makes of it, and end it afterwards.
 
         If it does not start, the host's evidence is kept, and the error says where.
         """
-        with self.registered(machine), contextlib.ExitStack() as started:
+        with (
+            self.created(description) as machine,
+            self.registered(machine),
+            contextlib.ExitStack() as resources,
+        ):
             try:
-                started.enter_context(whole)
+                started = resources.enter_context(wrapped(machine))
             except (BadInputError, RequirementError):
                 raise
             except HarnessError as error:
@@ -97,7 +112,7 @@ class Machines:
                     kept = self._evidence_folder / "starts" / machine.folder.name
                     error.evidence = try_save_host_evidence(machine, kept)
                 raise
-            yield
+            yield started
 
     def stop_reason(self) -> str | None:
         """Return a reason once `kill_all` was called, else None."""

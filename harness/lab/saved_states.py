@@ -13,8 +13,8 @@ from harness.cloudinit import UserData, render_seed
 from harness.errors import HarnessError
 from harness.image import CloudImageKernel
 from harness.image.manifest import IMAGE_FORMAT
+from harness.lab.description import SLOTS, BootSource, describe
 from harness.lab.machine import START_CLOUD_INIT
-from harness.lab.machine_request import BootSource, MachineRequest
 from harness.machine.description.spec import DEFAULT_MEMORY_MIB, DirectKernel
 
 if TYPE_CHECKING:
@@ -22,18 +22,15 @@ if TYPE_CHECKING:
 
     from harness.cloudinit import SeedFiles
     from harness.image import Image, Kernel
+    from harness.lab.description import MachineDescription, Platform
     from harness.lab.machine import LabMachine
     from harness.machine import VmDriver
     from harness.machine.checkpoint.store import Checkpoint
-    from harness.machine.description.spec import MachineSpec
+    from harness.machine.description.spec import MachineSpec, MemoryFile
 
 #: Seconds under KVM to boot the machine of a checkpoint.
 _BOOT_KVM_S = 30.0
 _BOOT_CLOUD_IMAGE_KVM_S = 60.0
-
-#: Slots that every machine has, so that one checkpoint serves nodes with few GPUs and with none.
-#: Each more costs every clone some three milliseconds.
-_SLOTS = 4
 
 #: Stops the boot before cloud-init: `cloud-init.target` depends on the target that is not started.
 #: Units that do not depend on cloud-init are started already.
@@ -156,7 +153,7 @@ class SavedState:
     origin: SavedStateSource
     memory_mib: int = DEFAULT_MEMORY_MIB
     cpus: int = 1
-    slots: int = _SLOTS
+    slots: int = SLOTS
     has_iommu: bool = False
     parent: SavedState | None = None
     make: Callable[[LabMachine], None] | None = field(default=None, compare=False)
@@ -181,20 +178,36 @@ class SavedState:
             parts=source_parts(make) if parts is None else parts,
         )
 
-    def machine(self, name: str, checkpoint: Checkpoint | None) -> MachineRequest:
-        """Return the request for a machine that continues from this state's `checkpoint`.
 
-        Without one it boots the origin.
-        """
-        return MachineRequest(
-            name=name,
-            source=self.origin,
-            memory_mib=self.memory_mib,
-            cpus=self.cpus,
-            slots=self.slots,
-            has_iommu=self.has_iommu,
-            checkpoint=checkpoint,
-        )
+def describe_clone(
+    state: SavedState,
+    platform: Platform,
+    folder: Path,
+    checkpoint: Checkpoint | None,
+    *,
+    name: str | None = None,
+    disk: Path | None = None,
+    memory_file: MemoryFile | None = None,
+    seed: SeedFiles | None = None,
+) -> MachineDescription:
+    """Describe a machine that continues from a state's `checkpoint`, or boots its origin without one; pure.
+
+    Its name is that of the state, where it has no other.
+    """
+    return describe(
+        name or state.name,
+        state.origin,
+        platform,
+        folder,
+        memory_mib=state.memory_mib,
+        cpus=state.cpus,
+        slots=state.slots,
+        has_iommu=state.has_iommu,
+        checkpoint=checkpoint,
+        disk=disk,
+        memory_file=memory_file,
+        seed=seed,
+    )
 
 
 def booted(
@@ -203,7 +216,7 @@ def booted(
     *,
     memory_mib: int = DEFAULT_MEMORY_MIB,
     cpus: int = 1,
-    slots: int = _SLOTS,
+    slots: int = SLOTS,
     has_iommu: bool = False,
 ) -> SavedState:
     """Return the saved state of an image booted up to the point just before cloud-init."""
@@ -212,31 +225,8 @@ def booted(
         origin=BuiltImageSource(image=image, kernel_image=kernel or image.newest_kernel),
         memory_mib=memory_mib,
         cpus=cpus,
-        slots=max(slots, _SLOTS),
+        slots=max(slots, SLOTS),
         has_iommu=has_iommu,
-    )
-
-
-def booting_node(
-    name: str,
-    image: Image,
-    kernel: Kernel | None = None,
-    *,
-    memory_mib: int = DEFAULT_MEMORY_MIB,
-    slots: int = _SLOTS,
-    may_reboot: bool = False,
-) -> MachineRequest:
-    """Return the request for a machine that boots a built image and runs cloud-init."""
-    return MachineRequest(
-        name=name,
-        source=BuiltImageSource(
-            image=image,
-            kernel_image=kernel or image.newest_kernel,
-            is_held=False,
-            may_reboot=may_reboot,
-        ),
-        memory_mib=memory_mib,
-        slots=max(slots, _SLOTS),
     )
 
 

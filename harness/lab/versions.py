@@ -40,7 +40,7 @@ def versions_of(machine: LabMachine, folder: Path) -> dict[str, object]:
         packages = parse_packages(Evidence(folder / HISTORY).answer_of(PACKAGES))
     with contextlib.suppress(HarnessError, OSError):
         qemu = qemu_version(machine.spec.qemu)
-    source = machine.request.source
+    source = machine.description.source
     digest = None
     with contextlib.suppress(HarnessError, OSError, LookupError):
         digest = source.disk_sha256()

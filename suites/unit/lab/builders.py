@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.gpu.transport import Transport
 from harness.image import CloudImage, DriverImage, Image, Kernel
+from harness.lab.description import MachineDescription, Platform, describe
 from harness.lab.gpu_sources import GpuSources
 from harness.lab.machine import LabMachine, MachineServices
-from harness.lab.machine_request import MachineRequest, Platform, finish_spec
 from harness.lab.node import NodeRequest
-from harness.lab.saved_states import booting_node
+from harness.lab.saved_states import BuiltImageSource
 from harness.machine.capacity.broker import Broker
 from harness.machine.channels.ssh import SshIdentity
 from harness.machine.description.spec import Accelerator
@@ -59,8 +60,30 @@ def a_request(**changes: Any) -> NodeRequest:
     return replace(NodeRequest(name="node", image=an_image()), **changes)
 
 
-def a_machine_request(**changes: Any) -> MachineRequest:
-    return replace(booting_node("node", an_image()), **changes)
+def a_booting_source() -> BuiltImageSource:
+    image = an_image()
+    return BuiltImageSource(image=image, kernel_image=image.newest_kernel, is_held=False)
+
+
+#: What `describe` takes.
+DESCRIBED = frozenset(inspect.signature(describe).parameters)
+
+
+def a_description(
+    folder: Path, *, platform: Platform | None = None, **changes: Any
+) -> MachineDescription:
+    """Describe a node's machine in `folder`; `changes` are of what it is described by, or of the result."""
+    given = {key: changes.pop(key) for key in list(changes) if key in DESCRIBED}
+    return replace(
+        describe(
+            given.pop("name", "node"),
+            given.pop("source", a_booting_source()),
+            platform or a_platform(),
+            folder,
+            **given,
+        ),
+        **changes,
+    )
 
 
 def a_platform(accelerator: Accelerator = Accelerator.TCG) -> Platform:
@@ -72,17 +95,12 @@ def a_lab_machine(
     *,
     services: MachineServices | None = None,
     accelerator: Accelerator = Accelerator.TCG,
-    cpus: int = 1,
     aperture_mib: int = 0,
     **changes: Any,
 ) -> LabMachine:
-    request = a_machine_request(**changes)
-    spec = replace(
-        finish_spec(request, a_platform(accelerator), folder),
-        cpus=cpus,
-        root_port_aperture_mib=aperture_mib,
-    )
-    return LabMachine(request, spec, folder, services or machine_services(folder))
+    described = a_description(folder, platform=a_platform(accelerator), **changes)
+    spec = replace(described.spec, root_port_aperture_mib=aperture_mib)
+    return LabMachine(replace(described, spec=spec), services or machine_services(folder))
 
 
 def no_pool() -> GpuPool:

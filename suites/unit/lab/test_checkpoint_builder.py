@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from harness.lab import Lab
     from harness.lab.checkpoint_builder import CheckpointBuilder
+    from harness.lab.description import MachineDescription
     from harness.lab.machine import LabMachine
-    from harness.lab.machine_request import MachineRequest
     from suites.unit.lab.stage import Stage
 
 
@@ -220,9 +220,10 @@ def builder(
     """Return a builder whose machines play on the stage."""
 
     @contextlib.contextmanager
-    def created(_: Machines, request: MachineRequest) -> Iterator[LabMachine]:
-        asked = {"disk": request.disk, "memory_file": request.memory_file, "seed": request.seed}
-        stage.noted.append(("create", request.name, asked))
+    def created(_: Machines, description: MachineDescription) -> Iterator[LabMachine]:
+        spec = description.spec
+        asked = {"disk": spec.disk, "memory_file": spec.memory_file, "seed": description.seed}
+        stage.noted.append(("create", spec.name, asked))
         yield stage.machine()
 
     monkeypatch.setattr(Machines, "created", created)

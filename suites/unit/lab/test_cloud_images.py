@@ -23,9 +23,8 @@ from harness.lab.cloud_images import (
     cloud_image_seed,
     render_clean,
 )
-from harness.lab.machine_request import finish_spec
 from harness.lab.node import NodeRequest, render_node_seed
-from harness.lab.saved_states import SavedState, key_parts
+from harness.lab.saved_states import SavedState, describe_clone, key_parts
 from harness.machine.channels.ssh import SshIdentity
 from harness.machine.description.argv import Channels, render_argv
 from harness.machine.description.spec import DirectKernel, Firmware, MachineSpec
@@ -84,7 +83,7 @@ def a_saved_state(image: CloudImage | None = None, **boot: Any) -> SavedState:
 
 
 def a_spec(saved_state: SavedState, folder: Path = Path("/runs")) -> MachineSpec:
-    return finish_spec(saved_state.machine("noble", None), a_platform(), folder)
+    return describe_clone(saved_state, a_platform(), folder, None).spec
 
 
 def parts_of(saved_state: SavedState, folder: Path = Path()) -> Mapping[str, object]:

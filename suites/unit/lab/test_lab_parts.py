@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from harness.evidence import Evidence
+    from harness.lab.description import MachineDescription
     from harness.lab.machine import MachineServices
-    from harness.lab.machine_request import MachineRequest
     from harness.lab.node import Node
     from harness.machine.checkpoint.store import Checkpoint
 
@@ -236,21 +236,21 @@ def test_state_of_a_cloud_image_is_that_of_its_boot(lab: Lab) -> None:
 
 
 @pytest.fixture
-def created(monkeypatch: pytest.MonkeyPatch) -> list[MachineRequest]:
+def created(monkeypatch: pytest.MonkeyPatch) -> list[MachineDescription]:
     """Return the machines that a lab creates, of which none is started."""
-    requests: list[MachineRequest] = []
+    described: list[MachineDescription] = []
 
-    def create(_: Machines, request: MachineRequest) -> Any:
-        requests.append(request)
+    def create(_: Machines, description: MachineDescription) -> Any:
+        described.append(description)
         raise HarnessError("It is not started.")
 
     monkeypatch.setattr(Machines, "created", create)
-    return requests
+    return described
 
 
 def machine_of(
-    lab: Lab, created: list[MachineRequest], request: NodeRequest, **how: Any
-) -> MachineRequest:
+    lab: Lab, created: list[MachineDescription], request: NodeRequest, **how: Any
+) -> MachineDescription:
     with pytest.raises(HarnessError, match="not started"), lab.boot(request, **how):
         pass
     return created[-1]
@@ -268,7 +268,7 @@ def everything() -> dict[str, Any]:
 
 
 def test_node_from_cold_boots_its_kernel_with_all_that_it_asked_for(
-    lab: Lab, created: list[MachineRequest], tmp_path: Path
+    lab: Lab, created: list[MachineDescription], tmp_path: Path
 ) -> None:
     asked = everything()
     request = a_request(kernel=an_image().other_kernel, may_reboot=True, **asked)
@@ -278,12 +278,14 @@ def test_node_from_cold_boots_its_kernel_with_all_that_it_asked_for(
     assert machine.source == BuiltImageSource(
         image=an_image(), kernel_image=an_image().other_kernel, is_held=False, may_reboot=True
     )
-    assert (machine.name, machine.slots) == ("node", 7)
-    assert (machine.memory_mib, machine.cpus) == (2048, 2)
-    assert (machine.checkpoint, machine.disk) == (None, tmp_path / "disk")
+    spec = machine.spec
+    assert (spec.name, spec.root_ports) == ("node", 7)
+    assert (spec.memory_mib, spec.cpus) == (2048, 2)
+    assert (machine.checkpoint, machine.backing) == (None, None)
+    assert spec.disk == tmp_path / "disk"
     assert machine.gpus == asked["gpus"]
     assert machine.gpu_scripts == asked["gpu_scripts"]
-    assert machine.host_ports == asked["host_ports"]
+    assert list(spec.host_ports) == asked["host_ports"]
     assert machine.hostname is None
 
 
@@ -301,7 +303,7 @@ def states(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_clone_continues_from_a_checkpoint_of_its_image_and_kernel(
-    lab: Lab, created: list[MachineRequest], states: list[Any]
+    lab: Lab, created: list[MachineDescription], states: list[Any]
 ) -> None:
     request = a_request(kernel=an_image().other_kernel, **everything())
 
@@ -310,7 +312,8 @@ def test_clone_continues_from_a_checkpoint_of_its_image_and_kernel(
     state = booted(an_image(), an_image().other_kernel, memory_mib=2048, cpus=2, slots=7)
     assert states == [state]
     assert (machine.checkpoint, machine.source) == (a_checkpoint(), state.origin)
-    assert (machine.name, machine.slots, machine.cpus) == ("node", 7, 2)
+    spec = machine.spec
+    assert (spec.name, spec.root_ports, spec.cpus) == ("node", 7, 2)
     assert machine.seed is not None
     assert machine.hostname is None
 
@@ -326,7 +329,7 @@ def test_clone_continues_from_a_checkpoint_of_its_image_and_kernel(
 )
 def test_setting_decides_where_the_request_does_not(
     lab: Lab,
-    created: list[MachineRequest],
+    created: list[MachineDescription],
     states: list[Any],
     how: Mapping[str, Any],
     is_clone: bool,
@@ -339,7 +342,7 @@ def test_setting_decides_where_the_request_does_not(
 
 
 def test_node_that_may_reboot_boots_from_cold(
-    lab: Lab, created: list[MachineRequest], states: list[Any]
+    lab: Lab, created: list[MachineDescription], states: list[Any]
 ) -> None:
     machine_of(lab, created, a_request(may_reboot=True), start=MachineStart.CLONE)
 
@@ -347,7 +350,7 @@ def test_node_that_may_reboot_boots_from_cold(
 
 
 def test_node_that_skips_cloud_init_continues_after_it_with_a_name_of_its_own(
-    lab: Lab, created: list[MachineRequest], states: list[Any]
+    lab: Lab, created: list[MachineDescription], states: list[Any]
 ) -> None:
     request = a_request(skip_cloud_init=True)
 
@@ -358,7 +361,7 @@ def test_node_that_skips_cloud_init_continues_after_it_with_a_name_of_its_own(
 
 
 def test_node_continues_from_the_state_that_it_derives(
-    lab: Lab, created: list[MachineRequest], states: list[Any]
+    lab: Lab, created: list[MachineDescription], states: list[Any]
 ) -> None:
     request = a_request(
         skip_cloud_init=True,
@@ -371,25 +374,23 @@ def test_node_continues_from_the_state_that_it_derives(
 
 
 def test_node_that_skips_cloud_init_from_cold_is_named_by_a_seed(
-    lab: Lab, created: list[MachineRequest]
+    lab: Lab, created: list[MachineDescription]
 ) -> None:
     machine = machine_of(lab, created, a_request(skip_cloud_init=True))
 
-    assert machine.seed is not None
-    assert machine.seed("any") == naming_seed("node")
+    assert machine.seed == naming_seed("node")
 
 
 def test_seed_of_a_node_has_its_provisioner_keys_and_early_commands(
-    lab: Lab, created: list[MachineRequest]
+    lab: Lab, created: list[MachineDescription]
 ) -> None:
     request = a_request(early=[["mine"]])
 
     machine = machine_of(lab, created, request)
 
-    assert machine.seed is not None
-    assert machine.seed("node-0123") == render_node_seed(
+    assert machine.seed == render_node_seed(
         request,
-        instance_id="node-0123",
+        instance_id=f"node-{machine.folder.name}",
         provisioner=lab.provisioner,
         access=lab.identity.access,
         early=[["mine"]],
@@ -397,18 +398,17 @@ def test_seed_of_a_node_has_its_provisioner_keys_and_early_commands(
 
 
 def test_provisioner_of_the_request_is_that_of_the_node(
-    lab: Lab, created: list[MachineRequest]
+    lab: Lab, created: list[MachineDescription]
 ) -> None:
     other = replace(lab.provisioner, name="other", run=["/opt/other"])
 
     machine = machine_of(lab, created, a_request(provisioner=other))
 
-    assert machine.seed is not None
-    assert "/opt/other" in str(machine.seed("node-0123"))
+    assert "/opt/other" in str(machine.seed)
 
 
 def test_cloud_image_boots_from_cold_and_gets_its_agent_first(
-    lab: Lab, created: list[MachineRequest], states: list[Any]
+    lab: Lab, created: list[MachineDescription], states: list[Any]
 ) -> None:
     boot = CloudImageBoot(firmware=FirmwareType.BIOS, memory_mib=2048)
     request = a_request(
@@ -418,15 +418,14 @@ def test_cloud_image_boots_from_cold_and_gets_its_agent_first(
     machine = machine_of(lab, created, request, start=MachineStart.CLONE)
 
     assert machine.source == CloudImageSource(image=a_cloud_image(), boot=boot)
-    assert (machine.name, machine.slots, states) == ("node", 3, [])
-    assert machine.memory_mib == request.memory_mib
-    assert machine.seed is not None
-    text = str(machine.seed("node-0123"))
+    assert (machine.spec.name, machine.spec.root_ports, states) == ("node", 3, [])
+    assert machine.spec.memory_mib == request.memory_mib
+    text = str(machine.seed)
     assert text.index("harness-agent") < text.index("mine")
 
 
 def test_machine_of_a_cloud_image_has_one_slot_and_the_memory_of_its_boot(
-    lab: Lab, created: list[MachineRequest], tmp_path: Path
+    lab: Lab, created: list[MachineDescription], tmp_path: Path
 ) -> None:
     boot = CloudImageBoot(memory_mib=2048)
 
@@ -437,8 +436,9 @@ def test_machine_of_a_cloud_image_has_one_slot_and_the_memory_of_its_boot(
         pass
 
     (machine,) = created
-    assert (machine.name, machine.slots, machine.memory_mib) == ("mine", 1, 2048)
-    assert machine.disk == tmp_path / "disk"
+    spec = machine.spec
+    assert (spec.name, spec.root_ports, spec.memory_mib) == ("mine", 1, 2048)
+    assert spec.disk == tmp_path / "disk"
     assert machine.source == CloudImageSource(image=a_cloud_image(), boot=boot.of(a_cloud_image()))
 
 

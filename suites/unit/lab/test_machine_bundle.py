@@ -19,26 +19,9 @@ from harness.lab.machine_bundle import (
     read_bundle,
     with_own_variables,
 )
-from harness.lab.machine_request import finish_spec
 from harness.limits import LimitError
-from harness.machine.description.spec import Accelerator, DirectKernel, Firmware
-from suites.unit.lab.builders import a_machine_request, a_platform
+from harness.machine.description.spec import Firmware
 from suites.unit.lab.bundle_folder import a_bundle
-
-
-def test_machine_is_the_one_that_was_saved(tmp_path: Path) -> None:
-    bundle = read_bundle(a_bundle(tmp_path / "checkpoint", has_seed=True))
-
-    spec = finish_spec(a_machine_request(resumed=bundle), a_platform(), tmp_path / "own")
-
-    assert (spec.accelerator, spec.memory_mib, spec.root_ports) == (Accelerator.TCG, 1536, 4)
-    assert spec.is_restored
-    assert spec.memory_file is None
-    assert spec.disk == tmp_path / "own/disk.qcow2"
-    assert spec.seed == tmp_path / "checkpoint/seed.iso"
-    assert isinstance(spec.kernel, DirectKernel)
-    assert spec.kernel.vmlinuz == tmp_path / "checkpoint/kernel-header"
-    assert bundle.gpus == ("h100-sxm5-80gb",)
 
 
 def test_firmware_writes_variables_of_its_own(tmp_path: Path) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.lab.cloud_images import CloudImageBoot, CloudImageSource
-from harness.lab.machine_bundle import ResumedSource, read_bundle
+from harness.lab.machine_bundle import read_bundle
 from harness.lab.machine_facts import machine_facts
 from harness.machine.description.spec import Accelerator, Firmware
 from suites.unit.gpu.models import a_model
@@ -38,7 +38,7 @@ def test_booted_machine_is_described_by_what_it_has(stage: Stage) -> None:
 
 
 def test_machine_without_gpu_and_driver_says_so(tmp_path: Path) -> None:
-    source = a_lab_machine(tmp_path).request.source
+    source = a_lab_machine(tmp_path).description.source
     source = replace(source, image=replace(an_image(), driver=None))  # type: ignore[type-var]
 
     facts = machine_facts(a_lab_machine(tmp_path, source=source))
@@ -57,15 +57,10 @@ def test_cloud_image_boots_the_kernel_of_its_boot_loader(tmp_path: Path) -> None
     assert facts["nvidia_driver"] == "580.1"
 
 
-def resumed(folder: Path) -> dict[str, Any]:
-    bundle = read_bundle(a_bundle(folder / "checkpoint"))
-    source = ResumedSource(bundle=bundle, disk=folder / "disk.qcow2")
-    return {"resumed": bundle, "source": source}
-
-
 @pytest.mark.parametrize("is_resumed", [False, True])
 def test_machine_that_continues_is_a_clone(tmp_path: Path, is_resumed: bool) -> None:
-    how = resumed(tmp_path) if is_resumed else {"checkpoint": a_checkpoint()}
+    bundle = read_bundle(a_bundle(tmp_path / "checkpoint"))
+    how = {"bundle": bundle} if is_resumed else {"checkpoint": a_checkpoint()}
 
     facts = machine_facts(a_lab_machine(tmp_path, **how))
 

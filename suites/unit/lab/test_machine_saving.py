@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def with_kernel(machine: LabMachine, kernel: DirectKernel | Firmware, stage: Stage) -> LabMachine:
     """Return the same machine, which boots in another way."""
     spec = replace(machine.spec, kernel=kernel, extra_append=())
-    return LabMachine(machine.request, spec, stage.folder, stage.services())
+    return LabMachine(replace(machine.description, spec=spec), stage.services())
 
 
 def by_firmware(stage: Stage) -> LabMachine:
@@ -234,7 +234,10 @@ def test_saved_machine_is_without_devices_and_names_what_it_had(
         assert (asked["vm"], asked["savable"]) == (vm, vm)
         assert asked["gpus"] == ["h100", "h100"]
         assert (asked["seed"], asked["purpose"]) == (None, "test_boots")
-        assert (asked["agent_program"], asked["base"]) == (b"agent", machine.request.source.disk)
+        assert (asked["agent_program"], asked["base"]) == (
+            b"agent",
+            machine.description.source.disk,
+        )
         base = cast("BaseImage", asked["base_image"])
         assert (base.name, base.digest) == ("debian-12", "12" * 32)
         assert base.folder == "/images/debian-12"

@@ -48,10 +48,7 @@ def test_machine_is_listed_and_entered_with_what_it_has(stage: Stage) -> None:
     services = stage.services()
 
     with LabMachine(
-        stage.machine(gpus=[a_model()], kept_until=1234.5).request,
-        stage.machine().spec,
-        stage.folder,
-        services,
+        stage.machine(gpus=[a_model()], kept_until=1234.5).description, services
     ) as machine:
         assert stage.entrances == [
             {
@@ -137,7 +134,7 @@ def test_resumed_machine_continues_with_its_own_agent(stage: Stage) -> None:
     (bundle_folder / "agent.pyz").write_bytes(b"older agent")
     bundle = read_bundle(bundle_folder)
 
-    with stage.machine(gpus=[a_model()], resumed=bundle) as machine:
+    with stage.machine(gpus=[a_model()], bundle=bundle) as machine:
         assert stage.noted[1:] == [
             ("start", stage.folder, [], b"older agent"),
             ("used by", PID),
@@ -156,7 +153,7 @@ def test_guest_that_hung_when_it_was_saved_is_resumed_hanging(stage: Stage) -> N
     (bundle_folder / "agent.pyz").write_bytes(b"older agent")
     stage.agent.hangs = True
 
-    with stage.machine(resumed=read_bundle(bundle_folder)) as machine:
+    with stage.machine(bundle=read_bundle(bundle_folder)) as machine:
         stage.agent.hangs = False
         _ = machine.agent
         # It was not ready, so it is waited for.

@@ -11,7 +11,6 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.image import CloudImageKernel
-from harness.lab.machine_request import finish_spec
 from harness.lab.prepared_images import (
     MAKE_DRIVER,
     MISSING,
@@ -20,7 +19,7 @@ from harness.lab.prepared_images import (
     wait_until_booted,
     with_console,
 )
-from harness.lab.saved_states import booted
+from harness.lab.saved_states import booted, describe_clone
 from harness.machine.channels.guest import Guest
 from harness.provisioning.wait import Deadline
 from harness.shell.mocks.scripted_runner import ScriptedRunner
@@ -61,7 +60,7 @@ def test_kernel_of_a_cloud_image_boots_with_its_own_command_line_up_to_cloud_ini
     """Nothing of the harness's own command line for built images is in it."""
     image = replace(an_image(), kernels=(KERNEL,))
 
-    spec = finish_spec(booted(image).machine("noble", None), a_platform(), Path("/runs"))
+    spec = describe_clone(booted(image), a_platform(), Path("/runs"), None).spec
 
     assert spec.kernel_command_line.startswith(" ".join(KERNEL.command_line))
     assert spec.kernel_command_line.endswith(

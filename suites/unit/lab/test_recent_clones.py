@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.lab import Lab
-    from harness.lab.machine_request import MachineRequest
+    from harness.lab.description import MachineDescription
     from harness.lab.saved_states import SavedState
     from harness.machine.description.spec import MachineSpec
 
@@ -48,7 +48,7 @@ class Clones:
 
     lab: Lab
     folder: Path
-    requests: list[MachineRequest] = field(default_factory=list)
+    described: list[MachineDescription] = field(default_factory=list)
     found: list[SavedState] = field(default_factory=list)
     is_held: bool = False
 
@@ -124,21 +124,21 @@ def clones(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clones:
     clones = Clones(lab, tmp_path)
 
     @contextlib.contextmanager
-    def created(_: Machines, request: MachineRequest) -> Iterator[object]:
-        clones.requests.append(request)
+    def running(_: Machines, description: MachineDescription) -> Iterator[object]:
+        clones.described.append(description)
         yield object()
 
-    monkeypatch.setattr(Machines, "created", created)
-    monkeypatch.setattr(Machines, "running", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(Machines, "running", running)
     return clones
 
 
 def test_second_clone_starts_from_the_same_checkpoint_without_a_search(clones: Clones) -> None:
     assert [clones.clone() for _ in range(3)] == [1, 1, 1]
 
-    first, second, _ = clones.requests
-    assert second == first
-    assert (second.name, second.checkpoint) == ("shell", clones.checkpoint)
+    first, second, _ = clones.described
+    assert second.folder != first.folder
+    assert (second.source, second.checkpoint) == (first.source, clones.checkpoint)
+    assert (second.spec.name, second.spec.memory_mib) == ("shell", first.spec.memory_mib)
 
 
 def test_checkpoint_is_in_use_for_as_long_as_the_clone(clones: Clones) -> None:
@@ -231,7 +231,7 @@ def test_state_is_found_anew_after_a_change(
     change(clones)
 
     assert clones.clone() == 2
-    assert clones.requests[1].checkpoint == clones.checkpoint
+    assert clones.described[1].checkpoint == clones.checkpoint
 
 
 def test_state_is_found_anew_after_a_reboot_of_the_host(

@@ -21,6 +21,7 @@ from harness.lab.resumed_machine import (
     require_qemu_of,
 )
 from harness.machine import uefi_firmware
+from harness.machine.description.spec import Accelerator, DirectKernel
 from harness.machine.uefi_firmware import UefiFirmware
 from harness.settings import Settings
 from suites.unit.image.formats.small_qcow2 import qcow2_on
@@ -161,7 +162,7 @@ def test_machine_without_flash_needs_no_firmware_here(
     require_firmware_of(read_bundle(a_bundle(tmp_path / "checkpoint", kernel=kernel)))
 
 
-# -- the request ---------------------------------------------------------------------------------
+# -- the description ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -180,52 +181,60 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(cache=tmp_path / "cache")
 
 
-def test_request_has_the_base_image_of_the_cache_and_gpus_of_the_same_models(
-    saved: Path, base: Path, settings: Settings
+def test_resumed_machine_is_the_one_that_was_saved(
+    base: Path, settings: Settings, tmp_path: Path
 ) -> None:
-    bundle = read_bundle(saved)
+    folder = a_bundle(tmp_path / "checkpoint", has_seed=True)
+    qcow2_on(folder / "disk.qcow2", "")
+    bundle, own = read_bundle(folder), tmp_path / "own"
 
-    request = resumed_machine.resumed_machine(bundle, settings, kept_until=5.0)
+    described = resumed_machine.resumed_machine(bundle, settings, own, kept_until=5.0)
 
-    assert request.source.disk == base
-    assert [gpu.name for gpu in request.gpus if isinstance(gpu, GpuModel)] == ["h100-sxm5-80gb"]
-    assert (request.name, request.memory_mib, request.slots) == ("node", 1536, 4)
-    assert (request.kept_until, request.resumed) == (5.0, bundle)
+    spec = described.spec
+    assert (spec.name, spec.memory_mib, spec.root_ports) == ("node", 1536, 4)
+    assert (spec.accelerator, spec.is_restored) == (Accelerator.TCG, True)
+    assert (spec.memory_file, spec.qemu) == (None, settings.qemu)
+    assert (spec.disk, spec.seed) == (own / "disk.qcow2", folder / "seed.iso")
+    assert isinstance(spec.kernel, DirectKernel)
+    assert spec.kernel.vmlinuz == folder / "kernel-header"
+    assert described.source.disk == base
+    assert [gpu.name for gpu in described.gpus if isinstance(gpu, GpuModel)] == ["h100-sxm5-80gb"]
+    assert (described.kept_until, described.bundle) == (5.0, bundle)
 
 
 @pytest.mark.usefixtures("base")
-def test_request_has_the_base_image_that_was_named(
+def test_base_image_that_was_named_replaces_that_of_the_cache(
     saved: Path, tmp_path: Path, settings: Settings
 ) -> None:
-    request = resumed_machine.resumed_machine(
-        read_bundle(saved), settings, base=tmp_path / "other.qcow2"
+    described = resumed_machine.resumed_machine(
+        read_bundle(saved), settings, tmp_path, base=tmp_path / "other.qcow2"
     )
 
-    assert request.source.disk == tmp_path / "other.qcow2"
+    assert described.source.disk == tmp_path / "other.qcow2"
 
 
 @pytest.mark.usefixtures("base")
-def test_machine_with_a_link_is_not_requested(saved: Path, settings: Settings) -> None:
+def test_machine_with_a_link_is_not_described(saved: Path, settings: Settings) -> None:
     (saved / "seed.iso").symlink_to("/etc/shadow")
 
     with pytest.raises(BadInputError, match="plain files only"):
-        resumed_machine.resumed_machine(read_bundle(saved), settings)
+        resumed_machine.resumed_machine(read_bundle(saved), settings, saved)
 
 
 @pytest.mark.usefixtures("base")
-def test_machine_of_another_qemu_is_not_requested(
+def test_machine_of_another_qemu_is_not_described(
     saved: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resumed_machine, "qemu_version", lambda _: "10.1.2")
 
     with pytest.raises(HarnessError, match=r"was saved by QEMU 7\.2\.22"):
-        resumed_machine.resumed_machine(read_bundle(saved), settings)
+        resumed_machine.resumed_machine(read_bundle(saved), settings, saved)
 
 
 @pytest.mark.usefixtures("base", "firmware")
-def test_machine_of_another_firmware_is_not_requested(tmp_path: Path, settings: Settings) -> None:
+def test_machine_of_another_firmware_is_not_described(tmp_path: Path, settings: Settings) -> None:
     folder = a_bundle(tmp_path / "c", kernel={"flash": "/etc/shadow"})
     qcow2_on(folder / "disk.qcow2", "")
 
     with pytest.raises(HarnessError, match="saved with the UEFI firmware '/etc/shadow'"):
-        resumed_machine.resumed_machine(read_bundle(folder), settings)
+        resumed_machine.resumed_machine(read_bundle(folder), settings, folder)

@@ -22,7 +22,6 @@ from harness.lab.machine_bundle import (
     read_bundle,
     save_machine,
 )
-from harness.lab.machine_request import create_files, finish_spec
 from harness.machine.description.spec import (
     Accelerator,
     DirectKernel,
@@ -31,13 +30,11 @@ from harness.machine.description.spec import (
     MachineSpec,
 )
 from harness.provisioning.command import CommandResult
-from suites.unit.lab.builders import a_machine_request, a_platform
 from suites.unit.lab.bundle_folder import a_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from harness.image.store import ImageStore
     from harness.lab.machine_bundle import MachineBundle
     from harness.machine import Machine
 
@@ -294,10 +291,7 @@ def test_resumed_machine_writes_to_copies_of_its_own(
     bundle = read_bundle(saved)
     own = tmp_path / "own"
     own.mkdir()
-    source = ResumedSource(bundle=bundle, disk=Path("/images/disk.qcow2"))
-    request = a_machine_request(name="again", source=source, resumed=bundle)
-
-    create_files(request, own, cast("ImageStore", None))
+    ResumedSource(bundle=bundle, disk=Path("/images/disk.qcow2")).prepare(own)
 
     # A disk of somebody else may be sparse, and stays so.
     copy = ("cp", "--reflink=auto", "--sparse=always", "--")
@@ -315,27 +309,6 @@ def test_resumed_machine_writes_to_copies_of_its_own(
     ]
     assert (own / "disk.qcow2").read_bytes() == b"difference"
     assert (own / "variables.fd").exists() is has_variables
-    spec = finish_spec(request, a_platform(), own)
-    assert (spec.name, spec.disk, spec.qemu) == (
-        "again",
-        own / "disk.qcow2",
-        "qemu-that-is-not-there",
-    )
-
-
-def test_saved_machine_is_a_source_with_nothing_to_boot(tmp_path: Path) -> None:
-    bundle = read_bundle(a_bundle(tmp_path / "c", kernel={"flash": "/usr/share/OVMF/code.fd"}))
-    source = ResumedSource(bundle=bundle, disk=Path("/images/disk.qcow2"))
-
-    assert (source.name, source.disk_sha256()) == ("debian-12", "12" * 32)
-    assert (source.disk_gib, source.kernel_append) == (None, ())
-    kernel = source.kernel(tmp_path / "own")
-    assert isinstance(kernel, Firmware)
-    assert kernel.flash is not None
-    assert kernel.flash.variables == tmp_path / "own/variables.fd"
-    assert kernel.flash.code == Path("/usr/share/OVMF/code.fd")
-    source.prepare(tmp_path / "own")
-    assert not (tmp_path / "own").exists()
 
 
 def test_qemu_that_does_not_say_its_version_is_named(host: Host) -> None:

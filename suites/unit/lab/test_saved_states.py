@@ -12,18 +12,17 @@ import pytest
 from harness.errors import HarnessError
 from harness.image import CloudImageKernel, Image
 from harness.lab.machine import START_CLOUD_INIT, LabMachine
-from harness.lab.machine_request import finish_spec
 from harness.lab.saved_states import (
     BuiltImageSource,
     SavedState,
     booted,
-    booting_node,
     cloud_init_done,
+    describe_clone,
     key_parts,
     naming_seed,
     source_parts,
 )
-from harness.machine.description.spec import Accelerator
+from harness.machine.description.spec import Accelerator, DirectKernel
 from suites.unit.lab.builders import a_platform, an_image
 from suites.unit.lab.drivers import StuckDriver
 from suites.unit.lab.stage import Stage, a_checkpoint
@@ -41,8 +40,8 @@ def parts_of(
     folder: Path = Path("/runs"),
     name: str = "node",
 ) -> Mapping[str, object]:
-    spec = finish_spec(saved_state.machine(name, None), a_platform(accelerator), folder)
-    return key_parts(saved_state, spec, StuckDriver())
+    machine = describe_clone(saved_state, a_platform(accelerator), folder, None, name=name)
+    return key_parts(saved_state, machine.spec, StuckDriver())
 
 
 def an_origin(**changes: Any) -> BuiltImageSource:
@@ -91,17 +90,6 @@ def test_accelerator_counts() -> None:
     saved_state = booted(an_image())
 
     assert parts_of(saved_state, accelerator=Accelerator.KVM) != parts_of(saved_state)
-
-
-def test_iommu_that_is_requested_is_in_the_machine() -> None:
-    request = booted(an_image(), has_iommu=True).machine("node", None)
-
-    assert finish_spec(request, a_platform(), Path("/runs")).has_iommu
-
-
-def test_machine_that_becomes_a_checkpoint_stops_before_cloud_init() -> None:
-    assert "systemd.unit=basic.target" in booted(an_image()).origin.kernel_append
-    assert booting_node("node", an_image()).source.kernel_append == ()
 
 
 def test_few_slots_share_a_checkpoint_and_many_get_their_own() -> None:
@@ -231,26 +219,22 @@ def test_machine_of_a_state_is_as_the_state_was_saved() -> None:
         an_image(), an_image().other_kernel, memory_mib=2048, cpus=2, slots=7, has_iommu=True
     )
 
-    machine = state.machine("mine", a_checkpoint())
+    machine = describe_clone(state, a_platform(), Path("/runs/1"), a_checkpoint(), name="mine")
 
-    assert (state.name, machine.name) == ("debian-12-booted", "mine")
-    assert (machine.memory_mib, machine.cpus, machine.slots) == (2048, 2, 7)
-    assert machine.has_iommu
+    assert (state.name, machine.spec.name) == ("debian-12-booted", "mine")
+    spec = machine.spec
+    assert (spec.memory_mib, spec.cpus, spec.root_ports) == (2048, 2, 7)
+    assert spec.has_iommu
     assert (machine.checkpoint, machine.source) == (a_checkpoint(), state.origin)
-    assert isinstance(state.origin, BuiltImageSource)
-    assert state.origin.kernel_image == an_image().other_kernel
+    assert isinstance(spec.kernel, DirectKernel)
+    assert spec.kernel.version == an_image().other_kernel.version
 
 
-def test_node_that_boots_has_room_for_the_usual_gpus() -> None:
-    few = booting_node("mine", an_image(), slots=1)
-    many = booting_node("mine", an_image(), an_image().other_kernel, slots=9, memory_mib=2048)
+def test_machine_that_becomes_a_checkpoint_stops_before_cloud_init() -> None:
+    machine = describe_clone(booted(an_image()), a_platform(), Path("/runs/1"), None)
 
-    assert (few.name, few.slots, few.memory_mib) == ("mine", 4, 1536)
-    assert few.source == an_origin(is_held=False)
-    assert (many.slots, many.memory_mib) == (9, 2048)
-    assert many.source == an_origin(is_held=False, kernel_image=an_image().other_kernel)
-    rebooting = booting_node("mine", an_image(), may_reboot=True).source
-    assert rebooting == an_origin(is_held=False, may_reboot=True)
+    assert "systemd.unit=basic.target" in machine.spec.kernel_command_line
+    assert machine.spec.name == "debian-12-booted"
 
 
 def test_state_after_cloud_init_has_run_it_with_a_seed_that_only_names_the_machine(

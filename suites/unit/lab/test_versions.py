@@ -42,7 +42,7 @@ def a_machine() -> LabMachine:
         "LabMachine",
         SimpleNamespace(
             spec=SimpleNamespace(qemu="qemu-system-x86_64", accelerator=Accelerator.TCG),
-            request=SimpleNamespace(source=source),
+            description=SimpleNamespace(source=source),
             agent_program=b"agent",
             gpus=SimpleNamespace(provided=[SimpleNamespace(title="h100-sxm5-80gb")]),
         ),
@@ -109,7 +109,7 @@ def test_image_whose_manifest_can_not_be_read_has_no_digest(
         raise error
 
     machine = a_machine()
-    cast("SimpleNamespace", machine.request.source).disk_sha256 = refuse
+    cast("SimpleNamespace", machine.description.source).disk_sha256 = refuse
 
     assert versions_of(machine, tmp_path)["image"] == {"name": "debian-12", "digest": None}
 

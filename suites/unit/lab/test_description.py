@@ -1,4 +1,4 @@
-"""How a requested machine becomes a spec and the files that the spec names."""
+"""What the description of a machine has, and the files that it names."""
 
 from __future__ import annotations
 
@@ -9,19 +9,13 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from harness.cloudinit import UserData, render_seed
-from harness.lab.machine_request import (
-    SEED,
-    Platform,
-    create_files,
-    finish_spec,
-    slot_aperture_mib,
-)
+from harness.image import CloudImageKernel
+from harness.lab.description import SEED, Platform, create_files, slot_aperture_mib
 from harness.machine.checkpoint.store import Checkpoint
 from harness.machine.description.spec import Accelerator, DirectKernel, HostPort, MemoryFile
-from suites.unit.lab.builders import a_machine_request, a_platform, an_image
+from suites.unit.lab.builders import a_booting_source, a_description, a_platform, an_image
 
 if TYPE_CHECKING:
-    from harness.cloudinit import SeedFiles
     from harness.image.store import ImageStore
 
 FOLDER = Path("/runs/node-1")
@@ -40,8 +34,7 @@ def a_checkpoint(folder: Path = Path("/checkpoints/node")) -> Checkpoint:
     )
 
 
-def a_seed(instance_id: str) -> SeedFiles:
-    return render_seed(UserData(hostname="node"), instance_id=instance_id)
+A_SEED = render_seed(UserData(hostname="node"), instance_id="node-1")
 
 
 class FakeImages:
@@ -64,16 +57,14 @@ def as_store(images: FakeImages) -> ImageStore:
 
 
 def test_machine_that_boots_has_its_seed_and_disk_in_its_folder() -> None:
-    spec = finish_spec(a_machine_request(seed=a_seed), a_platform(), FOLDER)
+    spec = a_description(FOLDER, seed=A_SEED).spec
 
     assert (spec.disk, spec.seed) == (FOLDER / "disk.qcow2", FOLDER / SEED)
     assert (spec.memory_file, spec.is_restored) == (None, False)
 
 
 def test_clone_maps_the_checkpoints_memory_privately_and_starts_without_a_seed() -> None:
-    request = a_machine_request(seed=a_seed, checkpoint=a_checkpoint())
-
-    spec = finish_spec(request, a_platform(), FOLDER)
+    spec = a_description(FOLDER, seed=A_SEED, checkpoint=a_checkpoint()).spec
 
     assert spec.memory_file == MemoryFile(path=a_checkpoint().ram, is_private=True)
     assert (spec.is_restored, spec.seed) == (True, None)
@@ -82,24 +73,23 @@ def test_clone_maps_the_checkpoints_memory_privately_and_starts_without_a_seed()
 def test_ports_of_the_host_reach_the_spec() -> None:
     port = HostPort(host_port=41000, guest_port=443)
 
-    spec = finish_spec(a_machine_request(host_ports=[port]), a_platform(), FOLDER)
-
-    assert spec.host_ports == (port,)
+    assert a_description(FOLDER, host_ports=[port]).spec.host_ports == (port,)
 
 
-def test_memory_file_that_is_requested_replaces_the_checkpoints() -> None:
+def test_memory_file_that_is_named_replaces_the_checkpoints() -> None:
     memory = MemoryFile(path=Path("/checkpoints/new/ram"), is_private=False)
-    request = a_machine_request(memory_file=memory, checkpoint=a_checkpoint())
 
-    assert finish_spec(request, a_platform(), FOLDER).memory_file == memory
+    described = a_description(FOLDER, memory_file=memory, checkpoint=a_checkpoint())
+
+    assert described.spec.memory_file == memory
 
 
-def test_disk_that_is_requested_replaces_the_overlay(tmp_path: Path, images: FakeImages) -> None:
-    request = a_machine_request(disk=Path("/bake/disk.qcow2"))
+def test_disk_of_its_own_replaces_the_overlay(tmp_path: Path, images: FakeImages) -> None:
+    described = a_description(tmp_path, disk=Path("/bake/disk.qcow2"))
 
-    create_files(request, tmp_path, as_store(images))
+    create_files(described, as_store(images))
 
-    assert finish_spec(request, a_platform(), tmp_path).disk == Path("/bake/disk.qcow2")
+    assert described.spec.disk == Path("/bake/disk.qcow2")
     assert images.overlays == []
 
 
@@ -111,7 +101,7 @@ def test_root_ports_reserve_address_space_only_where_the_platform_has_apertures(
         accelerator=Accelerator.TCG, qemu="qemu", apertures_mib=apertures_gib << 10
     )
 
-    spec = finish_spec(a_machine_request(slots=4), platform, FOLDER)
+    spec = a_description(FOLDER, platform=platform, slots=4).spec
 
     assert (spec.root_ports, spec.root_port_aperture_mib) == (4, expected)
 
@@ -120,10 +110,21 @@ def test_emulated_guest_is_told_how_fast_its_time_stamp_counter_counts() -> None
     """On a busy host it would measure another frequency, and its clock would run as fast as it likes."""
     told = replace(a_platform(), tsc_khz=2_596_000)
 
-    spec = finish_spec(a_machine_request(), told, FOLDER)
+    assert a_description(FOLDER, platform=told).spec.extra_append == ("tsc_early_khz=2596000",)
+    assert a_description(FOLDER).spec.extra_append == ()
 
-    assert spec.extra_append == ("tsc_early_khz=2596000",)
-    assert finish_spec(a_machine_request(), a_platform(), FOLDER).extra_append == ()
+
+def test_command_line_of_a_boot_loader_is_not_added_to() -> None:
+    told = replace(a_platform(), tsc_khz=2_596_000)
+    kernel = CloudImageKernel(
+        version="6.8", vmlinuz=Path("/vmlinuz"), initrd=Path("/initrd"), command_line=("ro",)
+    )
+
+    described = a_description(
+        FOLDER, platform=told, source=replace(a_booting_source(), kernel_image=kernel)
+    )
+
+    assert described.spec.kernel_command_line == "ro"
 
 
 @pytest.mark.parametrize(("slots", "share"), [(1, 256), (4, 64), (5, 32), (8, 32)])
@@ -134,7 +135,7 @@ def test_aperture_is_a_power_of_two_that_all_slots_can_have(slots: int, share: i
 def test_overlay_of_a_booting_machine_lies_on_its_image(
     tmp_path: Path, images: FakeImages
 ) -> None:
-    create_files(a_machine_request(), tmp_path, as_store(images))
+    create_files(a_description(tmp_path), as_store(images))
 
     assert images.overlays == [(an_image().disk, tmp_path / "disk.qcow2", None)]
 
@@ -144,29 +145,24 @@ def test_clone_has_an_overlay_on_the_checkpoint_and_the_header_of_its_kernel(
 ) -> None:
     vmlinuz = tmp_path / "vmlinuz"
     vmlinuz.write_bytes(b"header" + bytes(1 << 20))
-    image = an_image()
-    kernels = tuple(replace(kernel, vmlinuz=vmlinuz) for kernel in image.kernels)
-    request = a_machine_request(checkpoint=a_checkpoint())
-    source = replace(request.source, kernel_image=kernels[0])  # type: ignore[type-var]
+    kernel = replace(an_image().newest_kernel, vmlinuz=vmlinuz)
     folder = tmp_path / "clone"
     folder.mkdir()
+    described = a_description(
+        folder,
+        checkpoint=a_checkpoint(),
+        source=replace(a_booting_source(), kernel_image=kernel),
+    )
 
-    create_files(replace(request, source=source), folder, as_store(images))
+    create_files(described, as_store(images))
 
-    kernel = finish_spec(replace(request, source=source), a_platform(), folder).kernel
-    assert isinstance(kernel, DirectKernel)
-    assert kernel.vmlinuz.read_bytes() == vmlinuz.read_bytes()[: 64 << 10]
+    header = described.spec.kernel
+    assert isinstance(header, DirectKernel)
+    assert header.vmlinuz.read_bytes() == vmlinuz.read_bytes()[: 64 << 10]
     assert images.overlays == [(a_checkpoint().disk, folder / "disk.qcow2", None)]
 
 
-def test_instance_id_of_the_seed_is_the_folders_name(tmp_path: Path, images: FakeImages) -> None:
-    asked: list[str] = []
+def test_seed_is_written_into_the_folder(tmp_path: Path, images: FakeImages) -> None:
+    create_files(a_description(tmp_path, seed=A_SEED), as_store(images))
 
-    def seed(instance_id: str) -> SeedFiles:
-        asked.append(instance_id)
-        return a_seed(instance_id)
-
-    create_files(a_machine_request(seed=seed), tmp_path, as_store(images))
-
-    assert asked == [f"node-{tmp_path.name}"]
     assert (tmp_path / SEED).is_file()

@@ -1,0 +1,211 @@
+"""One value that describes a machine to start, and the one pure function that makes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from harness.cloudinit import write_seed
+from harness.machine.description.spec import (
+    DEFAULT_MEMORY_MIB,
+    DirectKernel,
+    MachineSpec,
+    MemoryFile,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from harness.cloudinit import SeedFiles
+    from harness.gpu.script import GpuScript
+    from harness.image.store import ImageStore
+    from harness.lab.gpu_sources import RequestedGpu
+    from harness.lab.machine_bundle import MachineBundle
+    from harness.machine.checkpoint.store import Checkpoint
+    from harness.machine.description.spec import Accelerator, Firmware, HostPort
+
+#: The name of the seed volume in a machine's folder.
+SEED = "seed.iso"
+#: The name of a machine's own disk in its folder.
+DISK = "disk.qcow2"
+#: Slots that every built image's machine has, so that one checkpoint serves nodes with few GPUs and with
+#: none. Each more costs every clone some three milliseconds.
+SLOTS = 4
+_KERNEL_HEADER = "kernel-header"
+
+#: More than the set-up code of any kernel; Documentation/arch/x86/boot.rst has 64 sectors at most.
+_KERNEL_HEADER_BYTES = 64 << 10
+
+
+class DiskSource(Protocol):
+    """The image from which a machine has its disk."""
+
+    @property
+    def name(self) -> str:
+        """Return the image's name."""
+
+    def disk_sha256(self) -> str:
+        """Return the digest of the disk, as the image's manifest has it."""
+
+    @property
+    def disk(self) -> Path:
+        """Return the image that lies below the machine's own overlay."""
+
+    def prepare(self, folder: Path) -> None:
+        """Create the files of one machine in its folder that come from nothing but this source."""
+
+
+class BootSource(DiskSource, Protocol):
+    """What a machine boots: a disk, and the kernel or firmware that starts from it."""
+
+    @property
+    def disk_gib(self) -> int | None:
+        """Return the size of the overlay, or None for the size of the image."""
+
+    @property
+    def kernel_append(self) -> tuple[str, ...]:
+        """Return what is added to the kernel's command line."""
+
+    def kernel(self, folder: Path) -> DirectKernel | Firmware:
+        """Return what starts the machine; `folder` has the files that `prepare` creates."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Platform:
+    """What all machines of a run have in common: the accelerator and its QEMU.
+
+    All root ports of a machine together reserve at most `apertures_mib` for 64-bit BARs. An emulated
+    guest is told `tsc_khz`, the frequency of the host's time stamp counter.
+    """
+
+    accelerator: Accelerator
+    qemu: str
+    apertures_mib: int = 0
+    tsc_khz: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineDescription:
+    """A machine, complete: what its VM driver renders (`spec`), and what else starts it.
+
+    Its files lie in `folder`, where `create_files` makes them: its disk is an overlay of
+    `disk_gib` on `backing`, unless that is None; a machine that boots has the volume of its `seed` from the start, and one that continues
+    is plugged it later; a restored machine has the header of the kernel `vmlinuz`. It continues from the
+    `checkpoint` or the `bundle`, where it has one. A restored guest gets the `hostname`. A machine that a
+    person keeps ends at `kept_until`, in seconds of the epoch.
+    """
+
+    spec: MachineSpec
+    folder: Path
+    source: DiskSource
+    backing: Path | None = None
+    disk_gib: int | None = None
+    seed: SeedFiles | None = None
+    vmlinuz: Path | None = None
+    checkpoint: Checkpoint | None = None
+    bundle: MachineBundle | None = None
+    gpus: Sequence[RequestedGpu] = ()
+    gpu_scripts: Mapping[str, GpuScript] = field(default_factory=dict)
+    hostname: str | None = None
+    kept_until: float | None = None
+
+    @property
+    def is_continued(self) -> bool:
+        """Return whether the machine continues from a saved state instead of booting."""
+        return self.checkpoint is not None or self.bundle is not None
+
+
+def describe(
+    name: str,
+    source: BootSource,
+    platform: Platform,
+    folder: Path,
+    *,
+    memory_mib: int = DEFAULT_MEMORY_MIB,
+    cpus: int = 1,
+    slots: int = SLOTS,
+    has_iommu: bool = False,
+    host_ports: Sequence[HostPort] = (),
+    checkpoint: Checkpoint | None = None,
+    memory_file: MemoryFile | None = None,
+    disk: Path | None = None,
+    seed: SeedFiles | None = None,
+) -> MachineDescription:
+    """Return the description of a machine whose files lie in `folder`; pure.
+
+    With a `checkpoint` it continues from there, and maps the checkpoint's memory privately unless a
+    `memory_file` is named. Without one it boots `source`. A `disk` of its own replaces the overlay.
+    `slots` is the number of root ports for GPUs, `host_ports` what the guest reaches of the host.
+    """
+    kernel, vmlinuz = source.kernel(folder), None
+    if checkpoint is not None:
+        memory_file = memory_file or MemoryFile(path=checkpoint.ram, is_private=True)
+        if isinstance(kernel, DirectKernel):
+            vmlinuz, kernel = kernel.vmlinuz, replace(kernel, vmlinuz=folder / _KERNEL_HEADER)
+    spec = MachineSpec(
+        name=name,
+        accelerator=platform.accelerator,
+        kernel=kernel,
+        disk=disk or folder / DISK,
+        seed=folder / SEED if seed is not None and checkpoint is None else None,
+        memory_mib=memory_mib,
+        cpus=cpus,
+        root_ports=slots,
+        root_port_aperture_mib=slot_aperture_mib(platform.apertures_mib, slots),
+        has_iommu=has_iommu,
+        memory_file=memory_file,
+        is_restored=checkpoint is not None,
+        qemu=platform.qemu,
+        host_ports=tuple(host_ports),
+        extra_append=(*source.kernel_append, *_told(kernel, platform)),
+    )
+    backing = source.disk if checkpoint is None else checkpoint.disk
+    return MachineDescription(
+        spec=spec,
+        folder=folder,
+        source=source,
+        backing=backing if disk is None else None,
+        disk_gib=source.disk_gib if checkpoint is None else None,
+        seed=seed,
+        vmlinuz=vmlinuz,
+        checkpoint=checkpoint,
+    )
+
+
+def _told(kernel: DirectKernel | Firmware, platform: Platform) -> tuple[str, ...]:
+    """Return the kernel's arguments that say what an emulated guest can't find out on a busy host."""
+    if platform.tsc_khz is None or not isinstance(kernel, DirectKernel) or kernel.is_verbatim:
+        return ()
+    return (f"tsc_early_khz={platform.tsc_khz}",)
+
+
+def slot_aperture_mib(apertures_mib: int, slots: int) -> int:
+    """Return each slot's share of the address space above memory, a power of two, or 0."""
+    share = apertures_mib // slots
+    return share and 1 << share.bit_length() - 1
+
+
+def create_files(description: MachineDescription, images: ImageStore) -> None:
+    """Create the files that a description names in its folder."""
+    folder = description.folder
+    if description.backing is not None:
+        images.create_overlay(
+            description.backing, description.spec.disk, size_gib=description.disk_gib
+        )
+    if description.seed is not None:
+        write_seed(description.seed, folder / SEED)
+    description.source.prepare(folder)
+    if description.vmlinuz is not None:
+        _copy_kernel_header(description.vmlinuz, folder / _KERNEL_HEADER)
+
+
+def _copy_kernel_header(vmlinuz: Path, header: Path) -> None:
+    """Copy what QEMU needs of the kernel of a restored machine.
+
+    The guest has its kernel in memory, but QEMU has to place the option ROM of `-kernel` as it did
+    for the template. It needs no more of the file than its header, and reading all of it takes
+    10 ms of a clone's 200.
+    """
+    with vmlinuz.open("rb") as kernel:
+        header.write_bytes(kernel.read(_KERNEL_HEADER_BYTES))
