@@ -15,7 +15,6 @@ from harness.errors import BadInputError, HarnessError
 from harness.gpu.transport import Transport
 from harness.image import CloudImage
 from harness.image.own_kernel import KernelFiles, KernelPackages
-from harness.lab.checkpoint_builder import CheckpointBuilder
 from harness.lab.cloud_images import (
     CloudImageBoot,
     CloudImageSource,
@@ -26,11 +25,11 @@ from harness.lab.description import Platform, describe
 from harness.lab.gpu_sources import GpuSources
 from harness.lab.machine import MachineServices
 from harness.lab.running_machines import Machines
-from harness.lab.saved_states import describe_clone
+from harness.lab.saved_states import CheckpointBuilder, describe_clone
 from harness.lab.shared_caches import host_facts, open_image_store, open_shared_caches
 from harness.lab.vm_drivers import open_driver
 from harness.lease import leased_folder, sweep
-from harness.machine.address_space import apertures_mib
+from harness.machine.accelerator import apertures_mib
 from harness.machine.capacity.broker import Broker, host_folder
 from harness.machine.channels.ssh import generated_once
 from harness.machine.checkpoint.store import CheckpointStore

@@ -8,12 +8,17 @@ machines. The program takes an exception in long mode, and its exit code is the 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import json
+import mmap
 import os
+import platform
+import re
 import secrets
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,13 +27,65 @@ from harness.errors import RequirementError
 from harness.foreign_json import parse_json
 from harness.lease import make_private_folder
 from harness.machine.description.spec import Accelerator
-from harness.machine.time_stamp_counter import time_stamp_counter_khz
 from harness.provisioning.wait import SYSTEM_CLOCK
 from harness.settings import AcceleratorOption
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from harness.provisioning.command import CommandResult, Runner
     from harness.provisioning.wait import Clock
+
+
+#: rdtsc; shl rdx, 32; or rax, rdx; ret
+_READ = bytes.fromhex("0f3148c1e2204809d0c3")
+_INTERVAL_S = 0.02
+#: Of so many looks at both clocks the quickest counts: the others were interrupted.
+_LOOKS = 200
+#: A kernel command line that differed each time would be another machine, with checkpoints of its own.
+_STEP_KHZ = 1000
+
+
+def time_stamp_counter_khz(clock: Clock = SYSTEM_CLOCK) -> int | None:
+    """Return the frequency of this host's time stamp counter in kHz, in whole MHz.
+
+    None where the host has none, or does not let a process run code of its own making.
+    """
+    if platform.machine() != "x86_64":
+        return None
+    try:
+        code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    except OSError:
+        return None
+    code.write(_READ)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(code))
+    return measure_khz(ctypes.CFUNCTYPE(ctypes.c_uint64)(address), time.monotonic_ns, clock)
+
+
+def measure_khz(
+    counter: Callable[[], int], nanoseconds: Callable[[], int], clock: Clock
+) -> int | None:
+    """Return how fast `counter` counts in kHz, in whole MHz; None where it stands still."""
+    began, from_count = _look(counter, nanoseconds)
+    clock.sleep(_INTERVAL_S)
+    ended, to_count = _look(counter, nanoseconds)
+    if ended <= began or to_count <= from_count:
+        return None
+    khz = (to_count - from_count) * 1e6 / (ended - began)
+    return round(khz / _STEP_KHZ) * _STEP_KHZ or None
+
+
+def _look(counter: Callable[[], int], nanoseconds: Callable[[], int]) -> tuple[float, int]:
+    """Return the time in nanoseconds and the count at it."""
+    looks = []
+    for _ in range(_LOOKS):
+        before = nanoseconds()
+        count = counter()
+        after = nanoseconds()
+        looks.append((after - before, (before + after) / 2, count))
+    _, at, count = min(looks)
+    return at, count
+
 
 _PROOF_S = 2.0
 #: Where KVM is asked for: on a host that is an emulated machine itself, QEMU takes seconds to start.
@@ -227,3 +284,24 @@ def _write_verdicts(path: Path, verdicts: dict[str, str]) -> None:
     except OSError:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+_CPU_INFO = Path("/proc/cpuinfo")
+_PHYSICAL_BITS = re.compile(r"^address sizes\s*:\s*(\d+) bits physical", re.MULTILINE)
+#: Of QEMU's emulated processors (`phys-bits`), and of a host that does not say.
+_USUAL_BITS = 40
+#: Eight GPUs with BARs of 128 GiB, each in a window of 256.
+_MOST_MIB = 2 << 20
+
+
+def apertures_mib(accelerator: Accelerator, cpu_info: Path = _CPU_INFO) -> int:
+    """Return what all root ports of a machine may reserve together, in MiB.
+
+    That is a quarter of what its processor can address; under KVM it is the host's. SeaBIOS places
+    the windows of all root ports below the half, with what else is on the bus, and leaves a port
+    without a window where they do not fit: measured with QEMU 11.1, 40 bits and eight times 64 GiB.
+    """
+    bits = _USUAL_BITS
+    if accelerator is Accelerator.KVM and (found := _PHYSICAL_BITS.search(cpu_info.read_text())):
+        bits = int(found[1])
+    return min(1 << bits - 2 - 20, _MOST_MIB)

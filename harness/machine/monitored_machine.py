@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import math
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.gpu import HostGpuAttachment
 from harness.machine.channels.event_log import names
 from harness.machine.channels.monitor import COMMAND_S
-from harness.machine.description.argv import ssh_port_of
-from harness.machine.description.root_ports import RootPorts
+from harness.machine.description.argv import root_port_id, ssh_port_of
 from harness.machine.device_state import (
     DeviceStateError,
     load_device_state,
     save_device_state,
 )
-from harness.machine.idle import wait_until_idle
 from harness.machine.whole_state import restore_whole_state, save_whole_state
-from harness.provisioning.wait import Deadline
+from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from typing_extensions import Self
@@ -33,6 +32,89 @@ if TYPE_CHECKING:
     from harness.machine.channels.event_log import QmpEvent
     from harness.machine.channels.monitor import Monitor
     from harness.machine.description.spec import MachineSpec
+
+
+#: A guest that uses no more of a core than this in so many measurements in a row is idle. udev's
+#: workers end after three idle seconds; otherwise they would end in each clone.
+_IDLE_SHARE = 0.05
+_INTERVAL_S = 1.0
+_IDLE_MEASUREMENTS = 5
+
+
+def wait_until_idle(name: str, processor_s: Callable[[], float], deadline: Deadline) -> None:
+    """Wait until machine `name` is idle; `processor_s` returns what its VM has used so far.
+
+    Raises HarnessError where it never is.
+    """
+    # The first measurement has nothing to compare with.
+    before, idle = -math.inf, 0
+
+    def poll() -> Observation[bool]:
+        nonlocal before, idle
+        now = processor_s()
+        share, before = (now - before) / _INTERVAL_S, now
+        idle = idle + 1 if share <= _IDLE_SHARE else 0
+        return Observation(
+            True if idle >= _IDLE_MEASUREMENTS else None, f"{share:.0%} of a core in use"
+        )
+
+    try:
+        wait_for(f"machine '{name}' to become idle", poll, deadline, interval_s=_INTERVAL_S)
+    except WaitTimeoutError as error:
+        raise HarnessError(
+            f"{error} A checkpoint is taken of an idle guest; end what keeps it busy."
+        ) from error
+
+
+class RootPorts:
+    """The root ports of one machine; the attachments at its start use the first ones."""
+
+    def __init__(self, spec: MachineSpec, attachments: Sequence[Attachment] = ()) -> None:
+        self._spec = spec
+        self._taken = {
+            attachment.id: root_port_id(index) for index, attachment in enumerate(attachments)
+        }
+
+    def choose(self, attachment: Attachment) -> str:
+        """Return the first free root port; `take` assigns it once the device is plugged.
+
+        Raises HarnessError where none is free, or their windows are too small for it.
+        """
+        spec = self._spec
+        port = root_port_id(self.free())
+        if attachment.root_port_window_mib > spec.root_port_window_mib:
+            raise HarnessError(
+                f"The root ports of machine '{spec.name}' reserve {spec.root_port_window_mib} MiB, "
+                f"but device '{attachment.id}' needs {attachment.root_port_window_mib}; raise "
+                "'root_port_window_mib'."
+            )
+        if attachment.aperture_mib > spec.root_port_aperture_mib:
+            raise HarnessError(
+                f"The root ports of machine '{spec.name}' reserve {spec.root_port_aperture_mib} "
+                f"MiB for 64-bit BARs, but device '{attachment.id}' needs "
+                f"{attachment.aperture_mib}; raise 'root_port_aperture_mib'."
+            )
+        return port
+
+    def free(self) -> int:
+        """Return the number of the first free root port. Raises HarnessError where none is."""
+        taken = set(self._taken.values())
+        for index in range(self._spec.root_ports):
+            if root_port_id(index) not in taken:
+                return index
+        raise HarnessError(
+            f"All {self._spec.root_ports} root ports of machine '{self._spec.name}' are in use; raise "
+            "'root_ports'."
+        )
+
+    def take(self, device_id: str, port: str) -> None:
+        """Record that a device is behind a port."""
+        self._taken[device_id] = port
+
+    def release(self, device_id: str) -> None:
+        """Record that a device was removed."""
+        self._taken.pop(device_id, None)
+
 
 #: QEMU ends over a state that it can't load, and writes the reason just before.
 _LAST_OUTPUT_S = 2.0

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import secrets
 import socket
@@ -33,21 +34,136 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from harness.errors import HarnessError, RequirementError
-from harness.machine.capacity.host_load import other_load
-from harness.machine.capacity.reservations import (
-    Demand,
-    Entry,
-    host_folder,
-    reservations_in,
-)
+from harness.foreign_json import parse_json
 from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
-from harness.reservation_folder import ahead_of, one_line
+from harness.reservation_folder import ReservationFolder, ahead_of, one_line
+from harness.shared_folder import private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from harness.provisioning.wait import Deadline
+
+#: The same for every run of a user: TMPDIR and XDG_RUNTIME_DIR differ between a login and a job.
+_SHARED = Path("/tmp")  # noqa: S108 - a folder below it is used only if it is ours alone
+
+
+def host_folder() -> Path:
+    """Return the folder of this user's reservations; it is created if missing."""
+    return private_folder(_SHARED, "gpu-node-harness")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What a machine needs of the host, QEMU's own use included."""
+
+    memory_mib: int
+    cpus: int
+    ports: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.memory_mib, self.cpus, self.ports) < 0:
+            raise ValueError(f"A demand can't be negative: {self}")
+
+    @override
+    def __str__(self) -> str:
+        cpus = f"{self.cpus} vCPU{'' if self.cpus == 1 else 's'}"
+        ports = f" and {self.ports} port{'' if self.ports == 1 else 's'}"
+        return f"{self.memory_mib} MiB on {cpus}{ports if self.ports else ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A reservation, or a demand that waits for one (`is_granted` is false)."""
+
+    who: str
+    process: int
+    demand: Demand
+    is_granted: bool = False
+    ports: tuple[int, ...] = ()
+    #: The process that uses the memory, where it is known.
+    user: int | None = None
+
+    @override
+    def __str__(self) -> str:
+        return f"'{self.who}' of process {self.process} ({self.demand})"
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Entry:
+        """Raise ValueError, KeyError or TypeError where `text` is no entry."""
+        fields = parse_json(text)
+        user = fields["user"]
+        return cls(
+            who=str(fields["who"]),
+            process=int(fields["process"]),
+            demand=Demand(**{key: int(value) for key, value in fields["demand"].items()}),
+            is_granted=bool(fields["is_granted"]),
+            ports=tuple(int(port) for port in fields["ports"]),
+            user=None if user is None else int(user),
+        )
+
+
+def reservations_in(folder: Path) -> ReservationFolder[Entry]:
+    """Return the reservations in `folder`."""
+    return ReservationFolder(folder, Entry.from_json, owner="broker")
+
+
+#: Percentages of ten seconds. Of processors, "some" tasks waited; of memory and disk, all that could run.
+_MOST_CPU = 50.0
+_MOST_MEMORY = 20.0
+_MOST_IO = 80.0
+#: What a running machine adds to the load average beside its vCPUs: its controller and its device.
+_BESIDE_VCPUS = 1
+#: So many other tasks for each processor leave a machine less than a third of one.
+_MOST_OTHERS = 2
+
+
+def other_load(proc: Path, *, cores: int, vcpus: int, machines: int) -> str | None:
+    """Say why no further machine should start beside `machines` with `vcpus`; None where one may.
+
+    Where the kernel has no pressure stall information, that is always so.
+    """
+    memory = _average(proc / "pressure/memory", "full")
+    if memory > _MOST_MEMORY:
+        return f"memory is short for {memory:.0f} % of the time (/proc/pressure/memory)"
+    io = _average(proc / "pressure/io", "full")
+    if io > _MOST_IO:
+        return f"all work waits for the disk for {io:.0f} % of the time (/proc/pressure/io)"
+    cpu = _average(proc / "pressure/cpu", "some")
+    others = _load(proc) - vcpus - machines * _BESIDE_VCPUS
+    if cpu > _MOST_CPU and others > _MOST_OTHERS * cores:
+        return (
+            f"about {others:.0f} other tasks share its {cores} processors, and work waits for them for "
+            f"{cpu:.0f} % of the time (/proc/pressure/cpu)"
+        )
+    return None
+
+
+def _average(path: Path, kind: str) -> float:
+    """Return the share of the last ten seconds in a file of '/proc/pressure', in percent."""
+    try:
+        for line in path.read_text().splitlines():
+            name, *fields = line.split()
+            if name == kind:
+                return float(dict(each.split("=", 1) for each in fields)["avg10"])
+    except (OSError, ValueError, KeyError):
+        pass
+    return 0.0
+
+
+def _load(proc: Path) -> float:
+    """Return the load average of the last minute."""
+    try:
+        return float((proc / "loadavg").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
 
 __all__ = [
     "Broker",

@@ -24,7 +24,7 @@ from harness.machine.libvirt.errors import NoDaemonError
 from harness.machine.libvirt.machine import LibvirtMachine
 from harness.machine.libvirt.monitor import MonitorEvents
 from harness.machine.libvirt.private_daemon import private_daemon
-from harness.machine.qemu.machine import qemu_identity, require_qemu
+from harness.machine.qemu.driver import qemu_identity, require_qemu
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
 from harness.settings import user_cache_folder

@@ -11,7 +11,7 @@ import pytest
 from harness.gpu.server import EndKind
 from harness.gpu.serving import serve_gpu
 from harness.gpu.transport import Transport, find_transport
-from harness.machine.qemu.machine import require_qemu
+from harness.machine.qemu.driver import require_qemu
 from harness.plugin.select import requirements
 from harness.provisioning.command import LocalRunner, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from harness.gpu.transport import Transport
 from harness.machine.accelerator import AcceleratorChoice
 from harness.machine.description.spec import Accelerator
-from harness.machine.qemu.driver import state_argv
-from harness.machine.qemu.machine import QemuMachine
+from harness.machine.qemu.driver import QemuMachine, state_argv
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

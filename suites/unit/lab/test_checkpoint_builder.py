@@ -13,12 +13,11 @@ import pytest
 from harness.artifact_cache import DISK, FileFact
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.image.manifest import IMAGE_FORMAT
-from harness.lab import checkpoint_builder, evidence_collection
-from harness.lab.checkpoint_builder import _reserve
+from harness.lab import evidence_collection, saved_states
 from harness.lab.cloud_images import CloudImageBoot, CloudImageSource
 from harness.lab.machine import NONCE_FACT
 from harness.lab.running_machines import Machines
-from harness.lab.saved_states import BuiltImageSource, SavedState, booted
+from harness.lab.saved_states import BuiltImageSource, SavedState, _reserve, booted
 from harness.machine.checkpoint.store import (
     Checkpoint,
     CheckpointPlace,
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from harness.lab import Lab
-    from harness.lab.checkpoint_builder import CheckpointBuilder
     from harness.lab.description import MachineDescription
     from harness.lab.machine import LabMachine
+    from harness.lab.saved_states import CheckpointBuilder
     from suites.unit.lab.stage import Stage
 
 
@@ -227,7 +226,7 @@ def builder(
         yield stage.machine()
 
     monkeypatch.setattr(Machines, "created", created)
-    monkeypatch.setattr(checkpoint_builder, "_reserve", lambda ram, _: ram.touch())
+    monkeypatch.setattr(saved_states, "_reserve", lambda ram, _: ram.touch())
     monkeypatch.setattr(BuiltImageSource, "disk_sha256", lambda _: "2" * 64)
     monkeypatch.setattr(BuiltImageSource, "wait_until_booted", lambda *_: None)
     return replace(

@@ -229,7 +229,7 @@ def test_saved_state_that_cannot_be_made_keeps_its_console(
         (machine.folder / "serial.log").write_text("Kernel panic")
         raise error
 
-    monkeypatch.setattr("harness.lab.checkpoint_builder._reserve", lambda *_: None)
+    monkeypatch.setattr("harness.lab.saved_states._reserve", lambda *_: None)
     monkeypatch.setattr(LabMachine, "_start", lambda _: None)
     monkeypatch.setattr(BuiltImageSource, "disk_sha256", lambda _: "0" * 64)
     monkeypatch.setattr(BuiltImageSource, "wait_until_booted", staticmethod(make))
@@ -253,7 +253,7 @@ def test_missing_requirement_of_a_saved_state_is_a_requirement_error(
     def refuse(_: LabMachine) -> NoReturn:
         raise RequirementError("There is no QEMU; install it.")
 
-    monkeypatch.setattr("harness.lab.checkpoint_builder._reserve", lambda *_: None)
+    monkeypatch.setattr("harness.lab.saved_states._reserve", lambda *_: None)
     monkeypatch.setattr(LabMachine, "_start", refuse)
     monkeypatch.setattr(BuiltImageSource, "disk_sha256", lambda _: "0" * 64)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 from dataclasses import dataclass, field
@@ -16,14 +17,17 @@ from harness.machine import accelerator
 from harness.machine import accelerator as accelerator_module
 from harness.machine.accelerator import (
     AcceleratorChoice,
+    apertures_mib,
     choose_accelerator,
     explain_proof,
+    measure_khz,
     proof_rom,
     run_proof,
 )
 from harness.machine.description.spec import Accelerator
 from harness.provisioning.command import CommandResult
 from harness.settings import AcceleratorOption
+from suites.fakes.clock import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -363,3 +367,72 @@ def test_exit_code_zero_proves_nothing() -> None:
     quiet = CommandResult(argv=(), exit_code=0, stdout="", stderr="")
 
     assert explain_proof(quiet) == "QEMU ended with 0 ('no message')"
+
+
+@pytest.mark.parametrize(
+    ("line", "gib"),
+    [
+        ("address sizes\t: 39 bits physical, 48 bits virtual", 128),
+        ("address sizes\t: 40 bits physical, 48 bits virtual", 256),
+        ("address sizes\t: 42 bits physical, 48 bits virtual", 1024),
+        ("address sizes\t: 46 bits physical, 48 bits virtual", 2048),
+        ("address sizes\t: 52 bits physical, 57 bits virtual", 2048),
+        ("model name\t: says nothing", 256),
+    ],
+)
+def test_guest_under_kvm_has_a_quarter_of_what_the_host_addresses(
+    tmp_path: Path, line: str, gib: int
+) -> None:
+    cpu_info = tmp_path / "cpuinfo"
+    cpu_info.write_text(f"processor\t: 0\n{line}\npower management:\n")
+
+    assert apertures_mib(Accelerator.KVM, cpu_info) == gib << 10
+
+
+def test_emulated_processor_is_the_same_on_every_host(tmp_path: Path) -> None:
+    assert apertures_mib(Accelerator.TCG, tmp_path / "missing") == 256 << 10
+
+
+class Host:
+    """A host whose two clocks advance with each look, and with a sleep."""
+
+    def __init__(self, *, mhz: float, interrupted_ns: int = 0) -> None:
+        self.clock = FakeClock()
+        self._mhz = mhz
+        self._interrupted_ns = interrupted_ns
+        self._now_ns = 0
+        self._looks = itertools.count()
+
+    def _advance(self) -> int:
+        self.ns = self._now_ns + round(self.clock.elapsed_s * 1e9)
+        # Most looks are interrupted, now before the counter is read and now after it.
+        self._now_ns += 40 if next(self._looks) % 7 else 40 + self._interrupted_ns
+        return self.ns
+
+    def nanoseconds(self) -> int:
+        return self._advance()
+
+    def counter(self) -> int:
+        return round(self._advance() * self._mhz / 1000)
+
+
+@pytest.mark.parametrize(
+    ("mhz", "khz"), [(2596.15, 2_596_000), (3000.0, 3_000_000), (999.6, 1_000_000)]
+)
+@pytest.mark.parametrize("interrupted_ns", [0, 90_000])
+def test_frequency_is_found_in_whole_mhz(mhz: float, khz: int, interrupted_ns: int) -> None:
+    host = Host(mhz=mhz, interrupted_ns=interrupted_ns)
+
+    assert measure_khz(host.counter, host.nanoseconds, host.clock) == khz
+
+
+def test_counter_that_stands_still_has_no_frequency() -> None:
+    host = Host(mhz=1)
+
+    assert measure_khz(lambda: 7, host.nanoseconds, host.clock) is None
+
+
+def test_clock_that_stands_still_measures_nothing() -> None:
+    host = Host(mhz=2000)
+
+    assert measure_khz(host.counter, lambda: 0, host.clock) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,15 +11,16 @@ from harness.errors import HarnessError
 from harness.gpu import GpuAttachment, HostGpuAttachment
 from harness.machine import monitored_machine
 from harness.machine.channels.monitor import COMMAND_S
+from harness.machine.monitored_machine import RootPorts, wait_until_idle
+from harness.provisioning.wait import Deadline
+from suites.fakes.clock import FakeClock
 from suites.unit.machine.description.builders import a_machine_spec, an_attachment
 from suites.unit.machine.fake_machine import FakeMachine, a_machine, soon
 from suites.unit.machine.fake_monitor import FakeMonitor, an_event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from harness.provisioning.wait import Deadline
 
 
 def test_machine_that_does_not_start_is_closed(tmp_path: Path) -> None:
@@ -214,3 +216,120 @@ def test_removal_that_was_reported_before_does_not_count(tmp_path: Path) -> None
         machine.unplug("gpu0", soon())
 
     assert monitor.arguments["device_del"] == {"id": "gpu0"}
+
+
+def a_large_attachment(*, window_mib: int, aperture_mib: int = 0) -> GpuAttachment:
+    return GpuAttachment(
+        id="gpu0",
+        driver="vfio-user-pci",
+        root_port_window_mib=window_mib,
+        aperture_mib=aperture_mib,
+    )
+
+
+def test_attachments_at_start_have_the_first_ports() -> None:
+    ports = RootPorts(a_machine_spec(root_ports=3), [an_attachment("gpu0"), an_attachment("gpu1")])
+
+    assert ports.choose(an_attachment("gpu2")) == "rp2"
+
+
+def test_port_is_free_until_it_is_taken() -> None:
+    """A device that QEMU refuses takes none."""
+    ports = RootPorts(a_machine_spec(root_ports=2))
+
+    assert [ports.choose(an_attachment("gpu0")) for _ in range(2)] == ["rp0", "rp0"]
+    ports.take("gpu0", "rp0")
+    assert ports.choose(an_attachment("gpu1")) == "rp1"
+
+
+def test_port_of_a_device_that_went_is_free_again() -> None:
+    ports = RootPorts(a_machine_spec(root_ports=2))
+    ports.take("gpu0", "rp0")
+    ports.take("gpu1", "rp1")
+    with pytest.raises(HarnessError) as full:
+        ports.free()
+    assert str(full.value) == (
+        "All 2 root ports of machine 'node' are in use; raise 'root_ports'."
+    )
+
+    ports.release("gpu0")
+
+    assert ports.free() == 0
+
+
+def test_device_that_went_before_it_had_a_port_frees_none() -> None:
+    ports = RootPorts(a_machine_spec(root_ports=2), [an_attachment("gpu0")])
+
+    ports.release("gpu1")
+
+    assert ports.free() == 1
+
+
+def test_device_as_large_as_its_port_fits() -> None:
+    ports = RootPorts(a_machine_spec(root_port_window_mib=64, root_port_aperture_mib=256))
+
+    assert ports.choose(a_large_attachment(window_mib=64, aperture_mib=256)) == "rp0"
+
+
+def test_device_too_large_for_a_window_is_refused_with_both_sizes() -> None:
+    ports = RootPorts(a_machine_spec(root_port_window_mib=64))
+
+    with pytest.raises(HarnessError) as refused:
+        ports.choose(a_large_attachment(window_mib=65))
+
+    assert str(refused.value) == (
+        "The root ports of machine 'node' reserve 64 MiB, but device 'gpu0' needs 65; raise "
+        "'root_port_window_mib'."
+    )
+
+
+def test_device_too_large_for_an_aperture_is_refused_with_both_sizes() -> None:
+    ports = RootPorts(a_machine_spec(root_port_window_mib=64, root_port_aperture_mib=256))
+
+    with pytest.raises(HarnessError) as refused:
+        ports.choose(a_large_attachment(window_mib=64, aperture_mib=257))
+
+    assert str(refused.value) == (
+        "The root ports of machine 'node' reserve 256 MiB for 64-bit BARs, but device 'gpu0' "
+        "needs 257; raise 'root_port_aperture_mib'."
+    )
+
+
+LONG_S = 20.0
+
+
+def used(*shares: float) -> Iterator[float]:
+    """Yield the processor time at each look of a guest that takes such shares of a core."""
+    return itertools.accumulate((100.0, *shares))
+
+
+def test_guest_rests_after_five_quiet_looks_in_a_row() -> None:
+    looks = used(0.9, 0.01, 0.01, 0.5, 0.01, 0.02, 0.01, 0.0, 0.05, 9.0)
+
+    wait_until_idle("node", lambda: next(looks), Deadline.after(LONG_S, FakeClock()))
+
+    assert list(looks) == [pytest.approx(110.51)]
+
+
+def test_guest_that_rests_all_the_time_is_looked_at_six_times_a_second_apart() -> None:
+    """The first look has nothing to compare with, and a twentieth of a core is rest."""
+    clock = FakeClock()
+    looks = iter([0.0, 0.05, 0.05, 0.05, 0.05, 0.05, 9.0])
+
+    wait_until_idle("node", lambda: next(looks), Deadline.after(LONG_S, clock))
+
+    assert list(looks) == [9.0]
+    assert clock.sleeps == 5 * [1.0]
+
+
+def test_guest_that_is_never_idle_is_reported_with_its_share() -> None:
+    looks = itertools.count(100.0, 0.75)
+
+    with pytest.raises(
+        HarnessError,
+        match=(
+            r"^Waited 20\.0 s for machine 'node' to become idle; last seen: 75% of a core in use\. "
+            r"A checkpoint is taken of an idle guest; end what keeps it busy\.$"
+        ),
+    ):
+        wait_until_idle("node", lambda: next(looks), Deadline.after(LONG_S, FakeClock()))

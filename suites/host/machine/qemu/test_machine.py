@@ -12,7 +12,7 @@ import pytest
 from harness.agent import frames
 from harness.errors import HarnessError
 from harness.gpu import GpuAttachment
-from harness.machine.qemu.machine import QemuMachine
+from harness.machine.qemu.driver import QemuMachine
 from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock
 from suites.unit.machine.description.builders import a_machine_spec, an_attachment

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from harness import reservation_folder
 from harness.errors import HarnessError, RequirementError
-from harness.machine.capacity import reservations
+from harness.machine.capacity import broker as broker_module
 from harness.machine.capacity.broker import Broker, Demand, host_folder
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.capacity.builders import CAPACITY, FakeHost, at_once, mib, whos
@@ -374,8 +374,8 @@ def test_folder_does_not_depend_on_the_environment(
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
 
-    assert str(reservations._SHARED) == "/tmp"  # noqa: S108 - nothing is made there
-    monkeypatch.setattr(reservations, "_SHARED", tmp_path)
+    assert str(broker_module._SHARED) == "/tmp"  # noqa: S108 - nothing is made there
+    monkeypatch.setattr(broker_module, "_SHARED", tmp_path)
     assert host_folder() == tmp_path / f"gpu-node-harness-{os.geteuid()}"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.machine.capacity.reservations import Demand, Entry, reservations_in
+from harness.machine.capacity.broker import Demand, Entry, reservations_in
 from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock, in_turn
 from suites.unit.machine.capacity.builders import FakeHost, at_once, mib, whos

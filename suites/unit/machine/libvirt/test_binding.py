@@ -10,7 +10,7 @@ import pytest
 
 from harness.errors import HarnessError, RequirementError
 from harness.machine.libvirt.binding import load_libvirt
-from harness.machine.libvirt.event_loop import EventLoop
+from harness.machine.libvirt.connection import EventLoop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.machine.libvirt.event_loop import EventLoop
+from harness.machine.libvirt.connection import EventLoop
 from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt, FakeLibvirtError
 
 if TYPE_CHECKING:

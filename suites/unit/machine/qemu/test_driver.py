@@ -13,8 +13,7 @@ from harness.errors import RequirementError
 from harness.machine.description.spec import Accelerator
 from harness.machine.program_answers import RememberingRunner
 from harness.machine.qemu import driver as qemu_driver
-from harness.machine.qemu.driver import QemuDriver, state_argv
-from harness.machine.qemu.machine import QemuMachine
+from harness.machine.qemu.driver import QemuDriver, QemuMachine, state_argv
 from harness.provisioning.command import LocalRunner
 from harness.settings import AcceleratorOption
 from suites.unit.machine.description.builders import a_machine_spec, an_attachment

@@ -11,7 +11,7 @@ import pytest
 from harness.errors import RequirementError
 from harness.machine.description.spec import Accelerator
 from harness.machine.program_answers import ProgramAnswers
-from harness.machine.qemu.machine import qemu_identity
+from harness.machine.qemu.driver import qemu_identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

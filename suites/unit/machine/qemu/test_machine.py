@@ -9,7 +9,7 @@ import pytest
 
 from harness.errors import HarnessError, RequirementError
 from harness.gpu import GpuAttachment
-from harness.machine.qemu.machine import QemuMachine, parse_processor_s, require_qemu
+from harness.machine.qemu.driver import QemuMachine, parse_processor_s, require_qemu
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.description.builders import a_machine_spec, an_attachment
 from suites.unit.machine.fake_monitor import an_event

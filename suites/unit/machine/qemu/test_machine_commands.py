@@ -9,8 +9,8 @@ import pytest
 
 from harness.errors import HarnessError, RequirementError
 from harness.gpu import HostGpuAttachment
-from harness.machine.qemu import machine as qemu_machine
-from harness.machine.qemu.machine import QemuMachine
+from harness.machine.qemu import driver
+from harness.machine.qemu.driver import QemuMachine
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.description.builders import a_machine_spec, an_attachment
 from suites.unit.machine.fake_monitor import FakeMonitor, an_event
@@ -138,8 +138,8 @@ def test_gpu_of_the_host_needs_the_guests_memory_locked(
     def refuse(memory_mib: int) -> None:
         raise RequirementError(f"{memory_mib} MiB can't be locked.")
 
-    monkeypatch.setattr(qemu_machine, "require_qemu", lambda _: None)
-    monkeypatch.setattr(qemu_machine, "require_locked_memory", refuse)
+    monkeypatch.setattr(driver, "require_qemu", lambda _: None)
+    monkeypatch.setattr(driver, "require_locked_memory", refuse)
     gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0",))
     at_start: list[Attachment] = [an_attachment("gpu1"), gpu] if is_at_start else []
     machine = QemuMachine(a_machine_spec(memory_mib=768), tmp_path, at_start)
@@ -154,7 +154,7 @@ def test_emulated_gpu_needs_no_locked_memory(
     def refuse(_memory_mib: int) -> None:
         raise RequirementError("Nothing can be locked.")
 
-    monkeypatch.setattr(qemu_machine, "require_locked_memory", refuse)
+    monkeypatch.setattr(driver, "require_locked_memory", refuse)
     monitor = FakeMonitor()
 
     _with_monitor(QemuMachine(a_machine_spec(root_ports=1), tmp_path), monitor).plug(
