@@ -9,7 +9,6 @@ from harness.lab.boot_loader import boot_always, boot_once
 from harness.machine.channels.guest import Guest
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 from suites.unit.image.bootmenus import MENU
-from suites.unit.lab.fake_vm import FakeAgent
 
 
 def _expect_menu(runner: ScriptedRunner, menu: str | None) -> None:
@@ -94,26 +93,3 @@ def test_menu_without_kernels_says_so() -> None:
 
     with runner, pytest.raises(HarnessError, match=r"has no kernel '6\.1'; it has none\.$"):
         boot_once(guest, "6.1")
-
-
-def test_image_with_another_boot_loader_is_named() -> None:
-    runner = ScriptedRunner()
-    guest = _a_guest(runner, menu=None)
-
-    with runner, pytest.raises(HarnessError) as refusal:
-        boot_once(guest, "6.1")
-
-    assert str(refusal.value) == (
-        "Machine 'noble' has no '/boot/grub/grub.cfg', so that no kernel can be selected; its image "
-        "has another boot loader than GRUB."
-    )
-
-
-def test_default_of_the_menu_is_the_one_that_is_set_and_making_it_may_take_minutes() -> None:
-    agent = FakeAgent(answers={"/boot/grub/grub.cfg": MENU})
-
-    boot_always(Guest("noble", agent), "6.1.0-55-cloud-amd64")
-
-    (written,) = agent.stdin.values()
-    assert b"GRUB_DEFAULT=saved" in written
-    assert agent.limits_s[("grub-mkconfig", "-o", "/boot/grub/grub.cfg")] == 600

@@ -13,8 +13,7 @@ import pytest
 from harness.artifact_cache import DISK, FileFact
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.image.manifest import IMAGE_FORMAT
-from harness.lab import evidence_collection, saved_states
-from harness.lab.cloud_images import CloudImageBoot, CloudImageSource
+from harness.lab import saved_states
 from harness.lab.machine import NONCE_FACT
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import BuiltImageSource, SavedState, _reserve, booted
@@ -26,8 +25,7 @@ from harness.machine.checkpoint.store import (
 )
 from harness.machine.description.spec import MemoryFile
 from harness.payload import Payload
-from harness.provisioning.wait import WaitTimeoutError
-from suites.unit.lab.builders import a_cloud_image, an_image
+from suites.unit.lab.builders import an_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -101,12 +99,6 @@ def test_agent_and_base_disk_are_part_of_the_key(
     assert checkpoint_of(lab, saved_state, **change)[0].key != key
 
 
-def test_key_names_the_digests_of_agent_and_base_disk(lab: Lab) -> None:
-    _, parts = checkpoint_of(lab, booted(an_image()))
-
-    assert (parts["agent"], parts["image_disk_sha256"]) == ("1" * 64, "2" * 64)
-
-
 def test_checkpoint_lies_on_that_of_its_parent(lab: Lab) -> None:
     checkpoint, _ = checkpoint_of(lab, derived())
 
@@ -149,12 +141,6 @@ def test_digest_of_a_base_disk_is_that_of_the_disk(
     source = BuiltImageSource(image=image, kernel_image=image.newest_kernel)
 
     assert source.disk_sha256() == "8" * 64
-
-
-def test_digest_of_a_cloud_image_is_that_of_its_disk() -> None:
-    source = CloudImageSource(image=a_cloud_image(), boot=CloudImageBoot())
-
-    assert source.disk_sha256() == "sha256:1234"
 
 
 # -- how one is made -------------------------------------------------------------------------------
@@ -258,27 +244,6 @@ def test_checkpoint_is_saved_of_a_machine_that_writes_into_its_place(
     }
     # A user of the checkpoint must not learn what shows that a memory is this one's.
     assert nonce not in making.facts.values()
-
-
-def test_state_that_can_not_be_made_keeps_evidence_and_says_why(
-    builder: CheckpointBuilder, stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise WaitTimeoutError("Waited 3 s for the boot: it hangs.")
-
-    monkeypatch.setattr(BuiltImageSource, "wait_until_booted", fail)
-    monkeypatch.setattr(evidence_collection, "save_host_evidence", lambda *_: None)
-
-    with pytest.raises(HarnessError) as failure:
-        builder.ensure_checkpoint(booted(an_image()))
-
-    kept = builder.evidence_folder / "saved-states/debian-12-booted"
-    assert failure.value.sentence.startswith(
-        "The saved state 'debian-12-booted' could not be made. "
-    )
-    assert "it hangs" in failure.value.sentence
-    assert failure.value.evidence == kept
-    assert stage.names[-2:] == ["end", "release"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,7 @@ import yaml
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.image import CloudImage, CloudImageKernel, FirmwareType
 from harness.lab.cloud_images import (
-    AGENT_FILES,
     CloudImageBoot,
-    CloudImageSource,
     agent_commands,
     cloud_image_booted,
     cloud_image_seed,
@@ -195,10 +192,6 @@ def test_place_of_a_machine_does_not_count() -> None:
     assert "/runs" not in str(here)
 
 
-def test_saved_state_is_as_good_a_key_as_any_other() -> None:
-    assert {a_saved_state(), a_saved_state()} == {a_saved_state()}
-
-
 def test_ovmf_that_was_replaced_counts(ovmf: Path) -> None:
     before = a_saved_state(firmware=FirmwareType.UEFI).origin.parts()
 
@@ -250,51 +243,6 @@ def test_first_boot_of_a_cloud_image_is_complete_once_its_cloud_init_has_finishe
     assert stage.agent.limits_s[argv] == 270
 
 
-def test_what_a_checkpoint_of_a_cloud_image_depends_on_is_named(tmp_path: Path) -> None:
-    """Another name would make every checkpoint anew."""
-    (tmp_path / "link.qcow2").symlink_to(tmp_path / "disk.qcow2")
-    image = a_cloud_image(disk=tmp_path / "link.qcow2")
-    by_kernel = CloudImageSource(image=image, boot=CloudImageBoot(kernel=KERNEL, disk_gib=20))
-    by_firmware = CloudImageSource(image=image, boot=CloudImageBoot().of(image))
-    seed = cloud_image_seed("clone", instance_id="clone")
-
-    parts = {
-        "cloud_image": "sha256:1234",
-        "disk": str(tmp_path / "disk.qcow2"),
-        "disk_gib": 20,
-        "firmware": None,
-        "uefi_code": None,
-        "kernel": KERNEL.version,
-        "seed": hashlib.sha256(repr(seed).encode()).hexdigest(),
-    }
-    assert by_kernel.parts() == parts
-    assert by_firmware.parts() == {
-        **parts,
-        "disk_gib": 10,
-        "firmware": FirmwareType.BIOS.value,
-        "kernel": None,
-    }
-    assert by_kernel.first_seed == seed
-
-
-def test_code_of_the_firmware_is_part_of_it_by_its_digest(ovmf: Path) -> None:
-    parts = a_saved_state(firmware=FirmwareType.UEFI).origin.parts()
-
-    code = (ovmf / "OVMF_CODE_4M.fd").read_bytes()
-    assert parts["uefi_code"] == hashlib.sha256(code).hexdigest()
-
-
-def test_cloud_image_is_a_source_with_its_own_boot_loader(tmp_path: Path) -> None:
-    image = a_cloud_image()
-    source = CloudImageSource(image=image, boot=CloudImageBoot().of(image))
-
-    assert (source.name, source.disk, source.disk_gib) == ("noble", image.disk, 10)
-    assert source.kernel_append == ()
-    assert source.kernel(tmp_path) == Firmware()
-    source.prepare(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_extracted_kernel_is_booted_with_its_own_files(tmp_path: Path) -> None:
     boot = CloudImageBoot(kernel=KERNEL, append=("cc:{}",), firmware=FirmwareType.UEFI)
 
@@ -317,16 +265,6 @@ def test_state_of_a_cloud_image_has_the_memory_and_slots_of_its_machines() -> No
     assert a_saved_state().memory_mib == 1024
 
 
-def test_arguments_without_a_kernel_are_refused_by_name() -> None:
-    with pytest.raises(BadInputError) as refused:
-        CloudImageBoot(append=("quiet",))
-
-    assert str(refused.value) == (
-        "CloudImageBoot: key 'append': ['quiet'] can't be added to a command line that the boot loader "
-        "chooses; name a 'kernel' of `lab.cloud_image_kernels` too."
-    )
-
-
 def test_seed_of_a_cloud_image_names_it_and_lets_the_lab_in(tmp_path: Path) -> None:
     for name in ("user.pub", "host", "host.pub"):
         (tmp_path / name).write_text(f"ssh-ed25519 {name}\n")
@@ -338,30 +276,6 @@ def test_seed_of_a_cloud_image_names_it_and_lets_the_lab_in(tmp_path: Path) -> N
     assert user_data["hostname"] == "mine"
     assert "user.pub" in str(user_data)
     assert "user.pub" not in cloud_image_seed("mine", instance_id="mine-1").user_data
-
-
-def test_agent_is_installed_by_these_commands_in_this_order() -> None:
-    commands = agent_commands()
-
-    console, loader, unit, *rest = commands
-    assert console[:2] == ("sh", "-c")
-    assert "serial-getty@ttyS0.service" in console[2]
-    path = "/etc/systemd/system/harness-agent.service"
-    assert (loader[:2], loader[3]) == (("sh", "-c"), "put")
-    assert (unit[3:5], unit[6]) == (("put", path), "0644")
-    assert base64.b64decode(unit[5]) == (TREE / path[1:]).read_bytes()
-    wants = "/etc/systemd/system/dev-virtio\\x2dports-harness.agent.device.wants"
-    assert rest == [
-        ("mkdir", "-p", wants),
-        ("ln", "-sf", "../harness-agent.service", f"{wants}/harness-agent.service"),
-        ("systemctl", "daemon-reload"),
-        ("systemctl", "start", "--no-block", "harness-agent.service"),
-    ]
-    assert (
-        "/usr/lib/harness/agent-loader",
-        path,
-        f"{wants}/harness-agent.service",
-    ) == AGENT_FILES
 
 
 def test_script_that_leaves_an_image_as_new_names_each_file_safely() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -17,17 +16,14 @@ from harness.lab import gpu_pool
 from harness.lab.gpu_pool import open_gpu_pool
 from harness.lab.machine_gpus import MachineGpus
 from harness.settings import GpuEmulation, GpuSource, Settings
-from suites.unit.gpu.models import MODEL_FILE, a_model
+from suites.unit.gpu.models import a_model
 from suites.unit.lab.builders import a_lab_machine, machine_services
 from suites.unit.lab.fake_pool import ADDRESS, ANY, FakePool, named, sources
-from suites.unit.lab.fake_vm import limit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from harness.gpu import GpuModel
-    from harness.gpu.catalogue import Catalogue
 
 BY_ADDRESS = GpuChoice(address=ADDRESS)
 
@@ -148,16 +144,6 @@ def test_end_of_the_machine_ends_its_leases(tmp_path: Path) -> None:
     assert (len(pool.holders), pool.held) == (2, [])
 
 
-def test_emulated_gpus_need_no_pool(tmp_path: Path) -> None:
-    gpus, pool = machine_gpus(tmp_path, GpuSource.EMULATED)
-
-    (one,) = gpus.provide([ANY], report=lambda _: None)
-
-    assert one.device_id == "gpu0"
-    assert pool.holders == []
-    gpus.close()
-
-
 def test_host_and_emulated_gpu_in_one_machine_have_their_own_device_ids(tmp_path: Path) -> None:
     gpus, pool = machine_gpus(tmp_path, GpuSource.EMULATED, ADDRESS)
 
@@ -216,35 +202,6 @@ def test_inventory_of_the_host_is_read_where_no_other_is_named(
         gpu_pool.inventory_of(Settings(cache=tmp_path), None)
 
 
-def test_pool_is_in_the_folder_of_the_settings_and_knows_their_models(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[tuple[Path, set[str]]] = []
-    pools: list[tuple[Path, object]] = []
-
-    def read_inventory(file: Path, models: Iterable[str]) -> str:
-        read.append((file, set(models)))
-        return "the inventory"
-
-    monkeypatch.setattr(gpu_pool, "read_inventory", read_inventory)
-    monkeypatch.setattr(
-        gpu_pool, "GpuPool", lambda folder, *, inventory: pools.append((folder, inventory))
-    )
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models/mine.yaml").write_text(MODEL_FILE)
-    settings = Settings(
-        cache=tmp_path, gpu_inventory=tmp_path / "gpus.yaml", gpu_models=(tmp_path / "models",)
-    )
-
-    open_gpu_pool(settings)
-    open_gpu_pool(settings, cast("Catalogue", SimpleNamespace(models={"other": None})))
-
-    assert pools == [(settings.gpu_pool_folder, "the inventory")] * 2
-    assert [file for file, _ in read] == [tmp_path / "gpus.yaml"] * 2
-    assert "mine" in read[0][1]
-    assert read[1][1] == {"other"}
-
-
 # -- emulated ones ----------------------------------------------------------------------------------
 
 
@@ -301,63 +258,4 @@ def test_guest_that_is_blocked_on_any_gpu_is_reported(
     monkeypatch.setattr(servers[1], "stall_report", report)
     assert gpus.stall_report(5.0) == "blocked on gpu1"
     assert asked == [5.0]
-    gpus.close()
-
-
-def test_gpu_of_a_machine_that_would_hang_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    services = machine_services(tmp_path)
-    spec = replace(a_lab_machine(tmp_path).spec, cpus=2)
-    gpus = MachineGpus(
-        spec,
-        tmp_path,
-        transport=services.transport,
-        sources=services.gpu_sources,
-        scripts={},
-    )
-
-    with pytest.raises(HarnessError) as refused:
-        gpus.provide([a_model()], report=lambda _: None)
-
-    assert str(refused.value) == (
-        "Machine 'node' has 2 vCPUs, each in a thread of its own, and two threads that touch one "
-        "'x-pci-proxy-dev' at once hang QEMU; give it one vCPU, or use QEMU 10.1.1 or newer."
-    )
-    assert gpus.plugged == ()
-
-
-def test_refused_fault_of_a_host_gpu_says_how_to_run_the_test(tmp_path: Path) -> None:
-    gpus, _ = machine_gpus(
-        tmp_path, GpuSource.HOST, ADDRESS, scripts={"gpu0": GpuScript(is_dead=True)}
-    )
-
-    with pytest.raises(RequirementError) as refused:
-        gpus.provide([ANY], report=lambda _: None)
-
-    assert str(refused.value) == (
-        "A test makes GPU 'gpu0' of machine 'node' fail, which only an emulated GPU does on request; "
-        "run it with --gpu-source=emulated."
-    )
-
-
-def test_lease_waits_half_an_hour_for_its_holder(tmp_path: Path) -> None:
-    made, fake = sources(GpuSource.HOST, ADDRESS)
-    waited: list[int] = []
-    lease = fake.lease
-
-    def noted(wanted: Sequence[GpuChoice], **how: Any) -> Any:
-        waited.append(limit_of(how["deadline"]))
-        return lease(wanted, **how)
-
-    fake.lease = noted  # type: ignore[method-assign]
-    gpus = MachineGpus(
-        a_lab_machine(tmp_path).spec,
-        tmp_path,
-        transport=machine_services(tmp_path).transport,
-        sources=made,
-        scripts={},
-    )
-
-    gpus.provide([ANY], report=lambda _: None)
-
-    assert (waited, fake.holders) == ([1800], ["node"])
     gpus.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -24,8 +24,6 @@ from suites.unit.machine.capacity.builders import CAPACITY, FakeHost, at_once, m
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from harness.lab.node import Node
 
 
 def test_missing_qemu_is_reported_before_anything_is_built(tmp_path: Path) -> None:
@@ -196,21 +194,6 @@ def test_evidence_is_kept_where_people_look(lab: Lab, tmp_path: Path) -> None:
     assert (kept / "files/x").read_text() == "1"
 
 
-def test_evidence_that_can_not_be_kept_is_reported_and_hides_no_other_error(
-    lab: Lab, tmp_path: Path
-) -> None:
-    reports: list[str] = []
-    (tmp_path / "evidence").write_text("a file")
-    evidence = EvidenceFolder(tmp_path / "gathered").file("/x", "1").evidence
-    node = SimpleNamespace(collect_available=lambda: evidence, request=a_request())
-    lab = replace(lab, listener=lambda event: reports.append(event.message))
-
-    assert lab.try_save_evidence(cast("Node", node), "demo/node") is None
-
-    (sentence,) = reports
-    assert "the evidence of 'node' could not be kept" in sentence
-
-
 @pytest.mark.parametrize(
     ("error", "words"),
     [
@@ -243,24 +226,6 @@ def test_saved_state_that_cannot_be_made_keeps_its_console(
         f"The saved state '{saved_state.name}' could not be made. {words} The evidence is in '{kept}'."
     )
     assert (kept / "host/serial.log").read_text() == "Kernel panic"
-
-
-def test_missing_requirement_of_a_saved_state_is_a_requirement_error(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that a test is skipped for it, where tests are."""
-
-    def refuse(_: LabMachine) -> NoReturn:
-        raise RequirementError("There is no QEMU; install it.")
-
-    monkeypatch.setattr("harness.lab.saved_states._reserve", lambda *_: None)
-    monkeypatch.setattr(LabMachine, "_start", refuse)
-    monkeypatch.setattr(BuiltImageSource, "disk_sha256", lambda _: "0" * 64)
-
-    with pytest.raises(RequirementError, match=r"^There is no QEMU; install it\.$"):
-        lab.ensure_checkpoint(booted(an_image()))
-
-    assert not (tmp_path / "evidence").exists()
 
 
 def test_cloud_image_is_found_by_its_path(lab: Lab, tmp_path: Path) -> None:

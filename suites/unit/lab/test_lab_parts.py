@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import harness.lab as lab_module
-from harness.errors import BadInputError, HarnessError
+from harness.errors import HarnessError
 from harness.gpu.script import GpuScript
 from harness.image import FirmwareType
 from harness.image.catalogue import load_catalogue
@@ -22,7 +22,6 @@ from harness.lab.cloud_images import CloudImageBoot, CloudImageSource
 from harness.lab.node import NodeRequest, render_node_seed
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import BuiltImageSource, booted, cloud_init_done, naming_seed
-from harness.machine.checkpoint.store import CheckpointStore
 from harness.machine.description.spec import HostPort
 from harness.progress import ProgressEvent
 from harness.progress import Stage as Progress
@@ -51,18 +50,6 @@ def services_of(lab: Lab) -> MachineServices:
     return lab.machines._services
 
 
-def test_lab_passes_its_own_services_to_its_machines(lab: Lab) -> None:
-    services = services_of(lab)
-
-    assert services.driver is lab.driver
-    assert services.agent_program == lab.agent_program.content
-    assert (services.identity(), services.broker) == (lab.identity, lab.broker)
-    assert (services.roster, services.patience) == (lab.roster, 10.0)
-    assert services.gpu_sources.source is lab.settings.gpu_source
-    assert services.gpu_sources.any_model().name == "h100-sxm5-80gb"
-    assert services.transport() is lab.transport
-
-
 def test_waits_of_a_machine_are_events_of_the_run(lab: Lab) -> None:
     events: list[ProgressEvent] = []
     lab = replace(lab, listener=events.append)
@@ -75,15 +62,6 @@ def test_waits_of_a_machine_are_events_of_the_run(lab: Lab) -> None:
         Progress.WAIT,
         "'node' waits for room",
     )
-
-
-def test_gpu_pool_of_a_run_is_that_of_its_inventory(lab: Lab, tmp_path: Path) -> None:
-    inventory = tmp_path / "gpus.yaml"
-    inventory.write_text("schema: 1\ngpu: {}\n")
-    lab = replace(lab, settings=replace(lab.settings, gpu_inventory=inventory))
-
-    with pytest.raises(BadInputError, match=r"gpus\.yaml"):
-        services_of(lab).gpu_sources.pool()
 
 
 def test_caches_are_where_the_settings_say(
@@ -119,22 +97,6 @@ def test_caches_are_where_the_settings_say(
             {"limit_mib": 4321, "source": shared["checkpoints"]},
         ),
     }
-
-
-def test_checkpoints_are_made_by_the_machines_of_the_lab(lab: Lab) -> None:
-    builder = lab.checkpoint_builder
-
-    assert isinstance(builder.checkpoints, CheckpointStore)
-    assert builder.checkpoints is lab.checkpoints
-    assert (builder.images, builder.machines, builder.driver) == (
-        lab.store,
-        lab.machines,
-        lab.driver,
-    )
-    assert builder.agent_digest == lab.agent_program.digest
-    assert (builder.folder, builder.listener) == (lab.folder, lab.listener)
-    assert builder.evidence_folder == lab.settings.evidence_folder
-    assert builder.platform() is lab.platform
 
 
 def test_closed_lab_releases_what_it_used(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,48 +150,6 @@ def test_node_image_of_a_cloud_image_is_prepared(
     name = a_cloud_recipe()
 
     assert cast("Any", lab.node_image(name)).name == name
-
-
-def test_cloud_image_is_fetched_where_the_cache_has_none(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[object, int, object]] = []
-
-    def ensure(_: CloudImageStore, recipe: Any, *, deadline: Any, listener: object) -> object:
-        asked.append((recipe.name, limit_of(deadline), listener))
-        return a_cloud_image()
-
-    monkeypatch.setattr(CloudImageStore, "ensure", ensure)
-    name = a_cloud_recipe()
-
-    assert lab.cloud_image(name) == a_cloud_image()
-
-    assert asked == [(name, 3600, lab.listener)]
-
-
-def test_kernels_of_a_cloud_image_are_those_of_the_derived_ones(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[object, int, object]] = []
-
-    def kernels(_: DerivedStore, image: object, *, deadline: Any, listener: object) -> object:
-        asked.append((image, limit_of(deadline), listener))
-        return ("a kernel",)
-
-    monkeypatch.setattr(DerivedStore, "kernels", kernels)
-
-    assert cast("Any", lab.cloud_image_kernels(a_cloud_image())) == ("a kernel",)
-
-    assert asked == [(a_cloud_image(), 600, lab.listener)]
-
-
-def test_state_of_a_cloud_image_is_that_of_its_boot(lab: Lab) -> None:
-    boot = CloudImageBoot(firmware=FirmwareType.BIOS, memory_mib=2048)
-
-    state = lab.cloud_image_booted(a_cloud_image(), boot)
-
-    assert state.origin == CloudImageSource(image=a_cloud_image(), boot=boot)
-    assert state.memory_mib == 2048
 
 
 # -- nodes -------------------------------------------------------------------------------------------

@@ -190,12 +190,6 @@ def test_ssh_that_does_not_connect_is_tried_anew(
     assert (len(Refusing.opened), Refusing.closed) == (2, 2)
 
 
-def test_commands_of_the_guest_name_its_machine(stage: Stage) -> None:
-    stage.agent.refused.add("false")
-    with stage.machine() as machine, pytest.raises(HarnessError, match="in machine 'node'"):
-        machine.guest.output_of("false")
-
-
 # -- saved as a bundle ---------------------------------------------------------------------------
 
 

@@ -11,13 +11,11 @@ from harness.lab.machine import LabMachine
 from harness.lab.machine_bundle import read_bundle
 from harness.machine.capacity.broker import Demand
 from harness.settings import GpuSource
-from harness.steps import listening
 from suites.unit.gpu.models import a_model
 from suites.unit.lab.bundle_folder import a_bundle
 from suites.unit.lab.fake_pool import ANY, sources
 from suites.unit.lab.fake_vm import PID
 from suites.unit.lab.stage import Stage, a_checkpoint
-from suites.unit.lab.step_titles import Titles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,17 +65,6 @@ def test_machine_on_another_host_names_no_process(stage: Stage) -> None:
 
     with stage.machine():
         assert "used by" not in stage.names
-
-
-def test_end_of_a_machine_is_in_the_order_of_what_needs_what(stage: Stage) -> None:
-    machine = stage.machine(gpus=[a_model()])
-
-    with machine:
-        server = machine.gpus.gpu("gpu0")
-        stage.noted.clear()
-    del server
-
-    assert stage.names == ["entrance closed", "end", "release"]
 
 
 def test_gpus_are_served_until_the_vm_has_ended(
@@ -188,13 +175,6 @@ def test_machine_that_is_killed_while_it_starts_does_not_go_on(stage: Stage) -> 
     assert stage.names[-3:] == ["entrance closed", "end", "release"]
 
 
-def test_machine_that_runs_is_killed_with_its_vm(stage: Stage) -> None:
-    with stage.machine() as machine:
-        machine.kill()
-
-        assert stage.noted[-1] == ("kill",)
-
-
 def test_machine_that_waits_says_for_what(stage: Stage) -> None:
     stage.sources, _ = sources(GpuSource.HOST, "0000:65:00.0")
 
@@ -261,28 +241,3 @@ def test_delay_of_a_guest_is_explained_by_its_gpus(
         monkeypatch.setattr(machine.gpus, "stall_report", lambda _: None)
         stage.driver.vms[0].reason = "QEMU ended"
         assert machine.failure() == "QEMU ended"
-
-
-def test_start_of_a_clone_is_reported_step_by_step(stage: Stage) -> None:
-    report = Titles()
-    with listening(report), stage.machine(gpus=[a_model()], checkpoint=a_checkpoint()):
-        pass
-    with listening(report), stage.machine() as machine:
-        _ = machine.agent
-
-    assert report.titles == [
-        "Start machine 'node'",
-        "Reserve memory and cores of the host",
-        "Start the VM",
-        "Restore the checkpoint 'ready-0123'",
-        "Plug gpu0, h100",
-        "Start machine 'node'",
-        "Reserve memory and cores of the host",
-        "Start the VM",
-        "Wait for the agent of machine 'node'",
-    ]
-
-
-def test_gpu_without_a_name_is_the_first(stage: Stage) -> None:
-    with stage.machine(gpus=[a_model(), a_model()]) as machine:
-        assert machine.gpu() is machine.gpu("gpu0")

@@ -14,7 +14,6 @@ from harness.errors import BadInputError, HarnessError
 from harness.evidence import CLOUD_INIT_OUTPUT_PATH, Evidence
 from harness.evidence.request import AdditionalEvidence
 from harness.gpu.catalogue import load_catalogue
-from harness.lab import evidence_collection
 from harness.lab.machine import LabMachine
 from harness.lab.node import Node, stand_in_files
 from harness.provisioner import (
@@ -116,49 +115,6 @@ def gather(monkeypatch: pytest.MonkeyPatch) -> Callable[[Node, str], Evidence]:
 
     monkeypatch.setattr(Node, "collect", collect)
     return run
-
-
-def test_evidence_gathered_again_has_nothing_of_the_first(
-    tmp_path: Path, gather: Callable[[Node, str], Evidence]
-) -> None:
-    """A record that a teardown took away must not be seen in what is gathered after it."""
-    node = a_node(tmp_path)
-
-    before = gather(node, "record")
-    after = gather(node, "")
-
-    assert [path.name for path in before.folder.iterdir()] == ["record"]
-    assert list(after.folder.iterdir()) == []
-    assert node.gathered == (before, after)
-
-
-def test_evidence_of_a_failed_test_has_what_the_test_asked_for_in_addition(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[AdditionalEvidence] = []
-
-    def collect(
-        _: object, folder: Path, *, additional: AdditionalEvidence, **_others: object
-    ) -> Evidence:
-        asked.append(additional)
-        return Evidence(folder)
-
-    monkeypatch.setattr(evidence_collection, "collect", collect)
-    node = a_node(tmp_path)
-
-    node.evidence(files=["/etc/a"])
-    node.evidence(files=["/etc/b"], commands={"links": ["ip", "link"]})
-    node.collect_available()
-
-    assert [(list(one.files), dict(one.commands)) for one in asked] == [
-        (["/etc/a"], {}),
-        (["/etc/b"], {"links": ["ip", "link"]}),
-        (["/etc/a", "/etc/b"], {"links": ["ip", "link"]}),
-    ]
-
-
-def test_evidence_is_gathered_only_on_request(tmp_path: Path) -> None:
-    assert a_node(tmp_path).gathered == ()
 
 
 def test_machine_whose_kernel_qemu_loads_is_not_rebooted(tmp_path: Path) -> None:

@@ -14,9 +14,6 @@ from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.image.store import ImageStore
 from harness.lab import own_kernels
 from harness.lab.own_kernels import install_kernel
-from harness.machine.guest_time import MOST_TIMES
-from harness.progress import ProgressEvent
-from harness.progress import Stage as Progress
 from harness.settings import MachineStart
 from suites.unit.image.kernel_files import a_vmlinuz
 from suites.unit.lab.builders import an_image
@@ -160,23 +157,6 @@ def test_packages_are_installed_together_as_a_person_would(
 
 
 @pytest.mark.usefixtures("asked")
-def test_limits_of_the_installation_take_the_patience_of_the_run(
-    lab: Lab,
-    guest: Stage,
-    packages: KernelPackages,
-    derivation: Derivation,
-) -> None:
-    install_kernel(lab, an_image(), packages)
-
-    limits_s = guest.agent.limits_s
-    assert derivation.limit_s == 1800 * MOST_TIMES
-    assert {limits_s[argv] for argv in limits_s if argv[0] in ("env", "sync", "rm")} == {360}
-    assert {limits_s[argv] for argv in limits_s if argv[0] == "cat"} == {90}
-    assert {limits_s[argv] for argv in guest.agent.stdin} == {90}
-    assert derivation.listener is lab.listener
-
-
-@pytest.mark.usefixtures("asked")
 def test_other_packages_or_another_kind_is_another_image(
     lab: Lab,
     guest: Stage,
@@ -240,13 +220,6 @@ def test_kernel_of_packages_may_be_listed_without_a_dot(
     assert set(derivation.kernels) == {f"{VERSION}/vmlinuz", f"{VERSION}/initrd.img"}
 
 
-@pytest.fixture
-def said(lab: Lab) -> list[ProgressEvent]:
-    events: list[ProgressEvent] = []
-    lab.listener = events.append
-    return events
-
-
 @pytest.mark.usefixtures("asked")
 def test_files_replace_what_the_image_has_of_this_version(
     lab: Lab,
@@ -299,23 +272,6 @@ def test_initrd_of_the_users_own_is_kept(
     assert "update-initramfs" not in [argv[0] for argv in guest.agent.commands()]
     names = [each[1] if each[0] == "run" else each[-1] for each in guest.noted if len(each) > 1]
     assert names.index("rm") < names.index(f"/boot/initrd.img-{VERSION}")
-
-
-@pytest.mark.usefixtures("asked", "derivation")
-def test_progress_is_that_of_the_image(
-    lab: Lab,
-    guest: Stage,
-    files: KernelFiles,
-    said: list[ProgressEvent],
-) -> None:
-    guest.agent.refused.add("test")
-
-    install_kernel(lab, an_image(), files)
-
-    assert [(each.subject, each.stage, each.message) for each in said] == [
-        ("debian-12", Progress.BUILD, "own kernel: installing it"),
-        ("debian-12", Progress.BUILD, "own kernel: making its initrd"),
-    ]
 
 
 @pytest.mark.usefixtures("asked")

@@ -83,12 +83,6 @@ def test_image_brings_the_modules_of_its_kernel_and_what_the_driver_has() -> Non
     assert "opt/padding" not in layer
 
 
-def test_image_is_padded_to_the_size_of_a_real_one() -> None:
-    layer = layer_of(precompiled_archive(a_driver_archive(), "6.1.0-56", {}, padding=b"x" * 1000))
-
-    assert layer["opt/padding"][1] == b"x" * 1000
-
-
 @pytest.fixture
 def built(stage: Stage) -> Stage:
     """Return a stage whose guest has modules, built for both kernels."""

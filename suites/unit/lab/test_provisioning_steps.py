@@ -127,15 +127,6 @@ def test_run_that_fails_tells_what_was_seen_before(report: Report) -> None:
     assert [step.title for step in report.told[0][1]] == ["driver"]
 
 
-def test_nothing_is_read_where_nobody_listens() -> None:
-    with ProvisioningSteps(mine()).run("Provision") as see:
-        see("driver done in 2.5 s")
-    with listening(report := Report()):
-        pass
-
-    assert report.told == []
-
-
 def an_evidence(*runs: int) -> Evidence:
     made = SimpleNamespace(runs=list(runs), number=None)
     made.of_run = lambda number: SimpleNamespace(number=number)

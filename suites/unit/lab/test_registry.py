@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import stat
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import GuestFile
-from harness.lab import registry as registry_module
-from harness.lab.registry import REGISTRY_NAMES, Registry, RegistryHost, prepare_registry_host
+from harness.lab.registry import REGISTRY_NAMES, Registry
 from harness.machine.description.spec import HostPort
-from harness.progress import Stage
-from harness.registry import PullFault, RegistryLog
+from harness.registry import RegistryLog
 from harness.registry.certificate import Certificate
 from harness.registry.server import RegistryServer
 from suites.unit.lab.builders import a_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import pytest
-
-    from harness.lab import Lab
-    from harness.progress import ProgressEvent
 
 
 def a_registry(folder: Path) -> Registry:
@@ -51,20 +43,6 @@ def test_node_reaches_the_registry_by_the_names_of_real_ones_beside_what_it_aske
     assert "PEM" in files["/etc/ssl/certs/harness-registry.pem"]
 
 
-def test_planned_faults_are_those_of_the_next_pulls(tmp_path: Path) -> None:
-    registry = a_registry(tmp_path)
-    registry.disturb_all(PullFault(status=500))
-    registry.disturb_next(PullFault(status=429), PullFault())
-
-    faults = [
-        registry.log.began(number, "HEAD", "mcr", "/v2/gpu/manifests/1", is_first=True)[1]
-        for number in range(4)
-    ]
-
-    # Nothing goes wrong in the second one, although all others fail: it was planned so.
-    assert [fault.status for fault in faults] == [429, None, 500, 500]
-
-
 def test_image_is_pushed_without_the_name_of_its_registry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,40 +56,3 @@ def test_image_is_pushed_without_the_name_of_its_registry(
     a_registry(tmp_path).push(b"archive", "localhost:5000/aks/gpu:580.1-2026")
 
     assert pushed == [(b"archive", "aks/gpu", "580.1-2026")]
-
-
-def test_registries_of_a_run_share_a_program_and_a_certificate(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[object] = []
-    events: list[ProgressEvent] = []
-    lab = replace(lab, listener=events.append)
-
-    def ensure(cache: Path, *, report: Callable[[str], None]) -> tuple[str, ...]:
-        asked.append(cache)
-        report("fetching docker-registry")
-        return ("docker-registry",)
-
-    def generate(folder: Path, names: Sequence[str]) -> str:
-        asked.append((folder, tuple(names)))
-        return "a certificate"
-
-    monkeypatch.setattr(registry_module, "ensure_registry_program", ensure)
-    monkeypatch.setattr(Certificate, "generate", generate)
-
-    host = prepare_registry_host(lab)
-
-    folder = lab.folder / "registries"
-    assert host == RegistryHost(
-        program=("docker-registry",),
-        certificate="a certificate",  # type: ignore[arg-type]
-        folder=folder,
-    )
-    assert asked == [lab.settings.cache, (folder / "certificate", REGISTRY_NAMES)]
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    (event,) = events
-    assert (event.subject, event.stage, event.message) == (
-        "registry",
-        Stage.BUILD,
-        "fetching docker-registry",
-    )

@@ -188,23 +188,6 @@ def test_network_of_a_cloud_image_starts_when_netplan_has_written_it(
         assert "systemd-networkd.service" in written[path]
 
 
-def test_built_image_is_a_source_of_its_own_kernel(tmp_path: Path) -> None:
-    source = an_origin(may_reboot=True)
-
-    assert (source.name, source.disk) == ("debian-12", an_image().disk)
-    assert (source.disk_gib, source.first_seed) == (None, None)
-    kernel = source.kernel(tmp_path)
-    newest = an_image().newest_kernel
-    assert (kernel.version, kernel.vmlinuz, kernel.initrd) == (
-        newest.version,
-        newest.vmlinuz,
-        newest.initrd,
-    )
-    assert (kernel.may_reboot, kernel.is_verbatim) == (True, False)
-    source.prepare(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_kernel_of_a_cloud_image_has_its_own_command_line(tmp_path: Path) -> None:
     image = prepared_image()
     source = BuiltImageSource(image=image, kernel_image=image.newest_kernel)

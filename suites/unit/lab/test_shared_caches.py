@@ -13,7 +13,6 @@ from harness.machine.description.spec import Accelerator
 from harness.settings import Settings
 from harness.shared_store import Address
 from harness.shell.mocks.scripted_runner import ScriptedRunner
-from suites.unit.lab.fake_vm import FakeAgent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,15 +70,6 @@ def test_state_under_kvm_needs_this_qemu_and_this_processor() -> None:
 @pytest.mark.usefixtures("cpu_info")
 def test_state_under_tcg_fits_any_processor() -> None:
     assert facts(Accelerator.TCG) == {"qemu": VERSION, "processor": "any processor"}
-
-
-@pytest.mark.usefixtures("cpu_info")
-def test_qemu_that_hangs_is_not_awaited_for_long() -> None:
-    agent = FakeAgent(answers={"my-qemu": VERSION})
-
-    assert host_facts("my-qemu", Accelerator.KVM, agent)["qemu"] == VERSION
-
-    assert agent.limits_s == {("my-qemu", "--version"): 10}
 
 
 def test_what_is_unknown_is_said_to_be(cpu_info: Path) -> None:

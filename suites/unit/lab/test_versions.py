@@ -129,18 +129,6 @@ def test_harness_that_is_not_installed_has_no_version(
     assert found["python_packages"] == {}
 
 
-def test_package_without_requirements_names_those_of_pytest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importlib.metadata, "requires", lambda _: None)
-
-    packages = versions_of(a_machine(), tmp_path)["python_packages"]
-
-    assert isinstance(packages, dict)
-    assert {"pytest", "pytest-xdist"} <= set(packages)
-    assert "pydantic" not in packages
-
-
 # -- the commit --------------------------------------------------------------------------------------
 
 

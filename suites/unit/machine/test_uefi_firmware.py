@@ -288,16 +288,6 @@ def test_descriptor_that_can_not_be_read_is_named(general: Folder) -> None:
     assert str(caught.value) == f"{file}: The firmware descriptor can't be read (Is a directory)."
 
 
-def test_users_folder_is_the_most_specific(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", "/config")
-
-    assert descriptor_folders() == (
-        Path("/usr/share/qemu/firmware"),
-        Path("/etc/qemu/firmware"),
-        Path("/config/qemu/firmware"),
-    )
-
-
 def test_users_folder_is_below_home_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("HOME", "/home/user")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from harness import reservation_folder
 from harness.errors import HarnessError, RequirementError
 from harness.machine.capacity import broker as broker_module
-from harness.machine.capacity.broker import Broker, Demand, host_folder
+from harness.machine.capacity.broker import Demand, host_folder
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.capacity.builders import CAPACITY, FakeHost, at_once, mib, whos
 
@@ -377,13 +377,6 @@ def test_folder_does_not_depend_on_the_environment(
     assert str(broker_module._SHARED) == "/tmp"  # noqa: S108 - nothing is made there
     monkeypatch.setattr(broker_module, "_SHARED", tmp_path)
     assert host_folder() == tmp_path / f"gpu-node-harness-{os.geteuid()}"
-
-
-def test_capacity_is_read_when_it_is_first_needed(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "reservations", proc=tmp_path / "absent")
-
-    with pytest.raises(FileNotFoundError):
-        _ = broker.capacity
 
 
 @given(

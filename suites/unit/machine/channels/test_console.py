@@ -274,10 +274,3 @@ def test_process_may_end_while_a_console_is_read(guest: _Guest) -> None:
     console.close()
 
     assert reader.daemon
-
-
-def test_close_twice_is_harmless(guest: _Guest) -> None:
-    console = Console("node", guest.ours)
-    console.close()
-
-    console.close()

@@ -54,11 +54,6 @@ def test_command_has_the_callers_limit_input_and_environment() -> None:
         Guest("node", runner).run("cat", timeout_s=2.5, stdin="text", env=environment)
 
 
-def test_command_whose_output_is_needed_has_the_callers_limit() -> None:
-    with ScriptedRunner().expect("uname -r", timeout_s=2.5) as runner:
-        Guest("node", runner).output_of("uname", "-r", timeout_s=2.5)
-
-
 def test_function_on_the_bus_is_waited_for_until_the_callers_limit() -> None:
     script = ScriptedRunner().expect(
         ["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330", "2"], timeout_s=2.5

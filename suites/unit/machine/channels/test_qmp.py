@@ -243,23 +243,9 @@ def test_process_may_end_while_a_session_is_open(qemu: FakeQemu) -> None:
     assert loop.daemon
 
 
-def test_close_twice_is_harmless(qemu: FakeQemu) -> None:
-    session = _session(qemu)
-    session.close()
-
-    session.close()
-
-
 def test_command_after_close_says_that_the_machine_has_ended(qemu: FakeQemu) -> None:
     session = _session(qemu)
     session.close()
 
     with pytest.raises(HarnessError, match="the machine has ended"):
         session.execute("query-status", limit_s=_LONG_S)
-
-
-def test_session_that_never_connected_closes() -> None:
-    with FakeQemu(greets=False) as qemu:
-        QmpSession("node", qemu.ours).close()
-
-        assert qemu.ours.fileno() == -1

@@ -193,30 +193,6 @@ def test_command_of_the_guest_gets_the_callers_input_and_environment(
     assert result.duration_s == 1.5
 
 
-def test_what_ssh_is_told_for_one_command(tmp_path: Path, identity: SshIdentity) -> None:
-    ssh = FakeSsh()
-
-    run(SshRunner(name="node", port=2222, identity=identity, folder=tmp_path, runner=ssh), "true")
-
-    *words, line = ssh.calls[0]
-    assert " ".join(words).replace(" -", "\n-").splitlines() == [
-        "env",
-        f"--chdir={tmp_path} ssh",
-        "-F none",
-        "-p 2222",
-        "-i keys/user",
-        "-o ControlPath=ssh",
-        "-o BatchMode=yes",
-        "-o IdentitiesOnly=yes",
-        "-o UserKnownHostsFile=keys/known_hosts",
-        "-o GlobalKnownHostsFile=none",
-        "-o HostKeyAlias=guest",
-        "-o StrictHostKeyChecking=yes",
-        "-o LogLevel=ERROR root@127.0.0.1",
-    ]
-    assert line.startswith("timeout --kill-after=5 30.000 true;")
-
-
 def test_ssh_sees_no_path_of_the_hosts(tmp_path: Path, identity: SshIdentity) -> None:
     """It would split one at blanks, and expand what follows '%'; a socket's may be 108 long."""
     ssh = FakeSsh()
@@ -271,10 +247,6 @@ def test_environment_is_set_in_the_guest() -> None:
 def test_no_time_at_all_is_not_unlimited_time() -> None:
     """To timeout(1) a limit of 0 means none."""
     assert shlex.split(render_remote(["x"], timeout_s=0, env={}, nonce=NONCE))[2] == "0.001"
-
-
-def test_closing_what_never_connected_is_harmless(tmp_path: Path, identity: SshIdentity) -> None:
-    a_runner(tmp_path, identity, FakeSsh()).close()
 
 
 def test_access_is_what_the_guest_needs_to_know(identity: SshIdentity) -> None:

@@ -164,33 +164,6 @@ def test_output_is_passed_on_by_its_kind_as_it_arrives(guest: PlayedGuest) -> No
     assert output == [(frames.STDOUT, b"typed"), (frames.STDERR, b"hm")]
 
 
-def test_guest_is_credited_with_what_was_read_of_both_outputs(guest: PlayedGuest) -> None:
-    """Else it would stop after a window's worth, and wait for ever."""
-    half = b"x" * (128 << 10)
-    credited = threading.Event()
-
-    def write(played: PlayedGuest, request: int, _: bytes) -> None:
-        played.says(frames.STDOUT, request, half[:-1])
-        played.says(frames.STDERR, request, half)
-        played.says(frames.STDOUT, request, b"xyz")
-
-    def credit(played: PlayedGuest, request: int, payload: bytes) -> None:
-        credited.set()
-        assert payload == ((256 << 10) + 2).to_bytes(4, "big")
-        played.says(frames.STDOUT, request, b"a little more")
-        played.says(frames.RESULT, request, ENDED)
-
-    guest.answers[frames.DATA_END] = write
-    guest.answers[frames.CREDIT] = credit
-
-    with started(guest) as command:
-        command.feed_end()
-        assert command.wait(lambda *_: None) == 0
-
-    assert credited.is_set()
-    assert len(said_by(guest, frames.CREDIT)) == 1
-
-
 def test_guest_is_credited_anew_after_each_quarter_of_a_mebibyte(guest: PlayedGuest) -> None:
     """Neither more than it wrote, nor any of it twice."""
     quarter = b"x" * (256 << 10)
@@ -212,36 +185,6 @@ def test_guest_is_credited_anew_after_each_quarter_of_a_mebibyte(guest: PlayedGu
         assert command.wait(lambda *_: None) == 0
 
     assert said_by(guest, frames.CREDIT) == 3 * [len(quarter).to_bytes(4, "big")]
-
-
-def test_guest_that_has_room_for_one_byte_gets_one(guest: PlayedGuest) -> None:
-    """And nothing where it has none, not even an empty piece."""
-    received: list[int] = []
-
-    def read(played: PlayedGuest, request: int, payload: bytes) -> None:
-        received.append(len(payload))
-        if sum(received) >= frames.STDIN_WINDOW:
-            played.says(frames.CREDIT, request, (1).to_bytes(4, "big"))
-
-    guest.answers[frames.DATA] = read
-    ends_with(guest, 0)
-
-    with started(guest) as command:
-        waiting = threading.Thread(target=lambda: command.wait(lambda *_: None))
-        feeding = threading.Thread(
-            target=command.feed, args=(bytes(frames.STDIN_WINDOW + 2),), daemon=True
-        )
-        waiting.start()
-        feeding.start()
-        feeding.join(_JOIN_S)
-        is_fed = not feeding.is_alive()
-        command.feed_end()
-        waiting.join(_JOIN_S)
-
-    assert is_fed
-    assert sum(received) == frames.STDIN_WINDOW + 2
-    assert received[-2:] == [1, 1]
-    assert 0 not in received
 
 
 def test_room_that_the_guest_makes_adds_up(guest: PlayedGuest) -> None:

@@ -187,17 +187,6 @@ def test_parent_of_another_store_is_refused(cache: Cache, tmp_path: Path) -> Non
     )
 
 
-def test_making_and_publishing_are_reported(cache: Cache) -> None:
-    checkpoint = cache.have()
-    cache.have()
-
-    assert [(event.stage, event.message) for event in cache.events][:-1] == [
-        (Stage.BUILD, "making it"),
-        (Stage.PUBLISH, f"publishing '{checkpoint.folder}'"),
-    ]
-    assert cache.events[-1].stage is Stage.READY
-
-
 def test_everything_is_private(cache: Cache) -> None:
     scratch: list[int] = []
     cache.meanwhile = lambda place: scratch.append(stat.S_IMODE(place.folder.stat().st_mode))

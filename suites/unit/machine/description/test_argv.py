@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import HarnessError
-from harness.machine.description.argv import render_argv, root_port_id, ssh_port_of
+from harness.machine.description.argv import render_argv, ssh_port_of
 from harness.machine.description.host_port import connect_argv
 from harness.machine.description.spec import (
     Accelerator,
@@ -177,10 +177,6 @@ def test_more_devices_than_root_ports_are_refused() -> None:
     assert str(refused.value) == (
         "Machine 'node' has 1 root ports for 2 devices; raise 'root_ports'."
     )
-
-
-def test_root_ports_are_counted_from_zero() -> None:
-    assert [root_port_id(index) for index in range(2)] == ["rp0", "rp1"]
 
 
 def test_firmware_boots_the_disk_and_may_reboot() -> None:

@@ -85,14 +85,6 @@ def test_vcpus_of_a_machine_without_kvm_run_in_parallel_where_there_are_several(
     assert Accelerator.TCG.to_qemu(cpus) == threads
 
 
-def test_machine_has_one_vcpu_unless_more_are_requested() -> None:
-    assert Accelerator.TCG.to_qemu() == Accelerator.TCG.to_qemu(a_spec().cpus)
-
-
-def test_waits_are_longer_where_instructions_are_translated() -> None:
-    assert Accelerator.TCG.patience > Accelerator.KVM.patience
-
-
 def test_command_line_of_a_boot_loader_takes_no_arguments() -> None:
     with pytest.raises(BadInputError) as refused:
         MachineSpec(

@@ -45,35 +45,6 @@ def test_connection_that_does_not_close_well_is_logged(
     assert raw.calls[-1] == "close"
 
 
-def test_lost_connection_that_does_not_close_well_is_no_news(
-    libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse() -> NoReturn:
-        raise FakeLibvirtError("it is gone", code=Code.INVALID_CONN)
-
-    raw = FakeConnect()
-    monkeypatch.setattr(raw, "close", refuse)
-
-    with caplog.at_level(logging.DEBUG, logger=_LOGGER), _open(libvirt, raw):
-        raw.break_down()
-
-    assert caplog.records == []
-
-
-def test_objects_that_hold_a_connection_are_counted_at_its_end(
-    libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    raw = FakeConnect()
-    monkeypatch.setattr(raw, "close", lambda: 2)
-
-    with caplog.at_level(logging.DEBUG, logger=_LOGGER), _open(libvirt, raw):
-        pass
-
-    assert [record.getMessage() for record in caplog.records] == [
-        "2 objects still hold the connection to 'qemu:///system'"
-    ]
-
-
 @pytest.mark.parametrize(
     ("call", "what"),
     [

@@ -27,7 +27,7 @@ from suites.unit.machine.libvirt.fake_libvirt import FakeDomain
 from suites.unit.machine.libvirt.fake_libvirt_qemu import FakeLibvirtQemu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
 
@@ -66,47 +66,6 @@ def domain(
         host.uuid = made.uuid
         made.start("<domain/>", emulator="/usr/bin/qemu")
         yield made
-
-
-def test_calls_are_about_the_domain(domain: Domain, host: FakeHost) -> None:
-    host.calls.clear()
-
-    domain.resume()
-    domain.suspend()
-    domain.attach("the seed", "<disk/>")
-    processor_s = domain.processor_s()
-
-    assert host.calls == ["resume", "suspend", "attach <disk/>", "info"]
-    assert processor_s == 2.5
-
-
-@pytest.mark.parametrize(
-    ("call", "what"),
-    [
-        (Domain.resume, "the resume of machine 'node'"),
-        (Domain.suspend, "the pause of machine 'node'"),
-        (Domain.processor_s, "the query of machine 'node'"),
-        (
-            lambda domain: domain.attach("the seed", "<disk/>"),
-            "the plugging of the seed into machine 'node'",
-        ),
-        (
-            lambda domain: domain.detach("the seed", "ua-seed", too_late()),
-            "the unplugging of the seed from machine 'node'",
-        ),
-        (Domain.close, "the list of domains"),
-    ],
-    ids=["resume", "pause", "query", "plug", "unplug", "list"],
-)
-def test_refused_call_says_what_it_was_for(
-    domain: Domain, host: FakeHost, call: Callable[[Domain], object], what: str
-) -> None:
-    host.refuses_calls = True
-
-    with pytest.raises(LibvirtError) as refused:
-        call(domain)
-
-    assert str(refused.value) == f"libvirt at '{URI}' failed {what}: not now."
 
 
 def test_refused_end_says_which_machine_goes_on(domain: Domain, host: FakeHost) -> None:

@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,10 +24,8 @@ from harness.machine.libvirt.driver import (
     parse_security_models,
     qemu_logs,
 )
-from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
-from harness.settings import AcceleratorOption
-from suites.unit.machine.description.builders import a_machine_spec, an_attachment
+from suites.unit.machine.description.builders import a_machine_spec
 from suites.unit.machine.libvirt.domains import a_host
 from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeLibvirtError
 
@@ -141,74 +139,6 @@ def test_qemu_logs_are_in_the_folder_of_their_libvirtd(
         (tmp_path / "d").mkdir()
 
         assert qemu_logs(connection, tmp_path) == tmp_path / "d" / own
-
-
-def test_accelerator_and_transport_are_those_of_the_hosts_emulator(
-    driver: LibvirtDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[object] = []
-
-    def choose(option: object, *, qemu: str, runner: object, cache: Path) -> str:
-        assert isinstance(runner, LocalRunner)
-        asked.append((option, qemu, cache))
-        return "the choice"
-
-    def find(qemu: str, accelerator: str, runner: object) -> Transport:
-        assert isinstance(runner, LocalRunner)
-        asked.append((qemu, accelerator))
-        return Transport.MPQEMU
-
-    monkeypatch.setattr(driver_module, "choose_accelerator", choose)
-    monkeypatch.setattr(driver_module, "find_transport", find)
-
-    assert cast("str", driver.choose_accelerator(AcceleratorOption.AUTO)) == "the choice"
-    driver.transport(Accelerator.TCG)
-
-    emulator = "/usr/bin/qemu-system-x86_64"
-    assert asked == [(AcceleratorOption.AUTO, emulator, tmp_path), (emulator, "tcg")]
-
-
-def test_refused_transport_names_emulator_and_remedy(
-    driver: LibvirtDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(driver_module, "find_transport", lambda *_: Transport.VFIO_USER)
-
-    with pytest.raises(RequirementError) as refused:
-        driver.transport(Accelerator.TCG)
-
-    assert str(refused.value) == (
-        "'/usr/bin/qemu-system-x86_64' takes an emulated GPU by 'vfio-user-pci', whose socket libvirt "
-        "doesn't hand on; use a QEMU from 6.0 to 8.1, or --machine-driver=qemu."
-    )
-
-
-def test_machine_is_a_domain_with_a_socket_of_its_own(
-    libvirt: FakeLibvirt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: f"/opt/{name}" if name == "mine" else None)
-    libvirt.connects.append(FakeConnect())
-    with Connection.open("qemu:///system", deadline=Deadline.after(LONG_S)) as connection:
-        driver = LibvirtDriver(
-            connection,
-            a_host(security_models=("dac",)),
-            sockets=tmp_path / "sockets",
-            qemu_logs=tmp_path / "logs",
-            cache=tmp_path,
-        )
-        spec, gpu = a_machine_spec(qemu="mine"), an_attachment("gpu0")
-
-        machine = driver.machine(spec, tmp_path / "node", [gpu], agent_program=b"agent")
-        other = driver.machine(replace(spec, qemu="absent"), tmp_path / "other")
-
-    host = machine._host
-    assert (machine.spec, machine.folder) == (spec, tmp_path / "node")
-    assert (machine._attachments, machine._agent_program) == ((gpu,), b"agent")
-    assert (machine._qemu_logs, machine._connection) == (tmp_path / "logs", connection)
-    assert (host.emulator, other._host.emulator) == ("/opt/mine", "absent")
-    assert (host.security_models, host.owner) == (("dac",), (1000, 1000))
-    assert host.agent_socket is not None
-    assert host.agent_socket.parent == tmp_path / "sockets"
-    assert host.agent_socket != other._host.agent_socket
 
 
 @pytest.mark.parametrize(

@@ -153,20 +153,6 @@ def test_only_errors_of_the_connection_count_as_a_loss(
     assert isinstance(error, ConnectionLostError) is is_loss
 
 
-def test_error_is_taken_apart_with_its_system_number() -> None:
-    error = FakeLibvirtError("no", code=Code.SYSTEM_ERROR, origin=7, errno=errno.ENOENT)
-
-    assert ErrorContext.of(error) == ErrorContext(
-        code=38, origin=7, message="no", errno=errno.ENOENT
-    )
-
-
-def test_number_of_another_error_is_not_an_errno() -> None:
-    error = FakeLibvirtError("no", code=Code.RPC, origin=7, errno=13)
-
-    assert ErrorContext.of(error).errno is None
-
-
 @pytest.mark.parametrize(("number", "kept"), [(errno.EPERM, errno.EPERM), (0, None), (-1, None)])
 def test_system_number_is_kept_where_there_is_one(number: int, kept: int | None) -> None:
     error = FakeLibvirtError("no", code=Code.SYSTEM_ERROR, errno=number)

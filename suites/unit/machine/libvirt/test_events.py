@@ -99,14 +99,6 @@ def test_event_before_the_position_does_not_count(raw: FakeConnect, events: Doma
     )
 
 
-def test_deadline_error_lists_the_events_so_far(raw: FakeConnect, events: DomainEvents) -> None:
-    raw.tell(LIFE_CYCLE, DOMAIN, STARTED, 0)
-    raw.tell(REBOOT, DOMAIN)
-
-    with pytest.raises(HarnessError, match=r"in time; seen: 'started', 'reboot'\. Its console"):
-        events.wait_for("its run", kinds(EventKind.RESUMED), Deadline.after(0.0))
-
-
 @pytest.mark.parametrize(("event", "end"), [(STOPPED, "stopped"), (CRASHED, "crashed")])
 def test_end_of_the_domain_ends_the_wait(
     raw: FakeConnect, events: DomainEvents, event: int, end: str
@@ -162,23 +154,6 @@ def test_watch_of_an_earlier_connection_waits_for_nothing(
         events.wait_for("its run", kinds(EventKind.RESUMED), Deadline.after(_LONG_S))
 
 
-@pytest.mark.parametrize(
-    ("number", "kind"),
-    [
-        (0, EventKind.DEFINED),
-        (8, EventKind.CRASHED),
-        (9, EventKind.UNKNOWN),
-        (-1, EventKind.UNKNOWN),
-    ],
-)
-def test_life_cycle_has_libvirts_numbers(
-    raw: FakeConnect, events: DomainEvents, number: int, kind: EventKind
-) -> None:
-    raw.tell(LIFE_CYCLE, DOMAIN, number, 0)
-
-    assert events.seen[0].kind is kind
-
-
 def test_closed_watch_leaves_no_callback(raw: FakeConnect, connection: Connection) -> None:
     with DomainEvents(connection, name="node", uuid="one"):
         assert len(raw.callbacks) == 5
@@ -223,20 +198,6 @@ def test_watch_that_can_not_register_all_its_callbacks_leaves_none(libvirt: Fake
         "libvirt at 'qemu:///system' failed the event registration of domain 'node': no more."
     )
     assert raw.callbacks == {}
-
-
-def test_refused_removal_of_a_watch_names_the_domain(libvirt: FakeLibvirt) -> None:
-    libvirt.connects.append(RefusingConnect(registers=5, may_deregister=False))
-
-    with Connection.open("qemu:///system", deadline=Deadline.after(_LONG_S)) as connection:
-        watch = DomainEvents(connection, name="node", uuid="one")
-        with pytest.raises(LibvirtError) as refused:
-            watch.close()
-
-    assert str(refused.value) == (
-        "libvirt at 'qemu:///system' failed the removal of the event registration of domain 'node': "
-        "not now."
-    )
 
 
 def test_watch_of_a_lost_connection_asks_for_nothing_at_its_end(

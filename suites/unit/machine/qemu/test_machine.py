@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError, RequirementError
-from harness.gpu import GpuAttachment
 from harness.machine.qemu.driver import QemuMachine, parse_processor_s, require_qemu
 from harness.provisioning.wait import Deadline
-from suites.unit.machine.description.builders import a_machine_spec, an_attachment
+from suites.unit.machine.description.builders import a_machine_spec
 from suites.unit.machine.fake_monitor import an_event
 
 if TYPE_CHECKING:
@@ -45,30 +44,6 @@ def test_missing_setpriv_is_named_with_its_remedy(
         "There is no 'setpriv' on this host, by which QEMU dies with the harness; install it with "
         "`apt-get install util-linux`."
     )
-
-
-def test_device_that_needs_a_larger_window_is_not_plugged(tmp_path: Path) -> None:
-    machine = QemuMachine(a_machine_spec(), tmp_path)
-
-    with pytest.raises(HarnessError, match=r"reserve 64 MiB, but device 'gpu0' needs 256; raise"):
-        machine.plug(an_attachment(window_mib=256))
-
-
-def test_device_with_64bit_bars_needs_an_aperture(tmp_path: Path) -> None:
-    machine = QemuMachine(a_machine_spec(root_port_aperture_mib=64), tmp_path)
-    attachment = GpuAttachment(
-        id="gpu0", driver="vfio-user-pci", root_port_window_mib=64, aperture_mib=256
-    )
-
-    with pytest.raises(HarnessError, match=r"64 MiB for 64-bit BARs, but device 'gpu0' needs 256"):
-        machine.plug(attachment)
-
-
-def test_device_without_a_free_root_port_is_not_plugged(tmp_path: Path) -> None:
-    machine = QemuMachine(a_machine_spec(root_ports=1), tmp_path, [an_attachment("gpu0")])
-
-    with pytest.raises(HarnessError, match="All 1 root ports of machine 'node' are in use"):
-        machine.plug(an_attachment("gpu1"))
 
 
 def test_processor_time_is_read_past_a_name_with_blanks_and_parentheses() -> None:
