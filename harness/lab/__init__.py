@@ -1,7 +1,7 @@
 """Joins image, seed, payload, GPU and machine into nodes.
 
 The packages below do not know each other; the command line and the pytest fixtures both need them
-joined in the same way. The module is long because each thing that a lab gives is one method of one class.
+joined in the same way.
 """
 
 from __future__ import annotations
@@ -11,22 +11,30 @@ import functools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from harness.errors import BadInputError, HarnessError
+from typing_extensions import override
+
+from harness.errors import BadInputError as BadInputError
+from harness.errors import HarnessError
 from harness.gpu.transport import Transport
 from harness.image import CloudImage
 from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.lab.cloud_images import (
     CloudImageBoot,
     CloudImageSource,
-    cloud_image_booted,
     cloud_image_seed,
+)
+from harness.lab.cloud_images import (
+    cloud_image_booted as cloud_image_booted,
 )
 from harness.lab.description import Platform, describe
 from harness.lab.gpu_sources import GpuSources
-from harness.lab.machine import MachineServices
+from harness.lab.guest_channels import MachineServices
+from harness.lab.images import LabImages
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import CheckpointBuilder, describe_clone
-from harness.lab.shared_caches import host_facts, open_image_store, open_shared_caches
+from harness.lab.shared_caches import host_facts
+from harness.lab.shared_caches import open_image_store as open_image_store
+from harness.lab.shared_caches import open_shared_caches as open_shared_caches
 from harness.lab.vm_drivers import open_driver
 from harness.lease import leased_folder, sweep
 from harness.machine.accelerator import apertures_mib
@@ -38,23 +46,24 @@ from harness.machine.entrance.roster import Roster, roster_folder
 from harness.payload import build_agent
 from harness.progress import ProgressEvent, Stage
 from harness.progress.activities import Activities
-from harness.provisioning.wait import Deadline
+from harness.provisioning.wait import Deadline as Deadline
 from harness.settings import GpuSource, MachineStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from harness.artifact_cache import ArtifactSource
+    from harness.artifact_cache import ArtifactSource as ArtifactSource
     from harness.cloudinit import SeedFiles as SeedFiles
     from harness.evidence import Evidence
     from harness.gpu import GpuModel
     from harness.gpu.passthrough.pool import GpuPool
     from harness.gpu.script import GpuScript
-    from harness.image import CloudImageKernel, Image
-    from harness.image.cloud.derived_images import DerivedStore
-    from harness.image.cloud.store import CloudImageStore
-    from harness.image.store import ImageStore
+    from harness.image import CloudImageKernel as CloudImageKernel
+    from harness.image import Image as Image
+    from harness.image.cloud.derived_images import DerivedStore as DerivedStore
+    from harness.image.cloud.store import CloudImageStore as CloudImageStore
+    from harness.image.store import ImageStore as ImageStore
     from harness.lab.gpu_sources import RequestedGpu
     from harness.lab.machine import LabMachine
     from harness.lab.machine_bundle import MachineBundle
@@ -71,34 +80,30 @@ if TYPE_CHECKING:
     from harness.settings import Settings
 
 _IMAGE_S = 1500.0
-_FETCH_S = 3600.0
-_KERNELS_S = 600.0
 #: What is emulated where a test requests any GPU.
 _ANY_MODEL = "h100-sxm5-80gb"
 
 
 @dataclass(kw_only=True)
-class Lab:
+class Lab(LabImages):
     """What the machines of one run share: images, provisioner, keys, a folder, an accelerator."""
 
-    settings: Settings
     folder: Path
     driver: VmDriver
     accelerator: AcceleratorChoice
     agent_program: Payload
     keys: Callable[[], SshIdentity]
-    listener: ProgressListener
     broker: Broker
     roster: Roster
-    store: ImageStore = field(init=False)
     checkpoints: CheckpointStore = field(init=False)
     machines: Machines = field(init=False)
     checkpoint_builder: CheckpointBuilder = field(init=False)
     activities: Activities = field(init=False)
 
+    @override
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.activities = Activities(self.listener)
-        self.store = open_image_store(self.settings, self._shared_caches)
         self.checkpoints = CheckpointStore(
             self.settings.checkpoint_store,
             limit_mib=self.settings.checkpoint_limit_mib,
@@ -177,13 +182,11 @@ class Lab:
     def _report(self, message: str) -> None:
         self.listener(ProgressEvent(subject="machines", stage=Stage.WAIT, message=message))
 
+    @override
     def close(self) -> None:
         """Release the checkpoints and the images that this lab used."""
         self.checkpoint_builder.close()
-        self.store.close()
-        for name in ("cloud_images", "derived"):
-            if name in self.__dict__:
-                getattr(self, name).close()
+        super().close()
 
     @functools.cached_property
     def provisioner(self) -> Provisioner:
@@ -200,24 +203,6 @@ class Lab:
         Raises RequirementError where there is no OpenSSH client.
         """
         return self.keys()
-
-    @functools.cached_property
-    def _shared_caches(self) -> Mapping[str, ArtifactSource]:
-        return open_shared_caches(self.settings)
-
-    @functools.cached_property
-    def cloud_images(self) -> CloudImageStore:
-        """Return the cache of cloud images; what reads it takes longer to load than a clone to start."""
-        from harness.image.cloud.store import CloudImageStore  # noqa: PLC0415
-
-        return CloudImageStore(self.settings.cloud_image_store)
-
-    @functools.cached_property
-    def derived(self) -> DerivedStore:
-        """Return the cache of what was derived from cloud images."""
-        from harness.image.cloud.derived_images import DerivedStore  # noqa: PLC0415 - as above
-
-        return DerivedStore(self.settings.derived_store, source=self._shared_caches.get("derived"))
 
     def node_image(self, name: str | None = None) -> Image:
         """Return a node image: an image of the catalogue, or one by its path or URL.
@@ -236,47 +221,6 @@ class Lab:
 
             return prepare_node_image(self, self.cloud_image(name))
         return self.store.ensure(source, deadline=Deadline.after(_IMAGE_S), listener=self.listener)
-
-    def cloud_image(self, name: str) -> CloudImage:
-        """Return a distribution's image by its name in the catalogue, or one by its path.
-
-        It is fetched where the cache has none.
-        """
-        from harness.image.catalogue import load_catalogue  # noqa: PLC0415 - as above
-        from harness.image.cloud.source import (  # noqa: PLC0415
-            Algorithm,
-            CloudImageRecipe,
-            LocalImage,
-        )
-
-        source = load_catalogue(*self.settings.image_folders).get(name)
-        if isinstance(source, LocalImage):
-            from harness.image.cloud.store import open_local  # noqa: PLC0415 - as above
-
-            return open_local(source, Algorithm.SHA256)
-        if not isinstance(source, CloudImageRecipe):
-            raise BadInputError(
-                f"'{name}' is built from a recipe, and has no boot loader; use `node_image`, or name "
-                "an image of kind 'url' or a file.",
-                source="cloud_image",
-            )
-        return self.cloud_images.ensure(
-            source, deadline=Deadline.after(_FETCH_S), listener=self.listener
-        )
-
-    def cloud_image_kernels(self, image: CloudImage) -> tuple[CloudImageKernel, ...]:
-        """Return the kernels of a cloud image's boot menu, the oldest first, for `CloudImageBoot`.
-
-        They are extracted from its disk where the cache has none, without booting it.
-        """
-        deadline = Deadline.after(_KERNELS_S)
-        return self.derived.kernels(image, deadline=deadline, listener=self.listener)
-
-    def cloud_image_booted(
-        self, image: CloudImage, boot: CloudImageBoot | None = None
-    ) -> SavedState:
-        """Return the saved state of a cloud image whose cloud-init has finished, for `clone`."""
-        return cloud_image_booted(image, boot=boot)
 
     @contextlib.contextmanager
     def boot(

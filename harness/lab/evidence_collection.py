@@ -22,7 +22,7 @@ from harness.evidence.request import (
 )
 from harness.foreign_files import read_plain
 from harness.gpu.trace_file import render_trace
-from harness.lab.machine import STATES
+from harness.lab.guest_channels import STATES
 from harness.lease import make_private_folder
 from harness.machine.channels.console_recording import RECORDING
 from harness.provisioner.declaration import write_declaration

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, RequirementError, listed
 from harness.gpu import GpuModel, HostGpuAttachment, aperture_mib, root_port_window_mib
 from harness.gpu.transport import Transport
+from harness.lab.guest_channels import ANSWER_KVM_S, HOT_PLUG_KVM_S, GuestChannels, MachineServices
 from harness.settings import GpuEmulation
+from harness.steps import stepped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +25,9 @@ if TYPE_CHECKING:
     from harness.gpu.script import GpuScript
     from harness.gpu.server import DeviceServer
     from harness.gpu.trace import AccessTrace
+    from harness.lab.description import MachineDescription
     from harness.lab.gpu_sources import GpuSources, RequestedGpu
+    from harness.lab.machine_entrance import Listing
     from harness.machine.description.spec import MachineSpec
     from harness.provisioning.wait import Deadline
 
@@ -267,3 +272,113 @@ class MachineGpus:
     def _by_id(self) -> dict[str, EmulatedGpu]:
         plugged = {device_id: server.gpu for device_id, server in self._servers.items()}
         return {**self._departed, **plugged}
+
+
+#: The device files of single GPUs, which `/dev/nvidiactl` is not.
+GPU_DEVICE_FILES = "/dev/nvidia[0-9]*"
+#: A function in each line; the second column has vendor and device, as in `10de2330`.
+_PCI_FUNCTIONS = "/proc/bus/pci/devices"
+#: How long a hot-plugged GPU may take to get its addresses before the guest is asked what it lists.
+_PLACED_KVM_S = 1.0
+#: Seconds after which a guest that is blocked on its GPU counts as stuck.
+_STALL_S = 60.0
+
+
+class MachineGpuSlots(GuestChannels):
+    """A machine with the slots into which GPUs are plugged."""
+
+    def __init__(self, description: MachineDescription, services: MachineServices) -> None:
+        super().__init__(description, services)
+        self._listing: Listing | None = None
+        self.gpus = MachineGpus(
+            self.spec,
+            self.folder,
+            transport=services.transport,
+            sources=services.gpu_sources,
+            scripts=description.gpu_scripts,
+        )
+
+    @stepped("Plug a GPU into machine '{0.name}'")
+    def hot_plug(self, gpu: RequestedGpu) -> str:
+        """Plug a GPU into the running machine, and return its device id."""
+        (provided,) = self.gpus.provide(
+            [gpu], report=self._services.report, cancelled=self._stop_reason
+        )
+        self.vm.plug(provided.attachment)
+        self._show_gpus()
+        return provided.device_id
+
+    def _show_gpus(self) -> None:
+        """Show in `harness ps` which GPUs the machine has now."""
+        if self._listing is not None:
+            self._listing.show_gpus([gpu.title for gpu in self.gpus.provided])
+
+    def wait_for_gpus(self) -> None:
+        """Wait until the guest lists every plugged GPU on its bus.
+
+        Raises HarnessError with the functions that it lists instead.
+        """
+        self._wait_for_functions(Counter(gpu.pci for gpu in self.gpus.provided))
+
+    def wait_for_gpu(self, model: GpuModel, *, count: int = 1) -> None:
+        """Wait until the guest lists `count` GPUs of this model on its bus.
+
+        Raises HarnessError with the functions that it lists instead.
+        """
+        self._wait_for_functions(Counter({str(model.pci): count}))
+
+    def _wait_for_functions(self, wanted: Counter[str]) -> None:
+        if not wanted:
+            return
+        # What the guest does to an emulated GPU shows on this side. A loop in the guest would take
+        # the processor time that an emulated processor needs to find the GPU.
+        self.gpus.wait_until_placed(self.deadline(_PLACED_KVM_S))
+        if wanted <= self._listed_functions():
+            return
+        for pci, count in wanted.items():
+            self.guest.wait_for_pci(pci, count=count)
+
+    def _listed_functions(self) -> Counter[str]:
+        """Count the PCI functions of the guest by vendor and device id; no process starts there."""
+        listed = self.agent.read_bytes(_PCI_FUNCTIONS, self.deadline(ANSWER_KVM_S)) or b""
+        return Counter(
+            f"{ids[:4]}:{ids[4:]}"
+            for line in listed.decode(errors="replace").splitlines()
+            for ids in line.split()[1:2]
+        )
+
+    @stepped("Unplug a GPU of machine '{0.name}'")
+    def hot_unplug(self, device_id: str, *, in_use: bool = False) -> None:
+        """Ask the guest to release a GPU, and wait until it is removed; its trace is kept.
+
+        Raises HarnessError where a process of the guest has a GPU open, unless it may be removed while
+        it is `in_use`: NVIDIA's driver waits for that process, and does not answer before it ends.
+        """
+        users = [] if in_use else self.guest.users_of(GPU_DEVICE_FILES)
+        if users:
+            raise HarnessError(
+                f"GPU '{device_id}' of machine '{self.name}' is not unplugged, since a GPU is in use in "
+                f"the guest: {'; '.join(users)}. End that first, or pass `in_use=True`."
+            )
+        self.vm.unplug(device_id, self.deadline(HOT_PLUG_KVM_S))
+        self.gpus.withdraw(device_id)
+        self._show_gpus()
+
+    def gpu(self, device_id: str = "gpu0") -> EmulatedGpu:
+        """Return the device model behind a GPU, plugged or one of the last to be unplugged.
+
+        Raises HarnessError where there is none.
+        """
+        return self.gpus.gpu(device_id)
+
+    def gpu_traces(self) -> Mapping[str, AccessTrace]:
+        """Return the trace of the guest's accesses to each GPU, by device id."""
+        return self.gpus.traces()
+
+    def mark(self, words: str) -> None:
+        """Write a line into the trace of every GPU; boot stages and steps do so too."""
+        self.gpus.mark(words)
+
+    def failure(self) -> str | None:
+        """Return why this machine can't continue, or None."""
+        return self.gpus.stall_report(_STALL_S) or self.vm.failure()

@@ -27,7 +27,7 @@ from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.lab import evidence_collection
 from harness.lab.cloud_images import CloudImageBoot, CloudImageSource, agent_commands
 from harness.lab.description import SEED, SLOTS, describe
-from harness.lab.machine import ignore_progress
+from harness.lab.machine_cloud_init import ignore_progress
 from harness.lab.provisioning_steps import ProvisioningSteps
 from harness.lab.saved_states import (
     BuiltImageSource,

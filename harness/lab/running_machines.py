@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from harness.image.store import ImageStore
     from harness.lab.description import MachineDescription
-    from harness.lab.machine import MachineServices
+    from harness.lab.guest_channels import MachineServices
 
 Started = TypeVar("Started")
 

@@ -19,7 +19,8 @@ from harness.errors import BadInputError, EvidencedError, HarnessError, Requirem
 from harness.image import CloudImageKernel
 from harness.image.manifest import IMAGE_FORMAT
 from harness.lab.description import SLOTS, BootSource, describe
-from harness.lab.machine import NONCE_FACT, START_CLOUD_INIT
+from harness.lab.machine_cloud_init import START_CLOUD_INIT
+from harness.lab.machine_saving import NONCE_FACT
 from harness.machine.description.spec import DEFAULT_MEMORY_MIB, DirectKernel, MemoryFile
 from harness.machine.guest_time import deadline_of_maker
 from harness.provisioning.command import CommandError, LocalRunner

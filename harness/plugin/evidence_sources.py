@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import EvidencedError
 from harness.lab.evidence_collection import collect_available
-from harness.lab.machine import STATES
+from harness.lab.guest_channels import STATES
 from harness.plugin.failure_bundle import completed
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from harness.evidence.archive import write_archive
 from harness.evidence.retention import VERSIONS, beyond_limits, bundles_in, made_after
 from harness.evidence.state_diff import CHANGES_AT_REST, StateDiff
 from harness.lab.evidence_collection import collect_history
-from harness.lab.machine import STATES
+from harness.lab.guest_channels import STATES
 from harness.lab.versions import versions_of
 from harness.timeline.page import PAGE, render_page
 from harness.timeline.reading import read_timeline

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.lab.machine import NONCE_FACT
+from harness.lab.machine_saving import NONCE_FACT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from suites.unit.lab.builders import a_lab_machine, machine_services
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.lab.machine import MachineServices
+    from harness.lab.guest_channels import MachineServices
 
 
 def _services(folder: Path, transport: Transport) -> MachineServices:

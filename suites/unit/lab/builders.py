@@ -11,7 +11,8 @@ from harness.gpu.transport import Transport
 from harness.image import CloudImage, DriverImage, Image, Kernel
 from harness.lab.description import MachineDescription, Platform, describe
 from harness.lab.gpu_sources import GpuSources
-from harness.lab.machine import LabMachine, MachineServices
+from harness.lab.guest_channels import MachineServices
+from harness.lab.machine import LabMachine
 from harness.lab.node import NodeRequest
 from harness.lab.saved_states import BuiltImageSource
 from harness.machine.capacity.broker import Broker

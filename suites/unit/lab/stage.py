@@ -14,7 +14,7 @@ import pytest
 from harness.cloudinit import FINISHED
 from harness.lab import Lab
 from harness.lab import machine as machine_module
-from harness.lab.machine import NONCE_FACT, LabMachine, MachineServices
+from harness.lab.machine_saving import NONCE_FACT
 from harness.lab.node import Node
 from harness.machine.checkpoint.store import Checkpoint
 from harness.progress.activities import Activities
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from harness.image import CloudImage
     from harness.lab.cloud_images import CloudImageBoot
     from harness.lab.gpu_sources import GpuSources
+    from harness.lab.guest_channels import MachineServices
+    from harness.lab.machine import LabMachine
     from harness.lab.node import NodeRequest
     from harness.lab.saved_states import SavedState
     from harness.machine import Machine, VmDriver

@@ -14,7 +14,7 @@ from harness.artifact_cache import DISK, FileFact
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.image.manifest import IMAGE_FORMAT
 from harness.lab import saved_states
-from harness.lab.machine import NONCE_FACT
+from harness.lab.machine_saving import NONCE_FACT
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import BuiltImageSource, SavedState, _reserve, booted
 from harness.machine.checkpoint.store import (

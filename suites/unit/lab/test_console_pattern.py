@@ -7,7 +7,7 @@ import re
 import pytest
 
 from harness.cloudinit import FINISHED
-from harness.lab.machine import console_pattern
+from harness.lab.machine_cloud_init import console_pattern
 from harness.provisioner import gpu_node
 
 END = f"[   30.1] cloud-init[305]: {FINISHED}\r\n"

@@ -17,7 +17,7 @@ from harness.image.catalogue import load_catalogue
 from harness.image.cloud.derived_images import DerivedStore
 from harness.image.cloud.store import CloudImageStore
 from harness.image.store import ImageStore
-from harness.lab import Lab, prepared_images, shared_caches
+from harness.lab import Lab, images, prepared_images, shared_caches
 from harness.lab.cloud_images import CloudImageBoot, CloudImageSource
 from harness.lab.node import NodeRequest, render_node_seed
 from harness.lab.running_machines import Machines
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from harness.evidence import Evidence
     from harness.lab.description import MachineDescription
-    from harness.lab.machine import MachineServices
+    from harness.lab.guest_channels import MachineServices
     from harness.lab.node import Node
     from harness.machine.checkpoint.store import Checkpoint
 
@@ -79,7 +79,7 @@ def test_caches_are_where_the_settings_say(
     for module, name in ((shared_caches, "ImageStore"), (lab_module, "CheckpointStore")):
         monkeypatch.setattr(module, name, note(name))
     shared = {name: object() for name in ("images", "checkpoints", "derived")}
-    monkeypatch.setattr(lab_module, "open_shared_caches", lambda _: shared)
+    monkeypatch.setattr(images, "open_shared_caches", lambda _: shared)
     accepted = frozenset({LicenceId("nvidia")})
     settings = replace(
         lab.settings, accepted_licences=accepted, checkpoint_limit_mib=4321, cache=tmp_path

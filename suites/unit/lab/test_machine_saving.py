@@ -12,9 +12,9 @@ from typing_extensions import override
 
 from harness.cloudinit import FINISHED
 from harness.errors import HarnessError
-from harness.lab import machine as machine_module
-from harness.lab import machine_bundle
-from harness.lab.machine import START_CLOUD_INIT, LabMachine
+from harness.lab import guest_channels, machine_bundle
+from harness.lab.machine import LabMachine
+from harness.lab.machine_cloud_init import START_CLOUD_INIT
 from harness.lab.saved_states import BuiltImageSource, naming_seed
 from harness.machine.channels.guest import UNTIL_LISTED
 from harness.machine.description.spec import DirectKernel, Firmware
@@ -88,7 +88,7 @@ def test_cloud_init_of_a_cloud_image_may_take_longer(stage: Stage) -> None:
 def test_every_model_is_awaited_with_its_number(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.lab.machine._PLACED_KVM_S", 0.0)
+    monkeypatch.setattr("harness.lab.machine_gpus._PLACED_KVM_S", 0.0)
     other = replace(a_model(), name="other", pci=replace(a_model().pci, device=0x20B5))
     with stage.machine(gpus=[a_model(), other, a_model()], slots=4) as machine:
         stage.noted.clear()
@@ -154,7 +154,7 @@ def test_ssh_is_opened_once_and_ends_with_the_machine(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FakeSsh.opened, FakeSsh.limits_s, FakeSsh.closed = [], [], 0
-    monkeypatch.setattr(machine_module, "SshRunner", FakeSsh)
+    monkeypatch.setattr(guest_channels, "SshRunner", FakeSsh)
     with stage.machine() as machine:
         assert FakeSsh.opened == []
         assert machine.ssh() is machine.ssh()
@@ -181,7 +181,7 @@ def test_ssh_that_does_not_connect_is_tried_anew(
             raise HarnessError("Connection refused.")
 
     Refusing.opened, Refusing.closed = [], 0
-    monkeypatch.setattr(machine_module, "SshRunner", Refusing)
+    monkeypatch.setattr(guest_channels, "SshRunner", Refusing)
     with stage.machine() as machine:
         for _ in range(2):
             with pytest.raises(HarnessError, match="refused"):

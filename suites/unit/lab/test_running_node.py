@@ -74,7 +74,7 @@ def test_gpu_in_use_is_unplugged_only_on_request(stage: Stage) -> None:
 def test_clone_gets_its_seed_once_it_lists_its_gpus(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.lab.machine._PLACED_KVM_S", 0.0)
+    monkeypatch.setattr("harness.lab.machine_gpus._PLACED_KVM_S", 0.0)
     machine = stage.machine(gpus=[a_model()], checkpoint=a_checkpoint())
 
     with Node(a_request(gpus=[a_model()]), machine, provisioner=a_provisioner()):

@@ -11,7 +11,8 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.image import CloudImageKernel, Image
-from harness.lab.machine import START_CLOUD_INIT, LabMachine
+from harness.lab.machine import LabMachine
+from harness.lab.machine_cloud_init import START_CLOUD_INIT
 from harness.lab.saved_states import (
     BuiltImageSource,
     SavedState,

@@ -1,0 +1,195 @@
+"""What the host talks to of a machine: its VM, and agent, SSH and state of its guest."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.machine.channels.guest import Guest
+from harness.machine.channels.ssh import SshRunner
+from harness.machine.description.spec import DirectKernel
+from harness.machine.guest_time import GuestClock, GuestDeadline
+from harness.provisioning.wait import (
+    Deadline,
+)
+from harness.steps import stepped, take_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.evidence.state import NodeState
+    from harness.gpu.transport import Transport
+    from harness.lab.description import MachineDescription
+    from harness.lab.gpu_sources import GpuSources
+    from harness.machine import Machine, VmDriver
+    from harness.machine.capacity.broker import Broker
+    from harness.machine.channels.agent import Agent
+    from harness.machine.channels.ssh import SshIdentity
+    from harness.machine.entrance.roster import Roster
+    from harness.progress.activities import Activities
+
+
+#: The folder of differences between states, in a machine's folder and in its evidence.
+STATES = "states"
+#: Seconds that KVM is given; TCG gets them times its patience.
+CONNECT_KVM_S = 10.0
+READY_KVM_S = 30.0
+HOT_PLUG_KVM_S = 10.0
+#: A guest that is not hanging answers within this.
+ANSWER_KVM_S = 1.0
+#: Includes the boot loader's delay, and cloud-init up to the network, which brings the agent.
+_READY_BY_FIRMWARE_KVM_S = 90.0
+#: One that is busy answers within this.
+_BUSY_ANSWER_KVM_S = 3.0
+_STATE_KVM_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineServices:
+    """What all machines of a lab share.
+
+    `driver` starts the VM. `identity` generates the SSH keys at its first call. `transport` raises
+    RequirementError where QEMU can't take an emulated GPU. `patience` is the factor for waits on a
+    guest, whose limits are for KVM on bare metal. `report` is called with the reason while a
+    machine waits for capacity, or for GPUs of the host. `roster` lists the machines that run, for
+    `harness ps`; `activities` says what they do.
+    """
+
+    driver: VmDriver
+    agent_program: bytes = field(repr=False)
+    identity: Callable[[], SshIdentity]
+    broker: Broker
+    transport: Callable[[], Transport]
+    gpu_sources: GpuSources
+    patience: float
+    roster: Roster
+    report: Callable[[str], None]
+    activities: Activities
+
+
+class GuestChannels:
+    """The VM of a machine, and the channels to its guest; a subclass starts and ends them."""
+
+    def __init__(self, description: MachineDescription, services: MachineServices) -> None:
+        self.description = description
+        self.spec = description.spec
+        self.folder = description.folder
+        self._services = services
+        self._resources = contextlib.ExitStack()
+        self._ssh: SshRunner | None = None
+        self._is_agent_ready = False
+        self._is_killed = False
+        self._vm: Machine | None = None
+        self._guest_clock: GuestClock | None = None
+        self._activity = services.activities.of(self.folder.name)
+        self.last_state: NodeState | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def has_vm(self) -> bool:
+        """Return whether the VM was started; it may have ended since."""
+        return self._vm is not None
+
+    @property
+    def vm(self) -> Machine:
+        """Return the VM itself; raises HarnessError before it has been started."""
+        if self._vm is None:
+            raise HarnessError(f"Machine '{self.name}' has not been started.")
+        return self._vm
+
+    @property
+    def agent_program(self) -> bytes:
+        """Return the agent, which in a resumed guest is that of the harness that saved it."""
+        bundle = self.description.bundle
+        return self._services.agent_program if bundle is None else bundle.agent_program
+
+    @property
+    def agent(self) -> Agent:
+        """Return the guest's agent; the first use in a booted machine waits until it is ready."""
+        if not self._is_agent_ready:
+            patience_s = READY_KVM_S if self._is_built else _READY_BY_FIRMWARE_KVM_S
+            deadline = self.deadline(patience_s)
+            with (
+                take_step(f"Wait for the agent of machine '{self.name}'"),
+                self._activity.during("waits for the guest agent", deadline),
+            ):
+                self.vm.agent.wait_until_ready(deadline)
+            self._is_agent_ready = True
+        return self.vm.agent
+
+    def require_answer(self) -> None:
+        """Raise HarnessError where the guest does not answer within seconds, since it hangs or is still booting."""
+        self.vm.agent.ping(self.deadline(_BUSY_ANSWER_KVM_S))
+
+    @property
+    def _is_built(self) -> bool:
+        """Return whether the image is one of ours, with the agent in it and a console on serial."""
+        kernel = self.spec.kernel
+        return isinstance(kernel, DirectKernel) and not kernel.is_verbatim
+
+    @property
+    def guest(self) -> Guest:
+        """Return operations in the guest."""
+        return Guest(self.name, self.agent)
+
+    @stepped("Take the state of machine '{0.name}'")
+    def state(self) -> NodeState:
+        """Return the state of the whole guest, which should be at rest, for `expect.unchanged`.
+
+        Parts that can't be read are `unknown` in it. Raises HarnessError where the guest does not
+        answer.
+        """
+        from harness.evidence.state_capture import take_state  # noqa: PLC0415 - few tests do
+
+        self.last_state = take_state(
+            self.agent,
+            node=self.name,
+            deadline=self.deadline(_STATE_KVM_S),
+            folder=self.folder / STATES,
+        )
+        return self.last_state
+
+    def ssh(self) -> SshRunner:
+        """Return SSH access, for people and for machines without an agent.
+
+        The guest must have been provisioned with the lab's keys. The first use opens the
+        connection; it ends with the machine.
+        """
+        if self._ssh is None:
+            runner = SshRunner(
+                name=self.name,
+                port=self.vm.ssh_port(),
+                identity=self._services.identity(),
+                folder=self.folder,
+            )
+            self._resources.callback(runner.close)
+            runner.connect(self.deadline(CONNECT_KVM_S))
+            self._ssh = runner
+        return self._ssh
+
+    def doing(self, what: str, deadline: Deadline) -> contextlib.AbstractContextManager[None]:
+        """Say in this context that the machine does `what`, until `deadline` at most."""
+        return self._activity.during(what, deadline)
+
+    def deadline(self, kvm_s: float, *, follows_progress: bool = False) -> Deadline:
+        """Return a deadline of `kvm_s` seconds, multiplied by the patience of the run.
+
+        Time in which the host keeps the machine waiting does not count. A deadline that
+        `follows_progress` is put off while the guest prints lines.
+        """
+        return self._after(kvm_s * self._services.patience, follows_progress=follows_progress)
+
+    def _after(self, seconds: float, *, follows_progress: bool = False) -> Deadline:
+        if self._guest_clock is None:
+            return Deadline.after(seconds)
+        return GuestDeadline.of(self._guest_clock, seconds, follows_progress=follows_progress)
+
+    def _stop_reason(self) -> str | None:
+        return (
+            f"Machine '{self.name}' was killed by the end of the run." if self._is_killed else None
+        )

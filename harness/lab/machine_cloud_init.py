@@ -1,0 +1,131 @@
+"""Runs cloud-init in a machine, and waits until it has finished."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from harness.cloudinit import FINISHED, SEED_LABEL, write_seed
+from harness.errors import HarnessError
+from harness.lab.description import SEED
+from harness.lab.guest_channels import HOT_PLUG_KVM_S
+from harness.lab.machine_gpus import MachineGpuSlots
+from harness.steps import consecutive, stepped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.cloudinit import CloudInitResult, SeedFiles
+    from harness.provisioning.wait import (
+        Deadline,
+    )
+
+
+#: Cloud-init's own message ends a run with user-data that it can't read.
+_END = rf"(?:{FINISHED}|Cloud-init v\. \S+ finished at)"
+#: Progress on the console: the stages of cloud-init.
+_STAGE = r"running '[a-z:-]+'"
+_STAGE_NAME = re.compile(r"running '([a-z:-]+)'")
+_CLOUD_INIT_KVM_S = 30.0
+#: It runs all modules of the distribution.
+_CLOUD_INIT_OF_CLOUD_IMAGE_KVM_S = 90.0
+_SEED_LABEL = f"/dev/disk/by-label/{SEED_LABEL}"
+#: The network's socket has already started it, but it must start again with what cloud-init writes;
+#: only the start of `network-pre.target` waits for that.
+_WITHDRAW_NETWORK = "systemctl stop systemd-networkd.socket systemd-networkd.service network.target network-pre.target"
+#: `ds-identify` stores its result in /run, and runs again with systemd's generators.
+START_CLOUD_INIT = (
+    f"{_WITHDRAW_NETWORK}; "
+    "cd /run/cloud-init 2>/dev/null && rm -f .ds-identify.result cloud.cfg disabled enabled; "
+    "systemctl daemon-reload && systemctl start --no-block default.target"
+)
+
+
+def console_pattern(step: str | None) -> str:
+    """Return the regular expression for what is waited for on a console while cloud-init runs.
+
+    `step` is the pattern of a provisioner's steps. It is looked for in complete lines only, and
+    only before the end of cloud-init, which it could consume otherwise.
+    """
+    if step is None:
+        return f"{_END}|{_STAGE}"
+    return rf"{_END}|{_STAGE}|(?={step})(?!(?s:.)*{_END})(?:{_without_names(step)})(?=[^\n]*\n)"
+
+
+def _without_names(pattern: str) -> str:
+    """Return a pattern with groups that have no names, since a name may be there only once."""
+    return re.sub(r"\(\?P<\w+>", "(", pattern)
+
+
+def ignore_progress(_line: str) -> None:
+    """Ignore progress."""
+
+
+class MachineCloudInit(MachineGpuSlots):
+    """A machine in which cloud-init runs."""
+
+    def plug_seed(self, seed: Path) -> None:
+        """Plug a seed volume into the running machine, and wait until the guest sees its label."""
+        self.vm.plug_seed(seed)
+        self.agent.wait_for_file(_SEED_LABEL, self.deadline(HOT_PLUG_KVM_S))
+
+    def start_cloud_init(self) -> None:
+        """Continue the boot of a machine that stopped before cloud-init; returns at once.
+
+        All stages of cloud-init then run, including its search for a data source (in systemd's
+        generator): the result of the search without a seed is discarded.
+        """
+        self.guest.output_of("sh", "-c", START_CLOUD_INIT)
+
+    @stepped("Wait for cloud-init of machine '{0.name}'")
+    def wait_until_cloud_init_finished(
+        self,
+        deadline: Deadline,
+        progress: Callable[[str], None] = ignore_progress,
+        *,
+        step: str | None = None,
+    ) -> CloudInitResult:
+        """Wait until cloud-init has finished, with or without errors, and return its result.
+
+        `progress` is called with boot stages as the console shows them, and with what matches the
+        regular expression `step`.
+        Raises HarnessError at the deadline, or at once when the guest can't finish any more.
+        """
+        with self._activity.during("waits for cloud-init", deadline):
+            return self._wait_for_cloud_init(deadline, progress, step)
+
+    def _wait_for_cloud_init(
+        self, deadline: Deadline, progress: Callable[[str], None], step: str | None
+    ) -> CloudInitResult:
+        if not self._is_built:
+            # Its console may show anything, so the agent waits, until the deadline.
+            return self.guest.wait_for_cloud_init_result(deadline)
+        expected = console_pattern(step)
+        seen = ""
+        with consecutive() as begin_step:
+            while re.fullmatch(_END, seen) is None:
+                seen = self.vm.console.wait_for(
+                    expected,
+                    deadline,
+                    what="that cloud-init has finished",
+                    failure=self.failure,
+                )
+                if not seen:
+                    raise HarnessError(
+                        f"The pattern {step!r} of the provisioner's steps matches an empty text, and "
+                        "would forever; let it match the name of a step."
+                    )
+                self.mark(seen)
+                self._activity.note(f"waits for cloud-init, which printed: {seen.strip()}")
+                progress(seen)
+                if stage := _STAGE_NAME.fullmatch(seen):
+                    begin_step(f"cloud-init: {stage[1]}")
+        return self.guest.wait_for_cloud_init_result(deadline)
+
+    def run_cloud_init(self, seed: SeedFiles) -> CloudInitResult:
+        """Run all stages of cloud-init with `seed`, in a machine that stopped before them."""
+        self.plug_seed(write_seed(seed, self.folder / SEED))
+        self.start_cloud_init()
+        kvm_s = _CLOUD_INIT_KVM_S if self._is_built else _CLOUD_INIT_OF_CLOUD_IMAGE_KVM_S
+        return self.wait_until_cloud_init_finished(self.deadline(kvm_s, follows_progress=True))

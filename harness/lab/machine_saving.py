@@ -1,0 +1,148 @@
+"""Saves a machine as a checkpoint or a bundle, and continues one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError, listed
+from harness.lab.base_images import describe_base
+from harness.lab.description import SEED
+from harness.lab.guest_channels import ANSWER_KVM_S, CONNECT_KVM_S, HOT_PLUG_KVM_S, READY_KVM_S
+from harness.lab.machine_gpus import MachineGpuSlots
+from harness.machine import SavableMachine
+from harness.steps import stepped
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.lab.machine_bundle import MachineBundle
+    from harness.machine import Machine
+    from harness.machine.checkpoint.store import Checkpoint
+
+
+#: The key of the nonce's digest in a checkpoint's facts; the nonce itself is only in guest memory.
+NONCE_FACT = "nonce_sha256"
+#: How long a guest may take to become idle before its state is saved.
+_REST_S = 120.0
+#: Reads the programs that tests run most, and what a person's shell reads; missing ones are ignored.
+_WARM_UP = (
+    "for tool in true false sh cat ls env sleep test grep uname date lspci systemctl journalctl; do "
+    'cat "$(command -v "$tool")" >/dev/null 2>&1; done; '
+    "echo exit | TERM=xterm-256color HISTFILE= script -qec bash /dev/null >/dev/null 2>&1; true"
+)
+
+
+def savable_machine(vm: Machine) -> SavableMachine:
+    """Return the machine as one that can be saved; raises HarnessError where its driver can't."""
+    if isinstance(vm, SavableMachine):
+        return vm
+    raise HarnessError(f"The VM driver of machine '{vm.spec.name}' can't save running machines.")
+
+
+class MachineSaving(MachineGpuSlots):
+    """A machine whose state is saved, and which continues from a saved one."""
+
+    @stepped("Save the state of machine '{0.name}'")
+    def save(self, state: Path, nonce: str) -> None:
+        """Wait until the guest is idle, save its state, and end it; its `spec` names memory and disk.
+
+        Raises HarnessError while a GPU is plugged in: an emulated GPU's state can't be saved.
+        """
+        if self.gpus.plugged:
+            raise HarnessError(
+                f"Machine '{self.name}' can't become a checkpoint while it has the GPU "
+                f"'{self.gpus.plugged[0]}'; unplug it first, and plug one into each clone."
+            )
+        with self._activity.during("is saved"):
+            self._save(state, nonce)
+
+    def _save(self, state: Path, nonce: str) -> None:
+        self.vm.unplug_seed(self.deadline(HOT_PLUG_KVM_S))
+        # Each clone would continue whatever the guest is still doing.
+        self.guest.run("systemctl", "is-system-running", "--wait", timeout_s=_REST_S)
+        self.guest.output_of("udevadm", "settle")
+        # So the template reads them from the disk into its page cache once, and not each clone.
+        self.guest.output_of("sh", "-c", _WARM_UP)
+        self.guest.output_of("true")
+        self.guest.output_of("sync")
+        self.vm.wait_until_idle(self._after(_REST_S))
+        self.agent.remember(nonce, self.deadline(CONNECT_KVM_S))
+        self.vm.save(state)
+
+    def save_bundle(self, folder: Path, *, purpose: str) -> MachineBundle:
+        """Save the machine as it is now into the new `folder`, and let its guest go on.
+
+        Its GPUs are unplugged before, and stay so. Raises HarnessError where it can't be saved: where
+        its guest does not answer and so can't release a GPU, or its driver can't save machines.
+        """
+        with self._activity.during("is saved into the evidence"):
+            return self._save_bundle(folder, purpose=purpose)
+
+    def _save_bundle(self, folder: Path, *, purpose: str) -> MachineBundle:
+        from harness.lab.machine_bundle import save_machine  # noqa: PLC0415 - few are
+
+        savable = savable_machine(self.vm)
+        if not self.vm.is_running:
+            raise HarnessError(f"Machine '{self.name}' has ended, and its memory is gone.")
+        models = [gpu.title for gpu in self.gpus.provided if gpu.device_id in self.gpus.emulated]
+        seed = self._release_devices()
+        source = self.description.source
+        return save_machine(
+            self.vm,
+            savable,
+            folder,
+            base=source.disk,
+            base_image=describe_base(source.name, source.disk_sha256(), source.disk),
+            gpus=models,
+            seed=seed,
+            agent_program=self.agent_program,
+            driver=self._services.driver.name,
+            purpose=purpose,
+        )
+
+    def _release_devices(self) -> Path | None:
+        """Unplug the GPUs, which can't be saved, and the seed; return the seed where it stays.
+
+        Raises HarnessError where a guest with GPUs does not answer.
+        """
+        try:
+            # A guest that hangs would take the whole limit of an unplug.
+            self.vm.agent.ping(self.deadline(ANSWER_KVM_S))
+        except HarnessError as error:
+            if self.gpus.plugged:
+                raise HarnessError(
+                    f"Machine '{self.name}' has {listed(self.gpus.plugged)}, which can't be saved, and a "
+                    f"guest that does not answer can't release it: {error}"
+                ) from error
+            seed = self.folder / SEED
+            return seed if seed.exists() else None
+        for device_id in self.gpus.plugged:
+            self.hot_unplug(device_id, in_use=True)
+        self.vm.unplug_seed(self.deadline(HOT_PLUG_KVM_S))
+        return None
+
+    @stepped("Restore the checkpoint '{1.folder.name}'")
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from the checkpoint, with the host's time and new random numbers."""
+        self.vm.restore(checkpoint.state)
+        result = self.vm.agent.settle(
+            self.deadline(READY_KVM_S), hostname=self.description.hostname
+        )
+        digest = hashlib.sha256((result.nonce or "").encode()).hexdigest()
+        if digest != checkpoint.facts[NONCE_FACT]:
+            raise HarnessError(
+                f"Machine '{self.name}' was expected to continue from '{checkpoint.folder}', but "
+                "its memory does not have that checkpoint's nonce. Remove the "
+                "checkpoint (`harness checkpoints gc --all`), and run again."
+            )
+        self._is_agent_ready = True
+
+    @stepped("Resume the saved machine")
+    def _resume(self, bundle: MachineBundle) -> None:
+        """Continue a saved machine, with the host's time; its guest may have been hanging then."""
+        savable_machine(self.vm).restore_whole(bundle.memory)
+        with contextlib.suppress(HarnessError):
+            self.vm.agent.settle(self.deadline(ANSWER_KVM_S))
+            self._is_agent_ready = True
