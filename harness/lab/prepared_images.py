@@ -18,7 +18,7 @@ from harness.image.formats import oci
 from harness.image.formats.qcow2 import flatten
 from harness.image.store import Prepared
 from harness.lab.cloud_images import CloudImageBoot, agent_commands, render_clean
-from harness.lab.evidence_collection import try_save_host_evidence
+from harness.lab.running_machines import host_evidence_kept
 from harness.machine.guest_time import deadline_of_maker
 from harness.progress import ProgressEvent, Stage
 from harness.provisioner.gpu_node import CONFIG_PATH, OUTCOME_PATH, PAYLOAD_FOLDER
@@ -136,13 +136,12 @@ def _make(
     overlay = disk.with_name("overlay.qcow2")
     lab.store.create_overlay(image.disk, overlay, size_gib=boot.size_gib(image))
     _report(lab, image, "booting it once, to add the guest agent and the stand-ins")
-    with lab.boot_cloud_image(image, boot, name="prepare", disk=overlay) as machine:
-        try:
-            driver = _change(lab, image, machine)
-        except HarnessError as error:
-            kept = lab.settings.evidence_folder / "node-images" / image.name
-            error.evidence = try_save_host_evidence(machine, kept)
-            raise
+    kept = lab.settings.evidence_folder / "node-images" / image.name
+    with (
+        lab.boot_cloud_image(image, boot, name="prepare", disk=overlay) as machine,
+        host_evidence_kept(machine, kept),
+    ):
+        driver = _change(lab, image, machine)
     _report(lab, image, "writing its disk")
     flatten(overlay, disk, runner=LocalRunner(), timeout_s=_FLATTEN_S)
     overlay.unlink()

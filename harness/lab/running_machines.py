@@ -26,6 +26,27 @@ Started = TypeVar("Started")
 _OVERLAY_MIB = 1024
 
 
+@contextlib.contextmanager
+def host_evidence_kept(
+    machine: LabMachine, folder: Path, *, unless: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Keep the host's evidence in `folder` where something fails on a machine; the error says where.
+
+    An error that a person corrects gets none, and neither does one that names evidence already.
+    """
+    try:
+        yield
+    except (BadInputError, RequirementError):
+        raise
+    except HarnessError as error:
+        # Only a failure needs what reads evidence; a clone starts without it.
+        from harness.lab.evidence_collection import try_save_host_evidence  # noqa: PLC0415
+
+        if error.evidence is None and not unless():
+            error.evidence = try_save_host_evidence(machine, folder)
+        raise
+
+
 class Machines:
     """Creates the machines of a lab, each in a folder of its own below `folder`."""
 
@@ -98,20 +119,9 @@ class Machines:
             self.registered(machine),
             contextlib.ExitStack() as resources,
         ):
-            try:
+            kept = self._evidence_folder / "starts" / machine.folder.name
+            with host_evidence_kept(machine, kept, unless=lambda: self._is_stopping):
                 started = resources.enter_context(wrapped(machine))
-            except (BadInputError, RequirementError):
-                raise
-            except HarnessError as error:
-                # Only a failure needs what reads evidence; a clone starts without it.
-                from harness.lab.evidence_collection import (  # noqa: PLC0415
-                    try_save_host_evidence,
-                )
-
-                if error.evidence is None and not self._is_stopping:
-                    kept = self._evidence_folder / "starts" / machine.folder.name
-                    error.evidence = try_save_host_evidence(machine, kept)
-                raise
             yield started
 
     def stop_reason(self) -> str | None:

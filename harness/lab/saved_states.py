@@ -21,6 +21,7 @@ from harness.image.manifest import IMAGE_FORMAT
 from harness.lab.description import SLOTS, BootSource, describe
 from harness.lab.machine_cloud_init import START_CLOUD_INIT
 from harness.lab.machine_saving import NONCE_FACT
+from harness.lab.running_machines import host_evidence_kept
 from harness.machine.description.spec import DEFAULT_MEMORY_MIB, DirectKernel, MemoryFile
 from harness.machine.guest_time import deadline_of_maker
 from harness.provisioning.command import CommandError, LocalRunner
@@ -378,7 +379,11 @@ class CheckpointBuilder:
             memory_file=MemoryFile(path=place.ram, is_private=False),
             seed=saved_state.origin.first_seed if parent is None else None,
         )
-        with self.machines.created(description) as machine:
+        kept = self.evidence_folder / "saved-states" / saved_state.name
+        with (
+            self.machines.created(description) as machine,
+            host_evidence_kept(machine, kept),
+        ):
             try:
                 with self.machines.registered(machine), machine:
                     if saved_state.make is None:
@@ -389,16 +394,8 @@ class CheckpointBuilder:
             except (BadInputError, RequirementError):
                 raise
             except Exception as error:
-                # Only a failure needs what reads evidence; a clone starts without it.
-                from harness.lab.evidence_collection import (  # noqa: PLC0415
-                    try_save_host_evidence,
-                )
-
-                sentence = _sentence_of(error)
-                kept = self.evidence_folder / "saved-states" / saved_state.name
                 raise HarnessError(
-                    f"The saved state '{saved_state.name}' could not be made. {sentence}",
-                    evidence=try_save_host_evidence(machine, kept),
+                    f"The saved state '{saved_state.name}' could not be made. {_sentence_of(error)}"
                 ) from error
         return {NONCE_FACT: hashlib.sha256(nonce.encode()).hexdigest(), **self.needs()}
 

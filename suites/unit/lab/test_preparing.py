@@ -14,7 +14,7 @@ from harness.errors import HarnessError
 from harness.image import CloudImageKernel, DriverImage
 from harness.image.cloud.derived_images import DerivedStore
 from harness.image.store import ImageStore
-from harness.lab import Lab, bakes, prepared_images
+from harness.lab import Lab, bakes, evidence_collection, prepared_images
 from harness.lab.bakes import bake_cloud_image, bake_evidence, bake_node, clean_script
 from harness.lab.cloud_images import CloudImageBoot, agent_commands
 from harness.lab.node import Node
@@ -239,7 +239,7 @@ def test_failure_in_the_guest_keeps_the_hosts_evidence_and_publishes_nothing(
         kept.append(folder)
         return folder
 
-    monkeypatch.setattr(prepared_images, "try_save_host_evidence", save)
+    monkeypatch.setattr(evidence_collection, "try_save_host_evidence", save)
     stage.agent.refused.add(UNPACK)
 
     with pytest.raises(HarnessError) as failure:
