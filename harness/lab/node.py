@@ -35,6 +35,7 @@ from harness.lab.saved_states import (
     cloud_init_done,
     naming_seed,
 )
+from harness.lab.stand_ins import check_stand_ins, stand_in_files
 from harness.machine.description.spec import DEFAULT_MEMORY_MIB
 from harness.machine.guest_time import MOST_TIMES
 from harness.provisioner import BOOT, NodeFact, Provisioner, runner_file
@@ -71,8 +72,6 @@ _POWER_OFF_KVM_S = 15.0
 #: The files of a node, and the commands that prepare it; some compile kernel modules.
 _PREPARE_KVM_S = 60.0
 
-STAND_INS = "/etc/gpu-node/stand-ins"
-
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRequest:
@@ -101,7 +100,8 @@ class NodeRequest:
     spare_slots: int = 1
     """Empty slots for GPUs that are plugged later."""
     stand_ins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Variables of stand-in units, by unit: `{"nvidia-dcgm": {"START_DELAY_S": "30"}}`."""
+    """Variables of stand-ins, by name: `{"nvidia-dcgm": {"START_DELAY_S": "30"}}`. An unknown name or
+    variable is refused."""
     files: Sequence[GuestFile] = ()
     """Files that cloud-init writes into the guest."""
     before: Sequence[Argv] = ()
@@ -143,6 +143,7 @@ class NodeRequest:
                 source="NodeRequest",
                 key="derive",
             )
+        check_stand_ins(self.stand_ins, self.files, source="NodeRequest")
         check_commands(self.before, source="NodeRequest", key="before")
         check_commands(self.early, source="NodeRequest", key="early")
         if self.kernel is not None and isinstance(self.image, CloudImage):
@@ -212,17 +213,6 @@ def all_files(request: NodeRequest, provisioner: Provisioner) -> tuple[GuestFile
         *request.provisioner_files(provisioner),
         *stand_in_files(request.stand_ins),
         *request.files,
-    )
-
-
-def stand_in_files(stand_ins: Mapping[str, Mapping[str, str]]) -> tuple[GuestFile, ...]:
-    """Return the environment files that make stand-in units slow, or fail."""
-    return tuple(
-        GuestFile(
-            path=f"{STAND_INS}/{unit}.env",
-            content="".join(f"{key}={value}\n" for key, value in variables.items()).encode(),
-        )
-        for unit, variables in stand_ins.items()
     )
 
 

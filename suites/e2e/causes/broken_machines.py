@@ -13,7 +13,7 @@ from harness import expect
 from harness.api import Deadline, GuestFile, NodeRequest
 from harness.cloudinit import UserData, render_seed
 from harness.image import CloudImageKernel
-from harness.lab.node import STAND_INS
+from harness.lab.stand_ins import STAND_INS
 from harness.provisioner import BOOT
 from suites.e2e.guest_script import shell
 

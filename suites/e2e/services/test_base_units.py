@@ -80,7 +80,7 @@ def test_needed_fabric_manager_that_never_starts_is_a_failure(
         config={**NEEDED, **BRIEF},
         files=[INSTALLED] if is_installed else [],
         before=BEFORE,
-        stand_ins={name_of(FABRIC_MANAGER): stand_in},
+        stand_ins={name_of(FABRIC_MANAGER): stand_in} if is_installed else {},
     )
 
     evidence = evidence_of(node)

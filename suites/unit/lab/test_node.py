@@ -15,7 +15,7 @@ from harness.evidence import CLOUD_INIT_OUTPUT_PATH, Evidence
 from harness.evidence.request import AdditionalEvidence
 from harness.gpu.catalogue import load_catalogue
 from harness.lab.machine import LabMachine
-from harness.lab.node import Node, stand_in_files
+from harness.lab.node import Node
 from harness.provisioner import (
     RUNNER_PATH,
     ConfigurationFile,
@@ -88,13 +88,6 @@ def test_tags_and_size_lie_in_the_metadata_cache() -> None:
             "vmSize": "x",
         }
     }
-
-
-def test_stand_ins_get_a_file_of_variables_each() -> None:
-    (dcgm,) = stand_in_files({"nvidia-dcgm": {"START_DELAY_S": "30", "EXIT_CODE": "1"}})
-
-    assert dcgm.path == "/etc/gpu-node/stand-ins/nvidia-dcgm.env"
-    assert dcgm.content == b"START_DELAY_S=30\nEXIT_CODE=1\n"
 
 
 @pytest.fixture

@@ -268,7 +268,7 @@ def test_guest_of_a_cloud_image_is_asked_for_its_kernels(
 
 def test_node_has_the_files_of_all_that_takes_part_in_their_order() -> None:
     request = a_request(
-        stand_ins={"nvidia-dcgm": {"EXIT_CODE": "1"}},
+        stand_ins={"nvidia-dcgm": {"START_RESULT": "fail"}},
         files=[GuestFile(path="/etc/mine", content=b"mine")],
         spare_slots=2,
         gpus=[a_model()],

@@ -1,0 +1,83 @@
+"""The stand-ins of node images, and the variables by which a test makes one slow, or fail."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING
+
+from harness.cloudinit import GuestFile
+from harness.errors import BadInputError, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+STAND_INS = "/etc/gpu-node/stand-ins"
+
+#: What the program of each stand-in unit reads (`/usr/lib/gpu-node/stand-in`), with the values that it knows.
+UNIT_VARIABLES: Mapping[str, re.Pattern[str]] = {
+    "START_DELAY_S": re.compile(r"[0-9]+(\.[0-9]+)?|infinity"),
+    "START_RESULT": re.compile(r"ok|fail"),
+}
+UNITS = (
+    *("kubelet", "node-problem-detector", "nvidia-dcgm", "nvidia-dcgm-exporter"),
+    *("nvidia-device-plugin", "nvidia-modprobe"),
+)
+VARIABLES: Mapping[str, Mapping[str, re.Pattern[str]]] = {
+    **dict.fromkeys(UNITS, UNIT_VARIABLES),
+    "nvidia-smi": {"INFOROM": re.compile(r"corrupted|")},
+}
+
+
+def check_stand_ins(
+    stand_ins: Mapping[str, Mapping[str, str]], files: Sequence[GuestFile], *, source: str
+) -> None:
+    """Raise BadInputError for a stand-in or a variable that nothing on the node reads.
+
+    A node may have further stand-ins: units among its own files that read `STAND_INS/NAME.env`.
+    """
+    for name, variables in stand_ins.items():
+        if name not in VARIABLES and any(
+            f"{STAND_INS}/{name}.env".encode() in file.content for file in files
+        ):
+            known = UNIT_VARIABLES
+        else:
+            if name not in VARIABLES:
+                raise BadInputError(
+                    f"No stand-in '{name}' is known; {_nearest(name, VARIABLES)} A unit of your own is "
+                    f"one if it is in 'files' and reads '{STAND_INS}/{name}.env'.",
+                    source=source,
+                    key=f"stand_ins.{name}",
+                )
+            known = VARIABLES[name]
+        for variable, value in variables.items():
+            key = f"stand_ins.{name}.{variable}"
+            if variable not in known:
+                raise BadInputError(
+                    f"The stand-in '{name}' has no variable '{variable}'; {_nearest(variable, known)}",
+                    source=source,
+                    key=key,
+                )
+            if known[variable].fullmatch(value) is None:
+                raise BadInputError(
+                    f"The stand-in '{name}' does not know the value '{value}'; a value of '{variable}' "
+                    f"matches '{known[variable].pattern}'.",
+                    source=source,
+                    key=key,
+                )
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"the known ones are {listed(known)}."
+
+
+def stand_in_files(stand_ins: Mapping[str, Mapping[str, str]]) -> tuple[GuestFile, ...]:
+    """Return the environment files that make stand-in units slow, or fail."""
+    return tuple(
+        GuestFile(
+            path=f"{STAND_INS}/{unit}.env",
+            content="".join(f"{key}={value}\n" for key, value in variables.items()).encode(),
+        )
+        for unit, variables in stand_ins.items()
+    )

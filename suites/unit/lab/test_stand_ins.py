@@ -1,0 +1,81 @@
+"""The stand-ins of a node that a test makes slow, or lets fail."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from harness.cloudinit import GuestFile
+from harness.errors import BadInputError
+from harness.lab.stand_ins import STAND_INS, UNITS, VARIABLES, stand_in_files
+from harness.settings import SHIPPED_IMAGES
+from suites.unit.lab.builders import a_request
+
+ROOT = SHIPPED_IMAGES / "stand-ins/services/root/usr/lib"
+
+
+def test_stand_ins_get_a_file_of_variables_each() -> None:
+    (dcgm,) = stand_in_files({"nvidia-dcgm": {"START_DELAY_S": "30", "START_RESULT": "fail"}})
+
+    assert dcgm.path == "/etc/gpu-node/stand-ins/nvidia-dcgm.env"
+    assert dcgm.content == b"START_DELAY_S=30\nSTART_RESULT=fail\n"
+
+
+def test_every_unit_that_reads_variables_is_known() -> None:
+    units = (ROOT / "systemd/system").glob("*.service")
+    reading = {unit.stem for unit in units if f"{STAND_INS}/%N.env" in unit.read_text()}
+
+    assert set(UNITS) == reading
+
+
+def test_every_variable_that_a_stand_in_reads_is_known() -> None:
+    program = (ROOT / "gpu-node/stand-in").read_text()
+    smi = (SHIPPED_IMAGES / "stand-ins/driver/userspace/nvidia-smi.in").read_text()
+
+    assert set(VARIABLES["kubelet"]) == set(re.findall(r"\$\{([A-Z_]+):-", program))
+    assert set(VARIABLES["nvidia-smi"]) == set(re.findall(r"^([A-Z_]+)=$", smi, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("stand_ins", "message"),
+    [
+        (
+            {"nvidia-dcmg": {"START_RESULT": "fail"}},
+            r"NodeRequest: key 'stand_ins\.nvidia-dcmg': No stand-in .* did you mean 'nvidia-dcgm'\?",
+        ),
+        ({"nvidia-devic-plugin": {}}, r"did you mean 'nvidia-device-plugin'\?"),
+        ({"kubelet.service": {}}, r"did you mean 'kubelet'\?"),
+        ({"cups": {}}, r"the known ones are 'kubelet', 'node-problem-detector'"),
+        (
+            {"kubelet": {"START_DELAY": "3"}},
+            r"key 'stand_ins\.kubelet\.START_DELAY': .* did you mean 'START_DELAY_S'\?",
+        ),
+        ({"kubelet": {"EXIT_CODE": "1"}}, r"known ones are 'START_DELAY_S', 'START_RESULT'\."),
+        ({"nvidia-smi": {"START_RESULT": "fail"}}, r"has no variable 'START_RESULT'"),
+        (
+            {"kubelet": {"START_RESULT": "fails"}},
+            r"key 'stand_ins\.kubelet\.START_RESULT': .* value 'fails'; .* matches 'ok\|fail'",
+        ),
+        ({"kubelet": {"START_DELAY_S": "soon"}}, r"value 'soon'"),
+    ],
+)
+def test_what_no_stand_in_reads_is_refused_with_its_field(
+    stand_ins: dict[str, dict[str, str]], message: str
+) -> None:
+    with pytest.raises(BadInputError, match=message):
+        a_request(stand_ins=stand_ins)
+
+
+def test_own_unit_among_the_files_is_a_stand_in() -> None:
+    unit = GuestFile(
+        path="/etc/systemd/system/agent.service",
+        content=f"[Service]\nEnvironmentFile=-{STAND_INS}/agent.env\n".encode(),
+    )
+
+    request = a_request(files=[unit], stand_ins={"agent": {"START_DELAY_S": "1"}})
+    assert request.stand_ins == {"agent": {"START_DELAY_S": "1"}}
+    with pytest.raises(BadInputError, match="No stand-in 'agents' is known"):
+        a_request(files=[unit], stand_ins={"agents": {"START_DELAY_S": "1"}})
+    with pytest.raises(BadInputError, match="has no variable 'DELAY'"):
+        a_request(files=[unit], stand_ins={"agent": {"DELAY": "1"}})
