@@ -72,6 +72,8 @@ RUN_PARTS = (
     "/run/udev/rules.d",
 )
 _FIND_FORMAT = r"%y %m %U %G %s %T@ %C@ %p\0%l\0"
+#: Where a machine keeps what '--shell-cov' records; it is the harness's own and no part of a node's state.
+SHELL_TRACE_FOLDER = "/var/lib/harness-shell-trace"
 _READ_ATTEMPTS = 3
 #: FAT has no inodes.
 NO_INODE = 0
@@ -159,6 +161,8 @@ def _take_state(agent: Agent, node: str, deadline: Deadline, folder: Path | None
     with ThreadPoolExecutor(max_workers=1) as beside:
         tools = beside.submit(_run_tools, agent, found)
         made_at_s = _read_paths(agent, found, mounts, boot_id)
+        for path in [path for path in found.paths if _is_trace(path)]:
+            del found.paths[path]
         _read_digests(agent, found, _to_digest(found.paths, made_at_s, run_ns))
         results = tools.result()
     _parse_tools(found, results, files)
@@ -180,6 +184,10 @@ def _take_state(agent: Agent, node: str, deadline: Deadline, folder: Path | None
         unknown=tuple(found.unknown),
         folder=folder,
     )
+
+
+def _is_trace(path: str) -> bool:
+    return path == SHELL_TRACE_FOLDER or path.startswith(f"{SHELL_TRACE_FOLDER}/")
 
 
 def _is_device_node(path: str, state: PathState) -> bool:

@@ -82,9 +82,6 @@ CHANGES_AT_REST = AllowedChanges(
         "/var/lib/containerd/io.containerd.*.db",
         "/tmp/systemd-private-*",  # noqa: S108 - nothing is written there
         "/var/tmp/systemd-private-*",  # noqa: S108
-        # What '--shell-cov' records (harness.lab.shell_trace).
-        "/var/lib/harness-shell-trace",
-        "/var/lib/harness-shell-trace/*",
     ),
     units=(
         # Sessions, and what belongs to them.

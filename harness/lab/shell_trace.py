@@ -16,24 +16,26 @@ from typing import TYPE_CHECKING, Annotated
 import pydantic
 
 from harness.errors import HarnessError
+from harness.evidence.state_capture import SHELL_TRACE_FOLDER
 from harness.shell.coverage import Hits, Place
 from harness.shell.warm_shell.pool import TRACE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from harness.lab.node import NodeRequest
     from harness.machine.channels.guest import Guest
     from harness.provisioner import Provisioner
     from harness.provisioning.command import Argv
 
-FOLDER = "/var/lib/harness-shell-trace"
+FOLDER = SHELL_TRACE_FOLDER
 _READER = Path(__file__).with_name("trace_reader.py")
 _READ_S = 120.0
 #: Services may run as any user.
 _SET_UP = """\
-mkdir -p "$1/traces" && chmod 1777 "$1/traces" && printf %s "$2" >"$1/$3" &&
-systemctl set-environment "BASH_ENV=$1/$3"
+mkdir -p "$1/traces" && chmod 1777 "$1/traces" && printf %s "$2" >"$1/$3" || exit
+shift 3
+systemctl set-environment "$@"
 """
 
 
@@ -46,18 +48,30 @@ class _TracedScript:
 _TRACED = pydantic.TypeAdapter(dict[str, _TracedScript])
 
 
-def early_commands() -> Sequence[Argv]:
+def trace_environment(*, by_trap: bool) -> Mapping[str, str]:
+    """Return what makes bash in a machine trace itself: by its own trace, or by a trap on DEBUG.
+
+    With the trap, code that uses bash's own trace (`set -x`) has it for itself, as without coverage.
+    """
+    environment = {"BASH_ENV": f"{FOLDER}/{TRACE.name}"}
+    return {**environment, "HX_TRACE_BY_TRAP": "1"} if by_trap else environment
+
+
+def early_commands(environment: Mapping[str, str]) -> Sequence[Argv]:
     """Return what cloud-init has to run first for bash to trace itself."""
-    return [["sh", "-c", _SET_UP, "trace", FOLDER, TRACE.read_text(), TRACE.name]]
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    return [["sh", "-c", _SET_UP, "trace", FOLDER, TRACE.read_text(), TRACE.name, *variables]]
 
 
-def traced(request: NodeRequest, provisioner: Provisioner) -> NodeRequest:
+def traced(
+    request: NodeRequest, provisioner: Provisioner, *, by_trap: bool = False
+) -> NodeRequest:
     """Return the request of a node whose scripts are traced, also where a test runs them."""
-    environment = {**provisioner.environment, "BASH_ENV": f"{FOLDER}/{TRACE.name}"}
+    environment = trace_environment(by_trap=by_trap)
     return replace(
         request,
-        early=(*early_commands(), *request.early),
-        provisioner=replace(provisioner, environment=environment),
+        early=(*early_commands(environment), *request.early),
+        provisioner=replace(provisioner, environment={**provisioner.environment, **environment}),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.lab.shell_trace import read_hits, traced
 from harness.plugin.specs.runs import hits_of, notes_of
-from harness.shell.coverage import Tier, merge, scripts_in
+from harness.shell.coverage import Tier, any_uses_trace, merge, scripts_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,10 @@ def traced_if_asked(
     config: pytest.Config, request: NodeRequest, provisioner: Provisioner
 ) -> NodeRequest:
     """Return the request, of a node that traces its shell code if this run records coverage."""
-    return traced(request, provisioner) if config.getoption("--shell-cov") else request
+    sources = tuple(config.getoption("--shell-cov"))
+    if not sources:
+        return request
+    return traced(request, provisioner, by_trap=any_uses_trace(sources))
 
 
 @contextlib.contextmanager

@@ -15,9 +15,13 @@
   __hx_traced=
   if [[ -n ${HX_TRACE_BY_TRAP-} || $- == *x* ]]; then
     __hx_traced=1
-  elif [[ -f $0 && -r $0 ]]; then
-    IFS= builtin read -r -d '' __hx_traced <"$0" || builtin :
-    [[ $__hx_traced =~ (^|[^A-Za-z_])set[[:blank:]]+[-+][A-Za-z]*x|xtrace ]] || __hx_traced=
+  else
+    if [[ -f $0 && -r $0 ]]; then
+      IFS= builtin read -r -d '' __hx_traced <"$0" || builtin :
+    fi
+    __hx_traced+=$'\n'${BASH_EXECUTION_STRING-}
+    [[ $__hx_traced =~ (^|[^A-Za-z_])set[[:blank:]]+([-+][A-Za-z]+[[:blank:]]+)*[-+][A-Za-z]*x|xtrace ]] ||
+      __hx_traced=
     builtin unset -v BASH_REMATCH
   fi
   if [[ -z $__hx_trace_fd ]]; then

@@ -5,21 +5,26 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from harness.lab.shell_trace import early_commands
+import pytest
+
+from harness.lab.shell_trace import early_commands, trace_environment
 from harness.provisioning.command import LocalRunner
+from harness.shell.coverage import any_uses_trace
+from harness.shell.warm_shell.pool import TRACE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_set_up_leaves_the_trace_where_any_user_may_write(tmp_path: Path) -> None:
-    ((*shell, script, name, _folder, trace, trace_name),) = early_commands()
-    (tmp_path / "systemctl").write_text('#!/bin/sh\necho "$@" >"${0%/*}/told"\n')
+    ((*shell, script, name, _folder, trace, trace_name),) = early_commands({})
+    variables = ["BASH_ENV=/a b/trace.sh", "HX_TRACE_BY_TRAP=1"]
+    (tmp_path / "systemctl").write_text('#!/bin/sh\nprintf "%s\\n" "$@" >"${0%/*}/told"\n')
     (tmp_path / "systemctl").chmod(0o755)
     folder = tmp_path / "traces of a node"
 
     LocalRunner().run(
-        [*shell, script, name, str(folder), trace, trace_name],
+        [*shell, script, name, str(folder), trace, trace_name, *variables],
         timeout_s=30,
         env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
     ).check("Setting the trace up")
@@ -27,4 +32,36 @@ def test_set_up_leaves_the_trace_where_any_user_may_write(tmp_path: Path) -> Non
     assert (folder / "trace.sh").read_text() == trace
     assert (folder / "traces").stat().st_mode & 0o7777 == 0o1777
     told = (tmp_path / "told").read_text()
-    assert told == f"set-environment BASH_ENV={folder}/trace.sh\n"
+    assert told.splitlines() == ["set-environment", *variables]
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_known"),
+    [
+        pytest.param(["main.sh"], True, id="a sourced library"),
+        pytest.param(["-s"], True, id="a script from standard input"),
+        pytest.param(["words.sh"], False, id="options of several words"),
+        pytest.param(["-c", "set -x; echo hi"], False, id="a text"),
+    ],
+)
+@pytest.mark.parametrize("coverage", [False, True], ids=["plain", "coverage"])
+def test_code_that_traces_itself_keeps_its_stderr(
+    tmp_path: Path, argv: list[str], *, is_known: bool, coverage: bool
+) -> None:
+    """Of code that no script of '--shell-cov' holds, a process of bash sees what it was started with."""
+    (tmp_path / "library.sh").write_text("f() { set -x; echo hi; }\n")
+    (tmp_path / "main.sh").write_text(". ./library.sh\nf\n")
+    (tmp_path / "words.sh").write_text("set -e -x\necho hi\n")
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "trace.sh").write_text(TRACE.read_text())
+    by_trap = is_known and any_uses_trace((tmp_path / "library.sh",))
+    environment = trace_environment(by_trap=by_trap) if coverage else {}
+
+    result = LocalRunner().run(
+        ["env", "-C", str(tmp_path), "bash", *argv],
+        timeout_s=30,
+        env={**environment, **({"BASH_ENV": str(tmp_path / "trace.sh")} if coverage else {})},
+        stdin="set -x\necho hi\n",
+    )
+
+    assert (result.stdout, result.stderr.lstrip("+")) == ("hi\n", " echo hi\n")

@@ -227,6 +227,21 @@ def test_any_text_of_a_node_is_a_state_or_a_sentence(texts: dict[str, list[str]]
         node.state()
 
 
+def test_traces_of_the_harness_are_no_part_of_a_state(node: FakeNode) -> None:
+    node.disk.folder(2, {"usr": 12, "var": 18})
+    node.disk.folder(18, {"lib": 19})
+    node.disk.folder(19, {"harness-shell-trace": 20, "harness-shell-traces": 15})
+    node.disk.folder(20, {"traces": 21, "trace.sh": 16})
+    node.disk.folder(21, {"812": 16})
+
+    paths = node.state().paths
+
+    assert [path for path in paths if path.startswith("/var/lib/")] == [
+        "/var/lib/harness-shell-traces"
+    ]
+    assert not [path for path in node.digested if "shell-trace/" in path]
+
+
 def test_contents_of_new_files_and_of_settings_are_read(node: FakeNode) -> None:
     state = node.state()
 

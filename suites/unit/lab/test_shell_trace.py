@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.evidence.state_diff import CHANGES_AT_REST
-from harness.lab.shell_trace import FOLDER, early_commands, read_hits, traced
+from harness.lab.shell_trace import FOLDER, early_commands, read_hits, trace_environment, traced
 from harness.lab.trace_reader import read_traces
 from harness.machine.channels.guest import Guest
 from harness.provisioner import Provisioner
@@ -177,10 +176,11 @@ def test_answer_that_is_no_trace_is_an_error(
 
 
 def test_set_up_is_a_command_without_text_of_others() -> None:
-    ((shell, option, script, *arguments),) = early_commands()
+    ((shell, option, script, *arguments),) = early_commands(trace_environment(by_trap=True))
 
     assert (shell, option) == ("sh", "-c")
-    assert '"BASH_ENV=$1/$3"' in script
+    assert 'set-environment "$@"' in script
+    assert arguments[4:] == [f"BASH_ENV={FOLDER}/trace.sh", "HX_TRACE_BY_TRAP=1"]
     assert arguments[1] == FOLDER
     assert "BASH_XTRACEFD" in arguments[2]
 
@@ -190,7 +190,7 @@ def test_traced_node_sets_its_trace_up_before_all_else_and_for_what_a_test_runs(
 
     request = traced(a_request(early=[["own"]]), mine)
 
-    assert list(request.early) == [*early_commands(), ["own"]]
+    assert list(request.early) == [*early_commands(trace_environment(by_trap=False)), ["own"]]
     assert request.provisioner is not None
     assert request.provisioner.environment == {
         "LANG": "C",
@@ -252,7 +252,3 @@ def test_trace_that_was_run_from_where_its_name_was_relative_has_each_line_once(
     assert {place.line for place in hits[str(script)]} == {2, 3}
     assert len(hits[str(script)]) == 2
     assert refused == []
-
-
-def test_states_of_a_node_do_not_differ_by_its_traces() -> None:
-    assert {FOLDER, f"{FOLDER}/*"} <= set(CHANGES_AT_REST.paths)
