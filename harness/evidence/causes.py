@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 #: What stands for the file where the error of the test itself shows the cause.
 _SAID = "the error"
 _CONSOLE = "host/serial.log"
+_STEP = re.compile(r"step '")
 #: Where causes show, the most telling first.
 _SOURCES = (
     "files/var/log/azure/cluster-provision.log",
@@ -50,6 +52,12 @@ _PREFIX = re.compile(
 _COMMAND = re.compile(r"^command: .*?(?=^exit code: )", re.MULTILINE | re.DOTALL)
 #: An error of a program on the host, which says the same as one in the guest.
 _OF_HOST = re.compile(r"\[Errno \d+\]")
+#: Lines of cloud-init itself, in the log of what its commands print.
+_OF_CLOUD_INIT = re.compile(r"^(Cloud-init v\.|ci-info: |\w+\.py\[[A-Z]+\]:)")
+_FINAL_STAGE = "cloud-final.service"
+#: What systemd says of a unit after it has said how it ended.
+_ACCOUNT = re.compile(r": Consumed .* (CPU time|memory)|: Scheduled restart job")
+_LAST_LINES = 3
 _LABEL = re.compile(r"^(stdout|stderr): ")
 _EXIT_CODE = re.compile(r"^exit code: (\d+(?: \(time limit\))?)", re.MULTILINE)
 _PRINTED = re.compile(r"^(stdout|stderr): (.*?)(?=^stderr: |\Z)", re.MULTILINE | re.DOTALL)
@@ -166,8 +174,11 @@ CAUSES = (
     ),
     _cause(
         "a name can't be resolved",
-        r"Temporary failure in name resolution|Could not resolve host|Temporary failure resolving|Resolving timed out|"
-        r"no such host",
+        r"Temporary failure in name resolution|Could not resolve (host|proxy)|Temporary failure resolving|"
+        r"Resolving timed out|no such host|unable to resolve host address|Name or service not known|"
+        r"(name )?resolution timed out|no servers could be reached|\bEAI_AGAIN\b|"
+        r"\blookup \S+( on \S+)?: .*(i/o timeout|server misbehaving|connection refused)|"
+        r"(^|[:\] ])(host|nslookup|dig|getent|curl|wget|ping)\b.*(can't resolve|bad address)",
         "machines have no network beyond the host; serve it by the fixture `registry` or `host_ports`",
     ),
     _cause(
@@ -223,12 +234,16 @@ def find_causes(said: str, folders: Iterable[Path]) -> list[FoundCause]:
 def explain(folder: Path, *, is_named: bool = False) -> list[str]:
     """Return sentences on what else the evidence shows of a failure, the most telling first.
 
-    The failed step of provisioning; each failed unit with its last line. Where there is none of them, and the cause
-    is not named yet: units that are still starting, the first line with which the guest reports an error, or
-    what the console of a guest that does not answer shows last.
+    The failed step of provisioning, or how the provisioner ended with the last lines of its log; each failed unit
+    with its last line. Where there is none of them, and the cause is not named yet: units that are still starting,
+    the first line with which the guest reports an error, or what the console of a guest that does not answer shows
+    last.
     """
     logs = list(_logs(folder))
-    sentences = [*_failed_steps(folder), *_failed_units(folder, logs)]
+    sentences = list(_failed_steps(folder))
+    ended = [] if any(_STEP.match(each) for each in sentences) else list(_end_of_run(folder))
+    # The stage of cloud-init that ran the provisioner has failed with it.
+    sentences += [*ended, *_failed_units(folder, logs, without=_FINAL_STAGE if ended else "")]
     if not sentences and not is_named:
         sentences += _starting_units(folder)
         if line := _first_error(logs):
@@ -252,6 +267,25 @@ def _failed_steps(folder: Path) -> Iterator[str]:
                 yield f"step '{step.name}' failed{detail}"
         if outcome.error and not any(each in outcome.error for each in told):
             yield f"provisioning ended with {outcome.exit_code}: {_first_line(outcome.error)}"
+
+
+def _end_of_run(folder: Path) -> Iterator[str]:
+    """Tell with what the latest run of the provisioner ended, with the last lines of its log."""
+    with contextlib.suppress(HarnessError, OSError):
+        evidence = Evidence(folder)
+        if not evidence.exit_code:
+            return
+        declared = evidence.provisioner
+        plain = (_plain(line[:_LONGEST_LINE]) for line in evidence.log.splitlines())
+        lines = [line for line in plain if line and not _OF_CLOUD_INIT.match(line)]
+        error = next((line for line in reversed(lines) if _is_error(line)), None)
+        said = lines[-_LAST_LINES:]
+        said = said if error is None or error in said else [error, *said]
+        yield (
+            f"provisioner '{declared.name}' ended with {declared.named(evidence.exit_code)}; its log "
+            f"'{evidence.log_path}' {'ends with:' if said else 'says nothing.'}"
+        )
+        yield from (f"log: {line}" for line in said)
 
 
 def _first_line(text: str) -> str:
@@ -280,13 +314,16 @@ def _in_one_line(detail: str) -> str:
     return sentence + "; ".join(part for part in parts if part)
 
 
-def _failed_units(folder: Path, logs: _Logs) -> Iterator[str]:
+def _failed_units(folder: Path, logs: _Logs, *, without: str) -> Iterator[str]:
     journal = next((lines for name, lines in logs if name == "commands/journal"), [])
     for unit, *_ in _words(folder / "commands/failed-units"):
+        if unit == without:
+            continue
         name = unit.removesuffix(".service")
         # Not a longer name, such as that of `nvidia-dcgm.service` for `dcgm.service`.
         whole = re.compile(rf"(?<![\w.:@\\-]){re.escape(unit)}(?![\w@\\-]|\.\w)")
         own = [line for line in journal if whole.search(line) or line.startswith(f"{name}[")]
+        own = [line for line in own if not _ACCOUNT.search(line)]
         said = next((line for line in reversed(own) if not line.startswith("systemd[")), None)
         said = said or (own[-1] if own else "the journal has no line of it")
         yield f"unit '{unit}' failed: {said}"
@@ -342,17 +379,29 @@ def first_error_line(folder: Path) -> str | None:
 def _first_error(logs: _Logs) -> str | None:
     for _, lines in logs:
         for line in lines:
-            if _ERROR_LINE.search(line) and not _HARMLESS.search(line):
+            if _is_error(line):
                 return line
     return None
+
+
+def _is_error(line: str) -> bool:
+    return bool(_ERROR_LINE.search(line)) and not _HARMLESS.search(line)
 
 
 def _last_of_console(logs: _Logs) -> str | None:
     return next((lines[-1] for name, lines in logs if name == _CONSOLE and lines), None)
 
 
+def _declared_log(folder: Path) -> Sequence[str]:
+    """Return the file of the log that the provisioner of this evidence declares."""
+    with contextlib.suppress(HarnessError, OSError):
+        log = Evidence(folder).provisioner.outcome.log
+        return [] if log is None or log.path is None else [f"files{glob.escape(log.path)}"]
+    return []
+
+
 def _logs(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    for pattern in _SOURCES:
+    for pattern in dict.fromkeys((*_declared_log(folder), *_SOURCES)):
         for path in sorted(folder.glob(pattern)):
             # One that is no plain file says nothing.
             with contextlib.suppress(OSError):

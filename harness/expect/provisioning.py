@@ -13,7 +13,7 @@ from harness.evidence import CLOUD_INIT_OUTPUT_PATH
 from harness.expect.failure import failure, require
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from harness.evidence import Evidence
     from harness.evidence.outcome import ProvisioningOutcome, ReportedStep
@@ -143,9 +143,30 @@ def prebake_line(evidence: Evidence, **fields: str) -> None:
     if any(fields.items() <= line.items() for line in lines):
         return
     evidence.refuse_cut(CLOUD_INIT_OUTPUT_PATH)
-    raise failure(
-        f"An AKS_GPU_PREBAKE line with {fields} was expected, but there were {lines}.", evidence
+    if not lines:
+        raise failure(
+            f"An AKS_GPU_PREBAKE line with {_pairs(fields)} was expected, but there is none.", evidence
+        )
+    # The line that is meant has the event, or else the most of the fields; of several, the last.
+    nearest = max(
+        reversed(lines),
+        key=lambda line: (line.get("event") == fields.get("event"), _agreeing(line, fields)),
     )
+    differing = {key: value for key, value in fields.items() if nearest.get(key) != value}
+    raise failure(
+        f"An AKS_GPU_PREBAKE line with {_pairs(differing)} was expected, but "
+        f"{_pairs({key: nearest.get(key, '(none)') for key in differing})} is in the line that is "
+        f"nearest to it of {len(lines)}: {_pairs(nearest)}.",
+        evidence,
+    )
+
+
+def _agreeing(line: Mapping[str, str], fields: Mapping[str, str]) -> int:
+    return sum(line.get(key) == value for key, value in fields.items())
+
+
+def _pairs(fields: Mapping[str, str]) -> str:
+    return "'" + " ".join(f"{key}={value}" for key, value in fields.items()) + "'"
 
 
 def step_of(evidence: Evidence, name: str, *, run: int | None = None) -> ReportedStep:

@@ -37,9 +37,12 @@ def unchanged(before: NodeState, after: NodeState, *, allow: AllowedChanges | No
         )
     if diff.changes:
         whole = _write(after.folder, diff)
+        first = diff.changes[0]
+        more = f" and {len(diff.changes) - 1} others" if len(diff.changes) > 1 else ""
         raise ExpectationError(
-            f"The state of '{after.node}' was expected to be that of '{before.node}' before, but "
-            f"{len(diff.changes)} things differ{whole}:\n{diff.render(_MOST_LINES)}",
+            f"Changed: '{first.render()}'{more}. The state of '{after.node}' was expected to be that of "
+            f"'{before.node}' before, but {len(diff.changes)} things differ{whole}:\n"
+            f"{diff.render(_MOST_LINES)}",
             evidence=after.folder,
         )
 

@@ -26,6 +26,8 @@ _MISSING = "missing_requirement"
 #: Lines of the summary fit a terminal.
 _COLUMNS = 80
 _CAUSE_LINES = 3
+#: The first things of a list, such as what differs between two states.
+_FINDINGS = 3
 
 
 def note_reason(report: pytest.TestReport, error: BaseException, folders: Iterable[Path]) -> None:
@@ -83,7 +85,8 @@ def write_missing(terminalreporter: pytest.TerminalReporter) -> None:
 def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, list[str]]:
     """Return the common cause of a failure, if there is one, and all that is known of why.
 
-    That is what the evidence shows, then the first line of the error with its command. Of an error of the test itself, which pytest shows well, only common causes are named.
+    That is what the evidence shows, then the first line of the error with its command, or with the first things of
+    the list that it has. Of an error of the test itself, which pytest shows well, only common causes are named.
     """
     own = next(errors_in(error, EvidencedError), None)
     if own is None and not folders:
@@ -104,9 +107,11 @@ def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, 
             sentences += explain(folder, is_named=bool(found))
     if own is not None:
         first, *block = own.sentence.splitlines() or [""]
-        said = (
+        said = [
             line for line in block if line.startswith(_OF_COMMAND) and line.rstrip(".") != _SILENT
-        )
+        ]
+        # A list of what was found, in lines that begin with spaces.
+        said = said or [line for line in block if line.startswith("  ")][:_FINDINGS]
         sentences += [first, *said]
     return named, list(dict.fromkeys(sentences))
 

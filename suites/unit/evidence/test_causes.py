@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.evidence import CLOUD_INIT_OUTPUT_PATH
 from harness.evidence.causes import CAUSES, explain, find_cause, find_causes, first_error_line
+from harness.provisioner import EXIT_CODE_PATH, RUNS_FOLDER, Provisioner
+from harness.provisioner.declaration import write_declaration
+from harness.provisioner.outcome import LogPatterns, OutcomeDeclaration
 from harness.provisioning.command import CommandResult
 
 if TYPE_CHECKING:
@@ -305,6 +309,14 @@ FORMS = (
     ("Temporary failure resolving 'deb.example'", _NAME),
     ("curl: (28) Resolving timed out after 5000 milliseconds", _NAME),
     ("dial tcp: lookup x: no such host", _NAME),
+    ("dial tcp: lookup x on 10.0.2.3:53: read udp 10.0.2.15:1->10.0.2.3:53: i/o timeout", _NAME),
+    ("wget: unable to resolve host address 'x'", _NAME),
+    ("ssh: connect to x: Name or service not known", _NAME),
+    (";; communications error to 10.0.2.3#53: no servers could be reached", _NAME),
+    ("wget: bad address 'x'", _NAME),
+    ("nslookup: can't resolve 'x'", _NAME),
+    ("getaddrinfo EAI_AGAIN x", _NAME),
+    ("curl: (28) Connection timed out after 5000 milliseconds", None),
     ("Invalid cloud-config provided: x", _USER_DATA),
     ("Failed at merging in cloud config part", _USER_DATA),
     ("Failed to merge x", None),
@@ -627,6 +639,86 @@ def test_failed_unit_is_named_with_what_it_said_last(tmp_path: Path) -> None:
 
     said = "nvidia-modprobe[9]: modprobe: FATAL: Module nvidia not found"
     assert explain(tmp_path) == [f"unit 'nvidia-modprobe.service' failed: {said}"]
+
+
+def test_account_of_systemd_is_not_why_a_unit_failed(tmp_path: Path) -> None:
+    write(tmp_path, "commands/failed-units", "own.service loaded failed failed Own\n")
+    write(
+        tmp_path,
+        "commands/journal",
+        "Nov 23 06:22:53.1 node systemd[1]: own.service: Failed with result 'exit-code'.\n"
+        "Nov 23 06:22:53.1 node systemd[1]: own.service: Consumed 2min 3.1s CPU time.\n"
+        "Nov 23 06:22:53.1 node systemd[1]: own.service: Consumed 1s CPU time, 3M memory peak.\n"
+        "Nov 23 06:22:53.1 node systemd[1]: own.service: Scheduled restart job, counter is at 1.\n",
+    )
+
+    said = "systemd[1]: own.service: Failed with result 'exit-code'."
+    assert explain(tmp_path) == [f"unit 'own.service' failed: {said}"]
+
+
+def write_foreign_run(folder: Path, *, log: str | None, printed: str = "") -> None:
+    outcome = OutcomeDeclaration(
+        exit_codes={20: "no-region"},
+        log=None if log is None else LogPatterns(path="/var/log/own.log"),
+    )
+    write_declaration(Provisioner(name="own", run=["/opt/own"], outcome=outcome), folder)
+    runs = f"files{RUNS_FOLDER}/1"
+    write(folder, f"{runs}/exit-code", "20\n")
+    write(folder, f"files{EXIT_CODE_PATH}", "20\n")
+    write(
+        folder, f"files{CLOUD_INIT_OUTPUT_PATH}", f"\n-- run 1 of the provisioner: boot\n{printed}"
+    )
+    if log is not None:
+        write(folder, "files/var/log/own.log", log)
+    write(folder, "commands/failed-units", "cloud-final.service loaded failed failed Final\n")
+    write(
+        folder,
+        "commands/journal",
+        "Nov 23 06:22:53.1 node systemd[1]: cloud-final.service: Consumed 2min CPU time.\n",
+    )
+
+
+def test_end_of_a_foreign_provisioner_has_the_last_lines_of_its_log_with_its_path(
+    tmp_path: Path,
+) -> None:
+    write_foreign_run(tmp_path, log="begin\nERROR: no /etc/region\none\ntwo\n\nthree\n")
+
+    assert explain(tmp_path) == [
+        "provisioner 'own' ended with 20 (no-region); its log '/var/log/own.log' ends with:",
+        *("log: ERROR: no /etc/region", "log: one", "log: two", "log: three"),
+    ]
+
+
+def test_end_of_a_foreign_provisioner_without_a_log_has_what_it_printed(tmp_path: Path) -> None:
+    own_words = (
+        "Cloud-init v. 22.4.2 finished at Fri, 27 Nov 2026 02:00:00 +0000. Up 61 seconds\n"
+        "2026-11-27 02:00:00,123 - cc_scripts_user.py[WARNING]: Failed to run module scripts_user\n"
+        "ci-info: no authorized SSH keys\n"
+    )
+    write_foreign_run(tmp_path, log=None, printed=f"no region is set\n{own_words}")
+
+    assert explain(tmp_path) == [
+        f"provisioner 'own' ended with 20 (no-region); its log '{CLOUD_INIT_OUTPUT_PATH}' ends with:",
+        "log: no region is set",
+    ]
+
+
+def test_foreign_provisioner_whose_log_is_empty_is_named(tmp_path: Path) -> None:
+    write_foreign_run(tmp_path, log="\n")
+
+    assert explain(tmp_path, is_named=True) == [
+        "provisioner 'own' ended with 20 (no-region); its log '/var/log/own.log' says nothing."
+    ]
+
+
+def test_cause_in_the_log_that_a_provisioner_declares_is_found(tmp_path: Path) -> None:
+    write_foreign_run(tmp_path, log="curl: (28) Resolving timed out after 5000 milliseconds\n")
+
+    found = find_cause(tmp_path)
+
+    assert found is not None
+    assert found.cause.name == _NAME
+    assert found.source == "files/var/log/own.log"
 
 
 def write_outcome(folder: Path, *, error: str, detail: str) -> None:

@@ -282,7 +282,7 @@ REFUSED = {
     "prebake_line: no log": Case(
         lambda e: expect.prebake_line(e, event="decision"),
         lambda f: f.without(f"files{CLOUD_INIT_OUTPUT_PATH}"),
-        message="but there were []",
+        message="but there is none",
     ),
     "log_line": Case(lambda e: expect.log_line(e, "no such line"), message="'no such line'"),
     "step_of: not reached": Case(

@@ -241,6 +241,14 @@ def test_difference_of_forty_lines_is_shown_whole() -> None:
     assert "more" not in message
 
 
+def test_message_begins_with_what_differs() -> None:
+    one = difference(a_state(), a_state({TOOL: a_file()}))
+    two = difference(a_state(), a_state({TOOL: a_file(), "/opt/x": a_file()}))
+
+    assert one.startswith(f"Changed: '+ {TOOL}: kind f,")
+    assert two.partition(". The state of")[0].endswith("' and 1 others")
+
+
 def test_message_names_each_node_and_the_folder_of_the_later_state(tmp_path: Path) -> None:
     earlier, later = tmp_path / "earlier", tmp_path / "later"
     before = replace(a_state(folder=earlier), node="first")

@@ -1,0 +1,41 @@
+"""What the summary says of a failure that explains itself."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.errors import EvidencedError, ExpectationError, HarnessError
+from harness.plugin.failure_summary import note_reason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def why(error: EvidencedError) -> Sequence[str]:
+    report: Any = SimpleNamespace(
+        skipped=False, failed=True, user_properties=[], sections=[], longrepr=None
+    )
+    note_reason(report, error, [])
+    return [value for name, value in report.user_properties if name == "cause"]
+
+
+def test_first_things_of_a_list_are_told() -> None:
+    error = ExpectationError(
+        "5 things differ:\npath (5):\n" + "\n".join(f"  + /{n}" for n in "abcde")
+    )
+
+    assert why(error) == ["5 things differ:", "  + /a", "  + /b", "  + /c"]
+
+
+def test_command_is_told_and_not_the_lines_that_it_printed() -> None:
+    error = HarnessError("It failed.\ncommand: x\nexit code: 1\nstdout: a\n  b\nstderr: c")
+
+    assert why(error) == ["It failed.", "command: x", "stderr: c"]
+
+
+@pytest.mark.parametrize("text", ["One line.", "One line.\nAnother.\n"])
+def test_text_without_a_list_is_its_first_line(text: str) -> None:
+    assert why(ExpectationError(text)) == ["One line."]
