@@ -171,7 +171,7 @@ def every_gpu_driven(evidence: Evidence) -> str:
     require(
         not missing,
         f"Device nodes for {len(gpus)} GPUs were expected, but {missing} are missing. Create them "
-        "with `nvidia-modprobe -c0 -u`.",
+        "with `nvidia-smi`, or with `nvidia-modprobe -c255 -c0`, an option '-c' for each GPU.",
         evidence,
     )
     return f"The NVIDIA driver {version} drives {_listed(gpus)}."

@@ -49,7 +49,9 @@ _GENERATOR = f"""\
 set -eu
 [ "$*" = "cdi generate" ] || exit 2
 if [ -e {FAULT} ]; then . {FAULT}; fi
+# NVML has the device nodes made of the GPUs that it finds.
 [ -r /proc/driver/nvidia/version ] || {{ echo "failed to initialize NVML" >&2; exit 1; }}
+nvidia-smi >/dev/null || true
 out=$NVIDIA_CTK_CDI_OUTPUT_FILE_PATH
 mkdir -p "${{out%/*}}"
 found=no

@@ -21,7 +21,7 @@ DKMS = "/var/lib/dkms/nvidia"
 PROBE = "/usr/bin/nvidia-modprobe"
 
 #: Loads the whole stack, and makes the device nodes.
-LOAD: Sequence[Argv] = (["nvidia-modprobe", "-u", "-c0"], ["modprobe", "nvidia-uvm"])
+LOAD: Sequence[Argv] = (["nvidia-modprobe", "-u", "-c0"], ["nvidia-modprobe", "-c0", "-c255"])
 
 
 #: Keeps the device open until the unit is stopped.

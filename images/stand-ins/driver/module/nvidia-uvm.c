@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * A stand-in for NVIDIA's unified-memory module: it exists so that 'nvidia' has a holder, and
- * unloading has an order to keep.
+ * unloading has an order to keep. nvidia-modprobe makes its device nodes.
  */
+#include <linux/cdev.h>
 #include <linux/fs.h>
-#include <linux/miscdevice.h>
 #include <linux/module.h>
 
 #include "nv-version.h"
@@ -14,21 +14,33 @@ static const struct file_operations uvm_fops = {
 	.owner = THIS_MODULE,
 };
 
-static struct miscdevice uvm_device = {
-	.minor = MISC_DYNAMIC_MINOR,
-	.name = "nvidia-uvm",
-	.fops = &uvm_fops,
-	.mode = 0666,
-};
+/* /dev/nvidia-uvm and /dev/nvidia-uvm-tools; the number is the kernel's choice, as the real one's. */
+#define UVM_MINORS 2
+
+static dev_t uvm_device;
+static struct cdev uvm_cdev;
 
 static int __init uvm_init(void)
 {
-	return nvidia_stand_in_gpus() ? misc_register(&uvm_device) : -ENODEV;
+	int rc;
+
+	if (!nvidia_stand_in_gpus())
+		return -ENODEV;
+	rc = alloc_chrdev_region(&uvm_device, 0, UVM_MINORS, "nvidia-uvm");
+	if (rc)
+		return rc;
+	cdev_init(&uvm_cdev, &uvm_fops);
+	uvm_cdev.owner = THIS_MODULE;
+	rc = cdev_add(&uvm_cdev, uvm_device, UVM_MINORS);
+	if (rc)
+		unregister_chrdev_region(uvm_device, UVM_MINORS);
+	return rc;
 }
 
 static void __exit uvm_exit(void)
 {
-	misc_deregister(&uvm_device);
+	cdev_del(&uvm_cdev);
+	unregister_chrdev_region(uvm_device, UVM_MINORS);
 }
 
 module_init(uvm_init);

@@ -2,7 +2,8 @@
 /*
  * A stand-in for NVIDIA's kernel module: it does what provisioning and its tests can see of the
  * real one, and nothing for CUDA. It binds to NVIDIA's display controllers, reads the first boot
- * register through BAR 0, and shows device nodes and /proc/driver/nvidia in the real one's form.
+ * register through BAR 0, and shows its character devices and /proc/driver/nvidia in the real one's
+ * form. It makes no device nodes, and removes none: programs do (nvidia-modprobe, nvidia-smi).
  * Once a second, as the real one does, it looks whether the GPU still answers.
  *
  * An emulated GPU has a mailbox that no real one has (harness/gpu/mailbox.py). By it the GPU tells
@@ -13,7 +14,6 @@
 #define pr_fmt(fmt) "NVRM: " fmt
 
 #include <linux/cdev.h>
-#include <linux/device.h>
 #include <linux/fs.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
@@ -30,6 +30,8 @@
 /* The character devices' numbers are the real driver's (Documentation/admin-guide/devices.txt). */
 #define NV_MAJOR 195
 #define NV_CONTROL_MINOR 255
+/* Between the GPUs' minors and the control device's are those of other modules. */
+#define NV_REGULAR_MINORS 248
 #define NV_MAX_GPUS 32
 
 #define NV_PMC_BOOT_0 0x0
@@ -76,8 +78,8 @@ static const struct {
 
 static DEFINE_MUTEX(nv_lock);
 static struct nv_gpu *nv_gpus[NV_MAX_GPUS];
-static struct class *nv_class;
-static struct cdev nv_cdev;
+static struct cdev nv_gpu_cdev;
+static struct cdev nv_control_cdev;
 static struct proc_dir_entry *nv_proc;
 static struct proc_dir_entry *nv_proc_gpus;
 
@@ -274,7 +276,6 @@ static void nv_yield_minor(struct nv_gpu *gpu)
 static int nv_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 {
 	struct proc_dir_entry *folder;
-	struct device *node;
 	struct nv_gpu *gpu;
 	int rc;
 
@@ -302,12 +303,6 @@ static int nv_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	rc = nv_claim_minor(gpu);
 	if (rc)
 		return rc;
-	node = device_create(nv_class, &pdev->dev, MKDEV(NV_MAJOR, gpu->minor), NULL, "nvidia%u",
-			     gpu->minor);
-	if (IS_ERR(node)) {
-		nv_yield_minor(gpu);
-		return PTR_ERR(node);
-	}
 	gpu->proc = proc_mkdir(pci_name(pdev), nv_proc_gpus);
 	folder = gpu->proc;
 	if (folder)
@@ -325,7 +320,6 @@ static void nv_remove(struct pci_dev *pdev)
 
 	cancel_delayed_work_sync(&gpu->look);
 	proc_remove(gpu->proc);
-	device_destroy(nv_class, MKDEV(NV_MAJOR, gpu->minor));
 	nv_yield_minor(gpu);
 }
 
@@ -366,55 +360,67 @@ static struct pci_driver nv_driver = {
 	.err_handler = &nv_handlers,
 };
 
+/* What nvidia-modprobe and NVML read: whose the device nodes are that they make. */
+static int nv_show_params(struct seq_file *out, void *unused)
+{
+	seq_puts(out, "ModifyDeviceFiles: 1\n");
+	seq_puts(out, "DeviceFileUID: 0\n");
+	seq_puts(out, "DeviceFileGID: 0\n");
+	seq_puts(out, "DeviceFileMode: 438\n");
+	return 0;
+}
+
 static int nv_make_proc(void)
 {
 	nv_proc = proc_mkdir("driver/nvidia", NULL);
 	if (!nv_proc)
 		return -ENOMEM;
 	nv_proc_gpus = proc_mkdir("gpus", nv_proc);
-	if (!nv_proc_gpus || !proc_create_single("version", 0444, nv_proc, nv_show_version)) {
+	if (!nv_proc_gpus || !proc_create_single("version", 0444, nv_proc, nv_show_version) ||
+	    !proc_create_single("params", 0444, nv_proc, nv_show_params)) {
 		proc_remove(nv_proc);
 		return -ENOMEM;
 	}
 	return 0;
 }
 
-static int nv_make_class(void)
+/* Two devices in /proc/devices, as the real one has since release 545. */
+static int nv_add_device(struct cdev *device, unsigned int minor, unsigned int count,
+			 const char *name)
 {
-	struct device *control;
+	int rc = register_chrdev_region(MKDEV(NV_MAJOR, minor), count, name);
 
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
-	nv_class = class_create("nvidia");
-#else
-	nv_class = class_create(THIS_MODULE, "nvidia");
-#endif
-	if (IS_ERR(nv_class))
-		return PTR_ERR(nv_class);
-	control = device_create(nv_class, NULL, MKDEV(NV_MAJOR, NV_CONTROL_MINOR), NULL,
-				"nvidiactl");
-	if (IS_ERR(control)) {
-		class_destroy(nv_class);
-		return PTR_ERR(control);
-	}
-	return 0;
+	if (rc)
+		return rc;
+	cdev_init(device, &nv_fops);
+	device->owner = THIS_MODULE;
+	rc = cdev_add(device, MKDEV(NV_MAJOR, minor), count);
+	if (rc)
+		unregister_chrdev_region(MKDEV(NV_MAJOR, minor), count);
+	return rc;
+}
+
+static void nv_remove_devices(void)
+{
+	cdev_del(&nv_control_cdev);
+	unregister_chrdev_region(MKDEV(NV_MAJOR, NV_CONTROL_MINOR), 1);
+	cdev_del(&nv_gpu_cdev);
+	unregister_chrdev_region(MKDEV(NV_MAJOR, 0), NV_REGULAR_MINORS);
 }
 
 static int __init nv_init(void)
 {
-	const dev_t first = MKDEV(NV_MAJOR, 0);
 	int rc;
 
-	rc = register_chrdev_region(first, NV_CONTROL_MINOR + 1, "nvidia");
+	rc = nv_add_device(&nv_gpu_cdev, 0, NV_REGULAR_MINORS, "nvidia");
 	if (rc)
 		return rc;
-	cdev_init(&nv_cdev, &nv_fops);
-	nv_cdev.owner = THIS_MODULE;
-	rc = cdev_add(&nv_cdev, first, NV_CONTROL_MINOR + 1);
-	if (rc)
-		goto no_cdev;
-	rc = nv_make_class();
-	if (rc)
-		goto no_class;
+	rc = nv_add_device(&nv_control_cdev, NV_CONTROL_MINOR, 1, "nvidiactl");
+	if (rc) {
+		cdev_del(&nv_gpu_cdev);
+		unregister_chrdev_region(MKDEV(NV_MAJOR, 0), NV_REGULAR_MINORS);
+		return rc;
+	}
 	rc = nv_make_proc();
 	if (rc)
 		goto no_proc;
@@ -436,12 +442,7 @@ no_gpu:
 no_driver:
 	proc_remove(nv_proc);
 no_proc:
-	device_destroy(nv_class, MKDEV(NV_MAJOR, NV_CONTROL_MINOR));
-	class_destroy(nv_class);
-no_class:
-	cdev_del(&nv_cdev);
-no_cdev:
-	unregister_chrdev_region(first, NV_CONTROL_MINOR + 1);
+	nv_remove_devices();
 	return rc;
 }
 
@@ -449,10 +450,7 @@ static void __exit nv_exit(void)
 {
 	pci_unregister_driver(&nv_driver);
 	proc_remove(nv_proc);
-	device_destroy(nv_class, MKDEV(NV_MAJOR, NV_CONTROL_MINOR));
-	class_destroy(nv_class);
-	cdev_del(&nv_cdev);
-	unregister_chrdev_region(MKDEV(NV_MAJOR, 0), NV_CONTROL_MINOR + 1);
+	nv_remove_devices();
 }
 
 module_init(nv_init);

@@ -1,6 +1,8 @@
 /*
  * A stand-in for nvidia-modprobe: installed setuid root, so that an unprivileged process can have
- * the driver loaded and its device nodes made. Options are the real tool's.
+ * the driver loaded and its device nodes made. Options are the real tool's: with -u they are about
+ * the unified-memory module alone, and -c0 makes that one's nodes, not a GPU's
+ * (https://github.com/NVIDIA/nvidia-modprobe).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -20,7 +22,8 @@
 static void usage(FILE *out)
 {
 	fputs("usage: nvidia-modprobe [-u|--unified-memory] [-c MINOR|--create-nvidia-device-file=MINOR]...\n"
-	      "Load the NVIDIA kernel module and make its device nodes.\n", out);
+	      "Load the NVIDIA kernel module and make the device nodes asked for: /dev/nvidiaMINOR,\n"
+	      "/dev/nvidiactl for 255; with -u load the module for unified memory and make its.\n", out);
 }
 
 static int load(const char *module)
@@ -55,6 +58,42 @@ static int make_node(const char *path, unsigned int device_major, unsigned int d
 	return chmod(path, 0666);
 }
 
+/* Return the number that the kernel gave the unified-memory module, or -1. */
+static int unified_major(void)
+{
+	char line[128], name[64];
+	int number, found = -1;
+	FILE *devices = fopen("/proc/devices", "r");
+
+	if (!devices)
+		return -1;
+	while (fgets(line, sizeof(line), devices) && strcmp(line, "Block devices:\n"))
+		if (sscanf(line, "%d %63s", &number, name) == 2 && !strcmp(name, "nvidia-uvm"))
+			found = number;
+	fclose(devices);
+	return found;
+}
+
+static int make_unified_nodes(unsigned int device_minor)
+{
+	int device_major = unified_major();
+
+	if (device_major < 0)
+		return -1;
+	return make_node("/dev/nvidia-uvm", device_major, device_minor) ||
+	       make_node("/dev/nvidia-uvm-tools", device_major, device_minor + 1);
+}
+
+static int make_gpu_node(unsigned int device_minor)
+{
+	char path[32];
+
+	if (device_minor == NV_CONTROL_MINOR)
+		return make_node("/dev/nvidiactl", NV_MAJOR, NV_CONTROL_MINOR);
+	snprintf(path, sizeof(path), "/dev/nvidia%u", device_minor);
+	return make_node(path, NV_MAJOR, device_minor);
+}
+
 static int parse_minor(const char *text, unsigned int *device_minor)
 {
 	char *end;
@@ -79,7 +118,6 @@ int main(int argc, char **argv)
 	unsigned char wanted[NV_CONTROL_MINOR + 1] = { 0 };
 	unsigned int device_minor;
 	int unified = 0, option;
-	char path[32];
 
 	while ((option = getopt_long(argc, argv, "uc:h", options, NULL)) != -1) {
 		switch (option) {
@@ -101,16 +139,11 @@ int main(int argc, char **argv)
 			return 1;
 		}
 	}
-	if (load("nvidia") || (unified && load("nvidia-uvm")))
+	if (load(unified ? "nvidia-uvm" : "nvidia"))
 		return 1;
-	if (make_node("/dev/nvidiactl", NV_MAJOR, NV_CONTROL_MINOR))
-		return 1;
-	for (device_minor = 0; device_minor < NV_CONTROL_MINOR; device_minor++) {
-		if (!wanted[device_minor])
-			continue;
-		snprintf(path, sizeof(path), "/dev/nvidia%u", device_minor);
-		if (make_node(path, NV_MAJOR, device_minor))
+	for (device_minor = 0; device_minor <= NV_CONTROL_MINOR; device_minor++)
+		if (wanted[device_minor] &&
+		    (unified ? make_unified_nodes(device_minor) : make_gpu_node(device_minor)))
 			return 1;
-	}
 	return 0;
 }

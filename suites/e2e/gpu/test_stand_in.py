@@ -1,0 +1,29 @@
+"""The stand-in driver does what NVIDIA's own was seen to do: `suites/e2e/real_driver` asks that one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.e2e.gpu.driver_facts import FACTS, driver_facts
+
+if TYPE_CHECKING:
+    from harness.fixtures.saved_states import CloneState
+    from harness.gpu import GpuModel
+    from harness.lab.saved_states import SavedState
+
+_WITHIN_S = 120.0
+
+
+@pytest.mark.pin_image(reason="the stand-in is the same in each image")
+def test_stand_in_is_seen_as_the_real_driver_is(
+    clone: CloneState, driver_baked: SavedState, h100: GpuModel
+) -> None:
+    """Its module makes no device nodes and leaves those there that programs have made."""
+    machine = clone(driver_baked, gpus=[h100])
+    machine.wait_for_gpu(h100)
+
+    facts = driver_facts(machine.guest, timeout_s=_WITHIN_S)
+
+    assert facts == FACTS
