@@ -94,7 +94,7 @@ FACTS: Mapping[str, str] = {
 def driver_facts(guest: Guest, *, timeout_s: float) -> dict[str, str]:
     """Return what the script saw of a node's driver; the node is without a loaded module afterwards."""
     said = guest.output_of("sh", "-c", SCRIPT, timeout_s=timeout_s)
-    return dict(
-        (name, value.strip())
+    return {
+        name: value.strip()
         for name, _, value in (line.partition(": ") for line in said.splitlines())
-    )
+    }
