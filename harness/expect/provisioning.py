@@ -145,7 +145,8 @@ def prebake_line(evidence: Evidence, **fields: str) -> None:
     evidence.refuse_cut(CLOUD_INIT_OUTPUT_PATH)
     if not lines:
         raise failure(
-            f"An AKS_GPU_PREBAKE line with {_pairs(fields)} was expected, but there is none.", evidence
+            f"An AKS_GPU_PREBAKE line with {_pairs(fields)} was expected, but there is none.",
+            evidence,
         )
     # The line that is meant has the event, or else the most of the fields; of several, the last.
     nearest = max(

@@ -37,13 +37,14 @@ _LEFT_OUT = "left-out.txt"
 
 
 def completed(machine: LabMachine, folder: Path, error: BaseException | None) -> Path:
-    """Add to the kept evidence of a machine whose test failed, and return its folder.
+    """Add to the kept evidence of a machine, and return its folder.
 
-    Where the test passed nothing is added, since it takes the guest some seconds.
+    Of a test that passed it is kept where `--evidence=always` asks for it: with its history and timeline.
     """
-    if error is None:
-        return folder
-    for add in (_add_history, _add_difference, _add_versions, _add_timeline):
+    added = (_add_history, _add_timeline)
+    if error is not None:
+        added = (_add_history, _add_difference, _add_versions, _add_timeline)
+    for add in added:
         _try(folder, add, machine, folder)
     return folder
 

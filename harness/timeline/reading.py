@@ -25,7 +25,7 @@ from harness.evidence.history import (
     parse_unit_times,
     parse_uptime,
 )
-from harness.evidence.outcome import parse_stamp
+from harness.evidence.outcome import parse_timed_events
 from harness.evidence.units import UNIT_JOBS, parse_unit_jobs
 from harness.foreign_files import read_plain, read_plain_text
 from harness.foreign_json import parse_json
@@ -49,6 +49,7 @@ _STATES = {
     "error": SpanState.FAILED,
     "running": SpanState.RUNNING,
 }
+_AZURE_STAMPS = {"started": "/Timestamp", "ended": "/OperationId"}
 #: A silence of the console that ends a piece of its output.
 _SILENCE_S = 5.0
 _UNREADABLE = (
@@ -60,6 +61,8 @@ _UNREADABLE = (
 _GZIP = 16 + zlib.MAX_WBITS
 #: Gathering stops at that size; the byte more tells that there is more.
 _JOURNAL_LIMIT = (JOURNAL_MIB << 20) + 1
+#: Within it a kernel has begun to write its log.
+_BOOT_S = 5.0
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
 #: What evidence without a history has of them.
 _NODE_DKMS_LOGS = (
@@ -123,11 +126,14 @@ def read_timeline(folder: Path, *, title: str | None = None) -> Timeline:
     moments = boots.moments()
     with reader.reading("panics and power off"):
         moments += _panics(reader, boots)
+    continued_s = _continued(reader, boots)
+    if continued_s is not None:
+        moments.append(Moment(at_s=continued_s, words="continued from a checkpoint"))
     return Timeline(
         title=_plain(title or folder.name),
         # Without a journal, nothing but the work itself tells when the machine was looked at.
         end_s=max([end_s, 0.001, *(span.end_s for span in spans)]),
-        spans=tuple(map(_with_plain_words, with_critical_path(spans))),
+        spans=tuple(map(_with_plain_words, with_critical_path(spans, since_s=continued_s or 0.0))),
         moments=tuple(moments),
         gaps=tuple(replace(gap, reason=_plain(gap.reason)) for gap in reader.gaps),
     )
@@ -171,7 +177,7 @@ def _why_no_history(folder: Path) -> str:
     for reason in (folder / HISTORY / NOT_COLLECTED, folder / NOT_COLLECTED):
         if reason.is_file():
             return f"The guest could not be read: {_first_sentence(read_plain_text(reason))}"
-    return "It was not gathered; evidence has it where a test failed."
+    return "It was not gathered; evidence has it where a test failed, or with '--evidence=always'."
 
 
 def _resets(reader: _Reader) -> int:
@@ -192,6 +198,20 @@ def _host_events(reader: _Reader) -> list[dict[str, object]]:
         ]
     except (OSError, ValueError, TypeError, LimitError):
         return []
+
+
+def _continued(reader: _Reader, boots: Boots) -> float | None:
+    """Return when this machine continued from a checkpoint; None where it booted itself.
+
+    QEMU says so when the processors begin to run: of a machine that boots, before its kernel does.
+    """
+    for event in _host_events(reader):
+        if event["name"] == "RESUME" and "at_s" in event:
+            with contextlib.suppress(ValueError):
+                at_s = boots.at_wall(float(str(event["at_s"])))
+                # The guest's clock may be a little ahead of the host's.
+                return at_s if at_s is not None and at_s > _BOOT_S else None
+    return None
 
 
 def _panics(reader: _Reader, boots: Boots) -> Iterator[Moment]:
@@ -256,11 +276,10 @@ def _steps(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
     """Return the steps of provisioning: of its outcome, and of its events where that is not yet written."""
     evidence = reader.node
     try:
-        steps = evidence.steps or ()
+        steps, starts = evidence.steps or (), evidence.step_starts
     except BadInputError:
-        steps = ()
+        steps, starts = (), {}
     TIMELINE_ENTRIES.check(len(steps), f"'{reader.folder}'")
-    starts = evidence.step_starts
     spans = []
     for step in steps:
         at_s = boots.at_wall(starts[step.name]) if step.name in starts else None
@@ -275,14 +294,14 @@ def _steps(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
                     detail=step.detail,
                 )
             )
-    if steps and not starts:
+    if steps and not starts and not spans:
         reader.gaps.append(
             Gap(
                 what="provisioning steps",
                 reason="The provisioner does not report when its steps began ('started').",
             )
         )
-    if not steps:
+    if not spans:
         spans = list(_events(evidence, boots))
     runs = evidence.runs
     if runs and evidence.exit_code is None:
@@ -302,24 +321,26 @@ def _steps(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
 
 
 def _events(evidence: Evidence, boots: Boots) -> Iterator[Span]:
-    """Yield the events that have the stamps of Azure's guest agent: begin and end."""
+    """Yield the events with begin and end: where they are declared, or as Azure's guest agent has them."""
     declared = evidence.provisioner.outcome.events
     if declared is None:
         return
+    is_timed = declared.started is not None and declared.ended is not None
+    timed = declared if is_timed else replace(declared, **_AZURE_STAMPS)
     texts = evidence.matching(declared.path)
     TIMELINE_ENTRIES.check(len(texts), f"'{evidence.folder}'")
-    for text in texts.values():
-        with contextlib.suppress(ValueError, LookupError, TypeError):
-            event = parse_json(text)
-            began, ended = parse_stamp(event["Timestamp"]), parse_stamp(event["OperationId"])
-            at_s = None if began is None else boots.at_wall(began)
-            if began is not None and ended is not None and at_s is not None:
-                yield Span(
-                    lane=Lane.STEPS,
-                    name=str(event["TaskName"]),
-                    start_s=at_s,
-                    end_s=at_s + max(0.0, ended - began),
-                )
+    for path, text in texts.items():
+        # Events that declare no times have any form.
+        with contextlib.nullcontext() if is_timed else contextlib.suppress(HarnessError):
+            for name, began, ended in parse_timed_events(text, timed, path):
+                at_s = boots.at_wall(began)
+                if at_s is not None:
+                    yield Span(
+                        lane=Lane.STEPS,
+                        name=name,
+                        start_s=at_s,
+                        end_s=at_s + max(0.0, ended - began),
+                    )
 
 
 def _provisioner_start(boots: Boots) -> float | None:

@@ -60,21 +60,31 @@ def _blocked(span: Span, before: Sequence[Span], began_s: float) -> Span:
     return replace(span, blockers=(ready[-1].name,), blocked_from_s=min(alone_s, span.start_s))
 
 
-def with_critical_path(spans: Sequence[Span]) -> list[Span]:
+def with_critical_path(spans: Sequence[Span], *, since_s: float = 0.0) -> list[Span]:
     """Return the spans with the critical path marked, in order of time.
+
+    What had ended `since_s`, when the machine continued from a checkpoint, is no part of it.
 
     It begins at the end: at what still waits or runs, else at the boot's goal, or at a step that ended
     later. From there it goes back by what held each up. Steps, builds and containers within one of
     its spans belong to it, each up to the one before.
     """
     critical: set[int] = set()
-    units = {span.name: index for index, span in enumerate(spans) if span.lane is Lane.UNITS}
+    units = {
+        span.name: index
+        for index, span in enumerate(spans)
+        if span.lane is Lane.UNITS and span.end_s > since_s
+    }
     end = _goal(spans, units)
     while end is not None and end not in critical:
         critical.add(end)
         blockers = spans[end].blockers
         end = next((units[name] for name in blockers if name in units), None)
-    steps = [index for index, span in enumerate(spans) if span.lane is Lane.STEPS]
+    steps = [
+        index
+        for index, span in enumerate(spans)
+        if span.lane is Lane.STEPS and span.end_s > since_s
+    ]
     if not any(spans[index].lane is Lane.UNITS for index in critical) and steps:
         critical.update(steps)
     for lane in _INSIDE:

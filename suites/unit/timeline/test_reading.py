@@ -11,7 +11,11 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.evidence.history import HISTORY, PACKED_JOURNAL
+from harness.evidence.requested import write_request
+from harness.provisioner import Provisioner
+from harness.provisioner.declaration import write_declaration
 from harness.provisioner.gpu_node import EVENTS_FOLDER
+from harness.provisioner.outcome import EventFiles, EventFormat, OutcomeDeclaration
 from harness.timeline import Lane, SpanState
 from harness.timeline.reading import read_timeline
 from suites.unit.timeline.folders import (
@@ -119,6 +123,117 @@ def test_steps_are_those_of_the_events_where_no_outcome_is_written_yet(tmp_path:
 
     assert span.start_s == pytest.approx(143.051)
     assert span.duration_s == pytest.approx(2.191)
+
+
+EVENTS = "/var/log/own/events"
+
+
+def declare_events(folder: Path, declared: EventFiles) -> None:
+    outcome = OutcomeDeclaration(events=declared)
+    write_declaration(Provisioner(name="own", run=["/opt/own"], outcome=outcome), folder)
+    write_request(folder, commands={}, files=[f"{EVENTS}/*"], paths=[])
+
+
+@pytest.mark.parametrize(
+    ("declared", "text"),
+    [
+        pytest.param(
+            EventFiles(
+                path=f"{EVENTS}/*",
+                name="/step",
+                format=EventFormat.JSON_LINES,
+                started="/from",
+                ended="/to",
+            ),
+            json.dumps({"step": "driver", "from": BOOTED_AT_S + 143, "to": BOOTED_AT_S + 145}),
+            id="declared",
+        ),
+        pytest.param(
+            EventFiles(path=f"{EVENTS}/*", name="/step", format=EventFormat.JSON_LINES),
+            json.dumps(
+                {
+                    "step": "driver",
+                    "Timestamp": "2026-11-23 05:52:23.000",
+                    "OperationId": "2026-11-23 05:52:25.000",
+                }
+            ),
+            id="as Azure's agent has them, in lines",
+        ),
+    ],
+)
+def test_events_of_a_vendor_that_hold_begin_and_end_are_steps(
+    tmp_path: Path, declared: EventFiles, text: str
+) -> None:
+    node = a_node_that_built(tmp_path)
+    node.evidence.file(f"{EVENTS}/1", f"{text}\n")
+    folder = node.write()
+    declare_events(folder, declared)
+
+    timeline = read_timeline(folder)
+
+    (span,) = (span for span in timeline.spans if span.lane is Lane.STEPS)
+    assert (span.name, span.start_s) == ("driver", pytest.approx(143.0))
+    assert span.duration_s == pytest.approx(2.0)
+    assert span.is_critical
+
+
+def test_events_without_times_are_no_steps(tmp_path: Path) -> None:
+    node = a_node_that_built(tmp_path)
+    node.evidence.file(f"{EVENTS}/1", '{"step": "driver"}')
+    folder = node.write()
+    declare_events(folder, EventFiles(path=f"{EVENTS}/*", name="/step"))
+
+    timeline = read_timeline(folder)
+
+    assert [span for span in timeline.spans if span.lane is Lane.STEPS] == []
+    assert timeline.gaps == ()
+
+
+def test_event_whose_declared_time_is_none_is_a_gap(tmp_path: Path) -> None:
+    node = a_node_that_built(tmp_path)
+    node.evidence.file(f"{EVENTS}/1", '{"step": "driver", "from": "soon", "to": 1}')
+    folder = node.write()
+    declare_events(
+        folder, EventFiles(path=f"{EVENTS}/*", name="/step", started="/from", ended="/to")
+    )
+
+    assert [gap.what for gap in read_timeline(folder).gaps] == ["provisioning steps"]
+
+
+def continued(node: HistoryFolder, at_s: float) -> Timeline:
+    """Read the timeline of a machine whose processors began to run then."""
+    folder = node.write()
+    events = [{"name": "RESUME", "at_s": BOOTED_AT_S + at_s}, {"name": "RESUME", "at_s": 9e9}]
+    (folder / "host/qmp-events.json").write_text(json.dumps(events))
+    return read_timeline(folder)
+
+
+def test_boot_of_the_checkpoint_is_not_on_the_critical_path(tmp_path: Path) -> None:
+    timeline = continued(a_node_that_built(tmp_path), 130.0)
+
+    names = [span.name for span in timeline.critical_path]
+    assert "containerd.service" not in names
+    assert {"cloud-final.service", "build-driver", BUILD} <= set(names)
+    (moment,) = (one for one in timeline.moments if one.words == "continued from a checkpoint")
+    assert moment.at_s == pytest.approx(130.0)
+
+
+def test_steps_are_the_critical_path_where_all_units_are_of_the_checkpoint(tmp_path: Path) -> None:
+    node = a_node_that_built(tmp_path)
+    node.units[:] = [a_unit("cloud-init.target", 20.0, 21.0, after="")]
+
+    timeline = continued(node, 100.0)
+
+    assert "cloud-init.target" not in [span.name for span in timeline.critical_path]
+    assert "build-driver" in [span.name for span in timeline.critical_path]
+
+
+def test_machine_that_booted_itself_did_not_continue(tmp_path: Path) -> None:
+    """QEMU starts each machine's processors, also those of one that boots."""
+    timeline = continued(a_node_that_built(tmp_path), 1.0)
+
+    assert "containerd.service" in [span.name for span in timeline.critical_path]
+    assert not [one for one in timeline.moments if "checkpoint" in one.words]
 
 
 def test_failed_unit_is_told(tmp_path: Path) -> None:
