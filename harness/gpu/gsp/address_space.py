@@ -53,6 +53,10 @@ class AddressSpace:
         root = PageTables(version, memories.read).follow(entry, shift)
         return None if root is None else cls(memories, version, root)
 
+    def pages(self, size: int) -> Iterator[tuple[int, Place]]:
+        """Yield the pages that the first `size` bytes have: virtual address and place."""
+        return self._tables.pages(self._root, size)
+
     def read(self, address: int, size: int) -> bytes:
         """Return `size` bytes; raises UnmappedError and GuestMemoryError."""
         return b"".join(

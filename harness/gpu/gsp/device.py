@@ -25,6 +25,7 @@ from harness.gpu.gsp.page_tables import Directory, Space
 from harness.gpu.gsp.processor import Processor
 from harness.gpu.gsp.queues import QueueError
 from harness.gpu.gsp.rpc import RpcError
+from harness.gpu.gsp.shared_window import SharedWindow
 from harness.gpu.gsp.vbios import make_vbios
 from harness.gpu.gsp.wpr_meta import WprError, parse_wpr_meta
 from harness.limits import LimitError
@@ -48,7 +49,7 @@ _TIMER_HIGH: Final = frozenset({0x9410, 0xBB0084})
 _CHANNEL_DOORBELL: Final = 0xBB0090
 _GSP_DOORBELL: Final = 0x110C00
 #: Registers in which a request clears itself: TLB invalidation, flushes.
-_SELF_CLEARING_BIT_31: Final = frozenset({0xB830B0, 0x100CBC})
+_TLB_INVALIDATIONS: Final = frozenset({0xB830B0, 0x100CBC})
 _SELF_CLEARING: Final = frozenset({0xB80F00, 0xB80F04, *range(0x70000, 0x70040, 4)})
 _MSI_REARM: Final = 0x704
 
@@ -114,6 +115,8 @@ class GspDevice:
         self._processor: Processor | None = None
         self._bar1: AddressSpace | None = None
         self._bar2: AddressSpace | None = None
+        self._bar2_root: tuple[int, int] | None = None
+        self._window: SharedWindow | None = None
         self._posted: deque[Callable[[Memories], None]] = deque()
         self._rings: set[str] = set()
         self._post_lock = threading.Lock()
@@ -130,7 +133,9 @@ class GspDevice:
         self._registers = state.chip.initial_registers(state.facts.memory_mib)
         self._registers |= state.model.boot_registers
         self._processor = None
-        self._bar2 = None
+        self._bar2 = self._bar2_root = None
+        if self._window is not None:
+            self._window.clear()
         root = Directory(Space.FRAME_BUFFER, state.bar1_root, state.chip.page_tables.root_shift)
         self._bar1 = AddressSpace(self._local, state.chip.page_tables, root)
 
@@ -144,7 +149,7 @@ class GspDevice:
             start = offset - _PROM.start
             return int.from_bytes(self._vbios[start : start + size], "little")
         if offset in _PRAMIN:
-            return int.from_bytes(self._frame_buffer.read(self._window(offset), size), "little")
+            return int.from_bytes(self._frame_buffer.read(self._in_window(offset), size), "little")
         first = offset & ~3
         value = 0
         for shift, register in enumerate(range(first, offset + size, 4)):
@@ -159,7 +164,7 @@ class GspDevice:
             if bar != self._order[0]:
                 self._write_memory(bar, offset, value, size)
             elif offset in _PRAMIN:
-                self._frame_buffer.write(self._window(offset), value.to_bytes(size, "little"))
+                self._frame_buffer.write(self._in_window(offset), value.to_bytes(size, "little"))
             else:
                 self._write_registers(offset, value, size)
         except LimitError as error:
@@ -177,7 +182,7 @@ class GspDevice:
             value >>= 32
             mask >>= 32
 
-    def _window(self, offset: int) -> int:
+    def _in_window(self, offset: int) -> int:
         """Return the address in the frame buffer that PRAMIN shows at `offset`."""
         chip = self.state.chip
         start = self._registers.get(chip.window, 0) & chip.window_mask
@@ -204,6 +209,22 @@ class GspDevice:
         """Return what a BAR shows: those after the registers are virtual memory."""
         number = self._order.index(bar) if bar in self._order else 0
         return {_BAR_1: self._bar1, _BAR_2: self._bar2}.get(number)
+
+    def share(self, bar: int) -> int | None:
+        """Return a descriptor of memory that QEMU may show as this BAR; None where accesses are messages."""
+        if self._order.index(bar) != _BAR_2:
+            return None
+        if self._window is None:
+            self._window = SharedWindow(self._frame_buffer, self.state.bars[bar].size)
+        return self._window.fd
+
+    def _update_window(self) -> None:
+        if self._window is not None:
+            try:
+                self._window.show(self._bar2)
+            except GuestMemoryError as error:
+                _LOG.info("The page tables of BAR 2 are not in the GPU's memory: %s", error)
+                self._window.show(None)
 
     def _read_register(self, offset: int) -> int:
         if offset in _INTERRUPTS:
@@ -245,8 +266,9 @@ class GspDevice:
 
     def _act(self, offset: int, value: int) -> None:
         """Do what a write to a register causes."""
-        if offset in _SELF_CLEARING_BIT_31:
+        if offset in _TLB_INVALIDATIONS:
             self._registers[offset] = value & 0x7FFFFFFF
+            self._update_window()
         elif offset in _SELF_CLEARING:
             self._registers[offset] = 0
         elif offset == self.state.chip.config_mirror + _MSI_REARM:
@@ -396,11 +418,12 @@ class GspDevice:
             return
         processor.take_calls()
         self._report_xids(memories)
-        if processor.bar2 is not None:
-            entry, shift = processor.bar2
+        if processor.bar2 is not None and processor.bar2 != self._bar2_root:
+            self._bar2_root = entry, shift = processor.bar2
             self._bar2 = AddressSpace.by_entry(
                 self._local, self.state.chip.page_tables, entry=entry, shift=shift
             )
+            self._update_window()
         if processor.is_unloaded:
             self._processor = None
             self._interrupts.clear()

@@ -24,6 +24,7 @@ class CopyingEngine:
         self.raised: list[tuple[int, str]] = []
         self.is_hung = False
         self.memory_errors = MemoryErrors()
+        self.shared: dict[int, int] = {}
         self._posted: list[int] = []
 
     def read(self, bar: int, offset: int, size: int) -> int:
@@ -36,6 +37,9 @@ class CopyingEngine:
 
     def reset(self) -> None:
         self._posted.clear()
+
+    def share(self, bar: int) -> int | None:
+        return self.shared.get(bar)
 
     @property
     def has_work(self) -> bool:
