@@ -52,6 +52,9 @@ REPLY = 0x1
 NO_REPLY = 0x10
 ERROR = 0x20
 
+#: The number of the device's requests that want no answer. QEMU reports an error of them all the same.
+POSTED = 0xFFFF
+
 #: Regions of a PCI function: six BARs, the ROM, configuration space, VGA.
 ROM_REGION = 6
 CONFIG_REGION = 7
@@ -153,7 +156,7 @@ class MessageReader:
                         f"QEMU sent command {command} with {size} bytes, where {HEADER.size} to "
                         f"{MOST_MESSAGE_BYTES} were expected"
                     )
-                if flags & REPLY and number != self.awaited:
+                if flags & REPLY and number not in {self.awaited, POSTED}:
                     raise ProtocolViolationError(
                         f"QEMU sent an unsolicited answer to command {command}"
                     )
@@ -161,6 +164,8 @@ class MessageReader:
                     break
                 payload = bytes(self._buffer[start + HEADER.size : start + size])
                 start += size
+                if number == POSTED and flags & REPLY:
+                    continue
                 yield Message(number, command, flags, payload)
         finally:
             del self._buffer[:start]
@@ -201,6 +206,7 @@ class VfioUserServer(DeviceServer[Message]):
         self.socket_path = folder / f"{device_id}.sock"
         self._listener: socket.socket | None = None
         self._ours: socket.socket | None = None
+        self._is_connected = False
         self._messages = MessageReader()
         self._taken: list[int] = []
         self._given: list[int] = []
@@ -269,7 +275,9 @@ class VfioUserServer(DeviceServer[Message]):
 
     @override
     def _on_data(self) -> None:
-        self.socket_path.unlink(missing_ok=True)
+        if not self._is_connected:
+            self._is_connected = True
+            self.socket_path.unlink(missing_ok=True)
 
     @override
     def _hang_up(self) -> None:
@@ -297,7 +305,7 @@ class VfioUserServer(DeviceServer[Message]):
             self._messages.awaited = None
             return answer
 
-        return _MemoryByMessages(ask)
+        return _MemoryByMessages(ask, connection.sendall)
 
     def _await_answer(self, connection: socket.socket, reader: MessageReader) -> Message:
         """Answer requests until the answer to the device's own arrives."""
@@ -452,9 +460,12 @@ def _version(payload: bytes) -> bytes:
 class _MemoryByMessages:
     """The guest's memory, private or not: QEMU itself reads and writes it."""
 
-    def __init__(self, ask: Callable[[int, bytes], Message]) -> None:
-        """`ask` sends a request, which has the number, and returns the answer."""
+    def __init__(
+        self, ask: Callable[[int, bytes], Message], post: Callable[[bytes], None]
+    ) -> None:
+        """`ask` sends a request, which has the number, and returns the answer; `post` awaits none."""
         self._send = ask
+        self._post = post
         self._number = 0
 
     def read(self, address: int, size: int) -> bytes:
@@ -473,8 +484,15 @@ class _MemoryByMessages:
             piece = data[at - address : at - address + length]
             self._ask(Command.DMA_WRITE, DMA.pack(at, length) + piece)
 
+    def post(self, address: int, data: bytes) -> None:
+        for at, length in _pieces(address, len(data)):
+            piece = data[at - address : at - address + length]
+            size = HEADER.size + DMA.size + length
+            header = HEADER.pack(POSTED, Command.DMA_WRITE, size, NO_REPLY, 0)
+            self._post(header + DMA.pack(at, length) + piece)
+
     def _ask(self, command: Command, payload: bytes) -> bytes:
-        self._number = self._number + 1 & 0x7FFF
+        self._number = (self._number + 1) % (POSTED & 0x7FFF)
         # A range of its own: QEMU numbers its requests from 0.
         number = 0x8000 | self._number
         header = HEADER.pack(number, command, HEADER.size + len(payload), 0, 0)

@@ -28,6 +28,13 @@ class GuestMemory(Protocol):
         """Write `data`; raises GuestMemoryError where there is no memory."""
         ...
 
+    def post(self, address: int, data: bytes) -> None:
+        """Write `data` before anything that is written later, and do not wait for that.
+
+        Where there is no memory, nothing is written, or GuestMemoryError is raised.
+        """
+        ...
+
 
 class NoMemory:
     """The memory of a guest that has handed over none yet."""
@@ -37,6 +44,8 @@ class NoMemory:
 
     def write(self, address: int, data: bytes) -> None:
         raise _missing(address, len(data))
+
+    post = write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +85,8 @@ class MappedMemory:
         region = self._region(address, len(data))
         start = address - region.start
         region.content[start : start + len(data)] = data
+
+    post = write
 
     def _region(self, address: int, size: int) -> _Region:
         if 0 <= size <= MOST_BYTES:

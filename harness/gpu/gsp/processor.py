@@ -76,15 +76,14 @@ class Processor:
         self._send(Rpc(function=Function.GSP_INIT_DONE, body=bytes(4)))
 
     def take_calls(self) -> None:
-        """Answer all calls in the queue."""
+        """Answer all calls that are in the queue now; the driver announces later ones."""
         self._queues.flush()
-        while not self.is_hung and not self.is_unloaded:
-            units = self._queues.take()
-            if units is None:
-                return
+        for units in self._queues.take() if not self.is_hung else ():
             rpc = self._assembler.feed(units)
             if rpc is not None:
                 self._answer(rpc)
+            if self.is_hung or self.is_unloaded:
+                return
 
     def run_channels(self) -> bool:
         """Carry out what channels were given; return whether there is more."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from harness.gpu.gsp.guest_memory import GuestMemory
 
@@ -93,13 +93,12 @@ class Pages:
         return b"".join(pieces)
 
     def write(self, offset: int, data: bytes) -> None:
-        done = 0
-        while done < len(data):
-            inside = offset % PAGE
-            piece = data[done : done + PAGE - inside]
-            self._memory.write(self._pages[offset // PAGE] + inside, piece)
-            offset += len(piece)
-            done += len(piece)
+        """Write what is in one page."""
+        self._memory.write(self._pages[offset // PAGE] + offset % PAGE, data)
+
+    def post(self, offset: int, data: bytes) -> None:
+        """Write what is in one page before anything that is written later."""
+        self._memory.post(self._pages[offset // PAGE] + offset % PAGE, data)
 
 
 class Queues:
@@ -110,28 +109,31 @@ class Queues:
         self._commands = arguments.commands
         self._statuses = arguments.statuses
         self._taken = 0
+        #: As far as the driver had read, when it was last looked at.
+        self._read = 0
         self._put = 0
         self._sequence = 0
         self._waiting: deque[bytes] = deque()
         header = struct.pack("<8I", 0, QUEUE_BYTES, PAGE, SLOTS, 0, 1, _READ_POINTER, _FIRST_SLOT)
         self._pages.write(self._statuses, header + bytes(4))
 
-    def take(self) -> bytes | None:
-        """Return the units of the next message without the element's header; None if there is none.
+    def take(self) -> Iterator[bytes]:
+        """Yield the units of each message that is there now, without the element's header.
 
         Raises QueueError for a malformed one, after which the queue can't be read any further.
         """
         written = self._pointer(self._commands + _WRITE_POINTER)
-        if written == self._taken:
-            return None
-        there = (written - self._taken) % SLOTS
+        while written != self._taken:
+            yield self._take(there=(written - self._taken) % SLOTS)
+
+    def _take(self, *, there: int) -> bytes:
         element = self._slot(self._taken)
         (units,) = struct.unpack_from("<I", element, 40)
         if not 1 <= units <= min(MOST_UNITS, there):
             raise QueueError(f"A message has {units} units, of {there} that were written.")
         element += b"".join(self._slot(self._taken + index) for index in range(1, units))
         self._taken = (self._taken + units) % SLOTS
-        self._pages.write(self._statuses + _READ_POINTER, struct.pack("<I", self._taken))
+        self._pages.post(self._statuses + _READ_POINTER, struct.pack("<I", self._taken))
         return element[ELEMENT_HEADER:]
 
     def send(self, body: bytes) -> None:
@@ -150,10 +152,15 @@ class Queues:
         """Put those messages that waited and now have room."""
         while self._waiting:
             units = -(-(ELEMENT_HEADER + len(self._waiting[0])) // PAGE)
-            read = self._pointer(self._commands + _READ_POINTER)
-            if units > SLOTS - 1 - (self._put - read) % SLOTS:
+            if units > self._room:
+                self._read = self._pointer(self._commands + _READ_POINTER)
+            if units > self._room:
                 return
             self._put_now(self._waiting.popleft(), units)
+
+    @property
+    def _room(self) -> int:
+        return SLOTS - 1 - (self._put - self._read) % SLOTS
 
     def _put_now(self, body: bytes, units: int) -> None:
         element = bytearray(units * PAGE)
@@ -162,7 +169,7 @@ class Queues:
         struct.pack_into("<I", element, _CHECKSUM, checksum(element))
         for index in range(units):
             slot = element[index * PAGE : (index + 1) * PAGE]
-            self._pages.write(self._slot_offset(self._statuses, self._put + index), bytes(slot))
+            self._pages.post(self._slot_offset(self._statuses, self._put + index), bytes(slot))
         self._put = (self._put + units) % SLOTS
         self._sequence = self._sequence + 1 & 0xFFFFFFFF
         self._pages.write(self._statuses + _WRITE_POINTER, struct.pack("<I", self._put))

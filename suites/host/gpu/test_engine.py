@@ -16,7 +16,7 @@ from harness.gpu.gsp.guest_memory import GuestMemoryError
 from harness.gpu.mpqemu import Command as MpqemuCommand
 from harness.gpu.mpqemu import MpqemuServer
 from harness.gpu.server import EndKind
-from harness.gpu.vfio_user import Command, VfioUserServer
+from harness.gpu.vfio_user import POSTED, Command, VfioUserServer
 from suites.unit.gpu import qemuside, vfioside
 from suites.unit.gpu.fake_engine import CopyingEngine
 from suites.unit.gpu.models import BAR_0, a_model
@@ -287,3 +287,20 @@ def test_interrupt_of_mpqemu_is_signalled(mpqemu: Mpqemu) -> None:
         mpqemu.copy()
 
         assert os.eventfd_read(event.fileno()) == 1
+
+
+def test_posted_write_wants_no_answer_and_comes_before_what_follows(vfio: Vfio) -> None:
+    vfio.engine.texts = [b"in", b"order"]
+
+    vfio.start_copy()
+
+    posted = [vfio.qemu.answer() for _ in range(2)]
+    assert [(each.command, each.flags) for each in posted] == [(Command.DMA_WRITE, 0x10)] * 2
+    assert [each.payload[16:] for each in posted] == [b"in", b"order"]
+    assert vfio.expect_request(Command.DMA_READ).payload == struct.pack("<QQ", ADDRESS, 8)
+
+
+def test_qemus_error_of_a_write_that_wanted_no_answer_is_passed_over(vfio: Vfio) -> None:
+    vfio.qemu.post(vfioside.message(Command.DMA_WRITE, number=POSTED, flags=0x21))
+
+    assert vfio.qemu.read(0, 4) == 4

@@ -25,6 +25,8 @@ class CopyingEngine:
         self.is_hung = False
         self.memory_errors = MemoryErrors()
         self.shared: dict[int, int] = {}
+        self.texts: list[bytes] = []
+        """What is written before the copy, without a wait."""
         self._posted: list[int] = []
 
     def read(self, bar: int, offset: int, size: int) -> int:
@@ -47,6 +49,8 @@ class CopyingEngine:
 
     def work(self, guest: GuestMemory) -> None:
         address = self._posted.pop(0)
+        for text in self.texts:
+            guest.post(address, text)
         try:
             guest.write(address + 8, guest.read(address, 8))
         except GuestMemoryError as error:

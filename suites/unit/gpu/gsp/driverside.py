@@ -30,6 +30,8 @@ class Ram:
         self._check(address, len(data))
         self.content[address : address + len(data)] = data
 
+    post = write
+
     def _check(self, address: int, size: int) -> None:
         if not 0 <= address <= address + size <= len(self.content):
             raise GuestMemoryError(f"nothing at {address:#x}")

@@ -30,8 +30,8 @@ def test_message_of_several_units_is_read_across_pages() -> None:
 
     driver.put(body)
 
-    assert queues.take()[: len(body)] == body  # type: ignore[index]
-    assert queues.take() is None
+    assert next(queues.take())[: len(body)] == body
+    assert list(queues.take()) == []
 
 
 def test_device_says_what_it_has_read_in_the_header_of_its_own_queue() -> None:
@@ -39,7 +39,7 @@ def test_device_says_what_it_has_read_in_the_header_of_its_own_queue() -> None:
     queues = Queues(driver.ram, driver.arguments)
 
     driver.put(message(1, bytes(PAGE)))
-    queues.take()
+    next(queues.take())
 
     assert driver.ram.read(driver.place(STATUSES + 32), 4) == struct.pack("<I", 2)
 
@@ -93,7 +93,7 @@ def test_wrong_number_of_units_is_refused(units: int) -> None:
     driver.put(message(1, b""), units=units)
 
     with pytest.raises(QueueError, match="units"):
-        queues.take()
+        next(queues.take())
 
 
 @pytest.mark.parametrize("pointer", [SLOTS, 0xFFFFFFFF])
@@ -103,7 +103,7 @@ def test_pointer_behind_the_queue_is_refused(pointer: int) -> None:
     driver.point_to(pointer)
 
     with pytest.raises(QueueError, match="pointer"):
-        queues.take()
+        next(queues.take())
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_queue_filled_by_a_hostile_guest_is_read_or_refused(
     driver.point_to(pointer)
 
     try:
-        taken = [queues.take() for _ in range(SLOTS + 1)]
+        taken = list(queues.take())
     except QueueError:
         return
-    assert taken[-1] is None
+    assert len(taken) < SLOTS
