@@ -21,7 +21,7 @@ from harness.image.build.commands import (
     mke2fs_argv,
     mmdebstrap_argv,
 )
-from harness.image.build.logged_run import run_logged
+from harness.image.build.logged_run import OutputDeadline, run_logged
 from harness.image.formats import oci
 from harness.image.formats.kernel_versions import version_key
 from harness.progress import Progress, Stage
@@ -139,7 +139,7 @@ class MmdebstrapBuilder:
             scratch=scratch,
             log=log,
             listener=listener,
-            deadline=deadline,
+            deadline=OutputDeadline.of(deadline),
             run=self._run,
             privilege=self._privilege,
         )
@@ -214,7 +214,7 @@ class _Build:
     scratch: Path
     log: Path
     listener: ProgressListener
-    deadline: Deadline
+    deadline: OutputDeadline
     run: LoggedRunner
     privilege: Privilege
 
@@ -297,6 +297,7 @@ class _Build:
 
     def _on_line(self, line: str) -> None:
         """Report the lines that mmdebstrap and our scripts mark as information."""
+        self.deadline.hear()
         if line.startswith("I: ") and not NOISE.search(line):
             self._report(line.removeprefix("I: "))
 

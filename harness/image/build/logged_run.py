@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from typing_extensions import override
+
 from harness.provisioning.command import spawn
-from harness.provisioning.wait import Observation, wait_for
+from harness.provisioning.wait import Deadline, Observation, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +19,34 @@ if TYPE_CHECKING:
     from typing import IO
 
     from harness.provisioning.command import Argv
-    from harness.provisioning.wait import Deadline
+
+#: A build that goes on printing may take so many times its limit.
+MOST_TIMES = 4
+
+
+@dataclass(frozen=True)
+class OutputDeadline(Deadline):
+    """A deadline of commands, which begins anew at each line that they print: a busy host makes them slow."""
+
+    limit_s: float = 0.0
+    latest: float = 0.0
+    _heard: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, deadline: Deadline) -> OutputDeadline:
+        """Return a deadline that is `deadline` for commands that print nothing."""
+        limit_s, clock = deadline.remaining_s(), deadline.clock
+        latest = clock.monotonic() + MOST_TIMES * limit_s
+        return cls(deadline.at, clock, limit_s=limit_s, latest=latest)
+
+    def hear(self) -> None:
+        """Take a line of output."""
+        self._heard[:] = [self.clock.monotonic()]
+
+    @override
+    def remaining_s(self) -> float:
+        at = max([self.at, *(heard + self.limit_s for heard in self._heard)])
+        return max(0.0, min(at, self.latest) - self.clock.monotonic())
 
 
 class LoggedRunner(Protocol):
