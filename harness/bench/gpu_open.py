@@ -6,7 +6,10 @@ the state is made, and unplugged before it is saved.
 
 from __future__ import annotations
 
+import os
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.bench.spread import Spread
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from harness.gpu import GpuModel
+    from harness.gpu.emulated import EmulatedGpu
     from harness.lab import Lab
     from harness.lab.machine import LabMachine
     from harness.lab.saved_states import SavedState
@@ -25,18 +29,55 @@ GPU_OPEN_S = "gpu_open_s"
 #: What is measured, in clones whose state has the driver loaded.
 MEASURES: Mapping[str, str] = {
     GPU_OPEN_S: "from plugging an emulated GPU until NVIDIA's `nvidia-smi -L` shows it",
+    "accesses": "accesses of the guest to the GPU until then, each of which is a message",
+    "device_mib": "memory by which the process that serves the GPU grows until then",
+    "reopen_s": "an `nvidia-smi -L` that opens and closes the GPU again",
+    "reopen_growth_mib": "memory by which the process grows from the first of those to the last",
 }
 
+#: How often the last clone opens the GPU again.
+REOPENS = 20
 #: Seconds that KVM is given; TCG gets them times its patience.
 _LOAD_KVM_S = 60.0
 _OPEN_KVM_S = 30.0
+_MIB = 1 << 20
 
 
-def measure_gpu_open(lab: Lab, model: GpuModel, *, runs: int) -> Spread:
+@dataclass(frozen=True, kw_only=True)
+class GpuOpens:
+    """The figures of `MEASURES`; times are spread over runs, all others are of the last one."""
+
+    gpu_open_s: Spread
+    accesses: int
+    device_mib: float
+    reopen_s: Spread
+    reopen_growth_mib: float
+
+
+def measure_gpu_open(lab: Lab, model: GpuModel, *, runs: int) -> GpuOpens:
     """Measure `runs` clones of the lab's image, which has NVIDIA's driver."""
     state = with_driver_loaded(booted(lab.node_image()), model)
     lab.ensure_checkpoint(state)
-    return Spread.of([_open(lab, state, model) for _ in range(runs)])
+    seconds = []
+    for _ in range(runs - 1):
+        with lab.clone(state, "bench-open") as machine:
+            seconds.append(_open(machine, model))
+    with lab.clone(state, "bench-open") as machine:
+        before = _memory_bytes()
+        seconds.append(_open(machine, model))
+        accesses = _accesses(machine.gpu())
+        device_bytes = _memory_bytes() - before
+        again = [_list_gpus(machine, model)]
+        before = _memory_bytes()
+        again += [_list_gpus(machine, model) for _ in range(REOPENS - 1)]
+        growth = _memory_bytes() - before
+    return GpuOpens(
+        gpu_open_s=Spread.of(seconds),
+        accesses=accesses,
+        device_mib=device_bytes / _MIB,
+        reopen_s=Spread.of(again),
+        reopen_growth_mib=growth / _MIB,
+    )
 
 
 def with_driver_loaded(state: SavedState, model: GpuModel) -> SavedState:
@@ -52,18 +93,33 @@ def with_driver_loaded(state: SavedState, model: GpuModel) -> SavedState:
     return state.derive(f"{state.origin.name}-driver-loaded", make)
 
 
-def _open(lab: Lab, state: SavedState, model: GpuModel) -> float:
-    with lab.clone(state, "bench-open") as machine:
-        limit_s = machine.deadline(_OPEN_KVM_S).remaining_s()
-        started = time.monotonic()
-        machine.hot_plug(model)
-        machine.wait_for_gpu(model)
-        shown = machine.guest.run("nvidia-smi", "-L", timeout_s=limit_s)
-        seconds = time.monotonic() - started
+def _open(machine: LabMachine, model: GpuModel) -> float:
+    started = time.monotonic()
+    machine.hot_plug(model)
+    machine.wait_for_gpu(model)
+    _list_gpus(machine, model)
+    return time.monotonic() - started
+
+
+def _list_gpus(machine: LabMachine, model: GpuModel) -> float:
+    limit_s = machine.deadline(_OPEN_KVM_S).remaining_s()
+    started = time.monotonic()
+    shown = machine.guest.run("nvidia-smi", "-L", timeout_s=limit_s)
     if model.title not in shown.stdout:
         raise HarnessError(
             f"`nvidia-smi -L` was expected to show '{model.title}', but the driver did not open the GPU. "
             "Use an image with NVIDIA's whole user space and --gpu-emulation=gsp.\n"
             f"{shown.render()}"
         )
-    return seconds
+    return time.monotonic() - started
+
+
+def _accesses(gpu: EmulatedGpu) -> int:
+    trace = gpu.trace
+    return len(trace.accesses) + trace.dropped
+
+
+def _memory_bytes() -> int:
+    """Return the memory of this process, in which the GPU is served."""
+    resident = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    return int(resident) * os.sysconf("SC_PAGE_SIZE")

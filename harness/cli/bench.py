@@ -14,9 +14,10 @@ from rich.table import Table
 
 from harness.bench.clone import measure_clones
 from harness.bench.gpu import GPU_MEASURES, measure_gpu
-from harness.bench.gpu_open import GPU_OPEN_S, measure_gpu_open
+from harness.bench.gpu_open import GPU_OPEN_S, REOPENS, measure_gpu_open
 from harness.bench.realistic_runs import measure_realistic, repeat_under_load
 from harness.bench.shell import FIGURES, SHELLSPEC_PREFIX, measure_shell, shell_figures
+from harness.bench.spread import Spread
 from harness.cli.columns import print_columns
 from harness.cli.options import (
     add_gpu_options,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from harness.bench.clone import CloneBench
     from harness.bench.realistic_runs import RepeatedRuns
-    from harness.bench.spread import Spread
     from harness.cli.options import Actions, Commands
     from harness.gpu import GpuModel
 
@@ -159,12 +159,21 @@ def _gpu(arguments: argparse.Namespace) -> int:
 def _gpu_open(arguments: argparse.Namespace, model: GpuModel) -> int:
     with Lab.open(settings_of(arguments), show_event) as lab:
         accelerator = lab.accelerator.accelerator.accel
-        spread = measure_gpu_open(lab, model, runs=arguments.runs)
+        opens = measure_gpu_open(lab, model, runs=arguments.runs)
+    figures = {
+        name: _rounded(figure) if isinstance(figure, Spread) else round(figure, 1)
+        for name, figure in vars(opens).items()
+    }
     if arguments.json:
-        document = {"model": model.name, "accelerator": accelerator, GPU_OPEN_S: _rounded(spread)}
+        document = {"model": model.name, "accelerator": accelerator, **figures}
         print(json.dumps(document, indent=2))
     else:
+        spread = opens.gpu_open_s
         print(f"{GPU_OPEN_S} under {accelerator}: {spread.median:.2f} (p95 {spread.p95:.2f})")
+        print(
+            f"{opens.accesses} accesses; {opens.device_mib:.0f} MiB of memory, and "
+            f"{opens.reopen_growth_mib:.1f} MiB more after {REOPENS} further opens"
+        )
     return 0
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.fixtures.machines import OPENED_GPU_IMAGES
+from harness.fixtures.machines import OPENED_GPU_IMAGES, REAL_DRIVER_IMAGE
 from harness.lab.node import NodeRequest
 from harness.plugin.evidence_sources import NodeEvidenceSource
 from harness.plugin.report import kept_on_failure
@@ -32,6 +32,16 @@ OPENED_MODELS = ("a100-sxm4-40gb", "h100-sxm5-80gb")
 LOAD_S = 120.0
 #: To open a GPU for the first time, or to close it.
 OPEN_S = 180.0
+
+
+@pytest.fixture(scope="session")
+def real_driver_image(pytestconfig: pytest.Config, lab: Lab, settings: Settings) -> Image:
+    """Return the node image whose driver opens no GPU; skipped where GPUs are to be opened."""
+    option, word = EMULATION
+    if pytestconfig.getoption(option, None) == word:
+        pytest.skip(f"The driver of '{REAL_DRIVER_IMAGE}' is for GPUs without {option}={word}.")
+    with requirements(settings):
+        return lab.node_image(REAL_DRIVER_IMAGE)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ The tests run with `--gpu-emulation=gsp` and an image with NVIDIA's user space: 
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
 import pytest
@@ -58,6 +59,52 @@ def test_gpu_off_the_bus_is_xid_79_and_lost_to_nvidia_smi(a100_node: Node) -> No
     assert query.exit_code != 0
     evidence = a100_node.evidence()
     expect.kernel_log_line(evidence, f"Xid (PCI:{_SLOT}): 79")
+
+
+def test_gpu_that_answers_no_call_is_xid_119(a100_node: Node) -> None:
+    """The GSP hangs: the driver waits for its answer, and says so."""
+    a100_node.gpu().hang()
+
+    query = a100_node.guest.run("nvidia-smi", "-q", timeout_s=2 * OPEN_S)
+
+    assert query is not None
+    wait_for_kernel_line(a100_node, f"NVRM: Xid (PCI:{_SLOT}): 119")
+    expect.kernel_log_line(a100_node.evidence(), "Timeout after")
+
+
+def test_errors_of_memory_and_remapped_rows_are_shown_by_nvidia_smi(a100_node: Node) -> None:
+    errors = a100_node.gpu().memory_errors
+    errors.corrected, errors.uncorrected = 7, 2
+    errors.rows_after_corrected, errors.rows_after_uncorrected = 3, 1
+    errors.is_remapping_pending = True
+
+    report = a100_node.guest.output_of("nvidia-smi", "-q", "-x", timeout_s=OPEN_S)
+
+    (gpu,) = ET.fromstring(report).iter("gpu")  # noqa: S314 - a program of the test's own node
+    rows = {each.tag: each.text for each in gpu.iterfind("remapped_rows/*")}
+    assert rows["remapped_row_corr"] == "3"
+    assert rows["remapped_row_unc"] == "1"
+    assert rows["remapped_row_pending"] == "Yes"
+    assert rows["remapped_row_failure"] == "No"
+    volatile = {each.tag: each.text for each in gpu.iterfind("ecc_errors/volatile/*")}
+    assert volatile["dram_correctable"] == "7"
+    assert volatile["dram_uncorrectable"] == "2"
+
+
+def test_gpu_that_fell_off_the_bus_is_opened_again_after_it_was_plugged_anew(
+    a100_node: Node, a100: GpuModel
+) -> None:
+    guest = a100_node.guest
+    a100_node.gpu().fall_off_bus()
+    guest.run("nvidia-smi", timeout_s=OPEN_S)
+    guest.run("nvidia-smi", "-pm", "0", timeout_s=OPEN_S)
+
+    a100_node.hot_unplug("gpu0", in_use=True)
+    a100_node.hot_plug(a100)
+
+    guest.output_of(
+        "sh", "-c", "until nvidia-smi -L | grep A100; do sleep 1; done", timeout_s=OPEN_S
+    )
 
 
 def test_twenty_opens_and_closes_need_no_new_boot_of_the_node(

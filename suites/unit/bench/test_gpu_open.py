@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from harness.bench.gpu_open import measure_gpu_open
+from harness.bench.gpu_open import REOPENS, measure_gpu_open
 from harness.errors import HarnessError
 from harness.gpu.catalogue import load_catalogue
+from harness.gpu.emulated import EmulatedGpu
 from harness.provisioning.command import CommandResult
 from harness.provisioning.wait import Deadline
 from suites.unit.lab.builders import an_image
@@ -48,6 +49,12 @@ class NotingMachine:
     def hot_unplug(self, device_id: str) -> None:
         self.done.append(f"unplug {device_id}")
 
+    def gpu(self) -> EmulatedGpu:
+        gpu = EmulatedGpu(A100, bars=A100.bars.vfio_user)
+        for _ in range(3):
+            gpu.bar_read(0, 0, 4)
+        return gpu
+
     def wait_for_gpu(self, model: GpuModel) -> None:
         del model
 
@@ -81,15 +88,25 @@ class LabOfOneMachine:
 def test_driver_is_loaded_before_the_clones_and_the_gpu_plugged_in_each() -> None:
     machine = NotingMachine(listed=f"GPU 0: {A100.title} (UUID: GPU-0)\n")
 
-    spread = measure_gpu_open(cast("Lab", LabOfOneMachine(machine)), A100, runs=2)
+    opens = measure_gpu_open(cast("Lab", LabOfOneMachine(machine)), A100, runs=2)
 
-    assert spread.runs == 2
+    assert (opens.gpu_open_s.runs, opens.reopen_s.runs) == (2, REOPENS)
     assert machine.done == [
         "plug a100-sxm4-40gb",
         "nvidia-modprobe -u -c0",
         "unplug gpu0",
         *["plug a100-sxm4-40gb", "nvidia-smi -L"] * 2,
+        *["nvidia-smi -L"] * REOPENS,
     ]
+
+
+def test_accesses_are_those_of_the_first_open() -> None:
+    machine = NotingMachine(listed=f"GPU 0: {A100.title} (UUID: GPU-0)\n")
+
+    opens = measure_gpu_open(cast("Lab", LabOfOneMachine(machine)), A100, runs=1)
+
+    assert opens.accesses == 3
+    assert opens.device_mib < 64
 
 
 def test_gpu_that_the_driver_did_not_open_has_no_figure() -> None:
