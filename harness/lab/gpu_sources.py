@@ -56,7 +56,10 @@ class GpuSources:
         if not isinstance(gpu, GpuModel) and gpu.address is not None:
             return gpu
         model = gpu if isinstance(gpu, GpuModel) else gpu.model or self.any_model()
-        return model if self.emulation is None else model.emulated_as(self.emulation)
+        if self.emulation is None or (self.emulation is GpuEmulation.GSP and model.gsp is None):
+            # Without a GSP a GPU stays what it is, and the driver says why it does not open it.
+            return model
+        return model.emulated_as(self.emulation)
 
     def _host_has(self, requested: Sequence[RequestedGpu]) -> bool:
         """Return whether the host has a GPU for each request, free now or later."""

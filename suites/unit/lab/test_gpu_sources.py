@@ -9,6 +9,7 @@ import pytest
 
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.gpu import HostGpuAttachment
+from harness.gpu.catalogue import find_model
 from harness.gpu.passthrough import GpuChoice
 from harness.gpu.passthrough.inventory import Inventory
 from harness.gpu.script import GpuScript
@@ -57,12 +58,22 @@ def test_source_decides_what_is_emulated(
 @pytest.mark.parametrize("emulation", [None, *GpuEmulation])
 def test_run_decides_how_its_gpus_are_emulated(emulation: GpuEmulation | None) -> None:
     made = replace(sources(GpuSource.EMULATED)[0], emulation=emulation)
-    models = [named("model"), named("opened").emulated_as(GpuEmulation.GSP)]
+    facts = find_model("h100-sxm5-80gb").gsp
+    model = replace(named("model"), gsp=facts)
+    models = [model, model.emulated_as(GpuEmulation.GSP)]
 
     resolved = made.resolve(models)
 
     expected = [GpuEmulation.IDENTITY, GpuEmulation.GSP] if emulation is None else [emulation] * 2
     assert [cast("GpuModel", each).emulation for each in resolved] == expected
+
+
+def test_gpu_without_a_system_processor_stays_what_it_is() -> None:
+    made = replace(sources(GpuSource.EMULATED)[0], emulation=GpuEmulation.GSP)
+
+    (resolved,) = made.resolve([find_model("v100-pcie-16gb")])
+
+    assert cast("GpuModel", resolved).emulation is GpuEmulation.IDENTITY
 
 
 @pytest.mark.parametrize("source", list(GpuSource))
