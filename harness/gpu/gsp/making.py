@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from harness.errors import RequirementError, listed
 from harness.gpu.gsp.chips import CHIPS
 from harness.gpu.gsp.device import GspDevice
-from harness.gpu.gsp.state import GpuState, invented_uuid
+from harness.gpu.gsp.state import GpuState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ def make_engine(model: GpuModel, bars: Bars, number: int) -> Callable[[ConfigSpa
             facts=facts,
             chip=chip,
             bars=bars,
-            uuid=invented_uuid(number),
+            number=number,
             bar_address=config.bar_address,
         )
         return GspDevice(state, read_config=config.read)

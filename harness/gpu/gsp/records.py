@@ -24,6 +24,14 @@ class Record:
         self._data = data
         self._start = start
 
+    @property
+    def content(self) -> bytes:
+        return bytes(self._data[self._start :])
+
+    def text(self, path: str) -> str:
+        """Return the text that begins at a field, up to its first zero byte."""
+        return bytes(self._data[self.offset(path) :]).split(b"\0")[0].decode("ascii", "replace")
+
     def get(self, path: str) -> int:
         """Return a number."""
         offset, size = self._place(path)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +24,9 @@ MOST_ROOTS: Final = 4096
 MIB: Final = 1 << 20
 
 
-def invented_uuid(number: int) -> uuid.UUID:
+def invented_uuid(number: int) -> UUID:
     """Return a UUID that is recognisably none of a real GPU."""
-    return uuid.UUID(f"{_INVENTED}{number:012x}")
+    return UUID(f"{_INVENTED}{number:012x}")
 
 
 @dataclass(kw_only=True)
@@ -53,7 +53,8 @@ class GpuState:
     facts: GspFacts
     chip: Chip
     bars: Bars
-    uuid: uuid.UUID
+    number: int
+    """Which of the machine's GPUs this is; the invented UUID and the handles have it."""
     bar_address: Callable[[int], int | None]
     protected_memory: tuple[int, int] = (0, 0)
     """The part of memory that only the GSP can access: WPR2."""
@@ -69,6 +70,10 @@ class GpuState:
     """How often the driver called each command that its headers do not name."""
     refusal: str = ""
     """Why the driver can't open this GPU."""
+
+    @property
+    def uuid(self) -> UUID:
+        return invented_uuid(self.number)
 
     @property
     def can_have_mig(self) -> bool:

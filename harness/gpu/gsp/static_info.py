@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.layouts import Layouts
     from harness.gpu.gsp.state import GpuState
 
-#: Handles of the GSP's own objects, by which the driver names them in calls.
-CLIENT: Final = 0xC1D00001
-DEVICE: Final = 0xDE1D0001
-SUBDEVICE: Final = 0x5BD00001
+#: Handles of the GSP's own objects, by which the driver names them in calls. A GPU's number is added: the
+#: driver keeps answers by handle, and would show one GPU the answers of another.
+_CLIENT: Final = 0xC1D00000
+_DEVICE: Final = 0xDE1D0000
+_SUBDEVICE: Final = 0x5BD00000
+
+STATIC_INFO: Final = "GspStaticConfigInfo"
 
 #: The GID is binary and has 16 bytes.
 GID_IS_BINARY: Final = 2
@@ -34,7 +37,7 @@ def fill_static_info(
 ) -> None:
     """Write the information into `data`, a GspStaticConfigInfo."""
     facts, model = state.facts, state.model
-    record = Record(layouts, "GspStaticConfigInfo", data)
+    record = Record(layouts, STATIC_INFO, data)
     title = model.title.encode()
     engine_types = engine_mask(list(found))
     values: dict[str, int | bytes] = {
@@ -70,9 +73,9 @@ def fill_static_info(
         "SM_info.version": state.chip.sm_version,
         "SM_info.maxWarpsPerSM": state.chip.warps_per_sm,
         "SM_info.maxThreadsPerWarp": 32,
-        "hInternalClient": CLIENT,
-        "hInternalDevice": DEVICE,
-        "hInternalSubdevice": SUBDEVICE,
+        "hInternalClient": _CLIENT + state.number,
+        "hInternalDevice": _DEVICE + state.number,
+        "hInternalSubdevice": _SUBDEVICE + state.number,
     }
     for index, mask in enumerate(gpc_masks(facts.gpcs, facts.tpcs)):
         values[f"tpcInfo[{index}].gpcId"] = index

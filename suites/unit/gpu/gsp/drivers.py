@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING
 
 from harness.gpu.catalogue import find_model
 from harness.gpu.config_space import ConfigSpace
+from harness.gpu.gsp.answers import OK
+from harness.gpu.gsp.layouts import read_layouts
 from harness.gpu.gsp.making import make_engine
+from harness.gpu.gsp.records import Record
 from harness.gpu.gsp.rpc import CONTROL, HEADER, Function
+from harness.gpu.gsp.static_info import STATIC_INFO
 from harness.gpu.gsp.wpr_meta import MAGIC
 from harness.settings import GpuEmulation
 from suites.unit.gpu.gsp.driverside import DriverSide, Ram, message
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from harness.gpu.gsp.device import GspDevice
 
 #: Where the driver puts what it hands over.
@@ -23,12 +29,12 @@ CLIENT, SUBDEVICE = 0xC1D00001, 0x5BD00001
 A100, H100, T4 = "a100-sxm4-40gb", "h100-sxm5-80gb", "t4-16gb"
 
 
-def a_device(model: str = A100) -> GspDevice:
+def a_device(model: str = A100, number: int = 7) -> GspDevice:
     """Return a GPU as it is after power-on, with the BARs of vfio-user."""
     found = find_model(model).emulated_as(GpuEmulation.GSP)
     bars = found.bars.vfio_user
     config = ConfigSpace(found.pci, bars, is_express=True, has_msi=True)
-    return make_engine(found, bars, 7)(config)
+    return make_engine(found, bars, number)(config)
 
 
 class Driver:
@@ -94,6 +100,26 @@ class Driver:
         head = CONTROL.pack(CLIENT, SUBDEVICE, command, 0, len(parameters), 0)
         _, answer = self.call(Function.GSP_RM_CONTROL, head + parameters)
         return CONTROL.unpack_from(answer)[3], answer[CONTROL.size :]
+
+    def ask(self, command: int, values: Mapping[str, int | bytes] | None = None) -> Record:
+        """Call a command with these fields of its parameters; return what is answered."""
+        layouts = read_layouts(self.release)
+        known = layouts.command(command)
+        assert known is not None
+        assert known.struct is not None
+        record = Record(layouts, known.struct, bytearray(layouts.struct(known.struct).size))
+        for path, value in (values or {}).items():
+            record.put(path, value)
+        status, answer = self.control(command, record.content)
+        assert status == OK, hex(status)
+        return Record(layouts, known.struct, bytearray(answer))
+
+    def static_info(self) -> Record:
+        """Ask what the GPU is, as a driver does once."""
+        layouts = read_layouts(self.release)
+        size = layouts.struct(STATIC_INFO).size
+        _, answer = self.call(Function.GET_GSP_STATIC_INFO, bytes(size))
+        return Record(layouts, STATIC_INFO, bytearray(answer))
 
     def events(self) -> list[tuple[int, int, bytes]]:
         """Return function, result and body of all messages that came."""
