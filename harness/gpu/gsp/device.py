@@ -58,6 +58,8 @@ _IRQ_CLEAR: Final = 0x04
 _IRQ_STATUS: Final = 0x08
 _MAILBOX_0: Final = 0x40
 _MAILBOX_1: Final = 0x44
+_HARDWARE: Final = 0xF4
+_LOCKED_DOWN: Final = 1 << 13
 _CPU_CONTROL: Final = 0x100
 _CPU_CONTROL_ALIAS: Final = 0x130
 _DMA_COMMAND: Final = 0x118
@@ -256,6 +258,8 @@ class GspDevice:
                 # The driver takes anything else for an error of the boot, already while it goes on.
                 self._registers[GSP_FALCON + _MAILBOX_0] = 0
                 self._registers[GSP_FALCON + _MAILBOX_1] = 0
+                # The driver looks only once for a GSP that runs, when this bit is clear.
+                self._registers[GSP_FALCON + _HARDWARE] |= _LOCKED_DOWN
                 self.post(self._answer_fsp, "FSP")
             return
         if self.state.chip.has_frts:
@@ -381,6 +385,12 @@ class GspDevice:
 
     def _answer_fsp(self, memories: Memories) -> None:
         """Boot the GSP as the message to FSP says."""
+        try:
+            self._boot_by_fsp(memories)
+        finally:
+            self._registers[GSP_FALCON + _HARDWARE] &= ~_LOCKED_DOWN
+
+    def _boot_by_fsp(self, memories: Memories) -> None:
         arguments = self._fsp.take()
         if arguments is None:
             return

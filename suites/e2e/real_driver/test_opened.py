@@ -11,7 +11,7 @@ import re
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pynvml
 import pytest
@@ -163,14 +163,18 @@ def test_topology_has_a_row_for_each_gpu(opened_node: Node) -> None:
     assert [row[1 + index] for index, row in enumerate(rows)] == ["X", "X"]
 
 
+def ask_nvml(node: Node) -> dict[str, Any]:
+    """Return what a program with NVIDIA's bindings learns in the guest."""
+    for source in (Path(pynvml.__file__), _HERE / "ask_nvml.py"):
+        node.guest.write_text(f"/root/nvml/{source.name}", source.read_text())
+    answer = node.guest.output_of("python3", "/root/nvml/ask_nvml.py", timeout_s=OPEN_S)
+    return cast("dict[str, Any]", json.loads(answer))
+
+
 def test_program_with_nvidias_bindings_gets_the_models_facts(
     opened_node: Node, models: tuple[GpuModel, ...]
 ) -> None:
-    guest = opened_node.guest
-    for source in (Path(pynvml.__file__), _HERE / "ask_nvml.py"):
-        guest.write_text(f"/root/nvml/{source.name}", source.read_text())
-
-    answer = json.loads(guest.output_of("python3", "/root/nvml/ask_nvml.py", timeout_s=OPEN_S))
+    answer = ask_nvml(opened_node)
 
     assert [device["name"] for device in answer["devices"]] == [model.title for model in models]
     assert [device["compute_capability"] for device in answer["devices"]] == [[8, 0], [9, 0]]
@@ -289,6 +293,35 @@ def test_container_that_asks_for_no_gpu_gets_none(opened_node: Node, container_r
     assert not refused.ok
     assert refused.stdout.strip(), f"nvidia-smi did not run.\n{refused.render()}"
     assert "GPU 0" not in refused.stdout
+
+
+def test_container_that_asks_for_a_gpu_by_cdi_gets_it(
+    opened_node: Node, container_root: str, models: tuple[GpuModel, ...]
+) -> None:
+    """The specification is made of what NVML says: the GPU's UUID is its name, the minor number its node."""
+    guest = opened_node.guest
+    if " 1.6." in guest.output_of("ctr", "--version"):
+        pytest.skip("'ctr' of containerd 1.6 knows no CDI.")
+    devices = ask_nvml(opened_node)["devices"]
+    specification = {
+        "cdiVersion": "0.5.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [
+            {
+                "name": device["uuid"],
+                "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{device['minor']}"}]},
+            }
+            for device in devices
+        ],
+        "containerEdits": {"deviceNodes": [{"path": "/dev/nvidiactl"}]},
+    }
+    guest.write_text("/etc/cdi/nvidia.json", json.dumps(specification))
+
+    asked = run_container(opened_node, container_root, [f"nvidia.com/gpu={devices[1]['uuid']}"])
+
+    assert asked.ok, asked.render()
+    assert models[1].title in asked.stdout
+    assert models[0].title not in asked.stdout
 
 
 def test_driver_complains_of_no_answer(opened_node: Node) -> None:

@@ -118,6 +118,19 @@ def _boot_by_fsp(driver: Driver) -> None:
     driver.write(0x8F2C00, 0)
 
 
+def test_hopper_is_locked_down_until_its_gsp_runs() -> None:
+    """The driver waits for the end of that, and then looks once whether the GSP runs."""
+    driver = Driver(a_device(H100))
+    locked_down = 1 << 13
+
+    _boot_by_fsp(driver)
+
+    assert driver.read(0x1100F4) & locked_down
+    driver.work()
+    assert not driver.read(0x1100F4) & locked_down
+    assert driver.read(0x111388) == 1 << 7
+
+
 def test_hopper_boots_by_a_message_to_fsp() -> None:
     driver = Driver(a_device(H100))
 
