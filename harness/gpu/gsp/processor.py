@@ -45,6 +45,10 @@ _XID_TEXT_BYTES: Final = 256
 _MOST_UNKNOWN: Final = 1024
 
 
+#: Without a text the driver logs nothing.
+_NO_TEXT: Final = "raised by a test"
+
+
 class Processor:
     """One boot of the GSP, until the driver unloads. `notify` signals a message to the driver.
 
@@ -101,8 +105,10 @@ class Processor:
 
     def raise_xid(self, number: int, text: str) -> None:
         """Report an error to the driver, which logs it as an Xid."""
-        words = text.encode("ascii", "replace")[: _XID_TEXT_BYTES - 1].ljust(
-            _XID_TEXT_BYTES, b"\0"
+        words = (
+            (text or _NO_TEXT)
+            .encode("ascii", "replace")[: _XID_TEXT_BYTES - 1]
+            .ljust(_XID_TEXT_BYTES, b"\0")
         )
         # Neither a runlist nor a channel is to blame.
         body = struct.pack("<III", number, 0xFFFFFFFF, 0xFFFFFFFF) + words + bytes(64)
