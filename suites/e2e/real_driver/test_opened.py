@@ -20,6 +20,7 @@ from harness.bench.time_to_gpu.node_tools import guest_wheels
 from harness.plugin.select import requirements
 from harness.provisioning.command import LocalRunner
 from suites.e2e.real_driver.conftest import LOAD_S, OPEN_S
+from suites.e2e.runtime.kubelet import Container, Kubelet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +47,13 @@ _UNANSWERED = frozenset(
         *("addressing_mode", "max_link_width", "current_link_width"),
     }
 )
+#: What a container needs of the node for nvidia-smi, by its place there.
+_CDI_MOUNTS = {"/usr": "/usr", "/usr/lib": "/lib", "/usr/lib64": "/lib64"}
+_CDI_CONFIG = """\
+version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  enable_cdi = true
+"""
 _UNPACK = (
     "import sys, zipfile\n"
     "for wheel in sys.argv[2:]:\n"
@@ -295,33 +303,51 @@ def test_container_that_asks_for_no_gpu_gets_none(opened_node: Node, container_r
     assert "GPU 0" not in refused.stdout
 
 
-def test_container_that_asks_for_a_gpu_by_cdi_gets_it(
-    opened_node: Node, container_root: str, models: tuple[GpuModel, ...]
+def cdi_specification(node: Node) -> str:
+    """Return a specification made of what NVML says: a GPU's UUID is its name, its minor number its node."""
+    devices = [
+        {
+            "name": device["uuid"],
+            "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{device['minor']}"}]},
+        }
+        for device in ask_nvml(node)["devices"]
+    ]
+    mounts = [
+        {"hostPath": host, "containerPath": path, "options": ["ro", "rbind"]}
+        for host, path in _CDI_MOUNTS.items()
+    ]
+    edits = {"deviceNodes": [{"path": "/dev/nvidiactl"}], "mounts": mounts}
+    return json.dumps(
+        {
+            "cdiVersion": "0.5.0",
+            "kind": "nvidia.com/gpu",
+            "devices": devices,
+            "containerEdits": edits,
+        }
+    )
+
+
+def test_pod_has_the_gpu_that_it_asks_for_by_cdi_and_no_other(
+    opened_node: Node, models: tuple[GpuModel, ...], settings: Settings
 ) -> None:
-    """The specification is made of what NVML says: the GPU's UUID is its name, the minor number its node."""
     guest = opened_node.guest
-    if " 1.6." in guest.output_of("ctr", "--version"):
-        pytest.skip("'ctr' of containerd 1.6 knows no CDI.")
-    devices = ask_nvml(opened_node)["devices"]
-    specification = {
-        "cdiVersion": "0.5.0",
-        "kind": "nvidia.com/gpu",
-        "devices": [
-            {
-                "name": device["uuid"],
-                "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{device['minor']}"}]},
-            }
-            for device in devices
-        ],
-        "containerEdits": {"deviceNodes": [{"path": "/dev/nvidiactl"}]},
-    }
-    guest.write_text("/etc/cdi/nvidia.json", json.dumps(specification))
+    if " 1.6." in guest.output_of("containerd", "--version"):
+        pytest.skip("containerd 1.6 knows no CDI.")
+    guest.write_text("/etc/cdi/nvidia.json", cdi_specification(opened_node))
+    guest.write_text("/etc/containerd/config.toml", _CDI_CONFIG)
+    guest.output_of("systemctl", "restart", "containerd")
+    uuid = ask_nvml(opened_node)["devices"][1]["uuid"]
+    asks = Container(
+        script="nvidia-smi -L", config={"CDI_devices": [{"name": f"nvidia.com/gpu={uuid}"}]}
+    )
 
-    asked = run_container(opened_node, container_root, [f"nvidia.com/gpu={devices[1]['uuid']}"])
+    answers = Kubelet(opened_node, settings).run_pod(
+        {"asks": asks, "silent": Container(script="nvidia-smi -L")}
+    )
 
-    assert asked.ok, asked.render()
-    assert models[1].title in asked.stdout
-    assert models[0].title not in asked.stdout
+    assert answers["asks"].ok, answers
+    assert answers["asks"].stdout.splitlines() == [f"GPU 0: {models[1].title} (UUID: {uuid})"]
+    assert not answers["silent"].ok
 
 
 def test_driver_complains_of_no_answer(opened_node: Node) -> None:
