@@ -212,7 +212,7 @@ def parse_cdi_device_nodes(text: str) -> set[str]:
         spec = parse_yaml(text)
         edits = [
             spec.get("containerEdits"),
-            *(device.get("containerEdits") for device in spec["devices"]),
+            *(device.get("containerEdits") for device in spec.get("devices") or ()),
         ]
         return {
             str(node["path"]) for edit in edits if edit for node in edit.get("deviceNodes") or ()

@@ -308,6 +308,8 @@ def test_invalid_cdi_spec_is_distinguished_from_an_empty_one(text: str) -> None:
     [
         ('{"devices": [{"containerEdits": {"deviceNodes": [{"path": "/dev/a"}]}}]}', {"/dev/a"}),
         ('{"containerEdits": {"deviceNodes": [{"path": "/dev/b"}]}, "devices": []}', {"/dev/b"}),
+        ('{"containerEdits": {"deviceNodes": [{"path": "/dev/b"}]}}', {"/dev/b"}),
+        ('{"containerEdits": {"deviceNodes": [{"path": "/dev/b"}]}, "devices": null}', {"/dev/b"}),
         ('{"devices": [{"name": "0"}, {"containerEdits": {"env": ["A=1"]}}]}', set()),
         ('{"kind": "a/b"}', set()),
         ("[", set()),
