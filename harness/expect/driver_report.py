@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.expect.failure import require
 from harness.provisioning.driver_messages import find_tool_words
-from harness.provisioning.driver_words import CORRUPT_INFOROM, SMI_EXIT_CODES
+from harness.provisioning.driver_words import (
+    CORRUPT_INFOROM,
+    LOST_GPU,
+    RESET_REQUIRED,
+    SMI_EXIT_CODES,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -84,7 +89,7 @@ _NO_VALUES = {
     "requested functionality has been deprecated",
     "not supported",
 }
-_LOST = re.compile(r"ERR!|GPU is lost|Unknown Error|GPU requires reset")
+_NO_ANSWER = re.compile(r"ERR!|GPU is lost|Unknown Error")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,10 +209,11 @@ def _judge(values: list[_Value]) -> _Judged:
         is_any_known = is_any_known or (meanings is not None and "Fabric" not in each.blocks)
         if meanings is not None and value in meanings:
             faults += [meanings[value]] if meanings[value] else []
-        elif _LOST.search(each.value):
-            faults.append(
-                f"'{each.name}' is '{each.value}': it does not answer, so power the node off and on"
-            )
+        elif RESET_REQUIRED.pattern.search(each.value):
+            faults.append(f"'{each.name}' is '{each.value}': {_RESET}")
+        elif _NO_ANSWER.search(each.value):
+            advice = LOST_GPU.remedy.rstrip(".")
+            faults.append(f"'{each.name}' is '{each.value}': it does not answer. {advice}")
         elif meanings is not None and value not in _NO_VALUES:
             where = " / ".join((*each.blocks, each.name))
             unknown.append(f"'{each.value}' for '{where}', which the harness does not know")

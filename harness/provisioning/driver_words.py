@@ -744,11 +744,19 @@ CORRUPT_INFOROM = _fault(
 )
 LOST_GPU = _fault(
     r"GPU is lost|GPU has fallen off the bus|Unable to determine the device handle for GPU[^\n]*"
-    r"(?:Unknown Error|GPU is lost)|GPU requires reset",
+    r"(?:Unknown Error|GPU is lost)",
     LOST,
     f"{SMI}; NVIDIA/open-gpu-kernel-modules#387",
     _REBOOT,
     name=_LOST_NAME,
+    helps="",
+)
+RESET_REQUIRED = _fault(
+    r"GPU requires reset",
+    "A GPU does not work until it is reset.",
+    SMI,
+    _RESET,
+    name="the GPU has to be reset",
     helps="",
 )
 MISMATCH = _fault(
@@ -764,6 +772,7 @@ _INSERT = r"(?:could not insert|could not load module|inserting|insert module) '
 TOOL_WORDS = (
     CORRUPT_INFOROM,
     LOST_GPU,
+    RESET_REQUIRED,
     MISMATCH,
     _fault(
         rf"{_INSERT}(?:Key was rejected by service|Required key not available|Operation not permitted)",

@@ -563,7 +563,8 @@ def test_end_of_work_is_an_error_of_the_gpu_where_one_caused_it(xid: int) -> Non
         ("Unable to determine the device handle for GPU0000:01:00.0: Unknown Error", _LOST),
         ("Unable to determine the device handle for GPU0000:01:00.0: Not Found", None),
         ("GPU is lost", _LOST),
-        ("GPU requires reset", _LOST),
+        ("GPU requires reset", _RESET),
+        ("Unable to determine the device handle for GPU0000:01:00.0: GPU requires reset", _RESET),
         ("GPU has fallen off the bus", _LOST),
     ],
 )  # fmt: skip
@@ -685,7 +686,8 @@ def test_message_says_what_it_means_and_what_to_do(text: str, told: str) -> None
     ("output", "told"),
     [
         ("infoROM is corrupted", "The GPU's infoROM is corrupted; the machine needs repair. Have the machine repaired."),
-        ("GPU requires reset", f"A GPU has fallen off the bus; the machine needs a reboot or repair. {_REBOOT_IT}"),
+        ("GPU requires reset", f"A GPU does not work until it is reset. {_RESET_IT}"),
+        ("GPU is lost", f"A GPU has fallen off the bus; the machine needs a reboot or repair. {_REBOOT_IT}"),
         ("inserting nvidia: Permission denied", "A security policy of the system keeps the driver's module from being loaded. Allow it in the policy (SELinux, AppArmor)."),
         ("inserting nvidia: Exec format error", f"A module of the driver was built for another kernel, or for another version of the driver. {_BUILD_IT}"),
         ("Module nvidia not found in directory /x", f"The running kernel has no module of the driver. {_BUILD_IT}"),
