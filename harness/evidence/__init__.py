@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,8 @@ RECORD_PATH = "/opt/azure/aks-gpu/dkms-marker"
 TRACE_SUFFIX = "-trace.json"
 #: The kernel's folder of PCI functions, which needs no `lspci`.
 PCI_FOLDER = "/sys/bus/pci/devices"
+#: The gathered command that reads the configuration space of each.
+PCI_CONFIG = "pci-config"
 #: The folders in which container runtimes look for CDI specs.
 CDI_FOLDERS = ("/etc/cdi", "/run/cdi")
 #: What Debian's packages call the module in DKMS and on disk; once loaded it is `nvidia`, as any other.
@@ -423,10 +426,14 @@ class Evidence:
                 f"The node ran no 'lspci' and has no '{PCI_FOLDER}', so the functions on its PCI bus "
                 "are unknown."
             )
-        return [
+        # Earlier versions did not ask for it.
+        is_gathered = (self.folder / "commands" / PCI_CONFIG).is_file()
+        answering = node_state.parse_answering(self.output_of(PCI_CONFIG)) if is_gathered else {}
+        functions = [
             node_state.parse_pci_event(text, path)
             for path, text in self.matching(f"{PCI_FOLDER}/*/uevent").items()
         ]
+        return [replace(each, is_answering=answering.get(each.slot)) for each in functions]
 
     @property
     def driver_gpu_names(self) -> Mapping[str, str | None]:

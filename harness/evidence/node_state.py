@@ -29,6 +29,15 @@ _PCI = re.compile(
 )
 #: How lspci shows a configuration space of ones; the ids are then those that the kernel noted before.
 _ALL_ONES = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
+#: Prints the ids in the configuration space of each PCI function, which reads nothing else of it.
+PCI_CONFIG_SCRIPT = (
+    'for f in /sys/bus/pci/devices/*/config; do printf \'\\n%s\' "$f"; od -An -tx1 -N4 "$f"; done'
+)
+_PCI_CONFIG = re.compile(
+    r"^/sys/bus/pci/devices/(?P<slot>[^/\s]+)/config (?P<ids>[0-9a-f]{2}(?: [0-9a-f]{2}){3})[ \t]*$",
+    re.MULTILINE,
+)
+_NO_IDS = "ff ff ff ff"
 _SLOT = re.compile(r"(?:[0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
 _UNIT_MARKS = {"*", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}", "\N{MULTIPLICATION SIGN}"}
 _MODULE = re.compile(r"(\S+) \d{1,20} (\d{1,20}|-) (\S+)")
@@ -66,8 +75,10 @@ class PciFunction:
     vendor: str
     device: str
     driver_in_use: str | None
-    is_answering: bool = True
-    """False if its configuration space reads all ones, as that of a device which left the bus."""
+    is_answering: bool | None = True
+    """False if its configuration space reads all ones, as that of a device which left the bus.
+
+    None if it was not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +191,15 @@ def parse_pci_event(text: str, name: str) -> PciFunction:
         raise HarnessError(
             f"The PCI function in '{name}' has an unknown form: {text!r}."
         ) from error
+
+
+def parse_answering(text: str) -> dict[str, bool]:
+    """Return whether each PCI function answers, by its slot, from lines of PCI_CONFIG_SCRIPT.
+
+    A function whose configuration space could not be read is left out. The other files of the kernel
+    have what it noted when it found the function.
+    """
+    return {found["slot"]: found["ids"] != _NO_IDS for found in _PCI_CONFIG.finditer(text)}
 
 
 def parse_driver_version(text: str) -> str:

@@ -19,10 +19,12 @@ from harness.evidence import (
     CLOUD_INIT_RESULT_PATH,
     DEBIAN_MODULE,
     OTHER_PROGRAM_FOLDERS,
+    PCI_CONFIG,
     PCI_FOLDER,
     RECORD_PATH,
     SYSTEMD_PATH,
 )
+from harness.evidence.node_state import PCI_CONFIG_SCRIPT
 from harness.provisioner import EXIT_CODE_PATH, RUNS_FOLDER, gpu_node
 
 if TYPE_CHECKING:
@@ -136,6 +138,7 @@ def node_request(
             "uname-r": ["uname", "-r"],
             # Verbose, it reads the header of each function from the device, not what the kernel noted of it.
             "lspci": ["lspci", "-nnkv"],
+            PCI_CONFIG: ["sh", "-c", PCI_CONFIG_SCRIPT],
             "containerd-config": ["containerd", "config", "dump"],
             "container-images": ["ctr", "-n", "k8s.io", "images", "ls", "-q"],
             "failed-units": ["systemctl", "--failed", "--no-legend", "--plain"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 #: The class of display controllers; a vendor's switches and sound functions have others.
 _DISPLAY = "03"
-#: How the driver begins to say that it does not support a GPU.
-_OF_A_GPU = "NVRM: The NVIDIA GPU"
+#: How the driver speaks of a GPU that it may not support.
+_OF_A_GPU = re.compile(r"\bv?GPUs?\b", re.IGNORECASE)
 #: What is read of a device that does not answer.
 _NO_VENDOR = "ffff"
 
@@ -73,9 +74,9 @@ def gpu_bound(evidence: Evidence, *, device: GpuModel | str) -> None:
 
 def gpus_driven(evidence: Evidence, *gpus: GpuModel | str) -> None:
     """Expect the module `nvidia` to be bound to exactly these GPUs, as for `gpus_on_bus`."""
-    functions = [
-        gpu for gpu in _gpus(evidence, gpus) if gpu.driver_in_use == "nvidia" and gpu.is_answering
-    ]
+    bound = [gpu for gpu in _gpus(evidence, gpus) if gpu.driver_in_use == "nvidia"]
+    _refuse_unread(evidence, bound)
+    functions = [gpu for gpu in bound if gpu.is_answering]
     seen, wanted = _ids(functions), _wanted(gpus, functions)
     require(
         seen == wanted,
@@ -104,7 +105,7 @@ def gpus_refused(evidence: Evidence, *gpus: GpuModel | str) -> None:
     unknown = [
         message.line
         for message in parse_messages(evidence.kernel_log)
-        if message.words is None and _OF_A_GPU in message.line
+        if message.words is None and _OF_A_GPU.search(message.line)
     ]
     if unknown:
         raise HarnessError(
@@ -223,7 +224,7 @@ def no_gpu_error_logged(evidence: Evidence) -> str:
 
 def _require_answers(evidence: Evidence, gpus: list[PciFunction]) -> None:
     """Require each GPU's configuration space to be there; the kernel shows old ids without it."""
-    lost = [gpu for gpu in gpus if not gpu.is_answering]
+    lost = [gpu for gpu in gpus if gpu.is_answering is False]
     require(
         not lost,
         f"Every GPU was expected to answer on the PCI bus, but the configuration space of "
@@ -231,6 +232,18 @@ def _require_answers(evidence: Evidence, gpus: list[PciFunction]) -> None:
         "again, have the machine repaired.",
         evidence,
     )
+    _refuse_unread(evidence, gpus)
+
+
+def _refuse_unread(evidence: Evidence, gpus: list[PciFunction]) -> None:
+    unread = [gpu for gpu in gpus if gpu.is_answering is None]
+    if unread:
+        raise HarnessError(
+            f"Whether {_listed(unread)} answers on the PCI bus is unknown, because the node ran no "
+            "'lspci' and its configuration space was not read. Install 'lspci' on the node, or gather "
+            "the evidence again.",
+            evidence=evidence.folder,
+        )
 
 
 def _missing_device_nodes(paths: GatheredPaths, gpus: int) -> list[str]:

@@ -13,8 +13,10 @@ from harness.gpu.catalogue import load_catalogue
 from suites.unit.evidence.folders import EvidenceFolder, a_serving_node, a_stripped_node
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from harness.evidence import Evidence
     from harness.gpu import GpuModel
 
 _HOST_BRIDGE = "00:00.0 Host bridge [0600]: Intel Corporation 82G33 [8086:29c0]\n"
@@ -199,6 +201,69 @@ def test_words_that_nobody_knows_count_only_where_they_are_of_a_gpu(tmp_path: Pa
         for named in (("2bb5",), ()):
             with pytest.raises(HarnessError, match="Which GPUs the driver refuses is unknown"):
                 expect.gpus_refused(folder.evidence, *named)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "The NVIDIA vGPU 0000:01:00.0 (PCI ID: 10de:2330) is in an odd mood",
+        "The NVIDIA Tesla K80 GPU installed in this system is a thing of the past",
+        "The Quadro K600 GPU installed in this system is a thing of the past",
+        "leaving the old GPU 0000:01:00.0 alone",
+        "GPU 0000:01:00.0: not today",
+        "Open nvidia.ko likes no consumer GPUs",
+    ],
+)
+def test_each_form_in_which_the_driver_speaks_of_a_gpu_may_be_a_refusal(
+    tmp_path: Path, line: str
+) -> None:
+    evidence = a_serving_node(tmp_path).command("dmesg", f"[ 1.1] NVRM: {line}\n").evidence
+
+    with pytest.raises(HarnessError, match="Which GPUs the driver refuses is unknown"):
+        expect.gpus_refused(evidence)
+
+
+PLACE = "/sys/bus/pci/devices/0000:01:00.0"
+ON_BUS: tuple[Callable[[Evidence], object], ...] = (
+    expect.every_gpu_driven,
+    expect.has_gpus,
+    lambda evidence: expect.gpu_bound(evidence, device="2330"),
+    lambda evidence: expect.gpus_driven(evidence, "2330"),
+)
+
+
+def without_lspci(folder: Path, config: str | None) -> Evidence:
+    """Return the evidence of a node without lspci; the kernel noted ids and driver when it found the GPU."""
+    event = "DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\nPCI_SLOT_NAME=0000:01:00.0\n"
+    made = a_serving_node(folder).command("lspci", "", 127).file(f"{PLACE}/uevent", event)
+    made.more_paths("d 755 0 1.0 /sys/bus/pci/devices")
+    if config is not None:
+        made.command("pci-config", config)
+    return made.evidence
+
+
+@pytest.mark.parametrize("judge", ON_BUS)
+def test_lost_gpu_is_seen_without_lspci(
+    tmp_path: Path, judge: Callable[[Evidence], object]
+) -> None:
+    bridge = "/sys/bus/pci/devices/0000:00:00.0/config 86 80 c0 29\n"
+
+    judge(without_lspci(tmp_path, f"{bridge}{PLACE}/config de 10 30 23\n"))
+    lost = without_lspci(tmp_path, f"{bridge}{PLACE}/config ff ff ff ff\n")
+    with pytest.raises(ExpectationError, match=r"reads all ones|is bound to \[\]"):
+        judge(lost)
+    expect.gpus_on_bus(lost, "2330")
+
+
+@pytest.mark.parametrize("judge", ON_BUS)
+@pytest.mark.parametrize("config", [None, "", f"{PLACE}/config\n", f"{PLACE}/config de 10\n"])
+def test_gpu_whose_answer_was_not_read_is_unknown(
+    tmp_path: Path, judge: Callable[[Evidence], object], config: str | None
+) -> None:
+    with pytest.raises(
+        HarnessError, match=r"^Whether 10de:2330 at 0000:01:00\.0 answers on the PCI bus"
+    ):
+        judge(without_lspci(tmp_path, config))
 
 
 def test_refused_gpu_counts_beside_words_that_nobody_knows(tmp_path: Path) -> None:
