@@ -1,0 +1,73 @@
+"""Workers of a run of unit tests share the test files."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.provisioning.command import LocalRunner
+from suites import workers
+
+if TYPE_CHECKING:
+    from harness.provisioning.command import CommandResult
+
+REPOSITORY = Path(workers.__file__).parents[1]
+LOGGED = "import os\nwith open('collected.txt', 'a') as file: file.write(f'{__name__}\\n')\n"
+
+
+def run(folder: Path, *arguments: str, **files: str) -> CommandResult:
+    """Run unit tests of these files, each of which logs that it was collected, on two workers."""
+    unit = folder / "suites" / "unit"
+    unit.mkdir(parents=True)
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    (folder / "conftest.py").write_text("pytest_plugins = ['suites.workers']\n")
+    for name, text in files.items():
+        (unit / f"test_{name}.py").write_text(LOGGED + text)
+    python = [sys.executable, "-m", "pytest", "-v", "-n", "2", "-p", "no:randomly"]
+    return LocalRunner().run(
+        ["env", "-C", str(folder), *python, *arguments],
+        timeout_s=100,
+        env={"PYTHONPATH": str(REPOSITORY), "PATH": os.environ.get("PATH", os.defpath)},
+    )
+
+
+def collected(folder: Path) -> list[str]:
+    names = (folder / "collected.txt").read_text().split()
+    return sorted(name.rpartition(".")[2] for name in names)
+
+
+def test_each_file_is_collected_by_one_worker(tmp_path: Path) -> None:
+    test = "def test_1(): pass\ndef test_2(): pass\n"
+
+    result = run(tmp_path, "suites/unit", a=test, b=test, c=test)
+
+    assert "6 passed" in result.stdout, result.render()
+    assert re.findall(r"\[ *(\d+)%\]", result.stdout)[-1] == "100"
+    assert collected(tmp_path) == ["test_a", "test_b", "test_c"]
+
+
+def test_worker_without_a_file_ends_well(tmp_path: Path) -> None:
+    result = run(tmp_path, "suites/unit", a="def test_1(): pass\n")
+
+    assert result.exit_code == 0, result.render()
+    assert "1 passed" in result.stdout
+
+
+def test_next_worker_runs_what_one_that_died_left(tmp_path: Path) -> None:
+    dies = "def test_1(): pass\ndef test_2(): os._exit(3)\ndef test_3(): pass\n"
+
+    result = run(tmp_path, "suites/unit", a=dies, b="def test_1(): pass\n")
+
+    assert "1 failed, 3 passed" in result.stdout, result.render()
+
+
+def test_chosen_file_is_collected_by_each_worker(tmp_path: Path) -> None:
+    test = "def test_1(): pass\ndef test_2(): pass\n"
+
+    result = run(tmp_path, "suites/unit/test_a.py", a=test, b=test)
+
+    assert "2 passed" in result.stdout, result.render()
+    assert collected(tmp_path) == ["test_a", "test_a"]
