@@ -205,8 +205,8 @@ def customer_version(residue: Residue) -> str | None:
     """Return the version of a driver that the customer installed, or None.
 
     A version that differs from the record in any source is the customer's, also beside the baked
-    version; the distribution's own packages are one, in whose DKMS tree the module has another name. A record without a version cannot distinguish them, so the driver is
-    removed completely.
+    version. One source is the distribution's own packages, in whose DKMS tree the module has another
+    name. A record without a version cannot distinguish them, so the driver is removed completely.
     """
     if residue.record is None or residue.record.driver_version is None:
         return None

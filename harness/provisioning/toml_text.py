@@ -174,7 +174,7 @@ def _add_value(values: dict[Key, str], path: Key, value: str, number: int) -> No
     if not value.startswith("{"):
         return
     position = 1
-    while value[position:].strip() not in {"", "}"}:
+    while value[position:].strip() != "}":
         key, position = _read_key(value, position, number)
         if not value.startswith("=", position):
             raise TomlTextError(f"line {number + 1}: an inline table has a key without a value")

@@ -93,10 +93,9 @@ def gpu_configuration(facts: RuntimeFacts) -> str | None:
     """Return containerd's configuration for a GPU node, or None to keep the one it has.
 
     Where a runtime with NVIDIA's program is in effect, only CDI is switched on, and runc is added if it
-    is the default and the file has it not. On a node whose pods
-    run in CRI-O, containerd runs only the driver image, and keeps its configuration. Otherwise only
-    the required keys are set, and the new runtime copies the options of `runc`, such as the cgroup
-    driver.
+    is the default and the file has it not. On a node whose pods run in CRI-O, containerd runs only the
+    driver image, and keeps its configuration. Otherwise only the required keys are set, and the new
+    runtime copies the options of `runc`, such as the cgroup driver.
 
     Raises TomlTextError if the file cannot be parsed.
     """

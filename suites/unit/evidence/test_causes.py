@@ -373,6 +373,42 @@ def test_most_telling_log_is_quoted(tmp_path: Path, first: str, second: str) -> 
     assert (found.source, found.line) == (first, NO_SPACE)
 
 
+#: What comes first is the reason of what comes later, or the rarer of the two.
+ORDER = (
+    "kernel panic",
+    "the root file system is not found",
+    "no space on the host's disk",
+    "no space on the guest's disk",
+    "the guest ran out of memory",
+    "dpkg is locked by another process",
+    "the kernel's headers are missing",
+    "the guest's clock is wrong",
+    "a certificate has expired, or the guest's clock is ahead",
+    "a name can't be resolved",
+    "cloud-init can't read its user-data",
+    "systemd went into emergency mode",
+    "there are no inotify watches left",
+    "a container or unit reached its own memory limit",
+    "the GPU's infoROM is corrupted",
+    "the GPU is lost",
+    "the driver's programs and module differ",
+    "the driver's module is not signed",
+    "the driver's module is not allowed",
+    "the driver's module is for another kernel",
+    "the driver's module is missing",
+    "the GPU has to be reset",
+)
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.pairwise(ORDER)))
+def test_of_two_causes_the_graver_is_named(first: str, second: str) -> None:
+    lines = {**LINES, **DRIVER_LINES}
+
+    (found,) = find_causes(f"{lines[second]}\n{lines[first]}\n", [])
+
+    assert found.cause.name == first
+
+
 def test_graver_cause_counts_in_whatever_log_it_is(tmp_path: Path) -> None:
     write(tmp_path, SOURCES[0], f"{NO_SPACE}\n{DRIVER_LINES['the GPU has to be reset']}\n")
     write(tmp_path, SOURCES[4], f"{PANIC}\n")

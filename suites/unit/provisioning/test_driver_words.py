@@ -234,6 +234,16 @@ def test_error_of_an_nvlink_that_is_not_fatal_condemns_no_node(
     assert message.words.severity is (Severity.FAULT if is_fault else Severity.NOTICE)
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["GPUis lost, skipping x", "GPU is lost,skipping x", "RmInitAdapterfailed! (0x26)", "NoNVIDIA GPU found."],
+)  # fmt: skip
+def test_words_without_their_blanks_are_unknown(said: str) -> None:
+    (message,) = parse_messages(f"[1.1] NVRM: {said}\n")
+
+    assert message.words is None
+
+
 @pytest.mark.parametrize("xid", [0, 177, 200, 1300, 790])
 def test_xid_that_nobody_knows_is_unknown(xid: int) -> None:
     (message,) = parse_messages(f"[1.1] NVRM: Xid (PCI:0000:01:00): {xid}, pid=1\n")

@@ -286,7 +286,10 @@ def test_strings_of_an_array_are_read_without_comments_and_quotes() -> None:
     assert read_strings("[]") == read_strings("") == ()
 
 
-@pytest.mark.parametrize("text", ["a = { b }\n", "a = { = 1 }\n", "a = { b: 1 }\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["a = { b }\n", "a = { = 1 }\n", "a = { b: 1 }\n", "a = { b = [1 }]\n", "a = { b = 1 } c\n"],
+)
 def test_inline_table_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(TomlTextError, match="line 1: "):
         read_values(text)
