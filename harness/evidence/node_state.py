@@ -163,7 +163,7 @@ def parse_lspci(text: str) -> list[PciFunction]:
                     vendor=found["vendor"],
                     device=found["device"],
                     driver_in_use=None if driver is None else driver[1],
-                    is_answering=_ALL_ONES.search(block) is None and found["vendor"] != "ffff",
+                    is_answering=_ALL_ONES.search(block) is None,
                 )
             )
         elif _SLOT.match(block):

@@ -446,14 +446,26 @@ def test_line_is_quoted_without_time_host_and_colour(tmp_path: Path, prefix: str
     assert found.line == PANIC
 
 
-def test_end_of_a_long_log_is_read(tmp_path: Path) -> None:
-    filler = "x" * 4000 + "\n"
-    write(tmp_path, "commands/journal", f"{PANIC}\n" + filler * 600 + f"{NO_SPACE}\n")
+@pytest.mark.parametrize(("size", "is_read"), [((2 << 20) - 100, True), (2 << 20, False)])
+def test_end_of_a_long_log_is_read(tmp_path: Path, size: int, *, is_read: bool) -> None:
+    write(tmp_path, "commands/journal", f"{PANIC}\n{'x' * size}\n{NO_SPACE}\n")
 
     found = find_cause(tmp_path)
 
     assert found is not None
-    assert found.line == NO_SPACE
+    assert found.line == (PANIC if is_read else NO_SPACE)
+
+
+def test_first_of_several_logs_of_one_kind_is_quoted(tmp_path: Path) -> None:
+    versions = ("580.2", "470.1", "595.3", "535.9", "550.4")
+    for version in versions:
+        name = f"files/var/lib/dkms/nvidia/{version}/build/make.log"
+        write(tmp_path, name, f"cp: {version}: No space left on device\n")
+
+    found = find_cause(tmp_path)
+
+    assert found is not None
+    assert found.line == "cp: 470.1: No space left on device"
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,8 @@ def test_lost_gpu_counts_before_one_without_the_driver(tmp_path: Path) -> None:
 
     with pytest.raises(ExpectationError, match=r"of 10de:2330 at 02:00\.0 reads all ones"):
         expect.every_gpu_driven(evidence)
+    with pytest.raises(ExpectationError, match=r"of 10de:2330 at 02:00\.0 reads all ones"):
+        expect.gpu_bound(evidence, device="2330")
 
 
 def test_function_without_ids_makes_unknown_whatever_is_named(tmp_path: Path) -> None:

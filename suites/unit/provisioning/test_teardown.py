@@ -411,6 +411,15 @@ def test_driver_of_debians_packages_is_a_customers(teardown: Teardown, name: str
     assert not teardown.files.exists(module_path(OTHER_KERNEL))
 
 
+def test_link_to_a_kernel_beside_a_version_in_dkms_is_no_version(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, OTHER_KERNEL)
+    teardown.files.write(f"/var/lib/dkms/nvidia-current/{VERSION}/source/dkms.conf", "")
+    link = teardown.files.at(f"/var/lib/dkms/nvidia-current/kernel-{KERNEL}-x86_64")
+    link.symlink_to(VERSION)
+
+    assert teardown.run() is TeardownStatus.CLEANED
+
+
 def test_module_that_is_no_driver_is_not_a_customers(teardown: Teardown) -> None:
     teardown.node.build(VERSION, OTHER_KERNEL)
     teardown.files.write("/var/lib/dkms/nvidia-fs/2.17.5/source/dkms.conf", "")

@@ -69,6 +69,21 @@ def test_wait_checks_once_more_at_its_deadline_and_reports_what_it_saw() -> None
     assert str(timeout.value) == "Waited 1.0 s for a thing; last seen: look 3."
 
 
+class Paused(Deadline):
+    """A deadline that says why it lasted longer."""
+
+    @override
+    def account(self) -> str:
+        return " The machine was paused for 3 s."
+
+
+def test_wait_that_ends_says_which_time_did_not_count() -> None:
+    clock = FakeClock()
+
+    with pytest.raises(WaitTimeoutError, match=r"last seen: it\. The machine was paused for 3 s\.$"):
+        wait_for("a thing", lambda: Observation(None, "it"), Paused(clock.monotonic() + 1, clock))
+
+
 def test_false_is_a_value_to_wait_for() -> None:
     clock = FakeClock()
 
