@@ -80,7 +80,9 @@ class Paused(Deadline):
 def test_wait_that_ends_says_which_time_did_not_count() -> None:
     clock = FakeClock()
 
-    with pytest.raises(WaitTimeoutError, match=r"last seen: it\. The machine was paused for 3 s\.$"):
+    with pytest.raises(
+        WaitTimeoutError, match=r"last seen: it\. The machine was paused for 3 s\.$"
+    ):
         wait_for("a thing", lambda: Observation(None, "it"), Paused(clock.monotonic() + 1, clock))
 
 
