@@ -361,7 +361,7 @@ def _cause_of_driver(logs: _Logs) -> FoundCause | None:
     """Return what the driver says is wrong with a GPU in the kernel's log, by the table of its words."""
     for name, lines in logs:
         for message in parse_messages("\n".join(lines)):
-            if message.words is not None and message.condemns_node and message.words.name:
+            if message.words is not None and message.words.name:
                 cause = Cause(
                     name=message.words.name,
                     pattern=message.words.pattern,

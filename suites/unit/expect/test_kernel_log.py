@@ -160,4 +160,5 @@ def test_cause_is_quoted_rather_than_what_follows_from_it(tmp_path: Path) -> Non
     state, sentence = judged(tmp_path, log)
 
     assert state == "not met"
+    assert "there are 2 lines with one; the last is '[ 5.0] NVRM: This PCI I/O region" in sentence
     assert "The memory region BAR1 of the GPU 0000:05:00.0 is invalid (0M @ 0x0)" in sentence

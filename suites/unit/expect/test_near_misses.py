@@ -614,7 +614,8 @@ def test_failed_units_are_all_named(tmp_path: Path) -> None:
     rows = "nvidia-dcgm.service loaded failed failed x\nkubelet.service loaded failed failed x\n"
 
     with pytest.raises(
-        ExpectationError, match=r"\['kubelet\.service', 'nvidia-dcgm\.service'\] have"
+        ExpectationError,
+        match=r"\['kubelet\.service', 'nvidia-dcgm\.service'\] have\. Read `journalctl -b -u kubelet\.service`",
     ):
         expect.gpu_services_up(a_serving_node(tmp_path).command("failed-units", rows).evidence)
 

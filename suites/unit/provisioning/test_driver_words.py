@@ -140,6 +140,7 @@ def test_each_row_says_what_it_means_and_what_to_do(words: DriverWords) -> None:
     assert words.source
     assert words.meaning.endswith(".")
     assert bool(words.remedy) is words.condemns_node
+    assert words.condemns_node or not words.name
     assert words.condemns_node or (words.can_retry_help and words.can_rebuild_help)
     assert not words.is_refusal or not words.can_rebuild_help
     assert not words.can_retry_help or words.can_rebuild_help

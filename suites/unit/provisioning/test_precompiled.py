@@ -280,11 +280,14 @@ def test_group_whose_selector_finds_nodes_of_another_gets_a_warning() -> None:
     nodes = [
         labelled("a", "6.1", "ubuntu24.04"),
         labelled("b", "6.1", "debian12", system="debian", version="12"),
+        labelled("c", "6.1", "debian12", system="debian", version="12"),
     ]
 
     (warning,) = group_by_kernel(nodes, is_label_required=False).warnings
 
-    assert "of the group 'ubuntu24.04-6.1' select the nodes of 'debian12-6.1' too: b." in warning
+    assert (
+        "of the group 'ubuntu24.04-6.1' select the nodes of 'debian12-6.1' too: b, c." in warning
+    )
 
 
 def test_image_for_the_kernel_is_taken_from_the_registry() -> None:
