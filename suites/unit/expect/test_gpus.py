@@ -202,7 +202,7 @@ def test_words_that_nobody_knows_count_only_where_they_are_of_a_gpu(tmp_path: Pa
         folder.command("dmesg", log)
         for named in (("2bb5",), ()):
             with pytest.raises(
-                HarnessError, match="Which GPUs the driver refuses .* in an odd mood"
+                HarnessError, match=r"Which GPUs the driver refuses .* in an odd mood"
             ):
                 expect.gpus_refused(folder.evidence, *named)
 
