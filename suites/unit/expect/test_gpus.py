@@ -164,6 +164,17 @@ def test_lost_gpu_counts_before_one_without_the_driver(tmp_path: Path) -> None:
         expect.gpu_bound(evidence, device="2330")
 
 
+def test_lost_gpus_are_all_named_and_no_other(tmp_path: Path) -> None:
+    bus = "".join(
+        a_function(f"0{n}:00.0").replace("rev a1", "rev ff" if n > 1 else "rev a1")
+        for n in (1, 2, 3)
+    )
+    lost = r"space of 10de:2330 at 02:00\.0, 10de:2330 at 03:00\.0 reads all ones"
+
+    with pytest.raises(ExpectationError, match=lost):
+        expect.every_gpu_driven(a_serving_node(tmp_path).command("lspci", bus).evidence)
+
+
 def test_function_without_ids_makes_unknown_whatever_is_named(tmp_path: Path) -> None:
     bus = a_function("01:00.0") + a_function("02:00.0", "ffff", "ffff:ffff", None)
     evidence = a_serving_node(tmp_path).command("lspci", bus).evidence
