@@ -13,7 +13,7 @@ from harness.evidence.node_state import DkmsBuild, LoadedModule, PathStat, PciFu
 from harness.evidence.outcome import ProvisioningOutcome, ReportedStep
 from harness.evidence.request import AdditionalEvidence
 from harness.evidence.state import NodeState, PathState, StateKind
-from harness.evidence.state_diff import AllowedChanges
+from harness.evidence.state_diff import CHANGES_OF_INSTANCES, AllowedChanges
 from harness.evidence.units import ShownUnit, unit_commands
 from harness.expect.every_node import NodeExpectation
 from harness.expect.failure import failure, require
@@ -65,6 +65,7 @@ from harness.shell.mocks.scripted_runner import ScriptedRunner
 from harness.shell.testing import Shell
 
 __all__ = [
+    "CHANGES_OF_INSTANCES",
     "RECORD_PATH",
     "AdditionalEvidence",
     "AllowedChanges",

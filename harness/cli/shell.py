@@ -17,7 +17,6 @@ from harness.cli.options import (
 )
 from harness.cli.progress import show_event
 from harness.cli.tests import shell_of_test
-from harness.errors import BadInputError
 from harness.machine.entrance.client import attach_console, run_in, ssh_entry_of
 from harness.machine.entrance.roster import Roster, roster_folder
 
@@ -72,7 +71,8 @@ def add_parser(commands: Commands) -> None:
     shell.add_argument(
         "--test",
         metavar="NODEID",
-        help="enter the first machine of this test instead, as the test gets it; the test does not run",
+        help="enter the first machine of this test instead, as the test gets it, or run the command there; the "
+        "test does not run",
     )
     shell.add_argument(
         "--bundle",
@@ -98,11 +98,7 @@ def _shell(arguments: argparse.Namespace) -> int:
     if arguments.machine is not None:
         return run_in(Roster(roster_folder()).find(arguments.machine), arguments.argv)
     if arguments.test is not None:
-        if arguments.argv:
-            raise BadInputError(
-                "The shell in the machine of a test takes no command; type it there.", source="CMD"
-            )
-        shell_of_test(arguments.test)
+        shell_of_test(arguments.test, arguments.argv)
     if arguments.bundle is not None:
         from harness.cli.resume import resume  # noqa: PLC0415
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import argparse
 
     from harness.cli.options import Commands
+    from harness.provisioning.command import Argv
 
 _STARTS = [each.value for each in (MachineStart.CLONE, MachineStart.COLD)]
 
@@ -39,9 +41,13 @@ def _rerun(arguments: argparse.Namespace) -> int:
     become_pytest(arguments.test, f"--machine-start={arguments.start}", *arguments.argv)
 
 
-def shell_of_test(node_id: str) -> NoReturn:
-    """Become a run of pytest that opens a shell in the first machine of a test, in place of the test."""
-    become_pytest(node_id, f"--machine-shell={MachineShell.INSTEAD.value}", "-rs")
+def shell_of_test(node_id: str, argv: Argv = ()) -> NoReturn:
+    """Become a run of pytest that opens a shell, or runs a command, in the first machine of a test.
+
+    The test does not run. Of a command the run has the exit code.
+    """
+    command = [f"--machine-shell-command={shlex.join(argv)}"] if argv else []
+    become_pytest(node_id, f"--machine-shell={MachineShell.INSTEAD.value}", *command, "-rs")
 
 
 def become_pytest(node_id: str, *options: str) -> NoReturn:

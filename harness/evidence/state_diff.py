@@ -92,6 +92,16 @@ CHANGES_AT_REST = AllowedChanges(
 )
 
 
+#: What two nodes of one image differ in by themselves: cloud-init makes it anew for each instance.
+CHANGES_OF_INSTANCES = AllowedChanges(
+    paths=(
+        *("/etc/ssh/ssh_host_*", "/root/.ssh/*", "/etc/machine-id", "/var/lib/dbus/machine-id"),
+        *("/etc/hostname", "/etc/hosts", "/etc/netplan/*", "/etc/systemd/network/*"),
+        *("/var/lib/cloud/*", "/etc/shadow-", "/dev/disk/by-uuid/*"),
+    )
+)
+
+
 class Change(NamedTuple):
     """One thing that differs; before or after is None where there was nothing."""
 

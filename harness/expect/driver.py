@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from typing import TYPE_CHECKING
 
-from harness.errors import ExpectationError, HarnessError
+from harness.errors import BadInputError, ExpectationError, HarnessError
 from harness.evidence import DRIVER_CONTAINER, OTHER_PROGRAM_FOLDERS, RECORD_PATH
 from harness.expect.failure import failure, require
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from harness.evidence import Evidence
 
 #: Everything that a teardown must remove.
@@ -175,10 +178,25 @@ def driver_installed(evidence: Evidence) -> None:
     )
 
 
-def no_driver_artefact(evidence: Evidence) -> None:
-    """Expect no artefact of a driver on disk, in the kernel, or in DKMS."""
+def no_driver_artefact(evidence: Evidence, *, allow: Sequence[str] = ()) -> None:
+    """Expect no artefact of a driver on disk, in the kernel, or in DKMS.
+
+    Paths that match a pattern of `allow` may be there, such as a program that the image had before
+    any driver: `allow=["/usr/bin/nvidia-container-*"]`. `*` matches any text, with slashes.
+    """
+    if isinstance(allow, str):
+        raise BadInputError(
+            "It is a text, but a list of patterns was expected.",
+            source="no_driver_artefact",
+            key="allow",
+        )
     paths = evidence.paths
-    left = sorted(path for path in paths.seen(*DRIVER_ARTEFACTS) if not _OTHER_SOURCES.match(path))
+    left = sorted(
+        path
+        for path in paths.seen(*DRIVER_ARTEFACTS)
+        if not _OTHER_SOURCES.match(path)
+        and not any(fnmatch.fnmatchcase(path, pattern) for pattern in allow)
+    )
     require(not left, f"No driver artefact was expected, but these were left: {left}.", evidence)
     loaded = [name for name in DRIVER_MODULES if name in evidence.loaded_modules]
     require(

@@ -256,6 +256,49 @@ def events_recorded(evidence: Evidence, *names: str, run: int | None = None) -> 
     )
 
 
+def no_log_line(evidence: Evidence, text: str, *, run: int | None = None) -> None:
+    """Expect no line of the provisioner's log to contain `text`.
+
+    That is the declared log, or else what the provisioner printed. Raises HarnessError where the log
+    is cut, or is not there: what nobody wrote cannot be told from what was lost.
+    """
+    evidence = evidence.of_run(run)
+    found = next((line for line in evidence.log.splitlines() if text in line), None)
+    require(
+        found is None,
+        f"No line with '{text}' was expected in '{evidence.log_path}', but there is: {found}",
+        evidence,
+    )
+    if not evidence.whole_log:
+        raise HarnessError(
+            f"Whether '{evidence.log_path}' has a line with '{text}' is unknown: it is empty, or was not "
+            "there. Expect a line of it that each run has first.",
+            evidence=evidence.folder,
+        )
+
+
+def no_event_recorded(evidence: Evidence, *names: str, run: int | None = None) -> None:
+    """Expect no event of these names.
+
+    Raises BadInputError where the provisioner declares no events, and HarnessError where it recorded
+    none at all: what nobody wrote cannot be told from what was lost.
+    """
+    evidence = evidence.of_run(run)
+    recorded = evidence.event_names
+    found = [name for name in names if name in recorded]
+    require(
+        not found,
+        f"No events named {found} were expected, but they are among those recorded: {recorded}.",
+        evidence,
+    )
+    if not recorded:
+        raise HarnessError(
+            f"Whether events named {list(names)} were recorded is unknown: there are none at all in "
+            f"'{evidence.provisioner.events.path}'.",
+            evidence=evidence.folder,
+        )
+
+
 def _steps(evidence: Evidence) -> Sequence[ReportedStep]:
     steps = evidence.steps
     # Without the declared file there is no outcome, which is the more helpful sentence.

@@ -61,6 +61,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the same as --machine-shell=failed",
     )
     group.addoption(
+        "--machine-shell-command",
+        metavar="COMMAND",
+        help="with --machine-shell=instead: run this in the machine instead of a shell, and end with its exit "
+        "code; words are split as a shell does",
+    )
+    group.addoption(
         "--machine-plan",
         action="store_true",
         help="print which images, bakes and checkpoints the selected tests need, which of them are cached, and how "

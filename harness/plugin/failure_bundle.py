@@ -41,10 +41,8 @@ def completed(machine: LabMachine, folder: Path, error: BaseException | None) ->
 
     Of a test that passed it is kept where `--evidence=always` asks for it: with its history and timeline.
     """
-    added = (_add_history, _add_timeline)
-    if error is not None:
-        added = (_add_history, _add_difference, _add_versions, _add_timeline)
-    for add in added:
+    of_failure = () if error is None else (_add_difference, _add_versions)
+    for add in (_add_history, *of_failure, _add_timeline):
         _try(folder, add, machine, folder)
     return folder
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from harness.settings import FailureCheckpoint, MachineKeep
 from harness.visible_text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     import pytest
@@ -125,14 +126,27 @@ def ways_in(machines: Iterable[LabMachine]) -> list[str]:
     return [f"harness shell --machine {each.folder.name}" for each in machines if each.has_vm]
 
 
-def open_shell(config: pytest.Config, machine: LabMachine, words: str) -> None:
-    """Open a shell in a machine, at this process's terminal; the run goes on when it ends."""
+def run_command(config: pytest.Config, machine: LabMachine, command: str) -> int:
+    """Run a command in a machine, with this process's input and output; return its exit code."""
+    with _own_terminal(config):
+        return run_in(Roster(roster_folder()).find(machine.folder.name), shlex.split(command))
+
+
+@contextlib.contextmanager
+def _own_terminal(config: pytest.Config) -> Iterator[None]:
+    """Give this process's streams to what runs in the block."""
     capture = config.pluginmanager.getplugin("capturemanager")
     with contextlib.ExitStack() as left:
         left.enter_context(terminal_left(config))
         if capture is not None:
             capture.suspend(in_=True)
             left.callback(capture.resume)
+        yield
+
+
+def open_shell(config: pytest.Config, machine: LabMachine, words: str) -> None:
+    """Open a shell in a machine, at this process's terminal; the run goes on when it ends."""
+    with _own_terminal(config):
         sys.stderr.write(
             f"\n{visible(words)}: a shell in machine '{machine.name}'; the run goes on at its end\n"
         )

@@ -289,8 +289,14 @@ def shell_before(config: pytest.Config, machine: LabMachine) -> None:
     assert isinstance(reporter, Reporter)  # noqa: S101 - the plugin registers it
     moment = reporter.settings.machine_shell
     if moment in (MachineShell.BEFORE, MachineShell.INSTEAD):
-        from harness.plugin.live_machines import open_shell  # noqa: PLC0415 - few runs ask for it
+        from harness.plugin.live_machines import open_shell, run_command  # noqa: PLC0415 - few runs ask
 
+        command = config.getoption("--machine-shell-command")
+        if command is not None and moment is MachineShell.INSTEAD:
+            code = run_command(config, machine, command)
+            pytest.exit(
+                f"The command in machine '{machine.name}' ended with {code}.", returncode=code
+            )
         open_shell(
             config, machine, f"{moment.value} {'of ' * (moment is MachineShell.INSTEAD)}the test"
         )

@@ -49,7 +49,8 @@ _STATES = {
     "error": SpanState.FAILED,
     "running": SpanState.RUNNING,
 }
-_AZURE_STAMPS = {"started": "/Timestamp", "ended": "/OperationId"}
+#: Where Azure's guest agent has begin and end of an event.
+_AZURE_BEGIN, _AZURE_END = "/Timestamp", "/OperationId"
 #: A silence of the console that ends a piece of its output.
 _SILENCE_S = 5.0
 _UNREADABLE = (
@@ -326,7 +327,7 @@ def _events(evidence: Evidence, boots: Boots) -> Iterator[Span]:
     if declared is None:
         return
     is_timed = declared.started is not None and declared.ended is not None
-    timed = declared if is_timed else replace(declared, **_AZURE_STAMPS)
+    timed = declared if is_timed else replace(declared, started=_AZURE_BEGIN, ended=_AZURE_END)
     texts = evidence.matching(declared.path)
     TIMELINE_ENTRIES.check(len(texts), f"'{evidence.folder}'")
     for path, text in texts.items():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness import expect
-from harness.api import AllowedChanges
-from suites.e2e.allowed_changes import OWN, REPORTS, TOOLS
+from harness.api import CHANGES_OF_INSTANCES, AllowedChanges
+from suites.e2e.allowed_changes import REPORTS, TOOLS
 
 if TYPE_CHECKING:
     from harness.evidence.state import NodeState
@@ -51,5 +51,5 @@ def expect_as_whole_run(
 
     `allow` is what may differ beyond what any interruption makes.
     """
-    allowed = OWN | REPORTS | TOOLS | _INTERRUPTION | allow
+    allowed = CHANGES_OF_INSTANCES | REPORTS | TOOLS | _INTERRUPTION | allow
     expect.unchanged(whole_run, state_of(node), allow=allowed)

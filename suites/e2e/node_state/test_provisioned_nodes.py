@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
-from harness.api import AllowedChanges, MachineStart, NodeRequest
-from suites.e2e.allowed_changes import OWN, REPORTS, TOOLS
+from harness.api import CHANGES_OF_INSTANCES, AllowedChanges, MachineStart, NodeRequest
+from suites.e2e.allowed_changes import REPORTS, TOOLS
 
 if TYPE_CHECKING:
     from harness.api import BootNode, GpuModel, Image, Lab, Node
@@ -29,7 +29,7 @@ def test_teardown_leaves_a_node_that_was_never_baked(
     node = boot_node(NodeRequest(name="no-gpu", image=baked_image))
     expect.decided(node.evidence(), action="teardown", reason="opted_out")
 
-    expect.unchanged(never_baked, node.state(), allow=OWN | REPORTS | TOOLS)
+    expect.unchanged(never_baked, node.state(), allow=CHANGES_OF_INSTANCES | REPORTS | TOOLS)
 
 
 def test_second_run_without_a_gpu_changes_nothing(boot_node: BootNode, baked_image: Image) -> None:
@@ -94,7 +94,7 @@ def test_run_after_a_failed_one_ends_as_one_run(
     expect.unchanged(
         wanted,
         node.state(),
-        allow=OWN | REPORTS | TOOLS | AllowedChanges(paths=["/etc/gpu-node/*"]),
+        allow=CHANGES_OF_INSTANCES | REPORTS | TOOLS | AllowedChanges(paths=["/etc/gpu-node/*"]),
     )
 
 
@@ -111,7 +111,7 @@ def test_stripped_node_stays_so_after_a_reboot(
     with lab.boot(again, disk=node.machine.spec.disk, start=MachineStart.COLD) as same:
         same.wait_until_provisioned()
         expect.no_driver_artefact(same.evidence())
-        expect.unchanged(before, same.state(), allow=OWN | REPORTS)
+        expect.unchanged(before, same.state(), allow=CHANGES_OF_INSTANCES | REPORTS)
 
 
 def test_teardown_by_command_leaves_a_node_that_was_never_baked(
@@ -126,4 +126,4 @@ def test_teardown_by_command_leaves_a_node_that_was_never_baked(
         node.power_off()
     never_baked, torn_down = states.values()
 
-    expect.unchanged(never_baked, torn_down, allow=OWN | REPORTS | TOOLS)
+    expect.unchanged(never_baked, torn_down, allow=CHANGES_OF_INSTANCES | REPORTS | TOOLS)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
-from harness.api import NodeRequest
-from suites.e2e.allowed_changes import OWN, TOOLS
+from harness.api import CHANGES_OF_INSTANCES, NodeRequest
+from suites.e2e.allowed_changes import TOOLS
 from suites.e2e.interruption.interrupt import DONE, KILL, Interruption
 from suites.e2e.interruption.whole_run import expect_as_whole_run, state_of
 
@@ -83,4 +83,4 @@ def test_teardown_leaves_a_node_that_was_never_baked(
     node = boot_node(replace(request, image=baked_image))
 
     expect.decided(node.evidence(), action="teardown", reason="opted_out")
-    expect.unchanged(wanted, state_of(node), allow=OWN | TOOLS)
+    expect.unchanged(wanted, state_of(node), allow=CHANGES_OF_INSTANCES | TOOLS)

@@ -447,6 +447,10 @@ def test_help_names_every_command_that_has_a_parser(capsys: pytest.CaptureFixtur
         ("rerun a.py::b[c]", ["--machine-start=clone"]),
         ("rerun --from cold a.py::b[c] -- -x", ["--machine-start=cold", "-x"]),
         ("shell --test a.py::b[c]", ["--machine-shell=instead", "-rs"]),
+        (
+            "shell --test a.py::b[c] -- ls -l /a;b",
+            ["--machine-shell=instead", "--machine-shell-command=ls -l '/a;b'", "-rs"],
+        ),
     ],
 )
 def test_test_is_run_by_pytest_in_this_terminal(
@@ -460,12 +464,6 @@ def test_test_is_run_by_pytest_in_this_terminal(
     monkeypatch.setattr(os, "execv", become)
 
     assert main(words.split()) == 130
-
-
-def test_shell_of_a_test_takes_no_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["shell", "--test", "a.py::b", "--", "true"]) == 2
-
-    assert "type it there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

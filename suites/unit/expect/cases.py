@@ -96,6 +96,7 @@ ACCEPTED = {
     "decided": Case(lambda e: expect.decided(e, action="install-skip-build", reason="ok")),
     "prebake_line": Case(lambda e: expect.prebake_line(e, event="decision", reason="ok")),
     "log_line": Case(lambda e: expect.log_line(e, "Cloud-init v. 22")),
+    "no_log_line": Case(lambda e: expect.no_log_line(e, "no such line")),
     "step_of": Case(lambda e: expect.step_of(e, "install-driver")),
     "step_failed": Case(lambda e: expect.step_failed(e, "restart-dcgm")),
     "run_ended_at": Case(
@@ -133,6 +134,12 @@ ACCEPTED = {
     "driver_installed": Case(expect.driver_installed),
     "no_driver_artefact": Case(expect.no_driver_artefact, node=a_stripped_node),
     "events_recorded": Case(lambda e: expect.events_recorded(e, "AKS.CSE.ensureGPUDrivers")),
+    "no_event_recorded": Case(lambda e: expect.no_event_recorded(e, "AKS.CSE.cleanUpGPUDrivers")),
+    "no_driver_artefact where one is allowed": Case(
+        lambda e: expect.no_driver_artefact(e, allow=["/usr/bin/nvidia-*"]),
+        lambda f: f.paths("f 755 9 1.0 /usr/bin/nvidia-smi"),
+        node=a_stripped_node,
+    ),
     "no_bar_access": Case(
         expect.no_bar_access, lambda f: f.trace(AccessKind.CONFIG_READ, IncidentKind.RESET)
     ),
@@ -285,6 +292,10 @@ REFUSED = {
         message="but there is none",
     ),
     "log_line": Case(lambda e: expect.log_line(e, "no such line"), message="'no such line'"),
+    "no_log_line": Case(
+        lambda e: expect.no_log_line(e, "Cloud-init v. 22"),
+        message="but there is: Cloud-init v. 22",
+    ),
     "step_of: not reached": Case(
         lambda e: expect.step_of(e, "teardown"),
         message="but the steps were ['install-driver', 'restart-dcgm']",
@@ -492,6 +503,16 @@ REFUSED = {
             "/usr/bin/nvidia-modprobe",
         )
     },
+    "no_event_recorded": Case(
+        lambda e: expect.no_event_recorded(e, "x", "AKS.CSE.ensureGPUDrivers"),
+        message="No events named ['AKS.CSE.ensureGPUDrivers'] were expected",
+    ),
+    "no_driver_artefact: another than what is allowed": Case(
+        lambda e: expect.no_driver_artefact(e, allow=["/usr/bin/nvidia-s"]),
+        lambda f: f.paths("f 755 9 1.0 /usr/bin/nvidia-smi"),
+        message="['/usr/bin/nvidia-smi']",
+        node=a_stripped_node,
+    ),
     "events_recorded: another": Case(
         lambda e: expect.events_recorded(e, "AKS.CSE.cleanUpGPUDrivers"),
         message="there are only those named ['AKS.CSE.ensureGPUDrivers']",

@@ -56,6 +56,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "decided": (OUTCOME_PATH, CLOUD_INIT_OUTPUT_PATH),
     "prebake_line": (CLOUD_INIT_OUTPUT_PATH,),
     "log_line": (CLOUD_INIT_OUTPUT_PATH,),
+    "no_log_line": (CLOUD_INIT_OUTPUT_PATH,),
     "step_of": (OUTCOME_PATH,),
     "step_failed": (OUTCOME_PATH,),
     "run_ended_at": (OUTCOME_PATH,),
@@ -84,6 +85,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
         "/usr/src/nvidia-*",
     ),
     "events_recorded": (f"{EVENTS_FOLDER}/*",),
+    "no_event_recorded": (f"{EVENTS_FOLDER}/*",),
     "kernel_log_line": ("dmesg",),
     # These look at what the host recorded.
     "no_bar_access": (),
@@ -365,7 +367,7 @@ def test_reason_for_missing_evidence_is_told(tmp_path: Path) -> None:
 
 CUT = {
     "/proc/modules": ("no_module_loaded", "no_driver_artefact"),
-    f"{EVENTS_FOLDER}/1700000001000.json": ("events_recorded",),
+    f"{EVENTS_FOLDER}/1700000001000.json": ("events_recorded", "no_event_recorded"),
     "/run/cdi/nvidia.yaml": ("cdi_offers_gpus",),
 }
 

@@ -172,7 +172,8 @@ def test_events_of_a_vendor_that_hold_begin_and_end_are_steps(
     timeline = read_timeline(folder)
 
     (span,) = (span for span in timeline.spans if span.lane is Lane.STEPS)
-    assert (span.name, span.start_s) == ("driver", pytest.approx(143.0))
+    assert span.name == "driver"
+    assert span.start_s == pytest.approx(143.0)
     assert span.duration_s == pytest.approx(2.0)
     assert span.is_critical
 
