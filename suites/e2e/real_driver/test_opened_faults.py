@@ -72,9 +72,8 @@ def test_gpu_that_answers_no_call_is_xid_119(a100_node: Node) -> None:
     expect.kernel_log_line(a100_node.evidence(), "Timeout after")
 
 
-def test_errors_of_memory_and_remapped_rows_are_shown_by_nvidia_smi(a100_node: Node) -> None:
+def test_remapped_rows_are_shown_by_nvidia_smi(a100_node: Node) -> None:
     errors = a100_node.gpu().memory_errors
-    errors.corrected, errors.uncorrected = 7, 2
     errors.rows_after_corrected, errors.rows_after_uncorrected = 3, 1
     errors.is_remapping_pending = True
 
@@ -86,9 +85,6 @@ def test_errors_of_memory_and_remapped_rows_are_shown_by_nvidia_smi(a100_node: N
     assert rows["remapped_row_unc"] == "1"
     assert rows["remapped_row_pending"] == "Yes"
     assert rows["remapped_row_failure"] == "No"
-    volatile = {each.tag: each.text for each in gpu.iterfind("ecc_errors/volatile/*")}
-    assert volatile["dram_correctable"] == "7"
-    assert volatile["dram_uncorrectable"] == "2"
 
 
 def test_gpu_that_fell_off_the_bus_is_opened_again_after_it_was_plugged_anew(
