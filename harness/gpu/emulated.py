@@ -60,10 +60,6 @@ class Engine(Protocol):
         """Return to the state after power-on."""
         ...
 
-    def share(self, bar: int) -> int | None:
-        """Return the engine's descriptor of memory that QEMU may show as this BAR; None where there is none."""
-        ...
-
     @property
     def has_work(self) -> bool:
         """Whether work was posted."""

@@ -197,10 +197,6 @@ class DeviceServer(abc.ABC, Generic[R]):
     def _carry_out(self, request: R) -> bytes:
         """Apply a request to the GPU, and return the answer; empty where there is none."""
 
-    def _send(self, connection: socket.socket, answer: bytes) -> None:
-        """Send an answer; a transport overrides it to send descriptors too."""
-        connection.sendall(answer)
-
     @abc.abstractmethod
     def _take_descriptors(self, request: R, descriptors: list[int]) -> None:
         """Use descriptors that came with a request, and close those that are not kept."""
@@ -393,7 +389,7 @@ class DeviceServer(abc.ABC, Generic[R]):
             return False
         answer = self._carry_out(request)
         if request.is_answered:
-            self._send(connection, answer)
+            connection.sendall(answer)
             self._pending_since_s = None
         return True
 

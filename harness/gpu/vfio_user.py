@@ -77,7 +77,6 @@ MOST_MESSAGE_BYTES = 16 << 10
 _PATIENCE_MS = 3_600_000
 _DEVICE_IS_PCI_WITH_RESET = 0x3
 _READ_WRITE = 0x3
-_MAPPABLE = 0x4
 _IRQ_TRIGGER = 0x20
 _MAJOR = 0
 _CAPABILITIES: Final = json.dumps(
@@ -209,7 +208,6 @@ class VfioUserServer(DeviceServer[Message]):
         self._is_connected = False
         self._messages = MessageReader()
         self._taken: list[int] = []
-        self._given: list[int] = []
         self._irqs: dict[int, int] = {}
         if gpu.engine is not None:
             gpu.engine.signal = self._signal
@@ -363,15 +361,6 @@ class VfioUserServer(DeviceServer[Message]):
         return IRQ_INFO.pack(IRQ_INFO.size, there.get(index, 0), index, int(index in there))
 
     @override
-    def _send(self, connection: socket.socket, answer: bytes) -> None:
-        """Send an answer, with descriptors that belong to it."""
-        given, self._given = self._given, []
-        if given:
-            sent = socket.send_fds(connection, [answer], given)
-            answer = answer[sent:]
-        connection.sendall(answer)
-
-    @override
     def _carry_out(self, request: Message) -> bytes:
         try:
             payload = self._answer(request)
@@ -404,12 +393,6 @@ class VfioUserServer(DeviceServer[Message]):
         _, _, region, _, _, _ = _unpacked(REGION_INFO, payload)
         size = self._region_size(region)
         flags = _READ_WRITE if size else 0
-        shared = None
-        if self.gpu.engine is not None and region in self.gpu.bars:
-            shared = self.gpu.engine.share(region)
-        if shared is not None:
-            flags |= _MAPPABLE
-            self._given.append(shared)
         return REGION_INFO.pack(REGION_INFO.size, flags, region, 0, size, 0)
 
     def _region_read(self, payload: bytes) -> bytes:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from harness.gpu.gsp.frame_buffer import PAGE
 from harness.gpu.gsp.guest_memory import MOST_BYTES, GuestMemoryError
-from harness.gpu.gsp.page_tables import Directory, PageTables, Space
+from harness.gpu.gsp.page_tables import Directory, PageTables, Place, Space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from harness.gpu.gsp.frame_buffer import FrameBuffer
     from harness.gpu.gsp.guest_memory import GuestMemory
-    from harness.gpu.gsp.page_tables import Place, Version
+    from harness.gpu.gsp.page_tables import Version
+
+#: Translations that are remembered at a time.
+_MOST_KNOWN = 8192
 
 
 class UnmappedError(Exception):
@@ -40,22 +44,28 @@ class Memories:
 class AddressSpace:
     """Virtual memory by the page tables below one directory."""
 
-    def __init__(self, memories: Memories, version: Version, root: Directory) -> None:
+    def __init__(
+        self, memories: Memories, version: Version, root: Directory, *, has_tlb: bool = False
+    ) -> None:
+        """With `has_tlb`, the pages of addresses are remembered until `forget_translations`."""
         self._memories = memories
         self._tables = PageTables(version, memories.read)
         self._root = root
+        self._most_known = _MOST_KNOWN if has_tlb else 0
+        #: Where the page of a virtual address is, by the page's number.
+        self._known: dict[int, tuple[Space, int]] = {}
 
     @classmethod
     def by_entry(
         cls, memories: Memories, version: Version, *, entry: int, shift: int
     ) -> AddressSpace | None:
-        """Return the space below one entry of a directory; None where that points nowhere."""
+        """Return the space below one entry of a directory, with a TLB; None where that points nowhere."""
         root = PageTables(version, memories.read).follow(entry, shift)
-        return None if root is None else cls(memories, version, root)
+        return None if root is None else cls(memories, version, root, has_tlb=True)
 
-    def pages(self, size: int) -> Iterator[tuple[int, Place]]:
-        """Yield the pages that the first `size` bytes have: virtual address and place."""
-        return self._tables.pages(self._root, size)
+    def forget_translations(self) -> None:
+        """Look at the page tables again, which were changed."""
+        self._known.clear()
 
     def read(self, address: int, size: int) -> bytes:
         """Return `size` bytes; raises UnmappedError and GuestMemoryError."""
@@ -78,10 +88,23 @@ class AddressSpace:
                 f"{size} bytes at {address:#x} are more than one access may have."
             )
         while size > 0:
-            place = self._tables.translate(self._root, address)
-            if place is None:
-                raise UnmappedError(f"The virtual address {address:#x} is mapped nowhere.")
-            length = min(size, place.length)
-            yield place._replace(length=length)
+            inside = address % PAGE
+            length = min(size, PAGE - inside)
+            space, page = self._page(address // PAGE)
+            yield Place(space, page + inside, length)
             address += length
             size -= length
+
+    def _page(self, number: int) -> tuple[Space, int]:
+        known = self._known.get(number)
+        if known is not None:
+            return known
+        place = self._tables.translate(self._root, number * PAGE)
+        if place is None:
+            raise UnmappedError(f"The virtual address {number * PAGE:#x} is mapped nowhere.")
+        if len(self._known) >= self._most_known:
+            self._known.clear()
+        found = place.space, place.address
+        if self._most_known:
+            self._known[number] = found
+        return found

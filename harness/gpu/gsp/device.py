@@ -25,7 +25,6 @@ from harness.gpu.gsp.page_tables import Directory, Space
 from harness.gpu.gsp.processor import Processor
 from harness.gpu.gsp.queues import QueueError
 from harness.gpu.gsp.rpc import RpcError
-from harness.gpu.gsp.shared_window import SharedWindow
 from harness.gpu.gsp.vbios import make_vbios
 from harness.gpu.gsp.wpr_meta import WprError, parse_wpr_meta
 from harness.limits import LimitError
@@ -118,7 +117,6 @@ class GspDevice:
         self._bar1: AddressSpace | None = None
         self._bar2: AddressSpace | None = None
         self._bar2_root: tuple[int, int] | None = None
-        self._window: SharedWindow | None = None
         self._posted: deque[Callable[[Memories], None]] = deque()
         self._rings: set[str] = set()
         self._post_lock = threading.Lock()
@@ -136,10 +134,8 @@ class GspDevice:
         self._registers |= state.model.boot_registers
         self._processor = None
         self._bar2 = self._bar2_root = None
-        if self._window is not None:
-            self._window.clear()
         root = Directory(Space.FRAME_BUFFER, state.bar1_root, state.chip.page_tables.root_shift)
-        self._bar1 = AddressSpace(self._local, state.chip.page_tables, root)
+        self._bar1 = AddressSpace(self._local, state.chip.page_tables, root, has_tlb=True)
 
     def read(self, bar: int, offset: int, size: int) -> int:
         """Read up to 8 bytes of a BAR; all ones where nothing is, and after a failure."""
@@ -151,7 +147,7 @@ class GspDevice:
             start = offset - _PROM.start
             return int.from_bytes(self._vbios[start : start + size], "little")
         if offset in _PRAMIN:
-            return int.from_bytes(self._frame_buffer.read(self._in_window(offset), size), "little")
+            return int.from_bytes(self._frame_buffer.read(self._window(offset), size), "little")
         first = offset & ~3
         value = 0
         for shift, register in enumerate(range(first, offset + size, 4)):
@@ -166,7 +162,7 @@ class GspDevice:
             if bar != self._order[0]:
                 self._write_memory(bar, offset, value, size)
             elif offset in _PRAMIN:
-                self._frame_buffer.write(self._in_window(offset), value.to_bytes(size, "little"))
+                self._frame_buffer.write(self._window(offset), value.to_bytes(size, "little"))
             else:
                 self._write_registers(offset, value, size)
         except LimitError as error:
@@ -184,7 +180,7 @@ class GspDevice:
             value >>= 32
             mask >>= 32
 
-    def _in_window(self, offset: int) -> int:
+    def _window(self, offset: int) -> int:
         """Return the address in the frame buffer that PRAMIN shows at `offset`."""
         chip = self.state.chip
         start = self._registers.get(chip.window, 0) & chip.window_mask
@@ -211,22 +207,6 @@ class GspDevice:
         """Return what a BAR shows: those after the registers are virtual memory."""
         number = self._order.index(bar) if bar in self._order else 0
         return {_BAR_1: self._bar1, _BAR_2: self._bar2}.get(number)
-
-    def share(self, bar: int) -> int | None:
-        """Return a descriptor of memory that QEMU may show as this BAR; None where accesses are messages."""
-        if self._order.index(bar) != _BAR_2:
-            return None
-        if self._window is None:
-            self._window = SharedWindow(self._frame_buffer, self.state.bars[bar].size)
-        return self._window.fd
-
-    def _update_window(self) -> None:
-        if self._window is not None:
-            try:
-                self._window.show(self._bar2)
-            except GuestMemoryError as error:
-                _LOG.info("The page tables of BAR 2 are not in the GPU's memory: %s", error)
-                self._window.show(None)
 
     def _read_register(self, offset: int) -> int:
         if offset in _INTERRUPTS:
@@ -272,7 +252,9 @@ class GspDevice:
         """Do what a write to a register causes."""
         if offset in _TLB_INVALIDATIONS:
             self._registers[offset] = value & 0x7FFFFFFF
-            self._update_window()
+            for space in (self._bar1, self._bar2):
+                if space is not None:
+                    space.forget_translations()
         elif offset in _SELF_CLEARING:
             self._registers[offset] = 0
         elif offset == self.state.chip.config_mirror + _MSI_REARM:
@@ -433,7 +415,6 @@ class GspDevice:
             self._bar2 = AddressSpace.by_entry(
                 self._local, self.state.chip.page_tables, entry=entry, shift=shift
             )
-            self._update_window()
         if processor.is_unloaded:
             self._processor = None
             self._interrupts.clear()

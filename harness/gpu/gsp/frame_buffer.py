@@ -20,8 +20,7 @@ class FrameBuffer:
     def __init__(self, *, source: str) -> None:
         """`source` names the GPU in the error about the limit."""
         self._source = source
-        self._pages: dict[int, bytearray | memoryview] = {}
-        self._lent: set[int] = set()
+        self._pages: dict[int, bytearray] = {}
 
     @property
     def kept_bytes(self) -> int:
@@ -31,29 +30,10 @@ class FrameBuffer:
     def clear(self) -> None:
         """Forget everything, as a loss of power does."""
         self._pages.clear()
-        self._lent.clear()
-
-    def lend(self, number: int, place: memoryview, *, is_zero: bool) -> None:
-        """Keep the page of that number at `place`, which is zeros where `is_zero`."""
-        page = self._pages.get(number)
-        if page is not None:
-            place[:] = page
-        elif not is_zero:
-            place[:] = _ZEROS
-        self._pages[number] = place
-        self._lent.add(number)
-
-    def take_back(self, number: int) -> None:
-        """Keep the page of that number here again. Raises LimitError where that is too much to keep."""
-        self._lent.discard(number)
-        content = bytearray(self._pages.pop(number, _ZEROS))
-        if content != _ZEROS:
-            GPU_MEMORY.check_bytes(self.kept_bytes + PAGE, self._source)
-            self._pages[number] = content
 
     def read(self, address: int, size: int) -> bytes:
         """Return `size` bytes."""
-        pieces: list[bytes | bytearray | memoryview] = []
+        pieces: list[bytes | bytearray] = []
         while size > 0:
             offset = address % PAGE
             length = min(size, PAGE - offset)
@@ -89,11 +69,8 @@ class FrameBuffer:
         self.write(address, bytes(first * PAGE - address))
         self.write(behind * PAGE, bytes(end - behind * PAGE))
         if behind - first < len(self._pages):
-            kept = [number for number in range(first, behind) if number in self._pages]
+            for number in range(first, behind):
+                self._pages.pop(number, None)
         else:
-            kept = [number for number in self._pages if first <= number < behind]
-        for number in kept:
-            if number in self._lent:
-                self._pages[number][:] = _ZEROS
-            else:
+            for number in [each for each in self._pages if first <= each < behind]:
                 del self._pages[number]

@@ -7,11 +7,10 @@ The formats are published as NVIDIA's `dev_mmu` reference manuals and headers
 from __future__ import annotations
 
 import enum
-import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 class Space(enum.Enum):
@@ -84,41 +83,6 @@ class PageTables:
                 return self._page(entry, here.shift, address)
             found = self.follow(entry, here.shift)
         return None if found is None else self._translate_in_last(found, address)
-
-    def pages(self, directory: Directory, size: int) -> Iterator[tuple[int, Place]]:
-        """Yield the pages of the first `size` bytes below a directory: virtual address and place.
-
-        Pages of any size are yielded as small ones.
-        """
-        found: Directory | None = directory
-        while found is not None and found.shift > _DUAL_SHIFT:
-            # All of them are below the first entry of each directory.
-            found = self.follow(self._entry(found.space, found.address), found.shift)
-        if found is None:
-            return
-        for start in range(0, size, 1 << _DUAL_SHIFT):
-            at = found.address + 2 * _ENTRY_BYTES * (start >> _DUAL_SHIFT & _DUAL_INDEX)
-            for offset, place in self._pages_of_two(found.space, at, size - start):
-                yield start + offset, place
-
-    def _pages_of_two(self, space: Space, at: int, end: int) -> Iterator[tuple[int, Place]]:
-        """Yield the small pages that a dual entry has below `end`, by their offset; small ones count first."""
-        big, small = self._entry(space, at), self._entry(space, at + _ENTRY_BYTES)
-        tables = [] if big & 1 else [self._big_table(big), self._directory(small, _SMALL_SHIFT)]
-        found = dict(self._small_pages(big, _DUAL_SHIFT, 0)) if big & 1 else {}
-        for table in tables:
-            if table is not None:
-                count = 1 << _DUAL_SHIFT - table.shift
-                entries = self._read(table.space, table.address, _ENTRY_BYTES * count)
-                for index, (entry,) in enumerate(struct.iter_unpack("<Q", entries)):
-                    if entry & 1:
-                        found |= self._small_pages(entry, table.shift, index << table.shift)
-        yield from ((offset, place) for offset, place in found.items() if offset < end)
-
-    def _small_pages(self, entry: int, shift: int, start: int) -> Iterator[tuple[int, Place]]:
-        page = self._page(entry, shift, 0)
-        for offset in range(0, 1 << shift, 1 << _SMALL_SHIFT):
-            yield start + offset, Place(page.space, page.address + offset, 1 << _SMALL_SHIFT)
 
     def _translate_in_last(self, directory: Directory, address: int) -> Place | None:
         at = directory.address + 2 * _ENTRY_BYTES * (address >> _DUAL_SHIFT & _DUAL_INDEX)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
-import socket
 import struct
 from typing import TYPE_CHECKING
 
@@ -86,34 +84,6 @@ def test_access_is_answered_before_dma_and_while_dma_waits(vfio: Vfio) -> None:
 
     assert vfio.engine.done.wait(_END_S)
     assert vfio.engine.errors == []
-
-
-def test_qemu_gets_the_memory_that_the_engine_shares_as_a_bar(vfio: Vfio, tmp_path: Path) -> None:
-    file = tmp_path / "memory"
-    file.write_bytes(bytes(vfio.server.gpu.bars[0].size))
-    ask = vfioside.message(
-        Command.DEVICE_GET_REGION_INFO, struct.pack("<IIIIQQ", 32, 0, 0, 0, 0, 0)
-    )
-
-    with file.open("r+b") as memory:
-        vfio.engine.shared = {0: memory.fileno()}
-        vfio.qemu.post(ask)
-        data, (received,), _, _ = socket.recv_fds(vfio.qemu.sock, 4096, 1)
-
-    _, flags, region, _, size, _ = struct.unpack_from("<IIIIQQ", data, 16)
-    assert (flags, region, size) == (0x7, 0, vfio.server.gpu.bars[0].size)
-    with os.fdopen(received, "r+b") as memory, mmap.mmap(memory.fileno(), size) as mapped:
-        mapped[:5] = b"hello"
-        mapped.flush()
-    assert file.read_bytes()[:5] == b"hello"
-
-
-def test_bar_that_the_engine_does_not_share_is_accessed_by_messages(vfio: Vfio) -> None:
-    answer = vfio.qemu.ask(
-        vfioside.message(Command.DEVICE_GET_REGION_INFO, struct.pack("<IIIIQQ", 32, 0, 0, 0, 0, 0))
-    )
-
-    assert struct.unpack_from("<II", answer.payload)[1] == 0x3
 
 
 def test_dma_that_qemu_refuses_is_an_error_of_the_guest(vfio: Vfio) -> None:

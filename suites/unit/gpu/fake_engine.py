@@ -24,7 +24,6 @@ class CopyingEngine:
         self.raised: list[tuple[int, str]] = []
         self.is_hung = False
         self.memory_errors = MemoryErrors()
-        self.shared: dict[int, int] = {}
         self.texts: list[bytes] = []
         """What is written before the copy, without a wait."""
         self._posted: list[int] = []
@@ -39,9 +38,6 @@ class CopyingEngine:
 
     def reset(self) -> None:
         self._posted.clear()
-
-    def share(self, bar: int) -> int | None:
-        return self.shared.get(bar)
 
     @property
     def has_work(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import struct
 
 import pytest
@@ -411,29 +410,23 @@ def test_no_call_of_a_hostile_guest_harms_the_gsp(calls: list[tuple[int, int, by
             driver.events()
 
 
-def test_bar_2_is_shared_memory_that_follows_an_invalidation_of_translations() -> None:
+def test_bar_2_follows_an_invalidation_of_translations() -> None:
     device = a_device()
     driver = Driver(device)
     driver.open()
-    fd = device.share(3)
-    assert fd is not None
-    assert (device.share(0), device.share(1)) == (None, None)
     dual, table, data = 0x10000, 0x20000, 0x40000
     directories = (0x30000, 0x31000)
     for at, below in zip((*directories, dual + 8), (directories[1], dual, table), strict=True):
         device.write(0, 0x700000 + at, below >> 12 << 8 | 2, 8)
     device.write(0, 0x700000 + table, data >> 12 << 8 | 1, 8)
-    driver.call(
-        Function.UPDATE_BAR_PDE, struct.pack("<I4xQQ", 1, directories[0] >> 12 << 8 | 2, 47)
-    )
+    root = directories[0] >> 12 << 8 | 2
+    driver.call(Function.UPDATE_BAR_PDE, struct.pack("<I4xQQ", 1, root, 47))
 
-    with mmap.mmap(fd, 4096) as mapped:
-        mapped[:5] = b"hello"
-        assert device.read(0, 0x700000 + data, 1) == ord("h")
-        device.write(0, 0x700000 + table, (data + 0x1000) >> 12 << 8 | 1, 8)
-        assert device.read(0, 0x700000 + data, 1) == ord("h")
-        driver.write(0xB830B0, 1 << 31)
-        mapped[:5] = b"again"
+    device.write(3, 0, ord("h"), 1)
+    device.write(0, 0x700000 + table, (data + 0x1000) >> 12 << 8 | 1, 8)
+    device.write(3, 1, ord("i"), 1)
+    driver.write(0xB830B0, 1 << 31)
+    device.write(3, 0, ord("a"), 1)
 
-    assert device.read(0, 0x700000 + data, 1) == ord("h")
+    assert device.read(0, 0x700000 + data, 2) == int.from_bytes(b"hi", "little")
     assert device.read(0, 0x700000 + data + 0x1000, 1) == ord("a")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.gpu.gsp.address_space import AddressSpace, Memories, UnmappedError
@@ -158,6 +158,35 @@ def test_access_across_pages_is_split_and_bounded(version: Version) -> None:
         tables.space().read(VIRTUAL, 1 << 30)
 
 
+@VERSIONS
+def test_remembered_page_is_looked_up_again_when_that_is_asked_for(version: Version) -> None:
+    tables = Tables(version)
+    tables.map_small(DATA, aperture=0)
+    root = Directory(Space.FRAME_BUFFER, ROOT, version.root_shift)
+    space = AddressSpace(tables.memories, version, root, has_tlb=True)
+    space.write(VIRTUAL, b"hello")
+
+    tables.put(TABLES[len(version.value)] + 8 * (VIRTUAL >> 12 & 0x1FF), 0)
+
+    assert space.read(VIRTUAL, 5) == b"hello"
+    space.forget_translations()
+    with pytest.raises(UnmappedError):
+        space.read(VIRTUAL, 5)
+
+
+@VERSIONS
+def test_space_without_a_tlb_looks_up_each_page_again(version: Version) -> None:
+    tables = Tables(version)
+    tables.map_small(DATA, aperture=0)
+    space = tables.space()
+    space.write(VIRTUAL, b"hello")
+
+    tables.put(TABLES[len(version.value)] + 8 * (VIRTUAL >> 12 & 0x1FF), 0)
+
+    with pytest.raises(UnmappedError):
+        space.read(VIRTUAL, 5)
+
+
 @given(st.data(), st.sampled_from(list(Version)), st.integers(0, (1 << 64) - 1))
 def test_tables_of_a_hostile_guest_end_somewhere(
     data: st.DataObject, version: Version, address: int
@@ -170,42 +199,3 @@ def test_tables_of_a_hostile_guest_end_somewhere(
     place = PageTables(version, read).translate(root, address)
 
     assert place is None or place.length > 0
-
-
-_ENTRIES = st.tuples(
-    st.sampled_from(["big page", "big table", "small table", "2 MiB"]),
-    st.integers(0, 1),
-    st.integers(0, 0x1FF),
-    st.sampled_from([0, 2]),
-)
-
-
-@VERSIONS
-@settings(max_examples=15)
-@given(entries=st.lists(_ENTRIES, max_size=8))
-def test_list_of_pages_agrees_with_the_translation_of_each(
-    version: Version, entries: list[tuple[str, int, int, int]]
-) -> None:
-    tables, dual = Tables(version), 0x10000
-    for kind, pair, index, aperture in entries:
-        page = _page_entry(version, DATA + (index << 21), aperture)
-        big, small = (0x200000 + 0x20000 * pair + 0x10000 * half for half in (0, 1))
-        if kind == "2 MiB":
-            tables.put(dual + 16 * pair, page)
-        elif kind == "big table":
-            entry = big | 2 if version is Version.V3 else big >> 8 << 4 | 2
-            tables.put(dual + 16 * pair, entry)
-        elif kind == "small table":
-            tables.put(dual + 16 * pair + 8, _directory_entry(version, small, 1))
-            tables.put(small + 8 * index, page)
-        else:
-            tables.put(big + 8 * (index & 0x1F), page)
-    directory = Directory(Space.FRAME_BUFFER, dual, 21)
-    translation = PageTables(version, tables.memories.read)
-
-    found = dict(translation.pages(directory, 4 << 20))
-
-    places = {at: translation.translate(directory, at) for at in range(0, 4 << 20, 4096)}
-    assert found == {
-        at: place._replace(length=4096) for at, place in places.items() if place is not None
-    }
