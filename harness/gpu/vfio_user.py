@@ -44,6 +44,7 @@ DEVICE_INFO = struct.Struct("<IIII")
 REGION_INFO = struct.Struct("<IIIIQQ")
 IRQ_INFO = struct.Struct("<IIII")
 REGION_ACCESS = struct.Struct("<QII")
+WRITE_COUNT = struct.Struct("<Q")
 SET_IRQS = struct.Struct("<IIIII")
 DMA = struct.Struct("<QQ")
 
@@ -80,8 +81,16 @@ _READ_WRITE = 0x3
 _IRQ_TRIGGER = 0x20
 _MAJOR = 0
 _CAPABILITIES: Final = json.dumps(
-    {"capabilities": {"max_msg_fds": 8, "max_data_xfer_size": MOST_DATA_BYTES}}
+    {
+        "capabilities": {
+            "max_msg_fds": 8,
+            "max_data_xfer_size": MOST_DATA_BYTES,
+            "write_multiple": True,
+        }
+    }
 ).encode()
+#: Each of several writes has this much room for its data.
+_ONE_OF_MULTI_BYTES = 8
 _BAR_SIZES = frozenset({1, 2, 4, 8})
 
 
@@ -103,6 +112,7 @@ class Command(enum.IntEnum):
     DMA_READ = 11
     DMA_WRITE = 12
     DEVICE_RESET = 13
+    REGION_WRITE_MULTI = 15
 
 
 @dataclass(frozen=True)
@@ -223,6 +233,7 @@ class VfioUserServer(DeviceServer[Message]):
             Command.DEVICE_SET_IRQS: self._set_irqs,
             Command.REGION_READ: self._region_read,
             Command.REGION_WRITE: self._region_write,
+            Command.REGION_WRITE_MULTI: self._region_write_multi,
             Command.DEVICE_RESET: self._reset,
         }
 
@@ -414,6 +425,20 @@ class VfioUserServer(DeviceServer[Message]):
         else:
             self.gpu.bar_write(region, offset, value, count)
         return REGION_ACCESS.pack(offset, region, count)
+
+    def _region_write_multi(self, payload: bytes) -> bytes:
+        """Do several writes, which QEMU collects while it is ahead of the device."""
+        (count,) = _unpacked(WRITE_COUNT, payload)
+        size = REGION_ACCESS.size + _ONE_OF_MULTI_BYTES
+        if count > len(payload) // size:
+            raise _RefusedError(errno.EINVAL)
+        for index in range(count):
+            start = WRITE_COUNT.size + index * size
+            *_, length = REGION_ACCESS.unpack_from(payload, start)
+            if length > _ONE_OF_MULTI_BYTES:
+                raise _RefusedError(errno.EINVAL)
+            self._region_write(payload[start : start + REGION_ACCESS.size + length])
+        return payload[: WRITE_COUNT.size]
 
     def _access(self, payload: bytes) -> tuple[int, int, int]:
         """Return offset, region and count of an access within its region."""

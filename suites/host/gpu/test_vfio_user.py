@@ -22,7 +22,14 @@ from harness.gpu.vfio_user import MOST_MESSAGE_BYTES, Command, MessageReader, Vf
 from harness.provisioning.wait import Deadline, Observation, wait_for
 from suites.unit.gpu.models import a_model
 from suites.unit.gpu.socketside import open_descriptors
-from suites.unit.gpu.vfioside import CONFIG, QemuSide, message, read_message, write_message
+from suites.unit.gpu.vfioside import (
+    CONFIG,
+    QemuSide,
+    message,
+    read_message,
+    write_message,
+    writes_message,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,6 +114,17 @@ def test_posted_write_gets_no_answer_and_is_done(server: VfioUserServer, qemu: Q
     assert server.state.requests == 2
 
 
+def test_several_writes_of_one_message_are_done_in_their_order(qemu: QemuSide) -> None:
+    writes = [(0, 0x100, b"\1\0\0\0"), (0, 0x102, b"\2"), (0, 0x108, bytes(range(8)))]
+
+    # QEMU sends room for two hundred, whatever there are.
+    reply = qemu.ask(writes_message(*writes, *[(0, 0x100, b"\xff")] * 5, count=3))
+
+    assert (reply.flags, reply.error) == (1, 0)
+    assert qemu.read(0, 0x100) == 0x020001
+    assert qemu.read(0, 0x10C) == 0x07060504
+
+
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
@@ -132,6 +150,11 @@ def test_posted_write_gets_no_answer_and_is_done(server: VfioUserServer, qemu: Q
         (read_message(CONFIG, 0, 2**32 - 1), errno.EINVAL),
         (write_message(0, 0, b"", flags=0), errno.EINVAL),
         (message(Command.REGION_WRITE, struct.pack("<QII", 0, 0, 4) + b"\0"), errno.EINVAL),
+        (message(Command.REGION_WRITE_MULTI, b"\1"), errno.EINVAL),
+        (writes_message((0, 0, b"\1"), count=2), errno.EINVAL),
+        (writes_message((0, 0, b"\1"), count=2**64 - 1), errno.EINVAL),
+        (writes_message((CONFIG, 0, b"\1" * 9), (0, 0, b"\1")), errno.EINVAL),
+        (writes_message((1, 0, b"\1")), errno.EINVAL),
     ],
 )
 def test_refused_request_keeps_the_connection_open(
@@ -271,6 +294,9 @@ _OFFSET = st.one_of(st.integers(0, 5000), st.integers((16 << 20) - 16, 16 << 20)
 _VALID = st.one_of(
     st.builds(read_message, _REGION, _OFFSET, st.one_of(st.integers(0, 9), _U32)),
     st.builds(write_message, _REGION, _OFFSET, st.binary(max_size=64)),
+    st.builds(
+        writes_message, st.tuples(_REGION, _OFFSET, st.binary(max_size=8)), count=st.none() | _U64
+    ),
     st.builds(message, st.integers(0, 20), st.binary(max_size=80)),
 )
 _ANY = st.one_of(

@@ -41,6 +41,15 @@ def write_message(region: int, offset: int, data: bytes, *, flags: int = 0) -> b
     return message(10, struct.pack("<QII", offset, region, len(data)) + data, flags=flags)
 
 
+def writes_message(*writes: tuple[int, int, bytes], count: int | None = None) -> bytes:
+    """Return several writes in one message; `count` makes it lie."""
+    each = b"".join(
+        struct.pack("<QII", offset, region, len(data)) + data.ljust(8, b"\0")
+        for region, offset, data in writes
+    )
+    return message(15, struct.pack("<Q", len(writes) if count is None else count) + each)
+
+
 class QemuSide(SocketSide):
     """QEMU's end of the socket."""
 
