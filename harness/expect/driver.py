@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, ExpectationError, HarnessError
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 
     from harness.evidence import Evidence
 
+DRIVER_MODULES = (
+    *("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem", "nvidia_vgpu_vfio"),
+    "nvidia",
+)
+_MODULE_FILES = tuple(
+    f"{name.replace('_', '-')}.ko{suffix}" for name in DRIVER_MODULES for suffix in ("", ".*")
+)
 #: Everything that a teardown must remove.
 DRIVER_ARTEFACTS = (
     "/var/lib/dkms/nvidia",
@@ -37,7 +44,6 @@ DRIVER_ARTEFACTS = (
 _OTHER_SOURCES = re.compile(r"/usr/src/nvidia-\D")
 _TOOLS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe")
 _DEVICE_NODES = "/dev/nvidia*"
-DRIVER_MODULES = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem", "nvidia")
 
 
 def kernel_running(evidence: Evidence, kernel: str) -> None:
@@ -194,8 +200,7 @@ def no_driver_artefact(evidence: Evidence, *, allow: Sequence[str] = ()) -> None
     left = sorted(
         path
         for path in paths.seen(*DRIVER_ARTEFACTS)
-        if not _OTHER_SOURCES.match(path)
-        and not any(fnmatch.fnmatchcase(path, pattern) for pattern in allow)
+        if not _is_of_others(path) and not any(fnmatchcase(path, pattern) for pattern in allow)
     )
     require(not left, f"No driver artefact was expected, but these were left: {left}.", evidence)
     loaded = [name for name in DRIVER_MODULES if name in evidence.loaded_modules]
@@ -205,6 +210,13 @@ def no_driver_artefact(evidence: Evidence, *, allow: Sequence[str] = ()) -> None
     builds = [build for build in evidence.dkms_builds if build.name == "nvidia"]
     require(not builds, f"No driver was expected in DKMS, but it has {builds}.", evidence)
     paths.matching(*DRIVER_ARTEFACTS)  # raises HarnessError if one may be left
+
+
+def _is_of_others(path: str) -> bool:
+    """Return whether it is of a package whose name only begins in the same way, such as `nvidia-fs`."""
+    if path.startswith("/lib/modules/"):
+        return not any(fnmatchcase(path.rpartition("/")[2], name) for name in _MODULE_FILES)
+    return _OTHER_SOURCES.match(path) is not None
 
 
 def module_fits_kernel(evidence: Evidence) -> str:
@@ -348,8 +360,7 @@ def _module_files(evidence: Evidence, kernel: str) -> dict[str, float]:
     Raises ExpectationError if there is no module `nvidia`, whatever else there is.
     """
     folder = f"/lib/modules/{kernel}/updates/dkms"
-    names = ("nvidia.ko", "nvidia.ko.*", "nvidia-*.ko", "nvidia-*.ko.*")
-    files = evidence.paths.matching(*(f"{folder}/{name}" for name in names))
+    files = evidence.paths.matching(*(f"{folder}/{name}" for name in _MODULE_FILES))
     require(
         any(path.startswith(f"{folder}/nvidia.ko") for path in files),
         f"A module file 'nvidia.ko' for '{kernel}' was expected in '{folder}', but there "

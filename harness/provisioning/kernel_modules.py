@@ -14,9 +14,13 @@ if TYPE_CHECKING:
     from .node_files import NodeFiles
 
 MODULE = "nvidia"
-UNLOAD_ORDER = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem", MODULE)
-"""Modules before those they depend on. The names are exact, because `nvidia_wmi_ec_backlight`, a
-laptop's backlight, is a module of the kernel and not of the driver."""
+UNLOAD_ORDER = (
+    *("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem", "nvidia_vgpu_vfio"),
+    MODULE,
+)
+"""Modules before those they depend on. The names are exact: `nvidia_wmi_ec_backlight`, a laptop's
+backlight, is a module of the kernel, `nvidia_fs` one of GPUDirect Storage, and `nvidia_current` one of
+Debian's packages."""
 
 QUERY_TIMEOUT_S = 60.0
 _DKMS_LINE = re.compile(
@@ -193,7 +197,9 @@ def module_directory(kernel: str) -> str:
 
 def installed_files(files: NodeFiles, kernel: str) -> tuple[str, ...]:
     """Return the paths of the driver's modules that DKMS installed for a kernel."""
-    return files.matching(module_directory(kernel), "nvidia*.ko*")
+    folder = module_directory(kernel)
+    names = (name.replace("_", "-") for name in UNLOAD_ORDER)
+    return tuple(sorted(path for name in names for path in files.matching(folder, f"{name}.ko*")))
 
 
 def kernels(files: NodeFiles) -> tuple[str, ...]:

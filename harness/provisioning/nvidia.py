@@ -13,8 +13,12 @@ PAYLOAD_DIRECTORY = "/opt/gpu"
 ACTIONS_DIRECTORY = "/opt/actions"
 
 DKMS_TREE = "/var/lib/dkms/nvidia"
-OTHER_DKMS_TREES = ("nvidia-current*", "nvidia-tesla*", "nvidia-legacy-*")
-"""The names that Debian's packages give the driver in DKMS, beside DKMS_TREE."""
+OTHER_DKMS_TREES = (
+    *("nvidia-current*", "nvidia-tesla*", "nvidia-legacy-*"),
+    *("nvidia-srv*", "nvidia-open*"),
+)
+"""The names that packages give the driver in DKMS, beside DKMS_TREE: Debian's, then Ubuntu's for servers
+(`nvidia-srv`), and NVIDIA's and Arch's of the open modules (NVIDIA/open-gpu-kernel-modules 567)."""
 SOURCES_DIRECTORY = "/usr/src"
 KERNELS_DIRECTORY = "/lib/modules"
 STAGED_LIBRARIES = "/usr/bin/lib64"

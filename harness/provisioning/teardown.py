@@ -87,6 +87,15 @@ class Residue:
     record_version_files: tuple[str, ...] = ()
     """The module files of the record's version; only if there is a customer's driver."""
 
+    @property
+    def is_ours_loaded(self) -> bool:
+        """Return whether the loaded driver is the record's; one of a package may have its version."""
+        return (
+            self.record is not None
+            and self.resident_version == self.record.driver_version
+            and self.resident_version not in self.other_dkms_versions
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class RemovalPlan:
@@ -130,6 +139,7 @@ def observe(node: NodeContext, scope: Scope) -> Residue:
         path
         for path in residue.module_files
         if _module_version(node, path) == record.driver_version
+        and not _is_of_a_package(node.files, path, record.driver_version)
     )
     return replace(residue, record_version_files=ours)
 
@@ -152,8 +162,7 @@ def _observe_files(node: NodeContext, scope: Scope) -> Residue:
     )
     others = (
         path
-        for pattern in OTHER_DKMS_TREES
-        for tree in files.matching(DKMS_TREE.rpartition("/")[0], pattern)
+        for tree in _other_trees(files)
         for path in files.matching(tree, "*")
         if files.is_directory(path)
     )
@@ -174,6 +183,23 @@ def _observe_files(node: NodeContext, scope: Scope) -> Residue:
         sources=sources,
         present=(*(path for path in listed if files.exists(path)), *sources, *module_files),
     )
+
+
+def _is_of_a_package(files: NodeFiles, path: str, version: str | None) -> bool:
+    """Return whether DKMS built a module of this name and version for a package of the distribution."""
+    name = path.rpartition("/")[2].partition(".")[0]
+    return any(
+        built.partition(".")[0] == name
+        for tree in _other_trees(files)
+        for kernel in files.names(f"{tree}/{version}")
+        for arch in files.names(f"{tree}/{version}/{kernel}")
+        for built in files.names(f"{tree}/{version}/{kernel}/{arch}/module")
+    )
+
+
+def _other_trees(files: NodeFiles) -> tuple[str, ...]:
+    folder = DKMS_TREE.rpartition("/")[0]
+    return tuple(tree for pattern in OTHER_DKMS_TREES for tree in files.matching(folder, pattern))
 
 
 def _sources(
@@ -205,7 +231,7 @@ def customer_version(residue: Residue) -> str | None:
     """Return the version of a driver that the customer installed, or None.
 
     A version that differs from the record in any source is the customer's, also beside the baked
-    version. One source is the distribution's own packages, in whose DKMS tree the module has another
+    version. So is any version of the distribution's own packages, in whose DKMS tree the module has another
     name. A record without a version cannot distinguish them, so the driver is removed completely.
     """
     if residue.record is None or residue.record.driver_version is None:
@@ -217,7 +243,8 @@ def customer_version(residue: Residue) -> str | None:
         *residue.dkms_versions,
         *residue.other_dkms_versions,
     )
-    return next((v for v in signals if v is not None and v != ours), None)
+    another = next((v for v in signals if v is not None and v != ours), None)
+    return another or next(iter(residue.other_dkms_versions), None)
 
 
 def choose_removal(scope: Scope, residue: Residue) -> RemovalPlan:
@@ -234,7 +261,7 @@ def choose_removal(scope: Scope, residue: Residue) -> RemovalPlan:
     sources = tuple(path for path in residue.sources if _source_version(path) == ours)
     staged = tuple(path for path in residue.present if path == STAGED_LIBRARIES)
     return RemovalPlan(
-        unload=idle if residue.resident_version == ours else (),
+        unload=idle if residue.is_ours_loaded else (),
         paths=(*folders, *links, *sources, *staged, *residue.record_version_files),
         depmod_kernels=_kernels_of(residue.record_version_files),
         customer_version=version,
@@ -310,12 +337,7 @@ def _has_nothing_left(node: NodeContext, after: Residue, removal: RemovalPlan) -
         return not after.loaded and not after.present
     if any(node.files.exists(path) for path in removal.paths):
         return False
-    is_ours_loaded = (
-        bool(after.loaded)
-        and after.record is not None
-        and after.resident_version == after.record.driver_version
-    )
-    return not is_ours_loaded
+    return not (after.loaded and after.is_ours_loaded)
 
 
 def render_grid_line(driver_type: str, record: Record | None) -> str:

@@ -124,8 +124,8 @@ PLANTS: tuple[MachinePlant, ...] = (
         "a module of the driver counts as one of others",
         "kernel_modules.py",
         (
-            'UNLOAD_ORDER = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset",',
-            'UNLOAD_ORDER = ("nvidia_uvm", "nvidia_modeset",',
+            '*("nvidia_uvm", "nvidia_drm", "nvidia_modeset",',
+            '*("nvidia_uvm", "nvidia_modeset",',
         ),
         "teardown/test_modules.py",
         "each_module_of",

@@ -455,6 +455,18 @@ def test_other_file_is_not_the_module(tmp_path: Path, name: str) -> None:
         expect.module_built_since_boot(folder.evidence, SHORT)
 
 
+def test_module_of_another_package_may_be_of_any_age(tmp_path: Path) -> None:
+    folder = a_node(tmp_path)
+    others = (f"{FOLDER}/nvidia-fs.ko", f"{FOLDER}/nvidia-current.ko.xz")
+    for judge, driver, other in (
+        (expect.module_built_before_boot, -9, 9),
+        (expect.module_built_since_boot, 9, -9),
+    ):
+        times = {f"{FOLDER}/nvidia.ko": driver, **dict.fromkeys(others, other)}
+        folder.paths(*(f"f 644 1 {BOOTED_AT_S + after}.0 {path}" for path, after in times.items()))
+        judge(folder.evidence, SHORT)
+
+
 @pytest.mark.parametrize("suffix", ["", ".xz", ".zst"])
 @pytest.mark.parametrize("late", ["nvidia.ko", "nvidia-uvm.ko"])
 def test_one_of_two_modules_from_the_other_side_of_the_boot_is_refused(

@@ -363,7 +363,7 @@ def residue(**changes: object) -> Residue:
         ({"installed_version": "2", "dkms_versions": ("3",)}, "2"),
         ({"dkms_versions": (VERSION, "3"), "other_dkms_versions": ("4",)}, "3"),
         ({"other_dkms_versions": (VERSION, "4", "5")}, "4"),
-        ({"other_dkms_versions": (VERSION,)}, None),
+        ({"other_dkms_versions": (VERSION,)}, VERSION),
         ({"resident_version": VERSION, "installed_version": f"{VERSION}.1"}, f"{VERSION}.1"),
         ({"record": Record(), "resident_version": OTHER_VERSION}, None),
         ({"record": None, "resident_version": OTHER_VERSION}, None),
@@ -395,20 +395,33 @@ def install_customers(teardown: Teardown) -> None:
         "nvidia-tesla",
         "nvidia-tesla-470",
         "nvidia-legacy-390xx",
+        "nvidia-srv",
+        "nvidia-srv-open",
+        "nvidia-open",
     ],
 )
-def test_driver_of_debians_packages_is_a_customers(teardown: Teardown, name: str) -> None:
-    """DKMS, the file and modinfo call it `nvidia-current`; only once loaded it is `nvidia`."""
+@pytest.mark.parametrize("version", [OTHER_VERSION, VERSION])
+@pytest.mark.parametrize("own_name", [True, False])
+def test_driver_of_a_package_is_a_customers(
+    teardown: Teardown, name: str, version: str, *, own_name: bool
+) -> None:
+    """DKMS, the file and modinfo call Debian's `nvidia-current`; only once loaded it is `nvidia`."""
     teardown.node.build(VERSION, OTHER_KERNEL)
-    teardown.files.write(f"/var/lib/dkms/{name}/{OTHER_VERSION}/source/dkms.conf", "")
-    module = module_path(KERNEL, name)
-    teardown.files.write(module, module_text(OTHER_VERSION, KERNEL))
+    module = module_path(KERNEL, name if own_name else "nvidia")
+    built = f"{KERNEL}/x86_64/module/{module.rpartition('/')[2]}.zst"
+    for path in ("source/dkms.conf", built):
+        teardown.files.write(f"/var/lib/dkms/{name}/{version}/{path}", "")
+    teardown.files.write(module, module_text(version, KERNEL))
+    teardown.node.load(version, *STACK)
+    # A module of the same name and version for another kernel is the package's as well.
+    is_another = own_name or version != VERSION
 
     assert teardown.run() is TeardownStatus.PRESERVED
 
     assert teardown.files.exists(module)
+    assert teardown.node.loaded() == STACK
     assert all(teardown.files.exists(path) for path in PROGRAMS)
-    assert not teardown.files.exists(module_path(OTHER_KERNEL))
+    assert teardown.files.exists(module_path(OTHER_KERNEL)) is not is_another
 
 
 def test_link_to_a_kernel_beside_a_version_in_dkms_is_no_version(teardown: Teardown) -> None:
@@ -423,8 +436,26 @@ def test_link_to_a_kernel_beside_a_version_in_dkms_is_no_version(teardown: Teard
 def test_module_that_is_no_driver_is_not_a_customers(teardown: Teardown) -> None:
     teardown.node.build(VERSION, OTHER_KERNEL)
     teardown.files.write("/var/lib/dkms/nvidia-fs/2.17.5/source/dkms.conf", "")
+    modules = [
+        f"/lib/modules/{OTHER_KERNEL}/updates/dkms/{name}.ko.xz"
+        for name in ("nvidia-fs", "nvidia-current", "nvidia-wmi-ec-backlight", "gdrdrv")
+    ]
+    for path in modules:
+        teardown.files.write(path, "")
 
     assert teardown.run() is TeardownStatus.CLEANED
+
+    assert all(teardown.files.exists(path) for path in modules)
+
+
+def test_each_module_of_the_driver_goes(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, KERNEL)
+    for name in ("modeset", "drm", "peermem", "vgpu-vfio"):
+        teardown.files.write(f"{module_path(KERNEL, f'nvidia-{name}')}.zst", "")
+
+    assert teardown.run() is TeardownStatus.CLEANED
+
+    assert not teardown.files.exists(f"/lib/modules/{KERNEL}/updates")
 
 
 def test_customers_driver_is_preserved_and_only_our_residue_goes(teardown: Teardown) -> None:
