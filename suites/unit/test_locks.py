@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from importlib.metadata import requires
 from pathlib import Path
@@ -46,11 +47,16 @@ def read_lock(text: str) -> list[Requirement]:
     return found
 
 
+@functools.cache
+def _requirements(name: str) -> list[Requirement]:
+    return read_lock((_REPOSITORY / "locks" / name).read_text())
+
+
 def _locked(name: str, python: str) -> dict[str, str]:
     """Return the version of each package that a lock has for a Python on this project's hosts."""
     return {
         canonicalize_name(requirement.name): next(iter(requirement.specifier)).version
-        for requirement in read_lock((_REPOSITORY / "locks" / name).read_text())
+        for requirement in _requirements(name)
         if requirement.marker is None or requirement.marker.evaluate(_environment(python))
     }
 

@@ -7,7 +7,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.artifact_cache import FileFact, GoneError, StagingFolder, allocated_bytes
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 EDGES = [1, 4095, 4096, 4097, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20]
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     pieces=st.lists(
         st.tuples(st.sampled_from(EDGES), st.sampled_from([None, b"\0", b"x"])), max_size=5

@@ -233,7 +233,7 @@ def test_message_without_a_version_between_releases_may_be_of_the_other(
 )
 def test_long_line_is_read_in_time(text: str) -> None:
     """A guest's log may hold anything."""
-    assert len(parse_messages(f"{text}\n" * 50)) <= 50
+    assert len(parse_messages(f"{text}\n" * 10)) <= 10
 
 
 def test_many_lines_are_read_in_time() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import os
@@ -532,21 +531,6 @@ def test_program_runs_on_this_machine_and_is_ended_like_by_ctrl_c(
     assert given["program"] == (sys.executable, "-I", "-S", str(tmp_path / "x.pyz"))
     assert type(given["runner"]).__name__ == "LocalRunner"
     assert type(given["clock"]).__name__ == "SystemClock"
-
-
-def test_package_imports_only_itself_and_the_standard_library() -> None:
-    foreign = set()
-    for path in PACKAGE.glob("**/*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                foreign |= {name.name.partition(".")[0] for name in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                foreign.add(str(node.module).partition(".")[0])
-            elif isinstance(node, ast.ImportFrom):
-                assert node.level == 1, f"{path.name} imports from above the package"
-
-    assert foreign <= sys.stdlib_module_names
-    assert "tomllib" not in foreign
 
 
 def test_bake_has_steps_only_on_amd64_debian(tmp_path: Path) -> None:

@@ -160,12 +160,12 @@ def test_manifest_and_description(manifest: dict[str, Any], description: bytes) 
 @pytest.mark.parametrize(
     "read",
     [
-        lambda: read_artifact({"layers": [[]] * 100_000}, "It"),
+        lambda: read_artifact({"layers": [[]] * 30_000}, "It"),
         lambda: read_artifact({"layers": [[]] * 4000}, "It"),
         lambda: read_files(
-            json.dumps({"files": dict.fromkeys(map(str, range(50_000)))}).encode(), "x"
+            json.dumps({"files": dict.fromkeys(map(str, range(15_000)))}).encode(), "x"
         ),
-        lambda: read_page(b'{"tags": [' + b"[]," * 100_000 + b"[]]}", "It"),
+        lambda: read_page(b'{"tags": [' + b"[]," * 30_000 + b"[]]}", "It"),
     ],
 )
 def test_many_wrong_items_are_one_error(read: Callable[[], object]) -> None:
@@ -176,10 +176,10 @@ def test_many_wrong_items_are_one_error(read: Callable[[], object]) -> None:
 
 @contextlib.contextmanager
 def limited_errors() -> Iterator[None]:
-    """Fail if the block takes seconds of processor time."""
+    """Fail if the block takes a second of processor time."""
     begun = time.process_time()
     yield
-    assert time.process_time() - begun < 2
+    assert time.process_time() - begun < 0.8
 
 
 @given(as_bytes(MANIFESTS))
