@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.gpu.catalogue import load_catalogue
 from harness.gpu.passthrough import VFIO_DRIVER
-from harness.lab.gpu_pool import open_gpu_pool
+from harness.lab.gpu_sources import open_gpu_pool
 from harness.lab.node import NodeRequest
 from harness.machine.qemu.locked_memory import locked_mib
 from harness.machine.requirement_check import RequirementCheck

@@ -13,7 +13,7 @@ from harness.cli.options import add_host_gpu_options, add_json_option, settings_
 from harness.errors import RequirementError
 from harness.gpu.catalogue import load_catalogue
 from harness.gpu.passthrough import GpuChoice, parse_address
-from harness.lab.gpu_pool import open_gpu_pool
+from harness.lab.gpu_sources import open_gpu_pool
 from harness.provisioning.command import end, spawn
 from harness.provisioning.wait import Deadline
 from harness.visible_text import visible

@@ -357,7 +357,7 @@ class Lab(LabImages):
 
         Raises BadInputError for an inventory that is wrong.
         """
-        from harness.lab.gpu_pool import open_gpu_pool  # noqa: PLC0415 - few hosts have GPUs
+        from harness.lab.gpu_sources import open_gpu_pool  # noqa: PLC0415 - few hosts have GPUs
 
         return open_gpu_pool(self.settings)
 

@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from harness.errors import RequirementError
 from harness.gpu import GpuModel
+from harness.gpu.catalogue import load_catalogue
 from harness.gpu.passthrough import GpuChoice
+from harness.gpu.passthrough.inventory import Inventory, read_inventory
+from harness.gpu.passthrough.pool import GpuPool
 from harness.provisioning.wait import Deadline
-from harness.settings import GpuEmulation, GpuSource
+from harness.settings import INVENTORY, GpuEmulation, GpuSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from harness.gpu.passthrough.pool import GpuPool, LeasedGpu
+    from harness.gpu.catalogue import Catalogue
+    from harness.gpu.passthrough.pool import LeasedGpu
+    from harness.settings import Settings
 
 #: What a test may request: a model, or a choice among the GPUs of the host.
 RequestedGpu: TypeAlias = "GpuModel | GpuChoice"
@@ -93,3 +98,19 @@ def _choice(gpu: RequestedGpu) -> GpuChoice:
     if not isinstance(gpu, GpuModel):
         return gpu
     return GpuChoice(model=gpu)
+
+
+def open_gpu_pool(settings: Settings, catalogue: Catalogue | None = None) -> GpuPool:
+    """Return the pool; raises BadInputError where the inventory is wrong."""
+    return GpuPool(settings.gpu_pool_folder, inventory=inventory_of(settings, catalogue))
+
+
+def inventory_of(settings: Settings, catalogue: Catalogue | None) -> Inventory:
+    """Return the inventory that the settings name, else that of the host, else an empty one."""
+    file = settings.gpu_inventory
+    if file is None:
+        if not INVENTORY.exists():
+            return Inventory()
+        file = INVENTORY
+    models = (catalogue or load_catalogue(*settings.gpu_models)).models
+    return read_inventory(file, models)

@@ -31,7 +31,7 @@ from harness.machine.description.spec import (
     Flash,
     MachineSpec,
 )
-from harness.machine.whole_state import suffix
+from harness.machine.device_state import suffix
 from harness.provisioning.command import LocalRunner
 from harness.settings import MachineDriver
 

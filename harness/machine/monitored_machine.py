@@ -15,9 +15,10 @@ from harness.machine.description.argv import root_port_id, ssh_port_of
 from harness.machine.device_state import (
     DeviceStateError,
     load_device_state,
+    restore_whole_state,
     save_device_state,
+    save_whole_state,
 )
-from harness.machine.whole_state import restore_whole_state, save_whole_state
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from harness.api import BadInputError, GpuChoice, HarnessError, NodeRequest, RequirementError
 from harness.fixtures.machines import OPENED_GPU_IMAGES, REAL_DRIVER_IMAGE, settings_of
 from harness.lab import Lab
-from harness.lab.gpu_pool import open_gpu_pool
+from harness.lab.gpu_sources import open_gpu_pool
 from harness.plugin.select import requirements
 from harness.settings import GpuSource, Settings
 from suites.passthrough.nights import GpuFacts, Night, StepTime, nights_file, read_nights, table_of

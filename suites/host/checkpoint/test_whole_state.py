@@ -11,10 +11,9 @@ import pytest
 from typing_extensions import override
 
 from harness.errors import HarnessError
-from harness.machine import whole_state
+from harness.machine import device_state as whole_state
 from harness.machine.channels.monitor import COMMAND_S
-from harness.machine.device_state import DeviceStateError
-from harness.machine.whole_state import restore_whole_state, save_whole_state
+from harness.machine.device_state import DeviceStateError, restore_whole_state, save_whole_state
 from suites.unit.machine.fake_monitor import FakeMonitor, an_event
 
 if TYPE_CHECKING:

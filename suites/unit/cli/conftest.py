@@ -8,7 +8,7 @@ import pytest
 
 from harness.cli import host_gpus
 from harness.gpu.passthrough.pool import GpuPool
-from harness.lab import gpu_pool
+from harness.lab import gpu_sources
 from suites.unit.cli.gpu_host import AUDIO, GPU, SECOND
 from suites.unit.gpu.passthrough.fake_host import AUDIO_CLASS, L4, FakeHost, FakeKernel
 
@@ -37,12 +37,12 @@ def kernel(host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> F
     def open_pool(settings: Settings, catalogue: Catalogue | None = None) -> GpuPool:
         return GpuPool(
             settings.gpu_pool_folder,
-            inventory=gpu_pool.inventory_of(settings, catalogue),
+            inventory=gpu_sources.inventory_of(settings, catalogue),
             root=host.root,
             runner=kernel,
         )
 
     monkeypatch.setenv("HARNESS_GPU_POOL_DIR", str(tmp_path / "leases"))
-    monkeypatch.setattr(gpu_pool, "INVENTORY", tmp_path / "absent.yaml")
+    monkeypatch.setattr(gpu_sources, "INVENTORY", tmp_path / "absent.yaml")
     monkeypatch.setattr(host_gpus, "open_gpu_pool", open_pool)
     return kernel

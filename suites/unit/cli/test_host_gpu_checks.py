@@ -12,7 +12,7 @@ from harness.cli import doctor, host_gpu_checks, main
 from harness.cli.host_gpu_checks import examine_host_gpus
 from harness.gpu.passthrough import GpuChoice
 from harness.gpu.passthrough.pool import GpuPool
-from harness.lab import gpu_pool
+from harness.lab import gpu_sources
 from harness.machine.requirement_check import RequirementCheck
 from harness.provisioning.wait import Deadline
 from harness.settings import Settings
@@ -39,12 +39,12 @@ def host(tmp_path: Path) -> FakeHost:
 @pytest.fixture
 def settings(tmp_path: Path, host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> Settings:
     def open_pool(settings: Settings, catalogue: Catalogue) -> GpuPool:
-        inventory = gpu_pool.inventory_of(settings, catalogue)
+        inventory = gpu_sources.inventory_of(settings, catalogue)
         return GpuPool(settings.gpu_pool_folder, inventory=inventory, root=host.root)
 
     monkeypatch.setattr(host_gpu_checks, "open_gpu_pool", open_pool)
     monkeypatch.setattr(host_gpu_checks, "INVENTORY", tmp_path / "absent.yaml")
-    monkeypatch.setattr(gpu_pool, "INVENTORY", tmp_path / "absent.yaml")
+    monkeypatch.setattr(gpu_sources, "INVENTORY", tmp_path / "absent.yaml")
     tmp_path.chmod(0o755)
     return Settings(gpu_pool_folder=tmp_path / "leases")
 

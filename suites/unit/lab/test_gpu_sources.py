@@ -13,8 +13,8 @@ from harness.gpu.catalogue import find_model
 from harness.gpu.passthrough import GpuChoice
 from harness.gpu.passthrough.inventory import Inventory
 from harness.gpu.script import GpuScript
-from harness.lab import gpu_pool
-from harness.lab.gpu_pool import open_gpu_pool
+from harness.lab import gpu_sources
+from harness.lab.gpu_sources import open_gpu_pool
 from harness.lab.machine_gpus import MachineGpus
 from harness.settings import GpuEmulation, GpuSource, Settings
 from suites.unit.gpu.models import a_model
@@ -198,19 +198,19 @@ def test_inventory_of_the_settings_is_read(tmp_path: Path) -> None:
 def test_host_without_an_inventory_has_an_empty_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_pool, "INVENTORY", tmp_path / "absent.yaml")
+    monkeypatch.setattr(gpu_sources, "INVENTORY", tmp_path / "absent.yaml")
 
-    assert gpu_pool.inventory_of(Settings(cache=tmp_path), None) == Inventory()
+    assert gpu_sources.inventory_of(Settings(cache=tmp_path), None) == Inventory()
 
 
 def test_inventory_of_the_host_is_read_where_no_other_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gpus.yaml").write_text("schema: 1\ngpu: {}\n")
-    monkeypatch.setattr(gpu_pool, "INVENTORY", tmp_path / "gpus.yaml")
+    monkeypatch.setattr(gpu_sources, "INVENTORY", tmp_path / "gpus.yaml")
 
     with pytest.raises(BadInputError, match=r"gpus\.yaml"):
-        gpu_pool.inventory_of(Settings(cache=tmp_path), None)
+        gpu_sources.inventory_of(Settings(cache=tmp_path), None)
 
 
 # -- emulated ones ----------------------------------------------------------------------------------

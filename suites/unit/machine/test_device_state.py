@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,8 +18,10 @@ from harness.machine.device_state import (
     is_end,
     load_device_state,
     load_whole_state,
+    restore_whole_state,
     save_device_state,
     stream_whole_state,
+    suffix,
 )
 from suites.unit.machine.fake_monitor import FakeMonitor, an_event
 
@@ -259,3 +262,35 @@ def test_whole_state_that_is_not_loaded_is_an_error() -> None:
     )
     with pytest.raises(DeviceStateError, match=expected):
         load_whole_state(monitor, "node", 7)
+
+
+@pytest.mark.parametrize(
+    ("installed", "expected"),
+    [({"zstd", "gzip"}, ".zst"), ({"gzip"}, ".gz"), (set(), ".gz")],
+    ids=["both", "gzip", "none"],
+)
+def test_state_is_packed_by_the_best_that_the_host_has(
+    monkeypatch: pytest.MonkeyPatch, installed: set[str], expected: str
+) -> None:
+    monkeypatch.setattr(
+        shutil, "which", lambda name: f"/usr/bin/{name}" if name in installed else None
+    )
+
+    assert suffix() == expected
+
+
+@pytest.mark.parametrize(("name", "tool"), [("memory.zst", "zstd"), ("memory.gz", "gzip")])
+def test_tool_that_a_state_was_packed_by_is_named_where_the_host_lacks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, tool: str
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monitor = FakeMonitor()
+
+    with pytest.raises(HarnessError) as refused:
+        restore_whole_state(monitor, "node", tmp_path / name)
+
+    assert str(refused.value) == (
+        f"'{tmp_path / name}' is packed by '{tool}', which this host lacks; install it with "
+        f"`apt-get install {tool}`."
+    )
+    assert monitor.commands == []

@@ -14,7 +14,7 @@ from harness.cli import host_gpus, main
 from harness.gpu.catalogue import load_catalogue
 from harness.gpu.passthrough import binding
 from harness.gpu.passthrough.pool import GpuPool
-from harness.lab import gpu_pool
+from harness.lab import gpu_sources
 from suites.fakes.pool_forgeries import FORGERIES, Forgery, Kept, Place
 from suites.unit.gpu.passthrough.fake_host import NIC_CLASS, FakeHost, FakeKernel
 
@@ -74,7 +74,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     )
     # Models are read anew by each command, and take most of its time.
     monkeypatch.setattr(host_gpus, "load_catalogue", _shipped_models)
-    monkeypatch.setattr(gpu_pool, "INVENTORY", tmp_path / "absent.yaml")
+    monkeypatch.setattr(gpu_sources, "INVENTORY", tmp_path / "absent.yaml")
     monkeypatch.setattr(reservation_folder, "_LOCK_S", 0.05)
     monkeypatch.setattr(binding, "_LINK_S", 0.05)
     return place
