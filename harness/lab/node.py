@@ -282,7 +282,7 @@ def describe_node(
     saved: tuple[SavedState, Checkpoint] | None = None,
     disk: Path | None = None,
 ) -> MachineDescription:
-    """Describe the machine of a requested node; pure.
+    """Describe the machine of a requested node; pure, but an image that needs UEFI has its firmware looked up.
 
     It continues from the `saved` state of `state_of` and its checkpoint, or boots from cold. `access` are
     the keys that its guest takes from cloud-init.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,9 @@ from harness.evidence import CLOUD_INIT_OUTPUT_PATH, Evidence
 from harness.evidence.request import AdditionalEvidence
 from harness.gpu.catalogue import load_catalogue
 from harness.lab.machine import LabMachine
-from harness.lab.node import Node
+from harness.lab.node import Node, describe_node
+from harness.machine.description.argv import Channels, render_argv
+from harness.machine.description.spec import HostPort
 from harness.provisioner import (
     RUNNER_PATH,
     ConfigurationFile,
@@ -25,9 +29,11 @@ from harness.provisioner import (
 )
 from harness.provisioner.gpu_node import CONFIG_PATH
 from harness.provisioning.command import CommandResult
+from suites.unit.gpu.models import a_model
 from suites.unit.lab.builders import (
     a_cloud_image,
     a_lab_machine,
+    a_platform,
     a_provisioner,
     a_request,
     an_image,
@@ -35,7 +41,6 @@ from suites.unit.lab.builders import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from harness.lab.node import NodeRequest
 
@@ -192,3 +197,37 @@ def test_node_without_a_command_runs_none_after_cloud_init(tmp_path: Path) -> No
 
     # Its machine was not started, so anything that it did would fail.
     Node(request, a_lab_machine(tmp_path), provisioner=a_provisioner()).wait_until_provisioned()
+
+
+def test_request_becomes_the_command_line_of_qemu_without_a_machine() -> None:
+    request = a_request(
+        kernel=an_image().other_kernel,
+        memory_mib=2048,
+        cpus=2,
+        spare_slots=6,
+        gpus=[a_model()],
+        host_ports=[HostPort(host_port=41000, guest_port=443)],
+    )
+    folder = Path("/runs/node-1")
+
+    described, again = (
+        describe_node(request, a_platform(), folder, provisioner=a_provisioner(), access=None)
+        for _ in range(2)
+    )
+
+    assert described == again
+    argv = render_argv(
+        described.spec,
+        Channels(qmp_fd=3, serial_fd=4, agent_fd=5),
+        serial_log=folder / "serial.log",
+    )
+    options = dict(itertools.pairwise(argv))
+    assert argv[0] == a_platform().qemu
+    assert (options["-m"], options["-smp"]) == ("2048M", "2")
+    assert options["-kernel"] == str(an_image().other_kernel.vmlinuz)
+    assert sum(word.startswith("pcie-root-port,id=rp") for word in argv) == 7
+    assert f"file={folder}/disk.qcow2,id=disk,if=none,format=qcow2,cache=unsafe" in argv
+    assert "guestfwd=tcp:10.0.2.100:443" in options["-netdev"]
+    assert described.seed is not None
+    assert f"instance-id: node-{folder.name}" in described.seed.meta_data
+    assert list(described.gpus) == [a_model()]
