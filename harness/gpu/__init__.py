@@ -24,6 +24,11 @@ PMC_BOOT_42 = 0xA00
 
 MIB = 1 << 20
 
+#: NVIDIA's numbers of chips: the first of Ampere, all of Ada, the first of Hopper.
+_GA100 = 0x170
+_ADA = range(0x190, 0x1A0)
+_GH100 = 0x180
+
 
 DriverKind: TypeAlias = Literal["cuda", "grid"]
 
@@ -96,6 +101,15 @@ class GspFacts:
     tpcs: int
     vbios: str
     copy_engines: int = 5
+    part_number: str = ""
+    sku: str = ""
+    inforom: str = ""
+    memory_banks: int = 0
+    power_limit_w: int | None = None
+    least_power_limit_w: int | None = None
+    shutdown_c: int | None = None
+    slowdown_c: int | None = None
+    operating_c: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +142,17 @@ class GpuModel:
     def emulated_as(self, emulation: GpuEmulation) -> GpuModel:
         """Return the same model, emulated in another way."""
         return replace(self, emulation=emulation)
+
+    @property
+    def is_hopper_or_later(self) -> bool:
+        return self.chip >= _GH100 and self.chip not in _ADA
+
+    @property
+    def pcie_generation(self) -> int:
+        """Return the generation of PCI Express that the GPU has: its chip's."""
+        if self.is_hopper_or_later:
+            return 5
+        return 4 if self.chip >= _GA100 else 3
 
     @property
     def boot_registers(self) -> dict[int, int]:

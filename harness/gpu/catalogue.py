@@ -113,6 +113,24 @@ class GspKeys:
     """The version of the video BIOS as `nvidia-smi` shows it."""
     copy_engines: Annotated[int, Field(ge=1, le=10)] = 5
     """How many copy engines the driver sees."""
+    part_number: Annotated[str, Field(pattern=r"^[0-9A-Z-]{0,19}$")] = ""
+    """The part number of the board; without one `nvidia-smi` shows N/A."""
+    sku: Annotated[str, Field(pattern=r"^[0-9A-Z]{0,3}$")] = ""
+    """The second part of the part number of the chip, such as 885 in 2330-885-A1."""
+    inforom: Annotated[str, Field(pattern=r"^[0-9A-Z.]{0,15}$")] = ""
+    """The version of the infoROM's image; without one `nvidia-smi` shows N/A."""
+    memory_banks: Annotated[int, Field(ge=0, le=65535)] = 0
+    """How many banks of memory have spare rows."""
+    power_limit_w: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """The limit of power in W, which is also the highest; without one `nvidia-smi` shows N/A."""
+    least_power_limit_w: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """The lowest limit of power that can be set."""
+    shutdown_c: Annotated[int, Field(ge=0, le=200)] | None = None
+    """The temperature in degrees Celsius at which it switches itself off."""
+    slowdown_c: Annotated[int, Field(ge=0, le=200)] | None = None
+    """The temperature at which it slows down."""
+    operating_c: Annotated[int, Field(ge=0, le=200)] | None = None
+    """The highest temperature at which it works; Ada and Hopper show the distance from it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,10 +22,22 @@ INTERRUPT_PIN = 0x3D
 
 #: The offset of the PCI Express capability; offsets of its registers are relative to it.
 EXPRESS = 0x60
-#: Where NVIDIA's GPUs have their capabilities: power management, MSI with 64-bit addresses, Express.
-_POWER = 0x60
-MSI = 0x68
-_EXPRESS_AFTER_MSI = 0x78
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where a function that signals messages has its capabilities."""
+
+    power: int
+    msi: int
+    express: int
+
+
+#: Where NVIDIA's driver expects the capabilities of its GPUs (`dev_nv_xve.h` and
+#: `dev_xtl_ep_pcfg_gpu.h` of the open kernel modules): it reads the link's width and speed there.
+BEFORE_HOPPER = Places(power=0x60, msi=0x68, express=0x78)
+FROM_HOPPER = Places(power=0x40, msi=0x48, express=EXPRESS)
+
 _POWER_ID = 0x01
 _MSI_ID = 0x05
 _MSI_64BIT = 1 << 7
@@ -52,12 +65,19 @@ class ConfigSpace:
 
     An express function has 4096 bytes and the PCI Express capability, any other 256 and none. No
     expansion ROM and no I/O BAR. Its pin is A, since NVIDIA's driver probes no function for which the
-    guest has routed no interrupt; with `has_msi` an express function can signal messages too. Not
-    thread-safe; the device is.
+    guest has routed no interrupt; with `has_msi` an express function can signal messages too. `generation`
+    is the one of PCI Express that the link has. Not thread-safe; the device is.
     """
 
     def __init__(
-        self, identity: PciIdentity, bars: Bars, *, is_express: bool = False, has_msi: bool = False
+        self,
+        identity: PciIdentity,
+        bars: Bars,
+        *,
+        is_express: bool = False,
+        has_msi: bool = False,
+        places: Places = BEFORE_HOPPER,
+        generation: int = 4,
     ) -> None:
         """Validate `bars`: sizes are powers of two from 16 on; a 64-bit BAR takes two indices."""
         used: set[int] = set()
@@ -73,7 +93,9 @@ class ConfigSpace:
                 raise ValueError(f"BAR {index} cannot have {bar.size} bytes.")
         self._bars = dict(bars)
         self._has_msi = is_express and has_msi
-        self._express = _EXPRESS_AFTER_MSI if self._has_msi else EXPRESS
+        self._places = places
+        self._generation = generation
+        self._express = places.express if self._has_msi else EXPRESS
         self._initial = self._header(identity, is_express)
         self._writable = self._write_mask(is_express)
         self._bytes = bytearray(self._initial)
@@ -102,24 +124,25 @@ class ConfigSpace:
         if is_express:
             fields += [
                 (_STATUS, 2, _STATUS_HAS_CAPABILITIES),
-                (_CAPABILITIES, 1, _POWER if self._has_msi else self._express),
+                (_CAPABILITIES, 1, self._places.power if self._has_msi else self._express),
                 (self._express, 1, _EXPRESS_ID),
                 # Version 2, an endpoint (PCI Express Base 4.0, 7.5.3.2).
                 (self._express + 0x02, 2, 0x0002),
                 # Role-based error reporting, which every function since 1.1 has.
                 (self._express + 0x04, 4, 1 << 15),
-                # 16 lanes at 16 GT/s, as able and as negotiated.
-                (self._express + 0x0C, 4, 16 << 4 | 4),
-                (self._express + 0x12, 2, 16 << 4 | 4),
-                (self._express + 0x2C, 4, 0b1111 << 1),
+                # 16 lanes at the speed of the generation, as able and as negotiated.
+                (self._express + 0x0C, 4, 16 << 4 | self._generation),
+                (self._express + 0x12, 2, 16 << 4 | self._generation),
+                (self._express + 0x2C, 4, ((1 << self._generation) - 1) << 1),
             ]
         if self._has_msi:
+            power, msi = self._places.power, self._places.msi
             fields += [
-                (_POWER, 2, _POWER_ID | MSI << 8),
+                (power, 2, _POWER_ID | msi << 8),
                 # Version 3 of the power management capability.
-                (_POWER + 0x02, 2, 0x0003),
-                (MSI, 2, _MSI_ID | self._express << 8),
-                (MSI + 0x02, 2, _MSI_64BIT),
+                (power + 0x02, 2, 0x0003),
+                (msi, 2, _MSI_ID | self._express << 8),
+                (msi + 0x02, 2, _MSI_64BIT),
             ]
         for offset, length, value in fields:
             header[offset : offset + length] = value.to_bytes(length, "little")
@@ -153,11 +176,12 @@ class ConfigSpace:
                 offset = self._express + register
                 mask[offset : offset + 2] = bits.to_bytes(2, "little")
         if self._has_msi:
-            mask[_POWER + 4 : _POWER + 6] = (0x0003).to_bytes(2, "little")
+            power, msi = self._places.power, self._places.msi
+            mask[power + 4 : power + 6] = (0x0003).to_bytes(2, "little")
             # Enabled; the address, of which the last two bits are zero; the data.
-            mask[MSI + 2 : MSI + 4] = (0x0001).to_bytes(2, "little")
-            mask[MSI + 4 : MSI + 12] = ((1 << 64) - 4).to_bytes(8, "little")
-            mask[MSI + 12 : MSI + 14] = b"\xff\xff"
+            mask[msi + 2 : msi + 4] = (0x0001).to_bytes(2, "little")
+            mask[msi + 4 : msi + 12] = ((1 << 64) - 4).to_bytes(8, "little")
+            mask[msi + 12 : msi + 14] = b"\xff\xff"
         return bytes(mask)
 
     def reset(self) -> None:

@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 from harness.gpu import mailbox
-from harness.gpu.config_space import ConfigSpace
+from harness.gpu.config_space import BEFORE_HOPPER, FROM_HOPPER, ConfigSpace
 from harness.gpu.mailbox import Mailbox, MigMode
 from harness.gpu.trace import (
     DEFAULT_CAPACITY,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from harness.gpu import Bars, GpuModel
     from harness.gpu.gsp.guest_memory import GuestMemory
-    from harness.gpu.gsp.state import MemoryErrors
+    from harness.gpu.gsp.state import MemoryErrors, Readings
     from harness.provisioning.wait import Clock, Deadline
 
 #: How many 32-bit registers one guest can make the device remember; later ones are forgotten.
@@ -74,6 +74,11 @@ class Engine(Protocol):
         """What the driver reports of the GPU's memory; a test may change it."""
         ...
 
+    @property
+    def readings(self) -> Readings:
+        """What the GPU's sensors read; a test may change it."""
+        ...
+
     def raise_xid(self, number: int, text: str) -> None:
         """Report an error to the driver; can be called in any thread."""
         ...
@@ -110,7 +115,12 @@ class EmulatedGpu:
         self._clock = clock
         self._lock = threading.Condition(threading.Lock())
         self._config = ConfigSpace(
-            model.pci, self.bars, is_express=is_express, has_msi=engine is not None
+            model.pci,
+            self.bars,
+            is_express=is_express,
+            has_msi=engine is not None,
+            places=FROM_HOPPER if model.is_hopper_or_later else BEFORE_HOPPER,
+            generation=model.pcie_generation,
         )
         self.engine = None if engine is None else engine(self._config)
         self.wake: Callable[[], None] = lambda: None
@@ -309,6 +319,14 @@ class EmulatedGpu:
         Raises ValueError for a GPU that its driver can't open.
         """
         return self._opened_engine("have errors of its memory").memory_errors
+
+    @property
+    def readings(self) -> Readings:
+        """Temperature and power that NVIDIA's driver reports; a test changes them in it.
+
+        Raises ValueError for a GPU that its driver can't open.
+        """
+        return self._opened_engine("have sensors").readings
 
     def _opened_engine(self, what: str) -> Engine:
         if self.engine is None:

@@ -9,87 +9,29 @@ noted.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-from harness.gpu.gsp.engines import engines, interrupt_table, pack_subtrees
+from harness.gpu.gsp.call import INVALID_ARGUMENT, NOT_SUPPORTED, OK
+from harness.gpu.gsp.engines import interrupt_table, pack_subtrees
 from harness.gpu.gsp.guest_memory import MOST_BYTES
 from harness.gpu.gsp.page_tables import Directory, Space
 from harness.gpu.gsp.records import Record
+from harness.gpu.gsp.sensors import SENSORS
 from harness.gpu.gsp.state import MIB
 from harness.gpu.gsp.static_info import gpc_masks
 from harness.gpu.gsp.vbios import parse_version
 
 if TYPE_CHECKING:
-    from harness.gpu.gsp.address_space import Memories
-    from harness.gpu.gsp.engines import Engine
-    from harness.gpu.gsp.layouts import Command, Layouts
-    from harness.gpu.gsp.state import GpuState
+    from collections.abc import Mapping
 
-OK: Final = 0
-INVALID_ARGUMENT: Final = 0x1F
-NOT_SUPPORTED: Final = 0x56
+    from harness.gpu.gsp.call import Answer, Call
+    from harness.gpu.gsp.layouts import Command
 
 #: Internal commands, whose names are not all in the headers: they are for the GSP alone.
 _INTERNAL: Final = range(0x20800A00, 0x20800B80)
 _NOT_THERE: Final = 0xFFFFFFFF
 #: In a list of {index, data}, set where the index was unknown.
 _UNKNOWN_INDEX: Final = 1 << 31
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """One control call; `parameters` are changed in place to what is answered."""
-
-    state: GpuState
-    layouts: Layouts
-    memories: Memories
-    command: int
-    client: int
-    handle: int
-    parameters: bytearray
-
-    def record(self) -> Record:
-        """Return the parameters as the structure that the headers name."""
-        known = self.layouts.command(self.command)
-        name = known.struct if known is not None else None
-        return Record(self.layouts, name or "", self.parameters)
-
-    def clear(self, start: int = 0) -> None:
-        """Set all parameters from `start` on to zero."""
-        self.parameters[start:] = bytes(max(0, len(self.parameters) - start))
-
-    def fill(self, values: Mapping[str, int | bytes]) -> None:
-        """Set all parameters to zero but these fields, as far as the release has them."""
-        self.clear()
-        record = self.record()
-        for path, value in values.items():
-            if path in record:
-                record.put(path, value)
-
-    def put(self, offset: int, data: bytes) -> None:
-        """Write into the parameters, as far as they go."""
-        end = min(offset + len(data), len(self.parameters))
-        if offset < end:
-            self.parameters[offset:end] = data[: end - offset]
-
-    def word(self, offset: int) -> int:
-        """Return a 32-bit number; 0 beyond the end."""
-        return int.from_bytes(self.parameters[offset : offset + 4], "little")
-
-    @property
-    def engines(self) -> list[Engine]:
-        return gpu_engines(self.state, self.layouts)
-
-
-Answer: TypeAlias = Callable[[Call], int]
-
-
-def gpu_engines(state: GpuState, layouts: Layouts) -> list[Engine]:
-    """Return the engines of a GPU; one that has MIG has seven for graphics more."""
-    graphics = 8 if state.can_have_mig and "MC_ENGINE_IDX_GR7" in layouts.constants else 1
-    return engines(layouts, copy_engines=state.facts.copy_engines, graphics=graphics)
 
 
 def answer(call: Call) -> tuple[int, bool]:
@@ -451,8 +393,85 @@ def _bios_info(call: Call) -> int:
 
 
 def _gpu_info(call: Call) -> int:
-    """Answer the list of NV2080_CTRL_GPU_INFO_INDEX_*: only the version of the SMs is not 0."""
-    _answer_list(call, {0x2C: call.state.chip.sm_version})
+    """Answer the list of NV2080_CTRL_GPU_INFO_INDEX_*.
+
+    By 0x11, which the headers do not name, `nvidia-smi` tells the brand NVIDIA from GeForce.
+    """
+    _answer_list(call, {0x11: 1, 0x2C: call.state.chip.sm_version})
+    return OK
+
+
+def _board_info(call: Call) -> int:
+    state = call.state
+    part_number = state.facts.part_number.encode()
+    call.fill(
+        {
+            "serialNumber": state.serial.encode(),
+            "productPartNumber": part_number,
+            "board699PartNumber": part_number,
+        }
+    )
+    return OK
+
+
+def _chip_details(call: Call) -> int:
+    pci = call.state.model.pci
+    call.fill(
+        {
+            "pciDevId": pci.device,
+            "chipSku": call.state.facts.sku.encode(),
+            "chipMajor": pci.revision >> 4,
+            "chipMinor": pci.revision & 0xF,
+        }
+    )
+    return OK
+
+
+#: Versions of the objects in the infoROM, as a recorded H100 has them; `nvidia-smi` shows OBD as OEM, and
+#: no counts of errors without ECC.
+_INFOROM_OBJECTS: Final = {b"OBD": (2, 1), b"ECC": (7, 16)}
+
+
+def _inforom_object(call: Call) -> int:
+    version = _INFOROM_OBJECTS.get(bytes(call.parameters[:3]))
+    if version is None:
+        return NOT_SUPPORTED
+    call.put(3, bytes(version))
+    return OK
+
+
+def _inforom_image(call: Call) -> int:
+    inforom = call.state.facts.inforom
+    if not inforom:
+        return NOT_SUPPORTED
+    call.fill({"version": inforom.encode()})
+    return OK
+
+
+def _row_histogram(call: Call) -> int:
+    """Answer that no bank has used a spare row."""
+    if not call.state.facts.memory_banks:
+        return NOT_SUPPORTED
+    call.fill({"histogram[0]": call.state.facts.memory_banks})
+    return OK
+
+
+_GENERATION_INFO: Final = 0x2D
+
+
+def _bus_info(call: Call) -> int:
+    """Answer the list of NV2080_CTRL_BUS_INFO_INDEX_*; the driver asks for the link's generation."""
+    generation = call.state.model.pcie_generation
+    index = generation - 1
+    # Highest speed; generations of the link, of its present speed and of the GPU.
+    link = generation | 16 << 4 | index << 12 | index << 16 | index << 20
+    _answer_list(call, {_GENERATION_INFO: link})
+    return OK
+
+
+def _video_sample(call: Call) -> int:
+    """Answer that a video engine, which the first number names, was idle for a sixth of a second."""
+    call.put(4, struct.pack("<II", 0, 166_667))
     return OK
 
 
@@ -465,8 +484,12 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     0x20800111: _short_name,
     0x2080012F: _ecc_status,
     0x20800133: _fields(currentConfiguration=1, defaultConfiguration=1),
+    0x2080013F: _board_info,
     0x2080014A: _gid,
+    0x2080014B: _inforom_object,
+    0x20800156: _inforom_image,
     0x2080017E: _vmmu_segment,
+    0x208001A4: _chip_details,
     0x20800810: _bios_info,
     0x20800A1C: _memory_system,
     0x20800A22: _sm_order,
@@ -484,12 +507,22 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     0x20800A9F: _root_directory,
     0x20800AFA: _transfer,
     0x20801112: _device_table,
+    # Pages are retired by GPUs that remap no rows; all of the catalogue but T4 do.
+    0x20801322: _refuse,
     0x20801344: _remapped_rows,
+    0x20801347: _row_histogram,
     0x20801803: _bar_info,
+    0x20801823: _bus_info,
+    # Which atomic operations the bus carries: recorded cards do not say.
+    0x20801829: _refuse,
     0x20802068: _fields(currPstate=1),
-    # Samples of the video engines: nvidia-smi shows an empty one as an error, and none as N/A.
-    0x20802087: _refuse,
+    0x20802087: _video_sample,
+    # Samples of utilisation: of empty ones nvidia-smi makes an average, and dies by a division by zero.
+    0x20802096: _refuse,
     0x20802A08: _fields(size=0x2000),
     0x20802A09: _copy_engine_hubs,
+    # When the infoROM's black box was last written: recorded cards do not say.
+    0x90E70113: _refuse,
     0x90F10106: _root_directory,
+    **SENSORS,
 }

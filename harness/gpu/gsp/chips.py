@@ -71,6 +71,8 @@ class Chip:
     has_memory_in_mib: bool = False
     can_scrub: bool = False
     has_mig: bool = False
+    #: It reports how far it is from its limit of temperature, rather than the limit.
+    has_temperature_margin: bool = False
     window: int = 0x1700
     window_mask: int = 0xFFFFFF
     config_mirror: int = 0x88000
@@ -123,7 +125,9 @@ def _ga10x(name: str) -> Chip:
 
 
 def _ad10x(name: str) -> Chip:
-    return replace(_ga10x(name), sm_version=0x809, registers=_SCRUBBED)
+    return replace(
+        _ga10x(name), sm_version=0x809, has_temperature_margin=True, registers=_SCRUBBED
+    )
 
 
 #: Chips by NVIDIA's number.
@@ -150,6 +154,7 @@ CHIPS: Final[Mapping[int, Chip]] = {
         has_vbios=False,
         has_memory_in_mib=True,
         can_scrub=True,
+        has_temperature_margin=True,
         window=0x10FD40,
         window_mask=0x3FFFFF,
         config_mirror=0x92000,

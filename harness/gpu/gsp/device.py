@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.gpu.gsp.guest_memory import GuestMemory
-    from harness.gpu.gsp.state import GpuState, MemoryErrors
+    from harness.gpu.gsp.state import GpuState, MemoryErrors, Readings
 
 _LOG = logging.getLogger(__name__)
 
@@ -434,6 +434,10 @@ class GspDevice:
     @property
     def memory_errors(self) -> MemoryErrors:
         return self.state.memory_errors
+
+    @property
+    def readings(self) -> Readings:
+        return self.state.readings
 
     def raise_xid(self, number: int, text: str) -> None:
         """Report an error to the driver, as soon as it has opened the GPU."""

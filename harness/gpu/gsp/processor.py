@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from harness.errors import BadInputError
-from harness.gpu.gsp import answers
 from harness.gpu.gsp.address_space import AddressSpace, UnmappedError
+from harness.gpu.gsp.answers import answer
+from harness.gpu.gsp.call import INVALID_ARGUMENT, NOT_SUPPORTED, OK, Call, gpu_engines
 from harness.gpu.gsp.channels import Channel, ChannelError, ChannelPlace
 from harness.gpu.gsp.guest_memory import GuestMemoryError
 from harness.gpu.gsp.layouts import read_layouts
@@ -155,24 +156,24 @@ class Processor:
                 f"that release. {error}"
             )
             _LOG.warning("%s", self._state.refusal)
-            return answers.NOT_SUPPORTED
-        return answers.OK
+            return NOT_SUPPORTED
+        return OK
 
     def _static_info(self, body: bytearray) -> int:
         layouts = self._state.layouts
         if layouts is None:
-            return answers.NOT_SUPPORTED
+            return NOT_SUPPORTED
         self.is_ready = True
-        fill_static_info(body, layouts, self._state, answers.gpu_engines(self._state, layouts))
-        return answers.OK
+        fill_static_info(body, layouts, self._state, gpu_engines(self._state, layouts))
+        return OK
 
     def _control(self, body: bytearray) -> None:
         client, handle, command, _, size, _ = CONTROL.unpack_from(body)
         layouts = self._state.layouts
-        status = answers.NOT_SUPPORTED
+        status = NOT_SUPPORTED
         if layouts is not None:
             parameters = body[CONTROL.size : CONTROL.size + size]
-            call = answers.Call(
+            call = Call(
                 state=self._state,
                 layouts=layouts,
                 memories=self._memories,
@@ -182,10 +183,10 @@ class Processor:
                 parameters=parameters,
             )
             try:
-                status, is_known = answers.answer(call)
+                status, is_known = answer(call)
             except GuestMemoryError as error:
                 _LOG.info("Command %#x of the guest's driver: %s", command, error)
-                status, is_known = answers.INVALID_ARGUMENT, True
+                status, is_known = INVALID_ARGUMENT, True
             body[CONTROL.size : CONTROL.size + size] = parameters
             unknown = self._state.unknown_commands
             if not is_known and (command in unknown or len(unknown) < _MOST_UNKNOWN):
@@ -196,7 +197,7 @@ class Processor:
         if len(body) < ALLOC.size:
             raise RpcError(f"An allocation has only {len(body)} bytes.")
         client, _, handle, kind, *_ = ALLOC.unpack_from(body)
-        status = answers.OK
+        status = OK
         if kind & 0xFF == _CHANNEL_CLASS:
             status = self._add_channel(client, handle, body[ALLOC.size :])
         struct.pack_into("<I", body, 16, status)
@@ -205,13 +206,13 @@ class Processor:
     def _add_channel(self, client: int, handle: int, parameters: bytearray) -> int:
         layouts = self._state.layouts
         if layouts is None or len(self._channels) >= MOST_CHANNELS:
-            return answers.INVALID_ARGUMENT
+            return INVALID_ARGUMENT
         if len(parameters) < layouts.struct(_CHANNEL_PARAMETERS).size:
-            return answers.OK
+            return OK
         record = Record(layouts, _CHANNEL_PARAMETERS, parameters)
         root = self._state.find_root(client, record.get("hVASpace"))
         if root is None:
-            return answers.OK
+            return OK
         is_here = record.get("userdMem.addressSpace") == _USERD_IN_FRAME_BUFFER
         chip = self._state.chip
         place = ChannelPlace(
@@ -224,7 +225,7 @@ class Processor:
         self._channels[client, handle] = Channel(
             place, space, self._memories, can_scrub=chip.can_scrub
         )
-        return answers.OK
+        return OK
 
     def _update_bar(self, body: bytearray) -> None:
         if len(body) >= 24:

@@ -46,6 +46,14 @@ class MemoryErrors:
 
 
 @dataclass(kw_only=True)
+class Readings:
+    """What the GPU's sensors read, all of it invented; a test may change it."""
+
+    temperature_c: int = 33
+    power_w: float = 65.0
+
+
+@dataclass(kw_only=True)
 class GpuState:
     """One GPU as its GSP sees it. `bar_address` returns where the guest has put a BAR."""
 
@@ -61,6 +69,7 @@ class GpuState:
     roots: dict[tuple[int, int], Directory] = field(default_factory=dict)
     """The root directory of each virtual address space, by client and object."""
     memory_errors: MemoryErrors = field(default_factory=MemoryErrors)
+    readings: Readings = field(default_factory=Readings)
     is_mig_enabled: bool = False
     is_mig_pending: bool = False
     layouts: Layouts | None = None
@@ -74,6 +83,11 @@ class GpuState:
     @property
     def uuid(self) -> UUID:
         return invented_uuid(self.number)
+
+    @property
+    def serial(self) -> str:
+        """Return a serial number that is recognisably none of a real GPU."""
+        return f"1{self.number:012d}"
 
     @property
     def can_have_mig(self) -> bool:

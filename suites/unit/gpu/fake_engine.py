@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from harness.gpu.gsp.guest_memory import GuestMemoryError
-from harness.gpu.gsp.state import MemoryErrors
+from harness.gpu.gsp.state import MemoryErrors, Readings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +26,7 @@ class CopyingEngine:
         self.memory_errors = MemoryErrors()
         self.texts: list[bytes] = []
         """What is written before the copy, without a wait."""
+        self.readings = Readings()
         self._posted: list[int] = []
 
     def read(self, bar: int, offset: int, size: int) -> int:

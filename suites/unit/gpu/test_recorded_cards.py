@@ -11,7 +11,10 @@ import pytest
 from harness.fixtures.recordings import load_recording, recording_names
 from harness.gpu.catalogue import load_catalogue
 from harness.gpu.config_space import EXPRESS, EXPRESS_SIZE, ConfigSpace
+from harness.gpu.emulated import EmulatedGpu
+from harness.gpu.gsp.making import make_engine
 from harness.provisioning.mig import INSTANCES
+from harness.settings import GpuEmulation
 
 if TYPE_CHECKING:
     from harness.gpu import GpuModel
@@ -87,6 +90,27 @@ def test_emulated_function_begins_as_the_card_does(card: str) -> None:
     ]
     assert made[0x2C:0x2E] == real[0x2C:0x2E]
     assert made[EXPRESS] == real[EXPRESS] == 0x10
+
+
+@each_card
+def test_function_that_signals_messages_has_its_capabilities_where_the_card_has(card: str) -> None:
+    """The driver reads width and speed of a Hopper's link there, by offset."""
+    model, real = _model(card), config_space(card)
+    gpu = EmulatedGpu(
+        model,
+        bars=model.bars.vfio_user,
+        is_express=True,
+        engine=make_engine(model.emulated_as(GpuEmulation.GSP), model.bars.vfio_user, 1),
+    )
+    made = bytes(gpu.config_read(offset, 1) for offset in range(EXPRESS_SIZE))
+
+    assert made[0x34] == real[0x34]
+    assert made[0x40:0x42] == real[0x40:0x42]
+    assert made[0x48:0x4A] == real[0x48:0x4A]
+    assert made[EXPRESS] == real[EXPRESS]
+    # Speed and lanes of the link.
+    speed_and_width = [int.from_bytes(each[0x6C:0x6E], "little") & 0x3FF for each in (made, real)]
+    assert speed_and_width == [16 << 4 | 5] * 2
 
 
 @each_card

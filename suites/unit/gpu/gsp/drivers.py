@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.gpu.catalogue import find_model
 from harness.gpu.config_space import ConfigSpace
-from harness.gpu.gsp.answers import OK
+from harness.gpu.gsp.call import OK
 from harness.gpu.gsp.layouts import read_layouts
 from harness.gpu.gsp.making import make_engine
 from harness.gpu.gsp.records import Record

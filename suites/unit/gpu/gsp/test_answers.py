@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
+import re
+import struct
+
 import pytest
 
-from suites.unit.gpu.gsp.drivers import A100, H100, Driver, a_device
+from harness.fixtures.recordings import load_recording
+from harness.gpu.gsp.answers import ANSWERS
+from harness.gpu.gsp.layouts import known_releases, read_layouts
+from harness.gpu.gsp.sensors import REFUSED
+from suites.unit.gpu.gsp.drivers import A100, H100, T4, Driver, a_device
+
+NOT_SUPPORTED = 0x56
+GPU_INFO, BUS_INFO, BOARD, CHIP, IMAGE, HISTOGRAM = (
+    0x20800102,
+    0x20801823,
+    0x2080013F,
+    0x208001A4,
+    0x20800156,
+    0x20801347,
+)
+SENSORS, MARGIN, TEMPERATURE_LIMIT, OPERATING = 0x20808513, 0x2080852B, 0x20808546, 0x2080852C
+POWER, POLICIES = 0x2080A613, 0x2080A618
 
 
 def opened(model: str = A100, *, number: int = 1) -> Driver:
     driver = Driver(a_device(model, number))
     driver.open()
     return driver
+
+
+def real_h100(element: str) -> str:
+    """Return what nvidia-smi showed of a real H100."""
+    text = load_recording("nvidia-smi/580.159.04-h100-q-x").text
+    found = re.search(rf"<{element}>(.*)</{element}>", text)
+    assert found is not None, element
+    return found[1]
+
+
+def words(answer: bytes, *offsets: int) -> list[int]:
+    return [struct.unpack_from("<I", answer, offset)[0] for offset in offsets]
 
 
 @pytest.mark.parametrize("handle", ["hInternalClient", "hInternalDevice", "hInternalSubdevice"])
@@ -20,3 +51,145 @@ def test_gpus_of_a_machine_have_handles_of_their_own(handle: str) -> None:
 
     assert first.get(handle) != second.get(handle)
     assert first.get(handle)
+
+
+def test_brand_is_not_that_of_a_gpu_for_games() -> None:
+    _, answer = opened().control(
+        GPU_INFO, struct.pack("<III", 1, 0x80000011, 0).ljust(0x20C, b"\0")
+    )
+
+    assert words(answer, 4, 8) == [0x11, 1]
+
+
+def test_serial_and_part_numbers_are_those_of_the_recorded_card_but_invented() -> None:
+    board, chip = opened(H100, number=9).ask(BOARD), opened(H100).ask(CHIP)
+
+    assert board.text("serialNumber") == "1000000000009"
+    assert board.text("productPartNumber") == real_h100("board_part_number")
+    part = f"{chip.get('pciDevId'):04X}-{chip.text('chipSku')}-"
+    part += f"{chip.get('chipMajor'):X}{chip.get('chipMinor'):X}"
+    assert part == real_h100("gpu_part_number")
+
+
+def test_inforom_has_the_versions_of_the_recorded_card() -> None:
+    driver = opened(H100)
+
+    assert driver.ask(IMAGE).text("version") == real_h100("img_version")
+    for kind, element in ((b"ECC", "ecc_object"), (b"OBD", "oem_object")):
+        _, version = driver.control(0x2080014B, kind + bytes(2))
+        assert f"{version[3]}.{version[4]}" == real_h100(element)
+    assert driver.control(0x2080014B, b"PWR\0\0")[0] == NOT_SUPPORTED
+    assert opened(A100).control(IMAGE, bytes(16))[0] == NOT_SUPPORTED
+
+
+def test_histogram_of_spare_rows_has_all_banks() -> None:
+    banks = opened(H100).ask(HISTOGRAM).get("histogram[0]")
+
+    assert f"{banks} bank(s)" == real_h100("row_remapper_histogram_max")
+
+
+@pytest.mark.parametrize(("model", "generation"), [(T4, 3), (A100, 4), (H100, 5)])
+def test_link_has_the_generation_of_the_chip(model: str, generation: int) -> None:
+    asked = struct.pack("<III", 1, 0x2D, 0).ljust(0x1A4, b"\0")
+
+    _, answer = opened(model).control(BUS_INFO, asked)
+
+    (link,) = words(answer, 8)
+    assert link & 0xF == generation
+    assert link >> 4 & 0x3F == 16
+    assert [link >> shift & 0xF for shift in (12, 16, 20)] == [generation - 1] * 3
+
+
+def test_sample_of_a_video_engine_has_a_time_in_which_it_was_idle() -> None:
+    """Without one, nvidia-smi 550 showed 'Unknown Error'."""
+    assert opened().control(0x20802087, struct.pack("<III", 3, 9, 0)) == (
+        0,
+        struct.pack("<III", 3, 0, 166_667),
+    )
+
+
+def test_samples_of_utilisation_are_refused() -> None:
+    """Of empty ones nvidia-smi 550 makes an average, and dies by a division by zero."""
+    assert opened().control(0x20802096, bytes(0xC610))[0] == NOT_SUPPORTED
+
+
+def sensors(driver: Driver, opcode: int) -> tuple[int, list[int]]:
+    """Send one instruction to the sensors; return its status and operands."""
+    asked = bytearray(0x598)
+    struct.pack_into("<III4xII", asked, 0, 1, 0, 0x2C, 3, 1)
+    struct.pack_into("<I", asked, 0x14, 1)
+    struct.pack_into("<I", asked, 0x20, opcode)
+    status, answer = driver.control(SENSORS, bytes(asked))
+    assert status == 0
+    assert words(answer, 0x10) == [1]
+    return words(answer, 0x18)[0], words(answer, 0x24, 0x28)
+
+
+def test_temperature_is_what_a_test_has_set() -> None:
+    driver = opened(H100)
+    driver.device.readings.temperature_c = 80
+
+    assert sensors(driver, 0x100) == (0, [1, 0])
+    assert sensors(driver, 0x101) == (0, [0, 1])
+    assert sensors(driver, 0x1500) == (0, [0, 80])
+    assert sensors(driver, 0x1234)[0] == NOT_SUPPORTED
+    _, margin = driver.control(MARGIN, bytes(0x614))
+    assert words(margin, 0x110) == [7 << 8]
+
+
+def test_more_instructions_to_sensors_than_there_is_room_for_do_no_harm() -> None:
+    asked = bytearray(0x598)
+    struct.pack_into("<I", asked, 0x14, 0xFFFFFFFF)
+
+    status, answer = opened().control(SENSORS, bytes(asked))
+
+    assert (status, words(answer, 0x10), len(answer)) == (0, [32], 0x598)
+
+
+def test_limits_of_temperature_are_the_models() -> None:
+    driver = opened(A100)
+
+    for index, limit in ((0x16, 92), (4, 89)):
+        _, answer = driver.control(TEMPERATURE_LIMIT, struct.pack("<I20x", index))
+        assert words(answer, 4) == [limit << 8]
+    assert driver.control(TEMPERATURE_LIMIT, struct.pack("<I20x", 7))[0] == NOT_SUPPORTED
+    assert words(driver.control(OPERATING, bytes(0x58C))[1], 0x10) == [85 << 8]
+    assert driver.control(MARGIN, bytes(0x614))[0] == NOT_SUPPORTED
+
+
+def test_power_and_its_limits_are_those_of_the_recorded_card() -> None:
+    driver = opened(H100)
+    driver.device.readings.power_w = 70.75
+
+    _, drawn = driver.control(POWER, bytes(0x3B14))
+    _, limits = driver.control(POLICIES, bytes(0x1B28))
+
+    assert words(drawn, 0x24) == [70_750]
+    shown = [f"{limit / 1000:.2f} W" for limit in words(limits, 0x5C, 0x60, 0x64)]
+    assert shown == [
+        real_h100("min_power_limit"),
+        real_h100("default_power_limit"),
+        real_h100("max_power_limit"),
+    ]
+
+
+def test_model_without_these_facts_and_parameters_of_another_size_are_not_supported() -> None:
+    assert opened(T4).control(POLICIES, bytes(0x1B28))[0] == NOT_SUPPORTED
+    assert opened(H100).control(POLICIES, bytes(0x1B24))[0] == NOT_SUPPORTED
+
+
+def test_command_that_nobody_knows_is_counted_and_one_that_is_refused_is_not() -> None:
+    driver = opened()
+
+    assert driver.control(next(iter(REFUSED)), bytes(16))[0] == NOT_SUPPORTED
+    assert driver.control(0x2080FFFF, bytes(16))[0] == NOT_SUPPORTED
+
+    assert driver.device.unknown_commands == {0x2080FFFF: 1}
+
+
+@pytest.mark.parametrize("release", sorted(known_releases()))
+def test_refused_commands_are_those_that_the_headers_do_not_name(release: str) -> None:
+    layouts = read_layouts(release)
+
+    assert [hex(each) for each in REFUSED if layouts.command(each) is not None] == []
+    assert set(REFUSED) <= set(ANSWERS)

@@ -17,7 +17,7 @@ from suites.unit.gpu.gsp.driverside import DriverSide, Ram, message
 
 MODELS = pytest.mark.parametrize("model", [A100, H100, T4])
 NAME, GID, BARS = 0x20800110, 0x2080014A, 0x20801803
-UNKNOWN = 0x20808513
+UNKNOWN = 0x2080FFFF
 ECC_STATUS, REMAPPED_ROWS, BIOS_INFO = 0x2080012F, 0x20801344, 0x20800810
 
 

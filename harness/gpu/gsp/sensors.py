@@ -1,0 +1,177 @@
+"""Answers to commands that the release's headers do not name: temperatures, power, displays.
+
+Each was found by what `nvidia-smi` 550.163.01 printed for varied answers; nothing was disassembled. A
+command of another size is not supported, since another release may lay it out in another way.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from harness.gpu.gsp.call import NOT_SUPPORTED, OK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from harness.gpu.gsp.call import Answer, Call
+    from harness.gpu.gsp.state import GpuState
+
+
+def _words(size: int, values_of: Callable[[GpuState], Mapping[int, int] | None]) -> Answer:
+    """Answer parameters of this size by 32-bit numbers at their offsets, and zeros elsewhere.
+
+    None is for a GPU of which the values are not known.
+    """
+
+    def put(call: Call) -> int:
+        values = values_of(call.state)
+        if len(call.parameters) != size or values is None:
+            return NOT_SUPPORTED
+        call.clear()
+        for offset, value in values.items():
+            call.put(offset, struct.pack("<I", value & 0xFFFFFFFF))
+        return OK
+
+    return put
+
+
+#: A list of instructions follows the header, which has their size and number.
+_INSTRUCTIONS_AT: Final = 0x18
+_INSTRUCTION_BYTES: Final = 0x2C
+_MOST_INSTRUCTIONS: Final = 32
+#: A target's kind.
+_GPU: Final = 1
+
+
+def _read_sensors(call: Call) -> int:
+    """Carry out a list of instructions to the sensors; there is one, the GPU's."""
+    if len(call.parameters) != _INSTRUCTIONS_AT + _INSTRUCTION_BYTES * _MOST_INSTRUCTIONS:
+        return NOT_SUPPORTED
+    count = min(call.word(0x14), _MOST_INSTRUCTIONS)
+    call.put(0x10, struct.pack("<I", count))
+    for index in range(count):
+        at = _INSTRUCTIONS_AT + _INSTRUCTION_BYTES * index
+        operands = at + 12
+        status = OK
+        match call.word(at + 8):
+            case 0x100:  # how many targets there are
+                call.put(operands, struct.pack("<I", 1))
+            case 0x101:  # of what kind one is
+                call.put(operands + 4, struct.pack("<I", _GPU))
+            case 0x1500:  # what its sensor reads
+                call.put(operands + 4, struct.pack("<i", call.state.readings.temperature_c))
+            case _:
+                status = NOT_SUPPORTED
+        # Its status, and that it was carried out.
+        call.put(at, struct.pack("<II", status, 1))
+    return OK
+
+
+def _celsius(degrees: int) -> int:
+    """Return a temperature in 1/256 degrees."""
+    return degrees << 8
+
+
+def _temperature_limit(call: Call) -> int:
+    """Answer one limit, by its index."""
+    facts = call.state.facts
+    limit = {0x16: facts.shutdown_c, 0x04: facts.slowdown_c}.get(call.word(0))
+    if len(call.parameters) != 0x18 or limit is None:
+        return NOT_SUPPORTED
+    call.put(4, struct.pack("<i", _celsius(limit)))
+    return OK
+
+
+def _temperature_policies(state: GpuState) -> Mapping[int, int] | None:
+    """Tell whether the GPU reports how far it is from its limit, rather than the limit."""
+    if state.facts.operating_c is None:
+        return None
+    # One policy; its index for the operating limit, and for the distance from it.
+    return {0: 1, 0x14: 1} if state.chip.has_temperature_margin else {0: 1}
+
+
+def _temperature_margin(state: GpuState) -> Mapping[int, int] | None:
+    limit = state.facts.operating_c
+    if limit is None or not state.chip.has_temperature_margin:
+        return None
+    return {0x110: _celsius(limit - state.readings.temperature_c)}
+
+
+def _operating_limit(state: GpuState) -> Mapping[int, int] | None:
+    limit = state.facts.operating_c
+    return None if limit is None else {0x10: _celsius(limit)}
+
+
+#: No policy, or no channel.
+_NONE: Final = 0xFF
+
+
+def _power_channels(state: GpuState) -> Mapping[int, int] | None:
+    """Tell which channels measure power: the first is the whole GPU's, and none a module's."""
+    return None if state.facts.power_limit_w is None else {0: 1, 0x10: _NONE << 8}
+
+
+def _power_readings(state: GpuState) -> Mapping[int, int] | None:
+    if state.facts.power_limit_w is None:
+        return None
+    return {0x24: round(1000 * state.readings.power_w)}
+
+
+def _power_policies(state: GpuState) -> Mapping[int, int] | None:
+    """Tell the limits of power in mW: the first policy is the whole GPU's, and none a module's."""
+    facts = state.facts
+    if facts.power_limit_w is None or facts.least_power_limit_w is None:
+        return None
+    most = 1000 * facts.power_limit_w
+    limits = {0x5C: 1000 * facts.least_power_limit_w, 0x60: most, 0x64: most}
+    return {0: 1, 0x04: 1, 0x48: _NONE << 24, **limits}
+
+
+def _power_limit(at: int) -> Callable[[GpuState], Mapping[int, int] | None]:
+    """Answer with the limit in force at an offset."""
+
+    def values_of(state: GpuState) -> Mapping[int, int] | None:
+        limit = state.facts.power_limit_w
+        return None if limit is None else {at: 1000 * limit}
+
+    return values_of
+
+
+#: What `nvidia-smi` shows by each command that is refused. One that is not here, and that the headers do not
+#: name, is unknown.
+REFUSED: Final[Mapping[int, str]] = {
+    0x2080852E: "the speed of fans, which no GPU of the catalogue has",
+    0x20808536: "nothing that was seen",
+    0x20809009: "nothing that was seen",
+    0x2080A06E: "nothing that was seen",
+    0x2080A080: "nothing that was seen",
+    0x2080A084: "nothing that was seen",
+    0x2080A0A7: "clocks, whose layout was not found",
+    0x2080B201: "nothing that was seen",
+    0x2080853A: "limits of temperature as distances, whose layout was not found",
+    0x20810108: "licences of virtual GPUs",
+    0x20810110: "whether a display is active",
+    0x20810111: "whether a display is attached",
+}
+
+
+def _refuse(_call: Call) -> int:
+    return NOT_SUPPORTED
+
+
+SENSORS: Final[Mapping[int, Answer]] = {
+    **dict.fromkeys(REFUSED, _refuse),
+    0x20808513: _read_sensors,
+    0x2080852A: _words(0x5D8, _temperature_policies),
+    0x2080852B: _words(0x614, _temperature_margin),
+    0x2080852C: _words(0x58C, _operating_limit),
+    0x20808546: _temperature_limit,
+    # Sparse operation is disabled.
+    0x20809038: _words(4, lambda _state: {}),
+    0x2080A612: _words(0xE18, _power_channels),
+    0x2080A613: _words(0x3B14, _power_readings),
+    0x2080A618: _words(0x1B28, _power_policies),
+    0x2080A61A: _words(0x94C, _power_limit(0x18)),
+    0x2080A61F: _words(0x8, _power_limit(0x4)),
+}
