@@ -101,6 +101,12 @@ date() {
   { local -; builtin set +x; } 2>/dev/null
   local __hx_part __hx_offset
   __hx_read_clock
+  # what loops ask for again and again, without a process for each answer
+  if [[ $# == 1 && $1 == +%s ]] && ((__hx_offset % 1000 == 0)); then
+    builtin printf -v __hx_part '%(%s)T' -1
+    builtin printf '%d\n' $((__hx_part + __hx_offset / 1000))
+    return
+  fi
   for __hx_part in "$@"; do
     case $__hx_part in
       -d* | --da* | -r* | --re* | -f* | --fi* | -s* | --se* | --he* | --ve*) __hx_offset=0 ;;

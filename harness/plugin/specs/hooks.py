@@ -264,6 +264,11 @@ def _report(item: SpecItem, when: Literal["call", "teardown"], act: Callable[[],
     call = pytest.CallInfo.from_call(
         act, when=when, reraise=(KeyboardInterrupt, pytest.exit.Exception)
     )
+    if when == "call":
+        # plugins that keep what became of an example's phases begin with this one
+        begun = pytest.CallInfo.from_call(lambda: None, when="setup")
+        setup = item.ihook.pytest_runtest_makereport(item=item, call=begun)
+        item.ihook.pytest_runtest_logreport(report=setup)
     report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
     item.ihook.pytest_runtest_logreport(report=report)
     if report.failed:

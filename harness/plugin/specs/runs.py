@@ -39,10 +39,10 @@ _PROTOCOL_HOOKS = (
 )  # fmt: skip
 _KNOWN_PLUGINS = {
     "_pytest", "xdist", "harness", "_hypothesis_pytestplugin",
+    "pytest_randomly",  # it seeds Python's random numbers
     "__channelexec__",  # what execnet calls xdist.remote in a worker
 }  # fmt: skip
 """Packages whose implementations have nothing to do for an example that simply passes."""
-_TIME_LIMITS = "pytest_timeout"
 _NOTES: pytest.StashKey[set[str]] = pytest.StashKey()
 _HITS: pytest.StashKey[dict[Tier, Hits]] = pytest.StashKey()
 _RUNS: pytest.StashKey[SpecRuns] = pytest.StashKey()
@@ -223,17 +223,22 @@ def _others_follow_the_protocol(config: pytest.Config) -> bool:
     ]
     modules = {implementation.function.__module__ for implementation in implementations}
     others = {module.partition(".")[0] for module in modules} - _KNOWN_PLUGINS
-    return bool(others - {_TIME_LIMITS}) or (_TIME_LIMITS in others and _has_time_limit(config))
+    return any(name not in _SETTINGS or _SETTINGS[name](config) for name in others)
 
 
 def _has_time_limit(config: pytest.Config) -> bool:
-    """Return whether pytest-timeout, which is loaded, limits every test of this run.
-
-    It does nothing otherwise, save for a test with a marker.
-    """
     return bool(
         config.getoption("timeout") or os.environ.get("PYTEST_TIMEOUT") or config.getini("timeout")
     )
+
+
+def _has_reruns(config: pytest.Config) -> bool:
+    given = (config.getoption("force_reruns", None), config.getoption("reruns", None))
+    return any(count is not None for count in given) or bool(config.getini("reruns"))
+
+
+_SETTINGS = {"pytest_timeout": _has_time_limit, "pytest_rerunfailures": _has_reruns}
+"""Plugins that, save for a test with a marker, do something only where this run asks for it."""
 
 
 def _is_wrapper(implementation: HookImpl) -> bool:

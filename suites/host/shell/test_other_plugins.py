@@ -213,3 +213,15 @@ def test_failed_example_is_run_again(project: SpecProject, workers: str) -> None
     )
 
     assert "1 failed, 3 passed, 3 rerun" in result.stdout, result.render()
+
+
+def test_failed_example_is_reported_beside_a_plugin_that_has_nothing_to_run_again(
+    project: SpecProject,
+) -> None:
+    project.write("a_spec.sh", GREETING)
+
+    result = project.run("-p", "pytest_rerunfailures", "-n", "0", "--shell-sandbox=off")
+
+    assert result.exit_code == 1, result.render()
+    assert "INTERNALERROR" not in result.stdout, result.render()
+    assert outcomes(result) == outcomes(project.run("-n", "0", "--shell-sandbox=off"))

@@ -10,10 +10,14 @@ import pytest
 from harness.plugin.specs.runs import _others_follow_the_protocol
 
 
-def _config_with(plugin: ModuleType | object) -> pytest.Config:
+def _config_with(plugin: ModuleType | object, **options: object) -> pytest.Config:
     manager = pytest.PytestPluginManager()
     manager.register(plugin)
-    return SimpleNamespace(hook=manager.hook)  # type: ignore[return-value]  # all that is asked of it
+    return SimpleNamespace(  # type: ignore[return-value]  # all that is asked of it
+        hook=manager.hook,
+        getoption=lambda name, default=None: options.get(name, default),
+        getini=lambda name: None,
+    )
 
 
 class _Plugin:
@@ -30,3 +34,20 @@ def test_plugin_of_hypothesis_does_nothing_for_an_example() -> None:
     assert not _others_follow_the_protocol(
         _config_with(importlib.import_module("_hypothesis_pytestplugin"))
     )
+
+
+def test_plugin_that_seeds_random_numbers_does_nothing_for_an_example() -> None:
+    assert not _others_follow_the_protocol(
+        _config_with(importlib.import_module("pytest_randomly"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "follows"), [({}, False), ({"reruns": 2}, True), ({"force_reruns": 0}, True)]
+)
+def test_plugin_that_runs_failures_again_follows_only_where_it_is_asked(
+    options: dict[str, object], follows: bool
+) -> None:
+    plugin = importlib.import_module("pytest_rerunfailures")
+
+    assert _others_follow_the_protocol(_config_with(plugin, **options)) is follows
