@@ -16,7 +16,7 @@ def _config_with(plugin: ModuleType | object, **options: object) -> pytest.Confi
     return SimpleNamespace(  # type: ignore[return-value]  # all that is asked of it
         hook=manager.hook,
         getoption=lambda name, default=None: options.get(name, default),
-        getini=lambda name: None,
+        getini=lambda _name: None,
     )
 
 
