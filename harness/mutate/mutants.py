@@ -218,7 +218,8 @@ def _list(script: Script, node: Node) -> Iterator[_Change]:
     if is_only_said and not counts:
         return
     if sign.type == "||":
-        yield _Change(Operator.FAILURE, left.end_byte, node.end_byte, "", left)
+        if not _ends_as_it_would(script, node, right):
+            yield _Change(Operator.FAILURE, left.end_byte, node.end_byte, "", left)
         if not is_only_said:
             yield _instead(Operator.LIST, sign, "&&", left)
     elif sign.type == "&&":
@@ -227,7 +228,30 @@ def _list(script: Script, node: Node) -> Iterator[_Change]:
             yield _instead(Operator.LIST, sign, ";", left)
         else:
             yield _Change(Operator.CONDITION, left.end_byte, node.end_byte, "", left)
-            yield _Change(Operator.CONDITION, node.start_byte, right.start_byte, "", left)
+            if not _needs_a_number(script, left, right):
+                yield _Change(Operator.CONDITION, node.start_byte, right.start_byte, "", left)
+
+
+def _ends_as_it_would(script: Script, node: Node, right: Node) -> bool:
+    """Tell whether `a || return` ends a function, which would return the status of `a` anyway."""
+    block = node.parent
+    return (
+        script.of(right) in {"return", "return $?"}
+        and block is not None
+        and block.parent is not None
+        and block.parent.type == "function_definition"
+        and statements(block)[-1] == node
+    )
+
+
+_NOT_EMPTY = re.compile(r"""\[\[? (?:-n|! -z) "?(?P<value>\$\w+|\$\{\w+\})"? \]\]?$""")
+
+
+def _needs_a_number(script: Script, left: Node, right: Node) -> bool:
+    """Tell whether a test that a value is not empty stands before one that fails for what is no number."""
+    found = _NOT_EMPTY.match(script.of(left))
+    number = re.match(r"""\[ "?(\$\{?\w+\}?)"? -(?:eq|ne|lt|le|gt|ge) """, script.of(right))
+    return found is not None and number is not None and found["value"] == number[1]
 
 
 def _negated(script: Script, node: Node) -> Iterator[_Change]:
@@ -472,6 +496,10 @@ def _swapped(script: Script, node: Node) -> Iterator[_Change]:
     yield _Change(Operator.ORDER, node.start_byte, after.end_byte, new, node)
 
 
+_ENABLING = re.compile(r"\bsystemctl (?:-q |--quiet )?(?:enable|disable)\b(?!.*--now)")
+"""What takes effect when the machine starts, and does nothing now."""
+
+
 def _related(script: Script, one: Node, other: Node) -> bool:
     """Tell whether two commands have a word in common: without one, their order hardly matters."""
     first, second = (set(_WORD.findall(script.of(each))) for each in (one, other))
@@ -493,6 +521,8 @@ def _is_step(script: Script, node: Node) -> bool:
             return False
         names -= _ENDING
     if not names or first in _OWN_ARGUMENTS | {"trap", "eval", "shift", "unset"}:
+        return False
+    if _ENABLING.search(script.of(node)):
         return False
     return not names & _ENDING
 
@@ -587,12 +617,28 @@ def _fewer_arguments(script: Script, name: str, words: list[Node]) -> Iterator[_
     for i, (word, text) in enumerate(zip(words, texts, strict=True)):
         if text in _NOISE or (text == "-e" and name in {"sed", *_GREP}):
             continue
+        if text in _SHOWN_AS.get(name, ()) and _is_only_looked_for(script, word):
+            continue
         if is_wrapper and i < inner:
             continue  # a number of tries that is left out makes the next word a number
         yield _without(script, Operator.ARGUMENT, word, word)
         has_value = i + 1 < len(words) and _is_option(text) and "=" not in text
         if has_value and not _is_option(texts[i + 1]) and texts[i + 1] not in _NOISE:
             yield _without(script, Operator.ARGUMENT, word, words[i + 1])
+
+
+_SHOWN_AS = {
+    "lspci": {"-n", "-nn", "-m", "-mm"}, "systemctl": {"--no-legend", "--plain", "--no-pager"}, "ls": {"-1", "-l"},
+    "ss": {"-n"}, "ip": {"-o", "-br"}, "lsblk": {"-n", "-l"}, "netstat": {"-n"},
+}  # fmt: skip
+"""Options that say how something is printed, and not whether."""
+
+
+def _is_only_looked_for(script: Script, word: Node) -> bool:
+    """Tell whether what a command prints is only tested for being empty."""
+    inside = next((a for a in ancestors(word) if a.type == "command_substitution"), None)
+    test = None if inside is None else _test_around(inside)
+    return test is not None and bool(re.match(r"""\[\[? (?:! )?-[nz] "?\$\(""", script.of(test)))
 
 
 def _other_order(script: Script, node: Node, name: str, words: list[Node]) -> Iterator[_Change]:

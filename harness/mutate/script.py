@@ -39,6 +39,7 @@ _MESSAGE_NAME = re.compile(
 )
 _STDERR = re.compile(r"(?:1?>&2|1?>>?\s*/dev/(?:stderr|null|tty))$")
 _PLAIN = re.compile(rb"""["']?[\w./:=@%+,{}-]+["']?$""")
+_PLAIN_DEFAULT = re.compile(rb"""["']?\$\{\w+:?[-=]["']?[\w./:=@%+,-]+["']?\}["']?$""")
 
 
 class Script:
@@ -248,14 +249,18 @@ class Script:
         return found
 
     def is_plain(self, variable: str) -> bool:
-        """Tell whether a variable only ever holds one word without a wildcard."""
+        """Tell whether a variable only ever holds one word without a wildcard.
+
+        Whoever chooses another value than a default of one word chooses one word, too.
+        """
         values = self.assignments.get(variable)
         return bool(values) and all(
             value is not None
             and all(
                 each.type in {"number", "arithmetic_expansion"}
-                or bool(_PLAIN.match(self.text[each.start_byte : each.end_byte]))
+                or bool(_PLAIN.match(text) or _PLAIN_DEFAULT.match(text))
                 for each in (value.named_children if value.type == "array" else [value])
+                for text in [self.text[each.start_byte : each.end_byte]]
             )
             for value in values or ()
         )

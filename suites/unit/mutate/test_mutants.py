@@ -62,7 +62,7 @@ PLANTED = (
     ("x=${y:-d}\n", "x=${y:-}\n", Operator.DEFAULT),
     ("x=${y:-d}\n", "x=d\n", Operator.DEFAULT),
     ("x=${y:-false}\n", "x=${y:-true}\n", Operator.DEFAULT),
-    ('x=${x:-/a}\nf "$x"\n', "x=${x:-/a}\nf $x\n", Operator.QUOTES),
+    ('x=${x:-}\nf "$x"\n', "x=${x:-}\nf $x\n", Operator.QUOTES),
     ("x=$(a | grep b)\n", "x=$(a)\n", Operator.PIPELINE),
     (": ${y:?m}\n", ": ${y:-}\n", Operator.DEFAULT),
     ("x=5\n", "x=6\n", Operator.ASSIGNMENT),
@@ -137,6 +137,13 @@ SAME = (
     ("the order of folders", "mkdir /a/etcd\nmkdir /b/etcd\n", "mkdir /b/etcd\nmkdir /a/etcd\n"),
     ("the order of what has nothing in common", "cp /a /b\nldconfig\n", "ldconfig\ncp /a /b\n"),
     ("an empty default", "x=${y:-}\n", "x=${y}\n"),
+    ("quotes around what users choose as one word", 'x=${x:-/a/b}\nf "$x"\n', "x=${x:-/a/b}\nf $x\n"),
+    ("a return where the function ends", "f() {\n  a || return\n}\n", "f() {\n  a\n}\n"),
+    ("not empty before what takes a number", 'f() {\n  [ -n "$1" ] && [ "$1" -gt 2 ]\n}\nif [ -n "$x" ] && [ "$x" -gt 2 ]; then\n  a\nfi\n',
+     'f() {\n  [ -n "$1" ] && [ "$1" -gt 2 ]\n}\nif [ "$x" -gt 2 ]; then\n  a\nfi\n'),
+    ("the order of what takes effect at the next start", "systemctl enable kubelet\nsystemctl start kubelet\n",
+     "systemctl start kubelet\nsystemctl enable kubelet\n"),
+    ("how something is printed that is only looked for", '[ -n "$(lspci -n -d 10de:)" ]\n', '[ -n "$(lspci -d 10de:)" ]\n'),
 )  # fmt: skip
 
 
