@@ -27,7 +27,7 @@ from harness.shell.coverage import Place
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from harness.mutate.mutants import Mutant
+    from harness.mutate.change import Mutant
     from harness.mutate.project_copy import Project
     from harness.mutate.worker import Answer, TestChoice
 
