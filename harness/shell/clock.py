@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LIBRARY = Path(__file__).with_name("clock.sh")
-_COMMANDS = ("sleep", "timeout", "date")
+_COMMANDS = {"sleep": "sleep", "timeout": "__hx_become_timeout", "date": "date"}
+"""What on PATH goes by the clock, and the function of `clock.sh` for each."""
 _LOGGED = re.compile(r"sleep (\d+) at (\d+)")
 
 
@@ -31,9 +32,9 @@ def write_clock_commands(folder: Path) -> Path:
     """Write `sleep`, `timeout` and `date` that go by the virtual clock; return their directory."""
     folder.mkdir(parents=True, exist_ok=True)
     bash = shutil.which("bash") or "/bin/bash"
-    for name in _COMMANDS:
+    for name, function in _COMMANDS.items():
         path = folder / name
-        path.write_text(f'#!{bash}\n. "$HX_CLOCK"\n{name} "$@"\n')
+        path.write_text(f'#!{bash}\n. "$HX_CLOCK"\n{function} "$@"\n')
         path.chmod(0o755)
     return folder
 

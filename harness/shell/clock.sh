@@ -122,6 +122,10 @@ date() {
 
 timeout() {
   { local -; builtin set +x; } 2>/dev/null
+  (__hx_become_timeout "$@")
+}
+
+__hx_become_timeout() { # ARGS...: of timeout(1), which replaces this shell
   local __hx_ms __hx_offset __hx_part __hx_skip= __hx_found= __hx_at=0 __hx_plain=1
   for __hx_part in "$@"; do
     __hx_at=$((__hx_at + 1))
@@ -140,19 +144,17 @@ timeout() {
     esac
   done
   __hx_read_clock
-  (
-    if __hx_duration "$__hx_found" && ((__hx_ms > 0)); then
-      __hx_ms=$((__hx_ms + __hx_offset))
-      if ((${HX_DEADLINE:-0} == 0 || __hx_ms < HX_DEADLINE)); then
-        builtin export HX_DEADLINE=$__hx_ms HX_TIMEOUT_PID=$BASHPID
-      fi
-      __hx_part=${@:__hx_at+1:1}
-      # a mock takes time of the virtual clock only, and needs no timeout(1) to end it
-      if [[ -n $__hx_plain && " ${__hx_mocked-} " == *" $__hx_part "* && -n $__hx_part ]]; then
-        __hx_answer "${@:__hx_at+1}"
-        builtin exit
-      fi
+  if __hx_duration "$__hx_found" && ((__hx_ms > 0)); then
+    __hx_ms=$((__hx_ms + __hx_offset))
+    if ((${HX_DEADLINE:-0} == 0 || __hx_ms < HX_DEADLINE)); then
+      builtin export HX_DEADLINE=$__hx_ms HX_TIMEOUT_PID=$BASHPID
     fi
-    builtin exec "$HX_TIMEOUT" "$@"
-  )
+    __hx_part=${@:__hx_at+1:1}
+    # a mock takes time of the virtual clock only, and needs no timeout(1) to end it
+    if [[ -n $__hx_plain && " ${__hx_mocked-} " == *" $__hx_part "* && -n $__hx_part ]]; then
+      __hx_answer "${@:__hx_at+1}"
+      builtin exit
+    fi
+  fi
+  builtin exec "$HX_TIMEOUT" "$@"
 }

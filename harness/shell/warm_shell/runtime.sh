@@ -144,7 +144,7 @@ __hx_run_case() {
       builtin set +x
     } 2>/dev/null
     builtin exit "$__hx_status"
-  } >|/proc/self/fd/192 2>|/proc/self/fd/193 </proc/self/fd/197
+  } >|/proc/self/fd/192 2>|/proc/self/fd/193 <"$__hx_stdin"
 }
 
 __hx_end_processes() { # end all that earlier evaluations left; the sandbox's own processes only

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import ExpectationError, HarnessError
 from harness.shell.clock import clock_environment, read_sleeps, write_clock_commands
+from harness.shell.lexer import quote
 from harness.shell.mocks.commands import Answer, UnmockedCommandError
 from harness.shell.mocks.registry import COMMAND_NOT_FOUND
 from harness.shell.mocks.scripts import MOCKED_COMMAND, mock_script, write_mock_scripts
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 RUNTIME = Path(__file__).with_name("runtime.sh")
 _STARTING_S = 30.0
 _CLEARING_S = 10.0
+_STDIN = ".stdin"
+"""A file beside the mocks, which goes with them."""
 _SYNTAX_ERROR = re.compile(
     r"^.*/proc/self/fd/(198|210): line (\d+): (syntax error.*|unexpected EOF.*)$", re.MULTILINE
 )
@@ -288,8 +291,15 @@ class WarmShell:
             files.preserved, files.clock, files.sleeps,
         ):  # fmt: skip
             memory.replace("")
-        files.stdin.replace(stdin)
-        files.target.replace(f"export HX_CASE={self.case}\n{prelude}\n__hx_prepared=1\n")
+        # code may ask for the path of /dev/stdin, and an anonymous file has none
+        stdin_file = "/dev/null"
+        if stdin:
+            root_files, folder = self._mock_folder()
+            root_files.write(folder / _STDIN, stdin.encode(errors="surrogateescape"), 0o644)
+            stdin_file = str(self.mocked / _STDIN)
+        files.target.replace(
+            f"export HX_CASE={self.case}\n{prelude}\n__hx_stdin={quote(stdin_file)} __hx_prepared=1\n"
+        )
         # on the first line, so that the numbers of lines stay what they are
         option = "builtin set -e; " if errexit else ""
         self._code.replace(f'{option}"${{__hx_trace[@]}}"; {code}\n{_END_OF_CODE}')

@@ -35,6 +35,20 @@ def test_output_of_all_commands_is_returned(shell: Shell, code: str, stdout: str
     assert (result.stdout, result.stderr, result.status) == (stdout, "", 0)
 
 
+@pytest.mark.parametrize("stdin", ["text", ""])
+def test_stdin_has_a_path_that_can_be_read(shell: Shell, stdin: str) -> None:
+    result = shell.evaluate('cat "$(readlink -f /dev/stdin)"', stdin=stdin)
+
+    assert (result.stdout, result.stderr) == (stdin, "")
+
+
+def test_stdin_of_an_evaluation_is_not_that_of_the_one_before(shell: Shell) -> None:
+    shell.evaluate("cat", stdin="the first, longer one")
+
+    assert shell.evaluate("cat", stdin="short").stdout == "short"
+    assert shell.evaluate("cat").stdout == ""
+
+
 def test_all_commands_read_the_same_stdin(shell: Shell) -> None:
     assert shell.evaluate("read a; read b; echo $b$a", stdin="1\n2\n").stdout == "21\n"
 
