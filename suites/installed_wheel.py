@@ -83,8 +83,8 @@ def installed_wheel(tmp_path_factory: pytest.TempPathFactory) -> InstalledWheel:
     return _found(folder)
 
 
-def _build(folder: Path) -> None:
-    sources = folder / "sources"
+def copy_sources(sources: Path) -> None:
+    """Copy what the wheel is built of to a new folder."""
     sources.mkdir(parents=True)
     for name in _SOURCES:
         source = REPOSITORY / name
@@ -93,6 +93,11 @@ def _build(folder: Path) -> None:
             shutil.copytree(source, sources / name, symlinks=True, ignore=ignored)
         else:
             shutil.copyfile(source, sources / name)
+
+
+def _build(folder: Path) -> None:
+    sources = folder / "sources"
+    copy_sources(sources)
     # The wheel is built from the sdist, so both are complete or the build fails.
     argv = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist")]
     built = LocalRunner().run([*argv, str(sources)], timeout_s=_BUILD_S)

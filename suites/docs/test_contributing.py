@@ -23,6 +23,7 @@ _SCHEMAS = {
 PIPELINES = {
     ".github/workflows/test.yml": "vendor.github-workflows",
     ".github/workflows/nightly.yml": "vendor.github-workflows",
+    ".github/workflows/publish.yml": "vendor.github-workflows",
     ".gitlab-ci.yml": "vendor.gitlab-ci",
     "azure-pipelines.yml": "vendor.azure-pipelines",
     **{
