@@ -69,6 +69,10 @@ class Engine(Protocol):
         """Do the posted work, while which accesses may happen."""
         ...
 
+    def note_by(self, note: Callable[[IncidentKind, str], None]) -> None:
+        """Call `note`, in the thread that works, with what belongs into the trace of the GPU."""
+        ...
+
     @property
     def memory_errors(self) -> MemoryErrors:
         """What the driver reports of the GPU's memory; a test may change it."""
@@ -126,6 +130,8 @@ class EmulatedGpu:
         self.wake: Callable[[], None] = lambda: None
         """Lets the transport do what was posted to the engine; the transport sets it."""
         self._recorder = TraceRecorder(clock, trace_capacity)
+        if self.engine is not None:
+            self.engine.note_by(self._note)
         self._hardwired = {(0, offset): value for offset, value in model.boot_registers.items()}
         self._written: dict[tuple[int, int], int] = {}
         self._answers: dict[tuple[int, int], int] = {}
@@ -289,6 +295,10 @@ class EmulatedGpu:
         with self._lock:
             self._is_dead = True
             self._recorder.incident(IncidentKind.DIED)
+
+    def _note(self, kind: IncidentKind, words: str) -> None:
+        with self._lock:
+            self._recorder.incident(kind, words)
 
     def raise_xid(self, number: int, text: str = "") -> None:
         """Let the driver log an Xid of this number; the stand-in driver polls every second.

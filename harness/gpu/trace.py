@@ -37,6 +37,8 @@ class IncidentKind(enum.Enum):
     MARK = "mark"
     STALL_BEGAN = "stall began"
     STALL_ENDED = "stall ended"
+    DRIVER_REFUSED = "refused the driver"
+    COMMAND_UNKNOWN = "was sent a command that nobody knows"
 
 
 class Stray(enum.Enum):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from harness.gpu.gsp.guest_memory import GuestMemory
     from harness.gpu.gsp.state import GpuState, MemoryErrors, Readings
+    from harness.gpu.trace import IncidentKind
 
 _LOG = logging.getLogger(__name__)
 
@@ -434,6 +435,10 @@ class GspDevice:
     @property
     def memory_errors(self) -> MemoryErrors:
         return self.state.memory_errors
+
+    def note_by(self, note: Callable[[IncidentKind, str], None]) -> None:
+        """Call `note`, in the thread that works, with what belongs into the trace of the GPU."""
+        self.state.note = note
 
     @property
     def readings(self) -> Readings:

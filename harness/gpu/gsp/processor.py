@@ -20,6 +20,7 @@ from harness.gpu.gsp.queues import QueueArguments, QueueError, Queues
 from harness.gpu.gsp.records import Record
 from harness.gpu.gsp.rpc import ALLOC, CONTROL, UNANSWERED, Assembler, Function, Rpc, RpcError
 from harness.gpu.gsp.static_info import fill_static_info
+from harness.gpu.trace import IncidentKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,12 +43,25 @@ _CHANNEL_CLASS: Final = 0x6F
 _CHANNEL_PARAMETERS: Final = "NV_CHANNEL_ALLOC_PARAMS"
 _USERD_IN_FRAME_BUFFER: Final = 2
 _XID_TEXT_BYTES: Final = 256
+#: What a driver says of common Xids, as NVIDIA's catalogue of Xids quotes it.
+_XID_TEXTS: Final = {
+    13: "Graphics Exception: ESR 0x404648=0x80000002",
+    31: (
+        "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x0_00000000. Fault is of type FAULT_PDE "
+        "ACCESS_TYPE_VIRT_READ"
+    ),
+    43: "Ch 00000008",
+    48: "DBE (double bit error) ECC Error",
+    63: "Row Remapper: New row marked for remapping, reset gpu to activate.",
+    64: "Row Remapper: Error while attempting to remap row",
+    74: "NVLink: fatal error detected on link 0(0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)",
+    94: "Contained: SM (0x1). RST: No, D-RST: No",
+    95: "Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No",
+}
+_ANY_TEXT: Final = "An error of a test"
 #: Unknown commands that are remembered.
 _MOST_UNKNOWN: Final = 1024
 
-
-#: Without a text the driver logs nothing.
-_NO_TEXT: Final = "raised by a test"
 
 
 class Processor:
@@ -105,9 +119,12 @@ class Processor:
             return False
 
     def raise_xid(self, number: int, text: str) -> None:
-        """Report an error to the driver, which logs it as an Xid."""
+        """Report an error to the driver, which logs it as an Xid.
+
+        It logs no error without a text.
+        """
         words = (
-            (text or _NO_TEXT)
+            (text or _XID_TEXTS.get(number, _ANY_TEXT))
             .encode("ascii", "replace")[: _XID_TEXT_BYTES - 1]
             .ljust(_XID_TEXT_BYTES, b"\0")
         )
@@ -156,6 +173,7 @@ class Processor:
                 f"that release. {error}"
             )
             _LOG.warning("%s", self._state.refusal)
+            self._state.note(IncidentKind.DRIVER_REFUSED, self._state.refusal)
             return NOT_SUPPORTED
         return OK
 
@@ -191,6 +209,8 @@ class Processor:
             unknown = self._state.unknown_commands
             if not is_known and (command in unknown or len(unknown) < _MOST_UNKNOWN):
                 unknown[command] += 1
+                if unknown[command] == 1:
+                    self._state.note(IncidentKind.COMMAND_UNKNOWN, f"{command:#x}")
         struct.pack_into("<I", body, 12, status)
 
     def _alloc(self, body: bytearray) -> int:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.chips import Chip
     from harness.gpu.gsp.layouts import Layouts
     from harness.gpu.gsp.page_tables import Directory
+    from harness.gpu.trace import IncidentKind
 
 #: Beginnings of the invented UUIDs, which no real GPU has.
 _INVENTED: Final = "00000000-0000-4000-8000-"
@@ -79,6 +80,8 @@ class GpuState:
     """How often the driver called each command that its headers do not name."""
     refusal: str = ""
     """Why the driver can't open this GPU."""
+    note: Callable[[IncidentKind, str], None] = lambda _kind, _words: None
+    """Takes what belongs into the trace of the GPU; it is set by the GPU."""
 
     @property
     def uuid(self) -> UUID:

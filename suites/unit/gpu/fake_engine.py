@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.gpu.gsp.guest_memory import GuestMemory
+    from harness.gpu.trace import IncidentKind
 
 
 class CopyingEngine:
@@ -54,6 +55,9 @@ class CopyingEngine:
             self.errors.append(error)
         self.signal()
         self.done.set()
+
+    def note_by(self, note: Callable[[IncidentKind, str], None]) -> None:
+        self.note = note
 
     def raise_xid(self, number: int, text: str) -> None:
         self.raised.append((number, text))

@@ -8,9 +8,16 @@ import struct
 import pytest
 
 from harness.fixtures.recordings import load_recording
+from harness.gpu.catalogue import find_model
+from harness.gpu.emulated import EmulatedGpu
 from harness.gpu.gsp.answers import ANSWERS
+from harness.gpu.gsp.device import GspDevice
 from harness.gpu.gsp.layouts import known_releases, read_layouts
+from harness.gpu.gsp.making import make_engine
+from harness.gpu.gsp.rpc import Function
 from harness.gpu.gsp.sensors import REFUSED
+from harness.gpu.trace import IncidentKind
+from harness.settings import GpuEmulation
 from suites.unit.gpu.gsp.drivers import A100, H100, T4, Driver, a_device
 
 NOT_SUPPORTED = 0x56
@@ -185,6 +192,44 @@ def test_command_that_nobody_knows_is_counted_and_one_that_is_refused_is_not() -
     assert driver.control(0x2080FFFF, bytes(16))[0] == NOT_SUPPORTED
 
     assert driver.device.unknown_commands == {0x2080FFFF: 1}
+
+
+def test_trace_of_the_gpu_tells_of_unknown_commands_and_of_a_refused_release() -> None:
+    """A trace is in the evidence of a test that fails."""
+    model = find_model(A100).emulated_as(GpuEmulation.GSP)
+    traces = []
+    for release in ("550.163.01", "999.12.34"):
+        bars = model.bars.vfio_user
+        gpu = EmulatedGpu(model, bars=bars, is_express=True, engine=make_engine(model, bars, 1))
+        device = gpu.engine
+        assert isinstance(device, GspDevice)
+        driver = Driver(device, release)
+        driver.open()
+        for _ in range(2):
+            driver.control(0x2080FFFF, bytes(16))
+        traces.append(gpu.trace)
+
+    known, refused = traces
+    assert [one.words for one in known.incidents_of(IncidentKind.COMMAND_UNKNOWN)] == [
+        "0x2080ffff"
+    ]
+    (refusal,) = refused.incidents_of(IncidentKind.DRIVER_REFUSED)
+    assert "NVIDIA's driver 999.12.34 opened the emulated GPU" in (refusal.words or "")
+
+
+@pytest.mark.parametrize("xid", [13, 48, 200])
+def test_xid_without_a_text_gets_one(xid: int) -> None:
+    """The driver logs no error without a text."""
+    driver = opened()
+    driver.static_info()
+
+    driver.device.raise_xid(xid, "")
+    driver.work()
+
+    ((function, _, body),) = driver.events()
+    assert function == Function.OS_ERROR_LOG
+    assert words(body, 0) == [xid]
+    assert body[12:].split(b"\0")[0]
 
 
 @pytest.mark.parametrize("release", sorted(known_releases()))
