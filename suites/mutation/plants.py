@@ -252,7 +252,7 @@ CORPUS = {
     8: _plant(
         "our busy module not seen beside a customer's",
         "teardown.py",
-        "    return not is_ours_loaded\n",
+        "    return not (after.loaded and after.is_ours_loaded)\n",
         "    return True\n",
     ),
     9: _plant(

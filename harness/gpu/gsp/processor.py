@@ -63,7 +63,6 @@ _ANY_TEXT: Final = "An error of a test"
 _MOST_UNKNOWN: Final = 1024
 
 
-
 class Processor:
     """One boot of the GSP, until the driver unloads. `notify` signals a message to the driver.
 

@@ -9,9 +9,9 @@ import pytest
 from harness import expect
 from harness.lab.node import NodeRequest
 from harness.provisioner.gpu_node import METADATA_CACHE
+from suites.e2e.real_driver.decisions import SKIP_DRIVER, decision_of
 
 if TYPE_CHECKING:
-    from harness.evidence import Evidence
     from harness.fixtures.machines import BootNode
     from harness.gpu import GpuModel
     from harness.gpu.catalogue import Catalogue
@@ -21,16 +21,6 @@ pytestmark = pytest.mark.real_driver
 
 A100 = "NVIDIA A100-SXM4-40GB"
 PROVISION_LOG = "/var/log/azure/cluster-provision.log"
-SKIP_DRIVER = (
-    '{"compute": {"tagsList": [{"name": "SkipGpuDriverInstall", "value": "true"}], '
-    '"vmSize": "Standard_ND96asr_v4"}}'
-)
-
-
-def decision_of(evidence: Evidence) -> tuple[str | None, str | None]:
-    """Return what provisioning decided when it last ran, be it by cloud-init or by the test."""
-    assert evidence.outcome is not None
-    return evidence.outcome.action, evidence.outcome.reason
 
 
 def test_prebaked_driver_drives_the_gpu_and_is_torn_down(

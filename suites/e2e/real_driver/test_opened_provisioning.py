@@ -13,7 +13,7 @@ from harness import expect
 from harness.lab.node import NodeRequest
 from harness.provisioner.gpu_node import METADATA_CACHE
 from suites.e2e.real_driver.conftest import LOAD_S, OPEN_S
-from suites.e2e.real_driver.test_node import SKIP_DRIVER, decision_of
+from suites.e2e.real_driver.decisions import SKIP_DRIVER, decision_of
 
 if TYPE_CHECKING:
     from harness.fixtures.machines import BootNode

@@ -426,8 +426,8 @@ def test_driver_of_a_package_is_a_customers(
 
 def test_link_to_a_kernel_beside_a_version_in_dkms_is_no_version(teardown: Teardown) -> None:
     teardown.node.build(VERSION, OTHER_KERNEL)
-    teardown.files.write(f"/var/lib/dkms/nvidia-current/{VERSION}/source/dkms.conf", "")
     link = teardown.files.at(f"/var/lib/dkms/nvidia-current/kernel-{KERNEL}-x86_64")
+    link.parent.mkdir(parents=True)
     link.symlink_to(VERSION)
 
     assert teardown.run() is TeardownStatus.CLEANED

@@ -1,0 +1,19 @@
+"""What provisioning decided on nodes with NVIDIA's driver, and metadata that decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.evidence import Evidence
+
+SKIP_DRIVER = (
+    '{"compute": {"tagsList": [{"name": "SkipGpuDriverInstall", "value": "true"}], '
+    '"vmSize": "Standard_ND96asr_v4"}}'
+)
+
+
+def decision_of(evidence: Evidence) -> tuple[str | None, str | None]:
+    """Return what provisioning decided when it last ran, be it by cloud-init or by the test."""
+    assert evidence.outcome is not None
+    return evidence.outcome.action, evidence.outcome.reason
