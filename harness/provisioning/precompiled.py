@@ -24,7 +24,7 @@ SYSTEM_LABELS = (
 )
 #: What the kernel's name says of the processor on systems with RPM packages. Debian's `amd64` stays, since it
 #: is the name of a flavour too.
-_ARCHITECTURE = re.compile(r"(?P<machine>x86_64|aarch64)(?:_64k)?")
+_ARCHITECTURE = re.compile(r"(?P<machine>x86_64|aarch64)(?P<pages>_64k)?")
 #: The names of processors in Kubernetes' labels, by those in the names of kernels.
 _KUBERNETES_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 #: Systems whose minor versions share their drivers, by their first major version.
@@ -82,15 +82,20 @@ def os_tag(os_release: str) -> str:
 def label_value(kernel: str) -> str:
     """Return a kernel as labels and tags spell it: `_` for each `+` of Debian 13's versions.
 
-    Node feature discovery writes its label in this way, and a registry refuses any other tag.
+    Node feature discovery writes its label in this way, without what stands at an end, such as the `+` of
+    Container-Optimized OS; a registry refuses any other tag.
     """
-    return _NOT_IN_A_TAG.sub("_", kernel)
+    return _NOT_IN_A_TAG.sub("_", kernel).strip("-_.")
 
 
 def kernel_suffix(kernel: str) -> str:
-    """Return the suffix of a DaemonSet's name: the kernel, as a valid DNS name."""
-    name = _ARCHITECTURE.sub("", label_value(kernel)).replace("_", ".")
-    return name.removesuffix(".").lower()
+    """Return the suffix of a DaemonSet's name: the kernel, as a valid DNS name.
+
+    It is that of the operator, which names two DaemonSets of one kernel alike for pages of 4 and 64 KiB, and
+    makes no valid name of `5.14.0-427.el9.x86_64+rt`.
+    """
+    name = _ARCHITECTURE.sub("", label_value(kernel)).replace("_", ".").lower()
+    return ".".join(part for each in name.split(".") if (part := each.strip("-")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +137,13 @@ class KernelGroup:
 
     @property
     def name_suffix(self) -> str:
-        """Return the end of the name of the group's DaemonSet, which no other group has."""
-        parts = (self.os_tag, kernel_suffix(self.kernel), self.architecture)
+        """Return the end of the name of the group's DaemonSet, which no other group has.
+
+        Kernels with pages of 64 KiB have another name than those of the same version with smaller ones.
+        """
+        named = _ARCHITECTURE.search(label_value(self.kernel))
+        pages = "64k" if named is not None and named["pages"] else None
+        parts = (self.os_tag, kernel_suffix(self.kernel), self.architecture, pages)
         return "-".join(part for part in parts if part)
 
 

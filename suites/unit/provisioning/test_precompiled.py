@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from harness.provisioning.precompiled import (
@@ -76,7 +78,16 @@ def test_system_without_name_or_version_is_refused(text: str) -> None:
         ("6.12.117+deb13-cloud-amd64", "6.12.117.deb13-cloud-amd64"),
         ("6.12~rc7-amd64", "6.12.rc7-amd64"),
         ("5.14.0-1.el9_4.x86_64_64k", "5.14.0-1.el9.4"),
-        ("5.14.0-1.x86_64.rt", "5.14.0-1..rt"),
+        ("5.14.0-1.x86_64.rt", "5.14.0-1.rt"),
+        ("5.14.0-427.13.1.el9_4.x86_64+rt", "5.14.0-427.13.1.el9.4.rt"),
+        ("5.14.0-427.13.1.el9_4.x86_64+debug", "5.14.0-427.13.1.el9.4.debug"),
+        ("5.14.0-427.13.1.el9_4.aarch64+64k-debug", "5.14.0-427.13.1.el9.4.debug"),
+        ("4.18.0-553.el8_10.x86_64+debug", "4.18.0-553.el8.10.debug"),
+        ("3.10.0-1160.el7.x86_64.debug", "3.10.0-1160.el7.debug"),
+        ("6.1.112-122.189.amzn2023.x86_64", "6.1.112-122.189.amzn2023"),
+        ("6.6.57.1-7.azl3", "6.6.57.1-7.azl3"),
+        ("6.4.0-150600.21-default", "6.4.0-150600.21-default"),
+        ("6.1.100+", "6.1.100"),
     ],
 )
 def test_kernel_ends_a_daemonsets_name(kernel: str, suffix: str) -> None:
@@ -187,8 +198,22 @@ def test_processor_is_told_by_the_kernel_where_no_label_does() -> None:
 
     assert [group.name_suffix for group in grouping.groups] == [
         "rhel9.4-5.14.0-1.el9.4-amd64",
-        "rhel9.4-5.14.0-1.el9.4-arm64",
+        "rhel9.4-5.14.0-1.el9.4-arm64-64k",
     ]
+
+
+def test_each_flavour_of_a_kernel_has_a_valid_name_of_its_own() -> None:
+    flavours = ("", "+64k", "_64k-debug", "+debug", "+rt", "+rt-debug", "+64k+rt")
+    kernels = [f"5.14.0-427.el9.aarch64{flavour}" for flavour in flavours]
+    groups = group_by_kernel(
+        [labelled(each, each, "rhel9.4", arch="arm64") for each in kernels], is_label_required=True
+    ).groups
+
+    names = [group.name_suffix for group in groups]
+
+    assert len(set(names)) == len(kernels)
+    label = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    assert all(re.fullmatch(rf"{label}(\.{label})*", name) for name in names)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +270,7 @@ def test_nodes_without_a_kernel_are_each_warned_of() -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "spelled"),
-    [("6.1+a+b", "6.1_a_b"), ("6.1~rc1", "6.1_rc1"), ("5.14-1.el9_4.X86-64", "5.14-1.el9_4.X86-64"), ("6.1:2/3", "6.1_2_3")],
+    [("6.1.100+", "6.1.100"), ("_6.1-.", "6.1"), ("6.1+a+b", "6.1_a_b"), ("6.1~rc1", "6.1_rc1"), ("5.14-1.el9_4.X86-64", "5.14-1.el9_4.X86-64"), ("6.1:2/3", "6.1_2_3")],
 )  # fmt: skip
 def test_kernel_is_spelled_as_tags_and_labels_allow(kernel: str, spelled: str) -> None:
     assert label_value(kernel) == spelled
