@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import fnmatch
 import glob
@@ -133,9 +134,12 @@ class NodeFiles:
     def rewrite(self, path: str, text: str, *, check: Callable[[str], None] | None = None) -> None:
         """Write another text to a file of the user, which keeps its owner, group and mode.
 
-        A file that does not exist is written as `write` does. `check` gets the path of the new file
-        beside the target before it takes its place, and refuses it by an exception. Raises OSError.
+        A file that does not exist is written as `write` does. Of a symbolic link the file is written to
+        which it leads, as by an editor. `check` gets the path of the new file beside the target before it
+        takes its place, and refuses it by an exception. Raises OSError; UnsafePathError where a link leads
+        out of `top`.
         """
+        path = self._behind_links(path)
         try:
             now = self.at(path).stat()
         except FileNotFoundError:
@@ -143,6 +147,24 @@ class NodeFiles:
         else:
             mode = stat.S_IMODE(now.st_mode)
             self._write(path, text, mode, owner=(now.st_uid, now.st_gid), check=check)
+
+    def _behind_links(self, path: str) -> str:
+        """Return the path of the file to which a symbolic link leads, or the path itself."""
+        link = self.at(path)
+        if not link.is_symlink():
+            return path
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(link.stat().st_mode):
+                raise OSError(errno.EINVAL, "The symbolic link leads to no regular file", path)
+        top, target = self.top.resolve(), link.resolve()
+        if not target.parent.is_dir():
+            why = f"The symbolic link leads to '{target}', whose folder does not exist"
+            raise FileNotFoundError(errno.ENOENT, why, path)
+        if not target.is_relative_to(top):
+            raise UnsafePathError(
+                f"The symbolic link '{path}' is not followed: it leads to '{target}', out of '{top}'."
+            )
+        return f"/{target.relative_to(top)}"
 
     def _write(
         self,

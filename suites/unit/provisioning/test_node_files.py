@@ -128,6 +128,54 @@ def test_file_of_provisioning_is_roots_and_on_the_disk(
     assert taken == [4]
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("is_absolute", [True, False])
+def test_rewriting_a_link_writes_the_file_to_which_it_leads(
+    files: NodeFiles, *, is_there: bool, is_absolute: bool
+) -> None:
+    files.make_directory("/opt/etc")
+    files.make_directory("/etc/x")
+    if is_there:
+        files.write("/opt/etc/y.toml", "old", mode=0o600)
+    files.at("/opt/link.toml").symlink_to("etc/y.toml")
+    target = str(files.at("/opt/link.toml")) if is_absolute else "../../opt/link.toml"
+    files.at("/etc/x/y.toml").symlink_to(target)
+    checked: list[str] = []
+
+    files.rewrite("/etc/x/y.toml", "new", check=checked.append)
+
+    assert files.link_target("/etc/x/y.toml") == target
+    assert files.link_target("/opt/link.toml") == "etc/y.toml"
+    assert (files.read("/opt/etc/y.toml"), files.read("/etc/x/y.toml")) == ("new", "new")
+    assert files.at("/opt/etc/y.toml").stat().st_mode & 0o777 == (0o600 if is_there else 0o644)
+    assert files.names("/etc/x") == files.names("/opt/etc") == ("y.toml",)
+    assert [path.rpartition("/")[0] for path in checked] == ["/opt/etc"]
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("loop", "Too many levels of symbolic links"),
+        ("/dev/null", "leads to no regular file"),
+        (".", "leads to no regular file"),
+        ("absent/y", "whose folder does not exist"),
+        ("../../outside", "is not followed: it leads to '.*outside', out of '"),
+    ],
+)
+def test_link_that_cannot_be_followed_is_left(tmp_path: Path, target: str, said: str) -> None:
+    files = NodeFiles(tmp_path / "top")
+    files.make_directory("/etc")
+    (tmp_path / "outside").write_text("theirs")
+    files.at("/etc/loop").symlink_to(target)
+
+    with pytest.raises((OSError, UnsafePathError), match=said):
+        files.rewrite("/etc/loop", "new")
+
+    assert files.link_target("/etc/loop") == target
+    assert (tmp_path / "outside").read_text() == "theirs"
+    assert files.names("/etc") == ("loop",)
+
+
 def test_file_that_is_missing_is_rewritten_as_a_new_one(files: NodeFiles) -> None:
     files.rewrite("/etc/x", "new")
 
