@@ -48,7 +48,12 @@ _UNANSWERED = frozenset(
     }
 )
 #: What a container needs of the node for nvidia-smi, by its place there.
-_CDI_MOUNTS = {"/usr": "/usr", "/usr/lib": "/lib", "/usr/lib64": "/lib64"}
+_CDI_MOUNTS = {
+    "/usr": "/usr",
+    "/usr/lib": "/lib",
+    "/usr/lib64": "/lib64",
+    "/etc/ld.so.cache": "/etc/ld.so.cache",
+}
 _CDI_CONFIG = """\
 version = 2
 [plugins."io.containerd.grpc.v1.cri"]
