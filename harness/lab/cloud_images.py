@@ -14,7 +14,12 @@ from harness.cloudinit import UserData, render_seed
 from harness.errors import BadInputError
 from harness.image import FirmwareType
 from harness.lab.saved_states import SavedState
-from harness.machine.description.spec import DirectKernel, Firmware, Flash
+from harness.machine.description.spec import (
+    DEFAULT_CLOUD_IMAGE_MEMORY_MIB,
+    DirectKernel,
+    Firmware,
+    Flash,
+)
 from harness.settings import SHIPPED_IMAGES
 
 if TYPE_CHECKING:
@@ -27,7 +32,6 @@ if TYPE_CHECKING:
 
 #: Size (GiB) to which cloud-init grows the image.
 DISK_GIB = 10
-MEMORY_MIB = 1024
 #: Boot loader, first boot and all of a distribution's cloud-init.
 _FIRST_BOOT_KVM_S = 90.0
 _VARIABLES = "uefi-variables.fd"
@@ -95,7 +99,7 @@ class CloudImageBoot:
     kernel: CloudImageKernel | None = None
     append: tuple[str, ...] = ()
     disk_gib: int = DISK_GIB
-    memory_mib: int = MEMORY_MIB
+    memory_mib: int = DEFAULT_CLOUD_IMAGE_MEMORY_MIB
 
     def __post_init__(self) -> None:
         if self.append and self.kernel is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from harness.cloudinit import write_seed
 from harness.machine.description.spec import (
-    DEFAULT_MEMORY_MIB,
+    DEFAULT_CPUS,
     DirectKernel,
     MachineSpec,
     MemoryFile,
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 SEED = "seed.iso"
 #: The name of a machine's own disk in its folder.
 DISK = "disk.qcow2"
-#: Slots that every built image's machine has, so that one checkpoint serves nodes with few GPUs and with
-#: none. Each more costs every clone some three milliseconds.
-SLOTS = 4
 _KERNEL_HEADER = "kernel-header"
 
 #: More than the set-up code of any kernel; Documentation/arch/x86/boot.rst has 64 sectors at most.
@@ -122,9 +119,9 @@ def describe(
     platform: Platform,
     folder: Path,
     *,
-    memory_mib: int = DEFAULT_MEMORY_MIB,
-    cpus: int = 1,
-    slots: int = SLOTS,
+    memory_mib: int,
+    slots: int,
+    cpus: int = DEFAULT_CPUS,
     has_iommu: bool = False,
     host_ports: Sequence[HostPort] = (),
     checkpoint: Checkpoint | None = None,

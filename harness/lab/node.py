@@ -26,7 +26,7 @@ from harness.image import CloudImage, CloudImageKernel
 from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.lab import evidence_collection
 from harness.lab.cloud_images import CloudImageBoot, CloudImageSource, agent_commands
-from harness.lab.description import SEED, SLOTS, describe
+from harness.lab.description import SEED, describe
 from harness.lab.machine_cloud_init import ignore_progress
 from harness.lab.provisioning_steps import ProvisioningSteps
 from harness.lab.saved_states import (
@@ -36,7 +36,7 @@ from harness.lab.saved_states import (
     naming_seed,
 )
 from harness.lab.stand_ins import check_stand_ins, stand_in_files
-from harness.machine.description.spec import DEFAULT_MEMORY_MIB
+from harness.machine.description.spec import DEFAULT_CPUS, DEFAULT_MEMORY_MIB, DEFAULT_SLOTS
 from harness.machine.guest_time import MOST_TIMES
 from harness.provisioner import BOOT, NodeFact, Provisioner, runner_file
 from harness.provisioner.user_data import merge_user_data
@@ -114,7 +114,7 @@ class NodeRequest:
     """Its VM size there."""
     memory_mib: int = DEFAULT_MEMORY_MIB
     """The guest's memory in MiB."""
-    cpus: int = 1
+    cpus: int = DEFAULT_CPUS
     """The guest's vCPUs. An emulated GPU beside several needs QEMU 10.1.1 or newer."""
     host_ports: Sequence[HostPort] = ()
     """Ports of the host's loopback that the guest reaches; the fixture `registry` adds its own."""
@@ -288,7 +288,7 @@ def describe_node(
     the keys that its guest takes from cloud-init.
     """
     checkpoint = None
-    slots, has_iommu, early = max(request.slots, SLOTS), False, request.early
+    slots, has_iommu, early = max(request.slots, DEFAULT_SLOTS), False, request.early
     source: BootSource
     if isinstance(request.image, CloudImage):
         boot = (request.cloud_image_boot or CloudImageBoot()).of(request.image)

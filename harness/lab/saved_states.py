@@ -18,11 +18,17 @@ from harness.cloudinit import UserData, render_seed
 from harness.errors import BadInputError, EvidencedError, HarnessError, RequirementError
 from harness.image import CloudImageKernel
 from harness.image.manifest import IMAGE_FORMAT
-from harness.lab.description import SLOTS, BootSource, describe
+from harness.lab.description import BootSource, describe
 from harness.lab.machine_cloud_init import START_CLOUD_INIT
 from harness.lab.machine_saving import NONCE_FACT
 from harness.lab.running_machines import host_evidence_kept
-from harness.machine.description.spec import DEFAULT_MEMORY_MIB, DirectKernel, MemoryFile
+from harness.machine.description.spec import (
+    DEFAULT_CPUS,
+    DEFAULT_MEMORY_MIB,
+    DEFAULT_SLOTS,
+    DirectKernel,
+    MemoryFile,
+)
 from harness.machine.guest_time import deadline_of_maker
 from harness.provisioning.command import CommandError, LocalRunner
 from harness.provisioning.wait import WaitTimeoutError
@@ -166,8 +172,8 @@ class SavedState:
     name: str
     origin: SavedStateSource
     memory_mib: int = DEFAULT_MEMORY_MIB
-    cpus: int = 1
-    slots: int = SLOTS
+    cpus: int = DEFAULT_CPUS
+    slots: int = DEFAULT_SLOTS
     has_iommu: bool = False
     parent: SavedState | None = None
     make: Callable[[LabMachine], None] | None = field(default=None, compare=False)
@@ -229,8 +235,8 @@ def booted(
     kernel: Kernel | None = None,
     *,
     memory_mib: int = DEFAULT_MEMORY_MIB,
-    cpus: int = 1,
-    slots: int = SLOTS,
+    cpus: int = DEFAULT_CPUS,
+    slots: int = DEFAULT_SLOTS,
     has_iommu: bool = False,
 ) -> SavedState:
     """Return the saved state of an image booted up to the point just before cloud-init."""
@@ -239,7 +245,7 @@ def booted(
         origin=BuiltImageSource(image=image, kernel_image=kernel or image.newest_kernel),
         memory_mib=memory_mib,
         cpus=cpus,
-        slots=max(slots, SLOTS),
+        slots=max(slots, DEFAULT_SLOTS),
         has_iommu=has_iommu,
     )
 

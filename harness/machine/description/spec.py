@@ -12,6 +12,12 @@ from harness.errors import BadInputError
 
 #: Of a guest whose request says nothing else; checkpoints of such machines serve each other.
 DEFAULT_MEMORY_MIB = 1536
+#: Of a distribution's own image.
+DEFAULT_CLOUD_IMAGE_MEMORY_MIB = 1024
+DEFAULT_CPUS = 1
+#: Slots for GPUs that each machine of a built image has at least, so that one checkpoint serves nodes with
+#: few GPUs and with none. Each more costs every clone some three milliseconds.
+DEFAULT_SLOTS = 4
 #: Debian's kernels have the driver, switched off. Without the second one a guest with interrupt
 #: remapping panics where its host is busy: it counts ten ticks of the timer in a time that it can't
 #: measure yet (`timer_irq_works` of Linux).
@@ -152,7 +158,7 @@ class MachineSpec:
     disk: Path
     seed: Path | None = None
     memory_mib: int = DEFAULT_MEMORY_MIB
-    cpus: int = 1
+    cpus: int = DEFAULT_CPUS
     root_ports: int = 1
     root_port_window_mib: int = 64
     root_port_aperture_mib: int = 0

@@ -17,7 +17,7 @@ from harness.lab.node import NodeRequest
 from harness.lab.saved_states import BuiltImageSource
 from harness.machine.capacity.broker import Broker
 from harness.machine.channels.ssh import SshIdentity
-from harness.machine.description.spec import Accelerator
+from harness.machine.description.spec import DEFAULT_MEMORY_MIB, DEFAULT_SLOTS, Accelerator
 from harness.machine.entrance.roster import Roster
 from harness.payload import Payload
 from harness.progress import ignore_progress
@@ -81,7 +81,7 @@ def a_description(
             given.pop("source", a_booting_source()),
             platform or a_platform(),
             folder,
-            **given,
+            **{"memory_mib": DEFAULT_MEMORY_MIB, "slots": DEFAULT_SLOTS, **given},
         ),
         **changes,
     )
