@@ -246,16 +246,6 @@ def test_release_without_data_is_refused_with_a_sentence() -> None:
     assert "driver 999.12.34 opened" in driver.device.state.refusal
 
 
-def test_xid_without_a_text_gets_one_since_the_driver_logs_none_otherwise(opened: Driver) -> None:
-    opened.call(Function.GET_GSP_STATIC_INFO, bytes(2184))
-    opened.device.raise_xid(48, "")
-    opened.work()
-
-    ((function, _, body),) = opened.events()
-    assert function == Function.OS_ERROR_LOG
-    assert body[12:].startswith(b"raised by a test\0")
-
-
 def test_xid_reaches_the_driver_with_an_interrupt(opened: Driver) -> None:
     raised = []
     opened.device.signal = lambda: raised.append(True)
