@@ -132,7 +132,10 @@ def _runtime_steps(configuration: Configuration, facts: NodeFacts) -> list[Step]
                 needs=("configure-containerd",),
             )
         )
-    if is_changed or not facts.is_opted_out:
+    # A file that stays as it is may import one that says something else.
+    dump = facts.runtime.dump
+    is_other = dump is not None and wanted.difference(dump) is not None
+    if is_changed or is_other or not facts.is_opted_out:
         steps.append(
             Step(
                 name="validate-runtime",

@@ -31,6 +31,7 @@ from suites.unit.provisioning.containerd_files import (
     AKS,
     CRI,
     EKS,
+    IMPORTS,
     KINDS,
     NVIDIA,
     NVIDIA_CDI,
@@ -673,6 +674,29 @@ def test_opted_out_node_that_nothing_was_changed_on_is_asked_nothing(
 
     assert "validate-runtime" not in invocation.steps()
     assert "restart-containerd" not in invocation.steps()
+
+
+@pytest.mark.parametrize("release", Release)
+def test_opted_out_node_whose_imported_file_starts_pods_by_nvidia_is_not_ready(
+    simulated: SimulatedNode, invocation: Invocation, release: Release
+) -> None:
+    """Its own file names no runtime of NVIDIA's, so it stays; the drop-in is as `nvidia-ctk` writes it."""
+    simulated.containerd = release
+    simulated.build(VERSION, KERNEL)
+    write_tags(simulated.files, ("SkipGpuDriverInstall", "true"))
+    main = f"{IMPORTS}{RUNC}"
+    simulated.files.write(CONTAINERD_CONFIG, main)
+    dropped = f"version = 2\n{DEFAULT_NVIDIA}{RUNC}{NVIDIA}"
+    simulated.files.write("/etc/containerd/conf.d/99-nvidia.toml", dropped)
+
+    assert invocation.run("boot", GPU_NODE) == 6
+
+    assert invocation.steps()["validate-runtime"] == "failed"
+    error = str(invocation.outcome()["error"])
+    assert f"Its default runtime 'nvidia' starts '{PROGRAM}'." in error
+    assert "/etc/containerd/conf.d/" in error
+    assert simulated.files.read(CONTAINERD_CONFIG) == main
+    assert "kubelet" not in simulated.active
 
 
 @pytest.mark.parametrize("name", ["io.containerd.cri.v1.runtime", CRI])
