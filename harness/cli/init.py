@@ -9,6 +9,14 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.cli.existing_scripts import (
+    main_script,
+    named_script,
+    render_declaration,
+    render_machine_test,
+    render_unit_test,
+    scripts_in,
+)
 from harness.errors import BadInputError, listed
 from harness.settings import APPLICATION
 
@@ -20,6 +28,14 @@ if TYPE_CHECKING:
 
 #: What a new project has, with `@VERSION@` for that of the harness.
 TEMPLATE = Path(__file__).with_name("new_project")
+
+#: What is an example of a script, with its tests.
+_EXAMPLES = frozenset(
+    {
+        *("scripts/prepare_node.sh", "tests/e2e/test_first_node.py"),
+        *("tests/unit/test_prepare_node.py", "tests/README.md"),
+    }
+)
 
 #: Where a project may configure pytest, by file; one file counts, and the others are ignored.
 _PYTEST_SECTIONS = {
@@ -43,6 +59,19 @@ def add_parser(commands: Commands) -> None:
         metavar="DIR",
         help="the project's folder, made if there is none (default: the current one)",
     )
+    parser.add_argument(
+        "--provisioner",
+        type=Path,
+        metavar="SCRIPTS",
+        help="a folder of shell scripts in the project: declare them as its provisioner, and write a machine test "
+        "and a unit test of them instead of an example",
+    )
+    parser.add_argument(
+        "--run",
+        dest="script",
+        metavar="SCRIPT",
+        help="with --provisioner: the script that machines run, relative to that folder, where it cannot be told",
+    )
     parser.set_defaults(run=run)
 
 
@@ -50,6 +79,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the project, and print what was written and what to do next."""
     folder: Path = arguments.folder
     files = project_files()
+    if arguments.provisioner is not None:
+        files = around_scripts(files, folder, arguments.provisioner, arguments.script)
+    elif arguments.script is not None:
+        raise BadInputError("It says which of the scripts of --provisioner runs.", source="--run")
     write_project(folder, files)
     for name in files:
         print(folder / name)
@@ -69,6 +102,41 @@ def project_files() -> dict[str, tuple[bytes, bool]]:
         for path in sorted(TEMPLATE.rglob("*"))
         if path.is_file() and path.suffix != ".pyc"
     }
+
+
+def around_scripts(
+    files: Mapping[str, tuple[bytes, bool]], project: Path, scripts: Path, run_script: str | None
+) -> dict[str, tuple[bytes, bool]]:
+    """Return the files of a project whose provisioner is a folder of scripts that exists.
+
+    Raises BadInputError where the folder is not in the project, or has no script that can run.
+    """
+    try:
+        source = scripts.resolve().relative_to(project.resolve()).as_posix()
+    except ValueError:
+        raise BadInputError(
+            f"It is not in the project's folder '{project.resolve()}'; run `harness init` in the folder that "
+            "has both.",
+            source=f"--provisioner {scripts}",
+        ) from None
+    found, specs = scripts_in(scripts)
+    main = (
+        main_script(found, scripts)
+        if run_script is None
+        else named_script(found, scripts, run_script)
+    )
+    written = {name: each for name, each in files.items() if name not in _EXAMPLES}
+    folders = dict.fromkeys(spec.resolve().parent for spec in specs)
+    inside = [each for each in folders if each.is_relative_to(project.resolve())]
+    tested = ["tests", *(each.relative_to(project.resolve()).as_posix() for each in inside)]
+    ini, _ = files["pytest.ini"]
+    texts = {
+        "provisioner.yaml": render_declaration(main, scripts, source),
+        "tests/e2e/test_node.py": render_machine_test(main),
+        "tests/unit/test_scripts.py": render_unit_test(found, source, scripts),
+        "pytest.ini": ini.decode().replace("testpaths = tests", f"testpaths = {' '.join(tested)}"),
+    }
+    return {**written, **{name: (text.encode(), False) for name, text in texts.items()}}
 
 
 def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:

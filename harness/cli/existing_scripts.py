@@ -1,0 +1,196 @@
+"""A project around shell scripts that exist: what `harness init --provisioner DIR` writes; pure but for reading."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError, listed
+from harness.foreign_files import read_plain_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_SHEBANG = re.compile(r"#!\s*\S*\b(?:env\s+)?(?P<shell>bash|dash|sh|busybox)\b")
+_FUNCTION = re.compile(
+    r"^(?:function\s+)?(?P<name>[A-Za-z_][\w:.-]*)\s*\(\)|^function\s+(?P<other>[\w:.-]+)",
+    re.MULTILINE,
+)
+_EXIT = re.compile(r"\bexit[ \t]+(\d{1,3})\b")
+#: A script that is the whole program has one of these words in its name.
+_MAIN_WORDS = ("main", "provision", "install", "setup", "prepare", "bootstrap", "start", "run")
+#: A test sources a script that does nothing then: its last command is behind this.
+_GUARD = re.compile(r"BASH_SOURCE|\$\{__SOURCED__")
+_SPEC_SUFFIX = "_spec.sh"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundScript:
+    """A script of the folder, with what its text shows."""
+
+    path: Path
+    text: str
+    is_program: bool
+
+    @property
+    def functions(self) -> Sequence[str]:
+        return [found["name"] or found["other"] for found in _FUNCTION.finditer(self.text)]
+
+    @property
+    def exit_codes(self) -> Sequence[int]:
+        """Return the exit codes above 0 that the text has as numbers, in order."""
+        return sorted({code for word in _EXIT.findall(self.text) if 0 < (code := int(word)) < 256})
+
+
+def scripts_in(folder: Path) -> tuple[list[FoundScript], list[Path]]:
+    """Return the shell scripts below a folder, and the `*_spec.sh` beside or below it.
+
+    Raises BadInputError where there is no script.
+    """
+    if not folder.is_dir():
+        raise BadInputError("This is no folder of scripts.", source=f"--provisioner {folder}")
+    scripts: list[FoundScript] = []
+    specs = {path for path in folder.parent.glob(f"*/*{_SPEC_SUFFIX}") if path.is_file()}
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or any(
+            part.startswith(".") for part in path.relative_to(folder).parts
+        ):
+            continue
+        if path.name.endswith(_SPEC_SUFFIX):
+            specs.add(path)
+            continue
+        text = read_plain_text(path)
+        if path.suffix in {".sh", ".bash"} or _SHEBANG.match(text):
+            is_program = bool(path.stat().st_mode & 0o111 and text.startswith("#!"))
+            scripts.append(FoundScript(path=path, text=text, is_program=is_program))
+    if not scripts:
+        raise BadInputError(
+            "It has no shell script: no '*.sh', and no file that begins with '#!' and a shell.",
+            source=f"--provisioner {folder}",
+        )
+    return scripts, sorted(specs)
+
+
+def main_script(scripts: Sequence[FoundScript], folder: Path) -> FoundScript:
+    """Return the script that a machine is to run.
+
+    That is the only one, or the only program whose name says so, or the only program. Raises
+    BadInputError that names them where none of these is one.
+    """
+    programs = [script for script in scripts if script.is_program] or list(scripts)
+    named = [
+        script
+        for script in programs
+        if any(word in script.path.stem.lower() for word in _MAIN_WORDS)
+    ]
+    for choice in (programs, named):
+        if len(choice) == 1:
+            return choice[0]
+    names = listed(script.path.relative_to(folder).as_posix() for script in named or programs)
+    raise BadInputError(
+        f"Which of these a machine runs cannot be told: {names}. Name it with --run.",
+        source=f"--provisioner {folder}",
+    )
+
+
+def named_script(scripts: Sequence[FoundScript], folder: Path, name: str) -> FoundScript:
+    """Return the script of a name relative to the folder; raises BadInputError where there is none."""
+    for script in scripts:
+        if script.path == folder / name:
+            return script
+    names = listed(script.path.relative_to(folder).as_posix() for script in scripts)
+    raise BadInputError(f"'{name}' is none of the scripts: {names}.", source="--run")
+
+
+def render_declaration(main: FoundScript, folder: Path, source: str) -> str:
+    """Return the YAML file of the provisioner; `source` leads from it to the folder of scripts."""
+    name = re.sub(r"[^a-z0-9-]+", "-", folder.resolve().name.lower()).strip("-") or "my-node"
+    place = f"/opt/{name}"
+    run = f"{place}/{main.path.relative_to(folder).as_posix()}"
+    shell = _SHEBANG.match(main.text)
+    words = [run] if main.is_program else [shell["shell"] if shell else "bash", run]
+    codes = ", ".join(["0: ok", *(f"{code}: exit-{code}" for code in main.exit_codes)])
+    return (
+        "# The program that makes a node of a machine, and how to read its result: docs/provisioners.md.\n"
+        "schema: 1\n"
+        f"name: {name}\n"
+        f"files:\n  {place}: {{source: {source}}}\n"
+        "# cloud-init runs it as root at the first boot. Give it the arguments that it gets on a node.\n"
+        f"run: [{', '.join(words)}]\n"
+        "outcome:\n"
+        "  # The numbers that its text has; give them names.\n"
+        f"  exit_codes: {{{codes}}}\n"
+    )
+
+
+def render_machine_test(main: FoundScript) -> str:
+    """Return a test that runs the program on a machine."""
+    return f'''"""{main.path.name} on a machine with a GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness import expect
+from harness.api import NodeRequest
+
+if TYPE_CHECKING:
+    from harness.api import BootNode, GpuModel, Image
+
+
+def test_node_is_provisioned(boot_node: BootNode, node_image: Image, h100: GpuModel) -> None:
+    """Where it fails, the summary has the exit code and the last lines that the program printed."""
+    node = boot_node(NodeRequest(name="node", image=node_image, gpus=[h100]))
+
+    evidence = node.evidence()
+
+    expect.cloud_init_clean(evidence)
+    expect.provisioned(evidence)
+'''
+
+
+def render_unit_test(scripts: Sequence[FoundScript], source: str, folder: Path) -> str:
+    """Return a test of a function in a shell, or where none can be sourced, of the text of each script."""
+    paths = {
+        script.path: f"{source}/{script.path.relative_to(folder).as_posix()}" for script in scripts
+    }
+    sourced = next(
+        (
+            script
+            for script in scripts
+            if script.functions and (not script.is_program or _GUARD.search(script.text))
+        ),
+        None,
+    )
+    head = """from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from harness.shell.testing import Shell
+
+"""
+    listed_paths = "".join(f'    "{path}",\n' for path in paths.values())
+    body = f'''SCRIPTS = (
+{listed_paths})
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_script_is_valid(shell: Shell, script: str) -> None:
+    """bash reads all of it and runs nothing."""
+    shell.evaluate(f"bash -n '{{script}}'").check()
+'''
+    if sourced is not None:
+        body += f'''
+
+def test_function_is_there(shell: Shell) -> None:
+    """Next: shell.call("{sourced.functions[0]}"), with shell.mock for each command that it starts."""
+    shell.source("{paths[sourced.path]}")
+
+    assert shell.evaluate("declare -F '{sourced.functions[0]}'").check().stdout
+'''
+    return f'"""The scripts of {folder.name}, in a shell with mocked commands."""\n\n{head}{body}'

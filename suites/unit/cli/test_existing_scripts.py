@@ -1,0 +1,106 @@
+"""`harness init --provisioner` writes a project around scripts that exist."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.cli import main
+from harness.provisioner.yaml_file import read_provisioner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAIN = "#!/usr/bin/env bash\n. ./library.sh\ncheck || exit 20\nexit 3\n"
+LIBRARY = "check() {\n  [ -e /etc/region ]\n}\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    scripts = tmp_path / "ops/scripts"
+    scripts.mkdir(parents=True)
+    (scripts / "provision.sh").write_text(MAIN)
+    (scripts / "provision.sh").chmod(0o755)
+    (scripts / "library.sh").write_text(LIBRARY)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_scripts_become_the_provisioner_with_tests_of_them(project: Path) -> None:
+    assert main(["init", "--provisioner", "ops/scripts"]) == 0
+
+    provisioner = read_provisioner(project / "provisioner.yaml")
+    assert provisioner.name == "scripts"
+    assert list(provisioner.run) == ["/opt/scripts/provision.sh"]
+    assert {file.path for file in provisioner.files} == {
+        *("/opt/scripts/provision.sh", "/opt/scripts/library.sh")
+    }
+    assert provisioner.outcome.exit_codes == {0: "ok", 3: "exit-3", 20: "exit-20"}
+    machine_test = (project / "tests/e2e/test_node.py").read_text()
+    unit_test = (project / "tests/unit/test_scripts.py").read_text()
+    assert "expect.provisioned(evidence)" in machine_test
+    assert 'shell.source("ops/scripts/library.sh")' in unit_test
+    assert "declare -F 'check'" in unit_test
+    for text in (machine_test, unit_test):
+        ast.parse(text)
+    assert not (project / "scripts").exists()
+    assert not (project / "tests/e2e/test_first_node.py").exists()
+    assert (project / "images/node.yaml").is_file()
+
+
+def test_specs_beside_the_scripts_run_too(project: Path) -> None:
+    (project / "ops/spec").mkdir()
+    (project / "ops/spec/library_spec.sh").touch()
+    (project / "ops/scripts/own_spec.sh").touch()
+
+    main(["init", "--provisioner", "ops/scripts"])
+
+    lines = (project / "pytest.ini").read_text().splitlines()
+    assert "testpaths = tests ops/scripts ops/spec" in lines
+
+
+def test_script_that_is_no_program_is_run_by_its_shell(project: Path) -> None:
+    (project / "ops/scripts/provision.sh").unlink()
+
+    main(["init", "--provisioner", "ops/scripts"])
+
+    provisioner = read_provisioner(project / "provisioner.yaml")
+    assert list(provisioner.run) == ["bash", "/opt/scripts/library.sh"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--provisioner", "ops/none"], "This is no folder of scripts."),
+        (["--provisioner", "ops"], ""),
+        (["--provisioner", "/"], "It is not in the project's folder"),
+        (["--provisioner", "empty"], "It has no shell script"),
+        (["--provisioner", "ops/scripts", "--run", "x.sh"], "'x.sh' is none of the scripts"),
+        (["--run", "x.sh"], "It says which of the scripts"),
+    ],
+)
+def test_wrong_choice_is_refused_and_nothing_is_written(
+    project: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
+) -> None:
+    (project / "empty").mkdir()
+
+    code = main(["init", *words])
+
+    assert code == (2 if sentence else 0)
+    assert sentence in capsys.readouterr().err
+    assert (project / "pytest.ini").exists() == (not sentence)
+
+
+def test_choice_between_two_programs_is_asked_for(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = project / "ops/scripts/install.sh"
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+
+    assert main(["init", "--provisioner", "ops/scripts"]) == 2
+    assert "'install.sh', 'provision.sh'. Name it with --run." in capsys.readouterr().err
+    assert main(["init", "--provisioner", "ops/scripts", "--run", "install.sh"]) == 0
+    assert list(read_provisioner(project / "provisioner.yaml").run) == ["/opt/scripts/install.sh"]
