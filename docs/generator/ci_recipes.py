@@ -40,6 +40,20 @@ _HEAD = """\
 """
 
 
+_GPU_HEAD = """\
+# Runs the tests of nodes on the GPUs of a host, each night, beside the figures of earlier nights. Written by
+# `python -m docs.generator`; docs/gpu-lab.md says how to prepare the host.
+"""
+_NIGHT_MINUTES = 360
+#: On the host and not in the checkout, so that the figures of earlier nights stay.
+_LAB_EVIDENCE = "/var/lib/gpu-lab/evidence"
+_GPU_TESTS = f"/srv/gpu-node-harness/.venv/bin/tox -e passthrough -- --evidence-dir={_LAB_EVIDENCE} --junitxml=junit.xml"
+#: The durations of each step, of the last nights.
+_NIGHTS = f"tail -n 200 {_LAB_EVIDENCE}/nights/$(hostname).jsonl"
+#: What a run that was killed left bound to VFIO goes back to its drivers.
+_RESTORE = "/srv/gpu-node-harness/.venv/bin/harness gpu host restore"
+
+
 @dataclass(frozen=True)
 class Variant:
     """Machines with KVM, or under TCG, which takes about ten times as long."""
@@ -79,6 +93,13 @@ def recipes() -> dict[str, str]:
         found[f"{FOLDER}/slurm-{variant.name}.sh"] = _slurm(variant)
     merge = yaml.safe_dump(_kubernetes_merge(), sort_keys=False, width=120)
     found[f"{FOLDER}/kubernetes-merge.yml"] = _HEAD + merge
+    for name, made in (
+        ("github", _github_gpus()),
+        ("gitlab", _gitlab_gpus()),
+        ("azure", _azure_gpus()),
+    ):
+        content = _with_releases(yaml.safe_dump(made, sort_keys=False, width=120))
+        found[f"{FOLDER}/{name}-gpus.yml"] = _GPU_HEAD + content
     found[f"{FOLDER}/slurm-merge.sh"] = _SLURM_MERGE
     found[f"{FOLDER}/slurm-submit.sh"] = _SLURM_SUBMIT
     return found
@@ -94,6 +115,90 @@ def _with_releases(content: str) -> str:
     for action, (_, release) in _ACTIONS.items():
         content = content.replace(_pinned(action), f"{_pinned(action)} # {release}")
     return content
+
+
+def _github_gpus() -> Mapping[str, Any]:
+    return {
+        "name": "gpus",
+        "on": {"schedule": [{"cron": "30 1 * * *"}], "workflow_dispatch": None},
+        "permissions": {"contents": "read"},
+        # A second run would wait for the GPUs of the first one.
+        "concurrency": {"group": "gpus", "cancel-in-progress": False},
+        "jobs": {
+            "night": {
+                "runs-on": ["self-hosted", "gpu-lab"],
+                "timeout-minutes": _NIGHT_MINUTES,
+                "env": {"CI": "true"},
+                "steps": [
+                    {"uses": _pinned("actions/checkout")},
+                    {"run": _GPU_TESTS},
+                    {"if": "always()", "run": f'{_NIGHTS} >>"$GITHUB_STEP_SUMMARY"'},
+                    {"if": "always()", "run": _RESTORE},
+                    {
+                        "uses": _pinned("actions/upload-artifact"),
+                        "if": "always()",
+                        "with": {"name": "night", "path": "junit.xml"},
+                    },
+                ],
+            }
+        },
+    }
+
+
+def _gitlab_gpus() -> Mapping[str, Any]:
+    return {
+        "night": {
+            "rules": [{"if": '$CI_PIPELINE_SOURCE == "schedule"'}],
+            # Its executor is `shell`: the GPUs are those of the host.
+            "tags": ["gpu-lab"],
+            "resource_group": "gpu-lab",
+            "timeout": f"{_NIGHT_MINUTES} minutes",
+            "script": [_GPU_TESTS],
+            "after_script": [_NIGHTS, _RESTORE],
+            "artifacts": {
+                "when": "always",
+                "paths": ["junit.xml"],
+                "reports": {"junit": "junit.xml"},
+            },
+        }
+    }
+
+
+def _azure_gpus() -> Mapping[str, Any]:
+    return {
+        "trigger": "none",
+        "pr": "none",
+        "schedules": [
+            {
+                "cron": "30 1 * * *",
+                "displayName": "each night",
+                "branches": {"include": ["main"]},
+                "always": "true",
+            }
+        ],
+        "pool": {"name": "gpu-lab"},
+        "variables": {"CI": "true"},
+        "jobs": [
+            {
+                "job": "night",
+                "timeoutInMinutes": str(_NIGHT_MINUTES),
+                "steps": [
+                    {"script": _GPU_TESTS},
+                    {
+                        "script": f"{_NIGHTS} >nights.md\n"
+                        'echo "##vso[task.uploadsummary]$PWD/nights.md"',
+                        "condition": "always()",
+                    },
+                    {"script": _RESTORE, "condition": "always()"},
+                    {
+                        "task": "PublishTestResults@2",
+                        "inputs": {"testResultsFiles": "junit.xml"},
+                        "condition": "always()",
+                    },
+                ],
+            }
+        ],
+    }
 
 
 def _github(variant: Variant) -> Mapping[str, Any]:

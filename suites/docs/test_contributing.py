@@ -29,7 +29,7 @@ PIPELINES = {
     **{
         f"docs/ci/{engine}-{variant}.yml": schema
         for engine, schema in _SCHEMAS.items()
-        for variant in ("kvm", "tcg")
+        for variant in ("kvm", "tcg", *(("gpus",) if engine != "buildkite" else ()))
     },
 }
 
