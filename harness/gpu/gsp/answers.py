@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from harness.gpu.gsp.call import INVALID_ARGUMENT, NOT_SUPPORTED, OK
 from harness.gpu.gsp.engines import interrupt_table, pack_subtrees
 from harness.gpu.gsp.guest_memory import MOST_BYTES
+from harness.gpu.gsp.mig import MIG
 from harness.gpu.gsp.page_tables import Directory, Space
 from harness.gpu.gsp.records import Record
 from harness.gpu.gsp.sensors import SENSORS
@@ -325,28 +326,6 @@ _IN_FRAME_BUFFER: Final = 2
 _SET: Final = 1
 
 
-def _smc_mode(call: Call) -> int:
-    mode = 0
-    if call.state.can_have_mig:
-        mode = 1 if call.state.is_mig_enabled else 2
-    call.put(0, struct.pack("<I", mode))
-    return OK
-
-
-def _vmmu_segment(call: Call) -> int:
-    call.put(0, struct.pack("<Q", 32 * MIB))
-    return OK
-
-
-def _partitionable(call: Call) -> int:
-    end = call.state.memory_bytes - 2048 * MIB
-    record = call.record()
-    record.put("partitionableStartAddr", 0)
-    record.put("partitionableEndAddr", end - 1)
-    record.put("partitionableMemSize", end)
-    return OK
-
-
 def _ecc_status(call: Call) -> int:
     """Answer that all units are enabled; the first is the memory, and the others have no errors."""
     errors = call.state.memory_errors
@@ -488,7 +467,6 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     0x2080014A: _gid,
     0x2080014B: _inforom_object,
     0x20800156: _inforom_image,
-    0x2080017E: _vmmu_segment,
     0x208001A4: _chip_details,
     0x20800810: _bios_info,
     0x20800A1C: _memory_system,
@@ -499,8 +477,6 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     0x20800A36: _chip_info,
     0x20800A3D: _words(512),
     0x20800A48: _properties,
-    0x20800A4C: _smc_mode,
-    0x20800A51: _partitionable,
     0x20800A59: _page_tables,
     0x20800A5C: _interrupts,
     0x20800A61: _channel_count,
@@ -524,5 +500,6 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     # When the infoROM's black box was last written: recorded cards do not say.
     0x90E70113: _refuse,
     0x90F10106: _root_directory,
+    **MIG,
     **SENSORS,
 }

@@ -54,6 +54,15 @@ class Readings:
     power_w: float = 65.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class GpuInstance:
+    """A part of the GPU that MIG has made: its profile's flag, and its slices of memory, of eight."""
+
+    flag: int
+    first: int
+    last: int
+
+
 @dataclass(kw_only=True)
 class GpuState:
     """One GPU as its GSP sees it. `bar_address` returns where the guest has put a BAR."""
@@ -72,7 +81,8 @@ class GpuState:
     memory_errors: MemoryErrors = field(default_factory=MemoryErrors)
     readings: Readings = field(default_factory=Readings)
     is_mig_enabled: bool = False
-    is_mig_pending: bool = False
+    instances: dict[int, GpuInstance] = field(default_factory=dict)
+    """MIG's GPU instances by id."""
     layouts: Layouts | None = None
     """Those of the driver's release, as soon as it has said which it is."""
 
