@@ -66,9 +66,10 @@ def test_gpu_that_answers_no_call_is_xid_119(a100_node: Node) -> None:
     a100_node.gpu().hang()
 
     # Each of its questions waits for six seconds.
-    a100_node.guest.output_of("systemd-run", "nvidia-smi", "-q")
+    a100_node.guest.output_of("systemd-run", "--unit=asks", "nvidia-smi", "-q")
 
     wait_for_kernel_line(a100_node, f"NVRM: Xid (PCI:{_SLOT}): 119")
+    a100_node.guest.output_of("systemctl", "kill", "--signal=KILL", "asks")
     expect.kernel_log_line(a100_node.evidence(), "Timeout after")
 
 
