@@ -130,6 +130,7 @@ class Processor:
         # Neither a runlist nor a channel is to blame.
         body = struct.pack("<III", number, 0xFFFFFFFF, 0xFFFFFFFF) + words + bytes(64)
         self._send(Rpc(function=Function.OS_ERROR_LOG, body=body))
+        self._queues.settle()
         self._notify()
 
     def _send(self, rpc: Rpc) -> None:

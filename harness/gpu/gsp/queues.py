@@ -172,7 +172,11 @@ class Queues:
             self._pages.post(self._slot_offset(self._statuses, self._put + index), bytes(slot))
         self._put = (self._put + units) % SLOTS
         self._sequence = self._sequence + 1 & 0xFFFFFFFF
-        self._pages.write(self._statuses + _WRITE_POINTER, struct.pack("<I", self._put))
+        self._pages.post(self._statuses + _WRITE_POINTER, struct.pack("<I", self._put))
+
+    def settle(self) -> None:
+        """Wait until what was sent is in the guest's memory."""
+        self._read = self._pointer(self._commands + _READ_POINTER)
 
     def _slot(self, index: int) -> bytes:
         return self._pages.read(self._slot_offset(self._commands, index), PAGE)

@@ -420,3 +420,47 @@ def test_bar_2_follows_an_invalidation_of_translations() -> None:
 
     assert device.read(0, 0x700000 + data, 2) == int.from_bytes(b"hi", "little")
     assert device.read(0, 0x700000 + data + 0x1000, 1) == ord("a")
+
+
+class LateRam(Ram):
+    """Memory that does posted writes when something else is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list[tuple[int, bytes]] = []
+
+    @override
+    def post(self, address: int, data: bytes) -> None:
+        self.late.append((address, data))
+
+    @override
+    def read(self, address: int, size: int) -> bytes:
+        self._catch_up()
+        return super().read(address, size)
+
+    @override
+    def write(self, address: int, data: bytes) -> None:
+        self._catch_up()
+        super().write(address, data)
+
+    def _catch_up(self) -> None:
+        late, self.late = self.late, []
+        for address, data in late:
+            super().write(address, data)
+
+
+def test_message_is_in_memory_before_its_interrupt() -> None:
+    driver = Driver(a_device())
+    driver.ram = ram = LateRam()
+    driver.side = DriverSide(ram)
+    driver.open()
+    driver.call(Function.GET_GSP_STATIC_INFO, bytes(2184))
+    late: list[int] = []
+    driver.device.signal = lambda: late.append(len(ram.late))
+    driver.write(0xB81200 + 4 * 4, 1 << 25)
+    driver.write(0xB81608, 1 << 2)
+
+    driver.device.raise_xid(48, "DBE")
+    driver.work()
+
+    assert late == [0]
