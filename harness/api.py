@@ -30,6 +30,7 @@ from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.lab import Lab
 from harness.lab.bakes import bake_cloud_image, bake_evidence
 from harness.lab.boot_loader import boot_once
+from harness.lab.call_recorder import CallRecorder, RecordedCall
 from harness.lab.cloud_images import CloudImageBoot
 from harness.lab.existing_node import ExistingNode
 from harness.lab.machine import LabMachine
@@ -73,6 +74,7 @@ __all__ = [
     "BadInputError",
     "BootCloudImage",
     "BootNode",
+    "CallRecorder",
     "CloneState",
     "CloudImage",
     "CloudImageBoot",
@@ -125,6 +127,7 @@ __all__ = [
     "ProvisioningOutcome",
     "Pull",
     "PullFault",
+    "RecordedCall",
     "Registry",
     "RegistryLog",
     "RegistryRequest",

@@ -1,0 +1,113 @@
+"""Records the calls of commands in a machine: the real commands run, with their exit codes and in their order."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.cloudinit import GuestFile
+from harness.errors import BadInputError, HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.evidence import Evidence
+
+CALLS = "/var/log/harness-calls"
+#: The first folder in the PATH of cloud-init and of root's shells.
+_FOLDER = "/usr/local/sbin"
+_NAME = re.compile(r"[A-Za-z0-9_.+-]+")
+#: A line of one write each, so that those of several processes do not mix.
+_SCRIPT = r"""#!/bin/sh
+# Records this call and runs the real command (harness.lab.call_recorder).
+log=@LOG@ real=
+rest=$PATH:
+while [ -n "$rest" ]; do
+    folder=${rest%%:*} rest=${rest#*:}
+    [ "$folder" != "${0%/*}" ] && [ -x "$folder/@NAME@" ] || continue
+    real=$folder/@NAME@
+    break
+done
+words=$(printf '\037%s' @NAME@ "$@" && echo x)
+printf 'B\037%s%s\036\n' "$$" "${words%x}" >>"$log"
+if [ -n "$real" ]; then "$real" "$@"; else false; fi
+code=$?
+[ -n "$real" ] || code=127
+printf 'E\037%s\037%s\036\n' "$$" "$code" >>"$log"
+exit "$code"
+"""
+_RECORD = re.compile(r"(?P<kind>[BE])\x1f(?P<process>\d+)\x1f(?P<rest>[^\x1e]*)\x1e\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedCall:
+    """A call of a command; its exit code is None where it had not ended."""
+
+    argv: tuple[str, ...]
+    exit_code: int | None
+
+
+@dataclass(frozen=True)
+class CallRecorder:
+    """Records the calls of some commands on a node, which it has as `files` of its request.
+
+    The commands are called by name: a call by an absolute path is not recorded.
+    """
+
+    commands: Sequence[str]
+
+    def __post_init__(self) -> None:
+        for name in self.commands:
+            if _NAME.fullmatch(name) is None:
+                raise BadInputError(
+                    f"'{name}' is no name of a command, such as 'systemctl'.",
+                    source="CallRecorder",
+                    key="commands",
+                )
+
+    @property
+    def files(self) -> Sequence[GuestFile]:
+        """Return the programs that stand before the real ones in PATH."""
+        return [
+            GuestFile(
+                path=f"{_FOLDER}/{name}",
+                content=_SCRIPT.replace("@NAME@", name).replace("@LOG@", CALLS).encode(),
+                mode=0o755,
+            )
+            for name in self.commands
+        ]
+
+    @property
+    def log(self) -> str:
+        """Return the path that `node.evidence(files=[…])` has to gather."""
+        return CALLS
+
+    def calls(self, evidence: Evidence) -> list[RecordedCall]:
+        """Return the calls in the order in which they began.
+
+        Raises HarnessError where the log was not gathered, or is cut.
+        """
+        evidence.refuse_cut(CALLS)
+        text = evidence.file(CALLS)
+        if text is None:
+            raise HarnessError(
+                f"The evidence has no '{CALLS}': no command was called, or it was not gathered; add it to "
+                "'files' of `node.evidence`.",
+                evidence=evidence.folder,
+            )
+        return parse_calls(text)
+
+
+def parse_calls(text: str) -> list[RecordedCall]:
+    """Return the calls of a log; an end belongs to the latest call of its process."""
+    calls: list[RecordedCall] = []
+    running: dict[str, int] = {}
+    for found in _RECORD.finditer(text):
+        if found["kind"] == "B":
+            running[found["process"]] = len(calls)
+            calls.append(RecordedCall(argv=tuple(found["rest"].split("\x1f")), exit_code=None))
+        elif found["rest"].isdecimal() and found["process"] in running:
+            place = running.pop(found["process"])
+            calls[place] = RecordedCall(argv=calls[place].argv, exit_code=int(found["rest"][:3]))
+    return calls

@@ -1,0 +1,36 @@
+"""The program that records calls, beside a real command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.lab.call_recorder import CALLS, CallRecorder, RecordedCall, parse_calls
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_real_command_runs_and_its_call_is_recorded(tmp_path: Path) -> None:
+    log, before, real = tmp_path / "log", tmp_path / "sbin", tmp_path / "bin"
+    for folder in (before, real):
+        folder.mkdir()
+    for file in CallRecorder(["tool", "absent"]).files:
+        path = before / file.path.rpartition("/")[2]
+        path.write_bytes(file.content.replace(CALLS.encode(), str(log).encode()))
+        path.chmod(file.mode)
+    (real / "tool").write_text('#!/bin/sh\necho "$# $2"\ncat\nexit 7\n')
+    (real / "tool").chmod(0o755)
+
+    result = LocalRunner().run(
+        ["sh", "-c", "tool 'a b' 'c\n' ''; echo $?; absent; echo $?"],
+        timeout_s=30,
+        stdin="said\n",
+        env={"PATH": f"{before}:{real}:/usr/bin:/bin"},
+    )
+
+    assert result.stdout == "3 c\n\nsaid\n7\n127\n"
+    assert parse_calls(log.read_text()) == [
+        RecordedCall(argv=("tool", "a b", "c\n", ""), exit_code=7),
+        RecordedCall(argv=("absent",), exit_code=127),
+    ]

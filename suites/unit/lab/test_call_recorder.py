@@ -1,0 +1,45 @@
+"""The calls that a recorder in a machine wrote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError, HarnessError
+from harness.lab.call_recorder import CALLS, CallRecorder, RecordedCall, parse_calls
+from suites.unit.evidence.folders import EvidenceFolder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOG = (
+    "B\x1f7\x1fdkms\x1fadd\x1fa b\x1e\nB\x1f8\x1fmodprobe\x1e\nE\x1f8\x1f1\x1e\nE\x1f7\x1f0\x1e\n"
+)
+
+
+def test_calls_are_in_the_order_of_their_begin_with_their_exit_codes() -> None:
+    assert parse_calls(f"{LOG}B\x1f7\x1fdkms\x1f\n\x1e\n") == [
+        RecordedCall(argv=("dkms", "add", "a b"), exit_code=0),
+        RecordedCall(argv=("modprobe",), exit_code=1),
+        RecordedCall(argv=("dkms", "\n"), exit_code=None),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "E\x1f7\x1f0\x1e\n", "x\n"])
+def test_other_text_has_no_calls(text: str) -> None:
+    assert parse_calls(text) == []
+
+
+def test_log_that_was_not_gathered_is_unknown(tmp_path: Path) -> None:
+    recorder = CallRecorder(["dkms"])
+
+    with pytest.raises(HarnessError, match="what it lacks proves nothing"):
+        recorder.calls(EvidenceFolder(tmp_path).evidence)
+    assert recorder.calls(EvidenceFolder(tmp_path).file(CALLS, LOG).evidence)[1].exit_code == 1
+
+
+@pytest.mark.parametrize("name", ["", "/usr/bin/dkms", "a b", "x;y"])
+def test_what_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(BadInputError, match="is no name of a command"):
+        CallRecorder([name])
