@@ -1,0 +1,39 @@
+"""What was not written is expected only where something was: a lost log proves nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.errors import ExpectationError, HarnessError
+from harness.evidence import CLOUD_INIT_OUTPUT_PATH
+from harness.provisioner.gpu_node import EVENTS_FOLDER
+from suites.unit.evidence.folders import a_serving_node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_absent_line_of_an_empty_log_is_unknown(tmp_path: Path) -> None:
+    evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, "").evidence
+
+    with pytest.raises(HarnessError, match=r"with 'x' is unknown: it is empty"):
+        expect.no_log_line(evidence, "x")
+
+
+def test_absent_event_where_there_are_none_is_unknown(tmp_path: Path) -> None:
+    folder = a_serving_node(tmp_path)
+    for path in (tmp_path / f"files{EVENTS_FOLDER}").iterdir():
+        path.unlink()
+
+    with pytest.raises(HarnessError, match="there are none at all"):
+        expect.no_event_recorded(folder.evidence, "x")
+
+
+def test_line_that_is_there_is_refused_with_it(tmp_path: Path) -> None:
+    evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, "a\nbad luck\n").evidence
+
+    with pytest.raises(ExpectationError, match=r"but there is: bad luck$|but there is: bad luck"):
+        expect.no_log_line(evidence, "bad")
