@@ -298,7 +298,7 @@ class Evidence:
         return self._runs.log(self._run, content).decode(errors="replace")
 
     @property
-    def _output(self) -> str:
+    def output(self) -> str:
         """Return what the provisioner printed."""
         text = self.file(CLOUD_INIT_OUTPUT_PATH) or ""
         return text if self._run is None else self._runs.output(self._run, text)
@@ -378,7 +378,7 @@ class Evidence:
 
         Of a log that is cut these are the first ones: see `refuse_cut`.
         """
-        return node_state.parse_prebake_lines(self._output)
+        return node_state.parse_prebake_lines(self.output)
 
     @property
     def event_files(self) -> Mapping[str, str]:

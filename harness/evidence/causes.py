@@ -58,6 +58,7 @@ _FINAL_STAGE = "cloud-final.service"
 #: What systemd says of a unit after it has said how it ended.
 _ACCOUNT = re.compile(r": Consumed .* (CPU time|memory)|: Scheduled restart job")
 _LAST_LINES = 3
+_LAST_PRINTED = 2
 _LABEL = re.compile(r"^(stdout|stderr): ")
 _EXIT_CODE = re.compile(r"^exit code: (\d+(?: \(time limit\))?)", re.MULTILINE)
 _PRINTED = re.compile(r"^(stdout|stderr): (.*?)(?=^stderr: |\Z)", re.MULTILINE | re.DOTALL)
@@ -276,8 +277,10 @@ def _end_of_run(folder: Path) -> Iterator[str]:
         if not evidence.exit_code:
             return
         declared = evidence.provisioner
-        plain = (_plain(line[:_LONGEST_LINE]) for line in evidence.log.splitlines())
-        lines = [line for line in plain if line and not _OF_CLOUD_INIT.match(line)]
+        lines = _own_lines(evidence.log)
+        # The tools that it starts say why they failed where it prints, which its own log may lack.
+        logged = set(lines)
+        printed = [line for line in _own_lines(evidence.output) if line not in logged]
         error = next((line for line in reversed(lines) if _is_error(line)), None)
         said = lines[-_LAST_LINES:]
         said = said if error is None or error in said else [error, *said]
@@ -286,6 +289,13 @@ def _end_of_run(folder: Path) -> Iterator[str]:
             f"'{evidence.log_path}' {'ends with:' if said else 'says nothing.'}"
         )
         yield from (f"log: {line}" for line in said)
+        yield from (f"printed: {line}" for line in printed[-_LAST_PRINTED:])
+
+
+def _own_lines(text: str) -> list[str]:
+    """Return the lines of a provisioner's log or output, without those of cloud-init."""
+    plain = (_plain(line[:_LONGEST_LINE]) for line in text.splitlines())
+    return [line for line in plain if line and not _OF_CLOUD_INIT.match(line)]
 
 
 def _first_line(text: str) -> str:

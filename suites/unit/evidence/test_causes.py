@@ -752,6 +752,16 @@ def test_end_of_a_foreign_provisioner_without_a_log_has_what_it_printed(tmp_path
     ]
 
 
+def test_what_a_tool_printed_beside_the_log_is_told(tmp_path: Path) -> None:
+    printed = "begin\nsysctl: cannot stat /proc/sys/x\n'/etc/x.conf' cannot be applied\n"
+    write_foreign_run(tmp_path, log="begin\n'/etc/x.conf' cannot be applied\n", printed=printed)
+
+    assert explain(tmp_path)[1:] == [
+        *("log: begin", "log: '/etc/x.conf' cannot be applied"),
+        "printed: sysctl: cannot stat /proc/sys/x",
+    ]
+
+
 def test_foreign_provisioner_whose_log_is_empty_is_named(tmp_path: Path) -> None:
     write_foreign_run(tmp_path, log="\n")
 
