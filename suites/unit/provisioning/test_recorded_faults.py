@@ -1,0 +1,57 @@
+"""What NVIDIA's driver printed of faults is known to the table of its words.
+
+See `nvidia-module/550.163.01-*` in `fixtures/data/recordings/README.md`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.fixtures.recordings import load_recording
+from harness.provisioning.driver_messages import DriverMessage, parse_messages
+from harness.provisioning.driver_words import Severity
+
+
+def _messages(case: str) -> tuple[DriverMessage, ...]:
+    return parse_messages(load_recording(f"nvidia-module/550.163.01-a100-{case}").text)
+
+
+def _severity(message: DriverMessage) -> Severity | None:
+    return None if message.words is None else message.words.severity
+
+
+def test_each_xid_has_its_severity() -> None:
+    found = {
+        each.fields["xid"]: _severity(each) for each in _messages("xids") if "xid" in each.fields
+    }
+
+    assert found == {
+        **dict.fromkeys(("13", "31", "43"), Severity.APPLICATION),
+        **dict.fromkeys(("48", "63", "64", "74", "79", "94", "95"), Severity.FAULT),
+        "92": Severity.NOTICE,
+    }
+
+
+def test_line_of_an_xid_is_known_whatever_its_text() -> None:
+    assert [each.line for each in _messages("xids") if each.words is None] == []
+
+
+@pytest.mark.parametrize(
+    ("case", "meaning"),
+    [
+        ("hang", "Xid 119: A GPU does not work until it is reset."),
+        ("hang", "The system processor (GSP) of a GPU does not answer."),
+        ("off-the-bus", "Xid 79: A GPU has fallen off the bus"),
+        ("off-the-bus-unopened", "The driver could not initialise a GPU."),
+        ("wrong-boot42", "The GPU 0000:01:00.0 (10de:20b0) has no system processor (GSP)"),
+    ],
+)
+def test_fault_is_told_from_what_the_driver_printed(case: str, meaning: str) -> None:
+    faults = [each.describe() for each in _messages(case) if _severity(each) is Severity.FAULT]
+
+    assert [each for each in faults if meaning in each] != [], faults
+
+
+@pytest.mark.parametrize("case", ["off-the-bus-unopened", "wrong-boot42"])
+def test_every_line_of_a_failed_start_is_known(case: str) -> None:
+    assert [each.line for each in _messages(case) if each.words is None] == []
