@@ -98,8 +98,8 @@ def _profiles(counts: Mapping[str, tuple[int, int, int, int, int]]) -> tuple[Pro
     return tuple(_profile(name, each) for name, each in counts.items())
 
 
-#: By chip: SMs, copy engines, decoders, JPEG and OFA engines of each profile. GA100: NVIDIA's MIG user guide;
-#: GH100: `nvidia-smi mig -lgip` of a real H100.
+#: By chip: SMs, copy engines, decoders, JPEG and OFA engines of each profile, as NVIDIA's MIG user
+#: guide has them.
 _PROFILES: Final[Mapping[str, tuple[Profile, ...]]] = {
     "GA100": _profiles(
         {
@@ -109,16 +109,6 @@ _PROFILES: Final[Mapping[str, tuple[Profile, ...]]] = {
             "2g": (28, 2, 1, 0, 0),
             "1g with a quarter of memory": (14, 1, 1, 0, 0),
             "1g": (14, 1, 0, 0, 0),
-        }
-    ),
-    "GH100": _profiles(
-        {
-            "7g": (132, 8, 7, 7, 1),
-            "4g": (64, 4, 4, 4, 0),
-            "3g": (60, 3, 3, 3, 0),
-            "2g": (32, 2, 2, 2, 0),
-            "1g with a quarter of memory": (26, 1, 1, 1, 0),
-            "1g": (16, 1, 1, 1, 0),
         }
     ),
 }
