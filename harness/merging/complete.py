@@ -163,8 +163,8 @@ def _gaps(shards: Sequence[ShardReports]) -> list[str]:
         union = {test for each in shards for test in each.manifest.tests}
         if digest_of(union) != first.collection_sha256:
             problems.append(
-                f"The shards have {len(union)} tests together, but {first.collected} were collected: "
-                "they were divided by different durations; give all of them the same file "
+                f"The shards have {len(union)} tests together, not the {first.collected} that were "
+                "collected: they were divided by different durations; give all of them the same file "
                 "of durations."
             )
     return problems

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -131,9 +132,13 @@ def test_environments_of_the_shards_become_one(tmp_path: Path) -> None:
     [
         ({1: TESTS[:2], 3: TESTS[4:]}, "Shard 2/3 is missing"),
         ({1: TESTS[:2], 2: TESTS[1:4], 3: TESTS[4:]}, "Shards 1/3 and 2/3 both ran 1 tests"),
-        ({1: TESTS[:2], 2: TESTS[2:3], 3: TESTS[4:]}, "5 tests together, but 6 were collected"),
+        ({1: TESTS[:2], 2: TESTS[2:3], 3: TESTS[4:]}, "5 tests together, not the 6 that were"),
+        (
+            {1: TESTS[:2], 2: [TESTS[2], "b.py::other"], 3: TESTS[4:]},
+            "6 tests together, not the 6 that were collected",
+        ),
     ],
-    ids=["missing", "overlap", "gap"],
+    ids=["missing", "overlap", "gap", "another test in place of one"],
 )
 def test_set_with_gaps_or_overlaps_is_refused_before_anything_is_written(
     tmp_path: Path, shards: dict[int, list[str]], message: str
@@ -254,6 +259,29 @@ def test_behaviours_and_repeated_starts_are_reported(tmp_path: Path) -> None:
     page = (tmp_path / "to/summary.md").read_text()
     assert "Shard 1/1 was started 2 times" in page
     assert "Behaviours covered: 1, of which 0 hold." in page
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "hold"),
+    [
+        ({"a": "passed", "b": "passed"}, 1),
+        ({"a": "passed", "b": "failed"}, 0),
+        ({"a": "failed", "b": "passed"}, 0),
+        ({"a": "passed", "b": "skipped"}, 0),
+        ({"a": "skipped"}, 0),
+    ],
+)
+def test_behaviour_holds_where_all_its_tests_passed(outcomes: dict[str, str], hold: int) -> None:
+    cases = [
+        dataclasses.replace(
+            a_failed_case(name), outcome=outcome, problem=None, behaviours=("1.1: it boots",)
+        )
+        for name, outcome in outcomes.items()
+    ]
+
+    page = render_summary([], cases, [])
+
+    assert f"Behaviours covered: 1, of which {hold} hold." in page
 
 
 def test_coverage_of_two_checkouts_is_of_one_script(tmp_path: Path) -> None:
@@ -540,17 +568,23 @@ def test_module_that_was_skipped_as_a_whole_is_no_result_of_a_test(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("results", "failed"),
+    ("results", "problem"),
     [
-        (['<failure message="a"/>', ""], 0),
-        (["", '<failure message="a"/>'], 1),
-        (["", "", '<error message="a"/>'], 1),
+        (['<failure message="a"/>', ""], None),
+        (["", '<failure message="a"/>'], "a"),
+        (["", "", '<error message="a"/>'], "a"),
+        (['<failure message="a"/>', '<failure message="b"/>'], "b"),
+        (['<failure message="a"/>', "", '<error message="end"/>'], "end"),
+        (["", '<failure message="a"/>', '<error message="end"/>'], "a"),
+        (['<failure message="a"/>', '<error message="b"/>', '<error message="end"/>'], "b"),
+        (['<failure message="a"/>', '<skipped message="s"/>'], None),
     ],
 )
 def test_repeated_test_counts_by_its_last_result(
-    tmp_path: Path, results: list[str], failed: int
+    tmp_path: Path, results: list[str], problem: str | None
 ) -> None:
-    a_shard(tmp_path, 1, TESTS, count=1, repeated=TESTS[:1], exit_status=min(failed, 1))
+    failed = int(problem is not None)
+    a_shard(tmp_path, 1, TESTS, count=1, repeated=TESTS[:1], exit_status=failed)
     report = tmp_path / "1/start-1/junit.xml"
     cases = "".join(a_case(TESTS[0], body) for body in results)
     report.write_text(report.read_text().replace(a_case(TESTS[0]), cases))
@@ -558,6 +592,7 @@ def test_repeated_test_counts_by_its_last_result(
     merged = merged_one(tmp_path)
 
     assert (merged.failed, merged.problems, merged.bad_ends) == (failed, [], [])
+    assert merged.cases[0].problem == problem
 
 
 def test_failure_of_the_call_says_more_than_that_of_the_teardown(tmp_path: Path) -> None:

@@ -19,25 +19,38 @@ from harness.sharding.engine import shard_of
         ({"HARNESS_SHARD_INDEX": "0", "HARNESS_SHARD_COUNT": "2"}, "1/2"),
         (
             {
-                "SLURM_ARRAY_TASK_ID": "5",
-                "SLURM_ARRAY_TASK_MIN": "1",
+                "SLURM_ARRAY_TASK_ID": "13",
+                "SLURM_ARRAY_TASK_MIN": "9",
                 "SLURM_ARRAY_TASK_STEP": "2",
-                "SLURM_ARRAY_TASK_COUNT": "3",
+                "SLURM_ARRAY_TASK_COUNT": "4",
             },
-            "3/3",
+            "3/4",
         ),
         ({"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_COUNT": "3"}, "3/3"),
+        ({"CI_NODE_INDEX": "", "CIRCLE_NODE_INDEX": "0", "CIRCLE_NODE_TOTAL": "2"}, "1/2"),
     ],
 )
 def test_auto_takes_the_shard_of_the_engine(environment: dict[str, str], expected: str) -> None:
     assert str(shard_of("auto", environment)) == expected
 
 
-def test_innermost_engine_wins() -> None:
-    gitlab = {"CI_NODE_INDEX": "1", "CI_NODE_TOTAL": "1"}
-    slurm = {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "2"}
+OWN = {"HARNESS_SHARD_INDEX": "4", "HARNESS_SHARD_COUNT": "7"}
+POD = {"JOB_COMPLETION_INDEX": "2", "HARNESS_SHARD_COUNT": "7"}
+SLURM = {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "2"}
+GITLAB = {"CI_NODE_INDEX": "3", "CI_NODE_TOTAL": "3"}
 
-    assert str(shard_of("auto", {**gitlab, **slurm})) == "2/2"
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({**GITLAB, **SLURM}, "2/2"),
+        ({**GITLAB, **POD}, "3/7"),
+        ({**GITLAB, **SLURM, **OWN}, "5/7"),
+        ({**POD, **OWN}, "5/7"),
+    ],
+)
+def test_innermost_engine_wins(environment: dict[str, str], expected: str) -> None:
+    assert str(shard_of("auto", environment)) == expected
 
 
 @pytest.mark.parametrize(

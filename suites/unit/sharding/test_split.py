@@ -20,7 +20,10 @@ def loads(shards: list[list[TimedTest]]) -> list[float]:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 1000)), max_size=60),
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from([0.0, 1.0, 2.5]) | st.floats(0, 1000)),
+        max_size=60,
+    ),
     st.integers(1, 12),
     st.randoms(),
 )
@@ -82,12 +85,14 @@ def test_family_larger_than_a_shard_is_divided() -> None:
 
 
 def test_unknown_test_takes_as_long_as_its_file_does_in_the_mean() -> None:
-    families = {"a.py::x": "f", "a.py::new": "f", "a.py::y": "f", "b.py::new": "f"}
+    names = ("a.py::x", "a.py::new", "a.py::y", "b.py::new", "c.py::z")
 
-    tests = timed_tests(families, {"a.py::x": 2.0, "a.py::y": 4.0, "gone.py::z": 100.0})
+    tests = timed_tests(
+        dict.fromkeys(names, "f"),
+        {"a.py::x": 2.0, "a.py::y": 4.0, "c.py::z": 9.0, "gone.py::z": 100.0},
+    )
 
-    assert tests["a.py::new"].duration_s == 3.0
-    assert tests["b.py::new"].duration_s == 3.0
+    assert [tests[name].duration_s for name in names] == [2.0, 3.0, 4.0, 5.0, 9.0]
 
 
 @pytest.mark.parametrize("recorded", [{}, {"gone.py::z": 9.0}])
