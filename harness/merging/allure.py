@@ -25,10 +25,11 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
 
     Names of Allure's files are unique, but for those of a whole run: of the environments, where a name has
     different values all of them are listed. Where a test was run again, Allure knows the earlier result as a
-    retry by its history id; of a test in two folders only the later result is copied. Raises
+    retry by its history id; of a test in two folders only the results of the folder with the later one are
+    copied. Raises
     BadInputError that names a file that is no result.
     """
-    latest: dict[str, tuple[float, Path]] = {}
+    latest: dict[str, tuple[float, list[Path]]] = {}
     environment: dict[str, dict[str, None]] = {}
     to.mkdir(parents=True)
     for folder in folders:
@@ -41,12 +42,14 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
                 continue
             if path.name.endswith(_RESULT):
                 history, stop = _read(path)
-                known = latest.get(history)
-                if known is not None and known[1].parent != folder:
-                    if known[0] >= stop:
+                last, copied = latest.get(history, (stop, []))
+                if copied and copied[0].parent != folder:
+                    if last >= stop:
                         continue
-                    (to / known[1].name).unlink()
-                latest[history] = (stop, path)
+                    for each in copied:
+                        (to / each.name).unlink()
+                    copied = []
+                latest[history] = (max(last, stop), [*copied, path])
             elif path.name == _ENVIRONMENT:
                 for line in read_report(path).decode(errors="replace").splitlines():
                     name, _, value = line.partition("=")

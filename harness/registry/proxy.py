@@ -119,8 +119,10 @@ class _Server(socketserver.ThreadingTCPServer):
     def accepts_upload(self, count: int) -> bool:
         """Return whether clients may send a body of this size; the registry stores it on this host."""
         with self._lock:
+            if self._uploaded + count > REGISTRY_UPLOAD_MIB.bytes:
+                return False
             self._uploaded += count
-            return self._uploaded <= REGISTRY_UPLOAD_MIB.bytes
+            return True
 
     @override
     def process_request_thread(self, request: object, client_address: object) -> None:

@@ -212,7 +212,8 @@ def _default_interfaces(root: Path, found: _Findings) -> list[str]:
         for words in _table(root, "ipv6_route", found)
         if len(words) > 9 and words[:2] == ["0" * 32, "00"]
     }
-    return sorted((ipv4 | ipv6) - {"lo"})
+    # The kernel writes '*' for a route that refuses packets, such as `unreachable default`.
+    return sorted((ipv4 | ipv6) - {"lo", "*"})
 
 
 def _table(root: Path, name: str, found: _Findings) -> list[list[str]]:

@@ -178,15 +178,16 @@ def _open_files(
         (VerdictKind.BUSY, f"{', '.join(processes)} has '{file}' open; end it first.")
         for file, processes in opened
     ]
-    driver = functions[0].driver
-    if not users.is_complete and driver not in {None, VFIO_DRIVER}:
+    # A card may have another function before its GPU.
+    gpu = next((each for each in functions if each.is_gpu), functions[0])
+    if not users.is_complete and gpu.driver not in {None, VFIO_DRIVER}:
         findings.append(
             _unknown(
-                f"Whether another user's process has it open is not known, and driver '{driver}' "
+                f"Whether another user's process has it open is not known, and driver '{gpu.driver}' "
                 "can't be taken off a GPU in use; run as root, or bind it to vfio-pci at boot."
             )
         )
-    if driver == "nvidia" and not users.has_nvidia_file(functions[0].address):
+    if gpu.driver == "nvidia" and not users.has_nvidia_file(gpu.address):
         findings += [
             _unknown(f"{', '.join(processes)} has '{file}' open, of a GPU that is not known.")
             for file, processes in users.unassigned_nvidia_files()

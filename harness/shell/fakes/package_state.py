@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from harness.shell.fakes.fake import Fake
 
 LOCK = "/var/lib/dpkg/lock-frontend"
-_DEPENDENCY = re.compile(r"(?P<name>[^ (]+)(?: \((?P<relation>>=|<=|=|>>|<<) (?P<version>\S+)\))?")
+#: A name may have an architecture (deb-control(5)): `python3:any`.
+_DEPENDENCY = re.compile(
+    r"(?P<name>[^ (:]+)(?::[^ (]+)?(?: \((?P<relation>>=|<=|=|>>|<<) (?P<version>\S+)\))?"
+)
 
 
 class Status(Enum):
@@ -185,7 +188,7 @@ class PackageState:
 
 
 def dependency_name(dependency: str) -> str:
-    return dependency.partition(" ")[0]
+    return dependency.partition(" ")[0].partition(":")[0]
 
 
 def is_met_by(dependency: str, package: Package) -> bool:

@@ -182,7 +182,7 @@ class Systemd(Fake):
             unit.start_failures -= 1
             unit.is_failed = True
             return False
-        unit.is_active = not unit.is_oneshot or "RemainAfterExit=yes" in unit.text
+        unit.is_active = not unit.is_oneshot or unit.remains_after_exit
         unit.starts += 1
         unit.running_text = "".join(unit.loaded.values())
         if unit.on_start is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -72,7 +73,17 @@ class Unit:
 
     @property
     def is_oneshot(self) -> bool:
-        return "Type=oneshot" in self.text
+        return self._setting("Type") == "oneshot"
+
+    @property
+    def remains_after_exit(self) -> bool:
+        # The words of systemd.syntax(7).
+        return self._setting("RemainAfterExit").lower() in {"1", "yes", "y", "true", "t", "on"}
+
+    def _setting(self, name: str) -> str:
+        """Return the last value of a setting, or an empty text."""
+        values = re.findall(rf"^[ \t]*{name}[ \t]*=[ \t]*(.*?)[ \t]*$", self.text, re.MULTILINE)
+        return values[-1] if values else ""
 
     @property
     def sub_state(self) -> str:

@@ -21,6 +21,7 @@ from markdown_it import MarkdownIt
 from harness.cli import main
 from harness.errors import BadInputError, HarnessError
 from harness.limits import LimitError
+from harness.merging.allure import merge_results
 from harness.merging.junit import Case, case_name, cases_of, read_suite, write_merged
 from harness.merging.merge import Merged, merge
 from harness.merging.summary import cause_of, render_summary
@@ -396,6 +397,29 @@ def test_result_of_one_shard_does_not_replace_that_of_another(tmp_path: Path) ->
 
     with pytest.raises(BadInputError, match="Another shard has a file of this name"):
         merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stops", "kept"),
+    [
+        ([{"a": 200, "b": 100}, {"c": 150}], {"a", "b"}),
+        ([{"a": 100, "b": 200}, {"c": 150}], {"a", "b"}),
+        ([{"a": 200, "b": 100}, {"c": 250}], {"c"}),
+    ],
+)
+def test_results_of_a_test_are_of_the_folder_that_ran_it_last(
+    tmp_path: Path, stops: list[dict[str, int]], kept: set[str]
+) -> None:
+    """With retries, whatever their names; retries of two shards are not mixed."""
+    for number, names in enumerate(stops):
+        for name, stop in names.items():
+            path = tmp_path / f"{number}/{name}-result.json"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps({"uuid": name, "historyId": "one", "stop": stop}))
+
+    merge_results([tmp_path / str(number) for number in range(len(stops))], tmp_path / "to")
+
+    assert {path.name.removesuffix("-result.json") for path in (tmp_path / "to").iterdir()} == kept
 
 
 def test_attachment_of_any_length_is_not_copied(tmp_path: Path) -> None:

@@ -265,6 +265,13 @@ def test_route_to_half_of_all_addresses_is_no_default_route(host: FakeHost) -> N
     assert verdict(host).is_usable
 
 
+def test_default_route_that_refuses_packets_needs_no_card(host: FakeHost) -> None:
+    """The kernel lists `unreachable default` with the interface '*'."""
+    host.add_default_route("*")
+
+    assert verdict(host, GPU).kind is VerdictKind.USABLE
+
+
 def test_default_route_by_a_bond_needs_the_cards_below(host: FakeHost) -> None:
     host.add_function("0000:65:00.5", group=5, class_code=NIC_CLASS)
     host.add_interface("eth0", "0000:65:00.5", is_default=False)
@@ -451,6 +458,16 @@ def test_nvidia_file_of_an_unknown_gpu_leaves_all_unknown(host: FakeHost) -> Non
 
     assert verdict(host).kind is VerdictKind.UNKNOWN
     assert verdict(host, SECOND).is_usable
+
+
+def test_driver_of_the_gpu_counts_wherever_it_is_on_its_card(host: FakeHost) -> None:
+    """Without a look into other users' processes only a GPU that no driver has is free."""
+    host.add_driver("nvidia")
+    host.add_function("0000:99:00.0", group=99, class_code=AUDIO_CLASS)
+    host.add_function("0000:99:00.1", group=99, driver="nvidia")
+    host.add_process(12, "python3", "/dev/nvidia0")
+
+    assert verdict(host, "0000:99:00.1").kind is VerdictKind.UNKNOWN
 
 
 def test_process_that_draws_is_named(host: FakeHost) -> None:

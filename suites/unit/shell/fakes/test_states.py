@@ -8,7 +8,7 @@ import pytest
 
 from harness.fixtures.recordings import load_recording
 from harness.shell import fakes
-from harness.shell.fakes.package_state import version_key
+from harness.shell.fakes.package_state import Package, is_met_by, version_key
 from harness.shell.mocks.commands import Answer
 from suites.unit.shell.fakes.calls import a_call
 
@@ -42,6 +42,27 @@ def test_start_of_a_unit_has_the_effect_that_the_test_gives(tmp_path: Path) -> N
     run(systemd, "systemctl start nvidia-modprobe")
 
     assert modules.is_loaded("nvidia")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_active"),
+    [
+        ("Type=oneshot\nRemainAfterExit=on\n", True),
+        ("Type = oneshot\nRemainAfterExit = True\n", True),
+        ("Type=oneshot\nRemainAfterExit=no\n", False),
+        ("Type=oneshot\n#RemainAfterExit=yes\n", False),
+        ("Type=oneshot\nRemainAfterExit=yes\nRemainAfterExit=no\n", False),
+        ("# not Type=oneshot\nType=simple\n", True),
+    ],
+)
+def test_oneshot_unit_stays_active_by_systemds_words(
+    tmp_path: Path, text: str, *, is_active: bool
+) -> None:
+    systemd = fakes.Systemd({"a": fakes.Unit(text=f"[Service]\n{text}")}).use_root(tmp_path)
+
+    run(systemd, "systemctl start a")
+
+    assert systemd.unit("a").is_active is is_active
 
 
 def test_running_unit_starts_with_a_new_drop_in_only_after_a_reload(tmp_path: Path) -> None:
@@ -280,3 +301,18 @@ def test_ctr_shows_the_version_as_recorded() -> None:
     assert fakes.Containerd().answer(a_call("ctr", "version")).stdout == recorded
     answer = fakes.Containerd(version="2.0.1").answer(a_call("ctr", "v"))
     assert answer.stdout.count("Version:  2.0.1\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("dependency", "is_met"),
+    [
+        ("python3:any (>= 3.8)", True),
+        ("python3:any", True),
+        ("python3:any (>= 3.12)", False),
+        ("python3-minimal:any", False),
+    ],
+)
+def test_architecture_of_a_dependency_is_no_part_of_its_name(
+    dependency: str, *, is_met: bool
+) -> None:
+    assert is_met_by(dependency, Package(name="python3", version="3.11.2-1")) is is_met
