@@ -73,6 +73,8 @@ def check_signature(
     signatures = list(_signatures(result.stdout))
     if any(each.get("VALIDSIG") == fingerprint and "GOODSIG" in each for each in signatures):
         return
+    # What is wrong with the wanted key's own signature says more than that there is another one.
+    signatures.sort(key=lambda each: each.get("VALIDSIG") != fingerprint)
     raise ImageFetchError(
         f"The signature of the list '{url}' is not by the key {fingerprint}: {_why(signatures)}. No "
         "image was downloaded; do not use this location, and name another one with --mirror."

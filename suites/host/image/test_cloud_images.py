@@ -96,9 +96,11 @@ class Fetching:
             listener=self.events.append,
         )
 
-    def fail(self, *, is_offline: bool = False, mirrors: Sequence[str] = ()) -> str:
+    def fail(
+        self, *, is_offline: bool = False, is_renewal: bool = False, mirrors: Sequence[str] = ()
+    ) -> str:
         with pytest.raises(ImageFetchError) as failure:
-            self.run(is_offline=is_offline, mirrors=mirrors)
+            self.run(is_offline=is_offline, is_renewal=is_renewal, mirrors=mirrors)
         assert list(self.folder.glob("tiny-*")) == []
         return str(failure.value)
 
@@ -302,6 +304,16 @@ def test_offline_without_a_lock_says_that_nothing_names_the_image(fetching: Fetc
     )
 
 
+def test_renewal_offline_has_no_version(fetching: Fetching, server: ImageServer) -> None:
+    fetching.run()
+    requests = list(server.requests)
+
+    with pytest.raises(ImageFetchError, match="offline its version is unknown"):
+        fetching.run(is_offline=True, is_renewal=True)
+
+    assert server.requests == requests
+
+
 def test_image_from_a_file_url_needs_no_network(tmp_path: Path, server: ImageServer) -> None:
     stick = tmp_path / "stick"
     stick.mkdir()
@@ -335,10 +347,17 @@ def test_replaced_image_is_reported_before_the_download(
     assert server.asked(FILE) == []
 
 
-def test_replaced_pinned_image_is_reported(tmp_path: Path, server: ImageServer) -> None:
+@pytest.mark.parametrize("is_renewal", [False, True])
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_replaced_pinned_image_is_reported(
+    tmp_path: Path, server: ImageServer, *, is_locked: bool, is_renewal: bool
+) -> None:
+    """Neither a lock file nor a renewal makes the image of the recipe another one."""
     fetching = Fetching(tmp_path, server.folder, more=f"digest: sha256:{'1' * 64}\n")
+    if is_locked:
+        _lock_to(fetching, DIGEST)
 
-    assert fetching.fail().endswith(
+    assert fetching.fail(is_renewal=is_renewal).endswith(
         f"with --mirror, or change 'digest' in '{fetching.catalogue / 'tiny.yaml'}'."
     )
 
@@ -561,10 +580,13 @@ def test_pinned_image_needs_neither_list_nor_lock(tmp_path: Path, server: ImageS
     assert fetching.run(is_offline=True) == image
 
 
-def test_pinned_image_with_another_digest_is_refused(tmp_path: Path, server: ImageServer) -> None:
+@pytest.mark.parametrize("is_renewal", [False, True])
+def test_pinned_image_with_another_digest_is_refused(
+    tmp_path: Path, server: ImageServer, *, is_renewal: bool
+) -> None:
     fetching = _pinned(tmp_path, server.folder, digest="0" * 64)
 
-    sentence = fetching.fail()
+    sentence = fetching.fail(is_renewal=is_renewal)
 
     assert f"has the digest sha256:{DIGEST}, but sha256:{'0' * 64} was asked for" in sentence
     assert [*fetching.refused().values()] == [IMAGE]

@@ -443,6 +443,37 @@ def test_dropped_connections_do_not_end_a_pull_that_goes_on(
     assert len([path for _, path, _ in registry.seen if "/blobs/" in path]) > 20
 
 
+@pytest.mark.parametrize("is_compressible", [False, True])
+def test_pull_goes_on_at_a_registry_that_sends_the_whole_blob_again(
+    registry: Adversary, puller: Puller, *, is_compressible: bool
+) -> None:
+    """It ignores the range that was asked for, and answers 200."""
+    content = bytes(3 << 20) if is_compressible else DISK["disk.qcow2"]
+    registry.have({"disk.qcow2": content})
+    answers: list[bool] = []
+
+    def lie(request: Request) -> bool:
+        if not _is_disk(request):
+            return False
+        blob = registry.blobs[request.path.rpartition("/")[2]]
+        answers.append("Range" in request.headers)
+        sent = len(blob) if len(answers) == 3 else len(blob) // 2 + len(answers)
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(blob)))
+        request.end_headers()
+        request.wfile.write(blob[:sent])
+        request.close_connection = True
+        return True
+
+    registry.lie = lie
+
+    assert puller.pull()
+
+    assert answers == [False, True, True]
+    assert (puller.into / "disk.qcow2").read_bytes() == content
+    assert list(puller.partial.iterdir()) == []
+
+
 def _drip_after(head: str, *, is_resumed: bool = False) -> Answer:
     def lie(request: Request) -> bool:
         begin = int(request.headers.get("Range", "bytes=0-")[6:-1])

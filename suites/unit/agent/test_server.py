@@ -15,6 +15,7 @@ from harness.agent import PROTOCOL, commands, frames, jobs, port
 from suites.unit.agent.fakes import RUN, Bench, error_of, passes, result_of, start
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -460,18 +461,37 @@ def test_ranges_of_nothing_are_an_error(bench: Bench, tmp_path: Path) -> None:
     assert error_of(bench.gets()).startswith("No such file or directory")
 
 
-def test_written_file_appears_whole(bench: Bench, tmp_path: Path) -> None:
+@pytest.fixture
+def umask() -> Iterator[None]:
+    """Take write access from group and others, as services have it."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize("mode", [0o640, 0o666, 0o775, 0o400, 0])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_written_file_appears_whole(
+    bench: Bench, tmp_path: Path, mode: int, *, is_there: bool
+) -> None:
+    """It has the mode that was asked for, whatever the umask takes and the old file had."""
     path = tmp_path / "a" / "b" / "file"
-    asked = {"path": str(path), "mode": 0o640, "has_more": True}
+    if is_there:
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"a long text of before")
+        path.chmod(0o604)
+    asked = {"path": str(path), "mode": mode, "has_more": True}
     bench.sends(frames.WRITE, 2, frames.to_json(asked) + b"\none ")
     bench.sends(frames.DATA, 2, b"two")
     assert bench.gets() == []
-    assert not path.exists()
+    assert path.exists() == is_there
     bench.sends(frames.DATA_END, 2)
 
     assert result_of(bench.gets()) == {}
+    assert path.stat().st_mode & 0o777 == mode
+    path.chmod(0o600)
     assert path.read_bytes() == b"one two"
-    assert path.stat().st_mode & 0o777 == 0o640
     assert list(path.parent.iterdir()) == [path]
 
 

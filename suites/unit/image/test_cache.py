@@ -156,6 +156,29 @@ def test_parent_of_a_kept_image_is_kept(cache: Cache) -> None:
     assert [removal.path for removal in _collect(cache)] == [child.folder, parent.folder]
 
 
+def test_image_in_use_counts_and_keeps_its_parent_when_others_are_removed(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one in use was used longest ago, so it is the first to be looked at."""
+    monkeypatch.setattr("harness.artifact_cache.cache.allocated_bytes", lambda _: 1 << 20)
+    parent = cache.ensure()
+    children = [cache.derive(parent, lambda _disk: None, payload=each) for each in "abc"]
+    cache.store.close()
+    cache.derive(parent, lambda _disk: None, payload="a")
+    for days, image in enumerate([*children[::-1], parent], start=1):
+        _age(image, days=days)
+    _age(children[0], days=9)
+
+    removals = cache.store.cache.collect_to_limit(2)
+
+    assert [removal.path for removal in removals] == [children[1].folder, children[2].folder]
+    assert cache.store.cache.collect_to_limit(0) == []
+    cache.store.close()
+    assert [removal.path for removal in cache.store.cache.collect_to_limit(1)] == [
+        children[0].folder
+    ]
+
+
 def test_rebuilt_image_counts_as_in_use(cache: Cache) -> None:
     image = cache.ensure()
     os.truncate(image.disk, 5)

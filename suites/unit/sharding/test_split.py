@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.sharding.split import TimedTest, ordered, split, timed_tests
@@ -27,6 +27,8 @@ def loads(shards: list[list[TimedTest]]) -> list[float]:
     st.integers(1, 12),
     st.randoms(),
 )
+@example([("a", 1.0)] * 7, 2, random.Random(1))  # noqa: S311 - no secret
+@example([("a", 0.1), ("b", 0.1)] * 20, 3, random.Random(1))  # noqa: S311 - no secret
 def test_each_test_is_in_one_shard_whatever_the_order(
     rows: list[tuple[str, float]], count: int, chance: random.Random
 ) -> None:

@@ -254,8 +254,16 @@ def test_dkms_build_before_the_boot_is_left_out(tmp_path: Path) -> None:
     assert Lane.DKMS not in {span.lane for span in read_timeline(node.write()).spans}
 
 
-def test_reboot_joins_two_boots(tmp_path: Path) -> None:
-    """Between the last entry of the one and the first of the other the wall clock counts."""
+@pytest.mark.parametrize(
+    ("wall_s", "second_boot_s"),
+    [(110.0, 109), (110.0 - 3600, 99), (101.0, 100)],
+    ids=["wall clock", "clock that lost an hour", "boot without a pause"],
+)
+def test_reboot_joins_two_boots(tmp_path: Path, wall_s: float, second_boot_s: float) -> None:
+    """Between the last entry of the one and the first of the other the wall clock counts.
+
+    A boot does not begin before the end of the one before, whatever the clock says.
+    """
     node = HistoryFolder(tmp_path, units=[a_unit("second.service", 20.0, 25.0)], uptime_s=30.0)
     starting, started = "7d4958e842da4a758f6c1cdc7b36dcc5", "39f53479d3a045ac8e11786248231fbf"
     later = {"boot": "c" * 32}
@@ -264,7 +272,7 @@ def test_reboot_joins_two_boots(tmp_path: Path) -> None:
         an_entry(5.0, "Starting", boot=EARLIER_BOOT, UNIT="first.service", MESSAGE_ID=starting),
         an_entry(9.0, "Started", boot=EARLIER_BOOT, UNIT="first.service", MESSAGE_ID=started),
         an_entry(100.0, "Rebooting", boot=EARLIER_BOOT),
-        an_entry(1.0, "Linux", wall_s=BOOTED_AT_S + 110.0, **later),
+        an_entry(1.0, "Linux", wall_s=BOOTED_AT_S + wall_s, **later),
     ]
     node.host_events("RESET")
 
@@ -272,8 +280,13 @@ def test_reboot_joins_two_boots(tmp_path: Path) -> None:
 
     found = by_name(timeline)
     assert (found["first.service"].start_s, found["first.service"].end_s) == (5, 9)
-    assert (found["second.service"].start_s, found["second.service"].end_s) == (129, 134)
-    assert [(moment.at_s, moment.words) for moment in timeline.moments] == [(109, "reboot")]
+    assert (found["second.service"].start_s, found["second.service"].end_s) == (
+        second_boot_s + 20,
+        second_boot_s + 25,
+    )
+    assert [(moment.at_s, moment.words) for moment in timeline.moments] == [
+        (second_boot_s, "reboot")
+    ]
 
 
 def test_clock_that_was_set_is_marked_and_steps_keep_their_places(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from suites.unit.image.imageserver import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 CONTENT = bytes(range(250)) * 4
@@ -135,17 +135,30 @@ def test_changed_file_is_downloaded_from_the_start(
     )
 
 
-def test_partial_file_longer_than_the_servers_is_replaced(
-    server: ImageServer, download: Download
+@pytest.mark.parametrize(
+    ("size", "faults"),
+    [
+        (1200, []),
+        (1200, [answer(416)]),
+        (1200, [answer(416, Content_Range="bytes */junk")]),
+        (1000, [answer(416)]),
+        (600, [answer(416, Content_Range="bytes */1000")]),
+    ],
+    ids=["size told", "size not told", "no size", "as long", "range refused"],
+)
+def test_partial_file_of_which_the_server_has_no_rest_is_replaced(
+    server: ImageServer, download: Download, size: int, faults: list[Callable[[Handler], None]]
 ) -> None:
-    download.part.write_bytes(b"x" * 1200)
+    """Only a server that tells the size says that the file is complete."""
+    download.part.write_bytes(b"x" * size)
+    server.fail_with(FILE, *faults)
 
     download.run(server.url(FILE))
 
     assert download.part.read_bytes() == CONTENT
-    assert server.asked(FILE) == ["bytes=1200-", "whole"]
+    assert server.asked(FILE) == [f"bytes={size}-", "whole"]
     assert download.said[0] == (
-        f"'{server.url(FILE)}' has no bytes after the first 1200 (416); the partial file is deleted; "
+        f"'{server.url(FILE)}' has no bytes after the first {size} (416); the partial file is deleted; "
         "trying again"
     )
 

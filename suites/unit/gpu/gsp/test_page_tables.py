@@ -95,10 +95,18 @@ def test_large_page_is_found(version: Version) -> None:
     assert tables.space().read(VIRTUAL, 4) == b"here"
 
 
+@pytest.mark.parametrize("has_small_table", [False, True])
 @VERSIONS
-def test_big_page_is_found_where_the_small_table_has_none(version: Version) -> None:
+def test_big_page_is_found_where_the_small_table_has_none(
+    version: Version, *, has_small_table: bool
+) -> None:
+    """Of the 2 MiB a driver maps some by small pages, and others by big ones."""
     tables = Tables(version)
     dual, table = tables.descend(), 0x50100
+    if has_small_table:
+        small = next(tables._free)
+        tables.put(dual + 8, _directory_entry(version, small, 1))
+        tables.put(small + 8 * (VIRTUAL + 0x10000 >> 12 & 0x1FF), _page_entry(version, DATA, 0))
     # The address of a table of big pages is in units of 256 bytes.
     entry = table | 2 if version is Version.V3 else table >> 8 << 4 | 2
     tables.put(dual, entry)
@@ -107,6 +115,30 @@ def test_big_page_is_found_where_the_small_table_has_none(version: Version) -> N
     tables.memories.write(Space.FRAME_BUFFER, 0x70000 + (VIRTUAL & 0xFFFF), b"here")
 
     assert tables.space().read(VIRTUAL, 4) == b"here"
+    if has_small_table:
+        tables.memories.write(Space.FRAME_BUFFER, DATA, b"there")
+        assert tables.space().read(VIRTUAL + 0x10000, 5) == b"there"
+
+
+@VERSIONS
+def test_small_page_counts_more_than_a_big_one(version: Version) -> None:
+    tables = Tables(version)
+    tables.map_small(DATA, aperture=0)
+    dual, table = ROOT, 0x50100
+    for shift in version.value:
+        bits = 3 if shift == version.root_shift else 0x1FF
+        entry = struct.unpack(
+            "<Q", tables.memories.read(Space.FRAME_BUFFER, dual + 8 * (VIRTUAL >> shift & bits), 8)
+        )[0]
+        dual = entry & ~0xFF if version is Version.V3 else entry >> 8 << 12
+    tables.put(
+        dual + 16 * (VIRTUAL >> 21 & 0xFF),
+        table | 2 if version is Version.V3 else table >> 8 << 4 | 2,
+    )
+    tables.put(table + 8 * (VIRTUAL >> 16 & 31), _page_entry(version, 0x70000, 0))
+    tables.memories.write(Space.FRAME_BUFFER, DATA, b"small")
+
+    assert tables.space().read(VIRTUAL, 5) == b"small"
 
 
 def test_page_of_512_mib_is_found_in_version_3() -> None:

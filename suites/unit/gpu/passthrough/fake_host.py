@@ -161,9 +161,40 @@ class FakeHost:
         self.link(f"sys/dev/block/{number}", partition)
         return disk
 
-    def mount(self, number: str, point: str, kind: str = "ext4", source: str = "/dev/x") -> None:
-        with (self.root / "proc/self/mountinfo").open("a") as table:
+    def mount(
+        self,
+        number: str,
+        point: str,
+        kind: str = "ext4",
+        source: str = "/dev/x",
+        *,
+        process: str = "self",
+    ) -> None:
+        """Mount in the namespace of this process, or in that of another one."""
+        with (self.root / "proc" / process / "mountinfo").open("a") as table:
             table.write(f"23 22 {number} / {point} rw,noatime shared:1 - {kind} {source} rw\n")
+
+    def add_virtual_disk(self, name: str, number: str, *below: Path) -> Path:
+        """Add a disk of device mapper or RAID that lies on others."""
+        disk = self.root / "sys/devices/virtual/block" / name
+        (disk / "slaves").mkdir(parents=True)
+        for each in below:
+            self.link(str((disk / "slaves" / each.name).relative_to(self.root)), each)
+        self.link(f"sys/dev/block/{number}", disk)
+        self.link(f"sys/class/block/{name}", disk)
+        return disk
+
+    def add_virtual_interface(self, name: str, *below: str, ports: str = "") -> None:
+        """Add a bond or VLAN on the interfaces `below`; of a bridge these are `ports` in 'brif'."""
+        folder = self.root / "sys/devices/virtual/net" / name
+        folder.mkdir(parents=True)
+        self.link(f"sys/class/net/{name}", folder)
+        for each in below:
+            where = f"brif/{each}" if ports else f"lower_{each}"
+            self.link(
+                str((folder / where).relative_to(self.root)),
+                (self.root / "sys/class/net" / each).resolve(),
+            )
 
     def add_interface(self, name: str, address: str, *, is_default: bool) -> None:
         folder = self.device(address) / "net" / name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from harness.errors import HarnessError
 from harness.gpu.passthrough import VerdictKind, device_users
 from harness.gpu.passthrough.discovery import read_function, read_host
 from harness.gpu.passthrough.host_use import find_host_use
+from harness.shared_folder import user_name
 from suites.unit.gpu.passthrough.fake_host import (
     AUDIO_CLASS,
     BUS,
@@ -142,14 +144,17 @@ def test_host_without_groups_has_its_iommu_off(tmp_path: Path) -> None:
     assert "its IOMMU is off" in found.reason
 
 
+@pytest.mark.parametrize("process", ["self", "1"])
 @pytest.mark.parametrize("number", ["259:1", "0:40"])
-def test_group_of_a_mounted_disk_is_refused(host: FakeHost, number: str) -> None:
+def test_group_of_a_mounted_disk_is_refused(host: FakeHost, number: str, process: str) -> None:
+    """In a mount namespace of its own, a run does not see what the host has mounted."""
     host.add_function(USB, group=5, class_code=USB_CLASS)
     host.add_disk("nvme0n1", USB, "259:1")
     btrfs = host.root / "sys/fs/btrfs/f00/devices"
     btrfs.mkdir(parents=True)
     host.link("sys/fs/btrfs/f00/devices/nvme0n1p1", host.root / "sys/class/block/nvme0n1p1")
-    host.mount(number, r"/my\040data", "btrfs" if number == "0:40" else "ext4", "/dev/nvme0n1p1")
+    kind = "btrfs" if number == "0:40" else "ext4"
+    host.mount(number, r"/my\040data", kind, "/dev/nvme0n1p1", process=process)
 
     found = verdict(host)
 
@@ -164,16 +169,58 @@ def test_disk_that_is_not_mounted_goes_with_the_card(host: FakeHost) -> None:
     assert verdict(host).is_usable
 
 
-def test_disk_below_device_mapper_is_found(host: FakeHost) -> None:
+@pytest.mark.parametrize("place", ["first", "second"])
+@pytest.mark.parametrize("kind", ["mapped", "mapped RAID", "btrfs", "another mount", "swap"])
+def test_each_disk_that_the_host_uses_is_found(host: FakeHost, kind: str, place: str) -> None:
+    """Of two disks one is at the GPU's card, behind device mapper, RAID or by itself."""
+    host.add_function(NVME, group=2, class_code=NVME_CLASS)
     host.add_function(USB, group=5, class_code=USB_CLASS)
-    disk = host.add_disk("sda", USB, "8:1")
-    mapped = host.root / "sys/devices/virtual/block/dm-0"
-    (mapped / "slaves").mkdir(parents=True)
-    host.link("sys/devices/virtual/block/dm-0/slaves/sdap1", disk / "sdap1")
-    host.link("sys/dev/block/253:0", mapped)
-    host.mount("253:0", "/")
+    addresses = (USB, NVME) if place == "first" else (NVME, USB)
+    disks = [
+        host.add_disk(name, address, number) / f"{name}p1"
+        for name, number, address in zip(("sda", "sdb"), ("8:1", "8:17"), addresses, strict=True)
+    ]
+    match kind:
+        case "mapped":
+            host.add_virtual_disk("dm-0", "253:0", *disks)
+            host.mount("253:0", "/")
+        case "mapped RAID":
+            raid = host.add_virtual_disk("md127", "9:127", *disks)
+            host.add_virtual_disk("dm-0", "253:0", raid)
+            host.mount("253:0", "/")
+        case "btrfs":
+            for disk in disks:
+                host.link(f"sys/fs/btrfs/f00/devices/{disk.name}", disk)
+            host.mount("0:40", "/", "btrfs", "/dev/sdap1")
+        case "another mount":
+            host.mount("8:1", "/", source="/dev/sdap1")
+            host.mount("8:17", "/", source="/dev/sdbp1")
+        case _:
+            host.write(
+                "proc/swaps",
+                "Filename Type Size Used Priority\n/swap.img file 9 0 -1\n"
+                "/dev/sdap1 partition 9 0 -2\n/dev/sdbp1 partition 9 0 -3\n",
+            )
 
-    assert f"{USB}: The host has mounted '/'" in verdict(host).reason
+    found = verdict(host)
+
+    assert found.kind is VerdictKind.REFUSED
+    assert f"{USB}: The host " in found.reason
+    assert set(find_host_use(host.root).reasons) == {USB, NVME}
+
+
+@pytest.mark.parametrize("process", ["self", "1"])
+def test_mounts_that_can_not_be_read_leave_a_storage_function_unknown(
+    host: FakeHost, process: str
+) -> None:
+    """Those of the first process are closed to ordinary users, and its own may be all there is."""
+    host.add_function(USB, group=5, class_code=USB_CLASS)
+    host.write("proc/1/mountinfo", "22 1 0:21 / / rw - tmpfs tmpfs rw\n")
+    (host.root / "proc" / process / "mountinfo").unlink()
+
+    is_known = process == "1"
+
+    assert verdict(host).kind is (VerdictKind.USABLE if is_known else VerdictKind.UNKNOWN)
 
 
 def test_disk_with_several_paths_is_found(host: FakeHost) -> None:
@@ -272,19 +319,46 @@ def test_default_route_that_refuses_packets_needs_no_card(host: FakeHost) -> Non
     assert verdict(host, GPU).kind is VerdictKind.USABLE
 
 
-def test_default_route_by_a_bond_needs_the_cards_below(host: FakeHost) -> None:
-    host.add_function("0000:65:00.5", group=5, class_code=NIC_CLASS)
-    host.add_interface("eth0", "0000:65:00.5", is_default=False)
-    bond = host.root / "sys/devices/virtual/net/bond0"
-    bond.mkdir(parents=True)
-    host.link("sys/class/net/bond0", bond)
-    host.link("sys/devices/virtual/net/bond0/lower_eth0", host.device("0000:65:00.5") / "net/eth0")
+def add_ipv6_default_route(host: FakeHost, interface: str) -> None:
     host.write(
         "proc/net/ipv6_route",
-        f"{'0' * 32} 00 {'0' * 32} 00 fe80{'0' * 28} 00000400 1 0 00000003    bond0\n",
+        f"{'0' * 32} 00 {'0' * 32} 00 fe80{'0' * 28} 00000400 1 0 00000003    {interface}\n",
     )
 
-    assert "by its interface 'bond0'" in verdict(host).reason
+
+@pytest.mark.parametrize("place", ["first", "second"])
+@pytest.mark.parametrize("kind", ["bond", "bridge", "VLAN of a bond", "routes", "IPv6 too"])
+def test_default_route_needs_all_cards_below(host: FakeHost, kind: str, place: str) -> None:
+    """Of two network cards one is a part of the GPU's card."""
+    card = "0000:65:00.5"
+    host.add_function(NIC, group=2, class_code=NIC_CLASS)
+    host.add_function(card, group=5, class_code=NIC_CLASS)
+    for name, address in zip(
+        ("eth0", "eth1"), (card, NIC) if place == "first" else (NIC, card), strict=True
+    ):
+        host.add_interface(name, address, is_default=kind == "routes")
+    match kind:
+        case "bond":
+            host.add_virtual_interface("top", "eth0", "eth1")
+            add_ipv6_default_route(host, "top")
+        case "bridge":
+            host.add_virtual_interface("top", "eth0", "eth1", ports="brif")
+            host.add_default_route("top")
+        case "VLAN of a bond":
+            host.add_virtual_interface("bond0", "eth0", "eth1")
+            host.add_virtual_interface("top", "bond0")
+            host.add_default_route("top")
+        case "IPv6 too":
+            host.add_default_route("eth0")
+            add_ipv6_default_route(host, "eth1")
+        case _:
+            pass
+
+    found = verdict(host)
+
+    assert found.kind is VerdictKind.REFUSED
+    assert f"{card}: The default route of the host is by its interface '" in found.reason
+    assert set(find_host_use(host.root).reasons) == {card, NIC}
 
 
 def test_unread_routes_leave_a_network_card_unknown(host: FakeHost) -> None:
@@ -383,11 +457,11 @@ def test_virtual_function_is_recognised(host: FakeHost) -> None:
 
 
 def test_gpu_with_mediated_devices_is_refused(host: FakeHost) -> None:
-    mdev = host.device(GPU) / "83b8f4f2"
-    mdev.mkdir()
-    host.link("sys/bus/mdev/devices/83b8f4f2", mdev)
+    for name in ("83b8f4f2", "93b8f4f2"):
+        (host.device(GPU) / name).mkdir()
+        host.link(f"sys/bus/mdev/devices/{name}", host.device(GPU) / name)
 
-    assert "mediated devices (vGPUs): 83b8f4f2" in verdict(host).reason
+    assert "mediated devices (vGPUs): 83b8f4f2, 93b8f4f2" in verdict(host).reason
     assert verdict(host, SECOND).is_usable
 
 
@@ -478,18 +552,38 @@ def test_process_that_draws_is_named(host: FakeHost) -> None:
     host.link(str((card / "device").relative_to(host.root)), host.device(GPU))
     host.add_process(99, "Xorg", "/dev/dri/renderD129")
 
-    assert "has '/dev/dri/renderD129' open" in verdict(host).reason
 
+@pytest.mark.parametrize(
+    ("driver", "folder", "file"),
+    [
+        ("uio_pci_generic", "uio", "/dev/uio3"),
+        ("vfio-pci", "vfio-dev", "/dev/vfio/devices/vfio0"),
+        ("nouveau", "drm", "/dev/dri/card1"),
+        ("nouveau", "drm", "/dev/dri/renderD129"),
+    ],
+)
+@pytest.mark.parametrize("address", [GPU, AUDIO])
+def test_process_that_drives_a_function_itself_is_named(
+    host: FakeHost, address: str, driver: str, folder: str, file: str
+) -> None:
+    """Also where it has another function of the card, by iommufd in place of the group's file."""
+    host.add_function(AUDIO, group=5, class_code=AUDIO_CLASS)
+    host.bind(address, driver)
+    device = host.device(address) / folder / file.rpartition("/")[2]
+    device.mkdir(parents=True)
+    host.link(f"sys/class/{folder}/{device.name}", device)
+    host.link(str((device / "device").relative_to(host.root)), host.device(address))
+    host.add_process(98, "shell", "/dev/null", "/dev/vfio/vfio", "/dev/nvidiactl")
+    host.add_process(99, "a-driver", "/dev/null", file)
 
-def test_process_that_drives_a_function_itself_is_named(host: FakeHost) -> None:
-    host.bind(GPU, "uio_pci_generic")
-    uio = host.device(GPU) / "uio/uio3"
-    uio.mkdir(parents=True)
-    host.link("sys/class/uio/uio3", uio)
-    host.link(str((uio / "device").relative_to(host.root)), host.device(GPU))
-    host.add_process(99, "dpdk-app", "/dev/uio3")
+    found = verdict(host)
 
-    assert "has '/dev/uio3' open" in verdict(host).reason
+    assert found.kind is VerdictKind.BUSY
+    assert f"process 99 ('a-driver' of user root) has '{file}' open" in found.reason.replace(
+        f"of user {user_name(os.geteuid())})", "of user root)"
+    )
+    assert "process 98" not in found.reason
+    assert verdict(host, SECOND).is_usable
 
 
 def test_verdict_is_unknown_where_processes_cannot_be_seen(host: FakeHost) -> None:

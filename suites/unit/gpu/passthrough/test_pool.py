@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -601,6 +602,29 @@ def test_record_that_cannot_be_read_leaves_its_gpu_unknown(
     assert f"The record '{record}' can't be read" in reason(pool)
     with lease(pool) as (gpu,):
         assert gpu.gpu.address == SECOND
+
+
+@pytest.mark.parametrize("boot", ["another", "this"])
+def test_record_of_an_earlier_boot_is_void(
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, boot: str
+) -> None:
+    """A folder on a disk outlives the boot, after which the host has bound what it wants."""
+    functions = {GPU: {"driver": "nouveau", "override": None}}
+    content = {"boot_id": host.boot_id if boot == "this" else "of before", "functions": functions}
+    (folder / f"drivers-{GPU}.json").write_text(json.dumps(content))
+    host.add_driver("nouveau")
+    kernel.matching[GPU] = "nouveau"
+
+    done = pool.restore_abandoned()
+
+    assert [each.is_restored for each in done] == ([True] if boot == "this" else [])
+    assert host.driver_of(GPU) == ("nouveau" if boot == "this" else "nvidia")
+    kernel.matching[GPU] = "nvidia"
+    before = drivers(host)
+    with lease(pool, FIRST):
+        assert host.driver_of(GPU) == "vfio-pci"
+    assert drivers(host) == before
+    assert list(folder.glob("drivers-*")) == []
 
 
 def test_records_are_open_to_the_group(pool: GpuPool, folder: Path) -> None:

@@ -177,6 +177,22 @@ def test_process_that_touched_more_than_its_reservation_keeps_nothing_back(host:
         reservations.enter_context(at_once(host.broker(2), "b", mib(1000)))
 
 
+def test_memory_kept_for_one_process_is_not_given_away_by_another(host: FakeHost) -> None:
+    """The one touched more than it reserved, the other nothing."""
+    host.touches(4711, 1600)
+    host.has(available_mib=1000)
+    with contextlib.ExitStack() as reservations:
+        reservations.enter_context(at_once(host.broker(1), "a", mib(500))).used_by(4711)
+        reservations.enter_context(at_once(host.broker(2), "b", mib(600)))
+
+        with (
+            pytest.raises(HarnessError, match="of which 600 MiB are kept for reservations"),
+            at_once(host.broker(3), "c", mib(401)),
+        ):
+            pass
+        reservations.enter_context(at_once(host.broker(3), "c", mib(400)))
+
+
 def test_ended_process_counts_no_memory(host: FakeHost) -> None:
     host.has(available_mib=1000)
     with contextlib.ExitStack() as reservations:

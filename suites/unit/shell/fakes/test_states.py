@@ -34,6 +34,49 @@ def test_unit_fails_as_often_as_the_test_says(tmp_path: Path) -> None:
     assert systemd.unit("a.service").starts == 1
 
 
+@pytest.mark.parametrize(
+    ("line", "exit_code", "active"),
+    [
+        ("start missing a", 5, ["a"]),
+        ("start a missing", 5, ["a"]),
+        ("start masked a b", 1, ["a", "b"]),
+        ("start missing masked a", 1, ["a"]),
+        ("start masked missing a", 5, ["a"]),
+        ("start failing a", 1, ["a"]),
+        ("restart a b", 0, ["a", "b"]),
+        ("stop missing running", 5, []),
+        ("reload a running", 3, ["running"]),
+        ("enable --now failing a", 1, ["a"]),
+        ("status running a", 3, ["running"]),
+        ("status a running", 3, ["running"]),
+        ("is-active a running", 0, ["running"]),
+        ("is-active a b", 3, ["running"]),
+    ],
+)
+def test_command_with_several_units_fails_where_one_does(
+    tmp_path: Path, line: str, exit_code: int, active: list[str]
+) -> None:
+    """The others are started all the same; of two failures the later one tells the exit code."""
+    text = "[Install]\nWantedBy=multi-user.target\n"
+    systemd = fakes.Systemd(
+        {
+            **{name: fakes.Unit(text=text) for name in ("a", "b")},
+            "failing": fakes.Unit(text=text, start_failures=1),
+            "masked": fakes.Unit(is_masked=True),
+            "running": fakes.Unit(is_active=True),
+        }
+    ).use_root(tmp_path)
+    if not line.startswith(("status", "is-active", "stop", "reload")):
+        active = [*active, "running"]
+
+    answer = run(systemd, f"systemctl {line}")
+
+    assert answer.exit_code == exit_code, answer
+    assert [
+        each for each in ("a", "b", "failing", "masked", "running") if systemd.unit(each).is_active
+    ] == active
+
+
 def test_start_of_a_unit_has_the_effect_that_the_test_gives(tmp_path: Path) -> None:
     modules = fakes.KernelModules({"nvidia": fakes.Module()}).use_root(tmp_path)
     unit = fakes.Unit(on_start=lambda: modules.load("nvidia"))

@@ -1,0 +1,122 @@
+"""Signatures of lists: which of several counts, by what gpgv says of each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.image import ImageFetchError
+from harness.image.cloud.signature import check_signature
+from harness.provisioning.command import CommandResult
+from suites.unit.image.cloud_image_folder import PUBLISHER, SIGNATURES, STRANGER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: A key below the publisher's; VALIDSIG names it first and the primary key last.
+SUBKEY = "5" * 40
+
+
+@dataclass
+class FakeGpgv:
+    """Prints a status, and ends as gpgv does where it can't check one of the signatures."""
+
+    status: str
+    exit_code: int = 2
+    timed_out: bool = False
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        assert argv[0] == "gpgv"
+        assert timeout_s > 0
+        assert (stdin, env) == (None, None)
+        return CommandResult(
+            argv=tuple(argv),
+            exit_code=self.exit_code,
+            stdout=self.status,
+            stderr="",
+            timed_out=self.timed_out,
+        )
+
+
+def said(word: str, key: str, *, by: str | None = None, name: str = "A publisher") -> str:
+    """Return what gpgv prints of one signature with this result."""
+    lines = ["NEWSIG", f"KEY_CONSIDERED {key} 0", f"{word} {key[-16:]} {name}"]
+    if word in {"GOODSIG", "EXPKEYSIG", "EXPSIG", "REVKEYSIG"}:
+        lines.append(f"VALIDSIG {by or key} 2026-08-21 1787313600 0 4 0 22 10 00 {key}")
+    return "".join(f"[GNUPG:] {line}\n" for line in lines)
+
+
+def check(gpgv: FakeGpgv) -> None:
+    check_signature(
+        b"list",
+        b"signature",
+        key=SIGNATURES / "publisher.asc",
+        fingerprint=PUBLISHER,
+        url="http://x/SHA256SUMS",
+        runner=gpgv,
+    )
+
+
+GOOD = said("GOODSIG", PUBLISHER)
+OF_A_STRANGER = said("GOODSIG", STRANGER)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        GOOD,
+        said("GOODSIG", PUBLISHER, by=SUBKEY),
+        said("GOODSIG", PUBLISHER, name="A\u2028[GNUPG:] BADSIG x"),
+        OF_A_STRANGER + GOOD,
+        GOOD + OF_A_STRANGER,
+        said("BADSIG", STRANGER) + GOOD,
+        GOOD + said("ERRSIG", STRANGER),
+        said("EXPKEYSIG", PUBLISHER) + GOOD,
+    ],
+    ids=["one", "subkey", "name", "second", "first", "after bad", "before unknown", "renewed"],
+)
+def test_good_signature_of_the_publisher_is_enough(status: str) -> None:
+    """A list may be signed by an old key and a new one, of which the keyring has one."""
+    check(FakeGpgv(status))
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (OF_A_STRANGER, f"it is by the key {STRANGER}"),
+        (said("EXPKEYSIG", PUBLISHER), "was made by a key that has expired"),
+        (said("EXPKEYSIG", PUBLISHER) + OF_A_STRANGER, "was made by a key that has expired"),
+        (OF_A_STRANGER + said("REVKEYSIG", PUBLISHER), "was made by a key that was revoked"),
+        (said("EXPSIG", PUBLISHER) + OF_A_STRANGER, "has expired"),
+        (said("REVKEYSIG", PUBLISHER), "was made by a key that was revoked"),
+        (said("BADSIG", PUBLISHER) + OF_A_STRANGER, "is not one of this list"),
+        (said("GOODSIG", STRANGER, by=PUBLISHER), f"it is by the key {STRANGER}"),
+        (
+            said("GOODSIG", STRANGER, name=f"[GNUPG:] VALIDSIG {PUBLISHER}"),
+            f"it is by the key {STRANGER}",
+        ),
+        ("", "has no signature"),
+        (GOOD.replace("[GNUPG:] NEWSIG\n", ""), "has no signature"),
+    ],
+)
+def test_list_that_the_publisher_does_not_vouch_for_is_refused(status: str, why: str) -> None:
+    with pytest.raises(ImageFetchError, match=f"not by the key {PUBLISHER}: .*{re.escape(why)}"):
+        check(FakeGpgv(status, exit_code=0))
+
+
+def test_gpgv_that_does_not_end_says_nothing_of_the_list() -> None:
+    with pytest.raises(HarnessError, match="gpgv did not end") as caught:
+        check(FakeGpgv(GOOD, timed_out=True))
+
+    assert not isinstance(caught.value, ImageFetchError)
