@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
@@ -25,9 +26,8 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
 
     Names of Allure's files are unique, but for those of a whole run: of the environments, where a name has
     different values all of them are listed. Where a test was run again, Allure knows the earlier result as a
-    retry by its history id; of a test in two folders only the results of the folder with the later one are
-    copied. Raises
-    BadInputError that names a file that is no result.
+    retry by its history id; of a test in two folders only the results of the folder with the latest one are
+    copied. Raises BadInputError that names a file that is no result.
     """
     latest: dict[str, tuple[float, list[Path]]] = {}
     environment: dict[str, dict[str, None]] = {}
@@ -36,26 +36,31 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
         require_own_folder(folder)
         if not folder.is_dir():
             continue
+        own: defaultdict[str, list[tuple[float, Path]]] = defaultdict(list)
         for path in sorted(folder.iterdir()):
             if path.is_symlink() or not path.is_file():
                 # Allure writes none, and a link would copy a file of this host.
                 continue
             if path.name.endswith(_RESULT):
                 history, stop = _read(path)
-                last, copied = latest.get(history, (stop, []))
-                if copied and copied[0].parent != folder:
-                    if last >= stop:
-                        continue
-                    for each in copied:
-                        (to / each.name).unlink()
-                    copied = []
-                latest[history] = (max(last, stop), [*copied, path])
-            elif path.name == _ENVIRONMENT:
+                own[history].append((stop, path))
+                continue
+            if path.name == _ENVIRONMENT:
                 for line in read_report(path).decode(errors="replace").splitlines():
                     name, _, value = line.partition("=")
                     environment.setdefault(name, {})[value] = None
                 continue
             _copy(path, to / path.name)
+        for history, results in own.items():
+            stop = max(each for each, _ in results)
+            known_stop, known = latest.get(history, (-1.0, []))
+            if known_stop >= stop:
+                continue
+            for path in known:
+                (to / path.name).unlink()
+            for _, path in results:
+                _copy(path, to / path.name)
+            latest[history] = stop, [path for _, path in results]
     if environment:
         lines = [f"{name}={', '.join(values)}\n" for name, values in environment.items()]
         (to / _ENVIRONMENT).write_text("".join(lines), errors="backslashreplace")

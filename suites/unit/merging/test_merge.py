@@ -114,6 +114,35 @@ def test_complete_set_becomes_one_with_each_test_once(tmp_path: Path) -> None:
     assert "**6 tests**: 6 passed" in (tmp_path / "to/summary.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("folders", "kept"),
+    [
+        ([{"a": 100, "b": 200}, {}], "ab"),
+        ([{"a": 200, "b": 100}, {"c": 150}], "ab"),
+        ([{"a": 100, "b": 200}, {"c": 150}], "ab"),
+        ([{"a": 100, "b": 200}, {"c": 250}], "c"),
+        ([{"a": 100}, {"b": 50, "c": 150, "d": 90}], "bcd"),
+        ([{"a": 100}, {"b": 100}], "a"),
+        ([{"a": 100}, {"b": 300}, {"c": 200}], "b"),
+    ],
+)
+def test_of_a_test_in_two_shards_the_shard_with_the_latest_result_counts(
+    tmp_path: Path, folders: Sequence[dict[str, int]], kept: str
+) -> None:
+    """Names are random, so that of the results of one shard any may be the last by name."""
+    for number, results in enumerate(folders):
+        (tmp_path / str(number)).mkdir()
+        for name, stop in results.items():
+            (tmp_path / f"{number}/{name}-result.json").write_text(
+                json.dumps({"uuid": name, "historyId": "h", "stop": stop})
+            )
+
+    count = merge_results([tmp_path / str(each) for each in range(len(folders))], tmp_path / "to")
+
+    assert count == 1
+    assert sorted(path.name[0] for path in (tmp_path / "to").iterdir()) == list(kept)
+
+
 def test_environments_of_the_shards_become_one(tmp_path: Path) -> None:
     three_shards(tmp_path / "shards")
     for number, accelerator in enumerate(("tcg", "kvm", "tcg"), start=1):
