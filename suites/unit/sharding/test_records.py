@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.sharding.durations import read_durations, write_durations
-from harness.sharding.manifest import MANIFEST, begin, read_manifest
+from harness.sharding.manifest import MANIFEST, begin, read_manifest, starts_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +44,19 @@ def test_shard_that_was_killed_is_reported_with_its_starts(tmp_path: Path) -> No
 
     with pytest.raises(BadInputError, match=r"started 2 times, but wrote no 'shard\.json'"):
         read_manifest(tmp_path)
+
+
+def test_starts_are_counted_beyond_nine(tmp_path: Path) -> None:
+    """By name, the tenth comes before the second."""
+    for name in ("start-2", "start-9", "start-10", "start-x", "start-1234567"):
+        (tmp_path / name).mkdir()
+
+    assert begin(tmp_path) == (11, tmp_path / "start-11")
+    assert starts_of(tmp_path) == 11
+
+    (tmp_path / MANIFEST).write_text("{}")
+    assert begin(tmp_path) == (1, tmp_path / "start-1")
+    assert [path.name for path in tmp_path.iterdir()] == ["start-1"]
 
 
 def test_folder_without_reports_is_refused(tmp_path: Path) -> None:

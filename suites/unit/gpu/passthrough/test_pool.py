@@ -117,6 +117,51 @@ def test_gpu_is_reset_before_and_after_a_lease_and_on_demand(
     assert resets() == 3
 
 
+def test_all_functions_of_a_card_are_reset(kernel: FakeKernel, pool: GpuPool) -> None:
+    with lease(pool, FIRST) as (gpu,):
+        gpu.reset()
+
+    assert [path.split("/")[1] for path, _ in kernel.writes if path.endswith("/reset")] == [
+        *(GPU, AUDIO),
+        *(GPU, AUDIO),
+        *(GPU, AUDIO),
+    ]
+
+
+@pytest.mark.parametrize(
+    "wishes", [(FIRST, OTHER), (OTHER, FIRST)], ids=["taken first", "taken last"]
+)
+def test_first_gpu_is_given_back_where_the_second_can_not_be_taken(
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool, wishes: tuple[GpuChoice, ...]
+) -> None:
+    kernel.dies_at_reset.add(SECOND)
+
+    with pytest.raises(HarnessError, match=f"{SECOND} does not answer"), lease(pool, *wishes):
+        pass
+
+    assert {each: host.driver_of(each) for each in (GPU, AUDIO)} == {
+        GPU: "nvidia",
+        AUDIO: "snd_hda_intel",
+    }
+    assert verdicts(pool) == {GPU: VerdictKind.USABLE, SECOND: VerdictKind.REFUSED}
+
+
+@pytest.mark.parametrize(("broken", "sound"), [(GPU, SECOND), (SECOND, GPU)])
+def test_of_two_gpus_the_sound_one_is_given_back(
+    host: FakeHost, pool: GpuPool, broken: str, sound: str
+) -> None:
+    with (
+        pytest.raises(DeviceError, match=f"GPU {broken} is quarantined") as caught,
+        lease(pool, FIRST, OTHER),
+    ):
+        (host.device(broken) / "config").write_bytes(b"\xff" * 64)
+
+    assert f"GPU {sound}" not in str(caught.value)
+    assert host.driver_of(sound) == BEFORE[sound]
+    assert verdicts(pool) == {sound: VerdictKind.USABLE, broken: VerdictKind.REFUSED}
+    assert pool.leases() == []
+
+
 def test_second_lease_takes_the_other_gpu(pool: GpuPool, other_pool: GpuPool) -> None:
     with lease(pool) as (first,), lease(other_pool) as (second,):
         assert (first.gpu.address, second.gpu.address) == (GPU, SECOND)
@@ -454,17 +499,19 @@ def test_fault_at_the_end_is_reported_beside_the_error_of_the_test(
     assert f"GPU {GPU} is quarantined: {GPU} does not answer" in reports[0]
 
 
+@pytest.mark.parametrize("address", [GPU, AUDIO])
 def test_gpu_that_dies_at_its_reset_is_quarantined_and_the_other_taken(
-    kernel: FakeKernel, pool: GpuPool
+    kernel: FakeKernel, pool: GpuPool, address: str
 ) -> None:
-    kernel.dies_at_reset.add(GPU)
+    """Whichever function of its card it is that dies."""
+    kernel.dies_at_reset.add(address)
 
     with lease(pool, within_s=5) as (gpu,):
         assert gpu.gpu.address == SECOND
 
     assert verdicts(pool) == {GPU: VerdictKind.REFUSED, SECOND: VerdictKind.USABLE}
     assert "It is quarantined since 20" in reason(pool)
-    assert f"{GPU} does not answer: its configuration space reads as all ones" in reason(pool)
+    assert f"{address} does not answer: its configuration space reads as all" in reason(pool)
     assert f"run `harness gpu host release {GPU}`" in reason(pool)
 
 
@@ -492,12 +539,14 @@ def test_gpu_that_left_the_bus_is_quarantined(host: FakeHost, pool: GpuPool) -> 
 def test_failing_reset_is_tried_by_the_next_method(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
-    kernel.failing_methods.add("flr")
+    (host.device(SECOND) / "reset_method").write_text("flr bus pm\n")
+    kernel.failing_methods |= {"flr", "bus"}
 
     with lease(pool, OTHER):
-        assert (host.device(SECOND) / "reset_method").read_text() == "flr bus\n"
+        assert (host.device(SECOND) / "reset_method").read_text() == "flr bus pm\n"
 
-    assert (f"devices/{SECOND}/reset_method", "bus") in kernel.writes
+    methods = [text for path, text in kernel.writes if path == f"devices/{SECOND}/reset_method"]
+    assert methods == ["bus", "pm", "flr bus pm"] * 2
 
 
 def test_reset_that_fails_by_all_methods_quarantines(

@@ -1,0 +1,104 @@
+"""Which password a registry gets, and who else gets it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.shared_store.credentials import Authorizer, read_basic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+OURS, THEIRS = (base64.b64encode(each).decode() for each in (b"ann:ours", b"bob:theirs"))
+
+
+@pytest.mark.parametrize(
+    ("auths", "expected"),
+    [
+        ({"r.example": {"auth": OURS}, "s.example": {"auth": THEIRS}}, OURS),
+        ({"s.example": {"auth": THEIRS}, "r.example": {"auth": OURS}}, OURS),
+        ({"https://r.example": {"auth": OURS}}, OURS),
+        ({"r.example": {"auth": OURS}, "https://r.example": {"auth": THEIRS}}, OURS),
+        ({"r.example:5000": {"auth": THEIRS}}, None),
+        ({"r.example": {}, "s.example": {"auth": THEIRS}}, None),
+        ({"r.example": {"auth": "no base64!"}}, None),
+        ({"r.example": {"auth": ["x"]}}, None),
+        ({"r.example": {"auth": ""}}, None),
+        ({}, None),
+        ([], None),
+    ],
+)
+def test_password_is_that_of_the_registry(
+    tmp_path: Path, auths: object, expected: str | None
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
+
+    assert read_basic("r.example", {"DOCKER_CONFIG": str(tmp_path)}) == expected
+
+
+class Services:
+    """Services of tokens, which note what they were asked and told."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, bool]] = []
+
+    def get(self, url: str, headers: Mapping[str, str]) -> bytes:
+        self.asked.append((url, "Authorization" in headers))
+        return b'{"token": "t0k"}'
+
+
+@pytest.mark.parametrize(
+    ("registry", "realm", "is_asked", "is_told"),
+    [
+        ("https://r.example", "https://r.example/token", True, True),
+        ("https://r.example", "https://auth.example/token", True, True),
+        ("https://r.example", "http://r.example/token", False, False),
+        ("https://r.example", "http://auth.example/token", False, False),
+        ("http://r.example", "http://r.example/token", True, True),
+        ("http://r.example", "http://r.example:80/token", True, True),
+        ("http://r.example", "http://r.example:81/token", True, False),
+        ("http://r.example", "https://r.example/token", True, False),
+        ("http://r.example", "https://auth.example/token", True, False),
+        ("http://r.example", "http://auth.example/token", True, False),
+    ],
+)
+def test_service_elsewhere_gets_the_password_from_an_encrypted_registry_only(
+    registry: str, realm: str, *, is_asked: bool, is_told: bool
+) -> None:
+    services = Services()
+    authorizer = Authorizer(OURS, registry=f"{registry}/v2/", get=services.get)
+
+    challenge = f'Bearer realm="{realm}",service="s",scope="repository:a:pull"'
+    assert authorizer.answer(challenge, url=f"{registry}/v2/a") == is_asked
+
+    asked = f"{realm}?service=s&scope=repository%3Aa%3Apull"
+    assert services.asked == ([(asked, is_told)] if is_asked else [])
+    proof = {"Authorization": "Bearer t0k"} if is_asked else {}
+    assert authorizer.headers(f"{registry}/v2/b") == proof
+    assert authorizer.headers("https://storage.example/b") == {}
+
+
+@pytest.mark.parametrize("url", ["http://r.example/v2/a", "https://storage.example/a"])
+def test_challenge_of_another_host_is_not_answered(url: str) -> None:
+    services = Services()
+    authorizer = Authorizer(OURS, registry="https://r.example/v2/", get=services.get)
+
+    assert not authorizer.answer('Basic realm="r"', url=url)
+    assert not authorizer.answer('Bearer realm="https://r.example/token"', url=url)
+
+    assert services.asked == []
+    assert authorizer.headers(url) == {}
+
+
+@pytest.mark.parametrize(("basic", "answers"), [(OURS, [True, False]), (None, [False, False])])
+def test_password_is_tried_once(basic: str | None, answers: list[bool]) -> None:
+    authorizer = Authorizer(basic, registry="https://r.example/v2/", get=Services().get)
+
+    assert [
+        authorizer.answer('Basic realm="r"', url="https://r.example/v2/a") for _ in range(2)
+    ] == answers

@@ -1,0 +1,114 @@
+"""Folders as blobs, there and back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.artifact_cache import FileFact
+from harness.shared_store import StoreError
+from harness.shared_store.answers import FILE_TYPE
+from harness.shared_store.packing import DataBudget, pack, unpack_file, unpack_rest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB = 1 << 20
+NOISE = random.Random(1).randbytes(3 * MIB)  # noqa: S311 - no secret
+CONTENTS = {
+    "empty": b"",
+    "byte": b"x",
+    "zeros of a memory file": bytes(2 * MIB),
+    "data of a memory file": NOISE[: 2 * MIB],
+    "a byte more": bytes(2 * MIB) + b"x",
+    "ends with a hole": NOISE[:MIB] + bytes(MIB),
+    "data amid holes": bytes(MIB + 5) + NOISE[:100] + bytes(MIB),
+    "like another": b"x",
+}
+
+
+def fact_of(content: bytes) -> FileFact:
+    return FileFact(size=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def a_folder(folder: Path) -> dict[str, bytes]:
+    """Make a published folder, and return its files with those that no manifest names."""
+    files = {f"{number}/disk": content for number, content in enumerate(CONTENTS.values())}
+    others = {"evidence/console.log": b"booted", "evidence/empty": b""}
+    for name, content in {**files, **others, "used": b"", "verified.json": b"{}"}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    facts = {name: vars(fact_of(content)) for name, content in files.items()}
+    (folder / "manifest.json").write_text(json.dumps({"files": facts}))
+    return {**files, **others}
+
+
+def test_folder_comes_back_as_it_was(tmp_path: Path) -> None:
+    folder, work, into = (tmp_path / each for each in ("x", "work", "into"))
+    for each in (folder, work, into):
+        each.mkdir()
+    files = a_folder(folder)
+    budget = DataBudget("x", packed_bytes=1)
+
+    digests = []
+    for packed in pack(folder, work):
+        digests.append(packed.digest)
+        if packed.media_type == FILE_TYPE:
+            content = files[packed.title]
+            unpack_file(packed.path, into / packed.title, fact_of(content), "x", budget)
+        else:
+            unpack_rest(packed.path, into, "x", [each for each in files if "disk" in each])
+
+    found = {
+        path.relative_to(into).as_posix(): path.read_bytes()
+        for path in into.rglob("*")
+        if path.is_file()
+    }
+    assert found == files
+    assert {(into / each).stat().st_mode & 0o777 for each in files} == {0o600}
+    assert list(work.iterdir()) == []
+    # Others that have these files have the same blobs.
+    assert [packed.digest for packed in pack(folder, work)] == digests
+
+
+@pytest.mark.parametrize("content", [*CONTENTS.values()][1:], ids=[*CONTENTS][1:])
+@pytest.mark.parametrize("change", ["shorter", "longer", "other"])
+def test_blob_of_another_content_is_refused(tmp_path: Path, content: bytes, change: str) -> None:
+    """Its size may be right, and its beginning too."""
+    folder = tmp_path / "x"
+    folder.mkdir()
+    (folder / "disk").write_bytes(content)
+    (folder / "manifest.json").write_text(json.dumps({"files": {"disk": vars(fact_of(content))}}))
+    (packed,) = _kept(folder, tmp_path)
+    wanted = {
+        "shorter": content + b"\0",
+        "longer": content[:-1],
+        "other": content[:-1] + b"y",
+    }[change]
+
+    with pytest.raises(StoreError, match="The file 'disk' of 'x' is not what its manifest says"):
+        unpack_file(packed, tmp_path / "to/disk", fact_of(wanted), "x", DataBudget("x", 1))
+
+
+def _kept(folder: Path, to: Path) -> list[Path]:
+    """Return the blobs of a folder; `pack` removes each."""
+    kept = []
+    for number, packed in enumerate(pack(folder, to)):
+        kept.append(to / f"kept-{number}")
+        kept[-1].write_bytes(packed.path.read_bytes())
+    return kept
+
+
+@pytest.mark.parametrize("name", ["0/disk", "6/disk"])
+def test_file_that_is_not_what_was_published_is_not_packed(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "x"
+    folder.mkdir()
+    a_folder(folder)
+    (folder / name).write_bytes(b"changed")
+
+    with pytest.raises(StoreError, match=f"{name}' is damaged and is not pushed"):
+        list(pack(folder, tmp_path))
