@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from harness.errors import BadInputError
+from harness.errors import BadInputError, HarnessError
 from harness.image import CloudImage, ImageFetchError
 from harness.image.cloud.lock_file import Lock, write_lock
 from harness.image.cloud.source import Algorithm, LocalImage
@@ -241,6 +241,34 @@ def test_next_mirror_is_used_after_one_with_a_wrong_image(
     assert len(fetching.refused()) == 1
 
 
+def test_image_is_fetched_where_the_right_list_was(tmp_path: Path, server: ImageServer) -> None:
+    """Another location has replaced it, in its list too."""
+    other = hashlib.sha256(OTHER_IMAGE).hexdigest()
+    server.put("SHA256SUMS", f"{other}  {FILE}\n".encode())
+    server.put(FILE, OTHER_IMAGE)
+    with serving(published_files()) as mirror:
+        more = f"mirrors: ['{mirror.folder}']\ndigest: sha256:{DIGEST}\n"
+        fetching = Fetching(tmp_path, server.folder, entry=UNSIGNED, more=more)
+
+        assert fetching.run().disk.read_bytes() == IMAGE
+
+        assert (server.asked(FILE), mirror.asked(FILE)) == ([], ["whole"])
+    assert fetching.refused() == {}
+
+
+def test_location_with_a_wrong_image_is_asked_once(tmp_path: Path, server: ImageServer) -> None:
+    """The first one has no image, the second a wrong one, and the third the right one."""
+    server.files.pop(f"/images/{FILE}")
+    with serving({FILE: OTHER_IMAGE}) as second, serving(published_files()) as third:
+        more = f"mirrors: ['{second.folder}', '{third.folder}']\n"
+        fetching = Fetching(tmp_path, server.folder, more=more)
+
+        assert fetching.run().disk.read_bytes() == IMAGE
+
+        assert [each.asked(FILE) for each in (server, second, third)] == [["whole"]] * 3
+    assert list(fetching.refused().values()) == [OTHER_IMAGE]
+
+
 def test_preferred_mirror_is_used_first(fetching: Fetching, server: ImageServer) -> None:
     with serving(published_files()) as mirror:
         fetching.run(mirrors=[mirror.folder.removesuffix("/")])
@@ -409,6 +437,25 @@ def test_lock_file_of_another_process_is_kept(fetching: Fetching) -> None:
     _lock_to(fetching, DIGEST)
     with pytest.raises(Exception, match="has just locked the image 'tiny' to sha256:315e929c"):
         _lock_to(fetching, "1" * 64)
+
+
+@pytest.mark.parametrize("is_renewal", [False, True])
+def test_lock_that_another_process_wrote_meanwhile_is_kept_unless_it_is_renewed(
+    fetching: Fetching, server: ImageServer, *, is_renewal: bool
+) -> None:
+    def lock_meanwhile(handler: Handler) -> None:
+        _lock_to(fetching, "1" * 64)
+        handler.serve(IMAGE)
+
+    server.fail_with(FILE, lock_meanwhile)
+
+    if is_renewal:
+        fetching.run(is_renewal=True)
+    else:
+        with pytest.raises(HarnessError, match="has just locked the image 'tiny'"):
+            fetching.run()
+
+    assert f"sha256:{DIGEST if is_renewal else '1' * 64}" in fetching.lock.read_text()
 
 
 def test_digest_of_another_algorithm_than_the_lists_is_refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hypothesis import given
@@ -18,7 +19,6 @@ from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     import pytest
 
@@ -89,6 +89,33 @@ def test_folder_removed_before_its_lock_is_held_is_made_without_a_report(tmp_pat
     assert result == "opened"
     assert stages == [Stage.PUBLISH, Stage.READY]
     assert store.published() == [folder]
+
+
+def test_name_of_a_published_folder_is_brought_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First its files, then the folder that has its new name: a crash leaves all of it or nothing."""
+    folder = tmp_path / "store/one"
+    synced: list[tuple[str, bool]] = []
+
+    def sync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced.append((path.name, folder.exists()))
+
+    def fill(place: StagingFolder) -> None:
+        (place.content / "deep").mkdir()
+        (place.content / "deep/content").write_text("x")
+
+    monkeypatch.setattr(os, "fsync", sync)
+    ArtifactStore(tmp_path / "store", noun="thing").ensure(
+        folder,
+        opened=lambda: None,
+        fill=fill,
+        progress=Progress("one", lambda _event: None),
+        deadline=Deadline.after(10),
+    )
+
+    assert synced == [("content", False), ("store", True)]
 
 
 def test_disk_space_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

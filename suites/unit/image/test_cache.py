@@ -81,10 +81,11 @@ def test_verification_names_the_image_without_its_parent(cache: Cache) -> None:
     )
 
 
-def test_image_unused_for_long_is_removed(cache: Cache) -> None:
+@pytest.mark.parametrize("days", [30, 30.5, 31])
+def test_image_unused_for_long_is_removed(cache: Cache, days: float) -> None:
     image = cache.ensure()
     cache.store.close()
-    _age(image, days=31)
+    _age(image, days=days)
 
     (removal,) = _collect(cache)
 
@@ -177,6 +178,19 @@ def test_image_in_use_counts_and_keeps_its_parent_when_others_are_removed(
     assert [removal.path for removal in cache.store.cache.collect_to_limit(1)] == [
         children[0].folder
     ]
+
+
+def test_named_image_is_removed_with_all_that_lie_on_it(cache: Cache) -> None:
+    first = cache.ensure()
+    second = cache.derive(first, lambda _disk: None)
+    third = cache.derive(second, lambda _disk: None)
+    fourth = cache.derive(third, lambda _disk: None, payload="two")
+    cache.store.close()
+
+    removals = cache.store.cache.remove([second.folder])
+
+    assert [removal.path for removal in removals] == [fourth.folder, third.folder, second.folder]
+    assert [image.folder for image in cache.store.cache.ls()] == [first.folder]
 
 
 def test_rebuilt_image_counts_as_in_use(cache: Cache) -> None:

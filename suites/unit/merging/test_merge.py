@@ -22,6 +22,7 @@ from harness.cli import main
 from harness.errors import BadInputError, HarnessError
 from harness.limits import LimitError
 from harness.merging.allure import merge_results
+from harness.merging.complete import find_folders, read_shards
 from harness.merging.junit import Case, case_name, cases_of, read_suite, write_merged
 from harness.merging.merge import Merged, merge
 from harness.merging.summary import cause_of, render_summary
@@ -107,7 +108,7 @@ def test_complete_set_becomes_one_with_each_test_once(tmp_path: Path) -> None:
 
     assert [case.name for case in merged.cases] == [f"a::test_{number}" for number in range(6)]
     root = ET.parse(tmp_path / "to/junit.xml").getroot()  # noqa: S314 - our own
-    assert root.get("tests") == "6"
+    assert (root.get("tests"), root.get("time")) == ("6", "9.000")
     assert len(list(root.iter("testcase"))) == 6
     assert len(list((tmp_path / "to/allure").iterdir())) == 6
     assert sorted(json.loads((tmp_path / "to/durations.json").read_text())) == TESTS
@@ -162,13 +163,17 @@ def test_environments_of_the_shards_become_one(tmp_path: Path) -> None:
     [
         ({1: TESTS[:2], 3: TESTS[4:]}, "Shard 2/3 is missing"),
         ({1: TESTS[:2], 2: TESTS[1:4], 3: TESTS[4:]}, "Shards 1/3 and 2/3 both ran 1 tests"),
+        (
+            {1: TESTS[:2], 2: TESTS[2:4], 3: [*TESTS[4:], TESTS[1]]},
+            "Shards 1/3 and 3/3 both ran 1",
+        ),
         ({1: TESTS[:2], 2: TESTS[2:3], 3: TESTS[4:]}, "5 tests together, not the 6 that were"),
         (
             {1: TESTS[:2], 2: [TESTS[2], "b.py::other"], 3: TESTS[4:]},
             "6 tests together, not the 6 that were collected",
         ),
     ],
-    ids=["missing", "overlap", "gap", "another test in place of one"],
+    ids=["missing", "overlap", "overlap of the last", "gap", "another test in place of one"],
 )
 def test_set_with_gaps_or_overlaps_is_refused_before_anything_is_written(
     tmp_path: Path, shards: dict[int, list[str]], message: str
@@ -187,6 +192,15 @@ def test_shard_of_another_collection_is_refused(tmp_path: Path) -> None:
     a_shard(tmp_path, 2, TESTS[3:], count=2, collection=[*TESTS, "b.py::new"])
 
     with pytest.raises(BadInputError, match=r"collected 7 tests and shard 1/2 6"):
+        merge([tmp_path], tmp_path / "to", is_partial=False, root=tmp_path)
+
+
+def test_shard_of_another_division_is_refused(tmp_path: Path) -> None:
+    """Together they have all tests, once each."""
+    for number, count in ((1, 3), (2, 2), (3, 3)):
+        a_shard(tmp_path, number, TESTS[number * 2 - 2 : number * 2], count=count)
+
+    with pytest.raises(BadInputError, match=r"Shard 2/2 collected .* they are not the same"):
         merge([tmp_path], tmp_path / "to", is_partial=False, root=tmp_path)
 
 
@@ -272,6 +286,7 @@ def test_behaviours_and_repeated_starts_are_reported(tmp_path: Path) -> None:
     )
     a_shard(tmp_path, 1, TESTS, count=1, body=body, starts=2)
     (tmp_path / "1/bench.json").write_text('{"clone_ready_s": 1}')
+    (tmp_path / "1/bench-2.json").write_text("2")
 
     merged = merge([tmp_path / "1"], tmp_path / "to", is_partial=False, root=tmp_path)
 
@@ -279,7 +294,8 @@ def test_behaviours_and_repeated_starts_are_reported(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "to/behaviours.json").read_text()) == {
         "3.1: module is built": {"a::test_0": "failed"}
     }
-    (bench,) = json.loads((tmp_path / "to/bench.json").read_text())
+    other, bench = json.loads((tmp_path / "to/bench.json").read_text())
+    assert (other["file"], other["result"]) == ("bench-2.json", 2)
     assert bench == {
         "shard": "1/1",
         "host": "host1",
@@ -483,6 +499,29 @@ def a_failed_case(name: str, problem: str = "no") -> Case:
     )
 
 
+def test_summary_begins_with_the_cause_of_most_failures(tmp_path: Path) -> None:
+    """Each cause has some of its tests, and each shard the number of its own failures."""
+    for number in (1, 2):
+        a_shard(tmp_path / "shards", number, TESTS[number * 3 - 3 : number * 3], count=2)
+    shards, _ = read_shards(find_folders([tmp_path / "shards"]))
+    cases = [
+        dataclasses.replace(a_failed_case("a::rare", "Rare."), shard="2/2"),
+        *(
+            dataclasses.replace(a_failed_case(f"a::test_{number}", "Usual."), shard="1/2")
+            for number in range(12)
+        ),
+        dataclasses.replace(a_failed_case("a::good"), shard="1/2", outcome="passed", problem=None),
+    ]
+
+    page = render_summary(shards, cases, [])
+
+    assert page.index("### 12 failed: Usual.") < page.index("### 1 failed: Rare.")
+    assert page.count("* `a::test_") == 10
+    assert "* and 2 more\n" in page
+    assert "| 1/2 | 3 | 12 | 60 | 4 s | host1 |" in page
+    assert "| 2/2 | 3 | 1 | 60 | 4 s | host2 |" in page
+
+
 def test_name_of_a_test_is_code() -> None:
     page = render_summary([], [a_failed_case("a::test_x[noble-kvm, 1]")], [])
 
@@ -646,6 +685,25 @@ def test_repeated_test_counts_by_its_last_result(
 
     assert (merged.failed, merged.problems, merged.bad_ends) == (failed, [], [])
     assert merged.cases[0].problem == problem
+
+
+def test_time_and_properties_of_a_repeated_test_are_those_of_its_last_result() -> None:
+    def result(seconds: int, behaviour: str, *names: str) -> str:
+        properties = f'<property name="behaviour" value="{behaviour}"/>' + "".join(
+            f'<property name="{each}" value="x"/>' for each in names
+        )
+        return (
+            f'<testcase classname="a" name="b" time="{seconds}"><properties>{properties}</properties>'
+            '<failure message="m"/></testcase>'
+        )
+
+    first = result(1, "of before", "harness_could_not_tell")
+    suite = ET.fromstring(f"<testsuite>{first}{result(2, 'now')}</testsuite>")  # noqa: S314 - our own
+
+    (case,) = cases_of([suite], "1/1")
+
+    assert (case.seconds, case.is_broken, case.results) == (2.0, False, 2)
+    assert case.behaviours == ["now"]
 
 
 def test_failure_of_the_call_says_more_than_that_of_the_teardown(tmp_path: Path) -> None:

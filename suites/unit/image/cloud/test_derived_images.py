@@ -10,6 +10,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.image import CloudImage, DriverImage, FirmwareType
+from harness.image.cloud import derived_images
 from harness.image.cloud.derived_images import DerivedStore
 from harness.provisioning.wait import Deadline
 from suites.unit.image.cloud_image_folder import DIGEST, IMAGE, OTHER_IMAGE
@@ -88,6 +89,19 @@ def test_bake_is_made_once_for_each_payload_and_each_image(
     bake(store, image, baker, payload="2")
     bake(store, bake(store, image, baker), baker)
     assert baker.count == 3
+
+
+def test_bake_of_another_version_of_the_harness_is_made_again(
+    store: DerivedStore, image: CloudImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    baker = Baker()
+    first = bake(store, image, baker)
+
+    monkeypatch.setattr(derived_images, "VERSION", "another")
+    second = bake(store, image, baker)
+
+    assert baker.count == 2
+    assert first.disk != second.disk
 
 
 def test_bake_that_was_damaged_is_made_again(store: DerivedStore, image: CloudImage) -> None:
