@@ -26,6 +26,8 @@ class ImageServer:
         self.faults: dict[str, list[Callable[[Handler], None]]] = {}
         self.requests: list[str] = []
         self.port = 0
+        #: What its validators begin with; those of another host are others for the same content.
+        self.label = ""
 
     @property
     def folder(self) -> str:
@@ -75,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(416, {"Content-Range": f"bytes */{len(content)}"})
             return
         self.send_response(206 if begin else 200)
-        self.send_header("ETag", _tag(content))
+        self.send_header("ETag", self._tag(content))
         self.send_header("Content-Length", str(len(content) - begin))
         if begin:
             self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
@@ -91,17 +93,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def _begin(self, content: bytes) -> int:
         asked = self.headers.get("Range")
-        if asked is None or self.headers.get("If-Range", _tag(content)) != _tag(content):
+        tag = self._tag(content)
+        if asked is None or self.headers.get("If-Range", tag) != tag:
             return 0
         return int(asked.removeprefix("bytes=").removesuffix("-"))
+
+    def _tag(self, content: bytes) -> str:
+        return f'"{self.server_of_images.label}{hashlib.sha256(content).hexdigest()[:16]}"'
 
     @override
     def log_message(self, format: str, *args: object) -> None:
         """Keep quiet; `requests` is the log."""
-
-
-def _tag(content: bytes) -> str:
-    return f'"{hashlib.sha256(content).hexdigest()[:16]}"'
 
 
 def cut_at(count: int) -> Callable[[Handler], None]:

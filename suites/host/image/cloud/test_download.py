@@ -102,6 +102,19 @@ def test_download_cut_at_60_percent_is_resumed(server: ImageServer, download: Do
     )
 
 
+def test_download_that_goes_on_survives_more_cuts_than_tries(
+    server: ImageServer, tmp_path: Path
+) -> None:
+    download = Download(tmp_path, patience=Patience(tries=2))
+    server.fail_with(FILE, *(cut_at(each) for each in range(100, 1000, 100)))
+
+    download.run(server.url(FILE))
+
+    assert download.part.read_bytes() == CONTENT
+    assert len(server.asked(FILE)) == 10
+    assert download.clock.sleeps == [2.0] * 9
+
+
 def test_next_process_resumes_the_download_of_a_killed_one(
     server: ImageServer, tmp_path: Path
 ) -> None:
@@ -218,6 +231,7 @@ def test_second_url_resumes_the_download_of_the_first(
     server: ImageServer, download: Download
 ) -> None:
     with serving({FILE: CONTENT}) as mirror:
+        mirror.label = "of the mirror "
         server.fail_with(FILE, cut_at(600), answer(404))
 
         assert download.run(server.url(FILE), mirror.url(FILE)) == mirror.url(FILE)

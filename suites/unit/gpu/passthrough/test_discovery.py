@@ -170,7 +170,9 @@ def test_disk_that_is_not_mounted_goes_with_the_card(host: FakeHost) -> None:
 
 
 @pytest.mark.parametrize("place", ["first", "second"])
-@pytest.mark.parametrize("kind", ["mapped", "mapped RAID", "btrfs", "another mount", "swap"])
+@pytest.mark.parametrize(
+    "kind", ["mapped", "mapped RAID", "btrfs", "another mount", "same source", "swap"]
+)
 def test_each_disk_that_the_host_uses_is_found(host: FakeHost, kind: str, place: str) -> None:
     """Of two disks one is at the GPU's card, behind device mapper, RAID or by itself."""
     host.add_function(NVME, group=2, class_code=NVME_CLASS)
@@ -195,6 +197,9 @@ def test_each_disk_that_the_host_uses_is_found(host: FakeHost, kind: str, place:
         case "another mount":
             host.mount("8:1", "/", source="/dev/sdap1")
             host.mount("8:17", "/", source="/dev/sdbp1")
+        case "same source":
+            host.mount("8:1", "/", source="/dev/root")
+            host.mount("8:17", "/srv", source="/dev/root")
         case _:
             host.write(
                 "proc/swaps",
@@ -376,6 +381,9 @@ def test_gpu_of_the_console_is_refused(host: FakeHost) -> None:
     assert "boot_vga is 1" in verdict(host, "0000:67:00.0").reason
     assert verdict(host, "0000:68:00.0").is_usable
 
+    host.add_function("0000:68:00.1", group=8, class_code=AUDIO_CLASS, boot_vga=True)
+    assert "0000:68:00.1: The firmware chose it" in verdict(host, "0000:68:00.0").reason
+
 
 def test_gpu_with_a_framebuffer_is_refused(host: FakeHost) -> None:
     buffer = host.device(GPU) / "graphics/fb0"
@@ -420,16 +428,20 @@ def test_idle_gpu_in_d3hot_is_usable(host: FakeHost) -> None:
     assert verdict(host).is_usable
 
 
+@pytest.mark.parametrize("address", [GPU, AUDIO])
 @pytest.mark.parametrize("name", ["config", "boot_vga", "reset_method", "driver_override"])
-def test_unreadable_attribute_leaves_the_gpu_unknown(host: FakeHost, name: str) -> None:
+def test_unreadable_attribute_leaves_the_gpu_unknown(
+    host: FakeHost, name: str, address: str
+) -> None:
+    host.add_function(AUDIO, group=5, class_code=AUDIO_CLASS)
     # A folder can't be read as a file, by root neither.
-    (host.device(GPU) / name).unlink(missing_ok=True)
-    (host.device(GPU) / name).mkdir()
+    (host.device(address) / name).unlink(missing_ok=True)
+    (host.device(address) / name).mkdir()
 
     found = verdict(host)
 
     assert found.kind is VerdictKind.UNKNOWN
-    assert f"{name} can't be read in '/sys/bus/pci/devices/{GPU}'" in found.reason
+    assert f"{name} can't be read in '/sys/bus/pci/devices/{address}'" in found.reason
 
 
 def test_unreadable_attribute_that_decides_nothing_is_noted(host: FakeHost) -> None:

@@ -676,6 +676,28 @@ def test_record_of_an_earlier_boot_is_void(
     assert list(folder.glob("drivers-*")) == []
 
 
+@pytest.mark.parametrize("address", [GPU, AUDIO])
+def test_abandoned_gpu_of_which_a_function_is_dead_is_quarantined(
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, address: str
+) -> None:
+    """A driver that is bound to it may never return."""
+    functions = {each: {"driver": BEFORE[each], "override": None} for each in (GPU, AUDIO)}
+    content = {"boot_id": host.boot_id, "functions": functions}
+    (folder / f"drivers-{GPU}.json").write_text(json.dumps(content))
+    for each in (GPU, AUDIO):
+        host.unbind(each)
+        host.bind(each, "vfio-pci")
+    (host.device(address) / "config").write_bytes(b"\xff" * 64)
+
+    (done,) = pool.restore_abandoned()
+
+    assert not done.is_restored
+    assert f"GPU {GPU} is quarantined: {address} does not answer" in done.sentence
+    assert kernel.writes == []
+    assert verdicts(pool)[GPU] is VerdictKind.REFUSED
+    assert pool.restore_abandoned() == []
+
+
 def test_records_are_open_to_the_group(pool: GpuPool, folder: Path) -> None:
     old = os.umask(0o077)
     try:
