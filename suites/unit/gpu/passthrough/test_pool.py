@@ -245,6 +245,9 @@ def test_survey_says_who_holds_a_gpu(pool: GpuPool, other_pool: GpuPool) -> None
     with lease(pool, FIRST, holder="suite"):
         assert verdicts(other_pool) == {GPU: VerdictKind.BUSY, SECOND: VerdictKind.USABLE}
         assert "It is held by 'suite' of user " in reason(other_pool)
+    with lease(pool, OTHER, FIRST, holder="both"):
+        assert verdicts(other_pool) == {GPU: VerdictKind.BUSY, SECOND: VerdictKind.BUSY}
+        assert {"held by 'both'" in reason(other_pool, each) for each in (GPU, SECOND)} == {True}
 
     assert verdicts(pool) == {GPU: VerdictKind.USABLE, SECOND: VerdictKind.USABLE}
 
