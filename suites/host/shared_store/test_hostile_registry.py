@@ -474,6 +474,49 @@ def test_pull_goes_on_at_a_registry_that_sends_the_whole_blob_again(
     assert list(puller.partial.iterdir()) == []
 
 
+@pytest.mark.parametrize("extent", ["bytes 0-19999/20000", "bytes 9-19999/20000", "junk", ""])
+def test_other_range_than_the_one_asked_for_is_refused(
+    registry: Adversary, puller: Puller, extent: str
+) -> None:
+    """What came before stays, and the next pull goes on there."""
+
+    def lie(request: Request) -> bool:
+        if not _is_disk(request):
+            return False
+        blob = registry.blobs[request.path.rpartition("/")[2]]
+        if "Range" in request.headers:
+            return request.reply(206, blob, Content_Range=extent)
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(blob)))
+        request.end_headers()
+        request.wfile.write(blob[:1000])
+        request.close_connection = True
+        return True
+
+    registry.lie = lie
+
+    assert "sent another range of the file 'disk.qcow2'" in puller.fail()
+    assert [path.stat().st_size for path in puller.partial.iterdir()] == [1000]
+
+    registry.lie = lambda _request: False
+    assert puller.pull()
+    assert (puller.into / "disk.qcow2").read_bytes() == DISK["disk.qcow2"]
+
+
+def test_description_that_is_not_the_one_pushed_is_refused(
+    registry: Adversary, puller: Puller
+) -> None:
+    """It lists the digests of all files, and nothing else vouches for it."""
+    digest = registry.manifest["config"]["digest"]
+    registry.blobs[digest] = registry.blobs[digest].replace(b"7.2", b"8.2")
+
+    assert not puller.fetch()
+
+    assert f"The description of '{NAME}' in the store" in puller.said()
+    assert "is damaged: its digest is sha256:" in puller.said()
+    assert puller.files() == []
+
+
 def _drip_after(head: str, *, is_resumed: bool = False) -> Answer:
     def lie(request: Request) -> bool:
         begin = int(request.headers.get("Range", "bytes=0-")[6:-1])

@@ -611,6 +611,16 @@ def test_verdict_is_unknown_where_processes_cannot_be_seen(host: FakeHost) -> No
     assert verdict(host, SECOND).is_usable
 
 
+@pytest.mark.parametrize("kind", list(VerdictKind)[1:])
+def test_of_two_reasons_of_one_kind_the_first_is_told_first(
+    host: FakeHost, kind: VerdictKind
+) -> None:
+    first = verdict(host).with_finding(kind, "One.")
+
+    assert first.with_finding(kind, "Two.").reasons == ("One.", "Two.")
+    assert first.with_finding(VerdictKind.REFUSED, "No.").kind is VerdictKind.REFUSED
+
+
 def test_refusal_counts_more_than_use(host: FakeHost) -> None:
     host.add_function(NVME, group=5, class_code=NVME_CLASS)
     host.add_process(1234, "qemu", "/dev/vfio/5")
