@@ -340,6 +340,13 @@ def _with_large_layer(registry: Adversary) -> None:
             _with_rest(zipped({"../a": b"x"})), "'../a', which is not one of its own", id="outside"
         ),
         pytest.param(
+            lambda registry: registry.have(
+                {"1/initrd.img": b"x"}, rest(registry, zipped({"../a": b"x"}))
+            ),
+            "'../a', which is not one of its own",
+            id="outside, after a folder",
+        ),
+        pytest.param(
             _with_rest(zipped({"./disk.qcow2": b"x"})), "is not one of its own", id="other name"
         ),
         pytest.param(
