@@ -283,6 +283,11 @@ def _without_layers(registry: Adversary) -> None:
     registry.manifest["layers"] = []
 
 
+def _without_the_last_layer(registry: Adversary) -> None:
+    registry.have({"a": b"x", "b": b"y", "c": b"z"})
+    registry.manifest["layers"].pop()
+
+
 def _with_trailing_data(registry: Adversary) -> None:
     packed = gzip.compress(b"x", 1) + b"more"
     registry.have({"a": b"x"})
@@ -301,7 +306,8 @@ def _with_large_layer(registry: Adversary) -> None:
             "has the file 'more', which its description does not list",
             id="layer not listed",
         ),
-        pytest.param(_without_layers, "lacks the file 'disk.qcow2'", id="layer missing"),
+        pytest.param(_without_layers, "lacks the file 'disk.qcow2'", id="layers missing"),
+        pytest.param(_without_the_last_layer, "lacks the file 'c'", id="layer missing"),
         pytest.param(
             _with(lambda registry: [registry.layer("disk.qcow2", b"y")]),
             "has the file 'disk.qcow2' twice",

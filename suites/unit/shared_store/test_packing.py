@@ -42,6 +42,8 @@ def a_folder(folder: Path) -> dict[str, bytes]:
     for name, content in {**files, **others, "used": b"", "verified.json": b"{}"}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
+    # A link would push a file of this host.
+    (folder / "evidence/link").symlink_to(folder / "0/disk")
     facts = {name: vars(fact_of(content)) for name, content in files.items()}
     (folder / "manifest.json").write_text(json.dumps({"files": facts}))
     return {**files, **others}
