@@ -237,6 +237,7 @@ def test_second_url_resumes_the_download_of_the_first(
         assert download.run(server.url(FILE), mirror.url(FILE)) == mirror.url(FILE)
 
         assert mirror.asked(FILE) == ["bytes=600-"]
+    assert not any("downloading the whole file" in each for each in download.said)
     assert download.part.read_bytes() == CONTENT
 
 
