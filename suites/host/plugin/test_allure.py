@@ -342,15 +342,14 @@ MACHINES = """
     @pytest.fixture
     def machine(pytestconfig):
         machine = SimpleNamespace(
-            request=SimpleNamespace(
-                source=SimpleNamespace(name="debian-12"), checkpoint=None, resumed=None
+            description=SimpleNamespace(
+                source=SimpleNamespace(name="debian-12"), is_continued=True
             ),
             spec=SimpleNamespace(
                 accelerator=Accelerator.TCG,
                 kernel=DirectKernel(version="6.1", vmlinuz=None, initrd=None),
             ),
             gpus=SimpleNamespace(provided=[SimpleNamespace(title="h100-sxm5-80gb")]),
-            checkpoint=object(),
         )
         source = SimpleNamespace(name="node", machine=machine, gather=lambda *_: iter(()))
         reporter = pytestconfig.pluginmanager.getplugin("harness-reporter")

@@ -42,12 +42,13 @@ def test_machine_of_a_failed_test_gets_versions_and_a_timeline(folder: Path) -> 
     assert not (folder / "left-out.txt").exists()
 
 
-def test_nothing_is_added_where_the_test_passed(folder: Path) -> None:
-    before = sorted(folder.rglob("*"))
+def test_only_a_timeline_is_added_where_the_test_passed(folder: Path) -> None:
+    before = set(folder.rglob("*"))
 
     assert completed(a_machine(), folder, None) == folder
 
-    assert sorted(folder.rglob("*")) == before
+    added = {path.name for path in {*folder.rglob("*")} - before}
+    assert added == {"timeline.html"}
 
 
 def test_difference_since_the_state_that_the_test_took_is_written(folder: Path) -> None:

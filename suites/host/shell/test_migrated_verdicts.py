@@ -57,12 +57,7 @@ _OTHER_SHELL_AROUND = {
     "a file that may not run",
     "no When leaves output and status unset",
 }
-#: The stdin of an evaluation of the fixture is a file without a name.
-_NO_PATH_OF_STDIN = {
-    "code that is called finds its stdin by a path",
-    "code that is run finds its stdin by a path",
-}
-_DIFFERENT = _STRICT | _ROOT_OF_ITS_OWN | _NOT_TOLD | _OTHER_SHELL_AROUND | _NO_PATH_OF_STDIN
+_DIFFERENT = _STRICT | _ROOT_OF_ITS_OWN | _NOT_TOLD | _OTHER_SHELL_AROUND
 _JOBS_ARE_NOT_WAITED_FOR = {
     "output of a process that outlives its evaluation",
     "output of a job that outlives its evaluation",
