@@ -16,6 +16,7 @@ from harness.artifact_cache.cache import ArtifactCache
 from harness.artifact_cache.manifest import facts_of
 from harness.errors import HarnessError
 from harness.image import CloudImageKernel, Image, Kernel
+from harness.image.formats.kernel_versions import version_key
 from harness.image.formats.qcow2 import is_qcow2, make_relative
 from harness.image.manifest import IMAGE_FORMAT, Manifest
 from harness.progress import Progress, Stage, ignore_progress
@@ -154,7 +155,9 @@ class ImageStore:
             Progress(parent.name, listener).report(Stage.BUILD, "making a derived image")
             make(disk)
             make_relative(disk, published=self._folder / staging.work.name)
-            own = sorted(path.name for path in staging.content.glob("kernels/*"))
+            own = sorted(
+                (path.name for path in staging.content.glob("kernels/*")), key=version_key
+            )
             return Manifest(
                 name=parent.name,
                 key=key,

@@ -6,6 +6,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from .exit_codes import ExitCode, ProvisioningError
+from .kernel_modules import version_key
 from .nvidia import PAYLOAD_DIRECTORY
 from .plan import Do, Remove, Retry, Run, Step, Write
 from .retry import StepFailedError, try_command
@@ -274,21 +275,29 @@ def _install_from_cache(node: NodeContext, mode: Mode) -> str | None:
         return "All units exist."
     archives = []
     for package in mode.packages:
-        cached = [
-            path
-            for directory in (f"/opt/{package}", f"/opt/{package}/downloads")
-            for path in node.files.matching(directory, f"{package}_*.deb")
-        ]
+        name = f"{package}_*.deb"
+        cached = node.files.matching(f"/opt/{package}/downloads", name) or node.files.matching(
+            f"/opt/{package}", name
+        )
         if not cached:
             raise ProvisioningError(
                 ExitCode.MANAGED_NVIDIA_EXP_INSTALL_FAIL,
                 f"The package '{package}' is not in the image's cache '/opt/{package}'.",
             )
-        archives.append(str(node.files.at(cached[-1])))
+        archives.append(str(node.files.at(max(cached, key=_package_version))))
     try:
         return try_command(node, apt_install(*archives))
     except StepFailedError as error:
         raise ProvisioningError(ExitCode.APT_INSTALL_TIMEOUT, str(error)) from error
+
+
+def _package_version(path: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a key that sorts archives, `PACKAGE_VERSION_ARCH.deb`, by their version.
+
+    As for dpkg, a version is newer than its pre-releases, whose names have a tilde.
+    """
+    _, version, _ = path.rpartition("/")[2].split("_", 2)
+    return version_key(version.replace("~", "\0") + "\1")
 
 
 def apt_install(*packages: str) -> Run:

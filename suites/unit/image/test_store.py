@@ -279,16 +279,20 @@ def test_kernel_that_was_installed_in_a_derived_image_is_its_newest(cache: Cache
     parent = cache.ensure()
     versions = [kernel.version for kernel in parent.kernels]
 
-    def install(disk: Path, version: str) -> None:
-        folder = disk.parent / "kernels" / version
-        folder.mkdir(parents=True)
-        (folder / "vmlinuz").write_text("own")
-        (folder / "initrd.img").write_text("own")
+    def install(disk: Path, *versions: str) -> None:
+        for version in versions:
+            folder = disk.parent / "kernels" / version
+            folder.mkdir(parents=True)
+            (folder / "vmlinuz").write_text("own")
+            (folder / "initrd.img").write_text("own")
 
     new = cache.derive(parent, lambda disk: install(disk, "9.9-own"), payload="new")
     same = cache.derive(parent, lambda disk: install(disk, versions[0]), payload="same")
 
+    two = cache.derive(parent, lambda disk: install(disk, "9.9-9", "9.9-10"), payload="two")
+
     assert [kernel.version for kernel in new.kernels] == [*versions, "9.9-own"]
+    assert two.newest_kernel.vmlinuz == two.folder / "kernels/9.9-10/vmlinuz"
     assert new.kernels[:-1] == parent.kernels
     assert [kernel.version for kernel in same.kernels] == [*versions[1:], versions[0]]
     assert same.newest_kernel.vmlinuz == same.folder / "kernels" / versions[0] / "vmlinuz"

@@ -195,6 +195,10 @@ def _append(path: Path) -> None:
     path.write_text(f"{path.read_text()}\n")
 
 
+def _overwrite(path: Path) -> None:
+    path.write_text(path.read_text().upper())
+
+
 CHANGES: dict[str, Callable[[Clones], object]] = {
     "recipe": lambda clones: _append(clones.folder / "catalogue/node.yaml"),
     "another recipe": lambda clones: (clones.folder / "catalogue/b.yaml").write_text(RECIPE),
@@ -217,6 +221,7 @@ CHANGES: dict[str, Callable[[Clones], object]] = {
     "stamp of the image": lambda clones: _append(clones.image.folder / STAMP),
     "manifest of the image": lambda clones: _append(clones.image.folder / MANIFEST),
     "memory": lambda clones: _append(clones.checkpoint.ram),
+    "memory, of the same size": lambda clones: _overwrite(clones.checkpoint.ram),
     "devices": lambda clones: _append(clones.checkpoint.state),
     "disk": lambda clones: _append(clones.checkpoint.disk),
     "manifest": lambda clones: _append(clones.checkpoint.folder / MANIFEST),

@@ -120,14 +120,25 @@ def test_exporter_leaves_port_9400_to_users() -> None:
     )
 
 
-def test_missing_units_are_installed_from_the_cache(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("versions", "newest"),
+    [
+        ("nvidia-device-plugin_0.17 nvidia-device-plugin_0.18", "nvidia-device-plugin_0.18"),
+        ("nvidia-device-plugin_0.9.0 nvidia-device-plugin_0.10.0", "nvidia-device-plugin_0.10.0"),
+        ("nvidia-device-plugin_0.18 nvidia-device-plugin_0.18.1", "nvidia-device-plugin_0.18.1"),
+        ("nvidia-device-plugin_0.18 nvidia-device-plugin_0.18~rc2", "nvidia-device-plugin_0.18"),
+    ],
+)
+def test_missing_units_are_installed_from_the_cache(
+    versions: str, newest: str, tmp_path: Path
+) -> None:
     files = NodeFiles(tmp_path)
     for package in PLUGIN_PACKAGES[:3]:
         files.write(f"/opt/{package}/downloads/{package}_4.2_amd64.deb", "")
-    files.write("/opt/nvidia-device-plugin/nvidia-device-plugin_0.17_amd64.deb", "")
-    files.write("/opt/nvidia-device-plugin/nvidia-device-plugin_0.18_amd64.deb", "")
+    for version in versions.split():
+        files.write(f"/opt/nvidia-device-plugin/{version}_amd64.deb", "")
     debs = [f"{tmp_path}/opt/{p}/downloads/{p}_4.2_amd64.deb" for p in PLUGIN_PACKAGES[:3]]
-    plugin = f"{tmp_path}/opt/nvidia-device-plugin/nvidia-device-plugin_0.18_amd64.deb"
+    plugin = f"{tmp_path}/opt/nvidia-device-plugin/{newest}_amd64.deb"
     with (
         ScriptedRunner()
         .expect(f"{SHOW} nvidia-device-plugin", stdout="loaded\n", timeout_s=30)

@@ -67,6 +67,18 @@ def test_unit_waited_for_the_last_of_those_that_it_is_after(tmp_path: Path) -> N
     assert (span.blocked_from_s, span.blocked_s) == (71, 20)
 
 
+def test_unit_waited_for_its_last_blocker_alone_from_the_second_lasts_end(tmp_path: Path) -> None:
+    node = a_node_that_built(tmp_path)
+    ends_s = {"first.service": 20.0, "second.service": 30.0, "last.service": 40.0}
+    node.units += [a_unit(name, 10.0, end_s) for name, end_s in ends_s.items()]
+    node.units.append(a_unit("waiting.service", 40.0, 50.0, after=" ".join(ends_s)))
+
+    span = by_name(read_timeline(node.write()))["waiting.service"]
+
+    assert span.blockers == ("last.service",)
+    assert (span.blocked_from_s, span.blocked_s) == (30, 10)
+
+
 def test_unit_that_was_started_long_after_all_others_waited_for_none(tmp_path: Path) -> None:
     node = a_node_that_built(tmp_path)
     node.units.append(a_unit("by-hand.service", 275.0, 276.0, after="basic.target"))

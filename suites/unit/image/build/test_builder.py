@@ -38,6 +38,13 @@ Description: system and service manager
 Package: mawk
 Status: deinstall ok config-files
 Version: 1.3.4
+
+Package: gawk
+Status: install ok half-installed
+Version: 5.2.1
+
+Package: original-awk
+Status: purge ok not-installed
 """
 
 
