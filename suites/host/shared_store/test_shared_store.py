@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.artifact_cache import MANIFEST
 from harness.cli import main
 from harness.progress import Progress, Stage
 from harness.provisioning.command import LocalRunner
@@ -260,3 +261,23 @@ def test_damaged_folder_is_not_pushed(
     assert code == 2
     assert "is damaged and is not pushed" in capsys.readouterr().out
     assert host.shared.ls() == []
+
+
+def test_push_fails_where_one_image_is_damaged_and_the_checkpoints_are_sound(
+    shop: Shop,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    host = shop.host("gpu-node-harness")
+    host.have()
+    image = tmp_path / "gpu-node-harness/images/node-0"
+    image.mkdir(parents=True)
+    (image / MANIFEST).write_text("{")
+
+    code = main(["store", "push", "--store", f"http://{shop.address}"])
+
+    assert code == 2
+    assert "images/node-0: not pushed" in capsys.readouterr().out
+    assert len(host.shared.ls()) == 1
