@@ -234,6 +234,26 @@ def test_welcome_that_makes_no_sense_is_quoted(guest: PlayedGuest, agent: Agent)
         agent.wait_until_ready(soon())
 
 
+def test_who_waits_for_the_hello_learns_at_once_that_the_link_broke(
+    guest: PlayedGuest, agent: Agent
+) -> None:
+    failures: list[HarnessError] = []
+
+    def wait() -> None:
+        try:
+            agent.wait_until_ready(soon(60))
+        except HarnessError as error:
+            failures.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    guest.protocol = float(PROTOCOL)
+    guest.starts()
+    waiting.join(10)
+
+    assert ["could not be understood" in str(failure) for failure in failures] == [True]
+
+
 @pytest.mark.parametrize(
     "said",
     [(frames.RESULT, b"[]"), (frames.ERROR, {"message": "no memory"}), (frames.ERROR, b"[]")],
