@@ -318,6 +318,10 @@ class _RootBuilder:
                 f"the file system of {staging} keeps no attributes; set TMPDIR to one that does"
             )
         self.options = options
+        if self.replaced is not None and self.is_in_memory:
+            copy = f"{staging}/replaced"
+            _copy_linked(self.replaced, copy)
+            self.replaced = copy
 
     def _mount_tmpfs(self, place: str) -> None:
         options = f"size={self.size_mib}m,mode=755"
@@ -422,6 +426,29 @@ def _copy_texts(source: str, target: str) -> None:
                 os.mkdir(f"{target}/{name}")
             else:
                 _write(f"{target}/{name}", _read_bytes(entry, _CONFIGURATION_BYTES))
+
+
+def _copy_linked(source: str, target: str) -> None:
+    """Copy a directory; names of one file are names of one copy."""
+    copies: dict[int, str] = {}
+    folders = [(source, target)]
+    for folder, copied in folders:
+        status = os.stat(folder)
+        os.mkdir(copied)
+        os.chmod(copied, status.st_mode & 0o7777)
+        os.chown(copied, status.st_uid, status.st_gid)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                place = f"{copied}/{entry.name}"
+                number = entry.inode()
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append((entry.path, place))
+                elif number in copies:
+                    os.link(copies[number], place)
+                else:
+                    _write(place, _read_bytes(entry.path))
+                    os.chmod(place, entry.stat().st_mode & 0o7777)
+                    copies[number] = place
 
 
 class _Layers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,6 +64,24 @@ def test_next_test_has_what_sourcing_left_and_no_more(new_shell: Callable[[], Sh
         shell.finish()
 
     assert len(set(numbers)) == 1, "the script was sourced again"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user gets an overlay a directory")
+def test_root_gets_one_overlay_where_temporary_files_lie_on_the_disk() -> None:
+    """With an overlay for each directory, as in other sandboxes, each test waits 20 ms for its root."""
+    disk = Path("/").stat().st_dev
+    if any(Path(place).stat().st_dev != disk for place in ("/etc", "/usr", "/var/cache")):
+        pytest.skip("'/etc', '/usr' or '/var/cache' is a file system of its own on this host")
+    with tempfile.TemporaryDirectory(dir="/var/cache", prefix="harness-test.") as name:
+        pool = WarmShellPool(
+            cwd=Path(name), scratch=Path(name), sandbox=Sandbox(kind=SandboxKind.THROWAWAY)
+        )
+        for _ in range(2):
+            shell = Shell(pool, virtual=True, timeout_s=60)
+            result = shell.evaluate("ln /etc/passwd /usr/linked")
+            shell.finish()
+            assert result.status == 0, result.streams()
+        pool.close()
 
 
 def test_processes_of_a_test_end_with_it(new_shell: Callable[[], Shell]) -> None:
