@@ -47,7 +47,7 @@ from harness.payload import build_agent
 from harness.progress import ProgressEvent, Stage
 from harness.progress.activities import Activities
 from harness.provisioning.wait import Deadline as Deadline
-from harness.settings import GpuSource, MachineStart
+from harness.settings import GpuEmulation, GpuSource, MachineStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -383,14 +383,23 @@ class Lab(LabImages):
         a GPU or starting the machine reports why. Those of a host's GPU are 64-bit.
         """
         accelerator = self.accelerator.accelerator
-        has_wide_bars = self.settings.gpu_source is not GpuSource.EMULATED
+        transport = None
         with contextlib.suppress(HarnessError):
-            has_wide_bars = has_wide_bars or self.transport is Transport.VFIO_USER
+            transport = self.transport
+        is_opened = self.settings.gpu_emulation is GpuEmulation.GSP
+        has_wide_bars = (
+            self.settings.gpu_source is not GpuSource.EMULATED
+            or transport is Transport.VFIO_USER
+        )
         return Platform(
             accelerator=accelerator,
             qemu=self.settings.qemu,
             apertures_mib=apertures_mib(accelerator) if has_wide_bars else 0,
             tsc_khz=self.accelerator.tsc_khz,
+            # QEMU's `x-pci-proxy-dev` hands on interrupts by KVM.
+            lacks_gpu_interrupts=is_opened
+            and transport is Transport.MPQEMU
+            and accelerator is Accelerator.TCG,
         )
 
     def kill_machines(self) -> None:

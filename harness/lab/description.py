@@ -73,13 +73,15 @@ class Platform:
     """What all machines of a run have in common: the accelerator and its QEMU.
 
     All root ports of a machine together reserve at most `apertures_mib` for 64-bit BARs. An emulated
-    guest is told `tsc_khz`, the frequency of the host's time stamp counter.
+    guest is told `tsc_khz`, the frequency of the host's time stamp counter. A guest polls its devices where
+    it `lacks_gpu_interrupts`.
     """
 
     accelerator: Accelerator
     qemu: str
     apertures_mib: int = 0
     tsc_khz: int | None = None
+    lacks_gpu_interrupts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,10 +173,14 @@ def describe(
 
 
 def _told(kernel: DirectKernel | Firmware, platform: Platform) -> tuple[str, ...]:
-    """Return the kernel's arguments that say what an emulated guest can't find out on a busy host."""
-    if platform.tsc_khz is None or not isinstance(kernel, DirectKernel) or kernel.is_verbatim:
+    """Return the kernel's arguments that say what a guest can't find out by itself."""
+    if not isinstance(kernel, DirectKernel) or kernel.is_verbatim:
         return ()
-    return (f"tsc_early_khz={platform.tsc_khz}",)
+    # On a busy host an emulated guest measures another frequency.
+    frequency = () if platform.tsc_khz is None else (f"tsc_early_khz={platform.tsc_khz}",)
+    # The kernel polls on the tick of IRQ 0, which it does not use beside a local APIC's timer.
+    polling = ("irqpoll", "nolapic_timer") if platform.lacks_gpu_interrupts else ()
+    return (*frequency, *polling)
 
 
 def slot_aperture_mib(apertures_mib: int, slots: int) -> int:

@@ -114,6 +114,16 @@ def test_emulated_guest_is_told_how_fast_its_time_stamp_counter_counts() -> None
     assert a_description(FOLDER).spec.extra_append == ()
 
 
+def test_guest_without_interrupts_of_its_gpu_polls() -> None:
+    """The kernel polls on the tick of IRQ 0, which the timer of the local APIC would replace."""
+    polling = replace(a_platform(), lacks_gpu_interrupts=True)
+
+    assert a_description(FOLDER, platform=polling).spec.extra_append == (
+        "irqpoll",
+        "nolapic_timer",
+    )
+
+
 def test_command_line_of_a_boot_loader_is_not_added_to() -> None:
     told = replace(a_platform(), tsc_khz=2_596_000)
     kernel = CloudImageKernel(
