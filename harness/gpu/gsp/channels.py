@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from harness.gpu.gsp.frame_buffer import PAGE
 from harness.gpu.gsp.page_tables import Space
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ _GP_GET: Final = 0x88
 _GP_PUT: Final = 0x8C
 #: Of one run; the driver rings again for more.
 _MOST_ENTRIES: Final = 4096
+_ENTRY: Final = struct.Struct("<II")
 _MOST_DWORDS: Final = 1 << 18
 #: Copies and fills are done piece by piece.
 _PIECE: Final = 1 << 16
@@ -92,15 +94,23 @@ class Channel:
             raise ChannelError(f"Entry {put} was put into a ring of {place.entries}.")
         done = 0
         while self._next != put and done < _MOST_ENTRIES:
-            entry = self._space.read(place.entries_at + 8 * self._next, 8)
-            self._next = (self._next + 1) % place.entries
-            done += 1
-            low, high = struct.unpack("<II", entry)
-            self._push((low & ~3) | (high & 0xFF) << 32, high >> 10 & 0x1FFFFF)
+            entries = self._read_entries(put)
+            done += len(entries)
+            for low, high in entries:
+                self._next = (self._next + 1) % place.entries
+                self._push((low & ~3) | (high & 0xFF) << 32, high >> 10 & 0x1FFFFF)
         if done:
             at = place.state_at + _GP_GET
             self._memories.write(place.state_in, at, struct.pack("<I", self._next))
         return self._next != put
+
+    def _read_entries(self, put: int) -> list[tuple[int, int]]:
+        """Read the next entries before `put` that are in one page: each access is a message to QEMU."""
+        start = self._place.entries_at + _ENTRY.size * self._next
+        behind = put if put > self._next else self._place.entries
+        in_page = max(1, (PAGE - start % PAGE) // _ENTRY.size)
+        count = min(behind - self._next, in_page)
+        return list(_ENTRY.iter_unpack(self._space.read(start, _ENTRY.size * count)))
 
     def _state(self, offset: int) -> bytes:
         return self._memories.read(self._place.state_in, self._place.state_at + offset, 4)

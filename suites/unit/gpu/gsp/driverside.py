@@ -21,9 +21,12 @@ class Ram:
 
     def __init__(self, size: int = 4 << 20) -> None:
         self.content = bytearray(size)
+        self.reads: list[int] = []
+        """The address of each read."""
 
     def read(self, address: int, size: int) -> bytes:
         self._check(address, size)
+        self.reads.append(address)
         return bytes(self.content[address : address + size])
 
     def write(self, address: int, data: bytes) -> None:

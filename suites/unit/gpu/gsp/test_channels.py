@@ -161,6 +161,24 @@ def test_work_that_the_driver_does_not_submit_is_refused(words: tuple[int, ...])
         Work().run(*words)
 
 
+def test_entries_are_read_together_and_over_the_end_of_the_ring() -> None:
+    """Each read is a message to QEMU: one for each of 4,000 entries took longer than the driver waits."""
+    work = Work()
+    for value in range(ENTRIES):
+        at = PUSH + 0x40 * value
+        words = a_method(0x5C, SEMAPHORE, 0, value, 0, 1)
+        work.ram.write(at, struct.pack(f"<{len(words)}I", *words))
+        work.ram.write(RING + 8 * value, struct.pack("<II", at, len(words) << 10))
+
+    for put, last in ((ENTRIES - 2, ENTRIES - 3), (3, 2)):
+        work.ram.write(STATE + 0x8C, struct.pack("<I", put))
+        work.ram.reads.clear()
+        work.channel.run()
+        assert work.ram.read(SEMAPHORE, 4) == struct.pack("<I", last)
+        assert work.ram.read(STATE + 0x88, 4) == struct.pack("<I", put)
+        assert len([at for at in work.ram.reads if RING <= at < RING + 8 * ENTRIES]) <= 2
+
+
 def test_put_pointer_behind_the_ring_is_refused() -> None:
     work = Work()
     work.ram.write(STATE + 0x8C, struct.pack("<I", ENTRIES))
