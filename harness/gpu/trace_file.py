@@ -16,6 +16,8 @@ from harness.gpu.trace import (
     Stray,
 )
 
+_MOST_AS_NUMBER = (1 << 64) - 1
+
 
 def render_trace(trace: AccessTrace) -> str:
     """Render a trace; `parse_trace` reads it again."""
@@ -29,7 +31,8 @@ def render_trace(trace: AccessTrace) -> str:
                     one.bar.value if isinstance(one.bar, Stray) else one.bar,
                     one.offset,
                     one.size,
-                    one.value,
+                    # Readers of JSON limit the digits of a number.
+                    one.value if one.value <= _MOST_AS_NUMBER else hex(one.value),
                 ]
                 for one in trace.accesses
             ],
@@ -55,7 +58,7 @@ def parse_trace(text: str, source: str) -> AccessTrace:
                     bar=NO_BAR if bar == NO_BAR.value else None if bar is None else int(bar),
                     offset=int(offset),
                     size=int(size),
-                    value=int(value),
+                    value=int(value, 16) if isinstance(value, str) else int(value),
                 )
                 for sequence, at_s, kind, bar, offset, size, value in document["accesses"]
             ),

@@ -149,3 +149,12 @@ def test_trace_survives_its_file(
     trace = recorder.snapshot()
 
     assert parse_trace(render_trace(trace), "a test") == trace
+
+
+def test_value_of_many_bytes_is_read_again() -> None:
+    """QEMU collects writes to the GPU's memory in messages of up to 200."""
+    recorder = _recorder()
+    recorder.access(AccessKind.BAR_WRITE, 1, 0x40, 200, int.from_bytes(b"\xa5" * 200, "little"))
+    trace = recorder.snapshot()
+
+    assert parse_trace(render_trace(trace), "a test") == trace
