@@ -149,6 +149,7 @@ REFUSED: Final[Mapping[int, str]] = {
     0x2080A084: "nothing that was seen",
     0x2080A0A7: "clocks, whose layout was not found",
     0x2080A61D: "nothing that was seen",
+    0x2080A637: "nothing that was seen",
     0x2080B201: "nothing that was seen",
     0x2080853A: "limits of temperature as distances, whose layout was not found",
     0x20810108: "licences of virtual GPUs",
