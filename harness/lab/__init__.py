@@ -388,8 +388,7 @@ class Lab(LabImages):
             transport = self.transport
         is_opened = self.settings.gpu_emulation is GpuEmulation.GSP
         has_wide_bars = (
-            self.settings.gpu_source is not GpuSource.EMULATED
-            or transport is Transport.VFIO_USER
+            self.settings.gpu_source is not GpuSource.EMULATED or transport is Transport.VFIO_USER
         )
         return Platform(
             accelerator=accelerator,

@@ -90,6 +90,15 @@ FACTS: Mapping[str, str] = {
     "nvidia unloads after that": "yes",
 }
 
+#: The same of a driver that opens the GPU: NVIDIA's NVML makes the folder of MIG's capabilities, and loads
+#: `nvidia_uvm` too where nothing is loaded.
+FACTS_WHERE_IT_OPENS: Mapping[str, str] = {
+    **FACTS,
+    "nodes after nvidia-smi -L": f"nvidia-caps 755 d {_ALL}",
+    "nodes after rmmod": f"nvidia-caps 755 d {_ALL}",
+    "nodes after that": f"nvidia-caps 755 d {_ALL}",
+}
+
 
 def driver_facts(guest: Guest, *, timeout_s: float) -> dict[str, str]:
     """Return what the script saw of a node's driver; the node is without a loaded module afterwards."""

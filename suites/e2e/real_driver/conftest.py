@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from harness.bench.gpu_open import with_driver_loaded
 from harness.fixtures.machines import OPENED_GPU_IMAGES, REAL_DRIVER_IMAGE
 from harness.lab.node import NodeRequest
 from harness.plugin.evidence_sources import NodeEvidenceSource
@@ -14,19 +15,19 @@ from harness.plugin.report import kept_on_failure
 from harness.plugin.select import requirements
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from harness.fixtures.machines import BootNode
+    from harness.gpu import GpuModel
     from harness.gpu.catalogue import Catalogue
     from harness.image import Image
     from harness.lab import Lab
     from harness.lab.node import Node
+    from harness.lab.saved_states import SavedState
     from harness.settings import Settings
 
 #: Option and word: with it the emulated GPUs of a run have a system processor.
 EMULATION = ("--gpu-emulation", "gsp")
-
-#: The GPUs of the node that tests share, in the order of their slots.
-OPENED_MODELS = ("a100-sxm4-40gb", "h100-sxm5-80gb")
 
 #: The module is 55 MiB, and an emulated processor links it for seconds.
 LOAD_S = 120.0
@@ -88,30 +89,63 @@ def opened_gpu_image(
         return lab.node_image(image_name)
 
 
+def request_with_driver_loaded(
+    name: str, image: Image, gpus: Sequence[GpuModel], loader: GpuModel
+) -> NodeRequest:
+    """Return a node that continues from a state in which the driver is loaded, by the GPU `loader`."""
+
+    def loaded(state: SavedState) -> SavedState:
+        return with_driver_loaded(state, loader)
+
+    return NodeRequest(
+        name=name,
+        image=image,
+        command=None,
+        gpus=gpus,
+        spare_slots=0,
+        skip_cloud_init=True,
+        derive=loaded,
+    )
+
+
+class NodeWithDriver(Protocol):
+    """Starts a node for the running test, whose driver was loaded before it got these GPUs."""
+
+    def __call__(self, *gpus: GpuModel) -> Node: ...
+
+
+@pytest.fixture
+def node_with_driver(
+    boot_node: BootNode, opened_gpu_image: Image, a100: GpuModel
+) -> NodeWithDriver:
+    """Return a function that starts a node with the driver loaded and these GPUs, none of them open."""
+
+    def start(*gpus: GpuModel) -> Node:
+        return boot_node(request_with_driver_loaded("loaded", opened_gpu_image, gpus, a100))
+
+    return start
+
+
 @pytest.fixture(scope="module")
 def opened_node(
     pytestconfig: pytest.Config,
     lab: Lab,
-    settings: Settings,
     opened_gpu_image: Image,
-    gpu_catalogue: Catalogue,
+    a100: GpuModel,
+    h100: GpuModel,
 ) -> Iterator[Node]:
-    """Boot a node with an A100 and an H100 that the driver has opened; for tests that change nothing."""
-    gpus = tuple(gpu_catalogue.get(name) for name in OPENED_MODELS)
-    request = NodeRequest(
-        name="opened", image=opened_gpu_image, command=None, gpus=gpus, spare_slots=0
-    )
+    """Start a node with an A100 and an H100 that the driver has opened; for tests that change nothing."""
+    opened = request_with_driver_loaded("opened", opened_gpu_image, (a100, h100), a100)
     with contextlib.ExitStack() as stack:
-        with requirements(settings):
-            node = stack.enter_context(lab.boot(request))
+        with requirements(lab.settings):
+            node = stack.enter_context(lab.boot(opened))
         stack.enter_context(kept_on_failure(pytestconfig, NodeEvidenceSource(node)))
         node.wait_until_provisioned()
         open_gpus(node)
-        node.evidence()
         yield node
 
 
 def open_gpus(node: Node) -> None:
-    """Load the driver and let it open each GPU once; it keeps them open, so later questions are quick."""
+    """Let the driver open each GPU once, and load it first where it is not; it keeps them open."""
     node.guest.output_of("nvidia-modprobe", "-u", "-c0", timeout_s=LOAD_S)
     node.guest.output_of("nvidia-smi", "-pm", "1", timeout_s=OPEN_S)

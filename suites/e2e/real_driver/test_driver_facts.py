@@ -7,29 +7,29 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.lab.node import NodeRequest
-from suites.e2e.gpu.driver_facts import FACTS, driver_facts
+from suites.e2e.gpu.driver_facts import FACTS, FACTS_WHERE_IT_OPENS, driver_facts
 from suites.e2e.real_driver.conftest import OPEN_S
 
 if TYPE_CHECKING:
     from harness.fixtures.machines import BootNode
     from harness.gpu import GpuModel
     from harness.image import Image
+    from suites.e2e.real_driver.conftest import NodeWithDriver
 
 pytestmark = pytest.mark.real_driver
 
 
-@pytest.fixture(params=["real_driver_image", "opened_gpu_image"])
-def real_image(request: pytest.FixtureRequest) -> Image:
-    """Return an image whose driver only identifies GPUs, and one whose driver opens them."""
-    image: Image = request.getfixturevalue(request.param)
-    return image
-
-
-def test_real_driver_is_seen_as_the_stand_in_is(
-    boot_node: BootNode, real_image: Image, a100: GpuModel
+def test_driver_that_opens_no_gpu_is_seen_as_the_stand_in_is(
+    boot_node: BootNode, real_driver_image: Image, a100: GpuModel
 ) -> None:
-    node = boot_node(NodeRequest(name="facts", image=real_image, command=None, gpus=[a100]))
+    node = boot_node(NodeRequest(name="facts", image=real_driver_image, command=None, gpus=[a100]))
 
-    facts = driver_facts(node.guest, timeout_s=2 * OPEN_S)
+    assert driver_facts(node.guest, timeout_s=2 * OPEN_S) == FACTS
 
-    assert facts == FACTS
+
+def test_driver_that_opens_the_gpu_differs_by_the_folder_of_capabilities(
+    node_with_driver: NodeWithDriver, a100: GpuModel
+) -> None:
+    node = node_with_driver(a100)
+
+    assert driver_facts(node.guest, timeout_s=2 * OPEN_S) == FACTS_WHERE_IT_OPENS

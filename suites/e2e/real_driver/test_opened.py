@@ -17,8 +17,10 @@ import pynvml
 import pytest
 
 from harness.bench.time_to_gpu.node_tools import guest_wheels
+from harness.gpu.trace import IncidentKind
 from harness.plugin.select import requirements
 from harness.provisioning.command import LocalRunner
+from suites.e2e.real_driver.complaints import complaints_in
 from suites.e2e.real_driver.conftest import LOAD_S, OPEN_S
 from suites.e2e.runtime.kubelet import Container, Kubelet
 
@@ -35,11 +37,6 @@ pytestmark = [pytest.mark.real_driver, pytest.mark.slow]
 _HERE = Path(__file__).parent
 _TOOLS = "/root/monitors"
 _UUID = re.compile(r"GPU-00000000-0000-4000-8000-[0-9a-f]{12}")
-#: What the driver logs when an answer of the emulated GPU is wrong. It also complains, and asks again the next
-#: time, when its cache of answers does not know the object that it asked: that says nothing of the answer.
-_WRONG_ANSWER = re.compile(
-    r"NVRM:(?!.*rmapiControlCacheSet).*(Assertion failed|Memory corruption|Check failed)"
-)
 #: Fields of `nvidia-smi -q` that the headers have no call for, so the device refuses what the tool asks.
 _UNANSWERED = frozenset(
     {
@@ -359,4 +356,11 @@ def test_driver_complains_of_no_answer(opened_node: Node) -> None:
     """The last test: the log has what all others caused."""
     log = opened_node.guest.output_of("dmesg")
 
-    assert [line for line in log.splitlines() if _WRONG_ANSWER.search(line)] == []
+    assert complaints_in(log) == []
+
+
+def test_device_was_sent_no_command_that_nobody_knows(opened_node: Node) -> None:
+    for device_id in ("gpu0", "gpu1"):
+        trace = opened_node.gpu(device_id).trace
+        assert trace.incidents_of(IncidentKind.COMMAND_UNKNOWN) == ()
+        assert not trace.dropped_incidents

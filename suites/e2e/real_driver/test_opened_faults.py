@@ -6,48 +6,61 @@ The tests run with `--gpu-emulation=gsp` and an image with NVIDIA's user space: 
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness import expect
-from harness.lab.node import NodeRequest
-from suites.e2e.real_driver.conftest import LOAD_S, OPEN_S, open_gpus
+from harness.gpu.trace import IncidentKind
+from suites.e2e.real_driver.conftest import OPEN_S, open_gpus
 
 if TYPE_CHECKING:
-    from harness.fixtures.machines import BootNode
+    from harness.evidence import Evidence
     from harness.gpu import GpuModel
-    from harness.image import Image
     from harness.lab.node import Node
+    from suites.e2e.real_driver.conftest import NodeWithDriver
 
 pytestmark = [pytest.mark.real_driver, pytest.mark.slow]
 
 _SLOT = "0000:02:00"
+_SEND_COMMAND = Path(__file__).with_name("send_command.py")
 _WITHIN_S = 60.0
+_XIDS = (13, 31, 43, 48, 63, 64, 74, 94, 95)
 _UNTIL_LOGGED = 'until dmesg | grep -F -e "$1"; do sleep 0.2; done'
 
 
 @pytest.fixture
-def a100_node(boot_node: BootNode, opened_gpu_image: Image, a100: GpuModel) -> Node:
+def a100_node(node_with_driver: NodeWithDriver, a100: GpuModel) -> Node:
     """Return a node whose driver has opened its A100."""
-    node = boot_node(NodeRequest(name="fault", image=opened_gpu_image, command=None, gpus=[a100]))
+    node = node_with_driver(a100)
     open_gpus(node)
     return node
+
+
+def _words_of(xid: int) -> str:
+    return f"NVRM: Xid (PCI:{_SLOT}): {xid},"
 
 
 def wait_for_kernel_line(node: Node, words: str) -> None:
     node.guest.output_of("sh", "-c", _UNTIL_LOGGED, "wait", words, timeout_s=_WITHIN_S)
 
 
-@pytest.mark.parametrize("xid", [13, 31, 43, 48, 63, 64, 74, 94, 95])
-def test_xid_is_logged_by_the_driver(opened_node: Node, xid: int) -> None:
-    """The device raises an interrupt, and the driver takes the event from the queue of messages."""
-    words = f"NVRM: Xid (PCI:{_SLOT}): {xid},"
+@pytest.fixture(scope="module")
+def evidence_of_xids(opened_node: Node) -> Evidence:
+    """Raise each Xid once, and gather evidence when the driver has logged the last.
 
-    opened_node.gpu().raise_xid(xid)
+    The device raises an interrupt, and the driver takes the event from the queue of messages.
+    """
+    for xid in _XIDS:
+        opened_node.gpu().raise_xid(xid)
+    wait_for_kernel_line(opened_node, _words_of(_XIDS[-1]))
+    return opened_node.evidence()
 
-    wait_for_kernel_line(opened_node, words)
-    expect.kernel_log_line(opened_node.evidence(), words)
+
+@pytest.mark.parametrize("xid", _XIDS)
+def test_xid_is_logged_by_the_driver(evidence_of_xids: Evidence, xid: int) -> None:
+    expect.kernel_log_line(evidence_of_xids, _words_of(xid))
 
 
 def test_gpu_off_the_bus_is_xid_79_and_lost_to_nvidia_smi(a100_node: Node) -> None:
@@ -105,12 +118,9 @@ def test_gpu_that_fell_off_the_bus_is_opened_again_after_it_was_plugged_anew(
 
 
 def test_twenty_opens_and_closes_need_no_new_boot_of_the_node(
-    boot_node: BootNode, opened_gpu_image: Image, a100: GpuModel
+    node_with_driver: NodeWithDriver, a100: GpuModel
 ) -> None:
-    node = boot_node(
-        NodeRequest(name="reopened", image=opened_gpu_image, command=None, gpus=[a100])
-    )
-    node.guest.output_of("nvidia-modprobe", "-u", "-c0", timeout_s=LOAD_S)
+    node = node_with_driver(a100)
 
     for _ in range(20):
         assert a100.title in node.guest.output_of("nvidia-smi", "-L", timeout_s=OPEN_S)
@@ -148,3 +158,15 @@ def test_persistence_daemon_keeps_the_gpu_open(a100_node: Node) -> None:
         "nvidia-smi", "--query-gpu=persistence_mode", "--format=csv,noheader", timeout_s=OPEN_S
     )
     assert mode.strip() == "Enabled"
+
+
+def test_command_that_nobody_knows_is_in_the_evidence(a100_node: Node) -> None:
+    """The driver passes undocumented commands on; a program in the guest sends an invented one."""
+    program = _SEND_COMMAND.read_text()
+
+    status = a100_node.guest.output_of("python3", "-c", program, "0x2080ff01", timeout_s=OPEN_S)
+
+    assert int(status, 0) != 0
+    trace = a100_node.evidence().gpu_traces["gpu0"]
+    unknown = [one.words for one in trace.incidents_of(IncidentKind.COMMAND_UNKNOWN)]
+    assert unknown == ["0x2080ff01"]

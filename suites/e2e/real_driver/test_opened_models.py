@@ -1,77 +1,127 @@
-"""Each model of the catalogue, plugged into a node whose driver is loaded: opened, or refused by the driver.
+"""Each model of the catalogue on a node whose driver is loaded: opened, or refused by the driver.
 
 The tests run with `--gpu-emulation=gsp` and an image with NVIDIA's user space: `--image=debian-13-nvidia`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.bench.gpu_open import with_driver_loaded
 from harness.gpu.catalogue import load_catalogue
-from harness.lab.saved_states import booted
-from suites.e2e.real_driver.conftest import OPEN_S
+from harness.gpu.trace import IncidentKind
+from harness.gpu.transport import Transport
+from harness.lab.node import NodeRequest
+from harness.plugin.evidence_sources import NodeEvidenceSource
+from harness.plugin.report import kept_on_failure
+from harness.plugin.select import requirements
+from harness.provisioning.command import LocalRunner
+from suites.e2e.real_driver.complaints import complaints_in
+from suites.e2e.real_driver.conftest import LOAD_S, OPEN_S
 
 if TYPE_CHECKING:
-    from harness.fixtures.saved_states import CloneState
+    from collections.abc import Callable, Iterator
+
     from harness.gpu import GpuModel
     from harness.gpu.catalogue import Catalogue
+    from harness.gpu.emulated import EmulatedGpu
     from harness.image import Image
+    from harness.lab import Lab
+    from harness.lab.node import Node
+    from suites.e2e.real_driver.conftest import NodeWithDriver
 
 pytestmark = [pytest.mark.real_driver, pytest.mark.slow]
 
-_OPENED = sorted(name for name, model in load_catalogue().models.items() if model.gsp is not None)
 _FACTS = "--query-gpu=name,uuid,memory.total,pci.bus_id"
 #: It is too new, has no GSP, or, with the proprietary modules, does not answer as its registers should.
 _REFUSALS = r"is not supported by|does not include the required GPU|RmInitAdapter failed"
 #: What the driver keeps of a GPU's memory for itself, at most.
 _OWN_MIB = 1024
+_QEMU_S = 30.0
+#: A slot of its node.
+_PLACE = re.compile(r"00000000:0[2-5]:00\.0")
 
 
-@pytest.mark.parametrize("name", _OPENED)
-def test_model_is_opened_after_the_restore_of_a_node_with_the_driver_loaded(
-    clone: CloneState,
-    opened_gpu_image: Image,
+@pytest.fixture(scope="module")
+def booted_node(
+    pytestconfig: pytest.Config, lab: Lab, opened_gpu_image: Image
+) -> Iterator[Node | None]:
+    """Boot a node for all models where the transport reaches no clone's memory; None elsewhere."""
+    if lab.transport is not Transport.MPQEMU:
+        yield None
+        return
+    with contextlib.ExitStack() as stack:
+        with requirements(lab.settings):
+            node = stack.enter_context(
+                lab.boot(NodeRequest(name="booted", image=opened_gpu_image, command=None))
+            )
+        stack.enter_context(kept_on_failure(pytestconfig, NodeEvidenceSource(node)))
+        node.wait_until_provisioned()
+        yield node
+
+
+@pytest.fixture
+def node_with(
+    booted_node: Node | None, node_with_driver: NodeWithDriver
+) -> Iterator[Callable[[GpuModel], tuple[Node, EmulatedGpu]]]:
+    """Return a function that gives a node one GPU, which the driver has not opened yet."""
+    with contextlib.ExitStack() as stack:
+
+        def plug(model: GpuModel) -> tuple[Node, EmulatedGpu]:
+            if booted_node is None:
+                node = node_with_driver(model)
+                return node, node.gpu()
+            booted_node.guest.output_of("dmesg", "--clear")
+            device_id = booted_node.hot_plug(model)
+            stack.callback(booted_node.hot_unplug, device_id, in_use=True)
+            booted_node.machine.wait_for_gpu(model)
+            booted_node.guest.output_of("nvidia-modprobe", "-u", "-c0", timeout_s=LOAD_S)
+            return booted_node, booted_node.gpu(device_id)
+
+        yield plug
+
+
+@pytest.fixture(scope="session")
+def qemu_release(lab: Lab) -> str:
+    """Return the first line of `qemu --version`."""
+    asked = LocalRunner().run([lab.settings.qemu, "--version"], timeout_s=_QEMU_S)
+    return asked.check("Asking QEMU's release").stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize("name", sorted(load_catalogue().models))
+def test_model_is_opened_or_refused_by_the_driver_itself(
+    node_with: Callable[[GpuModel], tuple[Node, EmulatedGpu]],
     gpu_catalogue: Catalogue,
-    a100: GpuModel,
+    qemu_release: str,
+    record_property: Callable[[str, object], None],
     name: str,
 ) -> None:
-    """Name, UUID and memory are as the model says."""
+    """A model with a GSP is opened, and its name, UUID, memory and address are as the model says.
+
+    What the test records is a cell of the table in `docs/gpus.md`, which `table.py` writes.
+    """
     model = gpu_catalogue.get(name)
-    machine = clone(with_driver_loaded(booted(opened_gpu_image), a100))
+    node, gpu = node_with(model)
 
-    machine.hot_plug(model)
-    machine.wait_for_gpu(model)
-    row = machine.guest.output_of(
-        "nvidia-smi", _FACTS, "--format=csv,noheader,nounits", timeout_s=OPEN_S
-    )
+    query = node.guest.run("nvidia-smi", _FACTS, "--format=csv,noheader,nounits", timeout_s=OPEN_S)
 
-    assert model.gsp is not None
-    title, uuid, memory, bus_id = row.strip().split(", ")
+    log = node.guest.output_of("dmesg")
+    record_property("driver", node.guest.output_of("head", "-n1", "/proc/driver/nvidia/version"))
+    record_property("qemu", qemu_release)
+    record_property("gpu", name)
+    if model.gsp is None:
+        assert model.title not in query.stdout
+        assert re.search(_REFUSALS, log), log[-2000:]
+        record_property("cell", "refused by the driver")
+        return
+    title, uuid, memory, bus_id = query.check("nvidia-smi").stdout.strip().split(", ")
     assert title == model.title
     assert uuid.startswith("GPU-00000000-0000-4000-8000-")
     assert model.gsp.memory_mib - _OWN_MIB <= int(memory) <= model.gsp.memory_mib
-    assert bus_id == "00000000:02:00.0"
-
-
-@pytest.mark.parametrize("name", sorted(set(load_catalogue().models) - set(_OPENED)))
-def test_model_without_an_emulated_gsp_is_refused_by_the_driver_itself(
-    clone: CloneState,
-    opened_gpu_image: Image,
-    gpu_catalogue: Catalogue,
-    a100: GpuModel,
-    name: str,
-) -> None:
-    model = gpu_catalogue.get(name)
-    machine = clone(with_driver_loaded(booted(opened_gpu_image), a100))
-
-    machine.hot_plug(model)
-    machine.wait_for_gpu(model)
-    query = machine.guest.run("nvidia-smi", "-L", timeout_s=OPEN_S)
-
-    assert model.title not in query.stdout
-    log = machine.guest.output_of("dmesg")
-    assert re.search(_REFUSALS, log), log[-2000:]
+    assert _PLACE.fullmatch(bus_id)
+    assert complaints_in(log) == []
+    assert gpu.trace.incidents_of(IncidentKind.COMMAND_UNKNOWN) == ()
+    record_property("cell", "opened")
