@@ -62,7 +62,14 @@ def check_other_kernel(boot_node: BootNode, image: Image, a100: GpuModel) -> Non
     """Expect nobody to drive the GPU on the kernel for which the image has no module."""
     other = image.other_kernel
     node = boot_node(
-        NodeRequest(name="mismatch", image=image, kernel=other, gpus=[a100], command=None)
+        NodeRequest(
+            name="mismatch",
+            image=image,
+            kernel=other,
+            gpus=[a100],
+            command=None,
+            skip_cloud_init=True,
+        )
     )
 
     probe = node.guest.run("nvidia-modprobe", "-u", "-c0")

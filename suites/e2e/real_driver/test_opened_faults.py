@@ -117,12 +117,11 @@ def test_gpu_that_fell_off_the_bus_is_opened_again_after_it_was_plugged_anew(
     )
 
 
-def test_twenty_opens_and_closes_need_no_new_boot_of_the_node(
-    node_with_driver: NodeWithDriver, a100: GpuModel
-) -> None:
+def test_gpu_is_opened_again_and_again(node_with_driver: NodeWithDriver, a100: GpuModel) -> None:
+    """Each `nvidia-smi -L` opens and closes it; `harness bench gpu --open` does so twenty times."""
     node = node_with_driver(a100)
 
-    for _ in range(20):
+    for _ in range(5):
         assert a100.title in node.guest.output_of("nvidia-smi", "-L", timeout_s=OPEN_S)
 
 
