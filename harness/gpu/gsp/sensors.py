@@ -18,15 +18,17 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.state import GpuState
 
 
-def _words(size: int, values_of: Callable[[GpuState], Mapping[int, int] | None]) -> Answer:
-    """Answer parameters of this size by 32-bit numbers at their offsets, and zeros elsewhere.
+def _words(
+    size: int, values_of: Callable[[GpuState], Mapping[int, int] | None], *others: int
+) -> Answer:
+    """Answer parameters of this size, or of `others`, by 32-bit numbers at their offsets; zeros elsewhere.
 
     None is for a GPU of which the values are not known.
     """
 
     def put(call: Call) -> int:
         values = values_of(call.state)
-        if len(call.parameters) != size or values is None:
+        if len(call.parameters) not in {size, *others} or values is None:
             return NOT_SUPPORTED
         call.clear()
         for offset, value in values.items():
@@ -144,10 +146,13 @@ REFUSED: Final[Mapping[int, str]] = {
     0x2080852E: "the speed of fans, which no GPU of the catalogue has",
     0x20808536: "nothing that was seen",
     0x20809009: "nothing that was seen",
+    0x2080A068: "nothing that was seen",
     0x2080A06E: "nothing that was seen",
     0x2080A080: "nothing that was seen",
     0x2080A084: "nothing that was seen",
+    0x2080A087: "nothing that was seen",
     0x2080A0A7: "clocks, whose layout was not found",
+    0x2080A60B: "samples of power",
     0x2080A61D: "nothing that was seen",
     0x2080A637: "nothing that was seen",
     0x2080B201: "nothing that was seen",
@@ -172,7 +177,8 @@ SENSORS: Final[Mapping[int, Answer]] = {
     # Sparse operation is disabled.
     0x20809038: _words(4, lambda _state: {}),
     0x2080A612: _words(0xE18, _power_channels),
-    0x2080A613: _words(0x3B14, _power_readings),
+    # The second is 535's, in which the place is the same.
+    0x2080A613: _words(0x3B14, _power_readings, 0xC14),
     0x2080A618: _words(0x1B28, _power_policies),
     0x2080A61A: _words(0x94C, _power_limit(0x18)),
     0x2080A61F: _words(0x8, _power_limit(0x4)),

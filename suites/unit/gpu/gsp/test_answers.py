@@ -180,6 +180,15 @@ def test_power_and_its_limits_are_those_of_the_recorded_card() -> None:
     ]
 
 
+def test_power_of_535_is_at_the_same_place() -> None:
+    """Its parameters are shorter; `nvidia-smi` shows 'Unknown Error' where they are not answered."""
+    driver = opened(A100)
+    driver.device.readings.power_w = 70.75
+
+    assert words(driver.control(POWER, bytes(0xC14))[1], 0x24) == [70_750]
+    assert driver.control(POWER, bytes(0xC18))[0] == NOT_SUPPORTED
+
+
 def test_model_without_these_facts_and_parameters_of_another_size_are_not_supported() -> None:
     assert opened(T4).control(POLICIES, bytes(0x1B28))[0] == NOT_SUPPORTED
     assert opened(H100).control(POLICIES, bytes(0x1B24))[0] == NOT_SUPPORTED
