@@ -96,7 +96,7 @@ def test_model_is_opened_or_refused_by_the_driver_itself(
     node_with: Callable[[GpuModel], tuple[Node, EmulatedGpu]],
     gpu_catalogue: Catalogue,
     qemu_release: str,
-    record_property: Callable[[str, object], None],
+    request: pytest.FixtureRequest,
     name: str,
 ) -> None:
     """A model with a GSP is opened, and its name, UUID, memory and address are as the model says.
@@ -109,13 +109,13 @@ def test_model_is_opened_or_refused_by_the_driver_itself(
     query = node.guest.run("nvidia-smi", _FACTS, "--format=csv,noheader,nounits", timeout_s=OPEN_S)
 
     log = node.guest.output_of("dmesg")
-    record_property("driver", node.guest.output_of("head", "-n1", "/proc/driver/nvidia/version"))
-    record_property("qemu", qemu_release)
-    record_property("gpu", name)
+    facts = request.node.user_properties
+    facts.append(("driver", node.guest.output_of("head", "-n1", "/proc/driver/nvidia/version")))
+    facts += [("qemu", qemu_release), ("gpu", name)]
     if model.gsp is None:
         assert model.title not in query.stdout
         assert re.search(_REFUSALS, log), log[-2000:]
-        record_property("cell", "refused by the driver")
+        facts.append(("cell", "refused by the driver"))
         return
     title, uuid, memory, bus_id = query.check("nvidia-smi").stdout.strip().split(", ")
     assert title == model.title
@@ -124,4 +124,4 @@ def test_model_is_opened_or_refused_by_the_driver_itself(
     assert _PLACE.fullmatch(bus_id)
     assert complaints_in(log) == []
     assert gpu.trace.incidents_of(IncidentKind.COMMAND_UNKNOWN) == ()
-    record_property("cell", "opened")
+    facts.append(("cell", "opened"))
