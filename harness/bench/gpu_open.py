@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.bench.spread import Spread
-from harness.errors import HarnessError
+from harness.errors import BadInputError, HarnessError
 from harness.lab.saved_states import booted
+from harness.settings import GpuEmulation, GpuSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from harness.lab import Lab
     from harness.lab.machine import LabMachine
     from harness.lab.saved_states import SavedState
+    from harness.settings import Settings
 
 GPU_OPEN_S = "gpu_open_s"
 #: What is measured, in clones whose state has the driver loaded.
@@ -52,6 +54,24 @@ class GpuOpens:
     device_mib: float
     reopen_s: Spread
     reopen_growth_mib: float
+
+
+def require_openable(settings: Settings, model: GpuModel) -> None:
+    """Raise BadInputError where no driver could open the GPU that these settings emulate."""
+    if settings.gpu_source is not GpuSource.EMULATED:
+        return
+    if model.gsp is None:
+        raise BadInputError(
+            f"NVIDIA's driver can't open an emulated '{model.name}', whose file has no key 'gsp'; choose "
+            "another model. `harness gpu ls --json` shows the keys of each.",
+            source="--model",
+        )
+    if (settings.gpu_emulation or model.emulation) is not GpuEmulation.GSP:
+        raise BadInputError(
+            f"NVIDIA's driver opens '{model.name}' only with --gpu-emulation=gsp; without it the GPU has an "
+            "identity and no more, and `nvidia-smi -L` finds no device. Add that option.",
+            source="--gpu-emulation",
+        )
 
 
 def measure_gpu_open(lab: Lab, model: GpuModel, *, runs: int) -> GpuOpens:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from harness.bench.clone import measure_clones
 from harness.bench.gpu import GPU_MEASURES, measure_gpu
-from harness.bench.gpu_open import GPU_OPEN_S, REOPENS, measure_gpu_open
+from harness.bench.gpu_open import GPU_OPEN_S, REOPENS, measure_gpu_open, require_openable
 from harness.bench.realistic_runs import measure_realistic, repeat_under_load
 from harness.bench.shell import FIGURES, SHELLSPEC_PREFIX, measure_shell, shell_figures
 from harness.bench.spread import Spread
@@ -157,7 +157,9 @@ def _gpu(arguments: argparse.Namespace) -> int:
 
 
 def _gpu_open(arguments: argparse.Namespace, model: GpuModel) -> int:
-    with Lab.open(settings_of(arguments), show_event) as lab:
+    settings = settings_of(arguments)
+    require_openable(settings, model)
+    with Lab.open(settings, show_event) as lab:
         accelerator = lab.accelerator.accelerator.accel
         opens = measure_gpu_open(lab, model, runs=arguments.runs)
     figures = {

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from harness.bench.gpu_open import REOPENS, measure_gpu_open
+from harness.bench.gpu_open import REOPENS, measure_gpu_open, require_openable
 from harness.errors import HarnessError
 from harness.gpu.catalogue import load_catalogue
 from harness.gpu.emulated import EmulatedGpu
 from harness.provisioning.command import CommandResult
 from harness.provisioning.wait import Deadline
+from harness.settings import GpuEmulation, GpuSource, Settings
 from suites.unit.lab.builders import an_image
 
 if TYPE_CHECKING:
@@ -116,3 +117,15 @@ def test_gpu_that_the_driver_did_not_open_has_no_figure() -> None:
         measure_gpu_open(cast("Lab", LabOfOneMachine(machine)), A100, runs=1)
 
     assert "No devices were found" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "model"),
+    [
+        (Settings(gpu_emulation=GpuEmulation.GSP), A100),
+        (Settings(), A100.emulated_as(GpuEmulation.GSP)),
+        (Settings(gpu_source=GpuSource.HOST), A100),
+    ],
+)
+def test_gpu_that_a_driver_can_open_is_measured(settings: Settings, model: GpuModel) -> None:
+    require_openable(settings, model)

@@ -48,6 +48,30 @@ def test_time_to_gpu_refuses_what_is_no_number_of_its_kind(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ([], "only with --gpu-emulation=gsp"),
+        (["--gpu-emulation=identity"], "only with --gpu-emulation=gsp"),
+        (["--gpu-emulation=gsp", "--model=v100-pcie-16gb"], "has no key 'gsp'"),
+    ],
+)
+def test_gpu_that_no_driver_opens_is_refused_before_anything_starts(
+    options: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def open_lab(*_: object) -> None:
+        pytest.fail("a lab was opened")
+
+    monkeypatch.setattr("harness.cli.bench.Lab.open", open_lab)
+
+    assert main(["bench", "gpu", "--open", *options]) != 0
+
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
         (["--payload=nvidia", "--quick"], "is not compiled within the minutes of '--quick'"),
         (
             ["--payload=nvidia", "--image=debian-13"],
