@@ -104,6 +104,8 @@ class GspFacts:
     part_number: str = ""
     sku: str = ""
     inforom: str = ""
+    inforom_oem: tuple[int, int] = (2, 1)
+    inforom_ecc: tuple[int, int] = (7, 16)
     memory_banks: int = 0
     power_limit_w: int | None = None
     least_power_limit_w: int | None = None

@@ -119,6 +119,10 @@ class GspKeys:
     """The second part of the part number of the chip, such as 885 in 2330-885-A1."""
     inforom: Annotated[str, Field(pattern=r"^[0-9A-Z.]{0,15}$")] = ""
     """The version of the infoROM's image; without one `nvidia-smi` shows N/A."""
+    inforom_oem: tuple[Uint8, Uint8] = (2, 1)
+    """The version of its OEM object."""
+    inforom_ecc: tuple[Uint8, Uint8] = (7, 16)
+    """The version of its ECC object, of which the driver makes the counts of errors that it shows."""
     memory_banks: Annotated[int, Field(ge=0, le=65535)] = 0
     """How many banks of memory have spare rows."""
     power_limit_w: Annotated[int, Field(ge=1, le=10_000)] | None = None

@@ -9,6 +9,7 @@ noted.
 from __future__ import annotations
 
 import struct
+import time
 from typing import TYPE_CHECKING, Final
 
 from harness.gpu.gsp.call import INVALID_ARGUMENT, NOT_SUPPORTED, OK
@@ -406,13 +407,12 @@ def _chip_details(call: Call) -> int:
     return OK
 
 
-#: Versions of the objects in the infoROM, as a recorded H100 has them; `nvidia-smi` shows OBD as OEM, and
-#: no counts of errors without ECC.
-_INFOROM_OBJECTS: Final = {b"OBD": (2, 1), b"ECC": (7, 16)}
-
-
 def _inforom_object(call: Call) -> int:
-    version = _INFOROM_OBJECTS.get(bytes(call.parameters[:3]))
+    """Answer the version of an object; `nvidia-smi` shows OBD as OEM, and no counts of errors without ECC."""
+    facts = call.state.facts
+    version = {b"OBD": facts.inforom_oem, b"ECC": facts.inforom_ecc}.get(
+        bytes(call.parameters[:3])
+    )
     if version is None:
         return NOT_SUPPORTED
     call.put(3, bytes(version))
@@ -451,6 +451,39 @@ def _bus_info(call: Call) -> int:
 def _video_sample(call: Call) -> int:
     """Answer that a video engine, which the first number names, was idle for a sixth of a second."""
     call.put(4, struct.pack("<II", 0, 166_667))
+    return OK
+
+
+#: Samples of utilization in the driver's ring, which has those of the last ten seconds.
+_SAMPLES: Final = 72
+_SAMPLE_NS: Final = 10_000_000_000 // _SAMPLES
+_NO_PROCESS: Final = 0xFFFFFFFF
+_SAMPLED: Final = ("fb", "gr", "nvenc", "nvdec", "nvjpg", "nvofa")
+
+
+def _utilization_samples(call: Call) -> int:
+    """Answer that each engine was idle for the last ten seconds.
+
+    With MIG the driver has none. Of an empty list `nvidia-smi` makes an average, and ends by a division by zero.
+    """
+    record = call.record()
+    if call.state.is_mig_enabled or "samples[0].gr.util" not in record:
+        return NOT_SUPPORTED
+    call.clear(8)
+    record.put("count", _SAMPLES)
+    now = time.time_ns()
+    for index in range(_SAMPLES):
+        path = f"samples[{index}]"
+        record.put(f"{path}.base.timeStamp", now - (_SAMPLES - 1 - index) * _SAMPLE_NS)
+        for engine in _SAMPLED:
+            record.put(f"{path}.{engine}.procId", _NO_PROCESS)
+            record.put(f"{path}.{engine}.subProcessID", _NO_PROCESS)
+    return OK
+
+
+def _firmware(call: Call) -> int:
+    """Answer the version of the firmware, which is the driver's."""
+    call.fill({"bValid": 1, "firmwareVersion": call.layouts.release.encode()})
     return OK
 
 
@@ -493,10 +526,10 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     0x20801829: _refuse,
     0x20802068: _fields(currPstate=1),
     0x20802087: _video_sample,
-    # Samples of utilisation: of empty ones nvidia-smi makes an average, and dies by a division by zero.
-    0x20802096: _refuse,
+    0x20802096: _utilization_samples,
     0x20802A08: _fields(size=0x2000),
     0x20802A09: _copy_engine_hubs,
+    0x20803601: _firmware,
     # When the infoROM's black box was last written: recorded cards do not say.
     0x90E70113: _refuse,
     0x90F10106: _root_directory,

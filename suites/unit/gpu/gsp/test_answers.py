@@ -29,6 +29,7 @@ GPU_INFO, BUS_INFO, BOARD, CHIP, IMAGE, HISTOGRAM = (
     0x20800156,
     0x20801347,
 )
+SAMPLES, FEATURES, SET_MIG_MODE = 0x20802096, 0x20803601, 0x20800AA3
 SENSORS, MARGIN, TEMPERATURE_LIMIT, OPERATING = 0x20808513, 0x2080852B, 0x20808546, 0x2080852C
 POWER, POLICIES = 0x2080A613, 0x2080A618
 
@@ -86,7 +87,14 @@ def test_inforom_has_the_versions_of_the_recorded_card() -> None:
         _, version = driver.control(0x2080014B, kind + bytes(2))
         assert f"{version[3]}.{version[4]}" == real_h100(element)
     assert driver.control(0x2080014B, b"PWR\0\0")[0] == NOT_SUPPORTED
-    assert opened(A100).control(IMAGE, bytes(16))[0] == NOT_SUPPORTED
+    assert opened(T4).control(IMAGE, bytes(16))[0] == NOT_SUPPORTED
+
+
+def test_objects_of_the_inforom_have_the_versions_of_the_model() -> None:
+    driver = opened(A100)
+
+    for kind, version in ((b"ECC", (6, 16)), (b"OBD", (2, 0))):
+        assert tuple(driver.control(0x2080014B, kind + bytes(2))[1][3:]) == version
 
 
 def test_histogram_of_spare_rows_has_all_banks() -> None:
@@ -115,9 +123,32 @@ def test_sample_of_a_video_engine_has_a_time_in_which_it_was_idle() -> None:
     )
 
 
-def test_samples_of_utilisation_are_refused() -> None:
-    """Of empty ones nvidia-smi 550 makes an average, and dies by a division by zero."""
-    assert opened().control(0x20802096, bytes(0xC610))[0] == NOT_SUPPORTED
+@pytest.mark.parametrize("engine", ["gr", "fb", "nvenc", "nvdec", "nvjpg", "nvofa"])
+def test_samples_of_utilization_are_those_of_an_idle_gpu_in_ten_seconds(engine: str) -> None:
+    samples = opened().ask(SAMPLES)
+
+    count = samples.get("count")
+    times = [samples.get(f"samples[{index}].base.timeStamp") for index in range(count)]
+    assert count == 72
+    assert times == sorted(set(times))
+    assert 9e9 < times[-1] - times[0] < 10e9
+    assert {samples.get(f"samples[{index}].{engine}.util") for index in range(count)} == {0}
+    assert samples.get(f"samples[0].{engine}.procId") == 0xFFFFFFFF
+
+
+def test_samples_of_utilization_are_not_had_with_mig() -> None:
+    driver = opened()
+    driver.control(SET_MIG_MODE, struct.pack("<I", 2))
+
+    assert driver.control(SAMPLES, bytes(50704))[0] == NOT_SUPPORTED
+
+
+@pytest.mark.parametrize("release", known_releases())
+def test_firmware_has_the_version_of_the_driver(release: str) -> None:
+    driver = Driver(a_device(A100), release)
+    driver.open()
+
+    assert driver.ask(FEATURES).text("firmwareVersion") == release
 
 
 def sensors(driver: Driver, opcode: int) -> tuple[int, list[int]]:

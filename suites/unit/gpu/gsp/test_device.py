@@ -295,7 +295,7 @@ def test_list_of_the_driver_is_answered_by_index(opened: Driver) -> None:
 
     _, answer = opened.control(BIOS_INFO, asked)
 
-    assert struct.unpack_from("<I6I", answer) == (3, 1, 0, 0, 0x92000000, 7, 0)
+    assert struct.unpack_from("<I6I", answer) == (3, 1, 4, 0, 0x92003600, 7, 0)
 
 
 def test_xid_waits_for_a_driver_that_knows_the_gpu() -> None:
