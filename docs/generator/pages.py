@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from docs.generator import code_pages, data_pages, import_graph, option_pages, overview
+from docs.generator import code_pages, data_pages, import_graph, option_pages, overview, smi_fields
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def generated(repository: Path) -> dict[str, str]:
         "reference/images.md": data_pages.image_page(),
         "reference/limits.md": data_pages.limit_page(),
         "reference/modules.md": code_pages.module_page(pictures),
+        "reference/nvidia-smi-fields.md": smi_fields.field_page(),
         "reference/provisioners.md": data_pages.provisioner_page(),
         "reference/provisioning.md": data_pages.provisioning_page(),
         "reference/pytest.md": option_pages.pytest_page(),

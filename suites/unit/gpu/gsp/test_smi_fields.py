@@ -1,0 +1,88 @@
+"""Each field that `nvidia-smi -q` shows of an emulated GPU is marked in the documentation's table."""
+
+from __future__ import annotations
+
+import pytest
+
+from docs.generator.smi_fields import EMULATED, Mark, field_page, marked, read_fields
+from harness.errors import HarnessError
+from harness.fixtures.recordings import Recording, load_recording
+
+A100, H100 = "a100-sxm4-40gb", "h100-sxm5-80gb"
+
+
+def shown(text: str) -> list[tuple[str, str]]:
+    """Return name and value of each line that has both."""
+    lines = [line.partition(" : ") for line in text.splitlines()]
+    return [(name.strip(), value.strip()) for name, colon, value in lines if colon]
+
+
+@pytest.mark.parametrize("model", EMULATED)
+def test_each_recorded_field_is_in_the_table_with_a_mark(model: str) -> None:
+    recorded = shown(load_recording(EMULATED[model]).text)
+    fields = marked(model)
+
+    assert [(each.path.split(" / ")[-1], each.value) for each in fields] == recorded
+    assert len(recorded) > 150
+    assert len({each.path for each in fields}) == len(fields)
+    rows = field_page().splitlines()
+    for each in fields:
+        head, end = f"| {each.path} | `{each.value}` |", f"| {each.origin.mark.value} |"
+        assert [row for row in rows if row.startswith(head) and row.endswith(end)], each
+
+
+@pytest.mark.parametrize(
+    ("path", "a100", "h100"),
+    [
+        ("Product Name", Mark.TRUE, Mark.TRUE),
+        ("Product Brand", Mark.TRUE, Mark.TRUE),
+        ("GPU UUID", Mark.INVENTED, Mark.INVENTED),
+        ("Serial Number", Mark.INVENTED, Mark.INVENTED),
+        ("VBIOS Version", Mark.TRUE, Mark.TRUE),
+        ("FB Memory Usage / Total", Mark.TRUE, Mark.TRUE),
+        ("BAR1 Memory Usage / Total", Mark.TRUE, Mark.TRUE),
+        ("ECC Mode / Current", Mark.TRUE, Mark.TRUE),
+        ("ECC Errors / Volatile / DRAM Uncorrectable", Mark.TRUE, Mark.TRUE),
+        ("Remapped Rows / Uncorrectable Error", Mark.TRUE, Mark.TRUE),
+        ("PCI / Bus Id", Mark.TRUE, Mark.TRUE),
+        ("PCI / Device Id", Mark.TRUE, Mark.TRUE),
+        ("Temperature / GPU Current Temp", Mark.INVENTED, Mark.INVENTED),
+        ("GPU Power Readings / Max Power Limit", Mark.TRUE, Mark.TRUE),
+        ("GPU Power Readings / Instantaneous Power Draw", Mark.INVENTED, Mark.INVENTED),
+        ("Clocks / SM", Mark.NOT_AVAILABLE, Mark.NOT_AVAILABLE),
+    ],
+)
+def test_fields_have_the_marks_that_readers_look_for(path: str, a100: Mark, h100: Mark) -> None:
+    marks = [
+        {each.path: each.origin.mark for each in marked(model)}[path] for model in (A100, H100)
+    ]
+
+    assert marks == [a100, h100]
+
+
+@pytest.mark.parametrize(
+    ("line", "changed", "words"),
+    [
+        ("    Fan Speed", "    Fan Noise", "Field 'Fan Noise' .* is not marked"),
+        ("40960 MiB", "40961 MiB", "to be '40960 MiB' .* showed '40961 MiB'"),
+        ("92 C", "93 C", "Shutdown Temp' was expected to be '92 C'"),
+    ],
+)
+def test_output_that_the_table_does_not_know_is_refused(
+    line: str, changed: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = load_recording(EMULATED[A100]).text
+    assert line in text
+    other = Recording(tool="nvidia-smi", case="", text=text.replace(line, changed))
+    monkeypatch.setattr("docs.generator.smi_fields.load_recording", lambda _name: other)
+
+    with pytest.raises(HarnessError, match=words):
+        marked(A100)
+
+
+def test_lines_below_a_field_have_its_name_in_their_path() -> None:
+    fields = dict(read_fields(load_recording("nvidia-smi/580.159.04-h100-q").text))
+
+    assert fields["Clocks Event Reasons / HW Slowdown / HW Thermal Slowdown"] == "Not Active"
+    assert fields["Driver Version"] == "580.159.04"
+    assert fields["Capabilities / EGM"] == "disabled"
