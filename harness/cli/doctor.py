@@ -22,6 +22,7 @@ from harness.cli.options import (
 )
 from harness.errors import HarnessError
 from harness.gpu.transport import find_transport
+from harness.host_programs import find_program
 from harness.image.catalogue import Recipe, load_catalogue
 from harness.image.cloud.source import LocalImage
 from harness.image.cloud.store import require_image
@@ -71,7 +72,14 @@ def _run(arguments: argparse.Namespace) -> int:
                 state = "[green]ok[/]"
             remedy = f" {finding.remedy}" if finding.remedy else ""
             table.add_row(escape(finding.requirement), state, escape(f"{finding.found}{remedy}"))
-        Console().print(table)
+        console = Console()
+        console.print(table)
+        if packages := [each.package for each in findings if each.package is not None]:
+            console.print(
+                "To install all that is missing: sudo apt-get install --no-install-recommends "
+                + " ".join(dict.fromkeys(packages)),
+                soft_wrap=True,
+            )
     return 0 if all(finding.is_met or not finding.is_needed for finding in findings) else 2
 
 
@@ -100,14 +108,14 @@ def examine(settings: Settings, runner: Runner) -> list[RequirementCheck]:
 def _program(
     requirement: str, name: str, package: str, runner: Runner, *, version: str = "--version"
 ) -> RequirementCheck:
-    # mke2fs lies in /usr/sbin, which a user's PATH lacks on Debian.
-    path = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+    path = find_program(name)
     if path is None:
         return RequirementCheck(
             requirement=requirement,
             is_met=False,
             found=f"'{name}' is not on PATH.",
             remedy=f"Run `apt-get install --no-install-recommends {package}`.",
+            package=package,
         )
     answer = runner.run([path, version], timeout_s=_QUERY_S)
     # Some programs end this with another exit code than 0; these mean that it did not run.

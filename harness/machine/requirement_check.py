@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class RequirementCheck:
     """One requirement: what was found, or what is missing; `remedy` only where not `is_met`.
 
-    What is not `is_needed` is of use to those who want it; a host without it lacks nothing.
+    What is not `is_needed` is of use to those who want it; a host without it lacks nothing. `package` is the
+    Debian package that has what is missing.
     """
 
     requirement: str
@@ -17,3 +18,4 @@ class RequirementCheck:
     found: str
     remedy: str | None = None
     is_needed: bool = True
+    package: str | None = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from harness.artifact_cache import DISK
 from harness.errors import RequirementError
+from harness.host_programs import find_program
 from harness.image import ImageBuildError
 from harness.image.build.commands import (
     Privilege,
@@ -103,7 +104,7 @@ class MmdebstrapBuilder:
         *,
         run: LoggedRunner = run_logged,
         privilege: Privilege | None = None,
-        find_program: Callable[[str], str | None] = shutil.which,
+        find_program: Callable[[str], str | None] = find_program,
         free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
     ) -> None:
         self._run = run

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import override
 
+from harness.host_programs import search_path
 from harness.provisioning.command import spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
 
@@ -82,7 +83,7 @@ def run_logged(
     with log.open("ab") as output, log.open("rb") as reader:
         reader.seek(0, os.SEEK_END)
         lines = _LineReader(reader)
-        process = spawn(argv, stdout=output, stderr=output)
+        process = spawn(argv, stdout=output, stderr=output, env={"PATH": search_path()})
 
         def poll() -> Observation[int]:
             code = process.poll()

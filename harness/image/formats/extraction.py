@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError, RequirementError
+from harness.host_programs import find_program, search_path
 from harness.image.formats.gpt import TABLE_BYTES, boot_candidates, read_table
 from harness.image.formats.qcow2 import is_qcow2
 from harness.provisioning.command import LocalRunner
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Runner
     from harness.provisioning.wait import Deadline
 
-#: Folders of system programs, which a user's PATH lacks on Debian.
-_SYSTEM = "/usr/local/sbin:/usr/sbin:/sbin"
 _TOOLS = {"qemu-img": "qemu-utils", "debugfs": "e2fsprogs"}
 #: A regular file in what debugfs lists: /inode/mode/owner/group/name/size/.
 _FILE = re.compile(r"^/\d+/10[0-7]{4}/\d+/\d+/([^/]+)/(\d+)/$", re.MULTILINE)
@@ -42,9 +39,8 @@ class Extractor:
     runner: Runner = field(default_factory=LocalRunner)
 
     def __post_init__(self) -> None:
-        path = f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM}"
         for tool, package in _TOOLS.items():
-            if shutil.which(tool, path=path) is None:
+            if find_program(tool) is None:
                 raise RequirementError(
                     f"Extracting kernels from an image needs '{tool}', not found on this host; "
                     f"install with 'apt-get install --no-install-recommends {package}'."
@@ -85,7 +81,7 @@ class Extractor:
         result = self.runner.run(
             argv,
             timeout_s=max(1.0, self.deadline.remaining_s()),
-            env={"PATH": f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM}"},
+            env={"PATH": search_path()},
         )
         if not result.ok:
             raise HarnessError(f"The image '{self.disk}' could not be read.\n{result.render()}")

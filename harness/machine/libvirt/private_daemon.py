@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from urllib.parse import urlencode
 
 from harness.errors import HarnessError, RequirementError
 from harness.foreign_files import last_bytes
+from harness.host_programs import find_program
 from harness.lease import make_private_folder
 from harness.machine.libvirt.daemon_layout import (
     STATE,
@@ -194,7 +194,7 @@ _LIBVIRTD_WITH_MODE = ("sh", "-c", 'umask 077; exec "$@"', "libvirtd")
 
 
 def _libvirtd() -> str:
-    path = shutil.which("libvirtd") or shutil.which("libvirtd", path="/usr/sbin:/sbin")
+    path = find_program("libvirtd")
     if path is None:
         raise RequirementError(
             "There is no 'libvirtd' on this host; run `apt-get install --no-install-recommends "

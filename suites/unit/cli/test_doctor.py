@@ -130,6 +130,26 @@ def test_missing_program_is_named_with_its_package(
     assert f"apt-get install --no-install-recommends {package}" in str(found[requirement].remedy)
 
 
+def test_one_command_installs_all_that_is_missing(
+    host: Host,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for program in ("qemu-system-x86_64", "qemu-img", "ssh"):
+        host.remove(program)
+    found = examine(settings, host)
+    monkeypatch.setattr(doctor, "examine", lambda *_: found)
+
+    assert main(["doctor"]) == 2
+
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == (
+        "To install all that is missing: sudo apt-get install --no-install-recommends "
+        "qemu-system-x86 qemu-utils openssh-client"
+    )
+
+
 def test_user_who_is_not_root_needs_user_namespaces(
     host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,6 +343,7 @@ def test_json_is_for_programs(
             "found": "0 GiB",
             "remedy": "Free some.",
             "is_needed": True,
+            "package": None,
         }
     ]
 

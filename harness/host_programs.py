@@ -1,0 +1,18 @@
+"""Programs of the host, also those in the folders of system programs, which a user's PATH lacks on Debian."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+_SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+
+
+def search_path() -> str:
+    """Return PATH with the folders of system programs behind it."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), *_SYSTEM_FOLDERS])
+
+
+def find_program(name: str) -> str | None:
+    """Return where a program is, or None."""
+    return shutil.which(name, path=search_path())
