@@ -19,10 +19,15 @@ _FUNCTION = re.compile(
     re.MULTILINE,
 )
 _EXIT = re.compile(r"\bexit[ \t]+(\d{1,3})\b")
-#: A script that is the whole program has one of these words in its name.
-_MAIN_WORDS = ("main", "provision", "install", "setup", "prepare", "bootstrap", "start", "run")
+#: A script that is the whole program has one of these words in its name, but is no `uninstall` or `runtime`.
+_MAIN_NAME = re.compile(
+    r"(?<![a-z])(main|(provision|install|prepare|bootstrap)(er|or|ing)?|set-?up|start(up)?|run)(?![a-z])",
+    re.IGNORECASE,
+)
 #: A test sources a script that does nothing then: its last command is behind this.
 _GUARD = re.compile(r"BASH_SOURCE|\$\{__SOURCED__")
+#: A script that is sourced has the shell's own `$0`, so it does not find its folder by that.
+_OWN_NAME = re.compile(r"\$(0|\{0[}#%:/])")
 _SPEC_SUFFIX = "_spec.sh"
 
 
@@ -37,6 +42,13 @@ class FoundScript:
     @property
     def functions(self) -> Sequence[str]:
         return [found["name"] or found["other"] for found in _FUNCTION.finditer(self.text)]
+
+    @property
+    def can_be_sourced(self) -> bool:
+        """Return whether a test can source it: it does nothing then, and has no need of its name."""
+        return (not self.is_program or _GUARD.search(self.text) is not None) and not any(
+            _OWN_NAME.search(line) and not _GUARD.search(line) for line in self.text.splitlines()
+        )
 
     @property
     def exit_codes(self) -> Sequence[int]:
@@ -80,11 +92,7 @@ def main_script(scripts: Sequence[FoundScript], folder: Path) -> FoundScript:
     BadInputError that names them where none of these is one.
     """
     programs = [script for script in scripts if script.is_program] or list(scripts)
-    named = [
-        script
-        for script in programs
-        if any(word in script.path.stem.lower() for word in _MAIN_WORDS)
-    ]
+    named = [script for script in programs if _MAIN_NAME.search(script.path.stem)]
     for choice in (programs, named):
         if len(choice) == 1:
             return choice[0]
@@ -157,12 +165,7 @@ def render_unit_test(scripts: Sequence[FoundScript], source: str, folder: Path) 
         script.path: f"{source}/{script.path.relative_to(folder).as_posix()}" for script in scripts
     }
     sourced = next(
-        (
-            script
-            for script in scripts
-            if script.functions and (not script.is_program or _GUARD.search(script.text))
-        ),
-        None,
+        (script for script in scripts if script.functions and script.can_be_sourced), None
     )
     head = """from __future__ import annotations
 

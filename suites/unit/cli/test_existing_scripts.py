@@ -71,6 +71,65 @@ def test_script_that_is_no_program_is_run_by_its_shell(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        '#!/bin/bash\ncd "$(dirname "$0")"\n. ./library.sh\nmain() { :; }\n',
+        "#!/bin/bash\nhere=${0%/*}\nmain() { :; }\n",
+    ],
+)
+def test_script_that_finds_its_folder_by_its_name_is_sourced_by_no_test(
+    project: Path, text: str
+) -> None:
+    """In a shell that sources it, `$0` is the name of that shell."""
+    guard = '[ "${BASH_SOURCE[0]}" != "$0" ] || main\n'
+    script = project / "ops/scripts/a.sh"
+    script.write_text(text + guard)
+    script.chmod(0o755)
+
+    main(["init", "--provisioner", "ops/scripts", "--run", "provision.sh"])
+
+    unit_test = (project / "tests/unit/test_scripts.py").read_text()
+    assert 'shell.source("ops/scripts/library.sh")' in unit_test
+
+
+def test_guarded_script_is_sourced(project: Path) -> None:
+    script = project / "ops/scripts/a.sh"
+    script.write_text('#!/bin/bash\nmain() { :; }\n[ "${BASH_SOURCE[0]}" != "$0" ] || main\n')
+    script.chmod(0o755)
+
+    main(["init", "--provisioner", "ops/scripts", "--run", "provision.sh"])
+
+    unit_test = (project / "tests/unit/test_scripts.py").read_text()
+    assert 'shell.source("ops/scripts/a.sh")' in unit_test
+
+
+@pytest.mark.parametrize("other", ["uninstall.sh", "nvidia-container-runtime", "domain-check.sh"])
+def test_name_that_only_holds_a_word_of_programs_is_another(project: Path, other: str) -> None:
+    script = project / "ops/scripts" / other
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+
+    main(["init", "--provisioner", "ops/scripts"])
+
+    provisioner = read_provisioner(project / "provisioner.yaml")
+    assert list(provisioner.run) == ["/opt/scripts/provision.sh"]
+
+
+@pytest.mark.parametrize(
+    "name", ["gpu-setup", "node_installer.sh", "setUp.sh", "set-up.sh", "startup.sh", "run-all.sh"]
+)
+def test_program_is_told_by_its_name(project: Path, name: str) -> None:
+    for each, mode in (("provision.sh", 0o644), ("library.sh", 0o755), (name, 0o755)):
+        path = project / "ops/scripts" / each
+        path.write_text("#!/bin/sh\n")
+        path.chmod(mode)
+
+    main(["init", "--provisioner", "ops/scripts"])
+
+    assert list(read_provisioner(project / "provisioner.yaml").run) == [f"/opt/scripts/{name}"]
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--provisioner", "ops/none"], "This is no folder of scripts."),
