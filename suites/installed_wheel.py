@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import CommandResult
 
 REPOSITORY = Path(__file__).parents[1]
-_SOURCES = ("fixtures", "harness", "images", "LICENSE", "README.md", "pyproject.toml")
+_SOURCES = ("docs", "fixtures", "harness", "images", "LICENSE", "README.md", "pyproject.toml")
 _BUILD_S = 300.0
 _RUN_S = 120.0
 #: What this run of pytest, and CI, would tell one inside the environment.

@@ -1,1 +1,1 @@
-"""Builds the documentation site: reference pages and pictures generated from the code."""
+"""Builds the documentation site: its pictures, and pages that only a checkout has."""

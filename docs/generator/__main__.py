@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from docs.generator.ci_recipes import recipes
-from docs.generator.markdown import REPOSITORY
-from docs.generator.pages import committed_pictures
+from docs.generator.pages import REPOSITORY, committed_pictures
 
 
 def main() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import posixpath
 import re
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from docs.generator import code_pages, data_pages, import_graph, option_pages, overview, smi_fields
+from docs.generator import import_graph, overview, smi_fields
+from docs.generator.repository_pages import dev_commands, module_page
 from harness.provisioning.command import LocalRunner
+from harness.reference import GENERATED
+from harness.reference.option_pages import command_page
 
-if TYPE_CHECKING:
-    from pathlib import Path
+REPOSITORY = Path(__file__).parents[2]
 
 #: Pages of the repository's root, by their address in the site.
 ROOT_PAGES = {
@@ -37,18 +39,10 @@ def generated(repository: Path) -> dict[str, str]:
     return {
         **{address: (repository / name).read_text() for name, address in ROOT_PAGES.items()},
         "changelog.md": changelog(repository),
-        "reference/benchmarks.md": code_pages.benchmark_page(),
-        "reference/commands.md": option_pages.command_page(),
-        "reference/expectations.md": code_pages.expectation_page(),
-        "reference/fixtures.md": code_pages.fixture_page(),
-        "reference/gpus.md": data_pages.gpu_page(),
-        "reference/images.md": data_pages.image_page(),
-        "reference/limits.md": data_pages.limit_page(),
-        "reference/modules.md": code_pages.module_page(pictures),
+        **{f"{name}.md": make() for name, make in GENERATED.items()},
+        "reference/commands.md": command_page(dev_commands(repository)),
+        "reference/modules.md": module_page(repository, pictures),
         "reference/nvidia-smi-fields.md": smi_fields.field_page(),
-        "reference/provisioners.md": data_pages.provisioner_page(),
-        "reference/provisioning.md": data_pages.provisioning_page(),
-        "reference/pytest.md": option_pages.pytest_page(),
         **{f"pictures/{package}.svg": svg for package, svg in pictures.items()},
     }
 

@@ -42,6 +42,7 @@ _COMMANDS = {
         "coverage", "combine and report the coverage of shell code of several runs"
     ),
     "demo": _Command("demo", "bake a driver, boot three nodes in virtual machines, check them"),
+    "docs": _Command("docs", "show a page of the documentation, or list them"),
     "doctor": _Command("doctor", "check what machines need on this host"),
     "gc": _Command(
         "machines",

@@ -11,13 +11,13 @@ import yaml
 
 from docs.generator import import_graph, pages
 from docs.generator.drawing import layered
-from docs.generator.markdown import prose, table
-from docs.generator.option_pages import pytest_options
-from docs.generator.shapes import member_docstrings
 from harness import expect
 from harness.limits import all_limits
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.exit_codes import ExitCode
+from harness.reference.markdown import prose, table
+from harness.reference.option_pages import pytest_options
+from harness.reference.shapes import member_docstrings
 from suites.docs.pages import REPOSITORY, parse_page
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from docs.generator.option_pages import pytest_options
 from harness.cli import build_parser
 from harness.plugin.specs import hooks
 from harness.provisioning.__main__ import _parser as build_provisioning_parser
+from harness.reference.option_pages import pytest_options
 from suites.docs import tables
 from suites.docs.commands import command_lines, options_of
 from suites.docs.names import check_name

@@ -41,15 +41,62 @@ def test_wheel_has_every_file_of_the_package(installed_wheel: InstalledWheel) ->
     expected = _expected()
     with zipfile.ZipFile(installed_wheel.wheel) as archive:
         contents = {
-            name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name
+            name: archive.read(name) for name in archive.namelist() if name.startswith("harness/")
         }
 
-    assert "harness/fixtures/machines.py" in expected
-    assert "harness/images/debian-12.yaml" in expected
+    assert {
+        "harness/fixtures/machines.py",
+        "harness/images/debian-12.yaml",
+        "harness/py.typed",
+    } <= set(expected)
     assert sorted(contents) == sorted(expected)
     assert {
         name for name, path in expected.items() if contents[name] != path.read_bytes()
     } == set()
+
+
+def test_wheel_has_the_documentation_and_the_licence_and_nothing_else(
+    installed_wheel: InstalledWheel,
+) -> None:
+    pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]
+    with zipfile.ZipFile(installed_wheel.wheel) as archive:
+        names = [name for name in archive.namelist() if not name.startswith("harness/")]
+
+    folders = {name.partition("/")[0] for name in names}
+    assert sorted(folder.partition("-0")[0] for folder in folders) == ["gpu_node_harness"] * 2
+    assert sorted(_without_folder(names, ".data")) == sorted(
+        f"data/share/doc/gpu-node-harness/{page.name}" for page in pages
+    )
+    assert sorted(_without_folder(names, ".dist-info")) == [
+        "METADATA",
+        "RECORD",
+        "WHEEL",
+        "entry_points.txt",
+        "licenses/LICENSE",
+        "top_level.txt",
+    ]
+
+
+def _without_folder(names: list[str], ending: str) -> list[str]:
+    parts = [name.partition("/") for name in names]
+    return [rest for folder, _, rest in parts if folder.endswith(ending)]
+
+
+def test_package_has_no_tests_and_no_caches(installed_wheel: InstalledWheel) -> None:
+    """A new project's own tests are templates."""
+    with zipfile.ZipFile(installed_wheel.wheel) as archive:
+        names = archive.namelist()
+
+    assert not [
+        name
+        for name in names
+        if not name.startswith("harness/cli/new_project/")
+        and (
+            PurePosixPath(name).name.startswith(("test_", "conftest", "."))
+            or set(PurePosixPath(name).parts) & {"suites", "tests", "__pycache__"}
+            or PurePosixPath(name).suffix in {".pyc", ".orig", ".rej", ".swp", ".log"}
+        )
+    ]
 
 
 def test_installed_programs_are_executable(installed_wheel: InstalledWheel) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from docs.generator.markdown import REPOSITORY, code, page, prose, sentence, table
-from docs.generator.option_pages import arguments, children
-from docs.generator.shapes import data_file_keys, field_rows, member_docstrings
 from harness.errors import RequirementError
 from harness.gpu.catalogue import ModelFile, NodeFile
 from harness.gpu.catalogue import load_catalogue as load_models
@@ -21,6 +18,9 @@ from harness.provisioning.__main__ import _parser as build_provisioning_parser
 from harness.provisioning.configuration import Configuration
 from harness.provisioning.exit_codes import ExitCode
 from harness.provisioning.outcome import Outcome
+from harness.reference.markdown import code, page, prose, sentence, table
+from harness.reference.option_pages import arguments, children
+from harness.reference.shapes import data_file_keys, field_rows, member_docstrings
 
 if TYPE_CHECKING:
     from harness.image.catalogue import Source
@@ -29,7 +29,7 @@ _QEMU_VERSIONS = ("6.2.0", "7.2.0", "8.2.0", "9.0.0", "10.0.0", "10.1.1", "11.1.
 
 
 def image_page() -> str:
-    entries = load_images(REPOSITORY / "images").entries.values()
+    entries = load_images().entries.values()
     keys = ("Key", "Default", "Meaning")
     return page(
         "Images",

@@ -10,7 +10,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from docs.generator.markdown import REPOSITORY, code, prose
+from harness.reference.markdown import PACKAGE, code, prose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,6 +85,6 @@ def show_default(value: object) -> str:
         return code(str(value).lower())
     if isinstance(value, tuple):
         return ", ".join(code(str(one)) for one in value)
-    if isinstance(value, Path) and value.is_relative_to(REPOSITORY):
-        value = value.relative_to(REPOSITORY)
+    if isinstance(value, Path) and value.is_relative_to(PACKAGE.parent):
+        value = value.relative_to(PACKAGE.parent)
     return code(f"{value:g}" if isinstance(value, float) else str(getattr(value, "value", value)))

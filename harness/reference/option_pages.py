@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
-import re
 from typing import TYPE_CHECKING
 
-from docs.generator.markdown import REPOSITORY, code, page, prose, sentence, table
-from docs.generator.shapes import show_default
 from harness import plugin
 from harness.cli import build_parser, main
 from harness.plugin import select
 from harness.plugin.specs import options as spec_options
+from harness.reference.markdown import code, page, prose, sentence, table
+from harness.reference.shapes import show_default
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest import Parser  # noqa: PT013 - a type alone
 
@@ -96,7 +95,8 @@ def pytest_page() -> str:
     )
 
 
-def command_page() -> str:
+def command_page(dev_commands: Sequence[tuple[str, str]] = ()) -> str:
+    """Return the commands; those of `./dev` are there in a checkout only."""
     known = {option.name: option.meaning for option in pytest_options()[0]}
     codes = (inspect.getdoc(main) or "").split("\n\n")[1:]
     return page(
@@ -105,8 +105,11 @@ def command_page() -> str:
         "## The command `harness`\n",
         f"Exit codes: {' '.join(' '.join(codes).split())}\n",
         *_commands(build_parser(), known),
-        "## The command `./dev`\n",
-        table(("Command", "Meaning"), dev_commands()),
+        *(
+            ["## The command `./dev`\n", table(("Command", "Meaning"), dev_commands)]
+            if dev_commands
+            else []
+        ),
     )
 
 
@@ -143,15 +146,3 @@ def arguments(
         default = "required" if action.required else show_default(action.default)
         words = (action.help or known.get(name, "")).partition(" (default")[0]
         yield code(name), default, prose(_with_choices(words, action.choices))
-
-
-def dev_commands() -> list[tuple[str, str]]:
-    """Return the commands of `./dev` and what each does, from the comment at its head."""
-    rows: list[list[str]] = []
-    for line in re.findall(r"^#   (.*)$", (REPOSITORY / "dev").read_text(), re.MULTILINE):
-        if line.startswith("./dev"):
-            command, _, words = line.partition("  ")
-            rows.append([code(command), words.strip()])
-        else:
-            rows[-1][1] = f"{rows[-1][1]} {line.strip()}".strip()
-    return [(command, words) for command, words in rows]

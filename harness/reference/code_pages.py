@@ -1,4 +1,4 @@
-"""Reference pages of code: fixtures, expectations, benchmarks, modules."""
+"""Reference pages of code: fixtures, expectations, benchmarks."""
 
 from __future__ import annotations
 
@@ -7,25 +7,16 @@ import dataclasses
 import inspect
 from typing import TYPE_CHECKING
 
-from docs.generator.markdown import (
-    REPOSITORY,
-    anchor,
-    code,
-    first_sentence,
-    page,
-    prose,
-    sentence,
-    table,
-)
-from docs.generator.shapes import field_rows
 from harness import expect
 from harness.bench import clone, gpu, gpu_open, shell
 from harness.bench.time_to_gpu import figures
 from harness.expect.every_node import NODE_EXPECTATIONS
 from harness.lab.node import NodeRequest
+from harness.reference.markdown import PACKAGE, code, page, prose, sentence, table
+from harness.reference.shapes import field_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -46,9 +37,9 @@ def fixtures() -> list[Fixture]:
             name=node.name,
             scope=_scope(decorator),
             docstring=ast.get_docstring(node) or "",
-            file=file.relative_to(REPOSITORY).as_posix(),
+            file=file.relative_to(PACKAGE).as_posix(),
         )
-        for file in sorted((REPOSITORY / "fixtures").glob("*.py"))
+        for file in sorted((PACKAGE / "fixtures").glob("*.py"))
         for node in ast.parse(file.read_text()).body
         if isinstance(node, ast.FunctionDef)
         for decorator in node.decorator_list
@@ -66,7 +57,7 @@ def _scope(decorator: ast.expr) -> str:
 def fixture_page() -> str:
     found = fixtures()
     parts = [
-        f"## `{file}`\n\n{_docstring_of(REPOSITORY / file)}\n\n"
+        f"## `{file}`\n\n{docstring_of(PACKAGE / file)}\n\n"
         + table(
             ("Fixture", "Scope", "What it gives"),
             (
@@ -92,7 +83,7 @@ def expectation_page() -> str:
     functions = [getattr(expect, name) for name in expect.__all__]
     modules = dict.fromkeys(function.__module__ for function in functions)
     parts = [
-        f"## `{module}`\n\n{_docstring_of(_file_of(module))}\n\n"
+        f"## `{module}`\n\n{docstring_of(_file_of(module))}\n\n"
         + "\n".join(
             f"### `{name_and_parameters(function)}`\n\n{prose(inspect.getdoc(function))}\n"
             for function in functions
@@ -136,51 +127,11 @@ def benchmark_page() -> str:
     return page("Benchmarks", "Figures are medians of several runs, for `--json` too.\n", *parts)
 
 
-def module_page(pictures: Collection[str]) -> str:
-    """Return every module with the first line of its docstring; packages with their picture."""
-    parts = []
-    for package in _packages(REPOSITORY / "harness"):
-        name = ".".join(package.relative_to(REPOSITORY).parts)
-        parts.append(f"## `{name}`\n\n{_docstring_of(package / '__init__.py')}\n")
-        if name in pictures:
-            parts.append(
-                f"[![Imports within {name}](../pictures/{name}.svg)](../pictures/{name}.svg)\n"
-            )
-        rows = [
-            (code(file.stem), first_sentence(_docstring_of(file)))
-            for file in sorted(package.glob("*.py"))
-            if file.name != "__init__.py"
-        ]
-        inner = [
-            (
-                f"[`{one.name}`](#{anchor(f'{name}.{one.name}')})",
-                first_sentence(_docstring_of(one / "__init__.py")),
-            )
-            for one in sorted(package.iterdir())
-            if (one / "__init__.py").exists()
-        ]
-        if rows or inner:
-            parts.append(table(("Module", "Purpose"), [*inner, *rows]))
-    return page(
-        "Modules",
-        "Every package and module of `harness`, with the first line of its docstring. An arrow "
-        "means that a module imports another; an arrow that follows from others is left out. "
-        "[Architecture](../architecture.md) explains how they work together.\n",
-        *parts,
-    )
-
-
-def _packages(top: Path) -> Iterator[Path]:
-    yield top
-    for folder in sorted(top.iterdir()):
-        if (folder / "__init__.py").exists():
-            yield from _packages(folder)
-
-
 def _file_of(module: str) -> Path:
-    path = REPOSITORY.joinpath(*module.split("."))
+    path = PACKAGE.parent.joinpath(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def _docstring_of(file: Path) -> str:
+def docstring_of(file: Path) -> str:
+    """Return the docstring of a module's file as Markdown."""
     return prose(ast.get_docstring(ast.parse(file.read_text())))

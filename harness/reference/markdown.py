@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-REPOSITORY = Path(__file__).parents[2]
+#: The folder of `harness`, in a checkout and where the wheel is installed.
+PACKAGE = Path(__file__).parents[1]
 
 _CODE_WORD = re.compile(r"(?<![`\w./])(\*?\w*_\w+(?:\.\w+)*|--[\w-]+)(?![`\w])")
 

@@ -1,0 +1,117 @@
+"""`harness docs`: shows the documentation in a terminal."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Protocol
+
+from harness.cli.columns import print_columns
+from harness.errors import BadInputError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Collection, Mapping
+
+    from harness.cli.options import Commands
+
+#: Lines that are longer are hard to read.
+_WIDEST = 120
+#: What `less` does unless a person has told it: end where one screen is enough, pass colours, and leave the text.
+_LESS = "FRX"
+
+
+class _Documentation(Protocol):
+    def pages(self) -> dict[str, Callable[[], str]]: ...
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("docs")
+    parser.add_argument(
+        "page", nargs="?", metavar="PAGE", help="the page to show; without it, pages are listed"
+    )
+    parser.add_argument(
+        "--search",
+        metavar="WORD",
+        help="print the lines of all pages, or of PAGE, that have a word",
+    )
+    parser.set_defaults(run=_show)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    pages = _pages()
+    if arguments.page is not None:
+        name = choose_page(arguments.page, pages)
+        pages = {name: pages[name]}
+    if arguments.search is not None:
+        return _search(arguments.search, pages)
+    if arguments.page is not None:
+        (make,) = pages.values()
+        _print_page(make())
+        return 0
+    print_columns(("PAGE", "TITLE"), ((name, title(make())) for name, make in pages.items()))
+    print(
+        "\n'harness docs PAGE' shows one, 'harness docs --search WORD' finds a word in all of them."
+    )
+    return 0
+
+
+def _pages() -> dict[str, Callable[[], str]]:
+    # They tell the options of pytest too, which commands do not import.
+    documentation: _Documentation = importlib.import_module("harness.reference")
+    return documentation.pages()
+
+
+def choose_page(word: str, names: Collection[str]) -> str:
+    """Return the name of the page that a person means; the last part of a name is enough where one has it."""
+    name = word.removesuffix(".md")
+    if name in names:
+        return name
+    ends = [each for each in names if each.rpartition("/")[2] == name]
+    if len(ends) == 1:
+        return ends[0]
+    near = difflib.get_close_matches(name, names)
+    hint = f" Is it {' or '.join(map(repr, near))}?" if near else ""
+    raise BadInputError(
+        f"There is no page '{word}'.{hint} 'harness docs' lists the pages.", source="PAGE"
+    )
+
+
+def title(text: str) -> str:
+    """Return the title of a page of Markdown."""
+    return text.partition("\n")[0].removeprefix("# ")
+
+
+def _search(word: str, pages: Mapping[str, Callable[[], str]]) -> int:
+    wanted = re.compile(re.escape(word), re.IGNORECASE)
+    found = [
+        (name, " ".join(line.split()))
+        for name, make in pages.items()
+        for line in make().splitlines()
+        if wanted.search(line)
+    ]
+    for name, line in found:
+        print(f"{name}: {line}")
+    if not found:
+        raise BadInputError(f"No page has '{word}'.", source="--search")
+    return 0
+
+
+def _print_page(text: str) -> None:
+    """Show a page on a terminal, in a pager; elsewhere print it as it is, in Markdown."""
+    if not sys.stdout.isatty():
+        print(text.rstrip())
+        return
+    # Loading it takes longer than a clone's start, and only a terminal needs it.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.markdown import Markdown  # noqa: PLC0415
+
+    os.environ.setdefault("LESS", _LESS)
+    console = Console()
+    console.width = min(console.width, _WIDEST)
+    with console.pager(styles=True):
+        console.print(Markdown(text))

@@ -1,0 +1,83 @@
+"""The documentation in the installed package: pages that people wrote, and reference pages made from the code."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import posixpath
+import re
+from functools import partial
+from typing import TYPE_CHECKING
+
+from harness.reference import code_pages, data_pages, option_pages
+from harness.reference.markdown import PACKAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+
+#: Pages that are made from the code, by their name, which is their address in the site without its ending.
+GENERATED: dict[str, Callable[[], str]] = {
+    "reference/benchmarks": code_pages.benchmark_page,
+    "reference/commands": option_pages.command_page,
+    "reference/expectations": code_pages.expectation_page,
+    "reference/fixtures": code_pages.fixture_page,
+    "reference/gpus": data_pages.gpu_page,
+    "reference/images": data_pages.image_page,
+    "reference/limits": data_pages.limit_page,
+    "reference/provisioners": data_pages.provisioner_page,
+    "reference/provisioning": data_pages.provisioning_page,
+    "reference/pytest": option_pages.pytest_page,
+}
+_README = "index"
+_DISTRIBUTION = "gpu-node-harness"
+#: Where the wheel puts the pages, below the environment that it is installed into.
+_INSTALLED = f"share/doc/{_DISTRIBUTION}/*.md"
+
+_PICTURE = re.compile(r"\[?!\[[^]]*\]\([^)\s]+\)(?:\]\([^)\s]+\))?\n*")
+_LINK = re.compile(r"\[([^]]+)\]\((?!https?://)([^)\s]+)\)")
+
+
+def pages() -> dict[str, Callable[[], str]]:
+    """Return what makes each page of an installed package or of a checkout, by name."""
+    files = {_name_of(file): file for file in _files()}
+    names = [*files, *GENERATED]
+    written = {name: partial(_written, name, file, names) for name, file in files.items()}
+    made = {name: partial(_made, name, page, names) for name, page in GENERATED.items()}
+    return {**written, **made}
+
+
+def _files() -> list[Path]:
+    checkout = PACKAGE.parent
+    if (checkout / "mkdocs.yml").is_file():
+        return [checkout / "README.md", *sorted((checkout / "docs").glob("*.md"))]
+    listed = importlib.metadata.files(_DISTRIBUTION) or ()
+    return sorted(
+        (PACKAGE / file.locate() for file in listed if file.match(_INSTALLED)),
+        key=lambda file: (file.name != "README.md", file.name),
+    )
+
+
+def _name_of(file: Path) -> str:
+    return _README if file.name == "README.md" else file.stem
+
+
+def _written(name: str, file: Path, names: Collection[str]) -> str:
+    return for_terminal(name, file.read_text(), names)
+
+
+def _made(name: str, page: Callable[[], str], names: Collection[str]) -> str:
+    return for_terminal(name, page(), names)
+
+
+def for_terminal(page: str, text: str, names: Collection[str]) -> str:
+    """Return a page's Markdown without pictures, and with the name of a page in place of a link to its file."""
+    source = "README.md" if page == _README else f"docs/{page}.md"
+
+    def rewrite(found: re.Match[str]) -> str:
+        words, target = found[1], found[2].partition("#")[0]
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        name = path.removeprefix("docs/").removesuffix(".md")
+        name = _README if path == "README.md" else name
+        return f"{words} (`{name}`)" if target and name in names and name != page else words
+
+    return _LINK.sub(rewrite, _PICTURE.sub("", text))

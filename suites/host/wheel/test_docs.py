@@ -1,0 +1,73 @@
+"""A user with only the wheel reads the documentation in the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pexpect
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from suites.installed_wheel import InstalledWheel
+
+_SHOW_S = 60
+
+
+def test_pages_are_listed_those_of_people_and_those_of_the_code(
+    installed_wheel: InstalledWheel, tmp_path: Path
+) -> None:
+    listed = installed_wheel.run("harness", "docs", cwd=tmp_path).check("harness docs").stdout
+
+    names = [line.split()[0] for line in listed.splitlines() if line]
+    assert names[:2] == ["PAGE", "index"]
+    assert {"own-project", "provisioners", "reference/fixtures", "reference/provisioners"} < set(
+        names
+    )
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("own-project", "harness init --provisioner ops/scripts"),
+        ("reference/fixtures", "| `boot_node` |"),
+        ("reference/expectations", "### `unit_state("),
+        ("reference/provisioners", "| `outcome.exit_codes` |"),
+        ("reference/pytest", "| `--machine-plan` |"),
+        ("reference/commands", "1 means that a node is not as expected"),
+        ("reference/limits", "HARNESS_LIMIT_ARCHIVE_MIB"),
+        ("reference/provisioning", "## Exit codes"),
+        ("reference/images", "debian-12"),
+        ("reference/gpus", "h100-sxm5-80gb"),
+        ("reference/benchmarks", "harness bench clone"),
+    ],
+)
+def test_page_is_printed_as_markdown(
+    installed_wheel: InstalledWheel, tmp_path: Path, page: str, words: str
+) -> None:
+    shown = installed_wheel.run("harness", "docs", page, cwd=tmp_path).check("harness docs")
+
+    assert words in shown.stdout
+    assert "](../" not in shown.stdout
+
+
+def test_terminal_gets_a_page_with_its_tables_drawn(
+    installed_wheel: InstalledWheel, tmp_path: Path
+) -> None:
+    child = pexpect.spawn(
+        str(installed_wheel.venv / "bin/harness"),
+        ["docs", "limits"],
+        cwd=str(tmp_path),
+        env={"PATH": "/usr/bin:/bin", "TERM": "xterm", "PAGER": "cat", "LANG": "C.UTF-8"},
+        dimensions=(40, 100),
+        encoding="utf-8",
+        timeout=_SHOW_S,
+    )
+    shown = child.read()
+    child.close()
+
+    assert child.exitstatus == 0
+    assert "\x1b[" in shown
+    assert "| --- |" not in shown
+    assert "HARNESS_LIMIT_ARCHIVE_MIB" in shown

@@ -1,0 +1,72 @@
+"""Which page `harness docs` shows, and how pages refer to each other in a terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.cli import main
+from harness.cli.docs import choose_page
+from harness.errors import BadInputError
+from harness.reference import for_terminal
+
+NAMES = ("index", "images", "own-project", "reference/images", "reference/limits")
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("images", "images"),
+        ("images.md", "images"),
+        ("reference/images", "reference/images"),
+        ("limits", "reference/limits"),
+        ("reference/limits.md", "reference/limits"),
+    ],
+)
+def test_page_is_found_by_its_name_or_the_last_part_of_it(word: str, name: str) -> None:
+    assert choose_page(word, NAMES) == name
+
+
+def test_last_part_that_two_pages_have_is_refused() -> None:
+    with pytest.raises(BadInputError, match="There is no page 'a'"):
+        choose_page("a", ("x/a", "y/a"))
+
+
+def test_unknown_page_is_refused_with_the_nearest() -> None:
+    with pytest.raises(
+        BadInputError,
+        match=r"There is no page 'own-projekt'. Is it 'own-project'\? 'harness docs' lists",
+    ):
+        choose_page("own-projekt", NAMES)
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "expected"),
+    [
+        ("index", "see [it](docs/images.md#keys)", "see it (`images`)"),
+        ("images", "[first](../README.md#first)", "first (`index`)"),
+        ("images", "[keys](reference/images.md)", "keys (`reference/images`)"),
+        ("reference/images", "[keys](../images.md)", "keys (`images`)"),
+        ("images", "[above](#above)", "above"),
+        ("images", "[here](images.md#above)", "here"),
+        ("images", "[it](../CONTRIBUTING.md)", "it"),
+        ("images", "[it](https://example.org/a.md)", "[it](https://example.org/a.md)"),
+        ("index", "a\n\n![Picture](docs/pictures/overview.svg)\n\nb", "a\n\nb"),
+        ("images", "[![P](../p/x.svg)](../p/x.svg)\nb", "b"),
+    ],
+)
+def test_links_name_pages_and_pictures_are_left_out(page: str, text: str, expected: str) -> None:
+    assert for_terminal(page, text, NAMES) == expected
+
+
+def test_words_are_found_in_a_page_whatever_their_case(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["docs", "reference/provisioning", "--search", "EXIT CODES"]) == 0
+
+    assert capsys.readouterr().out == "reference/provisioning: ## Exit codes\n"
+
+
+def test_word_that_no_page_has_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["docs", "reference/limits", "--search", "no such word"]) == 2
+
+    assert "No page has 'no such word'." in capsys.readouterr().err
