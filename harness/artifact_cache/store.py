@@ -98,7 +98,10 @@ class ArtifactStore:
             except DamagedError:
                 # Another process may be replacing it right now; that process holds the lock.
                 pass
-        with self._lock(folder.name, progress=progress, deadline=deadline, cancelled=cancelled):
+        with (
+            self._lock(folder.name, progress=progress, deadline=deadline, cancelled=cancelled),
+            _failure_told(progress),
+        ):
             if folder.exists():
                 try:
                     return opened()
@@ -271,6 +274,16 @@ class ArtifactStore:
         finally:
             holder_file.unlink(missing_ok=True)
             lock.release()
+
+
+@contextlib.contextmanager
+def _failure_told(progress: Progress) -> Iterator[None]:
+    """Say that nothing is made any more where an error leaves this context."""
+    try:
+        yield
+    except BaseException:
+        progress.report(Stage.ENDED, "it was not made")
+        raise
 
 
 def _read_holder(path: Path) -> str:

@@ -6,8 +6,10 @@ import contextlib
 import functools
 import hashlib
 import json
+import re
 import secrets
 import shutil
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,6 +40,22 @@ if TYPE_CHECKING:
 _OVERLAYS = "overlays"
 QEMU_IMG_S = 60.0
 """An overlay is 200 kB; only a disk that hangs takes this long."""
+
+
+#: The last line of the log of an image that was made.
+_MADE = "made in {:.0f} s{}\n"
+_ON_ANOTHER = " on another image"
+_MADE_LINE = re.compile(rf"^made in (\d+) s({_ON_ANOTHER})?\n\Z", re.MULTILINE)
+_MADE_BYTES = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildTime:
+    """How long making an image took; `is_derived` says that it lies on another one, as a baked image does."""
+
+    name: str
+    is_derived: bool
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +246,21 @@ class ImageStore:
         except DamagedError:
             return None
 
+    def build_times(self) -> list[BuildTime]:
+        """Return how long images took that were made here, the latest last, by their logs."""
+        logs = list((self._folder / ".logs").glob("*.log"))
+        found = []
+        for log in sorted(logs, key=lambda log: log.stat().st_mtime):
+            with log.open("rb") as file:
+                file.seek(max(0, log.stat().st_size - _MADE_BYTES))
+                made = _MADE_LINE.search(file.read().decode(errors="replace"))
+            if made is not None:
+                name = log.stem[: -KEY_DIGITS - 1]
+                found.append(
+                    BuildTime(name=name, is_derived=made[2] is not None, seconds=float(made[1]))
+                )
+        return found
+
     def close(self) -> None:
         """Release the images that this store returned; garbage collection keeps them until then."""
         self.cache.close()
@@ -291,7 +324,12 @@ class ImageStore:
             log = self.cache.store.hidden_folder("logs") / f"{folder.name}.log"
             log.unlink(missing_ok=True)
             log.touch()
-            IMAGE_FORMAT.write(staging.content, fill(staging, log))
+            begun = time.monotonic()
+            manifest = fill(staging, log)
+            IMAGE_FORMAT.write(staging.content, manifest)
+            on_another = "" if manifest.parent is None else _ON_ANOTHER
+            with log.open("a") as file:
+                file.write(_MADE.format(time.monotonic() - begun, on_another))
 
         def opened() -> Image:
             # Its parents stay for as long as it does.

@@ -105,8 +105,12 @@ def prepare_registry_host(lab: Lab) -> RegistryHost:
         lab.listener(ProgressEvent(subject="registry", stage=Stage.BUILD, message=message))
 
     folder = make_private_folder(lab.folder / "registries")
+    try:
+        program = ensure_registry_program(lab.settings.cache, report=report)
+    finally:
+        lab.listener(ProgressEvent(subject="registry", stage=Stage.ENDED, message="is ready"))
     return RegistryHost(
-        program=ensure_registry_program(lab.settings.cache, report=report),
+        program=program,
         certificate=Certificate.generate(folder / "certificate", REGISTRY_NAMES),
         folder=folder,
     )

@@ -14,6 +14,7 @@ from harness.errors import BadInputError, HarnessError
 from harness.options import OPTIONS, settings_from
 from harness.plugin import (
     comparisons,
+    first_use,
     fixture_modules,
     machine_drivers,
     progress,
@@ -133,6 +134,9 @@ def pytest_configure(config: pytest.Config) -> None:
         machine_plan.register(config, config.stash[SETTINGS])
     config.pluginmanager.register(
         progress.ProgressReporter(config, is_ci=config.stash[SETTINGS].ci), progress.PROGRESS
+    )
+    first_use.register(
+        config, config.stash[SETTINGS], lambda: progress.progress_of(config).listener()
     )
     report_files.register(config, config.stash[SETTINGS])
 

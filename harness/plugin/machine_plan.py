@@ -13,7 +13,7 @@ import pytest
 
 from harness.errors import HarnessError, RequirementError
 from harness.image import CloudImage, Image
-from harness.lab.cached_only import CachedOnlyLab, refuse_to_wait
+from harness.lab.cached_only import CachedOnlyLab, NotCachedError, refuse_to_wait
 from harness.lab.saved_states import SavedState
 from harness.plugin.node_ids import shown_id
 from harness.plugin.shards import family_of, shared_fixtures
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 _FIXTURES = "harness.fixtures."
 #: Fixtures that start machines.
 _STARTERS = ("boot_node", "boot_cloud_image", "clone")
-_BAKED = "baked_image"
+_IMAGE, _BAKED = "node_image", "baked_image"
 
 
-class _Kind(enum.Enum):
+class Kind(enum.Enum):
     """What is needed; the value is the word shown to people."""
 
     IMAGE = "image"
@@ -45,10 +45,12 @@ class _Kind(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Need:
-    kind: _Kind
+class Need:
+    kind: Kind
     name: str
     status: str
+    is_missing: bool = False
+    """It is made or downloaded by the first test that needs it."""
 
 
 class _UnknownFixtureError(Exception):
@@ -150,47 +152,18 @@ class MachinePlan:
     def _needed(self, config: pytest.Config, items: Sequence[pytest.Item]) -> Iterator[str]:
         with contextlib.ExitStack() as opened:
             try:
-                lab = opened.enter_context(CachedOnlyLab.open(self._settings, refuse_to_wait))
-                assert isinstance(lab, CachedOnlyLab)  # noqa: S101 - `open` makes its own class
+                lab = opened.enter_context(open_to_look(self._settings))
             except RequirementError as error:
                 yield f"  This host can't run them: {error}"
                 return
-            needs = self._count(items, lab, _Fixtures(config, lab))
+            needs = needs_of(config, items, lab)
         missing = any(need.status.startswith("not cached") for need in needs)
         width = max((len(need.name) for need in needs), default=0)
-        for need in sorted(needs, key=lambda each: (list(_Kind).index(each.kind), each.name)):
+        for need in sorted(needs, key=lambda each: (list(Kind).index(each.kind), each.name)):
             tests = f"{_tests(needs[need]):>9}"
             yield f"  {need.kind.value:10} {need.name:{width}}  {tests}  {need.status}"
         if missing:
             yield "  What is not cached is made or downloaded first, by the first test that needs it."
-
-    def _count(
-        self, items: Iterable[pytest.Item], lab: CachedOnlyLab, fixtures: _Fixtures
-    ) -> Mapping[_Need, int]:
-        """Return by how many tests each thing is needed."""
-        known: dict[tuple[str, str], _Need | None] = {}
-        needs: Counter[_Need] = Counter()
-        for item in items:
-            for name in self._names(item):
-                params = getattr(getattr(item, "callspec", None), "params", {})
-                definition = _definition(name, item)
-                place = "" if definition is None else definition.baseid
-                key = f"{place}::{name}", str(params.get("image_name", ""))
-                if key not in known:
-                    known[key] = _need(name, item, lab, fixtures)
-                if need := known[key]:
-                    needs[need] += 1
-        return needs
-
-    def _names(self, item: pytest.Item) -> set[str]:
-        """Return the shared fixtures that a test uses, and the state from which its nodes start."""
-        names = {name.rpartition("::")[2] for name in shared_fixtures(item)}
-        starts = self._settings.machine_start
-        if "boot_node" in _fixture_names(item) and starts is not MachineStart.COLD:
-            # What else a test requests is known when it runs.
-            names |= {"driver_baked"} if _BAKED in names else set()
-            names |= {"node_booted"} if names == {"node_image"} else set()
-        return names
 
     def _time(self, items: Sequence[pytest.Item]) -> str:
         recorded = read_durations(self._durations)
@@ -209,31 +182,85 @@ class MachinePlan:
         )
 
 
-def _need(name: str, item: pytest.Item, lab: CachedOnlyLab, fixtures: _Fixtures) -> _Need | None:
+@contextlib.contextmanager
+def open_to_look(settings: Settings) -> Iterator[CachedOnlyLab]:
+    """Open a lab that makes nothing; raises RequirementError where the host cannot run machines."""
+    with CachedOnlyLab.open(settings, refuse_to_wait) as lab:
+        assert isinstance(lab, CachedOnlyLab)  # noqa: S101 - `open` makes its own class
+        yield lab
+
+
+def needs_of(
+    config: pytest.Config,
+    items: Iterable[pytest.Item],
+    lab: CachedOnlyLab,
+    *,
+    with_parents: bool = False,
+) -> Mapping[Need, int]:
+    """Return by how many tests each thing is needed.
+
+    Those `with_parents` have the images too of which others are made.
+    """
+    fixtures = _Fixtures(config, lab)
+    known: dict[tuple[str, str], Need | None] = {}
+    needs: Counter[Need] = Counter()
+    for item in items:
+        names = _names(item, lab.settings)
+        for name in {*names, *(_parents(item, names) if with_parents else ())}:
+            params = getattr(getattr(item, "callspec", None), "params", {})
+            definition = _definition(name, item)
+            place = "" if definition is None else definition.baseid
+            key = f"{place}::{name}", str(params.get("image_name", ""))
+            if key not in known:
+                known[key] = _need(name, item, lab, fixtures)
+            if need := known[key]:
+                needs[need] += 1
+    return needs
+
+
+def _names(item: pytest.Item, settings: Settings) -> set[str]:
+    """Return the shared fixtures that a test uses, and the state from which its nodes start."""
+    names = {name.rpartition("::")[2] for name in shared_fixtures(item)}
+    starts = settings.machine_start
+    if "boot_node" in _fixture_names(item) and starts is not MachineStart.COLD:
+        # What else a test requests is known when it runs.
+        names |= {"driver_baked"} if _BAKED in names else set()
+        names |= {"node_booted"} if names == {_IMAGE} else set()
+    return names
+
+
+def _parents(item: pytest.Item, names: Iterable[str]) -> set[str]:
+    is_of_node = {_IMAGE, _BAKED} & {*_fixture_names(item), *names}
+    return {_IMAGE} if is_of_node else set()
+
+
+def _need(name: str, item: pytest.Item, lab: CachedOnlyLab, fixtures: _Fixtures) -> Need | None:
     """Return what a fixture stands for, and whether it is cached; None where it is no image or state."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     image = str(params.get("image_name", lab.settings.images[0]))
-    kind = {"node_image": _Kind.IMAGE, _BAKED: _Kind.BAKE}.get(name, _Kind.CHECKPOINT)
-    label, status = image if kind is not _Kind.CHECKPOINT else f"{name} of {image}", "cached"
+    kind = {_IMAGE: Kind.IMAGE, _BAKED: Kind.BAKE}.get(name, Kind.CHECKPOINT)
+    is_missing = False
+    label, status = image if kind is not Kind.CHECKPOINT else f"{name} of {image}", "cached"
     try:
         value = fixtures.value(name, item)
         if isinstance(value, SavedState):
             label = value.name
             lab.ensure_checkpoint(value)
         elif isinstance(value, (Image, CloudImage)):
-            kind = _Kind.BAKE if kind is _Kind.BAKE else _Kind.IMAGE
+            kind = Kind.BAKE if kind is Kind.BAKE else Kind.IMAGE
             label = value.name
         else:
             return None
     except _UnknownFixtureError as error:
         of_another = "" if str(error) == name else f" '{error}'"
-        kind, label = _Kind.OTHER, name
+        kind, label = Kind.OTHER, name
         status = f"unknown: the suite's own fixture{of_another} is not run for a plan"
     except HarnessError as error:
         status = f"not cached: {str(error).rstrip('.')}"
+        is_missing = isinstance(error, NotCachedError)
     except pytest.skip.Exception as skipped:
         status = f"this host can't make it: {skipped}"
-    return _Need(kind=kind, name=label, status=status)
+    return Need(kind=kind, name=label, status=status, is_missing=is_missing)
 
 
 def _fixture_names(item: pytest.Item) -> Sequence[str]:

@@ -11,6 +11,8 @@ from typing import Protocol
 class Stage(Enum):
     """What happens to a folder or a machine; the value is the word shown to people."""
 
+    PLAN = "plan"
+    """What a run makes first; lines for people, whatever else is shown."""
     CHECK = "check"
     WAIT = "wait"
     BUILD = "build"

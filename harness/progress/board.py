@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 #: What takes less is not worth a line.
 _QUICK_S = 5.0
-#: Caches do not say when they have finished everything that they began.
+#: Seconds after which what goes on is told again.
+_AGAIN_S = 25.0
+#: Caches do not say when they have finished everything that they began, but for what is made or fetched.
 _FORGOTTEN_S = 120.0
+_OF_MAKING = (Stage.BUILD, Stage.FETCH)
 _OF_MACHINES = (Stage.BUSY, Stage.RUNS, Stage.ENDED)
 
 
@@ -23,7 +26,7 @@ _OF_MACHINES = (Stage.BUSY, Stage.RUNS, Stage.ENDED)
 class Row:
     """What `subject` does, on the worker of xdist `worker`, since when in seconds of the epoch.
 
-    `begin` is the first event of a wait of several parts, at `began`.
+    `begin` is the first event of a wait of several parts, at `began`. `told` is when a line last said it.
     """
 
     worker: str
@@ -32,6 +35,7 @@ class Row:
     since: float
     begin: ProgressEvent
     began: float
+    told: float
     console: str = ""
     is_told: bool = False
     is_begin_told: bool = False
@@ -46,9 +50,16 @@ class Board:
     def __init__(self, *, tells_running: bool = True) -> None:
         self._tells_running = tells_running
         self._rows: dict[tuple[str, str], Row] = {}
+        self._last_line = 0.0
 
     def take(self, event: ProgressEvent, worker: str, now: float) -> list[str]:
         """Return the lines that an event makes due at once."""
+        lines = self._take(event, worker, now)
+        if lines:
+            self._last_line = now
+        return lines
+
+    def _take(self, event: ProgressEvent, worker: str, now: float) -> list[str]:
         key = worker, event.subject
         before = self._rows.get(key)
         if event.stage is Stage.CONSOLE:
@@ -57,7 +68,7 @@ class Board:
                     return []
                 console = event.message.rpartition("\n")[2].removeprefix("  | ")
                 self._rows[key] = replace(
-                    before, console=console, is_told=True, is_begin_told=True
+                    before, console=console, told=now, is_told=True, is_begin_told=True
                 )
             return [render_line(event, worker, now)]
         if event.stage in (Stage.ENDED, Stage.READY):
@@ -76,6 +87,7 @@ class Board:
                 since=now,
                 begin=before.begin if is_part and before else event,
                 began=before.began if is_part and before else now,
+                told=now,
                 is_begin_told=bool(is_part and before and before.is_begin_told),
             )
             if is_part:
@@ -93,18 +105,42 @@ class Board:
             del self._rows[key]
 
     def due(self, now: float) -> list[str]:
-        """Return the lines of what has begun some seconds ago and goes on."""
+        """Return the lines of what has begun some seconds ago, and again of what goes on for long.
+
+        Of a machine that its test uses there is a line only where nothing else was told meanwhile.
+        """
         lines = []
         for key, row in list(self._rows.items()):
-            if row.event.stage is Stage.BUSY and not row.is_told and now - row.since >= _QUICK_S:
-                self._rows[key] = replace(row, is_told=True, is_begin_told=True)
-                lines.append(render_line(row.event, row.worker, now))
+            stage = row.event.stage
+            if stage is Stage.BUSY and not row.is_told and now - row.since >= _QUICK_S:
+                event = row.event
+            elif now - row.told < _AGAIN_S:
+                continue
+            elif (
+                (stage is Stage.BUSY and row.is_told)
+                or stage in _OF_MAKING
+                or (
+                    stage is Stage.RUNS
+                    and self._tells_running
+                    and now - self._last_line >= _AGAIN_S
+                )
+            ):
+                since = row.since if stage in _OF_MAKING else row.began
+                event = replace(row.event, message=f"{row.event.message}, for {now - since:.0f} s")
+            else:
+                continue
+            self._rows[key] = replace(row, told=now, is_told=True, is_begin_told=True)
+            self._last_line = now
+            lines.append(render_line(event, row.worker, now))
         return lines
 
     def rows(self, now: float) -> Sequence[Row]:
         """Return what goes on, the oldest first."""
         for key, row in list(self._rows.items()):
-            if row.event.stage not in _OF_MACHINES and now - row.since > _FORGOTTEN_S:
+            if (
+                row.event.stage not in (*_OF_MACHINES, *_OF_MAKING)
+                and now - row.since > _FORGOTTEN_S
+            ):
                 del self._rows[key]
         return sorted(self._rows.values(), key=lambda row: row.since)
 

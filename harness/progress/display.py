@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from harness.errors import MESSAGE_BYTES
+from harness.progress import Stage
 from harness.visible_text import shortened, visible, visible_line
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ class Surface(Protocol):
 
     def print_lines(self, lines: Sequence[str]) -> None:
         """Print lines that stay."""
+        ...
+
+    def announce(self, lines: Sequence[str]) -> None:
+        """Print lines that stay, and that no rows say."""
         ...
 
     def draw(self, rows: Sequence[Row], now: float) -> None:
@@ -62,6 +67,9 @@ class Display:
             if self._is_closed.is_set():
                 return
             now = self._clock()
+            if event.stage is Stage.PLAN:
+                self._surface.announce(_guarded(event).message.splitlines())
+                return
             lines = self._board.take(_guarded(event), worker, now)
             if worker in self._ended:
                 # Its last events may arrive after the news of its end.
@@ -143,6 +151,10 @@ class PlainLines:
         newline = "\n" if self._is_line_open() else ""
         self._write(newline + "".join(f"{line}\n" for line in lines))
 
+    def announce(self, lines: Sequence[str]) -> None:
+        """Print lines that stay."""
+        self.print_lines(lines)
+
     def draw(self, rows: Sequence[Row], now: float) -> None:
         """Show nothing: lines stay as they are."""
 
@@ -172,6 +184,11 @@ class LiveRegion:
 
     def print_lines(self, lines: Sequence[str]) -> None:
         """Print nothing that stays: the rows say the same."""
+
+    def announce(self, lines: Sequence[str]) -> None:
+        """Print lines below the cursor's line, which may be in use."""
+        with self.writing():
+            self._write("".join(f"\r\n{line}" for line in lines) + "\r\n")
 
     def draw(self, rows: Sequence[Row], now: float) -> None:
         """Draw the rows below the cursor's line, which the cursor does not leave."""

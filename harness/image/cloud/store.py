@@ -98,6 +98,8 @@ class CloudImageStore:
             progress=progress,
             deadline=deadline,
         )
+        # The lists were fetched, also where the cache has the image.
+        progress.report(Stage.ENDED, "it is in the cache")
         if recipe.pinned is None:
             lock = Lock(
                 file=recipe.file.file,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from typing import TYPE_CHECKING
 
@@ -87,3 +88,38 @@ def test_time_comes_from_recorded_durations_and_the_workers(inner: Inner) -> Non
             "time: about 1 min 30 s with 2 workers, by the durations of 3 of 3 tests in '.test_durations'*"
         ]
     )
+
+
+_OF_A_BAKE = """
+    def test_of_a_bake(boot_node, baked_image):
+        raise AssertionError("it was begun")
+    """
+#: The first test begins by a build, which this ends.
+_NO_BUILD = """
+    import pytest
+    from harness.lab.images import LabImages
+
+    @pytest.fixture(scope="session")
+    def lab():
+        raise AssertionError("it was begun")
+    """
+
+
+@pytest.mark.usefixtures("empty_cache")
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_first_run_says_what_it_makes_before_it_begins(inner: Inner, workers: str) -> None:
+    result = inner.run_apart(_NO_BUILD + _OF_A_BAKE, "--image=debian-12", "-n", workers)
+
+    output = f"{result.stderr}\n{result.stdout}" if workers != "0" else str(result.stdout)
+    assert "first use: this run makes 3 things first, which takes about " in output
+    assert re.search(r"^  image debian-12 +about \d+ \w+, by its recipe", output, re.MULTILINE)
+    assert re.search(r"^  bake debian-12 +about \d+ \w+, by its recipe", output, re.MULTILINE)
+    assert output.index("first use") < output.index("it was begun")
+
+
+@pytest.mark.usefixtures("empty_cache")
+@pytest.mark.parametrize("option", ["--collect-only", "--setup-plan"])
+def test_run_that_makes_nothing_says_nothing(inner: Inner, option: str) -> None:
+    result = inner.run_apart(_NO_BUILD + _OF_A_BAKE, "--image=debian-12", option)
+
+    assert "first use" not in f"{result.stdout}{result.stderr}"

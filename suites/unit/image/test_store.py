@@ -12,7 +12,7 @@ import pytest
 from harness.errors import HarnessError, RequirementError
 from harness.image import CloudImageKernel, ImageDamagedError
 from harness.image.catalogue import LicenceError
-from harness.image.store import ImageStore, Prepared
+from harness.image.store import BuildTime, ImageStore, Prepared
 from harness.progress import Stage
 from harness.provisioning.wait import Deadline
 from harness.settings import LicenceId
@@ -439,3 +439,21 @@ def test_bake_of_such_an_image_has_its_kernels(cache: Cache) -> None:
 def test_prepared_disk_that_is_no_qcow2_is_damaged(cache: Cache) -> None:
     with pytest.raises(ImageDamagedError, match="is not a qcow2"):
         _prepare(cache, "sha256:12", is_raw=True)
+
+
+def test_time_of_a_build_is_known_to_later_runs(cache: Cache) -> None:
+    parent = cache.ensure()
+    cache.derive(parent, lambda _disk: None)
+    log = cache.folder / ".logs" / f"{parent.folder.name}.log"
+    log.write_text("I: installing\nmade in 104 s\n")
+    os.utime(log, (1000, 1000))
+    (cache.folder / ".logs/failed-0123456789abcdef.log").write_text("made in 3 s\nE: no space\n")
+
+    first, second = ImageStore(cache.folder, builder=cache.builder).build_times()
+
+    assert first == BuildTime(name=parent.name, is_derived=False, seconds=104.0)
+    assert (second.name, second.is_derived) == (parent.name, True)
+
+
+def test_cache_without_images_has_no_times(tmp_path: Path) -> None:
+    assert ImageStore(tmp_path / "none").build_times() == []

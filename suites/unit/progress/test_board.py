@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+
+import pytest
 
 from harness.progress import ProgressEvent, Stage
 from harness.progress.board import Board
@@ -32,7 +35,7 @@ def test_quick_start_of_a_machine_is_no_line() -> None:
     assert board.take(_event(Stage.BUSY, "starts"), "", 100.0) == []
     assert board.due(102.0) == []
     assert board.take(_event(Stage.RUNS, "runs for a test"), "", 103.0) == []
-    assert board.due(200.0) == []
+    assert board.due(120.0) == []
 
 
 def test_wait_of_some_seconds_is_one_line_with_its_limit_and_one_at_its_end() -> None:
@@ -81,11 +84,62 @@ def test_console_of_a_persons_machine_is_not_told() -> None:
 def test_row_of_a_cache_goes_when_it_is_ready_or_silent_for_long() -> None:
     board = Board()
     board.take(_event(Stage.BUILD, "installing", "a"), "", 100.0)
-    board.take(_event(Stage.BUILD, "installing", "b"), "", 100.0)
+    board.take(_event(Stage.CHECK, "looking", "b"), "", 100.0)
     board.take(_event(Stage.READY, "it takes 3 MiB", "a"), "", 101.0)
 
     assert [row.subject for row in board.rows(102.0)] == ["b"]
     assert board.rows(500.0) == []
+
+
+@pytest.mark.parametrize("stage", [Stage.BUILD, Stage.FETCH])
+def test_what_is_made_is_told_every_half_minute_until_its_end(stage: Stage) -> None:
+    board = Board()
+    board.take(_event(stage, "installing its packages", "debian-12"), "gw0", 100.0)
+
+    told = {now: board.due(float(now)) for now in range(101, 700)}
+    ended = board.take(_event(Stage.ENDED, "it was not made", "debian-12"), "gw0", 700.0)
+
+    times = [now for now, lines in told.items() if lines]
+    assert all(later - now <= 30 for now, later in itertools.pairwise([100, *times, 700]))
+    assert _without_times(told[times[1]]) == [
+        f"HH:MM:SS gw0 [debian-12] {stage.value}: installing its packages, for {times[1] - 100} s"
+    ]
+    assert ended == []
+    assert board.due(800.0) == []
+
+
+def test_wait_of_a_machine_is_told_every_half_minute_but_not_beside_its_console() -> None:
+    board = Board()
+    board.take(_event(Stage.BUSY, "waits for cloud-init", until=900.0), "", 100.0)
+    begun = board.due(105.0)
+    again = board.due(130.0)
+    board.take(_event(Stage.CONSOLE, _CONSOLE), "", 150.0)
+    beside = board.due(165.0)
+
+    assert (len(begun), beside) == (1, [])
+    assert _without_times(again) == [
+        "HH:MM:SS [node-1] busy: waits for cloud-init, for 30 s, until HH:MM:SS at most"
+    ]
+
+
+def test_machine_of_a_test_is_told_where_all_else_is_silent() -> None:
+    board = Board()
+    board.take(_event(Stage.RUNS, "runs for test_a"), "gw0", 100.0)
+    board.take(_event(Stage.BUILD, "installing", "debian-12"), "gw1", 110.0)
+
+    beside = board.due(130.0)
+    board.take(_event(Stage.READY, "it takes 3 MiB", "debian-12"), "gw1", 131.0)
+    alone = board.due(157.0)
+
+    assert beside == []
+    assert _without_times(alone) == ["HH:MM:SS gw0 [node-1] runs: runs for test_a, for 57 s"]
+
+
+def test_machine_of_a_person_is_not_told() -> None:
+    board = Board(tells_running=False)
+    board.take(_event(Stage.RUNS, "runs for harness shell"), "", 100.0)
+
+    assert board.due(500.0) == []
 
 
 def test_parts_of_a_wait_are_lines_where_they_are_long_and_its_end_names_the_whole() -> None:

@@ -18,6 +18,7 @@ _ROW = Row(
     since=100.0,
     begin=_EVENT,
     began=100.0,
+    told=100.0,
     console="Started two",
 )
 
@@ -215,3 +216,27 @@ def test_words_of_a_guest_can_not_control_the_terminal() -> None:
     assert "\\x1b]0;owned\\x07" in said
     assert said.replace("\n", "").isprintable()
     assert len(said) < 10_000
+
+
+_PLAN = ProgressEvent(subject="run", stage=Stage.PLAN, message="first use: 1 thing\n  image a")
+
+
+def test_plan_is_lines_of_its_own_without_a_time() -> None:
+    written: list[str] = []
+    display = Display(PlainLines(written.append), Board(), clock=lambda: 100.0)
+
+    display(_PLAN, "gw0")
+    display.close()
+
+    assert written == ["first use: 1 thing\n  image a\n"]
+
+
+def test_plan_stays_on_a_terminal_above_the_rows() -> None:
+    written: list[str] = []
+    display = Display(LiveRegion(written.append, lambda: (80, 24)), Board(), clock=lambda: 100.0)
+
+    display(_EVENT, "gw0")
+    display(_PLAN, "gw0")
+    display.close()
+
+    assert written[1:3] == ["\x1b[J", "\r\nfirst use: 1 thing\r\n  image a\r\n"]

@@ -1,0 +1,106 @@
+"""What a run says that it makes first, and how long that takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.image.catalogue import load_catalogue
+from harness.image.store import BuildTime
+from harness.plugin.first_use import Making, about, makings_of, render
+from harness.plugin.machine_plan import Kind, Need
+
+IMAGE = Need(kind=Kind.IMAGE, name="debian-12", status="not cached", is_missing=True)
+BAKE = Need(kind=Kind.BAKE, name="debian-12", status="not cached", is_missing=True)
+CLOUD = Need(kind=Kind.IMAGE, name="debian-12-cloud", status="not cached", is_missing=True)
+LICENSED = Need(kind=Kind.IMAGE, name="debian-13-nvidia", status="not cached", is_missing=True)
+STATE = Need(kind=Kind.CHECKPOINT, name="node_booted", status="not cached", is_missing=True)
+OWN = Need(kind=Kind.OTHER, name="own", status="unknown", is_missing=True)
+
+
+def estimated(
+    *needs: Need, times: tuple[BuildTime, ...] = (), patience: float = 10.0, load: float = 0.5
+) -> dict[str, tuple[int, str]]:
+    made = makings_of(needs, load_catalogue(), times, patience=patience, load=load)
+    return {making.what: (round(making.seconds), making.basis) for making in made}
+
+
+def test_images_come_first_and_what_nobody_can_estimate_is_left_out() -> None:
+    assert list(estimated(STATE, BAKE, OWN, IMAGE)) == [
+        "image debian-12",
+        "bake debian-12",
+        "saved state node_booted",
+    ]
+
+
+def test_new_host_goes_by_the_recipes() -> None:
+    found = estimated(IMAGE, BAKE, LICENSED, CLOUD)
+
+    assert found["image debian-12"] == (106, "by its recipe")
+    assert found["bake debian-12"] == (120, "by its recipe")
+    assert found["image debian-12-cloud"] == (120, "by its recipe")
+    assert found["image debian-13-nvidia"][0] > 300
+
+
+def test_machines_are_ten_times_faster_under_kvm_and_builds_are_not() -> None:
+    found = estimated(IMAGE, BAKE, patience=1.0)
+
+    assert (found["image debian-12"][0], found["bake debian-12"][0]) == (106, 12)
+
+
+def test_busy_host_takes_longer() -> None:
+    assert estimated(IMAGE, load=4.0)["image debian-12"][0] == 4 * 106
+
+
+def test_what_was_made_before_takes_as_long_again_whatever_the_load() -> None:
+    times = (
+        BuildTime(name="debian-12", is_derived=False, seconds=500.0),
+        BuildTime(name="debian-12", is_derived=False, seconds=400.0),
+        BuildTime(name="debian-12", is_derived=True, seconds=90.0),
+    )
+
+    found = estimated(IMAGE, BAKE, times=times, load=20.0)
+
+    assert found["image debian-12"] == (400, "as the last time")
+    assert found["bake debian-12"] == (90, "as the last time")
+
+
+def test_speed_of_this_host_counts_for_what_it_never_made() -> None:
+    times = (BuildTime(name="debian-12", is_derived=False, seconds=3 * 106.0),)
+
+    found = estimated(BAKE, times=times)
+
+    assert found["bake debian-12"] == (360, "by its recipe and what was made here before")
+
+
+def test_image_that_the_catalogue_no_longer_has_still_counts() -> None:
+    times = (BuildTime(name="gone", is_derived=False, seconds=120.0),)
+
+    assert estimated(BAKE, times=times)["bake debian-12"][0] == 240
+
+
+def test_announcement_has_each_thing_and_the_sum() -> None:
+    lines = render(
+        [
+            Making(what="image a", seconds=240.0, basis="by its recipe"),
+            Making(what="saved state b", seconds=61.0, basis=""),
+        ],
+        cache="/cache",
+    )
+
+    assert lines == [
+        "first use: this run makes 2 things first, which takes about 5 min here:",
+        "  image a        about 4 min, by its recipe",
+        "  saved state b  about 60 s",
+        "  Progress is shown meanwhile; later runs take it from '/cache'.",
+    ]
+
+
+def test_nothing_is_said_where_all_is_cached() -> None:
+    assert render([], cache="/cache") == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(1.0, "10 s"), (44.0, "40 s"), (90.0, "2 min"), (725.0, "12 min")]
+)
+def test_duration_is_as_rough_as_it_is_known(seconds: float, words: str) -> None:
+    assert about(seconds) == words
