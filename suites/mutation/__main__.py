@@ -7,6 +7,7 @@ python -m suites.mutation --targets         the behaviours of the contract's lis
 python -m suites.mutation --corpus          the defects of the regression corpus
 python -m suites.mutation --example         defects of the example provisioner, on nodes
 python -m suites.mutation --machines        defects of provisioning, on nodes
+python -m suites.mutation --file PATCH      the bugs of unified diffs, in the tiers asked for
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.errors import BadInputError
 from suites.e2e.shell_provisioner.planting import plant_all
 
 from .machine_runner import run_plants
 from .mutant_runner import MutantRunner, PlantError
 from .packages import PACKAGES
+from .patch_runner import PatchPlan, find_patches, plant_patches, select
 from .plants import CORPUS, TARGETS
 from .tool import Sample, run_tool
 
@@ -53,6 +56,34 @@ def build_parser() -> argparse.ArgumentParser:
         const="",
         help="realistic defects of provisioning, on nodes, or those whose family and name match",
     )
+    parser.add_argument(
+        "--file",
+        metavar="PATCH",
+        type=Path,
+        action="append",
+        default=[],
+        help="plant the bug of a unified diff, or those of a folder (repeatable)",
+    )
+    parser.add_argument(
+        "--tier",
+        metavar="NAME[,NAME...]",
+        action="append",
+        default=[],
+        help="with --file: run unit, host or machine tests (default: unit,host)",
+    )
+    parser.add_argument(
+        "--tests",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="with --file: run only these tests of their tier, such as suites/e2e/record (repeatable)",
+    )
+    parser.add_argument(
+        "--new-bake",
+        action="store_true",
+        help="with --file: bake a node's image with each bug, not once without",
+    )
+    parser.add_argument("--json", action="store_true", help="with --file: print JSON")
     parser.add_argument(
         "--image", default="debian-12", help="the image of the nodes (default: %(default)s)"
     )
@@ -85,6 +116,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     if arguments.example:
         return plant_all()
+    if arguments.file:
+        return plant_files(arguments)
     if arguments.machines is not None:
         return run_plants(
             REPOSITORY, arguments.machines or None, arguments.image, arguments.children
@@ -117,6 +150,22 @@ def main(argv: list[str] | None = None) -> int:
             ),
             len(CORPUS),
         )
+
+
+def plant_files(arguments: argparse.Namespace) -> int:
+    """Plant the bugs of patches; print a mistake in what was asked for, and return 2."""
+    try:
+        plan = PatchPlan(
+            patches=tuple(find_patches(arguments.file)),
+            selections=select(arguments.tier, arguments.tests),
+            image=arguments.image,
+            children=arguments.children,
+            new_bake=arguments.new_bake,
+        )
+        return plant_patches(REPOSITORY, plan, as_json=arguments.json)
+    except (BadInputError, PlantError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
 
 
 def run_all(

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from .plants import Plant
 
 COPIED = ("harness", "suites", "fixtures", "pyproject.toml", "conftest.py")
-_FAILED = re.compile(r"^FAILED (\S+?(?:\[.*?\])?)(?: - .*)?$", re.MULTILINE)
+#: A test that failed, whose set-up failed, or a file of tests that could not be collected.
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (suites/\S+?(?:\[.*?\])?)(?: - .*)?$", re.MULTILINE)
 
 
 def copy_sources(repository: Path, top: Path) -> None:
@@ -77,7 +78,7 @@ class MutantRunner:
         if result.exit_code == 0:
             return None
         failed = _FAILED.search(result.stdout)
-        if result.exit_code != 1 or failed is None:
+        if result.exit_code not in (1, 2) or failed is None:
             raise PlantError(f"The suite could not be run.\n{result.render()}")
         return failed[1]
 
