@@ -25,6 +25,7 @@ from suites.unit.gpu.passthrough.fake_host import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from harness.gpu.passthrough import Verdict
@@ -53,13 +54,16 @@ def verdict(host: FakeHost, address: str = GPU) -> Verdict:
 
 
 def test_gpu_in_a_group_of_its_own_is_usable(host: FakeHost) -> None:
+    """Also one that is a processing accelerator by its class, as some have no display."""
+    accelerator = "0000:67:00.0"
+    host.add_function(accelerator, group=7, class_code=0x120000)
+
     found = read_host(host.root)
 
     assert [(gpu.address, gpu.verdict.kind) for gpu in found.gpus] == [
-        (GPU, VerdictKind.USABLE),
-        (SECOND, VerdictKind.USABLE),
+        (each, VerdictKind.USABLE) for each in (GPU, SECOND, accelerator)
     ]
-    assert list(found.functions) == [PORT, GPU, SECOND]
+    assert list(found.functions) == [PORT, GPU, SECOND, accelerator]
 
 
 def test_function_has_what_sysfs_shows(host: FakeHost) -> None:
@@ -193,7 +197,8 @@ def test_each_disk_that_the_host_uses_is_found(host: FakeHost, kind: str, place:
         case "btrfs":
             for disk in disks:
                 host.link(f"sys/fs/btrfs/f00/devices/{disk.name}", disk)
-            host.mount("0:40", "/", "btrfs", "/dev/sdap1")
+            source = "/dev/sdap1" if place == "first" else "/dev/sdbp1"
+            host.mount("0:40", "/", "btrfs", source)
         case "another mount":
             host.mount("8:1", "/", source="/dev/sdap1")
             host.mount("8:17", "/", source="/dev/sdbp1")
@@ -253,11 +258,18 @@ def test_group_of_a_swap_partition_is_refused(host: FakeHost) -> None:
     assert f"{USB}: The host swaps to '/dev/sdap1' on it." in verdict(host).reason
 
 
-@pytest.mark.parametrize(("kind", "source"), [("zfs", "tank/root"), ("btrfs", "/dev/mapper/root")])
+@pytest.mark.parametrize(
+    ("kind", "source", "class_code"),
+    [
+        ("zfs", "tank/root", USB_CLASS),
+        ("zfs", "tank/root", NVME_CLASS),
+        ("btrfs", "/dev/mapper/root", USB_CLASS),
+    ],
+)
 def test_disks_that_are_not_known_leave_a_storage_function_unknown(
-    host: FakeHost, kind: str, source: str
+    host: FakeHost, kind: str, source: str, class_code: int
 ) -> None:
-    host.add_function(USB, group=5, class_code=USB_CLASS)
+    host.add_function(USB, group=5, class_code=class_code)
     host.mount("0:50", "/srv", kind, source)
 
     found = verdict(host)
@@ -313,6 +325,7 @@ def test_route_to_half_of_all_addresses_is_no_default_route(host: FakeHost) -> N
     host.add_interface("eth1", "0000:65:00.5", is_default=False)
     with (host.root / "proc/net/route").open("a") as table:
         table.write("eth1\t00000000\t0102A8C0\t0003\t0\t0\t0\t00000080\t0\t0\t0\n")
+    add_ipv6_default_route(host, "eth1", prefix="01")
 
     assert verdict(host).is_usable
 
@@ -324,10 +337,10 @@ def test_default_route_that_refuses_packets_needs_no_card(host: FakeHost) -> Non
     assert verdict(host, GPU).kind is VerdictKind.USABLE
 
 
-def add_ipv6_default_route(host: FakeHost, interface: str) -> None:
+def add_ipv6_default_route(host: FakeHost, interface: str, prefix: str = "00") -> None:
     host.write(
         "proc/net/ipv6_route",
-        f"{'0' * 32} 00 {'0' * 32} 00 fe80{'0' * 28} 00000400 1 0 00000003    {interface}\n",
+        f"{'0' * 32} {prefix} {'0' * 32} 00 fe80{'0' * 28} 00000400 1 0 00000003    {interface}\n",
     )
 
 
@@ -366,8 +379,9 @@ def test_default_route_needs_all_cards_below(host: FakeHost, kind: str, place: s
     assert set(find_host_use(host.root).reasons) == {card, NIC}
 
 
-def test_unread_routes_leave_a_network_card_unknown(host: FakeHost) -> None:
-    host.add_function("0000:65:00.5", group=5, class_code=NIC_CLASS)
+@pytest.mark.parametrize("class_code", [NIC_CLASS, USB_CLASS])
+def test_unread_routes_leave_a_network_card_unknown(host: FakeHost, class_code: int) -> None:
+    host.add_function("0000:65:00.5", group=5, class_code=class_code)
     (host.root / "proc/net/route").unlink()
 
     assert verdict(host).kind is VerdictKind.UNKNOWN
@@ -385,13 +399,14 @@ def test_gpu_of_the_console_is_refused(host: FakeHost) -> None:
     assert "0000:68:00.1: The firmware chose it" in verdict(host, "0000:68:00.0").reason
 
 
-def test_gpu_with_a_framebuffer_is_refused(host: FakeHost) -> None:
-    buffer = host.device(GPU) / "graphics/fb0"
+@pytest.mark.parametrize("name", ["fb0", "fb1"])
+def test_gpu_with_a_framebuffer_is_refused(host: FakeHost, name: str) -> None:
+    buffer = host.device(GPU) / "graphics" / name
     buffer.mkdir(parents=True)
-    host.link("sys/class/graphics/fb0", buffer)
+    host.link(f"sys/class/graphics/{name}", buffer)
     host.link(str((buffer / "device").relative_to(host.root)), host.device(GPU))
 
-    assert "The host's console is on its framebuffer 'fb0'" in verdict(host).reason
+    assert f"The host's console is on its framebuffer '{name}'" in verdict(host).reason
     assert verdict(host, SECOND).is_usable
 
 
@@ -556,15 +571,6 @@ def test_driver_of_the_gpu_counts_wherever_it_is_on_its_card(host: FakeHost) -> 
     assert verdict(host, "0000:99:00.1").kind is VerdictKind.UNKNOWN
 
 
-def test_process_that_draws_is_named(host: FakeHost) -> None:
-    host.bind(GPU, "nouveau")
-    card = host.device(GPU) / "drm/renderD129"
-    card.mkdir(parents=True)
-    host.link("sys/class/drm/renderD129", card)
-    host.link(str((card / "device").relative_to(host.root)), host.device(GPU))
-    host.add_process(99, "Xorg", "/dev/dri/renderD129")
-
-
 @pytest.mark.parametrize(
     ("driver", "folder", "file"),
     [
@@ -609,6 +615,25 @@ def test_verdict_is_unknown_where_processes_cannot_be_seen(host: FakeHost) -> No
     assert "run as root, or bind it to vfio-pci at boot" in verdict(host).reason
     # Opening the group's file will tell.
     assert verdict(host, SECOND).is_usable
+
+
+def test_processes_after_one_that_cannot_be_looked_into_are_seen(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.bind(SECOND, "vfio-pci")
+    host.add_process(98, "of another user")
+    host.add_process(99, "qemu", "/dev/vfio/6")
+    true_files = device_users._open_files
+
+    def open_files(root: Path, process: Path) -> Iterator[str]:
+        if process.name == "98":
+            raise PermissionError
+        return true_files(root, process)
+
+    monkeypatch.setattr(device_users, "_open_files", open_files)
+
+    assert "process 99 ('qemu'" in verdict(host, SECOND).reason
+    assert not device_users.find_device_users(host.root).is_complete
 
 
 @pytest.mark.parametrize("kind", list(VerdictKind)[1:])

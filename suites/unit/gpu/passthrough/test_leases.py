@@ -91,6 +91,9 @@ def test_wish_for_one_gpu_does_not_hinder_that_for_another() -> None:
     entries = (entry(1, (A,), taken=(A,)), entry(2, (A,)), entry(3, (B,)))
 
     assert turn(3, *entries) == (B,)
+    # Nor does it get what the second of two wants that came first.
+    assert turn(4, *entries, entry(4, (B, C))) == (C,)
+    assert turn(4, *entries, entry(4, (A, B))) == ()
 
 
 def test_process_that_holds_a_gpu_goes_ahead() -> None:
@@ -110,9 +113,10 @@ def test_gpu_that_is_not_usable_is_not_granted() -> None:
 
 
 def test_who_waits_is_told_the_holder_and_who_came_first() -> None:
-    entries = (entry(1, (A,), taken=(A,)), entry(2, (A,)), entry(3, (A,)))
+    """Of several that came first, it is the next one; a GPU that is held is in use by its holder."""
+    entries = (entry(1, (A,), taken=(A,)), *(entry(number, (A,)) for number in (2, 3, 4)))
 
-    assert text(3, *entries) == (
+    assert text(4, *entries, busy={A: "It does not answer."}) == (
         f"{A} is held by 'test 1' of user ci (process 1, since 2026-11-23T02:00:00+00:00); "
         "'test 2' of user ci (process 2, since 2026-11-23T02:00:00+00:00) came first"
     )

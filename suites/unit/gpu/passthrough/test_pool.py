@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from harness.gpu.catalogue import load_catalogue
 from harness.gpu.passthrough import GpuChoice, VerdictKind
 from harness.gpu.passthrough import handover as handover_module
 from harness.gpu.passthrough.assessment import Assessor
-from harness.gpu.passthrough.binding import DeviceError
+from harness.gpu.passthrough.binding import Binder, DeviceError
 from harness.gpu.passthrough.device_users import VfioFile
 from harness.gpu.passthrough.handover import NotNowError
 from harness.gpu.passthrough.inventory import GpuKeys, Inventory
@@ -167,10 +168,11 @@ def test_second_lease_takes_the_other_gpu(pool: GpuPool, other_pool: GpuPool) ->
         assert (first.gpu.address, second.gpu.address) == (GPU, SECOND)
 
 
-def test_wish_for_a_model_takes_a_gpu_of_it(pool: GpuPool) -> None:
+def test_wish_for_a_model_takes_a_gpu_of_it(host: FakeHost, pool: GpuPool) -> None:
     models = load_catalogue().models
     l4 = next(model for model in models.values() if model.pci.device == L4)
     absent = next(model for model in models.values() if model.pci.device not in {L4, 0x2330})
+    host.add_function("0000:05:00.0", group=9, vendor=0x1002, device=L4)
 
     with lease(pool, GpuChoice(model=l4)) as (gpu,):
         assert gpu.gpu.address == SECOND
@@ -373,6 +375,20 @@ def test_other_gpu_is_taken_where_one_turns_out_to_be_open(
 
     with busy(monkeypatch, 5), lease(pool, within_s=1.5) as (gpu,):
         assert gpu.gpu.address == SECOND
+
+
+def test_gpu_that_turned_out_to_be_open_is_tried_again(
+    host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.bind(SECOND, "vfio-pci")
+    states = [VfioFile.BUSY, VfioFile.BUSY]
+    monkeypatch.setattr(
+        "harness.gpu.passthrough.assessment.probe_vfio_file",
+        lambda *_: states.pop() if states else VfioFile.FREE,
+    )
+
+    with lease(pool, OTHER, within_s=20):
+        assert states == []
 
 
 def test_gpu_that_its_holder_resets_is_waited_for(
@@ -592,8 +608,20 @@ def test_driver_that_does_not_bind_again_quarantines(
 
 
 def test_released_gpu_is_back_on_its_driver(
-    host: FakeHost, kernel: FakeKernel, pool: GpuPool
+    host: FakeHost,
+    kernel: FakeKernel,
+    pool: GpuPool,
+    other_pool: GpuPool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Meanwhile nobody else can take it."""
+    true_write = Binder._write
+    held: list[list[tuple[str, ...]]] = []
+
+    def write(self: Binder, path: Path, text: str) -> None:
+        held.append([each.taken for each in other_pool.leases()])
+        true_write(self, path, text)
+
     kernel.dies_at_reset.add(GPU)
     with pytest.raises(HarnessError), lease(pool, FIRST):
         pass
@@ -603,9 +631,12 @@ def test_released_gpu_is_back_on_its_driver(
 
     kernel.dies_at_reset.clear()
     (host.device(GPU) / "config").write_bytes(b"\xde\x10\x30\x23")
+    monkeypatch.setattr(Binder, "_write", write)
     pool.release(GPU)
 
     assert drivers(host) == BEFORE
+    assert held == [[(GPU,)]] * len(held)
+    assert len(held) > 2
     with lease(pool, FIRST):
         pass
 
@@ -621,10 +652,13 @@ def test_quarantined_gpu_is_neither_restored_nor_taken(host: FakeHost, pool: Gpu
     """A driver that is bound to a broken GPU may not come back."""
     held = lease(pool, FIRST)
     held.__enter__()
-    pool._records.save_quarantine(GPU, Quarantine(reason="It smells.", since="now", user="ann"))
+    # What a kernel says may be long; the record can be read all the same.
+    why = Quarantine(reason=f"It smells. {'x' * 300_000}", since="now", user="ann")
+    pool._records.save_quarantine(GPU, why)
     held.__exit__(None, None, None)
 
     assert pool.restore_abandoned() == []
+    assert "It smells. x" in reason(pool)
     with pytest.raises(NotNowError, match="was quarantined meanwhile"):
         pool._handover.take(GPU)
 
@@ -654,6 +688,28 @@ def test_record_that_cannot_be_read_leaves_its_gpu_unknown(
     assert f"The record '{record}' can't be read" in reason(pool)
     with lease(pool) as (gpu,):
         assert gpu.gpu.address == SECOND
+    with pytest.raises(RequirementError, match=f"GPU {GPU} can't be leased"), lease(pool, FIRST):
+        pass
+
+
+def test_record_that_cannot_be_written_leaves_no_file(
+    host: FakeHost, pool: GpuPool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk may be full only when the file is written through to it."""
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+
+    with (
+        pytest.raises(HarnessError, match=r"can't be written \(No space left"),
+        lease(pool, FIRST),
+    ):
+        pass
+
+    assert list(folder.iterdir()) == []
+    assert drivers(host) == BEFORE
 
 
 @pytest.mark.parametrize("boot", ["another", "this"])
