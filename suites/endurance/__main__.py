@@ -1,0 +1,81 @@
+"""Runs a campaign: `./dev endure NAME|mix [--minutes M] [--seed S]`."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import tempfile
+from pathlib import Path
+
+from harness.provisioning.wait import SYSTEM_CLOCK
+from suites.endurance import surroundings
+from suites.endurance.campaign import keep, run
+from suites.endurance.campaigns import CAMPAIGNS, MIX
+
+_MIX = "mix"
+_MINUTES = 5.0
+_SUMMARIES = Path("evidence/endurance")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="./dev endure", description="Disturb the harness, and look what that breaks."
+    )
+    parser.add_argument(
+        "campaign",
+        choices=[*CAMPAIGNS, _MIX],
+        help=f"the campaign; '{_MIX}' runs {', '.join(MIX)} for an equal time each",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=_MINUTES,
+        help="how long to go on; each case is tried at least once (default: %(default)g)",
+    )
+    parser.add_argument("--seed", type=int, help="decides the order (default: a new one)")
+    parser.add_argument(
+        "--summaries",
+        type=Path,
+        default=_SUMMARIES,
+        metavar="DIR",
+        help="the folder for the summaries (default: %(default)s)",
+    )
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Return 0 if no promise was broken."""
+    words = sys.argv[1:] if argv is None else argv
+    arguments = build_parser().parse_args(words)
+    names = list(MIX) if arguments.campaign == _MIX else [arguments.campaign]
+    if arguments.seed is None:
+        arguments.seed = secrets.randbelow(10**6)
+        words = [*words, f"--seed={arguments.seed}"]
+    if not surroundings.are_entered():
+        print(f"seed {arguments.seed}", flush=True)  # noqa: T201
+        if any(CAMPAIGNS[name].is_apart for name in names):
+            surroundings.enter([sys.executable, "-m", "suites.endurance", *words])
+    broken = 0
+    for name in names:
+        with (
+            tempfile.TemporaryDirectory(prefix="campaign-") as folder,
+            CAMPAIGNS[name].opened(Path(folder)) as cases,
+        ):
+            summary = run(
+                name,
+                cases,
+                seed=arguments.seed,
+                minutes=arguments.minutes / len(names),
+                clock=SYSTEM_CLOCK,
+                report=lambda line: print(line, flush=True),  # noqa: T201
+            )
+        print(summary.render(), flush=True)  # noqa: T201
+        print(f"summary: {keep(summary, arguments.summaries)}", flush=True)  # noqa: T201
+        broken += len(summary.found)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""What a campaign is: cases, the order in which a seed tries them, and the summary of a run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from harness.provisioning.wait import Clock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One try of a case. `moment` and `amount` are random numbers from 0 to 1 for the case to use."""
+
+    number: int
+    case: str
+    moment: float
+    amount: float
+
+
+#: Tries a case, and returns a sentence on each promise that was broken.
+Case: TypeAlias = "Callable[[Attempt], list[str]]"
+
+
+class Campaign(Protocol):
+    """Cases by name, which share what `opened` prepares in a folder and removes at its end."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether it runs in name spaces of its own, without a network."""
+        ...
+
+    @property
+    def promise(self) -> str:
+        """The promise that each try examines, as a sentence."""
+        ...
+
+    def opened(self, folder: Path) -> AbstractContextManager[Mapping[str, Case]]: ...
+
+
+def order(seed: int, cases: Sequence[str]) -> Iterator[Attempt]:
+    """Return the attempts of a seed: in each round all cases, in a new order."""
+    rng = random.Random(seed)  # noqa: S311 - no secret
+    numbers = itertools.count(1)
+    while True:
+        for case in rng.sample(sorted(cases), len(cases)):
+            yield Attempt(
+                number=next(numbers), case=case, moment=rng.random(), amount=rng.random()
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A broken promise, and the attempt that found it."""
+
+    attempt: Attempt
+    what: str
+
+
+@dataclass(kw_only=True)
+class Summary:
+    """What a run of one campaign tried and found."""
+
+    campaign: str
+    seed: int
+    minutes: float
+    tries: dict[str, int] = field(default_factory=dict)
+    found: list[Found] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+
+    def render(self) -> str:
+        """Return the summary for people."""
+        title = (
+            f"{self.campaign}: seed {self.seed}, {self.minutes:.1f} minutes, "
+            f"{sum(self.tries.values())} tries, {len(self.found)} broken promises"
+        )
+        lines = [title]
+        lines += [f"  {count:5} {case}" for case, count in sorted(self.tries.items())]
+        lines += [f"  try {each.attempt.number}: {each.what}" for each in self.found]
+        return "\n".join(lines)
+
+
+def run(
+    name: str,
+    cases: Mapping[str, Case],
+    *,
+    seed: int,
+    minutes: float,
+    clock: Clock,
+    report: Callable[[str], None],
+) -> Summary:
+    """Try the cases until the time is over, each at least once."""
+    summary = Summary(campaign=name, seed=seed, minutes=minutes)
+    began = clock.monotonic()
+    for attempt in order(seed, list(cases)):
+        left_s = began + minutes * 60 - clock.monotonic()
+        if left_s <= 0 and attempt.number > len(cases):
+            break
+        report(f"{name}: try {attempt.number}, {attempt.case}")
+        broken = cases[attempt.case](attempt)
+        summary.tries[attempt.case] = summary.tries.get(attempt.case, 0) + 1
+        for what in broken:
+            report(f"{name}: try {attempt.number} BROKE A PROMISE: {what}")
+            summary.found.append(Found(attempt=attempt, what=what))
+    summary.minutes = round((clock.monotonic() - began) / 60, 1)
+    return summary
+
+
+def keep(summary: Summary, folder: Path) -> Path:
+    """Write the summary into the folder, and return its file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{summary.campaign}-{summary.seed}.json"
+    file.write_text(summary.to_json())
+    return file

@@ -1,0 +1,193 @@
+"""Disturbs an operation at a moment, and looks what that leaves and whether the next run passes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from harness.errors import HarnessError
+from harness.provisioning.command import end, spawn
+from harness.provisioning.wait import (
+    SYSTEM_CLOCK,
+    Deadline,
+    Observation,
+    WaitTimeoutError,
+    wait_for,
+)
+from suites.endurance.surroundings import Inventory, processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from harness.provisioning.command import ChildProcess
+    from suites.endurance.operations import Operation
+
+#: Time to end for processes whose run has ended, as on a busy host.
+_GRACE_S = 60.0
+#: How many times as long as its first run an operation may take when it is disturbed, and at least.
+_PATIENCE = 10.0
+_LEAST_S = 180.0
+_REPOSITORY = Path(__file__).parents[2]
+_OUTPUT_CHARACTERS = 1500
+
+
+@dataclass(frozen=True)
+class Running:
+    """An operation that runs: its first process, and all processes that it started."""
+
+    process: ChildProcess
+    others: frozenset[int]
+
+    def pids(self) -> list[int]:
+        """Return the processes of the operation, the oldest first."""
+        return sorted(set(processes()) - self.others)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """How an operation ended; `exit_code` is None where it did not."""
+
+    exit_code: int | None
+    output: str
+    seconds: float
+
+    @property
+    def shown(self) -> str:
+        return self.output[-_OUTPUT_CHARACTERS:]
+
+
+#: Acts on an operation that runs, and returns what takes the disturbance back.
+Disturbance: TypeAlias = "Callable[[Running], Callable[[], None]]"
+
+
+@dataclass
+class Disturber:
+    """Operations below a folder, with what a sound run of each takes and leaves."""
+
+    operations: Mapping[str, Operation]
+    watched: Collection[Path]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    _usual_s: dict[str, float] = field(default_factory=dict)
+    _sound: Inventory | None = None
+    _others: frozenset[int] = frozenset()
+
+    def prepare(self) -> None:
+        """Run each operation without a disturbance."""
+        self._others = frozenset(processes())
+        for name, operation in self.operations.items():
+            run = self.run(operation)
+            if run.exit_code != 0 or operation.wrong() is not None:
+                raise HarnessError(
+                    f"The operation '{name}' fails without a disturbance, after "
+                    f"{run.seconds:.0f} s with {run.exit_code}: {run.output}"
+                )
+            self._usual_s[name] = run.seconds
+            print(f"{name}: {run.seconds:.1f} s without a disturbance", flush=True)  # noqa: T201
+        self._wait_for_processes()
+        self._sound = Inventory.take(*self.watched)
+
+    def run(
+        self,
+        operation: Operation,
+        *,
+        after_s: float = 0.0,
+        disturb: Disturbance | None = None,
+        most_s: float = 600.0,
+    ) -> Run:
+        """Run an operation, and disturb it after a time."""
+        operation.prepare()
+        deadline = Deadline.after(most_s)
+        began = SYSTEM_CLOCK.monotonic()
+        # Not on the disk, which may be full.
+        output = open(os.memfd_create("output"), "w+b")  # noqa: SIM115, PTH123
+        process = spawn(
+            list(operation.argv),
+            stdout=output,
+            stderr=output,
+            cwd=operation.cwd,
+            env={"PYTHONPATH": str(_REPOSITORY), **self.environment},
+        )
+        undo: Callable[[], None] = lambda: None  # noqa: E731
+        try:
+            if disturb is not None:
+                SYSTEM_CLOCK.sleep(after_s)
+                undo = disturb(Running(process, self._others))
+            exit_code: int | None = None
+
+            def poll() -> Observation[int]:
+                return Observation(process.poll(), "it runs")
+
+            with contextlib.suppress(WaitTimeoutError):
+                exit_code = wait_for("the operation", poll, deadline, interval_s=0.02)
+        finally:
+            undo()
+            if process.poll() is None:
+                end(process)
+        seconds = SYSTEM_CLOCK.monotonic() - began
+        with output:
+            output.seek(0)
+            said = output.read().decode(errors="replace")
+        return Run(exit_code=exit_code, output=said, seconds=seconds)
+
+    def disturbed(
+        self, name: str, moment: float, disturb: Disturbance, *, must_pass: bool = False
+    ) -> list[str]:
+        """Disturb an operation, and return a sentence on each promise that was broken."""
+        operation, usual_s = self.operations[name], self._usual_s[name]
+        most_s = max(_LEAST_S, usual_s * _PATIENCE)
+        run = self.run(operation, after_s=moment * usual_s, disturb=disturb, most_s=most_s)
+        broken = [f"{name}: {each}" for each in self._judge(operation, run, must_pass=must_pass)]
+        left = self._wait_for_processes()
+        if left:
+            broken.append(f"{name}: processes are left: {left}")
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        following = self.run(operation, most_s=most_s)
+        if following.exit_code != 0:
+            broken.append(
+                f"{name}: the next run ends with {following.exit_code}: {following.shown}"
+            )
+        elif (wrong := operation.wrong()) is not None:
+            broken.append(f"{name}: after the next run {wrong}")
+        self._wait_for_processes()
+        if self._sound is not None:
+            now = Inventory.take(*self.watched)
+            if things := now.beyond(self._sound):
+                broken.append(f"{name}: the next run leaves {things}")
+                # It is reported once.
+                self._sound = self._sound.merged(now)
+        return broken
+
+    def _judge(self, operation: Operation, run: Run, *, must_pass: bool) -> list[str]:
+        if run.exit_code is None:
+            return [f"it does not end within {run.seconds:.0f} s: {run.shown}"]
+        if run.exit_code == 0:
+            wrong = operation.wrong()
+            return [] if wrong is None else [wrong]
+        if must_pass:
+            return [f"it ends with {run.exit_code}: {run.shown}"]
+        if run.exit_code > 0 and re.search(r"^Traceback \(most recent", run.output, re.MULTILINE):
+            return [f"it ends with {run.exit_code} and a traceback: {run.shown}"]
+        if run.exit_code > 0 and not run.output.strip():
+            return [f"it ends with {run.exit_code} and says nothing"]
+        return []
+
+    def _wait_for_processes(self) -> dict[int, str]:
+        """Return the processes that are left after a time of grace."""
+
+        def left() -> dict[int, str]:
+            return {pid: line for pid, line in processes().items() if pid not in self._others}
+
+        def poll() -> Observation[bool]:
+            return Observation(None if left() else True, "some run")
+
+        with contextlib.suppress(WaitTimeoutError):
+            wait_for("the end of all processes", poll, Deadline.after(_GRACE_S))
+        return {pid: shlex.quote(line)[:200] for pid, line in left().items()}

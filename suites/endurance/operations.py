@@ -1,0 +1,176 @@
+"""Operations that a campaign disturbs: commands as people start them, on inputs that are small and local."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.registry import RegistryLog
+from harness.registry.proxy import RegistryProxy
+from harness.registry.server import ensure_registry_program, running_registry
+from suites.endurance.surroundings import users_cache
+from suites.unit.image.cloud_image_folder import published_files
+from suites.unit.image.imageserver import serving
+from suites.unit.timeline.folders import a_node_that_built
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+_SPEC = """\
+Describe 'one'
+  lingers() { setsid sleep 3 & sleep 0.1; echo done; }
+  Parameters
+    1
+    2
+    3
+  End
+  It "lingers $1"
+    When call lingers
+    The output should equal done
+  End
+  It "mocks $1"
+    mocked() { systemctl start "$1"; }
+    Mock systemctl
+      echo "$@"
+    End
+    When call mocked x
+    The output should equal 'start x'
+  End
+End
+"""
+_SUITE = """\
+import pytest
+
+@pytest.mark.parametrize("number", range(24))
+def test_one(number, tmp_path):
+    (tmp_path / "file").write_text("x" * 20_000)
+    print("y" * 5_000)
+"""
+
+
+def _nothing() -> None:
+    return
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """A command, its folder, and what makes it have something to do again.
+
+    `wrong` returns what is wrong with the result of a run that ended with 0.
+    """
+
+    argv: tuple[str, ...]
+    cwd: Path
+    prepare: Callable[[], object] = _nothing
+    wrong: Callable[[], str | None] = lambda: None
+
+
+@contextlib.contextmanager
+def operations(top: Path) -> Iterator[Mapping[str, Operation]]:
+    """Make the inputs of all operations below `top`, serve what they download, and return them."""
+    with contextlib.ExitStack() as served:
+        yield {
+            **_pytest_runs(top),
+            **_files(top),
+            **_artifacts(top, served),
+            **_machines(top),
+        }
+
+
+def _program(top: Path, name: str, *words: str) -> Operation:
+    folder = top / name
+    folder.mkdir(parents=True, exist_ok=True)
+    argv = (sys.executable, "-m", "suites.endurance.programs", name, str(folder), *words)
+    return Operation(argv=argv, cwd=folder)
+
+
+def _pytest(folder: Path, *words: str) -> Operation:
+    def clean() -> None:
+        shutil.rmtree(folder / "reports", ignore_errors=True)
+
+    def wrong() -> str | None:
+        missing = [
+            name for name in ("junit.xml", "reports") if not (folder / "reports" / name).exists()
+        ]
+        return f"it passed without {missing}" if missing else None
+
+    argv = (
+        *(sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"),
+        *("-p", "no:randomly", f"--rootdir={folder}", "--report-dir=reports/reports"),
+        # Else pytest keeps the folders of its last three runs.
+        *("--basetemp=basetemp", "--junitxml=reports/junit.xml", *words, str(folder)),
+    )
+    return Operation(argv=argv, cwd=folder, prepare=clean, wrong=wrong)
+
+
+def _pytest_runs(top: Path) -> dict[str, Operation]:
+    specs, suite = top / "specs", top / "suite"
+    for folder, name, text in (
+        (specs, "one_spec.sh", _SPEC),
+        (suite, "test_suite.py", _SUITE),
+    ):
+        folder.mkdir()
+        (folder / "pytest.ini").write_text("[pytest]\n")
+        (folder / name).write_text(text)
+    return {
+        "shell specs": _pytest(specs, "--shell-sandbox=throwaway"),
+        "pytest with reports": _pytest(suite),
+    }
+
+
+def _files(top: Path) -> dict[str, Operation]:
+    bundle = _program(top, "bundle")
+    evidence = a_node_that_built(bundle.cwd / "evidence/t.py-test/node").write()
+    (evidence / "host/serial.log").write_bytes(bytes(range(256)) * 40_000)
+    init = top / "init"
+    init.mkdir()
+    project = init / "project"
+    return {
+        "bundle": bundle,
+        "init": Operation(
+            argv=(sys.executable, "-m", "harness.cli", "init", str(project)),
+            cwd=init,
+            prepare=lambda: shutil.rmtree(project, ignore_errors=True),
+        ),
+    }
+
+
+def _artifacts(top: Path, served: contextlib.ExitStack) -> dict[str, Operation]:
+    checkpoint = _program(top, "checkpoint")
+    build = _program(top, "image-build")
+    images = served.enter_context(serving(published_files()))
+    fetch = _program(top, "image-fetch", images.folder)
+    program = ensure_registry_program(users_cache(), report=lambda _message: None)
+    server = served.enter_context(running_registry(program, top / "registry"))
+    proxy = served.enter_context(RegistryProxy(server.connection, RegistryLog()))
+    address = f"http://127.0.0.1:{proxy.port}/gpu/ci"
+    push, pull = _program(top, "push", address), _program(top, "pull", address)
+    return {
+        "checkpoint": _emptied(checkpoint, "cache"),
+        "image build": _emptied(build, "images"),
+        "image fetch": _emptied(fetch, "images"),
+        "store push": push,
+        "store pull": _emptied(pull, "cache/checkpoints"),
+    }
+
+
+def _emptied(operation: Operation, name: str) -> Operation:
+    """Return the operation, before which what is published in a folder of its is removed."""
+    folder = operation.cwd / name
+
+    def remove() -> None:
+        for path in folder.glob("[!.]*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return Operation(argv=operation.argv, cwd=operation.cwd, prepare=remove)
+
+
+def _machines(top: Path) -> dict[str, Operation]:
+    return {
+        "machine of QEMU": _program(top, "machine", "qemu"),
+        "machine of libvirt": _program(top, "machine", "libvirt"),
+    }

@@ -1,0 +1,104 @@
+"""The campaign *resources*: an operation runs out of something, says so, and passes when it is back."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from suites.endurance.disturbed import Disturber, Running
+from suites.endurance.operations import operations
+from suites.endurance.surroundings import SIZE, run_checked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from suites.endurance.campaign import Attempt, Case
+
+_KIB = 1 << 10
+_MIB = 1 << 20
+#: What may be left of each resource at most; the attempt chooses how much.
+_LEFT_KIB = 512
+_LEFT_DESCRIPTORS = 24
+_LEFT_MIB = 64
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Takes disk space, descriptors, memory or the right to write from an operation that runs."""
+
+    is_apart: bool = True
+    promise: str = (
+        "An operation that runs out of disk space, descriptors or memory, or whose folder can't be "
+        "written any more, ends with a sentence, and passes when it has them again."
+    )
+
+    @contextlib.contextmanager
+    def opened(self, folder: Path) -> Iterator[Mapping[str, Case]]:
+        with operations(folder) as found:
+            disturber = Disturber(found, watched=[folder.parent])
+            disturber.prepare()
+            yield {
+                f"{name}, {what}": functools.partial(_try, disturber, name, take)
+                for name, operation in found.items()
+                for what, take in (
+                    ("full disk", _fill_disk),
+                    ("no descriptors", _take_descriptors),
+                    ("short memory", _take_memory),
+                    ("read-only folder", functools.partial(_take_writing, operation.cwd)),
+                )
+            }
+
+
+def _try(
+    disturber: Disturber,
+    name: str,
+    take: Callable[[Running, float], Callable[[], None]],
+    attempt: Attempt,
+) -> list[str]:
+    return disturber.disturbed(name, attempt.moment, lambda running: take(running, attempt.amount))
+
+
+def _fill_disk(_running: Running, amount: float) -> Callable[[], None]:
+    """Leave some KiB of the file system of `/tmp`, which is in memory and can be shrunk."""
+    state = os.statvfs("/tmp")  # noqa: S108 - in its own file system
+    used = (state.f_blocks - state.f_bfree) * state.f_frsize
+    size = used // _KIB + 4 + int(amount * _LEFT_KIB)
+    run_checked("mount", "-o", f"remount,size={size}k", "/tmp")  # noqa: S108
+
+    def give_back() -> None:
+        run_checked("mount", "-o", f"remount,size={SIZE}", "/tmp")  # noqa: S108
+
+    return give_back
+
+
+def _take_descriptors(running: Running, amount: float) -> Callable[[], None]:
+    for pid in running.pids():
+        with contextlib.suppress(OSError):
+            most = max(int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir())
+            limit = most + 1 + int(amount * _LEFT_DESCRIPTORS)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, limit))
+    return lambda: None
+
+
+def _take_memory(running: Running, amount: float) -> Callable[[], None]:
+    for pid in running.pids():
+        with contextlib.suppress(OSError):
+            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+            limit = pages * resource.getpagesize() + int(amount * _LEFT_MIB) * _MIB
+            resource.prlimit(pid, resource.RLIMIT_AS, (limit, limit))
+    return lambda: None
+
+
+def _take_writing(folder: Path, _running: Running, _amount: float) -> Callable[[], None]:
+    run_checked("mount", "--bind", str(folder), str(folder))
+    run_checked("mount", "-o", "remount,bind,ro", str(folder))
+
+    def give_back() -> None:
+        run_checked("umount", "--lazy", str(folder))
+
+    return give_back

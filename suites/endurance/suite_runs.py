@@ -1,0 +1,169 @@
+"""Runs of this repository's suites: the campaigns *hostile guest*, *load* and *flakes*."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import statistics
+import sys
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import RequirementError
+from harness.provisioning.command import LocalRunner, end, spawn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from suites.endurance.campaign import Attempt, Case
+
+_REPOSITORY = Path(__file__).parents[2]
+_RUN_S = 7200.0
+_LARGEST_SEED = 10**9
+_SHOWN = 20
+#: Properties by what a hostile guest, or whoever made a file, sends.
+_PROPERTIES: Mapping[str, tuple[str, ...]] = {
+    "agent frames": (
+        "suites/host/machine/channels/test_floods.py",
+        "suites/unit/agent/test_frames.py",
+    ),
+    "console bytes": ("suites/host/machine/channels/test_any_console.py",),
+    "SSH banners": ("suites/unit/machine/channels/test_ssh.py",),
+    "PCI accesses": ("suites/unit/gpu/test_emulated.py", "suites/unit/gpu/test_config_space.py"),
+    "device messages": ("suites/host/gpu/test_vfio_user.py", "suites/unit/gpu/test_mpqemu.py"),
+    "messages to the GPU's processor": ("suites/unit/gpu/gsp",),
+    "evidence": ("suites/unit/evidence",),
+    "saved machines and pool files": (
+        "suites/unit/lab/test_machine_bundle.py",
+        "suites/unit/gpu/passthrough/test_fuzzed_files.py",
+    ),
+    "answers of a registry": ("suites/unit/shared_store/test_answers.py",),
+    "JSON and YAML": ("suites/unit/test_foreign_json.py", "suites/unit/test_datafile.py"),
+}
+
+
+@dataclass(frozen=True)
+class Hostile:
+    """Runs the properties about hostile input, with many examples, by a seed for each try."""
+
+    is_apart: bool = True
+    promise: str = (
+        "Whatever a guest, its devices or a file of others sends: an answer or an error with a "
+        "sentence, in bounded memory."
+    )
+
+    @contextlib.contextmanager
+    def opened(self, folder: Path) -> Iterator[Mapping[str, Case]]:
+        def try_one(files: tuple[str, ...], attempt: Attempt) -> list[str]:
+            seed = int(attempt.amount * _LARGEST_SEED)
+            return _pytest(
+                folder / "junit.xml",
+                *("-n", "0", "-p", "no:randomly", f"--hypothesis-seed={seed}", *files),
+                HYPOTHESIS_PROFILE="endurance",
+            )
+
+        yield {name: functools.partial(try_one, files) for name, files in _PROPERTIES.items()}
+
+
+@dataclass(frozen=True)
+class Load:
+    """Runs CI's selection while `stress-ng` takes the processors."""
+
+    is_apart: bool = False
+    promise: str = (
+        "CI's selection passes on a host with 2, 4 and 8 times as much other work as processors."
+    )
+
+    @contextlib.contextmanager
+    def opened(self, folder: Path) -> Iterator[Mapping[str, Case]]:
+        if shutil.which("stress-ng") is None:
+            raise RequirementError("There is no stress-ng; install it.")
+        cores = len(os.sched_getaffinity(0))
+
+        def try_one(times: int, _attempt: Attempt) -> list[str]:
+            load = spawn(["stress-ng", "--cpu", str(times * cores), "--quiet"])
+            try:
+                return _pytest(folder / "junit.xml", "-n", str(cores), *_selection())
+            finally:
+                end(load, grace_s=0.0)
+
+        yield {
+            f"{times} times the processors": functools.partial(try_one, times)
+            for times in (2, 4, 8)
+        }
+
+
+@dataclass(frozen=True)
+class Flakes:
+    """Runs CI's selection in random order, with different numbers of workers."""
+
+    is_apart: bool = False
+    promise: str = "CI's selection passes in any order, with 1, 2 and 4 workers."
+    durations: defaultdict[str, list[float]] = field(
+        default_factory=lambda: defaultdict(list), compare=False
+    )
+
+    @contextlib.contextmanager
+    def opened(self, folder: Path) -> Iterator[Mapping[str, Case]]:
+        def try_one(workers: int, attempt: Attempt) -> list[str]:
+            seed = int(attempt.amount * _LARGEST_SEED)
+            report = folder / "junit.xml"
+            words = ("-n", str(workers), "-p", "randomly", f"--randomly-seed={seed}")
+            broken = _pytest(report, *words, *_selection())
+            for name, seconds in _times(report):
+                self.durations[name].append(seconds)
+            return broken
+
+        yield {f"{count} workers": functools.partial(try_one, count) for count in (1, 2, 4)}
+        self.tell()
+
+    def tell(self) -> None:
+        """Print the slowest tests, and those whose time varied most."""
+        slowest = sorted(self.durations, key=lambda name: -max(self.durations[name]))
+        varied = sorted(
+            (name for name, times in self.durations.items() if len(times) > 1),
+            key=lambda name: -statistics.pstdev(self.durations[name]),
+        )
+        for title, names in (("slowest", slowest), ("most varied", varied)):
+            for name in names[:_SHOWN]:
+                times = ", ".join(f"{each:.1f}" for each in self.durations[name])
+                print(f"{title}: {name}: {times} s")  # noqa: T201
+
+
+def _selection() -> list[str]:
+    """Return the tests of `./dev test`, or those that HARNESS_ENDURANCE_TESTS names."""
+    return os.environ.get("HARNESS_ENDURANCE_TESTS", "suites/unit suites/host").split()
+
+
+def _pytest(report: Path, *words: str, **environment: str) -> list[str]:
+    """Run pytest in this repository, and return a sentence on each test that failed."""
+    report.unlink(missing_ok=True)
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+    result = LocalRunner().run(
+        ["env", f"--chdir={_REPOSITORY}", *argv, f"--junitxml={report}"],
+        timeout_s=_RUN_S,
+        env=environment,
+    )
+    failed = [
+        f"{case.get('classname')}::{case.get('name')}: {problem.get('message', '')[:500]}"
+        for case in _cases(report)
+        for problem in (*case.findall("failure"), *case.findall("error"))
+    ]
+    if not failed and not result.ok:
+        failed = [result.render()]
+    return failed
+
+
+def _cases(report: Path) -> list[ET.Element]:
+    # This run wrote it.
+    return list(ET.parse(report).iter("testcase")) if report.exists() else []  # noqa: S314
+
+
+def _times(report: Path) -> Iterator[tuple[str, float]]:
+    for case in _cases(report):
+        yield f"{case.get('classname')}::{case.get('name')}", float(case.get("time", "0"))

@@ -1,0 +1,137 @@
+"""Name spaces for a campaign: its processes, its mounts, its network and its `/tmp` are its own.
+
+What a try leaves behind is then seen whole, without what other work on the host does; and all of it ends
+with the campaign, whatever ends that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from harness.provisioning.command import CommandResult
+
+_INSIDE = "HARNESS_ENDURANCE"
+#: Of the file system in memory that is `/tmp`; the pages that are written count.
+SIZE = "4g"
+_SET_UP = (
+    "mount -t tmpfs -o mode=1777,size={size} endurance /tmp && "
+    "mount -t tmpfs -o mode=755 endurance /run/lock && "
+    'ip link set lo up && mkdir -m 700 /tmp/home && "$@"; exit $?'
+)
+#: What differs from one run to the next in the name of a file.
+_RANDOM = re.compile(r"(?<=tmp)[a-z0-9_]{8}|[0-9a-f][0-9a-f-]{6,}[0-9a-f]|\d+")
+
+
+def are_entered() -> bool:
+    """Tell whether this process is in name spaces of a campaign."""
+    return _INSIDE in os.environ
+
+
+def enter(argv: list[str]) -> NoReturn:
+    """Become `argv` in new name spaces."""
+    words = [
+        "unshare",
+        "--mount",
+        "--pid",
+        "--net",
+        "--ipc",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ]
+    if os.geteuid() != 0:
+        words += ["--user", "--map-root-user"]
+    images = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    environment = {
+        **os.environ,
+        _INSIDE: str(images),
+        "HOME": "/tmp/home",  # noqa: S108 - in its own file system
+        "XDG_CACHE_HOME": "/tmp/home/.cache",  # noqa: S108
+        "TMPDIR": "/tmp",  # noqa: S108
+    }
+    # The shell is the first process there, and reaps those whose parents died.
+    os.execvpe(  # noqa: S606
+        "unshare", [*words, "sh", "-c", _SET_UP.format(size=SIZE), "sh", *argv], environment
+    )
+
+
+def users_cache() -> Path:
+    """Return the cache of the user who started the campaign."""
+    return Path(os.environ[_INSIDE]) / "gpu-node-harness"
+
+
+def processes() -> dict[int, str]:
+    """Return the command lines of all processes but the campaign's own and those of `unshare`."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        number = int(folder.name)
+        if number in {1, os.getpid()}:
+            continue
+        try:
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        # A zombie holds nothing, and its parent, if it lives, is named itself.
+        if state != "Z":
+            found[number] = line.strip() or "?"
+    return found
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What is there besides processes: files, mounts and listening sockets, by names without numbers."""
+
+    things: Counter[str]
+
+    @classmethod
+    def take(cls, *folders: Path) -> Inventory:
+        names: list[str] = []
+        for folder in folders:
+            names += (f"file {path}" for path in _files(folder))
+        names += (f"mount {line.split()[4]}" for line in _lines("/proc/self/mountinfo"))
+        names += (
+            f"{kind} listener {line.split()[1]}"
+            for kind in ("tcp", "tcp6")
+            for line in _lines(f"/proc/net/{kind}")[1:]
+            if line.split()[3] == "0A"
+        )
+        names += (
+            f"socket {line.split()[7]}"
+            for line in _lines("/proc/net/unix")[1:]
+            if len(line.split()) > 7 and line.split()[7].startswith("/")
+        )
+        return cls(Counter(_RANDOM.sub("*", name) for name in names))
+
+    def beyond(self, sound: Inventory) -> list[str]:
+        """Return what is here and not in `sound`, with its number."""
+        return [
+            f"{count} x {name}" for name, count in sorted((self.things - sound.things).items())
+        ]
+
+    def merged(self, other: Inventory) -> Inventory:
+        return Inventory(self.things | other.things)
+
+
+def _lines(file: str) -> list[str]:
+    return Path(file).read_text().splitlines()
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    for place, folders, files in os.walk(folder):
+        yield from (Path(place, name) for name in (*folders, *files))
+
+
+def run_checked(*argv: str, timeout_s: float = 60.0) -> CommandResult:
+    """Run a command of the campaign itself, which must succeed."""
+    return LocalRunner().run(list(argv), timeout_s=timeout_s).check(argv[0])

@@ -1,0 +1,58 @@
+"""Whatever a guest prints on its console: a match or an error with a sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import HarnessError
+from harness.machine.channels.console import Console
+from harness.provisioning.wait import Deadline
+from harness.visible_text import visible
+
+
+@given(
+    pieces=st.lists(
+        st.one_of(
+            st.binary(max_size=300),
+            st.sampled_from(
+                [
+                    b"login: ",
+                    b"Kernel panic - not syncing: x\r\n",
+                    b"\x1b[2J\x1b]0;title\x07",
+                    b"\xf0\x9f\x98",
+                    b"\xff\xfe\x00",
+                    b"\r" * 200,
+                    b"\n" * 200,
+                ]
+            ),
+        ),
+        max_size=20,
+    )
+)
+def test_any_bytes_are_a_match_or_a_sentence(pieces: list[bytes]) -> None:
+    ours, theirs = socket.socketpair()
+    console = Console("node", ours)
+    heard: list[bytes] = []
+    try:
+        with console.tapped(heard.append):
+            for piece in pieces:
+                theirs.sendall(piece)
+            theirs.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(HarnessError):
+                assert (
+                    console.wait_for("login: ", Deadline.after(20), what="a prompt") == "login: "
+                )
+            with contextlib.suppress(HarnessError):
+                console.wait_for("never there", Deadline.after(20), what="its end")
+        with pytest.raises(HarnessError, match=r"^Machine 'node' was expected to print") as caught:
+            console.wait_for("never there", Deadline.after(20), what="its end")
+        assert visible(str(caught.value)) == str(caught.value)
+    finally:
+        console.close()
+        theirs.close()
+    assert b"".join(heard) == b"".join(pieces)

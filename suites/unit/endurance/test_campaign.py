@@ -1,0 +1,90 @@
+"""The order of a campaign, and what its summary says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING
+
+from suites.endurance.campaign import Attempt, keep, order, run
+from suites.endurance.campaigns import CAMPAIGNS, MIX
+from suites.fakes.clock import FakeClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_CASES = ("disk", "kill", "stop")
+
+
+def first(seed: int, count: int = 30) -> list[Attempt]:
+    return list(itertools.islice(order(seed, _CASES), count))
+
+
+def test_same_seed_gives_the_same_order_moments_and_amounts() -> None:
+    assert first(51) == first(51)
+    assert list(itertools.islice(order(51, _CASES[::-1]), 30)) == first(51)
+
+
+def test_another_seed_gives_another_order() -> None:
+    assert first(51) != first(52)
+    assert [each.case for each in first(51)] != [each.case for each in first(52)]
+
+
+def test_each_case_has_its_turn_in_each_round() -> None:
+    cases = [each.case for each in first(51)]
+
+    assert [each.number for each in first(51)] == list(range(1, 31))
+    assert all(sorted(cases[at : at + 3]) == sorted(_CASES) for at in range(0, 30, 3))
+
+
+def test_run_tries_each_case_once_and_goes_on_until_its_time_is_over() -> None:
+    clock, said, tried = FakeClock(), [], []
+
+    def case(attempt: Attempt) -> list[str]:
+        tried.append(attempt)
+        clock.sleep(10)
+        return ["a process is left"] if attempt.case == "kill" else []
+
+    def short(minutes: float) -> int:
+        tried.clear()
+        summary = run(
+            "crash",
+            dict.fromkeys(_CASES, case),
+            seed=51,
+            minutes=minutes,
+            clock=clock,
+            report=said.append,
+        )
+        assert [each.attempt for each in summary.found] == [
+            each for each in tried if each.case == "kill"
+        ]
+        return sum(summary.tries.values())
+
+    assert short(0.0) == 3
+    assert short(1.0) == 6
+    assert tried == first(51, 6)
+    assert any("BROKE A PROMISE: a process is left" in line for line in said)
+
+
+def test_summary_has_seed_tries_and_what_was_found(tmp_path: Path) -> None:
+    summary = run(
+        "crash",
+        {"kill": lambda _attempt: ["a process is left"]},
+        seed=51,
+        minutes=0.0,
+        clock=FakeClock(),
+        report=lambda _line: None,
+    )
+
+    kept = json.loads(keep(summary, tmp_path / "summaries").read_text())
+
+    assert (kept["campaign"], kept["seed"], kept["tries"]) == ("crash", 51, {"kill": 1})
+    assert kept["found"][0]["what"] == "a process is left"
+    assert kept["found"][0]["attempt"]["case"] == "kill"
+    assert summary.render().splitlines()[0] == (
+        "crash: seed 51, 0.0 minutes, 1 tries, 1 broken promises"
+    )
+
+
+def test_mix_has_campaigns_of_the_table_that_run_apart() -> None:
+    assert all(CAMPAIGNS[name].is_apart for name in MIX)

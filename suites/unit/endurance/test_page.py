@@ -1,0 +1,45 @@
+"""The page on reliability is that of the summaries and faults in the repository."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from suites.endurance.faults import FAULTS, Fault
+from suites.endurance.page import PAGE, read_summaries, render
+
+
+def test_page_is_generated_from_what_the_repository_has() -> None:
+    assert PAGE.read_text() == render(read_summaries(), FAULTS), (
+        "Run `python -m suites.endurance.page`."
+    )
+
+
+@pytest.mark.parametrize("fault", [each for each in FAULTS if each.test is not None])
+def test_test_of_each_mended_fault_exists(fault: Fault) -> None:
+    assert fault.test is not None
+    file, _, name = fault.test.partition("::")
+    text = (PAGE.parents[1] / file).read_text()
+    assert re.search(rf"def {re.escape(name)}\(", text), f"'{fault.test}' is no test."
+
+
+def test_each_fault_that_is_left_says_why() -> None:
+    assert all(each.test is not None or each.why for each in FAULTS)
+
+
+def test_page_tells_tries_seeds_and_what_is_left() -> None:
+    tries = {"bundle, any": 3, "bundle, the first process": 2}
+    run = {"campaign": "crash", "seed": 7, "minutes": 1.5, "tries": tries, "found": [{}]}
+    faults = [
+        Fault(campaign="crash", what="a mount stayed", test="suites/x.py::test_y"),
+        Fault(campaign="crash", what="a file stayed", why="It is small."),
+    ]
+
+    page = render([run], faults)
+
+    assert "| 7 | 1.5 | 5 | 1 |" in page
+    assert "bundle, any: 3; bundle, the first process: 2." in page
+    assert "* Found and mended: a mount stayed. The test is `suites/x.py::test_y`." in page
+    assert "* Found and left: a file stayed. It is small." in page
+    assert page.count("It was not run to its end so far.") == 6
