@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
 from dataclasses import dataclass, field, replace
@@ -246,7 +247,7 @@ def load_catalogue(*folders: Path) -> Catalogue:
     `errors` of the catalogue. Raises BadInputError where a file of `folders` is invalid, or has the
     name of another.
     """
-    catalogue = _extended(Catalogue(folders=(), models={}, nodes={}), _SHIPPED)
+    catalogue = _shipped()
     for plugin in plugins(Group.GPU_MODELS):
         catalogue = _with_plugin(catalogue, plugin)
     for folder in folders:
@@ -264,6 +265,12 @@ def find_model(name: str, *folders: Path) -> GpuModel:
     if not folders and _NAME.fullmatch(name) and shipped.is_file():
         return read_model(shipped)
     return load_catalogue(*folders).get(name)
+
+
+@functools.cache
+def _shipped() -> Catalogue:
+    """Read the harness's own models once: these files don't change while it runs."""
+    return _extended(Catalogue(folders=(), models={}, nodes={}), _SHIPPED)
 
 
 def _with_plugin(catalogue: Catalogue, plugin: Plugin) -> Catalogue:

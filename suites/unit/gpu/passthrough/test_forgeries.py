@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ import pytest
 
 from harness import reservation_folder, shared_folder
 from harness.cli import host_gpus, main
-from harness.gpu.catalogue import load_catalogue
 from harness.gpu.passthrough import binding
 from harness.gpu.passthrough.pool import GpuPool
 from harness.lab import gpu_sources
@@ -24,9 +22,6 @@ if TYPE_CHECKING:
 
 _OTHER_USER = 65534
 _OTHER_GROUP = 65533
-
-
-_shipped_models = functools.cache(load_catalogue)
 
 
 @pytest.fixture
@@ -72,8 +67,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
         "open_gpu_pool",
         lambda *_: GpuPool(pool, root=host.root, runner=kernel),
     )
-    # Models are read anew by each command, and take most of its time.
-    monkeypatch.setattr(host_gpus, "load_catalogue", _shipped_models)
     monkeypatch.setattr(gpu_sources, "INVENTORY", tmp_path / "absent.yaml")
     monkeypatch.setattr(reservation_folder, "_LOCK_S", 0.05)
     monkeypatch.setattr(binding, "_LINK_S", 0.05)
