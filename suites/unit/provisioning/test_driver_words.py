@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.provisioning.driver_messages import find_tool_words, parse_messages
+from harness.provisioning.driver_messages import DriverMessage, find_tool_words, parse_messages
 from harness.provisioning.driver_words import (
     CORRUPT_INFOROM,
     KERNEL_WORDS,
@@ -135,27 +135,32 @@ TOOL_SAMPLES = {
 }
 
 
-@pytest.mark.parametrize("words", TABLE, ids=lambda words: words.pattern.pattern[:60])
-def test_each_row_says_what_it_means_and_what_to_do(words: DriverWords) -> None:
-    assert words.source
-    assert words.meaning.endswith(".")
-    assert bool(words.remedy) is words.condemns_node
-    assert words.condemns_node or not words.name
-    assert words.condemns_node or (words.can_retry_help and words.can_rebuild_help)
-    assert not words.is_refusal or not words.can_rebuild_help
-    assert not words.can_retry_help or words.can_rebuild_help
+def severity_of(message: DriverMessage) -> Severity | None:
+    return None if message.words is None else message.words.severity
 
 
-@pytest.mark.parametrize(
-    ("text", "severity"),
-    [(text, severity) for severity, texts in SAMPLES.items() for text in texts],
-)
-def test_text_is_known(text: str, severity: Severity) -> None:
-    (message,) = parse_messages(f"[    9.1] {text}\n")
+def test_each_row_says_what_it_means_and_what_to_do() -> None:
+    for words in TABLE:
+        assert words.source, words
+        assert words.meaning.endswith("."), words
+        assert bool(words.remedy) is words.condemns_node, words
+        assert words.condemns_node or not words.name, words
+        assert words.condemns_node or (words.can_retry_help and words.can_rebuild_help), words
+        assert not words.is_refusal or not words.can_rebuild_help, words
+        assert not words.can_retry_help or words.can_rebuild_help, words
 
-    assert message.words is not None
-    assert message.words.severity is severity
-    assert "?" not in message.describe()
+
+@pytest.mark.parametrize("severity", SAMPLES)
+def test_text_is_known(severity: Severity) -> None:
+    texts = SAMPLES[severity]
+    messages = [parse_messages(f"[    9.1] {text}\n") for text in texts]
+
+    seen = {
+        text: [severity_of(each) for each in said]
+        for text, said in zip(texts, messages, strict=True)
+    }
+    assert seen == {text: [severity] for text in texts}
+    assert [each for said in messages for each in said if "?" in each.describe()] == []
 
 
 def test_no_row_is_without_a_text() -> None:
@@ -167,20 +172,19 @@ def test_no_row_is_without_a_text() -> None:
     assert unused == []
 
 
-@pytest.mark.parametrize(
-    "sxid",
-    [
+def test_fatal_error_of_a_switch_is_known_without_its_severity() -> None:
+    fatal = [
         *(10003, 10004, 10006, 10007, 10008, 20034, 22003, 22011),
         *range(26001, 26008),
         *range(27001, 27008),
         *(28001, 28003, 28005),
-    ],
-)
-def test_fatal_error_of_a_switch_is_known_without_its_severity(sxid: int) -> None:
-    (message,) = parse_messages(f"nvidia-nvswitch0: SXid (PCI:0000:05:00.0): {sxid}, Link 48\n")
+    ]
+    for sxid in fatal:
+        said = f"nvidia-nvswitch0: SXid (PCI:0000:05:00.0): {sxid}, Link 48\n"
+        (message,) = parse_messages(said)
 
-    assert message.condemns_node
-    assert message.describe().startswith(f"SXid {sxid}: An NVSwitch has a fatal error.")
+        assert message.condemns_node, said
+        assert message.describe().startswith(f"SXid {sxid}: An NVSwitch has a fatal error.")
 
 
 def test_xid_of_the_catalogue_has_one_meaning() -> None:
@@ -473,26 +477,25 @@ REST = (
 )
 
 
-@pytest.mark.parametrize(("text", "name", "helps"), FAULTS)
-def test_fault_has_its_cause_and_what_may_help(text: str, name: str, helps: str) -> None:
+def test_fault_has_its_cause_and_what_may_help() -> None:
     """What is not sure to be hopeless is tried again."""
-    messages = parse_messages(f"[    9.1] {text}\n")
+    for text, name, helps in FAULTS:
+        messages = parse_messages(f"[    9.1] {text}\n")
 
-    words = messages[0].words
-    assert words is not None
-    assert words.severity is Severity.FAULT
-    assert words.name == name
-    assert words.is_refusal is (name == _NOT_SUPPORTED)
-    assert (words.can_retry_help, words.can_rebuild_help) == ("retry" in helps, "build" in helps)
-    assert all(message.condemns_node for message in messages)
+        words = messages[0].words
+        assert words is not None, text
+        assert (text, words.severity, words.name) == (text, Severity.FAULT, name)
+        assert words.is_refusal is (name == _NOT_SUPPORTED), text
+        seen = (words.can_retry_help, words.can_rebuild_help)
+        assert (text, seen) == (text, ("retry" in helps, "build" in helps))
+        assert all(message.condemns_node for message in messages), text
 
 
-@pytest.mark.parametrize("text", [*NOTICES, *(f"NVRM: {line}" for line in REST)])
-def test_notice_condemns_no_node(text: str) -> None:
-    (message,) = parse_messages(f"[    9.1] {text}\n")
+def test_notice_condemns_no_node() -> None:
+    texts = [*NOTICES, *(f"NVRM: {line}" for line in REST)]
 
-    assert message.words is not None
-    assert message.words.severity is Severity.NOTICE
+    seen = {text: [*map(severity_of, parse_messages(f"[    9.1] {text}\n"))] for text in texts}
+    assert seen == {text: [Severity.NOTICE] for text in texts}
 
 
 #: The classes of Xids, by what NVIDIA's catalogue advises at once.
@@ -549,9 +552,7 @@ def test_end_of_work_is_an_error_of_the_gpu_where_one_caused_it() -> None:
     assert condemning ^ faults <= {154}
 
 
-@pytest.mark.parametrize(
-    ("said", "names"),
-    [
+_SAID_BY_PROGRAMS = (
         *(
             (f"{insert}: {why}", "the driver's module is not signed")
             for insert in (
@@ -590,12 +591,14 @@ def test_end_of_work_is_an_error_of_the_gpu_where_one_caused_it() -> None:
         ("GPU requires reset", _RESET),
         ("Unable to determine the device handle for GPU0000:01:00.0: GPU requires reset", _RESET),
         ("GPU has fallen off the bus", _LOST),
-    ],
 )  # fmt: skip
-def test_what_programs_say_has_its_cause(said: str, names: str | None) -> None:
-    words = find_tool_words(f"Thu Nov 26\n{said}\nend\n")
 
-    assert (None if words is None else words.name) == names
+
+def test_what_programs_say_has_its_cause() -> None:
+    for said, name in _SAID_BY_PROGRAMS:
+        words = find_tool_words(f"Thu Nov 26\n{said}\nend\n")
+
+        assert (said, None if words is None else words.name) == (said, name)
 
 
 @pytest.mark.parametrize(
@@ -648,62 +651,61 @@ _OTHER = "Unload the other driver, and keep it from being loaded (`modprobe.d`).
 _BUILD_IT = "Build the module for the running kernel (`dkms autoinstall`)."
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (f"{_INSTALLED} is not supported by the\nNVRM: NVIDIA 535.1 driver release.", f"The NVIDIA driver 535.1 does not support {_THE_GPU}: it is too new or too old for this release. Choose a release that supports it, or a node with another GPU."),
-        (f"{_INSTALLED} requires use of the NVIDIA open kernel modules.", "The GPU 0000:0b:00.0 (10de:2bb5) needs NVIDIA's open kernel modules, and the closed ones are installed. Install the driver with its open kernel modules."),
-        (f"{_INSTALLED} is not supported by open\nNVRM: nvidia.ko because it does not include the required GPU\nNVRM: System Processor (GSP).", "The GPU 0000:0b:00.0 (10de:2bb5) has no system processor (GSP), which NVIDIA's open kernel modules need. Install the driver with its closed kernel modules."),
-        (f"{_INSTALLED} is not supported by open\nNVRM: nvidia.ko.", f"NVIDIA's open kernel modules do not support {_THE_GPU}. Install the driver with its closed kernel modules."),
-        ("NVRM: Open nvidia.ko is only ready for use on Data Center GPUs.", "This release of NVIDIA's open kernel modules supports data center GPUs only. Install the driver with its closed kernel modules, or a later release."),
-        ("NVRM: The Tesla K80 GPU installed in this system is supported through the NVIDIA 470.xx Legacy driver.", "The installed driver does not support the Tesla K80, which only the legacy branch 470.xx does. Install that branch, or use a node with another GPU."),
-        ("NVRM: ignoring the legacy GPU 0000:01:00.0", "The installed driver does not support the GPU 0000:01:00.0, which only a legacy branch does. Choose a release that supports it, or a node with another GPU."),
-        ("NVRM: nvAssertFailed: x [NV_ERR_GPU_IS_LOST]", f"A GPU has fallen off the bus; the machine needs a reboot or repair. {_REBOOT_IT}"),
-        ("NVRM: nvAssertFailed: x [NV_ERR_RESET_REQUIRED]", f"A GPU does not work until it is reset. {_RESET_IT}"),
-        (f"{_INVALID_BAR}NVRM: BAR0 is 0M @ 0x0 (PCI:0000:05:00.0)", f"The memory region BAR0 of the GPU 0000:05:00.0 is invalid (0M @ 0x0). {_WINDOW}"),
-        (f"{_INVALID_BAR}{_BAR1}NVRM: The NVIDIA probe routine failed for 1 device(s).", f"The memory region BAR1 of the GPU 0000:05:00.0 is invalid (0M @ 0x0). {_WINDOW}"),
-        ("NVRM: This is a 64-bit BAR mapped above 16GB by the system", "A memory region (BAR) of a GPU is where the kernel cannot use it. Update the kernel, or change 'Above 4G Decoding' in the firmware."),
-        ("NVRM: FATAL: Failed to re-allocate BAR1.", f"The memory region BAR1 of a GPU could not be resized. {_WINDOW}"),
-        ("NVRM: request_mem_region failed for 16M @ 0xe0000000.", f"Another driver has the memory regions of a GPU. {_OTHER}"),
-        ("NVRM: failed to map registers!", f"A GPU could not be enabled. {_RESET_IT}"),
-        ("NVRM: Can't find an IRQ for your NVIDIA card!", "A GPU has no interrupt. Check the firmware's settings of interrupts."),
-        ("NVRM: RmInitAdapter failed! (0x26:0x56:1463)", f"The driver could not initialise a GPU. {_RESET_IT}"),
-        ("NVRM: No NVIDIA devices probed.", "The driver could not take a GPU that is on the bus. The messages above it say why."),
-        ("NVRM: The NVIDIA probe routine was not called for 2 device(s).", f"Another driver is bound to a GPU. {_OTHER}"),
-        ("NVRM: GPU 0000:01:00.0 is already bound to nouveau.", f"Another driver is bound to the GPU 0000:01:00.0. {_OTHER}"),
-        ("NVRM: GPU does not have the necessary power cables connected.", "A GPU's power cables are not connected. Connect them."),
-        ("NVRM: API mismatch: the client has the version 580.1, but", "The driver's programs and its loaded module have different versions. Install the driver's module and programs in one version, and reload the module."),
-        ("NVRM: RmFetchGspRmImages: No firmware image found", "The firmware of the GPU's system processor (GSP) is not installed. Install the driver's firmware files in the version of its module."),
-        ("NVRM: x: unexpected WPR2 already up, cannot proceed with booting GSP", f"A GPU is in a state from which it cannot be started. {_RESET_IT}"),
-        ("NVRM: x: Timeout after 75s of waiting for RPC response from GPU0 GSP!", f"The system processor (GSP) of a GPU does not answer. {_RESET_IT}"),
-        ("NVRM: x: uvm encountered global fatal error 0x60, requiring os reboot to recover.", f"The driver's memory manager (UVM) has failed for good. {_REBOOT_IT}"),
-        ("NVRM: x: RC watchdog: GPU is probably locked!", f"A GPU does not answer. {_RESET_IT}"),
-        ("NVRM: Attempting to remove device 0000:01:00.0 with non-zero usage count!", f"The GPU 0000:01:00.0 was removed while it was in use. {_REBOOT_IT}"),
-        ("nvidia: disagrees about version of symbol x", f"A module of the driver was built for another kernel, or for another version of the driver. {_BUILD_IT}"),
-        ("nvidia 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Fatal)", f"The bus of a GPU has errors that were not corrected. {_REBOOT_IT}"),
-        ("NVRM: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30", "SXid 20034: An NVSwitch has a fatal error. Reset the GPUs and switches, or reboot the node; if it happens again, have it repaired."),
-        (_XID_FORM.format(79), f"Xid 79: A GPU has fallen off the bus; the machine needs a reboot or repair. {_REBOOT_IT}"),
-        (_XID_FORM.format(48), f"Xid 48: Errors of a GPU's memory were not corrected. {_RESET_IT}"),
-        (_XID_FORM.format(63), f"Xid 63: Memory of a GPU is retired at its next reset. {_RESET_IT}"),
-        (_XID_FORM.format(64), "Xid 64: Bad memory of a GPU could not be retired. Reset the GPU; if it happens again, replace it."),
-        (_XID_FORM.format(74), f"Xid 74: An NVLink of a GPU has an error. {_RESET_IT}"),
-        (_XID_FORM.format(119), f"Xid 119: A GPU does not work until it is reset. {_RESET_IT}"),
-        (_XID_FORM.format(54), "Xid 54: A GPU's power cables are not connected. Connect them."),
-        (_XID_FORM.format(78), "Xid 78: A virtual GPU could not start. Install matching versions of the drivers of host and guest."),
-        (_XID_FORM.format(61), "Xid 61: A GPU reported an error that sound GPUs do not have. Look it up in NVIDIA's catalogue of Xids, and ask NVIDIA's support."),
-        (_XID_FORM.format(13), "Xid 13: An exception of the graphics engine."),
-        (_XID_FORM.format(31), "Xid 31: A page fault of the GPU's memory."),
-        (_XID_FORM.format(43), "Xid 43: The GPU stopped an application."),
-        (_XID_FORM.format(45), "Xid 45: The driver ended an application's work on the GPU."),
-        (_XID_FORM.format(109), "Xid 109: A switch between applications took too long."),
-        (f"{_XID_FORM.format(45)}, Ch 00000001 caused by previous Xid 79", f"Xid 45: The driver ended an application's work, because of an error of the GPU (Xid 79). {_RESET_IT}"),
-        ("NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", f"Xid 154: A GPU has to be recovered (Node Reboot Required). {_RESET_IT}"),
-    ],
-)  # fmt: skip
-def test_message_says_what_it_means_and_what_to_do(text: str, told: str) -> None:
-    messages = parse_messages(f"[    9.1] {text}\n")
+_TOLD = {
+    f"{_INSTALLED} is not supported by the\nNVRM: NVIDIA 535.1 driver release.": f"The NVIDIA driver 535.1 does not support {_THE_GPU}: it is too new or too old for this release. Choose a release that supports it, or a node with another GPU.",
+    f"{_INSTALLED} requires use of the NVIDIA open kernel modules.": "The GPU 0000:0b:00.0 (10de:2bb5) needs NVIDIA's open kernel modules, and the closed ones are installed. Install the driver with its open kernel modules.",
+    f"{_INSTALLED} is not supported by open\nNVRM: nvidia.ko because it does not include the required GPU\nNVRM: System Processor (GSP).": "The GPU 0000:0b:00.0 (10de:2bb5) has no system processor (GSP), which NVIDIA's open kernel modules need. Install the driver with its closed kernel modules.",
+    f"{_INSTALLED} is not supported by open\nNVRM: nvidia.ko.": f"NVIDIA's open kernel modules do not support {_THE_GPU}. Install the driver with its closed kernel modules.",
+    "NVRM: Open nvidia.ko is only ready for use on Data Center GPUs.": "This release of NVIDIA's open kernel modules supports data center GPUs only. Install the driver with its closed kernel modules, or a later release.",
+    "NVRM: The Tesla K80 GPU installed in this system is supported through the NVIDIA 470.xx Legacy driver.": "The installed driver does not support the Tesla K80, which only the legacy branch 470.xx does. Install that branch, or use a node with another GPU.",
+    "NVRM: ignoring the legacy GPU 0000:01:00.0": "The installed driver does not support the GPU 0000:01:00.0, which only a legacy branch does. Choose a release that supports it, or a node with another GPU.",
+    "NVRM: nvAssertFailed: x [NV_ERR_GPU_IS_LOST]": f"A GPU has fallen off the bus; the machine needs a reboot or repair. {_REBOOT_IT}",
+    "NVRM: nvAssertFailed: x [NV_ERR_RESET_REQUIRED]": f"A GPU does not work until it is reset. {_RESET_IT}",
+    f"{_INVALID_BAR}NVRM: BAR0 is 0M @ 0x0 (PCI:0000:05:00.0)": f"The memory region BAR0 of the GPU 0000:05:00.0 is invalid (0M @ 0x0). {_WINDOW}",
+    f"{_INVALID_BAR}{_BAR1}NVRM: The NVIDIA probe routine failed for 1 device(s).": f"The memory region BAR1 of the GPU 0000:05:00.0 is invalid (0M @ 0x0). {_WINDOW}",
+    "NVRM: This is a 64-bit BAR mapped above 16GB by the system": "A memory region (BAR) of a GPU is where the kernel cannot use it. Update the kernel, or change 'Above 4G Decoding' in the firmware.",
+    "NVRM: FATAL: Failed to re-allocate BAR1.": f"The memory region BAR1 of a GPU could not be resized. {_WINDOW}",
+    "NVRM: request_mem_region failed for 16M @ 0xe0000000.": f"Another driver has the memory regions of a GPU. {_OTHER}",
+    "NVRM: failed to map registers!": f"A GPU could not be enabled. {_RESET_IT}",
+    "NVRM: Can't find an IRQ for your NVIDIA card!": "A GPU has no interrupt. Check the firmware's settings of interrupts.",
+    "NVRM: RmInitAdapter failed! (0x26:0x56:1463)": f"The driver could not initialise a GPU. {_RESET_IT}",
+    "NVRM: No NVIDIA devices probed.": "The driver could not take a GPU that is on the bus. The messages above it say why.",
+    "NVRM: The NVIDIA probe routine was not called for 2 device(s).": f"Another driver is bound to a GPU. {_OTHER}",
+    "NVRM: GPU 0000:01:00.0 is already bound to nouveau.": f"Another driver is bound to the GPU 0000:01:00.0. {_OTHER}",
+    "NVRM: GPU does not have the necessary power cables connected.": "A GPU's power cables are not connected. Connect them.",
+    "NVRM: API mismatch: the client has the version 580.1, but": "The driver's programs and its loaded module have different versions. Install the driver's module and programs in one version, and reload the module.",
+    "NVRM: RmFetchGspRmImages: No firmware image found": "The firmware of the GPU's system processor (GSP) is not installed. Install the driver's firmware files in the version of its module.",
+    "NVRM: x: unexpected WPR2 already up, cannot proceed with booting GSP": f"A GPU is in a state from which it cannot be started. {_RESET_IT}",
+    "NVRM: x: Timeout after 75s of waiting for RPC response from GPU0 GSP!": f"The system processor (GSP) of a GPU does not answer. {_RESET_IT}",
+    "NVRM: x: uvm encountered global fatal error 0x60, requiring os reboot to recover.": f"The driver's memory manager (UVM) has failed for good. {_REBOOT_IT}",
+    "NVRM: x: RC watchdog: GPU is probably locked!": f"A GPU does not answer. {_RESET_IT}",
+    "NVRM: Attempting to remove device 0000:01:00.0 with non-zero usage count!": f"The GPU 0000:01:00.0 was removed while it was in use. {_REBOOT_IT}",
+    "nvidia: disagrees about version of symbol x": f"A module of the driver was built for another kernel, or for another version of the driver. {_BUILD_IT}",
+    "nvidia 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Fatal)": f"The bus of a GPU has errors that were not corrected. {_REBOOT_IT}",
+    "NVRM: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30": "SXid 20034: An NVSwitch has a fatal error. Reset the GPUs and switches, or reboot the node; if it happens again, have it repaired.",
+    _XID_FORM.format(79): f"Xid 79: A GPU has fallen off the bus; the machine needs a reboot or repair. {_REBOOT_IT}",
+    _XID_FORM.format(48): f"Xid 48: Errors of a GPU's memory were not corrected. {_RESET_IT}",
+    _XID_FORM.format(63): f"Xid 63: Memory of a GPU is retired at its next reset. {_RESET_IT}",
+    _XID_FORM.format(64): "Xid 64: Bad memory of a GPU could not be retired. Reset the GPU; if it happens again, replace it.",
+    _XID_FORM.format(74): f"Xid 74: An NVLink of a GPU has an error. {_RESET_IT}",
+    _XID_FORM.format(119): f"Xid 119: A GPU does not work until it is reset. {_RESET_IT}",
+    _XID_FORM.format(54): "Xid 54: A GPU's power cables are not connected. Connect them.",
+    _XID_FORM.format(78): "Xid 78: A virtual GPU could not start. Install matching versions of the drivers of host and guest.",
+    _XID_FORM.format(61): "Xid 61: A GPU reported an error that sound GPUs do not have. Look it up in NVIDIA's catalogue of Xids, and ask NVIDIA's support.",
+    _XID_FORM.format(13): "Xid 13: An exception of the graphics engine.",
+    _XID_FORM.format(31): "Xid 31: A page fault of the GPU's memory.",
+    _XID_FORM.format(43): "Xid 43: The GPU stopped an application.",
+    _XID_FORM.format(45): "Xid 45: The driver ended an application's work on the GPU.",
+    _XID_FORM.format(109): "Xid 109: A switch between applications took too long.",
+    f"{_XID_FORM.format(45)}, Ch 00000001 caused by previous Xid 79": f"Xid 45: The driver ended an application's work, because of an error of the GPU (Xid 79). {_RESET_IT}",
+    "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)": f"Xid 154: A GPU has to be recovered (Node Reboot Required). {_RESET_IT}",
+}  # fmt: skip
 
-    assert messages[0].describe() == told
+
+def test_message_says_what_it_means_and_what_to_do() -> None:
+    seen = {text: parse_messages(f"[    9.1] {text}\n")[0].describe() for text in _TOLD}
+
+    assert seen == _TOLD
 
 
 @pytest.mark.parametrize(
