@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib.metadata
 import platform
@@ -66,7 +67,8 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def _python_packages() -> dict[str, str]:
+@functools.cache
+def _python_packages() -> Mapping[str, str]:
     """Return the versions of pytest's plugins and of what the harness needs, as far as installed."""
     names = {"pytest", "pytest-xdist"}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -122,6 +122,7 @@ def test_harness_that_is_not_installed_has_no_version(
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     monkeypatch.setattr(importlib.metadata, "requires", missing)
+    monkeypatch.setattr(versions, "_python_packages", versions._python_packages.__wrapped__)
 
     found = versions_of(a_machine(), tmp_path)
 
