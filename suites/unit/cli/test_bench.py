@@ -89,7 +89,7 @@ def test_payload_is_refused_with_what_does_not_fit_it(
 
 
 def planned(*options: str) -> Options:
-    return _options(build_parser().parse_args(["bench", "time-to-gpu", *options]))
+    return _options(build_parser("bench").parse_args(["bench", "time-to-gpu", *options]))
 
 
 def test_stand_in_keeps_its_time_limit() -> None:

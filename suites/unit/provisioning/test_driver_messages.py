@@ -238,9 +238,9 @@ def test_long_line_is_read_in_time(text: str) -> None:
 
 def test_many_lines_are_read_in_time() -> None:
     """A GPU that is lost may fill the log."""
-    log = "".join(f"[ {n}.1] NVRM: Xid (PCI:0000:01:00): 31, pid={n}\n" for n in range(20_000))
+    log = "".join(f"[ {n}.1] NVRM: Xid (PCI:0000:01:00): 31, pid={n}\n" for n in range(5_000))
 
-    assert len(parse_messages(log)) == 20_000
+    assert len(parse_messages(log)) == 5_000
 
 
 @pytest.mark.parametrize(("length", "is_message"), [(4000, True), (4100, False)])

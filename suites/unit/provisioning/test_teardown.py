@@ -388,20 +388,22 @@ def install_customers(teardown: Teardown) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "version", "own_name"),
     [
-        "nvidia-current",
-        "nvidia-current-open",
-        "nvidia-tesla",
-        "nvidia-tesla-470",
-        "nvidia-legacy-390xx",
-        "nvidia-srv",
-        "nvidia-srv-open",
-        "nvidia-open",
+        ("nvidia-current", OTHER_VERSION, True),
+        ("nvidia-current", OTHER_VERSION, False),
+        ("nvidia-current", VERSION, True),
+        ("nvidia-current", VERSION, False),
+        ("nvidia-current-open", OTHER_VERSION, True),
+        ("nvidia-tesla", VERSION, False),
+        ("nvidia-tesla-470", OTHER_VERSION, False),
+        ("nvidia-legacy-390xx", VERSION, True),
+        ("nvidia-srv", OTHER_VERSION, True),
+        ("nvidia-srv-open", VERSION, False),
+        ("nvidia-open", OTHER_VERSION, False),
+        ("nvidia-open", VERSION, True),
     ],
 )
-@pytest.mark.parametrize("version", [OTHER_VERSION, VERSION])
-@pytest.mark.parametrize("own_name", [True, False])
 def test_driver_of_a_package_is_a_customers(
     teardown: Teardown, name: str, version: str, *, own_name: bool
 ) -> None:
