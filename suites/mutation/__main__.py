@@ -27,7 +27,7 @@ from .mutant_runner import MutantRunner, PlantError
 from .packages import PACKAGES
 from .patch_runner import PatchPlan, find_patches, plant_patches, select
 from .plants import CORPUS, TARGETS
-from .tool import Sample, run_tool
+from .tool import run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,8 +100,6 @@ def build_parser() -> argparse.ArgumentParser:
         default=[],
         help="mutate only this module of the package, such as qemu.machine (repeatable)",
     )
-    parser.add_argument("--sample", type=int, help="how many mutants to try (default: all)")
-    parser.add_argument("--seed", type=int, default=20, help="chooses the sample (default: 20)")
     parser.add_argument(
         "--children",
         type=int,
@@ -123,16 +121,10 @@ def main(argv: list[str] | None = None) -> int:
             REPOSITORY, arguments.machines or None, arguments.image, arguments.children
         )
     if not (arguments.targets or arguments.corpus):
-        size = arguments.sample
         package = PACKAGES[arguments.package]
         if arguments.module:
             package = package.of_modules(arguments.module, REPOSITORY)
-        return run_tool(
-            REPOSITORY,
-            arguments.children,
-            package,
-            sample=None if size is None else Sample(size=size, seed=arguments.seed),
-        )
+        return run_tool(REPOSITORY, arguments.children, package)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         mutant_runner = MutantRunner.copy(REPOSITORY, Path(folder))
         healthy = mutant_runner.try_suite(SUITE)
