@@ -6,6 +6,7 @@ driver_override, unbind, drivers_probe, reset and reset_method, and can be told 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -209,11 +210,14 @@ class FakeHost:
             table.write(f"{interface}\t00000000\t0102A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n")
 
 
-def _relative(target: Path, folder: Path) -> Path:
+def _relative(target: Path, folder: Path) -> str:
     """Return the path from `folder` to `target`; pathlib has this since Python 3.12."""
-    shared = next(each for each in (folder, *folder.parents) if target.is_relative_to(each))
-    up = len(folder.relative_to(shared).parts)
-    return Path(*[".."] * up, target.relative_to(shared))
+    to, start = target.parts, folder.parts
+    shared = sum(
+        1
+        for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(to, start, strict=False))
+    )
+    return "/".join([*[".."] * (len(start) - shared), *to[shared:]])
 
 
 @dataclass
