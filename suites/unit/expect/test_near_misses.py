@@ -38,7 +38,7 @@ SHORT, LONG = "6.1.0-5", "6.1.0-55"
 OLD, NEW = "580.1", "580.12"
 NAME = "NVIDIA H100 80GB HBM3"
 NOT_FOUND = "modinfo: ERROR: Module nvidia not found.\n"
-COUNTS = (1, 2, 8, 12)
+COUNTS = (1, 2, 12)
 
 
 def a_function(number: int, device: str = "10de:2330", driver: str | None = "nvidia") -> str:
