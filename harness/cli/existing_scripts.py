@@ -190,7 +190,7 @@ def test_script_is_valid(shell: Shell, script: str) -> None:
     if sourced is not None:
         body += f'''
 
-def test_function_is_there(shell: Shell) -> None:
+def test_sourcing_defines_the_function(shell: Shell) -> None:
     """Next: shell.call("{sourced.functions[0]}"), with shell.mock for each command that it starts."""
     shell.source("{paths[sourced.path]}")
 

@@ -32,7 +32,7 @@ def host_evidence_kept(
 ) -> Iterator[None]:
     """Keep the host's evidence in `folder` where something fails on a machine; the error says where.
 
-    An error that a person corrects gets none, and neither does one that names evidence already.
+    Bad input and missing requirements get no evidence, nor does an error that names evidence already.
     """
     try:
         yield
