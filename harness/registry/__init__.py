@@ -72,10 +72,6 @@ class RegistryRequest:
     """The client closed the connection before it had the whole answer."""
 
     @property
-    def is_manifest(self) -> bool:
-        return "/manifests/" in self.path
-
-    @property
     def is_blob(self) -> bool:
         return "/blobs/" in self.path
 

@@ -206,10 +206,6 @@ class Console:
             f"Machine '{self._name}' was expected to print {what} on its console, but {reason}.{account} {last}"
         )
 
-    def send_line(self, text: str) -> None:
-        """Type one line."""
-        self.type(f"{text}\n".encode())
-
     def type(self, content: bytes) -> None:
         """Type these bytes."""
         self._spawn.type(content)

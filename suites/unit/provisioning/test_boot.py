@@ -25,8 +25,6 @@ from .fakes import (
 )
 from .simulation import PROGRAMS, SimulatedNode, module_path
 
-RUN_IMAGE = "ctr -n k8s.io run"
-
 
 def actions_run(simulated: SimulatedNode) -> list[str]:
     """Return the driver image's actions that ran, in order."""

@@ -155,7 +155,7 @@ def test_machine_that_goes_without_reading_what_was_typed_ends_the_wait_early(
     guest: _Guest, console: Console
 ) -> None:
     """The socket then reports a reset connection, and not an end."""
-    console.send_line("reboot")
+    console.type(b"reboot\n")
     guest.ends()
 
     with pytest.raises(HarnessError, match=r"but the machine ended\. It printed nothing\.$"):
@@ -245,7 +245,7 @@ def test_silent_console_says_so(console: Console) -> None:
 
 
 def test_typed_line_reaches_the_guest(guest: _Guest, console: Console) -> None:
-    console.send_line("ls é")
+    console.type("ls é\n".encode())
 
     assert guest.reads() == "ls é\n".encode()
 
