@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from docs.generator.markdown import code, page, table
+from harness.reference.markdown import code, page, table
 from harness.errors import HarnessError
 from harness.fixtures.recordings import load_recording
 from harness.gpu.catalogue import find_model
