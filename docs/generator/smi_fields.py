@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from harness.reference.markdown import code, page, table
 from harness.errors import HarnessError
 from harness.fixtures.recordings import load_recording
 from harness.gpu.catalogue import find_model
+from harness.reference.markdown import code, page, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

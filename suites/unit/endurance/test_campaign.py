@@ -38,7 +38,9 @@ def test_each_case_has_its_turn_in_each_round() -> None:
 
 
 def test_run_tries_each_case_once_and_goes_on_until_its_time_is_over() -> None:
-    clock, said, tried = FakeClock(), [], []
+    clock = FakeClock()
+    said: list[str] = []
+    tried: list[Attempt] = []
 
     def case(attempt: Attempt) -> list[str]:
         tried.append(attempt)
