@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 _INSIDE = "HARNESS_ENDURANCE"
 #: Of the file system in memory that is `/tmp`; the pages that are written count.
 SIZE = "4g"
+_OWN = "/tmp"  # noqa: S108 - in its own file system
 _SET_UP = (
-    "mount -t tmpfs -o mode=1777,size={size} endurance /tmp && "
+    "mount -t tmpfs -o mode=1777,size={size} endurance {own} && "
     "mount -t tmpfs -o mode=755 endurance /run/lock && "
-    'ip link set lo up && mkdir -m 700 /tmp/home && "$@"; exit $?'
+    'ip link set lo up && mkdir -m 700 {own}/home && "$@"; exit $?'
 )
 #: What differs from one run to the next in the name of a file.
 _RANDOM = re.compile(r"(?<=tmp)[a-z0-9_]{8}|[0-9a-f][0-9a-f-]{6,}[0-9a-f]|\d+")
@@ -55,13 +56,15 @@ def enter(argv: list[str]) -> NoReturn:
     environment = {
         **os.environ,
         _INSIDE: str(images),
-        "HOME": "/tmp/home",  # noqa: S108 - in its own file system
-        "XDG_CACHE_HOME": "/tmp/home/.cache",  # noqa: S108
-        "TMPDIR": "/tmp",  # noqa: S108
+        "HOME": f"{_OWN}/home",
+        "XDG_CACHE_HOME": f"{_OWN}/home/.cache",
+        "TMPDIR": _OWN,
     }
     # The shell is the first process there, and reaps those whose parents died.
     os.execvpe(  # noqa: S606
-        "unshare", [*words, "sh", "-c", _SET_UP.format(size=SIZE), "sh", *argv], environment
+        "unshare",
+        [*words, "sh", "-c", _SET_UP.format(size=SIZE, own=_OWN), "sh", *argv],
+        environment,
     )
 
 

@@ -221,8 +221,8 @@ PLANTS: tuple[MachinePlant, ...] = (
         "packages in the downloads of a cache are not found",
         "services.py",
         (
-            'for directory in (f"/opt/{package}", f"/opt/{package}/downloads")',
-            'for directory in (f"/opt/{package}",)',
+            'node.files.matching(f"/opt/{package}/downloads", name) or ',
+            "",
         ),
         "services/test_monitoring.py",
         "absent",
