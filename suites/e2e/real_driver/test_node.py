@@ -8,7 +8,9 @@ import pytest
 
 from harness import expect
 from harness.lab.node import NodeRequest
-from suites.e2e.real_driver.prebaked import check_fast_path_and_teardown, check_other_kernel
+from harness.provisioner.gpu_node import METADATA_CACHE
+from suites.e2e.real_driver.conftest import OPEN_S
+from suites.e2e.real_driver.decisions import SKIP_DRIVER, decision_of
 
 if TYPE_CHECKING:
     from harness.fixtures.machines import BootNode
@@ -17,6 +19,78 @@ if TYPE_CHECKING:
     from harness.image import Image
 
 pytestmark = pytest.mark.real_driver
+
+PROVISION_LOG = "/var/log/azure/cluster-provision.log"
+
+
+def check_fast_path_and_teardown(boot_node: BootNode, image: Image, a100: GpuModel) -> None:
+    """Expect that nothing is compiled, and that no driver stays once the node is to have none."""
+    assert image.driver is not None
+    version = image.driver.version
+    kernel = image.newest_kernel.version
+    node = boot_node(NodeRequest(name="real-driver", image=image, gpus=[a100]))
+
+    driven = node.evidence()
+
+    expect.cloud_init_clean(driven)
+    expect.provisioned(driven)
+    expect.decided(driven, action="install-skip-build", reason="ok")
+    expect.record_names(driven, kernel=kernel, driver_version=version, driver_kind="cuda")
+    expect.module_built_for(driven, kernel, version=version)
+    expect.module_built_before_boot(driven, kernel)
+    expect.driver_installed(driven)
+    expect.gpu_bound(driven, device=a100)
+    expect.driver_names_gpus(driven, a100.title)
+    expect.gpus_refused(driven)
+    assert {"nvidia", "nvidia_uvm"} <= set(driven.loaded_modules)
+    assert node.gpu().trace.bar_accesses(0), "The driver never read the GPU's registers."
+    listed = node.guest.output_of("nvidia-smi", "-L", timeout_s=OPEN_S)
+    assert listed.startswith(f"GPU 0: {a100.title} (UUID: GPU-")
+
+    node.guest.write_text(METADATA_CACHE, SKIP_DRIVER)
+    node.provision("boot").check("Provisioning of a node that has opted out")
+
+    stripped = node.evidence()
+    expect.gpus_on_bus(stripped, a100)
+    expect.gpus_driven(stripped)
+    expect.no_driver_artefact(stripped)
+    expect.no_record(stripped)
+    assert decision_of(stripped) == ("teardown", "opted_out")
+    assert (
+        "AKS_GPU_PREBAKE event=teardown gpu_node=true status=cleaned dkms_before=true "
+        "module_before=true module_after=false marker_after=false dkms_after=false "
+        "modprobe_after=false"
+    ) in (stripped.file(PROVISION_LOG) or "")
+
+
+def check_other_kernel(boot_node: BootNode, image: Image, a100: GpuModel) -> None:
+    """Expect nobody to drive the GPU on the kernel for which the image has no module."""
+    other = image.other_kernel
+    node = boot_node(
+        NodeRequest(
+            name="mismatch",
+            image=image,
+            kernel=other,
+            gpus=[a100],
+            command=None,
+            skip_cloud_init=True,
+        )
+    )
+
+    probe = node.guest.run("nvidia-modprobe", "-u", "-c0")
+    query = node.guest.run("nvidia-smi")
+    planned = node.provision("plan").check("plan").stdout
+
+    evidence = node.evidence()
+    expect.kernel_running(evidence, other.version)
+    expect.no_module_for(evidence, other.version)
+    expect.no_module_loaded(evidence)
+    expect.gpus_on_bus(evidence, a100)
+    expect.gpus_driven(evidence)
+    assert (probe.exit_code, query.exit_code) == (1, 9)
+    assert "couldn't communicate with the NVIDIA driver" in query.stdout
+    assert "install-driver" in planned
+    assert decision_of(evidence) == ("install", "kernel")
 
 
 def test_prebaked_driver_drives_the_gpu_and_is_torn_down(
@@ -29,6 +103,18 @@ def test_kernel_mismatch_makes_the_driver_absent(
     boot_node: BootNode, real_driver_image: Image, a100: GpuModel
 ) -> None:
     check_other_kernel(boot_node, real_driver_image, a100)
+
+
+def test_prebaked_driver_that_opens_the_gpu_drives_it_and_is_torn_down(
+    boot_node: BootNode, opened_gpu_image: Image, a100: GpuModel
+) -> None:
+    check_fast_path_and_teardown(boot_node, opened_gpu_image, a100)
+
+
+def test_kernel_mismatch_makes_a_driver_absent_that_opens_the_gpu(
+    boot_node: BootNode, opened_gpu_image: Image, a100: GpuModel
+) -> None:
+    check_other_kernel(boot_node, opened_gpu_image, a100)
 
 
 def test_gpu_newer_than_the_driver_is_reported_as_that(

@@ -1,4 +1,4 @@
-"""Provisioning of nodes whose driver opens the GPU: fast path, another kernel, removal, several GPUs.
+"""Provisioning of nodes whose driver opens the GPU: removal with a client, several GPUs.
 
 The tests run with `--gpu-emulation=gsp` and an image with NVIDIA's user space: `--image=debian-13-nvidia`.
 """
@@ -13,29 +13,14 @@ from harness import expect
 from harness.provisioner.gpu_node import METADATA_CACHE
 from suites.e2e.real_driver.conftest import OPEN_S
 from suites.e2e.real_driver.decisions import SKIP_DRIVER
-from suites.e2e.real_driver.prebaked import check_fast_path_and_teardown, check_other_kernel
 
 if TYPE_CHECKING:
-    from harness.fixtures.machines import BootNode
     from harness.gpu import GpuModel
-    from harness.image import Image
     from suites.e2e.real_driver.conftest import NodeWithDriver
 
 pytestmark = [pytest.mark.real_driver, pytest.mark.slow]
 
 _HOLD_DEVICE = "exec 3<>/dev/nvidia0; echo held; exec sleep 3600"
-
-
-def test_prebaked_driver_opens_the_gpu_and_is_torn_down(
-    boot_node: BootNode, opened_gpu_image: Image, a100: GpuModel
-) -> None:
-    check_fast_path_and_teardown(boot_node, opened_gpu_image, a100)
-
-
-def test_driver_of_another_kernel_opens_nothing(
-    boot_node: BootNode, opened_gpu_image: Image, a100: GpuModel
-) -> None:
-    check_other_kernel(boot_node, opened_gpu_image, a100)
 
 
 def test_driver_that_a_program_uses_stays_and_the_teardown_says_so(
