@@ -55,6 +55,17 @@ _OF_HOST = re.compile(r"\[Errno \d+\]")
 #: Lines of cloud-init itself, in the log of what its commands print.
 _OF_CLOUD_INIT = re.compile(r"^(Cloud-init v\.|ci-info: |\w+\.py\[[A-Z]+\]:)")
 _FINAL_STAGE = "cloud-final.service"
+#: The state of a unit that failed and that systemd starts again; `auto-restart-queued` since systemd 254.
+_RESTARTING = "auto-restart"
+#: What tools print last of a failure, of which they said the reason in an earlier line.
+_AFTERTHOUGHT = re.compile(
+    r'^See "?(systemctl status|journalctl)|^E: Sub-process \S+ returned an error code|'
+    r"^Errors were encountered while processing|^Consult \S+ for more information|"
+    r"^make(\[\d+\])?: (Leaving directory|\*\*\* .*Error \d+)|^Job for \S+ (failed|canceled)|"
+    r"Installation has failed\. +Please see the file"
+)
+#: The level of an error in a log of one's own form: a word or a letter by itself between the form's signs.
+_ERROR_LEVEL = re.compile(r"(?:^|[|\[(<\t])\s*(E|ERR|CRIT|EMERG|SEVERE)\s*(?:[|\])>\t:])")
 #: What systemd says of a unit after it has said how it ended.
 _ACCOUNT = re.compile(r": Consumed .* (CPU time|memory)|: Scheduled restart job")
 _LAST_LINES = 3
@@ -159,7 +170,9 @@ CAUSES = (
     ),
     _cause(
         "the kernel's headers are missing",
-        r"kernel headers for (kernel|target) .* (cannot|can't) be found|Your kernel headers for kernel",
+        r"kernel headers for (kernel|target) .* (cannot|can't) be found|Your kernel headers for kernel|"
+        r"Unable to find the kernel source tree|(fail(ed|ure)|unable) to (find|locate|install) (the )?(Linux )?kernel headers|"
+        r"/lib/modules/[^/\s]+/(build|source)\W*: No such file or directory",
         "install linux-headers of the running kernel, or boot a kernel that has them",
     ),
     _cause(
@@ -236,16 +249,18 @@ def explain(folder: Path, *, is_named: bool = False) -> list[str]:
     """Return sentences on what else the evidence shows of a failure, the most telling first.
 
     The failed step of provisioning, or how the provisioner ended with the last lines of its log; each failed unit
-    with its last line. Where there is none of them, and the cause is not named yet: units that are still starting,
-    the first line with which the guest reports an error, or what the console of a guest that does not answer shows
-    last.
+    with its last line, and each that systemd starts again. Where no step, run or unit failed, and the cause is not
+    named yet: units that are still starting, the first line with which the guest reports an error, or what the
+    console of a guest that does not answer shows last.
     """
     logs = list(_logs(folder))
     sentences = list(_failed_steps(folder))
     ended = [] if any(_STEP.match(each) for each in sentences) else list(_end_of_run(folder))
     # The stage of cloud-init that ran the provisioner has failed with it.
     sentences += [*ended, *_failed_units(folder, logs, without=_FINAL_STAGE if ended else "")]
-    if not sentences and not is_named:
+    is_told = is_named or bool(sentences)
+    sentences += _restarting_units(folder, logs)
+    if not is_told:
         sentences += _starting_units(folder)
         if line := _first_error(logs):
             sentences.append(f"the guest's first error: {line}")
@@ -281,7 +296,10 @@ def _end_of_run(folder: Path) -> Iterator[str]:
         # The tools that it starts say why they failed where it prints, which its own log may lack.
         logged = set(lines)
         printed = [line for line in _own_lines(evidence.output) if line not in logged]
-        error = next((line for line in reversed(lines) if _is_error(line)), None)
+        error = next(
+            (line for line in reversed(lines) if _is_error(line) or _ERROR_LEVEL.search(line)),
+            None,
+        )
         said = lines[-_LAST_LINES:]
         said = said if error is None or error in said else [error, *said]
         yield (
@@ -289,7 +307,8 @@ def _end_of_run(folder: Path) -> Iterator[str]:
             f"'{evidence.log_path}' {'ends with:' if said else 'says nothing.'}"
         )
         yield from (f"log: {line}" for line in said)
-        yield from (f"printed: {line}" for line in printed[-_LAST_PRINTED:])
+        told = [line for line in printed if not _AFTERTHOUGHT.search(line)]
+        yield from (f"printed: {line}" for line in (told or printed)[-_LAST_PRINTED:])
 
 
 def _own_lines(text: str) -> list[str]:
@@ -325,18 +344,28 @@ def _in_one_line(detail: str) -> str:
 
 
 def _failed_units(folder: Path, logs: _Logs, *, without: str) -> Iterator[str]:
-    journal = next((lines for name, lines in logs if name == "commands/journal"), [])
     for unit, *_ in _words(folder / "commands/failed-units"):
-        if unit == without:
-            continue
-        name = unit.removesuffix(".service")
-        # Not a longer name, such as that of `nvidia-dcgm.service` for `dcgm.service`.
-        whole = re.compile(rf"(?<![\w.:@\\-]){re.escape(unit)}(?![\w@\\-]|\.\w)")
-        own = [line for line in journal if whole.search(line) or line.startswith(f"{name}[")]
-        own = [line for line in own if not _ACCOUNT.search(line)]
-        said = next((line for line in reversed(own) if not line.startswith("systemd[")), None)
-        said = said or (own[-1] if own else "the journal has no line of it")
-        yield f"unit '{unit}' failed: {said}"
+        if unit != without:
+            yield f"unit '{unit}' failed: {_last_of_unit(unit, logs)}"
+
+
+def _restarting_units(folder: Path, logs: _Logs) -> Iterator[str]:
+    """Name the units that failed and wait for their next start: systemd does not list them as failed."""
+    for unit, *columns in _words(folder / "commands/units"):
+        if "".join(columns[2:3]).startswith(_RESTARTING):
+            yield f"unit '{unit}' failed and is started again: {_last_of_unit(unit, logs)}"
+
+
+def _last_of_unit(unit: str, logs: _Logs) -> str:
+    """Return what a unit's program said last, or else what systemd said of the unit."""
+    journal = next((lines for name, lines in logs if name == "commands/journal"), [])
+    name = unit.removesuffix(".service")
+    # Not a longer name, such as that of `nvidia-dcgm.service` for `dcgm.service`.
+    whole = re.compile(rf"(?<![\w.:@\\-]){re.escape(unit)}(?![\w@\\-]|\.\w)")
+    own = [line for line in journal if whole.search(line) or line.startswith(f"{name}[")]
+    own = [line for line in own if not _ACCOUNT.search(line)]
+    said = next((line for line in reversed(own) if not line.startswith("systemd[")), None)
+    return said or (own[-1] if own else "the journal has no line of it")
 
 
 def _starting_units(folder: Path) -> Iterator[str]:

@@ -31,11 +31,12 @@ def provisioned(evidence: Evidence, *, exit_code: int | str = 0, run: int | None
     has_exit_code = file is not None and file.exit_code is not None
     outcome = _outcome(evidence) if has_exit_code else evidence.outcome
     if outcome is not None and outcome.exit_code is not None:
-        name = "" if outcome.exit_name is None else f" ({outcome.exit_name})"
+        name = outcome.exit_name or declared.outcome.exit_codes.get(outcome.exit_code)
+        error = _clause(outcome.error) or ("no error given" if outcome.exit_code else "")
         require(
             outcome.exit_code == exit_code,
-            f"Provisioning was expected to end with {exit_code}, but it ended with "
-            f"{outcome.exit_code}{name}: {_clause(outcome.error) or 'no error given'}.",
+            f"Provisioning was expected to end with {declared.named(exit_code)}, but it ended with "
+            f"{outcome.exit_code}{f' ({name})' if name else ''}{f': {error}' if error else ''}.",
             evidence,
         )
         require(

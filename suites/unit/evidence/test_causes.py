@@ -225,6 +225,29 @@ PUBLIC_LINES = {
         "E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), are you root?",
         None,
     ),
+    "nvidia-installer": (
+        (
+            "ERROR: Unable to find the kernel source tree for the currently running kernel.  Please make sure "
+            "you have installed the kernel source files for your kernel"
+        ),
+        "the kernel's headers are missing",
+    ),
+    "make of a module": (
+        "make[1]: *** /lib/modules/6.1.0-56-cloud-amd64/build: No such file or directory.  Stop.",
+        "the kernel's headers are missing",
+    ),
+    "a script that looks for headers": (
+        "ls: cannot access '/lib/modules/6.1.0-56-cloud-amd64/build': No such file or directory",
+        "the kernel's headers are missing",
+    ),
+    "a driver container": (
+        "Failed to install the Linux kernel headers",
+        "the kernel's headers are missing",
+    ),
+    "a kernel's folder of another name": (
+        "cp: cannot stat '/lib/modules/6.1.0-56-cloud-amd64/builder': No such file or directory",
+        None,
+    ),
     "Go, a certificate of the past": (
         (
             "x509: certificate has expired or is not yet valid: current time 2026-11-26T10:00:00Z is after "
@@ -762,6 +785,62 @@ def test_what_a_tool_printed_beside_the_log_is_told(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "afterthought",
+    [
+        'See "systemctl status a.service" and "journalctl -xeu a.service" for details.',
+        "Job for a.service failed because the control process exited with error code.",
+        "E: Sub-process /usr/bin/dpkg returned an error code (1)",
+        "Errors were encountered while processing:",
+        "Consult /var/lib/dkms/nvidia/580/build/make.log for more information.",
+        "make[1]: *** [Makefile:12: modules] Error 2",
+        "make: Leaving directory '/usr/src/linux-headers-6.1.0'",
+        "ERROR: Installation has failed.  Please see the file '/var/log/nvidia-installer.log' for details.",
+    ],
+)
+def test_reason_is_told_before_what_a_tool_prints_after_it(
+    tmp_path: Path, afterthought: str
+) -> None:
+    reason = "reason: /opt/x is not there"
+    write_foreign_run(tmp_path, log="begin\n", printed=f"{reason}\n{afterthought}\n" * 2)
+
+    assert explain(tmp_path)[2:] == [f"printed: {reason}"] * 2
+
+
+def test_what_a_tool_prints_after_its_reason_is_told_where_there_is_nothing_else(
+    tmp_path: Path,
+) -> None:
+    said = "Job for a.service failed because the control process exited with error code."
+    write_foreign_run(tmp_path, log="begin\n", printed=f"{said}\n")
+
+    assert explain(tmp_path)[2:] == [f"printed: {said}"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "06:01:03|88|E|fetch|HG30 the mirror is down",
+        "[E] the mirror is down",
+        "[ERR ] the mirror is down",
+        "<CRIT> the mirror is down",
+        "E: the mirror is down",
+        "ERR: the mirror is down",
+        "06:01:03\tE\tthe mirror is down",
+    ],
+)
+def test_level_of_a_log_of_its_own_form_tells_an_error(tmp_path: Path, line: str) -> None:
+    write_foreign_run(tmp_path, log=f"begin\n{line}\n" + "cleaning\n" * 3)
+
+    assert explain(tmp_path)[1:] == [f"log: {line}", *["log: cleaning"] * 3]
+
+
+@pytest.mark.parametrize("line", ["06:01:03|88|I|fetch|E2E", "[I] node E is up", "DRIVE E is up"])
+def test_letter_that_is_no_level_tells_no_error(tmp_path: Path, line: str) -> None:
+    write_foreign_run(tmp_path, log=f"{line}\n" + "cleaning\n" * 3)
+
+    assert explain(tmp_path)[1:] == ["log: cleaning"] * 3
+
+
 def test_foreign_provisioner_whose_log_is_empty_is_named(tmp_path: Path) -> None:
     write_foreign_run(tmp_path, log="\n")
 
@@ -887,7 +966,6 @@ def test_line_that_names_a_unit_in_whatever_place_is_of_it(tmp_path: Path, line:
         ("activating", "start", True),
         ("activating", "start-pre", True),
         ("activating", "start-post", True),
-        ("activating", "auto-restart", False),
         ("active", "start", False),
         ("deactivating", "stop", False),
         ("failed", "failed", False),
@@ -899,6 +977,38 @@ def test_unit_is_starting_while_its_commands_run(
     write(tmp_path, "commands/units", f"a.service loaded {active} {state} A\nhalf a line\n")
 
     assert explain(tmp_path) == (["unit 'a.service' is still starting"] if is_starting else [])
+
+
+@pytest.mark.parametrize("state", ["auto-restart", "auto-restart-queued"])
+def test_unit_that_systemd_starts_again_is_told_and_hides_nothing(
+    tmp_path: Path, state: str
+) -> None:
+    """While it waits for its next start, systemd does not list it as failed."""
+    write(tmp_path, "commands/units", f"watcher.service loaded activating {state} W\n")
+    lines = (
+        "Nov 23 06:22:50.1 node (watcher)[8]: watcher.service: Failed at step EXEC spawning /opt/watcherd: "
+        "No such file or directory\n"
+        "Nov 23 06:22:50.2 node systemd[1]: watcher.service: Main process exited, code=exited, status=203/EXEC\n"
+        "Nov 23 06:22:50.3 node systemd[1]: watcher.service: Scheduled restart job, restart counter is at 3.\n"
+        "Nov 23 06:22:51.1 node x[9]: an error\n"
+    )
+    write(tmp_path, "commands/journal", lines)
+    told = (
+        "unit 'watcher.service' failed and is started again: (watcher)[8]: watcher.service: Failed at step "
+        "EXEC spawning /opt/watcherd: No such file or directory"
+    )
+
+    assert explain(tmp_path) == [
+        told,
+        (
+            "the guest's first error: (watcher)[8]: watcher.service: Failed at step EXEC spawning "
+            "/opt/watcherd: No such file or directory"
+        ),
+    ]
+    assert explain(tmp_path, is_named=True) == [told]
+
+    write(tmp_path, "commands/failed-units", "a.service loaded failed failed A\n")
+    assert explain(tmp_path) == ["unit 'a.service' failed: the journal has no line of it", told]
 
 
 def test_failed_unit_is_told_beside_a_named_cause_and_hides_what_is_less_telling(

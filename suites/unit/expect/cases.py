@@ -217,7 +217,7 @@ REFUSED = {
     "provisioned: another code": Case(
         expect.provisioned,
         lambda f: f.outcome(exit_code=84, exit_name="ERR_GPU_DRIVERS", error="no headers"),
-        message="expected to end with 0, but it ended with 84 (ERR_GPU_DRIVERS): no headers",
+        message="expected to end with 0 (OK), but it ended with 84 (ERR_GPU_DRIVERS): no headers",
     ),
     "provisioned: no outcome": Case(
         expect.provisioned,

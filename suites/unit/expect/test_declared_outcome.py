@@ -208,6 +208,29 @@ REFUSED = {
         ),
         message="was expected to end with 0, but it ended with 9: no headers.",
     ),
+    "exit codes with names": Case(
+        expectation=expect.provisioned,
+        outcome=replace(FILE, exit_codes={0: "ok", 9: "no-headers"}),
+        texts=(
+            (
+                "document",
+                json.dumps({"result": {"code": 9, "why": "none in /usr/src"}, "steps": []}),
+            ),
+        ),
+        message="was expected to end with 0 (ok), but it ended with 9 (no-headers): none in /usr/src.",
+    ),
+    "success where a failure was expected": Case(
+        expectation=lambda evidence: expect.provisioned(evidence, exit_code="no-headers"),
+        outcome=replace(FILE, exit_codes={0: "ok", 9: "no-headers"}),
+        texts=(("document", json.dumps({"result": {"code": 0, "why": ""}, "steps": []})),),
+        message="was expected to end with 9 (no-headers), but it ended with 0 (ok).",
+    ),
+    "exit code without a name among others": Case(
+        expectation=expect.provisioned,
+        outcome=replace(FILE, exit_codes={0: "ok"}),
+        texts=(("document", json.dumps({"result": {"code": 1, "why": "step x"}, "steps": []})),),
+        message="was expected to end with 0 (ok), but it ended with 1: step x.",
+    ),
     "exit code with an error that is a sentence": Case(
         expectation=expect.provisioned,
         outcome=FILE,
