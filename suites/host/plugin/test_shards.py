@@ -100,10 +100,48 @@ def test_engine_says_which_shard_and_recorded_durations_divide(project: Path) ->
 
 
 def test_more_shards_than_tests_leave_one_without_any(project: Path) -> None:
+    """It is a second start of this shard; nobody started it a third time."""
+    (project / "r/start-1").mkdir(parents=True)
+
     result = run(project, "-n0", "--shard=13/13", "--report-dir=r")
 
     assert result.exit_code == 0, result.render()
-    assert json.loads((project / "r/shard.json").read_text())["tests"] == []
+    record = json.loads((project / "r/shard.json").read_text())
+    assert (record["tests"], record["start"]) == ([], 2)
+
+
+_MARK = (
+    "@pytest.mark.parametrize('number', [pytest.param(each, id=each, "
+    "marks=pytest.mark.provisioner(each)) for each in 'xy'])"
+)
+
+
+@pytest.mark.parametrize(
+    ("images", "mark"),
+    [
+        pytest.param("debian-12,debian-13", "", id="image"),
+        pytest.param("debian-12", _MARK, id="provisioner"),
+    ],
+)
+def test_shard_has_the_tests_of_one_image_and_provisioner(
+    project: Path, images: str, mark: str
+) -> None:
+    """What they share is made once in a shard; by name the tests of both alternate."""
+    tests = "".join(
+        f"{mark}\ndef test_{name}(baked{', number' if mark else ''}): ...\n" for name in "abcd"
+    )
+    (project / "test_suite.py").write_text(
+        "import pytest\n"
+        "@pytest.fixture(scope='session')\ndef lab(): ...\n"
+        "@pytest.fixture(scope='session')\ndef image_name(request): ...\n"
+        f"@pytest.fixture(scope='session')\ndef baked(lab, image_name): ...\n{tests}"
+    )
+
+    result = run(project, "-n0", f"--image={images}", "--shard=1/2", "--collect-only")
+
+    chosen = [line for line in result.stdout.splitlines() if "::test_" in line]
+    assert len(chosen) == 4, result.render()
+    assert len({line.partition("[")[2] for line in chosen}) == 1, chosen
 
 
 def test_wrong_shard_is_a_usage_error(project: Path) -> None:
@@ -133,12 +171,17 @@ def test_folders_with_a_conftest_each_are_no_trouble(project: Path) -> None:
     for name in ("one", "two"):
         (project / name).mkdir()
         (project / name / "conftest.py").touch()
-        (project / name / f"test_{name}.py").write_text("def test_it(): ...\n")
+        (project / name / f"test_{name}.py").write_text(
+            "import time\ndef test_it(): time.sleep(0.2)\n"
+        )
 
     result = run(project, "-n0", "--shard=1/1", "--report-dir=r", "one", "two")
 
     assert result.exit_code == 0, result.render()
     assert "shard 1/1: 2 of 2 tests" in result.stdout
+    durations = json.loads((project / "r/start-1/durations.json").read_text())
+    assert [seconds >= 0.2 for seconds in durations.values()] == [True, True]
+    assert json.loads((project / "r/shard.json").read_text())["repeated"] == []
 
 
 def test_test_during_which_the_job_was_cancelled_counts_as_not_run(project: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,10 +23,19 @@ def test_hostname_is_set_in_the_kernel_and_on_disk(tmp_path: Path) -> None:
     kernel.mkdir(parents=True)
     (tmp_path / "etc").mkdir()
 
-    System(root=str(tmp_path)).set_hostname("node-2")
+    old = os.umask(0o077)
+    try:
+        System(root=str(tmp_path)).set_hostname("node-2")
+    finally:
+        os.umask(old)
 
+    name = tmp_path / "etc/hostname"
     assert (kernel / "hostname").read_text() == "node-2"
-    assert (tmp_path / "etc/hostname").read_text() == "node-2\n"
+    assert (name.read_text(), name.stat().st_mode & 0o777) == ("node-2\n", 0o644)
+    name.unlink()
+    name.mkdir()
+    with pytest.raises(IsADirectoryError):
+        System(root=str(tmp_path)).set_hostname("node-3")
     assert [path.name for path in (tmp_path / "etc").iterdir()] == ["hostname"]
 
 
@@ -45,6 +58,28 @@ def test_clones_of_a_prepared_guest_have_the_random_device_open(tmp_path: Path) 
 
     with pytest.raises(OSError, match="Inappropriate ioctl"):
         system.add_entropy(b"no file takes entropy")
+
+
+@pytest.mark.parametrize("refusal", [None, errno.ENODATA, errno.EPERM])
+def test_entropy_is_credited_in_bits_and_used_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int | None
+) -> None:
+    """A generator without a seed has nothing to replace; of any other error the host has to know."""
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/urandom").touch()
+    calls: list[tuple[int, object]] = []
+
+    def ioctl(_: int, request: int, argument: object = None) -> None:
+        calls.append((request, argument))
+        if argument is None and refusal is not None:
+            raise OSError(refusal, os.strerror(refusal))
+
+    monkeypatch.setattr("fcntl.ioctl", ioctl)
+    with contextlib.nullcontext() if refusal != errno.EPERM else pytest.raises(PermissionError):
+        System(root=str(tmp_path)).add_entropy(b"abcd")
+
+    # linux/random.h: RNDADDENTROPY with the number of bits and of bytes, and RNDRESEEDCRNG.
+    assert calls == [(0x40085203, struct.pack("ii", 32, 4) + b"abcd"), (0x5207, None)]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +109,17 @@ def test_no_group_but_a_commands_own_is_ever_signalled(
 
 
 def test_commands_get_about_what_a_login_of_root_has() -> None:
-    own = {"LANG": "C.UTF-8", "INVOCATION_ID": "x", "LC_CTYPE": "C.UTF-8", "HOME": "/home"}
+    """What systemd tells the agent alone is not passed on."""
+    systemd = (
+        *("INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID"),
+        *("MAINPID", "NOTIFY_SOCKET", "SYSTEMD_EXEC_PID", "WATCHDOG_PID", "WATCHDOG_USEC"),
+    )
+    own = {
+        "LANG": "C.UTF-8",
+        "LC_CTYPE": "C.UTF-8",
+        "HOME": "/home",
+        **dict.fromkeys(systemd, "x"),
+    }
 
     assert base_environment(own) == {
         "PATH": DEFAULT_PATH,

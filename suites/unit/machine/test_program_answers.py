@@ -38,15 +38,31 @@ def test_answer_is_asked_for_once(program: Path, answers: ProgramAnswers) -> Non
     assert answers.answer(str(program), "devices", never) == "many"
 
 
-def test_replaced_program_is_asked_again(program: Path, answers: ProgramAnswers) -> None:
-    answers.answer(str(program), "version", lambda: "7.2")
+@pytest.mark.parametrize("how", ["renamed over", "written over", "while it is asked"])
+def test_replaced_program_is_asked_again(program: Path, answers: ProgramAnswers, how: str) -> None:
+    """The answers of another program stay."""
     other = program.with_name("other")
-    other.write_text("#!/bin/sh\n")
-    other.chmod(0o755)
-    other.rename(program)
+
+    def replace() -> str:
+        new = program if how == "written over" else other
+        new.write_text("#!/bin/sh\n")
+        new.chmod(0o755)
+        new.rename(program)
+        return "7.2"
+
+    beside = program.with_name("beside")
+    beside.write_text("#!/bin/sh\n")
+    beside.chmod(0o755)
+    answers.answer(str(beside), "version", lambda: "1")
+    if how == "while it is asked":
+        answers.answer(str(program), "version", replace)
+    else:
+        answers.answer(str(program), "version", lambda: "7.2")
+        replace()
 
     assert answers.answer(str(program), "version", lambda: "11.1") == "11.1"
     assert answers.answer(str(program), "version", never) == "11.1"
+    assert answers.answer(str(beside), "version", never) == "1"
 
 
 def test_missing_program_has_no_kept_answer(answers: ProgramAnswers) -> None:

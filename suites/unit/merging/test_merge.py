@@ -102,10 +102,16 @@ def three_shards(folder: Path) -> None:
 
 
 def test_complete_set_becomes_one_with_each_test_once(tmp_path: Path) -> None:
+    """In the order of the shards, whatever that of their folders."""
     three_shards(tmp_path / "shards")
+    (tmp_path / "shards/3/bench.json").write_text("7")
+    folders = [tmp_path / f"shards/{number}" for number in (3, 1, 2)]
 
-    merged = merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
+    merged = merge(folders, tmp_path / "to", is_partial=False, root=tmp_path)
 
+    assert json.loads((tmp_path / "to/bench.json").read_text()) == [
+        {"shard": "3/3", "host": "host3", "file": "bench.json", "result": 7}
+    ]
     assert [case.name for case in merged.cases] == [f"a::test_{number}" for number in range(6)]
     root = ET.parse(tmp_path / "to/junit.xml").getroot()  # noqa: S314 - our own
     assert (root.get("tests"), root.get("time")) == ("6", "9.000")
@@ -205,12 +211,21 @@ def test_shard_of_another_division_is_refused(tmp_path: Path) -> None:
 
 
 def test_shard_whose_run_ended_early_is_refused(tmp_path: Path) -> None:
-    a_shard(tmp_path, 1, TESTS, count=1, ran=TESTS[:4])
+    a_shard(tmp_path, 1, TESTS[:1], count=2)
+    a_shard(tmp_path, 2, TESTS[1:], count=2, ran=TESTS[1:4])
 
     with pytest.raises(
-        BadInputError, match=r"no result of 2 of its 6 tests, such as 'a.py::test_4'"
+        BadInputError, match=r"Shard 2/2 has no result of 2 of its 5 tests, such as 'a.py::test_4'"
     ):
-        merge([tmp_path / "1"], tmp_path / "to", is_partial=False, root=tmp_path)
+        merge([tmp_path], tmp_path / "to", is_partial=False, root=tmp_path)
+
+
+def test_shard_that_was_killed_is_named_among_the_others(tmp_path: Path) -> None:
+    three_shards(tmp_path / "shards")
+    (tmp_path / "shards/2/shard.json").unlink()
+
+    with pytest.raises(BadInputError, match=r"shards/2: The shard was started once, but wrote no"):
+        merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
 
 
 def test_same_shard_twice_is_refused(tmp_path: Path) -> None:
@@ -444,29 +459,6 @@ def test_result_of_one_shard_does_not_replace_that_of_another(tmp_path: Path) ->
         merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("stops", "kept"),
-    [
-        ([{"a": 200, "b": 100}, {"c": 150}], {"a", "b"}),
-        ([{"a": 100, "b": 200}, {"c": 150}], {"a", "b"}),
-        ([{"a": 200, "b": 100}, {"c": 250}], {"c"}),
-    ],
-)
-def test_results_of_a_test_are_of_the_folder_that_ran_it_last(
-    tmp_path: Path, stops: list[dict[str, int]], kept: set[str]
-) -> None:
-    """With retries, whatever their names; retries of two shards are not mixed."""
-    for number, names in enumerate(stops):
-        for name, stop in names.items():
-            path = tmp_path / f"{number}/{name}-result.json"
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps({"uuid": name, "historyId": "one", "stop": stop}))
-
-    merge_results([tmp_path / str(number) for number in range(len(stops))], tmp_path / "to")
-
-    assert {path.name.removesuffix("-result.json") for path in (tmp_path / "to").iterdir()} == kept
-
-
 def test_attachment_of_any_length_is_not_copied(tmp_path: Path) -> None:
     """A sparse file of a few bytes would fill the disk."""
     path = a_shard(tmp_path, 1, TESTS, count=1) / "start-1/allure/a-attachment.bin"
@@ -502,7 +494,8 @@ def a_failed_case(name: str, problem: str = "no") -> Case:
 def test_summary_begins_with_the_cause_of_most_failures(tmp_path: Path) -> None:
     """Each cause has some of its tests, and each shard the number of its own failures."""
     for number in (1, 2):
-        a_shard(tmp_path / "shards", number, TESTS[number * 3 - 3 : number * 3], count=2)
+        tests = TESTS[number * 3 - 3 : number * 3]
+        a_shard(tmp_path / "shards", number, tests, count=2, starts=number)
     shards, _ = read_shards(find_folders([tmp_path / "shards"]))
     cases = [
         dataclasses.replace(a_failed_case("a::rare", "Rare."), shard="2/2"),
@@ -510,16 +503,24 @@ def test_summary_begins_with_the_cause_of_most_failures(tmp_path: Path) -> None:
             dataclasses.replace(a_failed_case(f"a::test_{number}", "Usual."), shard="1/2")
             for number in range(12)
         ),
+        *(
+            dataclasses.replace(a_failed_case(f"a::often_{number}", "Often."), shard="2/2")
+            for number in range(10)
+        ),
         dataclasses.replace(a_failed_case("a::good"), shard="1/2", outcome="passed", problem=None),
     ]
 
     page = render_summary(shards, cases, [])
 
-    assert page.index("### 12 failed: Usual.") < page.index("### 1 failed: Rare.")
-    assert page.count("* `a::test_") == 10
-    assert "* and 2 more\n" in page
+    places = [page.index(f"### {each}.") for each in ("12 failed: Usual", "10 failed: Often")]
+    assert [*places, page.index("### 1 failed: Rare.")] == sorted(
+        [*places, page.index("### 1 failed: Rare.")]
+    )
+    assert (page.count("* `a::test_"), page.count("* `a::often_")) == (10, 10)
+    assert re.findall(r"^\* and .*$", page, re.MULTILINE) == ["* and 2 more"]
+    assert re.findall(r"Shard (\S+) was started (\d+) times", page) == [("2/2", "2")]
     assert "| 1/2 | 3 | 12 | 60 | 4 s | host1 |" in page
-    assert "| 2/2 | 3 | 1 | 60 | 4 s | host2 |" in page
+    assert "| 2/2 | 3 | 11 | 60 | 4 s | host2 |" in page
 
 
 def test_name_of_a_test_is_code() -> None:
@@ -596,12 +597,17 @@ def test_shard_that_ended_badly_although_its_tests_passed_is_named(
     assert f"* Shard 1/1 ended with exit status {status}, " in capsys.readouterr().out
 
 
-def test_failed_test_explains_an_exit_status_of_1(tmp_path: Path) -> None:
-    a_shard(tmp_path, 1, TESTS, count=1, exit_status=1, body='<failure message="No."/>')
+def test_failed_test_explains_an_exit_status_of_1_of_its_own_shard(tmp_path: Path) -> None:
+    for number, body in ((1, '<failure message="No."/>'), (2, "")):
+        tests = TESTS[number * 3 - 3 : number * 3]
+        a_shard(tmp_path, number, tests, count=2, exit_status=1, body=body)
 
-    merged = merged_one(tmp_path)
+    merged = merge([tmp_path], tmp_path / "to", is_partial=False, root=tmp_path)
 
-    assert (merged.failed, merged.bad_ends) == (1, [])
+    assert merged.failed == 1
+    assert [each.partition(",")[0] for each in merged.bad_ends] == [
+        "Shard 2/2 ended with exit status 1"
+    ]
 
 
 def test_shard_without_tests_may_have_run_none(tmp_path: Path) -> None:
@@ -664,6 +670,7 @@ def test_module_that_was_skipped_as_a_whole_is_no_result_of_a_test(tmp_path: Pat
     [
         (['<failure message="a"/>', ""], None),
         (["", '<failure message="a"/>'], "a"),
+        (["", "<failure>trace</failure>"], "trace"),
         (["", "", '<error message="a"/>'], "a"),
         (['<failure message="a"/>', '<failure message="b"/>'], "b"),
         (['<failure message="a"/>', "", '<error message="end"/>'], "end"),

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("content", ['{"a.py::x": 1.5}', '[["a.py::x", 1.5]]'])
+@pytest.mark.parametrize(
+    "content", ['{"a.py::x": 1.5, "a.py::y": 0}', '[["a.py::x", 1.5], ["a.py::y", 0.0]]']
+)
 def test_both_forms_of_pytest_split_are_read(tmp_path: Path, content: str) -> None:
     (tmp_path / "durations").write_text(content)
 
-    assert read_durations(tmp_path / "durations") == {"a.py::x": 1.5}
+    assert read_durations(tmp_path / "durations") == {"a.py::x": 1.5, "a.py::y": 0.0}
 
 
 def test_durations_are_read_back_and_a_missing_file_has_none(tmp_path: Path) -> None:

@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.shared_store.answers import next_page, read_moment
-from harness.shared_store.source import StoredArtifact, needed_artifacts
+from harness.artifact_cache import KEY_DIGITS
+from harness.progress import Progress, ProgressEvent, Stage
+from harness.provisioning.wait import Deadline
+from harness.shared_store import StoreError
+from harness.shared_store import source as source_module
+from harness.shared_store.answers import FILE_TYPE, NEEDS, TITLE, next_page, read_moment
+from harness.shared_store.packing import _compress
+from harness.shared_store.source import (
+    ARTIFACT_TYPE,
+    SharedCache,
+    StoredArtifact,
+    needed_artifacts,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from suites.fakes.clock import FakeClock
 
 TAGS = ("baked-0123", "booted-0123", "booted-4567")
 NOON = dt.datetime(2026, 8, 21, 12, tzinfo=dt.timezone.utc)
@@ -62,3 +86,213 @@ def test_time_of_a_push_has_its_zone(text: str | None, moment: dt.datetime | Non
 )
 def test_next_page_is_in_angle_brackets(link: str | None, page: str | None) -> None:
     assert next_page(link) == page
+
+
+@dataclass
+class FakeClient:
+    """A registry whose artifacts are files in memory: for each tag its parts, and its one file `a`."""
+
+    work: Path
+    parts: dict[str, dict[str, object]] = field(default_factory=dict)
+    content: bytes = b"x" * 5000
+    kind: str = ARTIFACT_TYPE
+    address: str = "registry"
+    deadlines: list[float] = field(default_factory=list)
+    breaks: Callable[[], None] = lambda: None
+
+    def deadline(self) -> Deadline:
+        return Deadline.after(60)
+
+    def tags(self, _: str, *, deadline: Deadline) -> list[str]:
+        self.deadlines.append(deadline.remaining_s())
+        return sorted(self.parts)
+
+    def manifest(
+        self, _: str, tag: str, *, deadline: Deadline
+    ) -> tuple[dict[str, Any], str] | None:
+        self.deadlines.append(deadline.remaining_s())
+        if tag not in self.parts:
+            return None
+        packed = self.work / "packed"
+        _compress(self._file(), packed)
+        blob = hashlib.sha256(packed.read_bytes()).hexdigest()
+        layer = {
+            "mediaType": FILE_TYPE,
+            "digest": f"sha256:{blob}",
+            "size": packed.stat().st_size,
+            "annotations": {TITLE: "sub/a"},
+        }
+        own = hashlib.sha256(tag.encode()).hexdigest()
+        manifest = {
+            "artifactType": self.kind,
+            "config": {"digest": f"sha256:{own}"},
+            "layers": [layer],
+            "annotations": {NEEDS: f"needs of {tag}"},
+        }
+        return manifest, f"sha256:{own}"
+
+    def small_blob(self, _: str, digest: str, what: str, *, deadline: Deadline) -> bytes:
+        del digest
+        self.deadlines.append(deadline.remaining_s())
+        tag = what.rpartition(" ")[2].strip("'")
+        facts = {"size": len(self.content), "sha256": hashlib.sha256(self.content).hexdigest()}
+        return json.dumps({"parts": self.parts[tag], "files": {"sub/a": facts}}).encode()
+
+    def fetch_blob(
+        self,
+        _: str,
+        digest: str,
+        size: int,
+        part: Path,
+        *,
+        what: str,
+        progress: Callable[[int], None],
+        deadline: Deadline,
+    ) -> None:
+        del digest, what, deadline
+        have = part.stat().st_size if part.exists() else 0
+        packed = (self.work / "packed").read_bytes()
+        with part.open("ab") as sink:
+            for byte in packed[have:size]:
+                sink.write(bytes([byte]))
+                sink.flush()
+                progress(1)
+                self.breaks()
+
+    def _file(self) -> Path:
+        path = self.work / "plain"
+        path.write_bytes(self.content)
+        return path
+
+
+@pytest.fixture
+def events() -> list[ProgressEvent]:
+    return []
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> FakeClient:
+    return FakeClient(tmp_path)
+
+
+def fetch(
+    client: FakeClient,
+    events: list[ProgressEvent],
+    *,
+    name: str = "baked-01",
+    inputs: Mapping[str, object] | None = None,
+) -> bool:
+    into = client.work / "into"
+    into.mkdir()
+    cache = SharedCache(
+        client=client,  # type: ignore[arg-type]
+        repository="checkpoints",
+        partial=client.work / "parts",
+    )
+    return cache.fetch(
+        name,
+        into,
+        inputs=inputs or {},
+        progress=Progress(name, events.append),
+        deadline=Deadline.after(100),
+    )
+
+
+ONE: dict[str, object] = {"qemu": "7.2", "image": "one", "parent": "p"}
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        (
+            {"other-02": {}, "baked-too-02": {**ONE, "qemu": "8"}},
+            "has no 'baked-01'; it is made here",
+        ),
+        ({"baked-02": {**ONE, "parent": "q"}}, "has no 'baked-01'; it is made here"),
+        (
+            {"baked-02": {**ONE, "qemu": "8"}},
+            "only 'baked-02', which was made with another QEMU or processor (needs of baked-02); it is",
+        ),
+        ({"baked-02": {**ONE, "image": "two", "own": 1}}, "with another image, another 'own' ("),
+        ({"baked-02": {"qemu": "7.2"}}, "with another image ("),
+        ({f"baked-{n:02}": {**ONE, "qemu": "8"} for n in range(2, 20)}, "only 'baked-15', which"),
+    ],
+)
+def test_artifact_of_other_inputs_is_named_with_what_differs(
+    client: FakeClient,
+    events: list[ProgressEvent],
+    stored: dict[str, dict[str, object]],
+    said: str,
+) -> None:
+    """It has the same name but for the key; another parent says nothing to people."""
+    client.parts = stored
+
+    assert not fetch(client, events, inputs=ONE)
+
+    assert [event.stage for event in events] == [Stage.CHECK]
+    assert said in events[0].message
+    # Half of the time is left to make it.
+    assert max(client.deadlines) <= 50
+
+
+def test_artifacts_of_other_programs_are_left_out(
+    client: FakeClient, events: list[ProgressEvent]
+) -> None:
+    client.parts, client.kind = {"baked-02": {**ONE, "qemu": "8"}}, "other/type"
+
+    assert not fetch(client, events, inputs=ONE)
+
+    assert events[0].message.endswith("has no 'baked-01'; it is made here")
+
+
+def test_pull_goes_on_and_tells_how_far_it_is(
+    client: FakeClient,
+    events: list[ProgressEvent],
+    fake_time: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of what an earlier pull left, the share counts, but not the speed."""
+    times = SimpleNamespace(monotonic=fake_time.monotonic, time=time.time)
+    monkeypatch.setattr(source_module, "time", times)
+    client.parts, client.content = {"baked-01": ONE}, os.urandom(2000)
+    manifest, _ = client.manifest("", "baked-01", deadline=Deadline.after(9)) or ({}, "")
+    (layer,) = manifest["layers"]
+    digits = layer["digest"].rpartition(":")[2][:KEY_DIGITS]
+    parts = client.work / "parts"
+    parts.mkdir(mode=0o700)
+    packed = (client.work / "packed").read_bytes()
+    (parts / f"baked-01.{digits}").write_bytes(packed[: len(packed) // 2])
+    (parts / "old").mkdir()
+    (parts / "new.0").touch()
+    os.utime(parts / "old", (1, 1))
+    client.breaks = lambda: fake_time.sleep(10.5 / (len(packed) - len(packed) // 2))
+
+    assert fetch(client, events)
+
+    assert (client.work / "into/sub/a").read_bytes() == client.content
+    assert (client.work / "into/sub/a").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in parts.iterdir()] == ["new.0"]
+    assert [event.message for event in events[1:]] == ["97 %, 0.0 MiB/s"]
+
+
+def test_part_of_a_refused_pull_is_not_left(
+    client: FakeClient, events: list[ProgressEvent]
+) -> None:
+    """The maker gets an empty folder, as it would without a store."""
+    into = client.work / "into"
+
+    def lose() -> None:
+        (into / "sub").mkdir()
+        (into / "sub/b").touch()
+        (into / "c").touch()
+        raise StoreError("It is gone.")
+
+    client.parts, client.breaks = {"baked-01": ONE}, lose
+
+    assert not fetch(client, events)
+
+    assert list(into.iterdir()) == []
+    assert (events[-1].stage, events[-1].message) == (
+        Stage.REFUSED,
+        "It is gone. It is made here.",
+    )

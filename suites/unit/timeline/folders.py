@@ -107,7 +107,11 @@ class HistoryFolder:
         return self.root
 
     def host_events(self, *names: str) -> None:
-        events = [{"name": name, "at_s": 1.0, "data": {"guest": True}} for name in names]
+        """Let the host have seen these of the guest, and a reset that it made itself."""
+        events = [
+            {"name": name, "at_s": 1.0, "data": {"guest": is_guest}}
+            for name, is_guest in (("RESET", False), *((name, True) for name in names))
+        ]
         (self.root / "host").mkdir(parents=True, exist_ok=True)
         (self.root / "host/qmp-events.json").write_text(json.dumps(events))
 

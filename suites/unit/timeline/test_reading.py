@@ -104,6 +104,89 @@ def test_critical_path_goes_from_the_goal_back_and_into_the_provisioner(tmp_path
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "at_s", "last"),
+    [
+        ("graphical.target", 275.0, "graphical.target"),
+        ("multi-user.target", 99.0, "cloud-init.target"),
+    ],
+)
+def test_critical_path_ends_at_the_last_goal(
+    tmp_path: Path, name: str, at_s: float, last: str
+) -> None:
+    node = a_node_that_built(tmp_path)
+    node.units.append(a_unit(name, at_s, at_s))
+
+    assert read_timeline(node.write()).critical_path[-1].name == last
+
+
+def test_unit_that_waits_is_held_up_by_what_runs(tmp_path: Path) -> None:
+    """Not by what waits itself; since the last of the others was ready."""
+    node = HistoryFolder(
+        tmp_path,
+        units=[
+            a_unit("a.service", 5.0, 20.0),
+            a_unit("b.service", 8.0, active="activating"),
+            a_unit("c.service", after="b.service", active="inactive"),
+            a_unit("d.service", after="a.service b.service c.service", active="inactive"),
+        ],
+        jobs="1 c.service start waiting\n2 d.service start waiting\n3 b.service start running\n",
+        entries=[an_entry(12.0, "x")],
+    )
+
+    found = by_name(read_timeline(node.write()))
+
+    assert {
+        name: (span.state, span.blockers, span.blocked_from_s) for name, span in found.items()
+    } == {
+        "a.service": (SpanState.DONE, (), None),
+        "b.service": (SpanState.RUNNING, (), None),
+        "c.service": (SpanState.WAITING, ("b.service",), 12.0),
+        "d.service": (SpanState.WAITING, ("b.service",), 20.0),
+    }
+
+
+def test_containers_have_their_names_and_run_until_their_own_end(tmp_path: Path) -> None:
+    """Other programs may print what containerd does."""
+    first, second = "ab" * 32, "cd" * 32
+    named = (
+        'msg="CreateContainer within sandbox \\"s\\" for &ContainerMetadata{Name:plugin,Attempt:0,} '
+        f'returns container id \\"{first}\\""'
+    )
+    node = HistoryFolder(tmp_path, uptime_s=50.0)
+    node.entries = [
+        an_entry(at_s, text, SYSLOG_IDENTIFIER=program)
+        for at_s, text, program in (
+            (20.0, f'msg="connecting to shim {first}"', "containerd"),
+            (21.0, named, "containerd"),
+            (22.0, f'msg="connecting to shim {second}"', "containerd"),
+            (23.0, f'msg="starting signal loop" path=/run/x/{second}', "containerd"),
+            (24.0, 'msg="connecting to shim third"', "sh"),
+            (30.0, f'msg="shim disconnected" id={first}', "containerd"),
+        )
+    ]
+
+    spans = read_timeline(node.write()).spans
+
+    assert [(span.name, span.start_s, span.end_s, span.state) for span in spans] == [
+        ("plugin", 20.0, 30.0, SpanState.DONE),
+        ("cdcdcdcdcdcd…", 22.0, 50.0, SpanState.RUNNING),
+    ]
+
+
+def test_panics_and_the_end_of_a_machine_are_marked(tmp_path: Path) -> None:
+    """But not those of the machine that became the checkpoint."""
+    folder = a_node_that_built(tmp_path).write()
+    events = [("SHUTDOWN", -50), ("GUEST_PANICKED", 50), ("SHUTDOWN", 60), ("STOP", 70)]
+    (folder / "host/qmp-events.json").write_text(
+        json.dumps([{"name": name, "at_s": BOOTED_AT_S + at_s} for name, at_s in events])
+    )
+
+    moments = read_timeline(folder).moments
+
+    assert [(each.at_s, each.words) for each in moments] == [(50, "panic"), (60, "power off")]
+
+
 def test_machine_that_hangs_shows_what_runs_and_what_waits_for_it(tmp_path: Path) -> None:
     node = a_node_that_built(tmp_path, hangs=True)
     node.evidence.file("/var/lib/cloud/instance/provisioner-runs/1/command", "bake\n")
@@ -266,6 +349,17 @@ def test_dkms_build_before_the_boot_is_left_out(tmp_path: Path) -> None:
     assert Lane.DKMS not in {span.lane for span in read_timeline(node.write()).spans}
 
 
+def test_dkms_build_that_failed_is_told(tmp_path: Path) -> None:
+    """Its log stays in the folder of the build, which no kernel names."""
+    node = a_node_that_built(tmp_path)
+    (log,) = node.dkms.values()
+    node.dkms = {"/var/lib/dkms/nvidia/580.126.09/build/make.log": log}
+
+    span = by_name(read_timeline(node.write()))["nvidia 580.126.09"]
+
+    assert (span.state, span.start_s, span.end_s) == (SpanState.FAILED, 164, 250)
+
+
 @pytest.mark.parametrize(
     ("wall_s", "second_boot_s"),
     [(110.0, 109), (110.0 - 3600, 99), (101.0, 100)],
@@ -278,11 +372,15 @@ def test_reboot_joins_two_boots(tmp_path: Path, wall_s: float, second_boot_s: fl
     """
     node = HistoryFolder(tmp_path, units=[a_unit("second.service", 20.0, 25.0)], uptime_s=30.0)
     starting, started = "7d4958e842da4a758f6c1cdc7b36dcc5", "39f53479d3a045ac8e11786248231fbf"
+    failed = "be02cf6855d2428ba40df7e9d022f03d"
     later = {"boot": "c" * 32}
     node.entries = [
         an_entry(1.0, "of the image", boot="0" * 32),
         an_entry(5.0, "Starting", boot=EARLIER_BOOT, UNIT="first.service", MESSAGE_ID=starting),
         an_entry(9.0, "Started", boot=EARLIER_BOOT, UNIT="first.service", MESSAGE_ID=started),
+        an_entry(10.0, "Starting", boot=EARLIER_BOOT, UNIT="open.service", MESSAGE_ID=starting),
+        an_entry(11.0, "Starting", boot=EARLIER_BOOT, UNIT="bad.service", MESSAGE_ID=starting),
+        an_entry(12.0, "Failed", boot=EARLIER_BOOT, UNIT="bad.service", MESSAGE_ID=failed),
         an_entry(100.0, "Rebooting", boot=EARLIER_BOOT),
         an_entry(1.0, "Linux", wall_s=BOOTED_AT_S + wall_s, **later),
     ]
@@ -291,7 +389,10 @@ def test_reboot_joins_two_boots(tmp_path: Path, wall_s: float, second_boot_s: fl
     timeline = read_timeline(node.write())
 
     found = by_name(timeline)
-    assert (found["first.service"].start_s, found["first.service"].end_s) == (5, 9)
+    assert [
+        (found[name].start_s, found[name].end_s, found[name].state)
+        for name in ("first.service", "open.service", "bad.service")
+    ] == [(5, 9, SpanState.DONE), (10, 100, SpanState.RUNNING), (11, 12, SpanState.FAILED)]
     assert (found["second.service"].start_s, found["second.service"].end_s) == (
         second_boot_s + 20,
         second_boot_s + 25,
@@ -301,18 +402,24 @@ def test_reboot_joins_two_boots(tmp_path: Path, wall_s: float, second_boot_s: fl
     ]
 
 
-def test_clock_that_was_set_is_marked_and_steps_keep_their_places(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ahead_s", "words"),
+    [(-259200, "+3.0 d"), (-7200, "+2.0 h"), (-90, "+1.5 min"), (20, "-20 s")],
+)
+def test_clock_that_was_set_is_marked_and_steps_keep_their_places(
+    tmp_path: Path, ahead_s: int, words: str
+) -> None:
     """A machine that continues from a checkpoint gets the time of the host."""
     node = a_node_that_built(tmp_path)
     node.entries = [
-        an_entry(12.5, "booted", wall_s=BOOTED_AT_S - 7200 + 12.5),
+        an_entry(12.5, "booted", wall_s=BOOTED_AT_S + ahead_s + 12.5),
         an_entry(100.0, "continued"),
         an_entry(280.0, "ready"),
     ]
 
     timeline = read_timeline(node.write())
 
-    assert [(m.at_s, m.words) for m in timeline.moments] == [(100, "clock set by +2.0 h")]
+    assert [(m.at_s, m.words) for m in timeline.moments] == [(100, f"clock set by {words}")]
     assert by_name(timeline)["build-driver"].start_s == pytest.approx(146.99)
 
 
@@ -392,6 +499,23 @@ def test_step_with_a_time_that_is_no_number_is_a_gap(
     timeline = steps_of(a_node_that_built(tmp_path), **changed)
 
     assert [gap.what for gap in timeline.gaps] == ["provisioning steps"]
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        ("done", SpanState.DONE),
+        ("failed", SpanState.FAILED),
+        ("running", SpanState.RUNNING),
+        ("skipped", None),
+    ],
+)
+def test_step_has_its_state_and_a_skipped_one_is_left_out(
+    tmp_path: Path, status: str, state: SpanState | None
+) -> None:
+    found = by_name(steps_of(a_node_that_built(tmp_path), status=status)).get("build")
+
+    assert (None if found is None else found.state) is state
 
 
 def test_step_takes_no_negative_time(tmp_path: Path) -> None:
