@@ -34,6 +34,12 @@ def build_parser() -> argparse.ArgumentParser:
         default=_MINUTES,
         help="how long to go on; each case is tried at least once (default: %(default)g)",
     )
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="WORDS",
+        help="try only cases whose name has these words, such as 'full disk'",
+    )
     parser.add_argument("--seed", type=int, help="decides the order (default: a new one)")
     parser.add_argument(
         "--summaries",
@@ -65,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
         ):
             summary = run(
                 name,
-                cases,
+                {each: case for each, case in cases.items() if arguments.only in each},
                 seed=arguments.seed,
                 minutes=arguments.minutes / len(names),
                 clock=SYSTEM_CLOCK,

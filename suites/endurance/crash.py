@@ -34,7 +34,6 @@ class Crash:
     def opened(self, folder: Path) -> Iterator[Mapping[str, Case]]:
         with operations(folder) as found:
             disturber = Disturber(found, watched=[folder.parent])
-            disturber.prepare()
             yield {
                 f"{name}, {whom}": functools.partial(_try, disturber, name, kill)
                 for name in found

@@ -74,34 +74,40 @@ class Disturber:
     watched: Collection[Path]
     environment: Mapping[str, str] = field(default_factory=dict)
     _usual_s: dict[str, float] = field(default_factory=dict)
-    _sound: Inventory | None = None
-    _others: frozenset[int] = frozenset()
+    _sound: Inventory = field(init=False)
+    _others: frozenset[int] = field(init=False)
 
-    def prepare(self) -> None:
-        """Run each operation without a disturbance."""
+    def __post_init__(self) -> None:
         self._others = frozenset(processes())
-        for name, operation in self.operations.items():
+        self._sound = Inventory.take(*self.watched)
+
+    def _usual(self, name: str) -> float:
+        """Return how long an operation takes without a disturbance; it is run at its first use."""
+        if name not in self._usual_s:
+            operation = self.operations[name]
             run = self.run(operation)
             if run.exit_code != 0 or operation.wrong() is not None:
                 raise HarnessError(
                     f"The operation '{name}' fails without a disturbance, after "
                     f"{run.seconds:.0f} s with {run.exit_code}: {run.output}"
                 )
+            self._wait_for_processes()
+            self._sound = self._sound.merged(Inventory.take(*self.watched))
             self._usual_s[name] = run.seconds
-            print(f"{name}: {run.seconds:.1f} s without a disturbance", flush=True)  # noqa: T201
-        self._wait_for_processes()
-        self._sound = Inventory.take(*self.watched)
+        return self._usual_s[name]
 
     def run(
         self,
         operation: Operation,
         *,
+        is_prepared: bool = True,
         after_s: float = 0.0,
         disturb: Disturbance | None = None,
         most_s: float = 600.0,
     ) -> Run:
         """Run an operation, and disturb it after a time."""
-        operation.prepare()
+        if is_prepared:
+            operation.prepare()
         deadline = Deadline.after(most_s)
         began = SYSTEM_CLOCK.monotonic()
         # Not on the disk, which may be full.
@@ -139,7 +145,7 @@ class Disturber:
         self, name: str, moment: float, disturb: Disturbance, *, must_pass: bool = False
     ) -> list[str]:
         """Disturb an operation, and return a sentence on each promise that was broken."""
-        operation, usual_s = self.operations[name], self._usual_s[name]
+        operation, usual_s = self.operations[name], self._usual(name)
         most_s = max(_LEAST_S, usual_s * _PATIENCE)
         run = self.run(operation, after_s=moment * usual_s, disturb=disturb, most_s=most_s)
         broken = [f"{name}: {each}" for each in self._judge(operation, run, must_pass=must_pass)]
@@ -149,7 +155,8 @@ class Disturber:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        following = self.run(operation, most_s=most_s)
+        # On what the disturbed one left.
+        following = self.run(operation, is_prepared=False, most_s=most_s)
         if following.exit_code != 0:
             broken.append(
                 f"{name}: the next run ends with {following.exit_code}: {following.shown}"
@@ -157,12 +164,11 @@ class Disturber:
         elif (wrong := operation.wrong()) is not None:
             broken.append(f"{name}: after the next run {wrong}")
         self._wait_for_processes()
-        if self._sound is not None:
-            now = Inventory.take(*self.watched)
-            if things := now.beyond(self._sound):
-                broken.append(f"{name}: the next run leaves {things}")
-                # It is reported once.
-                self._sound = self._sound.merged(now)
+        now = Inventory.take(*self.watched)
+        if things := now.beyond(self._sound):
+            broken.append(f"{name}: the next run leaves {things}")
+            # It is reported once.
+            self._sound = self._sound.merged(now)
         return broken
 
     def _judge(self, operation: Operation, run: Run, *, must_pass: bool) -> list[str]:

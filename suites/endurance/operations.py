@@ -6,11 +6,13 @@ import contextlib
 import shutil
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.registry import RegistryLog
 from harness.registry.proxy import RegistryProxy
 from harness.registry.server import ensure_registry_program, running_registry
+from suites.endurance.programs import checkpoint
 from suites.endurance.surroundings import users_cache
 from suites.unit.image.cloud_image_folder import published_files
 from suites.unit.image.imageserver import serving
@@ -18,8 +20,9 @@ from suites.unit.timeline.folders import a_node_that_built
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
+#: Apart from what a campaign watches: a registry keeps what half of a push left, by its own rules.
+REGISTRY = Path("/run/lock/registry")
 _SPEC = """\
 Describe 'one'
   lingers() { setsid sleep 3 & sleep 0.1; echo done; }
@@ -126,34 +129,30 @@ def _files(top: Path) -> dict[str, Operation]:
     bundle = _program(top, "bundle")
     evidence = a_node_that_built(bundle.cwd / "evidence/t.py-test/node").write()
     (evidence / "host/serial.log").write_bytes(bytes(range(256)) * 40_000)
-    init = top / "init"
-    init.mkdir()
-    project = init / "project"
-    return {
-        "bundle": bundle,
-        "init": Operation(
-            argv=(sys.executable, "-m", "harness.cli", "init", str(project)),
-            cwd=init,
-            prepare=lambda: shutil.rmtree(project, ignore_errors=True),
-        ),
-    }
+    return {"bundle": bundle}
 
 
 def _artifacts(top: Path, served: contextlib.ExitStack) -> dict[str, Operation]:
-    checkpoint = _program(top, "checkpoint")
+    made = _program(top, "checkpoint")
     build = _program(top, "image-build")
     images = served.enter_context(serving(published_files()))
     fetch = _program(top, "image-fetch", images.folder)
     program = ensure_registry_program(users_cache(), report=lambda _message: None)
-    server = served.enter_context(running_registry(program, top / "registry"))
+    server = served.enter_context(running_registry(program, REGISTRY))
     proxy = served.enter_context(RegistryProxy(server.connection, RegistryLog()))
     address = f"http://127.0.0.1:{proxy.port}/gpu/ci"
+    checkpoint(top / "pushed", address, is_writable=True)
     push, pull = _program(top, "push", address), _program(top, "pull", address)
     return {
-        "checkpoint": _emptied(checkpoint, "cache"),
+        "checkpoint": _emptied(made, "cache/checkpoints"),
         "image build": _emptied(build, "images"),
         "image fetch": _emptied(fetch, "images"),
-        "store push": push,
+        "store push": Operation(
+            argv=push.argv,
+            cwd=push.cwd,
+            # Each push is of another checkpoint, and has a lock of its own.
+            prepare=lambda: shutil.rmtree(push.cwd / "cache", ignore_errors=True),
+        ),
         "store pull": _emptied(pull, "cache/checkpoints"),
     }
 

@@ -5,7 +5,7 @@ They are what a campaign disturbs where no command does the operation alone.
 
 from __future__ import annotations
 
-import functools
+import secrets
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +42,10 @@ def _make(place: CheckpointPlace) -> Mapping[str, str]:
     return {"qemu": "QEMU 7.2", "processor": "any processor"}
 
 
-def _checkpoint(folder: Path, address: str | None = None, *, is_writable: bool = False) -> None:
+def checkpoint(
+    folder: Path, address: str | None = None, *, is_writable: bool = False, image: str = "one"
+) -> None:
+    """Make a checkpoint, or take it from a registry; where that is writable, push it there."""
     from harness.machine.checkpoint.store import CheckpointStore  # noqa: PLC0415
     from harness.shared_store import Address  # noqa: PLC0415
     from harness.shared_store.client import Patience, RegistryClient  # noqa: PLC0415
@@ -59,7 +62,7 @@ def _checkpoint(folder: Path, address: str | None = None, *, is_writable: bool =
     store = CheckpointStore(folder / "cache/checkpoints", limit_mib=1000, source=shared)
     with store.use(
         "booted",
-        {"image": "one", "writes": is_writable},
+        {"image": image},
         _make,
         memory_mib=16,
         deadline=Deadline.after(_LONG_S),
@@ -70,6 +73,11 @@ def _checkpoint(folder: Path, address: str | None = None, *, is_writable: bool =
         damaged = [each.damage for each in store.verify() if each.damage is not None]
         if damaged:
             raise HarnessError(f"A checkpoint is damaged: {damaged}.")
+
+
+def _push(folder: Path, address: str) -> None:
+    # What the registry has is not pushed again.
+    checkpoint(folder, address, is_writable=True, image=secrets.token_hex(8))
 
 
 def _image_build(folder: Path) -> None:
@@ -113,9 +121,9 @@ def _machine(_folder: Path, driver: str) -> None:
 
 PROGRAMS: Mapping[str, Callable[..., None]] = {
     "bundle": _bundle,
-    "checkpoint": _checkpoint,
-    "push": functools.partial(_checkpoint, is_writable=True),
-    "pull": _checkpoint,
+    "checkpoint": checkpoint,
+    "push": _push,
+    "pull": checkpoint,
     "image-build": _image_build,
     "image-fetch": _image_fetch,
     "machine": _machine,

@@ -41,7 +41,6 @@ class Resources:
     def opened(self, folder: Path) -> Iterator[Mapping[str, Case]]:
         with operations(folder) as found:
             disturber = Disturber(found, watched=[folder.parent])
-            disturber.prepare()
             yield {
                 f"{name}, {what}": functools.partial(_try, disturber, name, take)
                 for name, operation in found.items()

@@ -49,8 +49,6 @@ class Time:
         with operations(folder) as found:
             plain = Disturber(found, watched=[folder.parent])
             jumping = Disturber(found, watched=[folder.parent], environment=faked)
-            plain.prepare()
-            jumping.prepare()
             cases: dict[str, Case] = {}
             for name in found:
                 cases[f"{name}, a process stands still"] = functools.partial(_stop, plain, name)
