@@ -168,14 +168,24 @@ class _Bounded(Composer):
 
     _level = 0
 
+    @functools.cached_property
+    def _most_levels(self) -> int:
+        return DATA_LEVELS.value
+
+    @functools.cached_property
+    def _most_digits(self) -> int:
+        return DATA_DIGITS.value
+
     @override
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self._level += 1
-        DATA_LEVELS.check(self._level, "YAML")
+        if self._level > self._most_levels:
+            raise DATA_LEVELS.error("YAML")
         node = super().compose_node(parent, index)
         self._level -= 1
-        if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS:
-            DATA_DIGITS.check(len(node.value), f"YAML in line {node.start_mark.line + 1}")
+        is_number = isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS
+        if is_number and len(node.value) > self._most_digits:
+            raise DATA_DIGITS.error(f"YAML in line {node.start_mark.line + 1}")
         return node
 
 

@@ -41,9 +41,11 @@ def open_plain(
 def read_plain(path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None = None) -> bytes:
     """Return the content of a plain file; see `open_plain`."""
     with open_plain(path, limit=limit, below=below) as file:
-        content = file.read(limit.bytes + 1)
+        most = limit.bytes
+        content = file.read(most + 1)
     # Files below /proc have no size, and others grow.
-    limit.check_bytes(len(content), f"'{path}'")
+    if len(content) > most:
+        raise limit.error(f"'{path}'")
     return content
 
 
