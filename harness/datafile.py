@@ -183,8 +183,11 @@ class _Bounded(Composer):
             raise DATA_LEVELS.error("YAML")
         node = super().compose_node(parent, index)
         self._level -= 1
-        is_number = isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS
-        if is_number and len(node.value) > self._most_digits:
+        if (
+            isinstance(node, yaml.ScalarNode)
+            and node.tag in _NUMBERS
+            and len(node.value) > self._most_digits
+        ):
             raise DATA_DIGITS.error(f"YAML in line {node.start_mark.line + 1}")
         return node
 
