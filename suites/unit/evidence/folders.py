@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
+import os
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.evidence import (
@@ -20,7 +25,7 @@ from harness.provisioner.gpu_node import EVENTS_FOLDER, OUTCOME_PATH
 from harness.provisioning.wait import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from typing_extensions import Self
 
@@ -145,8 +150,47 @@ class EvidenceFolder:
         return self
 
 
+@functools.cache
+def _content(make: Callable[[Path], EvidenceFolder]) -> tuple[list[str], dict[str, bytes]]:
+    """Return the folders and the files of a node; a thousand tests have one of the same three."""
+    with tempfile.TemporaryDirectory() as name:
+        top = Path(name)
+        make(top)
+        paths = sorted(top.rglob("*"))
+        folders = [str(path.relative_to(top)) for path in paths if path.is_dir()]
+        files = {str(p.relative_to(top)): p.read_bytes() for p in paths if p.is_file()}
+    return folders, files
+
+
+def _made(make: Callable[[Path], EvidenceFolder], folder: Path) -> EvidenceFolder:
+    folders, files = _content(make)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in folders:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(f"{folder}/{name}")  # noqa: PTH102 - twice as fast, as below
+    for name, content in files.items():
+        file = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        os.write(file, content)
+        os.close(file)
+    return EvidenceFolder(folder)
+
+
 def a_gpu_node(folder: Path) -> EvidenceFolder:
     """Return the evidence of a prebaked GPU node without errors."""
+    return _made(_gpu_node, folder)
+
+
+def a_serving_node(folder: Path) -> EvidenceFolder:
+    """Return the evidence of a node that serves its GPU to containers, gathered as root."""
+    return _made(_serving_node, folder)
+
+
+def a_stripped_node(folder: Path) -> EvidenceFolder:
+    """Return the evidence of a node without GPU from which the driver was removed."""
+    return _made(_stripped_node, folder)
+
+
+def _gpu_node(folder: Path) -> EvidenceFolder:
     return (
         EvidenceFolder(folder)
         .outcome()
@@ -210,11 +254,10 @@ def a_cdi_spec(gpus: int) -> dict[str, object]:
     return {"kind": "nvidia.com/gpu", "devices": devices, "containerEdits": edits}
 
 
-def a_serving_node(folder: Path) -> EvidenceFolder:
-    """Return the evidence of a node that serves its GPU to containers, gathered as root."""
+def _serving_node(folder: Path) -> EvidenceFolder:
     spec = a_cdi_spec(1)
     return (
-        a_gpu_node(folder)
+        _gpu_node(folder)
         .file(
             RECORD_PATH,
             f"kernel={KERNEL}\ndriver_version={VERSION}\ndriver_kind=cuda\narch=x86_64\n",
@@ -238,10 +281,9 @@ def a_serving_node(folder: Path) -> EvidenceFolder:
     )
 
 
-def a_stripped_node(folder: Path) -> EvidenceFolder:
-    """Return the evidence of a node without GPU from which the driver was removed."""
+def _stripped_node(folder: Path) -> EvidenceFolder:
     return (
-        a_gpu_node(folder)
+        _gpu_node(folder)
         .outcome(decision={"action": "teardown", "reason": "opted_out"})
         .without(f"files{RECORD_PATH}")
         .without("files/proc/driver/nvidia/gpus/0000:01:00.0/information")
