@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from harness.cli import gpu_release, host_gpus
+from harness.cli import gpu_firmware, gpu_release, host_gpus
 from harness.cli.columns import print_columns
 from harness.cli.options import add_gpu_options, add_json_option, settings_of
 from harness.gpu.catalogue import load_catalogue
@@ -28,6 +28,7 @@ def add_parser(commands: Commands) -> None:
     listing.set_defaults(run=_list)
     host_gpus.add_parser(actions)
     gpu_release.add_parser(actions)
+    gpu_firmware.add_parser(actions)
 
 
 def _list(arguments: argparse.Namespace) -> int:

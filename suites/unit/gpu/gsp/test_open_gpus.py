@@ -1,0 +1,79 @@
+"""The client that opens GPUs without NVIDIA's libraries, beside files that stand for the driver's."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.gpu.gsp import open_gpus
+from harness.gpu.gsp.open_gpus import main
+
+if TYPE_CHECKING:
+    import pytest
+
+INFORMATION = """\
+Model: \t\t NVIDIA A100-SXM4-40GB
+IRQ:   \t\t 24
+GPU UUID: \t GPU-00000000-0000-4000-8000-000000000001
+Bus Location: \t 0000:02:00.0
+Device Minor: \t {minor}
+"""
+
+
+def a_driver(folder: Path, *opens: bool) -> tuple[Path, Path]:
+    """Return the folders of GPUs and of device nodes; a node that is a folder does not open."""
+    gpus, devices = folder / "gpus", folder / "dev"
+    devices.mkdir()
+    (devices / "nvidiactl").touch()
+    for minor, does_open in enumerate(opens):
+        gpu = gpus / f"0000:{minor + 2:02x}:00.0"
+        gpu.mkdir(parents=True)
+        (gpu / "information").write_text(INFORMATION.format(minor=minor))
+        node = devices / f"nvidia{minor}"
+        node.touch() if does_open else node.mkdir()
+    return gpus, devices
+
+
+def test_each_gpu_is_a_line_of_what_the_driver_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(*a_driver(tmp_path, True, True)) == 0
+
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["Model"], first["GPU UUID"][-1]) == ("NVIDIA A100-SXM4-40GB", "1")
+    assert [each["address"] for each in (first, second)] == ["0000:02:00.0", "0000:03:00.0"]
+
+
+def test_gpu_that_does_not_open_is_named_and_the_others_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(*a_driver(tmp_path, False, True)) == 1
+
+    printed = capsys.readouterr()
+    assert "GPU 0000:02:00.0 did not open: Is a directory." in printed.err
+    assert json.loads(printed.out)["address"] == "0000:03:00.0"
+
+
+def test_node_without_gpus_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(*a_driver(tmp_path)) == 1
+
+    assert "has no GPU" in capsys.readouterr().err
+
+
+def test_client_needs_the_standard_library_only() -> None:
+    tree = ast.parse(Path(open_gpus.__file__).read_text())
+    modules = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [each.name for each in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert modules <= sys.stdlib_module_names
