@@ -199,7 +199,8 @@ def _graphics_info(call: Call) -> int:
         0x32: 4,
         0x35: 8,
         0x36: 8,
-        0x37: 1,
+        # Subcontexts (VEIDs) of each GPC, by which compute instances of MIG are laid out.
+        0x37: 8,
     }
     per_engine = len(call.parameters) // 8
     for engine in range(8):

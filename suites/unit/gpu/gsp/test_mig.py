@@ -19,6 +19,7 @@ CAPACITY, MODE, PROFILES, SET_MODE, SET, LIST, EXPORT, COMPUTE = (
     0x20800AA8,
     0x20800ABA,
 )
+GRAPHICS_INFO = 0x20800A2A
 #: Flags of GPU instances: an eighth, a quarter, and three slices of a half.
 EIGHTH, QUARTER, THREE = 3 | 5 << 2, 2 | 3 << 2, 1 | 2 << 2
 INSUFFICIENT, INVALID, NOT_SUPPORTED = 0x1A, 0x1F, 0x56
@@ -142,3 +143,18 @@ def test_compute_profiles_have_each_size_once(a100: Driver) -> None:
         for index in range(answered.get("profileCount"))
     ]
     assert len(sizes) == len(set(sizes)) == len(profiles_of(a100.device.state))
+
+
+def test_contexts_of_each_profile_are_whole_steps(a100: Driver) -> None:
+    """With another step the driver found no room for a compute instance: 'veidEnd < 64'."""
+    _, answer = a100.control(GRAPHICS_INFO, bytes(0xE00))
+    infos = dict(struct.iter_unpack("<II", answer[: 0xE00 // 8]))
+    step, most = infos[0x37], infos[0x2C]
+    profiles = a100.ask(COMPUTE)
+
+    for index in range(profiles.get("profileCount")):
+        contexts = profiles.get(f"profiles[{index}].veidCount")
+        gpcs = profiles.get(f"profiles[{index}].gpcCount")
+        assert contexts % step == 0
+        assert contexts in {step * gpcs, most}
+        assert contexts <= most
