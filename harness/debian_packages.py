@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, HarnessError, RequirementError
@@ -14,10 +15,12 @@ from harness.lease import hold, make_private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from harness.provisioning.command import Runner
 
+#: The keys by which mmdebstrap verifies Debian's archives, and the package that has them: Ubuntu lacks it.
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+KEYRING_PACKAGE = "debian-archive-keyring"
 #: The longest that fetching and unpacking may take.
 UNPACK_S = 560.0
 #: Names an archive whose signed lists of packages may be past their date, by its URL.
@@ -52,7 +55,7 @@ def unpack_packages(
 
     `what` names the program in messages; `tar_options` leave out or select files of the archive.
 
-    Raises RequirementError where mmdebstrap is missing, HarnessError where the archive's list of
+    Raises RequirementError where mmdebstrap or Debian's keys are missing, HarnessError where the archive's list of
     packages is past its date, CommandError where it fails otherwise.
     """
     snapshot = _snapshot()
@@ -60,6 +63,11 @@ def unpack_packages(
         raise RequirementError(
             f"There is no 'mmdebstrap' on this host, which unpacks {what}; install it with "
             "`apt-get install mmdebstrap`."
+        )
+    if not KEYRING.exists():
+        raise RequirementError(
+            f"There is no '{KEYRING}' on this host, by which the packages of {what} are verified; install "
+            f"it with `apt-get install {KEYRING_PACKAGE}`."
         )
     archive = work / "root.tar"
     result = runner.run(

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from harness import debian_packages
 from harness.cli.host_gpu_checks import examine_host_gpus
 from harness.cli.options import (
     add_host_gpu_options,
@@ -92,6 +93,7 @@ def examine(settings: Settings, runner: Runner) -> list[RequirementCheck]:
         _transport(settings, chosen, runner),
         _program("qemu-img", "qemu-img", "qemu-utils", runner),
         _program("mmdebstrap", "mmdebstrap", "mmdebstrap", runner),
+        _keyring(),
         _program("mke2fs", "mke2fs", "e2fsprogs", runner, version="-V"),
         *_user_namespaces(runner),
         _program("OpenSSH client", "ssh", "openssh-client", runner, version="-V"),
@@ -129,6 +131,22 @@ def _program(
     lines = (answer.stdout or answer.stderr).strip().splitlines()
     return RequirementCheck(
         requirement=requirement, is_met=True, found=f"{path}: {lines[0] if lines else '?'}"
+    )
+
+
+def _keyring() -> RequirementCheck:
+    requirement = "Debian's keys"
+    if debian_packages.KEYRING.exists():
+        return RequirementCheck(
+            requirement=requirement, is_met=True, found=str(debian_packages.KEYRING)
+        )
+    package = debian_packages.KEYRING_PACKAGE
+    return RequirementCheck(
+        requirement=requirement,
+        is_met=False,
+        found=f"'{debian_packages.KEYRING}' is not there, by which packages of images are verified.",
+        remedy=f"Run `apt-get install --no-install-recommends {package}`.",
+        package=package,
     )
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness import debian_packages
 from harness.debian_packages import SNAPSHOT_VARIABLE, ensure_unpacked, unpack_packages
-from harness.errors import BadInputError, HarnessError
+from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.provisioning.command import CommandResult
 
 if TYPE_CHECKING:
@@ -57,12 +58,26 @@ def _mmdebstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool.parent.mkdir()
     tool.write_text("")
     tool.chmod(0o755)
+    keyring = tmp_path / "keyring.gpg"
+    keyring.touch()
+    monkeypatch.setattr(debian_packages, "KEYRING", keyring)
     monkeypatch.setenv("PATH", str(tool.parent))
     monkeypatch.delenv(SNAPSHOT_VARIABLE, raising=False)
 
 
 def _unpack(tmp_path: Path, runner: ScriptedUnpacking) -> None:
     unpack_packages(["jq"], release="sid", work=tmp_path, what="jq", runner=runner)
+
+
+def test_keys_of_debian_that_are_missing_are_named_before_anything_is_fetched(
+    tmp_path: Path,
+) -> None:
+    """Ubuntu has mmdebstrap without them."""
+    (tmp_path / "keyring.gpg").unlink()
+    runner = ScriptedUnpacking()
+
+    with pytest.raises(RequirementError, match=r"`apt-get install debian-archive-keyring`"):
+        _unpack(tmp_path, runner)
 
 
 def _ensure(tmp_path: Path) -> Path:

@@ -52,4 +52,4 @@ def test_build_needs_no_system_folder_on_path(system: Path, tmp_path: Path) -> N
         program(tmp_path / "bin" / name)
     program(system / "mke2fs")
 
-    MmdebstrapBuilder(free_bytes=lambda _: 1 << 40).require(tmp_path)
+    MmdebstrapBuilder(free_bytes=lambda _: 1 << 40, keyring=system).require(tmp_path)

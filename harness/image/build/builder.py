@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from harness.artifact_cache import DISK
+from harness.debian_packages import KEYRING, KEYRING_PACKAGE
 from harness.errors import RequirementError
 from harness.host_programs import find_program
 from harness.image import ImageBuildError
@@ -106,11 +107,13 @@ class MmdebstrapBuilder:
         privilege: Privilege | None = None,
         find_program: Callable[[str], str | None] = find_program,
         free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
+        keyring: Path = KEYRING,
     ) -> None:
         self._run = run
         self._privilege = Privilege.current() if privilege is None else privilege
         self._find_program = find_program
         self._free_bytes = free_bytes
+        self._keyring = keyring
 
     @property
     def version(self) -> str:
@@ -165,10 +168,12 @@ class MmdebstrapBuilder:
         shutil.rmtree(work, ignore_errors=True)
 
     def require(self, folder: Path) -> None:
-        """Raise RequirementError where a program or space in `folder` is missing."""
+        """Raise RequirementError where a program, Debian's keys or space in `folder` is missing."""
         missing = {
             tool: package for tool, package in TOOLS.items() if not self._find_program(tool)
         }
+        if not self._keyring.exists():
+            missing[str(self._keyring)] = KEYRING_PACKAGE
         if missing:
             raise RequirementError(
                 f"Building an image needs {' and '.join(repr(tool) for tool in missing)}, not "

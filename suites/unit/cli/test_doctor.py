@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from harness import debian_packages
 from harness.cli import doctor, main
 from harness.cli.doctor import examine
 from harness.errors import HarnessError, RequirementError
@@ -78,6 +79,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     memory = tmp_path / "meminfo"
     memory.write_text(f"MemTotal: 1 kB\nMemAvailable: {8 << 20} kB\n")
     monkeypatch.setattr(doctor, "_MEMORY_INFO", memory)
+    monkeypatch.setattr(debian_packages, "KEYRING", memory)
     monkeypatch.setattr(doctor, "_reservations", list)
     monkeypatch.setattr(doctor, "examine_host_gpus", lambda _: [])
     return Host(programs)
@@ -105,7 +107,7 @@ def test_host_with_everything_lacks_nothing(host: Host, settings: Settings) -> N
     assert missing(findings) == {}
     assert [each.requirement for each in findings] == [
         *("QEMU", "accelerator", "emulated-GPU transport", "qemu-img", "mmdebstrap"),
-        *("mke2fs", "OpenSSH client", "setpriv", "image", "disk", "memory"),
+        *("Debian's keys", "mke2fs", "OpenSSH client", "setpriv", "image", "disk", "memory"),
     ]
     assert not [each for each in findings if each.remedy]
 
@@ -128,6 +130,18 @@ def test_missing_program_is_named_with_its_package(
 
     assert list(found) == [requirement]
     assert f"apt-get install --no-install-recommends {package}" in str(found[requirement].remedy)
+
+
+def test_keys_of_debian_are_named_with_their_package(
+    host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ubuntu has mmdebstrap without them."""
+    monkeypatch.setattr(debian_packages, "KEYRING", tmp_path / "none")
+
+    found = missing(examine(settings, host))
+
+    assert list(found) == ["Debian's keys"]
+    assert found["Debian's keys"].package == "debian-archive-keyring"
 
 
 def test_one_command_installs_all_that_is_missing(

@@ -133,6 +133,8 @@ class Attempt:
         self.into.mkdir()
         self.work.mkdir()
         self.log.touch()
+        self.keyring = top / "keyring.gpg"
+        self.keyring.touch()
 
     def build(
         self,
@@ -147,6 +149,7 @@ class Attempt:
             privilege=privilege,
             find_program=lambda name: None if name in lacking else f"/usr/bin/{name}",
             free_bytes=lambda _path: free,
+            keyring=self.keyring,
         )
         return builder.build(
             self.recipe,
@@ -259,6 +262,17 @@ def test_inputs_lie_where_the_node_and_the_scripts_look(recipe: Recipe) -> None:
     assert "usr/src/image-build/node/scripts/beside.txt" in modes
     assert "usr/src/image-build/install-kernels.sh" in modes
     assert "usr/src/image-build/oci.py" in modes
+
+
+def test_keys_of_debian_that_are_missing_are_named_with_the_remedy(attempt: Attempt) -> None:
+    """Ubuntu has mmdebstrap without them, and apt then refuses each archive."""
+    attempt.keyring.unlink()
+    commands = ScriptedBuildCommands()
+
+    with pytest.raises(RequirementError, match=r"--no-install-recommends debian-archive-keyring'"):
+        attempt.build(commands)
+
+    assert commands.programs == []
 
 
 def test_missing_programs_are_named_with_the_remedy(attempt: Attempt) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness import lease
+from harness import debian_packages, lease
 from harness.debian_packages import UNPACK_S
 from harness.errors import HarnessError, RequirementError
 from harness.machine.qemu import debian_sid_qemu
@@ -87,6 +87,7 @@ def _mmdebstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\nexit 1\n")
     tool.chmod(0o755)
+    monkeypatch.setattr(debian_packages, "KEYRING", tool)
     monkeypatch.setenv("PATH", str(tool.parent))
 
 
