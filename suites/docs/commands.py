@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Commands that are not ours, and that a page may show without a look at their arguments.
 FOREIGN = frozenset(
     {
-        *("allure", "cd", "coverage", "git", "less", "lint-imports", "ls", "mkdir", "pip"),
+        *("allure", "cd", "coverage", "git", "less", "lint-imports", "ls", "mkdir", "pip", "sed"),
         *("debsbom", "debugfs", "pre-commit", "pyproject-build", "qemu-img", "ruff"),
         *("ptw", "towncrier", "twine"),
         *("groupadd", "systemctl", "systemd-tmpfiles", "udevadm", "useradd", "usermod"),

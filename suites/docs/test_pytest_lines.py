@@ -43,7 +43,7 @@ def shown(blocks: Callable[[str], list[Block]]) -> list[Request]:
     """Return what the pages show: command lines, e2e tests to plan, others to run."""
     programs = Programs.of(REPOSITORY)
     # Those of a new project are run in one, by suites/host/wheel.
-    here = [block for block in blocks("sh") if block.kind != "project"]
+    here = [block for block in blocks("sh") if block.kind not in ("project", "scripts")]
     lines = [line for block in here for line in command_lines(block)]
     given = [(line.place, programs.check(line)) for line in lines]
     shown = [*blocks("python"), *blocks("bash")]

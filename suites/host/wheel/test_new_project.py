@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from suites.installed_wheel import REPOSITORY
+from suites.readme_scripts import INSTALL, lines_for_scripts, write_scripts
 
 if TYPE_CHECKING:
     from suites.installed_wheel import InstalledWheel
@@ -88,6 +89,25 @@ def test_project_may_have_packages_and_fixtures_of_the_same_names(
 
     assert "3 passed, 2 skipped" in result.check("pytest").stdout
     assert "apt-get install qemu-system-x86" in result.stdout
+
+
+def test_lines_of_the_readme_put_scripts_on_a_machine(
+    installed_wheel: InstalledWheel, tmp_path: Path
+) -> None:
+    """`suites/e2e/test_installed_wheel.py` runs them on one."""
+    write_scripts(tmp_path)
+    first, *rest = lines_for_scripts()
+    installed_wheel.run("sh", "-euc", first, cwd=tmp_path).check(first)
+    broken, _, mended, _ = rest
+
+    installed_wheel.run("sh", "-euc", broken, cwd=tmp_path).check(broken)
+    failing = installed_wheel.run(*("sh", "-uc", "sh ops/scripts/install.sh"), cwd=tmp_path)
+    installed_wheel.run("sh", "-euc", mended, cwd=tmp_path).check(mended)
+    planned = installed_wheel.run("pytest", "tests/e2e", "--setup-plan", cwd=tmp_path)
+
+    assert (failing.exit_code, failing.stdout) == (9, "no region\n")
+    assert (tmp_path / "ops/scripts/install.sh").read_text() == INSTALL
+    assert "test_node_is_provisioned[node] (fixtures used: " in planned.check("pytest").stdout
 
 
 def test_second_init_writes_nothing(installed_wheel: InstalledWheel, project: Path) -> None:

@@ -1,0 +1,27 @@
+"""The lines of the README that put a user's scripts on a machine, and scripts to run them with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from suites.docs.pages import REPOSITORY, parse_page
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INSTALL = "#!/bin/sh\nset -eu\nmkdir -p /etc/our-node\necho eu >/etc/our-node/region\n"
+
+
+def lines_for_scripts() -> list[str]:
+    """Return the lines: one that writes the project, one that breaks a script, pytest, mending it, pytest."""
+    page = parse_page("README.md", (REPOSITORY / "README.md").read_text())
+    (block,) = (block for block in page.blocks if block.kind == "scripts")
+    return block.text.splitlines()
+
+
+def write_scripts(folder: Path) -> None:
+    """Write the scripts of a user's project."""
+    script = folder / "ops/scripts/install.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text(INSTALL)
+    script.chmod(0o755)
