@@ -69,6 +69,7 @@ class ArtifactStore:
         self._clean = clean
         self._removing = removing or _no_guard
         self._publishing = publishing or _no_guard
+        self._is_swept = False
 
     def ensure(
         self,
@@ -92,6 +93,7 @@ class ArtifactStore:
         longer needed; it ends the wait for another process, and is called before the folder is
         made here.
         """
+        self._sweep_once()
         if folder.exists():
             try:
                 return opened()
@@ -129,7 +131,9 @@ class ArtifactStore:
                     progress.report(Stage.READY, f"it takes {allocated_bytes(folder) // MIB} MiB")
                     return result
                 finally:
-                    self._clean(staging.work)
+                    # The error that led here counts more, and the next run removes what is left.
+                    with contextlib.suppress(OSError):
+                        self._clean(staging.work)
 
             def made(staging: StagingFolder) -> bool:
                 fill(staging)
@@ -221,6 +225,16 @@ class ArtifactStore:
             finally:
                 lock.release()
         return swept
+
+    def _sweep_once(self) -> None:
+        """Remove what killed processes left of any folder, so that no run has to be told to."""
+        if self._is_swept:
+            return
+        self._is_swept = True
+        if (self.folder / ".work").is_dir():
+            # A cache that this user can only read serves too.
+            with contextlib.suppress(OSError, HarnessError):
+                self.sweep()
 
     def _new_staging_folder(self, name: str) -> StagingFolder:
         work = self.hidden_folder("work") / name

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from harness.cli.command_words import CommandParser
 from harness.cli.late_loading import load_on_use
 from harness.cli.output import guarded, print_error
-from harness.errors import ExpectationError, HarnessError
+from harness.errors import ExpectationError, HarnessError, RequirementError
 from harness.provisioning.command import CommandError
 from harness.provisioning.wait import WaitTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from harness.cli.options import Actions, Commands
 
@@ -97,6 +97,10 @@ class _ListedCommands:
         return self._listing.add_parser(name, help=_COMMANDS[name].help)
 
 
+#: What `threading` says where neither memory nor the limit of processes allows for one.
+_NO_THREAD = "can't start new thread"
+
+
 def build_parser(*names: str) -> argparse.ArgumentParser:
     """Return the parser of some commands, or of the whole command line."""
     parser, listing = _empty_parser()
@@ -147,8 +151,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str], *, is_known: bool) -> int:
     arguments = (build_parser(words[0]) if is_known else _overview()).parse_args(words)
+    return exit_code_of(lambda: arguments.run(arguments), command=f"harness {words[0]}")
+
+
+def exit_code_of(act: Callable[[], int], *, command: str) -> int:
+    """Return what `act` returns, or the exit code of its error, which is printed as a sentence."""
     try:
-        code: int = arguments.run(arguments)
+        code = act()
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader, such as `head`, has enough. Python would complain once more at its exit.
@@ -159,6 +168,17 @@ def _run(words: Sequence[str], *, is_known: bool) -> int:
         return 1
     except (HarnessError, CommandError, WaitTimeoutError, OSError) as error:
         print_error(error)
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and str(error) != _NO_THREAD:
+            raise
+        print_error(
+            RequirementError(
+                "This host, or a limit of this process, has no memory or no thread left for "
+                f"`{command}`; end other processes, or raise the limits that `ulimit -v` "
+                "and `ulimit -u` print."
+            )
+        )
         return 2
     except KeyboardInterrupt:
         print(

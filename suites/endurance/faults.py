@@ -21,6 +21,21 @@ class Fault:
 
 FAULTS = (
     Fault(
+        campaign="resources",
+        what="what a killed process had half made in a cache stayed until the same was made again, or `gc` ran",
+        test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_what_a_killed_one_left_of_any_folder",
+    ),
+    Fault(
+        campaign="resources",
+        what="an error in the removal of a staging folder hid the error before it, or failed a sound result",
+        test="suites/unit/artifact_cache/test_store.py::test_error_of_a_folder_is_not_hidden_by_one_of_its_removal",
+    ),
+    Fault(
+        campaign="resources",
+        what="a command without memory, or without a thread left, ended with a traceback",
+        test="suites/unit/cli/test_cli.py::test_host_without_memory_or_threads_is_a_sentence",
+    ),
+    Fault(
         campaign="load",
         what="an emulated guest panicked at its start, since it missed the ticks of its timer that it counts",
         test="suites/unit/machine/description/test_spec.py::test_emulated_machine_trusts_its_timer",

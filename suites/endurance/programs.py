@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.cli import exit_code_of
 from harness.errors import HarnessError
 from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
 
@@ -131,13 +132,13 @@ PROGRAMS: Mapping[str, Callable[..., None]] = {
 
 
 def main(name: str, folder: str, *words: str) -> int:
-    """Run a program; 2 is that of an error with a sentence, as for the commands of `harness`."""
-    try:
+    """Run a program; its errors are told as those of the commands of `harness`."""
+
+    def act() -> int:
         PROGRAMS[name](Path(folder), *words)
-    except HarnessError as error:
-        print(f"{name}: {error}", file=sys.stderr)  # noqa: T201
-        return 2
-    return 0
+        return 0
+
+    return exit_code_of(act, command=name)
 
 
 if __name__ == "__main__":

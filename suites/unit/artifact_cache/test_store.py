@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.artifact_cache import FileFact, GoneError, StagingFolder, allocated_bytes
 from harness.artifact_cache.manifest import fact_of
 from harness.artifact_cache.store import ArtifactStore
+from harness.errors import HarnessError
 from harness.progress import Progress, Stage
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import pytest
 
 EDGES = [1, 4095, 4096, 4097, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20]
 
@@ -134,3 +136,65 @@ def test_disk_space_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest.Mon
 
     assert 1 << 20 <= allocated_bytes(tmp_path) < 2 << 20
     assert allocated_bytes(tmp_path / "absent") == 0
+
+
+def a_killed_makers_folder(store: Path, name: str) -> Path:
+    """Make what a process leaves that is killed while it makes `name`, and return it."""
+    left = store / ".work" / name
+    (left / "scratch").mkdir(parents=True)
+    (left / "scratch/half").write_text("half of it")
+    return left
+
+
+def ensure_one(store: ArtifactStore, *, fails: bool = False) -> None:
+    def fill(place: StagingFolder) -> None:
+        (place.content / "content").touch()
+        if fails:
+            raise HarnessError("There is no content.")
+
+    store.ensure(
+        store.folder / "one",
+        opened=lambda: None,
+        fill=fill,
+        progress=Progress("one", lambda _event: None),
+        deadline=Deadline.after(10),
+    )
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+def test_next_run_removes_what_a_killed_one_left_of_any_folder(
+    tmp_path: Path, *, is_made: bool
+) -> None:
+    """Also where it finds its own folder published, as the killed run may have done at the end."""
+    if is_made:
+        ensure_one(ArtifactStore(tmp_path, noun="thing"))
+    same, other = a_killed_makers_folder(tmp_path, "one"), a_killed_makers_folder(tmp_path, "two")
+    doomed = a_killed_makers_folder(tmp_path, "three.0123abcd.doomed")
+
+    ensure_one(ArtifactStore(tmp_path, noun="thing"))
+
+    assert [each.exists() for each in (same, other, doomed)] == [False] * 3
+    assert (tmp_path / "one/content").exists()
+
+
+def test_folder_that_another_process_makes_is_not_removed(tmp_path: Path) -> None:
+    others = a_killed_makers_folder(tmp_path, "two")
+    (tmp_path / ".locks").mkdir()
+
+    with FileLock(tmp_path / ".locks/two.lock"):
+        ensure_one(ArtifactStore(tmp_path, noun="thing"))
+
+    assert (others / "scratch/half").exists()
+
+
+def test_error_of_a_folder_is_not_hidden_by_one_of_its_removal(tmp_path: Path) -> None:
+    """As where no descriptors are left: the removal needs some, too."""
+
+    def clean(_work: Path) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with pytest.raises(HarnessError, match="There is no content"):
+        ensure_one(ArtifactStore(tmp_path, noun="thing", clean=clean), fails=True)
+    ensure_one(ArtifactStore(tmp_path / "other", noun="thing", clean=clean))
+
+    assert (tmp_path / "other/one/content").exists()

@@ -67,6 +67,35 @@ def test_exit_code_separates_node_and_harness_errors(
     assert streams.out == ""
 
 
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+def test_host_without_memory_or_threads_is_a_sentence(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(doctor, "examine", fail)
+
+    assert main(["doctor"]) == 2
+
+    assert capsys.readouterr().err == (
+        "harness: This host, or a limit of this process, has no memory or no thread left for "
+        "`harness doctor`; end other processes, or raise the limits that `ulimit -v` and `ulimit -u` print.\n"
+    )
+
+
+def test_other_error_of_the_interpreter_is_not_taken_for_a_lack(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    monkeypatch.setattr(doctor, "examine", fail)
+
+    with pytest.raises(RuntimeError, match="changed size"):
+        main(["doctor"])
+
+
 @pytest.mark.parametrize("argv", [[], ["unknown"], ["image"], ["doctor", "--accelerator=xen"]])
 def test_wrong_command_line_ends_with_2(
     argv: list[str], capsys: pytest.CaptureFixture[str]
