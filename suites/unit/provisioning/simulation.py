@@ -6,6 +6,7 @@ something that answers whatever is asked. A command it does not know is refused.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,10 @@ from harness.provisioning.command import CommandResult
 from harness.provisioning.containerd_config import CONTAINERD_CONFIG
 from harness.provisioning.kernel_modules import UNLOAD_ORDER, newest_kernel_with_headers
 from harness.provisioning.node_files import NodeFiles
+from harness.provisioning.tags import CACHE_PATH
 from harness.shell.mocks.scripted_runner import ScriptViolationError
 
-from .fakes import IMAGE, KERNEL, OTHER_KERNEL, RECORD_PATH, VERSION, write_tags
+from .fakes import IMAGE, KERNEL, OTHER_KERNEL, RECORD_PATH, VERSION
 from .simulated_containerd import Files, RefusedError, Release, config_dump
 
 if TYPE_CHECKING:
@@ -86,10 +88,10 @@ class SimulatedNode:
 
     def __post_init__(self) -> None:
         self.files = NodeFiles(self.top)
-        self.files.write("/etc/os-release", "ID=debian\nVERSION_ID=12\n")
+        self._write("/etc/os-release", "ID=debian\nVERSION_ID=12\n")
         for kernel in (KERNEL, OTHER_KERNEL):
-            self.files.write(f"/lib/modules/{kernel}/build", "")
-        write_tags(self.files)
+            self._write(f"/lib/modules/{kernel}/build", "")
+        self._write(CACHE_PATH, '{"compute": {"tagsList": []}}')
 
     # -- what happens -------------------------------------------------------------------------
 
@@ -340,10 +342,19 @@ class SimulatedNode:
     def _put(self, path: str, text: str = "", *, mode: int = 0o644) -> None:
         """Write a file as the driver image does; power may fail at each write."""
         self._tick()
-        place = self.files.at(path)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
-        place.chmod(mode)
+        self._write(path, text, mode)
+
+    def _write(self, path: str, text: str, mode: int = 0o644) -> None:
+        # A thousand tests write some of these files, at a third of the time of pathlib.
+        place, flags = f"{self.top}{path}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        try:
+            file = os.open(place, flags)
+        except FileNotFoundError:
+            self.files.at(path).parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(place, flags)
+        os.write(file, text.encode())
+        os.fchmod(file, mode)
+        os.close(file)
 
     # -- units --------------------------------------------------------------------------------
 
