@@ -73,11 +73,10 @@ def hold(path: Path, *, timeout_s: float, what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def leased_folder(parent: Path, *, prefix: str, keep: bool = False) -> Iterator[Path]:
+def leased_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
     """Give a new private folder under `parent` that is removed at the end.
 
-    The folder is leased while it is in use; `sweep` removes those whose holder died. With `keep`
-    it stays, without a holder, until the next sweep.
+    The folder is leased while it is in use; `sweep` removes those whose holder died.
     """
     make_private_folder(parent)
     with _gate(parent):
@@ -89,8 +88,7 @@ def leased_folder(parent: Path, *, prefix: str, keep: bool = False) -> Iterator[
         yield folder
     finally:
         lease.release()
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def abandoned(parent: Path) -> list[Path]:

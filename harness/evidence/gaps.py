@@ -24,16 +24,13 @@ UNREADABLE_NAME = "unreadable.txt"
 NOT_COLLECTED = "not-collected.txt"
 
 
-def refuse_gaps(folder: Path, kind: Kind, pattern: str, *, example: str | None = None) -> None:
-    """Raise HarnessError unless everything that matches `pattern` would have been found.
-
-    The message suggests to gather `example`, by default the pattern.
-    """
+def refuse_gaps(folder: Path, kind: Kind, pattern: str) -> None:
+    """Raise HarnessError unless everything that matches `pattern` would have been found."""
     refuse_closed(folder, pattern)
     if not was_requested(folder, kind, pattern):
         raise HarnessError(
             f"'{pattern}' was not gathered, so the evidence does not show whether it exists; gather "
-            f"it by `node.evidence(files=[{example or pattern!r}])`.",
+            f"it by `node.evidence(files=[{pattern!r}])`.",
             evidence=folder,
         )
 

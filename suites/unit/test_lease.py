@@ -111,13 +111,17 @@ def test_leased_folder_is_gone_after_an_error(tmp_path: Path) -> None:
     assert not kept[0].exists()
 
 
-def test_kept_folder_exists_until_the_next_sweep(tmp_path: Path) -> None:
-    with leased_folder(tmp_path, prefix="run", keep=True) as folder:
-        pass
-    existed = folder.is_dir()
+def left_by_a_dead_run(parent: Path) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
+    (folder / "lease").touch()
+    return folder
+
+
+def test_folder_of_a_dead_run_is_swept(tmp_path: Path) -> None:
+    folder = left_by_a_dead_run(tmp_path)
 
     assert sweep(tmp_path) == [folder]
-    assert (existed, folder.exists()) == (True, False)
+    assert not folder.exists()
 
 
 def test_two_leases_never_share_a_folder(tmp_path: Path) -> None:
@@ -256,8 +260,7 @@ def test_folder_is_created_and_leased_behind_the_gate(
 def test_folder_is_swept_behind_the_gate_and_leased_until_it_is_gone(
     tmp_path: Path, gates: list[tuple[str, bool]]
 ) -> None:
-    with leased_folder(tmp_path, prefix="run", keep=True):
-        pass
+    left_by_a_dead_run(tmp_path)
     gates.clear()
 
     assert len(sweep(tmp_path)) == 1
@@ -277,10 +280,11 @@ def test_sweep_removes_what_nobody_holds_and_nothing_else(states: list[str]) -> 
         for state in states:
             if state == "held":
                 held.add(leases.enter_context(leased_folder(parent, prefix="run")))
+            elif state == "abandoned":
+                free.add(left_by_a_dead_run(parent))
             else:
-                with leased_folder(parent, prefix="run", keep=state == "abandoned") as folder:
+                with leased_folder(parent, prefix="run"):
                     pass
-                free |= {folder} if state == "abandoned" else set()
 
         assert set(sweep(parent)) == free
         assert all(folder.is_dir() for folder in held)
