@@ -19,14 +19,19 @@ POSIX_RUNTIME = Path(__file__).with_name("posix") / "mock.sh"
 
 
 def write_mocks(spec: SpecFile, folder: Path, shell: SpecShell) -> None:
-    """Write each mock of `spec` below `folder`, executable; as `.body` where it goes elsewhere."""
+    """Write each mock of `spec` below `folder`, executable, as `.body` and by its name.
+
+    One that goes elsewhere has no name there. In the throw-away root what writes to one name does not
+    change the other: the kernel copies the file by the name that is written to.
+    """
     for mock in spec.mocks:
         directory = folder / str(mock.number)
         directory.mkdir(parents=True)
-        name = mock.name
-        path = directory / (".body" if name is None or "/" in name else name)
-        path.write_text(_script(mock, shell), errors="surrogateescape")
-        path.chmod(0o755)
+        body = directory / ".body"
+        body.write_text(_script(mock, shell), errors="surrogateescape")
+        body.chmod(0o755)
+        if mock.name is not None and "/" not in mock.name:
+            (directory / mock.name).hardlink_to(body)
 
 
 def write_writable_folders(spec: SpecFile, layer: Path, cwd: Path) -> Path | None:

@@ -131,3 +131,28 @@ def test_second_mock_replaces_the_first(shell: Shell) -> None:
     shell.mock("curl").answers("second\n")
 
     assert shell.evaluate("curl").stdout == "second\n"
+
+
+@pytest.mark.parametrize("spoil", ["rm -f", "echo 'echo spoilt' >", "chmod 0 "])
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_equal_mock_of_another_example_is_not_spoilt(
+    project: SpecProject, spoil: str, shell: str
+) -> None:
+    example = (
+        "  It '{name}'\n    Mock gpu-probe\n      echo mocked\n    End\n{body}\n"
+        "    The output should equal mocked\n  End\n"
+    )
+    mocked = "    When run command env gpu-probe"
+    spoiling = (
+        f'    spoil() {{ gpu-probe; {spoil} "$(command -v gpu-probe)"; }}\n    When call spoil'
+    )
+    (project.root / ".shellspec").write_text(f"--shell {shell}\n")
+    examples = [
+        example.format(name="spoils", body=spoiling),
+        example.format(name="has its own", body=mocked),
+    ]
+    project.write("spec/a_spec.sh", f"Describe 'group'\n{''.join(examples)}End\n")
+
+    result = project.run()
+
+    assert "2 passed" in result.stdout, result.stdout

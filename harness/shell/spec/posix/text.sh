@@ -71,8 +71,9 @@ __hx_mock() { # NUMBER NAME; in the block __hx_block
       return
       ;;
   esac
-  if [ ! -e "$HX_MOCKS/$1/$2" ]; then
-    "$__hx_cp" -- "$HX_MOCKS/$1/.body" "$HX_MOCKS/$1/$2"
+  # as in mocks.sh
+  if ! [ "$HX_MOCKS/$1/$2" -ef "$HX_MOCKS/$1/.body" ]; then
+    "$__hx_cp" -fp -- "$HX_MOCKS/$1/.body" "$HX_MOCKS/$1/$2"
   fi
   PATH=$HX_MOCKS/$1:$PATH
   case $2 in

@@ -36,8 +36,9 @@ __hx_mock() { # NUMBER NAME inline|process | NUMBER NAME fork NAMES...; in the b
       set -- "$1" "$2" process
       ;;
     *)
-      if [[ ! -e $HX_MOCKS/$1/$2 ]]; then
-        builtin command -p cp -- "$HX_MOCKS/$1/.body" "$HX_MOCKS/$1/$2"
+      # equal mocks of other examples are this file, which code under test may have removed or written to
+      if [[ ! $HX_MOCKS/$1/$2 -ef $HX_MOCKS/$1/.body ]]; then
+        builtin command -p cp -fp -- "$HX_MOCKS/$1/.body" "$HX_MOCKS/$1/$2"
       fi
       PATH=$HX_MOCKS/$1:$PATH
       ;;
