@@ -214,17 +214,28 @@ class ArtifactStore:
             if work.name.endswith(_DOOMED):
                 remove(work, lambda folder: shutil.rmtree(folder, ignore_errors=True))
                 continue
-            lock = filelock.FileLock(str(self.hidden_folder("locks") / f"{work.name}.lock"))
-            try:
-                lock.acquire(blocking=False)
-            except filelock.Timeout:
-                continue
-            try:
-                if work.exists():
+            with self._lock_of_the_dead(work.name) as is_dead:
+                if is_dead and work.exists():
                     remove(work, self._clean)
-            finally:
-                lock.release()
+        for holder in self.hidden_folder("locks").glob("*.holder"):
+            with self._lock_of_the_dead(holder.stem) as is_dead:
+                if is_dead:
+                    holder.unlink(missing_ok=True)
         return swept
+
+    @contextlib.contextmanager
+    def _lock_of_the_dead(self, name: str) -> Iterator[bool]:
+        """Give whether no process makes the folder `name`; none begins to meanwhile."""
+        lock = filelock.FileLock(str(self.hidden_folder("locks") / f"{name}.lock"))
+        try:
+            lock.acquire(blocking=False)
+        except filelock.Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
 
     def _sweep_once(self) -> None:
         """Remove what killed processes left of any folder, so that no run has to be told to."""

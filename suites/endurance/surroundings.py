@@ -101,7 +101,8 @@ class Inventory:
     def take(cls, *folders: Path) -> Inventory:
         names: list[str] = []
         for folder in folders:
-            names += (f"file {path}" for path in _files(folder))
+            # A lock is an empty file that stays: who waits for it may have it open.
+            names += (f"file {path}" for path in _files(folder) if path.suffix != ".lock")
         names += (f"mount {line.split()[4]}" for line in _lines("/proc/self/mountinfo"))
         names += (
             f"{kind} listener {line.split()[1]}"

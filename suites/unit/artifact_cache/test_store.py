@@ -170,21 +170,27 @@ def test_next_run_removes_what_a_killed_one_left_of_any_folder(
         ensure_one(ArtifactStore(tmp_path, noun="thing"))
     same, other = a_killed_makers_folder(tmp_path, "one"), a_killed_makers_folder(tmp_path, "two")
     doomed = a_killed_makers_folder(tmp_path, "three.0123abcd.doomed")
+    (tmp_path / ".locks").mkdir(exist_ok=True)
+    holder = tmp_path / ".locks/two.holder"
+    holder.write_text('{"pid": 1, "since": "yesterday"}')
 
     ensure_one(ArtifactStore(tmp_path, noun="thing"))
 
-    assert [each.exists() for each in (same, other, doomed)] == [False] * 3
+    assert [each.exists() for each in (same, other, doomed, holder)] == [False] * 4
     assert (tmp_path / "one/content").exists()
 
 
 def test_folder_that_another_process_makes_is_not_removed(tmp_path: Path) -> None:
     others = a_killed_makers_folder(tmp_path, "two")
     (tmp_path / ".locks").mkdir()
+    holder = tmp_path / ".locks/two.holder"
+    holder.touch()
 
     with FileLock(tmp_path / ".locks/two.lock"):
         ensure_one(ArtifactStore(tmp_path, noun="thing"))
 
     assert (others / "scratch/half").exists()
+    assert holder.exists()
 
 
 def test_error_of_a_folder_is_not_hidden_by_one_of_its_removal(tmp_path: Path) -> None:

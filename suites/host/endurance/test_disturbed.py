@@ -1,0 +1,99 @@
+"""A campaign finds each kind of broken promise: operations that break one each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.endurance import disturbed, surroundings
+from suites.endurance.disturbed import Disturber, Running
+from suites.endurance.operations import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_MARK = "HARNESS_ENDURANCE_TEST"
+
+
+def _marked() -> dict[int, str]:
+    """Return the processes of this test: others of the host are not in its name spaces."""
+    mark = f"{_MARK}={os.getpid()}".encode()
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().decode()
+    return found
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(disturbed, "processes", _marked)
+    # Nor are their mounts and sockets.
+    monkeypatch.setattr(surroundings, "_lines", lambda _file: [])
+    monkeypatch.setattr(disturbed, "_GRACE_S", 0.5)
+    monkeypatch.setattr(disturbed, "_LEAST_S", 10.0)
+    monkeypatch.setattr(disturbed, "_PATIENCE", 0.0)
+    yield
+    for pid in _marked():
+        os.kill(pid, signal.SIGKILL)
+
+
+def tried(folder: Path, script: str, *, must_pass: bool = False) -> list[str]:
+    """Run a script, then again with a file 'disturbed', which it may look for."""
+    place = folder / "place"
+    place.mkdir()
+    flag = folder / "disturbed"
+    operation = Operation(argv=("sh", "-c", script, "sh", str(flag)), cwd=place)
+    disturber = Disturber({"it": operation}, [place], {_MARK: str(os.getpid())})
+    disturber._usual("it")
+    flag.touch()
+
+    def disturb(running: Running) -> Callable[[], None]:
+        assert running.process.pid in running.pids() or running.process.poll() is not None
+        return flag.unlink
+
+    return disturber.disturbed("it", 0.0, disturb, must_pass=must_pass)
+
+
+@pytest.mark.parametrize(
+    ("script", "broken"),
+    [
+        ("echo fine", []),
+        ("test ! -e $1 || { echo 'it: No space left.'; exit 2; }", []),
+        ("test ! -e $1 || kill -KILL $$", []),
+        ("test ! -e $1 || setsid sleep 60 &", ["it: processes are left"]),
+        ("test ! -e $1 || touch half-written", ["it: the next run leaves ['1 x file"]),
+        ("test ! -e $1 || touch half; test -e $1 || rm -f half", []),
+        ("test ! -e $1 || exec sleep 60", ["it: it does not end within"]),
+        ("test ! -e $1 || exit 2", ["it: it ends with 2 and says nothing"]),
+        (
+            "test ! -e $1 || { echo 'Traceback (most recent call last):'; exit 1; }",
+            ["it: it ends with 1 and a traceback"],
+        ),
+        (
+            "if test -e $1; then touch ../broken; elif test -e ../broken; then exit 2; fi",
+            ["it: the next run ends with 2"],
+        ),
+    ],
+)
+def test_each_kind_of_broken_promise_is_found(
+    tmp_path: Path, script: str, broken: list[str]
+) -> None:
+    found = tried(tmp_path, script)
+
+    assert len(found) == len(broken), found
+    assert all(each.startswith(start) for each, start in zip(found, broken, strict=True)), found
+
+
+def test_operation_that_has_to_pass_may_not_fail_with_a_sentence(tmp_path: Path) -> None:
+    script = "test ! -e $1 || { echo 'it: I was stopped.'; exit 2; }"
+
+    (found,) = tried(tmp_path, script, must_pass=True)
+
+    assert found.startswith("it: it ends with 2: it: I was stopped.")
