@@ -54,7 +54,10 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Return 0 if no promise was broken."""
     words = sys.argv[1:] if argv is None else argv
-    arguments = build_parser().parse_args(words)
+    parser = build_parser()
+    arguments = parser.parse_args(words)
+    if arguments.summaries.resolve().is_relative_to("/tmp"):  # noqa: S108 - it is another one inside
+        parser.error("'/tmp' is a folder of the campaign's own, which ends with it: name another.")
     names = list(MIX) if arguments.campaign == _MIX else [arguments.campaign]
     if arguments.seed is None:
         arguments.seed = secrets.randbelow(10**6)

@@ -35,6 +35,9 @@ status is 1 where a promise was broken.
 All but *load* and *flakes* run in name spaces of their own, with a `/tmp` in memory and without a network, so
 that everything that a try leaves is seen. That takes root, or a host whose users may make name spaces.
 
+Not tried so far: a VFIO binding, a bake, a build by mmdebstrap, checkpoints of whole guests, a throttled disk,
+runs of several users, an hour of any campaign.
+
 ## Campaigns
 """
 

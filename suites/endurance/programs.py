@@ -6,6 +6,7 @@ They are what a campaign disturbs where no command does the operation alone.
 from __future__ import annotations
 
 import secrets
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,8 @@ def checkpoint(
 
 
 def _push(folder: Path, address: str) -> None:
+    for pushed in folder.glob("cache/checkpoints/[!.]*"):
+        shutil.rmtree(pushed)
     # What the registry has is not pushed again.
     checkpoint(folder, address, is_writable=True, image=secrets.token_hex(8))
 
