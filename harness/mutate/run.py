@@ -199,7 +199,8 @@ class _Run:
     def _measure(self, worker: Worker, test: str) -> Reach:
         cost = _UNKNOWN_WITH_MACHINES if self.request.tests.with_machines else _UNKNOWN
         answer = worker.run([test], cost, traces=True)
-        problem = "it fails" if answer.failed else "it takes too long" if answer.timed_out else ""
+        failure = f"it fails ({answer.why})" if answer.why else "it fails"
+        problem = failure if answer.failed else "it takes too long" if answer.timed_out else ""
         lines: dict[str, list[int]] = {}
         read: set[str] = set()
         for script, text in self.texts.items():

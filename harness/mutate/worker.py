@@ -58,9 +58,10 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the tests of one request did."""
+    """What the tests of one request did; `why` is what the one that failed says."""
 
     failed: str | None
+    why: str
     timed_out: bool
     died: bool
     lines: Mapping[str, list[list[int]]]
@@ -153,6 +154,7 @@ class Worker:
         failed: list[str] = told.get("failed") or []
         return Answer(
             failed=failed[0] if failed else None,
+            why=str(told.get("why") or ""),
             timed_out=bool(told.get("timed_out")),
             died=bool(told.get("died")),
             lines=told.get("hits", {}),

@@ -26,6 +26,7 @@ import pytest
 
 from harness.plugin.specs.runs import hits_of
 from harness.shell.coverage import Tier
+from harness.visible_text import shortened, visible_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ _CHUNK = 1 << 16
 #: Fixtures that every test on a machine has, itself or through others.
 _NEEDS_MACHINE = frozenset({"lab", "existing_node"})
 _ERROR_CHARACTERS = 4000
+_WHY_BYTES = 1000
 #: For what happens before the first test and after the last one.
 _AROUND_TESTS_S = 60.0
 
@@ -79,6 +81,7 @@ class ForkServer:
         self._report: TextIO | None = None
         self.request: Mapping[str, Any] | None = None
         self.failed: list[str] = []
+        self._why = ""
 
     @property
     def is_fork(self) -> bool:
@@ -134,6 +137,9 @@ class ForkServer:
             return
         if report.failed:
             self.failed.append(report.nodeid)
+            # without tracebacks pytest keeps where and why a test ended
+            crash = getattr(report.longrepr, "reprcrash", None)
+            self._why = self._why or str(crash.message if crash else report.longreprtext)
         self._tell({"after": report.nodeid})
 
     @pytest.hookimpl(trylast=True)
@@ -198,6 +204,7 @@ class ForkServer:
         self._tell(
             {
                 "failed": self.failed[:1],
+                "why": visible_line(shortened(self._why, _WHY_BYTES)),
                 "hits": hits,
                 "read": sorted(self._reads.found),
                 "cpu_s": sum(each.ru_utime + each.ru_stime for each in usage),

@@ -214,6 +214,7 @@ def test_test_that_fails_anyway_is_named_and_left_out(project: _Project) -> None
     project.write("tests/test_broken.py", _BROKEN)
     result, outcomes = project.outcomes("--tests", "tests")
     assert "'tests/test_broken.py::test_is_broken' was left out" in result.stdout
+    assert "'reboot' is not mocked" in result.stdout
     assert outcomes["-reboot\n+:"] == "not reached"
 
 
