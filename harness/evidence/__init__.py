@@ -36,6 +36,7 @@ from harness.evidence.runs import Runs
 from harness.evidence.units import (
     SHOWN_UNITS,
     UNIT_JOBS,
+    check_unit_name,
     parse_shown_units,
     parse_unit_jobs,
 )
@@ -503,13 +504,20 @@ class Evidence:
         rows = node_state.parse_units(self._full_answer_of("units"))
         return {row[0]: row[2] for row in rows if len(row) > 2}
 
+    @property
+    def shown_units(self) -> Mapping[str, ShownUnit]:
+        """Return the units that `unit_commands` gathered, by each of their names; none where it did not."""
+        is_gathered = (self.folder / "commands" / SHOWN_UNITS).is_file()
+        return parse_shown_units(self.answer_of(SHOWN_UNITS)) if is_gathered else {}
+
     def shown_unit(self, name: str) -> ShownUnit:
         """Return a unit as `systemctl show` described it.
 
-        Raises HarnessError if it was not gathered by `unit_commands`.
+        Raises HarnessError if it was not gathered by `unit_commands`, and BadInputError for a name without its
+        type.
         """
-        is_gathered = (self.folder / "commands" / SHOWN_UNITS).is_file()
-        units = parse_shown_units(self.answer_of(SHOWN_UNITS)) if is_gathered else {}
+        check_unit_name(name, source="shown_unit")
+        units = self.shown_units
         if name not in units:
             raise HarnessError(
                 f"The unit '{name}' was not gathered; gather it by "

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.errors import HarnessError
+from harness.errors import BadInputError, HarnessError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,9 +23,21 @@ UNIT_JOBS = "unit-jobs"
 
 _STARTED = "InactiveExitTimestampMonotonic"
 _READY = "ActiveEnterTimestampMonotonic"
-_PROPERTIES = ("Id", "LoadState", "ActiveState", "UnitFileState", _STARTED, _READY, "ExecStart")
+_PROPERTIES = (
+    "Id",
+    "Names",
+    "LoadState",
+    "ActiveState",
+    "UnitFileState",
+    _STARTED,
+    _READY,
+    "ExecStart",
+)
 _ARGV = re.compile(r"argv\[\]=(.*?) ; ignore_errors=")
 _NO_JOBS = "No jobs running."
+_NAME = re.compile(
+    r"[^\s/]+\.(service|socket|device|mount|automount|swap|target|path|timer|slice|scope)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +57,27 @@ class ShownUnit:
     """When it last became active; None likewise."""
     commands: tuple[str, ...]
     """The command lines of `ExecStart=`, words separated by blanks."""
+    aliases: tuple[str, ...] = ()
+    """All its names; systemd lists it by the main one alone."""
+
+
+def check_unit_name(name: str, *, source: str) -> None:
+    """Raise BadInputError for a name without its type, by which systemd lists no unit."""
+    if _NAME.fullmatch(name) is None:
+        raise BadInputError(
+            f"'{name}' is no whole name of a unit, such as 'kubelet.service'.",
+            source=source,
+            key="unit",
+        )
 
 
 def unit_commands(*units: str) -> dict[str, Argv]:
-    """Return the commands to gather, by `node.evidence(commands=…)`, for what is parsed here."""
+    """Return the commands to gather, by `node.evidence(commands=…)`, for what is parsed here.
+
+    Raises BadInputError for a name without its type, such as `kubelet`.
+    """
+    for unit in units:
+        check_unit_name(unit, source="unit_commands")
     return {
         SHOWN_UNITS: ["systemctl", "show", f"--property={','.join(_PROPERTIES)}", *units],
         UNIT_JOBS: ["systemctl", "list-jobs", "--no-legend", "--plain"],
@@ -56,12 +85,12 @@ def unit_commands(*units: str) -> dict[str, Argv]:
 
 
 def parse_shown_units(text: str) -> Mapping[str, ShownUnit]:
-    """Parse the output of `systemctl show`; a block for each unit, by its name.
+    """Parse the output of `systemctl show`; a block for each unit, by each of its names.
 
     Raises HarnessError if a block lacks a property.
     """
-    units = (_parse_unit(block) for block in re.split(r"\n\n+", text.strip()) if block)
-    return {unit.name: unit for unit in units}
+    units = [_parse_unit(block) for block in re.split(r"\n\n+", text.strip()) if block]
+    return {name: unit for unit in units for name in (*unit.aliases, unit.name)}
 
 
 def _parse_unit(block: str) -> ShownUnit:
@@ -70,6 +99,7 @@ def _parse_unit(block: str) -> ShownUnit:
     try:
         return ShownUnit(
             name=values["Id"],
+            aliases=tuple(values.get("Names", "").split()),
             load=values["LoadState"],
             active=values["ActiveState"],
             enablement=values["UnitFileState"],

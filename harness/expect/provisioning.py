@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.errors import HarnessError
+from harness.errors import BadInputError, HarnessError
 from harness.evidence import CLOUD_INIT_OUTPUT_PATH
 from harness.expect.failure import failure, require
 
@@ -230,8 +230,10 @@ def run_ended_at(evidence: Evidence, name: str, *, run: int | None = None) -> No
 def log_line(evidence: Evidence, text: str, *, run: int | None = None) -> None:
     """Expect a line of the provisioner's log that contains `text`.
 
-    That is the declared log, or else what the provisioner printed.
+    That is the declared log, or else what the provisioner printed. Raises BadInputError for a text that is empty or
+    has several lines.
     """
+    _require_part_of_line("log_line", text)
     evidence = evidence.of_run(run)
     if text in evidence.log:
         return
@@ -245,8 +247,9 @@ def log_line(evidence: Evidence, text: str, *, run: int | None = None) -> None:
 def events_recorded(evidence: Evidence, *names: str, run: int | None = None) -> None:
     """Expect an event for each name.
 
-    Raises BadInputError where the provisioner declares no events.
+    Raises BadInputError where the provisioner declares no events, or no name is given.
     """
+    _require_names("events_recorded", names)
     evidence = evidence.of_run(run)
     recorded = evidence.event_names
     missing = [name for name in names if name not in recorded]
@@ -261,8 +264,10 @@ def no_log_line(evidence: Evidence, text: str, *, run: int | None = None) -> Non
     """Expect no line of the provisioner's log to contain `text`.
 
     That is the declared log, or else what the provisioner printed. Raises HarnessError where the log
-    is cut, or is not there: what nobody wrote cannot be told from what was lost.
+    is cut, or is not there: what nobody wrote cannot be told from what was lost. Raises BadInputError for a
+    text that is empty or has several lines.
     """
+    _require_part_of_line("no_log_line", text)
     evidence = evidence.of_run(run)
     found = next((line for line in evidence.log.splitlines() if text in line), None)
     require(
@@ -281,9 +286,10 @@ def no_log_line(evidence: Evidence, text: str, *, run: int | None = None) -> Non
 def no_event_recorded(evidence: Evidence, *names: str, run: int | None = None) -> None:
     """Expect no event of these names.
 
-    Raises BadInputError where the provisioner declares no events, and HarnessError where it recorded
+    Raises BadInputError where the provisioner declares no events, or no name is given, and HarnessError where it recorded
     none at all: what nobody wrote cannot be told from what was lost.
     """
+    _require_names("no_event_recorded", names)
     evidence = evidence.of_run(run)
     recorded = evidence.event_names
     found = [name for name in names if name in recorded]
@@ -297,6 +303,26 @@ def no_event_recorded(evidence: Evidence, *names: str, run: int | None = None) -
             f"Whether events named {list(names)} were recorded is unknown: there are none at all in "
             f"'{evidence.provisioner.events.path}'.",
             evidence=evidence.folder,
+        )
+
+
+def _require_names(expectation: str, names: Sequence[str]) -> None:
+    """Refuse a call that would be met by each node."""
+    if not all(names) or not names:
+        raise BadInputError(
+            f"The names of events were expected, but these were given: {list(names)}.",
+            source=expectation,
+            key="names",
+        )
+
+
+def _require_part_of_line(expectation: str, text: str) -> None:
+    """Refuse a text that is in each line, or in none."""
+    if not text or len(text.splitlines()) > 1 or text.endswith("\n"):
+        raise BadInputError(
+            f"A part of one line was expected, but {text!r} was given.",
+            source=expectation,
+            key="text",
         )
 
 

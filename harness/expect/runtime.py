@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.evidence import CDI_FOLDERS, SYSTEMD_PATH
+from harness.evidence.units import check_unit_name
 from harness.expect.failure import failure, require
 from harness.provisioning.cdi import CRI_PLUGINS
 from harness.provisioning.containerd_config import (
@@ -92,13 +93,15 @@ def unit_state(evidence: Evidence, unit: str, *, active: str) -> None:
     """Expect a systemd unit in the active state `active`.
 
     systemd lists no unit that it has not loaded: one that is inactive, or not there. Raises HarnessError where
-    such a unit was expected to be inactive and was not gathered by `unit_commands`, which tells the two apart.
+    such a unit was expected to be inactive and was not gathered by `unit_commands`, which tells the two apart; it
+    also knows a unit by its other names. Raises BadInputError for a name without its type.
     """
+    check_unit_name(unit, source="unit_state")
     seen = evidence.unit_states.get(unit)
     found = "systemd has not loaded it" if seen is None else f"is '{seen}'"
-    if seen is None and active == _INACTIVE:
+    if seen is None and (active == _INACTIVE or unit in evidence.shown_units):
         shown = evidence.shown_unit(unit)
-        seen, found = shown.active, f"systemd says '{shown.load}' of it"
+        seen, found = shown.active, f"is '{shown.active}', and systemd says '{shown.load}' of it"
         if shown.load == _ABSENT:
             seen = None
     require(
@@ -161,7 +164,11 @@ def _stamp(evidence: Evidence, unit: str, what: str, stamp: int | None) -> int:
 
 
 def unit_job(evidence: Evidence, unit: str, kind: str | None) -> None:
-    """Expect this kind of job of the unit in systemd's queue, such as `start`; None for no job."""
+    """Expect this kind of job of the unit in systemd's queue, such as `start`; None for no job.
+
+    Raises BadInputError for a name without its type.
+    """
+    check_unit_name(unit, source="unit_job")
     jobs = evidence.unit_jobs
     wanted = "no job" if kind is None else f"a job '{kind}'"
     require(

@@ -58,6 +58,12 @@ class CallRecorder:
     commands: Sequence[str]
 
     def __post_init__(self) -> None:
+        if isinstance(self.commands, str) or not self.commands:
+            raise BadInputError(
+                f"A list of commands was expected, such as ['dkms'], but this is {self.commands!r}.",
+                source="CallRecorder",
+                key="commands",
+            )
         for name in self.commands:
             if _NAME.fullmatch(name) is None:
                 raise BadInputError(

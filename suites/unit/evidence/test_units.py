@@ -97,7 +97,7 @@ def test_queue_of_another_form_is_refused() -> None:
 def test_all_units_are_asked_for_at_once() -> None:
     commands = unit_commands("a.service", "b.service")
     stamps = ("InactiveExitTimestampMonotonic", "ActiveEnterTimestampMonotonic")
-    properties = ("Id", "LoadState", "ActiveState", "UnitFileState", *stamps, "ExecStart")
+    properties = ("Id", "Names", "LoadState", "ActiveState", "UnitFileState", *stamps, "ExecStart")
 
     assert commands[SHOWN_UNITS] == [
         "systemctl",

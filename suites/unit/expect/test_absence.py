@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
-from harness.errors import ExpectationError, HarnessError
+from harness.errors import BadInputError, ExpectationError, HarnessError
 from harness.evidence import CLOUD_INIT_OUTPUT_PATH
 from harness.provisioner.gpu_node import EVENTS_FOLDER
 from suites.unit.evidence.folders import a_serving_node
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from harness.evidence import Evidence
 
 
 def test_absent_line_of_an_empty_log_is_unknown(tmp_path: Path) -> None:
@@ -37,3 +40,24 @@ def test_line_that_is_there_is_refused_with_it(tmp_path: Path) -> None:
 
     with pytest.raises(ExpectationError, match=r"but there is: bad luck$|but there is: bad luck"):
         expect.no_log_line(evidence, "bad")
+
+
+@pytest.mark.parametrize("text", ["", "\n", "one\ntwo", "one\n"])
+@pytest.mark.parametrize("expectation", [expect.log_line, expect.no_log_line])
+def test_text_that_is_in_each_line_or_in_none_is_refused(
+    tmp_path: Path, expectation: Callable[[Evidence, str], None], text: str
+) -> None:
+    evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, "one\ntwo\n").evidence
+
+    with pytest.raises(BadInputError, match="A part of one line was expected"):
+        expectation(evidence, text)
+
+
+@pytest.mark.parametrize("names", [(), ("",), ("x", "")])
+@pytest.mark.parametrize("expectation", [expect.events_recorded, expect.no_event_recorded])
+def test_no_name_of_an_event_is_refused(
+    tmp_path: Path, expectation: Callable[..., None], names: tuple[str, ...]
+) -> None:
+    """Each node would meet it."""
+    with pytest.raises(BadInputError, match="The names of events were expected"):
+        expectation(a_serving_node(tmp_path).evidence, *names)

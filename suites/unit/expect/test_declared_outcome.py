@@ -323,7 +323,7 @@ UNDECLARED = {
         "key 'outcome.log.step': ",
     ),
     "events": (lambda e: expect.events_recorded(e, "x"), "key 'outcome.events': "),
-    "no events": (expect.events_recorded, "key 'outcome.events': "),
+    "no events": (lambda e: expect.events_recorded(e, "x"), "key 'outcome.events': "),
     "name of an exit code": (
         lambda e: expect.provisioned(e, exit_code="no-drver"),
         "key 'outcome.exit_codes': No exit code has the name 'no-drver', only 'ok', 'no-driver' have",

@@ -534,7 +534,7 @@ def test_image_of_a_similar_name_is_another(tmp_path: Path, image: str) -> None:
         expect.image_absent(evidence, image)
 
 
-NEAR_UNITS = ("a.service.d", "xa.service", "a.servic", "a.service@1", "a@service")
+NEAR_UNITS = ("a.service.d.mount", "xa.service", "a.serv.service", "a@1.service", "a.socket")
 
 
 @pytest.mark.parametrize("unit", NEAR_UNITS)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
-from harness.errors import ExpectationError, HarnessError
-from harness.evidence.units import SHOWN_UNITS, UNIT_JOBS
+from harness.errors import BadInputError, ExpectationError, HarnessError
+from harness.evidence.units import SHOWN_UNITS, UNIT_JOBS, unit_commands
 from suites.unit.evidence.folders import EvidenceFolder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from harness.evidence import Evidence
@@ -28,11 +29,13 @@ def unit(
     active: str = "active",
     enablement: str = "enabled",
     commands: tuple[str, ...] = (),
+    names: tuple[str, ...] = (),
 ) -> str:
     lines = [f"ExecStart={{ path=x ; argv[]={each} ; ignore_errors=no ; }}" for each in commands]
     return "\n".join(
         [
             *lines,
+            *([f"Names={' '.join((name, *names))}"] if names else []),
             f"Id={name}\nLoadState=loaded\nActiveState={active}\nUnitFileState={enablement}",
             f"InactiveExitTimestampMonotonic={started}\nActiveEnterTimestampMonotonic={ready}\n",
         ]
@@ -165,7 +168,7 @@ def test_unit_that_systemd_has_not_loaded_is_inactive_if_there_is_one(tmp_path: 
         expect.unit_state(folder.evidence, KUBELET, active="inactive")
     folder.command(SHOWN_UNITS, unit(KUBELET, active="inactive"))
     expect.unit_state(folder.evidence, KUBELET, active="inactive")
-    with pytest.raises(ExpectationError, match="systemd has not loaded it"):
+    with pytest.raises(ExpectationError, match="but is 'inactive', and systemd says 'loaded'"):
         expect.unit_state(folder.evidence, KUBELET, active="active")
     folder.command(SHOWN_UNITS, unit(KUBELET, active="inactive").replace("=loaded", "=not-found"))
     with pytest.raises(ExpectationError, match="systemd says 'not-found' of it"):
@@ -200,6 +203,43 @@ def test_stamps_are_those_of_the_named_unit(tmp_path: Path, order: int) -> None:
         expect.unit_ready_before(seen, first, then)
         with pytest.raises(ExpectationError, match="was expected to be ready before"):
             expect.unit_ready_before(seen, then, first)
+
+
+def test_unit_is_known_by_its_other_names(tmp_path: Path) -> None:
+    """Systemd lists it by its main name alone: `ssh.service`, whose alias is `sshd.service`."""
+    folder = EvidenceFolder(tmp_path)
+    folder.command("units", "ssh.service loaded active running S\n")
+    folder.command(SHOWN_UNITS, unit("ssh.service", 1, 2, names=("sshd.service",)))
+
+    for name in ("ssh.service", "sshd.service"):
+        expect.unit_state(folder.evidence, name, active="active")
+        expect.unit_enablement(folder.evidence, name, "enabled")
+    with pytest.raises(ExpectationError, match="but is 'active', and systemd says 'loaded' of it"):
+        expect.unit_state(folder.evidence, "sshd.service", active="failed")
+
+
+@pytest.mark.parametrize("name", ["kubelet", "kubelet.", "kubelet.servce", "", "a b.service"])
+@pytest.mark.parametrize(
+    "expectation",
+    [
+        lambda seen, name: expect.unit_state(seen, name, active="inactive"),
+        lambda seen, name: expect.unit_state(seen, name, active="active"),
+        lambda seen, name: expect.unit_job(seen, name, None),
+        lambda seen, name: expect.unit_enablement(seen, name, ""),
+        lambda seen, name: expect.unit_ready_before(seen, name, KUBELET),
+        lambda seen, name: expect.unit_not_awaited(seen, KUBELET, by=name),
+        lambda _, name: unit_commands(KUBELET, name),
+    ],
+    ids=["inactive", "active", "job", "enablement", "order", "awaited", "gathering"],
+)
+def test_name_that_is_no_units_is_refused(
+    tmp_path: Path, expectation: Callable[[Evidence, str], object], name: str
+) -> None:
+    """No unit has it, so an expectation that there is nothing of it would be met for nothing."""
+    seen = evidence(tmp_path, unit(KUBELET, 100, 200))
+
+    with pytest.raises(BadInputError, match="is no whole name of a unit"):
+        expectation(seen, name)
 
 
 def test_jobs_are_those_of_the_named_unit(tmp_path: Path) -> None:
@@ -243,5 +283,7 @@ def test_shown_unit_that_is_not_listed_may_be_in_another_state(
     folder = EvidenceFolder(tmp_path).command("units", "other.service loaded active running O\n")
     folder.command(SHOWN_UNITS, unit(KUBELET, active=active))
 
-    with pytest.raises(ExpectationError, match="to be 'inactive', but systemd says 'loaded'"):
+    with pytest.raises(
+        ExpectationError, match=f"to be 'inactive', but is '{active}', and systemd says"
+    ):
         expect.unit_state(folder.evidence, KUBELET, active="inactive")

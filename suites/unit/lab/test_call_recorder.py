@@ -39,6 +39,15 @@ def test_log_that_was_not_gathered_is_unknown(tmp_path: Path) -> None:
     assert recorder.calls(EvidenceFolder(tmp_path).file(CALLS, LOG).evidence)[1].exit_code == 1
 
 
+@pytest.mark.parametrize("commands", ["dkms", []])
+def test_what_would_record_nothing_that_was_meant_is_refused(
+    commands: str | list[str],
+) -> None:
+    """Each letter of a text would be a command."""
+    with pytest.raises(BadInputError, match="A list of commands was expected"):
+        CallRecorder(commands)
+
+
 @pytest.mark.parametrize("name", ["", "/usr/bin/dkms", "a b", "x;y"])
 def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(BadInputError, match="is no name of a command"):
