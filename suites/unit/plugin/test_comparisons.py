@@ -29,7 +29,7 @@ def test_units_are_compared_by_the_properties_that_differ() -> None:
     failed = dataclasses.replace(_UNIT, active="failed", ready_us=None)
 
     assert pytest_assertrepr_compare("==", failed, _UNIT) == [
-        "ShownUnit 'kubelet.service': 2 of 7 fields differ",
+        "ShownUnit 'kubelet.service': 2 of 8 fields differ",
         "  active: 'failed' == 'active'",
         "  ready_us: None == 2",
     ]
