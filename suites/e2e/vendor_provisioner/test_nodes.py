@@ -1,0 +1,112 @@
+"""What the vendor's team expects of its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.api import GuestFile
+from harness.lab.stand_ins import STAND_INS
+from harness.provisioner import TEARDOWN
+from suites.e2e.guest_script import shell
+
+if TYPE_CHECKING:
+    from harness.api import BootNode, GpuModel, NodeRequest
+
+pytestmark = [
+    pytest.mark.pin_image(reason="the provisioner is a vendor's own, for one distribution"),
+    pytest.mark.nightly,
+]
+
+#: What unattended-upgrades does in a machine's first minutes, for as long as apt waits at least.
+_BUSY_APT = """
+cat >/run/upgrades <<'END'
+import fcntl, time
+lock = open("/var/lib/dpkg/lock-frontend", "w")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+open("/run/upgrades-began", "w").close()
+time.sleep(6)
+END
+setsid python3 /run/upgrades >/dev/null 2>&1 </dev/null &
+until [ -e /run/upgrades-began ]; do sleep 0.1; done
+"""
+_NO_STAGED_DRIVER = shell("rm -r /var/lib/halyard/gpu/state.d /var/cache/halyard/gpu")
+_NO_TOOLS = shell("dpkg --remove halyard-gpu-tools")
+
+
+def test_staged_driver_is_used(
+    boot_node: BootNode, staged_node: NodeRequest, h100: GpuModel
+) -> None:
+    evidence = boot_node(replace(staged_node, gpus=[h100, h100])).evidence()
+
+    expect.provisioned(evidence)
+    expect.decided(evidence, "reuse", reason="staged")
+    expect.every_gpu_driven(evidence)
+    expect.cdi_offers_gpus(evidence)
+    for unit in ("containerd.service", "halyard-gpu-health.service", "kubelet.service"):
+        expect.unit_state(evidence, unit, active="active")
+
+
+def test_later_boot_finds_a_converged_node(boot_node: BootNode, gpu_node: NodeRequest) -> None:
+    node = boot_node(gpu_node)
+    node.provision("boot")
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect.decided(evidence, "reuse", reason="converged")
+
+
+def test_tools_are_installed_beside_upgrades(boot_node: BootNode, gpu_node: NodeRequest) -> None:
+    """The machine installs upgrades of its own at the same time."""
+    node = boot_node(replace(gpu_node, before=[_NO_TOOLS, shell(_BUSY_APT)]))
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect.log_line(evidence, "installing halyard-gpu-tools")
+
+
+def test_mirror_that_is_down_has_a_code_of_its_own(
+    boot_node: BootNode, gpu_node: NodeRequest
+) -> None:
+    node = boot_node(replace(gpu_node, before=[_NO_STAGED_DRIVER, ["rm", "-r", "/srv/mirror"]]))
+
+    expect.provisioned(node.evidence(), exit_code="fetch")
+
+
+def test_installer_that_fails_ends_the_run(boot_node: BootNode, gpu_node: NodeRequest) -> None:
+    node = boot_node(
+        replace(gpu_node, before=[_NO_STAGED_DRIVER, shell("rm /lib/modules/*/build")])
+    )
+
+    expect.provisioned(node.evidence(), exit_code="installer")
+
+
+def test_driver_that_does_not_answer_is_installed_again(
+    boot_node: BootNode, gpu_node: NodeRequest
+) -> None:
+    """The node that ended with such a driver remembers it."""
+    settings = GuestFile(path=f"{STAND_INS}/nvidia-smi.env", content=b"exit 15\n")
+    node = boot_node(replace(gpu_node, files=[settings]))
+    node.provision("plan")
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence, exit_code="verify", run=1)
+    expect.decided(evidence, "install", reason="unhealthy")
+
+
+def test_machine_is_given_back_without_a_driver(
+    boot_node: BootNode, gpu_node: NodeRequest
+) -> None:
+    node = boot_node(gpu_node)
+    node.provision(TEARDOWN)
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect.no_driver_artefact(evidence, allow=["/dev/nvidia*"])
