@@ -226,7 +226,7 @@ def _engine(value: object) -> Engine:
 def _file_path(value: object) -> str:
     must_be = "an absolute path of a file"
     path = _text(value, pattern=r"/.*[^/]", must_be=must_be)
-    if not path.isprintable():
+    if not path.isprintable() or path.endswith("/."):
         raise _InvalidValueError(must_be)
     if ".." in path.split("/"):
         raise _InvalidValueError("an absolute path without '..'")

@@ -318,14 +318,18 @@ def _label_node(node: NodeContext) -> None:
 
 
 def add_node_label(text: str, label: str) -> str:
-    """Return kubelet's defaults with the node label added, or unchanged if it is set."""
+    """Return kubelet's defaults with the node label added, or unchanged if it is set.
+
+    As for systemd, the last of several lines counts.
+    """
     name = "KUBELET_NODE_LABELS="
     lines = text.splitlines()
-    for number, line in enumerate(lines):
-        if line.startswith(name):
-            labels = [part for part in line[len(name) :].strip("\"'").split(",") if part]
-            if label in labels:
-                return text
-            lines[number] = name + ",".join([*labels, label])
-            return "\n".join(lines) + "\n"
-    return "\n".join([*lines, f"{name}{label}"]) + "\n"
+    places = [number for number, line in enumerate(lines) if line.startswith(name)]
+    if not places:
+        return "\n".join([*lines, f"{name}{label}"]) + "\n"
+    value = lines[places[-1]][len(name) :].strip().strip("\"'")
+    labels = [part.strip() for part in value.split(",") if part.strip()]
+    if label in labels:
+        return text
+    lines[places[-1]] = name + ",".join([*labels, label])
+    return "\n".join(lines) + "\n"

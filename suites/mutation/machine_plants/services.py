@@ -289,8 +289,8 @@ PLANTS: tuple[MachinePlant, ...] = (
         "a label takes the place of the other lines of kubelet's defaults",
         "services.py",
         (
-            '            return "\\n".join(lines) + "\\n"',
-            '            return lines[number] + "\\n"',
+            '    return "\\n".join(lines) + "\\n"',
+            '    return lines[places[-1]] + "\\n"',
         ),
         "services/test_configuration.py",
         "file_of_the_user",
@@ -298,7 +298,7 @@ PLANTS: tuple[MachinePlant, ...] = (
     plant(
         "the quotes of a user's labels come between them",
         "services.py",
-        ("""line[len(name) :].strip("\\"'").split(",")""", 'line[len(name) :].split(",")'),
+        ("""[len(name) :].strip().strip("\\"'")""", "[len(name) :].strip()"),
         "services/test_configuration.py",
         "file_of_the_user",
     ),

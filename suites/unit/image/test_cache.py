@@ -127,6 +127,19 @@ def test_finding_an_image_does_not_count_as_use(cache: Cache) -> None:
     assert [removal.path for removal in _collect(cache)] == [image.folder]
 
 
+def test_image_without_a_manifest_is_listed_by_the_name_and_key_of_its_folder(
+    cache: Cache,
+) -> None:
+    folder = cache.folder / "debian-12-gpu-0123456789abcdef"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{")
+
+    (listed,) = cache.store.cache.ls()
+
+    assert (listed.name, listed.key) == ("debian-12-gpu", "0123456789abcdef")
+    assert listed.damage is not None
+
+
 def test_damaged_image_is_not_found(cache: Cache) -> None:
     os.truncate(cache.ensure().disk, 5)
 

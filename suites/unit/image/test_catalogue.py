@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -220,8 +220,11 @@ def test_key_changes_with_recipe_and_builder(tmp_path: Path) -> None:
     recipe = a_recipe(tmp_path)
     other = a_recipe(tmp_path, recipe=RECIPE.replace("containerd", "cri-o"))
 
-    keys = {recipe.key(builder="one"), recipe.key(builder="two"), other.key(builder="one")}
-    assert len(keys) == 3
+    larger = replace(recipe, file=replace(recipe.file, disk_gib=recipe.file.disk_gib + 1))
+
+    recipes = (recipe, other, larger)
+    keys = {recipe.key(builder="two"), *(each.key(builder="one") for each in recipes)}
+    assert len(keys) == 4
 
 
 CLOUD_IMAGE_SLIPS = [

@@ -85,6 +85,8 @@ class SimulatedNode:
     fuse: int | None = None
     """The number of actions before the node loses power."""
     calls: list[tuple[str, ...]] = field(default_factory=list)
+    indexed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The modules of DKMS that depmod found last, by kernel."""
 
     def __post_init__(self) -> None:
         self.files = NodeFiles(self.top)
@@ -132,7 +134,7 @@ class SimulatedNode:
         yield ("uname", "-n"), lambda c: self.answer(c, "Node-0")
         yield ("dmesg",), lambda c: self.answer(c, self.kernel_log)
         yield ("ldconfig",), self.answer
-        yield ("depmod", "-a"), self.answer
+        yield ("depmod", "-a"), self._depmod
         yield ("apt-get", "install"), self.answer
         yield ("shutdown", "-r"), self.answer
         yield ("dkms", "status"), lambda c: self.answer(c, self._dkms_status())
@@ -192,6 +194,10 @@ class SimulatedNode:
         self.files.write("/proc/modules", "".join(f"{line}\n" for line in kept))
         if call[1] == "nvidia":
             self.files.remove("/sys/module/nvidia")
+        return self.answer(call)
+
+    def _depmod(self, call: tuple[str, ...]) -> CommandResult:
+        self.indexed[call[2]] = self.files.names(f"/lib/modules/{call[2]}/updates/dkms")
         return self.answer(call)
 
     def _modinfo(self, call: tuple[str, ...]) -> CommandResult:

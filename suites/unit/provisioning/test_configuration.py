@@ -188,6 +188,8 @@ IMAGE_NAME = "an image with its registry and without a tag, such as nvcr.io/nvid
         ("gpu_dkms_marker_file", "/", "an absolute path of a file"),
         ("gpu_dkms_marker_file", "/a/", "an absolute path of a file"),
         ("gpu_dkms_marker_file", "/a\nb", "an absolute path of a file"),
+        ("gpu_dkms_marker_file", "/.", "an absolute path of a file"),
+        ("gpu_dkms_marker_file", "//./.", "an absolute path of a file"),
         ("gpu_dkms_marker_file", "/a\tb", "an absolute path of a file"),
         ("gpu_dkms_marker_file", "/a/../b", "an absolute path without '..'"),
         ("retry_budget_s", "soon", "a number of seconds"),

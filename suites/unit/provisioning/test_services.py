@@ -270,6 +270,14 @@ def test_each_mode_has_its_unit_and_packages() -> None:
             f"X={LABEL}\nKUBELET_NODE_LABELS=,a=b,\n",
             f"X={LABEL}\nKUBELET_NODE_LABELS=a=b,{LABEL}\n",
         ),
+        (
+            f"KUBELET_NODE_LABELS={LABEL}\nKUBELET_NODE_LABELS=b=c\n",
+            f"KUBELET_NODE_LABELS={LABEL}\nKUBELET_NODE_LABELS=b=c,{LABEL}\n",
+        ),
+        (
+            "KUBELET_NODE_LABELS='a=b, c=d'\n",
+            f"KUBELET_NODE_LABELS=a=b,c=d,{LABEL}\n",
+        ),
     ],
 )
 def test_label_is_added_once_to_those_of_the_kubelet(text: str, labelled: str) -> None:

@@ -117,6 +117,14 @@ def test_linker_cache_is_renewed_after_the_files_went(teardown: Teardown) -> Non
     ]
 
 
+def test_modules_that_went_are_no_longer_in_the_index_of_their_kernel(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, KERNEL)
+
+    teardown.run()
+
+    assert teardown.node.indexed == {KERNEL: ()}
+
+
 def test_files_that_are_not_the_drivers_are_kept(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     others = ("/usr/bin/nvidia-container-runtime", "/var/lib/dkms/zfs/2.1/x", "/opt/cni/bin/x")

@@ -65,6 +65,7 @@ def _mmdebstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool.write_text("#!/bin/sh\nexit 1\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tool.parent))
+    monkeypatch.setattr("harness.debian_packages.KEYRING", tool)
 
 
 def _silence(_message: str) -> None:
@@ -141,6 +142,21 @@ def _with_other_content() -> bytes:
     return tar_of([_index(b"right"), _blob(other, named_as=b"right")])
 
 
+def _with_a_layer_of_other_content() -> bytes:
+    config, layer = b"{}", b"layer"
+    named = [f"sha256:{hashlib.sha256(each).hexdigest()}" for each in (config, layer)]
+    manifest = json.dumps(
+        {
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": {"digest": named[0]},
+            "layers": [{"digest": named[1]}],
+        }
+    ).encode()
+    return tar_of(
+        [_index(manifest), _blob(manifest), _blob(config), _blob(b"other", named_as=layer)]
+    )
+
+
 def _sparse() -> bytes:
     """Return an archive whose only file has a terabyte of zeros, all of it a hole."""
     member = tarfile.TarInfo("blobs/sha256/00")
@@ -166,6 +182,7 @@ def _sparse() -> bytes:
         (_with_two_images(), "one image was expected, but this one has 2"),
         (tar_of([_index()]), "has no 'sha256:e3b0c4"),
         (_with_other_content(), "has no 'sha256:1'|has another digest"),
+        (_with_a_layer_of_other_content(), "has another digest"),
         (tar_of([_index(b"[]"), _blob(b"[]")]), "is no OCI archive: "),
         (tar_of([_index(b"[" * 9000), _blob(b"[" * 9000)]), "is no OCI archive: "),
         (tar_of([_index(b"\xff"), _blob(b"\xff")]), "is no OCI archive: "),
@@ -173,7 +190,8 @@ def _sparse() -> bytes:
         (_sparse(), "its file 'blobs/sha256/00' is larger than the archive"),
     ],
     ids=[
-        *("no archive", "no index", "two images", "no manifest", "other content", "a list"),
+        *("no archive", "no index", "two images", "no manifest", "other content"),
+        *("other layer", "a list"),
         *("deep", "no text", "compressed", "sparse"),
     ],
 )

@@ -49,6 +49,9 @@ def test_any_bytes_are_a_match_or_a_sentence(pieces: list[bytes]) -> None:
                 )
             with contextlib.suppress(HarnessError):
                 console.wait_for("never there", Deadline.after(20), what="its end")
+        late: list[bytes] = []
+        with console.tapped(late.append):
+            assert late[-1:] == [b""], "who listens after the end learns of it"
         with pytest.raises(HarnessError, match=r"^Machine 'node' was expected to print") as caught:
             console.wait_for("never there", Deadline.after(20), what="its end")
         assert visible(str(caught.value)) == str(caught.value)

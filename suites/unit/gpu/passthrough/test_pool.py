@@ -735,6 +735,18 @@ def test_record_of_an_earlier_boot_is_void(
     assert list(folder.glob("drivers-*")) == []
 
 
+def test_record_that_can_not_be_read_is_told_and_its_gpu_is_left_alone(
+    kernel: FakeKernel, pool: GpuPool, folder: Path
+) -> None:
+    (folder / f"drivers-{GPU}.json").write_text("{")
+
+    (done,) = pool.restore_abandoned()
+
+    assert not done.is_restored
+    assert f"drivers-{GPU}.json" in done.sentence
+    assert kernel.writes == []
+
+
 @pytest.mark.parametrize("address", [GPU, AUDIO])
 def test_abandoned_gpu_of_which_a_function_is_dead_is_quarantined(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, address: str
