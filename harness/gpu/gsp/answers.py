@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from harness.gpu.gsp.call import INVALID_ARGUMENT, NOT_SUPPORTED, OK
 from harness.gpu.gsp.engines import interrupt_table, pack_subtrees
 from harness.gpu.gsp.guest_memory import MOST_BYTES
-from harness.gpu.gsp.mig import MIG
+from harness.gpu.gsp.mig import CONTEXTS_PER_GPC, MIG
 from harness.gpu.gsp.page_tables import Directory, Space
 from harness.gpu.gsp.records import Record
 from harness.gpu.gsp.sensors import SENSORS
@@ -199,8 +199,7 @@ def _graphics_info(call: Call) -> int:
         0x32: 4,
         0x35: 8,
         0x36: 8,
-        # Subcontexts (VEIDs) of each GPC, by which compute instances of MIG are laid out.
-        0x37: 8,
+        0x37: CONTEXTS_PER_GPC,
     }
     per_engine = len(call.parameters) // 8
     for engine in range(8):
@@ -214,25 +213,36 @@ def _floorsweeping(call: Call) -> int:
     facts = call.state.facts
     masks = gpc_masks(facts.gpcs, facts.tpcs)
     gpcs = (1 << facts.gpcs) - 1
-    values: dict[str, int | bytes] = {
-        "floorsweepingMasks[0].gpcMask": gpcs,
-        "floorsweepingMasks[0].physGpcMask": gpcs,
-    }
-    for index, mask in enumerate(masks):
-        values |= {
-            f"floorsweepingMasks[0].tpcMask[{index}]": mask,
-            f"floorsweepingMasks[0].tpcCount[{index}]": mask.bit_length(),
-            f"floorsweepingMasks[0].mmuPerGpc[{index}]": 1,
-            f"floorsweepingMasks[0].numPesPerGpc[{index}]": 3,
-            f"floorsweepingMasks[0].zcullMask[{index}]": 0xF,
-        }
+    values: dict[str, int | bytes] = {}
+    for engine in _graphics_engines(call):
+        path = f"floorsweepingMasks[{engine}]"
+        values |= {f"{path}.gpcMask": gpcs, f"{path}.physGpcMask": gpcs}
+        for index, mask in enumerate(masks):
+            values |= {
+                f"{path}.tpcMask[{index}]": mask,
+                f"{path}.tpcCount[{index}]": mask.bit_length(),
+                f"{path}.mmuPerGpc[{index}]": 1,
+                f"{path}.numPesPerGpc[{index}]": 3,
+                f"{path}.zcullMask[{index}]": 0xF,
+            }
     call.fill(values)
     return OK
 
 
+def _graphics_engines(call: Call) -> range:
+    """Return the graphics engines that have GPCs: with MIG, each compute instance has one of its own."""
+    return range(8 if call.state.is_mig_enabled else 1)
+
+
 def _sm_order(call: Call) -> int:
     tpcs = call.state.facts.tpcs
-    call.fill({"globalSmOrder[0].numSm": 2 * tpcs, "globalSmOrder[0].numTpc": tpcs})
+    call.fill(
+        {
+            f"globalSmOrder[{engine}].{name}": count
+            for engine in _graphics_engines(call)
+            for name, count in (("numSm", 2 * tpcs), ("numTpc", tpcs))
+        }
+    )
     return OK
 
 

@@ -1,7 +1,6 @@
-"""Answers to what the driver asks about MIG: the mode, profiles, and GPU instances.
+"""Answers to what the driver asks about MIG: the mode, profiles, GPU instances and compute instances.
 
-The driver's side keeps the rules; the GSP says what parts there are, and which are taken. Compute instances
-are not made.
+The driver's side keeps the rules; the GSP says what parts there are, and which are taken.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from harness.gpu.gsp.call import INVALID_ARGUMENT, NOT_SUPPORTED, OK
-from harness.gpu.gsp.state import MIB, GpuInstance
+from harness.gpu.gsp.state import MIB, ComputeInstance, GpuInstance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +32,10 @@ _ALL_ONES: Final = (1 << 64) - 1
 _GRAPHICS: Final = 1
 _COPY: Final = 9
 _MOST_COPY: Final = 5
+#: Subcontexts (VEIDs) of each GPC, by which compute instances are laid out.
+CONTEXTS_PER_GPC: Final = 8
+#: Of NVC637_CTRL_DMA_EXEC_PARTITIONS_CREATE_REQUEST: the compute instance begins at a GPC of the request.
+_AT_SPAN: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +63,7 @@ class Profile:
     @property
     def contexts(self) -> int:
         """Return how many virtual engines it has: eight for each slice of compute."""
-        return 64 if self.memory == _FULL else 8 * self.gpcs
+        return 64 if self.memory == _FULL else CONTEXTS_PER_GPC * self.gpcs
 
     @property
     def first_id(self) -> int:
@@ -150,7 +153,7 @@ def _list_profiles(call: Call) -> int:
     for index, each in enumerate(found):
         values = {
             "partitionFlag": each.flag,
-            "grCount": 1,
+            "grCount": each.gpcs,
             "gpcCount": each.gpcs,
             "virtualGpcCount": each.gpcs,
             "veidCount": each.contexts,
@@ -172,7 +175,7 @@ def _put_all(record: Record, path: str, values: Mapping[str, int | bytes]) -> No
 
 
 def _list_compute_profiles(call: Call) -> int:
-    by_size = {each.compute: each for each in profiles_of(call.state)}
+    by_size = _by_compute_size(call.state)
     call.fill({"profileCount": len(by_size)})
     record = call.record()
     for index, (size, each) in enumerate(by_size.items()):
@@ -286,9 +289,10 @@ def _set_instances(call: Call) -> int:
     return OK
 
 
-def _instance_uuid(state: GpuState, number: int) -> bytes:
-    """Return a UUID that is recognisably none of a real instance."""
-    return state.uuid.bytes[:15] + bytes([0x80 + number])
+def _instance_uuid(state: GpuState, number: int, compute: int | None = None) -> bytes:
+    """Return a UUID that is recognisably none of a real instance; it ends with the GPU's number."""
+    parts = bytes([0x80 + number, 0 if compute is None else 1 + compute])
+    return state.uuid.bytes[:12] + parts + state.uuid.bytes[14:]
 
 
 def _export_instance(call: Call) -> int:
@@ -297,9 +301,8 @@ def _export_instance(call: Call) -> int:
     profile = None if instance is None else _find(call.state, instance.flag)
     if instance is None or profile is None:
         return INVALID_ARGUMENT
-    first = instance.first * 7 // _SLICES
-    engines = 1 << _GRAPHICS + instance.first
-    for copy in range(max(1, _MOST_COPY * profile.slices // _SLICES)):
+    engines = _bits(instance.first, profile.gpcs) << _GRAPHICS
+    for copy in range(_copy_engines(profile)):
         engines |= 1 << _COPY + min(_MOST_COPY - 1, instance.first // 2 + copy)
     call.fill(
         {
@@ -307,27 +310,143 @@ def _export_instance(call: Call) -> int:
             "uuid": _instance_uuid(call.state, number),
             "info.enginesMask[0]": engines,
             "info.partitionFlags": instance.flag,
-            "info.gpcMask": ((1 << profile.gpcs) - 1) << first & 0x7F,
+            "info.gpcMask": _bits(instance.first, profile.gpcs),
             "info.virtualGpcCount": profile.gpcs,
-            "info.veidOffset": 8 * instance.first,
+            "info.veidOffset": CONTEXTS_PER_GPC * instance.first,
             "info.veidCount": profile.contexts,
         }
     )
     return OK
 
 
-def _list_instances(call: Call) -> int:
-    state = call.state
-    call.fill({"validPartitionCount": len(state.instances)})
+def _bits(first: int, count: int) -> int:
+    return ((1 << count) - 1) << first
+
+
+def _copy_engines(profile: Profile) -> int:
+    return max(1, _MOST_COPY * profile.slices // _SLICES)
+
+
+def _subscribed(call: Call) -> tuple[int, GpuInstance, Profile] | None:
+    """Return the GPU instance that the call's object stands for."""
+    number = call.state.subscriptions.get((call.client, call.handle), -1)
+    instance = call.state.instances.get(number)
+    profile = None if instance is None else _find(call.state, instance.flag)
+    return None if instance is None or profile is None else (number, instance, profile)
+
+
+def _by_compute_size(state: GpuState) -> Mapping[int, Profile]:
+    """Return one profile for each size of compute instances."""
+    return {each.compute: each for each in profiles_of(state)}
+
+
+def _make_compute_instances(call: Call) -> int:
+    """Make compute instances of a GPU instance: all that are asked for, or none."""
+    found = _subscribed(call)
+    if found is None:
+        return INVALID_ARGUMENT
+    _, instance, parent = found
     record = call.record()
-    for index, (number, instance) in enumerate(sorted(state.instances.items())):
+    made = dict(instance.compute)
+    for index in range(min(record.get("execPartCount"), _SLICES)):
+        path = f"execPartInfo[{index}]"
+        kind = _compute_kind(
+            call.state, record.get(f"{path}.smCount"), record.get(f"{path}.gpcCount")
+        )
+        if kind is None:
+            return INVALID_ARGUMENT
+        starts = range(parent.gpcs - kind.gpcs + 1)
+        if record.get("flags") & _AT_SPAN:
+            start = record.get(f"{path}.spanStart") or (
+                record.get(f"{path}.veidStartOffset") // CONTEXTS_PER_GPC
+            )
+            starts = range(start, start + 1) if start in starts else range(0)
+        taken = sum(_bits(each.first, each.gpcs) for each in made.values())
+        free = [start for start in starts if not taken & _bits(start, kind.gpcs)]
+        if not free:
+            return _INSUFFICIENT_RESOURCES
+        number = next(each for each in range(_SLICES) if each not in made)
+        made[number] = ComputeInstance(
+            size=kind.compute,
+            first=free[0],
+            gpcs=kind.gpcs,
+            shared_engines=record.get(f"{path}.sharedEngFlag"),
+        )
+        values = {
+            "gpcCount": kind.gpcs,
+            "smCount": kind.sms,
+            "veidCount": kind.contexts,
+            "spanStart": free[0],
+            "computeSize": kind.compute,
+        }
+        _put_all(record, path, values)
+        record.put(f"execPartId[{index}]", number)
+    if not record.get("bQuery"):
+        instance.compute.update(made)
+    return OK
+
+
+def _compute_kind(state: GpuState, sms: int, gpcs: int) -> Profile | None:
+    """Return the kind of compute instance that a request means, by its SMs or else its GPCs."""
+    kinds = _by_compute_size(state).values()
+    by_sms = next((each for each in kinds if sms and each.sms == sms), None)
+    return by_sms or next((each for each in kinds if each.gpcs == gpcs), None)
+
+
+def _export_compute_instance(call: Call) -> int:
+    found = _subscribed(call)
+    number = call.word(0)
+    made = None if found is None else found[1].compute.get(number)
+    if found is None or made is None:
+        return INVALID_ARGUMENT
+    parent, _, profile = found
+    kind = _by_compute_size(call.state)[made.size]
+    call.fill(
+        {
+            "id": number,
+            # Engines are counted from the first of the GPU instance; all copy engines are shared.
+            "info.enginesMask[0]": 1 << _GRAPHICS + made.first
+            | _bits(0, _copy_engines(profile)) << _COPY,
+            "info.uuid": _instance_uuid(call.state, parent, number),
+            "info.sharedEngFlags": made.shared_engines,
+            "info.gpcMask": _bits(made.first, made.gpcs),
+            "info.veidOffset": CONTEXTS_PER_GPC * made.first,
+            "info.veidCount": kind.contexts,
+            "info.smCount": kind.sms,
+            "info.spanStart": made.first,
+            "info.computeSize": made.size,
+        }
+    )
+    return OK
+
+
+def _end_compute_instances(call: Call) -> int:
+    found = _subscribed(call)
+    if found is None:
+        return INVALID_ARGUMENT
+    record = call.record()
+    for index in range(min(record.get("execPartCount"), _SLICES)):
+        found[1].compute.pop(record.get(f"execPartId[{index}]"), None)
+    return OK
+
+
+def _list_instances(call: Call) -> int:
+    """Answer all GPU instances, or only the one that the caller works in."""
+    state = call.state
+    listed = sorted(state.instances.items())
+    if not call.record().get("bGetAllPartitionInfo"):
+        own = state.instance_of(call.client)
+        listed = [each for each in listed if each[0] == own]
+    call.fill({"validPartitionCount": len(listed)})
+    record = call.record()
+    for index, (number, instance) in enumerate(listed):
         profile = _find(state, instance.flag)
         if profile is None:
             continue
         values = {
             "swizzId": number,
             "partitionFlag": instance.flag,
-            "grEngCount": 1,
+            "grEngCount": profile.gpcs,
             "veidCount": profile.contexts,
             "smCount": profile.sms,
             "ceCount": profile.copy,
@@ -336,15 +455,18 @@ def _list_instances(call: Call) -> int:
             "nvOfaCount": profile.ofa,
             "gpcCount": profile.gpcs,
             "virtualGpcCount": profile.gpcs,
-            "gpcsPerGr[0]": profile.gpcs,
-            "virtualGpcsPerGr[0]": profile.gpcs,
-            "veidsPerGr[0]": profile.contexts,
             "memSize": _partitionable_bytes(state) >> profile.memory,
             "span.lo": instance.first,
             "span.hi": instance.last,
             "bValid": 1,
             "validCTSIdMask": _ALL_ONES,
         }
+        for engine in range(profile.gpcs):
+            values |= {
+                f"gpcsPerGr[{engine}]": 1,
+                f"virtualGpcsPerGr[{engine}]": 1,
+                f"veidsPerGr[{engine}]": CONTEXTS_PER_GPC,
+            }
         _put_all(record, f"queryPartitionInfo[{index}]", values)
     return OK
 
@@ -362,4 +484,7 @@ MIG: Final[Mapping[int, Answer]] = {
     0x20800AA6: _list_instances,
     0x20800AA8: _export_instance,
     0x20800ABA: _list_compute_profiles,
+    0xC6370101: _make_compute_instances,
+    0xC6370102: _end_compute_instances,
+    0xC6370105: _export_compute_instance,
 }

@@ -42,6 +42,9 @@ MOST_CHANNELS: Final = 2048
 _CHANNEL_CLASS: Final = 0x6F
 _CHANNEL_PARAMETERS: Final = "NV_CHANNEL_ALLOC_PARAMS"
 _USERD_IN_FRAME_BUFFER: Final = 2
+#: An object that stands for one of MIG's GPU instances.
+_GPU_INSTANCE_CLASS: Final = 0xC637
+_GPU_INSTANCE_PARAMETERS: Final = "NVC637_ALLOCATION_PARAMETERS"
 _XID_TEXT_BYTES: Final = 256
 #: What a driver says of common Xids, as NVIDIA's catalogue of Xids quotes it.
 _XID_TEXTS: Final = {
@@ -85,6 +88,7 @@ class Processor:
         self._channels: dict[tuple[int, int], Channel] = {}
         self._assembler = Assembler()
         state.roots.clear()
+        state.subscriptions.clear()
         state.layouts = None
         self._queues = Queues(memories.guest, _queue_arguments(memories, arguments_at))
 
@@ -149,6 +153,7 @@ class Processor:
                 if len(body) >= 12:
                     client, _, handle = struct.unpack_from("<III", body)
                     self._channels.pop((client, handle), None)
+                    self._state.subscriptions.pop((client, handle), None)
             case Function.SET_GUEST_SYSTEM_INFO:
                 result = self._learn_release(bytes(body))
             case Function.GET_GSP_STATIC_INFO:
@@ -220,8 +225,16 @@ class Processor:
         status = OK
         if kind & 0xFF == _CHANNEL_CLASS:
             status = self._add_channel(client, handle, body[ALLOC.size :])
+        elif kind == _GPU_INSTANCE_CLASS:
+            self._subscribe(client, handle, body[ALLOC.size :])
         struct.pack_into("<I", body, 16, status)
         return status
+
+    def _subscribe(self, client: int, handle: int, parameters: bytearray) -> None:
+        layouts = self._state.layouts
+        if layouts is not None:
+            record = Record(layouts, _GPU_INSTANCE_PARAMETERS, parameters)
+            self._state.subscribe(client, handle, record.get("swizzId"))
 
     def _add_channel(self, client: int, handle: int, parameters: bytearray) -> int:
         layouts = self._state.layouts

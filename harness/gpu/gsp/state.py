@@ -21,6 +21,8 @@ _INVENTED: Final = "00000000-0000-4000-8000-"
 
 #: Root directories that one driver may announce; a GPU has hundreds of channels at most.
 MOST_ROOTS: Final = 4096
+#: Handles of MIG's GPU instances that one driver may have open.
+MOST_SUBSCRIPTIONS: Final = 4096
 
 MIB: Final = 1 << 20
 
@@ -55,12 +57,25 @@ class Readings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ComputeInstance:
+    """A part of a GPU instance: its size (NV2080_CTRL_GPU_PARTITION_FLAG_COMPUTE_SIZE) and GPCs."""
+
+    size: int
+    first: int
+    """Its first GPC, counted from that of the GPU instance."""
+    gpcs: int
+    shared_engines: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class GpuInstance:
     """A part of the GPU that MIG has made: its profile's flag, and its slices of memory, of eight."""
 
     flag: int
     first: int
     last: int
+    compute: dict[int, ComputeInstance] = field(default_factory=dict)
+    """Its compute instances by id."""
 
 
 @dataclass(kw_only=True)
@@ -83,6 +98,8 @@ class GpuState:
     is_mig_enabled: bool = False
     instances: dict[int, GpuInstance] = field(default_factory=dict)
     """MIG's GPU instances by id."""
+    subscriptions: dict[tuple[int, int], int] = field(default_factory=dict)
+    """The GPU instance of each object that stands for one, by client and object."""
     layouts: Layouts | None = None
     """Those of the driver's release, as soon as it has said which it is."""
 
@@ -125,6 +142,18 @@ class GpuState:
         if len(self.roots) >= MOST_ROOTS:
             del self.roots[next(iter(self.roots))]
         self.roots[client, handle] = root
+
+    def subscribe(self, client: int, handle: int, number: int) -> None:
+        """Remember which GPU instance an object stands for; the oldest is forgotten."""
+        self.subscriptions.pop((client, handle), None)
+        if len(self.subscriptions) >= MOST_SUBSCRIPTIONS:
+            del self.subscriptions[next(iter(self.subscriptions))]
+        self.subscriptions[client, handle] = number
+
+    def instance_of(self, client: int) -> int | None:
+        """Return the GPU instance that a client works in: the last that it opened."""
+        own = [number for (owner, _), number in self.subscriptions.items() if owner == client]
+        return own[-1] if own else None
 
     def find_root(self, client: int, handle: int) -> Directory | None:
         """Return the root of an address space; without one, the last of the client or of any."""

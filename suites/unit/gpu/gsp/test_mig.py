@@ -6,8 +6,10 @@ import struct
 
 import pytest
 
+from harness.gpu.gsp import state
 from harness.gpu.gsp.mig import profiles_of
-from suites.unit.gpu.gsp.drivers import A100, H100, T4, Driver, a_device
+from harness.gpu.gsp.rpc import ALLOC, Function
+from suites.unit.gpu.gsp.drivers import A100, CLIENT, H100, SUBDEVICE, T4, Driver, a_device
 
 CAPACITY, MODE, PROFILES, SET_MODE, SET, LIST, EXPORT, COMPUTE = (
     0x20800181,
@@ -19,7 +21,11 @@ CAPACITY, MODE, PROFILES, SET_MODE, SET, LIST, EXPORT, COMPUTE = (
     0x20800AA8,
     0x20800ABA,
 )
+CREATE, DELETE, EXPORT_COMPUTE = 0xC6370101, 0xC6370102, 0xC6370105
+#: The class of objects that stand for a GPU instance.
+GPU_INSTANCE = 0xC637
 GRAPHICS_INFO = 0x20800A2A
+ALL = {"bGetAllPartitionInfo": 1}
 #: Flags of GPU instances: an eighth, a quarter, and three slices of a half.
 EIGHTH, QUARTER, THREE = 3 | 5 << 2, 2 | 3 << 2, 1 | 2 << 2
 INSUFFICIENT, INVALID, NOT_SUPPORTED = 0x1A, 0x1F, 0x56
@@ -48,6 +54,37 @@ def make_instance(driver: Driver, flag: int) -> int:
     return answer.get("partitionInfo[0].swizzId")
 
 
+def subscribe(driver: Driver, number: int, client: int = CLIENT, handle: int = SUBDEVICE) -> None:
+    """Let an object of a client stand for a GPU instance; by default the one that `ask` names."""
+    parameters = struct.pack("<QII", 0, number, 0)
+    words = (client, SUBDEVICE, handle, GPU_INSTANCE, 0, len(parameters), 0, 0)
+    result, _ = driver.call(Function.GSP_RM_ALLOC, ALLOC.pack(*words) + parameters)
+    assert result == 0
+
+
+def make_compute_instance(driver: Driver, sms: int, **fields: int) -> int:
+    answer = driver.ask(
+        CREATE,
+        {
+            "execPartCount": 1,
+            "execPartInfo[0].smCount": sms,
+            **{name: value for name, value in fields.items() if name in {"flags", "bQuery"}},
+            **{
+                f"execPartInfo[0].{name}": value
+                for name, value in fields.items()
+                if name not in {"flags", "bQuery"}
+            },
+        },
+    )
+    return answer.get("execPartId[0]")
+
+
+def refused(driver: Driver, command: int, size: int, *words: int) -> int:
+    """Return the status of a call whose parameters begin with these numbers."""
+    asked = struct.pack(f"<{len(words)}I", *words).ljust(size, b"\0")
+    return driver.control(command, asked)[0]
+
+
 @pytest.mark.parametrize(("model", "mode"), [(A100, 2), (H100, 0), (T4, 0)])
 def test_mode_is_off_or_there_is_none(model: str, mode: int) -> None:
     assert opened(model).control(MODE, bytes(4)) == (0, struct.pack("<I", mode))
@@ -61,7 +98,7 @@ def test_mode_is_on_at_once_and_off_ends_all_instances(a100: Driver) -> None:
     a100.control(SET_MODE, bytes(4))
 
     assert a100.control(MODE, bytes(4)) == (0, struct.pack("<I", 2))
-    assert a100.ask(LIST).get("validPartitionCount") == 0
+    assert a100.ask(LIST, ALL).get("validPartitionCount") == 0
 
 
 def test_gpu_without_mig_refuses_the_mode() -> None:
@@ -88,7 +125,7 @@ def test_instances_take_slices_that_are_then_gone(a100: Driver) -> None:
     assert a100.ask(CAPACITY, {"partitionFlag": QUARTER}).get("partitionCount") == 1
     assert a100.ask(CAPACITY, {"partitionFlag": EIGHTH}).get("partitionCount") == 4
     assert a100.ask(CAPACITY, {"partitionFlag": 0}).get("partitionCount") == 0
-    listed = a100.ask(LIST)
+    listed = a100.ask(LIST, ALL)
     assert listed.get("validPartitionCount") == 2
     assert listed.get("queryPartitionInfo[0].smCount") == 28
     assert listed.get("queryPartitionInfo[0].bValid") == 1
@@ -105,7 +142,7 @@ def test_instance_that_ended_leaves_its_slices(a100: Driver) -> None:
 
 def test_no_room_and_unknown_kinds_are_refused(a100: Driver) -> None:
     make_instance(a100, 0)
-    layout = a100.ask(LIST)
+    layout = a100.ask(LIST, ALL)
     assert layout.get("validPartitionCount") == 1
     asked = bytearray(0x188)
     struct.pack_into("<I", asked, 0, 1)
@@ -130,7 +167,7 @@ def test_exported_instance_has_engines_of_its_own(a100: Driver) -> None:
     exported = [a100.ask(EXPORT, {"swizzId": number}) for number in numbers]
 
     graphics = [each.get("info.enginesMask[0]") & 0x1FE for each in exported]
-    assert graphics == [1 << 1, 1 << 5]
+    assert graphics == [0b111 << 1, 0b111 << 5]
     assert exported[0].get("info.gpcMask") & exported[1].get("info.gpcMask") == 0
     assert a100.control(EXPORT, struct.pack("<I", 14).ljust(0x50, b"\0"))[0] == INVALID
 
@@ -158,3 +195,137 @@ def test_contexts_of_each_profile_are_whole_steps(a100: Driver) -> None:
         assert contexts % step == 0
         assert contexts in {step * gpcs, most}
         assert contexts <= most
+
+
+def test_caller_in_an_instance_is_told_of_that_one_only(a100: Driver) -> None:
+    """With another in its place, the driver failed an assertion, and a MIG device was not listed."""
+    numbers = [make_instance(a100, flag) for flag in (THREE, QUARTER)]
+
+    assert a100.ask(LIST).get("validPartitionCount") == 0
+    subscribe(a100, numbers[1])
+
+    listed = a100.ask(LIST)
+    assert listed.get("validPartitionCount") == 1
+    assert listed.get("queryPartitionInfo[0].swizzId") == numbers[1]
+    assert a100.ask(LIST, ALL).get("validPartitionCount") == 2
+
+
+def test_compute_instance_fills_its_gpu_instance(a100: Driver) -> None:
+    numbers = [make_instance(a100, THREE) for _ in range(2)]
+    subscribe(a100, numbers[1])
+
+    made = make_compute_instance(a100, 42)
+
+    exported = a100.ask(EXPORT_COMPUTE, {"id": made})
+    parent = a100.ask(EXPORT, {"swizzId": numbers[1]})
+    assert made == 0
+    assert exported.get("info.veidCount") == parent.get("info.veidCount") == 24
+    assert exported.get("info.smCount") == 42
+    # Its graphics engine is the first of the instance's.
+    assert exported.get("info.enginesMask[0]") & 0x1FE == 1 << 1
+    assert exported.content[8 + 32 : 8 + 48] != parent.content[8 + 32 : 8 + 48]
+
+
+def test_compute_instances_share_a_gpu_instance(a100: Driver) -> None:
+    subscribe(a100, make_instance(a100, THREE))
+
+    made = [make_compute_instance(a100, sms) for sms in (14, 28)]
+
+    spans = [a100.ask(EXPORT_COMPUTE, {"id": number}).get("info.spanStart") for number in made]
+    assert (made, spans) == ([0, 1], [0, 1])
+    assert refused(a100, CREATE, 460, 0, 0, 1, 1) == INSUFFICIENT
+    a100.ask(DELETE, {"execPartCount": 1, "execPartId[0]": 0})
+    assert refused(a100, EXPORT_COMPUTE, 96, 0) == INVALID
+    assert make_compute_instance(a100, 14) == 0
+
+
+def test_compute_instance_begins_where_it_is_asked_to(a100: Driver) -> None:
+    subscribe(a100, make_instance(a100, THREE))
+
+    made = make_compute_instance(a100, 14, flags=2, spanStart=2)
+    other = make_compute_instance(a100, 14, flags=2, veidStartOffset=8)
+
+    starts = [
+        a100.ask(EXPORT_COMPUTE, {"id": number}).get("info.veidOffset") for number in (made, other)
+    ]
+    assert starts == [16, 8]
+    assert refused(a100, CREATE, 460, 0, 2, 1, 3) == INSUFFICIENT
+
+
+def test_question_whether_there_is_room_makes_none(a100: Driver) -> None:
+    subscribe(a100, make_instance(a100, THREE))
+
+    make_compute_instance(a100, 42, bQuery=1)
+
+    assert refused(a100, EXPORT_COMPUTE, 96, 0) == INVALID
+
+
+def test_compute_instances_need_a_gpu_instance_and_a_known_size(a100: Driver) -> None:
+    assert refused(a100, CREATE, 460, 0, 0, 1, 1) == INVALID
+    assert refused(a100, DELETE, 36, 1) == INVALID
+    assert refused(a100, EXPORT_COMPUTE, 96, 0) == INVALID
+    number = make_instance(a100, THREE)
+    subscribe(a100, number)
+    assert refused(a100, CREATE, 460, 0, 0, 1, 5) == INVALID
+    assert refused(a100, CREATE, 460, 0, 0, 0xFFFFFFFF, 5) == INVALID
+
+    make_compute_instance(a100, 42)
+    a100.ask(SET, {"partitionCount": 1, "partitionInfo[0].swizzId": number})
+
+    assert refused(a100, EXPORT_COMPUTE, 96, 0) == INVALID
+
+
+def test_freed_object_stands_for_no_instance(a100: Driver) -> None:
+    subscribe(a100, make_instance(a100, THREE))
+
+    a100.call(Function.FREE, struct.pack("<4I", CLIENT, SUBDEVICE, SUBDEVICE, 0))
+
+    assert refused(a100, CREATE, 460, 0, 0, 1, 3) == INVALID
+
+
+def test_objects_of_instances_are_bounded(a100: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "MOST_SUBSCRIPTIONS", 2)
+
+    for handle in range(3):
+        subscribe(a100, handle, handle=handle)
+
+    assert list(a100.device.state.subscriptions.values()) == [1, 2]
+
+
+def test_instances_of_two_gpus_have_uuids_of_their_own() -> None:
+    """The number of the instance took the place of the GPU's."""
+    drivers = [Driver(a_device(A100, number)) for number in (1, 2)]
+    uuids = set()
+    for driver in drivers:
+        driver.open()
+        number = make_instance(driver, EIGHTH)
+        uuids.add(driver.ask(EXPORT, {"swizzId": number}).content[8:72])
+        subscribe(driver, number)
+        made = make_compute_instance(driver, 14)
+        uuids.add(driver.ask(EXPORT_COMPUTE, {"id": made}).content[40:56])
+
+    assert len(uuids) == 4
+
+
+def test_all_small_instances_have_gpcs_of_their_own(a100: Driver) -> None:
+    """GPCs were scaled from slices of memory, and two instances shared the first."""
+    masks = [
+        a100.ask(EXPORT, {"swizzId": make_instance(a100, EIGHTH)}).get("info.gpcMask")
+        for _ in range(7)
+    ]
+
+    assert sum(masks) == 0x7F
+    assert all(mask.bit_count() == 1 for mask in masks)
+
+
+@pytest.mark.parametrize(
+    ("command", "field"),
+    [(0x20800A26, "floorsweepingMasks[{}].gpcMask"), (0x20800A22, "globalSmOrder[{}].numSm")],
+)
+def test_each_graphics_engine_has_gpcs_with_mig(a100: Driver, command: int, field: str) -> None:
+    """The second compute instance of a GPU instance was refused: 'numGpcs > 0'."""
+    a100.control(SET_MODE, struct.pack("<I", 1))
+
+    answered = a100.ask(command)
+
+    assert all(answered.get(field.format(engine)) for engine in range(8))

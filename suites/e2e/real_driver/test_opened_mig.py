@@ -1,0 +1,58 @@
+"""NVIDIA's own driver divides an emulated A100 by MIG.
+
+The tests run with `--gpu-emulation=gsp` and an image with NVIDIA's user space: `--image=debian-13-nvidia`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.gpu.trace import IncidentKind
+from suites.e2e.real_driver.complaints import complaints_in
+from suites.e2e.real_driver.conftest import OPEN_S, open_gpus
+
+if TYPE_CHECKING:
+    from harness.gpu import GpuModel
+    from harness.lab.node import Node
+    from suites.e2e.real_driver.conftest import NodeWithDriver
+
+pytestmark = [pytest.mark.real_driver, pytest.mark.slow]
+
+#: A MIG device of `nvidia-smi -L`: its GPCs if not all, and those of its GPU instance.
+_DEVICE = re.compile(
+    r"^  MIG ((?:\dc\.)?\dg)\.\S+ +Device +\d+: \(UUID: (MIG-\S+)\)$", re.MULTILINE
+)
+
+
+def nvidia_smi(node: Node, *words: str) -> str:
+    return node.guest.output_of("nvidia-smi", *words, timeout_s=OPEN_S)
+
+
+def mig_devices(node: Node) -> list[str]:
+    """Return the kind of each MIG device; all have UUIDs of their own."""
+    found = _DEVICE.findall(nvidia_smi(node, "-L"))
+    assert len({uuid for _, uuid in found}) == len(found)
+    return [kind for kind, _ in found]
+
+
+def test_mig_devices_come_and_go(node_with_driver: NodeWithDriver, a100: GpuModel) -> None:
+    node = node_with_driver(a100)
+    open_gpus(node)
+    nvidia_smi(node, "-mig", "1")
+
+    nvidia_smi(node, "mig", "-cgi", "14,19", "-C")
+    assert mig_devices(node) == ["2g", "1g"]
+
+    nvidia_smi(node, "mig", "-dci")
+    nvidia_smi(node, "mig", "-gi", "3", "-cci", "0,0")
+    assert mig_devices(node) == ["1c.2g", "1c.2g"]
+
+    nvidia_smi(node, "mig", "-dci")
+    nvidia_smi(node, "mig", "-dgi")
+    nvidia_smi(node, "-mig", "0")
+    assert mig_devices(node) == []
+    assert complaints_in(node.guest.output_of("dmesg")) == []
+    assert node.gpu().trace.incidents_of(IncidentKind.COMMAND_UNKNOWN) == ()
