@@ -118,9 +118,12 @@ def _in_clone(arguments: argparse.Namespace) -> int:
         named = None if arguments.gpu is None else _models(arguments.gpu, lab)
         # Likewise.
         from harness.lab.recent_clones import recent_clone  # noqa: PLC0415
+        from harness.machine.description.spec import DEFAULT_SLOTS  # noqa: PLC0415
 
-        find = functools.partial(saved_state_of, lab, arguments.state)
-        with recent_clone(lab, arguments.state, find, name="shell") as machine:
+        slots = max(DEFAULT_SLOTS, len(named or ()))
+        state = arguments.state if slots == DEFAULT_SLOTS else f"{arguments.state}-{slots}-slots"
+        find = functools.partial(saved_state_of, lab, arguments.state, slots)
+        with recent_clone(lab, state, find, name="shell") as machine:
 
             def plug() -> None:
                 for model in _models(None, lab) if named is None else named:
@@ -146,15 +149,15 @@ def _in_node(lab: Lab, models: Sequence[GpuModel], argv: Argv) -> int:
         return run_in(lab.roster.find(node.machine.folder.name), argv)
 
 
-def saved_state_of(lab: Lab, name: str) -> SavedState:
-    """Return the saved state of `--state`."""
+def saved_state_of(lab: Lab, name: str, slots: int) -> SavedState:
+    """Return the saved state of `--state` with this many slots for GPUs."""
     from harness.lab.saved_states import booted, cloud_init_done  # noqa: PLC0415
 
     if name == "baked":
         from harness.lab.bakes import bake_node  # noqa: PLC0415 - most shells need no bake
 
-        return booted(bake_node(lab, lab.settings.images[0]))
-    state = booted(lab.node_image())
+        return booted(bake_node(lab, lab.settings.images[0]), slots=slots)
+    state = booted(lab.node_image(), slots=slots)
     return state if name == "booted" else cloud_init_done(state)
 
 

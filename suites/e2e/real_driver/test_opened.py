@@ -171,6 +171,8 @@ def test_topology_has_a_row_for_each_gpu(opened_node: Node) -> None:
     rows = [line.split() for line in plain.splitlines() if re.match(r"GPU\d.*\bX\b", line)]
     assert [row[0] for row in rows] == ["GPU0", "GPU1"]
     assert [row[1 + index] for index, row in enumerate(rows)] == ["X", "X"]
+    # Each is behind a root port of its own, and both are behind one host bridge.
+    assert (rows[0][2], rows[1][1]) == ("PHB", "PHB")
 
 
 def ask_nvml(node: Node) -> dict[str, Any]:
