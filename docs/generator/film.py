@@ -1,6 +1,7 @@
 """Records the film of the README in a terminal: `python -m docs.generator.film FILE.cast`; `./dev film` draws it.
 
-It is what happened, at the speed at which it happened; the drawing cuts pauses to some seconds.
+It shows what the commands printed. Only its times are not those of the recording: long pauses are cut, and the screen
+stands still where there is something to read.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -16,94 +18,120 @@ from typing import TYPE_CHECKING
 import pexpect
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-COLUMNS, LINES = 96, 30
+COLUMNS, LINES = 98, 32
+#: No pause of a command lasts longer in the film.
+PAUSE_S = 0.7
+#: How long the film stands still after a scene.
+READ_S = 5.0
 #: Machines without KVM, on a host that has other work.
-_COMMAND_S = 1800.0
-_KEY_S = 0.04
-#: Before a command is entered.
-_READ_S = 0.5
+_COMMAND_S = 1200.0
+_WORD_S = 0.12
+_WORD = re.compile(r"\S+\s*")
+_EMPTY_SCREEN = "\x1b[H\x1b[2J"
 _PROMPT = "$ "
-_TEST = '''\
-"""What the film in the README runs."""
-
+#: What the film runs.
+TEST = """\
 from harness import expect
 from harness.api import NodeRequest
 
 
-def test_baked_node_compiles_nothing(boot_node, baked_image, h100):
-    node = boot_node(NodeRequest(name="node", image=baked_image, gpus=[h100]))
+def test_baked_driver(boot_node, baked_image, h100):
+    node = boot_node(NodeRequest(name="gpu-node", image=baked_image, gpus=[h100]))
 
     evidence = node.evidence()
-
-    expect.decided(evidence, action="install-skip-build", reason="ok")
+    expect.decided(evidence, "install-skip-build", reason="ok")  # the fast path
     expect.gpu_bound(evidence, device=h100)
 
 
-def test_node_reaches_the_registry(clone, cloud_init_done):
-    machine = clone(cloud_init_done)
-    machine.guest.output_of("sh", "-c", "echo nameserver 127.0.0.1 >/etc/resolv.conf")
+def test_module_is_built_anew(clone, driver_baked):
+    machine = clone(driver_baked)
+    machine.guest.output_of("sh", "-c", "rm -r /usr/src/linux-headers-*")
 
-    machine.guest.output_of("curl", "-sS", "http://mcr.microsoft.com/v2/")
-'''
+    machine.guest.output_of("dkms", "build", "nvidia/580.126.09", "--force", timeout_s=300)
+"""
 
-_COMMANDS = (
-    "cat test_node.py",
-    "pytest -s -k compiles_nothing",
-    "pytest -s -k registry",
-    "harness resume evidence/*registry* -- cat /etc/resolv.conf",
+#: Scenes, each a command below a note on what it shows.
+SCENES = (
+    (
+        "# 1. Two tests. The first requests a node with an emulated H100.",
+        "cat test_node.py",
+    ),
+    (
+        "# 2. It boots. The driver is in its image, so that provisioning compiles nothing.",
+        "pytest -s -k baked_driver",
+    ),
+    (
+        "# 3. The second one builds the module again, but the kernel's headers are gone.",
+        "pytest -s -k built_anew",
+    ),
+    (
+        "# 4. It has left its machine, as it was when the test failed. Look into it.",
+        "harness resume evidence/*anew*12 -- ls -l /usr/src",
+    ),
 )
 
 
 class Recording:
     """An asciicast of version 2: what a terminal printed, with the seconds since its start."""
 
-    def __init__(self) -> None:
-        self._start = time.monotonic()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last = clock()
+        self._seconds = 0.0
         self._events: list[str] = []
 
     def write(self, printed: str) -> None:
-        self._events.append(json.dumps([round(time.monotonic() - self._start, 3), "o", printed]))
+        now = self._clock()
+        self._seconds += min(now - self._last, PAUSE_S)
+        self._last = now
+        self._events.append(json.dumps([round(self._seconds, 3), "o", printed]))
 
     def flush(self) -> None:
         """Keep all: nothing waits in a buffer."""
+
+    def hold(self, seconds: float) -> None:
+        """Let what is on the screen stand still."""
+        self._seconds += seconds
 
     def text(self) -> str:
         header = {"version": 2, "width": COLUMNS, "height": LINES, "title": "gpu-node-harness"}
         return "\n".join([json.dumps(header), *self._events, ""])
 
 
-def record(folder: Path, commands: Sequence[str]) -> str:
-    """Type commands into a shell in `folder`, and return the asciicast of its terminal."""
+def record(folder: Path, scenes: Sequence[Sequence[str]]) -> str:
+    """Type commands into a shell in `folder`, and return the asciicast of its terminal.
+
+    Each scene begins with an empty screen.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "CI"}
     shell = pexpect.spawn(
         "bash",
-        ["--norc", "--noprofile"],
+        # What readline adds to a line, such as bracketed paste, is no part of the film.
+        ["--norc", "--noprofile", "--noediting"],
         cwd=str(folder),
-        env={**environment, "PS1": _PROMPT, "TERM": "xterm-256color"},
+        env={**environment, "PS1": _PROMPT, "TERM": "xterm-256color", "HISTFILE": ""},
         dimensions=(LINES, COLUMNS),
         encoding="utf-8",
         timeout=_COMMAND_S,
     )
-    # pexpect waits as long before each key.
-    shell.delaybeforesend = _KEY_S
-    # Bracketed paste would be in the film.
-    shell.sendline("bind 'set enable-bracketed-paste off'; clear")
-    shell.expect_exact(_PROMPT)
+    # pexpect waits as long before each word.
+    shell.delaybeforesend = _WORD_S
     shell.expect_exact(_PROMPT)
     recording = Recording()
     shell.logfile_read = recording
-    recording.write(_PROMPT)
-    for command in commands:
-        for key in command:
-            shell.send(key)
-            # It is read when it comes, so that its time is right.
-            shell.expect_exact(key)
-        shell.delaybeforesend = _READ_S
-        shell.sendline()
-        shell.expect(rf"\n{_PROMPT.replace('$', chr(92) + '$')}$")
-        shell.delaybeforesend = _KEY_S
+    for scene in scenes:
+        recording.write(f"{_EMPTY_SCREEN}{_PROMPT}")
+        for line in scene:
+            for word in _WORD.findall(line):
+                shell.send(word)
+                # It is read when it comes, so that its time is right.
+                shell.expect_exact(word)
+            shell.sendline()
+            shell.expect(rf"\n{re.escape(_PROMPT)}$")
+        recording.hold(READ_S)
+    recording.write("")
     shell.close()
     return recording.text()
 
@@ -113,11 +141,11 @@ def main() -> None:
     parser.add_argument("file", type=Path, metavar="FILE.cast")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "test_node.py").write_text(_TEST)
+        (Path(folder) / "test_node.py").write_text(TEST)
         (Path(folder) / "pytest.ini").write_text(
             "[pytest]\naddopts = -q -p no:randomly -p no:cacheprovider --image=debian-12\n"
         )
-        arguments.file.write_text(record(Path(folder), _COMMANDS))
+        arguments.file.write_text(record(Path(folder), SCENES))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,51 @@
+"""The film in the README: how it is recorded, and that it shows what can be typed today."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from docs.generator import film
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _printed(cast: str) -> list[tuple[float, str]]:
+    return [(seconds, text) for seconds, _, text in map(json.loads, cast.splitlines()[1:])]
+
+
+def test_recording_is_what_the_terminal_printed(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("of a file\n")
+
+    cast = film.record(
+        tmp_path, [["# a note", "cat *.txt"], ["exit_code() { return 3; }", "exit_code"]]
+    )
+
+    header = json.loads(cast.splitlines()[0])
+    assert (header["version"], header["width"]) == (2, film.COLUMNS)
+    assert "".join(text for _, text in _printed(cast)) == (
+        "\x1b[H\x1b[2J$ # a note\r\n$ cat *.txt\r\nof a file\r\n$ "
+        "\x1b[H\x1b[2J$ exit_code() { return 3; }\r\n$ exit_code\r\n$ "
+    )
+
+
+def test_long_pauses_are_cut_and_what_is_to_be_read_stands_still() -> None:
+    now = 100.0
+    recording = film.Recording(lambda: now)
+
+    recording.write("$ ")
+    now += 0.25
+    recording.write("a")
+    now += 90.0
+    recording.write("b")
+    recording.hold(film.READ_S)
+    recording.write("c")
+
+    cut = 0.25 + film.PAUSE_S
+    assert _printed(recording.text()) == [
+        (0.0, "$ "),
+        (0.25, "a"),
+        (round(cut, 3), "b"),
+        (round(cut + film.READ_S, 3), "c"),
+    ]
