@@ -42,7 +42,7 @@ def test_help_of_dev_lists_every_command(programs: Programs) -> None:
     [
         (
             "./dev demonstrate",
-            "'./dev demonstrate' is not known; known are demo, docs, film, help, lock, mutants, nightly, ",
+            "'./dev demonstrate' is not known; known are demo, docs, endure, film, help, lock, mutants, nightly, ",
         ),
         ("./dev test --slow", "'./dev test' does not know '--slow'"),
         ("./dev demo --fast", "unrecognized arguments: --fast"),
