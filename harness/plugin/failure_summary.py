@@ -62,6 +62,8 @@ def write_causes(
                 _COLUMNS,
                 initial_indent="  ",
                 subsequent_indent="    ",
+                # Nobody could copy a path that is in two lines.
+                break_on_hyphens=False,
                 max_lines=_CAUSE_LINES,
                 placeholder=" …",
             ):

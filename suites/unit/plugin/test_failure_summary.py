@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.errors import EvidencedError, ExpectationError, HarnessError
-from harness.plugin.failure_summary import note_reason
+from harness.plugin.failure_summary import note_reason, write_causes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,3 +39,16 @@ def test_command_is_told_and_not_the_lines_that_it_printed() -> None:
 @pytest.mark.parametrize("text", ["One line.", "One line.\nAnother.\n"])
 def test_text_without_a_list_is_its_first_line(text: str) -> None:
     assert why(ExpectationError(text)) == ["One line."]
+
+
+def test_path_with_hyphens_stays_in_one_line() -> None:
+    path = "/var/log/vendor/gpu-node-setup.log"
+    cause = f"provisioner 'vendor' ended with 40 (nodes); its log '{path}' ends with:"
+    report: Any = SimpleNamespace(nodeid="a.py::test_x", user_properties=[("cause", cause)])
+    lines: list[str] = []
+    reporter: Any = SimpleNamespace(write_line=lines.append)
+
+    write_causes(reporter, [report])
+
+    assert len(lines) == 3
+    assert any(path in line for line in lines)
