@@ -234,8 +234,8 @@ def cdi_offers_gpus(evidence: Evidence) -> str:
         require(
             not missing,
             f"CDI specs were expected to offer each GPU, but {missing} are in none of "
-            f"{sorted(offered)}: a GPU was added since. Write them again with "
-            "`nvidia-ctk cdi generate`.",
+            f"{sorted(offered)}: a GPU was added since, or what writes the specs leaves it "
+            "out. Write them again with `nvidia-ctk cdi generate`.",
             evidence,
         )
     return " ".join(f"'{path}' offers {', '.join(names)}." for path, names in offered.items())
