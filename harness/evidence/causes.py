@@ -68,6 +68,11 @@ _AFTERTHOUGHT = re.compile(
 _ERROR_LEVEL = re.compile(r"(?:^|[|\[(<\t])\s*(E|ERR|CRIT|EMERG|SEVERE)\s*(?:[|\])>\t:])")
 #: What systemd says of a unit after it has said how it ended.
 _ACCOUNT = re.compile(r": Consumed .* (CPU time|memory)|: Scheduled restart job")
+#: What is known where a command ended the provisioner and printed nothing, as one does under `set -e`.
+_SILENT = (
+    "remedy: a command failed and printed nothing, and the provisioner ended with its exit code; "
+    "run the provisioner with `bash -x` in the machine (`harness resume`) to see which"
+)
 _LAST_LINES = 3
 _LAST_PRINTED = 2
 _LABEL = re.compile(r"^(stdout|stderr): ")
@@ -309,6 +314,9 @@ def _end_of_run(folder: Path) -> Iterator[str]:
         yield from (f"log: {line}" for line in said)
         told = [line for line in printed if not _AFTERTHOUGHT.search(line)]
         yield from (f"printed: {line}" for line in (told or printed)[-_LAST_PRINTED:])
+        codes = declared.outcome.exit_codes
+        if codes and evidence.exit_code not in codes and not printed:
+            yield _SILENT
 
 
 def _own_lines(text: str) -> list[str]:

@@ -841,6 +841,19 @@ def test_letter_that_is_no_level_tells_no_error(tmp_path: Path, line: str) -> No
     assert explain(tmp_path)[1:] == ["log: cleaning"] * 3
 
 
+@pytest.mark.parametrize(
+    ("code", "printed", "is_silent"), [(1, "", True), (1, "mv: no x\n", False), (20, "", False)]
+)
+def test_command_that_ended_the_provisioner_in_silence_can_be_found(
+    tmp_path: Path, code: int, printed: str, is_silent: bool
+) -> None:
+    write_foreign_run(tmp_path, log="begin\n", printed=f"begin\n{printed}")
+    write(tmp_path, f"files{RUNS_FOLDER}/1/exit-code", f"{code}\n")
+    write(tmp_path, f"files{EXIT_CODE_PATH}", f"{code}\n")
+
+    assert any("`bash -x`" in line for line in explain(tmp_path)) is is_silent
+
+
 def test_foreign_provisioner_whose_log_is_empty_is_named(tmp_path: Path) -> None:
     write_foreign_run(tmp_path, log="\n")
 
