@@ -34,6 +34,7 @@ setsid python3 /run/upgrades >/dev/null 2>&1 </dev/null &
 until [ -e /run/upgrades-began ]; do sleep 0.1; done
 """
 _NO_STAGED_DRIVER = shell("rm -r /var/lib/halyard/gpu/state.d /var/cache/halyard/gpu")
+_NO_LOADED_MODULE = shell("udevadm settle; rmmod nvidia")
 _NO_TOOLS = shell("dpkg --remove halyard-gpu-tools")
 
 
@@ -48,6 +49,14 @@ def test_staged_driver_is_used(
     expect.cdi_offers_gpus(evidence)
     for unit in ("containerd.service", "halyard-gpu-health.service", "kubelet.service"):
         expect.unit_state(evidence, unit, active="active")
+
+
+def test_module_is_loaded_where_udev_has_not(boot_node: BootNode, gpu_node: NodeRequest) -> None:
+    """The node's udev loads the staged module for its GPU before provisioning begins."""
+    evidence = boot_node(replace(gpu_node, before=[_NO_LOADED_MODULE])).evidence()
+
+    expect.provisioned(evidence)
+    expect.every_gpu_driven(evidence)
 
 
 def test_later_boot_finds_a_converged_node(boot_node: BootNode, gpu_node: NodeRequest) -> None:

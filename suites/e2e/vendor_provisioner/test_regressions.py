@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,4 +49,4 @@ def test_summary_names_the_cause(lab: Lab, tmp_path: Path, regression: Regressio
     assert run.exit_code == pytest.ExitCode.TESTS_FAILED, run.render()
     assert "expectations not met: 1; the harness could not tell: 0" in summary, run.render()
     for cause in regression.causes:
-        assert f"\n  {cause}" in said, summary
+        assert re.search(rf"^  {cause}", said, re.MULTILINE), summary
