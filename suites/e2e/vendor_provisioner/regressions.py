@@ -96,7 +96,9 @@ REGRESSIONS = {
         before="bin/gpu-health --interval",
         after="bin/gpu-healthd --interval",
         caught_by=_USED,
-        causes=("unit 'halyard-gpu-health.service' failed",),
+        causes=(
+            r"unit 'halyard-gpu-health\.service' failed.*: Failed at step EXEC spawning \S+gpu-healthd: No such",
+        ),
     ),
     "a count from 0 ends the script": Regression(
         file="lib/nodes.bash",
