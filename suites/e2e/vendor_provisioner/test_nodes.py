@@ -98,14 +98,14 @@ def test_installer_that_fails_ends_the_run(boot_node: BootNode, gpu_node: NodeRe
 def test_driver_that_does_not_answer_is_installed_again(
     boot_node: BootNode, gpu_node: NodeRequest
 ) -> None:
-    """The node that ended with such a driver remembers it."""
+    """The node that ended with such a driver remembers it; its first run was the image pipeline's."""
     settings = GuestFile(path=f"{STAND_INS}/nvidia-smi.env", content=b"exit 15\n")
     node = boot_node(replace(gpu_node, files=[settings]))
     node.provision("plan")
 
     evidence = node.evidence()
 
-    expect.provisioned(evidence, exit_code="verify", run=1)
+    expect.provisioned(evidence, exit_code="verify", run=2)
     expect.decided(evidence, "install", reason="unhealthy")
 
 
