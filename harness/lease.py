@@ -13,17 +13,18 @@ import fcntl
 import os
 import secrets
 import shutil
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
 from harness.errors import HarnessError
 from harness.provisioning.wait import Observation, wait_for
-from harness.shared_folder import create_folders
+from harness.shared_folder import create_folders, private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from harness.provisioning.wait import Deadline
 
@@ -89,6 +90,18 @@ def leased_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
     finally:
         lease.release()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def temporary_folder(name: str) -> Iterator[Path]:
+    """Give a new private folder below this user's folder `name` for temporary files, removed at the end.
+
+    Those that killed processes left there are removed first.
+    """
+    parent = private_folder(Path(tempfile.gettempdir()), name)
+    sweep(parent)
+    with leased_folder(parent, prefix="run") as folder:
+        yield folder
 
 
 def abandoned(parent: Path) -> list[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from harness.expect.every_node import (
     node_expectations,
 )
 from harness.lab.existing_node import ExistingNode
+from harness.lease import temporary_folder
 from harness.machine.existing_node import URI_FORMS, NodeAddress
 from harness.settings import Settings
 
@@ -76,9 +76,9 @@ def _judge(arguments: argparse.Namespace) -> int:
     )
     node = ExistingNode(NodeAddress.from_uri(arguments.uri, source="URI"))
     folder = arguments.evidence_dir.absolute() / "node" / node.name
-    with tempfile.TemporaryDirectory(prefix="harness-node-") as place:
+    with temporary_folder("harness-nodes") as place:
         # Evidence kept earlier stays until there is newer evidence.
-        evidence = node.collect(Path(place) / node.name, additional=evidence_of(expectations))
+        evidence = node.collect(place / node.name, additional=evidence_of(expectations))
         kept = evidence.copy_to(folder)
     verdicts = judge_node(Evidence(kept), expectations)
     if arguments.json:

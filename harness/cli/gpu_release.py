@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from harness.gpu.gsp.layouts import (
     render_release,
 )
 from harness.gpu.gsp.release_source import changes, make_release
+from harness.lease import temporary_folder
 from harness.provisioning.command import LocalRunner
 from harness.visible_text import visible_line
 
@@ -54,8 +54,7 @@ def add_parser(commands: Actions) -> None:
 def _release(arguments: argparse.Namespace) -> int:
     folders = settings_of(arguments).gpu_models
     runner = LocalRunner()
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
+    with temporary_folder("harness-gpu-release") as work:
         source = arguments.source.resolve()
         if source.is_file():
             unpacked = work / "source"

@@ -17,7 +17,6 @@ import platform
 import re
 import secrets
 import shutil
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import RequirementError
 from harness.foreign_json import parse_json
-from harness.lease import make_private_folder
+from harness.lease import make_private_folder, temporary_folder
 from harness.machine.description.spec import Accelerator
 from harness.provisioning.wait import SYSTEM_CLOCK
 from harness.settings import AcceleratorOption
@@ -147,8 +146,8 @@ def run_proof(
     qemu: str, accelerator: Accelerator, runner: Runner, *, limit_s: float = _PROOF_S
 ) -> CommandResult:
     """Run the proof under `accelerator`, for `limit_s` at most."""
-    with tempfile.TemporaryDirectory(prefix="accelerator-proof-") as folder:
-        rom = Path(folder) / "proof.rom"
+    with temporary_folder("harness-accelerator") as folder:
+        rom = folder / "proof.rom"
         rom.write_bytes(proof_rom())
         return runner.run(
             [

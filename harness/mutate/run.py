@@ -6,7 +6,6 @@ import concurrent.futures
 import contextlib
 import hashlib
 import queue
-import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -15,12 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, RequirementError
-from harness.lease import leased_folder, sweep
+from harness.lease import temporary_folder
 from harness.mutate.mutants import mutants_of
 from harness.mutate.project_copy import digest_of_all
 from harness.mutate.results import Outcome, Reach, Results
 from harness.mutate.worker import Cost, Worker
-from harness.shared_folder import private_folder
 from harness.shell.commands_of import executed_lines
 from harness.shell.coverage import Place
 
@@ -94,10 +92,8 @@ def run(request: Request) -> Report:
     """Try the mutants of the request's scripts; those not tried within its time say so."""
     started = time.monotonic()
     project = request.project
-    parent = private_folder(Path(tempfile.gettempdir()), "harness-mutate")
-    sweep(parent)
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(leased_folder(parent, prefix="run"))
+        folder = stack.enter_context(temporary_folder("harness-mutate"))
         files = project.files()
         workers: list[Worker] = []
         for number in range(request.workers):

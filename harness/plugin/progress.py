@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from harness.errors import HarnessError
+from harness.lease import temporary_folder
 from harness.progress.board import Board
 from harness.progress.display import Display, LiveRegion, PlainLines
 from harness.progress.relay import Receiver, Sender
@@ -104,10 +104,10 @@ class ProgressReporter:
     def pytest_configure_node(self, node: WorkerController) -> None:
         """Let a worker of xdist send its events here."""
         if self._receiver is None:
-            folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="harness-"))
             try:
-                self._receiver = Receiver(Path(folder), self._take)
-            except OSError:
+                folder = self._open.enter_context(temporary_folder("harness-progress"))
+                self._receiver = Receiver(folder, self._take)
+            except (OSError, HarnessError):
                 # The worker prints lines itself.
                 return
             self._open.enter_context(contextlib.closing(self._receiver))

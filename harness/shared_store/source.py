@@ -8,15 +8,13 @@ import errno
 import hashlib
 import json
 import shutil
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.artifact_cache import KEY_DIGITS, MANIFEST, USED
 from harness.errors import HarnessError
-from harness.lease import make_private_folder
+from harness.lease import leased_folder, make_private_folder, sweep
 from harness.limits import STORE_SECONDS
 from harness.progress import Stage
 from harness.shared_store import StoreError
@@ -37,6 +35,7 @@ from harness.visible_text import shortened, visible_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from harness.progress import Progress
     from harness.provisioning.wait import Deadline
@@ -200,8 +199,8 @@ class SharedCache:
         own = (folder / MANIFEST).read_bytes()
         progress.report(Stage.PUBLISH, f"pushing it to '{self.client.address}'")
         layers: list[dict[str, Any]] = []
-        with tempfile.TemporaryDirectory(dir=make_private_folder(self.partial)) as scratch:
-            work = Path(scratch)
+        sweep(self.partial)
+        with leased_folder(self.partial, prefix="push") as work:
             for packed in pack(folder, work):
                 what = f"the file '{packed.title}' of '{folder.name}'"
                 self.client.push_blob(

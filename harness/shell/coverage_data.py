@@ -12,7 +12,6 @@ import hashlib
 import io
 import re
 import sqlite3
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from typing_extensions import override
 
 from harness.errors import BadInputError, HarnessError, listed
 from harness.foreign_files import read_plain
+from harness.lease import temporary_folder
 from harness.limits import COVERAGE_ENTRIES, COVERAGE_FILE_MIB, COVERAGE_LINES
 from harness.shell.commands_of import code_lines, executed_lines
 from harness.shell.coverage import scripts_in
@@ -98,8 +98,8 @@ def _foreign_data(path: Path) -> Iterator[coverage.CoverageData]:
 
     Coverage.py runs SQL upon the file, and SQLite would write beside it: so it reads a copy.
     """
-    with tempfile.TemporaryDirectory(prefix="harness-coverage.") as folder:
-        copy = Path(folder) / "data"
+    with temporary_folder("harness-coverage") as folder:
+        copy = folder / "data"
         try:
             copy.write_bytes(read_plain(path.resolve(), limit=COVERAGE_FILE_MIB))
             _require_bounded(copy, path)

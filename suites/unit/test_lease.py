@@ -26,6 +26,7 @@ from harness.lease import (
     leased_folder,
     make_private_folder,
     sweep,
+    temporary_folder,
     try_exclusive,
 )
 from harness.provisioning.wait import Deadline, WaitTimeoutError
@@ -122,6 +123,19 @@ def test_folder_of_a_dead_run_is_swept(tmp_path: Path) -> None:
 
     assert sweep(tmp_path) == [folder]
     assert not folder.exists()
+
+
+def test_temporary_folder_removes_what_killed_processes_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with temporary_folder("harness-x") as first:
+        left = left_by_a_dead_run(first.parent)
+        with temporary_folder("harness-x") as second:
+            assert first.exists()
+            assert first.parent == second.parent == tmp_path / f"harness-x-{os.geteuid()}"
+            assert not left.exists()
+    assert [path.name for path in first.parent.iterdir()] == [".gate"]
 
 
 def test_two_leases_never_share_a_folder(tmp_path: Path) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.image import ImageFetchError
+from harness.lease import temporary_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from harness.provisioning.command import Runner
 
@@ -47,19 +47,18 @@ def check_signature(
     `key` is a file, armored or not; `url` is the list's. Raises ImageFetchError where the
     signature is invalid, RequirementError where the host has no gpgv.
     """
-    with tempfile.TemporaryDirectory(prefix="gpgv-") as name:
-        folder = Path(name)
+    with temporary_folder("harness-signature") as folder:
         (folder / "keyring.gpg").write_bytes(read_key(key))
         (folder / "list").write_bytes(signed)
         (folder / "list.sig").write_bytes(signature)
         result = runner.run(
             [
                 "gpgv",
-                *("--homedir", name),
+                *("--homedir", str(folder)),
                 *("--status-fd", "1"),
-                *("--keyring", f"{name}/keyring.gpg"),
-                f"{name}/list.sig",
-                f"{name}/list",
+                *("--keyring", f"{folder}/keyring.gpg"),
+                f"{folder}/list.sig",
+                f"{folder}/list",
             ],
             timeout_s=_GPGV_S,
         )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError, RequirementError
+from harness.lease import temporary_folder
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
@@ -184,8 +185,7 @@ def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.L
     Runs a command that proves that a deletion does not reach the host. Raises HarnessError where
     anything else went wrong: an error of a busy host must not disable the sandbox.
     """
-    with tempfile.TemporaryDirectory(prefix="harness-sandbox.") as folder:
-        scratch = Path(folder)
+    with temporary_folder("harness-sandbox") as scratch:
         is_thrown_away = kind is SandboxKind.THROWAWAY
         proof = scratch / "proof"
         proof.mkdir()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
+from harness.lease import temporary_folder
 from harness.shell.sandbox import check_entered
 from harness.shell.shells import BASH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from harness.provisioning.command import Runner
     from harness.shell.sandbox import Sandbox
@@ -55,8 +55,8 @@ class ShellRowEvaluator:
         script = f"__hx_rows() {{\n{code}\n}}\n__hx_rows </dev/null\n"
         prelude = "set -eu\n__hx_data_row() { printf '%s\\0' $# \"$@\"; }\n"
         command = [*self.shell.command, "-c", _ENVIRONMENT_FILE + prelude + script]
-        with tempfile.TemporaryDirectory(prefix="harness-rows.") as scratch:
-            argv = self.sandbox().argv(command, cwd=self.cwd, scratch=Path(scratch))
+        with temporary_folder("harness-rows") as scratch:
+            argv = self.sandbox().argv(command, cwd=self.cwd, scratch=scratch)
             ran = self.runner.run(argv, timeout_s=_ROWS_TIMEOUT_S, env=self.env)
         check_entered(ran.exit_code, ran.stderr)
         if not ran.ok or ran.stderr:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
-from harness.lease import leased_folder, sweep
-from harness.shared_folder import private_folder
+from harness.lease import temporary_folder
 from harness.shell.spec.options import SpecOptions, read_options
 
 if TYPE_CHECKING:
@@ -73,10 +72,8 @@ class ScratchFolder:
     """
 
     def __init__(self) -> None:
-        parent = private_folder(Path(tempfile.gettempdir()), "harness-shells")
-        sweep(parent)
         self._lease = contextlib.ExitStack()
-        self.path = self._lease.enter_context(leased_folder(parent, prefix="run"))
+        self.path = self._lease.enter_context(temporary_folder("harness-shells"))
         self._count = 0
 
     def new_work_dir(self) -> Path:
