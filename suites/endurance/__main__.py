@@ -12,6 +12,7 @@ from harness.provisioning.wait import SYSTEM_CLOCK
 from suites.endurance import surroundings
 from suites.endurance.campaign import keep, run
 from suites.endurance.campaigns import CAMPAIGNS, MIX
+from suites.endurance.operations import ensure_programs
 
 _MIX = "mix"
 _MINUTES = 5.0
@@ -32,7 +33,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--minutes",
         type=float,
         default=_MINUTES,
-        help="how long to go on; each case is tried at least once (default: %(default)g)",
+        help="how long to begin tries; there is at least one of each campaign "
+        "(default: %(default)g)",
     )
     parser.add_argument(
         "--only",
@@ -63,8 +65,10 @@ def main(argv: list[str] | None = None) -> int:
         arguments.seed = secrets.randbelow(10**6)
         words = [*words, f"--seed={arguments.seed}"]
     if not surroundings.are_entered():
-        print(f"seed {arguments.seed}", flush=True)  # noqa: T201
+        _say(f"seed {arguments.seed}")
         if any(CAMPAIGNS[name].is_apart for name in names):
+            # They have no network there.
+            ensure_programs(report=_say)
             surroundings.enter([sys.executable, "-m", "suites.endurance", *words])
     broken = 0
     for name in names:
@@ -78,12 +82,16 @@ def main(argv: list[str] | None = None) -> int:
                 seed=arguments.seed,
                 minutes=arguments.minutes / len(names),
                 clock=SYSTEM_CLOCK,
-                report=lambda line: print(line, flush=True),  # noqa: T201
+                report=_say,
             )
-        print(summary.render(), flush=True)  # noqa: T201
-        print(f"summary: {keep(summary, arguments.summaries)}", flush=True)  # noqa: T201
+        _say(summary.render())
+        _say(f"summary: {keep(summary, arguments.summaries)}")
         broken += len(summary.found)
     return 1 if broken else 0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

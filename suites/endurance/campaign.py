@@ -99,16 +99,18 @@ def run(
     clock: Clock,
     report: Callable[[str], None],
 ) -> Summary:
-    """Try the cases until the time is over, each at least once."""
-    summary = Summary(campaign=name, seed=seed, minutes=minutes)
+    """Try the cases until the time is over; a try that has begun ends."""
+    summary = Summary(
+        campaign=name, seed=seed, minutes=minutes, tries=dict.fromkeys(sorted(cases), 0)
+    )
     began = clock.monotonic()
     for attempt in order(seed, list(cases)):
         left_s = began + minutes * 60 - clock.monotonic()
-        if left_s <= 0 and attempt.number > len(cases):
+        if left_s <= 0 and attempt.number > 1:
             break
         report(f"{name}: try {attempt.number}, {attempt.case}")
         broken = cases[attempt.case](attempt)
-        summary.tries[attempt.case] = summary.tries.get(attempt.case, 0) + 1
+        summary.tries[attempt.case] += 1
         for what in broken:
             report(f"{name}: try {attempt.number} BROKE A PROMISE: {what}")
             summary.found.append(Found(attempt=attempt, what=what))

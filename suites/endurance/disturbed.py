@@ -164,6 +164,7 @@ class Disturber:
         elif (wrong := operation.wrong()) is not None:
             broken.append(f"{name}: after the next run {wrong}")
         self._wait_for_processes()
+        operation.collect()
         now = Inventory.take(*self.watched)
         if things := now.beyond(self._sound):
             broken.append(f"{name}: the next run leaves {things}")

@@ -46,6 +46,21 @@ FAULTS = (
         why="It names the module and `failed to map segment`; the harness has not begun by then.",
     ),
     Fault(
+        campaign="crash",
+        what="the folder of a killed run's progress, and others for temporary files, stayed until the host's own cleaning",
+        test="suites/unit/test_lease.py::test_temporary_folder_removes_what_killed_processes_left",
+    ),
+    Fault(
+        campaign="crash",
+        what="the campaign took the reports of a killed run, which stay for whoever looks for the cause, for leftovers",
+        test="suites/unit/endurance/test_operations.py::test_reports_of_a_killed_run_are_collected",
+    ),
+    Fault(
+        campaign="many",
+        what="the campaign took the memory that Python keeps for twelve threads for growth; it did not grow after them",
+        test="suites/unit/endurance/test_many.py::test_memory_is_compared_with_what_as_many_machines_at_once_took",
+    ),
+    Fault(
         campaign="load",
         what="an emulated guest panicked at its start, since it missed ticks of the timer, on a host that seven other jobs kept busy",
         test="suites/unit/machine/description/test_spec.py::test_emulated_machine_trusts_its_timer",

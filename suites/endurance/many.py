@@ -86,8 +86,8 @@ class Many:
         (folder / "test_one.py").write_text("def test_one(settings): assert settings.cache\n")
         (folder / "pytest.ini").write_text("[pytest]\n")
         with Lab.open(Settings(), lambda _event: None) as lab:
-            # What is made once for a run, such as the thread that starts processes, may stay.
-            _machines(lab, folder, count=2, at_once=2)
+            # What is made once may stay: the thread that starts processes, an arena of memory per thread.
+            _machines(lab, folder, count=_AT_ONCE, at_once=_AT_ONCE)
             _runs(folder)
             self._before = Footprint.take()
             yield {

@@ -63,13 +63,15 @@ def _nothing() -> None:
 class Operation:
     """A command, its folder, and what makes it have something to do again.
 
-    `wrong` returns what is wrong with the result of a run that ended with 0.
+    `wrong` returns what is wrong with the result of a run that ended with 0. `collect` takes away what a killed
+    run leaves on purpose, as a user does who has read it.
     """
 
     argv: tuple[str, ...]
     cwd: Path
     prepare: Callable[[], object] = _nothing
     wrong: Callable[[], str | None] = lambda: None
+    collect: Callable[[], object] = _nothing
 
 
 @contextlib.contextmanager
@@ -77,7 +79,7 @@ def operations(top: Path) -> Iterator[Mapping[str, Operation]]:
     """Make the inputs of all operations below `top`, serve what they download, and return them."""
     with contextlib.ExitStack() as served:
         yield {
-            **_pytest_runs(top),
+            **pytest_runs(top),
             **_files(top),
             **_artifacts(top, served),
             **_machines(top),
@@ -107,10 +109,11 @@ def _pytest(folder: Path, *words: str) -> Operation:
         # Else pytest keeps the folders of its last three runs.
         *("--basetemp=basetemp", "--junitxml=reports/junit.xml", *words, str(folder)),
     )
-    return Operation(argv=argv, cwd=folder, prepare=clean, wrong=wrong)
+    return Operation(argv=argv, cwd=folder, prepare=clean, wrong=wrong, collect=clean)
 
 
-def _pytest_runs(top: Path) -> dict[str, Operation]:
+def pytest_runs(top: Path) -> dict[str, Operation]:
+    """Make a suite of specs and one of tests below `top`, and return a run of each."""
     specs, suite = top / "specs", top / "suite"
     for folder, name, text in (
         (specs, "one_spec.sh", _SPEC),
@@ -132,12 +135,17 @@ def _files(top: Path) -> dict[str, Operation]:
     return {"bundle": bundle}
 
 
+def ensure_programs(*, report: Callable[[str], None]) -> tuple[str, ...]:
+    """Return the command of the registry, which the cache of the user has from then on."""
+    return ensure_registry_program(users_cache(), report=report)
+
+
 def _artifacts(top: Path, served: contextlib.ExitStack) -> dict[str, Operation]:
     made = _program(top, "checkpoint")
     build = _program(top, "image-build")
     images = served.enter_context(serving(published_files()))
     fetch = _program(top, "image-fetch", images.folder)
-    program = ensure_registry_program(users_cache(), report=lambda _message: None)
+    program = ensure_programs(report=lambda _message: None)
     server = served.enter_context(running_registry(program, REGISTRY))
     proxy = served.enter_context(RegistryProxy(server.connection, RegistryLog()))
     address = f"http://127.0.0.1:{proxy.port}/gpu/ci"

@@ -29,8 +29,8 @@ what was run.
 
 `./dev endure CAMPAIGN --minutes=60` runs one. `./dev endure mix` gives each of {mix}
 an equal part of five minutes; CI runs it. The seed is a new one each time, and is printed: `./dev endure mix --seed=51`
-repeats the order of a run. A run goes on until its time is over, and tries each case at least once. The exit
-status is 1 where a promise was broken.
+repeats the order of a run. A run tries case after case until its time is over; five minutes are enough for a few
+of them, an hour for all of a campaign. The exit status is 1 where a promise was broken.
 
 All but *load* and *flakes* run in name spaces of their own, with a `/tmp` in memory and without a network, so
 that everything that a try leaves is seen. That takes root, or a host whose users may make name spaces.
@@ -67,8 +67,11 @@ def _runs(runs: Sequence[dict[str, Any]]) -> str:
     for each in runs:
         for case, count in each["tries"].items():
             totals[case] = totals.get(case, 0) + count
-    tried = "; ".join(f"{case}: {count}" for case, count in sorted(totals.items()))
-    return "\n".join([*lines, "", f"Tries by case: {tried}.\n"])
+    tried = "; ".join(f"{case}: {count}" for case, count in sorted(totals.items()) if count)
+    lines += ["", f"Tries by case: {tried}.\n"]
+    if missing := [case for case, count in sorted(totals.items()) if not count]:
+        lines.append(f"Cases not tried so far: {'; '.join(missing)}.\n")
+    return "\n".join(lines)
 
 
 def _faults(faults: Sequence[Fault]) -> str:

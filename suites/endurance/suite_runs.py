@@ -63,7 +63,8 @@ class Hostile:
             seed = int(attempt.amount * _LARGEST_SEED)
             return _pytest(
                 folder / "junit.xml",
-                *("-n", "0", "-p", "no:randomly", f"--hypothesis-seed={seed}", *files),
+                *("-n", "0", "-p", "no:randomly", "-m", "hypothesis"),
+                *(f"--hypothesis-seed={seed}", *files),
                 HYPOTHESIS_PROFILE="endurance",
             )
 

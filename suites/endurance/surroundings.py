@@ -52,10 +52,9 @@ def enter(argv: list[str]) -> NoReturn:
     ]
     if os.geteuid() != 0:
         words += ["--user", "--map-root-user"]
-    images = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     environment = {
         **os.environ,
-        _INSIDE: str(images),
+        _INSIDE: str(users_cache()),
         "HOME": f"{_OWN}/home",
         "XDG_CACHE_HOME": f"{_OWN}/home/.cache",
         "TMPDIR": _OWN,
@@ -70,7 +69,10 @@ def enter(argv: list[str]) -> NoReturn:
 
 def users_cache() -> Path:
     """Return the cache of the user who started the campaign."""
-    return Path(os.environ[_INSIDE]) / "gpu-node-harness"
+    if are_entered():
+        return Path(os.environ[_INSIDE])
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return caches / "gpu-node-harness"
 
 
 def processes() -> dict[int, str]:

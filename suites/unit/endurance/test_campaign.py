@@ -37,7 +37,7 @@ def test_each_case_has_its_turn_in_each_round() -> None:
     assert all(sorted(cases[at : at + 3]) == sorted(_CASES) for at in range(0, 30, 3))
 
 
-def test_run_tries_each_case_once_and_goes_on_until_its_time_is_over() -> None:
+def test_run_begins_tries_until_its_time_is_over() -> None:
     clock = FakeClock()
     said: list[str] = []
     tried: list[Attempt] = []
@@ -62,10 +62,25 @@ def test_run_tries_each_case_once_and_goes_on_until_its_time_is_over() -> None:
         ]
         return sum(summary.tries.values())
 
-    assert short(0.0) == 3
+    assert short(0.0) == 1
+    assert short(0.3) == 2
     assert short(1.0) == 6
     assert tried == first(51, 6)
     assert any("BROKE A PROMISE: a process is left" in line for line in said)
+
+
+def test_summary_has_the_cases_that_had_no_turn() -> None:
+    summary = run(
+        "crash",
+        dict.fromkeys(_CASES, lambda _attempt: []),
+        seed=51,
+        minutes=0.0,
+        clock=FakeClock(),
+        report=lambda _line: None,
+    )
+
+    assert sorted(summary.tries.values()) == [0, 0, 1]
+    assert sorted(summary.tries) == list(_CASES)
 
 
 def test_summary_has_seed_tries_and_what_was_found(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_each_fault_that_is_left_says_why() -> None:
 
 
 def test_page_tells_tries_seeds_and_what_is_left() -> None:
-    tries = {"bundle, any": 3, "bundle, the first process": 2}
+    tries = {"bundle, any": 3, "bundle, the first process": 2, "store push, any": 0}
     run = {"campaign": "crash", "seed": 7, "minutes": 1.5, "tries": tries, "found": [{}]}
     faults = [
         Fault(campaign="crash", what="a mount stayed", test="suites/x.py::test_y"),
@@ -40,6 +40,7 @@ def test_page_tells_tries_seeds_and_what_is_left() -> None:
 
     assert "| 7 | 1.5 | 5 | 1 |" in page
     assert "bundle, any: 3; bundle, the first process: 2." in page
+    assert "Cases not tried so far: store push, any." in page
     assert "* Found and mended: a mount stayed. The test is `suites/x.py::test_y`." in page
     assert "* Found and left: a file stayed. It is small." in page
     assert page.count("It was not run to its end so far.") == 6
