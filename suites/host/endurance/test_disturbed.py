@@ -55,7 +55,8 @@ def tried(folder: Path, script: str, *, must_pass: bool = False) -> list[str]:
     flag.touch()
 
     def disturb(running: Running) -> Callable[[], None]:
-        assert running.process.pid in running.pids() or running.process.poll() is not None
+        # It may be about to end.
+        assert running.process.pid in running.pids() or running.process.wait(10) is not None
         return flag.unlink
 
     return disturber.disturbed("it", 0.0, disturb, must_pass=must_pass)
