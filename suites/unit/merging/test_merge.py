@@ -102,7 +102,7 @@ def three_shards(folder: Path) -> None:
 
 
 def test_complete_set_becomes_one_with_each_test_once(tmp_path: Path) -> None:
-    """In the order of the shards, whatever that of their folders."""
+    """The tests have the order of the shards, not the order of the folders."""
     three_shards(tmp_path / "shards")
     (tmp_path / "shards/3/bench.json").write_text("7")
     folders = [tmp_path / f"shards/{number}" for number in (3, 1, 2)]

@@ -175,7 +175,7 @@ def test_containers_have_their_names_and_run_until_their_own_end(tmp_path: Path)
 
 
 def test_panics_and_the_end_of_a_machine_are_marked(tmp_path: Path) -> None:
-    """But not those of the machine that became the checkpoint."""
+    """Events of the machine that became the checkpoint have no marks."""
     folder = a_node_that_built(tmp_path).write()
     events = [("SHUTDOWN", -50), ("GUEST_PANICKED", 50), ("SHUTDOWN", 60), ("STOP", 70)]
     (folder / "host/qmp-events.json").write_text(
