@@ -59,7 +59,10 @@ class Origin(enum.Enum):
     REAL = "a real one shows the same", Mark.TRUE
     MODEL = "the model's file, which names its sources", Mark.TRUE
     MACHINE = "the machine: its driver and its PCI tree", Mark.TRUE
-    STATE = "the state of the emulated GPU: it does no work, and has only the errors that a test raises", Mark.TRUE
+    STATE = (
+        "the state of the emulated GPU: it does no work, and has only the errors that a test raises",
+        Mark.TRUE,
+    )
     INVENTED = "", Mark.INVENTED
     NONE = "", Mark.NOT_AVAILABLE
 
