@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import socket
 import threading
@@ -317,13 +318,19 @@ def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
+def settled_open_files() -> int:
+    """Count open files after the files that earlier tests left to the garbage collector are closed."""
+    gc.collect()
+    return open_files()
+
+
 def test_stream_that_cannot_be_opened_leaves_nothing(
     connection: Connection, loop: FakeLoopLibvirt, tmp_path: Path
 ) -> None:
     def refuse(_: object) -> None:
         raise ValueError("no console")
 
-    before = open_files()
+    before = settled_open_files()
     with pytest.raises(ValueError, match="no console"):
         StreamSocket(connection, "the console", refuse, log=tmp_path / "serial.log")
 
@@ -365,7 +372,7 @@ def test_stream_whose_opening_hangs_is_let_go_of_once_it_is_open(
         assert release.wait(LONG_S)
 
     monkeypatch.setattr(connection_module, "watched", hasty("the opening of"))
-    before = open_files()
+    before = settled_open_files()
 
     with pytest.raises(LibvirtHangsError, match="the opening of the console"):
         StreamSocket(connection, "the console", hang, log=tmp_path / "serial.log")
@@ -381,7 +388,7 @@ def test_stream_of_a_connection_that_is_lost_leaves_nothing_open(
     connection: Connection, guest: StreamConnect, tmp_path: Path
 ) -> None:
     guest.break_down()
-    before = open_files()
+    before = settled_open_files()
 
     with pytest.raises(ConnectionLostError) as caught:
         StreamSocket(connection, "the console", lambda _: 0, log=tmp_path / "serial.log")
@@ -392,7 +399,7 @@ def test_stream_of_a_connection_that_is_lost_leaves_nothing_open(
 def test_stream_whose_log_cannot_be_opened_leaves_nothing_open(
     connection: Connection, tmp_path: Path
 ) -> None:
-    before = open_files()
+    before = settled_open_files()
 
     with pytest.raises(FileNotFoundError) as caught:
         StreamSocket(connection, "the console", lambda _: 0, log=tmp_path / "gone" / "serial.log")
@@ -411,7 +418,7 @@ def test_stream_that_libvirt_does_not_let_go_of_ends_all_the_same(
         raise FakeLibvirtError(f"no handle {watch}", code=1)
 
     monkeypatch.setattr(loop, "virEventRemoveHandle", refuse)
-    before = open_files()
+    before = settled_open_files()
     made = StreamSocket(connection, "the console", lambda _: 0)
 
     guest.stream.turn(HANGUP)
