@@ -98,7 +98,7 @@ def read_fields(text: str) -> Iterator[tuple[str, str]]:
 def marked(model_name: str) -> list[Field]:
     """Mark each field that was recorded of an emulated model.
 
-    Raises HarnessError for one that is not in the tables here, and for a value that is not the model's.
+    Raises HarnessError for a field without a mark, and for a value that differs from the model's data.
     """
     model = find_model(model_name)
     real = _shown_by_real(model_name)

@@ -96,7 +96,7 @@ def pytest_page() -> str:
 
 
 def command_page(dev_commands: Sequence[tuple[str, str]] = ()) -> str:
-    """Return the commands; those of `./dev` are there in a checkout only."""
+    """Return the page of commands; only a checkout has the commands of `./dev`."""
     known = {option.name: option.meaning for option in pytest_options()[0]}
     codes = (inspect.getdoc(main) or "").split("\n\n")[1:]
     return page(

@@ -1,4 +1,4 @@
-"""The page on reliability is that of the summaries and faults in the repository."""
+"""The page on reliability is made from the summaries and faults in the repository."""
 
 from __future__ import annotations
 

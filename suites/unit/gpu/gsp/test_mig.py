@@ -55,7 +55,7 @@ def make_instance(driver: Driver, flag: int) -> int:
 
 
 def subscribe(driver: Driver, number: int, client: int = CLIENT, handle: int = SUBDEVICE) -> None:
-    """Let an object of a client stand for a GPU instance; by default the one that `ask` names."""
+    """Create a client's object for a GPU instance; by default for the instance that `ask` names."""
     parameters = struct.pack("<QII", 0, number, 0)
     words = (client, SUBDEVICE, handle, GPU_INSTANCE, 0, len(parameters), 0, 0)
     result, _ = driver.call(Function.GSP_RM_ALLOC, ALLOC.pack(*words) + parameters)
