@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from fnmatch import fnmatchcase
+from string import Template
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from typing_extensions import override
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.plugin.specs.runs import runs_of
 from harness.plugin.specs.selection import selection_of
+from harness.shell.mocks.lookups import looked_up_in_file
 from harness.shell.process import ShellCommandRunner
 from harness.shell.spec.parameter_rows import ShellRowEvaluator
 from harness.shell.spec.project import Project, project_variables
@@ -63,7 +65,7 @@ class SpecFileCollector(pytest.File):
             env=project_variables(self.project, self.path),
             shell=shell,
         )
-        self.spec = translate(source, text, evaluate, shell=shell)
+        self.spec = translate(source, text, evaluate, shell=shell, lookups_of=self._lookups_of)
         tree = _Tree()
         for case in self.spec.cases:
             tree.add(case)
@@ -71,6 +73,10 @@ class SpecFileCollector(pytest.File):
         if selection is not None:
             self.chosen = selection.chosen(dict(tree.cases()), source)
         yield from _make_nodes(self, self, tree)
+
+    def _lookups_of(self, word: str) -> frozenset[str]:
+        path = Template(word).safe_substitute(project_variables(self.project, self.path))
+        return looked_up_in_file(self.project.exec_dir(self.path) / path)
 
     @override
     def repr_failure(  # type: ignore[override]  # as narrow as pytest's own collectors'

@@ -28,8 +28,11 @@ class Dialect(Protocol):
         """Return the command of an `Include`, whose whole line is `text`."""
         ...
 
-    def mock(self, number: int, name: str, body: Sequence[str]) -> str:
-        """Return the code that puts a `Mock` in place; as many lines as it had."""
+    def mock(self, number: int, name: str, body: Sequence[str], *, is_file: bool) -> str:
+        """Return the code that puts a `Mock` in place; as many lines as it had.
+
+        `is_file`: it may be nothing but a file, which code under test looks up.
+        """
         ...
 
 
@@ -43,8 +46,8 @@ class _Bash:
     def include(self, text: str) -> str:
         return f"__SOURCED__={split_words(text)[1].raw} . {rest_after(text, 1)}"
 
-    def mock(self, number: int, name: str, body: Sequence[str]) -> str:
-        needs = directives.mock_needs("\n".join(body))
+    def mock(self, number: int, name: str, body: Sequence[str], *, is_file: bool) -> str:
+        needs = "file" if is_file else directives.mock_needs("\n".join(body))
         lines = [directives.inline_line(line) for line in body] if needs == "inline" else body
         setup = f"__hx_mock {number} {name} {needs}"
         return "\n".join([f"{setup}; __hx_mock_{number}() {{ :", *lines, "}"])
@@ -63,7 +66,8 @@ class _Posix:
     def include(self, text: str) -> str:
         return f"__hx_include {rest_after(text, 1)}"
 
-    def mock(self, number: int, name: str, body: Sequence[str]) -> str:
+    def mock(self, number: int, name: str, body: Sequence[str], *, is_file: bool) -> str:
+        del is_file  # each is one
         return "\n".join([f"__hx_mock {number} {name}", *("" for _ in body), ""])
 
 

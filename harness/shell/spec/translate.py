@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
 from harness.shell.lexer import Word, quote, rest_after, split_words, strip_comment
+from harness.shell.mocks.lookups import is_looked_up, looked_up
 from harness.shell.mocks.names import check_mock_name
 from harness.shell.shells import BASH
 from harness.shell.spec import directives, parameters
@@ -39,13 +40,24 @@ _HOOKS = {
 _GROUP_ONLY = {"BeforeEach", "Before", "AfterEach", "After", "BeforeAll", "AfterAll"}
 _EVALUATIONS = {"command": "command", "script": "script", "source": "source"}
 FIRST_WORD = re.compile(r"[ \t]*([A-Za-z]+(?::[a-z]+)?)(?= |$|\n|\\\n)")
+_SOURCED = re.compile(
+    r"""^[ \t]*(?:Include|When[ \t]+run[ \t]+source)[ \t]+["']?([^\s"']+)""", re.MULTILINE
+)
 SELF_EXECUTING = re.compile(r"""\s*eval ["']\$\(shellspec\b""")
 
 
 def translate(
-    path: str, text: str, evaluate_rows: RowEvaluator, *, shell: SpecShell = BASH
+    path: str,
+    text: str,
+    evaluate_rows: RowEvaluator,
+    *,
+    shell: SpecShell = BASH,
+    lookups_of: Callable[[str], frozenset[str]] = lambda _: frozenset(),
 ) -> SpecFile:
     """Translate `text`, which stands in the file `path`, for `shell`.
+
+    `lookups_of` takes the word by which a spec names a script that it sources, and returns which
+    commands that script looks up.
 
     Raises BadInputError, with the line, for a block that does not close or stands where it must
     not, and for a construct that has no meaning.
@@ -53,7 +65,8 @@ def translate(
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
         raise BadInputError("A NUL byte stands here; a spec is text.", source=path, line=line)
-    return _Translator(path, text, evaluate_rows, dialect_of(shell)).run()
+    names = looked_up(text).union(*map(lookups_of, _SOURCED.findall(text)))
+    return _Translator(path, text, evaluate_rows, dialect_of(shell), names).run()
 
 
 @dataclass(kw_only=True)
@@ -84,8 +97,14 @@ class _Block:
 
 class _Translator:
     def __init__(
-        self, path: str, text: str, evaluate_rows: RowEvaluator, dialect: Dialect
+        self,
+        path: str,
+        text: str,
+        evaluate_rows: RowEvaluator,
+        dialect: Dialect,
+        names: frozenset[str],
     ) -> None:
+        self.looked_up = names
         self.dialect = dialect
         self.path = path
         self.lines = [line.removesuffix("\r") for line in text.split("\n")]
@@ -443,7 +462,8 @@ class _Translator:
         if name is None or "/" in name:
             block.has_path_mocks = True
         number = self._mock_number(name, "\n".join(body) + "\n")
-        code = self.dialect.mock(number, words[1].raw, body)
+        is_file = name is not None and is_looked_up(name, self.looked_up)
+        code = self.dialect.mock(number, words[1].raw, body, is_file=is_file)
         return f"__hx_block={block.path or 'file'} {code}" if block.has_path_mocks else code
 
 

@@ -15,6 +15,7 @@ from harness.errors import ExpectationError, HarnessError, RequirementError
 from harness.shell.lexer import RESERVED_WORDS, quote, quote_on_lines
 from harness.shell.mocks import call_order
 from harness.shell.mocks.commands import MockedCommand, UnmockedCommandError
+from harness.shell.mocks.lookups import is_looked_up, looked_up, looked_up_in_file
 from harness.shell.mocks.names import can_be_function, check_mock_name, mentioned_paths
 from harness.shell.mocks.registry import MockRegistry
 from harness.shell.mocks.scripts import mock_script
@@ -245,6 +246,7 @@ class Shell:
         if script not in self._scripts and script.is_file():
             self._scripts.append(script)
             vars(self).pop("_texts", None)
+            vars(self).pop("_looked_up", None)
         words = [*interpreter.split(), str(script), *arguments]
         return self.evaluate(" ".join(quote(word) for word in words), stdin, env)
 
@@ -315,11 +317,14 @@ class Shell:
         )
         # without the old one, children that have inherited it find the command
         lines.extend(
-            f"builtin unset -f -- {quote(name)}; "
+            f"builtin unset -f -- {quote(name)}" for name in names if can_be_function(name)
+        )
+        asked = self._looked_up.union(*map(looked_up, [code, *self._prelude]))
+        lines.extend(
             f"function {name} {{ {{ local -; builtin set +x; }} 2>/dev/null; "
             f'__hx_answer {quote(name)} "$@"; }}'
             for name in names
-            if can_be_function(name)
+            if can_be_function(name) and (name in spies or not is_looked_up(name, asked))
         )
         return "\n".join([*lines, *self._prelude])
 
@@ -354,6 +359,10 @@ class Shell:
                 if is_allowed or not self._warm_shells.is_reported(mentioned):
                     paths.append(mentioned)
         return paths
+
+    @functools.cached_property
+    def _looked_up(self) -> frozenset[str]:
+        return frozenset[str]().union(*map(looked_up_in_file, self._scripts))
 
     @functools.cached_property
     def _texts(self) -> list[str]:

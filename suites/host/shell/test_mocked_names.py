@@ -156,3 +156,44 @@ def test_equal_mock_of_another_example_is_not_spoilt(
     result = project.run()
 
     assert "2 passed" in result.stdout, result.stdout
+
+
+_FINDS_COMMANDS = """\
+find_tool() {
+  local tool
+  tool=$(command -v "$1") || return 3
+  [ -x "$tool" ] && [ "$(type -t "$1")" = file ] && "$tool" probe
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["curl", "nvidia-smi"])
+def test_code_finds_the_mock_as_a_file(shell: Shell, tmp_path: Path, name: str) -> None:
+    script = tmp_path / "lib.sh"
+    script.write_text(_FINDS_COMMANDS)
+    shell.source(script)
+    shell.mock(name).answers("mocked\n")
+
+    assert shell.call("find_tool", name).check().stdout == "mocked\n"
+    assert shell.evaluate(f'[ -x "$(command -v {name})" ]').status == 0
+
+
+@pytest.mark.parametrize(
+    "sourced",
+    [
+        "Include lib/tools.sh",
+        "Include lib/all.sh",
+        'Include "$SHELLSPEC_PROJECT_ROOT/lib/tools.sh"',
+    ],
+)
+def test_spec_finds_its_mocks_as_files(project: SpecProject, sourced: str) -> None:
+    project.write("lib/tools.sh", _FINDS_COMMANDS)
+    project.write("lib/all.sh", '. "${BASH_SOURCE[0]%/*}/tools.sh"\n')
+    examples = "".join(
+        f"  It 'finds {name}'\n    Mock {name}\n      echo mocked\n    End\n"
+        f"    When call find_tool {name}\n    The output should equal mocked\n  End\n"
+        for name in ("curl", "nvidia-smi")
+    )
+    project.write("spec/tools_spec.sh", f"{sourced}\nDescribe 'tools'\n{examples}End\n")
+
+    assert "2 passed" in project.run().stdout

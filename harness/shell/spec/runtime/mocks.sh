@@ -28,7 +28,7 @@ __hx_restore() {
 
 # A trace of the code under test shows that it calls a mock, and not how that is done.
 
-__hx_mock() { # NUMBER NAME inline|process | NUMBER NAME fork NAMES...; in the block __hx_block
+__hx_mock() { # NUMBER NAME inline|process|file | NUMBER NAME fork NAMES...; in the block __hx_block
   case $2 in
     '' | . | .. | */*)
       builtin command -p sh "$SHELLSPEC_LIB/path_mocks.sh" put "$HX_MOCKS/$1/.body" "$2" "$__hx_block" ||
@@ -45,10 +45,13 @@ __hx_mock() { # NUMBER NAME inline|process | NUMBER NAME fork NAMES...; in the b
   esac
   case $2 in
     # such a command has a function only where one of its name is to be replaced
-    *[!A-Za-z0-9_]* | [0-9]*) builtin declare -F -- "$2" >/dev/null || return 0 ;;
+    *[!A-Za-z0-9_.+:@-]* | [!A-Za-z0-9_]*) builtin declare -F -- "$2" >/dev/null || return 0 ;;
+    # in POSIX mode, bash takes names of variables only
+    *[!A-Za-z0-9_]* | [0-9]*) [[ ! -o posix ]] || return 0 ;;
   esac
   # one that children have inherited is not replaced there: they find the command
   builtin unset -f -- "$2"
+  [[ $3 != file ]] || return 0
   if [[ $3 == inline ]]; then
     eval "function $2 { { local -; builtin set +x; } 2>/dev/null; __hx_inline $1 ${2@Q} \"\$@\"; }"
   elif [[ $3 == fork ]]; then

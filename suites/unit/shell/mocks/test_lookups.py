@@ -1,0 +1,62 @@
+"""Which commands shell code looks up: their mocks must be files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.shell.mocks.lookups import ANY_NAME, is_looked_up, looked_up, looked_up_in_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("tool=$(command -v nvidia-smi)", {"nvidia-smi"}),
+        ('[ -x "`command -v \'dkms\'`" ]', {"dkms"}),
+        ("tool=$(command -p -v curl 2>/dev/null)", {"curl"}),
+        ("find_it() { command -v curl || type -p wget; }", {"curl", "wget"}),
+        ("hash -t curl wget", {"curl", "wget"}),
+        ('tool=$(command -v "$1")', {ANY_NAME}),
+        ("[ -x $(command -v curl) ] && command -v wget >/dev/null", {"curl"}),
+        ("command -v curl >/dev/null && tool=$(command -v wget)", {"wget"}),
+        ("if command -v curl > /dev/null 2>&1; then :; fi", set()),
+        ("command -v curl &>/dev/null || return", set()),
+        ("command -v curl 1>/dev/null", set()),
+        ("command -v curl >&-", set()),
+        ("command curl -v x; my-command -v curl; --type -a x", set()),
+        ("curl --no-progress-meter", set()),
+    ],
+)  # fmt: skip
+def test_only_names_whose_place_is_used_are_looked_up(code: str, names: set[str]) -> None:
+    assert looked_up(code) == names
+
+
+def test_computed_name_stands_for_each_name() -> None:
+    assert is_looked_up("curl", looked_up('x=$(command -v "$name")'))
+    assert not is_looked_up("curl", looked_up("x=$(command -v wget)"))
+
+
+def test_script_looks_up_what_the_scripts_beside_it_do(tmp_path: Path) -> None:
+    script = tmp_path / "main.sh"
+    script.write_text('. "${HERE}/lib.sh"\nsource ./absent.sh\ntool=$(command -v curl)\n')
+    (tmp_path / "lib.sh").write_text(". ./main.sh\ntool=$(command -v wget)\n")
+
+    assert looked_up_in_file(script) == {"curl", "wget"}
+
+
+def test_script_that_changed_is_read_again(tmp_path: Path) -> None:
+    script = tmp_path / "main.sh"
+    script.write_text("tool=$(command -v curl)\n")
+    assert looked_up_in_file(script) == {"curl"}
+    script.write_text("tool=$(command -v apt-get)\n")
+
+    assert looked_up_in_file(script) == {"apt-get"}
+
+
+def test_what_is_no_script_looks_up_nothing(tmp_path: Path) -> None:
+    assert looked_up_in_file(tmp_path) == frozenset()
+    assert looked_up_in_file(tmp_path / "absent.sh") == frozenset()
