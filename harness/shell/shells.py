@@ -35,9 +35,9 @@ class SpecShell:
 
     @property
     def shebang(self) -> str:
-        """The first line of a script that this shell runs."""
-        first = self.command[0]
-        return f"#!{self.text}" if first.startswith("/") else f"#!/usr/bin/env {self.text}"
+        """The first line of a script that this shell runs; `env` would be a second program to start."""
+        first, *others = self.command
+        return " ".join([f"#!{shutil.which(first) or f'/bin/{first}'}", *others])
 
 
 BASH = SpecShell(kind=ShellKind.BASH, command=("bash",), is_posix=False)
