@@ -124,16 +124,20 @@ def read_timeline(folder: Path, *, title: str | None = None) -> Timeline:
     if not spans:
         with reader.reading("serial console"):
             spans += _console(folder)
+    # Without a journal, nothing but the work itself tells when the machine was looked at.
+    end_s = max([end_s, 0.001, *(span.end_s for span in spans)])
     moments = boots.moments()
     with reader.reading("panics and power off"):
         moments += _panics(reader, boots)
     continued_s = _continued(reader, boots)
     if continued_s is not None:
+        # The guest's clock is that of the checkpoint until it is set, and until then all entries are older.
+        continued_s = min(continued_s, end_s)
         moments.append(Moment(at_s=continued_s, words="continued from a checkpoint"))
     return Timeline(
         title=_plain(title or folder.name),
-        # Without a journal, nothing but the work itself tells when the machine was looked at.
-        end_s=max([end_s, 0.001, *(span.end_s for span in spans)]),
+        # A machine that ended was not looked at any more.
+        end_s=max([end_s, *(moment.at_s for moment in moments)]),
         spans=tuple(map(_with_plain_words, with_critical_path(spans, since_s=continued_s or 0.0))),
         moments=tuple(moments),
         gaps=tuple(replace(gap, reason=_plain(gap.reason)) for gap in reader.gaps),

@@ -187,6 +187,17 @@ def test_panics_and_the_end_of_a_machine_are_marked(tmp_path: Path) -> None:
     assert [(each.at_s, each.words) for each in moments] == [(50, "panic"), (60, "power off")]
 
 
+def test_machine_that_ends_after_its_last_entry_has_the_end_on_its_timeline(
+    tmp_path: Path,
+) -> None:
+    folder = a_node_that_built(tmp_path).write()
+    (folder / "host/qmp-events.json").write_text(
+        json.dumps([{"name": "SHUTDOWN", "at_s": BOOTED_AT_S + 900}])
+    )
+
+    assert read_timeline(folder).end_s == 900
+
+
 def test_machine_that_hangs_shows_what_runs_and_what_waits_for_it(tmp_path: Path) -> None:
     node = a_node_that_built(tmp_path, hangs=True)
     node.evidence.file("/var/lib/cloud/instance/provisioner-runs/1/command", "bake\n")
@@ -322,6 +333,15 @@ def test_steps_are_the_critical_path_where_all_units_are_of_the_checkpoint(tmp_p
 
     assert "cloud-init.target" not in [span.name for span in timeline.critical_path]
     assert "build-driver" in [span.name for span in timeline.critical_path]
+
+
+def test_continuation_is_within_a_timeline_whose_clock_was_not_set_yet(tmp_path: Path) -> None:
+    """All entries are of the checkpoint, which was made long before."""
+    timeline = continued(a_node_that_built(tmp_path), 5000.0)
+
+    (moment,) = (one for one in timeline.moments if one.words == "continued from a checkpoint")
+    assert moment.at_s == timeline.end_s == 281.0
+    assert timeline.critical_path == ()
 
 
 def test_machine_that_booted_itself_did_not_continue(tmp_path: Path) -> None:
