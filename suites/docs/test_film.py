@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from html import unescape
 from typing import TYPE_CHECKING
 
 from docs.generator import film
+from suites.docs.pages import REPOSITORY
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+_MOST_BYTES = 300 * 1024
+_LONGEST_MS = 60_000
 
 
 def _printed(cast: str) -> list[tuple[float, str]]:
@@ -49,3 +56,18 @@ def test_long_pauses_are_cut_and_what_is_to_be_read_stands_still() -> None:
         (round(cut, 3), "b"),
         (round(cut + film.READ_S, 3), "c"),
     ]
+
+
+def test_film_in_the_repository_is_of_the_present_commands_and_short() -> None:
+    svg = (REPOSITORY / "docs/pictures/film.svg").read_text()
+
+    shown = unescape(svg)
+    lines = [line for line in film.TEST.splitlines() if line]
+    notes = [note for note, _ in film.SCENES]
+    assert [line for line in [*lines, *notes] if line not in shown] == [], (
+        "Run './dev film' to record the film again."
+    )
+    assert len(svg.encode()) < _MOST_BYTES
+    found = re.search(r"--animation-duration: (\d+)ms", svg)
+    assert found is not None
+    assert int(found[1]) < _LONGEST_MS
