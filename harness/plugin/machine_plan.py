@@ -33,6 +33,8 @@ _FIXTURES = "harness.fixtures."
 #: Fixtures that start machines.
 _STARTERS = ("boot_node", "boot_cloud_image", "clone")
 _IMAGE, _BAKED = "node_image", "baked_image"
+#: Fixtures that depend on the lab, and are neither image nor saved state.
+_NO_STATES = frozenset({"provisioner", "registry_host"})
 
 
 class Kind(enum.Enum):
@@ -225,7 +227,7 @@ def _names(item: pytest.Item, settings: Settings) -> set[str]:
     if "boot_node" in _fixture_names(item) and starts is not MachineStart.COLD:
         # What else a test requests is known when it runs.
         names |= {"driver_baked"} if _BAKED in names else set()
-        names |= {"node_booted"} if names == {_IMAGE} else set()
+        names |= {"node_booted"} if names - _NO_STATES == {_IMAGE} else set()
     return names
 
 

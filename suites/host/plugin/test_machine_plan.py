@@ -64,6 +64,7 @@ def test_plan_lists_what_is_missing_and_runs_nothing(inner: Inner, workers: str)
             "  bake       debian-12 *  1 test  not cached: *",
             "  checkpoint with_tools of debian-12 *  1 test  not cached: *",
             "  checkpoint driver_baked of debian-12 *  1 test  not cached: *",
+            "  checkpoint node_booted of debian-12 *  1 test  not cached: *",
             "  fixture    own *  1 test  unknown: *",
             "time: unknown, *",
         ]
