@@ -29,6 +29,32 @@ _GUARD = re.compile(r"BASH_SOURCE|\$\{__SOURCED__")
 #: A script that is sourced has the shell's own `$0`, so it does not find its folder by that.
 _OWN_NAME = re.compile(r"\$(0|\{0[}#%:/])")
 _SPEC_SUFFIX = "_spec.sh"
+#: Debian's packages of tools that scripts use and that no shipped image has, by the tool.
+_PACKAGES = {
+    "dmidecode": "dmidecode",
+    "envsubst": "gettext-base",
+    "ethtool": "ethtool",
+    "git": "git",
+    "gpg": "gnupg",
+    "iptables": "iptables",
+    "jq": "jq",
+    "lsof": "lsof",
+    "nc": "netcat-openbsd",
+    "nft": "nftables",
+    "numactl": "numactl",
+    "nvme": "nvme-cli",
+    "rsync": "rsync",
+    "socat": "socat",
+    "unzip": "unzip",
+    "wget": "wget",
+    "xz": "xz-utils",
+}
+#: A tool where a command begins.
+_TOOL = re.compile(
+    rf"(?:^|[|;&({{`!]|\b(?:sudo|exec|then|do|else|elif|if|while|until)[ \t])[ \t]*(?P<tool>{'|'.join(_PACKAGES)})"
+    r"(?=[\s;|&)]|$)",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +136,12 @@ def named_script(scripts: Sequence[FoundScript], folder: Path, name: str) -> Fou
             return script
     names = listed(script.path.relative_to(folder).as_posix() for script in scripts)
     raise BadInputError(f"'{name}' is none of the scripts: {names}.", source="--run")
+
+
+def packages_of(scripts: Sequence[FoundScript]) -> list[str]:
+    """Return the packages of the tools that the scripts start and that no shipped image has."""
+    tools = {found["tool"] for script in scripts for found in _TOOL.finditer(script.text)}
+    return sorted(_PACKAGES[tool] for tool in tools)
 
 
 def render_declaration(main: FoundScript, folder: Path, source: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from harness.cli.existing_scripts import (
     main_script,
     named_script,
+    packages_of,
     render_declaration,
     render_machine_test,
     render_unit_test,
@@ -36,6 +37,10 @@ _EXAMPLES = frozenset(
         *("tests/unit/test_prepare_node.py", "tests/README.md"),
     }
 )
+
+_RECIPE = "images/node.yaml"
+#: What the recipe extends.
+_SHIPPED_IMAGE = "debian-12"
 
 #: Where a project may configure pytest, by file; one file counts, and the others are ignored.
 _PYTEST_SECTIONS = {
@@ -129,14 +134,37 @@ def around_scripts(
     folders = dict.fromkeys(spec.resolve().parent for spec in specs)
     inside = [each for each in folders if each.is_relative_to(project.resolve())]
     tested = ["tests", *(each.relative_to(project.resolve()).as_posix() for each in inside)]
-    ini, _ = files["pytest.ini"]
+    ini = (
+        files["pytest.ini"][0]
+        .decode()
+        .replace("testpaths = tests", f"testpaths = {' '.join(tested)}")
+    )
     texts = {
         "provisioner.yaml": render_declaration(main, scripts, source),
         "tests/e2e/test_node.py": render_machine_test(main),
         "tests/unit/test_scripts.py": render_unit_test(found, source, scripts),
-        "pytest.ini": ini.decode().replace("testpaths = tests", f"testpaths = {' '.join(tested)}"),
     }
+    if packages := packages_of(found):
+        recipe = written[_RECIPE][0].decode()
+        texts[_RECIPE] = recipe.replace("packages: [jq]", f"packages: [{', '.join(packages)}]")
+    else:
+        del written[_RECIPE]
+        ini = _with_shipped_image(ini)
+    texts["pytest.ini"] = ini
     return {**written, **{name: (text.encode(), False) for name, text in texts.items()}}
+
+
+def _with_shipped_image(ini: str) -> str:
+    """Return pytest's options for a project that needs no image of its own, so that it shares the cached one."""
+    lines = [line for line in ini.splitlines(keepends=True) if not line.startswith("images_dir")]
+    return (
+        "".join(lines)
+        .replace(
+            "# --image=node is images/node.yaml; `harness image ls` lists those that come with the harness.",
+            "# `harness image ls` lists the images. To add packages to one: `harness docs images`, 'Extending a recipe'.",
+        )
+        .replace("--image=node", f"--image={_SHIPPED_IMAGE}")
+    )
 
 
 def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.cli import main
+from harness.image.catalogue import Recipe, load_catalogue
 from harness.provisioner.yaml_file import read_provisioner
 
 if TYPE_CHECKING:
@@ -47,7 +48,56 @@ def test_scripts_become_the_provisioner_with_tests_of_them(project: Path) -> Non
         ast.parse(text)
     assert not (project / "scripts").exists()
     assert not (project / "tests/e2e/test_first_node.py").exists()
-    assert (project / "images/node.yaml").is_file()
+
+
+def test_machines_boot_a_shipped_image_that_other_projects_have_in_the_cache(
+    project: Path,
+) -> None:
+    main(["init", "--provisioner", "ops/scripts"])
+
+    assert not (project / "images").exists()
+    ini = (project / "pytest.ini").read_text()
+    assert "--image=debian-12 " in ini
+    assert "image=node" not in ini
+    assert "images_dir" not in ini
+
+
+@pytest.mark.parametrize(
+    ("line", "packages"),
+    [
+        ("jq . /etc/x", ["jq"]),
+        ("x=$(jq -r .a x)", ["jq"]),
+        ("curl -s x | jq .a", ["jq"]),
+        ("if wget -q x; then nvme list; fi", ["nvme-cli", "wget"]),
+        ("sudo rsync a b && xz -d c", ["rsync", "xz-utils"]),
+        ("# jq is not used", []),
+        ('echo "no jq here"', []),
+        ("command -v jq", []),
+        ("apt-get install -y git", []),
+        ("my-git x; git-lfs y; ./jq z", []),
+    ],
+)
+def test_image_of_its_own_has_the_packages_of_the_tools_that_scripts_start(
+    project: Path, line: str, packages: list[str]
+) -> None:
+    (project / "ops/scripts/library.sh").write_text(f"f() {{\n  {line}\n}}\n")
+
+    main(["init", "--provisioner", "ops/scripts"])
+
+    recipe = project / "images/node.yaml"
+    if not packages:
+        assert not recipe.exists()
+        return
+    image = load_catalogue(project / "images").get("node")
+    assert isinstance(image, Recipe)
+    assert set(packages) == set(image.file.packages) - set(_shipped().file.packages)
+    assert "--image=node " in (project / "pytest.ini").read_text()
+
+
+def _shipped() -> Recipe:
+    image = load_catalogue().get("debian-12")
+    assert isinstance(image, Recipe)
+    return image
 
 
 def test_specs_beside_the_scripts_run_too(project: Path) -> None:
