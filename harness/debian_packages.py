@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 #: The keys by which mmdebstrap verifies Debian's archives, and the package that has them: Ubuntu lacks it.
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 KEYRING_PACKAGE = "debian-archive-keyring"
+#: Where apt does not trust them, as on Ubuntu, mmdebstrap finds them itself only if there is `gpg`.
+KEYRING_OPTION = f"--keyring={KEYRING}"
 #: The longest that fetching and unpacking may take.
 UNPACK_S = 560.0
 #: Names an archive whose signed lists of packages may be past their date, by its URL.
@@ -73,6 +75,7 @@ def unpack_packages(
     result = runner.run(
         [
             "mmdebstrap",
+            KEYRING_OPTION,
             "--variant=extract",
             f"--include={','.join(packages)}",
             release,

@@ -98,6 +98,7 @@ def test_dates_of_lists_are_checked(tmp_path: Path) -> None:
 
     (argv,) = runner.mmdebstrap
     assert argv[-2:] == ("sid", str(tmp_path / "root.tar"))
+    assert "--keyring=/usr/share/keyrings/debian-archive-keyring.gpg" in argv
     assert "check-valid-until" not in " ".join(argv).lower()
 
 

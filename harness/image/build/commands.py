@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.debian_packages import KEYRING_OPTION
 from harness.image.formats import oci
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def mmdebstrap_argv(
         "--mode=root" if privilege is Privilege.ROOT else "--mode=unshare",
         "--variant=minbase",
         "--format=directory",
+        KEYRING_OPTION,
         f"--include={','.join(content.packages)}",
         '--aptopt=Apt::Install-Recommends "false"',
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in content.exclude),

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.debian_packages import KEYRING
 from harness.errors import RequirementError
 from harness.image import ImageBuildError
 from harness.image.build.builder import SPACE_BYTES, BuiltDisk, MmdebstrapBuilder, read_dpkg_status
@@ -234,6 +235,13 @@ def test_packages_come_with_hooks_in_order(recipe: Recipe) -> None:
         "deb http://deb.debian.org/debian bookworm main",
         "deb http://deb.debian.org/debian bookworm-updates main",
     )
+
+
+def test_debians_keys_are_named_since_the_hosts_apt_may_not_trust_them(recipe: Recipe) -> None:
+    """On Ubuntu without `gpg`, mmdebstrap leaves them out."""
+    argv = mmdebstrap_argv(recipe, Privilege.USER, root=Path("/root"), inputs=Path("/inputs"))
+
+    assert f"--keyring={KEYRING}" in argv
 
 
 def test_only_a_snapshot_may_be_past_its_date(recipe: Recipe) -> None:
