@@ -154,6 +154,7 @@ CHIPS: Final[Mapping[int, Chip]] = {
         has_vbios=False,
         has_memory_in_mib=True,
         can_scrub=True,
+        has_mig=True,
         has_temperature_margin=True,
         window=0x10FD40,
         window_mask=0x3FFFFF,

@@ -26,6 +26,8 @@ _COMPUTE_SHIFT: Final = 2
 _MINI_HALF, _COMPUTE_QUARTER, _MINI_QUARTER, _COMPUTE_EIGHTH = 2, 3, 4, 5
 _KIND: Final = 0x1F
 _SLICES: Final = 8
+#: The unit in which memory is divided (VMMU segment).
+_SEGMENT: Final = 32 * MIB
 _INSUFFICIENT_RESOURCES: Final = 0x1A
 _ALL_ONES: Final = (1 << 64) - 1
 #: Bits of NV2080_ENGINE_TYPE_GR0 and later, and of COPY0 and later.
@@ -101,8 +103,8 @@ def _profiles(counts: Mapping[str, tuple[int, int, int, int, int]]) -> tuple[Pro
     return tuple(_profile(name, each) for name, each in counts.items())
 
 
-#: By chip: SMs, copy engines, decoders, JPEG and OFA engines of each profile, as NVIDIA's MIG user
-#: guide has them.
+#: By chip: SMs, copy engines, decoders, JPEG and OFA engines of each profile. GA100: NVIDIA's MIG user guide;
+#: GH100: `nvidia-smi mig -lgip` of a real H100.
 _PROFILES: Final[Mapping[str, tuple[Profile, ...]]] = {
     "GA100": _profiles(
         {
@@ -112,6 +114,16 @@ _PROFILES: Final[Mapping[str, tuple[Profile, ...]]] = {
             "2g": (28, 2, 1, 0, 0),
             "1g with a quarter of memory": (14, 1, 1, 0, 0),
             "1g": (14, 1, 0, 0, 0),
+        }
+    ),
+    "GH100": _profiles(
+        {
+            "7g": (132, 8, 7, 7, 1),
+            "4g": (64, 4, 4, 4, 0),
+            "3g": (60, 3, 3, 3, 0),
+            "2g": (32, 2, 2, 2, 0),
+            "1g with a quarter of memory": (26, 1, 1, 1, 0),
+            "1g": (16, 1, 1, 1, 0),
         }
     ),
 }
@@ -197,10 +209,13 @@ def _engines(call: Call) -> int:
 
 
 def _memory_ranges(call: Call) -> int:
-    """Answer the pages of 64 KiB of each instance: all, halves, quarters, eighths."""
-    pages = call.state.memory_bytes >> 16
+    """Answer the segments of memory of each instance: all, halves, quarters, eighths.
+
+    The driver reads them for Hopper only, and checks that they are within the part that MIG divides.
+    """
+    segments = _partitionable_bytes(call.state) // _SEGMENT
     ranges = [
-        struct.pack("<QQ", part * pages // parts, (part + 1) * pages // parts - 1)
+        struct.pack("<QQ", part * segments // parts, (part + 1) * segments // parts - 1)
         for parts in (1, 2, 4, 8)
         for part in range(parts)
     ]
@@ -210,7 +225,7 @@ def _memory_ranges(call: Call) -> int:
 
 
 def _vmmu_segment(call: Call) -> int:
-    call.put(0, struct.pack("<Q", 32 * MIB))
+    call.put(0, struct.pack("<Q", _SEGMENT))
     return OK
 
 

@@ -34,6 +34,7 @@ def ask_device(device: object) -> dict[str, object]:
         "ids": f"{pci.pciDeviceId:08x} {pci.pciSubSystemId:08x}",
         "memory_mib": answer_of(lambda: pynvml.nvmlDeviceGetMemoryInfo(device).total >> 20),
         "mig": answer_of(pynvml.nvmlDeviceGetMigMode, device),
+        "mig_devices": answer_of(ask_mig_devices, device),
         "compute_capability": answer_of(pynvml.nvmlDeviceGetCudaComputeCapability, device),
         "processes": answer_of(pynvml.nvmlDeviceGetComputeRunningProcesses, device),
         "temperature": answer_of(pynvml.nvmlDeviceGetTemperature, device, 0),
@@ -46,6 +47,24 @@ def ask_device(device: object) -> dict[str, object]:
             lambda: pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByPciBusId(pci.busId))
         ),
     }
+
+
+def ask_mig_devices(device: object) -> list[dict[str, object]]:
+    """Return the MIG devices of a GPU, each with its GPU instance and compute instance."""
+    found = []
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(device)):
+        try:
+            part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(device, index)
+        except pynvml.NVMLError_NotFound:
+            continue
+        found.append(
+            {
+                "uuid": pynvml.nvmlDeviceGetUUID(part),
+                "gpu_instance": pynvml.nvmlDeviceGetGpuInstanceId(part),
+                "compute_instance": pynvml.nvmlDeviceGetComputeInstanceId(part),
+            }
+        )
+    return found
 
 
 def ask() -> dict[str, object]:

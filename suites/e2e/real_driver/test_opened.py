@@ -11,15 +11,15 @@ import re
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-import pynvml
 import pytest
 
 from harness.bench.time_to_gpu.node_tools import guest_wheels
 from harness.gpu.trace import IncidentKind
 from harness.plugin.select import requirements
 from harness.provisioning.command import LocalRunner
+from suites.e2e.real_driver.cdi import ask_nvml, asking_for, offer_by_cdi
 from suites.e2e.real_driver.complaints import complaints_in
 from suites.e2e.real_driver.conftest import LOAD_S, OPEN_S
 from suites.e2e.runtime.kubelet import Container, Kubelet
@@ -44,18 +44,6 @@ _UNANSWERED = frozenset(
         *("addressing_mode", "max_link_width", "current_link_width"),
     }
 )
-#: What a container needs of the node for nvidia-smi, by its place there.
-_CDI_MOUNTS = {
-    "/usr": "/usr",
-    "/usr/lib": "/lib",
-    "/usr/lib64": "/lib64",
-    "/etc/ld.so.cache": "/etc/ld.so.cache",
-}
-_CDI_CONFIG = """\
-version = 2
-[plugins."io.containerd.grpc.v1.cri"]
-  enable_cdi = true
-"""
 _UNPACK = (
     "import sys, zipfile\n"
     "for wheel in sys.argv[2:]:\n"
@@ -147,8 +135,8 @@ def test_only_fields_of_undocumented_calls_are_errors(smi_report: list[ET.Elemen
     assert wrong <= _UNANSWERED
 
 
-def test_a100_has_a_mig_mode(smi_report: list[ET.Element]) -> None:
-    assert fields(smi_report, "mig_mode/current_mig")[0] == "Disabled"
+def test_each_has_a_mig_mode(smi_report: list[ET.Element]) -> None:
+    assert fields(smi_report, "mig_mode/current_mig") == ["Disabled", "Disabled"]
 
 
 def test_query_answers_by_the_names_of_fields(
@@ -173,14 +161,6 @@ def test_topology_has_a_row_for_each_gpu(opened_node: Node) -> None:
     assert [row[1 + index] for index, row in enumerate(rows)] == ["X", "X"]
     # Each is behind a root port of its own, and both are behind one host bridge.
     assert (rows[0][2], rows[1][1]) == ("PHB", "PHB")
-
-
-def ask_nvml(node: Node) -> dict[str, Any]:
-    """Return what a program with NVIDIA's bindings learns in the guest."""
-    for source in (Path(pynvml.__file__), _HERE / "ask_nvml.py"):
-        node.guest.write_text(f"/root/nvml/{source.name}", source.read_text())
-    answer = node.guest.output_of("python3", "/root/nvml/ask_nvml.py", timeout_s=OPEN_S)
-    return cast("dict[str, Any]", json.loads(answer))
 
 
 def test_program_with_nvidias_bindings_gets_the_models_facts(
@@ -307,43 +287,12 @@ def test_container_that_asks_for_no_gpu_gets_none(opened_node: Node, container_r
     assert "GPU 0" not in refused.stdout
 
 
-def cdi_specification(node: Node) -> str:
-    """Return a specification made of what NVML says: a GPU's UUID is its name, its minor number its node."""
-    devices = [
-        {
-            "name": device["uuid"],
-            "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{device['minor']}"}]},
-        }
-        for device in ask_nvml(node)["devices"]
-    ]
-    mounts = [
-        {"hostPath": host, "containerPath": path, "options": ["ro", "rbind"]}
-        for host, path in _CDI_MOUNTS.items()
-    ]
-    edits = {"deviceNodes": [{"path": "/dev/nvidiactl"}], "mounts": mounts}
-    return json.dumps(
-        {
-            "cdiVersion": "0.5.0",
-            "kind": "nvidia.com/gpu",
-            "devices": devices,
-            "containerEdits": edits,
-        }
-    )
-
-
 def test_pod_has_the_gpu_that_it_asks_for_by_cdi_and_no_other(
     opened_node: Node, models: tuple[GpuModel, ...], settings: Settings
 ) -> None:
-    guest = opened_node.guest
-    if " 1.6." in guest.output_of("containerd", "--version"):
-        pytest.skip("containerd 1.6 knows no CDI.")
-    guest.write_text("/etc/cdi/nvidia.json", cdi_specification(opened_node))
-    guest.write_text("/etc/containerd/config.toml", _CDI_CONFIG)
-    guest.output_of("systemctl", "restart", "containerd")
+    offer_by_cdi(opened_node)
     uuid = ask_nvml(opened_node)["devices"][1]["uuid"]
-    asks = Container(
-        script="nvidia-smi -L", config={"CDI_devices": [{"name": f"nvidia.com/gpu={uuid}"}]}
-    )
+    asks = Container(script="nvidia-smi -L", config=asking_for(uuid))
 
     answers = Kubelet(opened_node, settings).run_pod(
         {"asks": asks, "silent": Container(script="nvidia-smi -L")}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import struct
 
 import pytest
 
+from harness.fixtures.recordings import load_recording
 from harness.gpu.gsp import state
 from harness.gpu.gsp.mig import profiles_of
 from harness.gpu.gsp.rpc import ALLOC, Function
@@ -22,6 +24,7 @@ CAPACITY, MODE, PROFILES, SET_MODE, SET, LIST, EXPORT, COMPUTE = (
     0x20800ABA,
 )
 CREATE, DELETE, EXPORT_COMPUTE = 0xC6370101, 0xC6370102, 0xC6370105
+SEGMENT, PARTITIONABLE, RANGES = 0x2080017E, 0x20800A51, 0x20800A66
 #: The class of objects that stand for a GPU instance.
 GPU_INSTANCE = 0xC637
 GRAPHICS_INFO = 0x20800A2A
@@ -85,7 +88,7 @@ def refused(driver: Driver, command: int, size: int, *words: int) -> int:
     return driver.control(command, asked)[0]
 
 
-@pytest.mark.parametrize(("model", "mode"), [(A100, 2), (H100, 0), (T4, 0)])
+@pytest.mark.parametrize(("model", "mode"), [(A100, 2), (H100, 2), (T4, 0)])
 def test_mode_is_off_or_there_is_none(model: str, mode: int) -> None:
     assert opened(model).control(MODE, bytes(4)) == (0, struct.pack("<I", mode))
 
@@ -116,6 +119,52 @@ def test_profiles_of_an_a100_are_those_of_the_guide(a100: Driver) -> None:
         counts = (answered.get(f"{entry}.smCount"), answered.get(f"{entry}.ceCount"))
         found.add((capacity.get("totalPartitionCount"), *counts))
     assert found == {(7, 14, 1), (4, 14, 1), (3, 28, 2), (2, 42, 3), (1, 56, 4), (1, 98, 7)}
+
+
+def test_profiles_of_an_h100_are_those_of_a_real_one() -> None:
+    """Instances, SMs, and copy, decoding, JPEG and OFA engines; the one with media is the driver's own."""
+    lines = load_recording("nvidia-smi/580.159.04-h100-mig-lgip").text
+    rows = re.findall(
+        r"MIG (\S+) +\d+ +\d+/(\d+) +[\d.]+ +No +(\d+) +(\d+) +0 +\|\n\| +(\d+) +(\d+) +(\d+)",
+        lines,
+    )
+    real = {tuple(map(int, row[1:])) for row in rows if "+me" not in row[0]}
+    driver = opened(H100)
+
+    answered = driver.ask(PROFILES)
+
+    found = set()
+    for index in range(answered.get("count")):
+        entry = f"table[{index}]"
+        capacity = driver.ask(CAPACITY, {"partitionFlag": answered.get(f"{entry}.partitionFlag")})
+        counts = ("smCount", "nvDecCount", "ceCount", "nvJpgCount", "nvOfaCount")
+        found.add(
+            (
+                capacity.get("totalPartitionCount"),
+                *(answered.get(f"{entry}.{name}") for name in counts),
+            )
+        )
+    assert len(real) == 6
+    assert found == real
+
+
+@pytest.mark.parametrize("model", [A100, H100])
+def test_memory_of_each_instance_is_within_the_part_that_mig_divides(model: str) -> None:
+    """An H100 did not open: the driver counts in segments, and an instance had more than there are."""
+    driver = opened(model)
+    segment = struct.unpack("<Q", driver.control(SEGMENT, bytes(8))[1])[0]
+    end = driver.ask(PARTITIONABLE).get("partitionableEndAddr") + 1
+
+    _, answer = driver.control(RANGES, bytes(15 * 16))
+
+    ranges = list(struct.iter_unpack("<QQ", answer))
+    # The driver leaves out the last segment where the end is at its end.
+    segments = (end - 1) // segment
+    assert [last - first + 1 for first, last in ranges[7:]] == [
+        pytest.approx(segments / 8, abs=1)
+    ] * 8
+    assert all(last - first + 1 <= segments for first, last in ranges[1:])
+    assert max(last for _, last in ranges) <= segments
 
 
 def test_instances_take_slices_that_are_then_gone(a100: Driver) -> None:
