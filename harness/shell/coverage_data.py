@@ -109,7 +109,7 @@ def _foreign_data(path: Path) -> Iterator[coverage.CoverageData]:
         # The last two: what SQLite has is of another type.
         except (coverage.CoverageException, sqlite3.Error, TypeError, ValueError) as error:
             raise BadInputError(
-                f"The file is no data of coverage.py ({error}).", source=str(path)
+                f"The file is not data of coverage.py ({error}).", source=str(path)
             ) from error
 
 
@@ -123,7 +123,7 @@ def _require_bounded(copy: Path, path: Path) -> None:
             is_computed = any(hidden for (hidden,) in columns)
             is_virtual = str(sql).lstrip().upper().startswith("CREATE VIRTUAL")
             if kind not in {"table", "index"} or is_virtual or is_computed:
-                raise ValueError(f"it has more than tables: {name!r}")
+                raise ValueError(f"it has an object that is not a table: {name!r}")
         [entries] = database.execute(
             "SELECT (SELECT count(*) FROM file) + (SELECT count(*) FROM context)"
         ).fetchone()
@@ -163,7 +163,7 @@ def _add(combined: coverage.CoverageData, data: coverage.CoverageData, path: Pat
     for script in sorted(data.measured_files()):
         if data.file_tracer(script) != _PLUGIN:
             raise BadInputError(
-                f"The file has coverage of '{script}', which is no shell code; report it with "
+                f"The file has coverage of '{script}', which is not shell code; report it with "
                 "'coverage report'.",
                 source=str(path),
             )

@@ -197,7 +197,7 @@ class Apt:
                     plan.notes.append(f"{package.name} set to manually installed.\n")
                 return []
             if version_key(package.version) < version_key(entry.package.version):
-                raise unknown_use(call, "the fake of 'apt-get' knows no downgrades")
+                raise unknown_use(call, "the fake of 'apt-get' does not support downgrades")
             if entry.is_held:
                 raise unknown_use(call, f"the package '{package.name}' is held")
         plan.installed.append(package)

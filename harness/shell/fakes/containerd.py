@@ -220,7 +220,7 @@ class Containerd(Fake):
 
     def _list_containers(self, call: Call, namespace: _Namespace, words: Sequence[str]) -> Answer:
         if not _LIST.parse(call, words).has("--quiet"):
-            raise unknown_use(call, "the fake of 'ctr' lists containers with '-q' alone")
+            raise unknown_use(call, "the fake of 'ctr' lists containers only with '-q'")
         return Answer(stdout="".join(f"{name}\n" for name in sorted(namespace.containers)))
 
     def _remove_containers(

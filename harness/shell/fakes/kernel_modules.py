@@ -171,7 +171,9 @@ class KernelModules(Fake):
             return self._modprobe_remove(invocation.operands)
         is_all = invocation.has("--all")
         if len(invocation.operands) > 1 and not is_all:
-            raise unknown_use(call, "the fake of 'modprobe' knows no parameters of modules")
+            raise unknown_use(
+                call, "the fake of 'modprobe' does not support parameters of modules"
+            )
         lines: list[str] = []
         errors: list[str] = []
         for name in map(canonical, invocation.operands):
@@ -245,7 +247,7 @@ class KernelModules(Fake):
     def _depmod(self, call: Call) -> Answer:
         for kernel in _DEPMOD.parse(call).operands:
             if kernel != self.kernel:
-                raise unknown_use(call, f"the fake knows the kernel '{self.kernel}' alone")
+                raise unknown_use(call, f"the fake knows only the kernel '{self.kernel}'")
         return Answer()
 
     # State

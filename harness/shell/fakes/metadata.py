@@ -200,5 +200,5 @@ def _write_out(invocation: Invocation, status: int) -> str:
     text = invocation.value("--write-out") or ""
     text = text.replace("\\n", "\n").replace("%{http_code}", f"{status:03}")
     if "%{" in text:
-        raise unknown_use(invocation.call, "the fake of 'curl' writes out '%{http_code}' alone")
+        raise unknown_use(invocation.call, "the fake of 'curl' writes out only '%{http_code}'")
     return text

@@ -58,8 +58,8 @@ def assert_order(seen: Sequence[Call], expected: Sequence[str]) -> None:
             if any(_matches(words, call) for call in seen):
                 hint = " There is one before it, so the order is another."
             raise ExpectationError(
-                f"Expected a call '{line}'{after}; there was none.{hint}\n{list_calls(seen)}"
-                f"{_pattern_hint([line])}"
+                f"Expected a call '{line}'{after}, but there was none.{hint}\n"
+                f"{list_calls(seen)}{_pattern_hint([line])}"
             )
         at = found + 1
 

@@ -240,7 +240,7 @@ class MockedCommand(_Answering):
         if self._default is not None:
             raise HarnessError(
                 f"The mock of '{self.name}' has a default answer already; give this one to a "
-                "rule with 'when', or mock the command anew."
+                "rule with 'when', or mock the command again."
             )
         self._default = _Rule(None, answers, repeats_last=repeats_last, must_be_used=must_be_used)
         return self
@@ -301,15 +301,15 @@ class MockedCommand(_Answering):
         if not any(call.arguments == arguments for call in self.calls):
             wanted = shlex.join([self.name, *arguments])
             raise ExpectationError(
-                f"Expected a call '{wanted}'; there was none.\n{list_calls(self.calls)}"
-                f"{_lines_hint(arguments)}"
+                f"Expected a call '{wanted}', but there was none.\n"
+                f"{list_calls(self.calls)}{_lines_hint(arguments)}"
             )
 
     def assert_called_times(self, times: int) -> None:
         """Fail unless there were exactly so many calls."""
         if len(self.calls) != times:
             raise ExpectationError(
-                f"Expected {times} calls of '{self.name}', saw {len(self.calls)}.\n"
+                f"Expected {times} calls of '{self.name}', but saw {len(self.calls)}.\n"
                 f"{list_calls(self.calls)}"
             )
 

@@ -158,16 +158,16 @@ def choose_for_user(runner: Runner, network: Network = Network.LOOPBACK) -> Sand
 def _refusing(runner: Runner, *, is_root: bool, because: str) -> Sandbox:
     if is_root:
         raise RequirementError(
-            "Refused writes do not hold root, whose code can signal every process of this host; "
-            "run shell tests as an ordinary user."
+            "Refusing writes is not enough for root, whose code can signal every process of "
+            "this host; run shell tests as an ordinary user."
         )
     refusal = find_refusal(SandboxKind.REFUSE, runner)
     if refusal:
         raise RequirementError(
-            f"Shell code can't be held here: {because}, and writes can't be refused "
-            f"({refusal}); allow user namespaces "
-            "(sysctl kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces), "
-            "boot a kernel with Landlock (lsm=landlock), or use a machine to throw away with "
+            f"Shell code can't be isolated here: {because}, and writes can't be refused "
+            f"({refusal}); allow user namespaces (sysctl "
+            "kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces), boot a "
+            "kernel with Landlock (lsm=landlock), or use a throw-away machine with "
             "--shell-sandbox=off."
         )
     return Sandbox(
@@ -230,8 +230,8 @@ def check_entered(exit_code: int, stderr: str) -> None:
     said = stderr.removeprefix(MARK).strip()
     if exit_code == KERNEL_REFUSES:
         raise RequirementError(
-            f"Shell code runs in a root to throw away, which this kernel refuses here ({said}); "
-            "run the tests as an ordinary user where user namespaces are allowed, or give this "
+            f"Shell code runs in a throw-away root, which this kernel refuses here ({said}); run "
+            "the tests as an ordinary user where user namespaces are allowed, or give this "
             "container CAP_SYS_ADMIN. Nothing was run."
         )
     raise HarnessError(

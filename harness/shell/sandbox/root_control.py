@@ -48,7 +48,9 @@ class RootControl:
 
     def _request(self, line: str) -> None:
         if "\n" in line:
-            raise HarnessError(f"The throw-away root can't do '{line}': it is more than a line.")
+            raise HarnessError(
+                f"The throw-away root can't do '{line}': it is longer than one line."
+            )
         _ = self.first_process  # the first line
         self._socket.sendall(f"{line}\n".encode())
         answer = self._next_line()

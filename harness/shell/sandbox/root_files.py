@@ -183,7 +183,9 @@ class RootFiles:
     @contextlib.contextmanager
     def _acting(self, path: str | Path, what: str) -> Iterator[None]:
         if not str(path).startswith("/"):
-            raise HarnessError(f"'{path}' is not an absolute path; the root has no other.")
+            raise HarnessError(
+                f"'{path}' is not an absolute path, which the throw-away root needs."
+            )
         try:
             yield
         except (OSError, ValueError) as error:
@@ -253,7 +255,9 @@ class RootFiles:
         It stays there only as long as nothing runs in the root.
         """
         if not str(path).startswith("/"):
-            raise HarnessError(f"'{path}' is not an absolute path; the root has no other.")
+            raise HarnessError(
+                f"'{path}' is not an absolute path, which the throw-away root needs."
+            )
         with self._acting(path, "found"):
             return self._place(path)
 

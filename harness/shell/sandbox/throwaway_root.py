@@ -745,9 +745,9 @@ def _expect_new_spaces(host: _Spaces) -> None:
     """Raise OSError where mounts would be the host's, or processes to come."""
     with _Suppressed(FileNotFoundError):  # a new space has no process yet
         if os.readlink("/proc/self/ns/pid_for_children") == host.names["pid"]:
-            raise OSError("the process space is not a new one")
+            raise OSError("the PID namespace is not a new one")
     if os.readlink("/proc/self/ns/mnt") == host.names["mnt"]:
-        raise OSError("the mount space is not a new one")
+        raise OSError("the mount namespace is not a new one")
 
 
 def _refuse_to_run_on(host: _Spaces) -> None:
@@ -967,7 +967,7 @@ def _be_init(
     Return its exit code; write the signal that ended it to `signal_write`.
     """
     if os.getpid() != 1:
-        raise OSError("the process is not the first of a new space")
+        raise OSError("the process is not the first of a new PID namespace")
     limit = int(settings["process_limit"])
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     # the parent goes on seeing the host's files, to build another root from them

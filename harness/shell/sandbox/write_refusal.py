@@ -66,7 +66,7 @@ def _refuse_writes(cwd: str, places: list[str], command: list[str]) -> int:
     gets no such thing.
     """
     if os.geteuid() == 0:
-        _say(PermissionError("root's code runs in a root to throw away, or not at all"))
+        _say(PermissionError("code of root needs the throw-away root"))
         return CANNOT_ENTER
     try:
         version = _libc.syscall(_SYS_LANDLOCK_CREATE, None, 0, _LANDLOCK_VERSION)

@@ -147,7 +147,7 @@ def _expand(value: str, path: Path, line: int) -> str:
     left = _VARIABLE.sub("", value)
     if "$" in left or "`" in left:
         raise BadInputError(
-            f"Only variables are expanded here; write what '{value}' gives.",
+            f"Only variables are expanded here; write the value of '{value}' itself.",
             source=str(path),
             line=line,
         )

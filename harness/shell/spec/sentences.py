@@ -258,7 +258,9 @@ def _read_subject(reader: _Reader) -> tuple[Subject, tuple[Modifier, ...]]:
         units.insert(0, Subject(SubjectKind.OUTPUT))
     subject, modifiers = units[0], units[1:]
     if not isinstance(subject, Subject):
-        raise SentenceError(f"'{subject.name}' needs something that it is the {subject.name} of")
+        raise SentenceError(
+            f"'{subject.name}' needs a subject, such as '{subject.name} of output'"
+        )
     if any(isinstance(unit, Subject) for unit in modifiers):
         raise SentenceError("the sentence names two subjects")
     return subject, tuple(unit for unit in modifiers if isinstance(unit, Modifier))
@@ -417,11 +419,11 @@ def _matches(sentence: Sentence, value: str | None, facts: Facts) -> bool:
         return facts.path is not None and PATH_FLAGS[matcher.name] in facts.path.flags
     if matcher.name in {"be exported", "be readonly"}:
         if sentence.subject.kind is not SubjectKind.VARIABLE or facts.variable is None:
-            raise SentenceError(f"'{matcher.name}' speaks of variables only")
+            raise SentenceError(f"'{matcher.name}' works only with variables")
         return ("x" if matcher.name == "be exported" else "r") in facts.variable.attributes
     if matcher.name == "satisfy" or matcher.is_custom:
         if facts.unreadable or facts.answer is None:
-            raise SentenceError(facts.unreadable or f"'{matcher.name}' gave no answer")
+            raise SentenceError(facts.unreadable or f"'{matcher.name}' returned no verdict")
         return facts.answer
     about_being_set = {
         "be defined": value is not None,

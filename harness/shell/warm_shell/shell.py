@@ -178,7 +178,9 @@ class Shell:
         """
         data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
         if not str(path).startswith("/"):
-            raise HarnessError(f"'{path}' is not an absolute path; the root has no other.")
+            raise HarnessError(
+                f"'{path}' is not an absolute path, which the throw-away root needs."
+            )
         self._files.append((str(path), data, mode))
         if self._warm_shell is not None:
             self._put_files(self._warm_shell)

@@ -185,9 +185,9 @@ class WarmShell:
             mocks.violations.clear()
             raise UnmockedCommandError(
                 f"While the code under test was sourced:\n{violations}\n"
-                "A mock takes part in sourcing where it is made before 'source' and 'source' has "
-                "'mocked=True'; 'allow' holds while sourcing, where it is called before the code is "
-                f"used.\n{self._sourced(process)}"
+                "To use a mock during sourcing, make it before 'source' and give 'source' the "
+                "argument 'mocked=True'; 'allow' works during sourcing only if it is called before "
+                f"the code is used.\n{self._sourced(process)}"
             )
 
     def _sourced(self, process: ShellProcess) -> str:
@@ -309,7 +309,7 @@ class WarmShell:
             return self._converse(mocks, timeout_s)
         except (ValueError, IndexError) as error:
             raise HarnessError(
-                "The code under test wrote to the runner's own descriptors, those from 190 on "
+                "The code under test wrote to the runner's own descriptors, 190 and above "
                 f"({error})."
             ) from None
 

@@ -311,7 +311,7 @@ def test_kernel_that_only_claims_to_have_made_spaces_is_found_out(tmp_path: Path
     )
 
     assert result.exit_code == CANNOT_ENTER, result.render()
-    assert "the process space is not a new one" in result.stderr
+    assert "the PID namespace is not a new one" in result.stderr
     assert not proof.exists()
 
 

@@ -306,5 +306,5 @@ def test_command_that_another_test_allowed_is_denied(shell: Shell, tmp_path: Pat
     script.write_text("H=$(hostname)\n")
     shell.source(script)
 
-    with pytest.raises(UnmockedCommandError, match="'allow' holds while sourcing"):
+    with pytest.raises(UnmockedCommandError, match="'allow' works during sourcing"):
         shell.evaluate("true")

@@ -90,14 +90,14 @@ def test_coverage_of_python_is_refused(tmp_path: Path) -> None:
     data.add_lines({__file__: [1]})
     data.write()
 
-    with pytest.raises(BadInputError, match="which is no shell code"):
+    with pytest.raises(BadInputError, match="which is not shell code"):
         combine([path])
 
 
 def test_other_files_are_refused(tmp_path: Path, script: Path) -> None:
     with pytest.raises(BadInputError, match="no such file"):
         combine([tmp_path / "absent"])
-    with pytest.raises(BadInputError, match=r"no data of coverage\.py"):
+    with pytest.raises(BadInputError, match=r"not data of coverage\.py"):
         combine([script])
 
 
@@ -136,7 +136,7 @@ def test_file_that_is_no_coverage_is_a_sentence_and_stays_as_it_is(
 
     assert main(["coverage", str(path)]) == 2
 
-    assert "The file is no data of coverage.py" in capsys.readouterr().err
+    assert "The file is not data of coverage.py" in capsys.readouterr().err
     assert path.read_bytes() == content
 
 

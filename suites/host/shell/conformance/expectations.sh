@@ -282,7 +282,7 @@ Describe 'state matchers'
     plain=1
     The variable plain should be exported
   End
-  It 'FAILED: be exported speaks of variables only'
+  It 'FAILED: be exported works only with variables'
     The value x should be exported
   End
   It 'succeeded: valid number and valid funcname'

@@ -67,7 +67,11 @@ def test_unknown_use_of_options_is_refused(words: list[str], message: str) -> No
         (fakes.Systemd(), ["systemctl", "--user", "start", "x"], "the option '--user'"),
         (fakes.Systemd(), ["systemctl", "show", "-p", "NRestarts", "x"], "property 'NRestarts'"),
         (fakes.KernelModules(), ["modprobe", "-f", "x"], "the option '-f'"),
-        (fakes.KernelModules(), ["modprobe", "x", "a=1"], "no parameters of modules"),
+        (
+            fakes.KernelModules(),
+            ["modprobe", "x", "a=1"],
+            "does not support parameters of modules",
+        ),
         (fakes.Containerd(), ["ctr", "images", "convert"], "subcommand 'images convert'"),
         (fakes.Containerd(), ["ctr", "plugins", "ls"], "subcommand 'plugins'"),
         (fakes.Containerd(), ["ctr", "images", "ls", "type==x"], "the filter 'type==x'"),
