@@ -22,7 +22,7 @@ def add_parser(commands: Actions) -> None:
     )
     add_gpu_options(parser)
     parser.add_argument(
-        "release", metavar="RELEASE", help="the release of the driver, of which there is data"
+        "release", metavar="RELEASE", help="the release of the driver, for which the data exists"
     )
     parser.add_argument(
         "--output",

@@ -38,15 +38,15 @@ def add_parser(commands: Actions) -> None:
         "source",
         type=Path,
         metavar="SOURCE",
-        help="the source of NVIDIA's open kernel modules of that release: a folder, or an archive such as "
-        "that of Debian's package 'nvidia-open-gpu-kernel-modules'",
+        help="the source of NVIDIA's open kernel modules of that release: a folder, or an "
+        "archive such as the one in Debian's package 'nvidia-open-gpu-kernel-modules'",
     )
     parser.add_argument(
         "--output",
         type=Path,
         default=Path("gpu-models"),
         metavar="DIR",
-        help="the folder of GPU models for the data (default: %(default)s); name it by --gpu-models later",
+        help="the folder of GPU models for the data (default: %(default)s); name the same folder later with --gpu-models",
     )
     parser.set_defaults(run=_release)
 

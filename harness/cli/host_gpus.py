@@ -36,27 +36,27 @@ def add_parser(commands: Actions) -> None:
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
 
     listing = actions.add_parser(
-        "ls", help="list this host's GPUs, and whether tests may take them or why not"
+        "ls", help="list this host's GPUs, whether tests may use them, and if not, why"
     )
     add_host_gpu_options(listing)
     add_json_option(listing)
     listing.set_defaults(run=_list)
 
     release = actions.add_parser(
-        "release", help="end the quarantine of a GPU, once it answers and has its drivers back"
+        "release", help="end the quarantine of a GPU that answers and has its drivers again"
     )
     add_host_gpu_options(release)
     release.add_argument("address", metavar="ADDRESS", help="PCI address, such as 0000:65:00.0")
     release.set_defaults(run=_release)
 
     restore = actions.add_parser(
-        "restore", help="give GPUs whose holder was killed the drivers that they had before"
+        "restore", help="bind GPUs whose holder was killed to their earlier drivers"
     )
     add_host_gpu_options(restore)
     restore.set_defaults(run=_restore)
 
     run = actions.add_parser(
-        "run", help="lease GPUs, bind them to vfio-pci, and run a command meanwhile"
+        "run", help="lease GPUs, bind them to vfio-pci, and run a command with them"
     )
     add_host_gpu_options(run)
     which = run.add_mutually_exclusive_group()

@@ -314,7 +314,7 @@ def _read_each(
         one = read(file)
         if one.name in found:
             raise BadInputError(
-                f"There is another '{one.name}'; rename this file.", source=str(file)
+                f"Another folder has a model '{one.name}' too; rename this file.", source=str(file)
             )
         found[one.name] = one
     return found

@@ -515,7 +515,7 @@ class _MemoryByMessages:
 def _pieces(address: int, size: int) -> Iterator[tuple[int, int]]:
     """Yield the pages of a range of addresses; raises GuestMemoryError where it is no range."""
     if not 0 <= size <= MOST_BYTES or address + size > 1 << 64:
-        raise GuestMemoryError(f"{size} bytes at {address:#x} are no range of memory.")
+        raise GuestMemoryError(f"{size} bytes at {address:#x} are not a range of memory.")
     end = address + size
     while address < end:
         length = min(end - address, MOST_DATA_BYTES - address % MOST_DATA_BYTES)

@@ -120,7 +120,7 @@ record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
     Forgery(
         name="a record is named after a function that is no GPU",
         script="record({foreign: good()}, foreign)",
-        says="is no GPU",
+        says="is not a GPU",
     ),
     Forgery(
         name="a record is named after a function that does not exist",

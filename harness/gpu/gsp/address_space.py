@@ -84,9 +84,7 @@ class AddressSpace:
 
     def _places(self, address: int, size: int) -> Iterator[Place]:
         if size > MOST_BYTES:
-            raise GuestMemoryError(
-                f"{size} bytes at {address:#x} are more than one access may have."
-            )
+            raise GuestMemoryError(f"An access to {size} bytes at {address:#x} is too large.")
         while size > 0:
             inside = address % PAGE
             length = min(size, PAGE - inside)

@@ -153,7 +153,10 @@ def read_release_file(file: Path) -> Layouts:
         raise BadInputError(f"{first['msg']}.", source=str(file), key=key or None) from error
     if content.release != file.stem:
         raise BadInputError(
-            f"The file's name says release {file.stem!r}, the file {content.release!r}.",
+            (
+                f"The file's name has release {file.stem!r}, but its content has release "
+                f"{content.release!r}."
+            ),
             source=str(file),
             key="release",
         )
@@ -169,7 +172,7 @@ def read_release_file(file: Path) -> Layouts:
     for number, (_, parameters) in content.commands.items():
         if parameters is not None and parameters not in content.structs:
             raise BadInputError(
-                f"The parameters {parameters!r} are none of the file's structures.",
+                f"The file has no structures for the parameters {parameters!r}.",
                 source=str(file),
                 key=f"commands.{number}",
             )

@@ -130,7 +130,7 @@ class Queues:
         element = self._slot(self._taken)
         (units,) = struct.unpack_from("<I", element, 40)
         if not 1 <= units <= min(MOST_UNITS, there):
-            raise QueueError(f"A message has {units} units, of {there} that were written.")
+            raise QueueError(f"A message has {units} units, but only {there} units were written.")
         element += b"".join(self._slot(self._taken + index) for index in range(1, units))
         self._taken = (self._taken + units) % SLOTS
         self._pages.post(self._statuses + _READ_POINTER, struct.pack("<I", self._taken))
@@ -144,7 +144,9 @@ class Queues:
         if len(body) > MOST_BODY:
             raise ValueError(f"A message has {MOST_BODY} bytes at most, not {len(body)}.")
         if len(self._waiting) >= MOST_WAITING:
-            raise QueueError(f"The driver does not read its messages; {MOST_WAITING} wait for it.")
+            raise QueueError(
+                f"The driver does not read its messages; {MOST_WAITING} messages are waiting."
+            )
         self._waiting.append(body)
         self.flush()
 

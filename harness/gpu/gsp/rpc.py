@@ -98,7 +98,7 @@ class Assembler:
     def _continued(self, rpc: Rpc) -> Rpc | None:
         begun = self._begun
         if begun is None or not rpc.body:
-            raise RpcError("A message continues none.")
+            raise RpcError("A message continues another message, but none was begun.")
         self._parts.append(rpc.body)
         self._missing -= len(rpc.body)
         if self._missing > 0:
@@ -118,7 +118,9 @@ def _parse(units: bytes) -> Rpc:
         parameters = ALLOC.unpack_from(units, HEADER.size)[5]
         size = max(size, HEADER.size + ALLOC.size + parameters)
     if not HEADER.size <= size <= len(units):
-        raise RpcError(f"A message of function {function} has {size} bytes in {len(units)}.")
+        raise RpcError(
+            f"A message of function {function} says it has {size} bytes, but {len(units)} were sent."
+        )
     return Rpc(function=function, body=units[HEADER.size : size], sequence=sequence)
 
 

@@ -37,7 +37,7 @@ def parse_address(text: str, *, source: str, key: str | None = None) -> str:
     match = _SHORT_ADDRESS.fullmatch(text.strip().lower())
     if match is None:
         raise BadInputError(
-            f"'{text}' is no PCI address; write it as `lspci -D` does, such as '0000:65:00.0'.",
+            f"'{text}' is not a PCI address; write it as `lspci -D` does, such as '0000:65:00.0'.",
             source=source,
             key=key,
         )

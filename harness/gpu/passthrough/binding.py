@@ -191,7 +191,7 @@ class Binder:
 
     def _folder(self, address: str) -> Path:
         if not is_address(address):
-            raise HarnessError(f"'{address}' is no PCI address, so nothing is written for it.")
+            raise HarnessError(f"'{address}' is not a PCI address, so nothing is written for it.")
         return self._root / PCI / "devices" / address
 
     def _write(self, path: Path, text: str) -> None:
@@ -204,7 +204,9 @@ class Binder:
         expected = _WRITTEN.get(path.name)
         is_of_sysfs = path.resolve().is_relative_to((self._root / "sys").resolve())
         if expected is None or not expected.fullmatch(text) or not is_of_sysfs:
-            raise HarnessError(f"'{text}' is not written into '{path}': no driver and no address.")
+            raise HarnessError(
+                f"'{text}' is not written into '{path}': it is neither a driver nor an address."
+            )
         if path.exists() and not os.access(path, os.W_OK):
             raise RequirementError(
                 f"User {os.geteuid()} may not write '{path}'; run as root, or let an administrator "

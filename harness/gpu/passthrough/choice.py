@@ -38,8 +38,8 @@ def candidates(
     several = {address for each in found for address in each}
     if len(several) < len(wanted):
         raise RequirementError(
-            f"{len(wanted)} GPUs are wanted at once, but this host has only "
-            f"{listed(sorted(several))} for them; want fewer, or use another host."
+            f"{len(wanted)} GPUs are wanted together, but this host has only "
+            f"{listed(sorted(several))} to hold them; want fewer, or use another host."
         )
     return tuple(found)
 
@@ -53,10 +53,10 @@ def _fitting(choice: GpuChoice, host: HostDevices) -> list[HostGpu]:
         fitting = [gpu for gpu in host.gpus if gpu.address == address]
         function = host.functions.get(address)
         if not fitting and function is not None:
-            raise RequirementError(f"{function} is no GPU. {_all_gpus(host)}")
+            raise RequirementError(f"{function} is not a GPU. {_all_gpus(host)}")
     if not fitting:
         raise RequirementError(
-            f"This host does not have what is wanted: {choice}. {_all_gpus(host)}"
+            f"This host does not have the requested GPUs: {choice}. {_all_gpus(host)}"
         )
     return fitting
 

@@ -83,7 +83,7 @@ class Inventory:
             function = host.functions.get(address)
             if function is not None and not function.is_gpu:
                 raise BadInputError(
-                    f"{function} is no GPU; this host's are "
+                    f"{function} is not a GPU; this host's are "
                     f"{listed(gpu.address for gpu in host.gpus)}.",
                     source=str(self.file),
                     key=f"gpus.{address}",
@@ -105,7 +105,7 @@ def read_inventory(file: Path, models: Collection[str]) -> Inventory:
             address = parse_address(text, source=str(file))
         except BadInputError:
             raise document.refusal(
-                f"'{text}' is no PCI address; write it as `lspci -D` does, such as "
+                f"'{text}' is not a PCI address; write it as `lspci -D` does, such as "
                 "'0000:65:00.0', in quotes.",
                 ("gpus", text),
             ) from None

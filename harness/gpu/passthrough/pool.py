@@ -277,6 +277,6 @@ def _boot_id(root: Path) -> str:
         return (root / "proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError as error:
         raise HarnessError(
-            f"'/proc/sys/kernel/random/boot_id' can't be read ({error.strerror}), so whether records "
-            "of drivers are of this boot is not known; mount '/proc'."
+            f"'/proc/sys/kernel/random/boot_id' can't be read ({error.strerror}), so it is not "
+            "known whether the records of drivers belong to this boot; mount '/proc'."
         ) from error

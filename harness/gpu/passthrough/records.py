@@ -96,7 +96,7 @@ class RecordedDrivers:
         if gpu is None and not self.writer.is_trusted:
             raise self.refusal(f"{self.address} is not on the PCI bus")
         if gpu is not None and not gpu.is_gpu:
-            raise self.refusal(f"{gpu} is no GPU")
+            raise self.refusal(f"{gpu} is not a GPU")
         for address, before in self.functions.items():
             each = found.get(address)
             if each is None and not self.writer.is_trusted:
@@ -273,7 +273,7 @@ class DeviceRecords:
 
     def _path(self, kind: str, address: str) -> Path:
         if not is_address(address):
-            raise RecordError(f"'{address}' is no PCI address, so there are no records of it.")
+            raise RecordError(f"'{address}' is not a PCI address, so there are no records of it.")
         return self.folder / f"{kind}-{address}.json"
 
     @contextlib.contextmanager
@@ -323,8 +323,9 @@ class DeviceRecords:
                 with contextlib.suppress(OSError):
                     os.unlink(beside, dir_fd=folder)
                 raise HarnessError(
-                    f"The record '{path}' can't be written ({error.strerror}); free some space in "
-                    f"'{self.folder}', remove what else has that name, or ask who owns it for access."
+                    f"The record '{path}' can't be written ({error.strerror}); free some space "
+                    f"in '{self.folder}', remove another file of that name, or ask its owner for "
+                    "access."
                 ) from error
 
     def _remove(self, kind: str, address: str) -> None:

@@ -125,7 +125,7 @@ def read_file_system(read: ReadRanges, hidden: Collection[str] = ()) -> FileSyst
         }
         names = dict(_walk(inodes, blocks, hidden))
     except (struct.error, LookupError, ValueError, ArithmeticError) as error:
-        raise Ext4Error(f"it refers to what it does not have ({error!r})") from error
+        raise Ext4Error(f"it refers to a missing part ({error!r})") from error
     return FileSystem(
         uuid=geometry.uuid,
         made_at_s=geometry.made_at_s,
@@ -152,7 +152,7 @@ def _parse_superblock(content: bytes) -> _Geometry:
     (descriptor,) = struct.unpack_from("<H", content, 254)
     (made_at_s,) = struct.unpack_from("<I", content, 264)
     if block_log > _LARGEST_BLOCK_LOG or inode < _SMALLEST_INODE or not inodes_in_group:
-        raise Ext4Error("its superblock has sizes that no ext4 has")
+        raise Ext4Error("its superblock has sizes that are impossible in ext4")
     block = 1024 << block_log
     return _Geometry(
         uuid=content[104:120].hex(),
@@ -239,7 +239,7 @@ def _time_ns(seconds: int, extra: int) -> int:
 
 def _parse_xattr_block(content: bytes) -> dict[str, bytes]:
     if int.from_bytes(content[:4], "little") != _XATTR_MAGIC:
-        raise Ext4Error("a block of extended attributes is none")
+        raise Ext4Error("a block of extended attributes has an unknown form")
     return _parse_xattrs(content, 32, 0)
 
 
@@ -289,14 +289,14 @@ def _read_mapped_blocks(read: ReadRanges, block: int, inodes: Mapping[int, Inode
             leaves, below = _parse_extents(node)
             mapped += len(leaves)
             if mapped > _MOST_BLOCKS:
-                raise Ext4Error("its folders have more blocks than any file system's")
+                raise Ext4Error("its folders have more blocks than a file system can have")
             of_inode[number] += leaves
             wanted.update(leaves)
             indexes += [(number, each) for each in below]
         raw.update(_read_blocks(read, block, {each for _, each in indexes}))
         nodes = [(number, raw[each]) for number, each in indexes]
     if nodes:
-        raise Ext4Error("the extents of a file have more levels than in any ext4")
+        raise Ext4Error("the extents of a file have more levels than ext4 allows")
     raw.update(_read_blocks(read, block, wanted))
     return _Blocks(raw=raw, of_inode=of_inode)
 
@@ -305,7 +305,7 @@ def _parse_extents(node: bytes) -> tuple[list[int], list[int]]:
     """Return the blocks that a node of an extent tree maps, and those of the nodes below it."""
     magic, entries, _, depth = struct.unpack_from("<HHHH", node)
     if magic != _EXTENTS_MAGIC:
-        raise Ext4Error("a file is mapped by no extents")
+        raise Ext4Error("a file has no extents")
     leaves: list[int] = []
     below: list[int] = []
     for at in range(12, 12 + 12 * entries, 12):
@@ -355,7 +355,7 @@ def _walk(
                 if stat.S_ISDIR(inode.mode) and path not in hidden:
                     # A folder is in one other. Without this, one within itself would have no end.
                     if number in entered or path.count("/") > PATH_LEVELS.value:
-                        raise Ext4Error(f"its folders have no end at '{path[:200]}'")
+                        raise Ext4Error(f"its folders never end, at '{path[:200]}'")
                     entered.add(number)
                     folders.append((path, inode))
 

@@ -95,9 +95,9 @@ def test_inventory_of_the_host_is_read_without_an_option(
     ("arguments", "message"),
     [
         ([f"--address={SECOND}"], "The firmware chose it for the console"),
-        ([f"--address={AUDIO}"], f"{AUDIO} (10de:2330, class 040300) is no GPU"),
-        (["--address=card0"], "'card0' is no PCI address"),
-        (["--count=2"], "2 GPUs are wanted at once"),
+        ([f"--address={AUDIO}"], f"{AUDIO} (10de:2330, class 040300) is not a GPU"),
+        (["--address=card0"], "'card0' is not a PCI address"),
+        (["--count=2"], "2 GPUs are wanted together"),
         (["--count=0"], "0 GPUs are wanted; want at least one"),
     ],
 )
@@ -138,7 +138,7 @@ def test_gpu_that_is_not_quarantined_is_not_released(
     assert main(["gpu", "host", "release", address]) == 2
 
     error = capsys.readouterr().err
-    assert "is not quarantined" in error or "is no PCI address" in error
+    assert "is not quarantined" in error or "is not a PCI address" in error
 
 
 @pytest.mark.usefixtures("kernel")

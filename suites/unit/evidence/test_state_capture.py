@@ -405,7 +405,7 @@ def test_damaged_disk_is_unknown(node: FakeNode) -> None:
     (unknown,) = node.state().unknown
 
     assert (unknown.kind, unknown.name) == (StateKind.PATHS, "/")
-    assert "can't be read: it refers to what it does not have" in unknown.reason
+    assert "can't be read: it refers to a missing part" in unknown.reason
 
 
 @pytest.mark.parametrize(
@@ -423,5 +423,5 @@ def test_files_of_every_system_that_cannot_be_read_are_an_error(
 def test_node_without_an_answer_is_an_error(node: FakeNode) -> None:
     del node.texts[BOOT_ID]
 
-    with pytest.raises(HarnessError, match="some files of every Linux system"):
+    with pytest.raises(HarnessError, match="files that every Linux system has"):
         node.state()

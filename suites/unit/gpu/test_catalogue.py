@@ -185,7 +185,7 @@ def test_invalid_model_names_file_and_line(
 def test_second_model_of_one_name_is_refused(tmp_path: Path) -> None:
     file = _model(tmp_path, name="h100-sxm5-80gb.yaml")
 
-    with pytest.raises(BadInputError, match="There is another") as slip:
+    with pytest.raises(BadInputError, match="Another folder has a model") as slip:
         load_catalogue(tmp_path)
 
     assert slip.value.source == str(file)

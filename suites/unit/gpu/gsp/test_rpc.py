@@ -72,7 +72,7 @@ def test_another_call_ends_one_that_is_incomplete() -> None:
     assembler.feed(message(CONTROL_CALL, a_control(b"", size=1000)))
 
     assert assembler.feed(message(1, b"x")) == Rpc(function=1, body=b"x")
-    with pytest.raises(RpcError, match="continues none"):
+    with pytest.raises(RpcError, match="continues another message, but none was begun"):
         assembler.feed(message(Function.CONTINUATION_RECORD, b"late"))
 
 

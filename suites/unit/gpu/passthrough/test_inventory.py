@@ -97,7 +97,7 @@ def test_excluded_gpu_is_not_leased(tmp_path: Path, host: FakeHost) -> None:
         ),
         (
             'gpus:\n  "0000:65:00":\n    model: l4\n',
-            r"gpus\.yaml:2: key 'gpus.0000:65:00': '0000:65:00' is no PCI address",
+            r"gpus\.yaml:2: key 'gpus.0000:65:00': '0000:65:00' is not a PCI address",
         ),
         (
             'gpus:\n  "0000:65:00.0":\n    model: l5\n',
@@ -129,7 +129,7 @@ def test_listed_address_that_is_no_gpu_is_an_error(tmp_path: Path, host: FakeHos
 
     with pytest.raises(
         BadInputError,
-        match=r"gpus\.yaml: key 'gpus.0000:03:00.0': 0000:03:00.0 .* is no GPU; this host's are "
+        match=r"gpus\.yaml: key 'gpus.0000:03:00.0': 0000:03:00.0 .* is not a GPU; this host's are "
         f"'{GPU}', '{SECOND}'",
     ):
         pool(host, inventory, tmp_path).survey()

@@ -178,7 +178,9 @@ def test_wish_for_a_model_takes_a_gpu_of_it(host: FakeHost, pool: GpuPool) -> No
         assert gpu.gpu.address == SECOND
 
     with (
-        pytest.raises(RequirementError, match=f"what is wanted: a GPU of model '{absent.name}'"),
+        pytest.raises(
+            RequirementError, match=f"the requested GPUs: a GPU of model '{absent.name}'"
+        ),
         lease(pool, GpuChoice(model=absent)),
     ):
         pass
@@ -202,7 +204,9 @@ def test_several_gpus_are_leased_in_the_order_of_the_wishes(pool: GpuPool) -> No
 
 def test_more_gpus_than_the_host_has_are_refused_at_once(pool: GpuPool) -> None:
     with (
-        pytest.raises(RequirementError, match="3 GPUs are wanted at once, but this host has only"),
+        pytest.raises(
+            RequirementError, match="3 GPUs are wanted together, but this host has only"
+        ),
         lease(pool, ANY, ANY, ANY),
     ):
         pass
@@ -288,10 +292,10 @@ def test_lease_waits_for_all_gpus_without_holding_one(pool: GpuPool, other_pool:
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        (NVME, f"{NVME} .10de:2330, class 010802. is no GPU. This host's GPUs are {GPU}"),
+        (NVME, f"{NVME} .10de:2330, class 010802. is not a GPU. This host's GPUs are {GPU}"),
         (
             "0000:99:00.0",
-            "This host does not have what is wanted: GPU 0000:99:00.0. This host's GPUs are",
+            "This host does not have the requested GPUs: GPU 0000:99:00.0. This host's GPUs are",
         ),
     ],
 )
@@ -309,7 +313,7 @@ def test_address_that_is_no_gpu_is_refused(
 
 def test_address_that_is_none_is_bad_input(pool: GpuPool) -> None:
     with (
-        pytest.raises(BadInputError, match="'slot 3' is no PCI address"),
+        pytest.raises(BadInputError, match="'slot 3' is not a PCI address"),
         lease(pool, GpuChoice(address="slot 3")),
     ):
         pass

@@ -275,7 +275,7 @@ def test_nothing_is_written_for_what_is_no_address(
         binder.reset(address)
     with pytest.raises(HarnessError, match="is not on the PCI bus"):
         binder.restore(recorded)
-    with pytest.raises(HarnessError, match="is no PCI address, so nothing is written"):
+    with pytest.raises(HarnessError, match="is not a PCI address, so nothing is written"):
         binder._write_override(address, "nvidia")
     assert kernel.writes == []
 
