@@ -98,7 +98,7 @@ def read_document(file: Path) -> Document:
     try:
         # To open a FIFO waits for its writer.
         if file.exists() and not file.is_file():
-            raise BadInputError("It is no plain file.", source=str(file))
+            raise BadInputError("It is not a plain file.", source=str(file))
         with file.open("rb") as opened:
             raw = opened.read(DATA_FILE.bytes + 1)
         DATA_FILE.check_bytes(len(raw), "It")

@@ -85,13 +85,15 @@ def _opened(path: Path, below: Path | None) -> int:
         raise OSError(errno.EINVAL, str(error), str(path)) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "This is no plain file", str(path))
+        raise OSError(errno.EINVAL, "This is not a plain file", str(path))
     return descriptor
 
 
 def _opened_below(folder: Path, parts: tuple[str, ...]) -> int:
     if ".." in parts or not parts:
-        raise OSError(errno.EINVAL, "This is no file of the folder", str(folder.joinpath(*parts)))
+        raise OSError(
+            errno.EINVAL, "This is not a file of the folder", str(folder.joinpath(*parts))
+        )
     at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts[:-1]:

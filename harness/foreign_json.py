@@ -87,12 +87,12 @@ def _number(text: str) -> float:
         raise _beyond(DATA_DIGITS)
     number = float(text)
     if not math.isfinite(number):
-        raise ForeignJsonError(f"{text} is more than a number can be")
+        raise ForeignJsonError(f"{text} is too large for a number")
     return number
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ForeignJsonError(f"{text} is no number of JSON")
+    raise ForeignJsonError(f"{text} is not a JSON number")
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

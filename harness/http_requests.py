@@ -51,11 +51,11 @@ def origin(url: str) -> tuple[str, str, int]:
         parts = urllib.parse.urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise RefusedUrlError(f"'{url}' is no URL ({error})") from error
+        raise RefusedUrlError(f"'{url}' is not a URL ({error})") from error
     if parts.scheme not in _PORTS:
-        raise RefusedUrlError(f"'{url}' is no URL of http or https")
+        raise RefusedUrlError(f"'{url}' is not a URL of http or https")
     if not parts.hostname or "@" in parts.netloc or not _URL.fullmatch(url) or port == 0:
-        raise RefusedUrlError(f"'{url}' is no URL of a host")
+        raise RefusedUrlError(f"'{url}' is not a URL of a host")
     return parts.scheme, parts.hostname, port or _PORTS[parts.scheme]
 
 
@@ -67,7 +67,7 @@ def joined(base: str, reference: str) -> str:
     try:
         url = urllib.parse.urljoin(base, reference)
     except ValueError as error:
-        raise RefusedUrlError(f"'{reference}' is no URL ({error})") from error
+        raise RefusedUrlError(f"'{reference}' is not a URL ({error})") from error
     if origin(url)[0] == "http" and base.startswith("https:"):
         raise RefusedUrlError(f"'{url}' is not https, but '{base}' is")
     return url

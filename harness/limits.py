@@ -63,7 +63,10 @@ class Limit:
             return self.default
         if not (written.isascii() and written.isdigit() and len(written) <= 12 and int(written)):
             raise BadInputError(
-                f"A whole number of {self.unit.value} of at least 1 was expected, but is {written!r}.",
+                (
+                    f"A whole number of {self.unit.value} of at least 1 was expected, but got "
+                    f"{written!r}."
+                ),
                 source=self.variable,
             )
         return int(written)
@@ -354,7 +357,7 @@ SHELL_OUTPUT = Limit(
     name="shell-output-mib",
     default=48,
     unit=Unit.MIB,
-    what="what it writes and hands to the harness",
+    what="the output of shell code, and what it reports to the harness",
 )
 
 GPU_MEMORY = Limit(

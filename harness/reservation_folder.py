@@ -321,8 +321,9 @@ class OpenReservations(Generic[E]):
         last = ticket_of(names[-1]) if names else 0
         if last >= _LAST_TICKET:
             raise HarnessError(
-                f"The reservation '{self.folder / names[-1]}' leaves no number for another one; end the "
-                f"process that holds it: `fuser '{self.folder / names[-1]}'` names it."
+                f"The reservation '{self.folder / names[-1]}' has the last possible number, so "
+                "no other can follow; end the process that holds it: `fuser "
+                f"'{self.folder / names[-1]}'` names it."
             )
         return last
 

@@ -91,8 +91,8 @@ def opened_file(
     except OSError as error:
         _require_plausible(path, os.stat(path.name, dir_fd=folder, follow_symlinks=False), folder)
         raise StrangeFileError(
-            f"'{path}' can't be opened ({error.strerror}), as each file of the harness there can; "
-            "remove it, or ask its owner to."
+            f"'{path}' can't be opened ({error.strerror}), but the harness can open each of its "
+            "files there; remove it, or ask its owner to."
         ) from error
     try:
         state = os.fstat(descriptor)
@@ -146,12 +146,12 @@ def _require_plausible(path: Path, state: os.stat_result, folder: int) -> None:
         shared = os.fstat(folder)
         is_of_group = bool(shared.st_mode & stat.S_IWGRP) and state.st_gid == shared.st_gid
         if state.st_uid != shared.st_uid and not is_of_group:
-            raise _strange(path, state, "it is not of the folder's group")
+            raise _strange(path, state, "it does not have the folder's group")
 
 
 def _strange(path: Path, state: os.stat_result, why: str) -> StrangeFileError:
     return StrangeFileError(
-        f"'{path}' of user {user_name(state.st_uid)} is no file of the harness: {why}; remove it."
+        f"'{path}' of user {user_name(state.st_uid)} is not a file of the harness: {why}; remove it."
     )
 
 

@@ -151,7 +151,7 @@ class ArtifactCache(Generic[M]):
             names |= more
         return self._remove(
             lambda artifact, _total_mib: artifact.folder.name in names,
-            reason="it was named, or lies on one that was.",
+            reason="it was named, or an image or checkpoint below it was named.",
         )
 
     def _remove(
@@ -219,7 +219,7 @@ class ArtifactCache(Generic[M]):
         return lease.hold(
             self.store.hidden_folder("locks") / "gate",
             timeout_s=_GATE_S,
-            what=f"the gate of the {self._manifests.noun} cache",
+            what=f"the lock of the {self._manifests.noun} cache",
         )
 
     def _describe(self, folder: Path) -> CachedArtifact | None:

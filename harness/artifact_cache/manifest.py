@@ -165,8 +165,8 @@ class ManifestFormat(Generic[M]):
             raise self.orphaned(folder, parent)
         if self.read(parent).files[DISK].sha256 != pin.disk_sha256:
             raise self._damaged(
-                f"The {self.noun} in '{folder}' lies on a disk that '{parent}' no longer has: that "
-                f"{self.noun} was made again."
+                f"The {self.noun} in '{folder}' needs a disk that '{parent}' no longer has, "
+                f"because that {self.noun} was made again."
             )
 
     def orphaned(self, folder: Path, parent: Path) -> DamagedError:

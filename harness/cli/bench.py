@@ -124,12 +124,12 @@ def _add_gpu(subjects: Actions) -> None:
     parser.add_argument(
         "--open",
         action="store_true",
-        help="instead, measure from plugging the GPU into a clone until `nvidia-smi -L` shows it; the image "
-        "has NVIDIA's driver",
+        help="instead, measure the time from plugging a GPU into a clone until `nvidia-smi -L` "
+        "shows it; the image needs NVIDIA's driver",
     )
     parser.add_argument("--runs", type=_count, default=5, metavar="N", help="runs of each kind")
     parser.add_argument(
-        "--seconds", type=float, default=1.0, metavar="S", help="seconds of each run"
+        "--seconds", type=float, default=1.0, metavar="S", help="the length of each run in seconds"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_gpu)
@@ -180,9 +180,11 @@ def _gpu_open(arguments: argparse.Namespace, model: GpuModel) -> int:
 
 
 def _add_shell(subjects: Actions) -> None:
-    parser = subjects.add_parser("shell", help="what an example of a *_spec.sh costs")
+    parser = subjects.add_parser("shell", help="the time that an example of a *_spec.sh takes")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--rounds", type=_count, default=5, help="runs to take the median of")
+    parser.add_argument(
+        "--rounds", type=_count, default=5, help="how many times to run; the median is shown"
+    )
     parser.add_argument("--quick", action="store_true", help="leave out the 5,000 examples")
     parser.add_argument(
         "--realistic", action="store_true", help="measure only the realistic suite and the start"

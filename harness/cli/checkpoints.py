@@ -35,7 +35,7 @@ def add_parser(commands: Commands) -> None:
         "gc", help="remove the least recently used checkpoints and the files of killed runs"
     )
     rm = actions.add_parser(
-        "rm", help="remove checkpoints, and those that were made from them, unless they are in use"
+        "rm", help="remove checkpoints and all that were made from them, unless they are in use"
     )
     rm.add_argument(
         "checkpoint",

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 def add_parser(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser("completion")
-    parser.add_argument("shell", choices=["bash", "zsh"], help="the shell that reads it")
+    parser.add_argument(
+        "shell", choices=["bash", "zsh"], help="the shell that will read the output"
+    )
     parser.set_defaults(run=_print)
 
 

@@ -22,10 +22,10 @@ def add_parser(commands: Commands) -> None:
         type=Path,
         default=[Path(".coverage.shell")],
         metavar="FILE",
-        help="what 'pytest --shell-cov' wrote (default: .coverage.shell)",
+        help="the file that 'pytest --shell-cov' wrote (default: .coverage.shell)",
     )
-    parser.add_argument("--html", type=Path, metavar="DIR", help="write the lines as HTML")
-    parser.add_argument("--lcov", type=Path, metavar="FILE", help="write an lcov tracefile")
+    parser.add_argument("--html", type=Path, metavar="DIR", help="write an HTML report")
+    parser.add_argument("--lcov", type=Path, metavar="FILE", help="also write an lcov tracefile")
     parser.set_defaults(run=run)
 
 

@@ -37,7 +37,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--search",
         metavar="WORD",
-        help="print the lines of all pages, or of PAGE, that have a word",
+        help="print the lines that contain a word, of all pages or of PAGE",
     )
     parser.set_defaults(run=_show)
 

@@ -51,8 +51,8 @@ def add_parser(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="check only this expectation, one of an installed package or of these; may be repeated: "
-        f"{', '.join(each.name for each in NODE_EXPECTATIONS)}",
+        help="check only this expectation, from an installed package or this list; may be "
+        f"repeated: {', '.join(each.name for each in NODE_EXPECTATIONS)}",
     )
     judge.add_argument(
         "--evidence-dir",

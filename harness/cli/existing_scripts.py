@@ -88,7 +88,7 @@ def scripts_in(folder: Path) -> tuple[list[FoundScript], list[Path]]:
     Raises BadInputError where there is no script.
     """
     if not folder.is_dir():
-        raise BadInputError("This is no folder of scripts.", source=f"--provisioner {folder}")
+        raise BadInputError("This is not a folder of scripts.", source=f"--provisioner {folder}")
     scripts: list[FoundScript] = []
     specs = {path for path in folder.parent.glob(f"*/*{_SPEC_SUFFIX}") if path.is_file()}
     for path in sorted(folder.rglob("*")):
@@ -124,7 +124,7 @@ def main_script(scripts: Sequence[FoundScript], folder: Path) -> FoundScript:
             return choice[0]
     names = listed(script.path.relative_to(folder).as_posix() for script in named or programs)
     raise BadInputError(
-        f"Which of these a machine runs cannot be told: {names}. Name it with --run.",
+        f"It is not clear which of these scripts a machine runs: {names}. Name it with --run.",
         source=f"--provisioner {folder}",
     )
 
@@ -135,7 +135,7 @@ def named_script(scripts: Sequence[FoundScript], folder: Path, name: str) -> Fou
         if script.path == folder / name:
             return script
     names = listed(script.path.relative_to(folder).as_posix() for script in scripts)
-    raise BadInputError(f"'{name}' is none of the scripts: {names}.", source="--run")
+    raise BadInputError(f"'{name}' is not one of the scripts: {names}.", source="--run")
 
 
 def packages_of(scripts: Sequence[FoundScript]) -> list[str]:

@@ -73,7 +73,7 @@ def add_parser(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="a folder to try before the recipe's own (http, https or file); may be repeated",
+        help="a folder to try before the recipe's location (http, https or file); may be repeated",
     )
     unused = gc.add_mutually_exclusive_group()
     unused.add_argument(

@@ -62,20 +62,20 @@ def add_parser(commands: Commands) -> None:
         default=Path(),
         type=Path,
         metavar="DIR",
-        help="the project's folder, made if there is none (default: the current one)",
+        help="the project's folder, created if it does not exist (default: the current one)",
     )
     parser.add_argument(
         "--provisioner",
         type=Path,
         metavar="SCRIPTS",
-        help="a folder of shell scripts in the project: declare them as its provisioner, and write a machine test "
-        "and a unit test of them instead of an example",
+        help="a folder of shell scripts in the project: declare them as its provisioner, and "
+        "write a machine test and a unit test for them instead of an example",
     )
     parser.add_argument(
         "--run",
         dest="script",
         metavar="SCRIPT",
-        help="with --provisioner: the script that machines run, relative to that folder, where it cannot be told",
+        help="with --provisioner: the script that machines run, relative to that folder; needed if the scripts do not show it",
     )
     parser.set_defaults(run=run)
 
@@ -87,7 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.provisioner is not None:
         files = around_scripts(files, folder, arguments.provisioner, arguments.script)
     elif arguments.script is not None:
-        raise BadInputError("It says which of the scripts of --provisioner runs.", source="--run")
+        raise BadInputError(
+            "This option needs --provisioner, of whose scripts it selects one.", source="--run"
+        )
     write_project(folder, files)
     for name in files:
         print(folder / name)

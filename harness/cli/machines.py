@@ -42,7 +42,7 @@ def add_parser(commands: Commands) -> None:
     logs = commands.add_parser("logs")
     logs.add_argument("machine", metavar="MACHINE", help="its id or name in `harness ps`")
     logs.add_argument(
-        "--follow", action="store_true", help="go on as it prints more, until the machine ends"
+        "--follow", action="store_true", help="keep printing new lines until the machine ends"
     )
     gc = commands.add_parser("gc")
     gc.add_argument(
@@ -165,7 +165,10 @@ def _gc(arguments: argparse.Namespace) -> int:
     kept = [each for each in Roster(roster_folder()).machines() if each.is_kept]
     if missing := named - {each.id for each in kept}:
         raise BadInputError(
-            f"{listed(missing)} is not kept; those that are: {listed(each.id for each in kept)}.",
+            (
+                f"{listed(missing)} is not kept; kept machines are: "
+                f"{listed((each.id for each in kept))}."
+            ),
             source="MACHINE",
         )
     kept = [each for each in kept if not named or each.id in named]

@@ -47,7 +47,7 @@ def add_parser(commands: Commands) -> None:
         "--minutes",
         type=float,
         metavar="M",
-        help="stop after so many minutes; the same command goes on where it stopped (default: no limit)",
+        help="stop after this number of minutes; the same command continues there (default: no limit)",
     )
     parser.add_argument(
         "--since",
@@ -70,7 +70,7 @@ def add_parser(commands: Commands) -> None:
         "--fail-under",
         type=float,
         metavar="P",
-        help="end with exit code 1 if fewer than P percent of the defects that were tried are noticed",
+        help="end with exit code 1 if the tests notice fewer than P percent of the defects",
     )
     parser.add_argument(
         "--pytest-option",

@@ -38,7 +38,7 @@ def add_parser(commands: Commands) -> None:
         type=_speed,
         default=1.0,
         metavar="FACTOR",
-        help="how many times faster than it was printed; 0 prints it at once (default: %(default)g)",
+        help="the speed, as a factor of the original; 0 prints all at once (default: %(default)g)",
     )
     parser.set_defaults(run=_replay)
 

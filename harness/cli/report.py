@@ -38,7 +38,7 @@ def add_parser(commands: Commands) -> None:
     merging.add_argument(
         "--partial",
         action="store_true",
-        help="merge a set that is not complete too, and say in the summary what is missing",
+        help="merge an incomplete set too, and say in the summary what is missing",
     )
     merging.set_defaults(run=_merge)
 

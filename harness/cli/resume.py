@@ -72,7 +72,7 @@ def add_parser(commands: Commands) -> None:
         "--hold",
         type=float,
         metavar="HOURS",
-        help="open no shell; keep the machine for `harness shell --machine`, at most so long",
+        help="open no shell; keep the machine for `harness shell --machine` for at most this time",
     )
     parser.set_defaults(run=_resume)
 

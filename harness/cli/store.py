@@ -44,7 +44,7 @@ def add_parser(commands: Commands) -> None:
     push = actions.add_parser("push", help="push images and checkpoints of this host's cache")
     pull = actions.add_parser("pull", help="pull images and checkpoints into this host's cache")
     listing = actions.add_parser("ls", help="list what the store has")
-    gc = actions.add_parser("gc", help="remove what was pushed long ago from the store")
+    gc = actions.add_parser("gc", help="remove old images and checkpoints from the store")
     for action, run in ((push, _push), (pull, _pull), (listing, _list), (gc, _collect)):
         action.add_argument(
             "--store",
@@ -57,14 +57,14 @@ def add_parser(commands: Commands) -> None:
             "names",
             nargs="*",
             metavar="NAME",
-            help="only those whose name begins so, such as debian-12 (default: all)",
+            help="only those whose name begins with this text, such as debian-12 (default: all)",
         )
     gc.add_argument(
         "--older-than-days",
         type=float,
         default=_UNUSED_DAYS,
         metavar="DAYS",
-        help="remove what was pushed more than this number of days ago (default: %(default)g)",
+        help="remove those that were pushed more than this number of days ago (default: %(default)g)",
     )
     add_json_option(listing)
 
@@ -114,8 +114,8 @@ def _require_movable(folder: Path) -> None:
     disk = folder / DISK
     if disk.exists() and has_absolute_backing(disk):
         raise HarnessError(
-            f"Its disk lies on '{backing_name(disk)}', by a path of this host; remove it from the "
-            "cache, and it is made in a form that can be moved."
+            f"Its disk refers to '{backing_name(disk)}' by a path of this host; remove it from "
+            "the cache, and the next run makes a disk that can be moved."
         )
 
 
@@ -130,7 +130,7 @@ def _pull(arguments: argparse.Namespace) -> int:
             count += 1
     if not count:
         raise BadInputError(
-            f"The store '{settings.store}' has nothing of these names; `harness store ls` lists it.",
+            f"The store '{settings.store}' has nothing with these names; `harness store ls` lists it.",
             source="NAME",
         )
     return 0

@@ -43,7 +43,8 @@ _DEFAULT = "(default: {}; with --payload=nvidia {})"
 def add_time_to_gpu(subjects: Actions) -> None:
     """Add the command that measures."""
     parser = subjects.add_parser(
-        "time-to-gpu", help="from a ready node to a usable GPU, by the way the driver gets there"
+        "time-to-gpu",
+        help="measure the time from a ready node to a usable GPU, for each way to install the driver",
     )
     add_machine_options(parser)
     add_provisioner_option(parser)
@@ -52,11 +53,11 @@ def add_time_to_gpu(subjects: Actions) -> None:
         "--payload",
         choices=[payload.value for payload in Payload],
         default=Payload.STAND_IN.value,
-        help=f"the driver: the stand-in, or NVIDIA's own, of the image {NVIDIA_IMAGE}, which an "
-        "emulated node compiles for the better part of an hour or longer (default: %(default)s)",
+        help=f"the driver: the stand-in, or NVIDIA's own from the image {NVIDIA_IMAGE}, which an "
+        "emulated node compiles for about an hour (default: %(default)s)",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="a few minutes; nothing can be claimed from it"
+        "--quick", action="store_true", help="run for a few minutes; the figures prove nothing"
     )
     parser.add_argument(
         "--samples",
@@ -68,7 +69,7 @@ def add_time_to_gpu(subjects: Actions) -> None:
         "--resets",
         type=_number,
         metavar="N",
-        help="fresh nodes of each mode whose policy is reset afterwards; 0 for none "
+        help="fresh nodes of each mode on which the policy is reset afterwards; 0 for none "
         + _DEFAULT.format(_FULL.resets, NVIDIA.resets),
     )
     parser.add_argument(
@@ -82,7 +83,7 @@ def add_time_to_gpu(subjects: Actions) -> None:
         "--teardowns",
         type=_number,
         metavar="N",
-        help="teardowns of each way; 0 for none "
+        help="teardowns of each kind; 0 for none "
         + _DEFAULT.format(_FULL.teardowns, NVIDIA.teardowns),
     )
     parser.add_argument(
@@ -121,7 +122,7 @@ def add_time_to_gpu(subjects: Actions) -> None:
         "--minutes",
         type=float,
         metavar="M",
-        help="what would not end within them is left out of the report "
+        help="stop after this number of minutes; the report leaves out what was not measured "
         + _DEFAULT.format(f"{_FULL.minutes:g}", "no limit"),
     )
     parser.add_argument(
@@ -131,13 +132,13 @@ def add_time_to_gpu(subjects: Actions) -> None:
         metavar="DIR",
         help="the folder of the report (default: %(default)s)",
     )
-    parser.add_argument("--no-plots", action="store_true", help="leave the plots out")
+    parser.add_argument("--no-plots", action="store_true", help="write no plots")
     _add_advice_options(parser)
     parser.add_argument(
         "--again",
         type=Path,
         metavar="REPORT.JSON",
-        help="measure nothing, and write the report of an earlier run again",
+        help="measure nothing; write the report of an earlier run again",
     )
     add_json_option(parser)
     parser.set_defaults(run=_time_to_gpu)
@@ -156,34 +157,34 @@ def _add_advice_options(parser: argparse.ArgumentParser) -> None:
         type=_share,
         default=MARGIN,
         metavar="SHARE",
-        help="what is added to it (default: %(default)s)",
+        help="the margin that is added to the quantile (default: %(default)s)",
     )
     parser.add_argument(
         "--reference-s",
         type=float,
         metavar="SECONDS",
-        help="what a build at boot takes on a real node of yours; the advice is then in seconds too",
+        help="the time in seconds that a build at boot takes on your real node; adds advice in seconds",
     )
     parser.add_argument(
         "--ready-s",
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="what your cloud takes until a node is ready, for the advice in seconds (default: 0)",
+        help="the time in seconds that your cloud takes until a node is ready, for the advice (default: 0)",
     )
 
 
 def add_compare(subjects: Actions) -> None:
     """Add the command that compares two results."""
-    parser = subjects.add_parser("compare", help="what changed between two runs of time-to-gpu")
+    parser = subjects.add_parser("compare", help="compare two runs of time-to-gpu")
     parser.add_argument("before", type=Path, metavar="A.JSON", help="report.json of the first run")
-    parser.add_argument("after", type=Path, metavar="B.JSON", help="that of the second")
+    parser.add_argument("after", type=Path, metavar="B.JSON", help="report.json of the second run")
     parser.add_argument(
         "--limit",
         type=_share,
         default=LIMIT,
         metavar="SHARE",
-        help="by how much a wait may grow; more, beyond noise, ends with 1 (default: %(default)s)",
+        help="the share by which a wait may grow; a larger growth that is not noise ends with exit code 1 (default: %(default)s)",
     )
     parser.set_defaults(run=_compare)
 

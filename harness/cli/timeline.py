@@ -42,7 +42,7 @@ def add_parser(commands: Commands) -> None:
         "--output",
         type=_output,
         metavar="FILE",
-        help="where to write it, as .svg, .png or .html (default: print the critical path)",
+        help="the file to write, as .svg, .png or .html (default: print the critical path)",
     )
     parser.add_argument(
         "--scheme",

@@ -85,7 +85,7 @@ class ProvisioningOutcome:
 def _steps(document: object, declared: StepList) -> Iterator[ReportedStep]:
     steps = _at(document, declared.at)
     if not isinstance(steps, list):
-        raise TypeError(f"'{declared.at}' is no list")
+        raise TypeError(f"'{declared.at}' is not a list")
     for step in steps:
         duration = _text(step, declared.duration_s)
         yield ReportedStep(
@@ -190,7 +190,7 @@ def _finite(text: str) -> float:
     number = float(text)
     # No clock or step reaches it, and reports count in milliseconds.
     if not abs(number) < MOST_S:
-        raise ValueError(f"{text} is no number of seconds")
+        raise ValueError(f"{text} is not a number of seconds")
     return number
 
 
@@ -213,8 +213,8 @@ def parse_log_steps(text: str, pattern: str) -> list[ReportedStep]:
             duration_s = None if duration is None else _finite(duration)
         except ValueError:
             raise HarnessError(
-                f"The log says that the step '{fields['name']}' took {duration!r}, which is no "
-                "number of seconds; correct the group 'duration_s' of 'outcome.log.step'."
+                f"The log says that the step '{fields['name']}' took {duration!r}, which is not "
+                "a number of seconds; correct the group 'duration_s' of 'outcome.log.step'."
             ) from None
         step = ReportedStep(
             name=fields["name"],

@@ -63,8 +63,8 @@ class AdditionalEvidence:
             if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith(_EXIT_CODE):
                 raise self._bad(
                     "commands",
-                    f"{name!r} can't name a file of the evidence; use letters, digits, '.', '_' and "
-                    f"'-', and another end than '{_EXIT_CODE}'.",
+                    f"{name!r} can't name a file of the evidence; use letters, digits, '.', '_' "
+                    f"and '-', and do not end it with '{_EXIT_CODE}'.",
                 )
             check_argv(argv, source=self.source, key=f"commands.{name}")
 

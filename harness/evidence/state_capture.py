@@ -145,8 +145,8 @@ def _take_state(agent: Agent, node: str, deadline: Deadline, folder: Path | None
     refused = [line for line in result.stderr.splitlines() if _MAY_BE_ABSENT not in line]
     if refused or not files.keys() >= _NEEDED:
         raise HarnessError(
-            f"The state of '{node}' could not be read, because some files of every Linux system could "
-            f"not.\n{result.render()}"
+            f"The state of '{node}' could not be read, because files that every Linux system has "
+            f"could not be read.\n{result.render()}"
         )
     boot_id = files["/proc/sys/kernel/random/boot_id"][0]
     uptime_ns = int(float(files["/proc/uptime"][0].split()[0]) * 1_000_000_000)

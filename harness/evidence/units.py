@@ -65,7 +65,7 @@ def check_unit_name(name: str, *, source: str) -> None:
     """Raise BadInputError for a name without its type, by which systemd lists no unit."""
     if _NAME.fullmatch(name) is None:
         raise BadInputError(
-            f"'{name}' is no whole name of a unit, such as 'kubelet.service'.",
+            f"'{name}' is not the full name of a unit, such as 'kubelet.service'.",
             source=source,
             key="unit",
         )

@@ -252,7 +252,8 @@ def module_fits_kernel(evidence: Evidence) -> str:
     if loaded is not None and on_disk != loaded and _has_driver_container(evidence):
         raise HarnessError(
             f"The driver {loaded} is loaded, and a driver container shares its files in "
-            f"'{DRIVER_CONTAINER}', so the module {on_disk} on the node's disk says nothing of it.",
+            f"'{DRIVER_CONTAINER}', so the module {on_disk} on the node's disk may be another "
+            "one.",
             evidence=evidence.folder,
         )
     require(

@@ -109,8 +109,8 @@ def gpus_refused(evidence: Evidence, *gpus: GpuModel | str) -> None:
     ]
     if unknown:
         raise HarnessError(
-            f"Which GPUs the driver refuses is unknown, because it says of one what the harness does "
-            f"not know: {unknown[-1]!r}.",
+            "Which GPUs the driver refuses is unknown, because the harness does not know a line "
+            f"that the driver printed: {unknown[-1]!r}.",
             evidence=evidence.folder,
         )
     wanted = sorted(_id(gpu).rpartition(":")[2] for gpu in gpus)

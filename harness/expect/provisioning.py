@@ -156,9 +156,9 @@ def prebake_line(evidence: Evidence, **fields: str) -> None:
     )
     differing = {key: value for key, value in fields.items() if nearest.get(key) != value}
     raise failure(
-        f"An AKS_GPU_PREBAKE line with {_pairs(differing)} was expected, but "
-        f"{_pairs({key: nearest.get(key, '(none)') for key in differing})} is in the line that is "
-        f"nearest to it of {len(lines)}: {_pairs(nearest)}.",
+        f"An AKS_GPU_PREBAKE line with {_pairs(differing)} was expected, but the nearest of "
+        f"{len(lines)} lines has "
+        f"{_pairs({key: nearest.get(key, '(none)') for key in differing})}: {_pairs(nearest)}.",
         evidence,
     )
 
@@ -278,7 +278,7 @@ def no_log_line(evidence: Evidence, text: str, *, run: int | None = None) -> Non
     if not evidence.whole_log:
         raise HarnessError(
             f"Whether '{evidence.log_path}' has a line with '{text}' is unknown: it is empty, or was not "
-            "there. Expect a line of it that each run has first.",
+            "there. First expect a line that every run logs.",
             evidence=evidence.folder,
         )
 

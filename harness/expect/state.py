@@ -31,8 +31,8 @@ def unchanged(before: NodeState, after: NodeState, *, allow: AllowedChanges | No
             for each in diff.unknown[:_MOST_LINES]
         )
         raise HarnessError(
-            f"The states of '{before.node}' and '{after.node}' can't be compared, because parts of "
-            f"them are unknown:\n{parts}\nMake them readable, or allow all of such a part to differ.",
+            f"The states of '{before.node}' and '{after.node}' can't be compared, because parts "
+            f"of them are unknown:\n{parts}\nMake them readable, or allow these parts to differ.",
             evidence=after.folder,
         )
     if diff.changes:
@@ -40,9 +40,9 @@ def unchanged(before: NodeState, after: NodeState, *, allow: AllowedChanges | No
         first = diff.changes[0]
         more = f" and {len(diff.changes) - 1} others" if len(diff.changes) > 1 else ""
         raise ExpectationError(
-            f"Changed: '{first.render()}'{more}. The state of '{after.node}' was expected to be that of "
-            f"'{before.node}' before, but {len(diff.changes)} things differ{whole}:\n"
-            f"{diff.render(_MOST_LINES)}",
+            f"Changed: '{first.render()}'{more}. The state of '{after.node}' was expected to "
+            f"equal the earlier state of '{before.node}', but {len(diff.changes)} things "
+            f"differ{whole}:\n{diff.render(_MOST_LINES)}",
             evidence=after.folder,
         )
 

@@ -247,7 +247,7 @@ class Catalogue:
             )
         if name in self.duplicates:
             raise BadInputError(
-                f"There is another '{name}' in '{self.files[name].parent}'; rename this file.",
+                f"'{self.files[name].parent}' has a recipe '{name}' too; rename this file.",
                 source=str(self.duplicates[name]),
             )
         return read_recipe(self.files[name], self.files)

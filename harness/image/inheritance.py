@@ -52,8 +52,8 @@ def read_merged(
     for index, name in enumerate(head.replace):
         if not isinstance(own.data.get(name), list):
             raise own.refusal(
-                f"This recipe has no list '{name}' that could replace that of "
-                f"'{head.extends}'; add the list, or remove the name here.",
+                f"This recipe has no list '{name}' to replace the list of '{head.extends}'; add "
+                "the list, or remove the name here.",
                 ("replace", index),
             )
     base_file = _base_of(own, head.extends, recipes)

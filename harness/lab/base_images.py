@@ -56,10 +56,10 @@ def find_base(base: BaseImage, stores: Iterable[Path]) -> Path:
         *(path for path in base.parents if not _place_of(path, places).exists()),
     ]
     raise HarnessError(
-        f"The machine's disk lies on the image '{base.name}' with the digest {base.digest}, which is not "
-        f"in the cache here. An image that is built again has another digest, so copy it from the host "
-        f"that made the bundle: {_copy_commands(missing, places)}. A cloud image can also be "
-        f"fetched: `harness image fetch --image {base.name}`."
+        f"The machine's disk needs the image '{base.name}' with the digest {base.digest}, which "
+        "is not in the cache here. An image that is built again has another digest, so copy it "
+        f"from the host that made the bundle: {_copy_commands(missing, places)}. A cloud image "
+        f"can also be fetched: `harness image fetch --image {base.name}`."
     )
 
 
@@ -70,17 +70,18 @@ def _require_parents(upper: Path, base: BaseImage, places: Sequence[Path]) -> No
             folder = lower.parent
             there = (path for path in base.parents if Path(path).name == folder.name)
             raise HarnessError(
-                f"The machine's disk lies on the image '{base.name}' in '{upper.parent}', which lies on "
-                f"'{folder}', and that is not in the cache here. Copy it from the host that made the "
-                f"bundle: {_copy_commands([next(there, str(Path(base.folder).with_name(folder.name)))], places)}."
+                f"The machine's disk needs the image '{base.name}' in '{upper.parent}', which "
+                f"needs '{folder}', and the cache here does not have that folder. Copy it from "
+                "the host that made the bundle: "
+                f"{_copy_commands([next(there, str(Path(base.folder).with_name(folder.name)))], places)}."
             )
         pinned = _pinned_digest(upper.with_name(MANIFEST))
         if pinned is not None and pinned not in _digests(lower.with_name(MANIFEST)):
             raise HarnessError(
-                f"The image '{base.name}' in '{upper.parent}' was made of one with the digest {pinned}, but "
-                f"'{lower.parent}' is another build, or its manifest can't be read. Resume the machine "
-                "with a cache of its own: set XDG_CACHE_HOME to an empty folder, and copy both images "
-                "into it."
+                f"The image '{base.name}' in '{upper.parent}' was made from an image with the "
+                f"digest {pinned}, but '{lower.parent}' is another build, or its manifest can't "
+                "be read. Resume the machine with a cache of its own: set XDG_CACHE_HOME to an "
+                "empty folder, and copy both images into it."
             )
         upper = lower
 

@@ -26,8 +26,8 @@ def menu_of(guest: Guest) -> Mapping[str, MenuEntry]:
     configuration = guest.read_text(CONFIGURATION)
     if configuration is None:
         raise HarnessError(
-            f"Machine '{guest.name}' has no '{CONFIGURATION}', so that no kernel can be selected; its "
-            "image has another boot loader than GRUB."
+            f"Machine '{guest.name}' has no '{CONFIGURATION}', so no kernel can be selected; its "
+            "image does not boot by GRUB."
         )
     return read_menu(configuration)
 

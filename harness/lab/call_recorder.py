@@ -67,7 +67,7 @@ class CallRecorder:
         for name in self.commands:
             if _NAME.fullmatch(name) is None:
                 raise BadInputError(
-                    f"'{name}' is no name of a command, such as 'systemctl'.",
+                    f"'{name}' is not the name of a command, such as 'systemctl'.",
                     source="CallRecorder",
                     key="commands",
                 )

@@ -276,7 +276,7 @@ def _read_base(fields: Mapping[str, Any]) -> BaseImage:
 def _own_file(name: str) -> str:
     """Return the name of a file in the bundle; raises ValueError for one that is elsewhere."""
     if not re.fullmatch(rf"{_MEMORY}[.\w]*", name):
-        raise ValueError(f"'{name}' is no file of a saved machine")
+        raise ValueError(f"'{name}' is not a file of a saved machine")
     return name
 
 
@@ -284,7 +284,7 @@ def _read_spec(name: str, fields: Mapping[str, Any], folder: Path) -> MachineSpe
     kernel: DirectKernel | Firmware
     described = fields["kernel"]
     if not isinstance(described, dict):
-        raise ValueError("'kernel' is no object")  # noqa: TRY004 - as for other values
+        raise ValueError("'kernel' is not an object")  # noqa: TRY004 - as for other values
     if "version" in described:
         kernel = DirectKernel(
             version=_text(described, "version"),
@@ -322,8 +322,9 @@ def _folder_of(folder: Path) -> Path:
         return found[0]
     if found:
         raise BadInputError(
-            f"There are {len(found)} saved machines; name the folder of one, and unpack an archive "
-            "before: " + ", ".join(f"'{path.relative_to(folder)}'" for path in found),
+            f"There are {len(found)} saved machines; unpack an archive first, and name the "
+            "folder of one machine: "
+            + ", ".join(f"'{path.relative_to(folder)}'" for path in found),
             source=str(folder),
         )
     raise BadInputError(

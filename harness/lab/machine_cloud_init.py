@@ -113,8 +113,8 @@ class MachineCloudInit(MachineGpuSlots):
                 )
                 if not seen:
                     raise HarnessError(
-                        f"The pattern {step!r} of the provisioner's steps matches an empty text, and "
-                        "would forever; let it match the name of a step."
+                        f"The pattern {step!r} of the provisioner's steps matches an empty text, "
+                        "so it would match without end; let it match the name of a step."
                     )
                 self.mark(seen)
                 self._activity.note(f"waits for cloud-init, which printed: {seen.strip()}")

@@ -44,8 +44,9 @@ def check_stand_ins(
         else:
             if name not in VARIABLES:
                 raise BadInputError(
-                    f"No stand-in '{name}' is known; {_nearest(name, VARIABLES)} A unit of your own is "
-                    f"one if it is in 'files' and reads '{STAND_INS}/{name}.env'.",
+                    f"No stand-in '{name}' is known; {_nearest(name, VARIABLES)} A unit of your "
+                    "own becomes a stand-in if it is in 'files' and reads "
+                    f"'{STAND_INS}/{name}.env'.",
                     source=source,
                     key=f"stand_ins.{name}",
                 )

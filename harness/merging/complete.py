@@ -114,7 +114,7 @@ def read_shards(folders: Iterable[Path]) -> tuple[list[ShardReports], list[str]]
             continue
         if manifest.number > manifest.count:
             raise BadInputError(
-                f"It has shard {manifest.number}/{manifest.count}, which can't be; use what "
+                f"It has the impossible shard {manifest.number}/{manifest.count}; use what "
                 "`pytest --report-dir` wrote.",
                 source=str(folder / MANIFEST),
             )

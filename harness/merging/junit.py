@@ -87,7 +87,7 @@ class _BoundedTree(ET.TreeBuilder):
     def doctype(self, _name: str, _public_id: str | None, _system: str | None, /) -> None:
         """Refuse a document type, which alone can declare entities."""
         raise BadInputError(
-            "It is no JUnit report: it declares a document type.", source=self._source
+            "It is not a JUnit report: it declares a document type.", source=self._source
         )
 
 
@@ -105,21 +105,24 @@ def read_suite(path: Path) -> list[ET.Element]:
                 pending, seen = pending + len(chunk) if tree.events == seen else 0, tree.events
                 if pending > _LONGEST_TAG:
                     raise BadInputError(
-                        "It is no JUnit report: it has a tag of more than 1 MiB.", source=source
+                        "It is not a JUnit report: it has a tag of more than 1 MiB.", source=source
                     )
         root: ET.Element = parser.close()
     except (ET.ParseError, ValueError, LookupError) as error:
         # The last two: of an encoding that nobody knows.
-        raise BadInputError(f"It is no JUnit report: {error}.", source=source) from error
+        raise BadInputError(f"It is not a JUnit report: {error}.", source=source) from error
     suites = [root] if root.tag == "testsuite" else root.findall("testsuite")
     if not suites:
-        raise BadInputError("It is no JUnit report: it has no 'testsuite'.", source=source)
+        raise BadInputError("It is not a JUnit report: it has no 'testsuite'.", source=source)
     for element in (each for suite in suites for each in (suite, *suite.iter("testcase"))):
         for key, form in (("time", _SECONDS), *((each, _COUNT) for each in _COUNTED)):
             word = element.get(key) or "0"
             if not form.fullmatch(word) or not 0 <= float(word) < _MOST_SECONDS:
                 raise BadInputError(
-                    f"It is no JUnit report: '{key}' is {word[:40]!r}, but a number was expected.",
+                    (
+                        f"It is not a JUnit report: '{key}' is {word[:40]!r}, but a number was "
+                        "expected."
+                    ),
                     source=source,
                 )
     for suite in suites:
@@ -127,7 +130,7 @@ def read_suite(path: Path) -> list[ET.Element]:
         tags = {each.tag for case in suite.iter("testcase") for each in case}
         if said and not tags.intersection(_FAILED):
             raise BadInputError(
-                f"It is no JUnit report: it counts {said} failures and errors, but none of its test cases has one.",
+                f"It is not a JUnit report: it counts {said} failures and errors, but none of its test cases has one.",
                 source=source,
             )
     return suites

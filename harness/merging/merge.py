@@ -109,8 +109,8 @@ def _require_own(to: Path) -> None:
     found = [name for name in (ALLURE, *_FILES) if (to / name).exists()]
     if found and not any((to / name).exists() for name in (SUMMARY, _SUMMARY_PART)):
         raise BadInputError(
-            f"'{to}' has {listed(found)}, which no merge wrote and this one would replace; name another "
-            "folder.",
+            f"'{to}' has {listed(found)}, which this merge would replace, but which no merge "
+            "wrote; name another folder.",
             source="--to",
         )
 

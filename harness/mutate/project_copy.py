@@ -118,7 +118,7 @@ class Project:
         Raises BadInputError where there is no git, or no such revision.
         """
         if not self.has_git:
-            raise BadInputError(f"'{self.start}' is no working tree of git.", source="--since")
+            raise BadInputError(f"'{self.start}' is not a git working tree.", source="--since")
         if self._git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}") is None:
             raise BadInputError(f"There is no revision '{revision}'.", source="--since")
         path = str(self.top / script)

@@ -228,7 +228,7 @@ class _Run:
         if unfit and not fit:
             test, why = next(iter(unfit.items()))
             raise RequirementError(
-                f"No test passes without a defect: of '{test}', {why}. Run the tests by pytest first."
+                f"No test passes without a defect; '{test}' does not, because {why}. Run the tests with pytest first."
             )
         chosen = [(script, mutant) for script in self.texts for mutant in self._mutants(script)]
         # Any part of a run that is cut short is a sample of the whole.

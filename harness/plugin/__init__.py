@@ -77,8 +77,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     shards.addoption(
         "--shard",
         metavar="K/N",
-        help="run shard K of N: tests are divided by recorded durations, those of one saved state "
-        "stay together; 'auto' takes K and N from the variables of the CI engine, Slurm or Kubernetes",
+        help="run shard K of N: tests are divided by recorded durations, tests of one saved "
+        "state stay together; 'auto' takes K and N from the variables of the CI engine, "
+        "Slurm or Kubernetes",
     )
     shards.addoption(
         "--report-dir",

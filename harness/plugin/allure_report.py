@@ -81,8 +81,8 @@ def _severities(config: pytest.Config) -> dict[str, str]:
         place, _, severity = line.rpartition(":")
         if not place.strip() or severity.strip() not in known:
             raise BadInputError(
-                f"'{line}' is no folder with a severity, such as 'suites/e2e/record: critical'; "
-                f"severities are {listed(known)}.",
+                f"'{line}' is not a folder with a severity, such as 'suites/e2e/record: "
+                f"critical'; severities are {listed(known)}.",
                 source=str(config.inipath or "the configuration of pytest"),
                 key=SEVERITIES_INI,
             )

@@ -36,9 +36,9 @@ class PullFault:
     def __post_init__(self) -> None:
         for status in (self.status, self.blob_status):
             if status is not None and not 400 <= status <= 599:
-                raise ValueError(f"{status} is no HTTP status of an error; use 400 to 599.")
+                raise ValueError(f"{status} is not an HTTP status of an error; use 400 to 599.")
         if self.cut_after_bytes is not None and self.cut_after_bytes < 0:
-            raise ValueError(f"{self.cut_after_bytes} bytes is less than none; use 0 or more.")
+            raise ValueError(f"{self.cut_after_bytes} bytes is negative; use 0 or more.")
         if self.bytes_per_s is not None and self.bytes_per_s < 1:
             raise ValueError(f"{self.bytes_per_s} bytes a second never end; use 1 or more.")
 

@@ -178,7 +178,9 @@ class _Body:
     def read(self, size: int = -1) -> bytes:
         piece = self._file.read(min(self.left, size if size >= 0 else _CHUNK))
         if not piece and self.left:
-            raise ConnectionAbortedError("The client ended the connection within a body.")
+            raise ConnectionAbortedError(
+                "The client ended the connection before the end of a body."
+            )
         self.left -= len(piece)
         return piece
 
@@ -290,7 +292,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if "Transfer-Encoding" in self.headers:
             raise _RefusedError(411, "A body needs a Content-Length.")
         if len(set(lengths)) != 1 or not _LENGTH.fullmatch(lengths[0]):
-            raise _RefusedError(400, "The Content-Length is no number.")
+            raise _RefusedError(400, "The Content-Length is not a number.")
         if not self.server.accepts_upload(int(lengths[0])):
             raise _RefusedError(413, str(REGISTRY_UPLOAD_MIB.error("The registry of the test")))
         return _Body(self.rfile, int(lengths[0]))

@@ -194,7 +194,7 @@ def read_image(archive: bytes) -> tuple[str, Mapping[str, bytes]]:
 
 
 def _no_archive(why: str) -> HarnessError:
-    return HarnessError(f"A container image is no OCI archive: {why}.")
+    return HarnessError(f"A container image is not an OCI archive: {why}.")
 
 
 def _read_archive(archive: bytes) -> dict[str, bytes]:

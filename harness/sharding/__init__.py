@@ -24,8 +24,8 @@ class Shard:
     def __post_init__(self) -> None:
         if not 1 <= self.number <= self.count <= MOST_SHARDS:
             raise BadInputError(
-                f"{self.number}/{self.count} is no shard; the first number is 1 to the second, which is "
-                f"at most {MOST_SHARDS}.",
+                f"{self.number}/{self.count} is not a shard; the first number is from 1 to the "
+                f"second, which is at most {MOST_SHARDS}.",
                 source="--shard",
             )
 
@@ -35,7 +35,7 @@ class Shard:
         match = _SHARD.fullmatch(word)
         if match is None:
             raise BadInputError(
-                f"'{word}' is no shard; give K/N, such as 2/5, or 'auto'.", source="--shard"
+                f"'{word}' is not a shard; give K/N, such as 2/5, or 'auto'.", source="--shard"
             )
         return cls(number=int(match[1]), count=int(match[2]))
 

@@ -44,7 +44,7 @@ def read_json(path: Path) -> object:
     try:
         value: object = parse_json(read_report(path))
     except ForeignJsonError as error:
-        raise BadInputError(f"It is no JSON: {error}.", source=str(path)) from error
+        raise BadInputError(f"It is not JSON: {error}.", source=str(path)) from error
     return value
 
 
@@ -52,5 +52,5 @@ def require_own_folder(folder: Path) -> None:
     """Raise BadInputError for a link where a folder of reports is expected."""
     if folder.is_symlink():
         raise BadInputError(
-            "It is a link, and a folder of a shard's reports was expected.", source=str(folder)
+            "It is a link, but a folder of a shard's reports was expected.", source=str(folder)
         )

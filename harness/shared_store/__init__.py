@@ -44,15 +44,15 @@ class Address:
         if "@" in text:
             # The text has a password, which must not be printed.
             raise BadInputError(
-                "The address of a registry has a user or a password before '@'; give HOST[:PORT][/PATH] "
-                "alone, and log in by `docker login HOST[:PORT]`.",
+                "The address of a registry has a user or a password before '@'; give only "
+                "HOST[:PORT][/PATH], and log in by `docker login HOST[:PORT]`.",
                 source=source,
             )
         port = 443 if match is None else int((match["port"] or ":443")[1:])
         if match is None or not 0 < port < 1 << 16 or len(text) > _ADDRESS_CHARACTERS:
             raise BadInputError(
-                f"'{text}' is no address of a registry; give HOST[:PORT][/PATH], such as "
-                "registry.example:5000/team, and http:// before it where it has no TLS.",
+                f"'{text}' is not the address of a registry; give HOST[:PORT][/PATH], such as "
+                "registry.example:5000/team, and http:// before it if it has no TLS.",
                 source=source,
             )
         return cls(

@@ -113,7 +113,7 @@ def _checked(shape: type, value: object, problem: str) -> Any:
 def _items(value: object, kind: type[T], key: str, limit: Limit, problem: str) -> T:
     """Return the list or object of a key, of no more items than the limit; raises StoreError."""
     if not isinstance(value, kind):
-        raise StoreError(f"{problem}: '{key}' is no JSON {kind.__name__}.")
+        raise StoreError(f"{problem}: '{key}' is not a JSON {kind.__name__}.")
     if len(value) > limit.value:
         raise StoreError(str(limit.error(problem)))
     return value
@@ -204,7 +204,7 @@ def require_own(titles: Iterable[str], name: str, *, taken: Collection[str] = ()
             or len(title.encode()) > _PATH_BYTES
             or any(len(part.encode()) > _NAME_BYTES for part in parts)
         ):
-            raise StoreError(f"'{name}' names the file '{title}', which is not one of its own.")
+            raise StoreError(f"'{name}' names the file '{title}', which does not belong to it.")
         if title in known:
             raise StoreError(f"'{name}' names the file '{title}' twice.")
         known.add(title)
@@ -250,7 +250,7 @@ def read_page(raw: bytes, problem: str) -> Sequence[str]:
         if not isinstance(tag, str) or not _TAG.fullmatch(tag):
             # A tag becomes the name of a folder.
             raise StoreError(
-                f"{problem}: {_shown(tag)} is no tag of a registry; nothing of it is used."
+                f"{problem}: {_shown(tag)} is not a tag of a registry; nothing of it is used."
             )
     return tags
 

@@ -229,7 +229,7 @@ class RegistryClient:
             location = joined(url, started.headers.get("Location") or "")
         except RefusedUrlError as error:
             raise StoreError(
-                f"The store '{self.address}' names a place for {what} to which nothing is sent: {error}."
+                f"The store '{self.address}' redirects {what} to a place that is refused: {error}."
             ) from error
         joint = "&" if "?" in location else "?"
         self._ask(
@@ -321,8 +321,8 @@ class RegistryClient:
             if response.status == http.HTTPStatus.PARTIAL_CONTENT:
                 if content_range(response.headers)[0] != have:
                     raise StoreError(
-                        f"The store '{self.address}' sent another range of {what} than the one that begins at "
-                        f"{have}."
+                        f"The store '{self.address}' sent a wrong range of {what}; the range "
+                        f"from byte {have} was requested."
                     )
             elif have:
                 sink.truncate(0)

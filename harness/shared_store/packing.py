@@ -200,8 +200,8 @@ def _check_entries(entries: list[zipfile.ZipInfo], name: str, files: Collection[
         kind = stat.S_IFMT(entry.external_attr >> 16)
         if kind not in {0, stat.S_IFREG} or entry.compress_type not in _ZIP_METHODS:
             raise StoreError(
-                f"'{name}' names '{entry.filename}', which is no plain file, or is packed by a method that "
-                "is not used here."
+                f"'{name}' names '{entry.filename}', which is not a plain file, or is packed by "
+                "a method that is not used here."
             )
 
 

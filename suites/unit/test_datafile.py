@@ -204,7 +204,7 @@ def test_file_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     file = tmp_path / "bicycle.yaml"
     os.mkfifo(file)
 
-    with pytest.raises(BadInputError, match="no plain file"):
+    with pytest.raises(BadInputError, match="not a plain file"):
         read_data_file(file, _Bicycle)
 
 

@@ -78,7 +78,7 @@ def test_what_the_harness_does_not_make_is_named_and_not_opened(
     path = tmp_path / "file"
     make(path)
 
-    with pytest.raises(StrangeFileError, match=rf"^'{path}' of user .* is no file .*{kind}"):
+    with pytest.raises(StrangeFileError, match=rf"^'{path}' of user .* is not a file .*{kind}"):
         _content(path)
 
     assert path in tmp_path.iterdir()
@@ -135,7 +135,7 @@ def test_file_of_another_user_counts_only_in_a_folder_of_its_group(
         with pytest.raises(StrangeFileError, match="another user has replaced it"):
             _content(path, is_ours=True)
     else:
-        with pytest.raises(StrangeFileError, match="it is not of the folder's group"):
+        with pytest.raises(StrangeFileError, match="it does not have the folder's group"):
             _content(path)
 
 

@@ -207,8 +207,9 @@ def _wait_for_gpu(node: Node, payload: Payload) -> Moments:
         return wait_for("the allocation of a GPU", look, deadline, interval_s=0.3)
     except WaitTimeoutError as error:
         raise HarnessError(
-            f"No GPU of the node '{node.request.name}' was allocated, though its provisioner ended well. "
-            f"{error} Look whether it makes the device nodes /dev/nvidia0 and following."
+            f"No GPU of the node '{node.request.name}' was allocated, although its provisioner "
+            f"succeeded. {error} Check that the provisioner creates the device nodes "
+            "/dev/nvidia0 and following."
         ) from error
 
 

@@ -183,8 +183,8 @@ def _plan(fleet: Fleet, options: Options) -> Plan:
         if mode not in possible and not options.is_quick:
             raise BadInputError(
                 f"This run cannot measure '{mode.value}', only "
-                f"{', '.join(each.value for each in possible)}; name a provisioner for one of your own, "
-                "and leave out '--no-registry' for precompiled drivers.",
+                f"{', '.join(each.value for each in possible)}; name a provisioner to measure "
+                "your own, and leave out '--no-registry' for precompiled drivers.",
                 source="--mode",
             )
     if options.payload is Payload.NVIDIA:

@@ -368,7 +368,7 @@ def _extent(url: str, response: http.client.HTTPResponse, have: int) -> tuple[in
         return 0, size
     begin, total = content_range(response.headers)
     if begin != have:
-        raise _TransferError(f"'{url}' sent another range than the requested one", is_final=True)
+        raise _TransferError(f"'{url}' sent a range that was not requested", is_final=True)
     if total is None and size is not None:
         total = begin + size
     return begin, total

@@ -241,7 +241,7 @@ def recipe_of_url(url: str) -> CloudImageRecipe:
         parts = urllib.parse.urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise refuse(f"is no URL ({error}); give https://HOST/FILE#sha256=DIGEST.") from error
+        raise refuse(f"is not a URL ({error}); give https://HOST/FILE#sha256=DIGEST.") from error
     if parts.scheme != "https":
         other = "give the path of the file" if parts.scheme == "file" else "give an https URL"
         raise refuse(f"is a URL of {parts.scheme}; {other}.")

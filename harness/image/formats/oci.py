@@ -213,7 +213,9 @@ def _json_blob(media_type: str, value: Mapping[str, object]) -> Blob:
 def main() -> None:
     """Make an image of a folder, inside the root file system that is being built."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--root", type=Path, required=True, help="folder to make the layer of")
+    parser.add_argument(
+        "--root", type=Path, required=True, help="the folder that becomes the layer"
+    )
     parser.add_argument("--entrypoint", required=True, help="program that a container starts")
     parser.add_argument("--reference", required=True, help="name of the image: host/name:tag")
     parser.add_argument("--archive", type=Path, required=True, help="OCI archive to write")

@@ -62,7 +62,7 @@ class Call:
             if kind == frames.MORE:
                 self.parts += payload
                 if len(self.parts) > frames.MAX_MESSAGE:
-                    raise frames.ProtocolError(f"An answer to {self.what} has no end.")
+                    raise frames.ProtocolError(f"An answer to {self.what} never ends.")
                 return
             whole, self.parts = self.parts + payload, bytearray()
             self.has_ended = kind in _LAST
@@ -404,8 +404,7 @@ class AgentLink:
             *(ArithmeticError, RecursionError),
         ) as error:
             raise HarnessError(
-                f"Machine '{self._name}' gave {call.what} an answer that no agent gives: "
-                f"{error!r}."
+                f"Machine '{self._name}' answered {call.what} in an unknown form: {error!r}."
             ) from error
 
     def ask(self, what: str, kind: int, asked: Mapping[str, object], deadline: Deadline) -> bytes:

@@ -81,17 +81,18 @@ def read_recording(path: Path) -> Iterator[tuple[float, str]]:
         try:
             version = parse_json_object(file.readline(_LONGEST_LINE))["version"]
         except (ValueError, KeyError) as error:
-            raise BadInputError("This is no asciicast.", source=str(path)) from error
+            raise BadInputError("This is not an asciicast.", source=str(path)) from error
         if version != _VERSION:
             raise BadInputError(
-                f"This asciicast has version {version!r}; {_VERSION} is read.", source=str(path)
+                f"This asciicast has version {version!r}; only version {_VERSION} can be read.",
+                source=str(path),
             )
         for number in itertools.count(2):
             line = file.readline(_LONGEST_LINE)
             if not line.endswith(b"\n"):
                 if len(line) == _LONGEST_LINE:
                     raise BadInputError(
-                        f"A line of an asciicast has at most {_LONGEST_LINE >> 20} MiB here.",
+                        f"A line of an asciicast may have at most {_LONGEST_LINE >> 20} MiB.",
                         source=f"{path}:{number}",
                     )
                 # It was cut, or is the end.

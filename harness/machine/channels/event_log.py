@@ -89,7 +89,7 @@ class EventLog:
                 seen = _names_of(self._events[since:])
                 if self._is_full:
                     raise MACHINE_EVENTS.error(
-                        f"Machine '{self._machine}'", remedy=f"It was waited for {what}."
+                        f"Machine '{self._machine}'", remedy=f"The wait was for {what}."
                     )
                 if error := loss(seen):
                     raise error

@@ -153,7 +153,8 @@ class Guest:
             fields = line.split("\t", 2)
             if len(fields) < len(("PID", "path", "name")):
                 raise HarnessError(
-                    f"What machine '{self.name}' says of its processes has an unknown form: {line!r}."
+                    f"The list of processes of machine '{self.name}' has a line of an unknown "
+                    f"form: {line!r}."
                 )
             pid, path, name = fields
             users.append(f"'{name}' (PID {pid}) has '{path}' open")

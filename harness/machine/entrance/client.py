@@ -100,8 +100,8 @@ def _converse(
                 sock.connect(f"{place}/{ENTRANCE}")
         except OSError as error:
             raise HarnessError(
-                f"Machine '{machine.id}' can't be entered ({error.strerror}): it is just starting or "
-                "ending. `harness ps` lists the machines that run."
+                f"Machine '{machine.id}' can't be entered ({error.strerror}), because it is just "
+                "starting or ending. `harness ps` lists the machines that run."
             ) from error
         send(sock, Kind.REQUEST, request.to_bytes())
         if is_terminal:
@@ -203,7 +203,7 @@ def _show(messages: Sequence[tuple[Kind, bytes]]) -> Mapping[str, object] | None
 
 def _lost(machine: RunningMachine) -> NoReturn:
     raise HarnessError(
-        f"Machine '{machine.id}' has ended, or the process that ran it (PID {machine.process})."
+        f"Machine '{machine.id}' has ended, or its process (PID {machine.process}) has."
     )
 
 

@@ -128,8 +128,8 @@ class Receiver:
             kind, length = _HEADER.unpack_from(self._buffer)
             if length > _MOST_BYTES or kind not in set(Kind):
                 raise HarnessError(
-                    "What came from the machine's entrance is no message; does another version of "
-                    "the harness hold the machine?"
+                    "The machine's socket sent something that is not a message; does another "
+                    "version of the harness run the machine?"
                 )
             end = _HEADER.size + length
             if len(self._buffer) < end:

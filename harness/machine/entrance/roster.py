@@ -92,7 +92,7 @@ class RunningMachine:
 def _process(number: object) -> int:
     """Return the number of one process: signals are sent to it, and others mean several."""
     if type(number) is not int or number < 1:
-        raise ValueError(f"{number!r} is no process")
+        raise ValueError(f"{number!r} is not a process")
     return number
 
 

@@ -155,7 +155,9 @@ def _size_of(content: bytes) -> TerminalSize:
     try:
         return size_from(parse_json(content))
     except (ValueError, KeyError, TypeError) as error:
-        raise HarnessError(f"A client's terminal has no such size: {content[:80]!r}.") from error
+        raise HarnessError(
+            f"A client's terminal has an impossible size: {content[:80]!r}."
+        ) from error
 
 
 def _put_newest(unsent: queue.Queue[bytes | None], chunk: bytes | None) -> None:

@@ -65,8 +65,8 @@ def render_domain(spec: MachineSpec, host: DomainHost, *, name: str, uuid: str) 
         )
     if spec.host_ports:
         raise RequirementError(
-            f"Machine '{spec.name}' is to reach a port of this host, for which QEMU starts a program; "
-            "libvirt forbids its QEMUs to start any. Use --machine-driver=qemu."
+            f"Machine '{spec.name}' needs a port of this host, for which QEMU starts a program, "
+            "but libvirt does not let QEMU start programs. Use --machine-driver=qemu."
         )
     ET.register_namespace("qemu", QEMU_NAMESPACE)
     is_kvm = spec.accelerator is Accelerator.KVM

@@ -56,14 +56,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=Path,
         default=Path(".coverage.shell"),
         metavar="FILE",
-        help="write that to FILE, as data of coverage.py, which 'harness coverage' combines with "
-        "those of other runs and reports (default: %(default)s)",
+        help="write the record to FILE, as data of coverage.py, which 'harness coverage' "
+        "reports and combines with other runs (default: %(default)s)",
     )
     group.addoption(
         "--shell-cov-lcov",
         type=Path,
         metavar="FILE",
-        help="write that as an lcov tracefile too",
+        help="also write the record as an lcov tracefile",
     )
     parser.addini(
         "shell_allow",

@@ -197,7 +197,9 @@ def test_wrong_severity_ends_the_run_at_its_start(inner: Inner) -> None:
     result = inner.run("def test_kernel():\n    pass\n", "--alluredir=results")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*allure_severity*'suites: grave' is no folder with a severity*"])
+    result.stderr.fnmatch_lines(
+        ["*allure_severity*'suites: grave' is not a folder with a severity*"]
+    )
 
 
 def history(inner: Inner, source: str, *options: str) -> dict[tuple[str, ...], str]:

@@ -148,7 +148,7 @@ def test_wrong_shard_is_a_usage_error(project: Path) -> None:
     result = run(project, "--shard=3/2")
 
     assert result.exit_code == pytest.ExitCode.USAGE_ERROR
-    assert "--shard: 3/2 is no shard" in result.stderr
+    assert "--shard: 3/2 is not a shard" in result.stderr
 
 
 def test_run_whose_job_was_started_again_ends_and_records_nothing(project: Path) -> None:

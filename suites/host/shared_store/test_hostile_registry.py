@@ -240,12 +240,12 @@ def test_second_401_ends_the_request(registry: Adversary, puller: Puller, challe
 @pytest.mark.parametrize(
     ("location", "why"),
     [
-        ("file:///etc/passwd", "is no URL of http or https"),
-        ("ftp://127.0.0.1:1/x", "is no URL of http or https"),
-        ("gopher://x", "is no URL of http or https"),
-        ("http://[::1", "is no URL (Invalid IPv6 URL)"),
-        ("http://127.0.0.1:99999/", "is no URL (Port out of range 0-65535)"),
-        ("http://user:pw@127.0.0.1/", "is no URL of a host"),
+        ("file:///etc/passwd", "is not a URL of http or https"),
+        ("ftp://127.0.0.1:1/x", "is not a URL of http or https"),
+        ("gopher://x", "is not a URL of http or https"),
+        ("http://[::1", "is not a URL (Invalid IPv6 URL)"),
+        ("http://127.0.0.1:99999/", "is not a URL (Port out of range 0-65535)"),
+        ("http://user:pw@127.0.0.1/", "is not a URL of a host"),
         ("//", "once more"),
     ],
 )
@@ -368,12 +368,12 @@ def _with_large_layer(registry: Adversary) -> None:
         ),
         pytest.param(
             _with_rest(zipped({"a": b"/etc/passwd"}, mode=stat.S_IFLNK | 0o777)),
-            "which is no plain file",
+            "which is not a plain file",
             id="link",
         ),
         pytest.param(
             _with_rest(zipped({"a": b""}, mode=stat.S_IFCHR | 0o666)),
-            "which is no plain file",
+            "which is not a plain file",
             id="device",
         ),
         pytest.param(
@@ -508,7 +508,7 @@ def test_other_range_than_the_one_asked_for_is_refused(
 
     registry.lie = lie
 
-    assert "sent another range of the file 'disk.qcow2'" in puller.fail()
+    assert "sent a wrong range of the file 'disk.qcow2'" in puller.fail()
     assert [path.stat().st_size for path in puller.partial.iterdir()] == [1000]
 
     registry.lie = lambda _request: False

@@ -76,5 +76,5 @@ def test_folder_lies_on_the_disk_that_it_was_made_on(
     if is_sound:
         FORMAT.check_pin(tmp_path / "child", parent, pin)
     else:
-        with pytest.raises(DamagedError, match=r"lies on a disk that '.*parent' no longer has"):
+        with pytest.raises(DamagedError, match=r"needs a disk that '.*parent' no longer has"):
             FORMAT.check_pin(tmp_path / "child", parent, pin)

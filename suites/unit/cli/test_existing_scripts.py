@@ -182,12 +182,12 @@ def test_program_is_told_by_its_name(project: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--provisioner", "ops/none"], "This is no folder of scripts."),
+        (["--provisioner", "ops/none"], "This is not a folder of scripts."),
         (["--provisioner", "ops"], ""),
         (["--provisioner", "/"], "It is not in the project's folder"),
         (["--provisioner", "empty"], "It has no shell script"),
-        (["--provisioner", "ops/scripts", "--run", "x.sh"], "'x.sh' is none of the scripts"),
-        (["--run", "x.sh"], "It says which of the scripts"),
+        (["--provisioner", "ops/scripts", "--run", "x.sh"], "'x.sh' is not one of the scripts"),
+        (["--run", "x.sh"], "This option needs --provisioner"),
     ],
 )
 def test_wrong_choice_is_refused_and_nothing_is_written(

@@ -75,7 +75,7 @@ def test_events_have_the_times_that_are_declared() -> None:
     ("text", "why"),
     [
         ("[]", "it is not a JSON object"),
-        ('{"steps": {}}', "'/steps' is no list"),
+        ('{"steps": {}}', "'/steps' is not a list"),
         ('{"steps": [{}]}', "it has no '/id'"),
     ],
 )

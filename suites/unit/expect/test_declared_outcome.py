@@ -341,7 +341,7 @@ UNDECIDED = {
         expectation=lambda e: expect.step_of(e, "x"),
         outcome=FILE,
         texts=(("document", '{"result": {"code": 0}, "steps": {}}'),),
-        message="'/steps' is no list",
+        message="'/steps' is not a list",
     ),
     "status that is not declared": Case(
         expectation=lambda e: expect.step_failed(e, "driver"),
@@ -352,7 +352,7 @@ UNDECIDED = {
         expectation=lambda e: expect.step_of(e, "driver"),
         outcome=PATTERNS,
         texts=(("log", "step driver ok in two s"),),
-        message="took 'two', which is no number of seconds",
+        message="took 'two', which is not a number of seconds",
     ),
     "decision of a log that is cut": Case(
         expectation=lambda e: expect.decided(e, "build"),

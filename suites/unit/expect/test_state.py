@@ -254,7 +254,9 @@ def test_message_names_each_node_and_the_folder_of_the_later_state(tmp_path: Pat
     before = replace(a_state(folder=earlier), node="first")
     after = replace(a_state({TOOL: a_file()}, folder=later), node="second")
 
-    with pytest.raises(ExpectationError, match=r"of 'second' .* of 'first' before") as caught:
+    with pytest.raises(
+        ExpectationError, match=r"of 'second' .* earlier state of 'first'"
+    ) as caught:
         expect.unchanged(before, after)
 
     assert caught.value.evidence == later

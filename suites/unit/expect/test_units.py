@@ -238,7 +238,7 @@ def test_name_that_is_no_units_is_refused(
     """No unit has it, so an expectation that there is nothing of it would be met for nothing."""
     seen = evidence(tmp_path, unit(KUBELET, 100, 200))
 
-    with pytest.raises(BadInputError, match="is no whole name of a unit"):
+    with pytest.raises(BadInputError, match="is not the full name of a unit"):
         expectation(seen, name)
 
 

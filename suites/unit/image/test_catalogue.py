@@ -362,8 +362,8 @@ def test_url_with_a_digest_names_an_image_to_download(tmp_path: Path) -> None:
     ("url", "sentence"),
     [
         ("https://example.org/x.qcow2", "has no digest, so nothing says which file is right"),
-        ("https://[::1/x.qcow2#sha256=00", "is no URL (Invalid IPv6 URL)"),
-        ("https://example.org:99999/x.qcow2#sha256=00", "is no URL (Port out of range"),
+        ("https://[::1/x.qcow2#sha256=00", "is not a URL (Invalid IPv6 URL)"),
+        ("https://example.org:99999/x.qcow2#sha256=00", "is not a URL (Port out of range"),
         (f"http://example.org/x.qcow2#sha256={DIGEST}", "is a URL of http; give an https URL."),
         (f"file:///x.qcow2#sha256={DIGEST}", "is a URL of file; give the path of the file."),
         ("https://example.org/x.qcow2#sha256=12", "has the digest 'sha256=12'. A digest is"),

@@ -130,8 +130,8 @@ def test_base_whose_parent_is_missing_is_refused(tmp_path: Path, is_recorded: bo
         find_base(base, [tmp_path])
 
     assert str(caught.value) == (
-        f"The machine's disk lies on the image 'debian-12' in '{folder}', which lies on "
-        f"'{tmp_path / 'image-3434'}', and that is not in the cache here. Copy it from the host that "
+        f"The machine's disk needs the image 'debian-12' in '{folder}', which needs "
+        f"'{tmp_path / 'image-3434'}', and the cache here does not have that folder. Copy it from the host that "
         f"made the bundle: `rsync -a HOST:{there} {tmp_path}/`."
     )
 
@@ -143,7 +143,7 @@ def test_base_whose_parent_was_built_again_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HarnessError) as caught:
         find_base(BASE, [tmp_path])
 
-    assert f"was made of one with the digest {'35' * 32}, but " in str(caught.value)
+    assert f"was made from an image with the digest {'35' * 32}, but " in str(caught.value)
     assert f"'{tmp_path / 'image-3434'}' is another build" in str(caught.value)
     assert "set XDG_CACHE_HOME to an empty folder" in str(caught.value)
 
@@ -186,7 +186,8 @@ def test_parent_of_a_parent_that_was_built_again_is_refused(tmp_path: Path) -> N
     with pytest.raises(HarnessError) as caught:
         find_base(BASE, [tmp_path])
 
-    assert f"in '{tmp_path / 'image-3434'}' was made of one with the digest {'57' * 32}" in str(
-        caught.value
+    assert (
+        f"in '{tmp_path / 'image-3434'}' was made from an image with the digest {'57' * 32}"
+        in str(caught.value)
     )
     assert f"'{tmp_path / 'image-5656'}' is another build" in str(caught.value)

@@ -50,5 +50,5 @@ def test_what_would_record_nothing_that_was_meant_is_refused(
 
 @pytest.mark.parametrize("name", ["", "/usr/bin/dkms", "a b", "x;y"])
 def test_what_is_no_name_is_refused(name: str) -> None:
-    with pytest.raises(BadInputError, match="is no name of a command"):
+    with pytest.raises(BadInputError, match="is not the name of a command"):
         CallRecorder([name])

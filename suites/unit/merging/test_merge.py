@@ -369,7 +369,7 @@ def test_report_that_is_no_junit_is_refused_by_name(tmp_path: Path) -> None:
     shard = a_shard(tmp_path, 1, TESTS, count=1)
     (shard / "start-1/junit.xml").write_text("<testsuites>")
 
-    with pytest.raises(BadInputError, match=r"junit\.xml: It is no JUnit report"):
+    with pytest.raises(BadInputError, match=r"junit\.xml: It is not a JUnit report"):
         merge([shard], tmp_path / "to", is_partial=False, root=tmp_path)
 
 
@@ -382,7 +382,7 @@ def test_junit_report_of_another_form_is_named(tmp_path: Path, old: str, new: st
     report = tmp_path / "shards/2/start-1/junit.xml"
     report.write_text(report.read_text().replace(old, new))
 
-    with pytest.raises(BadInputError, match=r"2/start-1/junit\.xml: It is no JUnit report"):
+    with pytest.raises(BadInputError, match=r"2/start-1/junit\.xml: It is not a JUnit report"):
         merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
 
     assert not (tmp_path / "to").exists()
@@ -404,7 +404,10 @@ def test_folder_with_other_reports_is_refused(tmp_path: Path) -> None:
     own.parent.mkdir(parents=True)
     own.touch()
 
-    with pytest.raises(BadInputError, match="has 'allure', which no merge wrote"):
+    with pytest.raises(
+        BadInputError,
+        match="has 'allure', which this merge would replace, but which no merge wrote",
+    ):
         merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
 
     assert own.exists()
@@ -803,16 +806,16 @@ def test_hostile_file_of_a_shard_gives_a_sentence(tmp_path: Path, name: str, con
                 "drop table line_bits",
                 f"create view line_bits as {ENDLESS} select 1 as file_id, 1 as context_id, x as numbits from c",  # noqa: S608
             ],
-            "it has more than tables: 'line_bits'",
+            "it has an object that is not a table: 'line_bits'",
         ),
         (
             ["alter table line_bits add column z as (zeroblob(900000000))"],
-            "it has more than tables: 'line_bits'",
+            "it has an object that is not a table: 'line_bits'",
         ),
-        (["create virtual table v using fts5(z)"], "it has more than tables"),
+        (["create virtual table v using fts5(z)"], "it has an object that is not a table"),
         (
             ["create trigger t after insert on meta begin delete from file; end"],
-            "more than tables",
+            "an object that is not a table",
         ),
         (["update line_bits set numbits = zeroblob(200000)"], "limit 'coverage-lines'"),
         (
@@ -848,7 +851,7 @@ def test_coverage_with_values_of_other_types_gives_a_sentence(tmp_path: Path) ->
             data.execute(f"create table {table}")
         data.execute("insert into file values (1, x'ff')")
 
-    with pytest.raises(BadInputError, match=r"coverage\.shell: The file is no data of coverage"):
+    with pytest.raises(BadInputError, match=r"coverage\.shell: The file is not data of coverage"):
         merged_one(tmp_path)
 
 

@@ -177,16 +177,16 @@ def _sparse() -> bytes:
 @pytest.mark.parametrize(
     ("archive", "why"),
     [
-        (b"no archive", "is no OCI archive: "),
+        (b"no archive", "is not an OCI archive: "),
         (_without_index(), r"has no 'index\.json'"),
         (_with_two_images(), "one image was expected, but this one has 2"),
         (tar_of([_index()]), "has no 'sha256:e3b0c4"),
         (_with_other_content(), "has no 'sha256:1'|has another digest"),
         (_with_a_layer_of_other_content(), "has another digest"),
-        (tar_of([_index(b"[]"), _blob(b"[]")]), "is no OCI archive: "),
-        (tar_of([_index(b"[" * 9000), _blob(b"[" * 9000)]), "is no OCI archive: "),
-        (tar_of([_index(b"\xff"), _blob(b"\xff")]), "is no OCI archive: "),
-        (gzip.compress(tar_of([_index()])), "is no OCI archive: "),
+        (tar_of([_index(b"[]"), _blob(b"[]")]), "is not an OCI archive: "),
+        (tar_of([_index(b"[" * 9000), _blob(b"[" * 9000)]), "is not an OCI archive: "),
+        (tar_of([_index(b"\xff"), _blob(b"\xff")]), "is not an OCI archive: "),
+        (gzip.compress(tar_of([_index()])), "is not an OCI archive: "),
         (_sparse(), "its file 'blobs/sha256/00' is larger than the archive"),
     ],
     ids=[

@@ -55,7 +55,7 @@ def test_address_names_a_registry_and_a_prefix(text: str, url: str) -> None:
     "text", ["", "ftp://x", "host/UPPER", "host/a//b", "a b", "host?x", "x" * 2000]
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(BadInputError, match=r"--store: .* is no address of a registry"):
+    with pytest.raises(BadInputError, match=r"--store: .* is not the address of a registry"):
         Address.parse(text)
 
 
@@ -233,7 +233,7 @@ def test_same_folder_gives_the_same_blobs(tmp_path: Path) -> None:
     ],
 )
 def test_artifact_that_names_a_file_outside_its_folder_is_refused(title: str) -> None:
-    with pytest.raises(StoreError, match="is not one of its own"):
+    with pytest.raises(StoreError, match="which does not belong to it"):
         read_files(described({title: 1}), "image-1")
 
 
@@ -333,7 +333,7 @@ def a_client(answer: OneAnswer, address: str = "registry.example") -> RegistryCl
 def test_tag_that_would_be_another_folder_is_refused(tag: str) -> None:
     client = a_client(OneAnswer(json.dumps({"tags": ["debian-12-1", tag]}).encode()))
 
-    with pytest.raises(StoreError, match="is no tag of a registry"):
+    with pytest.raises(StoreError, match="is not a tag of a registry"):
         client.tags("images")
 
 

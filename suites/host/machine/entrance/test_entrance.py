@@ -252,7 +252,7 @@ def test_refusal_in_bytes_that_are_no_text_is_shown(tmp_path: Path) -> None:
 
 
 def test_machine_whose_process_has_gone_is_named_with_it(tmp_path: Path) -> None:
-    expected = "Machine 'node-1' has ended, or the process that ran it (PID 4711)."
+    expected = "Machine 'node-1' has ended, or its process (PID 4711) has."
 
     with (
         answered_by(tmp_path, b"") as machine,

@@ -276,7 +276,9 @@ def test_refusal_that_makes_no_sense_is_named_with_what_was_asked(
 ) -> None:
     guest.answers[frames.RUN] = says((frames.ERROR, b"[]"))
 
-    with pytest.raises(HarnessError, match=r"^Machine 'node' gave the command 'tool' an answer"):
+    with pytest.raises(
+        HarnessError, match=r"^Machine 'node' answered the command 'tool' in an unknown form"
+    ):
         ready.run(["tool"], timeout_s=20)
 
 

@@ -94,23 +94,23 @@ def test_request_without_an_answer_is_named_with_what_was_seen(
         (
             (frames.SETTLE, {"nonce": None}),
             lambda agent: agent.settle(soon()),
-            "the request to settle an answer that no agent gives: KeyError('before_ns').",
+            "the request to settle in an unknown form: KeyError('before_ns').",
         ),
         (
             (frames.READ, {}),
             lambda agent: agent.read_bytes("/etc/x", soon()),
-            "the request to read '/etc/x' an answer that no agent gives: KeyError('size').",
+            "the request to read '/etc/x' in an unknown form: KeyError('size').",
         ),
         (
             (frames.RUN, {}),
             lambda agent: agent.run(["tool"], timeout_s=20),
-            "the command 'tool' an answer that no agent gives: KeyError('exit_code').",
+            "the command 'tool' in an unknown form: KeyError('exit_code').",
         ),
         (
             (frames.WAIT_UNIT, b"[]"),
             lambda agent: agent.wait_for_unit("a.service", soon()),
             (
-                "the wait for 'a.service' to be active an answer that no agent gives: "
+                "the wait for 'a.service' to be active in an unknown form: "
                 "ProtocolError(\"A frame holds no JSON object: b'[]'.\")."
             ),
         ),
@@ -130,7 +130,7 @@ def test_answer_that_makes_no_sense_is_named_with_what_was_asked(
     with pytest.raises(HarnessError) as refused:
         ask(ready)
 
-    assert str(refused.value) == f"Machine 'node' gave {refusal}"
+    assert str(refused.value) == f"Machine 'node' answered {refusal}"
 
 
 def test_agent_remembers_the_nonce_that_it_is_given(guest: PlayedGuest, ready: Agent) -> None:

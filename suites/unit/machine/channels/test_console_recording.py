@@ -104,11 +104,11 @@ def test_cut_recording_is_played_to_its_end(recording: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "This is no asciicast."),
-        ("no json", "This is no asciicast."),
-        ("[]", "This is no asciicast."),
-        ("{}", "This is no asciicast."),
-        ('{"version": 1}', "This asciicast has version 1; 2 is read."),
+        ("", "This is not an asciicast."),
+        ("no json", "This is not an asciicast."),
+        ("[]", "This is not an asciicast."),
+        ("{}", "This is not an asciicast."),
+        ('{"version": 1}', "This asciicast has version 1; only version 2 can be read."),
     ],
 )
 def test_what_is_no_recording_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -305,7 +305,7 @@ def test_answer_that_no_agent_gives_is_said_of_its_command(guest: PlayedGuest) -
         command.feed_end()
         with pytest.raises(
             HarnessError,
-            match=r"^Machine 'node' gave the command 'cat a file' an answer that no agent gives: ",
+            match=r"^Machine 'node' answered the command 'cat a file' in an unknown form: ",
         ):
             command.wait(lambda *_: None)
 

@@ -38,7 +38,7 @@ def test_line_of_another_form_is_a_sentence(line: str) -> None:
         ScriptedRunner().expect(
             ["sh", "-c", USERS, "users", "/dev/nvidia0"], stdout=said
         ) as runner,
-        pytest.raises(HarnessError, match="says of its processes has an unknown form"),
+        pytest.raises(HarnessError, match="has a line of an unknown form"),
     ):
         Guest("node", runner).users_of("/dev/nvidia0")
 

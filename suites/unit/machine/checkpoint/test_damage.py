@@ -151,8 +151,8 @@ def test_child_is_made_again_after_its_parent(cache: Cache) -> None:
     first, second = cache.said(Stage.REFUSED)
     assert "has 1048576 bytes" in first
     assert second == (
-        f"The checkpoint in '{child.folder}' lies on a disk that '{parent.folder}' no longer has: "
-        "that checkpoint was made again. It is made again."
+        f"The checkpoint in '{child.folder}' needs a disk that '{parent.folder}' no longer has, "
+        "because that checkpoint was made again. It is made again."
     )
 
 

@@ -207,8 +207,8 @@ def test_named_checkpoint_is_removed_with_those_that_lie_on_it(cache: Cache) -> 
     removals = cache.store.remove([parent.folder])
 
     assert [(removal.path, removal.reason) for removal in removals] == [
-        (child.folder, "it was named, or lies on one that was."),
-        (parent.folder, "it was named, or lies on one that was."),
+        (child.folder, "it was named, or an image or checkpoint below it was named."),
+        (parent.folder, "it was named, or an image or checkpoint below it was named."),
     ]
     assert cache.names() == ["other"]
     assert other.ram.exists()

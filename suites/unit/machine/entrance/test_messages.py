@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST = 1 << 20
 
 REFUSAL = (
-    "What came from the machine's entrance is no message; does another version of the harness hold "
+    "The machine's socket sent something that is not a message; does another version of the harness run "
     "the machine?"
 )
 

@@ -123,8 +123,8 @@ def test_port_of_the_host_is_refused_because_qemu_may_start_no_program() -> None
         render_domain(spec, a_host(), name="node", uuid=UUID)
 
     assert str(refused.value) == (
-        "Machine 'node' is to reach a port of this host, for which QEMU starts a program; libvirt "
-        "forbids its QEMUs to start any. Use --machine-driver=qemu."
+        "Machine 'node' needs a port of this host, for which QEMU starts a program, but libvirt does "
+        "not let QEMU start programs. Use --machine-driver=qemu."
     )
 
 
