@@ -32,7 +32,7 @@ from .facts import collect_facts, look_up_opt_out, teardown_scope
 from .journal import Journal
 from .mig import PROFILE_VARIABLE, UnknownProfileError, partition
 from .node_context import LimitedRunner, NodeContext
-from .node_files import NodeFiles
+from .node_files import NodeFiles, UnsafePathError
 from .outcome import Outcome, StepReport, StepStatus
 from .prebake import read_record
 from .status import status
@@ -197,9 +197,12 @@ def run(
     if arguments.outcome is not None:
         try:
             _write_outcome(arguments.outcome, _outcome(command, code, error, session))
-        except OSError as failed:
-            # On a full or read-only disk the exit code still has to name the cause.
-            sentence = f"The outcome '{arguments.outcome}' cannot be written: {failed}."
+        except (OSError, RuntimeError, UnsafePathError) as failed:
+            # On a full or read-only disk the exit code still has to name the cause. Before Python 3.13 a
+            # link to itself is a RuntimeError.
+            sentence = (
+                f"The outcome '{arguments.outcome}' cannot be written: {str(failed).rstrip('.')}."
+            )
             print(sentence, file=sys.stderr)
     return int(code)
 
@@ -230,7 +233,9 @@ def _outcome(command: str, code: ExitCode, error: str | None, session: Session |
 
 
 def _write_outcome(path: Path, outcome: Outcome) -> None:
-    NodeFiles(path.resolve().parent).write(f"/{path.name}", outcome.to_json())
+    """Write the outcome, of a symbolic link to the file to which it leads."""
+    target = path.resolve()
+    NodeFiles(target.parent).write(f"/{target.name}", outcome.to_json())
 
 
 @functools.cache

@@ -176,6 +176,7 @@ class NodeFiles:
     ) -> None:
         target = self.at(path)
         target.parent.mkdir(parents=True, exist_ok=True)
+        _refuse_special(target)
         with _without_left_over(target):
             descriptor, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
             try:
@@ -243,6 +244,14 @@ class NodeFiles:
             shutil.rmtree(target)
         else:
             target.unlink(missing_ok=True)
+
+
+def _refuse_special(target: Path) -> None:
+    """Refuse a device, FIFO or socket, such as `/dev/null`: renaming a file to its name would destroy it."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = target.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
+            raise OSError(errno.EINVAL, "It is no regular file")
 
 
 @contextlib.contextmanager

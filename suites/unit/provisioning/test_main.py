@@ -275,6 +275,44 @@ def test_outcome_that_cannot_be_written_keeps_the_exit_code(
     assert "outcome.json' cannot be written: [Errno 21]" in capsys.readouterr().err
 
 
+def test_outcome_goes_where_a_link_leads(simulated: SimulatedNode, invocation: Invocation) -> None:
+    link, target = simulated.top / "outcome.json", simulated.top / "b" / "result.json"
+    target.parent.mkdir()
+    link.symlink_to("b/result.json")
+
+    assert invocation.run("status") == 0
+
+    assert json.loads(target.read_text())["command"] == "status"
+    assert link.is_symlink()
+    assert [each.name for each in target.parent.iterdir()] == ["result.json"]
+
+
+def test_outcome_that_can_be_no_file_keeps_the_exit_code(
+    simulated: SimulatedNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fifo, loop = simulated.top / "fifo", simulated.top / "loop"
+    os.mkfifo(fifo)
+    loop.symlink_to("loop")
+
+    for outcome in (loop, fifo, Path("/")):
+        code = run(
+            ["status", f"--root={simulated.top}", f"--outcome={outcome}"],
+            runner=simulated,
+            clock=FakeClock(),
+            environment={},
+            print_line=print,
+            program=PROGRAM,
+        )
+        assert code == 0
+
+    errors = capsys.readouterr().err.splitlines()
+    assert (
+        errors[-2] == f"The outcome '{fifo}' cannot be written: [Errno 22] It is no regular file."
+    )
+    assert errors[-1].startswith("The outcome '/' cannot be written: The path '/' is refused: ")
+    assert fifo.is_fifo()
+
+
 def test_outcome_is_written_only_on_request(simulated: SimulatedNode) -> None:
     code = run(
         ["teardown", f"--root={simulated.top}"],
