@@ -64,7 +64,7 @@ class Session:
         self.kernel = self.node.kernel()
         try:
             self.executor.run(bake.make_plan(self.node, self.configuration))
-        except ProvisioningError:
+        except BaseException:  # a signal, which ends a build too
             if self._has_done("prepare-build"):
                 bake.withdraw(self.node, self.configuration)
             raise

@@ -176,8 +176,12 @@ def withdraw(node: NodeContext, configuration: Configuration) -> None:
     """Remove a failed build and its record, but keep its logs.
 
     The driver image removes the record before it builds, and a teardown removes nothing without one;
-    so a record that claims nothing is written first.
+    so a record that claims nothing is written first, also in case this is interrupted.
     """
+    try:
+        node.files.write(configuration.gpu_dkms_marker_file, PROVISIONAL_RECORD)
+    except OSError as error:
+        node.journal.line(f"'{configuration.gpu_dkms_marker_file}' could not be written: {error}.")
     for version in node.files.names(DKMS_TREE):
         source = f"{DKMS_TREE}/{version}/build/make.log"
         text = node.files.read_or_none(source)
@@ -186,8 +190,4 @@ def withdraw(node: NodeContext, configuration: Configuration) -> None:
                 node.files.write(f"{BUILD_LOGS_DIRECTORY}/make-{version}.log", text)
         except OSError as error:
             node.journal.line(f"'{source}' could not be copied: {error}.")
-    try:
-        node.files.write(configuration.gpu_dkms_marker_file, PROVISIONAL_RECORD)
-    except OSError as error:
-        node.journal.line(f"'{configuration.gpu_dkms_marker_file}' could not be written: {error}.")
     tear_down(node, teardown_scope(configuration, is_opted_out=False))

@@ -42,7 +42,11 @@ def _try(node: NodeContext, run: Run) -> str | None:
     for attempt in range(1, run.retry.attempts + 1):
         if node.retries.has_passed():
             raise StepFailedError(f"The time budget of the node is used up. {seen}")
-        result = _once(node, run)
+        try:
+            result = _once(node, run)
+        except BaseException:  # a signal, which ends only the command's own processes
+            _clean_up(node, run)
+            raise
         permanent = None if run.judge is None else run.judge(node, result)
         if result.ok and permanent is None:
             return None if attempt == 1 else f"Succeeded on attempt {attempt}."

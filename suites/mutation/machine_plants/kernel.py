@@ -240,7 +240,7 @@ PLANTS: tuple[MachinePlant, ...] = (
     plant(
         "nothing is cleaned up after a failed attempt",
         "retry.py",
-        ("        _clean_up(node, run)\n", ""),
+        ("        _clean_up(node, run)\n        if permanent", "        if permanent"),
         "kernel/test_retries.py",
         "reaches_its_limit",
     ),

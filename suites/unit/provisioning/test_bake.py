@@ -297,6 +297,25 @@ def test_failed_build_is_taken_away_but_for_its_log(
     assert len([call for call in simulated.calls if call[-1] == "build-only"]) == 3
 
 
+def test_interrupted_build_is_taken_away_and_its_container_too(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    fail_after_building_half(simulated)
+    fail = simulated._entry_point
+
+    def interrupt(call: tuple[str, ...], name: str, action: str) -> CommandResult:
+        fail(call, name, action)
+        raise KeyboardInterrupt
+
+    simulated._entry_point = interrupt  # type: ignore[method-assign]
+
+    assert invocation.run("bake", BAKE) == 143
+
+    assert simulated.containers == set()
+    assert not simulated.files.exists(DKMS)
+    assert not simulated.files.exists(RECORD_PATH)
+
+
 def test_failed_build_whose_log_cannot_be_kept_is_taken_away_all_the_same(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
