@@ -105,6 +105,8 @@ class RemovalPlan:
     paths: tuple[str, ...]
     depmod_kernels: tuple[str, ...] = ()
     customer_version: str | None = None
+    known_by_tree: tuple[str, ...] = ()
+    """The sources of which only DKMS's tree says that they go; while one is left, the tree stays."""
 
     @property
     def emptied(self) -> tuple[str, ...]:
@@ -251,11 +253,16 @@ def choose_removal(scope: Scope, residue: Residue) -> RemovalPlan:
     """Choose what to remove; pure, so that `plan` can print it."""
     idle = () if is_busy(residue.loaded) else tuple(m.name for m in residue.loaded)
     version = customer_version(residue) if scope.is_opted_out else None
-    if version is None or residue.record is None:
+    ours = None if residue.record is None else residue.record.driver_version
+    if version is None or ours is None:
         return RemovalPlan(
-            unload=idle, paths=residue.present, depmod_kernels=_kernels_of(residue.module_files)
+            unload=idle,
+            paths=tuple(sorted(residue.present, key=lambda path: path == DKMS_TREE)),
+            depmod_kernels=_kernels_of(residue.module_files),
+            known_by_tree=tuple(
+                path for path in residue.sources if ours not in {None, _source_version(path)}
+            ),
         )
-    ours = residue.record.driver_version
     folders = tuple(f"{DKMS_TREE}/{v}" for v in residue.dkms_versions if v == ours)
     links = tuple(path for path, target in residue.dkms_links if ours in target.split("/"))
     sources = tuple(path for path in residue.sources if _source_version(path) == ours)
@@ -315,7 +322,8 @@ def _carry_out_removal(node: NodeContext, removal: RemovalPlan) -> None:
         if not node.runner.run(("rmmod", name), timeout_s=COMMAND_TIMEOUT_S).ok:
             break
     for path in removal.paths:
-        _is_removed(node, path)
+        if path != DKMS_TREE or not any(map(node.files.exists, removal.known_by_tree)):
+            _is_removed(node, path)
     for path in removal.emptied:
         node.files.remove_empty_folder(path)
     for kernel in removal.depmod_kernels:
@@ -333,10 +341,10 @@ def _is_removed(node: NodeContext, path: str) -> bool:
 
 
 def _has_nothing_left(node: NodeContext, after: Residue, removal: RemovalPlan) -> bool:
-    if removal.customer_version is None:
-        return not after.loaded and not after.present
     if any(node.files.exists(path) for path in removal.paths):
         return False
+    if removal.customer_version is None:
+        return not after.loaded and not after.present
     return not (after.loaded and after.is_ours_loaded)
 
 

@@ -47,8 +47,8 @@ PLANTS: tuple[MachinePlant, ...] = (
         "the removal ends at the first path that stays",
         "teardown.py",
         (
-            "    for path in removal.paths:\n        _is_removed(node, path)\n",
-            "    for path in removal.paths:\n        if not _is_removed(node, path):\n            break\n",
+            "            _is_removed(node, path)\n",
+            "            if not _is_removed(node, path):\n                break\n",
         ),
         "teardown/test_removal.py",
         "cannot_be_removed",
@@ -74,8 +74,8 @@ PLANTS: tuple[MachinePlant, ...] = (
         "no depmod after a removal",
         "teardown.py",
         (
-            "paths=residue.present, depmod_kernels=_kernels_of(residue.module_files)",
-            "paths=residue.present",
+            "            depmod_kernels=_kernels_of(residue.module_files),\n",
+            "",
         ),
         "teardown/test_removal.py",
         "idle",
@@ -231,8 +231,8 @@ PLANTS: tuple[MachinePlant, ...] = (
         "DKMS removes the module for all kernels",
         "teardown.py",
         (
-            "    for path in removal.paths:\n        _is_removed(node, path)\n",
-            '    for version in node.files.names(DKMS_TREE):\n        node.runner.run(("dkms", "remove", f"nvidia/{version}", "--all"), timeout_s=60.0)\n    for path in removal.paths:\n        _is_removed(node, path)\n',
+            "    for path in removal.paths:\n",
+            '    for version in node.files.names(DKMS_TREE):\n        node.runner.run(("dkms", "remove", f"nvidia/{version}", "--all"), timeout_s=60.0)\n    for path in removal.paths:\n',
         ),
         "teardown/test_removal.py",
         "idle",

@@ -282,6 +282,23 @@ def test_next_run_finishes_what_was_left(
     assert teardown.run() is TeardownStatus.CLEANED
 
 
+def test_sources_of_another_version_that_stay_are_known_to_the_next_run(
+    teardown: Teardown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teardown.node.build(OTHER_VERSION, KERNEL)
+    teardown.node.build(VERSION, KERNEL)
+    left = f"/usr/src/nvidia-{OTHER_VERSION}"
+    with monkeypatch.context() as patch:
+        make_immovable(patch, left)
+        assert teardown.run(MANAGED) is TeardownStatus.INCOMPLETE
+        assert teardown.run(MANAGED) is TeardownStatus.INCOMPLETE
+
+    assert teardown.files.exists(left)
+    assert teardown.run(MANAGED) is TeardownStatus.CLEANED
+    assert not teardown.files.exists(left)
+    assert not teardown.files.exists(DKMS)
+
+
 def test_loaded_stack_is_unloaded(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     teardown.node.load(VERSION, *STACK)
@@ -328,9 +345,10 @@ def test_plan_of_a_teardown_lists_what_it_would_remove(teardown: Teardown) -> No
     assert words == (
         "rmmod nvidia_uvm",
         "rmmod nvidia",
-        *(f"rm -rf {path}" for path in LISTED[:-2]),
+        *(f"rm -rf {path}" for path in LISTED[1:-2]),
         f"rm -rf {module_path(KERNEL, 'nvidia_uvm')}",
         f"rm -rf {module_path(KERNEL)}",
+        f"rm -rf {DKMS}",
         f"rmdir --ignore-fail-on-non-empty /lib/modules/{KERNEL}/updates/dkms",
         f"rmdir --ignore-fail-on-non-empty /lib/modules/{KERNEL}/updates",
         f"depmod -a {KERNEL}",
