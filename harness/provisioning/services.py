@@ -14,6 +14,8 @@ from .systemd import (
     drop_in,
     enqueue,
     is_loaded_query,
+    read_environment,
+    render_assignment,
     says_present,
     start,
     stop,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from .configuration import Configuration
     from .node_context import NodeContext
+    from .systemd import Assignment
 
 DEVICE_PLUGIN = "nvidia-device-plugin"
 DRA_DRIVER = "dra-driver-nvidia-gpu"
@@ -34,6 +37,7 @@ UNITS = (DEVICE_PLUGIN, DRA_DRIVER, DCGM, DCGM_EXPORTER)
 
 MARKER_PATH = "/opt/azure/containers/managed-gpu-experience.enabled"
 KUBELET_DEFAULTS = "/etc/default/kubelet"
+KUBELET_LABELS = "KUBELET_NODE_LABELS"
 EXPORTER_LABEL = "kubernetes.azure.com/dcgm-exporter=enabled"
 MONITORING_PACKAGES = (
     "datacenter-gpu-manager-4-core",
@@ -322,14 +326,21 @@ def add_node_label(text: str, label: str) -> str:
 
     As for systemd, the last of several lines counts.
     """
-    name = "KUBELET_NODE_LABELS="
-    lines = text.splitlines()
-    places = [number for number, line in enumerate(lines) if line.startswith(name)]
-    if not places:
-        return "\n".join([*lines, f"{name}{label}"]) + "\n"
-    value = lines[places[-1]][len(name) :].strip().strip("\"'")
-    labels = [part.strip() for part in value.split(",") if part.strip()]
+    found = _labels(text)
+    if not found:
+        line = render_assignment(KUBELET_LABELS, label)
+        separator = "" if not text or text.endswith("\n") else "\n"
+        appended = f"{text}{separator}{line}\n"
+        # An open quote takes in what follows, and so does a backslash, before systemd 253 also of a comment.
+        is_open = text.removesuffix("\n").endswith("\\") or not _labels(appended)
+        return f"{line}\n{text}" if is_open else appended
+    last = found[-1]
+    labels = [part.strip() for part in last.value.split(",") if part.strip()]
     if label in labels:
         return text
-    lines[places[-1]] = name + ",".join([*labels, label])
-    return "\n".join(lines) + "\n"
+    line = render_assignment(KUBELET_LABELS, ",".join([*labels, label]))
+    return f"{text[: last.start]}{line}{text[last.end :]}"
+
+
+def _labels(text: str) -> list[Assignment]:
+    return [each for each in read_environment(text) if each.name == KUBELET_LABELS]

@@ -1,18 +1,34 @@
-"""systemd units: commands that start and stop them, and drop-ins."""
+"""systemd units: commands that start and stop them, drop-ins, and their environment files."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .node_context import ANSWER_TIMEOUT_S
 from .plan import Action, Retry, Run, When, Write
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .command import CommandResult
 
 UNIT_DIRECTORY = "/etc/systemd/system"
 STOP = Retry(attempts=20, pause_s=5, timeout_s=25)
 ENABLE = Retry(attempts=120, pause_s=5, timeout_s=25)
+
+_QUOTED = r"""[ \t]*(?:'[^']*(?:'|\Z)|"(?:\\.|[^"\\])*(?:"|\Z))"""
+#: A comment, or a variable with its value. A string without an end goes on to the end of the file.
+_ENVIRONMENT = re.compile(
+    rf"""
+    (?:[#;][^\n\r]*)
+    | (?P<name>[^ \t\n\r\#;=][^\n\r=]*)
+    = (?P<quoted>(?:{_QUOTED})*) (?P<bare>(?:\\(?:.|\Z)|[^\n\r\\])*)
+    | [^ \t\n\r][^\n\r]*
+    """,
+    re.DOTALL | re.VERBOSE,
+)
 
 
 def reload_units() -> Run:
@@ -104,3 +120,49 @@ def where_loaded(unit: str, *then: Action) -> When:
 def drop_in(unit: str, name: str, text: str) -> Write:
     """Return the action that writes a drop-in of a unit."""
     return Write(path=f"{UNIT_DIRECTORY}/{unit}.service.d/{name}", text=text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """A variable in an environment file, and where its text begins and ends."""
+
+    name: str
+    value: str
+    start: int
+    end: int
+
+
+def read_environment(text: str) -> Iterator[Assignment]:
+    """Return the variables in the text of an `EnvironmentFile=`, as systemd reads it.
+
+    A name may be indented, a value may be in quotes, and a backslash continues its line.
+    """
+    for found in _ENVIRONMENT.finditer(text):
+        if found["name"] is None:
+            continue
+        bare = found["bare"].strip(" \t")
+        yield Assignment(
+            name=found["name"].rstrip(),
+            value="".join(
+                _unquote(part[0]) for part in re.finditer(_QUOTED, found["quoted"], re.DOTALL)
+            )
+            + re.sub(r"\\(.?)", lambda escape: escape[1].strip("\r\n"), bare, flags=re.DOTALL),
+            start=found.start(),
+            end=found.end() - len(found["bare"]) + len(found["bare"].rstrip(" \t")),
+        )
+
+
+def _unquote(part: str) -> str:
+    string = part.lstrip(" \t")
+    quote, content = string[0], string[1:].removesuffix(string[0])
+    if quote == "'":
+        return content
+    return re.sub(r'\\(["\\`$\n])', lambda escape: escape[1].strip("\n"), content)
+
+
+def render_assignment(name: str, value: str) -> str:
+    """Render a variable of an environment file, in quotes where its value needs them."""
+    if re.fullmatch(r"[A-Za-z0-9_./:,=@%+-]*", value):
+        return f"{name}={value}"
+    escaped = re.sub(r'(["$`\\])', r"\\\1", value)
+    return f'{name}="{escaped}"'

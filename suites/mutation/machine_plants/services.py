@@ -289,8 +289,8 @@ PLANTS: tuple[MachinePlant, ...] = (
         "a label takes the place of the other lines of kubelet's defaults",
         "services.py",
         (
-            '    return "\\n".join(lines) + "\\n"',
-            '    return lines[places[-1]] + "\\n"',
+            'return f"{text[: last.start]}{line}{text[last.end :]}"',
+            'return f"{line}\\n"',
         ),
         "services/test_configuration.py",
         "file_of_the_user",
@@ -298,14 +298,14 @@ PLANTS: tuple[MachinePlant, ...] = (
     plant(
         "the quotes of a user's labels come between them",
         "services.py",
-        ("""[len(name) :].strip().strip("\\"'")""", "[len(name) :].strip()"),
+        ("last.value.split", "text[last.start : last.end].partition('=')[2].split"),
         "services/test_configuration.py",
         "file_of_the_user",
     ),
     plant(
         "the first label takes the place of kubelet's defaults",
         "services.py",
-        ('[*lines, f"{name}{label}"]', '[f"{name}{label}"]'),
+        ('f"{text}{separator}{line}\\n"', 'f"{line}\\n"'),
         "services/test_configuration.py",
         "options_of_a_managed_node",
     ),

@@ -278,6 +278,24 @@ def test_each_mode_has_its_unit_and_packages() -> None:
             "KUBELET_NODE_LABELS='a=b, c=d'\n",
             f"KUBELET_NODE_LABELS=a=b,c=d,{LABEL}\n",
         ),
+        (
+            "  KUBELET_NODE_LABELS =a=b\t\r\nA=b\r\n",
+            f"  KUBELET_NODE_LABELS=a=b,{LABEL}\t\r\nA=b\r\n",
+        ),
+        (
+            "KUBELET_NODE_LABELS=a=b,\\\nc=d\nA=b\n",
+            f"KUBELET_NODE_LABELS=a=b,c=d,{LABEL}\nA=b\n",
+        ),
+        (
+            "A='\nKUBELET_NODE_LABELS=x=y\n'\nKUBELET_NODE_LABELS=\"a=b,\\\nc=d\n\" 'e=f'\n",
+            f"A='\nKUBELET_NODE_LABELS=x=y\n'\nKUBELET_NODE_LABELS=\"a=b,c=d\ne=f,{LABEL}\"\n",
+        ),
+        ("A=b\\\n", f"KUBELET_NODE_LABELS={LABEL}\nA=b\\\n"),
+        ("A='b\n", f"KUBELET_NODE_LABELS={LABEL}\nA='b\n"),
+        ("# A=\\\n", f"KUBELET_NODE_LABELS={LABEL}\n# A=\\\n"),
+        ("# A=\\\nKUBELET_NODE_LABELS=a=b", f"# A=\\\nKUBELET_NODE_LABELS=a=b,{LABEL}"),
+        ("KUBELET_NODE_LABELS=a=\\$b\n", f'KUBELET_NODE_LABELS="a=\\$b,{LABEL}"\n'),
+        ("A\u2028b=c\n", f"A\u2028b=c\nKUBELET_NODE_LABELS={LABEL}\n"),
     ],
 )
 def test_label_is_added_once_to_those_of_the_kubelet(text: str, labelled: str) -> None:
