@@ -149,7 +149,7 @@ def _runtime_facts(node: NodeContext, configuration: Configuration) -> toolkit.R
             is_cdi_enabled=configuration.cdi_enabled,
         )
     try:
-        text = node.files.read(CONTAINERD_CONFIG)
+        text = node.files.read_whole(CONTAINERD_CONFIG)
     except UnreadableFileError as error:
         raise ProvisioningError(
             ExitCode.FILE_WATCH_TIMEOUT, f"containerd's configuration is not usable. {error}"

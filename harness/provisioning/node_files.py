@@ -95,6 +95,24 @@ class NodeFiles:
 
         Raises UnreadableFileError if the path exists but cannot be read.
         """
+        content = self._content(path, READ_LIMIT_BYTES)
+        return None if content is None else content.decode(errors="replace")
+
+    def read_whole(self, path: str) -> str | None:
+        """Return the text of a file that is to be rewritten, or None if it does not exist.
+
+        Bytes that are not UTF-8 become surrogates, of which `rewrite` makes the same bytes again.
+
+        Raises UnreadableFileError if the path exists but cannot be read, or has more than a mebibyte.
+        """
+        content = self._content(path, READ_LIMIT_BYTES + 1)
+        if content is not None and len(content) > READ_LIMIT_BYTES:
+            raise UnreadableFileError(
+                f"'{path}' has more than {READ_LIMIT_BYTES} bytes, and is not edited."
+            )
+        return None if content is None else content.decode(errors="surrogateescape")
+
+    def _content(self, path: str, limit: int) -> bytes | None:
         try:
             # O_NONBLOCK: opening a FIFO without a writer would block.
             descriptor = os.open(self.at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -106,7 +124,7 @@ class NodeFiles:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise UnreadableFileError(f"'{path}' is not a regular file.")
             with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return file.read(READ_LIMIT_BYTES).decode(errors="replace")
+                return file.read(limit)
         except OSError as error:
             raise UnreadableFileError(f"'{path}' cannot be read: {error.strerror}.") from error
         finally:
@@ -181,7 +199,7 @@ class NodeFiles:
             descriptor, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
             try:
                 with os.fdopen(descriptor, "wb") as file:
-                    file.write(text.encode())
+                    file.write(text.encode(errors="surrogateescape"))
                     file.flush()
                     if owner is not None:
                         # Before the mode, of which chown(2) may clear bits.
@@ -223,7 +241,7 @@ class NodeFiles:
         target = self.at(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("ab") as file:
-            file.write(text.encode())
+            file.write(text.encode(errors="backslashreplace"))
 
     def make_directory(self, path: str) -> None:
         """Make a folder and its parents, unless they exist."""

@@ -315,7 +315,7 @@ def apt_install(*packages: str) -> Run:
 
 def _label_node(node: NodeContext) -> None:
     """Add the label of the exporter to the labels with which kubelet registers the node."""
-    text = node.files.read(KUBELET_DEFAULTS) or ""
+    text = node.files.read_whole(KUBELET_DEFAULTS) or ""
     labelled = add_node_label(text, EXPORTER_LABEL)
     if labelled != text:
         node.files.rewrite(KUBELET_DEFAULTS, labelled)

@@ -338,7 +338,7 @@ def configure_toolkit(choice: RuntimeChoice) -> Do:
     """Set the mode of the nvidia runtime, on a node whose driver image installed one."""
 
     def configure(node: NodeContext) -> str | None:
-        text = node.files.read(TOOLKIT_CONFIG)
+        text = node.files.read_whole(TOOLKIT_CONFIG)
         if text is None:
             return f"There is no '{TOOLKIT_CONFIG}'."
         try:

@@ -344,6 +344,30 @@ def test_only_the_start_of_a_huge_file_is_read(files: NodeFiles) -> None:
     assert len(files.read("/x") or "") == READ_LIMIT_BYTES
 
 
+def test_bytes_that_are_no_text_survive_that_their_file_is_rewritten(
+    files: NodeFiles, tmp_path: Path
+) -> None:
+    (tmp_path / "x").write_bytes(b"# M\xfcller\r\nA=\xc3\xa9\n")
+
+    text = files.read_whole("/x")
+    assert text is not None
+    files.rewrite("/x", text.replace("A=", "B="))
+    files.append("/log", text)
+
+    assert (tmp_path / "x").read_bytes() == b"# M\xfcller\r\nB=\xc3\xa9\n"
+    assert files.read("/log") == "# M\\udcfcller\r\nA=\xe9\n"
+    assert files.read_whole("/missing") is None
+
+
+def test_file_that_is_not_read_whole_is_not_edited(files: NodeFiles) -> None:
+    files.write("/x", "x" * READ_LIMIT_BYTES)
+    assert len(files.read_whole("/x") or "") == READ_LIMIT_BYTES
+    files.append("/x", "x")
+
+    with pytest.raises(UnreadableFileError, match=r"^'/x' has more than 1048576 bytes"):
+        files.read_whole("/x")
+
+
 def test_folder_is_not_read_as_a_file(files: NodeFiles) -> None:
     files.make_directory("/folder")
 

@@ -302,13 +302,14 @@ def test_label_is_added_once_to_those_of_the_kubelet(text: str, labelled: str) -
     assert add_node_label(text, LABEL) == labelled
 
 
-def test_kubelet_defaults_keep_their_mode(tmp_path: Path) -> None:
+def test_kubelet_defaults_keep_their_mode_and_their_bytes(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
-    files.write(KUBELET_DEFAULTS, "X=1\n", mode=0o600)
+    files.write(KUBELET_DEFAULTS, "X=\udce9\n", mode=0o600)
 
     action("configure-managed-services", 2).function(make_node(ScriptedRunner(), tmp_path))
 
-    assert files.read(KUBELET_DEFAULTS) == f"X=1\nKUBELET_NODE_LABELS={LABEL}\n"
+    written = files.at(KUBELET_DEFAULTS).read_bytes()
+    assert written == b"X=\xe9\nKUBELET_NODE_LABELS=%s\n" % LABEL.encode()
     assert files.at(KUBELET_DEFAULTS).stat().st_mode & 0o7777 == 0o600
 
 
