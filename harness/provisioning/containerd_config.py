@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+#: Also under the name beside it of a file that is about to take its place.
+_OWN_FILE = re.compile(r"/etc/containerd/(config\.toml|\.config\.toml\.[a-z0-9_]{8})")
 FALLBACK_RUNTIME = "runc"
 DEFAULT_RUNTIME_TABLE = "default_runtime"
 """The default runtime in files for containerd before 2, beside the table of all runtimes."""
@@ -166,13 +169,15 @@ class WantedRuntimes:
     is_nvidia_default: bool = False
     is_cdi_on: bool = False
 
-    def difference(self, dump: str) -> str | None:
+    def difference(self, dump: str, own: str = CONTAINERD_CONFIG) -> str | None:
         """Return what the dump has in place of what is wanted, as sentences; None where it agrees.
+
+        `own` is the path of the file of which it is the dump; it names that among the imported ones.
 
         Raises TomlTextError if the dump cannot be parsed.
         """
         found = next(self._differences(dump), None)
-        return None if found is None else f"{found} {_what_to_do(dump)}"
+        return None if found is None else f"{found} {_what_to_do(dump, own)}"
 
     def _differences(self, dump: str) -> Iterator[str]:
         cri = cri_table(dump)
@@ -206,14 +211,13 @@ def is_cri_disabled(dump: str) -> bool:
     return not _CRI_PLUGIN_NAMES.isdisjoint(disabled)
 
 
-def _what_to_do(dump: str) -> str:
+def _what_to_do(dump: str, own: str) -> str:
     if is_cri_disabled(dump):
         return "Remove the plugin from 'disabled_plugins'."
-    own = posixpath.basename(CONTAINERD_CONFIG)
     imported = [
         path
         for path in read_strings(get_value(dump, ("imports",)) or "")
-        if own not in posixpath.basename(path)
+        if path != own and _OWN_FILE.fullmatch(path) is None
     ]
     if not imported:
         return f"See '{CONTAINERD_CONFIG}'."

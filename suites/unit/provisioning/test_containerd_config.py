@@ -625,12 +625,24 @@ def test_cri_is_disabled_by_each_plugin_that_it_needs(name: str) -> None:
             '["/etc/containerd/config.toml.d/a.toml", "/etc/containerd/b.toml"]',
             "imports ['/etc/containerd/config.toml.d/a.toml', '/etc/containerd/b.toml']: settings of",
         ),
+        (
+            '["/etc/containerd/config.toml", "/etc/containerd/conf.d/99-config.toml"]',
+            "imports ['/etc/containerd/conf.d/99-config.toml']: settings of",
+        ),
+        ('["/srv/.x.toml.abcd1234"]', "imports ['/srv/.x.toml.abcd1234']: settings of"),
     ],
 )
 def test_message_names_the_imported_files(imports: str, words: str) -> None:
     found = GPU.difference(f"imports = {imports}\nversion = 2\n{RUNC}") or ""
 
     assert words in found
+
+
+def test_file_that_a_link_names_is_not_imported() -> None:
+    own = "/srv/.x.toml.abcd1234"
+    found = GPU.difference(f'imports = ["{own}"]\nversion = 2\n{RUNC}', own) or ""
+
+    assert "See '/etc/containerd/config.toml'." in found
 
 
 @pytest.mark.parametrize(
