@@ -22,7 +22,7 @@ class ForeignJsonError(ValueError):
 
 
 def parse_json(content: str | bytes, *, has_unique_keys: bool = False) -> Any:
-    """Parse one JSON document; raises ForeignJsonError.
+    """Parse one JSON document, with a byte order mark before it or without; raises ForeignJsonError.
 
     With `has_unique_keys`, refuse an object that has a key twice: Python takes the last one, and another
     reader may take the first.
@@ -32,7 +32,7 @@ def parse_json(content: str | bytes, *, has_unique_keys: bool = False) -> Any:
         raise _beyond(JSON)
     try:
         value = json.loads(
-            content,
+            content.removeprefix("\ufeff") if isinstance(content, str) else content,
             parse_int=_integer,
             parse_float=_number,
             parse_constant=_refuse_constant,

@@ -119,7 +119,7 @@ def load_configuration(path: Path | None, environment: Mapping[str, str]) -> Con
     if path is None:
         return parse_configuration({}, environment)
     try:
-        document = json.loads(path.read_bytes().decode())
+        document = json.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(
             f"The configuration '{path}' cannot be read: {error.strerror}."

@@ -91,12 +91,13 @@ class NodeFiles:
     def read(self, path: str) -> str | None:
         """Return the text of a file, or None if it does not exist.
 
-        Bytes that are not UTF-8 become U+FFFD. A FIFO or a device is refused at once.
+        Bytes that are not UTF-8 become U+FFFD, and a byte order mark is left out. A FIFO or a device is
+        refused at once.
 
         Raises UnreadableFileError if the path exists but cannot be read.
         """
         content = self._content(path, READ_LIMIT_BYTES)
-        return None if content is None else content.decode(errors="replace")
+        return None if content is None else content.decode("utf-8-sig", "replace")
 
     def read_whole(self, path: str) -> str | None:
         """Return the text of a file that is to be rewritten, or None if it does not exist.

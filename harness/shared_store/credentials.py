@@ -28,7 +28,7 @@ def read_basic(host: str, environment: Mapping[str, str] | None = None) -> str |
     variables = os.environ if environment is None else environment
     folder = Path(variables.get("DOCKER_CONFIG") or "~/.docker").expanduser()
     try:
-        auths = json.loads((folder / "config.json").read_text())["auths"]
+        auths = json.loads((folder / "config.json").read_bytes())["auths"]
         entry = auths.get(host) or auths.get(f"https://{host}") or {}
         known = entry.get("auth")
         base64.b64decode(known or "", validate=True)

@@ -60,6 +60,12 @@ def test_other_bytes_are_refused_or_read(raw: bytes) -> None:
         parse_json(raw)
 
 
+def test_byte_order_mark_is_left_out() -> None:
+    text = "\ufeff[1]"
+
+    assert [parse_json(text), parse_json(text.encode())] == [[1], [1]]
+
+
 def test_limits_are_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_DATA_LEVELS", "200")
     monkeypatch.setenv("HARNESS_LIMIT_DATA_DIGITS", "400")

@@ -272,6 +272,13 @@ def test_error_names_a_file_that_is_not_a_json_object(
     assert str(error.value).startswith(f"The configuration '{path}' {message}")
 
 
+def test_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('\ufeff{"gpu_node": true}')
+
+    assert load_configuration(path, {}).gpu_node
+
+
 def test_missing_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
 

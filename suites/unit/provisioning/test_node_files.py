@@ -337,6 +337,10 @@ def test_bytes_that_are_no_text_are_replaced(files: NodeFiles, tmp_path: Path) -
 
     assert files.read("/x") == "a\ufffdb"
 
+    (tmp_path / "x").write_bytes(b"\xef\xbb\xbfa")
+    assert files.read("/x") == "a", "as jq reads the metadata"
+    assert files.read_whole("/x") == "\ufeffa"
+
 
 def test_only_the_start_of_a_huge_file_is_read(files: NodeFiles) -> None:
     files.write("/x", "x" * (READ_LIMIT_BYTES + 1))

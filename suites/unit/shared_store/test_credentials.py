@@ -36,7 +36,7 @@ OURS, THEIRS = (base64.b64encode(each).decode() for each in (b"ann:ours", b"bob:
 def test_password_is_that_of_the_registry(
     tmp_path: Path, auths: object, expected: str | None
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
+    (tmp_path / "config.json").write_text("\ufeff" + json.dumps({"auths": auths}))
 
     assert read_basic("r.example", {"DOCKER_CONFIG": str(tmp_path)}) == expected
 
