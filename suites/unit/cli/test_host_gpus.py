@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.cli import main
+from harness.cli import host_gpus, main
 from harness.gpu.passthrough.discovery import read_functions
 from harness.gpu.passthrough.records import DeviceRecords
 from suites.unit.cli.gpu_host import AUDIO, GPU, SECOND
@@ -107,6 +108,36 @@ def test_gpu_that_cannot_be_leased_is_refused_with_the_reason(
     assert main(["gpu", "host", "run", *arguments, "--", "true"]) == 2
 
     assert message in capfd.readouterr().err
+
+
+@dataclass
+class EndedProcess:
+    """Plays a command that has ended."""
+
+    returncode: int
+
+    def wait(self) -> int:
+        return self.returncode
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize(("ended", "code"), [(0, 0), (3, 3), (-9, 137), (-15, 143)])
+def test_exit_code_of_the_command_is_as_a_shell_tells_it(
+    monkeypatch: pytest.MonkeyPatch, host: FakeHost, ended: int, code: int
+) -> None:
+    seen: list[tuple[list[str], str, object]] = []
+
+    def spawn(argv: list[str], *, env: dict[str, str], **_rest: object) -> EndedProcess:
+        bound = read_functions(host.root)[GPU].driver
+        seen.append((argv, env[host_gpus.ADDRESSES_VARIABLE], bound))
+        return EndedProcess(ended)
+
+    monkeypatch.setattr(host_gpus, "spawn", spawn)
+    monkeypatch.setattr(host_gpus, "end", lambda _: None)
+
+    assert main(["gpu", "host", "run", "--", "tool", "--flag"]) == code
+
+    assert seen == [(["tool", "--flag"], f"{GPU},{AUDIO}", "vfio-pci")]
 
 
 @pytest.mark.usefixtures("fake_time")

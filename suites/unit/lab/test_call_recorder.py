@@ -26,6 +26,17 @@ def test_calls_are_in_the_order_of_their_begin_with_their_exit_codes() -> None:
     ]
 
 
+def test_end_belongs_to_the_latest_call_of_its_process_number() -> None:
+    """A killed call writes no end, and its number may be used again."""
+    assert [
+        call.exit_code
+        for call in parse_calls("B\x1f7\x1fa\x1e\nB\x1f7\x1fb\x1e\nE\x1f7\x1f3\x1e\n")
+    ] == [
+        None,
+        3,
+    ]
+
+
 @pytest.mark.parametrize("text", ["", "E\x1f7\x1f0\x1e\n", "x\n"])
 def test_other_text_has_no_calls(text: str) -> None:
     assert parse_calls(text) == []

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from harness.plugin.attachments import _attached, _declaration
+from allure_commons.types import AttachmentType
+
+from harness.plugin.attachments import _attached, _declaration, attach
 from harness.provisioner import EvidenceDeclaration, Provisioner
 from harness.provisioner.declaration import DECLARATION_NAME, write_declaration
 from harness.provisioner.outcome import LogPatterns, OutcomeDeclaration
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def test_what_a_provisioner_declares_is_attached(tmp_path: Path) -> None:
@@ -42,3 +47,44 @@ def test_damaged_declaration_attaches_nothing_more(tmp_path: Path) -> None:
 
     assert declaration is None
     assert [path.name for path in _attached(tmp_path, declaration)] == [DECLARATION_NAME]
+
+
+def test_report_runs_nothing_that_a_guest_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A browser runs the scripts of a page and of a picture; of the guest both are plain text."""
+    shown: dict[str, AttachmentType] = {}
+
+    def attach_file(_path: str, *, name: str, attachment_type: AttachmentType) -> None:
+        shown[name] = attachment_type
+
+    monkeypatch.setattr("allure.step", lambda _: nullcontext())
+    monkeypatch.setattr("allure.attach.file", attach_file)
+    kinds = ("html", "svg", "xml", "png", "json")
+    names = [f"/srv/own.{kind}" for kind in kinds]
+    mine = Provisioner(
+        name="mine",
+        run=["/opt/mine"],
+        outcome=OutcomeDeclaration(log=LogPatterns(path="/srv/log")),
+        evidence=EvidenceDeclaration(files=names, commands={"a.svg": ["findmnt"]}),
+    )
+    write_declaration(mine, tmp_path)
+    for name in (
+        "timeline.svg",
+        "host/domain.xml",
+        "commands/a.svg",
+        *(f"files{n}" for n in names),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+
+    attach(tmp_path, "node")
+
+    assert shown == {
+        DECLARATION_NAME: AttachmentType.JSON,
+        "timeline.svg": AttachmentType.SVG,
+        "domain.xml": AttachmentType.XML,
+        "a.svg": AttachmentType.TEXT,
+        **dict.fromkeys(names, AttachmentType.TEXT),
+        "/srv/own.json": AttachmentType.JSON,
+    }

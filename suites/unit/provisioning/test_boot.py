@@ -408,6 +408,7 @@ def test_events_of_a_grid_node_in_validate_mode_include_the_teardown(
     ("wanted", "baked", "version", "is_told"),
     [
         ("grid", "cuda", VERSION, True),
+        ("grid-v20", "cuda", VERSION, True),
         ("grid", "grid", OTHER_VERSION, False),
         ("cuda-lts", "grid", VERSION, False),
         ("cuda-lts", "cuda", OTHER_VERSION, False),
@@ -429,7 +430,7 @@ def test_only_a_grid_node_with_another_baked_kind_logs_the_grid_line(
 
     assert invocation.steps()["tear-down-driver"] == "done"
     event = "AKS.CSE.ensureGPUDrivers.cleanUpGridNodeCudaPrebake"
-    line = f"driver_type=grid marker_kind={baked} node_kind=grid action=teardown"
+    line = f"driver_type={wanted} marker_kind={baked} node_kind=grid action=teardown"
     assert (event in invocation.events()) is is_told
     assert any(line in said for said in invocation.prebake_lines()) is is_told
 

@@ -86,6 +86,12 @@ def test_family_larger_than_a_shard_is_divided() -> None:
     assert [len(shard) for shard in shards] == [10, 10, 10]
 
 
+def test_longest_tests_are_placed_first_and_shorter_ones_fill_what_is_left() -> None:
+    shards = split([a_test(number, duration_s=number) for number in (3, 4, 5, 6)], 2)
+
+    assert loads(shards) == [9, 9]
+
+
 def test_unknown_test_takes_as_long_as_its_file_does_in_the_mean() -> None:
     names = ("a.py::x", "a.py::new", "a.py::y", "b.py::new", "c.py::z")
 

@@ -87,6 +87,17 @@ def test_link_to_a_file_of_the_host_leads_to_one_of_the_root(files: RootFiles, h
     assert (files.root / str(host).lstrip("/") / "file").read_bytes() == b"x"
 
 
+def test_file_behind_two_links_is_written_beside_the_second(files: RootFiles) -> None:
+    """The second link is relative, to where it lies and not to the first."""
+    files.link("/etc/first", "/opt/app/second")
+    files.link("/opt/app/second", "file")
+
+    files.write("/etc/first", b"x")
+
+    assert (files.read("/opt/app/file"), files.names("/etc")) == (b"x", ["file", "first"])
+    assert files.read("/etc/file") == b"mine"
+
+
 def test_files_are_read_and_changed(files: RootFiles) -> None:
     files.write("/to-etc/new/config", b"a=1", 0o640)
     files.link("/etc/link", "new/config")

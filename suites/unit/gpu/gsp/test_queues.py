@@ -54,6 +54,7 @@ def test_sent_messages_are_numbered_and_sum_to_zero() -> None:
     for number, length in enumerate((0, 1, 4047, 4048, 4049, MOST_BODY)):
         element = driver.take()
         assert element is not None
+        assert len(element) == -(-(ELEMENT_HEADER + length) // PAGE) * PAGE
         assert checksum(element) == 0
         assert struct.unpack_from("<I", element, 36) == (number,)
         assert element[ELEMENT_HEADER : ELEMENT_HEADER + length] == b"\x5a" * length

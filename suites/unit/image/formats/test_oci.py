@@ -87,12 +87,14 @@ def test_folder_is_read_as_git_sees_it(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(b"2")
     (tmp_path / "data").chmod(0o600)
     (tmp_path / "link").symlink_to("data")
+    (tmp_path / "sbin").symlink_to("bin")
 
     assert entries_of(tmp_path) == [
         Entry(path="bin", is_folder=True, mode=0o755),
         Entry(path="bin/tool", content=b"1", mode=0o755),
         Entry(path="data", content=b"2", mode=0o644),
         Entry(path="link", link="data"),
+        Entry(path="sbin", link="bin"),
     ]
 
 

@@ -163,13 +163,15 @@ def test_memory_file_is_shared_by_a_template_and_mapped_privately_by_a_clone(
 
 
 def test_qemu_runs_as_the_requesting_user_where_libvirt_allows_it() -> None:
-    labels = parsed(a_machine_spec(), security_models=("apparmor", "dac")).findall("seclabel")
+    host = replace(a_host(security_models=("apparmor", "dac")), owner=(1000, 100))
+    domain = an_element(render_domain(a_machine_spec(), host, name="node", uuid=UUID))
+    labels = domain.findall("seclabel")
 
     assert [(label.attrib["model"], label.attrib["type"]) for label in labels] == [
         ("apparmor", "none"),
         ("dac", "static"),
     ]
-    assert labels[1].findtext("label") == "+1000:+1000"
+    assert labels[1].findtext("label") == "+1000:+100"
 
 
 @pytest.mark.parametrize("is_verbatim", [False, True])

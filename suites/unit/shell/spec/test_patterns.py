@@ -16,6 +16,8 @@ from harness.shell.spec.patterns import pattern_matches
         ("x|[!a|b]c", ["x", "[!a", "b]c"], ["xc", "ac"]),
         ("[]|]|z", ["[]", "]", "z"], ["|", "["]),
         ("[[:digit:]|x]", ["[:", "[d", "x]"], ["7", "|", "x", "["]),
+        ("a*b", ["a\nb", "a\nx\nb"], ["a\nb\n"]),
+        ("a?b", ["a\nb"], []),
         ("[a|b", ["[a", "b"], ["a", "[a|b"]),
         ("[!a]", ["b", "!"], ["a", "", "bb"]),
         ("[^a]b", ["ab", "^b"], ["cb"]),

@@ -1,0 +1,66 @@
+"""Which calls were made, and in which order."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import ExpectationError
+from harness.shell.mocks.call_order import assert_calls, assert_order
+from harness.shell.mocks.commands import Call
+
+
+def calls(*lines: str) -> list[Call]:
+    return [
+        Call(name=name, arguments=tuple(words), cwd="/", stdin=None, order=number, exported=dict)
+        for number, (name, *words) in enumerate(line.split() for line in lines)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected", "why"),
+    [
+        (("a x", "b", "a x"), ("a x", "a x"), None),
+        (
+            ("a x", "b"),
+            ("a x", "a x"),
+            "'a x' after 'a x'; there was none. There is one before it",
+        ),
+        (("b", "a"), ("a", "b"), "'b' after 'a'; there was none. There is one before it"),
+        (("a",), ("a", "c"), "'c' after 'a'; there was none.\n"),
+        (("a x y",), ("a x",), "'a x'; there was none.\n"),
+        (("a x y",), ("a x ...",), None),
+        (("a",), ("a x ...",), "'a x ...'; there was none.\n"),
+    ],
+)
+def test_each_line_of_an_order_takes_a_call_of_its_own(
+    seen: tuple[str, ...], expected: tuple[str, ...], why: str | None
+) -> None:
+    if why is None:
+        assert_order(calls(*seen), expected)
+        return
+    with pytest.raises(ExpectationError) as refused:
+        assert_order(calls(*seen), expected)
+    assert f"Expected a call {why}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected", "is_met"),
+    [
+        (("a", "b", "c"), ("...",), True),
+        (("a", "b", "a", "c"), ("a", "...", "a", "c"), True),
+        (("a", "c"), ("a", "...", "c"), True),
+        (("a", "b"), ("...", "a"), False),
+        (("a", "b"), ("a",), False),
+        (("a",), ("a", "a"), False),
+        ((), ("...",), True),
+        ((), ("a",), False),
+    ],
+)
+def test_line_of_dots_stands_for_any_number_of_calls(
+    seen: tuple[str, ...], expected: tuple[str, ...], *, is_met: bool
+) -> None:
+    if is_met:
+        assert_calls(calls(*seen), expected)
+        return
+    with pytest.raises(ExpectationError, match="not those expected"):
+        assert_calls(calls(*seen), expected)
