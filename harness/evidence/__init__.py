@@ -45,6 +45,7 @@ from harness.gpu.trace_file import parse_trace
 from harness.lease import make_private_folder
 from harness.provisioner import EXIT_CODE_PATH
 from harness.provisioner.declaration import read_declaration
+from harness.provisioner.failed_command import FAILED_COMMAND, parse_failed_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from harness.evidence.units import ShownUnit
     from harness.gpu.trace import AccessTrace
     from harness.provisioner.declaration import Declaration
+    from harness.provisioner.failed_command import FailedCommand
 
 RECORD_PATH = "/opt/azure/aks-gpu/dkms-marker"
 #: Suffix of the file of a GPU's access trace in the folder `host`, after its device id.
@@ -349,6 +351,14 @@ class Evidence:
         if text is None or not text.strip():
             return None
         return _number(text, f"exit code in '{EXIT_CODE_PATH}'")
+
+    @property
+    def failed_command(self) -> FailedCommand | None:
+        """Return the command at which `set -e` ended the run of a bash script; None where none is known."""
+        number = self._runs.chosen(self._run)
+        text = None if number is None else self._runs.stored(number, FAILED_COMMAND)
+        failed = None if text is None else parse_failed_command(text)
+        return failed if failed is not None and failed.exit_code == self.exit_code else None
 
     @property
     def cloud_init(self) -> CloudInitResult | None:

@@ -8,8 +8,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.cloudinit import FINISHED
 from harness.errors import HarnessError
-from harness.evidence import Evidence
+from harness.evidence import CLOUD_INIT_OUTPUT_PATH, Evidence
 from harness.evidence.gaps import NOT_COLLECTED
 from harness.evidence.node_state import parse_units
 from harness.foreign_files import last_bytes
@@ -52,8 +53,10 @@ _PREFIX = re.compile(
 _COMMAND = re.compile(r"^command: .*?(?=^exit code: )", re.MULTILINE | re.DOTALL)
 #: An error of a program on the host, which says the same as one in the guest.
 _OF_HOST = re.compile(r"\[Errno \d+\]")
-#: Lines of cloud-init itself, in the log of what its commands print.
-_OF_CLOUD_INIT = re.compile(r"^(Cloud-init v\.|ci-info: |\w+\.py\[[A-Z]+\]:)")
+#: Lines of cloud-init itself, in the log of what its commands print, and of the harness.
+_OF_CLOUD_INIT = re.compile(
+    rf"^(Cloud-init v\.|ci-info: |\w+\.py\[[A-Z]+\]:|{re.escape(FINISHED)}$)"
+)
 _FINAL_STAGE = "cloud-final.service"
 #: The state of a unit that failed and that systemd starts again; `auto-restart-queued` since systemd 254.
 _RESTARTING = "auto-restart"
@@ -261,8 +264,10 @@ def explain(folder: Path, *, is_named: bool = False) -> list[str]:
     logs = list(_logs(folder))
     sentences = list(_failed_steps(folder))
     ended = [] if any(_STEP.match(each) for each in sentences) else list(_end_of_run(folder))
+    sentences += ended
+    sentences += _lock_holders(folder, sentences)
     # The stage of cloud-init that ran the provisioner has failed with it.
-    sentences += [*ended, *_failed_units(folder, logs, without=_FINAL_STAGE if ended else "")]
+    sentences += _failed_units(folder, logs, without=_FINAL_STAGE if ended else "")
     is_told = is_named or bool(sentences)
     sentences += _restarting_units(folder, logs)
     if not is_told:
@@ -307,6 +312,11 @@ def _end_of_run(folder: Path) -> Iterator[str]:
         )
         said = lines[-_LAST_LINES:]
         said = said if error is None or error in said else [error, *said]
+        if failed := evidence.failed_command:
+            yield (
+                f"`set -e` ended the provisioner in line {failed.line} of '{failed.file}': "
+                f"{_first_line(failed.command)}"
+            )
         yield (
             f"provisioner '{declared.name}' ended with {declared.named(evidence.exit_code)}; its log "
             f"'{evidence.log_path}' {'ends with:' if said else 'says nothing.'}"
@@ -315,8 +325,27 @@ def _end_of_run(folder: Path) -> Iterator[str]:
         told = [line for line in printed if not _AFTERTHOUGHT.search(line)]
         yield from (f"printed: {line}" for line in (told or printed)[-_LAST_PRINTED:])
         codes = declared.outcome.exit_codes
-        if codes and evidence.exit_code not in codes and not printed:
+        is_silent = failed is None and not printed and evidence.log_path != CLOUD_INIT_OUTPUT_PATH
+        if codes and evidence.exit_code not in codes and is_silent:
             yield _SILENT
+
+
+def _lock_holders(folder: Path, sentences: Sequence[str]) -> list[str]:
+    """Name the process that holds the lock of each file that the sentences name."""
+    listed = folder / "commands/locks"
+    text = last_bytes(listed, _MOST_BYTES).decode(errors="replace") if listed.is_file() else ""
+    found = []
+    for line in text.splitlines():
+        process, _, rest = line.partition("\t")
+        path, _, command = rest.partition("\t")
+        # Not a longer name, such as `/run/x.lock.d` for `/run/x.lock`.
+        whole = re.compile(rf"(?<![\w./-]){re.escape(path)}(?![\w/-]|\.\w)")
+        if path.startswith("/") and any(map(whole.search, sentences)):
+            found.append(
+                f"'{path}' is locked by process {process}, when the evidence was gathered: "
+                f"{command.strip() or 'no command'}"
+            )
+    return list(dict.fromkeys(found))
 
 
 def _own_lines(text: str) -> list[str]:

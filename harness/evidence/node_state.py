@@ -33,6 +33,13 @@ _ALL_ONES = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
 PCI_CONFIG_SCRIPT = (
     'for f in /sys/bus/pci/devices/*/config; do printf \'\\n%s\' "$f"; od -An -tx1 -N4 "$f"; done'
 )
+#: Prints each file that a process holds a lock of: the process, the path and the command, with tabs between.
+#: The kernel's own list names who took the lock, which may have ended and left it to a child.
+LOCKS_SCRIPT = (
+    "grep -ls '^lock:' /proc/[0-9]*/fdinfo/* | while IFS=/ read -r _ _ pid _ fd; do "
+    'printf \'%s\\t%s\\t\' "$pid" "$(readlink "/proc/$pid/fd/$fd")"; '
+    "cat \"/proc/$pid/cmdline\" | tr '\\000\\n' '  '; echo; done"
+)
 _PCI_CONFIG = re.compile(
     r"^/sys/bus/pci/devices/(?P<slot>[^/\s]+)/config (?P<ids>[0-9a-f]{2}(?: [0-9a-f]{2}){3})[ \t]*$",
     re.MULTILINE,

@@ -24,7 +24,7 @@ from harness.evidence import (
     RECORD_PATH,
     SYSTEMD_PATH,
 )
-from harness.evidence.node_state import PCI_CONFIG_SCRIPT
+from harness.evidence.node_state import LOCKS_SCRIPT, PCI_CONFIG_SCRIPT
 from harness.provisioner import EXIT_CODE_PATH, RUNS_FOLDER, gpu_node
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ def node_request(
             "units": ["systemctl", "list-units", "--all", "--no-legend", "--plain"],
             "journal": ["journalctl", "-b", "--no-pager", "-o", "short-precise"],
             "dmesg": ["dmesg"],
+            "locks": ["sh", "-c", LOCKS_SCRIPT],
             **{f"modinfo-{kernel}": ["modinfo", "-k", kernel, "nvidia"] for kernel in kernels},
             **{
                 f"{DEBIAN_MODULE}-modinfo-{kernel}": ["modinfo", "-k", kernel, DEBIAN_MODULE]

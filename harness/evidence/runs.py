@@ -1,6 +1,7 @@
 """The numbered runs of a node's provisioner, as its `run-provisioner.sh` stores them; pure.
 
-The folder of a run has `command`, `boot-id`, `exit-code` once it ended, and what was there before it:
+The folder of a run has `command`, `boot-id`, `exit-code` once it ended, `failed-command` where `set -e` ended a
+bash script, and what was there before it:
 `outcome-before` with its `outcome-stamp-before`, `events-before` (paths) and `log-bytes-before`. So what
 a run left is what was there before the next one, or, of the latest run, what is there now. The outcome
 has a stamp after the run too, since two runs may write the same text.

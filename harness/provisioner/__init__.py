@@ -19,6 +19,7 @@ import yaml
 from harness.argv import check_argv
 from harness.cloudinit import GuestFile
 from harness.errors import BadInputError, listed
+from harness.provisioner.failed_command import noting_environment
 from harness.provisioner.outcome import OutcomeDeclaration
 
 if TYPE_CHECKING:
@@ -211,13 +212,15 @@ class Provisioner:
             None if declared.events is None else declared.events.path,
             None if declared.log is None else declared.log.path,
         )
-        variables = [f"{key}={value}" for key, value in self.environment.items()]
+        command = self.command(name)
+        environment = {**noting_environment(command, self.files), **self.environment}
+        variables = [f"{key}={value}" for key, value in environment.items()]
         return (
             *("sh", RUNNER_PATH, name),
             *(path or "" for path in paths),
             output,
             *(["env", *variables] if variables else []),
-            *self.command(name),
+            *command,
         )
 
     def guest_files(

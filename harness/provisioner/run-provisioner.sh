@@ -12,6 +12,7 @@
 name=$1 outcome=$2 events=$3 log=$4 output=$5
 shift 5
 latest=/run/gpu-node-exit-code
+failed=/run/gpu-node-failed-command
 runs=/var/lib/cloud/instance/provisioner-runs
 
 # Prints inode and time of the outcome, by which a run that wrote the same text again can be told from
@@ -36,6 +37,14 @@ run=$runs/$number
     fi
     # Without word splitting, but with patterns.
     (IFS='' && [ -n "$events" ] && ls -d -- $events) >"$run/events-before"
+    # harness.provisioner.failed_command says which provisioners read it. `set -e` looks at the exit codes at which
+    # bash runs a trap on ERR, and the first one outside of a subshell ends the script. LINENO counts lines of a trap.
+    rm -f "$failed"
+    cat >"$failed.bash" <<END
+unset BASH_ENV
+set -o errtrace
+trap 'case \$-/\$BASH_SUBSHELL in *e*/0) { printf "%s\\n" "\$?" "\$LINENO" "\${BASH_SOURCE[0]-}" "\$BASH_COMMAND" >$failed; } 2>/dev/null; trap - ERR ;; esac' ERR
+END
 } 2>/dev/null
 
 numbered() {
@@ -45,6 +54,7 @@ numbered() {
     printf '%s\n' "$code" >"$latest"
     printf '%s\n' "$code" 2>/dev/null >"$run/exit-code"
     stamp_outcome 2>/dev/null >"$run/outcome-stamp-after"
+    [ ! -f "$failed" ] || mv "$failed" "$run/failed-command" 2>/dev/null
     return "$code"
 }
 

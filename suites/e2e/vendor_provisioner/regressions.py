@@ -50,6 +50,7 @@ REGRESSIONS = {
         caught_by="test_mirror_that_is_down_has_a_code_of_its_own",
         causes=(
             r"Provisioning was expected to end with 30 \(fetch\), but it ended with 1",
+            r"`set -e` ended the provisioner in line \d+ of '/opt/halyard/gpu/lib/fetch\.bash': mv ",
             "printed: mv: cannot stat '/var/cache/halyard/gpu/SHA256SUMS.part'",
         ),
     ),
@@ -58,7 +59,10 @@ REGRESSIONS = {
         before=" 9>&- &",
         after=" &",
         caught_by="test_later_boot_finds_a_converged_node",
-        causes=("provisioning ended with 11: another run holds /run/halyard-gpu.lock",),
+        causes=(
+            "provisioning ended with 11: another run holds /run/halyard-gpu.lock",
+            r"'/run/halyard-gpu\.lock' is locked by process \d+, .*/opt/halyard/gpu/bin/gpu-sampler",
+        ),
     ),
     "apt does not wait for its lock": Regression(
         file="lib/packages.bash",
@@ -107,7 +111,7 @@ REGRESSIONS = {
         caught_by=_USED,
         causes=(
             "provisioning ended with 1: phase nodes was not finished",
-            "remedy: a command failed and printed nothing",
+            r"`set -e` ended the provisioner in line 26 of '/opt/halyard/gpu/lib/nodes\.bash': \(\(index\+\+\)\)",
         ),
     ),
     "a teardown leaves the driver's sources": Regression(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +14,7 @@ from harness.errors import HarnessError
 from harness.evidence import Evidence, collection_script
 from harness.evidence.collect import collect_guest
 from harness.evidence.collection_script import TOOLS, render_script
+from harness.evidence.node_state import LOCKS_SCRIPT
 from harness.evidence.request import (
     AdditionalEvidence,
     EvidenceRequest,
@@ -25,6 +28,19 @@ if TYPE_CHECKING:
 
 NOTHING = EvidenceRequest(commands={}, files=(), paths=())
 NONCE = "0123456789abcdef"
+
+
+def test_lock_is_listed_with_the_process_that_kept_it(tmp_path: Path) -> None:
+    """The process that took it has ended; the kernel's list names that one."""
+    lock = tmp_path / "a lock"
+    script = f"exec 9>>'{lock}'; flock -x 9 || exit; sleep 60 <&- >&- 2>&- & echo $!"
+    kept = LocalRunner().run(["sh", "-c", script], timeout_s=60).stdout.strip()
+    try:
+        listed = LocalRunner().run(["sh", "-c", LOCKS_SCRIPT], timeout_s=60).stdout
+    finally:
+        os.kill(int(kept), signal.SIGTERM)
+
+    assert f"{kept}\t{lock}\tsleep 60 \n" in listed
 
 
 @pytest.mark.parametrize("missing", TOOLS)

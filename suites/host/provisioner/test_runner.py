@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _OUTCOME, _LOG = "/var/lib/mine/outcome.json", "/var/log/mine.log"
 _EVENTS = "/var/log/my events/*.json"
 CONSOLE_PATH = "/dev/console"
+FAILED_COMMAND_PATH = "/run/gpu-node-failed-command"
 
 
 @dataclass
@@ -52,7 +53,7 @@ class GuestRoot:
     def run(self, program: str) -> CommandResult:
         """Run a shell program as the provisioner's command; it has the root in `$ROOT`."""
         script = runner_file().content.decode()
-        for path in (EXIT_CODE_PATH, RUNS_FOLDER, CONSOLE_PATH):
+        for path in (EXIT_CODE_PATH, FAILED_COMMAND_PATH, RUNS_FOLDER, CONSOLE_PATH):
             assert path in script
             script = script.replace(path, str(self.root / path[1:]))
         for folder in (
@@ -95,6 +96,61 @@ def provisioning(decision: str, event: str | None = None, code: int = 0) -> str:
             f"exit {code}",
         ]
     )
+
+
+def run_in_bash(guest: GuestRoot, script: str) -> CommandResult:
+    """Run a script as the provisioner's bash does, with what notes its failed command."""
+    guest.root.mkdir(parents=True, exist_ok=True)
+    (guest.root / "script.bash").write_text(script)
+    (guest.root / "lib.bash").write_text("check() {\n  [[ -e /nonexistent ]]\n}\n")
+    return guest.run(
+        f'cd "$ROOT"; BASH_ENV="$ROOT{FAILED_COMMAND_PATH}.bash" exec bash ./script.bash'
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "noted"),
+    [
+        ("set -euo pipefail\ni=0\n((i++))\necho no\n", (1, "./script.bash", 3, "((i++))")),
+        ("set -e\n. ./lib.bash\ncheck\n", (1, "./lib.bash", 2, "[[ -e /nonexistent ]]")),
+        ("set -eo pipefail\n(exit 5) | cat\n", (5, "./script.bash", 2, "cat")),
+        ("set -e\nx=$(exit 4)\n", (4, "./script.bash", 2, "x=$(exit 4)")),
+        ("trap 'false || true' EXIT\nset -e\nfalse\n", (1, "./script.bash", 3, "false")),
+        ("set -e\nfalse && true\n! true\nif false; then :; fi\n(exit 2) || exit 3\n", None),
+        ("false\nexit 1\n", None),
+        ("set -e\nlocal_x() { local x=$(false); }\nlocal_x\nexit 1\n", None),
+        ("set -e\n", None),
+    ],
+)
+def test_command_at_which_a_bash_script_ended_is_noted(
+    tmp_path: Path, script: str, noted: tuple[int, str, int, str] | None
+) -> None:
+    guest = GuestRoot(tmp_path / "root")
+    run_in_bash(guest, script)
+
+    failed = guest.evidence(tmp_path / "evidence").failed_command
+
+    found = failed and (failed.exit_code, failed.file, failed.line, failed.command)
+    assert found == noted
+
+
+def test_noting_is_seen_by_the_script_only(tmp_path: Path) -> None:
+    """A script that it starts has no trap, and the next run none of its notes."""
+    guest = GuestRoot(tmp_path / "root")
+    first = run_in_bash(
+        guest,
+        "env | grep -c BASH_ENV || true\ndeclare -p | grep -c gpu-node || true\n"
+        "bash -c 'trap -p; set -e; false' || false\nset -e\nfalse\n",
+    )
+    run_in_bash(guest, "exit 1\n")
+
+    evidence = guest.evidence(tmp_path / "evidence")
+
+    assert first.stdout.splitlines()[-2:] == ["0", "0"]
+    noted = evidence.of_run(1).failed_command
+    assert noted is not None
+    assert noted.line == 5
+    assert evidence.failed_command is None
 
 
 @pytest.mark.parametrize("log", [_LOG, None], ids=["own log", "output"])

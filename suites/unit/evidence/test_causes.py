@@ -854,6 +854,59 @@ def test_command_that_ended_the_provisioner_in_silence_can_be_found(
     assert any("`bash -x`" in line for line in explain(tmp_path)) is is_silent
 
 
+def test_line_at_which_a_script_ended_is_named(tmp_path: Path) -> None:
+    write_foreign_run(tmp_path, log="begin\n")
+    note = f"files{RUNS_FOLDER}/1/failed-command"
+    write(tmp_path, note, "20\n26\n/opt/own/nodes.bash\n((index++))\n")
+
+    assert explain(tmp_path)[0] == (
+        "`set -e` ended the provisioner in line 26 of '/opt/own/nodes.bash': ((index++))"
+    )
+
+    write(tmp_path, f"files{EXIT_CODE_PATH}", "1\n")
+    assert not any("set -e" in line for line in explain(tmp_path))
+    write(tmp_path, note, "1\n26\n/opt/own/nodes.bash\n((index++))\n")
+    assert not any("`bash -x`" in line for line in explain(tmp_path))
+
+
+def test_end_with_an_own_code_is_not_silent_where_the_output_is_the_log(tmp_path: Path) -> None:
+    """What it printed is shown as its log."""
+    write_foreign_run(tmp_path, log=None, printed="no region\nHARNESS: cloud-init has finished\n")
+    write(tmp_path, f"files{EXIT_CODE_PATH}", "9\n")
+
+    assert [
+        line for line in explain(tmp_path) if line.startswith(("log", "printed", "remedy"))
+    ] == ["log: no region"]
+
+
+LOCKS = (
+    "7\t/run/own.lock\t/bin/bash /opt/own/sampler \n"
+    "7\t/run/own.lock\t/bin/bash /opt/own/sampler \n"
+    "8\t/run/own.lock.d\tother \n"
+    "9\t/var/lib/dpkg/lock-frontend\tpython3 /run/upgrades \n"
+    "10\t\t\n\nx\n"
+)
+
+
+def test_process_that_holds_the_lock_is_named(tmp_path: Path) -> None:
+    write_foreign_run(tmp_path, log="ERROR another run holds /run/own.lock: unknown process\n")
+    write(tmp_path, "commands/locks", LOCKS)
+
+    assert [line for line in explain(tmp_path) if "locked" in line] == [
+        "'/run/own.lock' is locked by process 7, when the evidence was gathered: /bin/bash /opt/own/sampler"
+    ]
+
+
+@pytest.mark.parametrize(
+    "said", ["/run/own.lock/x", "x/run/own.lock", "/run/own.lock.old", "own.lock"]
+)
+def test_lock_of_another_file_is_not_named(tmp_path: Path, said: str) -> None:
+    write_foreign_run(tmp_path, log=f"ERROR {said} is in the way\n")
+    write(tmp_path, "commands/locks", LOCKS)
+
+    assert not [line for line in explain(tmp_path) if "locked" in line]
+
+
 def test_foreign_provisioner_whose_log_is_empty_is_named(tmp_path: Path) -> None:
     write_foreign_run(tmp_path, log="\n")
 

@@ -1,0 +1,95 @@
+"""Which provisioners note the command at which `set -e` ended them, and what is read of the note."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.cloudinit import GuestFile
+from harness.provisioner import Provisioner
+from harness.provisioner.failed_command import FailedCommand, parse_failed_command
+
+MAIN = "/opt/mine/main"
+NOTED = ("env", "BASH_ENV=/run/gpu-node-failed-command.bash")
+
+
+def a_provisioner(main: str, library: str = "", *argv: str) -> Provisioner:
+    files = [
+        GuestFile(path=MAIN, content=main.encode(), mode=0o755),
+        GuestFile(path="/opt/mine/lib", content=library.encode()),
+    ]
+    return Provisioner(name="mine", run=argv or [MAIN, "boot"], files=files)
+
+
+def is_noted(provisioner: Provisioner) -> bool:
+    argv = provisioner.guest_command("boot")
+    return any(argv[place : place + 2] == NOTED for place in range(len(argv)))
+
+
+@pytest.mark.parametrize(
+    "shebang",
+    ["#!/bin/bash", "#!/usr/bin/env bash", "#! /usr/bin/bash -eu", "#!/usr/bin/env -S bash -e"],
+)
+def test_bash_script_notes_its_failed_command(shebang: str) -> None:
+    provisioner = a_provisioner(f"{shebang}\nmain\n")
+
+    assert is_noted(provisioner)
+    assert provisioner.guest_command("boot")[-4:] == (*NOTED, MAIN, "boot")
+
+
+@pytest.mark.parametrize("shebang", ["#!/bin/sh", "#!/usr/bin/python3", "# bash", "#!/bin/dash"])
+def test_other_programs_have_no_trap(shebang: str) -> None:
+    assert not is_noted(a_provisioner(f"{shebang}\nmain\n"))
+
+
+def test_script_that_its_shell_runs_is_known_by_the_shell() -> None:
+    assert is_noted(a_provisioner("main\n", "", "bash", MAIN))
+    assert is_noted(a_provisioner("main\n", "", "/bin/bash", "-eu", MAIN))
+    assert not is_noted(a_provisioner("#!/bin/bash\n", "", "sh", MAIN))
+    assert not is_noted(a_provisioner("#!/bin/bash\n", "", "/opt/of-the-image"))
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "trap 'failed $LINENO' ERR\n",
+        "  trap failed EXIT ERR # both\n",
+        "trap failed err\n",
+        "trap '\n  failed\n' ERR\n",
+        "trap \\\n  failed ERR\n",
+        "old=$(trap -p ERR)\n",
+        "traps=$(trap)\n",
+        "trap\n",
+        "export BASH_ENV=/etc/ours\n",
+    ],
+)
+@pytest.mark.parametrize("place", ["script", "library"])
+def test_trap_of_its_own_is_not_touched(own: str, place: str) -> None:
+    main, library = ("#!/bin/bash\n" + own, "") if place == "script" else ("#!/bin/bash\n", own)
+
+    assert not is_noted(a_provisioner(main, library))
+
+
+@pytest.mark.parametrize("line", ["trap clean EXIT\n", "log ERR 'no mirror'\n", "say 'a trap'\n"])
+def test_other_traps_and_words_are_none_on_errors(line: str) -> None:
+    assert is_noted(a_provisioner("#!/bin/bash\n" + line))
+
+
+def test_variables_that_are_declared_come_first() -> None:
+    provisioner = replace(a_provisioner("#!/bin/bash\n"), environment={"BASH_ENV": "", "A": "b"})
+
+    assert provisioner.guest_command("boot")[-5:] == ("env", "BASH_ENV=", "A=b", MAIN, "boot")
+
+
+def test_note_is_read() -> None:
+    assert parse_failed_command("7\n26\n/opt/lib.sh\nx <<END\ntext\nEND\n") == FailedCommand(
+        command="x <<END\ntext\nEND", exit_code=7, file="/opt/lib.sh", line=26
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1\n", "1\n2\n/x", "a\n2\n/x\ny\n", "1\n\n/x\ny\n", "1\n-2\n/x\ny\n"]
+)
+def test_damaged_note_is_none(text: str) -> None:
+    assert parse_failed_command(text) is None
