@@ -111,7 +111,7 @@ REGRESSIONS = {
         caught_by=_USED,
         causes=(
             "provisioning ended with 1: phase nodes was not finished",
-            r"`set -e` ended the provisioner in line 26 of '/opt/halyard/gpu/lib/nodes\.bash': \(\(index\+\+\)\)",
+            r"`set -e` ended the provisioner in line 25 of '/opt/halyard/gpu/lib/nodes\.bash': \(\(index\+\+\)\)",
         ),
     ),
     "a teardown leaves the driver's sources": Regression(
