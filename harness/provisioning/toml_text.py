@@ -7,6 +7,7 @@ extent of values; it does not interpret values.
 from __future__ import annotations
 
 import functools
+import json
 import re
 from dataclasses import dataclass
 
@@ -16,8 +17,17 @@ _PART = re.compile(
     r"""\s*(?:(?P<bare>[A-Za-z0-9_-]+)|"(?P<basic>(?:[^"\\]|\\.)*)"|'(?P<literal>[^']*)')\s*"""
 )
 
-_TOKEN = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'|.""", re.DOTALL)
+_TOKEN = re.compile(
+    r"""\"{3}(?:[^"\\]|\\.|"(?!""))*"{3}|'{3}(?:[^']|'(?!''))*'{3}|"(?:[^"\\]|\\.)*"|'[^']*'|.""",
+    re.DOTALL,
+)
 """A string, or any other character."""
+
+_ESCAPE = re.compile(
+    r"\\(?:u(?P<u>[0-9A-Fa-f]{4})|U(?P<U>[0-9A-Fa-f]{8})|(?P<blank>[ \t]*\n\s*)|(?P<char>.))",
+    re.DOTALL,
+)
+_ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"': '"', "\\": "\\"}
 
 
 class TomlTextError(ValueError):
@@ -102,7 +112,7 @@ def _read_key(line: str, start: int, number: int) -> tuple[Key, int]:
                 part
                 for part in (
                     match["bare"],
-                    None if basic is None else re.sub(r"\\(.)", r"\1", basic),
+                    None if basic is None else _unescape(basic),
                     match["literal"],
                 )
                 if part is not None
@@ -287,13 +297,31 @@ def render_string(value: str) -> str:
 
 
 def read_string(value: str) -> str:
-    """Return the content of a one-line string value; any other value unchanged."""
-    if len(value) >= 2 and value[0] == value[-1] == '"':
-        return re.sub(r"\\(.)", r"\1", value[1:-1])
-    if len(value) >= 2 and value[0] == value[-1] == "'":
-        return value[1:-1]
+    """Return the content of a string value; any other value unchanged."""
+    for quote in ('"""', "'''", '"', "'"):
+        if len(value) >= 2 * len(quote) and value.startswith(quote) and value.endswith(quote):
+            content = value[len(quote) : -len(quote)]
+            if len(quote) > 1:
+                content = content.removeprefix("\n")
+            return content if quote[0] == "'" else _unescape(content)
     return value
 
 
+def _unescape(text: str) -> str:
+    """Return what a basic string means; an escape that TOML does not have stays as it is."""
+    return _ESCAPE.sub(_escaped, text)
+
+
+def _escaped(escape: re.Match[str]) -> str:
+    if escape["blank"] is not None:
+        return ""
+    if escape["char"] is not None:
+        return _ESCAPED.get(escape["char"], escape[0])
+    code = int(escape["u"] or escape["U"], 16)
+    is_scalar = code < 0xD800 or 0xDFFF < code <= 0x10FFFF
+    return chr(code) if is_scalar else escape[0]
+
+
 def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"')
+    # JSON's escapes are TOML's, which has one more character that needs one.
+    return json.dumps(value, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")

@@ -136,6 +136,7 @@ def test_quoted_keys_are_unescaped() -> None:
     (entry,) = read_entries(r'"a\"b" . ' + "'c\\d' . e = 1")
 
     assert entry.path == ('a"b', "c\\d", "e")
+    assert read_entries(r'"io\u002econtainerd"."\t" = 1')[0].path == ("io.containerd", "\t")
 
 
 def test_existing_value_is_replaced_in_its_place() -> None:
@@ -232,6 +233,10 @@ def test_keys_and_strings_are_quoted_if_necessary() -> None:
         ("''", ""),
         ("\"a'", "\"a'"),
         ("'a\"", "'a\""),
+        (r'"\u002fusr\U0000002Fx\ty\n\b\f\r\\z"', "/usr/x\ty\n\b\f\r\\z"),
+        (r'"\ud800 \U00110000 \q"', r"\ud800 \U00110000 \q"),
+        ('"""\na\\\n  "b""""', 'a"b"'),
+        ("'''\na\\n'''", "a\\n"),
     ],
 )
 def test_string_value_is_read(value: str, string: str) -> None:
@@ -239,7 +244,10 @@ def test_string_value_is_read(value: str, string: str) -> None:
 
 
 def test_rendered_string_is_read_back() -> None:
-    assert read_string(render_string('a"\\b')) == 'a"\\b'
+    text = 'a"\\b\t\n\x01\x7fé\udce9'
+
+    assert read_string(render_string(text)) == text
+    assert render_string("\n\x01\x7f") == r'"\n\u0001\u007f"'
 
 
 def test_removing_a_first_table_takes_no_line_before_it() -> None:
@@ -284,6 +292,8 @@ def test_of_a_key_that_is_there_twice_the_one_counts_that_is_set() -> None:
 def test_strings_of_an_array_are_read_without_comments_and_quotes() -> None:
     assert read_strings(read_values(INLINE)[("k",)]) == ("l", "m", 'o"p')
     assert read_strings("[]") == read_strings("") == ()
+    assert read_strings('["""a, b""", \'\'\'c\'d\'\'\', "\\u0065"]') == ("a, b", "c'd", "e")
+    assert read_values('t = {a = """b}, c""", d = 1}')[("t", "d")] == "1"
 
 
 @pytest.mark.parametrize(
