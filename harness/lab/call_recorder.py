@@ -20,21 +20,26 @@ _FOLDER = "/usr/local/sbin"
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
 #: A line of one write each, so that those of several processes do not mix.
 _SCRIPT = r"""#!/bin/sh
-# Records this call and runs the real command (harness.lab.call_recorder).
-log=@LOG@ real=
-rest=$PATH:
-while [ -n "$rest" ]; do
-    folder=${rest%%:*} rest=${rest#*:}
-    [ "$folder" != "${0%/*}" ] && [ -x "$folder/@NAME@" ] || continue
-    real=$folder/@NAME@
-    break
-done
-words=$(printf '\037%s' @NAME@ "$@" && echo x)
-printf 'B\037%s%s\036\n' "$$" "${words%x}" >>"$log"
-if [ -n "$real" ]; then "$real" "$@"; else false; fi
+# Records this call and runs the real command (harness.lab.call_recorder). In subshells, since what is assigned
+# to an exported variable would change the command's environment.
+find_real() (
+    rest=$PATH:
+    while [ -n "$rest" ]; do
+        folder=${rest%%:*} rest=${rest#*:}
+        file=${folder:-.}/@NAME@
+        [ -f "$file" ] && [ -x "$file" ] && ! [ "$file" -ef "$0" ] || continue
+        printf '%s' "$file"
+        break
+    done
+)
+(
+    words=$(printf '\037%s' @NAME@ "$@" && echo x)
+    printf 'B\037%s%s\036\n' "$$" "${words%x}" >>@LOG@
+)
+set -- "$(find_real)" "$@"
+if [ -n "$1" ]; then "$@"; else (exit 127); fi
 code=$?
-[ -n "$real" ] || code=127
-printf 'E\037%s\037%s\036\n' "$$" "$code" >>"$log"
+printf 'E\037%s\037%s\036\n' "$$" "$code" >>@LOG@
 exit "$code"
 """
 _RECORD = re.compile(r"(?P<kind>[BE])\x1f(?P<process>\d+)\x1f(?P<rest>[^\x1e]*)\x1e\n")

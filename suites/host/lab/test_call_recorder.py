@@ -19,17 +19,25 @@ def test_real_command_runs_and_its_call_is_recorded(tmp_path: Path) -> None:
         path = before / file.path.rpartition("/")[2]
         path.write_bytes(file.content.replace(CALLS.encode(), str(log).encode()))
         path.chmod(file.mode)
-    (real / "tool").write_text('#!/bin/sh\necho "$# $2"\ncat\nexit 7\n')
+    (tmp_path / "folder/tool").mkdir(parents=True)
+    names = ("log", "real", "rest", "folder", "file", "words", "code")
+    (real / "tool").write_text(
+        f'#!/bin/sh\necho "$# $2"\ncat\necho {" ".join(f"${each}" for each in names)}\nexit 7\n'
+    )
     (real / "tool").chmod(0o755)
 
     result = LocalRunner().run(
         ["sh", "-c", "tool 'a b' 'c\n' ''; echo $?; absent; echo $?"],
         timeout_s=30,
         stdin="said\n",
-        env={"PATH": f"{before}:{real}:/usr/bin:/bin"},
+        env={
+            "PATH": f"{before}/:{before}:{tmp_path / 'folder'}:{real}:/usr/bin:/bin",
+            **{each: f"{each}'s" for each in names},
+        },
     )
 
-    assert result.stdout == "3 c\n\nsaid\n7\n127\n"
+    kept = " ".join(f"{each}'s" for each in names)
+    assert result.stdout == (f"3 c\n\nsaid\n{kept}\n7\n127\n")
     assert parse_calls(log.read_text()) == [
         RecordedCall(argv=("tool", "a b", "c\n", ""), exit_code=7),
         RecordedCall(argv=("absent",), exit_code=127),
