@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from harness.cli.console_text import without_commands
 from harness.cli.options import settings_of
 from harness.errors import BadInputError
-from harness.evidence.archive import opened, several_machines
+from harness.evidence.archive import machine_folders, opened, several_machines
 from harness.machine.channels.console_recording import RECORDING, read_recording
 from harness.provisioning.wait import SYSTEM_CLOCK
 
@@ -60,7 +60,8 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 
 def _recording_in(folder: Path, bundle: Path) -> Path:
-    found = sorted(folder.glob(f"**/{RECORDING}"))
+    recordings = [machine / "host" / RECORDING for machine in machine_folders(folder)]
+    found = [each for each in (folder / RECORDING, *recordings) if each.is_file()]
     if len(found) > 1:
         raise several_machines([path.parent.parent for path in found], folder, bundle)
     if not found:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from harness.cli.columns import print_columns
 from harness.cli.options import settings_of
 from harness.errors import BadInputError
-from harness.evidence.archive import opened, several_machines
+from harness.evidence.archive import machine_folders, opened, several_machines
 from harness.plots import DARK, LIGHT
 from harness.timeline import seconds
 from harness.timeline.drawing import render_timelines
@@ -88,9 +88,7 @@ def _timeline(arguments: argparse.Namespace) -> int:
 
 
 def _read(folder: Path, bundle: Path) -> Timeline:
-    machines = [folder] if (folder / "host").is_dir() else []
-    machines = machines or sorted(path.parent for path in folder.glob("**/host") if path.is_dir())
-    machines = [each for each in machines if not each.name.startswith("earlier-")]
+    machines = machine_folders(folder)
     if len(machines) > 1:
         raise several_machines(machines, folder, bundle)
     return read_timeline(machines[0] if machines else folder)

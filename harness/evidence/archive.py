@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: saved machine are packed already, so the fastest way is the best.
 _PACKERS = {"zstd": (".tar.zst", "zstd -q -1 -T0"), "gzip": (".tar.gz", "gzip -1")}
 SUFFIXES = tuple(suffix for suffix, _ in _PACKERS.values())
+#: The folders in the evidence of a machine.
+_PARTS = frozenset({"checkpoint", "commands", "files", "host"})
 _PACK_S = 600.0
 _END_S = 10.0
 #: How many times as large as its file an archive may be without a word: text is packed to a tenth.
@@ -266,6 +268,24 @@ class _ForwardOnly:
         if self._at > 2 * self._limit_bytes:
             raise ARCHIVE.error(self.source)
         return content
+
+
+def machine_folders(folder: Path) -> list[Path]:
+    """Return the folders of machines in a test's evidence, or `folder` itself where it is one.
+
+    Nothing within them is looked at: a guest chooses the names of the files that are gathered from it.
+    """
+    found = []
+    for path, folders, _ in os.walk(folder):
+        if any(_is_part(Path(path, name)) for name in folders):
+            found.append(Path(path))
+            folders.clear()
+    return sorted(found)
+
+
+def _is_part(folder: Path) -> bool:
+    """Return whether this is a part of a machine's evidence, and not a machine with such a name."""
+    return folder.name in _PARTS and not (folder / "host").is_dir()
 
 
 def several_machines(found: Sequence[Path], folder: Path, bundle: Path) -> BadInputError:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.artifact_cache import allocated_bytes
 from harness.errors import BadInputError, HarnessError
+from harness.evidence.archive import machine_folders
 from harness.foreign_files import read_plain
 from harness.foreign_json import parse_json_object
 from harness.gpu.transport import parse_qemu_version
@@ -317,7 +318,8 @@ def _read_spec(name: str, fields: Mapping[str, Any], folder: Path) -> MachineSpe
 def _folder_of(folder: Path) -> Path:
     if (folder / _DESCRIPTION).is_file():
         return folder
-    found = sorted(path.parent for path in folder.glob(f"**/{CHECKPOINT}/{_DESCRIPTION}"))
+    saved = [machine / CHECKPOINT for machine in machine_folders(folder)]
+    found = [each for each in saved if (each / _DESCRIPTION).is_file()]
     if len(found) == 1:
         return found[0]
     if found:

@@ -1,0 +1,28 @@
+"""Archives of a test's evidence, and the machines in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.evidence.archive import machine_folders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_folders_of_a_guest_are_no_machines(tmp_path: Path) -> None:
+    test = tmp_path / "test"
+    for path in (
+        "node/host",
+        "node/files/etc/host",
+        "node/files/srv/checkpoint",
+        "node/earlier-1/host",
+        "host/host",
+        "host/files/host",
+        "other/commands",
+        "other/files/a/host",
+    ):
+        (test / path).mkdir(parents=True)
+
+    assert machine_folders(tmp_path) == [test / "host", test / "node", test / "other"]
+    assert machine_folders(test / "node") == [test / "node"]
