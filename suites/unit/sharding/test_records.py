@@ -8,7 +8,15 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.sharding.durations import read_durations, write_durations
-from harness.sharding.manifest import MANIFEST, begin, read_manifest, starts_of
+from harness.sharding.manifest import (
+    MANIFEST,
+    ShardManifest,
+    begin,
+    read_manifest,
+    starts_of,
+    write_manifest,
+)
+from harness.sharding.report_file import read_report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +36,17 @@ def test_durations_are_read_back_and_a_missing_file_has_none(tmp_path: Path) -> 
 
     assert read_durations(tmp_path / "durations") == {"a.py::x": 1.25}
     assert read_durations(tmp_path / "other") == {}
+
+
+def test_durations_are_written_in_an_order_and_rounded_so_that_versions_differ_little(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "durations"
+
+    write_durations(path, {"b.py::y": 2.0, "a.py::x": 1.23456})
+
+    assert path.read_text() == '{\n    "a.py::x": 1.2346,\n    "b.py::y": 2.0\n}\n'
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(
@@ -59,6 +78,35 @@ def test_starts_are_counted_beyond_nine(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_text("{}")
     assert begin(tmp_path) == (1, tmp_path / "start-1")
     assert [path.name for path in tmp_path.iterdir()] == ["start-1"]
+
+
+def test_two_starts_at_once_get_a_folder_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "start-1").mkdir()
+    monkeypatch.setattr("harness.sharding.manifest.starts_of", lambda _: 0)
+
+    assert begin(tmp_path) == (2, tmp_path / "start-2")
+
+
+def test_record_of_a_shard_is_read_back_and_stands_in_no_other_file(tmp_path: Path) -> None:
+    written = ShardManifest(
+        number=2, count=3, collection_sha256="d", collected=5, tests=("b", "a"), ran=("b",), start=1,
+        host="h", root="/r", started="2026-11-27", seconds=1.5, first_test_s=None, exit_status=1,
+    )  # fmt: skip
+
+    write_manifest(tmp_path, written)
+
+    assert read_manifest(tmp_path) == written
+    assert [path.name for path in tmp_path.iterdir()] == [MANIFEST]
+
+
+def test_report_that_can_not_be_read_says_why(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/etc/hostname")
+
+    for name, why in (("link", "it is a link"), ("absent", "No such file or directory")):
+        with pytest.raises(BadInputError, match=rf"{name}: It can't be read: {why}\."):
+            read_report(tmp_path / name)
 
 
 def test_folder_without_reports_is_refused(tmp_path: Path) -> None:

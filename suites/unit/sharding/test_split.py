@@ -93,7 +93,7 @@ def test_longest_tests_are_placed_first_and_shorter_ones_fill_what_is_left() -> 
 
 
 def test_unknown_test_takes_as_long_as_its_file_does_in_the_mean() -> None:
-    names = ("a.py::x", "a.py::new", "a.py::y", "b.py::new", "c.py::z")
+    names = ("a.py::x", "a.py::C::new", "a.py::y", "b.py::new", "c.py::z")
 
     tests = timed_tests(
         dict.fromkeys(names, "f"),
@@ -114,9 +114,9 @@ def test_family_and_file_with_the_longest_test_start_first_and_files_keep_their_
     """Shorter tests may take longer together; they end a run evenly."""
     many = [a_test(number, family="many", duration_s=2) for number in range(20)]
     long = [
-        TimedTest(test_id="b.py::second", family="long", duration_s=6),
-        TimedTest(test_id="b.py::first", family="long", duration_s=5),
-        TimedTest(test_id="c.py::third", family="long", duration_s=9),
+        TimedTest(test_id="b.py::second", family="slow", duration_s=6),
+        TimedTest(test_id="b.py::first", family="slow", duration_s=5),
+        TimedTest(test_id="c.py::third", family="slow", duration_s=9),
     ]
 
     names = [test.test_id for test in ordered([*many, *long])]
