@@ -23,13 +23,13 @@ def calls(*lines: str) -> list[Call]:
         (
             ("a x", "b"),
             ("a x", "a x"),
-            "'a x' after 'a x'; there was none. There is one before it",
+            "'a x' after 'a x', but there was none. There is one before it",
         ),
-        (("b", "a"), ("a", "b"), "'b' after 'a'; there was none. There is one before it"),
-        (("a",), ("a", "c"), "'c' after 'a'; there was none.\n"),
-        (("a x y",), ("a x",), "'a x'; there was none.\n"),
+        (("b", "a"), ("a", "b"), "'b' after 'a', but there was none. There is one before it"),
+        (("a",), ("a", "c"), "'c' after 'a', but there was none.\n"),
+        (("a x y",), ("a x",), "'a x', but there was none.\n"),
         (("a x y",), ("a x ...",), None),
-        (("a",), ("a x ...",), "'a x ...'; there was none.\n"),
+        (("a",), ("a x ...",), "'a x ...', but there was none.\n"),
     ],
 )
 def test_each_line_of_an_order_takes_a_call_of_its_own(
