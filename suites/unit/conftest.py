@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,6 +22,9 @@ from suites.unit.forbidden_calls import (  # noqa: F401 - hooks
     pytest_runtest_teardown,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a private folder below it
 _NEEDED_BYTES = 512 << 20
 _NEEDED_FILES = 200_000
@@ -31,6 +35,14 @@ def _has_room(folder: Path) -> bool:
         return False
     state = os.statvfs(folder)
     return state.f_bavail * state.f_frsize >= _NEEDED_BYTES and state.f_favail >= _NEEDED_FILES
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_temporary_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep temporary folders of product code from those of other workers, whose locks would be waited for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.getbasetemp()))
+        yield
 
 
 @pytest.fixture
