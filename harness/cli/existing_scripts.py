@@ -186,8 +186,8 @@ def test_node_is_provisioned(boot_node: BootNode, node_image: Image, h100: GpuMo
 
     evidence = node.evidence()
 
-    expect.cloud_init_clean(evidence)
     expect.provisioned(evidence)
+    expect.cloud_init_clean(evidence)
 '''
 
 
