@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import BadInputError
+from harness.fixtures.machines import OPENED_GPU_IMAGES, REAL_DRIVER_IMAGE
+from harness.gpu.gsp.firmware import FILES, make_firmware
 from harness.image import FirmwareType
 from harness.image.build.commands import input_entries
 from harness.image.catalogue import Recipe, load_catalogue, read_recipe
@@ -501,12 +503,28 @@ def test_licence_does_not_change_the_key(tmp_path: Path) -> None:
     assert licensed.key(builder="b") == free.key(builder="b")
 
 
-@pytest.mark.parametrize(
-    "name", ["debian-12-nvidia", "debian-12-nvidia-identity", "debian-13-nvidia"]
-)
+@pytest.mark.parametrize("name", sorted({REAL_DRIVER_IMAGE, *OPENED_GPU_IMAGES}))
 def test_own_image_of_nvidias_driver_needs_its_licence(name: str) -> None:
     recipe = load_catalogue().get(name)
 
     assert isinstance(recipe, Recipe)
     assert recipe.file.licence is not None
     assert recipe.file.licence.id == "nvidia-debian-non-free"
+
+
+def test_free_image_needs_no_licence_and_has_the_firmware_of_our_own() -> None:
+    """A firmware file that differs from what the harness makes was not made anew."""
+    recipe = load_catalogue().get("debian-13-nvidia-free")
+
+    assert isinstance(recipe, Recipe)
+    assert recipe.file.licence is None
+    assert {each for archive in recipe.file.archives for each in archive.components} == {
+        "main",
+        "contrib",
+    }
+    folder = "usr/lib/firmware/nvidia/550.163.01/"
+    assert {
+        path.removeprefix(folder): file.read_bytes()
+        for path, file in recipe.tree_files().items()
+        if "firmware" in path
+    } == {name: make_firmware("550.163.01", families) for name, families in FILES.items()}
