@@ -214,8 +214,11 @@ def newest_kernel_with_headers(files: NodeFiles) -> str | None:
 
 
 def version_key(version: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a key that sorts versions as `sort -V` does: runs of digits count as numbers."""
+    """Return a key that sorts versions as `sort -V` does: runs of digits count as numbers.
+
+    A version is newer than its pre-releases, which have a tilde.
+    """
     return tuple(
         (1, int(part), "") if part.isdigit() else (0, 0, part)
-        for part in re.findall(r"[0-9]+|[^0-9]+", version)
+        for part in re.findall(r"[0-9]+|[^0-9]+", version.replace("~", "\0") + "\1")
     )

@@ -295,13 +295,16 @@ def _install_from_cache(node: NodeContext, mode: Mode) -> str | None:
         raise ProvisioningError(ExitCode.APT_INSTALL_TIMEOUT, str(error)) from error
 
 
-def _package_version(path: str) -> tuple[tuple[int, int, str], ...]:
+def _package_version(path: str) -> tuple[int, tuple[tuple[int, int, str], ...]]:
     """Return a key that sorts archives, `PACKAGE_VERSION_ARCH.deb`, by their version.
 
-    As for dpkg, a version is newer than its pre-releases, whose names have a tilde.
+    `%3a` in a name stands for the colon after an epoch.
     """
     _, version, _ = path.rpartition("/")[2].split("_", 2)
-    return version_key(version.replace("~", "\0") + "\1")
+    epoch, colon, rest = version.replace("%3a", ":").partition(":")
+    return (
+        (int(epoch), version_key(rest)) if colon and epoch.isdigit() else (0, version_key(version))
+    )
 
 
 def apt_install(*packages: str) -> Run:

@@ -241,8 +241,8 @@ def running_registry(program: tuple[str, ...], folder: Path) -> Iterator[Registr
             with contextlib.closing(server.connection()) as connection:
                 connection.request("GET", "/v2/")
                 status = connection.getresponse().status
-        except OSError as error:
-            return Observation(None, str(error))
+        except (OSError, http.client.HTTPException) as error:
+            return Observation(None, repr(error))
         return Observation(True if status == 200 else None, f"status {status}")
 
     try:

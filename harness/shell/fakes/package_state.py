@@ -212,7 +212,8 @@ def is_met_by(dependency: str, package: Package) -> bool:
 
 def version_key(version: str) -> tuple[object, ...]:
     """Return what Debian versions are ordered by (deb-version(7))."""
-    epoch, colon, rest = version.rpartition(":")
+    epoch, colon, rest = version.partition(":")
+    rest = rest if colon else version
     upstream, dash, revision = rest.rpartition("-")
     if not dash:
         upstream, revision = rest, ""

@@ -151,6 +151,8 @@ class Systemd(Fake):
                 f"{warning}Failed to reload {name}: Job type reload is not applicable for unit "
                 f"{name}.\n"
             )
+        if verb == "reload" and not unit.is_active and is_blocking:
+            return 1, f"{warning}{name} is not active, cannot reload.\n"
         if verb == "stop":
             unit.is_active = False
         elif _starts(verb, unit, can_reload=can_reload) and not self._start(unit) and is_blocking:
@@ -372,7 +374,7 @@ def _starts(verb: str, unit: Unit, *, can_reload: bool) -> bool:
         "restart": True,
         "try-restart": unit.is_active,
         "reload": False,
-        "reload-or-restart": not can_reload,
+        "reload-or-restart": not can_reload or not unit.is_active,
     }[verb]
 
 

@@ -127,6 +127,7 @@ def test_exporter_leaves_port_9400_to_users() -> None:
         ("nvidia-device-plugin_0.9.0 nvidia-device-plugin_0.10.0", "nvidia-device-plugin_0.10.0"),
         ("nvidia-device-plugin_0.18 nvidia-device-plugin_0.18.1", "nvidia-device-plugin_0.18.1"),
         ("nvidia-device-plugin_0.18 nvidia-device-plugin_0.18~rc2", "nvidia-device-plugin_0.18"),
+        ("nvidia-device-plugin_0.18 nvidia-device-plugin_1%3a0.9", "nvidia-device-plugin_1%3a0.9"),
     ],
 )
 def test_missing_units_are_installed_from_the_cache(

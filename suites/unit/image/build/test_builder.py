@@ -360,3 +360,9 @@ def test_kernels_are_ordered_by_number(numbers: list[int]) -> None:
 
     expected = [f"6.1.0-{number}-cloud-amd64" for number in sorted(numbers)]
     assert sorted(versions, key=version_key) == expected
+
+
+def test_kernel_is_newer_than_its_release_candidate() -> None:
+    kernels = ["6.12-amd64", "6.12~rc6-amd64", "6.11.10-amd64"]
+
+    assert sorted(kernels, key=version_key) == ["6.11.10-amd64", "6.12~rc6-amd64", "6.12-amd64"]

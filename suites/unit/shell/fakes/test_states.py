@@ -46,6 +46,9 @@ def test_unit_fails_as_often_as_the_test_says(tmp_path: Path) -> None:
         ("restart a b", 0, ["a", "b"]),
         ("stop missing running", 5, []),
         ("reload a running", 3, ["running"]),
+        ("reload reloading running", 3, ["running"]),
+        ("reload reloading", 1, ["running"]),
+        ("reload-or-restart reloading", 0, ["reloading"]),
         ("enable --now failing a", 1, ["a"]),
         ("status running a", 3, ["running"]),
         ("status a running", 3, ["running"]),
@@ -64,16 +67,19 @@ def test_command_with_several_units_fails_where_one_does(
             "failing": fakes.Unit(text=text, start_failures=1),
             "masked": fakes.Unit(is_masked=True),
             "running": fakes.Unit(is_active=True),
+            "reloading": fakes.Unit(text="[Service]\nExecReload=/bin/true\n"),
         }
     ).use_root(tmp_path)
-    if not line.startswith(("status", "is-active", "stop", "reload")):
+    if not line.startswith(("status", "is-active", "stop", "reload ")):
         active = [*active, "running"]
 
     answer = run(systemd, f"systemctl {line}")
 
     assert answer.exit_code == exit_code, answer
     assert [
-        each for each in ("a", "b", "failing", "masked", "running") if systemd.unit(each).is_active
+        each
+        for each in ("a", "b", "failing", "masked", "reloading", "running")
+        if systemd.unit(each).is_active
     ] == active
 
 
@@ -316,7 +322,7 @@ def test_downgrade_and_change_of_a_held_package_are_refused(tmp_path: Path) -> N
 
 
 def test_versions_are_ordered_as_debian_orders_them() -> None:
-    ordered = ["1.0~rc1", "1.0", "1.0-1", "1.0-1+b1", "1.0.1", "1.9", "1.10", "1:0.5"]
+    ordered = ["1.0~rc1", "1.0", "1.0-1", "1.0-1+b1", "1.0.1", "1.9", "1.10", "1:0.5", "1:2:3-1"]
 
     assert sorted(ordered, key=version_key) == ordered
 
