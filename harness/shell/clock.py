@@ -1,4 +1,4 @@
-"""Virtual time for shell code: what a shell needs to sleep without waiting."""
+"""Virtual time for shell code: the parts that let a shell sleep without waiting."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _LOGGED = re.compile(r"sleep (\d+) at (\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Sleep:
-    """One sleep in virtual time: how long, and how much had been slept before it, in seconds."""
+    """One sleep in virtual time: its length, and the time slept before it, in seconds."""
 
     seconds: float
     at_s: float
 
 
 def write_clock_commands(folder: Path) -> Path:
-    """Write `sleep`, `timeout` and `date` that go by the virtual clock; return their directory."""
+    """Write `sleep`, `timeout` and `date` that use the virtual clock; return their directory."""
     folder.mkdir(parents=True, exist_ok=True)
     bash = shutil.which("bash") or "/bin/bash"
     for name, function in _COMMANDS.items():
@@ -40,9 +40,9 @@ def write_clock_commands(folder: Path) -> Path:
 
 
 def clock_environment(commands: Path, path: str) -> Mapping[str, str]:
-    """Return what makes a shell, and the commands it starts, go by the virtual clock.
+    """Return the variables that make a shell, and its commands, use the virtual clock.
 
-    Raises RequirementError where the host lacks the commands themselves.
+    Raises RequirementError if the host lacks the commands themselves.
     """
     found = {name: shutil.which(name) for name in _COMMANDS}
     missing = [name for name, place in found.items() if place is None]
@@ -56,7 +56,7 @@ def clock_environment(commands: Path, path: str) -> Mapping[str, str]:
 
 
 def read_sleeps(log: str) -> list[Sleep]:
-    """Return the sleeps that a clock's log tells of, in order."""
+    """Return the sleeps in a clock's log, in order."""
     return [
         Sleep(seconds=int(found[1]) / 1000, at_s=int(found[2]) / 1000)
         for found in _LOGGED.finditer(log)

@@ -1,9 +1,9 @@
 """Which lines of a bash script are commands, by a parse of the script, and which of them ran.
 
-A trace alone does not say: bash gives a command that spans lines the number of any of them, and
-numbers what is in `$(...)`, `eval` and traps from wherever the outer command ended. So a command
-counts at its first line, with any place in its extent; and what a command substitution or `eval`
-runs counts as a part of the command that contains it.
+A trace alone does not tell: bash gives a command that spans lines the number of any of them, and
+numbers code in `$(...)`, `eval` and traps from the place where the outer command ended. So a
+command counts at its first line, for any place in its extent; code in a command substitution or
+`eval` counts as a part of the command that contains it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_COMMANDS = {"file_redirect", "heredoc_body", "herestring_redirect", "process
 
 @dataclass(frozen=True)
 class Command:
-    """A command that bash traces: its first and last line, and the function that it is in.
+    """A command that bash traces: its first and last line, and its function.
 
     `scope` numbers the functions of a script in their order; 0 is outside of all.
     """
@@ -68,9 +68,9 @@ def plain_commands(text: str) -> list[str]:
 
 
 def commands_of(text: str) -> list[Command]:
-    """Return the commands of a bash script, in their order; those of `$(...)` are not among them.
+    """Return the commands of a bash script, in their order, without the commands of `$(...)`.
 
-    Of `for` and `case` the first line counts as a command too, since bash traces it.
+    In `for` and `case` the first line counts as a command too, since bash traces it.
     """
     found: list[Command] = []
     scopes = 0
@@ -120,7 +120,7 @@ def code_lines(text: str) -> set[int]:
 
 
 def executed_lines(text: str, places: Iterable[Place]) -> set[int]:
-    """Return the first lines of the commands that the places of a trace show to have run."""
+    """Return the first lines of the commands that ran, from the places of a trace."""
     commands = commands_of(text)
     by_line: dict[int, list[Command]] = defaultdict(list)
     for command in commands:

@@ -1,7 +1,8 @@
-"""What shell code ran, from bash's own trace; no debugger, no wrapper around the code.
+"""The lines of shell code that ran, from bash's own trace; no debugger, no wrapper around the code.
 
-The trace goes to a descriptor of its own, so streams and verdicts stay what they are. Which lines
-of a script are commands, and which commands a trace shows, is in `harness.shell.commands_of`.
+The trace goes to a descriptor of its own, so streams and verdicts do not change.
+`harness.shell.commands_of` decides which lines of a script are commands, and which commands a
+trace shows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Tier(Enum):
 
 
 class Place(NamedTuple):
-    """Where bash was when it began a command.
+    """The place of bash when it began a command.
 
     `depth` counts the functions and sourced files around it; `level` the command substitutions,
     `eval` and sourced files, as the trace shows them.
@@ -48,7 +49,7 @@ _USES_TRACE = re.compile(r"\bset\s+(?:[-+]\w+\s+)*[-+]\w*x|xtrace")
 
 
 def scripts_in(sources: Iterable[Path]) -> Iterator[Path]:
-    """Yield the bash scripts at and below `sources`: `*.sh`, `*.bash` and what names bash itself."""
+    """Yield the bash scripts at and below `sources`: `*.sh`, `*.bash` and files with bash as their shell."""
     for source in sources:
         inside = source.rglob("*") if source.is_dir() else [source]
         for path in sorted(inside):
@@ -77,7 +78,7 @@ def parse_trace(
 ) -> Hits:
     """Return the places in files below `sources` that the trace of a shell in `cwd` shows.
 
-    `copies` has the paths of files whose lines are those of another one.
+    `copies` has the paths of files that have the lines of another file.
     """
     places = [source.resolve() for source in sources]
     hits: Hits = {}

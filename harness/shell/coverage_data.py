@@ -38,15 +38,15 @@ _CONTEXT = re.compile(r"(.+) \(sha256 ([0-9a-f]{16})\)\Z")
 
 
 def digest_of(content: bytes) -> str:
-    """Return the digits by which a version of a script is told apart."""
+    """Return the digits that identify a version of a script."""
     return hashlib.sha256(content).hexdigest()[:_DIGEST_DIGITS]
 
 
 def write_data(hits: Mapping[Tier, Hits], sources: Sequence[Path], path: Path) -> None:
-    """Write what ran of the scripts at `sources` as a data file of coverage.py.
+    """Write the lines that ran in the scripts at `sources` as a data file of coverage.py.
 
-    Scripts of which nothing ran are in it too. `[run] plugins = harness.shell.coverage_data` in the
-    configuration lets coverage.py itself report the file. Raises BadInputError where there is no
+    Scripts that did not run are in it too. `[run] plugins = harness.shell.coverage_data` in the
+    configuration lets coverage.py itself report the file. Raises BadInputError if there is no
     script.
     """
     path.unlink(missing_ok=True)
@@ -75,10 +75,10 @@ def _write(data: coverage.CoverageData) -> None:
 
 
 def combine(paths: Iterable[Path]) -> coverage.CoverageData:
-    """Return the data of several files as one, with the tier alone as the context of a line.
+    """Return the data of several files as one; only the tier remains as the context of a line.
 
-    Raises BadInputError for a file that is no such data, and for data of another version of a
-    script than the one that is there now.
+    Raises BadInputError for a file that is not such data, and for data of another version of a
+    script than the present one.
     """
     combined = coverage.CoverageData(no_disk=True)
     for path in paths:
@@ -135,7 +135,8 @@ def _require_bounded(copy: Path, path: Path) -> None:
 def gather(roots: Mapping[Path, str], to: Path, root: Path) -> None:
     """Write the data of several files as one; each script's path is moved from its run's root to `root`.
 
-    A script that is not below `root` keeps its path. Raises BadInputError for a file that is no such data.
+    A script that is not below `root` keeps its path. Raises BadInputError for a file that is not
+    such data.
     """
     gathered = coverage.CoverageData(basename=str(to))
     for path, recorded in roots.items():

@@ -19,10 +19,10 @@ _PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:,+@%=^-]+\Z")
 
 @dataclass(frozen=True)
 class Word:
-    """One word as it was written, and what it stands for.
+    """One word as it was written, and its meaning.
 
-    `text` is the word with its quotes removed. `literal` is false where the shell would still
-    expand something in it, so that `text` is only the best name that can be told beforehand.
+    `text` is the word with its quotes removed. `literal` is false if the shell would still expand
+    something in it; then `text` is only the best name that can be found beforehand.
     """
 
     raw: str
@@ -50,7 +50,7 @@ def split_words(line: str) -> list[Word]:
 
 
 def rest_after(line: str, count: int) -> str:
-    """Return what follows the first `count` words of `line`."""
+    """Return the part of `line` after its first `count` words."""
     at = 0
     for _ in range(count):
         while at < len(line) and line[at] in " \t":
@@ -215,7 +215,7 @@ def _skip_brackets(line: str, start: int) -> int:
 
 
 def is_open(text: str) -> bool:
-    """Tell whether a quote or an expansion of `text` is not closed where the text ends."""
+    """Return whether a quote or an expansion is still open at the end of `text`."""
     at = 0
     blank_before = True
     while at < len(text):

@@ -48,7 +48,7 @@ exec "$@"
 
 @dataclass(frozen=True, kw_only=True)
 class ShellSetting:
-    """What a shell starts with, the same for all shells of a run.
+    """The start parameters of a shell, the same for all shells of a run.
 
     `scratch` is the sandbox's own directory; files of `layer` replace those of its root,
     and `shared` is a directory that stays when the root is replaced.
@@ -68,7 +68,7 @@ class ShellSetting:
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """What one evaluation, and the example around it, write to; `records` is what it tells."""
+    """The outputs of one evaluation, and of the example around it; `records` has its reports."""
 
     out: Memory
     err: Memory
@@ -81,7 +81,7 @@ class OutputFiles:
         return [self.out.fd, self.err.fd, self.stray_err.fd, self.stray_out.fd]
 
     def clear(self) -> None:
-        """Make all of them empty for the next one, which writes on where the last one stopped."""
+        """Empty all of them for the next one, which continues at the position of the last one."""
         for memory in (self.out, self.err, self.stray_err, self.stray_out, self.records):
             if memory.size():
                 memory.replace("")
@@ -91,7 +91,7 @@ class OutputFiles:
 class ShellFiles:
     """The anonymous files through which shell and harness pass text.
 
-    Of the outputs there are two sets, so that one can be read while the shell writes the other.
+    There are two sets of outputs, so that one can be read while the shell writes the other.
     """
 
     script: Memory
@@ -109,7 +109,7 @@ class ShellFiles:
 
     @classmethod
     def create(cls) -> ShellFiles:
-        """Make all of them; where one can't be made, none is left open."""
+        """Make all of them; if one can't be made, none is left open."""
         with contextlib.ExitStack() as opened:
 
             def make(name: str) -> Memory:
@@ -161,7 +161,7 @@ class _OutputWatch:
         self._goes_on.set()
 
     def pause(self) -> None:
-        """Look no more until `resume`: nothing runs that could write."""
+        """Stop looking until `resume`: nothing runs that could write."""
         self._goes_on.clear()
 
     def stop(self) -> None:
@@ -181,7 +181,7 @@ class _OutputWatch:
 
 
 class ShellProcess:
-    """One running bash and the pipes to it; closing it ends it and, in a sandbox, all it began."""
+    """One running bash and its pipes; closing it ends it and, in a sandbox, all its processes."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ class ShellProcess:
         send(self._control, text)
 
     def take_complaint(self, until: int | None = None) -> str:
-        """Return what the shell itself wrote to stderr since the last call, or `until` there."""
+        """Return the shell's own stderr since the last call, or up to `until`."""
         end = self.files.own_err.size() if until is None else until
         if end <= self._clean_err_at:
             return ""
@@ -269,10 +269,10 @@ class ShellProcess:
         return text.rstrip()
 
     def wait_for_words(self, deadline: float) -> bool:
-        """Read what the shell says next; return False where it has ended.
+        """Read the shell's next message; return False if it has ended.
 
-        Raises TimeoutError at the deadline, a point of the monotonic clock, and LimitError where its output
-        has reached the limit.
+        Raises TimeoutError at the deadline, a point of the monotonic clock, and LimitError if its
+        output has reached the limit.
         """
         while True:
             left = deadline - time.monotonic()
@@ -297,13 +297,13 @@ class ShellProcess:
         self._watch.resume()
 
     def pause(self) -> None:
-        """Expect no output until `begin`: all that the shell had started has ended."""
+        """Expect no output until `begin`: all processes of the shell have ended."""
         self._watch.pause()
 
     def exit_code(self) -> int:
         """Return the exit code of a shell that has ended, or is just about to.
 
-        Raises HarnessError where it ended because it never got into its sandbox.
+        Raises HarnessError if it ended because it could not enter its sandbox.
         """
         self._watch.stop()
         code = end(self._process, grace_s=_LEAVING_S)
@@ -311,7 +311,7 @@ class ShellProcess:
         return code
 
     def close(self) -> None:
-        """End the shell; an idle one ends itself, so that its CPU time is counted to its parent.
+        """End the shell; an idle shell ends itself, so that its CPU time is counted to its parent.
 
         The kernel forgets the CPU time of processes that end with their process namespace.
         """
@@ -339,7 +339,7 @@ class ShellCommandRunner:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Run a command. Raises LimitError where its output reaches the limit."""
+        """Run a command. Raises LimitError if its output reaches the limit."""
         started = time.monotonic()
         with contextlib.ExitStack() as opened:
             given, out, err = (Memory(name) for name in ("stdin", "stdout", "stderr"))

@@ -1,4 +1,4 @@
-"""What passes between the harness and a shell that it started: records, anonymous files."""
+"""Data between the harness and a shell that it started: records, anonymous files."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Memory:
     The child opens it anew through `/proc/self/fd`, so each side has its own position, and
     nothing is left on a disk.
 
-    Writes append: processes of one example share the position of an inherited descriptor, and
-    the kernel does not serialise writes at the position of a memfd, as it does for other regular
-    files (FMODE_ATOMIC_POS). What one wrote would overwrite what another had just written.
+    Writes append: processes of one example share the position of an inherited descriptor, and the
+    kernel does not serialise writes at the position of a memfd, as it does for other regular files
+    (FMODE_ATOMIC_POS). Otherwise one process would overwrite what another had just written.
     """
 
     def __init__(self, name: str) -> None:
@@ -51,13 +51,13 @@ class Memory:
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)
 
     def size(self) -> int:
-        """Return its size; whoever writes through the inherited descriptor is at its end anyway."""
+        """Return its size; a writer through the inherited descriptor is at its end anyway."""
         return os.lseek(self.fd, 0, os.SEEK_END)
 
     def data(self, *, start: int = 0, end: int | None = None) -> bytes:
-        """Return what it holds from byte `start` on, to `end` if given.
+        """Return its content from byte `start` on, to `end` if given.
 
-        Raises LimitError for more than shell code may hand over.
+        Raises LimitError for more data than shell code may pass on.
         """
         size = (self.size() if end is None else end) - start
         if size <= 0:
@@ -91,9 +91,9 @@ class Memory:
 
 
 def records_in(data: bytes) -> Iterator[tuple[str, list[str]]]:
-    """Cut what was written whole into records: a name, a count, that many fields.
+    """Split a complete text into records: a name, a count, that many fields.
 
-    Raises ValueError for what is none.
+    Raises ValueError if it has no such form.
     """
     if data.count(b"\0") > _MOST_FIELDS:
         raise ValueError("no record has so many fields")
@@ -108,7 +108,7 @@ def records_in(data: bytes) -> Iterator[tuple[str, list[str]]]:
 
 
 class RecordReader:
-    """Cuts a stream of NUL-ended fields into records: a name, a count, that many fields."""
+    """Splits a stream of NUL-ended fields into records: a name, a count, that many fields."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -131,14 +131,14 @@ class RecordReader:
         return name, [fields.popleft().decode(errors="surrogateescape") for _ in range(count)]
 
     def wait(self, seconds: float) -> bool:
-        """Return whether there is something to read, waiting at most `seconds`."""
+        """Return whether there is data to read; wait for at most `seconds`."""
         return bool(self._poll.poll(max(0.0, seconds) * 1000))
 
     def read(self) -> bool:
-        """Read what there is; return False at the end of the stream.
+        """Read the available data; return False at the end of the stream.
 
-        Raises LimitError where `received`, which others set to 0, is more than shell code may hand over,
-        and ValueError for what no record is.
+        Raises LimitError if `received`, which others set to 0, exceeds what shell code may pass
+        on, and ValueError for data that is not a record.
         """
         data = os.read(self.fd, _CHUNK)
         if not data:
@@ -162,7 +162,7 @@ class RecordReader:
 
 
 def send(fd: int, text: str) -> None:
-    """Write `text` whole; a reader that is gone shows itself at the next read instead."""
+    """Write the whole `text`; a missing reader shows at the next read."""
     data = memoryview(text.encode(errors="surrogateescape"))
     with contextlib.suppress(BrokenPipeError):
         while data:

@@ -1,4 +1,4 @@
-"""The shells that specs run in, and which of them a name on this host stands for."""
+"""The shells in which specs run, and the shell behind a name on this host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.errors import BadInputError
 
 
 class ShellKind(enum.Enum):
-    """What a shell is, whatever name it was called by."""
+    """The kind of a shell, for any name."""
 
     BASH = "bash"
     DASH = "dash"
@@ -22,7 +22,7 @@ class ShellKind(enum.Enum):
 class SpecShell:
     """A shell as a command.
 
-    `is_posix`: it keeps to POSIX and 'local', as bash does when it is called `sh`.
+    `is_posix`: it supports POSIX and 'local', as bash does when it is called `sh`.
     """
 
     kind: ShellKind
@@ -46,9 +46,9 @@ _PROGRAMS = {"bash": ShellKind.BASH, "dash": ShellKind.DASH, "busybox": ShellKin
 
 
 def find_shell(value: str, *, source: str, line: int | None) -> SpecShell:
-    """Return the shell that a project asks for by `value`, a name or a path.
+    """Return the shell that a project selects by `value`, a name or a path.
 
-    Raises BadInputError for a shell that is not supported, and for one that is not here.
+    Raises BadInputError for a shell that is not supported or is missing here.
     """
     first, *applet = value.split() or [""]
     name = Path(first).name

@@ -1,4 +1,4 @@
-"""Gives the code under test what the shell of a spec has, for tests that were translated from one."""
+"""Gives the code under test the surroundings of a spec's shell, for tests that were translated from a spec."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ def give_surroundings(
     path: str | None = None,
     only_path: str | None = None,
 ) -> None:
-    """Set the variables that a spec finds, and read its helper modules, before the code under test.
+    """Set a spec's variables, and read its helper modules, before the code under test.
 
-    The names are those of `.shellspec`. `project` is the project's directory, relative to pytest's
-    root directory; other paths are relative to it. `only_path` replaces PATH but for mocks.
+    The names are the same as in `.shellspec`. `project` is the project's directory, relative to
+    pytest's root directory; other paths are relative to it. `only_path` replaces PATH except for
+    mocks.
     """
     optional = {"HX_ENV_FROM": env_from, "HX_PROJECT_PATH": path, "HX_ONLY_PATH": only_path}
     shell.source(

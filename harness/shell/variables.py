@@ -1,4 +1,4 @@
-"""Reads what `declare -p` prints."""
+"""Parses the output of `declare -p`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ELEMENT = re.compile(r"\[((?:[^\]\"]|\"(?:[^\"\\]|\\.)*\")*)\]=")
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """A variable of bash: a text, or elements by index or key; None where it is declared only."""
+    """A variable of bash: a text, or elements by index or key; None if it is only declared."""
 
     value: str | None = None
     elements: dict[str, str] | None = None
@@ -21,7 +21,7 @@ class Variable:
 
 
 def parse_declarations(text: str) -> dict[str, Variable]:
-    """Return the variables that `declare -p` or `export -p` printed."""
+    """Return the variables in the output of `declare -p` or `export -p`."""
     found: dict[str, Variable] = {}
     for chunk in _statements(text):
         match = _DECLARED.match(chunk)

@@ -1,4 +1,4 @@
-"""Checks what a test gives to a fake, where it gives it: by the annotations of its parameters."""
+"""Checks a test's arguments to a fake when it gives them, by the annotations of the parameters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAPPING = re.compile(r"Mapping\[str, (\w+)\]")
 
 
 def checks_arguments(constructor: _Constructor) -> _Constructor:
-    """Let a constructor raise BadInputError for an argument of another type than it states."""
+    """Let a constructor raise BadInputError for an argument of another type than it declares."""
     signature = inspect.signature(constructor)
 
     @functools.wraps(constructor)
@@ -43,14 +43,14 @@ def checks_arguments(constructor: _Constructor) -> _Constructor:
 
 
 def check_fields(instance: DataclassInstance) -> None:
-    """Raise BadInputError for a field of a dataclass that has another type than it states."""
+    """Raise BadInputError for a field of a dataclass that has another type than it declares."""
     for field in fields(instance):
         value = getattr(instance, field.name)
         _check(instance, field.name, value, str(field.type), type(instance).__init__)
 
 
 def check_texts(values: Mapping[str, object], *, source: str) -> None:
-    """Raise BadInputError for a value that is no text."""
+    """Raise BadInputError for a value that is not text."""
     for name, value in values.items():
         if not isinstance(value, str):
             raise _unexpected(value, "a text", source=source, key=name)
@@ -70,7 +70,7 @@ def _unexpected(value: object, expected: str, *, source: str, key: str) -> BadIn
 
 
 def _expected(value: object, annotation: str, known: Mapping[str, Any]) -> str | None:
-    """Return what was expected in the place of `value`; None where it fits, or nothing is known."""
+    """Return what was expected in the place of `value`; None if it fits, or nothing is known."""
     plain = annotation.removesuffix(" | None")
     if value is None and plain != annotation:
         return None

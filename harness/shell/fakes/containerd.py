@@ -44,7 +44,7 @@ _LOG_TIME = "2026-01-01T00:00:00Z"
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerRun:
-    """One `ctr run`: what a test's program for an image sees of it."""
+    """One `ctr run`, as a test's program for an image sees it."""
 
     image: str
     container: str
@@ -64,9 +64,9 @@ class _Namespace:
 class Containerd(Fake):
     """ctr over namespaces with images and containers.
 
-    `images` are those that `namespace` has, and `registry` the references that can be pulled; the
-    next `pull_failures` pulls fail as if the registry had none of them. A program for `ctr run` is
-    given by `on_run`; `runs` lists all runs. `version` is what `ctr version` shows.
+    `images` are the images of `namespace`, and `registry` the references that can be pulled; the
+    next `pull_failures` pulls fail as if the registry did not have them. A program for `ctr run`
+    is given by `on_run`; `runs` lists all runs. `version` is the version in `ctr version`.
     """
 
     @checks_arguments
@@ -102,7 +102,7 @@ class Containerd(Fake):
         return tuple(sorted(self._namespace(namespace).containers))
 
     def on_run(self, image: str, program: Callable[[ContainerRun], Answer | None]) -> None:
-        """Let containers of `image` do what `program` does; no answer is silent success."""
+        """Let containers of `image` run `program`; returning no answer is silent success."""
         self._programs[image] = program
 
     def _namespace(self, name: str) -> _Namespace:
@@ -240,7 +240,7 @@ class Containerd(Fake):
 def _operands(
     call: Call, invocation: Invocation, count: int, *, at_least: bool = False
 ) -> tuple[str, ...]:
-    """Return the operands of a command. Raises UnknownInvocationError where some are missing."""
+    """Return the operands of a command. Raises UnknownInvocationError if some are missing."""
     found = len(invocation.operands)
     if found < count or (found > count and not at_least):
         least = "at least " if at_least else ""

@@ -1,4 +1,4 @@
-"""A stateful fake of DKMS, whose state lies in the files of its tree, as the real one's does."""
+"""A stateful fake of DKMS, whose state lies in the files of its tree, as in the real one."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _SYNTAX = Syntax(
 class Dkms(Fake):
     """dkms over sources and kernels.
 
-    `sources` are modules that can be added, beside those whose `dkms.conf` the code under test
-    writes below `/usr/src`. `kernels` are those with headers; the first one runs. What is
-    installed becomes known to `modules`.
+    `sources` are modules that can be added, beside the modules whose `dkms.conf` the code under
+    test writes below `/usr/src`. `kernels` are the kernels with headers; the first one runs.
+    `modules` gets to know the installed modules.
     """
 
     @checks_arguments
@@ -83,11 +83,11 @@ class Dkms(Fake):
         self._build_failures[name, version] = times
 
     def install_module(self, name: str, version: str, kernel: str | None = None) -> Answer:
-        """Do what `dkms install` does, as a program that the code under test calls may do."""
+        """Do the same as `dkms install`, for a program that the code under test calls."""
         return self._install_target(self._tree.target(name, version, kernel or self._kernels[0]))
 
     def state(self, name: str, version: str, kernel: str | None = None) -> str | None:
-        """Return "added", "built" or "installed"; None where the tree has no such module."""
+        """Return "added", "built" or "installed"; None if the tree has no such module."""
         target = self._tree.target(name, version, kernel or self._kernels[0])
         if not self._tree.is_added(target):
             return None

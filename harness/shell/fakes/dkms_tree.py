@@ -1,4 +1,4 @@
-"""DKMS's tree of modules, as its files say; what the code under test deletes is gone."""
+"""DKMS's tree of modules, from its files; parts that the code under test deletes are gone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BUILT_NAME = re.compile(r'^BUILT_MODULE_NAME\[\d+\]="?([^"\n]+)"?$', re.MULTILI
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A module's source below `/usr/src`, and the kernels that it is installed for at first."""
+    """A module's source below `/usr/src`, and the kernels for which it is installed at first."""
 
     name: str
     version: str
@@ -38,7 +38,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A module of the tree, and a kernel that it is for."""
+    """A module of the tree, and its kernel."""
 
     name: str
     version: str
@@ -87,7 +87,7 @@ class DkmsTree:
         )
 
     def targets(self) -> list[Target]:
-        """Return what the tree holds, each for the running kernel."""
+        """Return the content of the tree, each module for the running kernel."""
         found: list[Target] = []
         for folder in self._fake.own_entries(TREE):
             for path in self._fake.own_entries(folder):

@@ -255,7 +255,7 @@ class Dpkg:
 
 
 def unpacking(state: PackageState, package: Package) -> list[str]:
-    """Return what dpkg prints while it unpacks a package."""
+    """Return the output of dpkg while it unpacks a package."""
     entry = state.entries.get(package.name)
     lines: list[str] = []
     over = ""
@@ -269,7 +269,7 @@ def unpacking(state: PackageState, package: Package) -> list[str]:
 
 
 def removing(state: PackageState, name: str, *, is_purge: bool) -> list[str]:
-    """Remove a package; return what dpkg prints meanwhile."""
+    """Remove a package; return the output of dpkg meanwhile."""
     entry = state.entries[name]
     title = f"{name} ({entry.package.version})"
     lines = [] if entry.status is Status.CONFIG_FILES else [f"Removing {title} ...\n"]

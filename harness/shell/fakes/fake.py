@@ -1,4 +1,4 @@
-"""What all stateful fakes share: commands, a state behind them, and the files that they change."""
+"""The common parts of stateful fakes: commands, a state behind them, and the files that they change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MockingShell(Protocol):
-    """What a fake needs of the `shell` fixture."""
+    """The parts of the `shell` fixture that a fake needs."""
 
     def mock(
         self, name: str, *, reads_stdin: bool = False, optional: bool = False
@@ -45,10 +45,10 @@ class Fake(ABC):
     @property
     @abstractmethod
     def commands(self) -> Mapping[str, Handler]:
-        """Return what answers each command."""
+        """Return the function that answers each command."""
 
     def initial_files(self) -> Mapping[str, str]:
-        """Return the texts of files that are there before the first command, by path."""
+        """Return the texts of files that exist before the first command, by path."""
         return {}
 
     def install(self, shell: MockingShell) -> Self:
@@ -63,7 +63,7 @@ class Fake(ABC):
         return self
 
     def use_root(self, root: Path) -> Self:
-        """Change files below `root`; for a fake that is asked without a shell."""
+        """Change files below `root`; for a fake without a shell."""
         self._place = lambda path: root / path.lstrip("/")
         self._root_files = lambda: RootFiles(root)
         self._write = self.write_file
@@ -72,7 +72,7 @@ class Fake(ABC):
         return self
 
     def show_file(self, path: str, text: str) -> None:
-        """Let a file that the kernel shows hold `text`; nothing happens before `install`."""
+        """Set the text of a file that the kernel shows; nothing happens before `install`."""
         if self._write is not None:
             self._write(path, text)
 
@@ -81,9 +81,9 @@ class Fake(ABC):
         return self.commands[call.name](call)
 
     def path(self, path: str) -> Path:
-        """Return where the file `path` of the code under test lies, as long as no code runs.
+        """Return the path of the file `path` of the code under test; valid as long as no code runs.
 
-        Raises HarnessError where that would be a file of the host.
+        Raises HarnessError if that would be a file of the host.
         """
         found = None if self._place is None else self._place(path)
         if found is None or found == Path(path):
@@ -91,9 +91,9 @@ class Fake(ABC):
         return found
 
     def files(self, path: str) -> RootFiles:
-        """Return the files of the code under test, which are about to be asked for `path`.
+        """Return the files of the code under test, for an access to `path`.
 
-        Raises HarnessError where they would be those of the host.
+        Raises HarnessError if they would be files of the host.
         """
         found = self._own_files()
         if found is None:
@@ -120,7 +120,7 @@ class Fake(ABC):
         return None if data is None else data.decode(errors="surrogateescape")
 
     def own_entries(self, folder: str) -> list[str]:
-        """Return the paths of what a folder holds, without what the host has there."""
+        """Return the paths in a folder, without files of the host."""
         files = self._own_files()
         paths = [] if files is None else [f"{folder}/{name}" for name in files.names(folder)]
         return [path for path in paths if not Path(path).exists()]

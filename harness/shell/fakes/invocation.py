@@ -1,4 +1,4 @@
-"""How fakes read a command line: options that they know, and an error that names any other."""
+"""How fakes read a command line: the known options, and an error that names any other."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class UnknownInvocationError(UnmockedCommandError):
 class Syntax:
     """The options of a command.
 
-    An option is written as its names, separated by commas, with `=` behind the last one where it
-    takes a value: `"-q,--quiet"`, `"-n,--namespace="`. It is asked for by its last name. With
-    `is_posix`, options end at the first operand.
+    An option is written as its names, separated by commas, with `=` behind the last one if it
+    takes a value: `"-q,--quiet"`, `"-n,--namespace="`. Its last name selects it. With `is_posix`,
+    options end at the first operand.
     """
 
     options: Sequence[str] = ()
     is_posix: bool = False
 
     def parse(self, call: Call, arguments: Sequence[str] | None = None) -> Invocation:
-        """Return what a call asks for; `arguments` are those to read, by default all.
+        """Return the options and operands of a call; `arguments` are the words to read, by default all.
 
         Raises UnknownInvocationError for an option that is not listed.
         """
@@ -91,7 +91,7 @@ class Syntax:
 
 @dataclass(frozen=True, kw_only=True)
 class Invocation:
-    """A command line that was read: options by their canonical name, and operands."""
+    """A parsed command line: options by their canonical name, and operands."""
 
     call: Call
     values: Mapping[str, Sequence[str]]
@@ -101,7 +101,7 @@ class Invocation:
         return option in self.values
 
     def value(self, option: str) -> str | None:
-        """Return the last value given to an option; None where it was not given."""
+        """Return the last value given to an option; None if it was not given."""
         return self.values[option][-1] if option in self.values else None
 
     def all(self, option: str) -> Sequence[str]:

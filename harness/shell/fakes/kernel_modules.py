@@ -36,11 +36,11 @@ _PROC_MODULES = "/proc/modules"
 
 @dataclass(kw_only=True)
 class Module:
-    """A module that a kernel has.
+    """A module of a kernel.
 
-    `needs` are the modules that it itself depends on, as `modinfo -F depends` shows them.
-    `users` counts who uses it apart from other modules, such as processes with its device open.
-    Where `has_file` is set, it exists only as long as the file `path` does in the root.
+    `needs` are the modules on which it depends, as `modinfo -F depends` shows them. `users` counts
+    its users other than modules, such as processes with its device open. If `has_file` is set, the
+    module exists only as long as the file `path` exists in the root.
     """
 
     needs: Sequence[str] = ()
@@ -57,9 +57,9 @@ class Module:
 class KernelModules(Fake):
     """lsmod, modprobe, rmmod, modinfo and depmod over modules with a state.
 
-    `modules` are those that exist, by name, and `loaded` the names of those loaded at first, in
-    the order of loading. With `in_proc`, the file `/proc/modules` shows them, too; this needs a host
-    whose kernel has that file.
+    `modules` are the existing modules, by name, and `loaded` the names of the modules loaded at
+    first, in the order of loading. With `in_proc`, the file `/proc/modules` shows them, too; this
+    needs a host whose kernel has that file.
     """
 
     @checks_arguments
@@ -99,22 +99,22 @@ class KernelModules(Fake):
     # What tests and other fakes do
 
     def add(self, name: str, module: Module | None = None) -> None:
-        """Let a module exist, as a build or an installation does."""
+        """Let a module exist, as after a build or an installation."""
         self._modules[canonical(name)] = module or Module()
 
     def remove(self, name: str) -> None:
-        """Let a module exist no longer; where it is loaded it stays so."""
+        """Let a module exist no longer; a loaded module stays loaded."""
         self._modules.pop(canonical(name), None)
 
     def module(self, name: str) -> Module | None:
-        """Return a module that exists; None where it does not."""
+        """Return a module; None if it does not exist."""
         found = self._modules.get(canonical(name))
         if found is not None and found.has_file and not self.files(found.path).is_file(found.path):
             return None
         return found
 
     def load(self, name: str) -> None:
-        """Load a module and what it needs. Raises KeyError where it does not exist."""
+        """Load a module and its dependencies. Raises KeyError if it does not exist."""
         for each in [*self._needs(canonical(name)), canonical(name)]:
             if self.module(each) is None:
                 raise KeyError(f"There is no module '{each}'.")

@@ -65,7 +65,7 @@ class _Response:
 class InstanceMetadata(Fake):
     """curl to 169.254.169.254, where a service answers from a document.
 
-    `document` is what stands below `/metadata/instance`; a test may change it. While `is_up` is
+    `document` is the document below `/metadata/instance`; a test may change it. While `is_up` is
     false the connection is refused, and while `is_slow` is true nothing answers in time. The next
     `refusals` connections are refused.
     """

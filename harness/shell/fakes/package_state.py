@@ -1,4 +1,4 @@
-"""Packages of a node and of its repository: what dpkg's database and apt's lists hold."""
+"""Packages of a node and of its repository: the content of dpkg's database and apt's lists."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Entry:
 
 
 class PackageState:
-    """What is installed, and what the repository offers."""
+    """The installed packages, and the packages in the repository."""
 
     def __init__(
         self, fake: Fake, installed: Iterable[Package], repository: Iterable[Package]
@@ -94,7 +94,7 @@ class PackageState:
         return None if entry is None else entry.status
 
     def offered(self, name: str, version: str | None = None) -> Package | None:
-        """Return the newest package of this name in apt's lists, or the one of a version."""
+        """Return the newest package of this name in apt's lists, or the package of a version."""
         found = [
             package
             for package in self.repository
@@ -104,7 +104,7 @@ class PackageState:
         return newest if self.has_lists else None
 
     def unmet(self, package: Package, besides: Iterable[Package] = ()) -> list[str]:
-        """Return the dependencies of a package that nothing installed or in `besides` meets."""
+        """Return the dependencies of a package that no package, installed or in `besides`, meets."""
         there = [
             entry.package for entry in self.entries.values() if entry.status is Status.INSTALLED
         ]
@@ -127,7 +127,7 @@ class PackageState:
         return sorted(found - set(names))
 
     def unneeded(self, removed: Iterable[str] = ()) -> list[str]:
-        """Return what was installed for others alone, once `removed` are gone."""
+        """Return the packages that were installed only for others, once `removed` are gone."""
         gone = set(removed)
         installed = {
             name: entry
@@ -192,7 +192,7 @@ def dependency_name(dependency: str) -> str:
 
 
 def is_met_by(dependency: str, package: Package) -> bool:
-    """Return whether a package meets a dependency. Raises ValueError where it is no dependency."""
+    """Return whether a package meets a dependency. Raises ValueError if it is not a dependency."""
     found = _DEPENDENCY.fullmatch(dependency)
     if found is None:
         raise ValueError(f"The fake can't read the dependency '{dependency}'.")

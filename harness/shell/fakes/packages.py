@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class Packages(Fake):
     """dpkg, dpkg-query, apt-get and apt-mark over packages with a state.
 
-    `installed` are those that the node has at first, and `repository` those that apt-get can
-    install. `archives` are the packages in `.deb` files, by path. Without `has_lists`, apt-get
-    finds nothing before an update.
+    `installed` are the packages that the node has at first, and `repository` the packages that
+    apt-get can install. `archives` are the packages in `.deb` files, by path. Without `has_lists`,
+    apt-get finds nothing before an update.
     """
 
     @checks_arguments
@@ -55,7 +55,7 @@ class Packages(Fake):
         }
 
     def version(self, name: str) -> str | None:
-        """Return the version of an installed package; None where it is not installed."""
+        """Return the version of an installed package; None if it is not installed."""
         entry = self._state.entries.get(name)
         return (
             entry.package.version

@@ -48,7 +48,7 @@ _SYNTAX = Syntax(
 class Systemd(Fake):
     """systemctl over units with a state.
 
-    Units are those given here, and those whose files the code under test writes.
+    Units are the given ones, and units whose files the code under test writes.
     """
 
     @checks_arguments
@@ -90,7 +90,7 @@ class Systemd(Fake):
     def unit(self, name: str) -> Unit:
         """Return a unit, `.service` unless its name says otherwise.
 
-        Raises KeyError where there is none.
+        Raises KeyError if there is none.
         """
         found = self._find(full_name(name))
         if found is None:

@@ -26,13 +26,13 @@ def is_wanted_by(text: str) -> list[str]:
 
 
 class UnitFiles:
-    """The files of units in the root of a fake; those of the host are not seen."""
+    """The files of units in the root of a fake, without files of the host."""
 
     def __init__(self, fake: Fake) -> None:
         self._fake = fake
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Return the folder and the text of a unit's file; None where nobody wrote one."""
+        """Return the folder and the text of a unit's file; None if nobody wrote one."""
         for folder, shown in _FOLDERS.items():
             text = self._fake.read_own_file(f"{folder}/{name}")
             if text is not None:
@@ -56,18 +56,18 @@ class UnitFiles:
         return [found[file] for file in sorted(found)]
 
     def link(self, path: str, target: str) -> list[str]:
-        """Make a symbolic link; return what systemctl prints about it."""
+        """Make a symbolic link; return the output of systemctl about it."""
         self._fake.files(path).link(path, target)
         return [f"Created symlink {path} → {target}.\n"]
 
     def unlink(self, path: str) -> list[str]:
-        """Remove a symbolic link; return what systemctl prints about it."""
+        """Remove a symbolic link; return the output of systemctl about it."""
         self._fake.files(path).remove(path)
         return [f'Removed "{path}".\n']
 
 
 def has_changed(loaded: Mapping[str, str], found: Mapping[str, str]) -> bool:
-    """Return whether systemd notices that what it loaded is not what it would find now.
+    """Return whether systemd notices that the files differ from the ones that it loaded.
 
     It does not look for drop-ins in a folder that had none when it read its folders.
     """

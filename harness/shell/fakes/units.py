@@ -33,7 +33,7 @@ Possible reasons for having this kind of units are:
 
 
 class ActiveState(Enum):
-    """What `systemctl is-active` prints."""
+    """The output of `systemctl is-active`."""
 
     ACTIVE = "active"
     INACTIVE = "inactive"
@@ -45,8 +45,8 @@ class Unit:
     """A unit of the fake.
 
     `text` is its unit file. The next `start_failures` starts fail; `ALWAYS` never ends. `on_start`
-    is called when the unit has been started. `starts` counts the starts that succeeded, and
-    `running_text` is what the unit was last started with: its file and its drop-ins.
+    is called when the unit has been started. `starts` counts the successful starts, and
+    `running_text` is the text of the last start: its file and its drop-ins.
     """
 
     is_active: bool = False
@@ -103,7 +103,7 @@ class Unit:
 
 
 def full_name(name: str) -> str:
-    """Return a unit's name with its type, which is `.service` where none is given."""
+    """Return a unit's name with its type, which is `.service` if none is given."""
     types = (".service", ".socket", ".target", ".timer", ".path", ".mount")
     return name if name.endswith(types) else f"{name}.service"
 

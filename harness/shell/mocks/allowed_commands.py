@@ -1,4 +1,4 @@
-"""Which real commands code under test may run, and what stands in the place of the others."""
+"""The real commands that code under test may run, and the scripts in place of the others."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def write_denied_commands(folder: Path, names: Iterable[str]) -> None:
 def command_folders(path: str, project: Path) -> list[Path]:
     """Return the directories of `path`, and the usual ones, that hold commands of the host.
 
-    One that can't be listed is left out. Those below `project` hold code under test, except for its virtual environment.
+    A command that can't be listed is left out. Directories below `project` hold code under test,
+    except for its virtual environment.
     """
     usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     found: dict[Path, None] = {}
@@ -99,7 +100,7 @@ def searched_path(path: str) -> str:
 def denied_in(folder: Path, allowed: Iterable[str]) -> list[str]:
     """Return the commands of `folder` that are not allowed.
 
-    What an allowed name is a link to, as awk is one to mawk, is allowed, too.
+    The target of an allowed link is allowed too, such as mawk for awk.
     """
     kept = set(allowed)
     for name in allowed:

@@ -1,4 +1,4 @@
-"""Which calls were made, and in which order."""
+"""The calls that were made, and their order."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def assert_calls(seen: Sequence[Call], expected: Sequence[str]) -> None:
 
 
 def assert_order(seen: Sequence[Call], expected: Sequence[str]) -> None:
-    """Fail unless calls like `expected` were made in this order, with others between them.
+    """Fail unless calls like `expected` were made in this order; other calls may come between them.
 
     Lines are written as for `assert_calls`. Raises ExpectationError.
     """

@@ -131,7 +131,7 @@ class _Rule:
         )
 
     def next_answer(self) -> Answer | None:
-        """Return the next answer; None where the answers in turn are used up."""
+        """Return the next answer; None if the answers in turn are used up."""
         self.used += 1
         if self.used <= len(self.answers):
             return self.answers[self.used - 1]
@@ -152,7 +152,7 @@ class _Rule:
 
 
 def literal_patterns(arguments: Sequence[Argument]) -> str:
-    """Return sentences on texts that look like patterns, and are none where arguments are given one by one."""
+    """Return sentences about texts that look like patterns, but are compared literally."""
     sentences: dict[str, None] = {}
     for text in arguments:
         if text == "...":
@@ -184,14 +184,14 @@ class _Answering(abc.ABC):
         effect: Callable[[Call], Answer | None] | None = None,
         takes_s: float = 0.0,
     ) -> MockedCommand:
-        """Give every call that the rule matches the same answer."""
+        """Give the same answer to every call that the rule matches."""
         answer = Answer(
             stdout=stdout, stderr=stderr, exit_code=exit_code, effect=effect, takes_s=takes_s
         )
         return self._add([answer], repeats_last=True, must_be_used=effect is None)
 
     def answers_in_turn(self, *answers: Answer) -> MockedCommand:
-        """Give the first call the first of `answers`, and so on; one more call fails the test."""
+        """Give the first of `answers` to the first call, and so on; one more call fails the test."""
         return self._add(answers, repeats_last=False)
 
     def fails(
@@ -204,7 +204,7 @@ class _Answering(abc.ABC):
         takes_s: float = 0.0,
         then: Answer | None = None,
     ) -> MockedCommand:
-        """Fail the first `times` calls, then give all that follow the answer `then`."""
+        """Fail the first `times` calls, then give the answer `then` to all later calls."""
         failure = Answer(stdout=stdout, stderr=stderr, exit_code=exit_code, takes_s=takes_s)
         return self._add([*[failure] * times, then or Answer()], repeats_last=True)
 
@@ -285,7 +285,7 @@ class MockedCommand(_Answering):
         )
 
     def unused_rules(self) -> list[str]:
-        """Return the rules that no call used, or not all of whose answers were used."""
+        """Return the rules that no call used, or that have unused answers."""
         if self.optional:
             return []
         unused = [rule for rule in self._all_rules() if rule.is_unused()]
@@ -315,7 +315,7 @@ class MockedCommand(_Answering):
 
 
 class RuleBuilder(_Answering):
-    """A rule with its arguments, before its answer is given."""
+    """A rule with its arguments, before its answer is set."""
 
     def __init__(self, command: MockedCommand, pattern: tuple[Argument, ...]) -> None:
         self._command = command

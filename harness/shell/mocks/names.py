@@ -1,4 +1,4 @@
-"""Which names a mock can have: those that can be files of the throw-away root."""
+"""The names that a mock can have: names of files in the throw-away root."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATH_BYTES = 4000
 def check_mock_name(name: str, *, source: str, line: int | None = None) -> None:
     """Raise BadInputError for a name that is neither a command nor the path of a file.
 
-    The script of a mock is a file: without this, a name would choose where it is written.
+    The script of a mock is a file: without this check, a name would choose its path.
     """
     refusal = _refusal_of(name)
     if refusal:
@@ -28,12 +28,12 @@ def check_mock_name(name: str, *, source: str, line: int | None = None) -> None:
 
 
 def can_be_function(name: str) -> bool:
-    """Return whether bash takes `function NAME`: any word that nothing in it has to be quoted in."""
+    """Return whether bash accepts `function NAME`: any word without a character that needs quotes."""
     return _NO_FUNCTION.search(name) is None
 
 
 def mentioned_paths(name: str, text: str) -> set[str]:
-    """Return the absolute paths of a command that stand in shell code: those in a `bin` directory."""
+    """Return the absolute paths of commands in shell code: paths in a `bin` directory."""
     if f"bin/{name}" not in text:
         return set()
     path = rf"(?<![\w./$}}~*?-])(?:/[\w.+@-]+)*/s?bin/{re.escape(name)}(?![\w./+@-])"

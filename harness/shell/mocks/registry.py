@@ -29,14 +29,14 @@ class MockRegistry:
         self._exported = ""
 
     def add(self, command: MockedCommand) -> None:
-        """Let a mock answer from now on, in the place of one of the same name."""
+        """Let a mock answer from now on, in place of a mock with the same name."""
         earlier = self.commands.get(command.name)
         if earlier is not None:
             self.replaced.append(earlier)
         self.commands[command.name] = command
 
     def take_unused_rules(self) -> list[str]:
-        """Return the rules that the test expected to be used, and no call or not all calls used.
+        """Return the rules that the test expected to be used, but that were not used, or not for all calls.
 
         Each mock is asked once; later its rules may stay unused.
         """
@@ -68,7 +68,7 @@ class MockRegistry:
     ) -> Answer:
         """Return the answer to a call; record the call, or why the test does not expect it.
 
-        Raises LimitError where the calls hand over more than shell code may.
+        Raises LimitError if the calls pass on more than shell code may.
         """
         if exported == self._exported:
             exported = self._exported  # most calls have the same; one text is kept

@@ -1,8 +1,8 @@
 """Scripted commands for Python code: a strict `Runner` that answers with recordings.
 
-The same strictness as the mocked commands of shell code: a command that the script does not
-expect next is refused, one that it expects and nobody ran fails the test, and either shows the
-whole transcript as a diff against the script.
+It is as strict as the mocked commands of shell code: a command that the script does not expect
+next is refused, and an expected command that did not run fails the test. Either shows the whole
+transcript as a diff against the script.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 class ScriptViolationError(BaseException):
-    """What ran is not what the script says.
+    """The commands that ran differ from the script.
 
-    Not an `Exception`: code under test that forgives every error of a command must not be able
-    to forgive this one.
+    It is not an `Exception`: code under test that ignores every error of a command must not be
+    able to ignore this one.
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedCall:
-    """One command that is to come, and how it answers."""
+    """One expected command, and its answer."""
 
     argv: tuple[str, ...]
     result: CommandResult
@@ -73,8 +73,8 @@ class ScriptedRunner:
     ) -> Self:
         """Add a command to the script; a string is split as a shell would split it.
 
-        `timeout_s`, `env` and `stdin` are compared where they are given. `effect` is what the
-        command does besides answering, such as letting a fake clock's time pass.
+        `timeout_s`, `env` and `stdin` are compared if they are given. `effect` is a further effect
+        of the command, such as advancing a fake clock.
         """
         argv = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
         call = ScriptedCall(
@@ -102,7 +102,7 @@ class ScriptedRunner:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Answer the next command of the script, or refuse whatever else this is."""
+        """Answer the next command of the script, or refuse any other command."""
         require_argv(argv)
         number = len(self._ran)
         expected = self._script[number] if number < len(self._script) else None
@@ -126,7 +126,7 @@ class ScriptedRunner:
         return expected.result
 
     def verify(self) -> None:
-        """Expect that every scripted command has run, and none was refused.
+        """Expect that every scripted command has run, and no command was refused.
 
         Raises ScriptViolationError, also for a refusal that the code under test swallowed.
         """
@@ -137,7 +137,7 @@ class ScriptedRunner:
             self._refuse(f"{missing} scripted command(s) never ran.")
 
     def transcript(self) -> str:
-        """Return what ran against the script, as a unified diff; all of it, not only changes."""
+        """Return the commands that ran against the script, as a unified diff of all lines."""
         script = [call.render() for call in self._script]
         if self._ran == script:
             return "".join(f" {line}\n" for line in script)

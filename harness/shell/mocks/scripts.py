@@ -21,7 +21,7 @@ def mock_script(name: str) -> str:
 
 
 def denied_script() -> str:
-    """Return the script that reports the command by whose name it is called."""
+    """Return the script that reports a command by the name under which it is called."""
     return _script('__hx_request denied "$0" "$@"')
 
 

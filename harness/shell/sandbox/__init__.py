@@ -1,10 +1,10 @@
 """Keeps shell code under test from changing the host.
 
-The code runs in a throw-away root: it writes where it likes and signals what it sees, and all of
-it is gone with the shell. Where the kernel refuses namespaces to an ordinary user, it can at least
-refuse writes outside the test's own places. Nothing but such a refusal leads there, and never
-for root. The work is done by programs beside this module, in the process that becomes the
-shell, and that process looks once more where it is before it runs anything.
+The code runs in a throw-away root: it writes anywhere and signals anything it sees, and all of it
+is gone with the shell. If the kernel refuses namespaces to an ordinary user, it can at least
+refuse writes outside the test's own folders. Only such a refusal leads there, and never for root.
+Programs beside this module do the work, in the process that becomes the shell; that process checks
+once more where it is before it runs anything.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Network(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Sandbox:
-    """A way to hold code under test, and the limits it runs under.
+    """A way to isolate code under test, and its limits.
 
-    `why` is one sentence on what is not protected; empty for the throw-away root.
+    `why` is one sentence about the missing protection; empty for the throw-away root.
     """
 
     kind: SandboxKind
@@ -83,14 +83,14 @@ class Sandbox:
         shared: Path | None = None,
         control_fd: int | None = None,
     ) -> tuple[str, ...]:
-        """Return what to run so that `command` runs held, in `cwd`.
+        """Return the command that runs `command` isolated, in `cwd`.
 
         The files of `layer`, a directory, replace those of the throw-away root, which can be
         replaced itself through the socket `control_fd`, as `RootControl` does. The directory
-        `shared` stays when it is.
+        `shared` stays when the root is replaced.
 
-        `scratch` must exist; the throw-away root is built upon an empty directory in it, and
-        under refusal it may be written to, as may `cwd` and the directory for temporary files.
+        `scratch` must exist; the throw-away root is built on an empty directory in it. If writes
+        are refused, it may be written to, as may `cwd` and the directory for temporary files.
         """
         if self.kind is SandboxKind.OFF:
             return tuple(command)
@@ -125,13 +125,13 @@ def _python() -> tuple[str, ...]:
 def choose_sandbox(
     wanted: str, *, network: Network = Network.LOOPBACK, is_root: bool | None = None
 ) -> Sandbox:
-    """Return the sandbox called `wanted`; `auto` takes the best that this kernel grants.
+    """Return the sandbox called `wanted`; `auto` takes the best one that this kernel grants.
 
-    The throw-away root alone can have a `network` other than that of the host.
+    Only the throw-away root can have a `network` other than the host's.
 
-    Root gets the throw-away root, which cannot be entered in part: where that is refused, the
-    first shell says so and nothing runs. Raises RequirementError where the host does not allow
-    what is wanted, and HarnessError where that could not be found out.
+    Root gets the throw-away root, which cannot be entered in part: if that is refused, the first
+    shell says so and nothing runs. Raises RequirementError if the host does not allow it, and
+    HarnessError if that could not be found out.
     """
     if wanted == "off":
         return Sandbox(
@@ -147,7 +147,7 @@ def choose_sandbox(
 
 
 def choose_for_user(runner: Runner, network: Network = Network.LOOPBACK) -> Sandbox:
-    """Try the throw-away root; settle for refused writes only where the kernel refuses it."""
+    """Try the throw-away root; use refused writes only if the kernel refuses it."""
     refusal = find_refusal(SandboxKind.THROWAWAY, runner, network)
     if not refusal:
         return Sandbox(kind=SandboxKind.THROWAWAY, network=network)
@@ -180,9 +180,9 @@ def _refusing(runner: Runner, *, is_root: bool, because: str) -> Sandbox:
 
 
 def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.LOOPBACK) -> str:
-    """Return with which words the kernel refuses `kind`; empty where it grants it.
+    """Return the words with which the kernel refuses `kind`; empty if it grants it.
 
-    Runs a command that proves that a deletion does not reach the host. Raises HarnessError where
+    Runs a command that proves that a deletion does not reach the host. Raises HarnessError if
     anything else went wrong: an error of a busy host must not disable the sandbox.
     """
     with temporary_folder("harness-sandbox") as scratch:
@@ -217,14 +217,14 @@ def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.L
 
 
 def refusal_of(exit_code: int, stderr: str) -> str:
-    """Return what the kernel refused, if that is how a held command ended; else nothing."""
+    """Return what the kernel refused, if an isolated command ended for that reason; else nothing."""
     if exit_code == KERNEL_REFUSES and stderr.startswith(MARK):
         return stderr.removeprefix(MARK).strip()
     return ""
 
 
 def check_entered(exit_code: int, stderr: str) -> None:
-    """Raise where a shell ended because it was not let into its sandbox, and so ran nothing."""
+    """Raise an error if a shell ended because it could not enter its sandbox, and so ran nothing."""
     if not stderr.startswith(MARK) or exit_code not in {KERNEL_REFUSES, CANNOT_ENTER}:
         return
     said = stderr.removeprefix(MARK).strip()

@@ -16,7 +16,7 @@ _ANSWER_S = 30.0
 
 
 class RootControl:
-    """This end of the socket on which `throwaway_root.py` takes requests; close it in the end.
+    """This end of the socket on which `throwaway_root.py` takes requests; close it at the end.
 
     `other_end` goes to that program. Requests and answers are lines.
     """
@@ -26,7 +26,7 @@ class RootControl:
         self._received = b""
 
     def close_other_end(self) -> None:
-        """Close what the program has inherited, so that its end is seen here."""
+        """Close the descriptors that the program has inherited, so that its end is noticed here."""
         self.other_end.close()
 
     @functools.cached_property
@@ -35,10 +35,10 @@ class RootControl:
         return int(self._next_line())
 
     def renew(self) -> None:
-        """Put a root in place that has only what was written before the first call.
+        """Replace the root by a root that has only the files written before the first call.
 
-        All processes that have the old root as their root get the new one; others must have
-        ended. Raises HarnessError where that can't be.
+        All processes that have the old root as their root get the new one; others must have ended.
+        Raises HarnessError if that is impossible.
         """
         self._request("renew")
 

@@ -1,8 +1,8 @@
 """Files in the throw-away root, from outside of it.
 
-Code under test may run meanwhile, and swap a directory for a symbolic link between a look at it and its
-use. So nothing is looked at first: the kernel resolves each path below the root (openat2 with
-RESOLVE_IN_ROOT), and what follows acts on descriptors. Source: openat2(2).
+Code under test may run meanwhile, and swap a directory for a symbolic link between a check and a
+use. So nothing is checked first: the kernel resolves each path below the root (openat2 with
+RESOLVE_IN_ROOT), and the next operations act on descriptors. Source: openat2(2).
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def _open_in(root: int, path: str, flags: int, mode: int = 0) -> int:
 class RootFiles:
     """The files below `root`, by the names that processes inside of it use.
 
-    A symbolic link in it points into it, also while code in the root makes new ones; only what `place` returns
-    has to be used before that. Methods raise HarnessError for what can't be done.
+    A symbolic link in it points into it, even while code in the root makes new ones; only the
+    result of `place` has to be used before that. Methods raise HarnessError for operations that
+    are impossible.
     """
 
     def __init__(self, root: Path) -> None:
@@ -77,7 +78,7 @@ class RootFiles:
     # --- reading -------------------------------------------------------------------------
 
     def read(self, path: str | Path) -> bytes | None:
-        """Return what a regular file holds; None where there is none."""
+        """Return the content of a regular file; None if there is none."""
         with self._acting(path, "read"):
             try:
                 with self._open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY) as fd:
@@ -91,7 +92,7 @@ class RootFiles:
         return data
 
     def status(self, path: str | Path, *, follow: bool = True) -> os.stat_result | None:
-        """Return what `stat` says of a file, or of the link itself; None where there is none."""
+        """Return the result of `stat` for a file, or for the link itself; None if there is none."""
         with self._acting(path, "looked at"):
             try:
                 with self._open(path, os.O_PATH if follow else os.O_PATH | os.O_NOFOLLOW) as fd:
@@ -110,7 +111,7 @@ class RootFiles:
         return found is not None and stat.S_ISDIR(found.st_mode)
 
     def target(self, path: str | Path) -> str | None:
-        """Return what a symbolic link points to; None where there is no link."""
+        """Return the target of a symbolic link; None if there is no link."""
         with self._acting(path, "read"):
             try:
                 with self._parent(path) as (folder, name):
@@ -121,7 +122,7 @@ class RootFiles:
                 raise
 
     def names(self, path: str | Path) -> list[str]:
-        """Return the names in a directory, in order; none where there is no directory."""
+        """Return the names in a directory, in order; none if there is no directory."""
         with self._acting(path, "read"):
             try:
                 with self._open(path, _FOLDER) as fd:
@@ -132,7 +133,7 @@ class RootFiles:
     # --- writing -------------------------------------------------------------------------
 
     def write(self, path: str | Path, data: bytes, mode: int = 0o644) -> None:
-        """Write a regular file, and the directories that lead to it."""
+        """Write a regular file, and the directories above it."""
         with self._acting(path, "written"):
             place = self._behind_links(path)
             flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
@@ -148,12 +149,12 @@ class RootFiles:
                 os.fchmod(fd, mode)
 
     def make_folder(self, path: str | Path) -> None:
-        """Make a directory, and those that lead to it, where there is none."""
+        """Make a directory, and the directories above it, if there is none."""
         with self._acting(path, "made"), self._folder(str(path), make=True):
             pass
 
     def link(self, path: str | Path, target: str) -> None:
-        """Make a symbolic link, and the directories that lead to it."""
+        """Make a symbolic link, and the directories above it."""
         with self._acting(path, "made"), self._parent(path, make=True) as (folder, name):
             os.symlink(target, name, dir_fd=folder)
 
@@ -169,7 +170,7 @@ class RootFiles:
                 return
 
     def remove_tree(self, path: str | Path) -> None:
-        """Remove a directory with all that is in it, but nothing behind links; it may be absent."""
+        """Remove a directory and its content, but nothing behind links; it may be absent."""
         with self._acting(path, "removed"):
             try:
                 with self._parent(path) as (folder, name):
@@ -250,9 +251,9 @@ class RootFiles:
     # --- places --------------------------------------------------------------------------
 
     def place(self, path: str | Path) -> Path:
-        """Return where the file `path` of the root is found from outside; links are followed.
+        """Return the path of the file `path` of the root from outside; links are followed.
 
-        It stays there only as long as nothing runs in the root.
+        The path is valid only as long as nothing runs in the root.
         """
         if not str(path).startswith("/"):
             raise HarnessError(
@@ -283,10 +284,10 @@ class RootFiles:
         return at
 
     def kernel_path(self, path: str | Path) -> Path | None:
-        """Return what of the kernel's files has to be faked before `path` can be written.
+        """Return the file of the kernel that has to be faked before `path` can be written.
 
-        That is a file of `/proc` that exists, or else a directory such as `/sys/module`; None
-        where the path is an ordinary file's.
+        That is a file of `/proc` that exists, or else a directory such as `/sys/module`; None if
+        the path is an ordinary file's.
         """
         inside = Path("/") / self.place(path).relative_to(self.root)
         parts = inside.parts[1:]

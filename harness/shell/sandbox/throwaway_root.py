@@ -1,22 +1,22 @@
-"""Runs one command in a throw-away root; a program of its own, standard library only.
+"""Runs one command in a throw-away root; a standalone program, standard library only.
 
 Usage: throwaway_root.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]
 
-The command sees the host's files through overlays whose upper layers live in memory and go with
-it; its own PID, IPC, UTS and network namespaces, the last with a loopback interface only; few
-devices; `/sys`, and what of `/proc` is of no process, read-only; no socket file of the host. With `network=host` it has the
-host's network, but none of the host's abstract sockets where the kernel has Landlock's scopes. It owns none of the host's capabilities, even when root starts it.
-Process 1 of its space is this program: when it ends, the kernel kills what is left, so nothing
-survives, not even a fork storm. Just before the command begins, its own process looks whether all
-that is so, and else refuses: code under test that runs `kill -9 -1` must never find the host.
-Its parent goes on seeing the host's files, and replaces the root of the running processes by a fresh
-one when it is asked to through a socket: overlays with empty upper layers, upon what was written
-before, to which pivot_root(2) moves all processes at once.
-The module is long because it runs where nothing of the package can be imported. It imports little,
-not even pathlib or json: it starts once for each spec file, and their import costs more than all its
-mounts.
-Sources: user_namespaces(7), mount_namespaces(7), overlayfs.rst, pivot_root(2), open_tree(2),
-network_namespaces(7), netdevice(7), landlock(7), seccomp(2), vsock(7).
+The command sees the host's files through overlays whose upper layers live in memory and end with
+it. It has its own PID, IPC, UTS and network namespaces, the last with only a loopback interface;
+few devices; `/sys`, and the files of `/proc` that belong to no process, read-only; no socket file
+of the host. With `network=host` it has the host's network, but not the host's abstract sockets if
+the kernel has Landlock's scopes. It owns none of the host's capabilities, even when root starts
+it. This program is process 1 of its namespace: when it ends, the kernel kills the rest, so nothing
+survives, not even a fork storm. Just before the command begins, its own process checks all of
+this, and else refuses: code under test that runs `kill -9 -1` must never find the host. Its parent
+continues to see the host's files. When it is asked to through a socket, it replaces the root of
+the running processes by a fresh one: overlays with empty upper layers, on top of the earlier
+files, to which pivot_root(2) moves all processes at once. The module is long because it runs where
+nothing of the package can be imported. It imports little, not even pathlib or json: it starts once
+for each spec file, and their import costs more than all its mounts. Sources: user_namespaces(7),
+mount_namespaces(7), overlayfs.rst, pivot_root(2), open_tree(2), network_namespaces(7),
+netdevice(7), landlock(7), seccomp(2), vsock(7).
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _die_with_parent() -> None:
 
 
 def _expect_alive(pipe: int) -> None:
-    """Raise OSError where the parent, which holds the pipe's other end, died before it mattered."""
+    """Raise OSError if the parent, which holds the pipe's other end, died before it mattered."""
     if select.select([pipe], [], [], 0)[0]:
         raise OSError("the parent process has ended")
 
@@ -328,9 +328,10 @@ class _RootBuilder:
         _mount("tmpfs", place, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
 
     def build(self, place: str, below: str | None = None) -> tuple[str, list[str]]:
-        """Return a new root, built at `place`; its layers lie upon those of an earlier root.
+        """Return a new root, built at `place`; its layers lie on top of the layers of an earlier root.
 
-        Return also what it shows read-only; in one upon an earlier root these places are empty.
+        Return also the paths that it shows read-only; on top of an earlier root these paths are
+        empty.
         """
         root = f"{place}/root"
         os.mkdir(root)
@@ -372,7 +373,7 @@ class _RootBuilder:
     def build_again(self) -> tuple[int, list[str]]:
         """Return a root whose upper layers are empty: a mount tree that is attached nowhere.
 
-        Return also the places that are to be taken from the earlier root.
+        Return also the paths to take from the earlier root.
         """
         if not self.is_in_memory:
             raise OSError("layers on a disk are not made anew")
@@ -461,9 +462,9 @@ class _Layers:
         self.read_only: list[str] = []
 
     def add(self, source: str, target: str, path: str) -> None:
-        """Make what is at `source` appear at `target`, open to writes that go nowhere.
+        """Show the file at `source` at `target`, open to writes that go nowhere.
 
-        `path` is what processes in the root call it.
+        `path` is its path for processes in the root.
         """
         if source == self.builder.staging:
             return
@@ -518,9 +519,9 @@ class _Layers:
             os.close(file)
 
     def overlay(self, lower: str, target: str, name: str) -> bool:
-        """Lay an upper layer over `lower` at `target`; return whether the kernel let us.
+        """Lay an upper layer over `lower` at `target`; return whether the kernel allowed it.
 
-        Between the two lies what an earlier root wrote there, and what replaces files there.
+        Between the two lie the files of an earlier root, and files that replace others there.
         """
         upper, work = f"{self.place}/{name}/upper", f"{self.place}/{name}/work"
         os.makedirs(upper)
@@ -580,7 +581,7 @@ def _is_below(path: str, *places: str) -> bool:
 
 
 def _overlay_options(staging: str) -> str | None:
-    """Return how an upper layer there marks deletions; None where it can't, and would fail."""
+    """Return how an upper layer there marks deletions; None if it can't, and would fail."""
     for attribute, options in (
         ("trusted.overlay.trial", ""),
         ("user.overlay.trial", ",userxattr"),
@@ -742,7 +743,7 @@ class _Spaces:
 
 
 def _expect_new_spaces(host: _Spaces) -> None:
-    """Raise OSError where mounts would be the host's, or processes to come."""
+    """Raise OSError if mounts would be the host's, or processes to come."""
     with _Suppressed(FileNotFoundError):  # a new space has no process yet
         if os.readlink("/proc/self/ns/pid_for_children") == host.names["pid"]:
             raise OSError("the PID namespace is not a new one")
@@ -947,7 +948,7 @@ class _Renewal:
         return len(_read("/proc/1/mountinfo").splitlines())
 
     def _expect_no_other_mounts(self) -> None:
-        """Raise OSError where code under test mounted something: it could be taken along."""
+        """Raise OSError if code under test mounted something: it could be taken along."""
         if self.mounts not in {-1, self._count_mounts()}:
             raise OSError("the code under test mounted something")
 

@@ -1,9 +1,9 @@
-"""Runs one command whose writes the kernel refuses; a program of its own, standard library only.
+"""Runs one command whose writes the kernel refuses; a standalone program, standard library only.
 
-Usage: write_refusal.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]; each 'writable' names one place.
+Usage: write_refusal.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]; each 'writable' names one path.
 
-For ordinary users whose kernel gives them no namespaces: see throwaway_root.py, which holds
-more, and whose exit codes these are. Source: landlock(7).
+For ordinary users whose kernel grants them no namespaces: see throwaway_root.py, which protects
+more, and has the same exit codes. Source: landlock(7).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _refuse_writes(cwd: str, places: list[str], command: list[str]) -> int:
 
 
 def main() -> int:
-    """Become the command, held; return an exit code where that can't be."""
+    """Become the command, isolated; return an exit code if that is impossible."""
     end = sys.argv.index("--")
     settings = [word.split("=", 1) for word in sys.argv[1:end]]
     places = [value for name, value in settings if name == "writable"]

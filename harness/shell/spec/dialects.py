@@ -1,4 +1,4 @@
-"""The code that a spec's blocks become: for bash, and for shells that keep to POSIX."""
+"""The code for the blocks of specs: for bash, and for POSIX shells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Dialect(Protocol):
-    """How one kind of shell is given what differs between them."""
+    """The code that differs between kinds of shells."""
 
     def text(self, number: int) -> str:
         """Return the command that runs the body with this number."""

@@ -1,4 +1,4 @@
-"""The `%` lines of a spec, and what a `Mock` block needs to run in the shell itself."""
+"""The `%` lines of a spec, and the conditions for running a `Mock` block in the shell itself."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Directive:
 
 
 def match(line: str) -> Directive | None:
-    """Return the directive in `line`, or None where it holds none."""
+    """Return the directive in `line`, or None if it holds none."""
     found = _DIRECTIVE.match(line)
     if found is None:
         return None
@@ -128,9 +128,9 @@ def inline_line(line: str) -> str:
 def mock_needs(body: str) -> str:
     """Return how a mock with this body may run, as arguments of the runtime.
 
-    `inline` for one that only prints its arguments or fixed text and exits, which the shell does
-    itself; `process` for one that looks at its own process; else `fork`, with every name in it: a
-    subshell in which those that a real child would not see are taken away first.
+    It is `inline` for a mock that only prints its arguments or fixed text and exits, which the
+    shell does itself; `process` for a mock that looks at its own process; else `fork`, with every
+    name in it: a subshell from which the names that a real child would not see are removed first.
     """
     if all(_INLINE_LINE.match(line) for line in body.split("\n")):
         return "inline"

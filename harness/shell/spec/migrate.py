@@ -1,7 +1,7 @@
 """Turns a `*_spec.sh` into a pytest module for the `shell` fixture, to be reviewed and kept.
 
-What has an equivalent is translated; an example with a line that has none becomes a call of
-`pytest.fail` that quotes it and says why, so that nothing passes by being left out.
+Lines with an equivalent are translated. An example with another line becomes a call of
+`pytest.fail` that quotes the line and says why, so it cannot pass by accident.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _SKIPPED = '@pytest.mark.skip(reason="skipped in the spec")'
 def migrate(
     path: str, text: str, evaluate_rows: RowEvaluator, project: MigratedProject | None = None
 ) -> str:
-    """Return the module that tests what the spec `text` from the file `path` tests.
+    """Return the module that tests the same as the spec `text` from the file `path`.
 
-    Raises BadInputError where the spec itself is wrong.
+    Raises BadInputError if the spec itself is wrong.
     """
     translate(path, text, evaluate_rows)
     return _Migration(path, text, evaluate_rows, project or MigratedProject(spec=path)).run()

@@ -1,4 +1,4 @@
-"""What a spec's project gives to a translation of the spec: the call that says so in a module."""
+"""The parts that a spec's project adds to a translation of the spec: the call in a module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOOKS_AFTER = re.compile(r"^\s*after_(?:each|all)\b", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class MigratedProject:
-    """What the code of a spec finds. `folder` is where it runs, relative to pytest's root."""
+    """The surroundings of a spec's code. `folder` is its working directory, relative to pytest's root."""
 
     spec: str
     options: Mapping[str, object] = field(default_factory=dict)

@@ -21,8 +21,8 @@ POSIX_RUNTIME = Path(__file__).with_name("posix") / "mock.sh"
 def write_mocks(spec: SpecFile, folder: Path, shell: SpecShell) -> None:
     """Write each mock of `spec` below `folder`, executable, as `.body` and by its name.
 
-    One that goes elsewhere has no name there. In the throw-away root what writes to one name does not
-    change the other: the kernel copies the file by the name that is written to.
+    A link that leads elsewhere has no name there. In the throw-away root, a write to one name does
+    not change the other: the kernel copies the file under the name that is written to.
     """
     for mock in spec.mocks:
         directory = folder / str(mock.number)
@@ -35,10 +35,10 @@ def write_mocks(spec: SpecFile, folder: Path, shell: SpecShell) -> None:
 
 
 def write_writable_folders(spec: SpecFile, layer: Path, cwd: Path) -> Path | None:
-    """Make the directories of mocked paths anew in `layer`, so that an ordinary user's mocks can lie there.
+    """Make the directories of mocked paths again in `layer`, so that an ordinary user's mocks can lie there.
 
-    In the throw-away root of a user, a directory of `/usr` is as little to be written to as on the host,
-    except where a layer has it, too. Return the layer; None where it has nothing.
+    In the throw-away root of a user, a directory of `/usr` can't be written to, as on the host,
+    unless a layer has it, too. Return the layer; None if it has nothing.
     """
     paths = [cwd / mock.name for mock in spec.mocks if mock.name is not None and "/" in mock.name]
     for path in paths:

@@ -1,4 +1,4 @@
-"""The options of a spec project: what its `.shellspec` files ask for."""
+"""The options of a spec project, from its `.shellspec` files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 
 @dataclass(frozen=True, kw_only=True)
 class SpecOptions:
-    """What `.shellspec` sets that changes how specs run; the rest is pytest's business."""
+    """The options of `.shellspec` that change how specs run; the other options are pytest's business."""
 
     shell: SpecShell = BASH
     requires: tuple[str, ...] = ()
@@ -182,8 +182,8 @@ def _set(options: SpecOptions, option: str, value: str, source: str, line: int) 
 def is_spec(path: Path) -> bool:
     """Return whether a file is a spec: by the pattern of its project, if it has one.
 
-    A Python file is none. Where the project's options cannot be read, files of the usual name are
-    taken for specs; collecting such a file reports what is wrong.
+    A Python file is not a spec. If the project's options cannot be read, files of the usual name
+    count as specs; collecting such a file reports the error.
     """
     if path.suffix == ".py":
         return False

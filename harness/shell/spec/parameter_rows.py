@@ -28,10 +28,10 @@ fi
 
 
 class ShellRowEvaluator:
-    """Evaluates rows in a fresh shell, held like all code of a spec.
+    """Evaluates rows in a fresh shell, isolated like all code of a spec.
 
-    The code sees literals, `%const` and the environment, with `env` added. `sandbox` is asked for once there is
-    such a block: few files have one.
+    The code sees literals, `%const` and the environment, with `env` added. `sandbox` is called
+    once there is such a block: few files have one.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The rows of a `Parameters` block: what the translator knows of them, and what the shell runs."""
+"""The rows of a `Parameters` block: the rows that the translator knows, and the code for the shell."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _DATA = re.compile(r"(^|[\n;]|\bdo\b|\bthen\b|\{|&&|\|\|)([ \t]*)%data\b")
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as far as they are known beforehand, and the `code` that hands them to the shell."""
+    """Rows as far as they are known beforehand, and the `code` that passes them to the shell."""
 
     rows: list[tuple[Word, ...]]
     code: str
 
 
 def read(mode: str, lines: Sequence[str], evaluate: Evaluate) -> Rows:
-    """Read the inner `lines` of a block; for `value`, its own words are the only one.
+    """Read the inner `lines` of a block; for `value`, the line's own words are the only row.
 
     `evaluate` runs code that calls `%data` once a row.
     """
@@ -42,7 +42,7 @@ def read(mode: str, lines: Sequence[str], evaluate: Evaluate) -> Rows:
 
 
 def name_of_row(name: str, row: Sequence[Word]) -> str:
-    """Put a row's words where the name has `$1`, as far as they are known beforehand."""
+    """Replace `$1` and the like in the name by a row's words, as far as they are known beforehand."""
 
     def value(found: re.Match[str]) -> str:
         at = int(found[1] or found[2]) - 1

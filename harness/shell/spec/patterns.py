@@ -1,4 +1,4 @@
-"""The patterns of `match pattern`, as shellspec has the shell read them in a `case`."""
+"""The patterns of `match pattern`, as shellspec passes them to the shell's `case`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _CLASSES = {
 def pattern_matches(pattern: str, text: str) -> bool:
     """Match all of `text` against alternatives of `*`, `?`, `[…]` and `[!…]`.
 
-    A shell's words end at a bar, also within brackets. A backslash and `^` stand for themselves, since
-    shellspec quotes them. An empty alternative is a wrong `case`, which matches nothing.
+    A word ends at a bar, even in brackets. A backslash and `^` are literal, since shellspec quotes
+    them. An empty alternative is an invalid `case`, which matches nothing.
     """
     alternatives = pattern.split("|")
     return all(alternatives) and any(

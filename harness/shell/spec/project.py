@@ -1,4 +1,4 @@
-"""A spec project: its root, and what its shells see."""
+"""A spec project: its root, and the environment of its shells."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def find_root(start: Path, fallback: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Project:
-    """A directory with specs and the options that hold there."""
+    """A directory with specs, and its options."""
 
     root: Path
     options: SpecOptions = field(default_factory=SpecOptions)
@@ -47,7 +47,7 @@ class Project:
     def exec_dir(self, spec: Path) -> Path:
         """Return the directory in which a spec runs.
 
-        Raises BadInputError where the option names no such place.
+        Raises BadInputError if the option names no such place.
         """
         place, _, below = self.options.exec_dir.partition("/")
         if place == "@project":
@@ -68,7 +68,7 @@ class Project:
 class ScratchFolder:
     """The run's temporary directory: mocks, and the scratch space that specs know.
 
-    It is leased, and what a killed run left is removed by the next one.
+    It is leased, and the next run removes leftovers of a killed run.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class ScratchFolder:
 def environment(
     project: Project, spec: Path, scratch: Path, work_dir: Path, mocks: Path
 ) -> Mapping[str, str]:
-    """Return what a spec's shell finds in its environment beside what is there already."""
+    """Return the variables that a spec's shell gets beside the existing ones."""
     options = project.options
     path = options.path if options.path is not None else os.environ.get("PATH", os.defpath)
     support = project.root / options.helper_dir / "support" / "bin"
@@ -116,7 +116,7 @@ def _restricted_path(options: SpecOptions, support: Path) -> Mapping[str, str]:
 
 
 def project_variables(project: Project, spec: Path) -> Mapping[str, str]:
-    """Return what all code of a spec finds in its environment, its translation included."""
+    """Return the variables that all code of a spec gets, including its translation."""
     options = project.options
     helper_dir = str(project.root / options.helper_dir)
     load_path = [str(project.root / part) for part in options.load_path]

@@ -1,8 +1,8 @@
 """Writes expectations of a spec as assertions in Python, for `harness migrate`.
 
 A word with plain variables becomes an f-string of the evaluation's variables. Any other expansion
-is done by the evaluation itself, after its code, and read from it. So are files and variables where
-what follows in the example could change them.
+is done by the evaluation itself, after its code, and read from it. Files and variables are read
+there too, if later code in the example could change them.
 """
 
 from __future__ import annotations
@@ -85,10 +85,9 @@ class NoEquivalentError(ValueError):
 class AssertionWriter:
     """Writes the expectations of one example.
 
-    `captures` are lines of shell that the evaluation has to run after its code; they look at files
-    and variables, too, where the example is `in_shell`. `aliases` are the paths that the spec has
-    named. `row_length` is the number of parameters that the test knows, None where it knows none of
-    them, as its rows are shell code.
+    `captures` are lines of shell that the evaluation has to run after its code; they also read
+    files and variables, if the example is `in_shell`. `aliases` are the paths that the spec has
+    named. `row_length` is the number of parameters, or None if the rows are shell code.
     """
 
     aliases: Mapping[str, Word] = field(default_factory=dict)
@@ -99,9 +98,9 @@ class AssertionWriter:
     runs_statements: bool = False
 
     def expectation(self, line: str) -> list[str]:
-        """Return the lines that say what the sentence in `line` says.
+        """Return the Python lines for the sentence in `line`.
 
-        Raises NoEquivalentError where there are none.
+        Raises NoEquivalentError if there are none.
         """
         words = split_words(line)[1:]
         unknown = {f"\0{at}": word for at, word in enumerate(words) if not word.literal}
@@ -122,12 +121,12 @@ class AssertionWriter:
         return [f'assert result.variable("{name}") == "0"']
 
     def statement(self, code: str) -> None:
-        """Let the evaluation run a statement of the example where it stands."""
+        """Let the evaluation run a statement of the example at its place."""
         self.captures.append(f"{{\n{code}\n}} >/dev/null")
         self.runs_statements = True
 
     def end(self) -> list[str]:
-        """Return what has to hold at the end of the example."""
+        """Return the assertions for the end of the example."""
         lines: list[str] = []
         if any("spec_result" in code for code in self.captures):
             lines.append('assert result.variable("spec_noise") is None')

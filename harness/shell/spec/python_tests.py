@@ -26,9 +26,9 @@ _LEFT = {
 class TestWriter:
     """Writes the test of one example; `chain` is the file, its groups and the example.
 
-    `folder` is where the spec runs, relative to pytest's root directory.
-    `warns`: what an evaluation leaves and no expectation mentions makes the example fail.
-    `has_errexit`: the project's helper modules set errexit, which 'When run' then keeps.
+    `folder` is where the spec runs, relative to pytest's root directory. `warns`: results of an
+    evaluation that no expectation mentions make the example fail. `has_errexit`: the project's
+    helper modules set errexit, which 'When run' then keeps.
     """
 
     chain: Sequence[Scope]

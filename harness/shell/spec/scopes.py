@@ -1,4 +1,4 @@
-"""What the groups and examples of a spec state, in their order, for `harness migrate`."""
+"""The statements of the groups and examples of a spec, in their order, for `harness migrate`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What a statement of a spec is."""
+    """The kind of a statement in a spec."""
 
     SHELL = "shell"
     PYTHON = "python"
@@ -33,8 +33,8 @@ class Statement:
 class Scope:
     """An open group or example; the file itself is the outermost group.
 
-    `by_hand` are lines that have no translation, with the reason: nobody may take an example below
-    for translated.
+    `by_hand` are lines without a translation, with the reason: an example below must not look
+    translated.
     """
 
     name: str = ""
@@ -52,7 +52,7 @@ class Scope:
     children: int = 0
 
     def add(self, kind: Kind, text: str) -> None:
-        """Note a statement; lines of shell that follow each other are one."""
+        """Note a statement; successive lines of shell are one statement."""
         last = self.statements[-1] if self.statements else None
         if kind is Kind.SHELL and last is not None and last.kind is Kind.SHELL:
             self.statements[-1] = Statement(kind, f"{last.text}\n{text}")
@@ -65,5 +65,5 @@ class Scope:
             self.by_hand.append((line, why))
 
     def has(self, *kinds: Kind) -> bool:
-        """Tell whether there is such a statement."""
+        """Return whether there is such a statement."""
         return any(statement.kind in kinds for statement in self.statements)

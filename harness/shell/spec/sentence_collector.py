@@ -1,4 +1,4 @@
-"""Which function of the runtime hands over what a sentence after `The` looks at."""
+"""Selects the function of the runtime that captures the value of a sentence after `The`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _OF_THE_EVALUATION = re.compile(
 
 
 def fetcher(text: str) -> str:
-    """Choose the runtime function that gathers what the sentence in `text` looks at.
+    """Choose the runtime function that captures the value of the sentence in `text`.
 
-    The words are parsed as written; the shell hands over what they expand to, and the sentence
-    is parsed again from that.
+    The words are parsed as written; the shell passes on their expansions, and the sentence is
+    parsed again from these.
     """
     if _OF_THE_EVALUATION.match(text):
         return "__hx_the"

@@ -1,4 +1,4 @@
-"""The sentence after `The`: what it asks for, and whether a value satisfies it.
+"""The sentence after `The`: its meaning, and whether a value satisfies it.
 
 The module is long because each word of the language is read and judged by the same few tables.
 """
@@ -49,11 +49,11 @@ _NUMBERED = re.compile(r"(\d+)(?:st|nd|rd|th)?\Z")
 
 
 class SentenceError(ValueError):
-    """A sentence that no subject, modifier or matcher can be read from."""
+    """The words have no valid subject, modifier or matcher."""
 
 
 class SubjectKind(enum.Enum):
-    """What a sentence is about; the value is the word that names it."""
+    """The subject of a sentence; the value is the word that names it."""
 
     OUTPUT = "output"
     ERROR = "error"
@@ -65,7 +65,7 @@ class SubjectKind(enum.Enum):
 
 
 class Stream(enum.Flag):
-    """What an evaluation leaves that a sentence can claim."""
+    """The results of an evaluation that a sentence can mention."""
 
     NONE = 0
     STDOUT = enum.auto()
@@ -116,7 +116,7 @@ class Modifier:
 
 @dataclass(frozen=True)
 class Matcher:
-    """What the value has to satisfy."""
+    """The condition on the value."""
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -147,7 +147,7 @@ class Sentence:
 
 @dataclass(frozen=True, kw_only=True)
 class PathFact:
-    """What the shell saw at a path: the letters of `test`'s operators that held."""
+    """The shell's findings at a path: the letters of `test`'s operators that were true."""
 
     path: str
     flags: str
@@ -164,7 +164,7 @@ class VariableFact:
 
 @dataclass(kw_only=True)
 class Facts:
-    """What one sentence could look at when it was reached."""
+    """The values that one sentence could use when it was reached."""
 
     stdout: str | None = None
     stderr: str | None = None
@@ -206,7 +206,7 @@ PATH_FLAGS = {
 def parse_sentence(words: tuple[str, ...]) -> Sentence:
     """Parse the words after `The`, as the shell expanded them.
 
-    Raises SentenceError where they make no sentence.
+    Raises SentenceError if they are not a sentence.
     """
     reader = _Reader(words)
     subject, modifiers = _read_subject(reader)
@@ -220,7 +220,7 @@ class _Reader:
         self.at = 0
 
     def keyword(self, what: str) -> str:
-        """Take the next word that is no article."""
+        """Take the next word that is not an article."""
         while self.at < len(self.words) and self.words[self.at] in ARTICLES:
             self.at += 1
         return self.argument(what)
@@ -346,7 +346,7 @@ def _read_matcher(reader: _Reader) -> Matcher:
 
 
 def _read_state(reader: _Reader) -> str | None:
-    """Read what follows 'be'; None where only a matcher of the spec's own can begin so."""
+    """Read what follows 'be'; None if only a matcher of the spec's own can begin so."""
     word = reader.keyword("what it should be")
     if word in _BE_ONE:
         return word
@@ -368,7 +368,7 @@ def _finish(reader: _Reader, name: str, arity: int) -> Matcher:
 
 
 def subject_value(sentence: Sentence, facts: Facts) -> str | None:
-    """Return the value that the matcher looks at; None where it is unset."""
+    """Return the value for the matcher; None if it is unset."""
     value = _plain_value(sentence.subject, facts)
     for modifier in sentence.modifiers:
         value = _modify(modifier, value, facts)
@@ -406,9 +406,9 @@ def _modify(modifier: Modifier, value: str | None, facts: Facts) -> str | None:
 
 
 def is_satisfied(sentence: Sentence, facts: Facts) -> bool:
-    """Tell whether the expectation holds.
+    """Return whether the expectation is met.
 
-    Raises SentenceError where the matcher does not fit the subject.
+    Raises SentenceError if the matcher does not fit the subject.
     """
     return _matches(sentence, subject_value(sentence, facts), facts) != sentence.negated
 

@@ -1,4 +1,4 @@
-"""What a `*_spec.sh` file holds: its groups, its cases and the shell code that runs them.
+"""The content of a `*_spec.sh` file: its groups, its cases and the shell code that runs them.
 
 The code keeps every line where it stood, so that a message of the shell cites the line of the
 spec. Nothing is run here, except that `Parameters:dynamic` needs an evaluator handed in.
@@ -32,8 +32,8 @@ class Group:
 class Case:
     """One example, or one row of a parametrised one: what pytest calls a test.
 
-    `number` is its place in the order of the file, which is sent to the running shell. `row` counts
-    from 0; it is None where the example has no parameters.
+    `number` is its place in the order of the file, which is sent to the running shell. `row`
+    counts from 0; it is None if the example has no parameters.
     """
 
     number: int
@@ -60,7 +60,7 @@ class Case:
 
     @property
     def is_skipped(self) -> bool:
-        """Whether an `x` before it or before one of its groups keeps it from running."""
+        """Whether an `x` before it or before one of its groups skips it."""
         return self.skipped or any(group.skipped for group in self.groups)
 
     @property
@@ -90,7 +90,7 @@ class SpecFile:
     preserves: bool
 
     def line(self, number: int) -> str:
-        """Return a line of the spec, joined with those that continue it from above."""
+        """Return a line of the spec, joined with the earlier lines that it continues."""
         if not 1 <= number <= len(self.lines):
             return ""
         first = number

@@ -1,8 +1,8 @@
 """Runs the cases of one spec file in a shell that forks for each of them.
 
-The shell walks the file once, top to bottom, and asks which case comes next; what a group sets
-up is therefore paid once, and a case costs one fork. Going back, or a case that ran too long,
-costs a fresh shell.
+The shell walks the file once, top to bottom, and asks which case comes next; so a group's set-up
+is paid once, and a case costs one fork. Going back, or a case that ran too long, needs a new
+shell.
 
 The module is long because sending, reading and answering share the state of one conversation.
 """
@@ -87,7 +87,7 @@ class _UnansweredError(Exception):
 
 
 class SpecRun:
-    """A spec file's shell; close it in the end."""
+    """A spec file's shell; close it at the end."""
 
     def __init__(self, spec: SpecFile, setting: ShellSetting) -> None:
         self.spec = spec
@@ -118,7 +118,7 @@ class SpecRun:
     def enter(self) -> None:
         """Start the shell, and wait until it has read its helper files or has ended.
 
-        Raises RequirementError where the kernel refuses the sandbox.
+        Raises RequirementError if the kernel refuses the sandbox.
         """
         deadline = time.monotonic() + self.setting.timeout_s
         try:
@@ -140,9 +140,9 @@ class SpecRun:
             raise
 
     def run(self, case: Case, following: Case | None = None) -> Verdict:
-        """Run one case; those before it that did not run are passed over.
+        """Run one case; earlier cases that did not run are skipped.
 
-        The shell goes on with `following` while this one's verdict is found.
+        The shell continues with `following` while this verdict is found.
         """
         verdict = self._static_verdict(case)
         if verdict is not None:
@@ -157,7 +157,7 @@ class SpecRun:
             raise
 
     def expect_next(self, case: Case) -> None:
-        """Tell the shell what comes next, so that it goes on while others are busy here."""
+        """Tell the shell the next case, so that it continues while others are busy here."""
         last = self._sent[-1].number if self._sent else self._position
         if (
             self._process is not None

@@ -90,7 +90,7 @@ class _Block:
     has_path_mocks: bool = False
 
     def next_path(self) -> str:
-        """Return the place of one more block in this one, as `2-1`."""
+        """Return the position of one more block in this one, as `2-1`."""
         self.children += 1
         return f"{self.path}-{self.children}".lstrip("-")
 
@@ -468,6 +468,6 @@ class _Translator:
 
 
 def continues(line: str) -> bool:
-    """Tell whether the next line belongs to this one; a line of text ends where it ends."""
+    """Return whether the next line belongs to this one; a line of text ends at its end."""
     ends_in_backslash = (len(line) - len(line.rstrip("\\"))) % 2 == 1
     return ends_in_backslash and not line.lstrip(" \t").startswith("#|")

@@ -1,4 +1,4 @@
-"""The verdict on an example from what it reported while it ran, and the text of its report."""
+"""The verdict on an example from its reports while it ran, and the text of its report."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing that went wrong; `line` is 0 where the whole example is meant."""
+    """One problem; `line` is 0 if it concerns the whole example."""
 
     line: int
     text: str
@@ -69,7 +69,7 @@ class RunningJobs:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What became of an example."""
+    """The result of an example."""
 
     outcome: Outcome
     reason: str = ""
@@ -97,7 +97,7 @@ class Verdict:
 
 @dataclass(kw_only=True)
 class ExampleRecord:
-    """What one example reported, in order, as far as it came."""
+    """The reports of one example, in order, as far as it came."""
 
     when: int = 0
     status: int | None = None
@@ -138,7 +138,7 @@ class ExampleRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedSentence:
-    """One expectation as it was reached: its expanded words and what they looked at."""
+    """One expectation as it was reached: its expanded words and its values."""
 
     line: int
     words: tuple[str, ...]
@@ -147,7 +147,7 @@ class RecordedSentence:
 
 @dataclass(frozen=True, kw_only=True)
 class Streams:
-    """What the evaluation and the example itself wrote; read only when wanted."""
+    """The output of the evaluation and of the example itself; read only when needed."""
 
     stdout: Callable[[], str]
     stderr: Callable[[], str]
@@ -353,12 +353,12 @@ def _diff(wanted: str, got: str) -> Sequence[str]:
 
 
 def name_signal(number: int) -> str:
-    """Return a signal's number, and what it stands for."""
+    """Return a signal's number and its meaning."""
     return f"{number} ({signal.strsignal(number) or 'unknown'})"
 
 
 def shorten(text: str) -> str:
-    """Return `text`, or its beginning and end where it is too long to read."""
+    """Return `text`, or its beginning and end if it is too long to read."""
     if len(text) <= _SHOWN:
         return text
     half = _SHOWN // 2

@@ -1,4 +1,4 @@
-"""What an evaluation of shell code returned."""
+"""The result of an evaluation of shell code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ShellTimeoutError(ExpectationError):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What an evaluation left behind. `sleeps` is empty in real time."""
+    """The results of an evaluation. `sleeps` is empty in real time."""
 
     status: int
     stdout: str
@@ -33,9 +33,10 @@ class Evaluation:
     sleeps: tuple[Sleep, ...] = ()
 
     def variable(self, name: str) -> str | None:
-        """Return a variable's text; None where it is unset.
+        """Return a variable's text; None if it is unset.
 
-        Of an array that is its first element, or the one with the key 0, as `$NAME` is in bash.
+        For an array this is its first element, or the element with the key 0, as `$NAME` is in
+        bash.
         """
         found = self.variables.get(name)
         if found is None:
@@ -43,17 +44,17 @@ class Evaluation:
         return found.value if found.elements is None else found.elements.get("0")
 
     def array(self, name: str) -> list[str]:
-        """Return an indexed array's elements in order; empty where it is unset."""
+        """Return an indexed array's elements in order; empty if it is unset."""
         found = self.variables.get(name)
         return list((found.elements or {}).values()) if found else []
 
     def mapping(self, name: str) -> dict[str, str]:
-        """Return an associative array; empty where it is unset."""
+        """Return an associative array; empty if it is unset."""
         found = self.variables.get(name)
         return dict(found.elements or {}) if found else {}
 
     def check(self) -> Evaluation:
-        """Return this evaluation, or fail with its streams where its status is not 0."""
+        """Return this evaluation, or fail with its streams if its status is not 0."""
         if self.status:
             raise ExpectationError(
                 f"The shell code ended with status {self.status}.\n{self.streams()}"
@@ -66,7 +67,7 @@ class Evaluation:
 
 
 def excerpt(text: str) -> str:
-    """Return `text` without the end of its last line; only its last lines where it is long."""
+    """Return `text` without the end of its last line; only its last lines if it is long."""
     text = text.rstrip()
     lines = text.splitlines()
     shown = "\n".join(lines[-_SHOWN_LINES:])[-_SHOWN_CHARACTERS:]

@@ -24,7 +24,7 @@ _PARSE_S = 30.0
 def options_of(text: str) -> str:
     """Return the commands by which a script sets options of its shell, in one line of shell.
 
-    Those that stand in functions or depend on something are left out.
+    Commands in functions or under conditions are left out.
     """
     from harness.shell.commands_of import plain_commands  # noqa: PLC0415 - the parser is slow to import
 
@@ -34,9 +34,9 @@ def options_of(text: str) -> str:
 
 
 def extract_function(script: Path, name: str, runner: Runner | None = None) -> tuple[str, int]:
-    """Return the definition of a function as the script has it, and its line; the last of several.
+    """Return the definition of a function in the script, and its line; the last one if there are several.
 
-    Raises BadInputError where the script has no such function.
+    Raises BadInputError if the script has no such function.
     """
     runner = runner or LocalRunner()
     lines = script.read_text(errors="surrogateescape").split("\n")

@@ -34,10 +34,10 @@ TRACE = Path(__file__).with_name("trace.sh")
 
 
 class WarmShellPool:
-    """Warm shells kept between tests, one for each code that they start with.
+    """Warm shells kept between tests, one for each initial code.
 
     `allowed` are commands of the host that code under test may run beside the harmless ones.
-    `coverage_of` are files and directories whose lines are recorded in `hits` when they run.
+    `coverage_of` are files and directories whose executed lines are recorded in `hits`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class WarmShellPool:
 
     @functools.cached_property
     def denying_folders(self) -> list[Path]:
-        """Return the directories in which known commands are denied also where this host lacks them."""
+        """Return the directories in which known commands are denied even if this host lacks them."""
         return command_folders("", self.cwd)
 
     def _write_layer(self, name: str, allowed: frozenset[str]) -> Path:
@@ -131,9 +131,9 @@ class WarmShellPool:
         return self._starts[allowed]
 
     def copy_of(self, script: Path, text: str, line: int) -> Path:
-        """Write `text` of a script, which begins at `line` there, to a file in which it begins there, too.
+        """Write a part of a script, from `line` on, to a file in which it begins at the same line.
 
-        So what bash says of it, and what coverage counts, are lines of the script.
+        So bash's messages and the coverage have the line numbers of the script.
         """
         content = "\n" * (line - 1) + text + "\n"
         digest = hashlib.sha256(
@@ -156,8 +156,8 @@ class WarmShellPool:
     ) -> WarmShell:
         """Return a shell that has run `code`, warm if one is idle.
 
-        In it these commands are `allowed` beside those of all tests. With `mocks` the code runs with these,
-        and the shell is used once.
+        These commands are `allowed` in it, beside the commands of all tests. With `mocks` the code
+        runs with these mocks, and the shell is used once.
         """
         start = self._start_with(allowed) if allowed else self._start
         found = self._idle.pop((code, virtual, start), None) if mocks is None else None
@@ -172,7 +172,7 @@ class WarmShellPool:
         )  # fmt: skip
 
     def give_back(self, warm_shell: WarmShell) -> None:
-        """Keep the shell for the next test, if it can be made as new."""
+        """Keep the shell for the next test, if it can be made clean."""
         key = (warm_shell.code, warm_shell.virtual, warm_shell.start)
         try:
             is_kept = key not in self._idle and warm_shell.clear()

@@ -1,4 +1,4 @@
-"""What the `shell` fixture gives to a test: the code under test, its mocks and its results.
+"""The object of the `shell` fixture for a test: the code under test, its mocks and its results.
 
 The bash process that runs the code is in `warm_shell`.
 """
@@ -37,7 +37,7 @@ _NOT_REPLACED = frozenset({"bash"})
 
 
 class Shell:
-    """Shell code under test: its functions, its mocks, and what it left behind."""
+    """Shell code under test: its functions, its mocks, and its results."""
 
     def __init__(self, warm_shells: WarmShellPool, *, virtual: bool, timeout_s: float) -> None:
         self._warm_shells = warm_shells
@@ -65,8 +65,8 @@ class Shell:
 
         A relative path begins at pytest's root directory. `env` is exported before. While the
         scripts are sourced, no command is mocked, unless `mocked` is set: then the mocks made so
-        far answer, and the shell is not shared. Raises HarnessError where there is no such file,
-        or where the code under test was used already.
+        far answer, and the shell is not shared. Raises HarnessError if there is no such file, or
+        if the code under test was used already.
         """
         self._expect_not_started("source")
         self._is_mocked_at_start = self._is_mocked_at_start or mocked
@@ -82,8 +82,8 @@ class Shell:
     def extract(self, path: Path | str, *functions: str) -> None:
         """Define functions of a script that can't be sourced, as the script has them.
 
-        The options that it sets outside of functions, by `set`, `shopt` or its first line, are set first.
-        Raises HarnessError where there is no such file or function.
+        The options that it sets outside of functions, by `set`, `shopt` or its first line, are set
+        first. Raises HarnessError if there is no such file or function.
         """
         self._expect_not_started("extract")
         script = self._script(path)
@@ -124,8 +124,8 @@ class Shell:
         With no rules it succeeds silently. The mock of a plain name answers for an absolute path
         to it, too. Rules of an `optional` mock may stay unused.
 
-        A second mock of a name replaces the first. The test fails where rules of the first were
-        not used by then, unless it is `optional`, as one of a shared fixture should be.
+        A second mock of a name replaces the first. The test fails if rules of the first mock are
+        still unused then, unless it is `optional`, as a mock of a shared fixture should be.
         """
         check_mock_name(name, source="the name of a mock")
         command = MockedCommand(
@@ -141,7 +141,7 @@ class Shell:
     def allow(self, *names: str) -> None:
         """Let the code run these commands of the host, in the throw-away root.
 
-        Stated before the code is used, that holds while it is sourced, too.
+        If it is called before the code is used, it also applies during sourcing.
         """
         for name in names:
             check_mock_name(name, source="the name of an allowed command")
@@ -174,7 +174,7 @@ class Shell:
     def write(self, path: Path | str, text: str | bytes, mode: int = 0o644) -> None:
         """Write a file that the code under test finds, and the directories that lead to it.
 
-        A file below `/sys` or `/proc` lies upon what the kernel shows there.
+        A file below `/sys` or `/proc` hides the kernel's file.
         """
         data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
         if not str(path).startswith("/"):
@@ -186,9 +186,10 @@ class Shell:
             self._put_files(self._warm_shell)
 
     def path(self, path: Path | str) -> Path:
-        """Return where a file that the code sees is found from outside; links are followed.
+        """Return the path from outside of a file that the code sees; links are followed.
 
-        What the code left running could replace a directory on that way: then use `files`.
+        Processes that the code left running could replace a directory on that path: then use
+        `files`.
         """
         return self.files.place(path)
 
@@ -227,8 +228,9 @@ class Shell:
     ) -> Evaluation:
         """Call a function or command in a fork of the warm shell, its options as sourced.
 
-        Of these, `set -e` is in effect only with `errexit`: then a command that fails ends the function, as
-        in a script that has it. Without, the function goes on, as where it is called in a condition.
+        Of these options, `set -e` is in effect only with `errexit`: then a command that fails ends
+        the function, as in a script with `set -e`. Without it, the function continues, as in a
+        condition.
         """
         # bare, a word such as 'if', 'a=b' or '%1' would be something else than a command
         command = quote(function) if _COMMAND.match(function) else quote_on_lines(function)
@@ -242,7 +244,7 @@ class Shell:
     ) -> Evaluation:  # fmt: skip
         """Run a script in a process of its own, in bash, dash or busybox's ash.
 
-        Its mocks are those that child processes see.
+        It has the mocks that child processes see.
         """
         script = Path(path).absolute()
         if script not in self._scripts and script.is_file():
@@ -260,10 +262,10 @@ class Shell:
         *,
         errexit: bool = False,
     ) -> Evaluation:
-        """Evaluate shell code: one command or more, with all that bash has; `errexit` as for `call`.
+        """Evaluate shell code: one command or more, with all features of bash; `errexit` as for `call`.
 
-        Raises UnmockedCommandError where it ran a command that the test does not expect, and
-        HarnessError where the code can't be parsed.
+        Raises UnmockedCommandError if it ran a command that the test does not expect, and
+        HarnessError if the code can't be parsed.
         """
         for text in (code, stdin, *(env or {}).values()):
             _require_bytes(text)
@@ -386,11 +388,11 @@ class Shell:
         call_order.assert_calls(self._mocks.calls, expected)
 
     def assert_order(self, *expected: str) -> None:
-        """Fail unless commands like these ran in this order, with others between them or not."""
+        """Fail unless commands like these ran in this order; other commands may come between them."""
         call_order.assert_order(self._mocks.calls, expected)
 
     def finish(self, *, has_failed: bool = False) -> None:
-        """Give the warm shell back; fail where the test expected calls that did not happen.
+        """Return the warm shell; fail if the test expected calls that did not happen.
 
         A test that has failed already is not failed again.
         """

@@ -55,7 +55,7 @@ _GIVEN_TO = {"198": "define", "210": "evaluate"}
 
 @dataclass(frozen=True, kw_only=True)
 class ShellStart:
-    """What warm shells of a pool start with.
+    """The start parameters of a pool's warm shells.
 
     `path` is PATH without mocks, `layer` a directory whose files replace those of the root.
     """
@@ -69,7 +69,7 @@ class ShellStart:
 
 
 class WarmShell:
-    """A warm shell. `code` is what it runs at its start, one string for each sourced file."""
+    """A warm shell. `code` is the code that it runs at its start, one string for each sourced file."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class WarmShell:
 
     @property
     def root(self) -> Path:
-        """Return where the files that the code sees can be read from outside."""
+        """Return the path from outside of the files that the code sees."""
         if self._control is None:
             return Path("/")
         root = Path(f"/proc/{self._control.first_process}/root")
@@ -245,7 +245,7 @@ class WarmShell:
         return True
 
     def clear(self) -> bool:
-        """End what evaluations left running; return whether the next test may use the shell."""
+        """End leftover processes of evaluations; return whether the next test may use the shell."""
         self.case += 1
         self.process.send("clear\n")
         deadline = time.monotonic() + _CLEARING_S
@@ -400,7 +400,7 @@ def _streams(stdout: str, stderr: str) -> str:
 
 
 def _check_parsed(stderr: str, *, is_prepared: bool) -> None:
-    """Raise HarnessError where code of the test itself could not be run."""
+    """Raise HarnessError if code of the test itself could not be run."""
     found = _SYNTAX_ERROR.search(stderr)
     if found is not None:
         raise HarnessError(
