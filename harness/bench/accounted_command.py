@@ -5,9 +5,10 @@
 Usage: accounted_command.py RESULT COMMAND [ARGUMENT…]
 
 Writes the CPU seconds to the file RESULT and ends with the command's exit code. The kernel counts
-a process's CPU time to the process that waits for it. A sandbox or a worker that is killed waits
-for nobody: this program is the subreaper of all processes below it (PR_SET_CHILD_SUBREAPER,
-prctl(2)) and waits for those too, so every process is counted, without a cgroup and without root.
+a process's CPU time to the process that waits for it. Nobody waits for the processes of a sandbox
+or a worker that is killed. So this program is the subreaper of all processes below it
+(PR_SET_CHILD_SUBREAPER, prctl(2)) and waits for them too; every process is counted, without a
+cgroup and without root.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _PROGRAM = Path(__file__).with_name("accounted_command.py")
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What a command used; `cpu_s` is the user and system time of every process it started."""
+    """The resources of a command; `cpu_s` is the user and system time of every process that it started."""
 
     cpu_s: float
     wall_s: float
@@ -36,7 +36,7 @@ def run_accounted(
 ) -> Usage:
     """Run `argv` in `cwd` to its end and account for it; see `accounted_command.py`.
 
-    Raises HarnessError where the command fails, unless it may.
+    Raises HarnessError if the command fails, unless it may.
     """
     with tempfile.TemporaryDirectory(prefix="harness-accounting.") as folder:
         result = Path(folder) / "cpu_s"

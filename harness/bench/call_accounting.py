@@ -1,4 +1,4 @@
-"""The CPU time of each call of some commands, wherever in a run a shell makes it."""
+"""The CPU time of each call of some commands, wherever in a run a shell calls them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class CallAccounting:
-    """What a run needs so that its calls are accounted for, and what it left."""
+    """The environment of a run in which calls are accounted for, and its result."""
 
     folder: Path
     names: Sequence[str]
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Return the variables to run with; dynamically linked shells heed them."""
+        """Return the variables to run with; dynamically linked shells obey them."""
         return {
             "LD_PRELOAD": str(self.library),
             "HARNESS_BENCH_NAMES": f":{':'.join(self.names)}:",
@@ -50,7 +50,7 @@ class CallAccounting:
     def calls(self) -> Sequence[Call]:
         """Return the calls that a shell has waited for, in the order in which they ended.
 
-        Raises HarnessError where there was none.
+        Raises HarnessError if there was no call.
         """
         text = self._records.read_text() if self._records.exists() else ""
         running: dict[str, str] = {}
@@ -76,7 +76,7 @@ class CallAccounting:
 def call_accounting(names: Iterable[str]) -> Iterator[CallAccounting]:
     """Prepare a library that accounts for each call of the commands `names` by a shell.
 
-    Raises RequirementError where there is no C compiler.
+    Raises RequirementError if there is no C compiler.
     """
     with tempfile.TemporaryDirectory(prefix="harness-calls.") as name:
         accounting = CallAccounting(folder=Path(name), names=tuple(names))

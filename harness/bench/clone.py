@@ -53,12 +53,12 @@ class CloneBench:
 
     @property
     def speedup(self) -> float:
-        """How many times faster than a cold boot a clone is ready."""
+        """How many times faster a clone is ready than a cold boot."""
         return self.spreads["cold_boot_s"].median / self.spreads["clone_ready_s"].median
 
     @property
     def prompt_speedup(self) -> float:
-        """How many times faster than a cold boot a person is at a prompt."""
+        """How many times faster a person gets a prompt in a clone than after a cold boot."""
         return self.spreads["cold_boot_s"].median / self.spreads["prompt_s"].median
 
 
@@ -72,7 +72,8 @@ def measure_clones(
 ) -> CloneBench:
     """Measure `cold_runs` cold boots and `runs` clones of each kind.
 
-    `shell_words` are the options of `harness shell` for machines like those of `lab`. `progress` is called before each run with what is measured, the run's number and their count.
+    `shell_words` are the options of `harness shell` for machines like those of `lab`. `progress`
+    is called before each run with the name of the measure, the run's number and their count.
     """
 
     def repeat(count: int, what: str, measure: Callable[[], Sample]) -> list[Sample]:

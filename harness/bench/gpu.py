@@ -55,9 +55,9 @@ def measure_gpu(model: GpuModel, *, runs: int, seconds: float) -> Mapping[Transp
 
 
 def measure_rate(model: GpuModel, transport: Transport, what: str, seconds: float) -> float:
-    """Return the accesses a second of `what`, "config" or "bar", to a device served for it.
+    """Return how many accesses a second to `what`, "config" or "bar", a device served for it answers.
 
-    Raises HarnessError where the process that asks does not end well.
+    Raises HarnessError if the process that asks fails.
     """
     with tempfile.TemporaryDirectory(prefix="bench-gpu-") as top:
         folder = Path(top)

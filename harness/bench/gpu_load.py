@@ -1,4 +1,4 @@
-"""A process that plays QEMU: asks an emulated GPU as fast as it answers, and prints how often.
+"""A process in the role of QEMU: it asks an emulated GPU as fast as it answers, and prints how often.
 
 `harness bench gpu` starts it, so that asking and answering share no interpreter, as with QEMU.
 """
@@ -25,7 +25,7 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What is asked again and again, after what has to come first."""
+    """The question that is asked again and again, and the questions that must come before it."""
 
     before: tuple[bytes, ...]
     question: bytes
@@ -33,7 +33,7 @@ class Load:
 
 
 def render_load(transport: Transport, what: str) -> Load:
-    """Return the load of `what`: "config" or "bar". Each access reads 32 bits."""
+    """Return the questions for `what`: "config" or "bar". Each access reads 32 bits."""
     if transport is Transport.MPQEMU:
         before = (
             _mpqemu(mpqemu.Command.PCI_CFGWRITE, mpqemu.CONFIG_ACCESS.pack(0x10, _BAR_0, 4)),

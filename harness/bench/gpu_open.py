@@ -1,7 +1,7 @@
 """How long it takes in a clone from plugging an emulated GPU until NVIDIA's `nvidia-smi -L` shows it.
 
-The clone's state has the driver loaded. The driver loads only where there is a GPU, so one is plugged while
-the state is made, and unplugged before it is saved.
+The clone's state has the driver loaded. The driver loads only if there is a GPU, so one is plugged
+while the state is made, and unplugged before it is saved.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class GpuOpens:
-    """The figures of `MEASURES`; times are spread over runs, all others are of the last one."""
+    """The figures of `MEASURES`; times are spread over runs, all other figures are from the last run."""
 
     gpu_open_s: Spread
     accesses: int
@@ -57,7 +57,7 @@ class GpuOpens:
 
 
 def require_openable(settings: Settings, model: GpuModel) -> None:
-    """Raise BadInputError where no driver could open the GPU that these settings emulate."""
+    """Raise BadInputError if no driver could open the GPU that these settings emulate."""
     if settings.gpu_source is not GpuSource.EMULATED:
         return
     if model.gsp is None:

@@ -33,7 +33,7 @@ _SHOWN = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class PromptTimes:
-    """Seconds from the start of `harness shell`: to its prompt, and to the answer of what is typed there."""
+    """Seconds from the start of `harness shell` to its prompt, and to the answer to the typed command."""
 
     prompt_s: float
     answer_s: float
@@ -42,7 +42,7 @@ class PromptTimes:
 def measure_prompt(words: Sequence[str]) -> PromptTimes:
     """Start `harness shell` with these options, type a command at its prompt at once, and leave it.
 
-    Raises HarnessError with what it printed where it shows no prompt, or fails afterwards.
+    Raises HarnessError with its output if it shows no prompt, or fails afterwards.
     """
     started = time.monotonic()
     with _started(words) as terminal:
@@ -57,9 +57,9 @@ def measure_prompt(words: Sequence[str]) -> PromptTimes:
 
 
 def seconds_of_command(words: Sequence[str]) -> float:
-    """Return the seconds that `harness shell -- true`, with these options, takes as a whole.
+    """Return the seconds that `harness shell -- true` takes with these options.
 
-    Raises HarnessError with what it printed where it fails.
+    Raises HarnessError with its output if it fails.
     """
     started = time.monotonic()
     with _started([*words, "--", "true"]) as terminal:

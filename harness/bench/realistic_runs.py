@@ -1,4 +1,4 @@
-"""Runs the realistic suite: what it costs, and whether its verdicts are the same on every run."""
+"""Runs the realistic suite: its cost, and whether its verdicts are the same on every run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (.+?)(?: - .*
 
 @dataclass(frozen=True, kw_only=True)
 class RealisticBench:
-    """What one way to run the realistic suite costs; medians of several runs.
+    """The cost of one way to run the realistic suite; medians of several runs.
 
     `shuffled_cpu_s` is `cpu_s` beside a plugin that shuffles tests, None for shellspec.
     """
@@ -56,13 +56,13 @@ class RealisticBench:
 
     @property
     def overhead_ms(self) -> float:
-        """Return the CPU time of an example that is not that of the specs' own commands."""
+        """Return the CPU time of an example, without the time of the specs' own commands."""
         return (self.cpu_s - self.external_cpu_s) * 1000 / EXAMPLES
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedRuns:
-    """The outcomes of several runs, by node id; `differing` has those that were not the same."""
+    """The outcomes of several runs, by node id; `differing` has the tests whose outcomes differed."""
 
     runs: int
     examples: int
@@ -75,9 +75,9 @@ class RepeatedRuns:
 
 
 def measure_realistic(rounds: int) -> tuple[RealisticBench, RealisticBench | None]:
-    """Return the figures of this runner and, where it is on PATH, those of `shellspec`.
+    """Return the figures of this runner and, if it is on PATH, of `shellspec`.
 
-    Raises RequirementError where a command that the suite runs is not installed.
+    Raises RequirementError if a command that the suite runs is not installed.
     """
     check_commands()
 
@@ -125,7 +125,7 @@ def repeat_under_load(runs: int) -> RepeatedRuns:
 
 
 def compare_reports(reports: Sequence[str]) -> RepeatedRuns:
-    """Compare what pytest printed with `-rA` in several runs."""
+    """Compare the output of pytest with `-rA` in several runs."""
     outcomes: dict[str, list[str]] = {}
     for report in reports:
         for outcome, name in _OUTCOME.findall(report):
@@ -143,7 +143,7 @@ def compare_reports(reports: Sequence[str]) -> RepeatedRuns:
 
 
 def check_commands() -> None:
-    """Raise RequirementError where a command that the suite runs is not installed."""
+    """Raise RequirementError if a command that the suite runs is not installed."""
     for name, package in EXTERNAL_COMMANDS.items():
         if shutil.which(name) is None:
             raise RequirementError(
@@ -163,8 +163,8 @@ def _project() -> Iterator[Path]:
 def external_cpu_s(folder: Path) -> float:
     """Run the suite in `folder`, and return the CPU seconds that its own commands used.
 
-    `wait4` accounts for each call, in a run of its own that the accounting may slow down. It runs
-    without a sandbox, since what a sandbox writes is lost with it.
+    `wait4` accounts for each call, in a run that the accounting may slow down. It runs without a
+    sandbox, since files written in a sandbox are lost with it.
     """
     with call_accounting(EXTERNAL_COMMANDS) as accounting:
         argv = pytest_argv("--shell-time=virtual", "--shell-sandbox=off", "-n", str(_JOBS))

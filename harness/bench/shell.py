@@ -1,4 +1,4 @@
-"""What an example of a `*_spec.sh` costs."""
+"""The cost of an example of a `*_spec.sh`."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ FIGURES: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ShellBench:
-    """The figures; `workers_speedup` is 0 where it was left out.
+    """The figures; `workers_speedup` is 0 if it was left out.
 
-    `shellspec` has the realistic figures of shellspec, None where it is not on PATH.
+    `shellspec` has the realistic figures of shellspec, or None if it is not on PATH.
     """
 
     realistic: RealisticBench
@@ -69,13 +69,13 @@ class ShellBench:
     load_after: float
 
     def figures(self) -> Mapping[str, float]:
-        """Return the figures by their names in `FIGURES`; those of shellspec follow."""
+        """Return the figures by their names in `FIGURES`; the figures of shellspec follow."""
         own = {name: getattr(self, name) for name in FIGURES if hasattr(self, name)}
         return {**shell_figures(self.realistic, self.shellspec), **own}
 
 
 def shell_figures(own: RealisticBench, shellspec: RealisticBench | None) -> Mapping[str, float]:
-    """Return the figures of the realistic suite by name, those of shellspec with its prefix."""
+    """Return the figures of the realistic suite by name, the figures of shellspec with a prefix."""
     figures = _realistic_figures(own)
     if shellspec is None:
         return figures

@@ -1,4 +1,4 @@
-"""What a test with the `shell` fixture costs."""
+"""The cost of a test with the `shell` fixture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plug-in of pytest for the benchmark: tests come in another order, as beside pytest-randomly."""
+"""A plug-in of pytest for the benchmark: it shuffles tests, as pytest-randomly does."""
 
 from __future__ import annotations
 

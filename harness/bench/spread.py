@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """What several runs of one measurement gave."""
+    """The results of several runs of one measurement."""
 
     median: float
     p95: float

@@ -1,1 +1,1 @@
-"""How long nodes take from ready to a usable GPU, by the way in which their driver gets there."""
+"""The time from a ready node to a usable GPU, for each way to install the driver."""

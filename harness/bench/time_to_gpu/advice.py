@@ -1,4 +1,4 @@
-"""Timeouts for a cluster's autoscaler, of measured node starts; pure.
+"""Timeouts for a cluster's autoscaler, from measured node starts; pure.
 
 Times are in the unit of the samples. `docs/time-to-gpu.md` has the method and its assumptions.
 """
@@ -19,7 +19,7 @@ MARGIN = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What is advised of one mode's samples."""
+    """The advice from one mode's samples."""
 
     max_node_provision_time: float
     """The worst sample, with the margin: a node that takes longer is not like any that was seen."""
@@ -33,7 +33,7 @@ class Advice:
 
 
 def advise(node_starts: Sequence[float], *, q: float = QUANTILE, margin: float = MARGIN) -> Advice:
-    """Return the timeouts for nodes whose starts are like the samples.
+    """Return the timeouts for nodes that start like the samples.
 
     `q` is a share between 0 and 1, and `margin` is added as a share. Raises ValueError without samples.
     """

@@ -1,4 +1,4 @@
-"""Tells every minute what a node's long provisioning printed last, such as the build of a driver."""
+"""Tells every minute the last output of a node's long provisioning, such as the build of a driver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LAST_LINE = (
 def build_progress(
     guest: Guest, tell: Callable[[str], None], *, every_s: float = EVERY_S
 ) -> Iterator[None]:
-    """Call `tell` with what the guest has logged, `every_s` seconds, where that is something new."""
+    """Call `tell` every `every_s` seconds with the latest line of the guest's log, if it is new."""
     is_over = threading.Event()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""Compares two runs of the benchmark: what changed beyond noise, and whether for the worse; pure."""
+"""Compares two runs of the benchmark: which waits changed beyond noise, and which grew; pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Comparison:
         return self.is_changed and self.shift.value > 1.0 + self.limit
 
     def verdict(self) -> str:
-        """Say in a few words what became of it."""
+        """Say in a few words how it changed."""
         if self.smallest_p > SIGNIFICANCE:
             return "too few samples to tell"
         if self.is_regression:
@@ -58,7 +58,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """What a comparison of two runs gave."""
+    """The result of a comparison of two runs."""
 
     groups: tuple[Comparison, ...]
     is_relative: bool
@@ -79,9 +79,9 @@ class Compared:
 def compare(before: Benchmark, after: Benchmark, *, limit: float = LIMIT) -> Compared:
     """Compare all groups that both runs have.
 
-    Where a processor was emulated, waits are compared as multiples of the build at boot in the same
-    experiment of the same run, and so the build itself is not compared. Raises BadInputError for a
-    wait that is no time.
+    If a processor was emulated, waits are compared as multiples of the build at boot in the same
+    experiment of the same run, so the build itself is not compared. Raises BadInputError for a
+    wait that is not a time.
     """
     for which, benchmark in (("the first run", before), ("the second run", after)):
         for sample in benchmark.samples:

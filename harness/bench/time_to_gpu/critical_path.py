@@ -1,4 +1,4 @@
-"""Which parts of the wait for a GPU come one after another, from a guest's events and a provisioner's steps."""
+"""The successive parts of the wait for a GPU, from a guest's events and a provisioner's steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_ENGINE = "EIO"
 
 @dataclass(frozen=True, kw_only=True)
 class TimedStep:
-    """A step that a provisioner reports; `start_s` is None where it does not say when it began."""
+    """A step that a provisioner reports; `start_s` is None if it does not say when the step began."""
 
     name: str
     duration_s: float
@@ -35,7 +35,7 @@ class TimedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Moments:
-    """What a guest's events say, in seconds of its monotonic clock."""
+    """The content of a guest's events, in seconds of its monotonic clock."""
 
     ready_s: float
     ready_wall_s: float
@@ -45,17 +45,18 @@ class Moments:
     capacity_s: float
     """When the capacity that stayed was advertised."""
     allocated_s: float | None
-    """When an allocated GPU was opened; None where its driver refused that, as its payload may."""
+    """When an allocated GPU was opened; None if its driver refused that, as its payload may."""
 
 
 def moments_of(
     events: Sequence[Mapping[str, object]], payload: Payload = Payload.STAND_IN
 ) -> Moments | None:
-    """Return what the events of one sample say; None while it has not come to its end.
+    """Return the summary of the events of one sample; None while it has not reached its end.
 
-    The end is the first allocation after the kubelet's last start, of which the provisioner knows when
-    its command has ended. Raises ExpectationError for a GPU that cannot be opened, unless it is emulated
-    and the payload is NVIDIA's own driver; HarnessError for events that can come to no end.
+    The end is the first allocation after the kubelet's last start. The provisioner is known to be
+    done when its command has ended. Raises ExpectationError for a GPU that cannot be opened,
+    unless it is emulated and the payload is NVIDIA's own driver; HarnessError if the events can
+    never reach the end.
     """
 
     def stamp(event: Mapping[str, object], clock: str = "monotonic_s") -> float:
@@ -102,10 +103,10 @@ def moments_of(
 def critical_path(moments: Moments, steps: Sequence[TimedStep]) -> tuple[Segment, ...]:
     """Return the parts of the wait in their order; together they are the wait.
 
-    Steps run one after another. What lies between them is the provisioner itself; what comes after the
-    last of them that began before the end is the registration with the kubelet. Steps without a start
-    follow one another. A step that began after the end gates nothing, and one that overlaps it counts
-    up to there.
+    Steps run one after another. The gaps between them are the provisioner itself. The time after
+    the last step that began before the end is the registration with the kubelet. Steps without a
+    start follow one another. A step that began after the end delays nothing; a step that overlaps
+    the end counts up to it.
     """
     end = moments.capacity_s - moments.ready_s
     ended = min(end, moments.ended_s - moments.ready_s)
@@ -131,7 +132,7 @@ def critical_path(moments: Moments, steps: Sequence[TimedStep]) -> tuple[Segment
 
 
 def shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
-    """Return what share of the wait each part is, the largest first; parts below all clocks are left out."""
+    """Return the share of each part in the wait, the largest first; parts below all clocks are left out."""
     by_name: dict[str, list[float]] = defaultdict(list)
     counted = [sample for sample in samples if sample.segments and sample.wait_s > 0]
     names = {segment.name for sample in counted for segment in sample.segments}
@@ -146,7 +147,7 @@ def shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
 
 
 def unit_shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
-    """Return after what share of the wait each unit was ready, the first one first."""
+    """Return the share of the wait after which each unit was ready, the first one first."""
     by_name: dict[str, list[float]] = defaultdict(list)
     for sample in samples:
         for unit in sample.units if sample.wait_s > 0 else ():

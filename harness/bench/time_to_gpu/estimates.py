@@ -20,7 +20,7 @@ _SEED = 20260801
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A value with its interval; `n` is the number of samples, of the smaller group where two meet."""
+    """A value with its interval; `n` is the number of samples, of the smaller group if there are two groups."""
 
     value: float
     low: float
@@ -48,7 +48,7 @@ class Estimate:
 def reached_confidence(n: int) -> float:
     """Return the confidence that the range of n samples has for the median: 1 - 2^(1-n).
 
-    An interval of the median lies within that range, so no such interval has more.
+    No interval of the median has a higher confidence, since each lies within that range.
     """
     return min(CONFIDENCE, 1.0 - 2.0 ** (1 - n))
 
@@ -61,7 +61,7 @@ def median_of(samples: Sequence[float]) -> Estimate:
 def ratio_of(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
     """Return the ratio of two medians; the groups are resampled independently.
 
-    Raises ValueError where a sample of the denominator is not above zero.
+    Raises ValueError if a sample of the denominator is not above zero.
     """
     if any(each <= 0 for each in denominator):
         raise ValueError("Times to divide by have to be above zero.")
@@ -72,7 +72,7 @@ def ratio_of(numerator: Sequence[float], denominator: Sequence[float]) -> Estima
 
 
 def shift_ratio_of(first: Sequence[float], second: Sequence[float]) -> Estimate:
-    """Return by what factor the second group differs from the first: the median of all ratios of pairs.
+    """Return the factor between the second group and the first: the median of all ratios of pairs.
 
     Like the shift of Hodges and Lehmann, on a logarithmic scale.
     """

@@ -1,4 +1,4 @@
-"""What follows from the samples: ratios, savings, advice; and the document that `--json` prints."""
+"""The conclusions from the samples: ratios, savings, advice; and the document that `--json` prints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A published pair of times, in seconds, to compare ratios with."""
+    """A published pair of times, in seconds, to compare with ratios."""
 
     experiment: Experiment
     mode: Mode
@@ -112,14 +112,14 @@ class ModeFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """What a trim saves, as a share of the wait without it."""
+    """The saving of a trim, as a share of the wait without it."""
 
     trim: Trim
     share: Estimate
     is_claimed: bool
 
     def verdict(self) -> str:
-        """Say in one sentence what can be claimed."""
+        """Say in one sentence which claim is supported."""
         size = f"{percent(self.share.value)}, interval {interval(self.share)}"
         if not self.share.is_claimable:
             return f"no claim: n = {self.share.n}, and a claim needs {FEWEST_FOR_CLAIM} samples ({size})"
@@ -132,7 +132,7 @@ class Saving:
 
 @dataclass(frozen=True, kw_only=True)
 class ModeAdvice:
-    """Advice of one mode's samples, in medians of the build at boot."""
+    """Advice from one mode's samples, in multiples of the median build at boot."""
 
     mode: Mode
     advice: Advice
@@ -140,7 +140,7 @@ class ModeAdvice:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """All that a report says."""
+    """All content of a report."""
 
     benchmark: Benchmark
     experiments: Mapping[Experiment, tuple[ModeFigures, ...]]
@@ -158,7 +158,7 @@ class Figures:
 
 
 def figures_of(benchmark: Benchmark, *, q: float = QUANTILE, margin: float = MARGIN) -> Figures:
-    """Compute all that a report says."""
+    """Compute all content of a report."""
     experiments = {
         experiment: tuple(
             _mode_figures(benchmark, experiment, mode) for mode in benchmark.modes(experiment)
@@ -224,7 +224,7 @@ def _advice(figures: ModeFigures, unit_s: float, q: float, margin: float) -> Mod
 
 
 def to_document(figures: Figures) -> dict[str, object]:
-    """Return what `--json` prints: the figures, and what was measured, for a comparison."""
+    """Return the document of `--json`: the figures, and all measurements, for a comparison."""
     scale_up = Experiment.SCALE_UP
 
     def ratio(mode: Mode, experiment: Experiment = scale_up) -> object:
@@ -298,7 +298,7 @@ def _advice_document(each: ModeAdvice) -> dict[str, object]:
 
 
 def conclusions(figures: Figures) -> list[str]:
-    """Return what the samples support, one sentence each; what they do not support is said too."""
+    """Return the claims that the samples support and those that they do not, one sentence each."""
     lines = []
     for experiment, modes in figures.experiments.items():
         lines += [_conclusion(experiment, each) for each in modes if each.ratio is not None]

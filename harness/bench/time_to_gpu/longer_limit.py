@@ -2,7 +2,7 @@
 
     python3 -I -S longer_limit.py SECONDS PROGRAM [ARGUMENT...]
 
-It stands in no package there, and imports that of the program.
+It is not part of a package there, and imports the package of the program.
 """
 
 from __future__ import annotations

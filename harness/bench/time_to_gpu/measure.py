@@ -1,4 +1,4 @@
-"""Measures nodes in machines: fresh ones, ones whose policy is reset, and teardowns.
+"""Measures nodes in machines: fresh nodes, nodes whose policy is reset, and teardowns.
 
 The tasks go in rounds over all variants, so that a load of the host that comes and goes meets all
 variants alike.
@@ -63,7 +63,7 @@ _COMPILATION = (
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How many samples of what."""
+    """The number of samples of each kind."""
 
     scale_ups: int
     """Fresh nodes of each mode."""
@@ -79,9 +79,9 @@ class Plan:
 
 
 def tasks_of(fleet: Fleet, plan: Plan) -> list[Task]:
-    """Return what there is to measure, in rounds over all variants.
+    """Return the tasks to measure, in rounds over all variants.
 
-    A run that has to stop early has then samples of all variants, and about as many of each.
+    So a run that has to stop early has samples of all variants, and about as many of each.
     """
     rounds = max(plan.scale_ups, plan.trims, plan.teardowns)
     return [task for number in range(1, rounds + 1) for task in _round(fleet, plan, number)]
@@ -163,7 +163,7 @@ def _provision(
 ) -> tuple[Sample, Evidence]:
     """Provision a node that is ready, wait for its GPU, and return the sample.
 
-    Raises ExpectationError where the provisioner fails or the GPU can't be opened, HarnessError where no
+    Raises ExpectationError if the provisioner fails or the GPU can't be opened, HarnessError if no
     GPU comes.
     """
     patience = node.machine.deadline(node.provisioner.timeout_s)

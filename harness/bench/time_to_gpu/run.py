@@ -42,7 +42,7 @@ QUICK_MODES = (Mode.BUILD, Mode.PREBAKED, Mode.NEAR)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a person asks for."""
+    """The options of a person."""
 
     is_quick: bool = False
     samples: int = 5
@@ -85,7 +85,7 @@ NVIDIA = Options(
 
 
 def quick(machines: int, own: Provisioner | None = None) -> Options:
-    """Return the plan of a few minutes, from which nothing can be claimed."""
+    """Return the plan of a few minutes, whose results support no claims."""
     return Options(
         machines=machines,
         own=own,
@@ -103,7 +103,7 @@ def quick(machines: int, own: Provisioner | None = None) -> Options:
 def run_benchmark(lab: Lab, options: Options, progress: Callable[[str], None]) -> Benchmark:
     """Measure, and return the samples.
 
-    `progress` is called with a sentence before each machine. Raises ExpectationError where a
+    `progress` is called with a sentence before each machine. Raises ExpectationError if a
     provisioner fails, BadInputError for a mode that this run cannot measure.
     """
     with _fleet(lab, options, progress) as fleet:

@@ -1,4 +1,4 @@
-"""What was measured, as values; written as JSON, and read again for a comparison."""
+"""The measurements as values; written as JSON, and read again for a comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = 1
 
 
 class Experiment(str, enum.Enum):
-    """What a sample is of."""
+    """The experiment to which a sample belongs."""
 
     SCALE_UP = "scale-up"
     """A fresh node."""
@@ -43,7 +43,7 @@ class Mode(str, enum.Enum):
 
 
 class Payload(str, enum.Enum):
-    """What driver is measured."""
+    """The driver that is measured."""
 
     STAND_IN = "stand-in"
     """A small module; its device nodes can be opened."""
@@ -52,7 +52,7 @@ class Payload(str, enum.Enum):
 
 
 class Trim(str, enum.Enum):
-    """The variants of the experiment on trims: none is switched off, or one is."""
+    """The variants of the experiment on trims: all trims on, or one switched off."""
 
     NONE_OFF = "all-trims"
     LOCAL_IMAGE = "without-local-image-check"
@@ -85,7 +85,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitTimes:
-    """When a unit last started, and was ready, by systemd's own stamps; seconds since the node was ready."""
+    """When a unit last started and was ready, by systemd's timestamps, in seconds since the node was ready."""
 
     name: str
     started_s: float
@@ -105,14 +105,14 @@ class Sample:
     wait_s: Seconds
     """From the node being ready, or its policy applied, until its GPU capacity is advertised."""
     allocated_s: Seconds | None
-    """The same until the kubelet has allocated a GPU and opened its device node; None where NVIDIA's own
+    """The same until the kubelet has allocated a GPU and opened its device node; None if NVIDIA's own
     driver refused to open an emulated GPU."""
     segments: tuple[Segment, ...] = ()
     """The critical path, in order; together they are the wait."""
     units: tuple[UnitTimes, ...] = ()
     """The units that were started within the wait, by the moment at which they were ready."""
     compile_s: float | None = None
-    """Of the wait, what DKMS compiled, by the stamps of its log; None where it compiled nothing."""
+    """Of the wait, what DKMS compiled, by the stamps of its log; None if it compiled nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ class TeardownSample:
 
 @dataclass(frozen=True, kw_only=True)
 class OracleResult:
-    """What differs between the whole node after a teardown and one that never had the driver."""
+    """The differences between the whole node after a teardown and a node that never had the driver."""
 
     way: str
     differences: tuple[str, ...]
@@ -134,7 +134,7 @@ class OracleResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What one task measured."""
+    """The measurements of one task."""
 
     samples: tuple[Sample, ...] = ()
     teardowns: tuple[TeardownSample, ...] = ()
@@ -143,7 +143,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """Under which conditions was measured, for the report and for a comparison."""
+    """The conditions of the measurement, for the report and for a comparison."""
 
     accelerator: str
     is_emulated: bool
@@ -164,7 +164,7 @@ class Conditions:
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """All that one run measured."""
+    """All measurements of one run."""
 
     conditions: Conditions
     samples: tuple[Sample, ...]
@@ -172,11 +172,11 @@ class Benchmark:
     oracle: tuple[OracleResult, ...] = field(default=())
 
     def waits(self, experiment: Experiment, variant: str) -> list[float]:
-        """Return the waits in the order of measurement; empty for none."""
+        """Return the waits in the order of measurement; empty if there are none."""
         return [sample.wait_s for sample in self.of(experiment, variant)]
 
     def of(self, experiment: Experiment, variant: str) -> list[Sample]:
-        """Return the samples in the order of measurement; empty for none."""
+        """Return the samples in the order of measurement; empty if there are none."""
         return [
             sample
             for sample in self.samples
@@ -184,7 +184,7 @@ class Benchmark:
         ]
 
     def modes(self, experiment: Experiment) -> list[Mode]:
-        """Return the modes that an experiment has samples of, in their order of presentation."""
+        """Return the modes of which an experiment has samples, in their order of presentation."""
         return [mode for mode in Mode if self.waits(experiment, mode.value)]
 
     def teardown_times(self, way: str) -> list[float]:
@@ -201,7 +201,7 @@ _ADAPTER = pydantic.TypeAdapter(Benchmark)
 def read_benchmark(file: Path) -> Benchmark:
     """Read the JSON that a run has written.
 
-    Raises BadInputError that names the file where it is something else, or of another schema.
+    Raises BadInputError that names the file if it is not such a result, or has another schema.
     """
     document = read_data_file(file, dict[str, object])
     if document.get("schema") != SCHEMA:

@@ -1,4 +1,4 @@
-"""Runs the tasks of a benchmark, some at a time, and ends by a time limit."""
+"""Runs the tasks of a benchmark, several at a time, and stops at a time limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Something to measure on machines of its own, one at a time."""
+    """A measurement on machines of its own, one at a time."""
 
     kind: str
     """What it measures; tasks of one kind take about as long as one another."""
@@ -27,7 +27,7 @@ class Task:
 
 @dataclass
 class Pace:
-    """Decides which tasks can still end in time, by how long earlier ones took."""
+    """Decides which tasks can still end in time, from the times of earlier tasks."""
 
     until: float
     """The moment by which all tasks should have ended, by `time.monotonic`."""
@@ -35,7 +35,7 @@ class Pace:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def has_time_for(self, kind: str, now: float) -> bool:
-        """Return whether a task can end in time; one of a new kind counts as the mean of the others."""
+        """Return whether a task can end in time; a task of a new kind counts as the mean of the others."""
         with self._lock:
             mean = statistics.fmean(self._took_s.values()) if self._took_s else 0.0
             return now + self._took_s.get(kind, mean) <= self.until
@@ -54,9 +54,9 @@ def run_tasks(
     progress: Callable[[str], None],
     stop: Callable[[], None],
 ) -> list[Measured]:
-    """Run tasks in order, `machines` at a time, and leave out those that could not end in time.
+    """Run tasks in order, `machines` at a time, and leave out tasks that could not end in time.
 
-    The first failure ends all, and is raised; `stop` has to end the tasks that run.
+    The first failure ends all tasks, and is raised; `stop` has to end the tasks that run.
     """
 
     def run(task: Task) -> Measured | None:

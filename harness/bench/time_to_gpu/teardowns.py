@@ -1,4 +1,4 @@
-"""Measures teardowns of a baked driver in two ways, and compares the whole node with one that never had it."""
+"""Measures two kinds of teardown, and compares the node with a node that never had the driver."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def tear_down_once(fleet: Fleet, way: str, _progress: Callable[[str], None]) -> 
 
 
 def judged_teardowns(fleet: Fleet, progress: Callable[[str], None]) -> Measured:
-    """Tear down in both ways, and compare each whole node with one that never had the driver."""
+    """Tear down in both ways, and compare each whole node with a node that never had the driver."""
     with booted_node(fleet, _bare(fleet, fleet.node_image)) as node:
         _boot(node)
         pristine = node.state()
@@ -98,7 +98,7 @@ def _tear_down(node: Node, way: str) -> TeardownSample:
 
 
 def _boot(node: Node) -> Evidence:
-    """Provision a node that gets no driver; raises ExpectationError where that fails."""
+    """Provision a node that gets no driver; raises ExpectationError if that fails."""
     result = node.provision(BOOT)
     if not result.ok:
         raise ExpectationError(

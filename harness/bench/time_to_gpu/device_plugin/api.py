@@ -1,6 +1,6 @@
-"""The device-plugin protocol: its messages and its methods, of the descriptors beside this file.
+"""The device-plugin protocol: its messages and its methods, from the descriptors beside this file.
 
-It runs in the guest beside `kubelet.py` and `plugin.py`, with grpcio and protobuf alone.
+It runs in the guest beside `kubelet.py` and `plugin.py`, and needs only grpcio and protobuf.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Events:
 
 
 def obey(control: str, orders: dict[str, Callable[[], None]], events: Events) -> None:
-    """Run what each line of the named pipe `control` orders, until `end`; never return before."""
+    """Run the orders in the named pipe `control`, one on each line, until `end`; never return before."""
     # Opened for writing too: a pipe without a writer would be at its end.
     with open(os.open(control, os.O_RDWR), encoding="utf-8") as lines:  # noqa: PTH123
         for line in lines:

@@ -1,6 +1,6 @@
 """A kubelet as device plugins see it: registers them, watches their devices, allocates one.
 
-What it does besides on a node (pods, the API server) is not there. Run in the guest as
+The other tasks of a kubelet on a node (pods, the API server) are missing. Run in the guest as
 
     python3 -m device_plugin.kubelet FOLDER CONTROL EVENTS
 
@@ -64,7 +64,7 @@ class Kubelet(api.Restartable):
 
     @override
     def stop(self) -> None:
-        """Stop serving, and end the watches: what they report of this run is reported when this returns."""
+        """Stop serving, and end the watches: their reports of this run are made when this returns."""
         with self.lock:
             was_serving = self.server is not None
             super().stop()
