@@ -1,4 +1,4 @@
-"""GPU models as data, and what a GPU adds to a machine."""
+"""GPU models as data, and the parts that a GPU adds to a machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DriverKind: TypeAlias = Literal["cuda", "grid"]
 
 @dataclass(frozen=True, kw_only=True)
 class GpuKind:
-    """What all GPUs of a vendor have in common on the PCI bus: four hexadecimal digits each."""
+    """The common ids of all GPUs of a vendor on the PCI bus: four hexadecimal digits each."""
 
     vendor: str
     class_code: str
@@ -64,7 +64,7 @@ class PciIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A memory BAR; a 64-bit one is prefetchable and takes the next index too."""
+    """A memory BAR; a 64-bit BAR is prefetchable and takes the next index too."""
 
     mib: int
     bits: Literal[32, 64] = 32
@@ -80,7 +80,7 @@ Bars: TypeAlias = Mapping[int, Bar]
 
 @dataclass(frozen=True, kw_only=True)
 class TransportBars:
-    """A model's BARs by index, for each transport: they differ in what they allow."""
+    """A model's BARs by index, for each transport: transports allow different BARs."""
 
     mpqemu: Bars
     vfio_user: Bars
@@ -88,7 +88,7 @@ class TransportBars:
 
 @dataclass(frozen=True, kw_only=True)
 class GspFacts:
-    """What NVIDIA's driver asks the system processor (GSP) of a model; SMs are two per TPC.
+    """The answers of a model's system processor (GSP) to NVIDIA's driver; each TPC has two SMs.
 
     `vbios` is the version of the video BIOS as nvidia-smi shows it.
     """
@@ -151,7 +151,7 @@ class GpuModel:
 
     @property
     def pcie_generation(self) -> int:
-        """Return the generation of PCI Express that the GPU has: its chip's."""
+        """Return the GPU's generation of PCI Express, which is the generation of its chip."""
         if self.is_hopper_or_later:
             return 5
         return 4 if self.chip >= _GA100 else 3
@@ -174,7 +174,7 @@ class GpuModel:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNode:
-    """A kind of GPU node: how many GPUs of which model, and what else it has."""
+    """A kind of GPU node: the number and model of its GPUs, and its other facts."""
 
     name: str
     title: str
@@ -193,12 +193,12 @@ class GpuNode:
 class GpuAttachment:
     """How to plug one GPU into a QEMU machine, as data; valid for one use.
 
-    `fd` is a socket that QEMU inherits, or gets over QMP by `getfd`; None where the properties
-    name one that QEMU opens itself, from the machine's folder. `root_port_window_mib` is the
+    `fd` is a socket that QEMU inherits, or gets over QMP by `getfd`. It is None if the properties
+    name a socket that QEMU opens itself, from the machine's folder. `root_port_window_mib` is the
     address space below 4 GiB that the root port must reserve (`mem-reserve`), and `aperture_mib`
-    that above 4 GiB (`pref64-reserve`): without it a guest has no space for the BARs of a
-    hot-plugged function. Ten ports with 64 MiB fitted beside 1.5 GiB of RAM; with 160 MiB each
-    the firmware hung.
+    the space above 4 GiB (`pref64-reserve`): without it a guest has no space for the BARs of a
+    hot-plugged function. Ten ports with 64 MiB fitted beside 1.5 GiB of RAM; with 160 MiB each the
+    firmware hung.
     """
 
     id: str
@@ -256,8 +256,8 @@ class HostGpuAttachment:
     def to_device_add(self, bus: str, _fdname: str | None) -> list[dict[str, object]]:
         """Return the arguments of each `device_add` of QMP; VFIO needs no descriptor.
 
-        Function 0 comes last: a guest looks at a PCIe slot when that one is plugged. The BIOS of a
-        GPU is left out, since firmware would run it.
+        Function 0 comes last: a guest looks at a PCIe slot when function 0 is plugged. The BIOS of
+        a GPU is left out, since firmware would run it.
         """
         devices: list[dict[str, object]] = []
         for address in sorted(self.addresses, key=_function_number, reverse=True):
@@ -275,7 +275,7 @@ class HostGpuAttachment:
         return devices
 
     def id_of(self, address: str) -> str:
-        """Return QEMU's id of a function: that of the GPU, or one that is derived from it."""
+        """Return QEMU's id of a function: the id of the GPU, or an id that is derived from it."""
         if address == self.addresses[0]:
             return self.id
         return f"{self.id}-{_function_number(address):x}"
@@ -298,16 +298,16 @@ def root_port_window_mib(bars: Bars) -> int:
 
 
 def aperture_mib(bars: Bars) -> int:
-    """Return the window in MiB that a root port needs for 64-bit BARs; 0 where there are none."""
+    """Return the window in MiB that a root port needs for 64-bit BARs; 0 if there are none."""
     return _window_mib(bar for bar in bars.values() if bar.bits == 64)
 
 
 def shrink_to_window(bars: Bars, window_mib: int) -> Bars:
-    """Return the BARs with the largest 32-bit ones halved until they fit anywhere in a window.
+    """Return the BARs, with the largest 32-bit ones halved until they fit anywhere in a window.
 
-    Firmware aligns the window of a slot that is empty to 1 MiB, and Linux leaves it where it is: of
-    what is plugged later, a BAR of more than half of the window may find no place that is aligned to
-    its size.
+    Firmware aligns the window of an empty slot to 1 MiB, and Linux leaves it there. If a device is
+    plugged later, a BAR of more than half of the window may find no place that is aligned to its
+    size.
     """
     fitting = dict(bars)
     while True:
@@ -326,10 +326,10 @@ def shrink_to_window(bars: Bars, window_mib: int) -> Bars:
 
 
 def shrink_to_aperture(bars: Bars, aperture_mib: int) -> Bars:
-    """Return the BARs with the largest 64-bit ones halved until they fit into a window.
+    """Return the BARs, with the largest 64-bit ones halved until they fit into a window.
 
-    A real GPU's are hundreds of GiB, and eight of those are more than an emulated processor can
-    address.
+    The BARs of a real GPU are hundreds of GiB, and an emulated processor cannot address eight of
+    those.
     """
     fitting = dict(bars)
     while _window_mib(bar for bar in fitting.values() if bar.bits == 64) > aperture_mib:

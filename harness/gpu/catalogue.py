@@ -94,7 +94,7 @@ class BarKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class GspKeys:
-    """The key `gsp` of a model's file: what NVIDIA's driver asks the system processor (GSP)."""
+    """The key `gsp` of a model's file: the answers of the system processor (GSP) to NVIDIA's driver."""
 
     __pydantic_config__ = _FORBID
 
@@ -140,7 +140,7 @@ class GspKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFile:
-    """The file of a GPU model, whose name is the file's.
+    """The file of a GPU model, whose name is the name of the file.
 
     `chip` is NVIDIA's number of the chip, 0x180 for GH100. `registers` adds read-only registers
     of BAR0, by offset.
@@ -174,7 +174,7 @@ class ModelFile:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFile:
-    """The file of a kind of GPU node, whose name is the file's."""
+    """The file of a kind of GPU node, whose name is the name of the file."""
 
     __pydantic_config__ = _FORBID
 
@@ -220,9 +220,10 @@ class Catalogue:
 
     @property
     def kinds(self) -> frozenset[GpuKind]:
-        """Return how the models tell GPUs from other functions on the PCI bus.
+        """Return the ids by which the models recognise GPUs among the functions on the PCI bus.
 
-        Raises the error of a package whose models can't be used: its GPUs would not be told.
+        Raises the error of a package whose models can't be used, since its GPUs would not be
+        recognised.
         """
         if self.errors:
             raise self.errors[0]
@@ -243,9 +244,9 @@ class Catalogue:
 def load_catalogue(*folders: Path) -> Catalogue:
     """Read the harness's own catalogue, and `*.yaml` and `nodes/*.yaml` of each folder.
 
-    The folders of installed packages (`Group.GPU_MODELS`) are read too; one that can't be is in the
-    `errors` of the catalogue. Raises BadInputError where a file of `folders` is invalid, or has the
-    name of another.
+    The folders of installed packages (`Group.GPU_MODELS`) are read too; the errors of unreadable
+    ones are in `errors` of the catalogue. Raises BadInputError if a file of `folders` is invalid,
+    or has the name of another.
     """
     catalogue = _shipped()
     for plugin in plugins(Group.GPU_MODELS):
@@ -257,7 +258,7 @@ def load_catalogue(*folders: Path) -> Catalogue:
 
 
 def find_model(name: str, *folders: Path) -> GpuModel:
-    """Return the model `name` of the catalogue of these folders, and read no more than that takes.
+    """Return the model `name` of the catalogue of these folders, and read only the files that this needs.
 
     Raises BadInputError, which lists the known ones.
     """
@@ -321,7 +322,7 @@ def _read_each(
 
 
 def read_model(file: Path) -> GpuModel:
-    """Read one model; its name is the file's. Raises BadInputError."""
+    """Read one model; its name is the name of the file. Raises BadInputError."""
     content = read_data_file(file, ModelFile)
     return GpuModel(
         name=file.stem,
@@ -372,7 +373,7 @@ def _bars(keys: BarKeys, file: Path) -> TransportBars:
 
 
 def read_node(file: Path, models: Mapping[str, GpuModel]) -> GpuNode:
-    """Read one kind of node; its name is the file's. Raises BadInputError."""
+    """Read one kind of node; its name is the name of the file. Raises BadInputError."""
     content = read_data_file(file, NodeFile)
     if content.model not in models:
         raise BadInputError(

@@ -26,7 +26,7 @@ EXPRESS = 0x60
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where a function that signals messages has its capabilities."""
+    """The offsets of the capabilities of a function that signals messages."""
 
     power: int
     msi: int
@@ -63,10 +63,11 @@ _BAR_PREFETCHABLE = 0x8
 class ConfigSpace:
     """The bytes of a type 0 header (PCI Local Bus 3.0, chapter 6) with memory BARs.
 
-    An express function has 4096 bytes and the PCI Express capability, any other 256 and none. No
-    expansion ROM and no I/O BAR. Its pin is A, since NVIDIA's driver probes no function for which the
-    guest has routed no interrupt; with `has_msi` an express function can signal messages too. `generation`
-    is the one of PCI Express that the link has. Not thread-safe; the device is.
+    An express function has 4096 bytes and the PCI Express capability, any other function has 256
+    bytes and no capability. No expansion ROM and no I/O BAR. Its pin is A, since NVIDIA's driver
+    probes no function for which the guest has routed no interrupt; with `has_msi` an express
+    function can signal messages too. `generation` is the link's generation of PCI Express. Not
+    thread-safe; the device is.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class ConfigSpace:
         return bytes(mask)
 
     def reset(self) -> None:
-        """Return to the state after power-on: nothing decoded, no address given."""
+        """Return to the state after power-on: it decodes nothing and has no addresses."""
         self._bytes[:] = self._initial
         self._sized.clear()
 
@@ -206,7 +207,7 @@ class ConfigSpace:
                 self._bytes[index] = self._bytes[index] & ~mask | written & mask
 
     def bar_address(self, bar: int) -> int | None:
-        """Return where the guest put `bar`, or None while it does not decode."""
+        """Return the address that the guest gave to `bar`, or None while the guest does not decode it."""
         if bar not in self._bars or not self._bytes[COMMAND] & COMMAND_MEMORY:
             return None
         # 0 is what an unassigned BAR holds.

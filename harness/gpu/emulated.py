@@ -39,10 +39,10 @@ _STALL_POLL_S = 0.02
 
 
 class Engine(Protocol):
-    """What answers a GPU's BARs instead of plain registers, and does DMA and interrupts.
+    """Answers a GPU's BARs in place of plain registers, and does DMA and interrupts.
 
-    An access never waits for the guest's memory: it posts work, which the transport lets be done by
-    `work` after it has answered.
+    An access never waits for the guest's memory: it posts work, and the transport calls `work`
+    after it has answered.
     """
 
     signal: Callable[[], None]
@@ -66,21 +66,21 @@ class Engine(Protocol):
         ...
 
     def work(self, guest: GuestMemory) -> None:
-        """Do the posted work, while which accesses may happen."""
+        """Do the posted work; accesses may happen meanwhile."""
         ...
 
     def note_by(self, note: Callable[[IncidentKind, str], None]) -> None:
-        """Call `note`, in the thread that works, with what belongs into the trace of the GPU."""
+        """Call `note` with events for the trace of the GPU, in the thread that works."""
         ...
 
     @property
     def memory_errors(self) -> MemoryErrors:
-        """What the driver reports of the GPU's memory; a test may change it."""
+        """The driver's report of the GPU's memory; a test may change it."""
         ...
 
     @property
     def readings(self) -> Readings:
-        """What the GPU's sensors read; a test may change it."""
+        """The readings of the GPU's sensors; a test may change them."""
         ...
 
     def raise_xid(self, number: int, text: str) -> None:
@@ -88,16 +88,16 @@ class Engine(Protocol):
         ...
 
     def hang(self) -> None:
-        """Answer the driver no longer; can be called in any thread."""
+        """Stop answering the driver; can be called in any thread."""
         ...
 
 
 class EmulatedGpu:
     """One GPU, safe to use from the threads of a transport and of a test at once.
 
-    What a guest does is `config_*`, `memory_*`, `bar_*` and `reset`. What a test scripts is
-    `answer`, `fall_off_bus`, `die`, `stall`, and by way of the stand-in driver `raise_xid`,
-    `corrupt_inforom` and `let_mig_need_reset`; a guest's reset does not undo it.
+    A guest calls `config_*`, `memory_*`, `bar_*` and `reset`. A test calls `answer`,
+    `fall_off_bus`, `die`, `stall`, and by way of the stand-in driver `raise_xid`,
+    `corrupt_inforom` and `let_mig_need_reset`; a guest's reset does not undo them.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class EmulatedGpu:
     def memory_read(self, address: int, size: int) -> int:
         """Read `size` bytes, 1 to 8, of guest memory that a BAR may claim.
 
-        What no BAR claims reads as all ones, as a PCI bus answers.
+        Memory that no BAR claims reads as all ones, as a PCI bus answers.
         """
         with self._lock:
             return self._read(*self._locate(address, size), size)
@@ -316,7 +316,7 @@ class EmulatedGpu:
         self.wake()
 
     def hang(self) -> None:
-        """Answer NVIDIA's driver no longer, which it reports as Xid 119; registers still answer.
+        """Stop answering NVIDIA's driver, which reports that as Xid 119; registers still answer.
 
         Raises ValueError for a GPU that its driver can't open.
         """
@@ -324,7 +324,7 @@ class EmulatedGpu:
 
     @property
     def memory_errors(self) -> MemoryErrors:
-        """What NVIDIA's driver reports of the GPU's memory; a test changes the counts in it.
+        """The report of NVIDIA's driver about the GPU's memory; a test changes its counts.
 
         Raises ValueError for a GPU that its driver can't open.
         """
@@ -332,7 +332,7 @@ class EmulatedGpu:
 
     @property
     def readings(self) -> Readings:
-        """Temperature and power that NVIDIA's driver reports; a test changes them in it.
+        """Temperature and power in the reports of NVIDIA's driver; a test changes them.
 
         Raises ValueError for a GPU that its driver can't open.
         """
@@ -351,7 +351,7 @@ class EmulatedGpu:
             self._mailbox.is_inforom_corrupted = True
 
     def let_mig_need_reset(self) -> None:
-        """Let a change of the MIG mode wait for the next reset, as an A100's does."""
+        """Let a change of the MIG mode wait for the next reset, as on an A100."""
         with self._lock:
             self._mailbox.mig_needs_reset = True
 
@@ -362,7 +362,7 @@ class EmulatedGpu:
             return self._mailbox.mig_mode
 
     def return_to_bus(self) -> None:
-        """Answer again, in the state of before."""
+        """Answer again, in the earlier state."""
         self._set_on_bus(True, IncidentKind.RETURNED_TO_BUS)
 
     def _set_on_bus(self, on_bus: bool, incident: IncidentKind) -> None:
@@ -372,14 +372,15 @@ class EmulatedGpu:
                 self._recorder.incident(incident)
 
     def address_of(self, bar: int) -> int | None:
-        """Return where the guest put a BAR, or None while it does not decode."""
+        """Return the address that the guest gave to a BAR, or None while the guest does not decode it."""
         with self._lock:
             return self._config.bar_address(bar)
 
     def wait_until_placed(self, deadline: Deadline) -> bool:
         """Wait until the guest has given every BAR an address; return False at the deadline.
 
-        That is the end of what a hot-plug does to the device itself, and asks nothing of the guest.
+        That ends the part of a hot-plug that concerns the device itself, and asks nothing of the
+        guest.
         """
         with self._lock:
             return deadline.wait(self._lock, lambda: self._config.is_placed)
@@ -403,7 +404,7 @@ class EmulatedGpu:
                 self._recorder.incident(IncidentKind.STALL_ENDED)
 
     def stalled_for_s(self) -> float:
-        """Return for how many more seconds the device answers nothing; 0 when it does answer."""
+        """Return for how many more seconds the device answers nothing; 0 if it answers."""
         with self._lock:
             if self._stalled_until is None:
                 return 0.0
@@ -415,7 +416,7 @@ class EmulatedGpu:
             return 0.0
 
     def wait_for_stall_end(self, cancelled: threading.Event) -> bool:
-        """Block while the device stalls; return False where `cancelled` was set meanwhile.
+        """Block while the device stalls; return False if `cancelled` was set meanwhile.
 
         A transport calls this before it passes a request on.
         """
@@ -425,13 +426,13 @@ class EmulatedGpu:
         return True
 
     def mark(self, words: str) -> None:
-        """Add a mark to the trace, which separates what came before from what comes after."""
+        """Add a mark to the trace, which separates earlier from later entries."""
         with self._lock:
             self._recorder.incident(IncidentKind.MARK, words)
 
     @property
     def trace(self) -> AccessTrace:
-        """Return a snapshot of what the guest did."""
+        """Return a snapshot of the guest's accesses."""
         with self._lock:
             return self._recorder.snapshot()
 

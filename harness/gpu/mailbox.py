@@ -51,7 +51,7 @@ class Mailbox:
         return MigMode(is_enabled=self._is_mig_enabled, is_pending=self._is_mig_pending)
 
     def raise_xid(self, number: int) -> None:
-        """Queue an Xid for the driver, after those that it has not read yet."""
+        """Queue an Xid for the driver, after the Xids that it has not read yet."""
         self._xids.append(number)
 
     def read(self, offset: int) -> int:

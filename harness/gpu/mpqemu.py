@@ -150,8 +150,8 @@ def _read_message(command: Command, buffer: bytearray, start: int) -> Message:
 class MpqemuServer(DeviceServer[Message]):
     """Serves one GPU over a socket pair, of which QEMU gets one end.
 
-    The device is conventional PCI without interrupts, and has 32-bit BARs. QEMU hangs where two
-    of its threads access the device at once, so its guests have one vCPU, or vCPUs that share a
+    The device is conventional PCI without interrupts, and has 32-bit BARs. QEMU hangs if two of
+    its threads access the device at once, so its guests have one vCPU, or vCPUs that share a
     thread.
     """
 
@@ -164,7 +164,7 @@ class MpqemuServer(DeviceServer[Message]):
 
     @override
     def attachment(self) -> GpuAttachment:
-        """Return what a machine needs to plug the GPU in.
+        """Return the data that a machine needs to plug the GPU in.
 
         The server keeps QEMU's end open until QEMU, which then has its own copy, sends its first
         request. The caller need not close it.

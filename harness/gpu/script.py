@@ -1,4 +1,4 @@
-"""How a GPU misbehaves from the moment it is plugged, as data, for requests and markers."""
+"""The faults of a GPU from the moment it is plugged, as data, for requests and markers."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class ProtocolViolationError(Exception):
 
 
 class ConnectionEndedError(Exception):
-    """QEMU ended the connection while the device waited for an answer of QEMU's."""
+    """QEMU ended the connection while the device waited for an answer from QEMU."""
 
 
 class Request(Protocol):
@@ -130,7 +130,8 @@ class DeviceServer(abc.ABC, Generic[R]):
     """Serves one GPU to one QEMU in a thread, until QEMU ends or `close` is called.
 
     Descriptors that QEMU sends are closed at once, unless the GPU has an engine: a device without
-    interrupts and DMA needs none, and in a clone those of memory are the template's memory file.
+    interrupts and DMA needs none, and in a clone the descriptors of memory refer to the template's
+    memory file.
 
     An engine's work is done in the same thread, after the access that posted it was answered. While it
     waits for the guest's memory, further accesses are answered.
@@ -164,7 +165,7 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     @abc.abstractmethod
     def attachment(self) -> GpuAttachment:
-        """Return what a machine needs to plug the GPU in.
+        """Return the data that a machine needs to plug the GPU in.
 
         Raises HarnessError when the GPU was plugged before, or the server is not running.
         """
@@ -195,7 +196,7 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     @abc.abstractmethod
     def _carry_out(self, request: R) -> bytes:
-        """Apply a request to the GPU, and return the answer; empty where there is none."""
+        """Apply a request to the GPU, and return the answer; empty if there is none."""
 
     @abc.abstractmethod
     def _take_descriptors(self, request: R, descriptors: list[int]) -> None:
@@ -241,7 +242,7 @@ class DeviceServer(abc.ABC, Generic[R]):
         )
 
     def stall_report(self, patience_s: float) -> str | None:
-        """Return a sentence where a guest waits for the device for longer than `patience_s`.
+        """Return a sentence if a guest waits for the device for longer than `patience_s`.
 
         This is the stall watchdog; code that waits for a guest calls it.
         """
@@ -268,8 +269,8 @@ class DeviceServer(abc.ABC, Generic[R]):
     def close(self) -> None:
         """End the connection, the thread and the sockets.
 
-        QEMU runs on; its guest then reads all ones. Raises HarnessError where the thread does not
-        end.
+        QEMU continues to run; its guest then reads all ones. Raises HarnessError if the thread
+        does not end.
         """
         self._closing.set()
         if not self._is_started:
@@ -376,7 +377,7 @@ class DeviceServer(abc.ABC, Generic[R]):
         return self._incoming.popleft()
 
     def _handle(self, request: R, descriptors: list[int], connection: socket.socket) -> bool:
-        """Answer one request; return False where the server was closed meanwhile."""
+        """Answer one request; return False if the server was closed meanwhile."""
         if descriptors:
             self._take_descriptors(request, descriptors)
         now_s = self._clock.monotonic()

@@ -32,10 +32,10 @@ def serve_gpu(
 ) -> DeviceServer[Any]:
     """Return a server, not yet started, of a new GPU of this model.
 
-    `folder` is the working folder of QEMU. For vfio-user, the root port reserves `window_mib` for 32-bit
-    BARs and `aperture_mib` for 64-bit ones; larger BARs are made to fit. With `GpuEmulation.GSP` NVIDIA's
-    own driver can open the GPU, whose invented UUID has `number`. Raises RequirementError for a model that has no
-    such emulation.
+    `folder` is the working folder of QEMU. For vfio-user, the root port reserves `window_mib` for
+    32-bit BARs and `aperture_mib` for 64-bit BARs; larger BARs are made to fit. With
+    `GpuEmulation.GSP` NVIDIA's own driver can open the GPU, whose invented UUID has `number`.
+    Raises RequirementError for a model without such an emulation.
     """
     if transport is Transport.MPQEMU:
         bars = model.bars.mpqemu

@@ -55,9 +55,9 @@ T = TypeVar("T")
 class Access:
     """One access by the guest.
 
-    `at_s` is monotonic time in seconds, `sequence` counts everything in the trace from 0. `bar`
-    is None for configuration space, and NO_BAR where no BAR claimed the access: `offset` is
-    then the address. `value` is what was read or written.
+    `at_s` is monotonic time in seconds, `sequence` counts everything in the trace from 0. `bar` is
+    None for configuration space, and NO_BAR if no BAR claimed the access: `offset` is then the
+    address. `value` is the value that was read or written.
     """
 
     sequence: int
@@ -94,11 +94,12 @@ class Incident:
 
 @dataclass(frozen=True, kw_only=True)
 class AccessTrace:
-    """A snapshot of what was recorded, oldest first.
+    """A snapshot of the recorded entries, oldest first.
 
-    The recorder keeps the oldest and the newest entries of configuration space and of each BAR
-    apart. So no accesses here means that there never were any, the first and the last one are
-    exact, and `dropped` counts what is missing in between; `dropped_incidents` are among those.
+    The recorder keeps the oldest and the newest entries separately for configuration space and for
+    each BAR. So an empty list of accesses means that there never were any, and the first and the
+    last access are exact. `dropped` counts the missing entries in between, and includes
+    `dropped_incidents`.
     """
 
     accesses: tuple[Access, ...]
@@ -107,7 +108,7 @@ class AccessTrace:
     dropped_incidents: int = 0
 
     def bar_accesses(self, bar: int | Stray | None = None) -> tuple[Access, ...]:
-        """Return the accesses to `bar`, or to any BAR and to none when it is not given."""
+        """Return the accesses to `bar`; without `bar` the accesses to any BAR and to none."""
         return tuple(
             access
             for access in self.accesses
@@ -129,7 +130,7 @@ class AccessTrace:
     def between(self, start_s: float, end_s: float) -> AccessTrace:
         """Return the part from `start_s` up to `end_s`, in monotonic time.
 
-        `dropped` stays: what was dropped may have been in that part.
+        `dropped` stays: the dropped entries may have been in that part.
         """
         return AccessTrace(
             accesses=tuple(one for one in self.accesses if start_s <= one.at_s < end_s),
@@ -229,7 +230,7 @@ class TraceRecorder:
         self._sequence += 1
 
     def snapshot(self) -> AccessTrace:
-        """Return what was recorded up to now."""
+        """Return the entries that were recorded so far."""
         accesses = [
             Access(
                 sequence=sequence,

@@ -46,7 +46,7 @@ def render_trace(trace: AccessTrace) -> str:
 
 
 def parse_trace(text: str, source: str) -> AccessTrace:
-    """Parse what `render_trace` rendered; raises HarnessError that names `source`."""
+    """Parse the output of `render_trace`; raises HarnessError that names `source`."""
     try:
         document = parse_json(text)
         return AccessTrace(

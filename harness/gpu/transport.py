@@ -55,7 +55,7 @@ def find_transport(qemu: str, accelerator: AcceleratorName, runner: Runner) -> T
     """Query the program `qemu`, and return the transport that is safe with it.
 
     No machine is started: some versions have the device and crash on it. Raises RequirementError,
-    which names the versions that would do.
+    which names the versions that work.
     """
     version = runner.run([qemu, "--version"], timeout_s=_QUERY_S)
     devices = runner.run([qemu, "-device", "help"], timeout_s=_QUERY_S)
@@ -69,7 +69,7 @@ def find_transport(qemu: str, accelerator: AcceleratorName, runner: Runner) -> T
 def parse_qemu_version(text: str) -> QemuVersion:
     """Return the version in the output of `qemu-system-x86_64 --version`.
 
-    Raises HarnessError where there is none.
+    Raises HarnessError if there is none.
     """
     found = _VERSION.search(text)
     if found is None:
@@ -89,7 +89,7 @@ def choose_transport(
     """Return the transport that is safe with this QEMU.
 
     The binary has to have the device, since builds differ, and a version that does not crash on
-    it. Raises RequirementError, which names the versions that would do.
+    it. Raises RequirementError, which names the versions that work.
     """
     devices = parse_device_names(device_help)
     refusals = {

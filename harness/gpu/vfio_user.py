@@ -95,9 +95,9 @@ _BAR_SIZES = frozenset({1, 2, 4, 8})
 
 
 class Command(enum.IntEnum):
-    """The command of a message; without those that this device refuses.
+    """The command of a message, without the commands that this device refuses.
 
-    The device sends DMA_READ and DMA_WRITE, all others are QEMU's.
+    The device sends DMA_READ and DMA_WRITE; QEMU sends all other commands.
     """
 
     VERSION = 1
@@ -117,7 +117,7 @@ class Command(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Message:
-    """One message from QEMU, with what follows its header."""
+    """One message from QEMU, with the part after its header."""
 
     number: int
     command: int
@@ -513,7 +513,7 @@ class _MemoryByMessages:
 
 
 def _pieces(address: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the pages of a range of addresses; raises GuestMemoryError where it is no range."""
+    """Yield the pages of a range of addresses; raises GuestMemoryError if it is no range."""
     if not 0 <= size <= MOST_BYTES or address + size > 1 << 64:
         raise GuestMemoryError(f"{size} bytes at {address:#x} are not a range of memory.")
     end = address + size

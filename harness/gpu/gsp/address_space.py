@@ -59,12 +59,12 @@ class AddressSpace:
     def by_entry(
         cls, memories: Memories, version: Version, *, entry: int, shift: int
     ) -> AddressSpace | None:
-        """Return the space below one entry of a directory, with a TLB; None where that points nowhere."""
+        """Return the space below one entry of a directory, with a TLB; None if the entry points nowhere."""
         root = PageTables(version, memories.read).follow(entry, shift)
         return None if root is None else cls(memories, version, root, has_tlb=True)
 
     def forget_translations(self) -> None:
-        """Look at the page tables again, which were changed."""
+        """Read the page tables again, since they were changed."""
         self._known.clear()
 
     def read(self, address: int, size: int) -> bytes:

@@ -1,9 +1,9 @@
-"""The answers to control calls: a table of commands, and a policy for those that are not in it.
+"""The answers to control calls: a table of commands, and a policy for commands that are not in it.
 
-The driver's RM passes parameters on its stack, some of them uninitialised, and believes what comes
-back. So a command that asks is answered by zeros rather than by its own parameters; one that sets
-something gets them back. A command that the release's headers do not name is not supported, and is
-noted.
+The driver's RM passes parameters on its stack, some of them uninitialised, and trusts the answer.
+So a command that asks is answered by zeros and not by its own parameters; a command that sets
+something gets its parameters back. A command that the release's headers do not name is not
+supported, and is noted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One control call of the driver, and what answers it."""
+"""One control call of the driver, and its answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_SUPPORTED: Final = 0x56
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One control call; `parameters` are changed in place to what is answered."""
+    """One control call; `parameters` are changed in place into the answer."""
 
     state: GpuState
     layouts: Layouts
@@ -43,7 +43,7 @@ class Call:
         self.parameters[start:] = bytes(max(0, len(self.parameters) - start))
 
     def fill(self, values: Mapping[str, int | bytes]) -> None:
-        """Set all parameters to zero but these fields, as far as the release has them."""
+        """Set all parameters except these fields to zero, as far as the release has them."""
         self.clear()
         record = self.record()
         for path, value in values.items():
@@ -51,7 +51,7 @@ class Call:
                 record.put(path, value)
 
     def put(self, offset: int, data: bytes) -> None:
-        """Write into the parameters, as far as they go."""
+        """Write into the parameters; bytes beyond their end are dropped."""
         end = min(offset + len(data), len(self.parameters))
         if offset < end:
             self.parameters[offset:end] = data[: end - offset]
@@ -69,6 +69,6 @@ Answer: TypeAlias = Callable[[Call], int]
 
 
 def gpu_engines(state: GpuState, layouts: Layouts) -> list[Engine]:
-    """Return the engines of a GPU; one that has MIG has seven for graphics more."""
+    """Return the engines of a GPU; a GPU with MIG has seven more for graphics."""
     graphics = 8 if state.can_have_mig and "MC_ENGINE_IDX_GR7" in layouts.constants else 1
     return engines(layouts, copy_engines=state.facts.copy_engines, graphics=graphics)

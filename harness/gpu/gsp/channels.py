@@ -1,7 +1,7 @@
 """Channels of a GPU, and the copy engine that their methods drive.
 
-Only what the driver itself submits is carried out: copies, fills and semaphores. The methods are in
-NVIDIA's published class headers (`clc56f.h`, `clc6b5.h`, `clc8b5.h`).
+Only work that the driver itself submits is carried out: copies, fills and semaphores. The methods
+are in NVIDIA's published class headers (`clc56f.h`, `clc6b5.h`, `clc8b5.h`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ChannelError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelPlace:
-    """Where a channel's parts are, by its parameters."""
+    """The addresses of a channel's parts, from its parameters."""
 
     entries_at: int
     """The virtual address of the ring of entries."""
@@ -84,7 +84,7 @@ class Channel:
         self._methods: dict[int, int] = {}
 
     def run(self) -> bool:
-        """Carry out what is new, a bounded amount at once; return whether there is more.
+        """Carry out new entries, a limited amount at once; return whether there are more.
 
         Raises ChannelError, UnmappedError, GuestMemoryError and LimitError.
         """

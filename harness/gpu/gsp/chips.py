@@ -1,4 +1,4 @@
-"""What differs between the chips: how they boot, their page tables, and the registers that are fixed.
+"""The differences between the chips: how they boot, their page tables, and the registers that are fixed.
 
 The implementations that each chip uses are listed in `generated/g_kernel_gsp_nvoc.c` of the open kernel
 modules; offsets are of BAR 0.
@@ -54,7 +54,7 @@ _COMMON: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """One chip. `window` and `window_mask` are the register that moves the window PRAMIN."""
+    """One chip. `window` and `window_mask` describe the register that moves the window PRAMIN."""
 
     name: str
     boot: Boot

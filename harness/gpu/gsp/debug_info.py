@@ -1,4 +1,4 @@
-"""Reads the structures and numbers of a C file out of the debug information of its object file."""
+"""Reads the structures and numbers of a C file from the debug information of its object file."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _SIGNED: Final = (5, 6)
 class DebugInfo:
     """The named types and numbers of one compilation unit.
 
-    A nested type without a name is called `PARENT.field`; the members of one that is no field are its
-    parent's. Bit fields are left out.
+    A nested type without a name is called `PARENT.field`; the members of a nested type that is not
+    a field are members of its parent. Bit fields are left out.
     """
 
     structs: dict[str, tuple[int, list[FieldFacts]]] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class DebugInfo:
 
 
 def read_debug_info(file: Path) -> DebugInfo:
-    """Read an object file that one C file was compiled to. Raises RequirementError without pyelftools."""
+    """Read the object file of one C file. Raises RequirementError without pyelftools."""
     try:
         from elftools.elf.elffile import ELFFile  # noqa: PLC0415 - only this command needs it
     except ImportError as error:

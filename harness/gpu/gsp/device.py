@@ -1,8 +1,9 @@
-"""The registers and memories of a GPU with a GSP: what the driver's accesses to BARs do.
+"""The registers and memories of a GPU with a GSP: the effects of the driver's accesses to BARs.
 
-No access waits for the guest's memory: QEMU holds its global lock while a vCPU waits for an access, so
-a read of the guest's memory would never be answered. Such work is posted, and done by `work` after the
-access was answered. A processor that has posted work reads as busy until it is done.
+No access waits for the guest's memory: QEMU holds its global lock while a vCPU waits for an
+access, so a read of the guest's memory would never be answered. Such work is posted, and done by
+`work` after the access was answered. A processor with posted work reads as busy until the work is
+done.
 """
 
 from __future__ import annotations
@@ -90,10 +91,10 @@ _BAR_2: Final = 2
 
 
 class GspDevice:
-    """Answers the BARs of one GPU. Not thread-safe but for `post`; the emulated GPU is.
+    """Answers the BARs of one GPU. Only `post` is thread-safe; the emulated GPU is thread-safe as a whole.
 
-    `read_config` reads configuration space. `signal` is called, in any thread that accesses the device,
-    when an interrupt is to be raised.
+    `read_config` reads configuration space. `signal` is called to raise an interrupt, in any
+    thread that accesses the device.
     """
 
     def __init__(self, state: GpuState, *, read_config: Callable[[int, int], int]) -> None:
@@ -139,7 +140,7 @@ class GspDevice:
         self._bar1 = AddressSpace(self._local, state.chip.page_tables, root, has_tlb=True)
 
     def read(self, bar: int, offset: int, size: int) -> int:
-        """Read up to 8 bytes of a BAR; all ones where nothing is, and after a failure."""
+        """Read up to 8 bytes of a BAR; all ones if nothing is there, and after a failure."""
         if self.failure is not None:
             return (1 << 8 * size) - 1
         if bar != self._order[0]:
@@ -293,7 +294,7 @@ class GspDevice:
     # Posted work.
 
     def post(self, job: Callable[[Memories], None], name: str) -> bool:
-        """Do `job` soon, in the thread of the transport; one of the same name is done once.
+        """Do `job` soon, in the thread of the transport; a job with the name of a waiting job is not added.
 
         Can be called in any thread. Return whether it was added.
         """
@@ -315,7 +316,7 @@ class GspDevice:
         return bool(self._posted)
 
     def work(self, guest: GuestMemory) -> None:
-        """Do what was posted, with DMA by `guest`; accesses may happen meanwhile."""
+        """Do the posted work, with DMA by `guest`; accesses may happen meanwhile."""
         memories = Memories(self._frame_buffer, guest)
         while self._posted and self.failure is None:
             job = self._posted.popleft()
@@ -437,7 +438,7 @@ class GspDevice:
         return self.state.memory_errors
 
     def note_by(self, note: Callable[[IncidentKind, str], None]) -> None:
-        """Call `note`, in the thread that works, with what belongs into the trace of the GPU."""
+        """Call `note` with events for the trace of the GPU, in the thread that works."""
         self.state.note = note
 
     @property
@@ -455,7 +456,7 @@ class GspDevice:
             processor.raise_xid(*self._xids.popleft())
 
     def hang(self) -> None:
-        """Answer no call any more, which the driver reports as Xid 119."""
+        """Stop answering calls, which the driver reports as Xid 119."""
         if self._processor is not None:
             self._processor.is_hung = True
 

@@ -52,7 +52,7 @@ _SUBTREES: Final = ((2, 2), (3, 3), (0, 0), (3, 3), (0, 0), (1, 1), (2, 2))
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """One engine with its channels' runlist; the software "engine" has none."""
+    """One engine with its channels' runlist; the software "engine" has no runlist."""
 
     name: str
     descriptor: int
@@ -94,7 +94,7 @@ class Engine:
 
 
 def engines(layouts: Layouts, *, copy_engines: int, graphics: int) -> list[Engine]:
-    """Return the engines of a GPU; MIG needs several for graphics. The last one is software."""
+    """Return the engines of a GPU; MIG needs several for graphics. The last engine is software."""
     rm, mc = _numbers(layouts)
     found = [
         Engine(

@@ -1,8 +1,9 @@
 """A firmware file of our own that NVIDIA's driver accepts for an emulated GPU.
 
-The driver reads an ELF file: it compares a section with its own version, and copies an image and the
-signature of its chip into memory, for the GPU's system processor to run. The emulated one runs nothing. The
-names of sections and files are in the open kernel modules (`g_kernel_gsp_nvoc.h`, `nv-firmware.h`).
+The driver reads an ELF file: it compares a section with its own version, and copies an image and
+the signature of its chip into memory, for the GPU's system processor to run. The emulated
+processor runs nothing. The names of sections and files are in the open kernel modules
+(`g_kernel_gsp_nvoc.h`, `nv-firmware.h`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A GPU's own memory, of which only the pages that hold something are kept."""
+"""A GPU's own memory; only pages with content are kept."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _ZEROS: Final = bytes(PAGE)
 
 
 class FrameBuffer:
-    """Sparse memory; what was never written reads as zeros.
+    """Sparse memory; unwritten bytes read as zeros.
 
-    Any address can be used, since the driver's page tables may lie behind the end of the memory that
-    the driver is told of. What is kept is limited.
+    Any address can be used, since the driver's page tables may lie behind the end of the memory
+    that the driver knows. The amount of kept memory is limited.
     """
 
     def __init__(self, *, source: str) -> None:
@@ -44,7 +44,7 @@ class FrameBuffer:
         return b"".join(pieces)
 
     def write(self, address: int, data: bytes) -> None:
-        """Write `data`. Raises LimitError where that is too much to keep."""
+        """Write `data`. Raises LimitError if that exceeds the limit."""
         done = 0
         while done < len(data):
             offset = address % PAGE

@@ -1,4 +1,4 @@
-"""FWSEC, the firmware from the video BIOS, as far as its effect shows: memory that it sets aside."""
+"""The visible effect of FWSEC, the firmware from the video BIOS: memory that it sets aside."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FwsecLoader:
             self._transferred = (base << 8) + self._dma[_DMA_FROM]
 
     def read_command(self, guest: GuestMemory) -> tuple[int, int] | None:
-        """Return the memory that FWSEC is to set aside, or None where that is not its command."""
+        """Return the memory that FWSEC has to set aside, or None if its command is another one."""
         (address,) = struct.unpack_from("<Q", self._memory, _DATA_ADDRESS)
         if self._transferred is not None:
             address, self._transferred = self._transferred, None

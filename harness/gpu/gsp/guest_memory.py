@@ -21,23 +21,23 @@ class GuestMemory(Protocol):
     """The memory of one guest, by guest-physical address."""
 
     def read(self, address: int, size: int) -> bytes:
-        """Return `size` bytes; raises GuestMemoryError where there is no memory."""
+        """Return `size` bytes; raises GuestMemoryError if there is no memory."""
         ...
 
     def write(self, address: int, data: bytes) -> None:
-        """Write `data`; raises GuestMemoryError where there is no memory."""
+        """Write `data`; raises GuestMemoryError if there is no memory."""
         ...
 
     def post(self, address: int, data: bytes) -> None:
-        """Write `data` before anything that is written later, and do not wait for that.
+        """Write `data` before any later write, and do not wait for that.
 
-        Where there is no memory, nothing is written, or GuestMemoryError is raised.
+        If there is no memory, nothing is written, or GuestMemoryError is raised.
         """
         ...
 
 
 class NoMemory:
-    """The memory of a guest that has handed over none yet."""
+    """The memory of a guest that has not handed over its memory yet."""
 
     def read(self, address: int, size: int) -> bytes:
         raise _missing(address, size)
@@ -62,7 +62,7 @@ class MappedMemory:
         self._regions: list[_Region] = []
 
     def add(self, address: int, size: int, offset: int, *, fd: int) -> None:
-        """Map `size` bytes of `fd`; memory that can't be mapped is not there for the device."""
+        """Map `size` bytes of `fd`; memory that can't be mapped does not exist for the device."""
         try:
             content = mmap.mmap(fd, size, offset=offset)
         except (OSError, ValueError, OverflowError) as error:
@@ -71,7 +71,7 @@ class MappedMemory:
         self._regions.append(_Region(start=address, end=address + size, content=content))
 
     def clear(self) -> None:
-        """Forget all memory, which the transport hands over anew."""
+        """Forget all memory; the transport will hand it over again."""
         for region in self._regions:
             region.content.close()
         self._regions.clear()

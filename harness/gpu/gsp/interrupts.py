@@ -1,6 +1,6 @@
 """The tree of interrupts of a GPU since Turing: vectors in leaves, leaves in subtrees.
 
-Offsets are those of the virtual function's registers, `NV_VIRTUAL_FUNCTION_PRIV_CPU_INTR_*`.
+Offsets are in the virtual function's registers, `NV_VIRTUAL_FUNCTION_PRIV_CPU_INTR_*`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class InterruptTree:
         self._top_enabled = 0
 
     def clear(self) -> None:
-        """Forget what is pending; what is enabled stays."""
+        """Forget pending vectors; enabled vectors stay enabled."""
         self._pending = [0] * LEAVES
 
     @property
@@ -50,7 +50,7 @@ class InterruptTree:
         return bool(self.top & self._top_enabled)
 
     def trigger(self, vector: int) -> None:
-        """Make a vector pending; those that do not exist are ignored."""
+        """Make a vector pending; vectors that do not exist are ignored."""
         if 0 <= vector < 32 * LEAVES:
             self._pending[vector // 32] |= 1 << vector % 32
 

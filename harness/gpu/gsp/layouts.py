@@ -35,7 +35,8 @@ _Number = Annotated[str, Bounds(pattern=r"\A0x[0-9a-f]{8}\z")]
 class Field:
     """A field of a structure: `count` elements of `size` bytes each, from `offset` on.
 
-    `type` is `u8`, `u16`, `u32`, `u64`, the same with `i` or `f`, `pointer`, or the name of a structure.
+    `type` is `u8`, `u16`, `u32`, `u64`, the same sizes with `i` or `f`, `pointer`, or the name of
+    a structure.
     """
 
     offset: int
@@ -54,7 +55,7 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A control command; one without parameters has no structure."""
+    """A control command; a command without parameters has no structure."""
 
     name: str
     struct: str | None
@@ -73,7 +74,7 @@ class ReleaseFile(pydantic.BaseModel):
 
 
 class Layouts:
-    """What one release's headers say. A name that they do not have raises KeyError."""
+    """The content of one release's headers. A name that the headers do not have raises KeyError."""
 
     def __init__(self, content: ReleaseFile) -> None:
         self.release = content.release
@@ -99,7 +100,7 @@ class Layouts:
         return tuple(self._content.structs)
 
     def command(self, number: int) -> Command | None:
-        """Return a control command; None where the headers have none of this number."""
+        """Return a control command; None if the headers have no such number."""
         return self.commands.get(number)
 
     def constant(self, name: str) -> int:
@@ -113,7 +114,7 @@ class Layouts:
 
     @cached_property
     def commands(self) -> Mapping[int, Command]:
-        """The control commands by number, but those of displays."""
+        """The control commands by number, except the commands for displays."""
         return {
             int(number, 16): Command(name, parameters)
             for number, (name, parameters) in self._content.commands.items()
@@ -129,7 +130,7 @@ def known_releases(*folders: Path) -> Mapping[str, Path]:
 
 
 def read_layouts(release: str, *folders: Path) -> Layouts:
-    """Read the data of a release; raises BadInputError where there is none or where it is malformed."""
+    """Read the data of a release; raises BadInputError if there is none or if it is malformed."""
     known = known_releases(*folders)
     if release not in known:
         raise BadInputError(
@@ -142,7 +143,7 @@ def read_layouts(release: str, *folders: Path) -> Layouts:
 
 
 def read_release_file(file: Path) -> Layouts:
-    """Read one data file; raises BadInputError where it is malformed."""
+    """Read one data file; raises BadInputError if it is malformed."""
     raw = file.read_bytes()
     JSON.check_bytes(len(raw), str(file))
     try:
@@ -194,7 +195,7 @@ def render_release(content: ReleaseFile) -> str:
 
 
 def nearest_release(release: str, known: Iterable[str]) -> str | None:
-    """Return the newest release before this one, else the oldest after it; itself is none."""
+    """Return the newest earlier release, else the oldest later release."""
     others = sorted(
         (other for other in known if other != release),
         key=release_key,
@@ -204,7 +205,7 @@ def nearest_release(release: str, known: Iterable[str]) -> str | None:
 
 
 def release_key(release: str) -> tuple[int, ...]:
-    """Return what sorts releases by age."""
+    """Return a key that sorts releases by age."""
     return tuple(int(part) for part in release.split(".") if part.isdigit())
 
 

@@ -1,4 +1,4 @@
-"""Makes the engine of a GPU model, or says why there is none."""
+"""Makes the engine of a GPU model, or gives the reason why there is none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def make_engine(model: GpuModel, bars: Bars, number: int) -> Callable[[ConfigSpace], GspDevice]:
-    """Return what makes the engine, whose invented UUID has `number`.
+    """Return a function that makes the engine; its invented UUID has `number`.
 
     Raises RequirementError for a model without a GSP, and for a chip that is not emulated.
     """

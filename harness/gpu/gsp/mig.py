@@ -1,6 +1,6 @@
-"""Answers to what the driver asks about MIG: the mode, profiles, GPU instances and compute instances.
+"""Answers to the driver's commands about MIG: the mode, profiles, GPU instances and compute instances.
 
-The driver's side keeps the rules; the GSP says what parts there are, and which are taken.
+The driver's side keeps the rules; the GSP knows the parts, and which parts are taken.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _AT_SPAN: Final = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One kind of GPU instance; `starts` are the slices of memory at which one can begin."""
+    """One kind of GPU instance; `starts` are the slices of memory at which it can begin."""
 
     memory: int
     compute: int

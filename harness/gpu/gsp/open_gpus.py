@@ -1,4 +1,4 @@
-"""Open each GPU of NVIDIA's driver, and print what the driver says of it: a client without NVIDIA's libraries.
+"""Open each GPU of NVIDIA's driver, and print the driver's answers: a client without NVIDIA's libraries.
 
 It runs on a node by itself, with the standard library only: `python3 open_gpus.py`. Opening the device node
 makes the driver boot the GPU. Exit code 1 says that a GPU did not open, or that there is none.

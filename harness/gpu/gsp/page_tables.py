@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Space(enum.Enum):
-    """Where an entry points to."""
+    """The target of an entry."""
 
     FRAME_BUFFER = "the GPU's memory"
     GUEST = "the guest's memory"
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """A page directory: where it is, and the lowest bit of an address that it decodes."""
+    """A page directory: its address, and the lowest bit of an address that it decodes."""
 
     space: Space
     address: int
@@ -72,7 +72,7 @@ class PageTables:
         return self._directory(entry, shifts[shifts.index(shift) + 1])
 
     def translate(self, directory: Directory, address: int) -> Place | None:
-        """Return where a virtual address is, or None where nothing is mapped."""
+        """Return the physical address of a virtual address, or None if nothing is mapped."""
         found: Directory | None = directory
         while found is not None and found.shift > _DUAL_SHIFT:
             here = found

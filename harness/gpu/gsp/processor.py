@@ -69,8 +69,8 @@ _MOST_UNKNOWN: Final = 1024
 class Processor:
     """One boot of the GSP, until the driver unloads. `notify` signals a message to the driver.
 
-    Raises QueueError, RpcError and GuestMemoryError where the guest breaks the protocol; nothing more
-    can be said then.
+    Raises QueueError, RpcError and GuestMemoryError if the guest breaks the protocol; no further
+    messages are possible then.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Processor:
         self._queues = Queues(memories.guest, _queue_arguments(memories, arguments_at))
 
     def begin(self) -> None:
-        """Read what was queued before the boot, and say that the GSP runs."""
+        """Read the calls that were queued before the boot, and report that the GSP runs."""
         self.take_calls()
         self._send(Rpc(function=Function.GSP_INIT_DONE, body=bytes(4)))
 
@@ -108,7 +108,7 @@ class Processor:
                 return
 
     def run_channels(self) -> bool:
-        """Carry out what channels were given; return whether there is more."""
+        """Carry out the new work of channels; return whether there is more."""
         left = [self._run(*each) for each in list(self._channels.items())]
         return any(left)
 
@@ -124,7 +124,7 @@ class Processor:
     def raise_xid(self, number: int, text: str) -> None:
         """Report an error to the driver, which logs it as an Xid.
 
-        It logs no error without a text.
+        The driver logs no error without a text.
         """
         words = (
             (text or _XID_TEXTS.get(number, _ANY_TEXT))

@@ -1,6 +1,7 @@
 """The two message queues in a guest's memory: commands from the driver, statuses to it.
 
-The format is `src/common/shared/msgq` of the open kernel modules. All that the guest writes is checked.
+The format is `src/common/shared/msgq` of the open kernel modules. All data from the guest is
+checked.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ _ARGUMENTS: Final = struct.Struct("<QI4xQQ")
 
 
 class QueueError(Exception):
-    """The driver's side of the queues is not as the protocol demands."""
+    """The driver's side of the queues violates the protocol."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueArguments:
-    """Where the driver made the queues: the table of their pages, and their offsets in those."""
+    """The place of the queues that the driver made: the table of their pages, and their offsets there."""
 
     table: int
     pages: int
@@ -93,11 +94,11 @@ class Pages:
         return b"".join(pieces)
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write what is in one page."""
+        """Write data into one page."""
         self._memory.write(self._pages[offset // PAGE] + offset % PAGE, data)
 
     def post(self, offset: int, data: bytes) -> None:
-        """Write what is in one page before anything that is written later."""
+        """Write data into one page before any later write."""
         self._memory.post(self._pages[offset // PAGE] + offset % PAGE, data)
 
 
@@ -118,9 +119,9 @@ class Queues:
         self._pages.write(self._statuses, header + bytes(4))
 
     def take(self) -> Iterator[bytes]:
-        """Yield the units of each message that is there now, without the element's header.
+        """Yield the units of each message that has arrived, without the element's header.
 
-        Raises QueueError for a malformed one, after which the queue can't be read any further.
+        Raises QueueError for a malformed message, after which the queue can't be read any further.
         """
         written = self._pointer(self._commands + _WRITE_POINTER)
         while written != self._taken:
@@ -139,7 +140,7 @@ class Queues:
     def send(self, body: bytes) -> None:
         """Put a message of at most MOST_BODY bytes; it waits while the driver has not read enough.
 
-        Raises QueueError where too many wait.
+        Raises QueueError if too many messages wait.
         """
         if len(body) > MOST_BODY:
             raise ValueError(f"A message has {MOST_BODY} bytes at most, not {len(body)}.")
@@ -151,7 +152,7 @@ class Queues:
         self.flush()
 
     def flush(self) -> None:
-        """Put those messages that waited and now have room."""
+        """Put the waiting messages that have room now."""
         while self._waiting:
             units = -(-(ELEMENT_HEADER + len(self._waiting[0])) // PAGE)
             if units > self._room:
@@ -177,7 +178,7 @@ class Queues:
         self._pages.post(self._statuses + _WRITE_POINTER, struct.pack("<I", self._put))
 
     def settle(self) -> None:
-        """Wait until what was sent is in the guest's memory."""
+        """Wait until the sent messages are in the guest's memory."""
         self._read = self._pointer(self._commands + _READ_POINTER)
 
     def _slot(self, index: int) -> bytes:
@@ -195,7 +196,7 @@ class Queues:
 
 
 def checksum(element: bytes | bytearray) -> int:
-    """Return the exclusive or of all 32-bit words; the element's own checksum makes it 0."""
+    """Return the exclusive or of all 32-bit words, which is 0 for an element with its checksum."""
     folded = int.from_bytes(element, "little")
     bits = 8 * len(element)
     # The padding behind a power of two is zero, and so changes nothing.

@@ -1,4 +1,4 @@
-"""Structures of a driver's release in bytes, whose fields are named by paths."""
+"""Structures of a driver's release in bytes; paths name their fields."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _PART: Final = re.compile(r"([^.\[\]]+)(?:\[(\d+)\])?")
 class Record:
     """One structure within `data`, from `start` on.
 
-    A path is `gidInfo.data` or `tpcInfo[3].tpcMask`. Data may be shorter than the structure, since its
-    size comes from the guest: what lies beyond reads as 0 and is not written.
+    A path is `gidInfo.data` or `tpcInfo[3].tpcMask`. Data may be shorter than the structure, since
+    its size comes from the guest: fields beyond its end read as 0 and are not written.
     """
 
     def __init__(self, layouts: Layouts, name: str, data: bytearray, start: int = 0) -> None:
@@ -29,7 +29,7 @@ class Record:
         return bytes(self._data[self._start :])
 
     def text(self, path: str) -> str:
-        """Return the text that begins at a field, up to its first zero byte."""
+        """Return the text of a field, up to its first zero byte."""
         return bytes(self._data[self.offset(path) :]).split(b"\0")[0].decode("ascii", "replace")
 
     def get(self, path: str) -> int:
@@ -38,7 +38,7 @@ class Record:
         return int.from_bytes(self._data[offset : offset + size], "little")
 
     def put(self, path: str, value: int | bytes) -> None:
-        """Write a number, or bytes from the beginning of a field on."""
+        """Write a number or bytes into a field."""
         offset, size = self._place(path)
         if isinstance(value, int):
             value = (value & (1 << 8 * size) - 1).to_bytes(size, "little")
@@ -47,7 +47,7 @@ class Record:
             self._data[offset:end] = value[: end - offset]
 
     def offset(self, path: str) -> int:
-        """Return where a field begins in the data."""
+        """Return the offset of a field in the data."""
         return self._place(path)[0]
 
     def __contains__(self, path: str) -> bool:

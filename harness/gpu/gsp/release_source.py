@@ -1,7 +1,7 @@
 """Makes the data of a release of NVIDIA's driver from the source of its open kernel modules.
 
-One C file that includes the release's headers is compiled as the driver's own makefile would; the data
-is read from its debug information. It has names and numbers only.
+One C file that includes the release's headers is compiled as the driver's own makefile would; the
+data is read from its debug information. It contains only names and numbers.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ class _Compiler:
 def make_release(source: Path, work: Path, runner: Runner) -> ReleaseFile:
     """Make the data of the release whose source is in the folder `source`; write only into `work`.
 
-    Raises BadInputError where the folder is no such source, CommandError where its headers don't compile.
+    Raises BadInputError if the folder is not such a source, CommandError if its headers don't
+    compile.
     """
     version = _VERSION.search(_text(source, "version.mk"))
     if version is None:

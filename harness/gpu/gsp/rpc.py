@@ -50,12 +50,12 @@ UNANSWERED: Final = frozenset({Function.GSP_SET_SYSTEM_INFO, Function.SET_REGIST
 
 
 class RpcError(Exception):
-    """The driver sent a message that is none of this protocol."""
+    """The driver sent a message that does not belong to this protocol."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rpc:
-    """One call or event, whole. `body` is what follows the header."""
+    """One call or event, whole. `body` is the part after the header."""
 
     function: int
     body: bytes
@@ -63,7 +63,7 @@ class Rpc:
     result: int = 0
 
     def parts(self) -> Iterator[bytes]:
-        """Yield the messages that carry it: one, or the first and its continuations."""
+        """Yield the messages of this call: one, or the first and its continuations."""
         yield self._message(self.function, self.body[: MOST_BODY - HEADER.size])
         for start in range(MOST_BODY - HEADER.size, len(self.body), MOST_BODY - HEADER.size):
             part = self.body[start : start + MOST_BODY - HEADER.size]
@@ -76,7 +76,7 @@ class Rpc:
 
 
 class Assembler:
-    """Makes whole calls of messages; holds at most one that is incomplete."""
+    """Joins messages to whole calls; holds at most one incomplete call."""
 
     def __init__(self) -> None:
         self._begun: Rpc | None = None

@@ -1,7 +1,8 @@
 """Answers to commands that the release's headers do not name: temperatures, power, displays.
 
-Each was found by what `nvidia-smi` 550.163.01 printed for varied answers; nothing was disassembled. A
-command of another size is not supported, since another release may lay it out in another way.
+They were found from the output of `nvidia-smi` 550.163.01 for varied answers; nothing was
+disassembled. A command of another size is not supported, since another release may have another
+layout.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the GSP knows of its GPU: the model's facts, and what the driver and a test have changed."""
+"""The GSP's knowledge of its GPU: the model's facts, and the changes by the driver and by a test."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MIB: Final = 1 << 20
 
 
 def invented_uuid(number: int) -> UUID:
-    """Return a UUID that is recognisably none of a real GPU."""
+    """Return a UUID that clearly belongs to no real GPU."""
     return UUID(f"{_INVENTED}{number:012x}")
 
 
 @dataclass(kw_only=True)
 class MemoryErrors:
-    """What the driver reports of the GPU's memory: errors (ECC), and rows that spare ones replaced."""
+    """The driver's report of the GPU's memory: errors (ECC), and rows that were replaced by spare rows."""
 
     corrected: int = 0
     """Errors of one bit since the driver was loaded."""
@@ -50,7 +50,7 @@ class MemoryErrors:
 
 @dataclass(kw_only=True)
 class Readings:
-    """What the GPU's sensors read, all of it invented; a test may change it."""
+    """The readings of the GPU's sensors, all invented; a test may change them."""
 
     temperature_c: int = 33
     power_w: float = 65.0
@@ -80,7 +80,7 @@ class GpuInstance:
 
 @dataclass(kw_only=True)
 class GpuState:
-    """One GPU as its GSP sees it. `bar_address` returns where the guest has put a BAR."""
+    """One GPU as its GSP sees it. `bar_address` returns the address that the guest has given to a BAR."""
 
     model: GpuModel
     facts: GspFacts
@@ -116,7 +116,7 @@ class GpuState:
 
     @property
     def serial(self) -> str:
-        """Return a serial number that is recognisably none of a real GPU."""
+        """Return a serial number that clearly belongs to no real GPU."""
         return f"1{self.number:012d}"
 
     @property
@@ -129,7 +129,7 @@ class GpuState:
 
     @property
     def bar1_root(self) -> int:
-        """Return where BAR 1's root directory is: behind the end of memory, where it costs nothing."""
+        """Return the address of BAR 1's root directory: behind the end of memory, where it takes no space."""
         return self.memory_bytes + 0x10000
 
     @property
@@ -144,19 +144,19 @@ class GpuState:
         self.roots[client, handle] = root
 
     def subscribe(self, client: int, handle: int, number: int) -> None:
-        """Remember which GPU instance an object stands for; the oldest is forgotten."""
+        """Remember the GPU instance for an object; the oldest is forgotten."""
         self.subscriptions.pop((client, handle), None)
         if len(self.subscriptions) >= MOST_SUBSCRIPTIONS:
             del self.subscriptions[next(iter(self.subscriptions))]
         self.subscriptions[client, handle] = number
 
     def instance_of(self, client: int) -> int | None:
-        """Return the GPU instance that a client works in: the last that it opened."""
+        """Return the GPU instance in which a client works: the last one that it opened."""
         own = [number for (owner, _), number in self.subscriptions.items() if owner == client]
         return own[-1] if own else None
 
     def find_root(self, client: int, handle: int) -> Directory | None:
-        """Return the root of an address space; without one, the last of the client or of any."""
+        """Return the root of an address space; if it has none, the last root of the client or of any client."""
         found = self.roots.get((client, handle))
         if found is not None:
             return found

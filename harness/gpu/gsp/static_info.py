@@ -1,4 +1,4 @@
-"""The answer to GET_GSP_STATIC_INFO: what the driver learns of the GPU at once."""
+"""The answer to GET_GSP_STATIC_INFO: all facts of the GPU that the driver gets at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GID_IS_BINARY: Final = 2
 
 
 def gpc_masks(gpcs: int, tpcs: int) -> list[int]:
-    """Return the mask of TPCs of each GPC, as even as can be."""
+    """Return the mask of TPCs of each GPC, as evenly as possible."""
     least, more = divmod(tpcs, gpcs)
     return [(1 << least + (index < more)) - 1 for index in range(gpcs)]
 

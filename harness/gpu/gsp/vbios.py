@@ -1,8 +1,8 @@
 """Makes the image of a video BIOS with the parts that NVIDIA's driver looks for, and no code.
 
-The formats are those of `src/nvidia/src/kernel/gpu/gsp/arch/turing/kernel_gsp_vbios_tu102.c` and
-`kernel_gsp_fwsec.c` of the open kernel modules: a PCI ROM, NVIDIA's BIT table in it, and one descriptor
-of the firmware FWSEC, which a real GPU runs in its security processor.
+The formats are in `src/nvidia/src/kernel/gpu/gsp/arch/turing/kernel_gsp_vbios_tu102.c` and
+`kernel_gsp_fwsec.c` of the open kernel modules: a PCI ROM, NVIDIA's BIT table in it, and one
+descriptor of the firmware FWSEC, which a real GPU runs in its security processor.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ _START_AND_END: Final = {"gspFwWprStart": 0x70, "gspFwWprEnd": 0xA8}
 
 
 class WprError(Exception):
-    """The driver's description of the protected memory is none."""
+    """The driver's description of the protected memory is not valid."""
 
 
 def parse_wpr_meta(data: bytes) -> tuple[int, int]:
-    """Return where the protected memory begins and ends; raises WprError."""
+    """Return the beginning and the end of the protected memory; raises WprError."""
     if len(data) < SIZE or int.from_bytes(data[:8], "little") != MAGIC:
         raise WprError("The booter was given no description of the protected memory.")
     start, end = (struct.unpack_from("<Q", data, at)[0] for at in _START_AND_END.values())

@@ -60,7 +60,7 @@ class HostFunction:
 
     `unreadable` has the attributes that exist but could not be read: their values are unknown, not
     absent. `reset_methods` are in the order in which the kernel tries them; a kernel before 5.15
-    does not name its method, which is 'default' here. `is_answering` is false where configuration
+    does not name its method, which is 'default' here. `is_answering` is false if configuration
     space reads as all ones or the function stays in D3cold.
     """
 
@@ -105,7 +105,7 @@ class HostFunction:
 
     @property
     def is_bridge(self) -> bool:
-        """Return whether this is a host or PCI bridge; VFIO leaves those of a group alone."""
+        """Return whether this is a host or PCI bridge; VFIO leaves the bridges of a group alone."""
         return self.class_code >> 8 in _BRIDGES
 
     @override
@@ -123,12 +123,12 @@ class IommuGroup:
 
     @property
     def endpoints(self) -> tuple[HostFunction, ...]:
-        """Return the functions that are no bridges."""
+        """Return the functions that are not bridges."""
         return tuple(each for each in self.functions if not each.is_bridge)
 
 
 class VerdictKind(IntEnum):
-    """What can be said of a GPU; of several, the largest counts."""
+    """The possible verdicts on a GPU; if there are several, the largest counts."""
 
     USABLE = 0
     BUSY = 1
@@ -151,7 +151,7 @@ class Verdict:
 
     @classmethod
     def of(cls, findings: Iterable[tuple[VerdictKind, str]], usable: str) -> Verdict:
-        """Return the verdict from all findings; without any, the GPU is `usable`, a sentence."""
+        """Return the verdict from all findings; without findings the GPU is usable, for the reason `usable`."""
         ranked = sorted(findings, key=lambda finding: -finding[0])
         if not ranked:
             return cls(kind=VerdictKind.USABLE, reasons=(usable,))
@@ -176,7 +176,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class HostGpu:
-    """A GPU of this host; `group` is None where the host has no IOMMU, or it is off.
+    """A GPU of this host; `group` is None if the host has no IOMMU, or it is off.
 
     `model` is the name that the inventory gives it, if any.
     """
@@ -192,7 +192,7 @@ class HostGpu:
 
     @property
     def functions(self) -> tuple[HostFunction, ...]:
-        """Return what a machine gets: the GPU, then the other endpoints of its group."""
+        """Return the functions that a machine gets: the GPU, then the other endpoints of its group."""
         others = () if self.group is None else self.group.endpoints
         return (self.function, *(each for each in others if each.address != self.address))
 
@@ -214,7 +214,7 @@ class HostDevices:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuChoice:
-    """Which GPU of the host a test wants; without `model` and `address`, any."""
+    """The GPU of the host that a test wants; without `model` and `address`, any GPU."""
 
     model: GpuModel | None = None
     address: str | None = None

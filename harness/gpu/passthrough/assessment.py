@@ -1,4 +1,4 @@
-"""Judges GPUs by the host, the inventory and the quarantine together; leases are left out."""
+"""Judges GPUs by the host, the inventory and the quarantine together; ignores leases."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Assessor:
         self._records = records
 
     def assess(self) -> HostDevices:
-        """Return the host's devices, judged with the inventory, the quarantine, but not leases."""
+        """Return the host's devices, judged with the inventory and the quarantine, but without leases."""
         host = read_host(self._root)
         self._inventory.require_gpus(host)
         gpus = []

@@ -25,12 +25,12 @@ class MemoryBar:
     bits: Literal[32, 64]
 
     def to_bar(self) -> Bar:
-        """Return it with its size in MiB, one at least."""
+        """Return its size in MiB, at least 1."""
         return Bar(mib=max(1, self.size // MIB), bits=self.bits)
 
 
 def parse_resource(text: str) -> Mapping[int, MemoryBar]:
-    """Parse the file `resource` of a function; BARs that have no address are left out.
+    """Parse the file `resource` of a function; BARs without an address are left out.
 
     Each line has the first address, the last address and the flags, in the order of the BARs.
     Raises HarnessError for anything else.

@@ -34,7 +34,7 @@ _WRITTEN = {
 
 
 class DeviceError(HarnessError):
-    """A function does not do what it was told: its card is to be quarantined."""
+    """A function does not do what it was told, so its card has to be quarantined."""
 
 
 class Binder:
@@ -62,11 +62,11 @@ class Binder:
         self._rebind(address, VFIO_DRIVER)
 
     def restore(self, recorded: RecordedDrivers) -> None:
-        """Bind to each function the driver that it had, and verify that.
+        """Bind each function to its earlier driver, and verify that.
 
-        For a record of another user the kernel chooses the driver, so that the record does not; no file is
-        written that this user could not write. Raises RecordError, and changes nothing, where it is another
-        driver than the recorded one.
+        For a record of another user, the kernel chooses the driver, and not the record; only files
+        are written that this user could write. Raises RecordError, and changes nothing, if that
+        driver is not the recorded one.
         """
         if recorded.writer.is_trusted:
             self._bind(recorded.functions)
@@ -141,7 +141,7 @@ class Binder:
         self.require_answer(address)
 
     def require_answer(self, address: str) -> None:
-        """Raise DeviceError unless the function is on the bus and its configuration space reads."""
+        """Raise DeviceError unless the function is on the bus and its configuration space can be read."""
         function = self._function(address)
         if not function.is_answering:
             raise DeviceError(
@@ -200,7 +200,7 @@ class Binder:
             raise DeviceError(f"'{text.strip()}' can't be written into '{path}': {failure}")
 
     def _try_write(self, path: Path, text: str) -> str | None:
-        """Return why the kernel refused, or None; raise RequirementError where this user may not."""
+        """Return why the kernel refused, or None; raise RequirementError if this user may not."""
         expected = _WRITTEN.get(path.name)
         is_of_sysfs = path.resolve().is_relative_to((self._root / "sys").resolve())
         if expected is None or not expected.fullmatch(text) or not is_of_sysfs:

@@ -1,4 +1,4 @@
-"""Finds the GPUs of the host that would do for what tests want."""
+"""Finds the GPUs of the host that fit the wishes of tests."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def candidates(
     wanted: Sequence[GpuChoice], host: HostDevices, held: AbstractSet[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return for each of `wanted` the GPUs that would do, now or later.
+    """Return for each of `wanted` the GPUs that fit, now or later.
 
-    One that is `held` is judged when it is free.
+    A `held` GPU is judged when it is free.
     """
     if not wanted:
         raise BadInputError("0 GPUs are wanted; want at least one.", source="GpuPool.lease")
@@ -45,7 +45,7 @@ def candidates(
 
 
 def _fitting(choice: GpuChoice, host: HostDevices) -> list[HostGpu]:
-    """Return the GPUs that `choice` means; raises RequirementError where there are none."""
+    """Return the GPUs that `choice` means; raises RequirementError if there are none."""
     if choice.address is None:
         fitting = [gpu for gpu in host.gpus if choice.model is None or gpu.is_model(choice.model)]
     else:

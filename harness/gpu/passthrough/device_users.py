@@ -28,8 +28,8 @@ _NVIDIA_MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
 class DeviceUsers:
     """The processes with an open device file, in words, by the file's path.
 
-    `files_of` has the device files of functions by address. `is_complete` is false where the files
-    of some processes could not be listed, as an ordinary user can't those of others.
+    `files_of` has the device files of functions by address. `is_complete` is false if the files of
+    some processes could not be listed, as an ordinary user can't list the files of other users.
     """
 
     processes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class DeviceUsers:
         return any(file.startswith(_NVIDIA) for file in self.files_of.get(address, ()))
 
     def unassigned_nvidia_files(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Return the open files of NVIDIA's driver that are those of no known function."""
+        """Return the open files of NVIDIA's driver that belong to no known function."""
         known = {file for files in self.files_of.values() for file in files}
         return [
             (file, processes)
@@ -62,7 +62,7 @@ class DeviceUsers:
 
 
 class VfioFile(enum.Enum):
-    """What opening the file of a VFIO group shows; the kernel lets one process open it."""
+    """The result of opening the file of a VFIO group; the kernel lets one process open it."""
 
     FREE = "free"
     BUSY = "busy"
@@ -78,8 +78,8 @@ def vfio_file(group: int) -> str:
 def probe_vfio_file(root: Path, group: int) -> VfioFile:
     """Open the file of a VFIO group and close it.
 
-    Exact for any user, where the files of other users' processes can't be listed. Only for a group
-    that no other run may open at that moment: its QEMU would find the file busy.
+    It is exact for any user, even if the files of other users' processes can't be listed. Use it
+    only for a group that no other run may open at that moment: its QEMU would find the file busy.
     """
     path = root / vfio_file(group).lstrip("/")
     try:
@@ -140,7 +140,7 @@ def _may_be_same(descriptor: Path, device: Path) -> bool:
 
 
 def _device_number(path: Path) -> int | None:
-    """Return the number of a device, 0 for a file of another kind, None where it can't be known."""
+    """Return the number of a device, 0 for a file of another kind, None if it can't be known."""
     try:
         state = path.stat()
     except OSError:

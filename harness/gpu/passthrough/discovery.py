@@ -30,7 +30,7 @@ _NULL = "(null)"
 def read_host(root: Path = Path("/")) -> HostDevices:
     """Read the PCI functions of the host whose sysfs, procfs and /dev lie below `root`.
 
-    The verdicts are those of the host alone: they know no inventory, quarantine or lease.
+    The verdicts come from the host alone, without inventory, quarantine or leases.
     """
     functions = read_functions(root)
     groups = _groups(functions.values())
@@ -57,7 +57,7 @@ def read_functions(root: Path) -> Mapping[str, HostFunction]:
 
 
 def read_function(root: Path, address: str) -> HostFunction | None:
-    """Return one PCI function, or None where the bus has none of that address."""
+    """Return one PCI function, or None if the bus has none with that address."""
     if not is_address(address):
         return None
     folder = root / PCI / "devices" / address
@@ -120,7 +120,7 @@ class _Attributes:
         return name in self._names
 
     def read(self, name: str, size: int) -> bytes | None:
-        """Return the beginning of a file; None where there is none, or it can't be read."""
+        """Return the beginning of a file; None if there is none, or it can't be read."""
         if name not in self._names:
             return None
         try:
@@ -154,7 +154,7 @@ class _Attributes:
             return None
 
     def link(self, name: str) -> str | None:
-        """Return the name of what a symbolic link leads to."""
+        """Return the name of the target of a symbolic link."""
         if name not in self._names:
             return None
         try:
@@ -183,7 +183,7 @@ class _Attributes:
             return ()
 
     def size(self, name: str) -> int | None:
-        """Return the size of a file; sysfs gives that of the ROM BAR."""
+        """Return the size of a file; in sysfs that is the size of the ROM BAR."""
         if name not in self._names:
             return None
         try:

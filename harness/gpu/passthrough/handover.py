@@ -1,6 +1,6 @@
 """Takes a GPU from the host and gives it back: drivers, access, reset, quarantine.
 
-Only whoever holds the lease of the GPU may do so.
+Only the holder of the GPU's lease may do so.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Handover:
         self._binder = Binder(root, runner)
 
     def take(self, address: str) -> HostGpu:
-        """Bind all functions of a GPU to vfio-pci, and return it as it was before.
+        """Bind all functions of a GPU to vfio-pci, and return the GPU as it was before.
 
-        Raises NotNowError where it is in use, and DeviceError once it is quarantined.
+        Raises NotNowError if it is in use, and DeviceError once it is quarantined.
         """
         try:
             if self._records.quarantine(address) is not None:
@@ -98,9 +98,10 @@ class Handover:
         return gpu
 
     def give_back(self, gpu: HostGpu) -> list[str]:
-        """Restore the drivers of a GPU; return what went wrong, as sentences.
+        """Restore the drivers of a GPU; return the errors, as sentences.
 
-        The drivers are those that `take` found: another user may have replaced the record meanwhile.
+        The drivers are the ones that `take` found: another user may have replaced the record
+        meanwhile.
         """
         try:
             quarantine = self._records.quarantine(gpu.address)
@@ -134,9 +135,9 @@ class Handover:
     def restore(self, address: str) -> None:
         """Restore the recorded drivers of a GPU's functions, if there are any.
 
-        Raises NotNowError while a process still has the GPU open, since taking vfio-pci off it would
-        not return before that ends, RequirementError where this user can't tell, and RecordError where
-        the record is not to be followed.
+        Raises NotNowError while a process still has the GPU open, since unbinding vfio-pci would
+        not return before the process ends. Raises RequirementError if this user can't find out,
+        and RecordError if the record can't be used.
         """
         recorded = self._records.drivers(address)
         if recorded is None:
@@ -164,7 +165,7 @@ class Handover:
         self._records.forget_drivers(recorded.address)
 
     def recover(self, address: str) -> None:
-        """Restore a quarantined GPU; raise DeviceError where it does not answer."""
+        """Restore a quarantined GPU; raise DeviceError if it does not answer."""
         self._binder.require_answer(address)
         self.restore(address)
 

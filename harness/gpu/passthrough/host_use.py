@@ -20,10 +20,10 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, kw_only=True)
 class HostUse:
-    """Why the host needs functions, by address, and what could not be found out.
+    """The reasons why the host needs functions, by address, and the facts that could not be found out.
 
-    `unknown_disks` and `unknown_network` are sentences: any function that could be a disk, or a
-    network card, may then be one that the host needs.
+    `unknown_disks` and `unknown_network` are sentences: then the host may need any function that
+    could be a disk, or a network card.
     """
 
     reasons: Mapping[str, tuple[str, ...]]

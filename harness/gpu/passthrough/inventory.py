@@ -1,4 +1,4 @@
-"""The inventory: what an administrator says of a host's GPUs, as a YAML file."""
+"""The inventory: an administrator's file about a host's GPUs, in YAML."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class InventoryFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
-    """What an administrator says of the host's GPUs, by address; empty without a file."""
+    """An administrator's entries for the host's GPUs, by address; empty without a file."""
 
     gpus: Mapping[str, GpuKeys] = field(default_factory=dict)
     takes_others: bool = True
@@ -63,7 +63,7 @@ class Inventory:
         return self.gpus.get(address, GpuKeys()).model
 
     def findings(self, address: str) -> list[tuple[VerdictKind, str]]:
-        """Return why the GPU at `address` may not be taken, if so."""
+        """Return the reason why the GPU at `address` may not be taken, if there is one."""
         if address not in self.gpus:
             if self.takes_others:
                 return []
@@ -75,9 +75,9 @@ class Inventory:
         return [(VerdictKind.REFUSED, f"'{self.file}' excludes it: {why.rstrip('.')}.")]
 
     def require_gpus(self, host: HostDevices) -> None:
-        """Raise BadInputError where a listed address is a function of this host, but no GPU.
+        """Raise BadInputError if a listed address is a function of this host, but not a GPU.
 
-        An address where the host has nothing is no error: its GPU may have left the bus.
+        An address without a function is not an error: its GPU may have left the bus.
         """
         for address in self.gpus:
             function = host.functions.get(address)

@@ -1,4 +1,4 @@
-"""Judges whether a GPU of the host may be taken, from what was read."""
+"""Judges whether a GPU of the host may be taken, from the facts that were read."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def judge(
 ) -> Verdict:
     """Return whether the GPU `function` may be taken, with all reasons why not.
 
-    Whether a GPU on vfio-pci is open in a process that can't be looked into is left to whoever
-    leases it: opening the group's file tells.
+    A GPU on vfio-pci may be open in a process whose files can't be listed. The holder of the lease
+    finds that out by opening the group's file.
     """
     functions = (function,) if group is None else group.endpoints
     findings = [

@@ -1,4 +1,4 @@
-"""Who holds which GPUs of the host, who waits, and whose turn it is."""
+"""The holders of GPUs of the host, the waiting processes, and their order."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class GpuLease:
     """A lease, or a wish for one (without `taken`).
 
-    `wanted` has, for each GPU that is wanted, the addresses that would do. `since` is when the
-    process came, as ISO 8601.
+    `wanted` has, for each wanted GPU, the addresses that fit. `since` is when the process came, as
+    ISO 8601.
     """
 
     who: str
@@ -45,7 +45,7 @@ class GpuLease:
 
     @classmethod
     def from_json(cls, text: str) -> GpuLease:
-        """Raise ValueError where `text` is no lease."""
+        """Raise ValueError if `text` is not a lease."""
         fields = Value.parse(text)
         return cls(
             who=fields["who"].line(),
@@ -59,7 +59,7 @@ class GpuLease:
 
 @dataclass(frozen=True)
 class Turn:
-    """What a waiting process gets now: addresses, in the order of its wishes, or why none."""
+    """The result for a waiting process: addresses, in the order of its wishes, or the reason for none."""
 
     taken: tuple[str, ...] = ()
     text: str = ""
@@ -71,12 +71,12 @@ def grant(
     usable: AbstractSet[str],
     why_not: Mapping[str, str],
 ) -> Turn:
-    """Return what the entry `name` gets of the GPUs that are `usable` now.
+    """Return the result for the entry `name`, from the GPUs that are `usable` now.
 
-    All of its GPUs or none, so that no two processes each wait for what the other holds. Whoever
-    came first keeps all GPUs that it could use: one that wants several is not starved by many that
-    want one, and one that wants a certain GPU does not hinder those that want another. `why_not`
-    has sentences on GPUs that are not usable.
+    It gets all of its GPUs or none, so that no two processes wait for each other. The first to
+    come keeps all GPUs that it could use. A process that wants several GPUs is not starved by many
+    that want one, and a process that wants a certain GPU does not delay processes that want
+    another. `why_not` has sentences on GPUs that are not usable.
     """
     mine = next(entry for each, entry in entries if each == name)
     held = {address: entry for _, entry in entries for address in entry.taken}

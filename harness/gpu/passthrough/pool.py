@@ -1,16 +1,16 @@
 """The pool of this host's GPUs: leases of whole IOMMU groups, for one process at a time.
 
-A lease ends with its process, however that ends, since the kernel releases its file lock. The drivers
-that the functions had are recorded before the first of them is touched, so the next process that
-leases the GPU restores them first. A GPU that does not recover is quarantined, with the reason, until
-a person releases it; the others are leased as before.
+A lease ends with its process, however that ends, since the kernel releases its file lock. The
+earlier drivers of the functions are recorded before the first of them is touched, so the next
+process that leases the GPU restores them first. A GPU that does not recover is quarantined, with
+the reason, until a person releases it; the others are leased as before.
 
 The folder of leases and records is shared by all users of the host who may take GPUs. So it is not
-private (0700), as the folder of a user's own reservations is: a lease that others can't see excludes
-nobody. Its mode is 2770: files get the folder's group, whose members can already do anything to the
-GPUs, and nobody else can read or remove a lease. '/run/lock' is the place: it is local, since `flock`
-is not reliable on network file systems, and it is empty after a reboot, when all drivers are bound
-afresh.
+private (0700), unlike the folder of a user's own reservations: a lease that others can't see
+excludes nobody. Its mode is 2770: files get the folder's group, whose members can already do
+anything to the GPUs, and nobody else can read or remove a lease. '/run/lock' is the place: it is
+local, since `flock` is not reliable on network file systems, and it is empty after a reboot, when
+all drivers are bound afresh.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class LeasedGpu:
     def reset(self) -> None:
         """Reset all functions by the best method that the kernel has.
 
-        Raises HarnessError while a machine has the GPU, and DeviceError where it does not recover;
+        Raises HarnessError while a machine has the GPU, and DeviceError if it does not recover;
         then it is quarantined.
         """
         self._reset()
@@ -69,7 +69,7 @@ class LeasedGpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Restoration:
-    """What became of a GPU whose holder died."""
+    """The result for a GPU whose holder died."""
 
     address: str
     is_restored: bool
@@ -111,7 +111,7 @@ class GpuPool:
         return self._leases.folder
 
     def leases(self) -> list[GpuLease]:
-        """Return the leases and those who wait, in order of arrival."""
+        """Return the leases and the waiting processes, in order of arrival."""
         if not self.folder.exists():
             return []
         with self._leases.open() as book:
@@ -120,7 +120,7 @@ class GpuPool:
     def survey(self) -> tuple[HostGpu, ...]:
         """Return all GPUs of the host, and whether each can be leased now.
 
-        Raises BadInputError where the inventory lists what is no GPU.
+        Raises BadInputError if the inventory lists a function that is not a GPU.
         """
         gpus = self._assessor.assess().gpus
         if not self.folder.exists():
@@ -136,7 +136,7 @@ class GpuPool:
             )
 
     def strange_files(self) -> list[str]:
-        """Return a sentence on each file of the folder that is named like one of the pool, but is none.
+        """Return a sentence on each file of the folder that has the name of a file of the pool, but is not one.
 
         Other users can put anything there. Such files reserve nothing and restore nothing.
         """
@@ -146,7 +146,7 @@ class GpuPool:
             return [*book.strange_files(), *self._records.strange_files()]
 
     def require(self, wanted: Sequence[GpuChoice]) -> None:
-        """Raise RequirementError where this host can't lease these GPUs at once, now or later."""
+        """Raise RequirementError if this host can't lease these GPUs at once, now or later."""
         view_host(self._assessor, self._leases, wanted)
 
     @contextlib.contextmanager
@@ -161,11 +161,11 @@ class GpuPool:
     ) -> Iterator[tuple[LeasedGpu, ...]]:
         """Lease a GPU for each of `wanted`, in that order; meanwhile all are on vfio-pci.
 
-        While they are not free, wait and `report` who holds them. Raises RequirementError at once
-        where this host has no such GPUs, with the reason of each, and HarnessError at the deadline
-        or once `cancelled`, called before each attempt, returns a reason.
-        At the end each function is back on the driver that it had; raises DeviceError where one is
-        not, unless the block ends with an error of its own, which is then reported.
+        While they are not free, wait and `report` the holders. Raises RequirementError at once if
+        this host has no such GPUs, with the reason of each, and HarnessError at the deadline or
+        when `cancelled`, called before each attempt, returns a reason. At the end each function is
+        back on its earlier driver; raises DeviceError if it is not, unless the block ends with an
+        error of its own, which is then reported.
         """
         view = view_host(self._assessor, self._leases, wanted)
         lease = self._entry(one_line(holder), view.candidates)
@@ -193,14 +193,14 @@ class GpuPool:
                 raise DeviceError(" ".join(failures))
 
     def restore_abandoned(self) -> list[Restoration]:
-        """Restore the drivers of GPUs whose holder died, except those that are quarantined."""
+        """Restore the drivers of GPUs whose holder died, except quarantined GPUs."""
         if not self.folder.exists():
             return []
         done = [self._restored(address) for address in self._records.taken()]
         return [each for each in done if each is not None]
 
     def _restored(self, address: str) -> Restoration | None:
-        """Restore a GPU's drivers; return None where it is held or quarantined."""
+        """Restore a GPU's drivers; return None if it is held or quarantined."""
         try:
             if self._records.quarantine(address) is not None:
                 return None
@@ -215,9 +215,9 @@ class GpuPool:
         return Restoration(address=address, is_restored=True, sentence=sentence)
 
     def release(self, address: str) -> None:
-        """End the quarantine of a GPU, once its functions are back on the drivers that they had.
+        """End the quarantine of a GPU, once its functions are back on their earlier drivers.
 
-        Raises RequirementError where it is not quarantined, and DeviceError where it still does not
+        Raises RequirementError if it is not quarantined, and DeviceError if it still does not
         recover.
         """
         with self._claim(address) as holder:

@@ -1,9 +1,9 @@
-"""What of the pool outlives a process: the drivers that functions had, and quarantined GPUs.
+"""The data of the pool that outlives a process: the earlier drivers of functions, and quarantined GPUs.
 
-Each record is a file of the pool's folder, written beside and renamed, so that no process reads half
-of one. Only whoever holds the lease of a GPU changes its records. But every user of the folder can put
-files there, so a record is read strictly, and another user's record counts only as far as sysfs bears it
-out and as its owner could act alone.
+Each record is a file of the pool's folder, written beside and renamed, so that no process reads
+half of one. Only the holder of a GPU's lease changes its records. But every user of the folder can
+put files there, so a record is read strictly. Another user's record counts only as far as sysfs
+confirms it and as its owner could act alone.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BoundDriver:
 
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """Whoever wrote a record: by the owner and the group of its file, whatever the file says."""
+    """The writer of a record: the owner and the group of its file, whatever the file says."""
 
     user: int
     group: int
@@ -86,7 +86,7 @@ class RecordedDrivers:
     writer: Writer
 
     def require_fit(self, found: Mapping[str, HostFunction | None]) -> None:
-        """Raise RecordError where the functions that are on the bus contradict the record.
+        """Raise RecordError if the functions that are on the bus contradict the record.
 
         `found` has them by address. The record of another user counts for functions that a run has taken.
         """
@@ -122,7 +122,7 @@ class RecordedDrivers:
 
 @dataclass(frozen=True, kw_only=True)
 class Quarantine:
-    """Why a GPU may not be leased until it is released.
+    """The reason why a GPU may not be leased until it is released.
 
     `user` is the owner of the file. `is_trusted` says whether only root and this user could write it.
     """
@@ -136,7 +136,7 @@ class Quarantine:
 class DeviceRecords:
     """The records of GPUs in `folder`, by the GPU's address.
 
-    `boot_id` is the kernel's: drivers recorded before a reboot are void.
+    `boot_id` is the kernel's; drivers that were recorded before a reboot are void.
     """
 
     def __init__(self, folder: Path, *, boot_id: str) -> None:
@@ -144,9 +144,9 @@ class DeviceRecords:
         self._boot_id = boot_id
 
     def own(self, address: str, functions: Iterable[HostFunction]) -> RecordedDrivers:
-        """Return what is to be recorded of the functions that are taken with the GPU.
+        """Return the data to record about the functions that are taken with the GPU.
 
-        Raises RecordError where their drivers have names that no record may have.
+        Raises RecordError if their drivers have names that are not allowed in a record.
         """
         drivers = {
             each.address: {"driver": each.driver, "override": each.driver_override}
@@ -173,9 +173,9 @@ class DeviceRecords:
         self._write(_DRIVERS, address, {"boot_id": self._boot_id, "functions": drivers})
 
     def drivers(self, address: str) -> RecordedDrivers | None:
-        """Return the recorded drivers by function, or None where the GPU is not taken.
+        """Return the recorded drivers by function, or None if the GPU is not taken.
 
-        Raises RecordError where the file is none of the harness, or can't be parsed.
+        Raises RecordError if the file was not made by the harness, or can't be parsed.
         """
         with self._opened(_DRIVERS, address) as file:
             if file is None:
@@ -200,7 +200,7 @@ class DeviceRecords:
         self._remove(_DRIVERS, address)
 
     def taken(self) -> list[str]:
-        """Return the GPUs of which drivers were recorded in this boot, or can't be read."""
+        """Return the GPUs whose drivers were recorded in this boot, or whose records can't be read."""
         return [each for each in self._addresses(_DRIVERS) if self._is_current(each)]
 
     def _is_current(self, address: str) -> bool:
@@ -215,9 +215,9 @@ class DeviceRecords:
         self._write(_QUARANTINE, address, content)
 
     def quarantine(self, address: str) -> Quarantine | None:
-        """Return why a GPU is quarantined, or None where it is not.
+        """Return the reason of a GPU's quarantine, or None if it is not quarantined.
 
-        Raises RecordError where the file is none of the harness, or can't be parsed.
+        Raises RecordError if the file was not made by the harness, or can't be parsed.
         """
         with self._opened(_QUARANTINE, address) as file:
             if file is None:
@@ -238,7 +238,7 @@ class DeviceRecords:
         self._remove(_QUARANTINE, address)
 
     def strange_files(self) -> list[str]:
-        """Return a sentence on each file that is named like a record, but not after a GPU."""
+        """Return a sentence on each file that has the name of a record, but not of a GPU's record."""
         return [
             f"'{self.folder / name}' is no record of the harness: its name has no PCI address; remove it."
             for name in self._names()
@@ -255,7 +255,7 @@ class DeviceRecords:
 
     @contextlib.contextmanager
     def _opened_folder(self) -> Iterator[int | None]:
-        """Open the folder; give None where there is none."""
+        """Open the folder; give None if there is none."""
         try:
             folder = open_folder(self.folder)
         except FileNotFoundError:
@@ -278,7 +278,7 @@ class DeviceRecords:
 
     @contextlib.contextmanager
     def _opened(self, kind: str, address: str) -> Iterator[SharedFile | None]:
-        """Open a record; give None where there is none."""
+        """Open a record; give None if there is none."""
         path = self._path(kind, address)
         with contextlib.ExitStack() as opened:
             folder = opened.enter_context(self._opened_folder())

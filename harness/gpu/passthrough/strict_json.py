@@ -1,7 +1,7 @@
 """Reads JSON of files that other users can write: values of exactly the expected form, or ValueError.
 
-By the standard library: whoever reads the leases holds the lock on their folder, and others wait meanwhile.
-Pydantic takes seconds in an emulated guest when it is first used.
+It uses the standard library: the reader of the leases holds the lock on their folder, and others
+wait meanwhile. Pydantic takes seconds in an emulated guest when it is first used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWN = 80
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a document, and where it is; each method raises ValueError where it has another form."""
+    """A value of a document, and its place; each method raises ValueError if the value has another form."""
 
     value: object
     place: str = ""

@@ -1,4 +1,4 @@
-"""Waits until it is the turn of a process to have the GPUs that it wants."""
+"""Waits until a process may take the GPUs that it wants."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _READ_ANYWAY_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class HostView:
-    """What a process knows of the host, until a lease begins or ends.
+    """A process's knowledge of the host, until a lease begins or ends.
 
-    `candidates` has for each wish the GPUs that would do now or later, `usable` the GPUs that nothing
-    but a lease keeps, and `why_not` the reasons of the others.
+    `candidates` has for each wish the GPUs that fit now or later, `usable` the GPUs that only a
+    lease keeps, and `why_not` the reasons for the others.
     """
 
     candidates: tuple[tuple[str, ...], ...]
@@ -51,7 +51,7 @@ class HostView:
 
 
 def view_host(assessor: Assessor, leases: Leases, wanted: Sequence[GpuChoice]) -> HostView:
-    """Read the host; raise RequirementError where it can't have what is wanted."""
+    """Read the host; raise RequirementError if it can't provide the wanted GPUs."""
     try:
         return _view_once(assessor, leases, wanted)
     except RequirementError:
@@ -80,7 +80,7 @@ def _held(leases: Leases) -> frozenset[str]:
 
 @dataclass
 class Waiting:
-    """The wait of the lease `name`, which the queue has already."""
+    """The wait of the lease `name`, which is in the queue already."""
 
     assessor: Assessor
     leases: Leases
@@ -102,10 +102,10 @@ class Waiting:
         self._later: dict[str, tuple[float, str]] = {}
 
     def wait(self, take: Callable[[Sequence[str]], T], deadline: Deadline) -> T:
-        """Return what `take` makes of the GPUs, once it is this lease's turn.
+        """Return the result of `take` with the GPUs, when it is this lease's turn.
 
-        It raises NotNowError or DeviceError where it can't take them; then this waits on. Raises
-        HarnessError at the deadline, or once `cancelled` returns a reason.
+        `take` raises NotNowError or DeviceError if it can't take them; then the wait continues.
+        Raises HarnessError at the deadline, or once `cancelled` returns a reason.
         """
         wishes = ", ".join(map(str, self.wanted))
 
