@@ -106,9 +106,9 @@ class Evidence:
     def of_run(self, number: int | None) -> Evidence:
         """Return the evidence with the results of one run of the provisioner; None changes nothing.
 
-        They are its exit code, outcome, decision, steps, log, `AKS_GPU_PREBAKE` lines and events, at
-        first those of the latest run; all else is as it was when the evidence was gathered. Raises
-        HarnessError where there is no such run.
+        These are its exit code, outcome, decision, steps, log, `AKS_GPU_PREBAKE` lines and events,
+        at first from the latest run; all else is as it was when the evidence was gathered. Raises
+        HarnessError if there is no such run.
         """
         return self if number is None else Evidence(self.folder, run=number)
 
@@ -149,7 +149,7 @@ class Evidence:
         return None
 
     def _text(self, kept: Path) -> str:
-        """Return a file of the evidence; raises HarnessError where it is too long, or no plain file."""
+        """Return a file of the evidence; raises HarnessError if it is too long, or no plain file."""
         return evidence_text(kept, below=self.folder)
 
     def refuse_cut(self, path: str) -> None:
@@ -302,13 +302,13 @@ class Evidence:
 
     @property
     def output(self) -> str:
-        """Return what the provisioner printed."""
+        """Return the output of the provisioner."""
         text = self.file(CLOUD_INIT_OUTPUT_PATH) or ""
         return text if self._run is None else self._runs.output(self._run, text)
 
     @property
     def whole_log(self) -> str:
-        """Return the provisioner's log; raises HarnessError where it is cut."""
+        """Return the provisioner's log; raises HarnessError if it is cut."""
         self.refuse_cut(self.log_path)
         return self.log
 
@@ -316,7 +316,7 @@ class Evidence:
     def log_decision(self) -> ReportedDecision | None:
         """Return the last decision in the provisioner's log, by the declared pattern.
 
-        Raises BadInputError where no pattern is declared, HarnessError where the log is cut.
+        Raises BadInputError if no pattern is declared, HarnessError if the log is cut.
         """
         return parse_log_decision(self.whole_log, self.provisioner.require("log.decision"))
 
@@ -324,7 +324,7 @@ class Evidence:
     def steps(self) -> Sequence[ReportedStep] | None:
         """Return the steps by the outcome file or else by the log; None without the declared file.
 
-        Raises BadInputError where neither is declared, HarnessError where the log is cut.
+        Raises BadInputError if neither is declared, HarnessError if the log is cut.
         """
         declared = self.provisioner.outcome
         if declared.file is not None and declared.file.steps is not None:
@@ -387,7 +387,7 @@ class Evidence:
     def prebake_lines(self) -> list[Mapping[str, str]]:
         """Return the `AKS_GPU_PREBAKE` lines of this run as fields, oldest first.
 
-        Of a log that is cut these are the first ones: see `refuse_cut`.
+        If the log is cut, these are only the first lines: see `refuse_cut`.
         """
         return node_state.parse_prebake_lines(self.output)
 
@@ -395,7 +395,7 @@ class Evidence:
     def event_files(self) -> Mapping[str, str]:
         """Return the texts of the provisioner's event files by path, in the order of the paths.
 
-        Raises BadInputError where no event files are declared.
+        Raises BadInputError if no event files are declared.
         """
         files = self.matching(self.provisioner.events.path)
         return files if self._run is None else self._runs.events(self._run, files)
@@ -404,8 +404,8 @@ class Evidence:
     def event_names(self) -> list[str]:
         """Return the name of every event, in the order of the files.
 
-        Raises BadInputError where no event files are declared, HarnessError that names a file that
-        is not an event.
+        Raises BadInputError if no event files are declared, HarnessError that names a file that is
+        not an event.
         """
         declared = self.provisioner.events
         names: list[str] = []
@@ -464,8 +464,8 @@ class Evidence:
     def cdi_devices(self) -> Mapping[str, list[str] | None]:
         """Return the full names of the CDI devices of each spec file, by the path of the file.
 
-        The value is None for a file that is not a valid spec. Raises HarnessError for one that is
-        cut.
+        The value is None for a file that is not a valid spec. Raises HarnessError for a file that
+        is cut.
         """
         return {
             path: node_state.parse_cdi_devices(text) for path, text in self._cdi_specs().items()
@@ -516,7 +516,7 @@ class Evidence:
 
     @property
     def shown_units(self) -> Mapping[str, ShownUnit]:
-        """Return the units that `unit_commands` gathered, by each of their names; none where it did not."""
+        """Return the units that `unit_commands` gathered, by each of their names; none if it did not run."""
         is_gathered = (self.folder / "commands" / SHOWN_UNITS).is_file()
         return parse_shown_units(self.answer_of(SHOWN_UNITS)) if is_gathered else {}
 
@@ -548,8 +548,8 @@ class Evidence:
     def paths(self) -> GatheredPaths:
         """Return every path that was requested and found.
 
-        Raises HarnessError if no paths were gathered; so does a look-up of a path that may exist and
-        could not be seen.
+        Raises HarnessError if no paths were gathered; looking up a path raises it too, if the path
+        may exist and could not be seen.
         """
         kept = self.folder / "stat.txt"
         if not kept.is_file():

@@ -1,4 +1,4 @@
-"""What a failed test left as one file, to be sent to another host; and such a file as a folder again."""
+"""Packs the remains of a failed test into one file for another host, and unpacks such a file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def archive_of(folder: Path) -> Path | None:
 def write_archive(folder: Path) -> Path:
     """Pack a test's evidence into an archive beside it, which only the owner can read.
 
-    Raises HarnessError where it can't be written.
+    Raises HarnessError if it can't be written.
     """
     program = next((each for each in _PACKERS if shutil.which(each)), "gzip")
     suffix, packer = _PACKERS[program]
@@ -91,9 +91,9 @@ def write_archive(folder: Path) -> Path:
 def opened(bundle: Path, runs: Path, *, has_machine: bool = False) -> Iterator[Path]:
     """Give the folder of a test's evidence, which is `bundle` itself unless that is an archive.
 
-    An archive is unpacked into a folder below `runs` that is removed at the end; saved machines in it
-    only where `has_machine`. Raises BadInputError for what is neither, and LimitError for an archive of too
-    much.
+    An archive is unpacked into a folder below `runs` that is removed at the end; saved machines
+    are unpacked only if `has_machine` is true. Raises BadInputError if it is neither, and
+    LimitError if the archive is too large.
     """
     if bundle.is_dir():
         yield bundle
@@ -135,7 +135,7 @@ def _limit_of(bundle: Path) -> int:
 
 @contextlib.contextmanager
 def _unpacking(packer: str, packed: BinaryIO) -> Iterator[BinaryIO]:
-    """Give the output of a program that unpacks; raises OSError where it then says that it failed."""
+    """Give the output of a program that unpacks; raises OSError if it then says that it failed."""
     process = spawn([packer, "-dc"], stdin=packed, stdout=PIPE)
     if process.stdout is None:  # pragma: no cover - a pipe was asked for
         raise OSError(errno.EPIPE, "it has no output")
@@ -155,9 +155,9 @@ def unpack(
 ) -> None:
     """Write the files and folders of a tar archive below `folder`, which is new and private.
 
-    A sparse file counts with its full size. Raises LimitError for more bytes, entries or levels than is
-    allowed, and BadInputError, also for links and devices: what reads the folder would follow them on this
-    host.
+    A sparse file counts with its full size. Raises LimitError for more bytes, entries or levels
+    than allowed, and BadInputError, also for links and devices: readers of the folder would follow
+    them on this host.
     """
     bounded = _ForwardOnly(stream, source, limit_bytes)
     try:
@@ -231,7 +231,7 @@ class _ForwardOnly:
         self._header_left: int | None = _HEADER_BYTES
 
     def begin_header(self) -> None:
-        """Expect a header, or what follows the content of a file."""
+        """Expect a header, or the part after the content of a file."""
         self._header_left = _HEADER_BYTES
 
     def begin_content(self, size: int) -> None:

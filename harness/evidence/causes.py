@@ -106,7 +106,7 @@ _HARMLESS = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A common cause: the pattern by which it shows in a log, its name, and the remedy."""
+    """A common cause: the pattern that finds it in a log, its name, and the remedy."""
 
     name: str
     pattern: re.Pattern[str]
@@ -122,12 +122,12 @@ class FoundCause:
     source: str
 
     def sentence(self) -> str:
-        """Return what the short summary says; the name comes first, since the line may be cut."""
+        """Return the text of the short summary; the name comes first, since the line may be cut."""
         return f"{self.cause.name}: {self.line}"
 
     @property
     def remedy(self) -> str:
-        """Return the sentence that says what to do."""
+        """Return the sentence with the remedy."""
         return f"remedy: {self.cause.remedy}"
 
 
@@ -235,9 +235,9 @@ CAUSES = (
 
 
 def find_causes(said: str, folders: Iterable[Path]) -> list[FoundCause]:
-    """Return the common cause that the text of an error shows, and that of each evidence folder.
+    """Return the common cause in the text of an error, and in each evidence folder.
 
-    A cause that several show is there once, by the evidence where it has it.
+    A cause that several show is listed once, with the evidence if possible.
     """
     lines = [
         _LABEL.sub("", line)
@@ -254,12 +254,13 @@ def find_causes(said: str, folders: Iterable[Path]) -> list[FoundCause]:
 
 
 def explain(folder: Path, *, is_named: bool = False) -> list[str]:
-    """Return sentences on what else the evidence shows of a failure, the most telling first.
+    """Return sentences about further findings in the evidence of a failure, the most useful first.
 
-    The failed step of provisioning, or how the provisioner ended with the last lines of its log; each failed unit
-    with its last line, and each that systemd starts again. Where no step, run or unit failed, and the cause is not
-    named yet: units that are still starting, the first line with which the guest reports an error, or what the
-    console of a guest that does not answer shows last.
+    These are the failed step of provisioning, or how the provisioner ended with the last lines of
+    its log; each failed unit with its last line, and each unit that systemd starts again. If no
+    step, run or unit failed, and the cause is not named yet: units that are still starting, the
+    first line with which the guest reports an error, or the last line on the console of a guest
+    that does not answer.
     """
     logs = list(_logs(folder))
     sentences = list(_failed_steps(folder))
@@ -420,7 +421,7 @@ def _words(listed: Path) -> Iterator[list[str]]:
 
 
 def find_cause(folder: Path) -> FoundCause | None:
-    """Return the first of the common causes that the evidence in `folder` shows, or None."""
+    """Return the first common cause in the evidence in `folder`, or None."""
     return _first_cause(list(_logs(folder)))
 
 

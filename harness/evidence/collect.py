@@ -146,7 +146,7 @@ class _Unpacked:
                 raise StreamError(f"it has a frame of the unknown kind {frame.kind!r}")
 
     def add(self, content: bytes) -> None:
-        """Add to what the last frame began; the other frames have no content that counts."""
+        """Add to the item that the last frame began; the other frames have no content."""
         if self._target is not None:
             self._target.write(content)
         elif self._paths is not None:
@@ -154,7 +154,7 @@ class _Unpacked:
             EVIDENCE_FILE.check_bytes(len(self._paths), "the list of paths")
 
     def close(self) -> None:
-        """End what the last frame began."""
+        """End the item that the last frame began."""
         if self._target is not None:
             self._target.close()
             self._target = None

@@ -97,7 +97,7 @@ def parse_stream(pieces: Iterable[bytes], nonce: str) -> Iterator[Frame | bytes]
     """
     mark = f"\n{nonce} ".encode()
     buffer = bytearray()
-    # The frame whose content is being read, or None where a header is.
+    # The frame whose content is being read, or None if a header is.
     frame: Frame | None = None
     has_begun = False
     for piece in pieces:
@@ -134,7 +134,7 @@ def _begins(buffer: bytearray, mark: bytes) -> bool:
 
 
 def _header(buffer: bytearray, mark: bytes) -> Frame | None:
-    """Take a frame's kind and name from the buffer; None where their end is still to come."""
+    """Take a frame's kind and name from the buffer; None if their end is still to come."""
     end = buffer.find(b"\0")
     following = buffer.find(mark)
     limit = len(buffer) if end < 0 else end

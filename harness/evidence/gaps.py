@@ -1,4 +1,4 @@
-"""What gathering could not see on a node, so that 'not found' is not taken for 'does not exist'.
+"""The things that gathering could not see on a node, so that 'not found' is not taken for 'does not exist'.
 
 Something is a gap if nobody looked for it, if the user on the node had no permission to read it, or
 if gathering did not come to its end.
@@ -53,7 +53,7 @@ def refuse_any_closed(folder: Path) -> None:
 
 
 def _closed(folder: Path) -> Sequence[str]:
-    """Return what could not be read; raises HarnessError where gathering did not end."""
+    """Return what could not be read; raises HarnessError if gathering did not end."""
     kept = folder / UNREADABLE_NAME
     reason = folder / NOT_COLLECTED
     if not reason.is_file():

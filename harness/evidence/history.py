@@ -1,7 +1,7 @@
-"""What happened on a node, and when: the stamps of its units, its journal, its packages; parsers are pure.
+"""Past events of a node: the timestamps of its units, its journal, its packages; parsers are pure.
 
-It is gathered of a machine whose test failed, into a folder of its own in the evidence, since it takes
-longer than what tests judge. Gathering writes nothing on the node.
+It is gathered from a machine whose test failed, into a folder of its own in the evidence, since it
+takes longer than the evidence for tests. Gathering writes nothing on the node.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _READ_FIELDS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class UnitTimes:
-    """When a unit was started last, by systemd's stamps in seconds of the monotonic clock."""
+    """When a unit was last started, by systemd's timestamps in seconds of the monotonic clock."""
 
     name: str
     active: str
@@ -64,16 +64,16 @@ class UnitTimes:
     after: frozenset[str]
     """The units after which it starts, by `After=` and by `Before=` of the others."""
     started_s: float | None
-    """When it left its inactive state; None where it has not been started."""
+    """When it left its inactive state; None if it has not been started."""
     ready_s: float | None
-    """When its start had ended, well or not; None where it is still starting."""
+    """When its start had ended, well or not; None if it is still starting."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JournalEntry:
     """An entry of the journal; `boot` is its boot's id, times are in seconds.
 
-    `fields` are those that somebody reads; an entry may have any number of others.
+    `fields` are the fields that are used here; an entry may have any number of others.
     """
 
     boot: str
@@ -83,7 +83,7 @@ class JournalEntry:
 
 
 def history_request() -> EvidenceRequest:
-    """Return what is gathered of a machine whose test failed, beside its evidence."""
+    """Return the commands and files to gather from a machine whose test failed, beside its evidence."""
     return EvidenceRequest(
         commands={
             # Without --all, systemd leaves out programs that ran once and have ended.
@@ -102,7 +102,7 @@ def history_request() -> EvidenceRequest:
 
 
 def parse_unit_times(text: str) -> list[UnitTimes]:
-    """Parse the output of `systemctl show`, of which each unit is a block.
+    """Parse the output of `systemctl show`, which has a block for each unit.
 
     Raises HarnessError if a block lacks a property.
     """
@@ -150,7 +150,7 @@ def parse_uptime(text: str) -> float:
 
 
 def parse_journal(content: bytes) -> list[JournalEntry]:
-    """Parse the journal's export format, oldest entry first; what was cut is passed over.
+    """Parse the journal's export format, oldest entry first; entries that are cut are skipped.
 
     The format is https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-export-format.
     """
@@ -206,6 +206,6 @@ def _keep(fields: dict[str, str], name: bytes, value: bytes) -> None:
 
 
 def parse_packages(text: str) -> dict[str, str]:
-    """Return the versions of the packages by name, of `dpkg-query`."""
+    """Return the versions of the packages by name, from `dpkg-query`."""
     pairs = (line.split("\t") for line in text.splitlines())
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[1]}

@@ -126,7 +126,7 @@ def parse_modules(text: str) -> dict[str, LoadedModule]:
 def parse_dkms_status(text: str) -> list[DkmsBuild]:
     """Parse `dkms status` in both of its forms, `name/version, …` and `name, version, …`.
 
-    Raises HarnessError where DKMS reports an error, after which modules may be missing.
+    Raises HarnessError if DKMS reports an error, after which modules may be missing.
     """
     builds: list[DkmsBuild] = []
     for line in text.splitlines():
@@ -203,8 +203,8 @@ def parse_pci_event(text: str, name: str) -> PciFunction:
 def parse_answering(text: str) -> dict[str, bool]:
     """Return whether each PCI function answers, by its slot, from lines of PCI_CONFIG_SCRIPT.
 
-    A function whose configuration space could not be read is left out. The other files of the kernel
-    have what it noted when it found the function.
+    A function whose configuration space could not be read is left out. The other files of the
+    kernel have the facts from the time when it found the function.
     """
     return {found["slot"]: found["ids"] != _NO_IDS for found in _PCI_CONFIG.finditer(text)}
 
@@ -234,7 +234,7 @@ def parse_cdi_devices(text: str) -> list[str] | None:
 
 
 def parse_cdi_device_nodes(text: str) -> set[str]:
-    """Return the device nodes that a CDI spec gives with a device or with each; none if it is no spec."""
+    """Return the device nodes that a CDI spec gives with a device or with each; none if it is not a spec."""
     try:
         spec = parse_yaml(text)
         edits = [
@@ -257,7 +257,7 @@ def parse_gpu_name(text: str) -> str | None:
 def parse_refused_gpus(log: str) -> list[str]:
     """Return the device id of each GPU that the NVIDIA driver reported as not supported.
 
-    The driver repeats its report, so each slot counts once. Of a GPU without an id there is its
+    The driver repeats its report, so each slot counts once. A GPU without an id is returned by its
     name, or its slot. A legacy GPU is named by its model in one line, and by its slot in the next.
     """
     refused: dict[str, str] = {}

@@ -25,8 +25,8 @@ MOST_S = 1e11
 class ReportedStep:
     """One step of provisioning, as the provisioner reports it.
 
-    `status`, `duration_s`, `detail` and `started_s` are None where they are not reported. `started_s` is by
-    the node's clock, in seconds of the epoch.
+    `status`, `duration_s`, `detail` and `started_s` are None if they are not reported. `started_s`
+    is by the node's clock, in seconds of the epoch.
     """
 
     name: str
@@ -46,7 +46,7 @@ class ReportedDecision:
 
 @dataclass(frozen=True, kw_only=True)
 class ProvisioningOutcome:
-    """The outcome file of a provisioner, read on the host; what it does not declare is None."""
+    """The outcome file of a provisioner, read on the host; undeclared parts are None."""
 
     exit_code: int | None = None
     exit_name: str | None = None
@@ -98,7 +98,7 @@ def _steps(document: object, declared: StepList) -> Iterator[ReportedStep]:
 
 
 def parse_stamp(text: str) -> float | None:
-    """Return an ISO time in seconds since the epoch, without a zone that of UTC; None for another form."""
+    """Return an ISO time in seconds since the epoch, in UTC if it has no zone; None for another form."""
     try:
         stamp = dt.datetime.fromisoformat(re.sub(r"Z$", "+00:00", text))
         return stamp.replace(tzinfo=stamp.tzinfo or dt.timezone.utc).timestamp()
@@ -107,7 +107,7 @@ def parse_stamp(text: str) -> float | None:
 
 
 def _at(document: object, pointer: str) -> object:
-    """Return the value at a JSON pointer; raises LookupError where there is none."""
+    """Return the value at a JSON pointer; raises LookupError if there is none."""
     value = document
     for part in pointer.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
@@ -121,7 +121,7 @@ def _at(document: object, pointer: str) -> object:
 
 
 def _text(document: object, pointer: str | None) -> str | None:
-    """Return the text at a JSON pointer; None where there is no value, or none is declared."""
+    """Return the text at a JSON pointer; None if there is no value, or none is declared."""
     if pointer is None:
         return None
     try:
@@ -148,7 +148,7 @@ def parse_timed_events(
 ) -> list[tuple[str, float, float]]:
     """Return name, start and end of each event in the event file `name`, in seconds of the epoch.
 
-    It is empty where the times are not declared. Raises HarnessError as `parse_events` does.
+    It is empty if the times are not declared. Raises HarnessError as `parse_events` does.
     """
     found: list[tuple[str, float, float]] = []
     if declared.started is None or declared.ended is None:
@@ -195,7 +195,7 @@ def _finite(text: str) -> float:
 
 
 def parse_log_decision(text: str, pattern: str) -> ReportedDecision | None:
-    """Return the last decision of a log; None where it has none."""
+    """Return the last decision of a log; None if it has none."""
     for fields in _matches(text, pattern, "decision"):
         return ReportedDecision(decision=fields["decision"], reason=fields.get("reason"))
     return None
@@ -204,7 +204,7 @@ def parse_log_decision(text: str, pattern: str) -> ReportedDecision | None:
 def parse_log_steps(text: str, pattern: str) -> list[ReportedStep]:
     """Return the steps of a log, each as its last line reports it, the latest first.
 
-    Raises HarnessError where a duration is no number.
+    Raises HarnessError if a duration is not a number.
     """
     steps: dict[str, ReportedStep] = {}
     for fields in _matches(text, pattern, "name"):

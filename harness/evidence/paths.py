@@ -44,7 +44,7 @@ class GatheredPaths(Mapping[str, PathStat]):
         return len(self._found)
 
     def seen(self, *patterns: str) -> Mapping[str, PathStat]:
-        """Return those that were found and match a pattern (`*`, `?`); there may be more."""
+        """Return the found paths that match a pattern (`*`, `?`); there may be more."""
         return {
             path: state
             for path, state in self._found.items()
@@ -54,7 +54,7 @@ class GatheredPaths(Mapping[str, PathStat]):
     def matching(self, *patterns: str) -> Mapping[str, PathStat]:
         """Return all that match a pattern (`*`, `?`).
 
-        Raises HarnessError if one may exist that could not be seen.
+        Raises HarnessError if a path may exist that could not be seen.
         """
         for pattern in patterns:
             refuse_gaps(self._folder, "paths", pattern)

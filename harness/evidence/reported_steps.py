@@ -1,4 +1,4 @@
-"""What a provisioner says that it did and when, as steps of a report; pure."""
+"""The reports of a provisioner about its actions and their times, as steps of a report; pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 def inner_steps(evidence: Evidence) -> tuple[InnerStep, ...]:
-    """Return the steps and events of a run by the guest's clock, each within the one that contains it.
+    """Return the steps and events of a run by the guest's clock, each inside the step that contains it.
 
-    Those without declared times are left out, and so is what can't be read: it is for a report.
+    Steps without declared times are left out, and so are unreadable ones, since it is for a
+    report.
     """
     found: list[InnerStep] = []
     with contextlib.suppress(HarnessError):

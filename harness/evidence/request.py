@@ -41,11 +41,11 @@ _EXIT_CODE = ".exit-code"
 
 @dataclass(frozen=True, kw_only=True)
 class AdditionalEvidence:
-    """What to gather beside that which is gathered on every node.
+    """Evidence to gather in addition to the evidence of every node.
 
     `files` are absolute paths in the guest, which may be patterns with `*` and `?`; `commands` are
-    argv by the name under which `Evidence.output_of` returns their output. `source` is what an
-    error names. Raises BadInputError.
+    argv by the name under which `Evidence.output_of` returns their output. `source` is the source
+    in error messages. Raises BadInputError.
     """
 
     files: Sequence[str] = ()
@@ -82,7 +82,7 @@ class AdditionalEvidence:
         return BadInputError(sentence, source=self.source, key=key)
 
     def merged(self, other: AdditionalEvidence) -> AdditionalEvidence:
-        """Return both; where both have a command of one name, it is that of `other`."""
+        """Return both; if both have a command of one name, the command of `other` wins."""
         return AdditionalEvidence(
             files=tuple(dict.fromkeys((*self.files, *other.files))),
             commands={**self.commands, **other.commands},
@@ -98,7 +98,7 @@ NOTHING_MORE = AdditionalEvidence()
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceRequest:
-    """What to gather in a guest; paths and files may be patterns with `*` and `?`."""
+    """The evidence to gather in a guest; paths and files may be patterns with `*` and `?`."""
 
     commands: Mapping[str, Argv]
     files: Sequence[str]
@@ -107,7 +107,7 @@ class EvidenceRequest:
     def extended(self, additional: AdditionalEvidence) -> EvidenceRequest:
         """Return this request with more files, also as paths, and more commands.
 
-        Raises BadInputError where a command has the name of one that is gathered on every node.
+        Raises BadInputError if a command has the name of a command that is gathered on every node.
         """
         taken = [name for name in additional.commands if name in self.commands]
         if taken:
@@ -127,9 +127,9 @@ class EvidenceRequest:
 def node_request(
     kernels: Sequence[str], provisioner: Provisioner | None = None
 ) -> EvidenceRequest:
-    """Return what is gathered on every GPU node; modinfo is run for each of `kernels`.
+    """Return the evidence to gather on every GPU node; modinfo is run for each of `kernels`.
 
-    To this is added what the `provisioner` declares, by default that of the harness.
+    The declaration of the `provisioner` adds to this, by default the provisioner of the harness.
     Gathering must change nothing, so there is no `nvidia-smi`, which loads the module, and no
     `dkms status`, which writes a temporary file (DKMS 3.0.10).
     """
@@ -220,7 +220,7 @@ def node_request(
 
 
 def result_request(provisioner: Provisioner) -> EvidenceRequest:
-    """Return what shows the result of a provisioner's runs, and nothing else of the node."""
+    """Return the request for the results of a provisioner's runs, and nothing else of the node."""
     return EvidenceRequest(
         commands={},
         files=[
@@ -236,6 +236,6 @@ def result_request(provisioner: Provisioner) -> EvidenceRequest:
 def guest_request(
     kernels: Sequence[str], provisioner: Provisioner | None = None
 ) -> EvidenceRequest:
-    """Return what is gathered on a machine of the harness, on which more commands may run."""
+    """Return the request for a machine of the harness, on which more commands may run."""
     request = node_request(kernels, provisioner)
     return replace(request, commands={**request.commands, _DKMS_STATUS: ["dkms", "status"]})

@@ -1,6 +1,6 @@
-"""What was looked for on a node: the file `requested.json` of an evidence folder.
+"""The things that were looked for on a node: the file `requested.json` of an evidence folder.
 
-Without it a file that nobody gathered could not be told from one that does not exist.
+Without it, a file that nobody gathered would look like a file that does not exist.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEMA = 1
 def write_request(
     folder: Path, *, commands: Mapping[str, Argv], files: Sequence[str], paths: Sequence[str]
 ) -> None:
-    """Write down in an evidence folder what is looked for."""
+    """Record in an evidence folder the things that are looked for."""
     document = {
         "schema": SCHEMA,
         "commands": {name: list(argv) for name, argv in commands.items()},
@@ -44,9 +44,9 @@ def write_request(
 def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
     """Return whether all that matches `pattern` (`*`, `?`) in the guest was looked for.
 
-    The kind is that of the text of files, or of paths and their states. Evidence that earlier
-    versions gathered does not say, and counts as complete. Raises HarnessError where the file has
-    another form.
+    The kind selects the text of files, or paths and their states. Evidence that earlier versions
+    gathered does not say so, and counts as complete. Raises HarnessError if the file has another
+    form.
     """
     file = folder / REQUESTED_NAME
     if not file.is_file():

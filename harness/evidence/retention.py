@@ -1,4 +1,4 @@
-"""Which of the things that failed tests left are removed: those too old, and the oldest of too many."""
+"""Selects the remains of failed tests to remove: the ones that are too old, and the oldest beyond a limit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """What one failed test left: a folder, and the archive of it beside the folder.
+    """The remains of one failed test: a folder, and its archive beside the folder.
 
     `made_s` is the time of its files, which a person or a copy can set; `changed_s` is when this file system
     got them.
@@ -49,7 +49,7 @@ class Bundle:
 
 
 def bundles_in(evidence: Path) -> list[Bundle]:
-    """Return what failed tests left in a folder of evidence, the latest first.
+    """Return the remains of failed tests in a folder of evidence, the latest first.
 
     They may be removed, so a folder counts only if its `versions.json` is the harness's own, and an
     archive only beside such a folder: somebody may have put others there.
@@ -104,11 +104,12 @@ def beyond_limits(
     now_s: float,
     run_started_s: float = math.inf,
 ) -> list[Bundle]:
-    """Return those of `bundles`, the latest first, that are too old or do not fit.
+    """Return the elements of `bundles`, the latest first, that are too old or do not fit.
 
-    Never for size the first, nor the first that is not of the future: a clock was wrong for one of them. Never
-    what was made since this run started. Raises BadInputError for a limit that is no number of 0 or more: it
-    would remove all, or nothing.
+    The first is never removed for size, and neither is the first without a time in the future,
+    since the clock was wrong for one of them. Bundles that were made since this run started are
+    never removed. Raises BadInputError for a limit that is not a number of 0 or more, since it
+    would remove everything or nothing.
     """
     for name, limit in (("mib", limit_mib), ("days", limit_days)):
         if not limit >= 0:
@@ -135,8 +136,8 @@ def beyond_limits(
 
 
 def made_after(bundles: Sequence[Bundle], now_s: float) -> float:
-    """Return the time for the files of a new bundle: now, or just after all others where the clock is behind.
+    """Return the time for the files of a new bundle: now, or just after all others if the clock is behind.
 
-    So the latest stays the latest, whatever the clock said before.
+    So the latest stays the latest, whatever the earlier time of the clock.
     """
     return max([now_s, *(each.made_s + 1 for each in bundles)])

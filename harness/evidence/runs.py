@@ -41,9 +41,9 @@ class Runs:
         )
 
     def chosen(self, number: int | None) -> int | None:
-        """Return the run `number`, or the latest for None; None where there is no run.
+        """Return the run `number`, or the latest for None; None if there is no run.
 
-        Raises HarnessError where there is no such run.
+        Raises HarnessError if there is no such run.
         """
         numbers = self.numbers
         if number is None:
@@ -60,12 +60,12 @@ class Runs:
         return number == self.numbers[-1]
 
     def stored(self, number: int, name: str) -> str | None:
-        """Return what the folder of a run has by this name, or None."""
+        """Return the content of this file in the folder of a run, or None."""
         kept = self._folder / str(number) / name
         return evidence_text(kept, below=self._folder) if kept.is_file() else None
 
     def output(self, number: int, text: str) -> str:
-        """Return what a run printed, from the output of all of them.
+        """Return the output of a run, from the output of all runs.
 
         A baked image has the output of its bake, whose runs have the same numbers: the last one counts.
         """
@@ -74,7 +74,7 @@ class Runs:
         return printed.get(number, "")
 
     def outcome(self, number: int, present: str | None) -> str | None:
-        """Return the outcome file that a run wrote, or None; `present` is what is there now."""
+        """Return the outcome file that a run wrote, or None; `present` is the present file."""
         left = present if self.is_latest(number) else self.stored(number + 1, "outcome-before")
         before = self.stored(number, "outcome-stamp-before")
         after = self.stored(number, "outcome-stamp-after")
@@ -88,7 +88,7 @@ class Runs:
     def log(self, number: int, content: bytes) -> bytes:
         """Return the part of the declared log that a run wrote.
 
-        Raises HarnessError where the log is shorter than before a later run.
+        Raises HarnessError if the log is shorter than before a later run.
         """
         begin = self._log_bytes_before(number)
         if self.is_latest(number):
@@ -108,7 +108,7 @@ class Runs:
         return int(text) if text.isdecimal() and len(text) < _MOST_DIGITS else 0
 
     def events(self, number: int, files: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the event files that a run wrote, of all that are there."""
+        """Return the event files that a run wrote, from all event files."""
         before = self._events_before(number)
         after = set(files) if self.is_latest(number) else self._events_before(number + 1)
         return {path: text for path, text in files.items() if path in after - before}

@@ -32,7 +32,7 @@ class StateKind(enum.Enum):
 
 
 class FileIdentity(NamedTuple):
-    """What changes with each change of a file: as long as it is the same, so is the content.
+    """The facts of a file that change with each change of it: as long as they are the same, so is the content.
 
     `file_system` tells apart file systems, whose numbers of inodes are their own.
     """
@@ -44,9 +44,9 @@ class FileIdentity(NamedTuple):
 
 
 class PathState(NamedTuple):
-    """What lies at a path.
+    """The thing at a path.
 
-    `kind` is the letter of `ls -l`, with `f` for a file. `sha256` is None where the content was not
+    `kind` is the letter of `ls -l`, with `f` for a file. `sha256` is None if the content was not
     read; `identity` then tells whether it is still the same.
     """
 
@@ -66,7 +66,7 @@ class PathState(NamedTuple):
     sha256: str | None = None
 
     def to_item(self) -> dict[str, str]:
-        """Return all that is compared, except a content that was not read, by name."""
+        """Return all compared attributes by name, except a content that was not read."""
         size = str(self.size) if self.kind == "f" else None
         found = {
             "kind": self.kind,
@@ -84,7 +84,7 @@ class PathState(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A part of the state that could not be read, and why; `name` is `*` for all of a kind."""
+    """A part of the state that could not be read, and the reason; `name` is `*` for a whole kind."""
 
     kind: StateKind
     name: str
@@ -95,8 +95,8 @@ class Unknown(NamedTuple):
 class NodeState:
     """The state of a node; compare two by `expect.unchanged`.
 
-    `items` has all kinds but paths: the attributes of each thing, by the thing's name. The clock
-    is that of the node.
+    `items` has all kinds but paths: the attributes of each thing, by the thing's name. The time is
+    by the clock of the node.
     """
 
     node: str

@@ -1,8 +1,9 @@
 """Takes the state of a whole node, by its guest agent.
 
 An ext4 file system is read by the blocks that describe its files, which is about ten times faster
-than to look at each file, and needs no permission. Contents are read of some files only (`_to_digest`);
-of the others the identity says whether they have changed. It rests on this:
+than to look at each file, and needs no permission. Only the contents of some files are read
+(`_to_digest`); for the others the identity says whether they have changed. It relies on these
+facts:
 
 * ext4 sets a file's ctime at each change of its content or attributes, and no program can set it.
 * Before the blocks are read, everything is written to the disk; only then does ext4 set the time at
@@ -11,7 +12,7 @@ of the others the identity says whether they have changed. It rests on this:
   before the state was taken is not identified by it.
 * Nobody writes to the disk's device itself.
 
-The module is long because all parts of the state are taken by one script and read in its order.
+The module is long because one script takes all parts of the state, which are read in its order.
 """
 
 from __future__ import annotations
@@ -122,9 +123,10 @@ class _Found(NamedTuple):
 
 
 def take_state(agent: Agent, *, node: str, deadline: Deadline, folder: Path | None) -> NodeState:
-    """Return the state of a node at rest; what could not be read is in its `unknown`.
+    """Return the state of a node at rest; unreadable parts are in its `unknown`.
 
-    Raises HarnessError where the node does not answer, or lacks what every Linux system has.
+    Raises HarnessError if the node does not answer, or lacks something that every Linux system
+    has.
     """
     try:
         return _take_state(agent, node, deadline, folder)

@@ -21,9 +21,9 @@ _TICK_NS = 1_000_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class AllowedChanges:
-    """What may differ between two states: glob patterns of names, by kind.
+    """The things that may differ between two states: glob patterns of names, by kind.
 
-    `*` matches any text, with slashes. What is allowed may be added, removed, changed or unknown.
+    `*` matches any text, with slashes. Allowed things may be added, removed, changed or unknown.
     """
 
     paths: Sequence[str] = ()
@@ -103,7 +103,7 @@ CHANGES_OF_INSTANCES = AllowedChanges(
 
 
 class Change(NamedTuple):
-    """One thing that differs; before or after is None where there was nothing."""
+    """One difference; before or after is None if there was nothing."""
 
     kind: StateKind
     name: str
@@ -128,7 +128,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class StateDiff:
-    """What differs between two states, and what is unknown of either, without what is allowed."""
+    """The differences between two states, and the unknown parts of either, without allowed things."""
 
     changes: tuple[Change, ...]
     unknown: tuple[Unknown, ...]
@@ -156,7 +156,7 @@ class StateDiff:
         return cls(changes=tuple(changes), unknown=tuple(dict.fromkeys(unknown)))
 
     def render(self, most: int | None = None) -> str:
-        """Render the changes by kind, a line each; of more than `most` lines the first ones."""
+        """Render the changes by kind, a line each, at most the first `most` lines."""
         lines: list[str] = []
         for kind in StateKind:
             of_kind = [change.render() for change in self.changes if change.kind is kind]

@@ -1,4 +1,4 @@
-"""Parsers of what tools and the kernel say about parts of a node's state; pure."""
+"""Parsers of the output of tools and the kernel about parts of a node's state; pure."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _unescape(word: str) -> str:
 
 
 def mounts(found: Iterable[Mount]) -> Items:
-    """Return mounts by their targets; one on top of another has a number."""
+    """Return mounts by their targets; a mount on top of another has a number."""
     items: Items = {}
     for mount in found:
         name, number = mount.target, 1
@@ -154,8 +154,8 @@ def groups(lines: Iterable[str]) -> Items:
 def ports(files: Mapping[str, list[str]]) -> Items:
     """Return the ports that processes listen on, from /proc/net.
 
-    Ports that the kernel gives out differ each time, so they are counted. UDP has no listening state:
-    of its sockets those count that are not connected, and have another port.
+    Ports that the kernel gives out differ each time, so they are counted. UDP has no listening
+    state: the sockets that are not connected, and have another port, count.
     """
     low, high = (int(each) for each in files["/proc/sys/net/ipv4/ip_local_port_range"][0].split())
     found: Items = {}
@@ -189,7 +189,7 @@ def _address(text: str) -> tuple[str, int]:
 def sysctls(files: Mapping[str, list[str]]) -> Items:
     """Return kernel parameters by their names in sysctl(8), without those that change at rest.
 
-    Raises KeyError where not even the first of them could be read.
+    Raises KeyError if not even the first of them could be read.
     """
     found: Items = {"kernel.osrelease": {"value": files["/proc/sys/kernel/osrelease"][0]}}
     for path, lines in files.items():
@@ -273,7 +273,7 @@ def _add(found: Items, unit: str, key: str, value: str) -> None:
 
 
 def render_capabilities(value: bytes) -> str:
-    """Render the attribute `security.capability` as getcap(8) does, with the user that it is for."""
+    """Render the attribute `security.capability` as getcap(8) does, with the user to whom it applies."""
     magic, permitted, inheritable = struct.unpack_from("<III", value)
     if len(value) >= 20:
         permitted_high, inheritable_high = struct.unpack_from("<II", value, 12)

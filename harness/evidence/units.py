@@ -1,7 +1,7 @@
-"""Units as systemd itself describes them, with its own stamps, and its queue of jobs; pure.
+"""Units as systemd itself describes them, with its own timestamps, and its queue of jobs; pure.
 
-Stamps are microseconds of the node's monotonic clock. They say in which order units started, however
-slow the machine is.
+Timestamps are microseconds of the node's monotonic clock. They say in which order units started,
+however slow the machine is.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def check_unit_name(name: str, *, source: str) -> None:
 
 
 def unit_commands(*units: str) -> dict[str, Argv]:
-    """Return the commands to gather, by `node.evidence(commands=…)`, for what is parsed here.
+    """Return the commands whose output is parsed here, for `node.evidence(commands=…)`.
 
     Raises BadInputError for a name without its type, such as `kubelet`.
     """

@@ -1,7 +1,7 @@
 """What NVIDIA's own tool reports of each GPU: `nvidia-smi -q`.
 
-The tool loads the driver's module where it is not loaded, so an existing node is asked only where its
-user wants that. The format is that of https://docs.nvidia.com/deploy/nvidia-smi: blocks by
+The tool loads the driver's module if it is not loaded, so an existing node runs it only if its
+user wants that. The format is described in https://docs.nvidia.com/deploy/nvidia-smi: blocks by
 indentation, and `name : value` in them.
 """
 
@@ -112,7 +112,7 @@ class _Value:
 def driver_reports_health(evidence: Evidence) -> str:
     """Expect `nvidia-smi -q` to report as many GPUs as the bus has, and no fault of any.
 
-    Raises HarnessError where it was not run, or its report can't be read.
+    Raises HarnessError if it was not run, or its report can't be read.
     """
     require(
         not evidence.is_command_absent(NVIDIA_SMI),

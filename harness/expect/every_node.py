@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class NodeExpectation:
     """One expectation on a GPU node; `judge` returns a sentence about what it found.
 
-    `evidence` is what it needs beside that which is gathered on every node. On an existing node
-    nothing may change, so its commands only read.
+    `evidence` is the evidence that it needs in addition to the evidence of every node. On an
+    existing node nothing may change, so its commands only read.
     """
 
     name: str
@@ -129,10 +129,10 @@ def node_expectations(
 def every_expectation() -> tuple[NodeExpectation, ...]:
     """Return the harness's expectations on a GPU node, and those of installed packages.
 
-    A package adds one by an entry point of `Group.EXPECTATIONS`: a `NodeExpectation`, or a function
-    of evidence that raises ExpectationError, whose first line of docstring says what is expected.
-    One that can't be used is there too, and raises PluginError when it is judged: its verdict is
-    unknown.
+    A package adds one by an entry point of `Group.EXPECTATIONS`: a `NodeExpectation`, or a
+    function of evidence that raises ExpectationError, whose first line of docstring says what is
+    expected. An entry point that can't be used is in the list too, and raises PluginError when it
+    is judged: its verdict is unknown.
     """
     own = {expectation.name for expectation in NODE_EXPECTATIONS}
     usable, errors = unambiguous(plugins(Group.EXPECTATIONS), taken=own)
@@ -144,7 +144,7 @@ def every_expectation() -> tuple[NodeExpectation, ...]:
 
 
 def expectation_of(plugin: Plugin) -> NodeExpectation:
-    """Return the expectation of an entry point; raises PluginError where it gives none."""
+    """Return the expectation of an entry point; raises PluginError if it provides none."""
     found = plugin.load()
     if isinstance(found, NodeExpectation):
         return replace(found, name=plugin.name)
@@ -174,9 +174,9 @@ def _of_plugin(plugin: Plugin) -> NodeExpectation:
 
 
 def evidence_of(expectations: Sequence[NodeExpectation]) -> AdditionalEvidence:
-    """Return what these expectations need beside that which is gathered on every node.
+    """Return the evidence that these expectations need in addition to the evidence of every node.
 
-    Raises BadInputError where two have different commands of one name.
+    Raises BadInputError if two have different commands of one name.
     """
     merged = AdditionalEvidence()
     for expectation in expectations:

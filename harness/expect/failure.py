@@ -1,4 +1,4 @@
-"""The way in which an expectation fails: an error that names the evidence."""
+"""How an expectation fails: by an error that names the evidence."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def require(condition: bool, sentence: str, evidence: Evidence) -> None:
 
 
 def failure(sentence: str, evidence: Evidence) -> ExpectationError:
-    """Return the error to raise where there is no single condition to check."""
+    """Return the error to raise if there is no single condition to check."""
     return ExpectationError(sentence, evidence=evidence.folder)

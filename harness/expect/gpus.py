@@ -98,8 +98,8 @@ def driver_names_gpus(evidence: Evidence, *names: str) -> None:
 def gpus_refused(evidence: Evidence, *gpus: GpuModel | str) -> None:
     """Expect the driver to have reported exactly these GPUs as not supported.
 
-    Each is a model, or a device id with or without a vendor. Raises HarnessError where the driver
-    says of a GPU what is not known.
+    Each is a model, or a device id with or without a vendor. Raises HarnessError if the driver
+    printed something about a GPU that the harness does not know.
     """
     seen = evidence.refused_gpus
     unknown = [
@@ -181,8 +181,8 @@ def every_gpu_driven(evidence: Evidence) -> str:
 def no_gpu_error_logged(evidence: Evidence) -> str:
     """Expect no GPU error in the kernel log of this boot.
 
-    An error that an application caused is none of the GPU. Raises HarnessError where the driver says
-    what is not known.
+    An error that an application caused does not count as an error of the GPU. Raises HarnessError
+    if the driver printed something that the harness does not know.
     """
     messages = parse_messages(evidence.kernel_log)
     refused = evidence.refused_gpus
@@ -255,7 +255,7 @@ def _missing_device_nodes(paths: GatheredPaths, gpus: int) -> list[str]:
 def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciFunction]:
     """Return the functions that are GPUs by the vendors and classes of the catalogue's models.
 
-    Those of the named models count too. Raises PluginError where an installed package has models
+    Those of the named models count too. Raises PluginError if an installed package has models
     that can't be read, unless the named ones say which vendor is meant.
     """
     named = tuple(named)
@@ -285,7 +285,7 @@ def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciF
 
 @functools.cache
 def known_kinds() -> frozenset[GpuKind]:
-    """Return how GPUs are told by the models of the harness and of installed packages."""
+    """Return the ids by which GPUs are recognised, from the models of the harness and of installed packages."""
     return load_catalogue().kinds
 
 

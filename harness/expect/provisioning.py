@@ -1,7 +1,7 @@
-"""Expectations on what provisioning and cloud-init report.
+"""Expectations on the reports of provisioning and cloud-init.
 
-Where a provisioner ran more than once, they look at its latest run, or at the one that `run` names:
-the first one is 1. They raise HarnessError where there is no such run.
+If a provisioner ran more than once, they look at its latest run, or at the run with the number
+`run`: the first one is 1. They raise HarnessError if there is no such run.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def cloud_init_reports_failure(evidence: Evidence) -> None:
 def decided(
     evidence: Evidence, action: str, *, reason: str | None = None, run: int | None = None
 ) -> None:
-    """Expect this decision of the boot, wherever the provisioner declares it: outcome file, log.
+    """Expect this decision of the boot, from where the provisioner declares it: outcome file, log.
 
-    Without a `reason` any reason will do. Raises BadInputError where no decision is declared.
+    Without a `reason` any reason passes. Raises BadInputError if no decision is declared.
     """
     evidence = evidence.of_run(run)
     declared = evidence.provisioner.outcome
@@ -174,7 +174,7 @@ def _pairs(fields: Mapping[str, str]) -> str:
 def step_of(evidence: Evidence, name: str, *, run: int | None = None) -> ReportedStep:
     """Expect the step `name` in the outcome file, or else in the log, and return it.
 
-    Raises BadInputError where the provisioner declares no steps.
+    Raises BadInputError if the provisioner declares no steps.
     """
     evidence = evidence.of_run(run)
     steps = _steps(evidence)
@@ -190,7 +190,7 @@ def step_of(evidence: Evidence, name: str, *, run: int | None = None) -> Reporte
 def step_failed(evidence: Evidence, name: str, *, run: int | None = None) -> None:
     """Expect the step `name` to have failed.
 
-    Raises HarnessError where the provisioner does not report how the step ended.
+    Raises HarnessError if the provisioner does not report how the step ended.
     """
     step = step_of(evidence, name, run=run)
     if step.status is None:
@@ -209,8 +209,8 @@ def step_failed(evidence: Evidence, name: str, *, run: int | None = None) -> Non
 def run_ended_at(evidence: Evidence, name: str, *, run: int | None = None) -> None:
     """Expect the step `name` to have failed, and the run to have ended there.
 
-    The outcome's error has to begin with "Step 'NAME' failed.". `step_failed` also accepts a step whose
-    failure is ignored, after which the run goes on. Raises BadInputError where the provisioner
+    The outcome's error has to begin with "Step 'NAME' failed.". `step_failed` also accepts a step
+    whose failure is ignored, after which the run goes on. Raises BadInputError if the provisioner
     declares no error, and HarnessError as `step_failed` does.
     """
     step_failed(evidence, name, run=run)
@@ -230,8 +230,8 @@ def run_ended_at(evidence: Evidence, name: str, *, run: int | None = None) -> No
 def log_line(evidence: Evidence, text: str, *, run: int | None = None) -> None:
     """Expect a line of the provisioner's log that contains `text`.
 
-    That is the declared log, or else what the provisioner printed. Raises BadInputError for a text that is empty or
-    has several lines.
+    The log is the declared one, or else the output of the provisioner. Raises BadInputError for a
+    text that is empty or has several lines.
     """
     _require_part_of_line("log_line", text)
     evidence = evidence.of_run(run)
@@ -247,7 +247,7 @@ def log_line(evidence: Evidence, text: str, *, run: int | None = None) -> None:
 def events_recorded(evidence: Evidence, *names: str, run: int | None = None) -> None:
     """Expect an event for each name.
 
-    Raises BadInputError where the provisioner declares no events, or no name is given.
+    Raises BadInputError if the provisioner declares no events, or no name is given.
     """
     _require_names("events_recorded", names)
     evidence = evidence.of_run(run)
@@ -263,9 +263,9 @@ def events_recorded(evidence: Evidence, *names: str, run: int | None = None) -> 
 def no_log_line(evidence: Evidence, text: str, *, run: int | None = None) -> None:
     """Expect no line of the provisioner's log to contain `text`.
 
-    That is the declared log, or else what the provisioner printed. Raises HarnessError where the log
-    is cut, or is not there: what nobody wrote cannot be told from what was lost. Raises BadInputError for a
-    text that is empty or has several lines.
+    The log is the declared one, or else the output of the provisioner. Raises HarnessError if the
+    log is cut, or is not there: an unwritten line looks like a lost one. Raises BadInputError for
+    a text that is empty or has several lines.
     """
     _require_part_of_line("no_log_line", text)
     evidence = evidence.of_run(run)
@@ -286,8 +286,8 @@ def no_log_line(evidence: Evidence, text: str, *, run: int | None = None) -> Non
 def no_event_recorded(evidence: Evidence, *names: str, run: int | None = None) -> None:
     """Expect no event of these names.
 
-    Raises BadInputError where the provisioner declares no events, or no name is given, and HarnessError where it recorded
-    none at all: what nobody wrote cannot be told from what was lost.
+    Raises BadInputError if the provisioner declares no events, or no name is given, and
+    HarnessError if it recorded no events at all: an unwritten event looks like a lost one.
     """
     _require_names("no_event_recorded", names)
     evidence = evidence.of_run(run)

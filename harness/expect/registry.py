@@ -21,7 +21,7 @@ def no_request(log: RegistryLog) -> None:
 
 
 def pulls_tried(log: RegistryLog, times: int) -> None:
-    """Expect this many runs of a client's pull, whatever came of each."""
+    """Expect this many runs of a client's pull, with any result."""
     if len(log.pulls) != times:
         raise ExpectationError(
             f"{times} tries to pull were expected, but there were {len(log.pulls)}:\n{log.render()}"
@@ -31,7 +31,7 @@ def pulls_tried(log: RegistryLog, times: int) -> None:
 def pulls_paused(log: RegistryLog, at_least_s: float) -> None:
     """Expect a pause between each two tries to pull.
 
-    Raises ExpectationError too where there are no two of them.
+    Raises ExpectationError too if there are less than two tries.
     """
     pauses = [later.started_s - earlier.ended_s for earlier, later in pairwise(log.pulls)]
     if not pauses or min(pauses) < at_least_s:

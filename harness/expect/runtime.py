@@ -92,9 +92,10 @@ def image_absent(evidence: Evidence, reference: str) -> None:
 def unit_state(evidence: Evidence, unit: str, *, active: str) -> None:
     """Expect a systemd unit in the active state `active`.
 
-    systemd lists no unit that it has not loaded: one that is inactive, or not there. Raises HarnessError where
-    such a unit was expected to be inactive and was not gathered by `unit_commands`, which tells the two apart; it
-    also knows a unit by its other names. Raises BadInputError for a name without its type.
+    systemd lists no unit that it has not loaded: the unit is inactive, or does not exist. Raises
+    HarnessError if such a unit was expected to be inactive and was not gathered by
+    `unit_commands`, which tells the two apart; it also knows a unit by its other names. Raises
+    BadInputError for a name without its type.
     """
     check_unit_name(unit, source="unit_state")
     seen = evidence.unit_states.get(unit)
@@ -114,7 +115,7 @@ def unit_state(evidence: Evidence, unit: str, *, active: str) -> None:
 def unit_ready_before(evidence: Evidence, first: str, then: str) -> None:
     """Expect the unit `first` to have become ready before systemd began to start `then`.
 
-    Raises HarnessError where systemd has no stamp of one of the two.
+    Raises HarnessError if systemd has no timestamp for one of the two.
     """
     ready = _stamp(evidence, first, "became ready", evidence.shown_unit(first).ready_us)
     started = _stamp(evidence, then, "started", evidence.shown_unit(then).started_us)
@@ -129,8 +130,8 @@ def unit_ready_before(evidence: Evidence, first: str, then: str) -> None:
 def unit_not_awaited(evidence: Evidence, unit: str, *, by: str) -> None:
     """Expect `by` to have become ready while the start of `unit` went on.
 
-    `unit` may have become ready later, or still be starting. Raises HarnessError where systemd has
-    no stamp of one of the two, or where `unit` started only when `by` was ready.
+    `unit` may have become ready later, or still be starting. Raises HarnessError if systemd has no
+    timestamp for one of the two, or if `unit` started only when `by` was ready.
     """
     shown = evidence.shown_unit(unit)
     started = _stamp(evidence, unit, "started", shown.started_us)
@@ -203,7 +204,7 @@ def unit_runs(evidence: Evidence, unit: str, command: str) -> None:
 def cdi_offers_gpus(evidence: Evidence) -> str:
     """Expect a CDI spec that offers the GPUs to containers, written since this boot or by hand.
 
-    Where specs name device nodes of GPUs, they have to name that of each GPU.
+    If specs name device nodes of GPUs, they have to name the device node of each GPU.
     """
     specs = evidence.cdi_devices
     broken = [path for path, devices in specs.items() if devices is None]
@@ -244,8 +245,8 @@ def cdi_offers_gpus(evidence: Evidence) -> str:
 def runtime_hands_out_gpus(evidence: Evidence) -> str:
     """Expect a runtime with NVIDIA's program in the configuration of containerd.
 
-    Raises HarnessError where other units run the node's pods, or where nobody knows the form of the
-    configuration.
+    Raises HarnessError if other units run the node's pods, or if the form of the configuration is
+    unknown.
     """
     refusal = _runtime_refusal(evidence)
     if refusal is None:
@@ -261,7 +262,7 @@ def runtime_hands_out_gpus(evidence: Evidence) -> str:
 
 
 def _runtime_refusal(evidence: Evidence) -> str | None:
-    """Return why containerd gives pods no GPU by NVIDIA's runtime, or None where it does."""
+    """Return why containerd gives pods no GPU by NVIDIA's runtime, or None if it does."""
     if evidence.is_command_absent("containerd-config"):
         return (
             "containerd was expected to run the node's containers, but it is not installed. Install "
@@ -319,7 +320,8 @@ def _runtime_unit(evidence: Evidence) -> str:
 def gpu_services_up(evidence: Evidence) -> str:
     """Expect none of the units that serve GPUs to have failed, and the runtime of pods to be active.
 
-    That is containerd, unless another unit runs the node's pods; then containerd may be unused.
+    That runtime is containerd, unless another unit runs the node's pods; then containerd may be
+    unused.
     """
     require(
         SYSTEMD_PATH in evidence.paths,

@@ -17,12 +17,12 @@ _MOST_LINES = 40
 
 
 def unchanged(before: NodeState, after: NodeState, *, allow: AllowedChanges | None = None) -> None:
-    """Expect a node's state to be the same as before, except what is allowed to differ.
+    """Expect a node's state to be the same as before, except for allowed differences.
 
-    The states may be of one node, or of two nodes whose disks began as copies of one image. What
-    every node does at rest is allowed always. Of the difference the message has forty lines; the
-    evidence has all of it. Raises HarnessError where a part of a state is unknown, unless all of
-    that part is allowed to differ.
+    The states may be of one node, or of two nodes whose disks began as copies of one image. The
+    changes that every node makes at rest are always allowed. The message shows forty lines of the
+    difference; the evidence has all of it. Raises HarnessError if a part of a state is unknown,
+    unless all of that part may differ.
     """
     diff = StateDiff.between(before, after, CHANGES_AT_REST | (allow or AllowedChanges()))
     if diff.unknown:

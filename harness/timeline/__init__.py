@@ -1,6 +1,6 @@
-"""The timeline of a machine: what ran when, what waited for what, and the critical path; plain values.
+"""The timeline of a machine: when things ran, which waited for which, and the critical path; plain values.
 
-Times are seconds since the kernel of the first boot that is shown began.
+Times are seconds since the start of the kernel in the first boot that is shown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SpanState(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """One piece of work; one that had not ended goes on until the end of the timeline."""
+    """One piece of work; if it had not ended, it lasts until the end of the timeline."""
 
     lane: Lane
     name: str
@@ -64,7 +64,7 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """What could not be read, and why."""
+    """A part that could not be read, and the reason."""
 
     what: str
     reason: str
@@ -72,7 +72,7 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """All that is known of one machine, in order of time."""
+    """All known facts of one machine, in order of time."""
 
     title: str
     end_s: float
@@ -82,12 +82,12 @@ class Timeline:
 
     @property
     def critical_path(self) -> tuple[Span, ...]:
-        """Return what the end waited for, in its order."""
+        """Return the work for which the end waited, in its order."""
         return tuple(span for span in self.spans if span.is_critical)
 
 
 def seconds(value: float) -> str:
-    """Return a duration with its unit, with as many digits as are of use."""
+    """Return a duration with its unit, with as many digits as are useful."""
     if value >= 100:
         return f"{value:.0f} s"
     return f"{value:.1f} s" if value >= 0.05 else f"{1000 * value:.0f} ms"

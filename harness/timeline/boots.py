@@ -28,7 +28,7 @@ class Boot:
     offset_s: float
 
     def at(self, monotonic_s: float) -> float:
-        """Return where a stamp of this boot's monotonic clock is on the timeline."""
+        """Return the place on the timeline of a timestamp of this boot's monotonic clock."""
         return self.offset_s + monotonic_s
 
 
@@ -55,9 +55,9 @@ class Boots:
         return cls(all=tuple(found))
 
     def at_wall(self, wall_s: float) -> float | None:
-        """Return where a time of the wall clock is on the timeline; None before its beginning.
+        """Return the place on the timeline of a time of the wall clock; None before its beginning.
 
-        The clock may have been set, so the entry that is nearest by the clock decides.
+        The clock may have been set, so the nearest entry by the clock decides.
         """
         if not self._by_wall:
             return None
@@ -82,7 +82,7 @@ class Boots:
         return [entry.wall_s for _, _, entry in self._by_wall]
 
     def moments(self) -> list[Moment]:
-        """Return the reboots, and where the clock was set."""
+        """Return the reboots, and the times when the clock was set."""
         found: list[Moment] = []
         for number, boot in enumerate(self.all):
             if number:

@@ -18,10 +18,10 @@ _DKMS_LOG = re.compile(
 
 
 def build_of(path: str, log: str, ended: float | None, boots: Boots, end_s: float) -> Span | None:
-    """Return the build of a log of DKMS, which was written last at `ended` by the wall clock.
+    """Return the build in a log of DKMS, which was last written at `ended` by the wall clock.
 
-    None where the path is that of another file, the log has no date, or the build was before the boots,
-    as that of an image is. Without `ended` it has no duration.
+    It is None if the path belongs to another file, the log has no date, or the build was before
+    the boots, as in an image. Without `ended` it has no duration.
     """
     found, lines = _DKMS_LOG.fullmatch(path), log.splitlines()
     began = _date(lines[1]) if len(lines) > 1 else None

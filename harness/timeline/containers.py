@@ -22,7 +22,7 @@ _LONGEST_ID = 24
 
 
 def containers_of(boot: Boot, end_s: float) -> list[Span]:
-    """Return the containers of a boot; one whose end is not there runs until `end_s`."""
+    """Return the containers of a boot; a container without an end runs until `end_s`."""
     started: dict[str, float] = {}
     names: dict[str, str] = {}
     found: list[Span] = []

@@ -1,4 +1,4 @@
-"""Reads a timeline from the evidence of a machine; what could not be read becomes a gap."""
+"""Reads a timeline from the evidence of a machine; unreadable parts become gaps."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class _Reader:
 def read_timeline(folder: Path, *, title: str | None = None) -> Timeline:
     """Return the timeline of the machine whose evidence is in `folder`.
 
-    Raises BadInputError where the folder has no evidence of a machine.
+    Raises BadInputError if the folder has no evidence of a machine.
     """
     if not any((folder / name).is_dir() for name in ("commands", "host", HISTORY)):
         raise BadInputError(
@@ -206,7 +206,7 @@ def _host_events(reader: _Reader) -> list[dict[str, object]]:
 
 
 def _continued(reader: _Reader, boots: Boots) -> float | None:
-    """Return when this machine continued from a checkpoint; None where it booted itself.
+    """Return when this machine continued from a checkpoint; None if it booted itself.
 
     QEMU says so when the processors begin to run: of a machine that boots, before its kernel does.
     """

@@ -1,4 +1,4 @@
-"""The rows of a timeline's picture: which work is shown, and in which order."""
+"""The rows of a timeline's picture: the shown work, and its order."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def rows_of(timelines: Sequence[Timeline]) -> list[Row]:
 
 
 def at_most(rows: list[Row]) -> list[Row]:
-    """Return the rows, or where there are too many, those of the longest work and one that says so."""
+    """Return the rows; if there are too many, the rows of the longest work and a row that says so."""
 
     def weight(row: Row) -> tuple[bool, float]:
         spans = [span for each in row.spans for span in each]

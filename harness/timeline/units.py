@@ -1,4 +1,4 @@
-"""The starts of systemd units: of one boot by systemd's own stamps, or by its journal; pure."""
+"""The starts of systemd units: in one boot by systemd's own timestamps, or by its journal; pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _FAILED = "be02cf6855d2428ba40df7e9d022f03d"
 
 
 def start_of(unit: UnitTimes, offset_s: float, end_s: float, *, has_job: bool) -> Span | None:
-    """Return the latest start of a unit, whose stamps `offset_s` is added to; None where there is none.
+    """Return the latest start of a unit; `offset_s` is added to its timestamps. None if there is none.
 
-    One that has a job in systemd's queue and has not begun waits at `end_s`, when it was looked at.
+    A unit that has a job in systemd's queue and has not begun waits at `end_s`, when it was looked
+    at.
     """
     if has_job and unit.active not in {"activating", "active", "reloading"}:
         return Span(
@@ -40,7 +41,7 @@ def start_of(unit: UnitTimes, offset_s: float, end_s: float, *, has_job: bool) -
 
 
 def starts_in_journal(boot: Boot, end_s: float) -> list[Span]:
-    """Return the starts that the journal of a boot has; one without an end goes on until `end_s`."""
+    """Return the starts in the journal of a boot; a start without an end lasts until `end_s`."""
     started: dict[str, float] = {}
     found: list[Span] = []
     for entry in boot.entries:

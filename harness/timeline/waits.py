@@ -1,4 +1,4 @@
-"""What waited for what, and the critical path: the chain that the end waited for; pure."""
+"""Waits between units, and the critical path: the chain for which the end waited; pure."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _ROUNDING_S = 1.5
 def with_blockers(
     spans: Sequence[Span], units: Iterable[UnitTimes], *, began_s: float, offset_s: float
 ) -> list[Span]:
-    """Return the spans of units with what held each up last: the latest of those that it is after.
+    """Return the spans of units with the unit that held each up last: the latest of those that it is after.
 
-    `began_s` is when systemd began; `offset_s` is added to the stamps of `units`.
+    `began_s` is when systemd began; `offset_s` is added to the timestamps of `units`.
     """
     after = {unit.name: unit.after for unit in units}
     latest = {span.name: span for span in spans if span.lane is Lane.UNITS}
@@ -63,11 +63,12 @@ def _blocked(span: Span, before: Sequence[Span], began_s: float) -> Span:
 def with_critical_path(spans: Sequence[Span], *, since_s: float = 0.0) -> list[Span]:
     """Return the spans with the critical path marked, in order of time.
 
-    What had ended `since_s`, when the machine continued from a checkpoint, is no part of it.
+    Work that had ended at `since_s`, when the machine continued from a checkpoint, is not part of
+    it.
 
-    It begins at the end: at what still waits or runs, else at the boot's goal, or at a step that ended
-    later. From there it goes back by what held each up. Steps, builds and containers within one of
-    its spans belong to it, each up to the one before.
+    It begins at the end: at the work that still waits or runs, else at the boot's goal, or at a
+    step that ended later. From there it goes back by the unit that held each up. Steps, builds and
+    containers within one of its spans belong to it, each up to the one before.
     """
     critical: set[int] = set()
     units = {
