@@ -1,9 +1,8 @@
 """Folders that are made once, published whole by a rename, and checked before each use.
 
 A cache holds such folders, images or checkpoints, one for each key. A file lock for each key,
-released by the kernel when its holder dies, lets one process make the folder while others wait
-and name the process that they wait for. The manifest in a folder lists every file with its size
-and digest.
+released by the kernel when its holder dies, lets one process make the folder while others wait and
+name that process. The manifest in a folder lists every file with its size and digest.
 """
 
 from __future__ import annotations
@@ -58,10 +57,10 @@ class FileFact:
 
 @dataclass(frozen=True, kw_only=True)
 class ParentPin:
-    """The exact disk that a derived folder's overlay lies on.
+    """The exact disk below a derived folder's overlay.
 
     The digest is needed: a parent that was made again under the same key has other blocks, and an
-    overlay on those is corrupt.
+    overlay on those blocks is corrupt.
     """
 
     folder: str
@@ -71,14 +70,14 @@ class ParentPin:
 
 @dataclass(frozen=True, kw_only=True)
 class StagingFolder:
-    """Where a folder is put together: `content` is what is published, `work` is scratch."""
+    """Where a folder is assembled: `content` will be published, `work` is scratch space."""
 
     work: Path
     content: Path
 
 
 class ArtifactSource(Protocol):
-    """Where a cache gets folders that it lacks, and offers those that it made."""
+    """A source of folders that a cache lacks, to which it offers the folders that it made."""
 
     def fetch(
         self,
@@ -89,14 +88,14 @@ class ArtifactSource(Protocol):
         progress: Progress,
         deadline: Deadline,
     ) -> bool:
-        """Write the folder `name` to `into`; return whether that worked. Trouble is only reported.
+        """Write the folder `name` to `into`; return whether that worked. Errors are only reported.
 
-        It leaves time before the deadline, in which the folder can be made.
+        It leaves enough time before the deadline to make the folder.
         """
         ...
 
     def offer(self, folder: Path, *, progress: Progress) -> None:
-        """Take a folder that was made here, for others. Trouble is only reported."""
+        """Take a folder that was made here, for other hosts. Errors are only reported."""
         ...
 
 

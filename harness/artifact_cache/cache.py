@@ -31,10 +31,10 @@ _GATE_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class CachedArtifact:
-    """What is shown of a published folder; `damage` is why its use would be refused.
+    """The public facts of a published folder; `damage` is the reason to refuse it.
 
-    `parent` is the name of the folder whose disk it lies on, `size_mib` the disk space of its
-    files.
+    `parent` is the name of the folder with the disk below its own, `size_mib` the disk space of
+    its files.
     """
 
     name: str
@@ -52,7 +52,7 @@ class ArtifactCache(Generic[M]):
     """The published folders of one format below `folder`; many processes may use one cache.
 
     `store` makes and publishes them. `leftovers` are the store's hidden folders whose old files
-    `collect_unused` removes. `clean`, `removing` and `source` are those of `ArtifactStore`; with
+    `collect_unused` removes. `clean`, `removing` and `source` are as in `ArtifactStore`; with
     `is_gated`, nothing is removed while a folder is published and opened.
     """
 
@@ -102,12 +102,12 @@ class ArtifactCache(Generic[M]):
             holding.close()
 
     def ls(self) -> list[CachedArtifact]:
-        """Return what is published, by the folder's name; reads manifests only."""
+        """Return the published folders by name; reads only manifests."""
         found = (self._describe(folder) for folder in self.store.published())
         return [artifact for artifact in found if artifact is not None]
 
     def verify(self) -> list[CachedArtifact]:
-        """Read every file of every folder, and return what `ls` does with the damage found.
+        """Read every file of every folder, and return the list of `ls` with the damage found.
 
         Folders that are removed meanwhile are left out.
         """
@@ -118,9 +118,9 @@ class ArtifactCache(Generic[M]):
         return [artifact for artifact in verified if artifact.folder.exists()]
 
     def collect_unused(self, unused: dt.timedelta, *, at: dt.datetime) -> list[Removal]:
-        """Remove what was not used for `unused` before `at`, and what killed processes left.
+        """Remove folders that were not used for `unused` before `at`, and leftovers of killed processes.
 
-        A folder in use stays, as does one whose disk another folder's overlay lies on.
+        A folder in use stays, and so does a folder whose disk is below the overlay of another.
         """
         limit = at - unused
         days = f"{unused.total_seconds() / 86400:g} days"
@@ -136,7 +136,7 @@ class ArtifactCache(Generic[M]):
     def collect_to_limit(self, limit_mib: int) -> list[Removal]:
         """Remove the least recently used folders until all of them take `limit_mib` at most.
 
-        A folder in use stays, as does one whose disk another folder's overlay lies on.
+        A folder in use stays, and so does a folder whose disk is below the overlay of another.
         """
         return self._remove(
             lambda _artifact, total_mib: total_mib > limit_mib,
@@ -144,7 +144,7 @@ class ArtifactCache(Generic[M]):
         )
 
     def remove(self, chosen: Collection[Path]) -> list[Removal]:
-        """Remove these folders, and those whose disks lie on them; one in use stays, and what it lies on."""
+        """Remove these folders and all whose disks need them; a folder in use stays, with all that it needs."""
         names = {folder.name for folder in chosen}
         artifacts = self.ls()
         while more := {each.folder.name for each in artifacts if each.parent in names} - names:
@@ -223,7 +223,7 @@ class ArtifactCache(Generic[M]):
         )
 
     def _describe(self, folder: Path) -> CachedArtifact | None:
-        """Return what is to be shown of a folder, or None where it was just removed."""
+        """Return what is to be shown of a folder, or None if it was just removed."""
         name, _, key = folder.name.rpartition("-")
         parent, created, damage = None, None, None
         try:

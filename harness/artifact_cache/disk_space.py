@@ -1,4 +1,4 @@
-"""Disk space for what is about to be published."""
+"""Disk space for a folder that will be published."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DiskSpace:
         self._remedy = remedy
 
     def require(self, what: str, needed_mib: int) -> None:
-        """Raise RequirementError where less than `needed_mib` are free for `what`."""
+        """Raise RequirementError if less than `needed_mib` are free for `what`."""
         free_mib = self._free_mib()
         if free_mib < needed_mib:
             raise RequirementError(

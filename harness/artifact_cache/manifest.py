@@ -27,7 +27,7 @@ _ZEROS = bytes(_CHUNK)
 
 
 class Manifest(Protocol):
-    """What every manifest has; each format's own is a frozen dataclass with more fields."""
+    """The common fields of manifests; each format's own manifest is a frozen dataclass with more fields."""
 
     @property
     def name(self) -> str: ...
@@ -83,7 +83,7 @@ def facts_of(folder: Path, names: Iterable[str]) -> dict[str, FileFact]:
 
 
 class ManifestFormat(Generic[M]):
-    """How folders of one sort are described, and how they are checked.
+    """How folders of one format are described and checked.
 
     `noun` names the sort in messages, `damaged` is the error for a folder that fails a check.
     """
@@ -102,7 +102,7 @@ class ManifestFormat(Generic[M]):
         _write_json(folder / MANIFEST, self._adapter.dump_python(manifest, mode="json"))
 
     def read(self, folder: Path) -> M:
-        """Return a folder's manifest; raises the `damaged` error where it is missing or malformed."""
+        """Return a folder's manifest; raises the `damaged` error if it is missing or malformed."""
         path = folder / MANIFEST
         try:
             return self._adapter.validate_json(path.read_bytes())
@@ -120,8 +120,8 @@ class ManifestFormat(Generic[M]):
     def check(self, folder: Path, key: str) -> M:
         """Return the manifest of a sound folder; raises the `damaged` error.
 
-        The structure is checked each time; digests only where the files have not been read since
-        the host booted, or where their inodes changed.
+        The structure is checked each time. Digests are checked only if the files have not been
+        read since the host booted, or if their inodes changed.
         """
         manifest = self.read(folder)
         if manifest.key != key:
@@ -135,7 +135,7 @@ class ManifestFormat(Generic[M]):
         return manifest
 
     def check_structure(self, folder: Path, manifest: M) -> None:
-        """Refuse a folder with a missing file or one of another size; reads no file's content."""
+        """Refuse a folder with a file that is missing or has another size; reads no file's content."""
         for name, fact in manifest.files.items():
             path = folder / name
             if not path.is_file():
@@ -148,7 +148,7 @@ class ManifestFormat(Generic[M]):
                 )
 
     def check_digests(self, folder: Path, manifest: M) -> None:
-        """Refuse a folder where a file has another digest; reads every file."""
+        """Refuse a folder in which a file has another digest; reads every file."""
         fingerprint = stat_fingerprint(folder, manifest.files)
         for name, fact in manifest.files.items():
             found = fact_of(folder / name)
@@ -160,7 +160,7 @@ class ManifestFormat(Generic[M]):
         write_stamp(folder, fingerprint)
 
     def check_pin(self, folder: Path, parent: Path, pin: ParentPin) -> None:
-        """Refuse a folder whose parent is missing, or has another disk than the pinned one."""
+        """Refuse a folder whose parent is missing, or whose parent's disk is not the pinned one."""
         if not parent.exists():
             raise self.orphaned(folder, parent)
         if self.read(parent).files[DISK].sha256 != pin.disk_sha256:
@@ -179,7 +179,7 @@ class ManifestFormat(Generic[M]):
         """Return whether the digests were right since the host booted, and no file changed since.
 
         A change of content changes ctime, which cannot be set back. A stamp from before a reboot
-        does not count: after a crash of the host, what was written last may be lost.
+        does not count: a crash of the host may have lost the last writes.
         """
         try:
             stamp = json.loads((folder / STAMP).read_text())
@@ -189,7 +189,7 @@ class ManifestFormat(Generic[M]):
 
 
 def stat_fingerprint(folder: Path, names: Iterable[str]) -> dict[str, object]:
-    """Return what a stamp records of files; it changes with their content, and with each boot."""
+    """Return the facts about files for a stamp; they change with the files' content and with each boot."""
 
     def inode_of(path: Path) -> list[int]:
         stat = path.stat()

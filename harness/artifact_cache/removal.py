@@ -1,4 +1,4 @@
-"""What the garbage collection of a cache reports about each thing that it removed."""
+"""The report of the garbage collection of a cache about each thing that it removed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """What was removed, how much disk space it took, and why."""
+    """A removed thing, the disk space that it took, and the reason."""
 
     path: Path
     size_mib: float

@@ -50,7 +50,8 @@ class ArtifactStore:
     """A folder of published folders: locks, staging folders, publication and removal.
 
     `clean` removes a staging folder. `removing` is held while a damaged folder is renamed away,
-    `publishing` while a new one is renamed to its place and opened. `source` may give what is missing.
+    `publishing` while a new folder is renamed into place and opened. `source` may provide a
+    missing folder.
     """
 
     def __init__(
@@ -83,9 +84,9 @@ class ArtifactStore:
         cancelled: Callable[[], str | None] = lambda: None,
         inputs: Mapping[str, object] | None = None,
     ) -> T:
-        """Return what `opened` makes of `folder`, which `fill` makes where it is not sound.
+        """Return the result of `opened` for `folder`, which `fill` makes if it is not sound.
 
-        Before that the source is asked for it; `inputs` are what its key was made of.
+        Before that the source is asked for it; `inputs` are the parts from which its key was made.
 
         `opened` raises DamagedError. `fill` writes the content, its manifest included. The files
         named in `unflushed` are not synced to the disk: that suits large files, since the
@@ -167,7 +168,7 @@ class ArtifactStore:
             return result[0]
 
     def hidden_folder(self, name: str) -> Path:
-        """Return a hidden folder beside the published ones, and create it where it is missing."""
+        """Return a hidden folder beside the published ones, and create it if it is missing."""
         folder = self.folder / f".{name}"
         try:
             create_folders(folder, 0o700)
@@ -179,7 +180,7 @@ class ArtifactStore:
         return folder
 
     def published(self) -> list[Path]:
-        """Return the folders that are published, by name."""
+        """Return the published folders by name."""
         if not self.folder.is_dir():
             return []
         return sorted(
@@ -199,7 +200,7 @@ class ArtifactStore:
         return doomed
 
     def sweep(self) -> list[Removal]:
-        """Remove the staging folders of processes that died, and what they had taken away."""
+        """Remove the staging folders of processes that died, and folders that such processes had hidden."""
         swept: list[Removal] = []
         if not self.folder.is_dir():
             return swept

@@ -1,4 +1,4 @@
-"""Images: the disks that machines boot from, and the errors of making them."""
+"""Images: the disks from which machines boot, and the errors of making them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ImageDamagedError(DamagedError):
-    """An image in the cache differs from what was published; it must not be booted."""
+    """An image in the cache differs from the published image; it must not be booted."""
 
 
 class ImageBuildError(HarnessError):
@@ -25,7 +25,7 @@ class ImageBuildError(HarnessError):
 
 
 class ImageFetchError(HarnessError):
-    """A cloud image could not be fetched, or what was fetched is another file."""
+    """A cloud image could not be fetched, or the fetched file is another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ class Image:
 
 
 class FirmwareType(Enum):
-    """What boots a disk; the value is the word in recipes."""
+    """The way to boot a disk; the value is the word in recipes."""
 
     BIOS = "bios"
     UEFI = "uefi"
@@ -121,8 +121,8 @@ class FirmwareType(Enum):
 class CloudImage:
     """A distribution's unmodified image: a partitioned disk with its own boot loader.
 
-    `digest` is the one in the publisher's list; `disk` is never written. `driver` is the driver
-    image that a bake added, where the recipe names one. `firmware` boots the image unless a test
+    `digest` is the digest in the publisher's list; `disk` is never written. `driver` is the driver
+    image that a bake added, if the recipe names one. `firmware` boots the image unless a test
     chooses another.
     """
 

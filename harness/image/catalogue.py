@@ -1,6 +1,7 @@
 """The catalogue of images: recipes, read from YAML and validated.
 
-The module is long because one class for each kind of recipe states its keys, with their descriptions.
+The module is long because it has one class for each kind of recipe, with the descriptions of all
+keys.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Archive:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelChoice:
-    """Which kernels an image has: the `newest` ones whose package name matches `pattern`.
+    """The kernels of an image: the `newest` ones whose package name matches `pattern`.
 
     `pattern` is an extended regular expression for the whole name of a `linux-image-…` package.
     It is resolved against the archives when the image is built.
@@ -117,7 +118,7 @@ class Licence:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeFile:
-    """The content of a recipe, merged with that of the recipes which it extends."""
+    """The content of a recipe, merged with the recipes that it extends."""
 
     __pydantic_config__ = FORBID
 
@@ -188,10 +189,10 @@ class Recipe:
         }
 
     def key(self, *, builder: str) -> str:
-        """Return the digest of all inputs that decide what this recipe's image contains.
+        """Return the digest of all inputs that decide the content of this recipe's image.
 
-        `builder` names the builder and its version. The packages that the archives have at the
-        time are not part of it: the manifest lists what was installed.
+        `builder` names the builder and its version. The packages in the archives at that time are
+        not part of it: the manifest lists the installed packages.
         """
         inputs = {
             kind: {name: _fingerprint(path) for name, path in sorted(files.items())}
@@ -207,7 +208,7 @@ class Recipe:
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def require_acceptance(self, accepted: Collection[LicenceId]) -> None:
-        """Raise LicenceError where the image's licence is not accepted."""
+        """Raise LicenceError if the image's licence is not accepted."""
         licence = self.file.licence
         if licence is not None and licence.id not in accepted:
             raise LicenceError(
@@ -234,11 +235,11 @@ class Catalogue:
 
     @property
     def entries(self) -> Mapping[str, Source]:
-        """Return all recipes by name; raises BadInputError where one is invalid."""
+        """Return all recipes by name; raises BadInputError if one is invalid."""
         return {name: self.read(name) for name in self.files}
 
     def read(self, name: str) -> Source:
-        """Return the recipe `name`; raises BadInputError where it is invalid or unknown."""
+        """Return the recipe `name`; raises BadInputError if it is invalid or unknown."""
         if name not in self.files:
             broken = "".join(f" {error}" for error in self.errors)
             raise BadInputError(
@@ -268,9 +269,9 @@ class Catalogue:
 def load_catalogue(*folders: Path) -> Catalogue:
     """Find the recipes that come with the harness, and every `*.yaml` of `folders`.
 
-    So are those of installed packages (`Group.IMAGES`); a package that can't be used is in the
-    `errors` of the catalogue. Raises BadInputError where there is none in one of `folders`. A recipe
-    that is invalid is reported when it is read.
+    The recipes of installed packages (`Group.IMAGES`) are included; the error of a package that
+    can't be used is in `errors` of the catalogue. Raises BadInputError if one of `folders` has no
+    recipe. A recipe that is invalid is reported when it is read.
     """
     files: dict[str, Path] = {}
     duplicates: dict[str, Path] = {}
@@ -312,9 +313,10 @@ def _plugin_folder(plugin: Plugin) -> Path | PluginError:
 
 
 def read_recipe(file: Path, recipes: Mapping[str, Path] | None = None) -> Source:
-    """Read a recipe, whose name is the file's.
+    """Read a recipe, whose name is the name of the file.
 
-    It may extend one of `recipes`, which are by default those of its folder. Raises BadInputError.
+    It may extend one of `recipes`, which are by default the recipes in its folder. Raises
+    BadInputError.
     """
     if not NAME.fullmatch(file.stem):
         raise BadInputError(

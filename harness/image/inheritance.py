@@ -1,4 +1,4 @@
-"""Recipes that extend others: the key `extends`, and the rules by which two recipes are merged."""
+"""Recipes that extend others: the key `extends`, and the rules for merging two recipes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Head:
 def read_merged(
     file: Path, recipes: Mapping[str, Path], *, extended_by: Sequence[Path] = ()
 ) -> Document:
-    """Read a recipe, and merge it with those that it extends; `recipes` are the known ones by name.
+    """Read a recipe, and merge it with the recipes that it extends; `recipes` are the known ones by name.
 
     Raises BadInputError that names the file and key of a base that is unknown, of another kind, or
     a recipe that extends itself.

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a built image is; `kernels` are ordered from the oldest to the newest.
+    """The facts of a built image; `kernels` are ordered from the oldest to the newest.
 
-    `command_lines` are those of kernels that came with a cloud image.
+    `command_lines` are the command lines of kernels that came with a cloud image.
     """
 
     schema: Literal[1] = 1
@@ -43,7 +43,7 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class CloudImageManifest:
-    """What a cloud image is; its publisher's list gives `digest`, and `signed_by` its signer."""
+    """The facts of a cloud image; its publisher's list gives `digest`, and `signed_by` its signer."""
 
     schema: Literal[1] = 1
     name: str

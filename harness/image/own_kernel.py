@@ -28,8 +28,8 @@ _BUILD_LINKS = ("build", "source")
 class KernelPackages:
     """Debian packages with one kernel, installed by dpkg in the order in which they are named.
 
-    Packages with its headers are needed where modules are built for it, as DKMS does. Raises
-    BadInputError where a file is missing, or no package.
+    Packages with its headers are needed if modules are built for it, as DKMS does. Raises
+    BadInputError if a file is missing, or is not a package.
     """
 
     packages: tuple[Path, ...]
@@ -53,7 +53,7 @@ class KernelPackages:
                     )
 
     def digest(self) -> str:
-        """Return a digest of all that is installed."""
+        """Return a digest of all installed files."""
         return _digest((package.name, package) for package in self.packages)
 
 
@@ -62,8 +62,8 @@ class KernelFiles:
     """A kernel as `make bzImage modules_install` leaves it.
 
     `modules` is the folder `lib/modules/VERSION`, or INSTALL_MOD_PATH, the folder above `lib`. An
-    `initrd` is made in the guest where none is given. Raises BadInputError where a file is missing,
-    or the modules are of another kernel than `vmlinuz`.
+    `initrd` is made in the guest if none is given. Raises BadInputError if a file is missing, or
+    the modules belong to another kernel than `vmlinuz`.
     """
 
     vmlinuz: Path
@@ -92,7 +92,7 @@ class KernelFiles:
 
     @property
     def version(self) -> str:
-        """Return the kernel's version, as its header says."""
+        """Return the kernel's version from its header."""
         version = read_version(self.vmlinuz)
         if version is None:
             raise BadInputError(
@@ -117,7 +117,7 @@ class KernelFiles:
                 yield name, path
 
     def digest(self) -> str:
-        """Return a digest of all that is installed."""
+        """Return a digest of all installed files."""
         files = [("vmlinuz", self.vmlinuz), *self.module_files()]
         if self.initrd is not None:
             files.append(("initrd", self.initrd))
@@ -128,7 +128,7 @@ OwnKernel: TypeAlias = KernelPackages | KernelFiles
 
 
 def read_version(vmlinuz: Path) -> str | None:
-    """Return the version in the header of a bzImage; None where the file is none."""
+    """Return the version in the header of a bzImage; None if the file is not a bzImage."""
     with vmlinuz.open("rb") as file:
         header = file.read(_VERSION_POINTER_AT + 2)
         if header[_HEADER_MAGIC_AT:][: len(_HEADER_MAGIC)] != _HEADER_MAGIC:

@@ -51,7 +51,7 @@ _MADE_BYTES = 200
 
 @dataclass(frozen=True, kw_only=True)
 class BuildTime:
-    """How long making an image took; `is_derived` says that it lies on another one, as a baked image does."""
+    """How long it took to make an image; `is_derived` says that it needs another one, as a baked image does."""
 
     name: str
     is_derived: bool
@@ -60,7 +60,7 @@ class BuildTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What a node image has that was made of a cloud image, beside its disk."""
+    """The parts of a node image from a cloud image, beside its disk."""
 
     kernels: Sequence[CloudImageKernel]
     driver: DriverImage | None
@@ -109,11 +109,11 @@ class ImageStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> Image:
-        """Return the recipe's image, which is built where the cache has no sound one.
+        """Return the recipe's image, which is built if the cache has no sound one.
 
-        Raises LicenceError where its licence is not accepted, also for a cached image;
-        RequirementError where the host lacks something, ImageBuildError where the build failed,
-        HarnessError where another process holds the image beyond the deadline.
+        Raises LicenceError if its licence is not accepted, also for a cached image;
+        RequirementError if the host lacks something, ImageBuildError if the build failed,
+        HarnessError if another process holds the image beyond the deadline.
         """
         recipe.require_acceptance(self._accepted_licences)
         key = recipe.key(builder=self._builder.version)
@@ -150,13 +150,13 @@ class ImageStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> Image:
-        """Return the image that `make` turns `parent` into; it is made where the cache lacks it.
+        """Return the image that `make` makes from `parent`; it is made if the cache lacks it.
 
         `make` gets the path of a new overlay on the parent's disk, runs a machine on it and shuts
-        that down cleanly; the overlay is then published. `key_parts` name everything that the
-        result depends on beside the parent, such as a payload's digest. A kernel that `make` installs
-        can be booted where `make` leaves `kernels/VERSION/vmlinuz` and `initrd.img` beside the disk; it
-        is then the newest one.
+        that down cleanly; the overlay is then published. `key_parts` name everything on which the
+        result depends, beside the parent, such as a payload's digest. A kernel that `make`
+        installs can be booted if `make` leaves `kernels/VERSION/vmlinuz` and `initrd.img` beside
+        the disk; it is then the newest one.
         """
         pinned = IMAGE_FORMAT.read(parent.folder)
         pin = ParentPin(
@@ -205,10 +205,10 @@ class ImageStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> Image:
-        """Return the node image that `make` makes of a cloud image, where the cache lacks it.
+        """Return the node image that `make` makes from a cloud image, if the cache lacks it.
 
         `make` writes a disk without a backing file to the path that it gets. `key_parts` name
-        everything that the result depends on, such as the cloud image's digest.
+        everything on which the result depends, such as the cloud image's digest.
         """
         key = hashlib.sha256(json.dumps(dict(key_parts), sort_keys=True).encode()).hexdigest()
 
@@ -236,7 +236,7 @@ class ImageStore:
         return self._ensure(name, key, fill, listener=listener, deadline=deadline)
 
     def find(self, recipe: Recipe) -> Image | None:
-        """Return the recipe's image where the cache has a sound one."""
+        """Return the recipe's image if the cache has a sound one."""
         key = recipe.key(builder=self._builder.version)
         folder = self._folder_of(recipe.name, key)
         if not folder.exists():
@@ -247,7 +247,7 @@ class ImageStore:
             return None
 
     def build_times(self) -> list[BuildTime]:
-        """Return how long images took that were made here, the latest last, by their logs."""
+        """Return the durations of images that were made here, the latest last, from their logs."""
         logs = list((self._folder / ".logs").glob("*.log"))
         found = []
         for log in sorted(logs, key=lambda log: log.stat().st_mtime):
@@ -269,8 +269,8 @@ class ImageStore:
         """Make an empty qcow2 overlay at `at` on the disk `backing`, which must not change afterwards.
 
         It has the size of the backing disk, or `size_gib`. The first overlay on a disk takes
-        qemu-img 30 ms; the others, also of later runs, are copies of its 200 kB. Raises HarnessError
-        with the output of qemu-img.
+        qemu-img 30 ms; the others, in later runs too, are copies of its 200 kB. Raises
+        HarnessError with the output of qemu-img.
         """
         kept = None if size_gib is not None else self._kept_overlay(backing.resolve())
         if kept is not None:
@@ -348,7 +348,7 @@ class ImageStore:
         return self._folder / f"{name}-{key[:KEY_DIGITS]}"
 
     def _open(self, folder: Path, key: str) -> Image:
-        """Return a published image; raises ImageDamagedError where it is damaged."""
+        """Return a published image; raises ImageDamagedError if it is damaged."""
         manifest = IMAGE_FORMAT.check(folder, key)
         parent = None if manifest.parent is None else self._open_parent(folder, manifest.parent)
         kernels = {} if parent is None else {kernel.version: kernel for kernel in parent.kernels}

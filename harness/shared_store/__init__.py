@@ -28,7 +28,7 @@ class StoreError(HarnessError):
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a shared store is: a registry, and the prefix of the repositories in it."""
+    """The address of a shared store: a registry, and the prefix of the repositories in it."""
 
     scheme: str
     host: str

@@ -1,4 +1,4 @@
-"""What a registry says of an artifact, parsed: a value of the right form, or a StoreError."""
+"""Parses a registry's answers about an artifact: a value of the right form, or a StoreError."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """What the manifest of an artifact names: the blobs of its files, and its description."""
+    """The content of an artifact's manifest: the blobs of its files, and its description."""
 
     layers: Sequence[Layer]
     config: str
@@ -133,7 +133,7 @@ def _shown(value: object) -> str:
 
 
 def read_object(raw: bytes, problem: str) -> dict[str, Any]:
-    """Return the object that a manifest is; raises StoreError, which begins with `problem`."""
+    """Return the object in a manifest; raises StoreError, which begins with `problem`."""
     try:
         found: dict[str, Any] = _adapter(dict[str, Any]).validate_json(raw)
     except pydantic.ValidationError as error:
@@ -142,7 +142,7 @@ def read_object(raw: bytes, problem: str) -> dict[str, Any]:
 
 
 def read_artifact(manifest: Mapping[str, Any], problem: str) -> Artifact:
-    """Return the blobs that a manifest of ours names; raises StoreError, which begins with `problem`."""
+    """Return the blobs in one of our manifests; raises StoreError, which begins with `problem`."""
     layers: list[Layer] = []
     for each in _items(manifest.get("layers"), list, "layers", STORE_ARTIFACT_FILES, problem):
         layer = _checked(_LayerDescriptor, each, f"{problem}: of layer {len(layers)}")
@@ -164,7 +164,7 @@ def read_artifact(manifest: Mapping[str, Any], problem: str) -> Artifact:
 def read_files(description: bytes, name: str) -> Mapping[str, FileFact]:
     """Return size and digest of each file that the description of a folder names.
 
-    Raises StoreError where it is malformed, or names a file outside of the folder.
+    Raises StoreError if it is malformed, or names a file outside of the folder.
     """
     problem = f"The manifest of '{name}' is malformed"
     files = read_object(description, problem).get("files")
@@ -179,7 +179,7 @@ def read_files(description: bytes, name: str) -> Mapping[str, FileFact]:
 
 
 def read_parts(description: bytes, name: str) -> Mapping[str, Any]:
-    """Return what the key of an artifact was made of, by its description; raises StoreError."""
+    """Return the parts from which an artifact's key was made, by its description; raises StoreError."""
     problem = f"The description of '{name}' in the store is malformed"
     parts = read_object(description, problem).get("parts", {})
     return _items(parts, dict, "parts", STORE_ARTIFACT_FILES, problem)
@@ -188,7 +188,7 @@ def read_parts(description: bytes, name: str) -> Mapping[str, Any]:
 def require_own(titles: Iterable[str], name: str, *, taken: Collection[str] = ()) -> None:
     """Raise StoreError unless each title is the path of a file that `name` may have, and all differ.
 
-    `taken` are the paths that it has already.
+    `taken` are the paths that it already has.
     """
     known = {*taken}
     for title in titles:
@@ -214,7 +214,7 @@ def require_own(titles: Iterable[str], name: str, *, taken: Collection[str] = ()
 
 
 def check_layers(layers: Sequence[Layer], files: Mapping[str, FileFact], name: str) -> None:
-    """Raise StoreError unless the layers are those of the files, and the one of all other files."""
+    """Raise StoreError unless the layers are the layers of the files, and one for all other files."""
     found: set[str] = set()
     for layer in layers:
         if layer.media_type not in {FILE_TYPE, REST_TYPE}:
@@ -256,13 +256,13 @@ def read_page(raw: bytes, problem: str) -> Sequence[str]:
 
 
 def next_page(link: str | None) -> str | None:
-    """Return where the value of `Link` says that a list goes on."""
+    """Return the address at which a list continues, from the value of `Link`."""
     found = _NEXT_PAGE.match(link or "")
     return None if found is None else found[1]
 
 
 def read_token(raw: bytes) -> str:
-    """Return the token that a registry's service gave; raises StoreError."""
+    """Return the token from a registry's service; raises StoreError."""
     problem = "The answer to the log-in is malformed"
     known = _checked(_Token, read_object(raw, problem), problem)
     token = known.get("token") or known.get("access_token") or ""
@@ -272,7 +272,7 @@ def read_token(raw: bytes) -> str:
 
 
 def read_notes(manifest: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the annotations of a manifest that are text, on one line each and not long."""
+    """Return the annotations of a manifest that are short texts of one line."""
     notes = manifest.get("annotations")
     return {
         key: shortened(visible_line(value), _SHOWN_BYTES)

@@ -1,6 +1,6 @@
 """The requests to a registry (OCI distribution specification 1.1), each with its error as a sentence.
 
-Why this is not left to oras-py stands in docs/design-decisions.md.
+docs/design-decisions.md says why this is not left to oras-py.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """When a request is given up.
+    """When a request ends without success.
 
     A try ends when fewer than `stall_bytes` arrive within `timeout_s`. The request ends after `tries` that were too
     slow or brought no new byte. A pause that a registry asks for by Retry-After is kept up to
@@ -96,7 +96,7 @@ class _Answer:
 
 
 class RegistryClient:
-    """Asks one registry, and authenticates where it wants that.
+    """Asks one registry, and authenticates if it wants that.
 
     Without a deadline, each method ends after the limit `store-seconds`.
     """
@@ -124,7 +124,7 @@ class RegistryClient:
     def manifest(
         self, repository: str, tag: str, *, deadline: Deadline | None = None
     ) -> tuple[dict[str, Any], str] | None:
-        """Return the manifest of a tag and its digest; None where there is none."""
+        """Return the manifest of a tag and its digest; None if there is none."""
         what = f"the manifest of '{tag}'"
         url = self.address.url(repository, f"manifests/{tag}")
         answer = self._ask(
@@ -160,7 +160,7 @@ class RegistryClient:
         progress: Callable[[int], None],
         deadline: Deadline | None = None,
     ) -> None:
-        """Complete the file `part` with a blob's bytes; those that it has are not fetched again.
+        """Complete the file `part` with a blob's bytes; bytes that it already has are not fetched again.
 
         A blob with another digest is removed. Raises StoreError, and OSError of the disk.
         """
@@ -201,7 +201,7 @@ class RegistryClient:
             raise self.damaged(what, digest, found)
 
     def damaged(self, what: str, digest: str, found: str) -> StoreError:
-        """Return the error for content that is not what its name says."""
+        """Return the error for content that differs from its digest."""
         return StoreError(
             f"{_start(what)} in the store '{self.address}' is damaged: its digest is "
             f"{found[:19]}…, but {digest[:19]}… was pushed; nothing of it is kept, and a new push "
@@ -258,7 +258,7 @@ class RegistryClient:
         )
 
     def tags(self, repository: str, *, deadline: Deadline | None = None) -> list[str]:
-        """Return the tags of a repository by name; none where it does not exist."""
+        """Return the tags of a repository by name; none if it does not exist."""
         what = f"the list of '{repository}'"
         deadline = deadline or self.deadline()
         url: str | None = self.address.url(repository, "tags/list")

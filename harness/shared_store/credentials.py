@@ -1,4 +1,4 @@
-"""Authenticates requests to a registry: what `docker login` or `oras login` stored, and tokens."""
+"""Authenticates requests to a registry: with the password from `docker login` or `oras login`, and tokens."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ def read_basic(host: str, environment: Mapping[str, str] | None = None) -> str |
 
 
 class Authorizer:
-    """Answers a registry's challenge: by a password, or by a token that its service gives for one.
+    """Answers a registry's challenge: by a password, or by a token that its service gives in exchange.
 
-    `get` fetches a URL with headers and returns the content; it raises OSError or ValueError. `registry` is the
-    registry's URL. Its password goes to the registry itself. A service on another host gets it only by https
-    and from a registry that is asked by https: such a registry could as well ask for the password itself.
+    `get` fetches a URL with headers and returns the content; it raises OSError or ValueError.
+    `registry` is the registry's URL. Its password goes to the registry itself. A service on
+    another host gets it only by https and from a registry that is asked by https: such a registry
+    could ask for the password itself anyway.
     """
 
     def __init__(
@@ -58,11 +59,11 @@ class Authorizer:
         self._headers: dict[str, str] = {}
 
     def headers(self, url: str) -> Mapping[str, str]:
-        """Return the proof of who asks, for a URL of the registry; nothing for one elsewhere."""
+        """Return the credentials for a URL of the registry; nothing for a URL elsewhere."""
         return self._headers if origin(url) == self._registry else {}
 
     def answer(self, challenge: str, *, url: str) -> bool:
-        """Take up the `WWW-Authenticate` of the answer to `url`; return whether a request has a chance now."""
+        """Process the `WWW-Authenticate` of the answer to `url`; return whether another request can succeed."""
         try:
             if origin(url) != self._registry:
                 return False

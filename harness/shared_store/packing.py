@@ -68,7 +68,7 @@ class Packed:
 def pack(folder: Path, work: Path) -> Iterator[Packed]:
     """Yield the blobs of a published folder, each in a file of `work` until the next one.
 
-    Raises StoreError that names a file whose content is not what the manifest says.
+    Raises StoreError that names a file whose content differs from the manifest.
     """
     files = read_files((folder / MANIFEST).read_bytes(), folder.name)
     for number, (title, fact) in enumerate(sorted(files.items())):
@@ -108,7 +108,7 @@ def pack(folder: Path, work: Path) -> Iterator[Packed]:
 
 
 class DataBudget:
-    """How much data the blobs of the artifact `name` may be unpacked to, by their packed size.
+    """The limit on the unpacked size of the blobs of the artifact `name`, from their packed size.
 
     Holes don't count. Raises StoreError beyond that.
     """
@@ -124,9 +124,9 @@ class DataBudget:
 
 
 def unpack_file(part: Path, to: Path, fact: FileFact, name: str, budget: DataBudget) -> None:
-    """Write the file that the blob `part` holds; blocks of zeros become holes.
+    """Write the file in the blob `part`; blocks of zeros become holes.
 
-    Raises StoreError where the content is not what the manifest of `name` says.
+    Raises StoreError if the content differs from the manifest of `name`.
     """
     to.parent.mkdir(parents=True, exist_ok=True)
     digest, size = hashlib.sha256(), 0
@@ -167,9 +167,9 @@ def unpack_file(part: Path, to: Path, fact: FileFact, name: str, budget: DataBud
 
 
 def unpack_rest(part: Path, to: Path, name: str, files: Collection[str]) -> None:
-    """Write the other files of a folder, such as the evidence of a bake; `files` are those it has.
+    """Write the other files of a folder, such as the evidence of a bake; `files` are the files that it has.
 
-    Raises StoreError where they are not plain files of the folder, or more than the limits allow.
+    Raises StoreError if they are not plain files of the folder, or exceed the limits.
     """
     try:
         with _ZipFile(part) as source, zipfile.ZipFile(source) as archive:

@@ -1,4 +1,4 @@
-"""Pulls the folders that a cache lacks from the shared store, and pushes those that it has."""
+"""Pulls the folders that a cache lacks from the shared store, and pushes the folders of the cache."""
 
 from __future__ import annotations
 
@@ -94,10 +94,11 @@ class SharedCache:
         progress: Progress,
         deadline: Deadline,
     ) -> bool:
-        """Write the folder `name` to `into`; return whether the store gave it.
+        """Write the folder `name` to `into`; return whether the store had it.
 
-        What was wrong is reported, and the caller then makes the folder itself, in at least half of the
-        time that is left. `inputs` are what its key was made of, to say why the store has another one only.
+        Errors are reported, and the caller then makes the folder itself, in at least half of the
+        remaining time. `inputs` are the parts of its key, to explain why the store has only
+        another one.
         """
         deadline = deadline.sooner(min(deadline.remaining_s() / 2, STORE_SECONDS.value))
         try:
@@ -117,9 +118,9 @@ class SharedCache:
     def pull(
         self, name: str, into: Path, *, progress: Progress, deadline: Deadline | None = None
     ) -> bool:
-        """Write the folder `name` to `into`; return False where the store has none.
+        """Write the folder `name` to `into`; return False if the store has none.
 
-        Raises StoreError, and nothing of the folder may then be used.
+        Raises StoreError; then nothing of the folder may be used.
         """
         deadline = deadline or self.client.deadline()
         found = self.client.manifest(self.repository, name, deadline=deadline)
@@ -180,7 +181,7 @@ class SharedCache:
         return True
 
     def offer(self, folder: Path, *, progress: Progress) -> None:
-        """Push a folder that was just made, where this run may; trouble is only reported."""
+        """Push a folder that was just made, if this run may push; errors are only reported."""
         if not self.is_writable:
             return
         try:
@@ -189,7 +190,7 @@ class SharedCache:
             progress.report(Stage.REFUSED, f"{error} It stays in this host's cache alone.")
 
     def push(self, folder: Path, *, progress: Progress) -> bool:
-        """Push a published folder; return False where the store has it already.
+        """Push a published folder; return False if the store has it already.
 
         Raises StoreError that names a damaged file.
         """
@@ -236,7 +237,7 @@ class SharedCache:
         return True
 
     def ls(self) -> list[StoredArtifact]:
-        """Return what the store has of this cache, by name; artifacts of other programs are left out."""
+        """Return the store's artifacts of this cache, by name; artifacts of other programs are left out."""
         deadline = self.client.deadline()
         found = []
         for tag in self.client.tags(self.repository, deadline=deadline):

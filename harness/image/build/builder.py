@@ -73,7 +73,7 @@ class ImageBuilder(Protocol):
 
     @property
     def version(self) -> str:
-        """Return what the keys of images depend on beside their recipes."""
+        """Return the inputs of images' keys, in addition to their recipes."""
         ...
 
     def build(
@@ -168,7 +168,7 @@ class MmdebstrapBuilder:
         shutil.rmtree(work, ignore_errors=True)
 
     def require(self, folder: Path) -> None:
-        """Raise RequirementError where a program, Debian's keys or space in `folder` is missing."""
+        """Raise RequirementError if a program, Debian's keys or space in `folder` is missing."""
         missing = {
             tool: package for tool, package in TOOLS.items() if not self._find_program(tool)
         }

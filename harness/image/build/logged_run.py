@@ -27,7 +27,7 @@ MOST_TIMES = 4
 
 @dataclass(frozen=True)
 class OutputDeadline(Deadline):
-    """A deadline of commands, which begins anew at each line that they print: a busy host makes them slow."""
+    """A deadline of commands, which begins again at each line that they print: a busy host makes them slow."""
 
     limit_s: float = 0.0
     latest: float = 0.0
@@ -51,7 +51,7 @@ class OutputDeadline(Deadline):
 
 
 class LoggedRunner(Protocol):
-    """Runs a long command to its end; the boundary at which tests of the builder mock."""
+    """Runs a long command to its end; tests of the builder mock it."""
 
     def __call__(
         self,

@@ -1,4 +1,4 @@
-"""The cache of what is derived from cloud images: extracted kernels, and bakes."""
+"""The cache of data derived from cloud images: extracted kernels, and bakes."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class DerivedManifest:
-    """What was derived from the cloud image with the digest `made_of`.
+    """Data derived from the cloud image with the digest `made_of`.
 
-    `kernels` are the extracted ones, each with the command line of the image's boot loader. A
-    bake has none, but a `disk.qcow2`.
+    `kernels` are the extracted kernels, each with the command line of the image's boot loader. A
+    bake has no kernels, but a `disk.qcow2`.
     """
 
     schema: Literal[1] = 1
@@ -61,7 +61,7 @@ DERIVED_FORMAT = ManifestFormat(
 
 
 class DerivedStore:
-    """What is derived from cloud images, by their digests; many processes may use one store."""
+    """Data derived from cloud images, by their digests; many processes may use one store."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class DerivedStore:
         self.cache = ArtifactCache(folder, manifests=DERIVED_FORMAT, source=source)
 
     def close(self) -> None:
-        """Release what this store returned; garbage collection keeps it until then."""
+        """Release the results of this store; garbage collection keeps them until then."""
         self.cache.close()
 
     def kernels(
@@ -87,7 +87,7 @@ class DerivedStore:
     ) -> tuple[CloudImageKernel, ...]:
         """Return the kernels of an image's boot menu, the oldest first; they are extracted once.
 
-        Raises HarnessError where the disk can't be read without booting it.
+        Raises HarnessError if the disk can't be read without booting it.
         """
         key = _key(image.digest, {"what": "kernels"})
         folder = self._folder_of(f"{image.name}-kernels", key)
@@ -130,10 +130,11 @@ class DerivedStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> CloudImage:
-        """Return the image that `make` turns `image` into; it is made where the cache lacks it.
+        """Return the image that `make` makes from `image`; it is made if the cache lacks it.
 
         `make` writes a disk without a backing file to the path that it gets, and may write other
-        files beside it. `parts` name everything that the result depends on beside the image.
+        files beside it. `parts` name everything else on which the result depends, beside the
+        image.
         """
         key = _key(image.digest, {"what": "bake", **parts})
         folder = self._folder_of(f"{image.name}-baked", key)

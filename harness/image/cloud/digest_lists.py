@@ -19,9 +19,8 @@ _SHOWN = 5
 def read_sums(text: str, *, algorithm: Algorithm, url: str) -> dict[str, Digest]:
     """Return the digests by file name; `url` is the list's own.
 
-    A truncated list is refused, since the missing part may contain the line that is needed, and so is one
-    with two digests of a file.
-    Raises ImageFetchError.
+    A truncated list is refused, since the missing part may contain the needed line; a list with
+    two digests of a file is refused too. Raises ImageFetchError.
     """
     line_shape = re.compile(rf"([0-9a-f]{{{algorithm.digits}}}) [ *](\S.*)")
     digests: dict[str, Digest] = {}
@@ -48,7 +47,7 @@ def read_sums(text: str, *, algorithm: Algorithm, url: str) -> dict[str, Digest]
 
 
 def digest_of(file: str, digests: dict[str, Digest], *, url: str) -> Digest:
-    """Return the digest of `file` in a list; raises ImageFetchError where it has none."""
+    """Return the digest of `file` in a list; raises ImageFetchError if it has none."""
     try:
         return digests[file]
     except KeyError:

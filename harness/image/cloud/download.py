@@ -1,6 +1,6 @@
 """Downloads files by HTTP: resumes partial files, retries, and reports progress.
 
-Why this is not left to curl or httpx stands in docs/design-decisions.md.
+docs/design-decisions.md says why this is not left to curl or httpx.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Patience:
     """When a download without progress ends.
 
     A try ends when fewer than `stall_bytes` arrive within `stall_s`. The next URL is used after
-    `tries` in a row that were so slow, or brought no new byte. A pause that a server asks for by Retry-After is kept up
-    to `longest_pause_s`.
+    `tries` tries in a row that were so slow, or brought no new byte. A pause that a server asks
+    for by Retry-After is kept up to `longest_pause_s`.
     """
 
     tries: int = 5
@@ -91,7 +91,7 @@ class _TransferError(Exception):
 class Downloader:
     """Downloads by http, https and file, through the proxies of the environment.
 
-    The variables are those of urllib: http_proxy, https_proxy, no_proxy.
+    The variables are the same as in urllib: http_proxy, https_proxy, no_proxy.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Downloader:
         self._opener = HttpOpener(NoDowngrade, others=(urllib.request.FileHandler,))
 
     def read(self, urls: Sequence[str], *, deadline: Deadline) -> tuple[str, bytes]:
-        """Return the first of `urls` that can be downloaded, and its content, which is small.
+        """Return the first of `urls` that can be downloaded, and its small content.
 
         Raises ImageFetchError, with the last error of each URL, or WaitTimeoutError.
         """

@@ -40,7 +40,7 @@ class ListedImage:
 
 @dataclass(frozen=True, kw_only=True)
 class Fetch:
-    """Tries the locations of a cloud image in order, those in `mirrors` first."""
+    """Tries the locations of a cloud image in order, `mirrors` first."""
 
     recipe: CloudImageRecipe
     mirrors: Sequence[str]

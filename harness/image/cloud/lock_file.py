@@ -1,4 +1,4 @@
-"""Lock files: which image of a series was fetched, so that a run can be repeated."""
+"""Lock files: they record the fetched image of a series, so that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def lock_path(recipe: CloudImageRecipe) -> Path:
 
 
 def read_lock(recipe: CloudImageRecipe) -> Digest | None:
-    """Return the digest that an image is locked to, or None; raises BadInputError."""
+    """Return the digest to which an image is locked, or None; raises BadInputError."""
     path = lock_path(recipe)
     if not path.exists():
         return None
@@ -61,9 +61,9 @@ def read_lock(recipe: CloudImageRecipe) -> Digest | None:
 
 
 def write_lock(recipe: CloudImageRecipe, lock: Lock, *, renew: bool = False) -> None:
-    """Write the lock file where there is none, or replace it with `renew`.
+    """Write the lock file if there is none, or replace it with `renew`.
 
-    Raises HarnessError where another process has just locked the image to another digest.
+    Raises HarnessError if another process has just locked the image to another digest.
     """
     path = lock_path(recipe)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

@@ -42,10 +42,10 @@ def check_signature(
     url: str,
     runner: Runner,
 ) -> None:
-    """Return if `signature` is a valid one of `signed` by the key with this fingerprint.
+    """Return if the key with this fingerprint made `signature` of `signed`, and it is valid.
 
-    `key` is a file, armored or not; `url` is the list's. Raises ImageFetchError where the
-    signature is invalid, RequirementError where the host has no gpgv.
+    `key` is a file, armored or not; `url` is the URL of the list. Raises ImageFetchError if the
+    signature is invalid, RequirementError if the host has no gpgv.
     """
     with temporary_folder("harness-signature") as folder:
         (folder / "keyring.gpg").write_bytes(read_key(key))

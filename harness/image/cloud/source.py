@@ -100,7 +100,7 @@ class Sums:
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """The detached signature of that list, and the only key that it may be from."""
+    """The detached signature of that list, and the only key that may have made it."""
 
     __pydantic_config__ = FORBID
 
@@ -114,7 +114,7 @@ class Signature:
 
 @dataclass(frozen=True, kw_only=True)
 class CloudImageFile:
-    """The content of a cloud image's recipe, merged with that of the recipes which it extends.
+    """The content of a cloud image's recipe, merged with the recipes that it extends.
 
     Without `digest` the image is the latest of its series, and the lock file records which.
     """
@@ -150,7 +150,7 @@ class CloudImageFile:
 class CloudImageRecipe:
     """A cloud image of the catalogue: its name, the recipe's folder, its content, the signing key.
 
-    One that is asked for by its `url` has no recipe.
+    An image that is named by its `url` has no recipe.
     """
 
     name: str
@@ -161,7 +161,7 @@ class CloudImageRecipe:
 
     @property
     def word(self) -> str:
-        """Return what `--image` calls it."""
+        """Return the value of `--image` for it."""
         return self.url or self.name
 
     @property
@@ -174,9 +174,9 @@ class CloudImageRecipe:
         return self.file.signature is not None or self.file.digest is not None
 
     def locations(self, preferred: Sequence[str] = ()) -> Iterator[str]:
-        """Yield the folders that may have the image, each once, those `preferred` first.
+        """Yield the folders that may have the image, each once, `preferred` first.
 
-        Raises BadInputError for one without TLS where nothing else authenticates the image.
+        Raises BadInputError for a folder without TLS if nothing else authenticates the image.
         """
         for location in dict.fromkeys(
             (*map(_folder, preferred), self.file.folder, *self.file.mirrors)
@@ -215,7 +215,7 @@ class LocalImageFile:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalImage:
-    """An image file of the user, which is used in place; `at` describes one without a recipe."""
+    """An image file of the user, which is used in place; `at` describes a file without a recipe."""
 
     name: str
     path: Path
@@ -231,7 +231,7 @@ class LocalImage:
 def recipe_of_url(url: str) -> CloudImageRecipe:
     """Return the recipe of the image at `https://HOST/FILE#sha256=DIGEST`.
 
-    Raises BadInputError that names what is missing or not allowed.
+    Raises BadInputError that names the part which is missing or not allowed.
     """
 
     def refuse(sentence: str) -> BadInputError:

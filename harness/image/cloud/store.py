@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FetchOptions:
-    """How an image is fetched: offline, renewed, and from which mirrors first."""
+    """How an image is fetched: offline, renewed, and the mirrors to try first."""
 
     is_offline: bool = False
     is_renewal: bool = False
@@ -61,10 +61,10 @@ class CloudImageStore:
         options: FetchOptions | None = None,
         listener: ProgressListener = ignore_progress,
     ) -> CloudImage:
-        """Return the recipe's image, which is fetched and verified where the cache has no sound one.
+        """Return the recipe's image, which is fetched and verified if the cache has no sound one.
 
-        The recipe's digest selects the image of its series, else the lock file. Where there is
-        neither, the publisher's current list does, and the lock file is written. Raises
+        The recipe's digest, or else the lock file, selects the image of its series. If there is
+        neither, the publisher's current list selects it, and the lock file is written. Raises
         ImageFetchError, RequirementError, BadInputError, or WaitTimeoutError at the deadline.
         """
         options = FetchOptions() if options is None else options
@@ -111,7 +111,7 @@ class CloudImageStore:
         return image
 
     def find(self, recipe: CloudImageRecipe) -> CloudImage | None:
-        """Return the image that the recipe or its lock file selects, where the cache has a sound one."""
+        """Return the image that the recipe or its lock file selects, if the cache has a sound one."""
         wanted = recipe.pinned or read_lock(recipe)
         if wanted is None or not self._folder_of(recipe, wanted).exists():
             return None
@@ -132,7 +132,7 @@ class CloudImageStore:
         return self._open(recipe, digest)
 
     def _open(self, recipe: CloudImageRecipe, digest: Digest) -> CloudImage:
-        """Return a cached image; raises DamagedError where it is damaged."""
+        """Return a cached image; raises DamagedError if it is damaged."""
         folder = self._folder_of(recipe, digest)
         manifest = CLOUD_IMAGE_FORMAT.check(folder, str(digest))
         return CloudImage(
@@ -188,7 +188,7 @@ def _offline(recipe: CloudImageRecipe, wanted: Digest | None, damage: str) -> Im
 
 
 def open_local(local: LocalImage, algorithm: Algorithm) -> CloudImage:
-    """Return the image at a local path; raises BadInputError where it is none."""
+    """Return the image at a local path; raises BadInputError if it is not an image."""
     require_image(local)
     path, stat = local.path, local.path.stat()
     state = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
@@ -210,7 +210,7 @@ def _digest(path: Path, algorithm: Algorithm, state: tuple[int, ...]) -> Digest:
 
 
 def require_image(local: LocalImage) -> None:
-    """Raise BadInputError where there is no image at a local path that can be used."""
+    """Raise BadInputError if there is no usable image at a local path."""
     try:
         problem = _problem_of_path(local.path)
         if problem is None and (why := why_unusable(local.path)) is not None:

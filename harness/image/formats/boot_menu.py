@@ -30,7 +30,7 @@ class MenuEntry:
 
 
 def read_menu(configuration: str) -> Mapping[str, MenuEntry]:
-    """Return the menu's entries by kernel, in the menu's order; of several, the first one.
+    """Return the menu's entries by kernel, in the menu's order; for several entries, the first one.
 
     Entries for recovery are left out. Variables of the menu in a command line (Ubuntu's
     `$vt_handoff`) count as empty: only a graphical menu sets them.

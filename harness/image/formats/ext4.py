@@ -1,6 +1,6 @@
 """Reads all names and attributes of an ext4 file system from its blocks; pure, and without contents.
 
-Under emulation it takes a guest some ten seconds to look at each of its files once, and half a second
+Under emulation a guest takes some ten seconds to look at each of its files once, and half a second
 to send the blocks that describe them. Numbers are those of the kernel's
 Documentation/filesystems/ext4.
 """
@@ -55,7 +55,7 @@ _INODE_EXTRA = struct.Struct("<HHII")
 
 
 class Ext4Error(Exception):
-    """The blocks are no ext4 that this module understands, or changed while they were read."""
+    """The blocks are not an ext4 file system that this module understands, or changed while they were read."""
 
 
 class Inode(NamedTuple):
@@ -107,7 +107,7 @@ class _Geometry:
 
 
 def read_file_system(read: ReadRanges, hidden: Collection[str] = ()) -> FileSystem:
-    """Read a file system; what is below the absolute paths `hidden` is left out.
+    """Read a file system; everything below the absolute paths `hidden` is left out.
 
     Raises Ext4Error.
     """

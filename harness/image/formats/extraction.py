@@ -30,7 +30,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~_-]*")
 class Extractor:
     """Reads a qcow2 or raw disk by qemu-img, and the ext4 file systems in it by debugfs.
 
-    Extracted files are in `work`. Raises RequirementError where the host lacks either program.
+    Extracted files are in `work`. Raises RequirementError if the host lacks either program.
     """
 
     disk: Path
@@ -96,7 +96,7 @@ class FileSystem:
     extractor: Extractor
 
     def files(self, folder: str) -> Mapping[str, int]:
-        """Return the regular files of a folder with their sizes; none where there is no such folder.
+        """Return the regular files of a folder with their sizes; none if there is no such folder.
 
         Names with special characters are left out: they become part of debugfs's requests.
         """
@@ -104,7 +104,7 @@ class FileSystem:
         return {name: int(size) for name, size in _FILE.findall(listed) if _PLAIN.fullmatch(name)}
 
     def take(self, folder: str, name: str, to: Path) -> None:
-        """Copy one of `files`; raises HarnessError where the copy is incomplete."""
+        """Copy one of `files`; raises HarnessError if the copy is incomplete."""
         size = self.files(folder)[name]
         # To a fixed name: debugfs restricts the characters of paths.
         copy = self.extractor.work / "taken"
@@ -127,7 +127,7 @@ class FileSystem:
 def find_boot(extractor: Extractor, partitions: Sequence[Partition]) -> tuple[FileSystem, str]:
     """Return the file system with GRUB's menu, and the folder of the kernels in it.
 
-    Raises HarnessError where no partition has it.
+    Raises HarnessError if no partition has it.
     """
     for partition in partitions:
         system = extractor.partition(partition)

@@ -32,7 +32,7 @@ class Partition:
 def read_table(front: bytes) -> tuple[Partition, ...]:
     """Return the partitions in a disk's first `TABLE_BYTES`, by number.
 
-    Raises ValueError where they contain no table.
+    Raises ValueError if they contain no table.
     """
     if len(front) < TABLE_BYTES or front[SECTOR : SECTOR + 8] != b"EFI PART":
         raise ValueError("It has no GUID partition table")

@@ -1,7 +1,7 @@
 """Writes container images (OCI) reproducibly: as an archive, and as a registry's storage.
 
 This file also runs by itself inside the root file system of an image that is being built
-(`python3 oci.py --help`), so it uses the standard library of Python 3.10 only.
+(`python3 oci.py --help`), so it uses only the standard library of Python 3.10.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Blob:
         return hashlib.sha256(self.content).hexdigest()
 
     def descriptor(self, annotations: Mapping[str, str] | None = None) -> dict[str, object]:
-        """Return what other blobs say of this one."""
+        """Return the description of this blob for other blobs."""
         told: dict[str, object] = {
             "mediaType": self.media_type,
             "digest": f"sha256:{self.hex_digest}",
@@ -88,7 +88,7 @@ class ContainerImage:
 
 
 def tar_of(entries: Iterable[Entry]) -> bytes:
-    """Return a tar archive that depends on the entries only, whatever their order."""
+    """Return a tar archive that depends only on the entries, in any order."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for entry in sorted(entries, key=lambda one: one.path):
@@ -188,7 +188,7 @@ def split_reference(reference: str) -> tuple[str, str]:
 
 
 def entries_of(folder: Path) -> list[Entry]:
-    """Read a folder as a layer's entries: what git would see of it, owned by root."""
+    """Read a folder as a layer's entries: the facts that git would see, owned by root."""
     return [entry_of(path, str(path.relative_to(folder))) for path in sorted(folder.rglob("*"))]
 
 

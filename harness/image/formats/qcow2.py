@@ -44,7 +44,7 @@ def is_qcow2(path: Path) -> bool:
 
 
 def read_header(path: Path) -> Qcow2Header | None:
-    """Return the header, or None where the file is not a qcow2."""
+    """Return the header, or None if the file is not a qcow2."""
     with path.open("rb") as source:
         start = source.read(_FEATURES_AT + _FEATURES.size)
     if len(start) < _HEADER.size or not start.startswith(MAGIC):
@@ -129,13 +129,13 @@ def backing_name(path: Path) -> str | None:
 
 
 def has_absolute_backing(path: Path) -> bool:
-    """Return whether a disk names its backing file by a path that holds on this host only."""
+    """Return whether a disk names its backing file by a path that is valid only on this host."""
     name = backing_name(path)
     return name is not None and name.startswith("/")
 
 
 def make_relative(disk: Path, *, published: Path) -> None:
-    """Let a disk that will be published in the folder `published` name its backing file from there.
+    """Let a disk that will be published in the folder `published` name its backing file by a path from there.
 
     So a cache can be moved, and its folders have the same bytes on all hosts. `published` is a folder of one
     of the caches; a backing file that is in none of them keeps its absolute path.
@@ -156,7 +156,7 @@ def with_backing_name(path: Path, name: str) -> bytes:
     """Return the first cluster of a qcow2 with its backing file renamed to `name`; writes nothing.
 
     The name is in the first cluster after the header's extensions, and zeros follow it. Raises
-    HarnessError where a longer name does not fit there.
+    HarnessError if a longer name does not fit there.
     """
     with path.open("rb") as source:
         start = source.read(_BEGINNING.size)
