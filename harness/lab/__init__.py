@@ -86,7 +86,7 @@ _ANY_MODEL = "h100-sxm5-80gb"
 
 @dataclass(kw_only=True)
 class Lab(LabImages):
-    """What the machines of one run share: images, provisioner, keys, a folder, an accelerator."""
+    """The shared parts of the machines of one run: images, provisioner, keys, a folder, an accelerator."""
 
     folder: Path
     driver: VmDriver
@@ -153,9 +153,9 @@ class Lab(LabImages):
     @classmethod
     @contextlib.contextmanager
     def open(cls, settings: Settings, listener: ProgressListener) -> Iterator[Lab]:
-        """Open a lab: remove what dead runs left, and choose the accelerator.
+        """Open a lab: remove leftovers of dead runs, and choose the accelerator.
 
-        Raises RequirementError where the host cannot run machines.
+        Raises RequirementError if the host cannot run machines.
         """
         with contextlib.ExitStack() as opened:
 
@@ -190,7 +190,7 @@ class Lab(LabImages):
 
     @functools.cached_property
     def provisioner(self) -> Provisioner:
-        """Return the provisioner of the settings; raises BadInputError where there is none."""
+        """Return the provisioner of the settings; raises BadInputError if there is none."""
         # It takes longer to load than a clone's memory, which has no use for it.
         from harness.provisioner.choice import choose_provisioner  # noqa: PLC0415
 
@@ -200,15 +200,15 @@ class Lab(LabImages):
     def identity(self) -> SshIdentity:
         """Return the SSH keys of this lab, generated at their first use.
 
-        Raises RequirementError where there is no OpenSSH client.
+        Raises RequirementError if there is no OpenSSH client.
         """
         return self.keys()
 
     def node_image(self, name: str | None = None) -> Image:
-        """Return a node image: an image of the catalogue, or one by its path or URL.
+        """Return a node image: an image of the catalogue, or an image by its path or URL.
 
-        One that has a recipe is built where the cache has none. Of a cloud image, a node image is
-        made with the guest agent and the stand-ins. Without a name it is the first one that the
+        An image with a recipe is built if the cache has none. A cloud image becomes a node image
+        with the guest agent and the stand-ins. Without a name it is the first image that the
         settings name.
         """
         # What reads recipes takes longer to load than a clone whose checkpoint is known to start.
@@ -228,9 +228,9 @@ class Lab(LabImages):
     ) -> Iterator[Node]:
         """Boot a node on an overlay of its own, or on `disk`, and end it afterwards.
 
-        `start` is `COLD` or `CLONE`, and the setting where it is None. A clone continues from a
-        checkpoint of its image and kernel, taken just before cloud-init; `disk` needs a cold
-        start, and so does a cloud image.
+        `start` is `COLD` or `CLONE`; None selects the setting. A clone continues from a checkpoint
+        of its image and kernel, taken just before cloud-init; `disk` needs a cold start, and so
+        does a cloud image.
         """
         if not isinstance(request.image, CloudImage) and isinstance(
             request.kernel, (KernelPackages, KernelFiles)
@@ -277,10 +277,10 @@ class Lab(LabImages):
     ) -> Iterator[LabMachine]:
         """Boot a distribution's image by firmware and its own boot loader, and end it afterwards.
 
-        Its disk is `disk`, or an overlay, larger than the image, which cloud-init grows into. The guest agent
-        comes with cloud-init, and so does a console on the serial port. `boot` names the firmware,
-        or one kernel of `cloud_image_kernels` to boot without it; raises RequirementError where the
-        host has no such firmware.
+        Its disk is `disk`, or an overlay that is larger than the image and that cloud-init fills.
+        The guest agent comes with cloud-init, and so does a console on the serial port. `boot`
+        names the firmware, or one kernel of `cloud_image_kernels` to boot without it; raises
+        RequirementError if the host has no such firmware.
         """
         folder = self.machines.new_folder(name)
         boot = (boot or CloudImageBoot()).of(image)
@@ -311,8 +311,8 @@ class Lab(LabImages):
     ) -> Iterator[LabMachine]:
         """Start a machine from the checkpoint of a saved state, and end it afterwards.
 
-        The checkpoint is made where the cache has none. Every clone has its own disk overlay and
-        maps the checkpoint's memory privately, so that it can't change another one.
+        The checkpoint is made if the cache has none. Every clone has its own disk overlay and maps
+        the checkpoint's memory privately, so that it can't change another clone.
         """
         description = replace(
             describe_clone(
@@ -333,11 +333,11 @@ class Lab(LabImages):
     def resume(
         self, bundle: MachineBundle, *, base: Path | None = None, kept_until: float | None = None
     ) -> Iterator[LabMachine]:
-        """Continue a saved machine with new GPUs of the models that it had, and end it afterwards.
+        """Continue a saved machine with new GPUs of the same models, and end it afterwards.
 
-        `base` is the image below its disk, where it is not that of the cache. Raises BadInputError for a
-        bundle that names files of this host, and HarnessError where the base image, or the version of
-        QEMU or the firmware that the machine ran on, is missing here, and says how to get it.
+        `base` is the image below its disk, if it is not in the cache. Raises BadInputError for a
+        bundle that names files of this host. Raises HarnessError, which says how to get it, if the
+        base image, the version of QEMU or the firmware of the machine is missing here.
         """
         from harness.lab.resumed_machine import resumed_machine  # noqa: PLC0415 - few are
 
@@ -348,14 +348,14 @@ class Lab(LabImages):
             yield machine
 
     def ensure_checkpoint(self, saved_state: SavedState) -> Checkpoint:
-        """Return the checkpoint of a saved state, made where the cache has none, in use until `close`."""
+        """Return the checkpoint of a saved state, made if the cache has none, in use until `close`."""
         return self.checkpoint_builder.ensure_checkpoint(saved_state)
 
     @functools.cached_property
     def gpu_pool(self) -> GpuPool:
         """Return the pool of this host's GPUs.
 
-        Raises BadInputError for an inventory that is wrong.
+        Raises BadInputError for a wrong inventory.
         """
         from harness.lab.gpu_sources import open_gpu_pool  # noqa: PLC0415 - few hosts have GPUs
 
@@ -371,16 +371,16 @@ class Lab(LabImages):
     def transport(self) -> Transport:
         """Return the transport by which machines can take an emulated GPU.
 
-        Raises RequirementError where there is none, with a QEMU that has one.
+        Raises RequirementError, which names a QEMU that has one, if there is none.
         """
         return self.driver.transport(self.accelerator.accelerator)
 
     @functools.cached_property
     def platform(self) -> Platform:
-        """Return what all machines of this lab have in common.
+        """Return the common part of all machines of this lab.
 
-        A machine without a GPU needs no space for 64-bit BARs: where QEMU can't take one, plugging
-        a GPU or starting the machine reports why. Those of a host's GPU are 64-bit.
+        A machine without a GPU needs no space for 64-bit BARs: if QEMU can't take one, plugging a
+        GPU or starting the machine reports why. The BARs of a host's GPU are 64-bit.
         """
         accelerator = self.accelerator.accelerator
         transport = None
@@ -402,7 +402,7 @@ class Lab(LabImages):
         )
 
     def kill_machines(self) -> None:
-        """End every machine at once, from any thread; threads that wait for one get an error."""
+        """End every machine at once, from any thread; threads that wait for a machine get an error."""
         self.machines.kill_all()
 
     def save_evidence(self, evidence: Evidence, name: str) -> Path:
@@ -412,7 +412,7 @@ class Lab(LabImages):
     def try_save_evidence(self, node: Node, name: str) -> Path | None:
         """Keep the available evidence of a node that may not answer, and return its folder.
 
-        Where nothing can be kept it reports why and returns None, so that the first error stays.
+        If nothing can be kept it reports why and returns None, so that the first error stays.
         """
         try:
             return self.save_evidence(node.collect_available(), name)

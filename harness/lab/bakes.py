@@ -1,4 +1,4 @@
-"""Bakes images: boots one on a machine without a GPU, and runs a provisioner's bake command."""
+"""Bakes images: boots an image on a machine without a GPU, and runs a provisioner's bake command."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ def bake_node(
 ) -> Image:
     """Return the node image of this name with the driver baked in, by a machine without a GPU.
 
-    `provisioner` is the one whose bake command runs, where it is not that of the lab.
+    `provisioner` is the provisioner whose bake command runs, if it is not the provisioner of the
+    lab.
 
-    The bake runs on the kernel that is *not* the newest, so that a record which names the
-    builder's kernel instead of the target's shows. The evidence of the bake is published with
+    The bake runs on the kernel that is *not* the newest. So a record that wrongly names the
+    builder's kernel instead of the target's is noticed. The evidence of the bake is published with
     the image; `bake_evidence` reads it.
 
-    Raises BadInputError where the provisioner declares no bake, HarnessError where it failed.
+    Raises BadInputError if the provisioner declares no bake, HarnessError if it failed.
     """
     provisioner = provisioner or lab.provisioner
     provisioner.command(BAKE)
@@ -70,12 +71,12 @@ def bake_cloud_image(
 ) -> CloudImage:
     """Return a cloud image with the driver baked in, by a machine that has no GPU.
 
-    `driver` is the one that its entry names, where it is None. The machine boots from an overlay
-    by the firmware that the image asks for; provisioning comes by cloud-init. What the first
-    boot and the harness left is removed again, so that the result is an image like the one that
-    it was made of, which depends on no other file. `bake_evidence` reads the evidence.
+    `driver` is by default the driver in the image's entry. The machine boots from an overlay by
+    the image's firmware; provisioning comes by cloud-init. The files of the first boot and of the
+    harness are removed again, so that the result is an image like the original, and depends on no
+    other file. `bake_evidence` reads the evidence.
 
-    Raises BadInputError where nobody says which driver, HarnessError where the bake failed.
+    Raises BadInputError if no driver is named, HarnessError if the bake failed.
     """
     provisioner = provisioner or lab.provisioner
     provisioner.command(BAKE)
@@ -117,7 +118,7 @@ def _deadline(lab: Lab, provisioner: Provisioner, extra_kvm_s: float) -> Deadlin
 
 
 def clean_script(provisioner: Provisioner) -> str:
-    """Return the script that removes from a baked cloud image what its first boot made."""
+    """Return the script that removes the files of the first boot from a baked cloud image."""
     folders = tuple(f"{folder}/" for folder in provisioner.folders)
     files = (file.path for file in provisioner.files if not file.path.startswith(folders))
     return render_clean(
@@ -203,9 +204,9 @@ def _why(evidence: Evidence) -> str:
 
 
 def write_standalone(image: Image | CloudImage, to: Path) -> Path:
-    """Write an image to a place of a person's own, as a qcow2 that depends on no other file.
+    """Write an image to a path of a person's choice, as a qcow2 that depends on no other file.
 
-    Raises BadInputError where that place is taken, or can't be written.
+    Raises BadInputError if that path exists, or can't be written.
     """
     if to.exists():
         raise BadInputError("There is such a file already.", source=str(to))

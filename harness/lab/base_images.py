@@ -1,6 +1,6 @@
 """The image below the disk of a saved machine: how a bundle names it, and how a host finds it.
 
-A baked image is itself an overlay on the image that it was made of, so all of them are needed.
+A baked image is itself an overlay on the image from which it was made, so all of them are needed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BaseImage:
-    """The image below a machine's disk: `digest` as its manifest has it, `folder` where it was.
+    """The image below a machine's disk: `digest` from its manifest, `folder` where it was.
 
-    `parents` are the folders of the images on which it lies itself, the next one first.
+    `parents` are the folders of the images below it, the next one first.
     """
 
     name: str
@@ -34,7 +34,7 @@ class BaseImage:
 
 
 def describe_base(name: str, digest: str, disk: Path) -> BaseImage:
-    """Return what a bundle says of an image whose disk is in a cache of this host."""
+    """Return the description in a bundle of an image whose disk is in a cache of this host."""
     parents = tuple(str(lower.parent) for lower in _lower_disks(disk))
     return BaseImage(name=name, digest=digest, folder=str(disk.parent), parents=parents)
 
@@ -42,8 +42,8 @@ def describe_base(name: str, digest: str, disk: Path) -> BaseImage:
 def find_base(base: BaseImage, stores: Iterable[Path]) -> Path:
     """Return the disk of the base image in one of the image stores of this host.
 
-    Raises HarnessError, which says which image is missing and how to get it; also where the image
-    on which it lies is missing, or is another build than the one of which it was made.
+    Raises HarnessError, which says which image is missing and how to get it; also if the image
+    below it is missing, or is not the build from which it was made.
     """
     places = list(stores)
     for store in places:
@@ -64,7 +64,7 @@ def find_base(base: BaseImage, stores: Iterable[Path]) -> Path:
 
 
 def _require_parents(upper: Path, base: BaseImage, places: Sequence[Path]) -> None:
-    """Raise HarnessError where a disk below `upper` is missing, or was made again."""
+    """Raise HarnessError if a disk below `upper` is missing, or was made again."""
     for lower in _lower_disks(upper):
         if not lower.exists():
             folder = lower.parent

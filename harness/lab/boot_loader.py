@@ -35,7 +35,7 @@ def menu_of(guest: Guest) -> Mapping[str, MenuEntry]:
 def boot_once(guest: Guest, kernel: str) -> None:
     """Boot another kernel at the next boot, and only then.
 
-    Raises HarnessError that lists the kernels which the menu has.
+    Raises HarnessError that lists the kernels in the menu.
     """
     guest.output_of("grub-reboot", _entry(guest, kernel).path)
 
@@ -43,9 +43,8 @@ def boot_once(guest: Guest, kernel: str) -> None:
 def boot_always(guest: Guest, kernel: str) -> None:
     """Boot this kernel from now on, until another one is selected.
 
-    A menu reads its default from the environment block only with `GRUB_DEFAULT=saved`, so this sets
-    that and generates the menu again. Raises HarnessError that lists
-    the kernels which the menu has.
+    A menu reads its default from the environment block only with `GRUB_DEFAULT=saved`, so this
+    sets that and generates the menu again. Raises HarnessError that lists the kernels in the menu.
     """
     _entry(guest, kernel)
     guest.write_text(DROP_IN, _SAVED)

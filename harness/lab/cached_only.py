@@ -1,4 +1,4 @@
-"""A lab that makes nothing: what its caches lack is an error that says so."""
+"""A lab that makes nothing: anything that its caches lack is an error that says so."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NotCachedError(HarnessError):
 
 
 def refuse_to_wait(event: ProgressEvent) -> None:
-    """Raise NotCachedError where another process makes what is needed; ignore other events."""
+    """Raise NotCachedError if another process makes a needed artifact; ignore other events."""
     if event.stage is Stage.WAIT:
         raise NotCachedError(event.message)
 

@@ -74,10 +74,10 @@ sync
 def render_clean(
     files: Sequence[str], folders: Sequence[str], *, agent_files: Sequence[str] = ()
 ) -> str:
-    """Return a script that leaves an image as it was before its first boot.
+    """Return a script that restores an image to its state before its first boot.
 
-    What that boot makes, and what came by the seed (`files`, `folders` and those of the agent), is
-    left to the first boot of whoever has the image next.
+    The next user's first boot makes the files of a first boot again; files from the seed (`files`,
+    `folders` and the agent) are removed too.
     """
     return _CLEAN.format(
         files=shlex.join(files),
@@ -90,9 +90,9 @@ def render_clean(
 class CloudImageBoot:
     """How a cloud image is booted.
 
-    By `firmware` (None for the type that the image's entry names) and its own boot loader; or by
-    `kernel` alone, with the command line of the boot loader and `append`. The disk is enlarged to
-    `disk_gib`.
+    It boots by `firmware` (None for the type in the image's entry) and its own boot loader; or
+    only by `kernel`, with the command line of the boot loader and `append`. The disk is enlarged
+    to `disk_gib`.
     """
 
     firmware: FirmwareType | None = None
@@ -111,13 +111,13 @@ class CloudImageBoot:
             )
 
     def of(self, image: CloudImage) -> CloudImageBoot:
-        """Return the same with the firmware type of `image`, where none is named."""
+        """Return the same with the firmware type of `image`, if none is named."""
         return replace(self, firmware=self.firmware or image.firmware)
 
     def size_gib(self, image: CloudImage) -> int | None:
         """Return the size of the overlay, or None for the size of the image.
 
-        A smaller one would truncate the image's last partition.
+        A smaller disk would truncate the image's last partition.
         """
         return self.disk_gib if image.virtual_bytes < self.disk_gib << 30 else None
 
@@ -127,7 +127,7 @@ class CloudImageBoot:
         return self.kernel is None and self.firmware is FirmwareType.UEFI
 
     def to_kernel(self, folder: Path) -> DirectKernel | Firmware:
-        """Return what starts the machine; its firmware keeps its variables in `folder`."""
+        """Return the boot source of the machine; its firmware keeps its variables in `folder`."""
         if self.kernel is not None:
             return DirectKernel(
                 version=self.kernel.version,
@@ -141,9 +141,9 @@ class CloudImageBoot:
         return Firmware(flash=Flash(code=_firmware().code, variables=folder / _VARIABLES))
 
     def prepare(self, folder: Path) -> None:
-        """Make what `to_kernel` names in the machine's folder.
+        """Make the files that `to_kernel` names in the machine's folder.
 
-        Raises RequirementError where the host has no UEFI firmware for it.
+        Raises RequirementError if the host has no UEFI firmware for it.
         """
         if self.needs_variables:
             shutil.copyfile(_firmware().variables, folder / _VARIABLES)
@@ -153,7 +153,7 @@ class CloudImageBoot:
 class CloudImageSource:
     """A cloud image that its own boot loader boots; saved once its cloud-init has finished.
 
-    Before that it has no agent, which cloud-init brings.
+    It has no agent before that, since cloud-init brings it.
     """
 
     image: CloudImage
@@ -230,7 +230,7 @@ def _code_digest() -> str:
 def cloud_image_seed(
     hostname: str, *, instance_id: str, access: SshAccess | None = None
 ) -> SeedFiles:
-    """Return a seed that installs the guest agent, and a serial console where there is none.
+    """Return a seed that installs the guest agent, and a serial console if there is none.
 
     Both use `bootcmd`, which runs before cloud-init writes files, so that the agent can report later
     errors.

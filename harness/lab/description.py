@@ -47,14 +47,14 @@ class DiskSource(Protocol):
 
     @property
     def disk(self) -> Path:
-        """Return the image that lies below the machine's own overlay."""
+        """Return the image below the machine's own overlay."""
 
     def prepare(self, folder: Path) -> None:
-        """Create the files of one machine in its folder that come from nothing but this source."""
+        """Create the files of one machine in its folder that come only from this source."""
 
 
 class BootSource(DiskSource, Protocol):
-    """What a machine boots: a disk, and the kernel or firmware that starts from it."""
+    """The boot source of a machine: a disk, and the kernel or firmware that starts from it."""
 
     @property
     def disk_gib(self) -> int | None:
@@ -62,19 +62,19 @@ class BootSource(DiskSource, Protocol):
 
     @property
     def kernel_append(self) -> tuple[str, ...]:
-        """Return what is added to the kernel's command line."""
+        """Return the words that are added to the kernel's command line."""
 
     def kernel(self, folder: Path) -> DirectKernel | Firmware:
-        """Return what starts the machine; `folder` has the files that `prepare` creates."""
+        """Return the boot source of the machine; `folder` has the files that `prepare` creates."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """What all machines of a run have in common: the accelerator and its QEMU.
+    """The common part of all machines of a run: the accelerator and its QEMU.
 
-    All root ports of a machine together reserve at most `apertures_mib` for 64-bit BARs. An emulated
-    guest is told `tsc_khz`, the frequency of the host's time stamp counter. A guest polls its devices where
-    it `lacks_gpu_interrupts`.
+    All root ports of a machine together reserve at most `apertures_mib` for 64-bit BARs. An
+    emulated guest is told `tsc_khz`, the frequency of the host's time stamp counter. A guest polls
+    its devices if it `lacks_gpu_interrupts`.
     """
 
     accelerator: Accelerator
@@ -86,13 +86,14 @@ class Platform:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineDescription:
-    """A machine, complete: what its VM driver renders (`spec`), and what else starts it.
+    """A complete machine: the part that its VM driver renders (`spec`), and the other data for its start.
 
-    Its files lie in `folder`, where `create_files` makes them: its disk is an overlay of
-    `disk_gib` on `backing`, unless that is None; a machine that boots has the volume of its `seed` from the start, and one that continues
-    is plugged it later; a restored machine has the header of the kernel `vmlinuz`. It continues from the
-    `checkpoint` or the `bundle`, where it has one. A restored guest gets the `hostname`. A machine that a
-    person keeps ends at `kept_until`, in seconds of the epoch.
+    `create_files` makes its files in `folder`. Its disk is an overlay of `disk_gib` on `backing`,
+    unless that is None. A machine that boots has the volume of its `seed` from the start; a
+    machine that continues gets it plugged later. A restored machine has the header of the kernel
+    `vmlinuz`. It continues from the `checkpoint` or the `bundle`, if it has one. A restored guest
+    gets the `hostname`. A machine that a person keeps ends at `kept_until`, in seconds of the
+    epoch.
     """
 
     spec: MachineSpec
@@ -133,9 +134,10 @@ def describe(
 ) -> MachineDescription:
     """Return the description of a machine whose files lie in `folder`; pure.
 
-    With a `checkpoint` it continues from there, and maps the checkpoint's memory privately unless a
-    `memory_file` is named. Without one it boots `source`. A `disk` of its own replaces the overlay.
-    `slots` is the number of root ports for GPUs, `host_ports` what the guest reaches of the host.
+    With a `checkpoint` it continues from there, and maps the checkpoint's memory privately unless
+    a `memory_file` is named. Without a checkpoint it boots `source`. A `disk` of its own replaces
+    the overlay. `slots` is the number of root ports for GPUs, `host_ports` are the ports of the
+    host that the guest reaches.
     """
     kernel, vmlinuz = source.kernel(folder), None
     if checkpoint is not None:

@@ -1,4 +1,4 @@
-"""Gathers evidence of a lab's machine while it runs, or keeps what it left."""
+"""Gathers evidence of a lab's machine while it runs, or keeps its remaining files."""
 
 from __future__ import annotations
 
@@ -47,11 +47,12 @@ def collect(
     provisioner: Provisioner | None = None,
     is_booted: bool = True,
 ) -> Evidence:
-    """Gather evidence into `folder`, the host's side also where the guest does not answer.
+    """Gather evidence into `folder`; gather the host's side even if the guest does not answer.
 
-    A guest that is not known to be `is_booted` has seconds to answer, not the time of a boot. `kernels` are the versions whose modules are examined; where it is None the guest lists them.
-    What the `provisioner` declares is gathered too, and how its result is read. Raises BadInputError
-    where `additional` has a command of a name that is taken.
+    A guest that is not known to be `is_booted` has seconds to answer, not the time of a boot.
+    `kernels` are the versions whose modules are examined; for None the guest lists them. The
+    declaration of the `provisioner` adds files and commands, and says how its result is read.
+    Raises BadInputError if `additional` has a command with a name that is taken.
     """
     # Refused before anything is gathered, also where the guest does not answer.
     guest_request((), provisioner).extended(additional)
@@ -69,7 +70,7 @@ def collect(
 
 
 def collect_result(machine: LabMachine, folder: Path, *, provisioner: Provisioner) -> Evidence:
-    """Gather into `folder` what shows the result of the provisioner's runs alone."""
+    """Gather into `folder` only the results of the provisioner's runs."""
     write_declaration(provisioner, make_private_folder(folder))
     return collect_guest(machine.agent, result_request(provisioner), folder)
 
@@ -81,9 +82,9 @@ def collect_available(
     additional: AdditionalEvidence = NOTHING_MORE,
     provisioner: Provisioner | None = None,
 ) -> Evidence:
-    """Gather what is available of a machine that may not answer, into a folder of its own.
+    """Gather the available evidence of a machine that may not answer, into a folder of its own.
 
-    Where the guest does not answer, `not-collected.txt` has the error.
+    If the guest does not answer, `not-collected.txt` has the error.
     """
     folder = Path(tempfile.mkdtemp(prefix="evidence-", dir=machine.folder))
     try:
@@ -101,9 +102,9 @@ def collect_available(
 
 
 def collect_history(machine: LabMachine, folder: Path) -> None:
-    """Gather into the evidence in `folder` what happened on the machine, and when.
+    """Gather past events of the machine, with their times, into the evidence in `folder`.
 
-    Where the guest does not answer, or did not before, `history/not-collected.txt` has the reason.
+    If the guest does not answer, or did not before, `history/not-collected.txt` has the reason.
     """
     history = folder / HISTORY
     shutil.rmtree(history, ignore_errors=True)
@@ -122,9 +123,10 @@ def collect_history(machine: LabMachine, folder: Path) -> None:
 
 
 def try_save_host_evidence(machine: LabMachine, folder: Path) -> Path | None:
-    """Keep what is left of a machine that did not start, and return `folder`.
+    """Keep the remaining files of a machine that did not start, and return `folder`.
 
-    Where nothing is left, or nothing can be written, it returns None, so that the first error stays.
+    If there are no files, or nothing can be written, it returns None, so that the first error
+    stays.
     """
     try:
         if machine.has_vm:

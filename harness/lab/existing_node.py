@@ -23,7 +23,7 @@ _ANSWER_S = 30.0
 
 
 class ExistingNode:
-    """An existing node, which is only read; its provisioner is that of the harness by default."""
+    """An existing node, which is only read; its provisioner is by default the provisioner of the harness."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class ExistingNode:
         self._provisioner = provisioner
 
     def collect(self, folder: Path, *, additional: AdditionalEvidence = NOTHING_MORE) -> Evidence:
-        """Gather evidence of the node, and what is wanted in addition, into the new `folder`.
+        """Gather evidence of the node, and the `additional` evidence, into the new `folder`.
 
-        Raises HarnessError where it can't be reached, or does not answer completely.
+        Raises HarnessError if it can't be reached, or does not answer completely.
         """
         try:
             kernel = self._runner.run(["uname", "-r"], timeout_s=_ANSWER_S).check(

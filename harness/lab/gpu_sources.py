@@ -31,10 +31,10 @@ _LEASE_S = 1800.0
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSources:
-    """Where the GPUs of a run come from, as `--gpu-source` says.
+    """The source of a run's GPUs, as `--gpu-source` says.
 
     `pool` opens the pool of the host's GPUs; `any_model` is emulated for a request of any GPU.
-    Models are emulated as `emulation` says, or as each of them does.
+    Models are emulated as `emulation` says, or else as each model says.
     """
 
     source: GpuSource
@@ -46,7 +46,7 @@ class GpuSources:
         """Return each requested GPU as a model to be emulated or as a choice among the host's.
 
         A GPU that is requested by its address is the host's. With `auto` the others are emulated
-        unless the host has a usable one for each of them.
+        unless the host has a usable GPU for each of them.
         """
         if not requested:
             return []
@@ -84,8 +84,8 @@ class GpuSources:
     ) -> AbstractContextManager[tuple[LeasedGpu, ...]]:
         """Lease these GPUs of the host together, bound to `vfio-pci`.
 
-        Raises RequirementError where this host can't provide them, and HarnessError once `cancelled`
-        returns a reason not to wait any longer.
+        Raises RequirementError if this host can't provide them, and HarnessError when `cancelled`
+        returns a reason to stop waiting.
         """
         deadline = Deadline.after(_LEASE_S)
         return self.pool().lease(
@@ -101,12 +101,12 @@ def _choice(gpu: RequestedGpu) -> GpuChoice:
 
 
 def open_gpu_pool(settings: Settings, catalogue: Catalogue | None = None) -> GpuPool:
-    """Return the pool; raises BadInputError where the inventory is wrong."""
+    """Return the pool; raises BadInputError if the inventory is wrong."""
     return GpuPool(settings.gpu_pool_folder, inventory=inventory_of(settings, catalogue))
 
 
 def inventory_of(settings: Settings, catalogue: Catalogue | None) -> Inventory:
-    """Return the inventory that the settings name, else that of the host, else an empty one."""
+    """Return the inventory that the settings name, else the inventory of the host, else an empty one."""
     file = settings.gpu_inventory
     if file is None:
         if not INVENTORY.exists():

@@ -1,4 +1,4 @@
-"""What the host talks to of a machine: its VM, and agent, SSH and state of its guest."""
+"""The parts of a machine to which the host talks: its VM, and agent, SSH and state of its guest."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ _STATE_KVM_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class MachineServices:
-    """What all machines of a lab share.
+    """The shared parts of all machines of a lab.
 
     `driver` starts the VM. `identity` generates the SSH keys at its first call. `transport` raises
-    RequirementError where QEMU can't take an emulated GPU. `patience` is the factor for waits on a
+    RequirementError if QEMU can't take an emulated GPU. `patience` is the factor for waits on a
     guest, whose limits are for KVM on bare metal. `report` is called with the reason while a
     machine waits for capacity, or for GPUs of the host. `roster` lists the machines that run, for
     `harness ps`; `activities` says what they do.
@@ -104,7 +104,7 @@ class GuestChannels:
 
     @property
     def agent_program(self) -> bytes:
-        """Return the agent, which in a resumed guest is that of the harness that saved it."""
+        """Return the agent; in a resumed guest it is the agent of the harness that saved the guest."""
         bundle = self.description.bundle
         return self._services.agent_program if bundle is None else bundle.agent_program
 
@@ -123,7 +123,7 @@ class GuestChannels:
         return self.vm.agent
 
     def require_answer(self) -> None:
-        """Raise HarnessError where the guest does not answer within seconds, since it hangs or is still booting."""
+        """Raise HarnessError if the guest does not answer within seconds: it hangs or still boots."""
         self.vm.agent.ping(self.deadline(_BUSY_ANSWER_KVM_S))
 
     @property
@@ -141,7 +141,7 @@ class GuestChannels:
     def state(self) -> NodeState:
         """Return the state of the whole guest, which should be at rest, for `expect.unchanged`.
 
-        Parts that can't be read are `unknown` in it. Raises HarnessError where the guest does not
+        Parts that can't be read are `unknown` in it. Raises HarnessError if the guest does not
         answer.
         """
         from harness.evidence.state_capture import take_state  # noqa: PLC0415 - few tests do
@@ -180,7 +180,7 @@ class GuestChannels:
         """Return a deadline of `kvm_s` seconds, multiplied by the patience of the run.
 
         Time in which the host keeps the machine waiting does not count. A deadline that
-        `follows_progress` is put off while the guest prints lines.
+        `follows_progress` is delayed while the guest prints lines.
         """
         return self._after(kvm_s * self._services.patience, follows_progress=follows_progress)
 

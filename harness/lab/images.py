@@ -1,4 +1,4 @@
-"""The images of a lab: those of the catalogue, cloud images, and what is made of them."""
+"""The images of a lab: from the catalogue, cloud images, and images made from them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KERNELS_S = 600.0
 
 @dataclass(kw_only=True)
 class LabImages:
-    """The images that machines of one run boot, from caches, or built and fetched where those have none."""
+    """The images that machines of one run boot: from caches, or built and fetched if the caches have none."""
 
     settings: Settings
     listener: ProgressListener
@@ -55,22 +55,22 @@ class LabImages:
 
     @functools.cached_property
     def cloud_images(self) -> CloudImageStore:
-        """Return the cache of cloud images; what reads it takes longer to load than a clone to start."""
+        """Return the cache of cloud images; loading its reader takes longer than starting a clone."""
         from harness.image.cloud.store import CloudImageStore  # noqa: PLC0415
 
         return CloudImageStore(self.settings.cloud_image_store)
 
     @functools.cached_property
     def derived(self) -> DerivedStore:
-        """Return the cache of what was derived from cloud images."""
+        """Return the cache of data derived from cloud images."""
         from harness.image.cloud.derived_images import DerivedStore  # noqa: PLC0415 - as above
 
         return DerivedStore(self.settings.derived_store, source=self._shared_caches.get("derived"))
 
     def cloud_image(self, name: str) -> CloudImage:
-        """Return a distribution's image by its name in the catalogue, or one by its path.
+        """Return a distribution's image by its name in the catalogue or by its path.
 
-        It is fetched where the cache has none.
+        It is fetched if the cache has none.
         """
         from harness.image.catalogue import load_catalogue  # noqa: PLC0415 - as above
         from harness.image.cloud.source import (  # noqa: PLC0415
@@ -97,7 +97,7 @@ class LabImages:
     def cloud_image_kernels(self, image: CloudImage) -> tuple[CloudImageKernel, ...]:
         """Return the kernels of a cloud image's boot menu, the oldest first, for `CloudImageBoot`.
 
-        They are extracted from its disk where the cache has none, without booting it.
+        They are extracted from its disk if the cache has none, without booting it.
         """
         deadline = Deadline.after(_KERNELS_S)
         return self.derived.kernels(image, deadline=deadline, listener=self.listener)

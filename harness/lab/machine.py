@@ -41,8 +41,8 @@ _CAPACITY_S = 900.0
 class LabMachine(MachineCloudInit, MachineSaving):
     """A running machine; ends with its `with` block.
 
-    Where its description has no checkpoint it boots, with the GPUs in their slots from the start; with
-    one it continues from there, and the GPUs are plugged as soon as it runs.
+    Without a checkpoint in its description it boots, with the GPUs in their slots from the start;
+    with a checkpoint it continues from there, and the GPUs are plugged as soon as it runs.
     """
 
     @stepped("Start machine '{0.name}'")
@@ -59,7 +59,7 @@ class LabMachine(MachineCloudInit, MachineSaving):
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """Return the checkpoint from which the machine continues; None where it boots."""
+        """Return the checkpoint from which the machine continues; None if it boots."""
         return self.description.checkpoint
 
     def _enter(self) -> None:
@@ -138,8 +138,9 @@ class LabMachine(MachineCloudInit, MachineSaving):
     def reboot(self, deadline: Deadline) -> None:
         """Reboot the guest within its machine, and wait until its agent answers again.
 
-        One that boots by firmware can, and a node whose request says that it `may_reboot`: others end
-        when their guest reboots. Raises HarnessError when the guest is not back in time.
+        A machine that boots by firmware can do so, and a node whose request says that it
+        `may_reboot`; other machines end when their guest reboots. Raises HarnessError if the guest
+        is not back in time.
         """
         if not self.spec.may_reboot:
             raise HarnessError(

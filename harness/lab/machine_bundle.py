@@ -1,8 +1,9 @@
-"""A failed machine as a folder: from it another process, checkout or host continues the machine.
+"""A failed machine as a folder, from which another process, checkout or host continues the machine.
 
-It holds the memory and devices, compressed; the disk as what differs from its base image, which is
-named by its digest; and what the machine is. GPUs are unplugged before, since an emulated GPU's state
-can't be saved, and new ones of the same models are plugged when the machine is resumed.
+It holds the memory and devices, compressed; the disk as the difference to its base image, which is
+named by its digest; and the description of the machine. GPUs are unplugged before, since an
+emulated GPU's state can't be saved, and new ones of the same models are plugged when the machine
+is resumed.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ _MOST_CHARACTERS = 4096
 class MachineBundle:
     """A saved machine in `folder`; `spec` has the bundle's own files and no disk.
 
-    `driver` is the name of the VM driver that ran it: another one gives a machine other devices.
+    `driver` is the name of the VM driver that ran it: another driver gives a machine other
+    devices.
     """
 
     folder: Path
@@ -94,7 +96,7 @@ class MachineBundle:
 
 @dataclass(frozen=True, kw_only=True)
 class ResumedSource:
-    """The base image of a saved machine, whose disk is the bundle's on that image."""
+    """The base image of a saved machine; the bundle has the disk on that image."""
 
     bundle: MachineBundle
     disk: Path
@@ -107,7 +109,7 @@ class ResumedSource:
         return self.bundle.base.digest
 
     def prepare(self, folder: Path) -> None:
-        """Make what one machine writes to: the disk, and its firmware's variables."""
+        """Make the files to which one machine writes: the disk, and its firmware's variables."""
         saved, disk = self.bundle.folder, folder / _DISK
         _copy(self.bundle.disk, disk)
         _qemu_img("rebase", "-u", "-f", "qcow2", "-F", "qcow2", "-b", str(self.disk), str(disk))
@@ -133,7 +135,7 @@ def save_machine(
     `seed` is the seed volume that is plugged in, `gpus` are the models to plug when it is resumed, and
     `driver` is the name of the VM driver.
 
-    Raises HarnessError where QEMU refuses, or the disk is not on this host.
+    Raises HarnessError if QEMU refuses, or the disk is not on this host.
     """
     spec = vm.spec
     if not spec.disk.exists():
@@ -194,7 +196,8 @@ def _save_kernel(spec: MachineSpec, folder: Path) -> Mapping[str, object]:
 def read_bundle(folder: Path) -> MachineBundle:
     """Return the saved machine in `folder`, in its `checkpoint`, or the only one below.
 
-    Raises BadInputError where there is none or there are several, and for one of another harness.
+    Raises BadInputError if there is none or there are several, and for a bundle of another
+    harness.
     """
     folder = _folder_of(folder)
     path = folder / _DESCRIPTION
@@ -337,9 +340,9 @@ def _folder_of(folder: Path) -> Path:
 
 
 def prune(evidence: Path, *, limit_mib: int, newest: Path) -> None:
-    """Remove the oldest saved machines below an evidence folder, where all take more than the limit.
+    """Remove the oldest saved machines below an evidence folder if all take more than the limit.
 
-    The evidence beside them stays, and so does the one in `newest`.
+    The evidence beside them stays, and so does the saved machine in `newest`.
     """
     found = [path.parent for path in evidence.glob(f"*/*/{CHECKPOINT}/{_DESCRIPTION}")]
     left = limit_mib * (1 << 20)

@@ -43,10 +43,10 @@ START_CLOUD_INIT = (
 
 
 def console_pattern(step: str | None) -> str:
-    """Return the regular expression for what is waited for on a console while cloud-init runs.
+    """Return the regular expression to wait for on a console while cloud-init runs.
 
-    `step` is the pattern of a provisioner's steps. It is looked for in complete lines only, and
-    only before the end of cloud-init, which it could consume otherwise.
+    `step` is the pattern of a provisioner's steps. The pattern is matched only in complete lines
+    and only before the end of cloud-init, since it could otherwise consume that end.
     """
     if step is None:
         return f"{_END}|{_STAGE}"
@@ -88,9 +88,9 @@ class MachineCloudInit(MachineGpuSlots):
     ) -> CloudInitResult:
         """Wait until cloud-init has finished, with or without errors, and return its result.
 
-        `progress` is called with boot stages as the console shows them, and with what matches the
-        regular expression `step`.
-        Raises HarnessError at the deadline, or at once when the guest can't finish any more.
+        `progress` is called with boot stages as the console shows them, and with each match of the
+        regular expression `step`. Raises HarnessError at the deadline, or at once if the guest
+        can't finish any more.
         """
         with self._activity.during("waits for cloud-init", deadline):
             return self._wait_for_cloud_init(deadline, progress, step)

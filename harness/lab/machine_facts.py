@@ -1,4 +1,4 @@
-"""What a machine is made of, in words for reports."""
+"""The parts of a machine, in words for reports."""
 
 from __future__ import annotations
 

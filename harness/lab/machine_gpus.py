@@ -1,4 +1,4 @@
-"""The GPUs of one machine: servers of emulated ones, leases of the host's, and traces of accesses."""
+"""The GPUs of one machine: servers of emulated GPUs, leases of the host's GPUs, and traces of accesses."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class ProvidedGpu:
 class MachineGpus:
     """Provides the GPUs of the machine of `spec`, with sockets in `folder`, until it is closed.
 
-    `transport` raises RequirementError where QEMU can't take an emulated GPU. `sources` decides
-    which GPUs are emulated and which are the host's. `scripts` describe faults of an emulated GPU,
+    `transport` raises RequirementError if QEMU can't take an emulated GPU. `sources` decides which
+    GPUs are emulated and which belong to the host. `scripts` describe faults of an emulated GPU,
     by device id, from the moment it is plugged.
     """
 
@@ -98,10 +98,10 @@ class MachineGpus:
         report: Callable[[str], None],
         cancelled: Callable[[], str | None] = lambda: None,
     ) -> list[ProvidedGpu]:
-        """Start to serve the emulated ones of these GPUs, and lease those of the host together.
+        """Start to serve the emulated ones of these GPUs, and lease the host's ones together.
 
-        `report` is called with the reason while GPUs of the host are awaited, and `cancelled` says
-        why not to wait any longer. Raises RequirementError where this host can't provide them.
+        `report` is called with the reason while GPUs of the host are awaited, and `cancelled`
+        returns a reason to stop waiting. Raises RequirementError if this host can't provide them.
         """
         resolved = self._sources.resolve(requested)
         choices = [each for each in resolved if not isinstance(each, GpuModel)]
@@ -163,7 +163,7 @@ class MachineGpus:
     def serve(self, model: GpuModel) -> DeviceServer[Any]:
         """Start to serve a GPU of this model, to be plugged into the machine.
 
-        Raises HarnessError where the transport would hang a machine with that many vCPUs.
+        Raises HarnessError if the transport would hang a machine with that many vCPUs.
         """
         # It takes longer to load than a machine without GPUs to start.
         from harness.gpu.serving import serve_gpu  # noqa: PLC0415
@@ -209,7 +209,7 @@ class MachineGpus:
         return server
 
     def withdraw(self, device_id: str) -> None:
-        """End the serving of an unplugged GPU, whose trace is kept, or the lease of the host's.
+        """End the serving of an unplugged GPU, whose trace is kept, or its lease from the host.
 
         GPUs of the host that were leased together are returned together.
         """
@@ -239,9 +239,9 @@ class MachineGpus:
             server.gpu.wait_until_placed(deadline)
 
     def gpu(self, device_id: str) -> EmulatedGpu:
-        """Return the device model behind a GPU, plugged or one of the last to be unplugged.
+        """Return the device model behind a GPU that is plugged, or that was one of the last to be unplugged.
 
-        Raises HarnessError where there is none, RequirementError where it is the host's.
+        Raises HarnessError if there is none, RequirementError if it belongs to the host.
         """
         gpus = self._by_id()
         if device_id in self._leases:
@@ -265,7 +265,7 @@ class MachineGpus:
             server.gpu.mark(words)
 
     def stall_report(self, patience_s: float) -> str | None:
-        """Return that the guest has been blocked on a GPU for `patience_s`, or None."""
+        """Return a sentence if the guest has been blocked on a GPU for `patience_s`, or None."""
         reports = (server.stall_report(patience_s) for server in self._servers.values())
         return next(filter(None, reports), None)
 
@@ -351,8 +351,9 @@ class MachineGpuSlots(GuestChannels):
     def hot_unplug(self, device_id: str, *, in_use: bool = False) -> None:
         """Ask the guest to release a GPU, and wait until it is removed; its trace is kept.
 
-        Raises HarnessError where a process of the guest has a GPU open, unless it may be removed while
-        it is `in_use`: NVIDIA's driver waits for that process, and does not answer before it ends.
+        Raises HarnessError if a process of the guest has a GPU open, unless it may be removed
+        while it is `in_use`: NVIDIA's driver waits for that process, and does not answer before it
+        ends.
         """
         users = [] if in_use else self.guest.users_of(GPU_DEVICE_FILES)
         if users:
@@ -365,9 +366,9 @@ class MachineGpuSlots(GuestChannels):
         self._show_gpus()
 
     def gpu(self, device_id: str = "gpu0") -> EmulatedGpu:
-        """Return the device model behind a GPU, plugged or one of the last to be unplugged.
+        """Return the device model behind a GPU that is plugged, or that was one of the last to be unplugged.
 
-        Raises HarnessError where there is none.
+        Raises HarnessError if there is none.
         """
         return self.gpus.gpu(device_id)
 

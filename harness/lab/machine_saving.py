@@ -1,4 +1,4 @@
-"""Saves a machine as a checkpoint or a bundle, and continues one."""
+"""Saves a machine as a checkpoint or a bundle, and continues a saved machine."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _WARM_UP = (
 
 
 def savable_machine(vm: Machine) -> SavableMachine:
-    """Return the machine as one that can be saved; raises HarnessError where its driver can't."""
+    """Return the machine as one that can be saved; raises HarnessError if its driver can't save it."""
     if isinstance(vm, SavableMachine):
         return vm
     raise HarnessError(f"The VM driver of machine '{vm.spec.name}' can't save running machines.")
 
 
 class MachineSaving(MachineGpuSlots):
-    """A machine whose state is saved, and which continues from a saved one."""
+    """A machine whose state is saved, and which continues from a saved state."""
 
     @stepped("Save the state of machine '{0.name}'")
     def save(self, state: Path, nonce: str) -> None:
@@ -74,7 +74,7 @@ class MachineSaving(MachineGpuSlots):
     def save_bundle(self, folder: Path, *, purpose: str) -> MachineBundle:
         """Save the machine as it is now into the new `folder`, and let its guest go on.
 
-        Its GPUs are unplugged before, and stay so. Raises HarnessError where it can't be saved: where
+        Its GPUs are unplugged first, and stay unplugged. Raises HarnessError if it can't be saved:
         its guest does not answer and so can't release a GPU, or its driver can't save machines.
         """
         with self._activity.during("is saved into the evidence"):
@@ -105,7 +105,7 @@ class MachineSaving(MachineGpuSlots):
     def _release_devices(self) -> Path | None:
         """Unplug the GPUs, which can't be saved, and the seed; return the seed where it stays.
 
-        Raises HarnessError where a guest with GPUs does not answer.
+        Raises HarnessError if a guest with GPUs does not answer.
         """
         try:
             # A guest that hangs would take the whole limit of an unplug.

@@ -1,4 +1,4 @@
-"""One node: a machine that provisions itself by cloud-init, and the evidence of it.
+"""One node: a machine that provisions itself by cloud-init, and its evidence.
 
 The module is long because a node's boot, its runs and its evidence share the state of one machine.
 """
@@ -75,7 +75,7 @@ _PREPARE_KVM_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRequest:
-    """A node as requested.
+    """A request for a node.
 
     A cloud image boots as `cloud_image_boot` says, and always from cold; `kernel` is for built
     images.
@@ -183,7 +183,7 @@ class NodeRequest:
     def provisioner_files(self, provisioner: Provisioner) -> tuple[GuestFile, ...]:
         """Return the files that a provisioner needs on this node.
 
-        Raises BadInputError where the request asks for what the provisioner does not declare.
+        Raises BadInputError if the request needs something that the provisioner does not declare.
         """
         driver = self.image.driver
         facts = {
@@ -207,7 +207,7 @@ class NodeRequest:
 
 
 def all_files(request: NodeRequest, provisioner: Provisioner) -> tuple[GuestFile, ...]:
-    """Return the files of a requested node: those of its provisioner and stand-ins, and its own."""
+    """Return the files of a requested node: of its provisioner and stand-ins, and its own."""
     return (
         runner_file(),
         *request.provisioner_files(provisioner),
@@ -226,7 +226,7 @@ def render_node_seed(
 ) -> SeedFiles:
     """Render the seed by which cloud-init provisions a requested node; `early` goes to `bootcmd`.
 
-    Raises BadInputError where the provisioner's user-data contradicts that of the harness.
+    Raises BadInputError if the provisioner's user-data contradicts the user-data of the harness.
     """
     commands: list[Argv] = [list(argv) for argv in request.before]
     if request.command is not None:
@@ -246,7 +246,7 @@ def render_node_seed(
 
 
 def require_applied_user_data(request: NodeRequest, provisioner: Provisioner) -> None:
-    """Raise BadInputError where the node would lack what cloud-init is to apply."""
+    """Raise BadInputError if the node would lack files that cloud-init has to apply."""
     if request.skip_cloud_init and provisioner.user_data:
         raise BadInputError(
             f"Cloud-init applies the user-data of provisioner '{provisioner.name}', so a node "
@@ -257,7 +257,7 @@ def require_applied_user_data(request: NodeRequest, provisioner: Provisioner) ->
 
 
 def state_of(request: NodeRequest) -> SavedState | None:
-    """Return the saved state from which a clone of the node continues; None where it always boots."""
+    """Return the saved state from which a clone of the node continues; None if it always boots."""
     if isinstance(request.image, CloudImage) or request.may_reboot:
         return None
     state = booted(
@@ -282,7 +282,7 @@ def describe_node(
     saved: tuple[SavedState, Checkpoint] | None = None,
     disk: Path | None = None,
 ) -> MachineDescription:
-    """Describe the machine of a requested node; pure, but an image that needs UEFI has its firmware looked up.
+    """Describe the machine of a requested node; pure, except that it looks up the host's UEFI firmware.
 
     It continues from the `saved` state of `state_of` and its checkpoint, or boots from cold. `access` are
     the keys that its guest takes from cloud-init.
@@ -398,12 +398,12 @@ class Node:
     def hot_unplug(self, device_id: str, *, in_use: bool = False) -> None:
         """Ask the guest to release a GPU, and wait until it is removed.
 
-        Raises HarnessError where a process of the guest has a GPU open, unless it may be `in_use`.
+        Raises HarnessError if a process of the guest has a GPU open, unless it may be `in_use`.
         """
         self.machine.hot_unplug(device_id, in_use=in_use)
 
     def mark(self, words: str) -> None:
-        """Write a line into the trace of every GPU, which separates before from after."""
+        """Write a line into the trace of every GPU, to separate earlier from later entries."""
         self.machine.mark(words)
 
     def gpu(self, device_id: str = "gpu0") -> EmulatedGpu:
@@ -413,10 +413,10 @@ class Node:
     def wait_until_provisioned(self, progress: Callable[[str], None] = ignore_progress) -> None:
         """Wait until cloud-init has finished, with or without errors.
 
-        `progress` is called with boot stages, and with steps of the provisioner by the pattern that
-        it declares, as the console shows them. On a node that skips cloud-init, this runs the
-        provisioner's command.
-        Raises HarnessError at the deadline, or at once when the guest can't finish any more.
+        `progress` is called with boot stages, and with steps of the provisioner by its declared
+        pattern, as the console shows them. On a node that skips cloud-init, this runs the
+        provisioner's command. Raises HarnessError at the deadline, or at once if the guest can't
+        finish any more.
         """
         if self.request.skip_cloud_init:
             if self.request.command is not None:
@@ -436,9 +436,9 @@ class Node:
     def provision(self, command: str) -> CommandResult:
         """Run one of the provisioner's commands in the guest, as cloud-init would.
 
-        A failure of the command is a result, whose stdout has all that was printed. Each call is a
-        run of its own in the evidence: `Evidence.of_run`. Raises BadInputError where the
-        provisioner declares no such command.
+        A failure of the command is a result, whose stdout has its whole output. Each call is a run
+        of its own in the evidence: `Evidence.of_run`. Raises BadInputError if the provisioner
+        declares no such command.
         """
         argv = self.provisioner.guest_command(command, output=CLOUD_INIT_OUTPUT_PATH)
         deadline = self._deadline()
@@ -471,11 +471,11 @@ class Node:
     ) -> Evidence:
         """Return the evidence of this node as it is now.
 
-        Each call gathers it again, into a folder of its own, so that earlier evidence neither changes
-        nor is taken for new. In addition to what is gathered on every node, it has `files` of the
-        guest, by absolute paths that may have `*` and `?`, which `Evidence.file`, `files` and `paths`
-        return; and the output of `commands`, argv by name, which `Evidence.output_of` and
-        `exit_code_of` return. They are in the evidence that is kept of a failed test too.
+        Each call gathers it again, into a folder of its own, so that earlier evidence neither
+        changes nor is taken for new. In addition to the evidence of every node, it has `files` of
+        the guest, by absolute paths that may have `*` and `?`, which `Evidence.file`, `files` and
+        `paths` return; and the output of `commands`, argv by name, which `Evidence.output_of` and
+        `exit_code_of` return. They are also in the evidence that is kept of a failed test.
 
         Raises BadInputError, which names the path or command that can't be gathered.
         """
@@ -489,10 +489,10 @@ class Node:
 
     @stepped("Gather the result of provisioning of node '{0.request.name}'")
     def result(self) -> Evidence:
-        """Return evidence of what provisioning reported, and of nothing else of the node.
+        """Return evidence of provisioning's reports, and of nothing else of the node.
 
-        It takes a fraction of the seconds of `evidence`, for tests about a decision or an exit code
-        alone. Expectations on anything else raise HarnessError.
+        It takes a fraction of the seconds of `evidence`, for tests that are only about a decision
+        or an exit code. Expectations on anything else raise HarnessError.
         """
         folder = self.folder / f"evidence-{next(self._gatherings)}"
         # Not among those gathered: of a test that fails, all evidence is kept.
@@ -510,7 +510,7 @@ class Node:
         return tuple(self._gathered)
 
     def collect(self, folder: Path, *, additional: AdditionalEvidence = NOTHING_MORE) -> Evidence:
-        """Gather evidence into `folder`, the host's side also where the guest does not answer."""
+        """Gather evidence into `folder`; gather the host's side even if the guest does not answer."""
         return self._steps.told_by(
             evidence_collection.collect(
                 self.machine,
@@ -522,9 +522,9 @@ class Node:
         )
 
     def collect_available(self) -> Evidence:
-        """Gather what is available where the node may not answer; never wait for more.
+        """Gather the available evidence of a node that may not answer; never wait for more.
 
-        It has all files and commands that `evidence` was asked for.
+        It has all files and commands for which `evidence` was asked.
         """
         return self._steps.told_by(
             evidence_collection.collect_available(
@@ -546,7 +546,7 @@ class Node:
     def power_off(self) -> None:
         """Power the node off and wait until its machine has ended and its disk is complete.
 
-        Raises HarnessError when it does not power off.
+        Raises HarnessError if it does not power off.
         """
         self.guest.power_off()
         self.machine.vm.wait_for_power_off(self.machine.deadline(_POWER_OFF_KVM_S))

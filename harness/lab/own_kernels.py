@@ -1,4 +1,4 @@
-"""Installs a kernel of the user's own into a built image, by a machine that boots it once."""
+"""Installs a user's own kernel into a built image, by a machine that boots it once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _IN_PACKAGE = re.compile(r" (?:\./)?boot/vmlinuz-(\S+)$", re.MULTILINE)
 
 
 class NodeLab(Protocol):
-    """What of the lab installs a kernel."""
+    """The parts of the lab that install a kernel."""
 
     @property
     def store(self) -> ImageStore: ...
@@ -55,8 +55,8 @@ class NodeLab(Protocol):
 def install_kernel(lab: NodeLab, image: Image, kernel: OwnKernel) -> tuple[Image, Kernel]:
     """Return `image` with a kernel of the user's own installed, and that kernel.
 
-    A machine boots the image by its newest kernel, and installs it as a person would; the result is
-    in the cache of images. Raises BadInputError where packages have no kernel, HarnessError where
+    A machine boots the image by its newest kernel, and installs it as a person would; the result
+    is in the cache of images. Raises BadInputError if the packages have no kernel, HarnessError if
     they can't be installed.
     """
     parts = {"own-kernel": kernel.digest(), "kind": type(kernel).__name__}

@@ -29,7 +29,7 @@ _NOUNS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PluginCheck:
-    """One entry point, and why it can't be used if it can't."""
+    """One entry point, and the reason if it can't be used."""
 
     plugin: Plugin
     error: PluginError | None = None
@@ -40,7 +40,7 @@ class PluginCheck:
 
 
 def examine_plugins() -> list[PluginCheck]:
-    """Load every entry point of installed packages, each although others are broken."""
+    """Load every entry point of installed packages, even if others are broken."""
     return [
         *_in_folders(),
         *_by_name(Group.PROVISIONERS, provisioner_of, taken=[NAME]),

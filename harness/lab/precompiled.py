@@ -1,4 +1,4 @@
-"""Makes images with a driver that is compiled for one kernel, of the driver image and of modules."""
+"""Makes images with a driver that is compiled for one kernel, from the driver image and modules."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ MODULES = {"nvidia", "nvidia-uvm"}
 def precompiled_archive(
     driver_archive: bytes, kernel: str, modules: Mapping[str, bytes], *, padding: bytes = b""
 ) -> bytes:
-    """Return an image that installs these modules of a kernel, else what the driver image has.
+    """Return an image that installs these modules of a kernel, else the content of the driver image.
 
-    `padding` makes it as large as a real driver is.
+    `padding` makes it as large as a real driver.
     """
     entries = {entry.path: entry for entry in _layer_entries(driver_archive)}
     added = [

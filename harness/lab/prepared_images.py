@@ -1,7 +1,7 @@
-"""Makes node images of cloud images: boots one once, and adds the guest agent and the stand-ins.
+"""Makes node images from cloud images: boots one once, and adds the guest agent and the stand-ins.
 
 The result is an image like a built one. Its kernels, their command lines, systemd, cloud-init and
-network are those of the cloud image, and its next boot is a first boot.
+network come from the cloud image, and its next boot is a first boot.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _CLEAN = render_clean([CONFIG_PATH, OUTCOME_PATH], [PAYLOAD_FOLDER])
 
 
 class CloudImageLab(Protocol):
-    """What of the lab makes a node image."""
+    """The parts of the lab that make a node image."""
 
     @property
     def settings(self) -> Settings: ...
@@ -106,10 +106,10 @@ class CloudImageLab(Protocol):
 
 
 def prepare_node_image(lab: CloudImageLab, image: CloudImage) -> Image:
-    """Return the node image of a cloud image, made where the cache has none.
+    """Return the node image of a cloud image, made if the cache has none.
 
     The kernel is the newest of the image's boot menu, and boots without firmware. Raises
-    HarnessError where no kernel can be read from the disk, or where its first boot fails.
+    HarnessError if no kernel can be read from the disk, or if its first boot fails.
     """
     kernels = lab.cloud_image_kernels(image)
     parts = {
@@ -170,7 +170,7 @@ def _change(lab: CloudImageLab, image: CloudImage, machine: LabMachine) -> Drive
 
 
 def wait_until_booted(guest: Guest, name: str, deadline: Deadline) -> None:
-    """Wait until cloud-init has finished; raises HarnessError where it had errors."""
+    """Wait until cloud-init has finished; raises HarnessError if it had errors."""
     result = guest.wait_for_cloud_init_result(deadline)
     if result.errors:
         raise HarnessError(
@@ -184,8 +184,8 @@ def add_driver(
 ) -> DriverImage | None:
     """Make the stand-in driver's image in the guest, and return it.
 
-    Where the guest lacks the tools for that, it returns None and reports which. Raises HarnessError
-    where it fails.
+    If the guest lacks the tools for that, it returns None and reports which. Raises HarnessError
+    if it fails.
     """
     driver = _stand_in_driver()
     variables = {
@@ -205,7 +205,7 @@ def add_driver(
 
 
 def stand_in_archive() -> bytes:
-    """Return a tar archive of the stand-ins, and of what makes the driver's container image."""
+    """Return a tar archive of the stand-ins, and of the tools that make the driver's container image."""
     entries = [
         *_entries(SHIPPED_IMAGES / _SERVICES, ""),
         *(

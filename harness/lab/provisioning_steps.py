@@ -1,4 +1,4 @@
-"""Provisioning of one node as steps of a report: each run, and in it what the provisioner says of it."""
+"""Provisioning of one node as steps of a report: each run, and in it the reports of the provisioner."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from harness.steps import Step
 class ProvisioningSteps:
     """The runs of a provisioner on one node, oldest first.
 
-    What the evidence says of a run is more than its console shows, which is all that a guest leaves that
-    does not answer.
+    The evidence of a run says more than its console, but a guest that does not answer leaves only
+    the console.
     """
 
     def __init__(self, provisioner: Provisioner) -> None:
@@ -35,7 +35,7 @@ class ProvisioningSteps:
 
     @contextlib.contextmanager
     def run(self, title: str) -> Iterator[Callable[[str], None]]:
-        """Take a run as a step, and yield what is to be called with each line that the console shows."""
+        """Take a run as a step, and yield a function to call with each line that the console shows."""
         shown: list[InnerStep] = []
 
         def see(line: str) -> None:
@@ -50,7 +50,7 @@ class ProvisioningSteps:
                 taken.report(shown)
 
     def told_by(self, evidence: Evidence) -> Evidence:
-        """Report what `evidence` says of the runs, and return it.
+        """Add the runs in `evidence` to the report, and return it.
 
         Runs that the test started without the harness are in the evidence too; the latest ones count.
         """
@@ -66,7 +66,7 @@ class ProvisioningSteps:
         return evidence
 
     def _read(self, line: str) -> InnerStep | None:
-        """Return the step that a line is about, which ends now; None where it does not say its duration."""
+        """Return the step that a line is about, which ends now; None if it does not say its duration."""
         found = None if self._pattern is None else self._pattern.search(line)
         groups = {} if found is None else found.groupdict()
         try:

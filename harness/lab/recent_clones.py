@@ -1,10 +1,11 @@
-"""Starts a clone of the state from which the last one was started, without reading its recipes again.
+"""Starts a clone from the last used state, without reading its recipes again.
 
-To find the checkpoint of a state, recipes and manifests are read and validated. That takes longer than
-to restore a machine. So the state of the last clone is kept, with the facts on which it depends: the
-files of the harness and of the recipes, the installed packages, the settings, this boot of the host,
-QEMU's command line, and the files of the image and the checkpoint. Where one of them has changed, the state
-is found as always. So are the states of other images than built ones of the catalogue.
+To find the checkpoint of a state, recipes and manifests are read and validated. That takes longer
+than to restore a machine. So the state of the last clone is kept, with the facts on which it
+depends: the files of the harness and of the recipes, the installed packages, the settings, this
+boot of the host, QEMU's command line, and the files of the image and the checkpoint. If one of
+them has changed, the state is found as always. The states of images that were not built from the
+catalogue are found in the same way.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def recent_clone(
 ) -> Iterator[LabMachine]:
     """Start a clone of the saved state that `find` returns, as `Lab.clone`, and end it afterwards.
 
-    `state` is a name for what `find` finds with the lab's settings. `find` is not called where nothing has
-    changed since the last clone of that name.
+    `state` is a name for the result of `find` with the lab's settings. `find` is not called if
+    nothing has changed since the last clone of that name.
     """
     image = name_of_file(f"{lab.settings.images[0]}.")
     kept = lab.settings.cache / "recent-clones" / f"{state}-{image}"
@@ -122,7 +123,7 @@ def _write(lab: Lab, kept: Path, state: SavedState, checkpoint: Checkpoint) -> N
 
 
 def _recipe_folders(lab: Lab) -> tuple[str, ...] | None:
-    """Return the folders that have all files of the image's recipe, or None where others have some."""
+    """Return the folders that have all files of the image's recipe, or None if others have some."""
     from harness.image.catalogue import Recipe, load_catalogue  # noqa: PLC0415 - as in `Lab.node_image`
 
     catalogue = load_catalogue(*lab.settings.image_folders)

@@ -1,4 +1,4 @@
-"""A registry on the host that nodes take for those of their cloud."""
+"""A registry on the host that acts as the registries of the nodes' cloud."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ARCHIVE_KVM_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryHost:
-    """What the registries of one run share: the program behind them, the certificate, a folder."""
+    """The shared parts of the registries of one run: their program, the certificate, a folder."""
 
     program: tuple[str, ...]
     certificate: Certificate
@@ -50,7 +50,7 @@ class RegistryHost:
 
 @dataclass(frozen=True, kw_only=True)
 class Registry:
-    """A registry for the nodes of one test, its requests, and what goes wrong in them."""
+    """A registry for the nodes of one test, its requests, and its faults."""
 
     server: RegistryServer
     certificate: Certificate
@@ -58,7 +58,7 @@ class Registry:
     log: RegistryLog = field(repr=False)
 
     def reachable(self, request: NodeRequest) -> NodeRequest:
-        """Return the request of a node that takes this registry for those of REGISTRY_NAMES."""
+        """Return the request of a node for which this registry acts as REGISTRY_NAMES."""
         return replace(
             request,
             host_ports=(*request.host_ports, *self.host_ports),
@@ -87,18 +87,18 @@ class Registry:
         self.server.push(archive, repository=repository, tag=tag)
 
     def disturb_next(self, *faults: PullFault) -> None:
-        """Plan what goes wrong in the next pulls, one fault each."""
+        """Plan the faults of the next pulls, one for each."""
         self.log.disturb_next(*faults)
 
     def disturb_all(self, fault: PullFault) -> None:
-        """Disturb each pull for which nothing else is planned, from now on."""
+        """Disturb each pull without another plan, from now on."""
         self.log.disturb_all(fault)
 
 
 def prepare_registry_host(lab: Lab) -> RegistryHost:
-    """Return what the registries of this run share, in the lab's folder.
+    """Return the shared parts of the registries of this run, in the lab's folder.
 
-    Raises RequirementError where the host lacks what they need.
+    Raises RequirementError if the host lacks something that they need.
     """
 
     def report(message: str) -> None:

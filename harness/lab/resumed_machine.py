@@ -1,7 +1,7 @@
 """Describes a machine that continues from a bundle, or refuses the bundle.
 
-It may come from somebody else. QEMU opens whatever the header of a disk names, and whatever a link
-leads to, and the guest could read and write it.
+The bundle may come from somebody else. QEMU opens any file that the header of a disk names, or to
+which a link leads, and the guest could read and write it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def resumed_machine(
     base: Path | None = None,
     kept_until: float | None = None,
 ) -> MachineDescription:
-    """Describe a machine in `folder` that continues, with new GPUs of the models that it had.
+    """Describe a machine in `folder` that continues, with new GPUs of the same models.
 
-    `base` is the image below its disk, where it is not that of the cache. Raises BadInputError for a
-    bundle that names files of this host, and HarnessError where the base image, or the version of
-    QEMU or the firmware that the machine ran on, is missing here.
+    `base` is the image below its disk, if it is not in the cache. Raises BadInputError for a
+    bundle that names files of this host, and HarnessError if the base image, or the machine's
+    version of QEMU or firmware, is missing here.
     """
     require_own_files(bundle)
     require_qemu_of(bundle, settings.qemu)
@@ -82,9 +82,9 @@ def require_own_files(bundle: MachineBundle) -> None:
 
 
 def require_firmware_of(bundle: MachineBundle) -> None:
-    """Raise HarnessError where the machine ran on another UEFI firmware than this host has.
+    """Raise HarnessError if the machine ran on another UEFI firmware than this host has.
 
-    Also raises RequirementError where this host has none.
+    Also raises RequirementError if this host has none.
     """
     kernel = bundle.spec.kernel
     if not isinstance(kernel, Firmware) or kernel.flash is None:
@@ -101,7 +101,7 @@ def require_firmware_of(bundle: MachineBundle) -> None:
 
 
 def require_qemu_of(bundle: MachineBundle, qemu: str) -> None:
-    """Raise HarnessError where `qemu` is another version than that which saved the machine."""
+    """Raise HarnessError if `qemu` is not the version that saved the machine."""
     found = qemu_version(qemu)
     if found != bundle.qemu_version:
         raise HarnessError(

@@ -30,9 +30,9 @@ _OVERLAY_MIB = 1024
 def host_evidence_kept(
     machine: LabMachine, folder: Path, *, unless: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Keep the host's evidence in `folder` where something fails on a machine; the error says where.
+    """Keep the host's evidence in `folder` if something fails on a machine; the error says where.
 
-    Bad input and missing requirements get no evidence, nor does an error that names evidence already.
+    Bad input, missing requirements, and errors that name evidence already get no evidence.
     """
     try:
         yield
@@ -66,7 +66,7 @@ class Machines:
         self._is_stopping = False
 
     def new_folder(self, name: str) -> Path:
-        """Return the folder of a machine that is to be described; `created` makes it."""
+        """Return the folder of a machine that will be described; `created` makes it."""
         return self._folder / f"{name}-{secrets.token_hex(3)}"
 
     @contextlib.contextmanager
@@ -110,7 +110,7 @@ class Machines:
         description: MachineDescription,
         wrapped: Callable[[LabMachine], contextlib.AbstractContextManager[Started]],
     ) -> Iterator[Started]:
-        """Create a machine, start it by entering what `wrapped` makes of it, and end it afterwards.
+        """Create a machine, start it by entering the result of `wrapped`, and end it afterwards.
 
         If it does not start, the host's evidence is kept, and the error says where.
         """
@@ -125,17 +125,17 @@ class Machines:
             yield started
 
     def stop_reason(self) -> str | None:
-        """Return a reason once `kill_all` was called, else None."""
+        """Return a reason after `kill_all` was called, else None."""
         return "The run is being ended." if self._is_stopping else None
 
     def kill_all(self) -> None:
-        """End every machine at once, from any thread; threads that wait for one get an error."""
+        """End every machine at once, from any thread; threads that wait for a machine get an error."""
         self._is_stopping = True
         for machine in list(self._running):
             machine.kill()
 
     def _require_space(self) -> None:
-        """Raise RequirementError where an overlay would run out of disk space."""
+        """Raise RequirementError if an overlay would run out of disk space."""
         free_mib = shutil.disk_usage(self._folder).free >> 20
         if free_mib < _OVERLAY_MIB:
             raise RequirementError(

@@ -71,24 +71,24 @@ ExecStartPost=-/bin/sh -c 'for file in /run/systemd/network/10-netplan-*; do \
 
 
 class SavedStateSource(BootSource, Protocol):
-    """A boot source of which the first machine of a saved state is booted."""
+    """The boot source of the first machine of a saved state."""
 
     @property
     def first_seed(self) -> SeedFiles | None:
         """Return the seed with which the first machine boots."""
 
     def parts(self) -> Mapping[str, object]:
-        """Return what the saved state depends on beside the command line."""
+        """Return everything on which the saved state depends, beside the command line."""
 
     def wait_until_booted(self, machine: LabMachine) -> None:
-        """Wait until the first machine is in the state that is saved."""
+        """Wait until the first machine is in the state to be saved."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltImageSource:
-    """A built image and one of its kernels; the boot stops before cloud-init where it `is_held`.
+    """A built image and one of its kernels; if it `is_held`, the boot stops before cloud-init.
 
-    The machine goes on when its guest reboots where it `may_reboot`.
+    If it `may_reboot`, the machine continues when its guest reboots.
     """
 
     image: Image
@@ -164,9 +164,9 @@ class SavedState:
     """A state of a machine, which is stored in a checkpoint on first use.
 
     A saved state without a parent is its origin: a built image booted up to the point just before
-    cloud-init, or a cloud image just after. Any other one is its parent after `make` has run on it.
-    `parts` name all that the result depends on in addition to the parent: when one of them changes,
-    the checkpoint is made again.
+    cloud-init, or a cloud image just after. Any other state is its parent after `make` has run on
+    it. `parts` name everything on which the result depends in addition to the parent: when one of
+    them changes, the checkpoint is made again.
     """
 
     name: str
@@ -185,10 +185,10 @@ class SavedState:
         make: Callable[[LabMachine], None],
         parts: Mapping[str, str] | None = None,
     ) -> SavedState:
-        """Return the saved state that `make` brings this one to.
+        """Return the saved state that `make` makes from this one.
 
-        Without `parts`, the source of the whole module that defines `make` counts, since `make` may
-        call other functions of it. Raises HarnessError where there is no source.
+        Without `parts`, the source of the whole module that defines `make` counts, since `make`
+        may call other functions of it. Raises HarnessError if there is no source.
         """
         return replace(
             self,
@@ -212,7 +212,7 @@ def describe_clone(
 ) -> MachineDescription:
     """Describe a machine that continues from a state's `checkpoint`, or boots its origin without one; pure.
 
-    Its name is that of the state, where it has no other.
+    Its name is the name of the state, if it has no other.
     """
     return describe(
         name or state.name,
@@ -275,7 +275,7 @@ def cloud_init_done(saved_state: SavedState) -> SavedState:
 def key_parts(
     saved_state: SavedState, spec: MachineSpec, driver: VmDriver
 ) -> Mapping[str, object]:
-    """Return all that the bytes of a saved state's checkpoint depend on, except its parent's key.
+    """Return everything on which the bytes of a saved state's checkpoint depend, except its parent's key.
 
     The VM driver's parts contain no paths: the image's key identifies the files.
     """
@@ -304,7 +304,7 @@ _COPY_S = 120.0
 
 @dataclass(kw_only=True)
 class CheckpointBuilder:
-    """Makes the checkpoints of a lab where the cache has none, and keeps them in use until `close`.
+    """Makes the checkpoints of a lab if the cache has none, and keeps them in use until `close`.
 
     `agent_digest` is the digest of the agent that runs in the saved machines. `needs` says for people which
     QEMU and processor a saved machine needs.

@@ -1,4 +1,4 @@
-"""The shared store of a run, the images that it gives, and the host that a checkpoint in it needs."""
+"""The shared store of a run, the images that it provides, and the requirements of its checkpoints on a host."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 
 
 def open_shared_caches(settings: Settings) -> Mapping[str, SharedCache]:
-    """Return the shared caches of a run by their names; none where it has no store.
+    """Return the shared caches of a run by their names; none if it has no store.
 
-    Raises BadInputError where the address is wrong.
+    Raises BadInputError if the address is wrong.
     """
     if settings.store is None:
         return {}
@@ -40,7 +40,7 @@ def open_shared_caches(settings: Settings) -> Mapping[str, SharedCache]:
 
 
 def open_image_store(settings: Settings, shared: Mapping[str, ArtifactSource]) -> ImageStore:
-    """Return the cache of built images, which takes from the shared caches what it lacks."""
+    """Return the cache of built images, which takes missing images from the shared caches."""
     return ImageStore(
         settings.image_store,
         accepted_licences=settings.accepted_licences,

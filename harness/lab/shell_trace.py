@@ -1,7 +1,8 @@
-"""Traces of the bash scripts that run in a machine: all that systemd starts after cloud-init began.
+"""Traces of the bash scripts that run in a machine: all scripts that systemd starts after cloud-init began.
 
-cloud-init's first command sets BASH_ENV for what systemd starts from then on: the later stages of
-cloud-init with the provisioner, and services. Each bash process writes a file of its own.
+cloud-init's first command sets BASH_ENV for everything that systemd starts from then on: the later
+stages of cloud-init with the provisioner, and services. Each bash process writes a file of its
+own.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ _TRACED = pydantic.TypeAdapter(dict[str, _TracedScript])
 
 
 def trace_environment(*, by_trap: bool) -> Mapping[str, str]:
-    """Return what makes bash in a machine trace itself: by its own trace, or by a trap on DEBUG.
+    """Return the variables that make bash in a machine trace itself: by its own trace, or by a trap on DEBUG.
 
-    With the trap, code that uses bash's own trace (`set -x`) has it for itself, as without coverage.
+    With the trap, code that uses bash's own trace (`set -x`) can use it, as without coverage.
     """
     environment = {"BASH_ENV": f"{FOLDER}/{TRACE.name}"}
     return {**environment, "HX_TRACE_BY_TRAP": "1"} if by_trap else environment
 
 
 def early_commands(environment: Mapping[str, str]) -> Sequence[Argv]:
-    """Return what cloud-init has to run first for bash to trace itself."""
+    """Return the command that cloud-init has to run first, so that bash traces itself."""
     variables = [f"{name}={value}" for name, value in environment.items()]
     return [["sh", "-c", _SET_UP, "trace", FOLDER, TRACE.read_text(), TRACE.name, *variables]]
 
@@ -66,7 +67,7 @@ def early_commands(environment: Mapping[str, str]) -> Sequence[Argv]:
 def traced(
     request: NodeRequest, provisioner: Provisioner, *, by_trap: bool = False
 ) -> NodeRequest:
-    """Return the request of a node whose scripts are traced, also where a test runs them."""
+    """Return the request of a node whose scripts are traced, even if a test runs them."""
     environment = trace_environment(by_trap=by_trap)
     return replace(
         request,
@@ -76,10 +77,10 @@ def traced(
 
 
 def read_hits(guest: Guest, scripts: Iterable[Path]) -> tuple[Hits, list[str]]:
-    """Return what ran of `scripts` in a machine, and sentences about what does not count.
+    """Return the lines of `scripts` that ran in a machine, and sentences about files that do not count.
 
-    A script of the machine is known by its content, wherever it lies there. Raises HarnessError
-    where the machine does not answer.
+    A script of the machine is known by its content, wherever it lies there. Raises HarnessError if
+    the machine does not answer.
     """
     by_digest: dict[str, list[Path]] = {}
     for script in scripts:

@@ -1,4 +1,4 @@
-"""The versions of all that a machine ran with, on the host and in the guest."""
+"""The versions of all programs that a machine used, on the host and in the guest."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _QUERY_S = 20.0
 
 
 def versions_of(machine: LabMachine, folder: Path) -> dict[str, object]:
-    """Return the versions by what they are of; what is unknown is None.
+    """Return the versions by program; unknown versions are None.
 
-    The guest's are those of the evidence in `folder`, with its history.
+    The guest's versions come from the evidence in `folder`, with its history.
     """
     kernel = qemu = None
     packages: Mapping[str, str] | None = None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DriverOpener(Protocol):
-    """Opens a VM driver for as long as the context lasts, and reports what is started for it."""
+    """Opens a VM driver for as long as the context lasts, and reports the programs that it starts."""
 
     def __call__(
         self, settings: Settings, report: Callable[[str], None], /
@@ -39,8 +39,8 @@ _NO_MACHINES_REMEDY = (
 def open_driver(settings: Settings, report: Callable[[str], None]) -> Iterator[VmDriver]:
     """Open the VM driver that the settings name, for as long as the context lasts.
 
-    `report` is called with what is started for it. Raises RequirementError where the host can't run
-    it.
+    `report` is called with each program that is started for it. Raises RequirementError if the
+    host can't run it.
     """
     match settings.machine_driver:
         case MachineDriver.QEMU:
@@ -91,7 +91,7 @@ def _open_plugin(
 
 
 def examine_driver(settings: Settings, accelerator: Accelerator | None) -> list[RequirementCheck]:
-    """Check what the VM driver needs of its host in addition to what every machine needs."""
+    """Check the requirements of the VM driver on its host, beside the requirements of every machine."""
     if settings.machine_driver is MachineDriver.LIBVIRT:
         from harness.machine.libvirt import requirement_checks  # noqa: PLC0415 - as above
 

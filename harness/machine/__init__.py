@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Machine(Protocol):
     """A running VM, as seen by the code that started it.
 
-    A machine whose spec is `is_restored` waits for `restore`; any other one runs at once.
+    A machine whose spec is `is_restored` waits for `restore`; any other machine runs at once.
     """
 
     @property
@@ -51,7 +51,7 @@ class Machine(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Return the PID of QEMU, or None where it does not run on this host."""
+        """Return the PID of QEMU, or None if it does not run on this host."""
 
     @property
     def is_running(self) -> bool: ...
@@ -69,10 +69,10 @@ class Machine(Protocol):
         """Ask the guest to release a device, and wait until QEMU has removed it."""
 
     def plug_seed(self, seed: Path) -> None:
-        """Hot-plug a seed volume, where the machine was started without one."""
+        """Hot-plug a seed volume, if the machine was started without one."""
 
     def unplug_seed(self, deadline: Deadline) -> None:
-        """Take the seed volume out again, where there is one."""
+        """Remove the seed volume again, if there is one."""
 
     def wait_until_idle(self, deadline: Deadline) -> None:
         """Wait until the guest has nothing to do."""
@@ -92,10 +92,10 @@ class Machine(Protocol):
 
 @runtime_checkable
 class SavableMachine(Protocol):
-    """A machine that can be saved while its test goes on, memory included; not every driver's can."""
+    """A machine that can be saved, with its memory, while its test continues; not every driver has one."""
 
     def saved_whole(self, state: Path) -> AbstractContextManager[None]:
-        """Save memory and devices to the new file `state`; the guest goes on after the context.
+        """Save memory and devices to the new file `state`; the guest continues after the context.
 
         In the context its disk is complete and does not change.
         """
@@ -117,13 +117,13 @@ class VmDriver(Protocol):
     def transport(self, accelerator: Accelerator) -> Transport:
         """Return the transport by which machines can take an emulated GPU.
 
-        Raises RequirementError where there is none, with a QEMU that has one.
+        Raises RequirementError, which names a QEMU that has one, if there is none.
         """
 
     def state_parts(self, spec: MachineSpec) -> Mapping[str, object]:
-        """Return all that a saved state of such a machine depends on, except its files.
+        """Return everything on which a saved state of such a machine depends, except its files.
 
-        Raises RequirementError where machines can't be saved and restored.
+        Raises RequirementError if machines can't be saved and restored.
         """
 
     def machine(

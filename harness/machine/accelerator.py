@@ -1,8 +1,9 @@
 """Chooses KVM or TCG; KVM only after it has run a program.
 
-A working `/dev/kvm` proves nothing: on some nested hosts it opens, reports API version 12 and creates a
-VM, but no guest ever runs. So the choice runs a program of some three hundred bytes on the CPU model of
-machines. The program takes an exception in long mode, and its exit code is the proof.
+A `/dev/kvm` that opens proves nothing: on some nested hosts it opens, reports API version 12 and
+creates a VM, but no guest ever runs. So the choice runs a program of some three hundred bytes on
+the CPU model of machines. The program takes an exception in long mode, and its exit code is the
+proof.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _STEP_KHZ = 1000
 def time_stamp_counter_khz(clock: Clock = SYSTEM_CLOCK) -> int | None:
     """Return the frequency of this host's time stamp counter in kHz, in whole MHz.
 
-    None where the host has none, or does not let a process run code of its own making.
+    It is None if the host has none, or does not let a process run its own code.
     """
     if platform.machine() != "x86_64":
         return None
@@ -64,7 +65,7 @@ def time_stamp_counter_khz(clock: Clock = SYSTEM_CLOCK) -> int | None:
 def measure_khz(
     counter: Callable[[], int], nanoseconds: Callable[[], int], clock: Clock
 ) -> int | None:
-    """Return how fast `counter` counts in kHz, in whole MHz; None where it stands still."""
+    """Return the rate of `counter` in kHz, in whole MHz; None if it stands still."""
     began, from_count = _look(counter, nanoseconds)
     clock.sleep(_INTERVAL_S)
     ended, to_count = _look(counter, nanoseconds)
@@ -196,8 +197,8 @@ def choose_accelerator(
 ) -> AcceleratorChoice:
     """Choose the accelerator that `option` asks for.
 
-    The proof's verdict is kept in `cache` for this boot of the host and this QEMU binary.
-    Raises RequirementError for `KVM` where it does not work.
+    The proof's verdict is kept in `cache` for this boot of the host and this QEMU binary. Raises
+    RequirementError for `KVM` if it does not work.
     """
     if option is AcceleratorOption.TCG:
         return _tcg("TCG was requested.", clock)
@@ -294,11 +295,12 @@ _MOST_MIB = 2 << 20
 
 
 def apertures_mib(accelerator: Accelerator, cpu_info: Path = _CPU_INFO) -> int:
-    """Return what all root ports of a machine may reserve together, in MiB.
+    """Return how much all root ports of a machine may reserve together, in MiB.
 
-    That is a quarter of what its processor can address; under KVM it is the host's. SeaBIOS places
-    the windows of all root ports below the half, with what else is on the bus, and leaves a port
-    without a window where they do not fit: measured with QEMU 11.1, 40 bits and eight times 64 GiB.
+    It is a quarter of the address space of its processor; under KVM that is the host's processor.
+    SeaBIOS places the windows of all root ports below half of that space, with everything else on
+    the bus. A port whose window does not fit gets none: measured with QEMU 11.1, 40 bits and eight
+    times 64 GiB.
     """
     bits = _USUAL_BITS
     if accelerator is Accelerator.KVM and (found := _PHYSICAL_BITS.search(cpu_info.read_text())):

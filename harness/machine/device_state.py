@@ -52,7 +52,8 @@ class DeviceStateError(HarnessError):
 def save_device_state(monitor: Monitor, machine: str, state: Path) -> None:
     """Save the devices' state of the paused machine `machine` to the new file `state`.
 
-    Raises DeviceStateError where QEMU can't, as with a device that does not support migration.
+    Raises DeviceStateError if QEMU can't, for example with a device that does not support
+    migration.
     """
     monitor.execute("migrate-set-capabilities", {"capabilities": _CAPABILITIES})
     _migrate(monitor, machine, "migrate", state, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -61,8 +62,8 @@ def save_device_state(monitor: Monitor, machine: str, state: Path) -> None:
 def stream_whole_state(monitor: Monitor, machine: str, descriptor: int) -> None:
     """Write memory and devices' state of the paused machine `machine` to a pipe.
 
-    Unlike `save_device_state` it needs no file of the guest's memory. Raises DeviceStateError where
-    QEMU can't, as with a device that does not support migration.
+    Unlike `save_device_state` it needs no file of the guest's memory. Raises DeviceStateError if
+    QEMU can't, for example with a device that does not support migration.
     """
     monitor.execute("migrate-set-capabilities", {"capabilities": _WHOLE})
     # The guest has stopped, so nothing is gained by leaving it bandwidth.
@@ -73,7 +74,7 @@ def stream_whole_state(monitor: Monitor, machine: str, descriptor: int) -> None:
 def load_whole_state(monitor: Monitor, machine: str, descriptor: int) -> None:
     """Load memory and devices' state from a pipe into a QEMU that was started with `-incoming defer`.
 
-    Raises DeviceStateError where the state is another machine's, or truncated.
+    Raises DeviceStateError if the state belongs to another machine, or is truncated.
     """
     monitor.execute("migrate-set-capabilities", {"capabilities": _WHOLE})
     monitor.execute("migrate-set-parameters", _NO_ANNOUNCEMENT)
@@ -83,7 +84,7 @@ def load_whole_state(monitor: Monitor, machine: str, descriptor: int) -> None:
 def load_device_state(monitor: Monitor, machine: str, state: Path) -> None:
     """Load the devices' state from `state` into a QEMU that was started with `-incoming defer`.
 
-    Raises DeviceStateError where the state is another machine's, or truncated.
+    Raises DeviceStateError if the state belongs to another machine, or is truncated.
     """
     monitor.execute("migrate-set-capabilities", {"capabilities": _CAPABILITIES})
     monitor.execute("migrate-set-parameters", _NO_ANNOUNCEMENT)
@@ -163,7 +164,7 @@ def suffix() -> str:
 def save_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
     """Save the paused machine `machine` to the new file `state`, whose suffix says how it is packed.
 
-    Raises DeviceStateError where QEMU can't save it, HarnessError where it can't be written.
+    Raises DeviceStateError if QEMU can't save it, HarnessError if it can't be written.
     """
     pack, _ = _COMPRESSORS[state.suffix]
     with state.open("xb") as file, _pipe() as (reading, writing):
@@ -190,7 +191,7 @@ def save_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
 def restore_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
     """Load the machine `machine`, started with `-incoming defer`, from the file `state`.
 
-    Raises DeviceStateError where QEMU finds that it is another machine's, or truncated.
+    Raises DeviceStateError if QEMU finds that it belongs to another machine, or is truncated.
     """
     _, unpack = _COMPRESSORS[state.suffix]
     if shutil.which(unpack[0]) is None:

@@ -49,9 +49,9 @@ _REMEDIES = (
 
 @dataclass(frozen=True, kw_only=True)
 class NodeAddress:
-    """The address of a node: `host` by SSH, or this host itself where that is None.
+    """The address of a node: `host` by SSH, or this host itself if that is None.
 
-    Where `user` or `port` is None, ssh chooses. `config` is an ssh configuration that replaces the
+    If `user` or `port` is None, ssh chooses. `config` is an ssh configuration that replaces the
     user's. A connection may take `connect_s`. With `by_sudo` the user becomes root there by sudo
     without a password.
     """
@@ -113,9 +113,9 @@ class NodeAddress:
         return "local" if self.host is None else re.sub(r"[^A-Za-z0-9_.-]", "-", self.host)
 
     def ssh_argv(self) -> list[str]:
-        """Return the ssh command, to which the line for the node's shell is added.
+        """Return the ssh command; the line for the node's shell has to be appended.
 
-        Raises HarnessError where the node is this host.
+        Raises HarnessError if the node is this host.
         """
         if self.host is None:
             raise HarnessError("A node that is this host has no ssh command.")
@@ -165,7 +165,7 @@ class NodeRunner:
     ) -> CommandResult:
         """Run `argv` on the node.
 
-        Raises HarnessError where the node can't be reached, or the command's exit code is unknown.
+        Raises HarnessError if the node can't be reached, or the command's exit code is unknown.
         """
         require_argv(argv)
         if self.address.host is None:

@@ -1,4 +1,4 @@
-"""The time that the host let a machine run, and deadlines in it.
+"""The time in which the host let a machine run, and deadlines in that time.
 
 The kernel counts for each thread how long it ran and how long it was runnable but kept waiting for a
 processor: the first two fields of `/proc/PID/task/TID/schedstat`, in nanoseconds (`sched-stats.rst` of
@@ -32,10 +32,10 @@ _NS = 1e9
 
 @dataclass(frozen=True)
 class GuestTime:
-    """What the host gave a machine since its start, in seconds.
+    """The time that the host gave a machine since its start, in seconds.
 
-    `ran_s` is the processor time of all its threads. `kept_waiting_s` is what does not count: in each
-    interval between two looks, the wait of the thread that waited longest.
+    `ran_s` is the processor time of all its threads. `kept_waiting_s` is the time that does not
+    count: in each interval between two looks, the wait of the thread that waited longest.
     """
 
     ran_s: float = 0.0
@@ -45,7 +45,7 @@ class GuestTime:
 class GuestClock:
     """The clock of waits on a machine, which stands still while the host keeps the machine waiting.
 
-    Where the kernel does not tell, as without CONFIG_SCHED_INFO, it is the host's clock.
+    If the kernel does not report that, as without CONFIG_SCHED_INFO, it is the host's clock.
     """
 
     def __init__(
@@ -70,18 +70,18 @@ class GuestClock:
         self._clock.sleep(seconds)
 
     def hear(self, printed: bytes) -> None:
-        """Take what the guest prints on its console: a line is progress. Called in any thread."""
+        """Take the guest's output on its console: a line is progress. Called in any thread."""
         if b"\n" in printed:
             with self._lock:
                 self._progressed = self._look()
 
     @property
     def last_progress(self) -> float:
-        """The time of the last progress by this clock; that of its start where there was none."""
+        """The time of the last progress by this clock; its start time if there was none."""
         return self._progressed
 
     def time(self) -> GuestTime:
-        """Return what the host gave the machine so far."""
+        """Return the time that the host gave the machine so far."""
         with self._lock:
             self._look()
             return GuestTime(self._read()[0], self._kept_waiting_s)
@@ -112,7 +112,8 @@ class GuestClock:
 def deadline_of_maker(seconds: float) -> Deadline:
     """Return the deadline of a wait for another process that makes something on a machine.
 
-    `seconds` is what that takes; the limits of the maker, which knows its guest's time, come first.
+    `seconds` is the expected time; the limits of the maker, which knows its guest's time, come
+    first.
     """
     return Deadline.after(seconds * MOST_TIMES)
 
@@ -121,7 +122,7 @@ def deadline_of_maker(seconds: float) -> Deadline:
 class GuestDeadline(Deadline):
     """A deadline by a guest's clock.
 
-    A sign of progress puts it off to `patience_s` later, but never beyond `latest`.
+    A sign of progress delays it to `patience_s` later, but never beyond `latest`.
     """
 
     guest: GuestClock | None = None
@@ -135,8 +136,8 @@ class GuestDeadline(Deadline):
     ) -> GuestDeadline:
         """Return the deadline `seconds` of the guest's time from now.
 
-        One that `follows_progress` is put off by half of that at each sign of progress, to three times
-        as many seconds at most.
+        If it `follows_progress`, each sign of progress delays it by half of that, to at most three
+        times as many seconds.
         """
         now = guest.monotonic()
         return cls(

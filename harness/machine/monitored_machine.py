@@ -1,4 +1,4 @@
-"""What every VM driver does the same way over QEMU's monitor: plug, save, restore, power off."""
+"""The common actions of VM drivers over QEMU's monitor: plug, save, restore, power off."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _IDLE_MEASUREMENTS = 5
 
 
 def wait_until_idle(name: str, processor_s: Callable[[], float], deadline: Deadline) -> None:
-    """Wait until machine `name` is idle; `processor_s` returns what its VM has used so far.
+    """Wait until machine `name` is idle; `processor_s` returns the processor time that its VM has used so far.
 
-    Raises HarnessError where it never is.
+    Raises HarnessError if it never is idle.
     """
     # The first measurement has nothing to compare with.
     before, idle = -math.inf, 0
@@ -79,7 +79,7 @@ class RootPorts:
     def choose(self, attachment: Attachment) -> str:
         """Return the first free root port; `take` assigns it once the device is plugged.
 
-        Raises HarnessError where none is free, or their windows are too small for it.
+        Raises HarnessError if none is free, or their windows are too small for it.
         """
         spec = self._spec
         port = root_port_id(self.free())
@@ -98,7 +98,7 @@ class RootPorts:
         return port
 
     def free(self) -> int:
-        """Return the number of the first free root port. Raises HarnessError where none is."""
+        """Return the number of the first free root port. Raises HarnessError if none is free."""
         taken = set(self._taken.values())
         for index in range(self._spec.root_ports):
             if root_port_id(index) not in taken:
@@ -220,7 +220,7 @@ class MonitoredMachine(abc.ABC):
     def plug(self, attachment: Attachment) -> None:
         """Hot-plug a device into the first free root port.
 
-        Raises HarnessError where no port is free, or the ports' windows are too small for it.
+        Raises HarnessError if no port is free, or the ports' windows are too small for it.
         """
         port = self._ports.choose(attachment)
         fdname = None
@@ -250,12 +250,12 @@ class MonitoredMachine(abc.ABC):
         )
 
     def plug_seed(self, seed: Path) -> None:
-        """Hot-plug a seed volume, where the machine was started without one."""
+        """Hot-plug a seed volume, if the machine was started without one."""
         self._attach_seed(seed)
         self._has_seed = True
 
     def unplug_seed(self, deadline: Deadline) -> None:
-        """Take the seed volume out again, where there is one."""
+        """Remove the seed volume again, if there is one."""
         if self._has_seed:
             self._detach_seed(deadline)
             self._has_seed = False
@@ -263,7 +263,7 @@ class MonitoredMachine(abc.ABC):
     def wait_until_idle(self, deadline: Deadline) -> None:
         """Wait until the guest has nothing to do, judged by the processor time that QEMU uses.
 
-        Raises HarnessError where it never becomes idle.
+        Raises HarnessError if it never becomes idle.
         """
         wait_until_idle(self.spec.name, self._processor_s, deadline)
 
@@ -271,8 +271,8 @@ class MonitoredMachine(abc.ABC):
         """Stop the guest, save its devices' state to the new file `state`, and end QEMU.
 
         The guest's memory stays in the file that the spec names; memory, state and disk together
-        are the checkpoint. Raises HarnessError where QEMU refuses, as with a plugged device that
-        can't be saved.
+        are the checkpoint. Raises HarnessError if QEMU refuses, for example with a plugged device
+        that can't be saved.
         """
         self._pause()
         with self._explained():
@@ -282,7 +282,8 @@ class MonitoredMachine(abc.ABC):
     def restore(self, state: Path) -> None:
         """Load the devices' state from `state`, and let the guest run.
 
-        Raises HarnessError where QEMU finds that the state is another machine's, or truncated.
+        Raises HarnessError if QEMU finds that the state belongs to another machine, or is
+        truncated.
         """
         with self._explained():
             load_device_state(self.monitor, self.spec.name, state)
@@ -290,10 +291,10 @@ class MonitoredMachine(abc.ABC):
 
     @contextlib.contextmanager
     def saved_whole(self, state: Path) -> Iterator[None]:
-        """Save memory and devices to the new file `state`; the guest goes on after the context.
+        """Save memory and devices to the new file `state`; the guest continues after the context.
 
-        In the context its disk is complete and does not change. Raises HarnessError where QEMU refuses,
-        as with a plugged device that can't be saved.
+        In the context its disk is complete and does not change. Raises HarnessError if QEMU
+        refuses, for example with a plugged device that can't be saved.
         """
         self._pause()
         try:
@@ -306,7 +307,8 @@ class MonitoredMachine(abc.ABC):
     def restore_whole(self, state: Path) -> None:
         """Load memory and devices from the file `state`, and let the guest run.
 
-        Raises HarnessError where QEMU finds that the state is another machine's, or truncated.
+        Raises HarnessError if QEMU finds that the state belongs to another machine, or is
+        truncated.
         """
         with self._explained():
             restore_whole_state(self.monitor, self.spec.name, state)
@@ -325,7 +327,7 @@ class MonitoredMachine(abc.ABC):
     def wait_for_power_off(self, deadline: Deadline) -> None:
         """Wait until the guest has powered itself off and its QEMU has ended.
 
-        Raises HarnessError when it reset instead, or is still up at the deadline.
+        Raises HarnessError if it reset instead, or is still up at the deadline.
         """
         event = self.monitor.wait_for_event("its power-off", names("SHUTDOWN"), deadline)
         ending, reason = self._wait_for_exit(deadline), event.data.get("reason")

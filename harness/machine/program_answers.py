@@ -1,6 +1,7 @@
-"""Answers of the host's programs that later runs need again, such as which devices a QEMU has.
+"""Answers of the host's programs that later runs need again, such as the devices of a QEMU.
 
-To ask QEMU takes as long as to restore a machine. An answer holds while the program's file does.
+To ask QEMU takes as long as to restore a machine. An answer is valid until the program's file
+changes.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class ProgramAnswers:
-    """Keeps answers in the file `kept`; where it can't be read or written, each is asked for again."""
+    """Keeps answers in the file `kept`; if it can't be read or written, each program is asked again."""
 
     def __init__(self, kept: Path) -> None:
         self._kept = kept
 
     def answer(self, program: str, question: str, ask: Callable[[], str | None]) -> str | None:
-        """Return what `ask` returned for this program before, or returns now; None is not kept."""
+        """Return the earlier result of `ask` for this program, or call it now; None is not kept."""
         place = shutil.which(program)
         if place is None:
             return ask()
@@ -77,7 +78,7 @@ def _identity_of(program: Path) -> list[int]:
 
 
 class RememberingRunner:
-    """Runs a program only where its output for these words is not known; a failure is not kept."""
+    """Runs a program only if its output for these words is not known; a failure is not kept."""
 
     def __init__(self, runner: Runner, answers: ProgramAnswers) -> None:
         self._runner = runner
@@ -91,7 +92,7 @@ class RememberingRunner:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Run `argv`, or return what it printed before; `stdin` and `env` are not for it."""
+        """Run `argv`, or return its earlier output; `stdin` and `env` are ignored for kept answers."""
         failed: list[CommandResult] = []
 
         def ask() -> str | None:

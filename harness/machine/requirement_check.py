@@ -1,4 +1,4 @@
-"""What was found of one thing that machines need of their host."""
+"""The result of checking one requirement of machines on their host."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class RequirementCheck:
-    """One requirement: what was found, or what is missing; `remedy` only where not `is_met`.
+    """One requirement: the found part, or the missing part; `remedy` is set only if it is not `is_met`.
 
-    What is not `is_needed` is of use to those who want it; a host without it lacks nothing. `package` is the
-    Debian package that has what is missing.
+    A requirement that is not `is_needed` helps those who want it; a host without it lacks nothing.
+    `package` is the Debian package that has the missing part.
     """
 
     requirement: str

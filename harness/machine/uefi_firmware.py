@@ -32,7 +32,7 @@ _INSTALL = "install one with 'apt-get install --no-install-recommends ovmf'"
 
 @dataclass(frozen=True, kw_only=True)
 class UefiFirmware:
-    """Firmware code that machines share, and the variables of which each gets a copy."""
+    """Firmware code that machines share, and the variables of which each machine gets a copy."""
 
     code: Path
     variables: Path
@@ -67,9 +67,9 @@ class _Descriptor(pydantic.BaseModel):
 def find_uefi_firmware(folders: Sequence[Path] | None = None) -> UefiFirmware:
     """Return the firmware of the first descriptor that fits machines: UEFI, x86-64, q35.
 
-    `folders` go from the general to the specific one. A file replaces one of the same name in a
+    `folders` go from the general to the specific one. A file replaces a file of the same name in a
     more general folder, and an empty file hides it; then the order of the names counts. Raises
-    RequirementError where none fits, BadInputError for a descriptor that can't be parsed.
+    RequirementError if none fits, BadInputError for a descriptor that can't be parsed.
     """
     folders = descriptor_folders() if folders is None else folders
     files = {file.name: file for folder in folders for file in folder.glob("*.json")}

@@ -13,13 +13,14 @@ untouched. Memory that several processes map, such as a template's in tmpfs, cou
 **Cores** are overcommitted, since a guest's CPU is idle most of the time. **Ports** lie outside the
 kernel's range of ephemeral ports.
 
-**Load**: on a host that other work keeps busy, no machine starts beside those of other processes, for at most
-`_HEEDS_LOAD_S`: one after the other they end sooner, and a wait for load to end may be one without end.
+**Load**: on a host that other work keeps busy, no machine starts beside machines of other
+processes, for at most `_HEEDS_LOAD_S`: one after the other they end sooner, and a load may never
+end.
 
 **Order**: first come, first served, so that many small demands can't starve a large one. A process
-that already holds a reservation goes ahead of those that hold none, because it does not release what
-it holds while it waits. Two processes that both hold and wait may still wait for each other until
-their deadlines; one reservation for all machines of a test avoids that.
+that already holds a reservation goes ahead of processes that hold none, because it does not
+release its reservation while it waits. Two processes that both hold and wait may still wait for
+each other until their deadlines; one reservation for all machines of a test avoids that.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def host_folder() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What a machine needs of the host, QEMU's own use included."""
+    """The capacity of the host that a machine needs, including QEMU's own."""
 
     memory_mib: int
     cpus: int
@@ -96,7 +97,7 @@ class Entry:
 
     @classmethod
     def from_json(cls, text: str) -> Entry:
-        """Raise ValueError, KeyError or TypeError where `text` is no entry."""
+        """Raise ValueError, KeyError or TypeError if `text` is not an entry."""
         fields = parse_json(text)
         user = fields["user"]
         return cls(
@@ -125,9 +126,9 @@ _MOST_OTHERS = 2
 
 
 def other_load(proc: Path, *, cores: int, vcpus: int, machines: int) -> str | None:
-    """Say why no further machine should start beside `machines` with `vcpus`; None where one may.
+    """Say why no further machine should start beside `machines` with `vcpus`; None if it may start.
 
-    Where the kernel has no pressure stall information, that is always so.
+    If the kernel has no pressure stall information, it may always start.
     """
     memory = _average(proc / "pressure/memory", "full")
     if memory > _MOST_MEMORY:
@@ -189,7 +190,7 @@ _HEEDS_LOAD_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class HostCapacity:
-    """What all reservations together may use of this host."""
+    """The capacity of this host that all reservations together may use."""
 
     memory_mib: int
     cpus: int
@@ -262,7 +263,7 @@ class Broker:
 
     @property
     def capacity(self) -> HostCapacity:
-        """Return what all reservations together may use."""
+        """Return the capacity that all reservations together may use."""
         if self._capacity is None:
             self._capacity = HostCapacity.from_proc(self._proc)
         return self._capacity
@@ -277,10 +278,10 @@ class Broker:
         report: Callable[[str], None] = lambda _: None,
         cancelled: Callable[[], str | None] = lambda: None,
     ) -> Iterator[Reservation]:
-        """Reserve `demand`; while there is not enough capacity, wait and `report` who holds it.
+        """Reserve `demand`; while there is not enough capacity, wait and `report` the holders.
 
-        Raises RequirementError at once where this host never has that capacity, and HarnessError at
-        the deadline or once `cancelled`, called before each attempt, returns a reason.
+        Raises RequirementError at once if this host never has that capacity, and HarnessError at
+        the deadline or when `cancelled`, called before each attempt, returns a reason.
         """
         self._require_possible(demand)
         entry = Entry(who=one_line(who), process=self._process or os.getpid(), demand=demand)

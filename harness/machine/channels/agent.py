@@ -45,7 +45,7 @@ _ENTROPY_BYTES = 64
 class SettleResult:
     """The result of giving a clone its own identity.
 
-    `nonce` is what the agent was asked to remember, or None. The guest's clock was
+    `nonce` is the nonce that the agent was asked to remember, or None. The guest's clock was
     `clock_was_off_s` ahead of the host's (behind it, if negative); its error is now at most
     `clock_error_s`.
     """
@@ -119,7 +119,7 @@ class Agent:
         return self._link.welcome
 
     def wait_until_ready(self, deadline: Deadline) -> Welcome:
-        """Wait for the agent's welcome message; raises HarnessError with what was received instead."""
+        """Wait for the agent's welcome message; raises HarnessError with the data that was received instead."""
         return self._link.wait_until_ready(deadline)
 
     def ping(self, deadline: Deadline) -> float:
@@ -146,7 +146,7 @@ class Agent:
         """Give a clone its own time, random numbers and name, in one round trip.
 
         It is sent at once, before the agent's welcome message, so that it may be the first request
-        of a clone. The time that it carries is that of this call.
+        of a clone. Its time is the time of this call.
         """
         sent_ns = 0
 
@@ -184,9 +184,9 @@ class Agent:
     ) -> CommandResult:
         """Run `argv` in the guest as root, in a process group that dies with the time limit.
 
-        `deadline` ends it instead of `timeout_s`, which then is the guest's own limit.
-        Raises HarnessError where its exit code is unknown, and LimitError where its output is longer
-        than the limit `command-output-mib`.
+        `deadline` ends it instead of `timeout_s`, which then is the guest's own limit. Raises
+        HarnessError if its exit code is unknown, and LimitError if its output is longer than the
+        limit `command-output-mib`.
         """
         require_argv(argv)
         kept = _Output(f"The command {shlex.join(argv)!r} in machine '{self._name}'")
@@ -221,8 +221,8 @@ class Agent:
     ) -> StreamResult:
         """Run `argv`, and pass its output to callbacks as it arrives.
 
-        Where the link knows the guest's time, `timeout_s` are seconds of it: the host ends the command,
-        and the guest does so only after three times as long.
+        If the link knows the guest's time, `timeout_s` are seconds of that time: the host ends the
+        command, and the guest does so only after three times as long.
 
         The callbacks run in the caller's thread; while one runs, the command blocks at its next
         output. An exception of a callback ends the command.
@@ -306,7 +306,7 @@ class Agent:
             )
 
     def read_bytes(self, path: str, deadline: Deadline) -> bytes | None:
-        """Return a regular file's content, None where there is none."""
+        """Return a regular file's content, None if there is none."""
         asked = frames.to_json({"path": path})
         size, content = self._read(frames.READ, path, asked, deadline)
         return None if size is None else content
@@ -316,7 +316,7 @@ class Agent:
     ) -> list[bytes]:
         """Return ranges of a file or block device, each given as its offset and length.
 
-        Raises HarnessError where it does not exist, or ends before.
+        Raises HarnessError if it does not exist, or ends before.
         """
         asked = frames.to_json({"path": path, "ranges": [list(each) for each in ranges]})
         _, content = self._read(frames.READ_RANGES, path, asked, deadline)
@@ -396,7 +396,7 @@ class Agent:
     def wait_for_unit(self, unit: str, deadline: Deadline, active: str = "active") -> UnitStatus:
         """Wait until systemd's `unit` is in the state `active`.
 
-        Raises HarnessError at the deadline, and at once where the unit fails instead.
+        Raises HarnessError at the deadline, and at once if the unit fails instead.
         """
         asked = frames.to_json({"unit": unit, "active": active})
         render = functools.partial(_render_message, frames.WAIT_UNIT, asked)

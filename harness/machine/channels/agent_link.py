@@ -33,7 +33,7 @@ _LAST = frozenset({frames.RESULT, frames.ERROR})
 
 @dataclass(frozen=True, kw_only=True)
 class Welcome:
-    """What an agent says of itself to a new client."""
+    """The first message of an agent to a new client."""
 
     boot_id: str
     has_nonce: bool
@@ -41,7 +41,7 @@ class Welcome:
 
 
 class Call:
-    """A request in flight: what came for it and was not looked at yet, which has a limit."""
+    """A request in flight: frames that arrived for it and were not read yet, up to a limit."""
 
     def __init__(self, request: int, what: str, render: Callable[[int], bytes]) -> None:
         self.request = request
@@ -55,7 +55,7 @@ class Call:
         self._held_bytes = 0
 
     def put(self, kind: int, payload: bytes) -> None:
-        """Keep a frame; raises ProtocolError for more than an agent may send before it is read."""
+        """Keep a frame; raises ProtocolError if an agent sends more than is allowed before it is read."""
         with self.changed:
             if self.has_ended:
                 return
@@ -90,19 +90,19 @@ class Call:
                 self.changed.notify()
 
     def wait(self, deadline: Deadline) -> bool:
-        """Wait until something came, and return whether it did before the deadline.
+        """Wait until a frame arrives, and return whether one arrived before the deadline.
 
-        What came before an answer's end counts only before the deadline too.
+        Frames before an answer's end count only before the deadline too.
         """
         with self.changed:
             deadline.wait(self.changed, lambda: self.answers or self.failure is not None)
             return self.has_ended or self.failure is not None or not deadline.has_passed()
 
     def next(self, deadline: Deadline) -> tuple[int, bytes] | None:
-        """Return what came next, None at the deadline; what came before a failure comes first.
+        """Return the next frame, None at the deadline; frames before a failure come first.
 
-        After the deadline there is only what came before an answer's end: a guest that sends without end
-        would never let its reader go.
+        After the deadline only frames before an answer's end are returned: a guest that sends
+        without end would otherwise block its reader for ever.
         """
         with self.changed:
             deadline.wait(self.changed, lambda: self.answers or self.failure is not None)
@@ -120,9 +120,9 @@ class Call:
 class AgentLink:
     """A session with the agent of one guest; several threads may use it at once.
 
-    `program` is the agent itself, which the guest's loader asks for once it runs. One thread of
-    its own sends and receives, so that neither a guest that does not read nor one that writes
-    without end stops anybody. While no request is open, nothing is under way: then a checkpoint
+    `program` is the agent itself, which the guest's loader asks for once it runs. A thread of its
+    own sends and receives, so that neither a guest that does not read nor a guest that writes
+    without end blocks anybody. While no request is open, nothing is under way: then a checkpoint
     may be taken.
     """
 
@@ -314,9 +314,10 @@ class AgentLink:
         *,
         is_early: bool = False,
     ) -> Iterator[Call]:
-        """Send a request; whatever ends the block before its answer came cancels it.
+        """Send a request; it is cancelled if the block ends before its answer.
 
-        One that `is_early` goes out before the agent has said hello, and again once it is loaded.
+        A request that `is_early` is sent before the agent's welcome message, and again once the
+        agent is loaded.
         """
         if not is_early:
             self._wait_for_welcome(what, deadline)
@@ -379,7 +380,7 @@ class AgentLink:
                 return payload
 
     def next(self, call: Call, deadline: Deadline, seen: str) -> tuple[int, bytes]:
-        """Return what comes next; raises HarnessError at an error and at the deadline."""
+        """Return the next frame; raises HarnessError at an error and at the deadline."""
         answer = call.next(deadline)
         if answer is None:
             reason = self.explain_delay()
@@ -396,7 +397,7 @@ class AgentLink:
 
     @contextlib.contextmanager
     def reading(self, call: Call) -> Iterator[None]:
-        """Take an answer apart, whatever a damaged guest put into it."""
+        """Parse an answer, whatever a damaged guest put into it."""
         try:
             yield
         except (
@@ -416,17 +417,17 @@ class AgentLink:
 
     @property
     def welcome(self) -> Welcome | None:
-        """Return what the agent said of itself; None while it has not."""
+        """Return the agent's welcome message; None before it has arrived."""
         with self._lock:
             return self._welcome
 
     @property
     def seen(self) -> str:
-        """Say what was seen last of the agent."""
+        """Describe the last frame of the agent."""
         return self._seen
 
     def wait_until_ready(self, deadline: Deadline) -> Welcome:
-        """Wait until the agent has said hello. Raises HarnessError with what was seen instead."""
+        """Wait for the agent's welcome message. Raises HarnessError with the data that was received instead."""
         self._wait_for_welcome("its first request", deadline)
         welcome = self.welcome
         if welcome is None:
@@ -434,7 +435,7 @@ class AgentLink:
         return welcome
 
     def close(self) -> None:
-        """End the thread, and with it whatever somebody still waits for."""
+        """End the thread; all waits end too."""
         with self._lock:
             self._break(f"The connection to the agent of machine '{self._name}' was closed")
             with contextlib.suppress(OSError):

@@ -165,9 +165,9 @@ class Console:
     ) -> str:
         """Wait until the guest prints something that matches the regex `pattern`.
 
-        Ends early when the guest prints a fatal message, QEMU closes the console, or `failure`, which
-        is called every second, returns a reason. Returns what matched; raises HarnessError with the
-        console's last lines.
+        It ends early if the guest prints a fatal message, QEMU closes the console, or `failure`,
+        which is called every second, returns a reason. Returns the match; raises HarnessError with
+        the console's last lines.
         """
         fatal_messages = list(FATAL_MESSAGES)
         choices: list[re.Pattern[str] | type[pexpect.EOF | pexpect.TIMEOUT]] = [
@@ -211,7 +211,7 @@ class Console:
         self._spawn.type(content)
 
     def tapped(self, tap: Callable[[bytes], None]) -> contextlib.AbstractContextManager[None]:
-        """Call `tap` with the last output, then with all that the guest prints; b"" is the end.
+        """Call `tap` with the last output, then with all further output of the guest; b"" is the end.
 
         It is called in the thread that reads the console, and so must not wait.
         """

@@ -27,9 +27,9 @@ _LONGEST_LINE = 1 << 20
 
 
 class ConsoleRecorder:
-    """Writes what it is called with, and when, to the new file `path`; the end of the console is b"".
+    """Writes its input, with the time of each call, to the new file `path`; the end of the console is b"".
 
-    At its limit it writes a marker that says so, and nothing more.
+    At its limit it writes a marker that says so, and then nothing more.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class ConsoleRecorder:
 
 
 def read_recording(path: Path) -> Iterator[tuple[float, str]]:
-    """Yield what was printed, each with the seconds since the recording's begin.
+    """Yield the output, each part with the seconds since the recording's begin.
 
-    A line that was cut, as by a full disk, ends it. Raises BadInputError for what is no recording, and
-    LimitError for one that is too long.
+    A line that was cut, for example by a full disk, ends it. Raises BadInputError if it is not a
+    recording, and LimitError if it is too long.
     """
     with open_plain(path, limit=CONSOLE_RECORDING, slack=_LONGEST_LINE) as file:
         try:

@@ -31,7 +31,8 @@ class QmpEvent:
 class EventLog:
     """The events of one machine, oldest first; any thread may add to it, and any may wait.
 
-    A guest causes some of them, such as resets. At the limit the log takes no more, and waits fail. `advice` ends the error of a failed wait: where to look for the reason.
+    A guest causes some of them, such as resets. At the limit the log takes no more events, and
+    waits fail. `advice` ends the error of a failed wait: where to look for the reason.
     """
 
     def __init__(self, machine: str, *, advice: str) -> None:
@@ -63,7 +64,7 @@ class EventLog:
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Let waiting threads check again what else may end their wait."""
+        """Let waiting threads check again for other reasons to end their wait."""
         with self._changed:
             self._changed.notify_all()
 
@@ -78,8 +79,8 @@ class EventLog:
     ) -> QmpEvent:
         """Wait for an event from position `since` of `events` on that `matches`.
 
-        Raises HarnessError at the deadline, at once when QEMU has ended, and the error that `loss`
-        returns for the events seen so far where the connection to QEMU is lost.
+        Raises HarnessError at the deadline, at once if QEMU has ended, and the error that `loss`
+        returns for the events seen so far if the connection to QEMU is lost.
         """
         with self._changed:
             while True:
@@ -120,7 +121,7 @@ def names(*wanted: str) -> Callable[[QmpEvent], bool]:
 
 
 def disk_failure(events: Iterable[QmpEvent], place: Path) -> str | None:
-    """Return that QEMU could not write the disk at `place`, or None."""
+    """Return a sentence if QEMU could not write the disk at `place`, or None."""
     for event in events:
         if event.name == "BLOCK_IO_ERROR":
             reason = event.data.get("reason", "no reason given")

@@ -50,7 +50,7 @@ class Guest:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Run a command as root, of which each argument is one word; a failure of it is a result."""
+        """Run a command as root; each argument is one word, and a failure is a result."""
         return self._runner.run(argv, timeout_s=timeout_s, stdin=stdin, env=env)
 
     def output_of(self, *argv: str, timeout_s: float = _RUN_S) -> str:
@@ -65,9 +65,9 @@ class Guest:
             raise HarnessError(str(error)) from error
 
     def read_text(self, path: str) -> str | None:
-        """Return a file's text, or None where there is none.
+        """Return a file's text, or None if there is none.
 
-        Raises HarnessError where it can't be read.
+        Raises HarnessError if it can't be read.
         """
         script = f'[ -e "$1" ] || exit {_ABSENT}; exec cat -- "$1"'
         result = self.run("sh", "-c", script, "read", path)
@@ -115,7 +115,7 @@ class Guest:
     def cloud_init_report(self) -> CloudInitReport:
         """Return the errors that cloud-init has reported so far, recoverable or not.
 
-        Raises HarnessError where it has not started.
+        Raises HarnessError if it has not started.
         """
         path = "/run/cloud-init/status.json"
         text = self.read_text(path)
@@ -145,7 +145,8 @@ class Guest:
     def users_of(self, pattern: str) -> list[str]:
         """Return the processes that have a file open whose path matches, such as '/dev/nvidia[0-9]*'.
 
-        Each is a phrase: its name, its PID and the file. Raises HarnessError where that can't be read.
+        Each is a phrase: its name, its PID and the file. Raises HarnessError if that can't be
+        read.
         """
         listed = self.output_of("sh", "-c", USERS, "users", pattern)
         users = []
@@ -163,7 +164,7 @@ class Guest:
     def power_off(self) -> None:
         """Ask systemd to power the guest off; returns at once.
 
-        `Machine.wait_for_power_off` waits for it. Raises HarnessError where systemd refuses.
+        `Machine.wait_for_power_off` waits for it. Raises HarnessError if systemd refuses.
         """
         try:
             result = self.run("systemctl", "--no-block", "poweroff")

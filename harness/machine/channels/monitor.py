@@ -38,7 +38,7 @@ class Monitor(Protocol):
         """Run one QMP command, within `limit_s`, and return its result.
 
         QEMU receives a copy of the descriptor `fd` with the command, as `getfd` and `add-fd` need.
-        Raises HarnessError when QEMU refuses the command, has ended, or does not answer in time.
+        Raises HarnessError if QEMU refuses the command, has ended, or does not answer in time.
         """
 
     def wait_for_event(
@@ -51,5 +51,5 @@ class Monitor(Protocol):
     ) -> QmpEvent:
         """Wait for an event from position `since` of `events` on that `matches`.
 
-        Raises HarnessError at the deadline, and at once when QEMU has ended.
+        Raises HarnessError at the deadline, and at once if QEMU has ended.
         """

@@ -111,9 +111,9 @@ def render_remote(argv: Argv, *, timeout_s: float, env: Mapping[str, str], nonce
 
 
 def find_ending(stderr: str, nonce: str) -> Ending | None:
-    """Find the line of the exit code; None where it is missing or truncated.
+    """Find the line of the exit code; None if it is missing or truncated.
 
-    What a background process prints after that line belongs to stderr as well.
+    Output of a background process after that line belongs to stderr as well.
     """
     found = re.search(rf"\n{re.escape(nonce)} ([0-9]{{1,3}})\n", stderr)
     if found is None:
@@ -226,7 +226,7 @@ class SshRunner:
     ) -> CommandResult:
         """Run `argv` in the guest, every word quoted for its shell.
 
-        Raises HarnessError where the command's exit code is unknown.
+        Raises HarnessError if the command's exit code is unknown.
         """
         require_argv(argv)
         nonce = secrets.token_hex(8)

@@ -1,6 +1,7 @@
 """A command in the guest whose input comes piece by piece, and which the caller may signal or end.
 
-`Agent.run` and `Agent.stream` have all input when they start. A person at a terminal does not.
+`Agent.run` and `Agent.stream` have all input when they start. A person at a terminal gives input
+later.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class StartedCommand:
         self._has_ended = False
 
     def feed(self, content: bytes) -> None:
-        """Pass input on; wait while the guest does not read. Nothing is passed once it has ended."""
+        """Pass input on; wait while the guest does not read. After its end, nothing is passed on."""
         rest = memoryview(content)
         while rest:
             with self._changed:
@@ -68,10 +69,10 @@ class StartedCommand:
         self._link.send(frames.CANCEL, self._call)
 
     def wait(self, on_output: Callable[[int, bytes], None]) -> int | None:
-        """Pass output on as it arrives, and return the exit code; None where it was cancelled.
+        """Pass output on as it arrives, and return the exit code; None if it was cancelled.
 
         `on_output` gets the kind, `frames.STDOUT` or `frames.STDERR`, and the bytes. Raises
-        HarnessError where the machine ends, or the limit passes.
+        HarnessError if the machine ends, or the limit passes.
         """
         consumed = 0
         try:
@@ -111,9 +112,9 @@ def started_command(
     """Start `argv` in the guest as root; it is killed at `limit_s`, and with the context.
 
     With `terminal`, rows and columns, it runs in a terminal of that size, and all its output is
-    `frames.STDOUT`; `fallback` then runs where the guest has no such program.
+    `frames.STDOUT`; `fallback` then runs if the guest has no such program.
 
-    Raises HarnessError where the guest does not take the request.
+    Raises HarnessError if the guest does not take the request.
     """
     require_argv(argv)
     head: dict[str, object] = {

@@ -37,14 +37,14 @@ STATE = "state"
 
 
 class CheckpointDamagedError(DamagedError):
-    """A checkpoint in the cache differs from what was published; no clone may start from it."""
+    """A checkpoint in the cache differs from the published one; no clone may start from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a checkpoint is.
+    """The facts of a checkpoint.
 
-    `place` is the folder that it was published in. Where its disk names the backing file by an
+    `place` is the folder in which it was published. If its disk names the backing file by an
     absolute path, since that is outside of the cache, it is of no use elsewhere.
     """
 
@@ -96,12 +96,12 @@ def write_manifest(
     runner: Runner,
     deadline: Deadline,
 ) -> None:
-    """Write the manifest of the files in `content`, which is to be published as `folder`.
+    """Write the manifest of the files in `content`, which will be published as `folder`.
 
     A stamp records that every file was just read. The memory file is not synced to the disk: a
     crash of the host voids the stamp, and the verification that follows detects the loss.
 
-    Raises HarnessError where a file is missing.
+    Raises HarnessError if a file is missing.
     """
     names = (RAM, STATE, DISK)
     missing = [each for each in names if not (content / each).is_file()]

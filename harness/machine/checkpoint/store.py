@@ -1,9 +1,9 @@
 """Checkpoints: saved states of machines, made once, from which any number of clones start.
 
-A checkpoint is a folder with the machine's memory, QEMU's device state and a disk overlay. Its
-key covers everything that its bytes depend on, its parent's key included. Its manifest pins the
-exact disk of the parent that its overlay lies on. A user of a checkpoint holds a shared lock,
-which the kernel releases with the process; a checkpoint that nobody shares may be removed.
+A checkpoint is a folder with the machine's memory, QEMU's device state and a disk overlay. Its key
+covers everything that its bytes depend on, its parent's key included. Its manifest pins the exact
+disk of the parent, on which its overlay lies. A user of a checkpoint holds a shared lock, which
+the kernel releases with the process; a checkpoint that nobody shares may be removed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Checkpoint:
     """A published state of a machine; its files never change.
 
     Clones map `ram` privately, `state` is QEMU's device state, and `disk` is a qcow2 overlay on
-    the parent's disk or an image's. `facts` are what its maker returned.
+    the parent's disk or an image's. `facts` are the values that its maker returned.
     """
 
     name: str
@@ -138,16 +138,16 @@ class CheckpointStore:
         listener: ProgressListener = ignore_progress,
         cancelled: Callable[[], str | None] = lambda: None,
     ) -> Iterator[Checkpoint]:
-        """Give the checkpoint, made where it is missing; nobody removes it in the `with` block.
+        """Yield the checkpoint, made if it is missing; nobody removes it in the `with` block.
 
-        `parts` are JSON data that name everything that its bytes depend on beside the parent; for
-        one without a parent they include the digest of the disk below. `make` brings a machine of
-        `memory_mib` to the state wanted, writes the files to the given place, and returns facts
+        `parts` are JSON data that name everything on which its bytes depend beside the parent;
+        without a parent they include the digest of the disk below. `make` brings a machine of
+        `memory_mib` to the wanted state, writes the files to the given place, and returns facts
         for the manifest. The caller has to use the parent, in this store, at the same time.
 
-        Raises RequirementError where there is no space, CheckpointDamagedError where the parent
-        is damaged, HarnessError where another process holds the checkpoint beyond the deadline or
-        `cancelled` returns why it is no longer needed, and whatever `make` raises.
+        Raises RequirementError if there is no space, CheckpointDamagedError if the parent is
+        damaged, HarnessError if another process holds the checkpoint beyond the deadline or
+        `cancelled` returns a reason to stop, and whatever `make` raises.
         """
         if not _NAME.fullmatch(name):
             raise BadInputError(
@@ -233,10 +233,10 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def hold(self, checkpoint: Checkpoint, *, deadline: Deadline) -> Iterator[None]:
-        """Keep a checkpoint that `use` gave, and its parents, from being removed in the `with` block.
+        """Keep a checkpoint that `use` yielded, and its parents, from being removed in the `with` block.
 
-        Nothing of it is read. Raises GoneError where it was removed, HarnessError where another process
-        holds it beyond the deadline.
+        None of its files is read. Raises GoneError if it was removed, HarnessError if another
+        process holds it beyond the deadline.
         """
         with contextlib.ExitStack() as holding:
             lying: Checkpoint | None = checkpoint
@@ -246,15 +246,15 @@ class CheckpointStore:
             yield
 
     def ls(self) -> list[CachedArtifact]:
-        """Return what is published, by name; reads manifests only."""
+        """Return the published checkpoints by name; reads only manifests."""
         return self._cache.ls()
 
     def verify(self) -> list[CachedArtifact]:
-        """Read every file of every checkpoint, and return what `ls` does with the damage found."""
+        """Read every file of every checkpoint, and return the list of `ls` with the damage found."""
         return self._cache.verify()
 
     def gc(self, limit_mib: int | None = None) -> list[Removal]:
-        """Remove what killed processes left, and the least recently used beyond a limit.
+        """Remove leftovers of killed processes, and the least recently used checkpoints beyond a limit.
 
         Without `limit_mib` the store's limit applies; 0 removes everything that is not in use.
         """
@@ -262,7 +262,7 @@ class CheckpointStore:
         return [*self._cache.store.sweep(), *self._cache.collect_to_limit(limit)]
 
     def remove(self, chosen: Collection[Path]) -> list[Removal]:
-        """Remove these checkpoints, and those that were made from them; one in use stays."""
+        """Remove these checkpoints, and all that were made from them; a checkpoint in use stays."""
         return self._cache.remove(chosen)
 
     def _open(

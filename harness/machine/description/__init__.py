@@ -1,1 +1,1 @@
-"""What a machine consists of, and the QEMU command line that follows from it."""
+"""The parts of a machine, and the QEMU command line that follows from them."""

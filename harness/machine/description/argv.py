@@ -185,7 +185,7 @@ def _quoted(path: Path) -> str:
 def ssh_port_of(usernet: str) -> int:
     """Parse the loopback port that leads to the guest's SSH server from `info usernet`.
 
-    Raises HarnessError where there is no such forward.
+    Raises HarnessError if there is no such forward.
     """
     found = _SSH_FORWARD.search(usernet)
     if found is None:

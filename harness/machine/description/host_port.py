@@ -34,7 +34,7 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 
 def join(guest: socket.socket, host: socket.socket) -> None:
-    """Copy in both directions until both are at their end."""
+    """Copy in both directions until both have ended."""
     outward = threading.Thread(target=_copy, args=(guest, host), daemon=True)
     outward.start()
     _copy(host, guest)

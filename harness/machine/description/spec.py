@@ -1,4 +1,4 @@
-"""What a machine consists of: plain frozen data, no command run."""
+"""The parts of a machine: plain frozen data, no command run."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
 class Accelerator(enum.Enum):
     """How the guest's instructions run, with the facts that follow from it.
 
-    `kernel_append` switches off what costs the guest time under emulation and is not under test.
-    `patience` is the factor for waits on the guest: TCG takes about ten times as long as KVM.
+    `kernel_append` switches off kernel features that cost the guest time under emulation and are
+    not under test. `patience` is the factor for waits on the guest: TCG takes about ten times as
+    long as KVM.
     """
 
     KVM = ("kvm", "host", (), 1.0)
@@ -79,7 +80,7 @@ class Accelerator(enum.Enum):
 class DirectKernel:
     """A kernel that QEMU loads itself, without firmware and boot loader.
 
-    The command line of one that `is_verbatim` is `append` and what a caller adds, without the
+    If it `is_verbatim`, its command line is only `append` and the caller's words, without the
     arguments of the accelerator. The machine ends when its guest reboots, unless it `may_reboot`:
     then QEMU loads the kernel again.
     """
@@ -146,8 +147,9 @@ class MachineSpec:
     `root_ports` are empty PCIe slots into which a GPU is plugged, at start or later. Each reserves
     `root_port_window_mib` of address space, without which the guest has no space for the memory
     BARs of a hot-plugged function; `root_port_aperture_mib` is the same for 64-bit BARs. A machine
-    that `is_restored` waits for the state that `Machine.restore` loads; everything else must be the
-    same as when that state was saved. Only `host_ports` may differ: they are no part of the guest.
+    that `is_restored` waits for the state that `Machine.restore` loads; everything else must be
+    the same as when that state was saved. Only `host_ports` may differ, since they are not part of
+    the guest.
 
     With `has_iommu` the machine has an IOMMU, and a kernel that QEMU loads itself switches it on: each
     GPU is in a group of its own, and VFIO in the guest can take it.
@@ -198,12 +200,12 @@ class MachineSpec:
 
     @property
     def may_reboot(self) -> bool:
-        """Return whether the machine goes on when its guest reboots."""
+        """Return whether the machine continues when its guest reboots."""
         return isinstance(self.kernel, Firmware) or self.kernel.may_reboot
 
     @property
     def kernel_command_line(self) -> str:
-        """Return the kernel's command line, or "" where a boot loader on the disk chooses it."""
+        """Return the kernel's command line, or "" if a boot loader on the disk chooses it."""
         kernel = self.kernel
         if isinstance(kernel, Firmware):
             return ""

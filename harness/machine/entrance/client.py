@@ -45,10 +45,10 @@ def run_in(
 ) -> int:
     """Run a command in a machine with this process's input and output; return its exit code.
 
-    Without `argv` it is a login shell. It has a terminal where this process has one for both.
-    `before_input` runs in a thread, and input is read after it. In a terminal it starts once the command
-    has printed something, or after two seconds: a person sees the prompt first. Raises HarnessError
-    where the machine ends first, and what `before_input` raises.
+    Without `argv` it is a login shell. It has a terminal if this process has a terminal for both.
+    `before_input` runs in a thread, and input is read after it. In a terminal, input is read once
+    the command has printed something, or after two seconds: a person sees the prompt first. Raises
+    HarnessError if the machine ends first, and any error of `before_input`.
     """
     size = terminal_size() if sys.stdin.isatty() and sys.stdout.isatty() else None
     passed = {"TERM": os.environ.get("TERM", "dumb")} if size is not None else {}
@@ -136,13 +136,13 @@ class _Awaited:
         return self._is_over
 
     def start(self) -> None:
-        """Start it, the first time."""
+        """Start it, at the first call."""
         if self._running is None:
             self._running = self._thread.submit(self._act)
             self._running.add_done_callback(lambda _: os.write(self._ends, b"."))
 
     def result(self) -> None:
-        """Raise what it raised."""
+        """Raise the error that it raised."""
         if self._running is not None:
             self._running.result()
 
@@ -187,7 +187,7 @@ def _pass(
 
 
 def _show(messages: Sequence[tuple[Kind, bytes]]) -> Mapping[str, object] | None:
-    """Write output; return how the request ended, None where it goes on."""
+    """Write output; return how the request ended, None if it goes on."""
     for kind, content in messages:
         if kind is Kind.OUTPUT:
             _write(1, content)

@@ -24,7 +24,7 @@ _RECEIVE_BYTES = 65536
 
 
 class Kind(enum.IntEnum):
-    """What a message is; those of the client come first."""
+    """The kind of a message; the client's kinds come first."""
 
     REQUEST = 1
     INPUT = 2
@@ -37,7 +37,7 @@ class Kind(enum.IntEnum):
 
 
 class Verb(str, enum.Enum):
-    """What a client wants."""
+    """A client's request."""
 
     RUN = "run"
     CONSOLE = "console"
@@ -66,7 +66,7 @@ class Request:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Request:
-        """Raise ValueError, KeyError or TypeError where this is no request."""
+        """Raise ValueError, KeyError or TypeError if this is not a request."""
         fields = parse_json(content)
         size = fields["terminal"]
         return cls(
@@ -83,7 +83,7 @@ def size_from(fields: Mapping[str, object]) -> TerminalSize:
 
 
 def send(sock: socket.socket, kind: Kind, content: bytes = b"") -> None:
-    """Send one message; raises OSError where the other side has gone."""
+    """Send one message; raises OSError if the other side has gone."""
     sock.sendall(_HEADER.pack(kind, len(content)) + content)
 
 
@@ -96,9 +96,9 @@ class Receiver:
         self._left: list[tuple[Kind, bytes]] = []
 
     def receive(self) -> list[tuple[Kind, bytes]] | None:
-        """Return the messages that the next bytes complete, None where the other side has gone.
+        """Return the messages that the next bytes complete, None if the other side has gone.
 
-        Raises HarnessError for what is no message.
+        Raises HarnessError for bytes that are not a message.
         """
         if self._left:
             left, self._left = self._left, []
@@ -113,7 +113,7 @@ class Receiver:
         return self._completed()
 
     def next(self) -> tuple[Kind, bytes] | None:
-        """Return the first message, None where the other side goes before."""
+        """Return the first message, None if the other side goes first."""
         while True:
             messages = self.receive()
             if messages is None:

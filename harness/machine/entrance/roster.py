@@ -36,9 +36,9 @@ def roster_folder() -> Path:
 class RunningMachine:
     """A machine that a process of this user runs.
 
-    `id` is unique on the host; `name` is that of the test's request. `process` holds the machine;
-    `user` is the process of QEMU, where it runs here. `since` and `until` are seconds of the epoch;
-    a machine that was kept ends at `until`.
+    `id` is unique on the host; `name` is the name in the test's request. `process` holds the
+    machine; `user` is the process of QEMU, if it runs here. `since` and `until` are seconds of the
+    epoch; a machine that was kept ends at `until`.
     """
 
     id: str
@@ -72,7 +72,7 @@ class RunningMachine:
 
     @classmethod
     def from_json(cls, text: str) -> RunningMachine:
-        """Raise ValueError, KeyError or TypeError where `text` is no entry."""
+        """Raise ValueError, KeyError or TypeError if `text` is not an entry."""
         fields = parse_json(text)
         user, until = fields["user"], fields["until"]
         return cls(
@@ -107,7 +107,7 @@ class Roster:
         return self._entries.enter(machine)
 
     def update(self, name: str, machine: RunningMachine) -> None:
-        """Write what has changed of a machine under the `name` that `entered` gave; none after its end."""
+        """Write changed facts of a machine under the `name` from `entered`; nothing after its end."""
         with self._entries.open() as book, contextlib.suppress(FileNotFoundError):
             book.write(name, machine)
 
@@ -117,9 +117,9 @@ class Roster:
             return [entry for _, entry in book.entries()]
 
     def find(self, word: str) -> RunningMachine:
-        """Return the machine of this id, or the only one of this name.
+        """Return the machine with this id, or the only machine with this name.
 
-        Raises BadInputError, which names those that run.
+        Raises BadInputError, which names the running machines.
         """
         machines = self.machines()
         for each in machines:
@@ -138,7 +138,7 @@ class Roster:
 
 
 def purpose_of_process(argv: Sequence[str]) -> str:
-    """Return for what this process runs a machine: the test, or its command `argv`."""
+    """Return why this process runs a machine: the test, or its command `argv`."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
     text = test or " ".join((Path(argv[0]).name, *argv[1:]))
     return "".join(each if each.isprintable() else "?" for each in text[:_LONGEST_PURPOSE])

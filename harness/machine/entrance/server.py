@@ -151,7 +151,7 @@ class _Server:
 
 
 def _size_of(content: bytes) -> TerminalSize:
-    """Raise HarnessError where this is no size."""
+    """Raise HarnessError if this is no size."""
     try:
         return size_from(parse_json(content))
     except (ValueError, KeyError, TypeError) as error:

@@ -43,7 +43,7 @@ class VirConnect(Protocol):
 def load_libvirt() -> Any:
     """Return the module `libvirt`.
 
-    Raises RequirementError that names the extra where it is not installed.
+    Raises RequirementError that names the extra if it is not installed.
     """
     with _required("libvirt"):
         module = importlib.import_module("libvirt")

@@ -46,7 +46,7 @@ class EventLoop:
         self._ending = False
 
     def start(self, libvirt: Any) -> None:
-        """Start the thread where it does not run yet.
+        """Start the thread if it does not run yet.
 
         Raises HarnessError in a fork of the process that has the thread.
         """
@@ -132,8 +132,8 @@ class Connection:
     def open(cls, uri: str, *, deadline: Deadline) -> Connection:
         """Connect.
 
-        Raises BadInputError for an invalid URI, RequirementError where there is no binding, no
-        libvirtd, no permission, or a libvirtd too old; LibvirtHangsError at the deadline.
+        Raises BadInputError for an invalid URI, RequirementError if there is no binding, no
+        libvirtd, no permission, or a libvirtd that is too old; LibvirtHangsError at the deadline.
         """
         parsed = HostUri.parse(uri)
         libvirt = load_libvirt()
@@ -169,7 +169,7 @@ class Connection:
         return lambda: self._watchers.remove(watcher)
 
     def reopen(self, deadline: Deadline) -> None:
-        """Connect again, where libvirtd has ended, to the one that runs now or is being restarted.
+        """Connect again, if libvirtd has ended, to the libvirtd that runs now or is being restarted.
 
         Objects of the old connection stay invalid; `generation` counts the connections.
         """
@@ -250,8 +250,8 @@ class Connection:
 
         A result that arrives after the limit is passed to `late`, in a thread of its own.
 
-        Raises LibvirtError with libvirt's code where it is refused, ConnectionLostError where
-        libvirtd ended, and LibvirtHangsError with all stacks after `limit_s` seconds.
+        Raises LibvirtError with libvirt's code if it is refused, ConnectionLostError if libvirtd
+        ended, and LibvirtHangsError with all stacks after `limit_s` seconds.
         """
         if self._lost_why is not None:
             raise lost(what, self.uri, self._lost_why)

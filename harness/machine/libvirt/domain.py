@@ -62,7 +62,7 @@ class Domain:
     def start(self, xml: str, *, emulator: str) -> None:
         """Start the domain paused; its guest runs from `resume` on.
 
-        Raises HarnessError with libvirt's message where it refuses. A domain that starts after the
+        Raises HarnessError with libvirt's message if it refuses. A domain that starts after the
         limit has passed is ended at once.
         """
         connection, name = self._connection, self._machine
@@ -177,10 +177,10 @@ class Domain:
         return _ENDINGS.get(event.detail, f"number {event.detail}")
 
     def destroy(self) -> None:
-        """End the domain where it has not ended, and verify that libvirt no longer lists it.
+        """End the domain if it has not ended, and verify that libvirt no longer lists it.
 
-        Where libvirtd ended meanwhile, its successor ends the domain: domains survive a crash of
-        libvirtd. Raises HarnessError where there is no successor.
+        If libvirtd ended meanwhile, its successor ends the domain: domains survive a crash of
+        libvirtd. Raises HarnessError if there is no successor.
         """
         if not self._may_exist or self._has_ended:
             return

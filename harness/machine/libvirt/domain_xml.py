@@ -1,7 +1,7 @@
 """Renders a machine's domain XML; pure.
 
-It has the devices of `harness.machine.description.argv`. What libvirt's schema lacks goes to QEMU by
-libvirt's own extension of the schema; what neither supports is refused.
+It has the devices of `harness.machine.description.argv`. Parts that libvirt's schema lacks go to
+QEMU by libvirt's own extension of the schema; parts that neither supports are refused.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ SEED_BUS, _FIRST_PORT_BUS = 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class DomainHost:
-    """Facts of the host that a domain's XML depends on.
+    """Facts of the host on which a domain's XML depends.
 
-    `owner` is the user and group as which QEMU runs where libvirt lets it be chosen, so that it has
-    access to the files of the user who runs the harness. The other `security_models` are disabled
-    for the domain. `agent_socket` is the listening socket of the harness to which QEMU connects; it
-    is None where the XML describes a machine that is not started.
+    `owner` is the user and group of QEMU, if libvirt lets them be chosen, so that QEMU has access
+    to the files of the user who runs the harness. The other `security_models` are disabled for the
+    domain. `agent_socket` is the listening socket of the harness to which QEMU connects; it is
+    None if the XML describes a machine that is not started.
     """
 
     emulator: str
@@ -107,8 +107,8 @@ def render_host_gpu(attachment: HostGpuAttachment, *, port: int) -> str:
     """Render a GPU of the host, to be plugged into the root port number `port`, from 0.
 
     libvirt leaves its binding to `vfio-pci` to the harness ('managed'), whose pool would compete
-    with it otherwise. Raises RequirementError for a GPU of several functions: libvirt plugs none
-    but number 0 into a running domain.
+    with it otherwise. Raises RequirementError for a GPU of several functions: libvirt plugs only
+    function 0 into a running domain.
     """
     if len(attachment.addresses) > 1:
         raise RequirementError(

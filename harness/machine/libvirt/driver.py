@@ -80,8 +80,8 @@ class LibvirtDriver:
     ) -> Iterator[LibvirtDriver]:
         """Connect for as long as the context lasts; its machines end with it.
 
-        Where no libvirtd answers, a private one is started, and `report` says so. Raises
-        RequirementError where libvirt is not available.
+        If no libvirtd answers, a private one is started, and `report` says so. Raises
+        RequirementError if libvirt is not available.
         """
         require_qemu(qemu)
         # Short, since a socket's path may have no more than 107 characters.
@@ -153,7 +153,7 @@ class LibvirtDriver:
 def connect(
     uri: str, folder: Path, opened: contextlib.ExitStack, report: Callable[[str], None]
 ) -> Connection:
-    """Connect, to a private libvirtd in `folder` where the host runs none."""
+    """Connect, to a private libvirtd in `folder` if the host runs none."""
     try:
         return opened.enter_context(Connection.open(uri, deadline=Deadline.after(_OPEN_S)))
     except NoDaemonError as error:
@@ -168,7 +168,7 @@ def connect(
 
 
 def qemu_logs(connection: Connection, folder: Path) -> Path:
-    """Return the folder of QEMU's logs of the libvirtd that `connect` found or started in `folder`."""
+    """Return the folder with the QEMU logs of the libvirtd that `connect` found or started in `folder`."""
     own = folder / _DAEMON
     kind = DaemonKind.SESSION if connection.is_session else DaemonKind.SYSTEM
     if own.is_dir():

@@ -53,7 +53,7 @@ _NOT_ALLOWED = frozenset(
 
 
 class LibvirtError(HarnessError):
-    """libvirt refused a call; `code` is the number it gave, mostly one of `Code`."""
+    """libvirt refused a call; `code` is its number, mostly one of `Code`."""
 
     def __init__(self, message: str, *, code: int) -> None:
         super().__init__(message)
@@ -74,7 +74,7 @@ class NoDaemonError(RequirementError):
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorContext:
-    """One error as libvirt reports it; `errno` is the system's number where there is one."""
+    """One error as libvirt reports it; `errno` is the system's number if there is one."""
 
     code: int
     origin: int

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class EventKind(enum.Enum):
-    """What happened; lifecycle events come first, in the order of libvirt's numbers."""
+    """The kind of an event; lifecycle events come first, in the order of libvirt's numbers."""
 
     DEFINED = "defined"
     UNDEFINED = "undefined"
@@ -111,7 +111,7 @@ class DomainEvents:
         """Wait for an event from position `since` of `seen` on that `matches`.
 
         Raises HarnessError at the deadline and at an event that `ends` the wait, by default the
-        domain's stop; ConnectionLostError at once when libvirtd ends.
+        domain's stop; ConnectionLostError at once if libvirtd ends.
         """
         is_final = _is_end if ends is None else ends
         with self._changed:

@@ -1,4 +1,4 @@
-"""Machines as domains of libvirt: what leads into them, and what is plugged into them."""
+"""Machines as domains of libvirt: their channels, and the devices that are plugged into them."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ _COPIED_BYTES = 4 << 20
 class LibvirtMachine(MonitoredMachine):
     """A running domain; ends with its `with` block, with this process, or with its connection.
 
-    It leaves `domain.xml` and `serial.log` in `folder`, and `stderr.log` where this user may read
-    the log that libvirt keeps of QEMU in `qemu_logs`.
+    It leaves `domain.xml` and `serial.log` in `folder`, and `stderr.log` if this user may read the
+    log that libvirt keeps of QEMU in `qemu_logs`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class LibvirtMachine(MonitoredMachine):
 
     @property
     def logs(self) -> Mapping[str, Path]:
-        """Return what is left in `folder` for those who ask what happened."""
+        """Return the files in `folder` that explain what happened."""
         self._copy_qemu_log()
         names = ("domain.xml", "stderr.log", "serial.log")
         return {name: self.folder / name for name in names if (self.folder / name).exists()}
@@ -164,7 +164,7 @@ class LibvirtMachine(MonitoredMachine):
         self._resources.callback(self.agent.close)
 
     def failure(self) -> str | None:
-        """Say why this machine will not go on, or None."""
+        """Say why this machine will not continue, or None."""
         if self._domain.is_lost:
             return (
                 f"libvirtd at '{self._connection.uri}' ended or was restarted, and its machines "

@@ -142,7 +142,7 @@ class DomainMonitor:
     ) -> QmpEvent:
         """Wait for an event from position `since` of `events` on that `matches`.
 
-        Raises HarnessError at the deadline, and at once when QEMU or libvirtd has ended.
+        Raises HarnessError at the deadline, and at once if QEMU or libvirtd has ended.
         """
 
         def loss(seen: str) -> HarnessError | None:

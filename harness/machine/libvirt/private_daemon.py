@@ -1,8 +1,8 @@
 """A private libvirtd: for tests, and for hosts that run none.
 
 It runs in a mount and a PID namespace, where libvirt's compiled-in folders are its own; so any
-number run beside each other and beside the host's libvirtd. All that it starts, including its machines,
-is in the PID namespace, which the kernel ends with the process that started the daemon.
+number run beside each other and beside the host's libvirtd. All its processes, including its
+machines, are in the PID namespace, which the kernel ends with the process that started the daemon.
 
 The socket is in the folder of the caller, which only its owner may enter.
 """
@@ -66,7 +66,7 @@ class PrivateDaemon:
     def start(self, deadline: Deadline) -> None:
         """Start libvirtd, and return once it answers.
 
-        Raises HarnessError with the end of its log where it does not.
+        Raises HarnessError with the end of its log if it does not answer.
         """
         self.log.touch(mode=0o600)
         with self.log.open("ab") as log:
@@ -161,7 +161,7 @@ def private_daemon(
 ) -> Iterator[PrivateDaemon]:
     """Run a libvirtd whose sockets, state and logs are in `folder`; it ends with the context.
 
-    Raises RequirementError where libvirtd, or the right to a namespace, is missing.
+    Raises RequirementError if libvirtd, or the right to a namespace, is missing.
     """
     layout = DaemonLayout(folder=folder.absolute(), kind=kind)
     _refuse_unsuitable(layout)
@@ -252,7 +252,7 @@ def _wait_for_init(holder: ChildProcess, marker: Path, errors: Path, deadline: D
 
 
 def _answers(path: Path) -> bool | None:
-    """Return True where a process listens at the socket, else None, for `wait_for`."""
+    """Return True if a process listens at the socket, else None, for `wait_for`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))

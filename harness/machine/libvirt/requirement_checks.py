@@ -1,4 +1,4 @@
-"""Checks what machines need of libvirt, without starting one."""
+"""Checks the requirements of machines on libvirt, without starting one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Device:
 
     @classmethod
     def read(cls, path: Path) -> Device | None:
-        """Return the node at `path`, or None where there is none."""
+        """Return the node at `path`, or None if there is none."""
         try:
             node = path.stat()
         except OSError:
@@ -77,7 +77,7 @@ class Device:
 def examine(
     uri: str | None, *, qemu: str, accelerator: Accelerator | None
 ) -> list[RequirementCheck]:
-    """Check what machines at `uri` need; a failed check skips only those that depend on it."""
+    """Check the requirements of machines at `uri`; a failed check skips only the checks that depend on it."""
     try:
         number = load_libvirt().getVersion()
     except HarnessError as error:
@@ -150,9 +150,9 @@ def _kvm(connection: Connection) -> RequirementCheck:
 
 
 def judge_kvm(device: Device | None, user: tuple[int, int] | None) -> RequirementCheck:
-    """Check that QEMU's user may open KVM where libvirtd may.
+    """Check that QEMU's user may open KVM if libvirtd may.
 
-    Otherwise libvirtd, as root, finds that QEMU has KVM, but at each use sees that QEMU's user has
+    Otherwise libvirtd, as root, finds that QEMU has KVM, but sees at each use that QEMU's user has
     none, discards the cached capabilities and probes again ('KVM was enabled when probing … but it
     is not available now'), some twenty times per start: 22 and 92 seconds were measured, not 0.4.
     """
@@ -182,7 +182,7 @@ def judge_kvm(device: Device | None, user: tuple[int, int] | None) -> Requiremen
 
 
 def parse_qemu_user(capabilities: str) -> tuple[int, int] | None:
-    """Return user and group that libvirt runs QEMU as, where it sets them."""
+    """Return the user and group of libvirt's QEMU, if libvirt sets them."""
     host = ET.fromstring(capabilities).find("host")  # noqa: S314 - libvirt's
     for model in () if host is None else host.findall("secmodel"):
         if model.findtext("model") != "dac":

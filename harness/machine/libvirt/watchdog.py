@@ -38,7 +38,7 @@ def watched(
 
     A result that arrives after the limit is passed to `late`, in the abandoned thread.
 
-    Raises what `call` raises, and LibvirtHangsError with all stacks after `limit_s` seconds.
+    Raises the error of `call`, and LibvirtHangsError with all stacks after `limit_s` seconds.
     """
     future: concurrent.futures.Future[T] = concurrent.futures.Future()
 

@@ -1,7 +1,8 @@
-"""A newer QEMU beside the host's own, out of Debian sid: nothing is installed, nobody is root.
+"""A newer QEMU beside the host's own, from Debian sid: nothing is installed, and root is not needed.
 
 The packages are unpacked into a folder of the cache. A small program there runs the QEMU in it by
-its own dynamic linker, with its own libraries, firmware and modules; the host's are not touched.
+its own dynamic linker, with its own libraries, firmware and modules; the host's files are not
+touched.
 """
 
 from __future__ import annotations
@@ -65,12 +66,12 @@ def find_sid_qemu(cache: Path) -> SidQemu | None:
 def ensure_sid_qemu(
     cache: Path, runner: Runner, *, refresh: bool = False, report: Callable[[str], None]
 ) -> SidQemu:
-    """Return a QEMU of Debian sid, unpacked where the cache has none, or to `refresh` it.
+    """Return a QEMU of Debian sid, unpacked if the cache has none, or to `refresh` it.
 
-    Its folder is named by the packages' list and the version of Debian's package, so a newer one
-    takes another folder, and machines' checkpoints distinguish the two.
+    Its folder is named by the packages' list and the version of Debian's package, so a newer
+    version takes another folder, and machines' checkpoints distinguish the two.
 
-    Raises RequirementError where mmdebstrap is missing, HarnessError where it fails.
+    Raises RequirementError if mmdebstrap is missing, HarnessError if it fails.
     """
     store = make_private_folder(_store_folder(cache))
     with hold(store / "lock", timeout_s=UNPACK_S, what="QEMU of Debian sid"):
@@ -107,8 +108,8 @@ def ensure_sid_qemu(
 def render_program(folder: Path, version: str, digest: str) -> str:
     """Return the program that runs the unpacked QEMU; pure.
 
-    It names the QEMU within, since a saved guest's state can be loaded by no other, and what tells
-    two of them apart is the program that was asked for.
+    It names the QEMU inside, since no other QEMU can load a saved guest's state, and two QEMUs are
+    told apart by the requested program.
     """
     root = folder / "root"
     libraries = root / _LIBRARIES

@@ -45,7 +45,7 @@ _KILL_S = 5.0
 
 
 def require_qemu(qemu: str) -> None:
-    """Raise RequirementError where this host lacks the program `qemu`, or what starts it."""
+    """Raise RequirementError if this host lacks the program `qemu`, or the program that starts it."""
     if shutil.which(qemu) is None:
         raise RequirementError(
             f"There is no QEMU '{qemu}' on this host; install it with "
@@ -64,8 +64,8 @@ def qemu_identity(
 ) -> str:
     """Name this host's QEMU `qemu`, and under KVM the processor that its guests see.
 
-    A guest's saved state can be loaded by no other. `answers` keep the binary's digest for later
-    runs. Raises RequirementError where there is none.
+    No other QEMU can load a guest's saved state. `answers` keep the binary's digest for later
+    runs. Raises RequirementError if there is none.
     """
     binary = shutil.which(qemu)
     if binary is None:
@@ -117,7 +117,7 @@ class QemuMachine(MonitoredMachine):
 
     @property
     def logs(self) -> Mapping[str, Path]:
-        """Return what is left in `folder` for those who ask what happened."""
+        """Return the files in `folder` that explain what happened."""
         return {
             "argv.txt": self.folder / "argv.txt",
             "stderr.log": self.stderr_log,
@@ -148,7 +148,7 @@ class QemuMachine(MonitoredMachine):
     def _start(self) -> None:
         """Start QEMU and negotiate QMP.
 
-        Raises RequirementError where there is no such binary, HarnessError with QEMU's own output
+        Raises RequirementError if there is no such binary, HarnessError with QEMU's own output
         where it refuses.
         """
         require_qemu(self.spec.qemu)
@@ -206,14 +206,14 @@ class QemuMachine(MonitoredMachine):
             ) from error
 
     def failure(self) -> str | None:
-        """Say why this machine will not go on, or None."""
+        """Say why this machine will not continue, or None."""
         return disk_failure(self.events, self.folder)
 
     @override
     def plug(self, attachment: Attachment) -> None:
         """Hot-plug a device into the first free root port.
 
-        Raises RequirementError where a GPU of the host needs more locked memory than is allowed.
+        Raises RequirementError if a GPU of the host needs more locked memory than is allowed.
         """
         if isinstance(attachment, HostGpuAttachment):
             require_locked_memory(self.spec.memory_mib)
@@ -304,16 +304,16 @@ class QemuMachine(MonitoredMachine):
 
 
 def state_argv(spec: MachineSpec) -> list[str]:
-    """Return the command line of a machine to be saved, whatever it is called and wherever it is.
+    """Return the command line of a machine to be saved, for any name and any folder.
 
-    It says machine type, CPU, memory and devices.
+    It has machine type, CPU, memory and devices.
     """
     channels = Channels(qmp_fd=0, serial_fd=0, agent_fd=0)
     return render_argv(without_paths(spec), channels, serial_log=Path("serial.log"))
 
 
 class QemuDriver:
-    """Makes machines of the program `qemu`. Raises RequirementError where there is none."""
+    """Makes machines of the program `qemu`. Raises RequirementError if there is none."""
 
     name = "qemu"
 

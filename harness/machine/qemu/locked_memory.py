@@ -28,7 +28,7 @@ def locked_mib(memory_mib: int) -> int:
 
 
 def check_locked_memory(memory_mib: int, *, limit_bytes: int, is_unlimited: bool) -> None:
-    """Raise RequirementError where a guest's memory is more than may be locked."""
+    """Raise RequirementError if a guest's memory is more than may be locked."""
     needed_mib = locked_mib(memory_mib)
     if is_unlimited or limit_bytes == resource.RLIM_INFINITY or limit_bytes >= needed_mib << 20:
         return
@@ -42,7 +42,7 @@ def check_locked_memory(memory_mib: int, *, limit_bytes: int, is_unlimited: bool
 
 
 def require_locked_memory(memory_mib: int) -> None:
-    """Raise RequirementError where QEMU, started by this process, may not lock a guest's memory."""
+    """Raise RequirementError if QEMU, started by this process, may not lock a guest's memory."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     status = Path("/proc/self/status").read_text()
     check_locked_memory(memory_mib, limit_bytes=soft, is_unlimited=has_ipc_lock(status))
