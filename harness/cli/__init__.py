@@ -132,9 +132,9 @@ def _empty_parser() -> tuple[argparse.ArgumentParser, Actions]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return its exit code.
 
-    1 means that a node is not as expected; 2 that the harness could not check it, also because of
-    bad input or a missing requirement; 130 that a person interrupted it. `harness shell` and
-    `harness ssh` return the exit code of the command in the guest.
+    The exit code 1 means that a node is not as expected. 2 means that the harness could not check
+    it, also because of bad input or a missing requirement. 130 means that a person interrupted it.
+    `harness shell` and `harness ssh` return the exit code of the command in the guest.
     """
     if argv is None:
         # What imports allocate stays: to look through it hundreds of times takes a tenth of their
@@ -155,7 +155,7 @@ def _run(words: Sequence[str], *, is_known: bool) -> int:
 
 
 def exit_code_of(act: Callable[[], int], *, command: str) -> int:
-    """Return what `act` returns, or the exit code of its error, which is printed as a sentence."""
+    """Return the result of `act`, or the exit code of its error, which is printed as a sentence."""
     try:
         code = act()
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What the caches' commands print of cached folders and of removals, for people and as JSON."""
+"""The output of the caches' commands about cached folders and removals, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def print_artifacts_json(artifacts: Iterable[CachedArtifact]) -> None:
 def print_verification(
     artifacts: Sequence[CachedArtifact], *, key_digits: int, as_json: bool
 ) -> int:
-    """Print which of the verified folders are sound; return 2 where one is damaged, else 0."""
+    """Print which of the verified folders are sound; return 2 if one is damaged, else 0."""
     if as_json:
         print_artifacts_json(artifacts)
     else:
@@ -47,7 +47,7 @@ def print_verification(
 
 
 def print_damage(artifacts: Iterable[CachedArtifact]) -> None:
-    """Print to stderr why damaged folders would be refused."""
+    """Print to stderr the reasons to refuse damaged folders."""
     for artifact in artifacts:
         if artifact.damage is not None:
             print(f"harness: {artifact.damage}", file=sys.stderr)

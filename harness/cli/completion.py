@@ -1,4 +1,4 @@
-"""`harness completion`: prints what completes the commands and options of `harness` in a shell."""
+"""`harness completion`: prints the completion of commands and options of `harness` for a shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a console's output only draws on a terminal, and what would make the terminal do more."""
+"""Separates the part of a console's output that only draws on a terminal from the part that does more."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DRAWS = re.compile(r"\x1b(?:\[[0-9;]*[@A-HJ-MPSTXZ`abdefmrsu]|\[\?(?:7|25)[hl]|
 def without_commands(
     printed: Iterable[tuple[float, str]],
 ) -> Iterator[tuple[float, str]]:
-    """Yield the output of a console, each with its seconds, without what a terminal would do but draw.
+    """Yield the output of a console, each part with its seconds, reduced to what draws on a terminal.
 
     A guest asks its terminal for its size, and the answer would be typed into the user's shell. It may also set
     the title or the clipboard.

@@ -30,6 +30,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a table of the scripts, and write what was asked for."""
+    """Print a table of the scripts, and write the requested files."""
     print(report(combine(arguments.data), html=arguments.html, lcov=arguments.lcov), end="")
     return 0

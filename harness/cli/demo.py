@@ -44,7 +44,7 @@ class Scenario:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The result of one expectation; `failure` is None where it was met."""
+    """The result of one expectation; `failure` is None if it was met."""
 
     title: str
     expectation: str
@@ -123,7 +123,7 @@ def scenarios(baked: Image) -> tuple[Scenario, ...]:
 
 
 def judge(scenario: Scenario, evidence: Evidence) -> list[Verdict]:
-    """Check every expectation, also after one that is not met."""
+    """Check every expectation, even after a failed one."""
     verdicts: list[Verdict] = []
     for sentence, expectation in scenario.expectations:
         failure = None

@@ -67,7 +67,7 @@ def _pages() -> dict[str, Callable[[], str]]:
 
 
 def choose_page(word: str, names: Collection[str]) -> str:
-    """Return the name of the page that a person means; the last part of a name is enough where one has it."""
+    """Return the name of the page that a person means; the last part of a name is enough if one page has it."""
     name = word.removesuffix(".md")
     if name in names:
         return name

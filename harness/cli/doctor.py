@@ -1,4 +1,4 @@
-"""`harness doctor`: checks what machines need on this host, and says how to get what is missing."""
+"""`harness doctor`: checks the requirements of machines on this host, and names remedies."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def examine(settings: Settings, runner: Runner) -> list[RequirementCheck]:
-    """Check every requirement, also after one that is missing."""
+    """Check every requirement, even after one that is missing."""
     accelerator, chosen = _accelerator(settings, runner)
     return [
         _program("QEMU", settings.qemu, "qemu-system-x86", runner),

@@ -89,7 +89,7 @@ def _judge(arguments: argparse.Namespace) -> int:
 
 
 def exit_code_of(verdicts: list[NodeVerdict]) -> int:
-    """Return 1 where an expectation is not met, else 2 where one could not be checked, else 0."""
+    """Return 1 if an expectation is not met, else 2 if one could not be checked, else 0."""
     states = {verdict.state for verdict in verdicts}
     if VerdictState.NOT_MET in states:
         return 1

@@ -1,4 +1,4 @@
-"""A project around shell scripts that exist: what `harness init --provisioner DIR` writes; pure but for reading."""
+"""A project around existing shell scripts, for `harness init --provisioner DIR`; pure except for reading."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _TOOL = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class FoundScript:
-    """A script of the folder, with what its text shows."""
+    """A script of the folder, with the facts in its text."""
 
     path: Path
     text: str
@@ -71,7 +71,7 @@ class FoundScript:
 
     @property
     def can_be_sourced(self) -> bool:
-        """Return whether a test can source it: it does nothing then, and has no need of its name."""
+        """Return whether a test can source it: sourcing has no effect, and its own name does not matter."""
         return (not self.is_program or _GUARD.search(self.text) is not None) and not any(
             _OWN_NAME.search(line) and not _GUARD.search(line) for line in self.text.splitlines()
         )
@@ -85,7 +85,7 @@ class FoundScript:
 def scripts_in(folder: Path) -> tuple[list[FoundScript], list[Path]]:
     """Return the shell scripts below a folder, and the `*_spec.sh` beside or below it.
 
-    Raises BadInputError where there is no script.
+    Raises BadInputError if there is no script.
     """
     if not folder.is_dir():
         raise BadInputError("This is not a folder of scripts.", source=f"--provisioner {folder}")
@@ -114,8 +114,8 @@ def scripts_in(folder: Path) -> tuple[list[FoundScript], list[Path]]:
 def main_script(scripts: Sequence[FoundScript], folder: Path) -> FoundScript:
     """Return the script that a machine is to run.
 
-    That is the only one, or the only program whose name says so, or the only program. Raises
-    BadInputError that names them where none of these is one.
+    It is the only script, or the only program whose name says so, or the only program. Raises
+    BadInputError that names them if none of them is such a script.
     """
     programs = [script for script in scripts if script.is_program] or list(scripts)
     named = [script for script in programs if _MAIN_NAME.search(script.path.stem)]
@@ -130,7 +130,7 @@ def main_script(scripts: Sequence[FoundScript], folder: Path) -> FoundScript:
 
 
 def named_script(scripts: Sequence[FoundScript], folder: Path, name: str) -> FoundScript:
-    """Return the script of a name relative to the folder; raises BadInputError where there is none."""
+    """Return the script with a name relative to the folder; raises BadInputError if there is none."""
     for script in scripts:
         if script.path == folder / name:
             return script
@@ -192,7 +192,7 @@ def test_node_is_provisioned(boot_node: BootNode, node_image: Image, h100: GpuMo
 
 
 def render_unit_test(scripts: Sequence[FoundScript], source: str, folder: Path) -> str:
-    """Return a test of a function in a shell, or where none can be sourced, of the text of each script."""
+    """Return a test of a function in a shell; if no function can be sourced, a test of the scripts' texts."""
     paths = {
         script.path: f"{source}/{script.path.relative_to(folder).as_posix()}" for script in scripts
     }

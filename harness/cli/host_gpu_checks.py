@@ -1,4 +1,4 @@
-"""What stands in the way of passing this host's GPUs to machines, for `harness doctor`."""
+"""Obstacles to passing this host's GPUs to machines, for `harness doctor`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _SET_PARAMETER = "in GRUB_CMDLINE_LINUX of '/etc/default/grub', run `update-grub
 
 
 def examine_host_gpus(settings: Settings, root: Path = Path("/")) -> list[RequirementCheck]:
-    """Check the host below `root`; nothing where it has no GPU that tests could want.
+    """Check the host below `root`; check nothing if it has no GPU for tests.
 
-    What is missing counts as a fault only where the host has an inventory, since that says that its
-    GPUs are for tests.
+    A missing requirement counts as a fault only if the host has an inventory, since that says that
+    its GPUs are for tests.
     """
     is_needed = settings.gpu_inventory is not None or INVENTORY.exists()
     try:

@@ -1,4 +1,4 @@
-"""`harness gpu host`: the GPUs of this host, who holds them, and which of them tests may take."""
+"""`harness gpu host`: the GPUs of this host, their holders, and which GPUs tests may take."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the project, and print what was written and what to do next."""
+    """Write the project, and print the written files and the next steps."""
     folder: Path = arguments.folder
     files = project_files()
     if arguments.provisioner is not None:
@@ -114,9 +114,9 @@ def project_files() -> dict[str, tuple[bytes, bool]]:
 def around_scripts(
     files: Mapping[str, tuple[bytes, bool]], project: Path, scripts: Path, run_script: str | None
 ) -> dict[str, tuple[bytes, bool]]:
-    """Return the files of a project whose provisioner is a folder of scripts that exists.
+    """Return the files of a project whose provisioner is an existing folder of scripts.
 
-    Raises BadInputError where the folder is not in the project, or has no script that can run.
+    Raises BadInputError if the folder is not in the project, or has no script that can run.
     """
     try:
         source = scripts.resolve().relative_to(project.resolve()).as_posix()
@@ -172,8 +172,8 @@ def _with_shipped_image(ini: str) -> str:
 def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
     """Write all files below `folder`, or none of them.
 
-    Raises BadInputError that names files that exist, that configure pytest already, or that are
-    where a folder has to be. Raises OSError where a file can't be written.
+    Raises BadInputError that names files that exist, that configure pytest already, or that are in
+    place of a folder. Raises OSError if a file can't be written.
     """
     present = [name for name in files if (folder / name).exists() or (folder / name).is_symlink()]
     if present:

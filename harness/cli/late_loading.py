@@ -1,4 +1,4 @@
-"""Loads a module when something of it is used, not when it is imported."""
+"""Loads a module when one of its attributes is used, not when it is imported."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class _LateModule(ModuleType):
 
 
 def load_on_use(*names: str) -> None:
-    """Let `import NAME` return at once; the module loads when something of it is used.
+    """Let `import NAME` return at once; the module loads when one of its attributes is used.
 
-    A module that is loaded stays as it is. What is imported of a submodule, as `import NAME.PART`, is to be
-    imported by `from NAME.PART import …`.
+    A module that is loaded stays as it is. Import names of a submodule by
+    `from NAME.PART import …`, not by `import NAME.PART`.
     """
     for name in names:
         sys.modules.setdefault(name, _LateModule(name))

@@ -1,4 +1,4 @@
-"""`harness ps`, `logs` and `gc`: the machines that run, and what killed runs left."""
+"""`harness ps`, `logs` and `gc`: the machines that run, and leftovers of killed runs."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _facts(machine: RunningMachine) -> dict[str, object]:
 
 
 def resident_mib(machine: RunningMachine) -> int:
-    """Return the memory that a machine's QEMU uses and shares with no file; 0 where it is unknown."""
+    """Return the memory that a machine's QEMU uses and shares with no file; 0 if it is unknown."""
     if machine.user is None:
         return 0
     kib = 0
@@ -211,7 +211,7 @@ def _old_bundles(arguments: argparse.Namespace) -> list[Bundle]:
 
 
 def _end(machine: RunningMachine) -> None:
-    """End a kept machine by ending its holder; raises WaitTimeoutError where that stays."""
+    """End a kept machine by ending its holder; raises WaitTimeoutError if that stays."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(machine.process, signal.SIGTERM)
 

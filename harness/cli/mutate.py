@@ -1,4 +1,4 @@
-"""`harness mutate`: plants defects in shell scripts, and tells which of them no test notices."""
+"""`harness mutate`: plants defects in shell scripts, and lists the defects that no test notices."""
 
 from __future__ import annotations
 

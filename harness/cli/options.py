@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class Commands(Protocol):
-    """Where a module adds its commands; what each is for is in the table of `harness.cli`."""
+    """The parser to which a module adds its commands; the table of `harness.cli` has their purposes."""
 
     def add_parser(self, name: str) -> argparse.ArgumentParser: ...
 
 
 class Actions(Protocol):
-    """What argparse's `add_subparsers` returns; its class has no public name."""
+    """The result of argparse's `add_subparsers`; its class has no public name."""
 
     def add_parser(self, name: str, *, help: str) -> argparse.ArgumentParser:  # noqa: A002
         ...
@@ -59,7 +59,7 @@ def machine_words(settings: Settings) -> list[str]:
 
 
 def add_driver_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for what runs machines."""
+    """Add the options for the programs that run machines."""
     add_to_command(parser, "--machine-driver", "--machine-uri")
 
 
@@ -74,7 +74,7 @@ def add_store_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_image_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for which image, and where the recipes are."""
+    """Add the options for the image, and for the folders of recipes."""
     add_to_command(parser, "--image", "--images-dir", ACCEPT_OPTION)
 
 
@@ -89,7 +89,7 @@ def add_gpu_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_host_gpu_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for which GPUs of this host may be taken, and where leases are kept."""
+    """Add the options for the GPUs of this host that may be taken, and for the folder of leases."""
     add_to_command(parser, "--gpu-models", "--gpu-inventory", "--gpu-pool-dir")
 
 

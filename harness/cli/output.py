@@ -1,4 +1,4 @@
-"""The gate for what `harness` prints: safe to show, and errors of bounded size."""
+"""The gate for the output of `harness`: safe to show, and errors of limited size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MESSAGES = "messages"
 
 @contextlib.contextmanager
 def guarded(command: str) -> Iterator[None]:
-    """Make visible what a command prints in this context.
+    """Make the output of a command in this context visible.
 
     Shells, consoles and logs of machines pass their bytes by the descriptors.
     """
@@ -39,7 +39,7 @@ def _stream(file: TextIO) -> TextIO:
 
 
 def print_error(error: Exception) -> None:
-    """Print an error as a sentence; the whole of a long one is kept in the cache."""
+    """Print an error as a sentence; the whole text of a long one is kept in the cache."""
     if isinstance(error, EvidencedError):
         text = error.sentence
     else:

@@ -1,4 +1,4 @@
-"""Progress of what a command prepares, on stderr."""
+"""Progress of a command's preparations, on stderr."""
 
 from __future__ import annotations
 

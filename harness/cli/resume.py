@@ -103,8 +103,8 @@ def resume(
 ) -> int:
     """Continue the machine that a test left in a folder or an archive, and enter it.
 
-    `uri` is that of libvirt, for a machine that ran under libvirt. With `until`, keep the machine until
-    then without entering it.
+    `uri` is libvirt's URI, for a machine that ran under libvirt. With `until`, keep the machine
+    until then without entering it.
     """
     with opened(bundle.absolute(), settings.runs_folder, has_machine=True) as folder:
         saved = read_bundle(folder)

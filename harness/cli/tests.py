@@ -44,13 +44,13 @@ def _rerun(arguments: argparse.Namespace) -> int:
 def shell_of_test(node_id: str, argv: Argv = ()) -> NoReturn:
     """Become a run of pytest that opens a shell, or runs a command, in the first machine of a test.
 
-    The test does not run. Of a command the run has the exit code.
+    The test does not run. The run has the exit code of that command.
     """
     command = [f"--machine-shell-command={shlex.join(argv)}"] if argv else []
     become_pytest(node_id, f"--machine-shell={MachineShell.INSTEAD.value}", *command, "-rs")
 
 
 def become_pytest(node_id: str, *options: str) -> NoReturn:
-    """Replace this process by a run of one test, which has the terminal."""
+    """Replace this process by a run of one test, which gets the terminal."""
     argv = [sys.executable, "-m", "pytest", node_id, "-n", "0", *options]
     os.execv(argv[0], argv)  # noqa: S606 - pytest takes this process's place

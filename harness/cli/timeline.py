@@ -1,4 +1,4 @@
-"""`harness timeline`: what ran when in the machine of a test, and what waited for what."""
+"""`harness timeline`: when things ran in the machine of a test, and which waited for which."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Merges the reports of all shards of a run into those of one."""
+"""Merges the reports of all shards of a run into one report."""

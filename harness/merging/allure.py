@@ -1,4 +1,4 @@
-"""Allure's result files: those of all shards in one folder, each test once."""
+"""Allure's result files: copied from all shards into one folder, each test once."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _OF_A_RUN = frozenset({"categories.json", "executor.json"})
 
 
 def merge_results(folders: Iterable[Path], to: Path) -> int:
-    """Copy the results of the folders to the new folder `to`, and return how many tests they are of.
+    """Copy the results of the folders to the new folder `to`, and return the number of their tests.
 
-    Names of Allure's files are unique, but for those of a whole run: of the environments, where a name has
-    different values all of them are listed. Where a test was run again, Allure knows the earlier result as a
-    retry by its history id; of a test in two folders only the results of the folder with the latest one are
-    copied. Raises BadInputError that names a file that is no result.
+    Names of Allure's files are unique, except for the files of a whole run: in the environments,
+    different values of one name are all listed. If a test was run again, Allure knows the earlier
+    result as a retry by its history id; for a test in two folders, only the results in the folder
+    of the latest one are copied. Raises BadInputError that names a file that is not a result.
     """
     latest: dict[str, tuple[float, list[Path]]] = {}
     environment: dict[str, dict[str, None]] = {}

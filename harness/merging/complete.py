@@ -1,4 +1,4 @@
-"""Whether the shards are those of one run, and together ran each test once."""
+"""Whether the shards belong to one run, and together ran each test once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ShardReports:
         return f"{self.manifest.number}/{self.manifest.count}"
 
     def difference(self, cases: Sequence[Case]) -> str | None:
-        """Return what its list of tests says and its JUnit report doesn't, or vice versa, as a sentence."""
+        """Return the differences between its list of tests and its JUnit report, as a sentence."""
         manifest = self.manifest
         found = differences(manifest.tests, manifest.repeated, cases, manifest.junit_prefix)
         parts = [
@@ -69,7 +69,7 @@ class ShardReports:
         )
 
     def bad_end(self, cases: Sequence[Case]) -> str | None:
-        """Return how its run ended, as a sentence, where its results do not explain that."""
+        """Return how its run ended, as a sentence, if its results do not explain that."""
         status = self.manifest.exit_status
         if status == 0 or (status == _TESTS_FAILED and any(each.problem for each in cases)):
             return None
@@ -83,7 +83,7 @@ class ShardReports:
 
 
 def find_folders(given: Iterable[Path]) -> list[Path]:
-    """Return the folders of shards: those given, or the ones in them."""
+    """Return the folders of shards: the given folders, or the folders in them."""
     found: list[Path] = []
     for folder in given:
         if _is_shard(folder) or not folder.is_dir():
@@ -99,9 +99,9 @@ def _is_shard(folder: Path) -> bool:
 
 
 def read_shards(folders: Iterable[Path]) -> tuple[list[ShardReports], list[str]]:
-    """Return the shards of the folders by number, and what is wrong with the set, as sentences.
+    """Return the shards of the folders by number, and the problems of the set, as sentences.
 
-    A shard without a record is among what is wrong. Raises BadInputError where two folders have the
+    A shard without a record is among the problems. Raises BadInputError if two folders have the
     same shard, or none is a shard.
     """
     shards: dict[int, ShardReports] = {}

@@ -1,4 +1,4 @@
-"""JUnit reports: the test cases of all shards in one file, and what failed in them."""
+"""JUnit reports: the test cases of all shards in one file, and the failures in them."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ def read_suite(path: Path) -> list[ET.Element]:
 def cases_of(suites: Iterable[ET.Element], shard: str) -> list[Case]:
     """Return the tests of a shard's suites, each once.
 
-    One that was repeated counts by its last result. One whose teardown failed too has two, of which the first
-    says more.
+    A repeated test counts by its last result. A test whose teardown failed too has two results, of
+    which the first says more.
     """
     found: dict[str, list[ET.Element]] = {}
     for element in (each for suite in suites for each in suite.iter("testcase")):
@@ -173,9 +173,9 @@ def _case(name: str, elements: Sequence[ET.Element], shard: str) -> Case:
 
 
 def case_name(test_id: str, prefix: str = "") -> str:
-    """Return the name of a test's `Case`, as pytest makes class name and name of a node id.
+    """Return the name of a test's `Case`, made from the node id like pytest's class name and name.
 
-    `prefix` is that of pytest's `--junit-prefix`.
+    `prefix` is the value of pytest's `--junit-prefix`.
     """
     path, found, rest = test_id.partition("::")
     names, bracket, parameters = rest.partition("[")
@@ -189,7 +189,7 @@ def case_name(test_id: str, prefix: str = "") -> str:
 def differences(
     tests: Sequence[str], repeated: Iterable[str], cases: Sequence[Case], prefix: str
 ) -> dict[str, list[str]]:
-    """Return the tests in which a shard's list and its JUnit report differ, by what is wrong with them.
+    """Return the tests in which a shard's list and its JUnit report differ, by the kind of difference.
 
     `repeated` are the tests of the list that ran more than once.
     """

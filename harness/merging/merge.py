@@ -35,9 +35,9 @@ _BENCH_FILES = "bench*.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Merged:
-    """What the shards gave together.
+    """The merged results of the shards.
 
-    `problems` are sentences about a set that is not complete, `bad_ends` about shards whose results do not
+    `problems` are sentences about an incomplete set, `bad_ends` about shards whose results do not
     explain how they ended.
     """
 
@@ -54,10 +54,11 @@ class Merged:
 def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) -> Merged:
     """Write the merged reports of the shards in `folders` to `to`.
 
-    With `is_partial` a set that is not complete is merged too, and its summary says what is missing.
-    Scripts in the coverage of shell code are those below `root`, wherever a shard had its checkout.
+    With `is_partial` an incomplete set is merged too, and its summary says what is missing.
+    Scripts in the coverage of shell code are the scripts below `root`, wherever a shard had its
+    checkout.
 
-    Raises BadInputError for a set with gaps or overlaps, and where `to` has other reports, before
+    Raises BadInputError for a set with gaps or overlaps, and if `to` has other reports, before
     anything is written.
     """
     shards, problems = read_shards(find_folders(folders))

@@ -31,7 +31,7 @@ _VARYING = (
 
 
 def cause_of(problem: str) -> str:
-    """Return the first line of a failure without the numbers and paths in which tests differ."""
+    """Return the first line of a failure, without numbers and paths that differ between tests."""
     line = next((each.strip() for each in problem.splitlines() if each.strip()), "no message")
     for pattern, word in _VARYING:
         line = pattern.sub(word, line)
@@ -44,7 +44,7 @@ def render_summary(
     problems: Sequence[str],
     bad_ends: Sequence[str] = (),
 ) -> str:
-    """Render the page; `problems` and `bad_ends` are those of `harness.merging.merge.Merged`."""
+    """Render the page; `problems` and `bad_ends` are as in `harness.merging.merge.Merged`."""
     return "\n".join(_lines(shards, cases, problems, bad_ends)) + "\n"
 
 

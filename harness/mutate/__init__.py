@@ -1,1 +1,1 @@
-"""Mutation tests of shell code: plants defects, and tells which of them the tests notice."""
+"""Mutation tests of shell code: plants defects, and reports which of them the tests notice."""

@@ -1,4 +1,4 @@
-"""A change of a script that plants a defect, and what several kinds of defects ask of a node."""
+"""A change of a script that plants a defect, and questions about nodes that several kinds of defects ask."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FLIPPED = {
 class Mutant:
     """A change of a script: the bytes from `start` to `end` become `new`.
 
-    It takes effect where one of the commands that begin on `reached_by` runs.
+    It takes effect if one of the commands that begin on `reached_by` runs.
     """
 
     operator: Operator

@@ -1,7 +1,8 @@
-"""Which defects can be planted in a script, each a change of a few bytes of it.
+"""The defects that can be planted in a script, each a change of a few bytes.
 
-What the parse shows to be the same script is left out: messages, a last `return 0`, quotes around what
-is always one word, `local` where no caller has a variable of that name.
+Changes that leave the script the same, as the parse shows, are left out: messages, a last
+`return 0`, quotes around something that is always one word, `local` if no caller has a variable of
+that name.
 """
 
 from __future__ import annotations

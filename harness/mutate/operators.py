@@ -1,4 +1,4 @@
-"""The kinds of defects that are planted in shell code: the mistakes that provisioning scripts have."""
+"""The kinds of defects that are planted in shell code: typical mistakes in provisioning scripts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Operator(Enum):
-    """A kind of defect; the value is its name in reports, `what` says what it does."""
+    """A kind of defect; the value is its name in reports, `what` describes it."""
 
     what: str
 

@@ -24,9 +24,9 @@ _NOT_COPIED = frozenset(
 
 
 class Project:
-    """The files of a project that a copy has: what git tracks or would add, or all without git.
+    """The files of a project for a copy: the files that git tracks or would add, or all files without git.
 
-    `top` is what is copied, `start` the directory below it in which tests run.
+    `top` is the copied directory, `start` the directory below it in which tests run.
     """
 
     def __init__(self, start: Path, scripts: Iterable[Path], runner: Runner | None = None) -> None:
@@ -113,9 +113,9 @@ class Project:
         return hashlib.sha256(mode + file.read_bytes()).hexdigest()
 
     def changed_lines(self, script: Path, revision: str) -> set[int]:
-        """Return the lines of a script that differ from a revision of git; all of a new file.
+        """Return the lines of a script that differ from a revision of git; all lines of a new file.
 
-        Raises BadInputError where there is no git, or no such revision.
+        Raises BadInputError if there is no git, or no such revision.
         """
         if not self.has_git:
             raise BadInputError(f"'{self.start}' is not a git working tree.", source="--since")
@@ -131,7 +131,7 @@ class Project:
 
 
 def parse_changed_lines(diff: str) -> set[int]:
-    """Return the lines of the new file that a diff without context has; those around what was removed."""
+    """Return the lines of the new file in a diff without context, and the lines around removed ones."""
     lines: set[int] = set()
     for line in diff.splitlines():
         if line.startswith("@@ "):
@@ -147,7 +147,7 @@ def parse_changed_lines(diff: str) -> set[int]:
 
 
 def digest_of_all(digests: Mapping[str, str], without: Iterable[str]) -> str:
-    """Return one digest of all files but some."""
+    """Return one digest of all files except some."""
     left_out = set(without)
     lines = [
         f"{name}\0{digest}\n" for name, digest in sorted(digests.items()) if name not in left_out

@@ -52,7 +52,7 @@ def summary(report: Report) -> str:
 
 
 def remarks(report: Report) -> Iterator[str]:
-    """Yield what else a reader has to know."""
+    """Yield the other sentences that a reader needs."""
     if report.known_before:
         yield f"Of {report.known_before} defects the outcome was known from an earlier run."
     if report.left_out:
@@ -91,7 +91,7 @@ def _text_lines(report: Report, *, with_survivors: bool) -> Iterator[str]:
 
 
 def place(result: Result) -> str:
-    """Return where a defect is, as editors and terminals make a link of it."""
+    """Return the place of a defect in a form that editors and terminals turn into a link."""
     return f"{result.script}:{result.mutant.line}:{result.mutant.column}"
 
 
@@ -156,7 +156,7 @@ def _code(text: str) -> str:
 
 
 def to_json(report: Report) -> dict[str, object]:
-    """Return the whole report as JSON can hold it."""
+    """Return the whole report as values for JSON."""
     return {
         "format": FORMAT,
         "score": None if report.score is None else round(report.score, 2),
@@ -183,7 +183,7 @@ def to_json(report: Report) -> dict[str, object]:
 
 
 def to_sarif(report: Report, version: str) -> dict[str, object]:
-    """Return survivors and what no test reaches as SARIF 2.1.0, which code review shows at the line."""
+    """Return survivors and unreached defects as SARIF 2.1.0, which code review shows at the line."""
     shown = {Outcome.SURVIVED: "warning", Outcome.NOT_REACHED: "note"}
     results = [each for each in report.results if each.outcome in shown]
     used = [

@@ -1,4 +1,4 @@
-"""What is known of mutants, kept by the content of scripts and tests, so that a stopped run goes on."""
+"""Known results of mutants, kept by the content of scripts and tests, so that a stopped run continues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORMAT = 1
 
 
 class Outcome(Enum):
-    """What became of a mutant."""
+    """The result of a mutant."""
 
     KILLED = "killed"
     TIMED_OUT = "timed out"
@@ -35,9 +35,9 @@ class Outcome(Enum):
 
 @dataclass(kw_only=True)
 class Reach:
-    """What one test does without a defect: the lines of each script that it runs, and its time.
+    """The behaviour of one test without a defect: the lines of each script that it runs, and its time.
 
-    `read` are scripts that the test's own process reads: it may see any line of them.
+    `read` are scripts that the test's own process reads: any of their lines may affect it.
     """
 
     lines: dict[str, list[int]]
@@ -49,7 +49,7 @@ class Reach:
 
 @dataclass
 class Tried:
-    """What is known of a mutant: tests that passed with it, or the one that failed or took too long.
+    """Known results of a mutant: tests that passed with it, or the test that failed or took too long.
 
     Tests are known by the digests of their files.
     """
@@ -59,9 +59,10 @@ class Tried:
 
 
 class Results:
-    """A file of results to which lines are added; what was torn at its end is passed over.
+    """A file of results to which lines are added; a torn line at its end is ignored.
 
-    `surroundings` is a digest of all that the tests may depend on, save themselves and the scripts.
+    `surroundings` is a digest of everything on which the tests may depend, except themselves and
+    the scripts.
     """
 
     def __init__(self, folder: Path, surroundings: str) -> None:
@@ -106,14 +107,14 @@ class Results:
         self._add({"kind": "reach", "key": key, "reach": vars(reach)})
 
     def noticed(self, key: str, tests: Mapping[str, str]) -> tuple[Outcome, str] | None:
-        """Return how one of these tests noticed the mutant, as far as is known, and which."""
+        """Return how one of these tests noticed the mutant, and which test, as far as is known."""
         for test, (digest, outcome) in self._tried.get(key, Tried()).noticed.items():
             if tests.get(test) == digest:
                 return Outcome(outcome), test
         return None
 
     def untried(self, key: str, tests: Mapping[str, str]) -> list[str]:
-        """Return which of these tests are not known to pass with the mutant."""
+        """Return the tests that are not known to pass with the mutant."""
         passed = self._tried.get(key, Tried()).passed
         return [test for test, digest in tests.items() if passed.get(test) != digest]
 

@@ -36,7 +36,7 @@ _UNKNOWN_WITH_MACHINES = Cost(cpu_s=3600.0, wall_s=600.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a run is asked for. `until` is a time of `time.monotonic`, or None for no limit."""
+    """The options of a run. `until` is a time of `time.monotonic`, or None for no limit."""
 
     project: Project
     tests: TestChoice
@@ -50,7 +50,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A mutant, what became of it, the tests that reach its line, and the one that noticed it."""
+    """A mutant, its result, the tests that reach its line, and the test that noticed it."""
 
     script: Path
     mutant: Mutant
@@ -61,7 +61,7 @@ class Result:
 
 @dataclass(kw_only=True)
 class Report:
-    """What a run found. `unfit` are tests that fail alone and without a defect, with the reason."""
+    """The results of a run. `unfit` are tests that fail alone and without a defect, with the reason."""
 
     results: list[Result]
     texts: Mapping[Path, bytes]
@@ -84,12 +84,12 @@ class Report:
 
     @property
     def score(self) -> float | None:
-        """The percentage of the mutants that were tried that tests noticed; None where there is none."""
+        """The percentage of tried mutants that tests noticed; None if none was tried."""
         return 100 * self.noticed / self.tried if self.tried else None
 
 
 def run(request: Request) -> Report:
-    """Try the mutants of the request's scripts; those not tried within its time say so."""
+    """Try the mutants of the request's scripts; mutants that were not tried in time say so."""
     started = time.monotonic()
     project = request.project
     with contextlib.ExitStack() as stack:

@@ -43,7 +43,7 @@ _PLAIN_DEFAULT = re.compile(rb"""["']?\$\{\w+:?[-=]["']?[\w./:=@%+,-]+["']?\}["'
 
 
 class Script:
-    """A script and its parse tree; positions are in bytes. With `messages` it has no messages."""
+    """A script and its parse tree; positions are in bytes. With `messages`, no statement counts as a message."""
 
     def __init__(self, text: bytes, *, messages: bool = False) -> None:
         self.text = text
@@ -146,7 +146,7 @@ class Script:
         return next((self.of(name) for name in _names(command)), "")
 
     def prints_message(self, command: Node) -> bool:
-        """Tell whether a command only tells people something: its words are no behaviour."""
+        """Return whether a command only tells people something, so its words are not behaviour."""
         if not self._knows_messages:
             return False
         name = self.command_name(command)
@@ -181,9 +181,9 @@ class Script:
         return False
 
     def in_message(self, node: Node, *, whole: bool = False) -> bool:
-        """Tell whether `node` is a part of a message, or of what is given to one that ends the run.
+        """Return whether `node` is a part of a message, or of the text given to a command that ends the run.
 
-        The latter is none where the `whole` statement is changed.
+        If the `whole` statement is changed, the latter does not count.
         """
         if not self._knows_messages:
             return False
@@ -251,7 +251,7 @@ class Script:
     def is_plain(self, variable: str) -> bool:
         """Tell whether a variable only ever holds one word without a wildcard.
 
-        Whoever chooses another value than a default of one word chooses one word, too.
+        A user who overrides a default of one word also chooses one word.
         """
         values = self.assignments.get(variable)
         return bool(values) and all(
@@ -290,7 +290,7 @@ class Script:
         )
 
     def is_given(self, variable: str) -> bool:
-        """Tell whether users of the script choose a variable's value: any text, with blanks and empty."""
+        """Return whether users of the script choose a variable's value: any text, with blanks or empty."""
         values = self.assignments.get(variable)
         own = re.compile(rb'["\']?\$\{?' + variable.encode() + rb"\b")
         return values is None or any(
@@ -301,8 +301,8 @@ class Script:
     def leaks(self, variable: str, function: str) -> bool:
         """Tell whether a variable of `function`, were it not local, would change another's.
 
-        That is one of the top level, or of a function that calls it in some way, which uses it after
-        the call.
+        Such a variable belongs to the top level, or to a function that calls this one in some way
+        and uses it after the call.
         """
         return any(
             self.function_of(use) == self.function_of(call)
@@ -406,7 +406,7 @@ def arguments(command: Node) -> list[Node]:
 
 
 def redirects_of(redirected: Node) -> list[Node]:
-    """Return the redirections of a statement to files, those after `<<EOF` among them."""
+    """Return the redirections of a statement to files, including the redirections after `<<EOF`."""
     return [
         each
         for child in redirected.children
@@ -416,7 +416,7 @@ def redirects_of(redirected: Node) -> list[Node]:
 
 
 def is_condition(node: Node) -> bool:
-    """Tell whether a node is what `if`, `elif`, `while` or `until` decides by."""
+    """Return whether a node is the condition of `if`, `elif`, `while` or `until`."""
     parent = node.parent
     if parent is None or parent.type not in {"if_statement", "elif_clause", "while_statement"}:
         return False

@@ -1,4 +1,4 @@
-"""Defects of the order of things: a step left out, swapped, in the background or out of its pipeline."""
+"""Defects in the order of steps: a step left out, swapped, in the background or out of its pipeline."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _left_out(script: Script, node: Node) -> Iterator[Change]:
 
 
 def is_last_success(script: Script, node: Node) -> bool:
-    """Tell whether `return` or `return 0` ends a function that would end there with 0 anyway."""
+    """Return whether `return` or `return 0` ends a function that would end there with 0 anyway."""
     if script.of(node) not in {"return", "return 0", "exit", "exit 0", "exit $?", "return $?"}:
         return False
     block = node.parent

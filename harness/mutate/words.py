@@ -141,7 +141,7 @@ def _fewer_elements(script: Script, array: Node, node: Node) -> Iterator[Change]
 
 
 def change_expansion(script: Script, node: Node) -> Iterator[Change]:
-    """Change `${…}`: a default, a required value, what is cut off."""
+    """Change `${…}`: a default, a required value, a removed prefix or suffix."""
     anchor = next(
         (a for a in ancestors(node) if a.type in {"command", "variable_assignment"}), node
     )

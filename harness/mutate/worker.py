@@ -39,7 +39,7 @@ _WALL_FACTOR, _WALL_MORE_S = 10.0, 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class TestChoice:
-    """Which tests a run has: what the command line names, and whether those on machines are among them."""
+    """The tests of a run: the tests on the command line, with or without tests on machines."""
 
     __test__ = False  # pytest would collect it by its name
 
@@ -50,7 +50,7 @@ class TestChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The longest time that one of some tests took."""
+    """The longest time that one of several tests took."""
 
     cpu_s: float
     wall_s: float
@@ -58,7 +58,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the tests of one request did; `why` is what the one that failed says."""
+    """The results of the tests of one request; `why` is the reason of the failed test."""
 
     failed: str | None
     why: str
@@ -190,7 +190,7 @@ class Worker:
             self._replace(path, before, mode)
 
     def can_read(self, script: Path) -> bool:
-        """Tell whether bash can read the script, which is no defect that tests are for."""
+        """Return whether bash can read the script: tests are not meant for defects that bash refuses."""
         argv = ["bash", "-n", str(self.top / script)]
         return LocalRunner().run(argv, timeout_s=_READING_S).ok
 

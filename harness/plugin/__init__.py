@@ -174,7 +174,7 @@ def _failure_checkpoint(config: pytest.Config) -> FailureCheckpoint:
 
 
 def _machine_shell(config: pytest.Config) -> MachineShell | None:
-    """Return the option; raises BadInputError where workers would have no terminal for the shell."""
+    """Return the option; raises BadInputError if workers would have no terminal for the shell."""
     word = config.getoption("--machine-shell")
     if word is None:
         return None

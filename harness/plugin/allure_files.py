@@ -29,10 +29,10 @@ _TEXTS = (".txt", ".json", ".xml", ".csv", ".tsv", ".yaml", ".uri")
 
 
 class AllureFiles(AllureFileLogger):
-    """Writes what Allure's own writer would, in its place.
+    """Replaces Allure's own writer, and writes the same files.
 
-    Allure's own ends the run for a lone surrogate and for a full disk. Here each text is made visible, and
-    `error` names the first file that could not be written, with the reason.
+    Allure's own writer ends the run for a lone surrogate and for a full disk. Here each text is
+    made visible, and `error` names the first file that could not be written, with the reason.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Completes Allure's results: steps, names, suites, what machines a test had, categories, environment."""
+"""Completes Allure's results: steps, names, suites, machines of a test, categories, environment."""
 
 from __future__ import annotations
 
@@ -92,9 +92,10 @@ def _severities(config: pytest.Config) -> dict[str, str]:
 
 # By identity: pytest keeps plugins in sets.
 class AllureReport:
-    """Completes each result just before Allure writes it, and describes the run where all is written.
+    """Completes each result just before Allure writes it, and describes the run when all is written.
 
-    The run's controller alone writes the files of the run; workers of xdist carry what machines they had.
+    Only the run's controller writes the files of the run; workers of xdist send the facts of their
+    machines.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class AllureReport:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take what machines the tests of a worker had, and whether it could write."""
+        """Take the facts of a worker's machines, and whether it could write."""
         self._unwritten = self._unwritten or getattr(node, "workeroutput", {}).get(_UNWRITTEN)
         for name, values in getattr(node, "workeroutput", {}).get(_CARRIED, {}).items():
             self._environment.setdefault(name, set()).update(values)

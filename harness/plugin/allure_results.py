@@ -1,4 +1,4 @@
-"""How a test is called in Allure: title, suites, severity, labels, and the id of its history; pure."""
+"""The name of a test in Allure: title, suites, severity, labels, and the id of its history; pure."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class TestWords:
 
 
 def docstring_of(item: object) -> str | None:
-    """Return the docstring of a test; None for a test that is no function."""
+    """Return the docstring of a test; None for a test that is not a function."""
     return getattr(getattr(item, "function", None), "__doc__", None)
 
 
 def words_of(docstring: str | None, case: str | None) -> TestWords:
-    """Return a test's first sentence with the id of its parameters as title, and what follows."""
+    """Return a test's first sentence with the id of its parameters as title, and the rest of the docstring."""
     text = inspect.cleandoc(docstring or "")
     if not text:
         return TestWords(title=None, description=None)
@@ -54,8 +54,8 @@ def words_of(docstring: str | None, case: str | None) -> TestWords:
 def suites_of(node_id: str) -> dict[str, str]:
     """Return the suite labels of a test by its node id.
 
-    The parent suite are the two folders at the top, the suite is the folder in them or else the file, and
-    the sub suite is what is left.
+    The parent suite is the two folders at the top, the suite is the folder in them or else the
+    file, and the sub suite is the rest.
     """
     # A path may have brackets too.
     path, _, rest_of_id = node_id.partition("::")
@@ -88,8 +88,9 @@ def shown_parameters(
 ) -> dict[str, str]:
     """Return the parameters of a test as texts that are the same in each process and checkout.
 
-    Allure knows a test in other runs by them. `case`, pytest's id of the parameters, stands for a value
-    whose text has a memory address, or is that of others too. `root` is the checkout.
+    Allure knows a test in other runs by them. `case`, pytest's id of the parameters, stands for a
+    value whose text has a memory address, or is the text of another value too. `root` is the
+    checkout.
     """
     return {
         name: (_text(value) or case or type(value).__qualname__).replace(f"{root}/", "")
@@ -98,7 +99,7 @@ def shown_parameters(
 
 
 def history_id(full_name: str, parameters: Iterable[tuple[str, str]]) -> str:
-    """Return the id by which Allure 2 knows a test in other runs, whatever the order of parameters is.
+    """Return the id by which Allure 2 knows a test in other runs, for any order of parameters.
 
     Allure 3 makes one of the same values itself.
     """

@@ -25,8 +25,8 @@ class StepResults(Protocol):
 class AllureSteps:
     """Tells Allure of steps.
 
-    Steps that others report afterwards are added to Allure's own object of the step around them, which is
-    written with its test or fixture. They replace what was reported of that step before.
+    Steps that others report afterwards are added to Allure's own object of the step around them,
+    which is written with its test or fixture. They replace the earlier reports of that step.
     """
 
     def __init__(self, results: StepResults) -> None:

@@ -1,4 +1,4 @@
-"""What of kept evidence is attached to Allure's result: as steps, with types and names that say what it is."""
+"""Selects the files of kept evidence for Allure's result: as steps, with types and names."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _name(path: Path, top: Path, declaration: Declaration | None) -> str:
 
 
 def _declaration(folder: Path) -> Declaration | None:
-    """Return what the provisioner of the evidence declares; None where that is damaged."""
+    """Return what the provisioner of the evidence declares; None if that is damaged."""
     # A run of specs has no evidence, and should not load pydantic.
     from harness.provisioner.declaration import read_declaration  # noqa: PLC0415
 

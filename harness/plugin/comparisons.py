@@ -1,4 +1,4 @@
-"""What an `assert a == b` says of two node states, units, records and other values of the harness."""
+"""The text of an `assert a == b` for two node states, units, records and other values of the harness."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATE = "harness.evidence.state"
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """Return the lines that say where two equal kinds of values differ; None for others."""
+    """Return the lines that show the differences of two values of one kind; None for other values."""
     kind = type(left)
     is_ours = kind.__module__.partition(".")[0] == "harness"
     if op != "==" or kind is not type(right) or not is_ours or not dataclasses.is_dataclass(left):

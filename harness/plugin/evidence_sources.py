@@ -69,7 +69,7 @@ class MachineEvidenceSource:
         return self.machine.name
 
     def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
-        """Keep what can be gathered now."""
+        """Keep the evidence that can be gathered now."""
         evidence = collect_available(self.machine)
         yield evidence.folder, completed(self.machine, evidence.copy_to(folder), error)
         if (folder / STATES).is_dir():

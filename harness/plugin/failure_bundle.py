@@ -1,6 +1,6 @@
-"""What a failed test leaves beside the evidence: history, timeline, versions, locals, and one archive.
+"""The files of a failed test beside the evidence: history, timeline, versions, locals, and an archive.
 
-Nothing here may hide the failure itself, so what goes wrong is written down beside it.
+Nothing here may hide the failure itself, so errors are recorded beside it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LEFT_OUT = "left-out.txt"
 def completed(machine: LabMachine, folder: Path, error: BaseException | None) -> Path:
     """Add to the kept evidence of a machine, and return its folder.
 
-    Of a test that passed it is kept where `--evidence=always` asks for it: with its history and timeline.
+    If a test passed, it is kept if `--evidence=always` asks for it: with its history and timeline.
     """
     of_failure = () if error is None else (_add_difference, _add_versions)
     for add in (_add_history, *of_failure, _add_timeline):
@@ -93,7 +93,7 @@ def finish_bundle(
 ) -> None:
     """Write the failing line with its locals, and the archive; remove the bundles beyond the limits.
 
-    Nothing is removed that was made since the run started.
+    Nothing that was made since the run started is removed.
     """
     test = folders[0].parent
     if not test.is_dir():

@@ -1,4 +1,4 @@
-"""Why tests failed, or were skipped, as pytest's summary says it in lines that are not cut."""
+"""Why tests failed, or were skipped, in lines that pytest's summary does not cut."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FINDINGS = 3
 
 
 def note_reason(report: pytest.TestReport, error: BaseException, folders: Iterable[Path]) -> None:
-    """Note in a test's report why it failed, by its error and evidence, or what the host lacks."""
+    """Note in a test's report why it failed, by its error and evidence, or which requirement the host lacks."""
     if report.skipped and isinstance(error.__context__, RequirementError):
         report.user_properties.append((_MISSING, str(error)))
     if not report.failed:
@@ -50,7 +50,7 @@ def note_reason(report: pytest.TestReport, error: BaseException, folders: Iterab
 def write_causes(
     terminalreporter: pytest.TerminalReporter, reports: Iterable[pytest.TestReport]
 ) -> None:
-    """Name the cause of each failure, since pytest cuts its lines before they come to it."""
+    """Name the cause of each failure, since pytest cuts its lines before the cause."""
     for report in reports:
         causes = [value for name, value in report.user_properties if name == _CAUSE]
         if causes:
@@ -71,7 +71,7 @@ def write_causes(
 
 
 def write_missing(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what this host lacks: nobody reads that in the count of skipped tests."""
+    """List the missing requirements of this host: nobody finds them in the count of skipped tests."""
     if set(terminalreporter.config.option.reportchars) & {"s", "a", "A"}:
         return
     missing = Counter(

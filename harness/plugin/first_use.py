@@ -1,4 +1,4 @@
-"""Says at once, before the first test, what a run makes first and about how long that takes."""
+"""Says before the first test what a run makes first, and about how long that takes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SPEAKER = "gw0"
 
 @dataclass(frozen=True, kw_only=True)
 class Making:
-    """Something that a run makes first; `basis` says where the seconds are from."""
+    """Something that a run makes first; `basis` says where the seconds come from."""
 
     what: str
     seconds: float
@@ -44,7 +44,7 @@ class Making:
 def register(
     config: pytest.Config, settings: Settings, listener: Callable[[], ProgressListener]
 ) -> None:
-    """Register the announcement, but for runs without machines of this host."""
+    """Register the announcement, except for runs without machines of this host."""
     option = config.option
     is_plan = option.collectonly or option.setupplan or config.getoption("--machine-plan")
     if not is_plan and settings.machine_driver is MachineDriver.QEMU:
@@ -52,7 +52,7 @@ def register(
 
 
 class FirstUse:
-    """Announces what is made first: below the number of tests, or by a worker's progress."""
+    """Announces what will be made first: below the number of tests, or by a worker's progress."""
 
     def __init__(self, settings: Settings, listener: Callable[[], ProgressListener]) -> None:
         self._settings = settings
@@ -111,9 +111,9 @@ def makings_of(
     patience: float,
     load: float,
 ) -> Iterator[Making]:
-    """Estimate what is missing: as the last time here, else by its recipe and what this host made.
+    """Estimate the time of missing things: as the last time here, else from the recipe and this host's speed.
 
-    Where it made nothing yet, its load counts: processes that are ready to run, for each processor.
+    If it made nothing yet, its load counts: processes that are ready to run, for each processor.
     """
     from harness.plugin.machine_plan import Kind  # noqa: PLC0415 - with the caller's
 
@@ -156,7 +156,7 @@ def _by_recipe(name: str, catalogue: Catalogue, patience: float, *, is_derived: 
 
 
 def render(makings: Sequence[Making], *, cache: str) -> list[str]:
-    """Return the announcement, or nothing where all is cached."""
+    """Return the announcement, or nothing if all is cached."""
     if not makings:
         return []
     width = max(len(making.what) for making in makings)
@@ -177,7 +177,7 @@ def _things(count: int) -> str:
 
 
 def about(seconds: float) -> str:
-    """Return a duration as roughly as it is known."""
+    """Return a duration as precisely as it is known."""
     if seconds < 90:
         return f"{max(10, round(seconds, -1)):.0f} s"
     return f"{seconds / 60:.0f} min"

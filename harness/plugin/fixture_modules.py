@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def register(config: pytest.Config, *modules: str) -> None:
     """Register modules of `harness.fixtures`, which import the plugin and so are named as text.
 
-    A list `pytest_plugins` would have pytest mark them for assertion rewriting, and warn where a
+    With a list `pytest_plugins`, pytest would mark them for assertion rewriting, and warn if a
     second run in one process finds them imported.
     """
     for name in modules:

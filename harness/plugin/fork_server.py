@@ -1,10 +1,11 @@
 """Runs chosen tests again and again, each time in a fork of one pytest that has collected them.
 
-`harness mutate` starts it in a copy of a project, and talks with it in lines of JSON through a socket. Neither Python nor the tests' modules are
-loaded again for a defect, and what a test does to this process ends with its fork.
+`harness mutate` starts it in a copy of a project, and talks with it in lines of JSON through a
+socket. Neither Python nor the tests' modules are loaded again for a defect, and changes that a
+test makes to this process end with its fork.
 
-In the mode `collected` it forks after collection. Tests that read the script while they are collected
-would not see a defect so: in the mode `collecting` each fork collects what it runs.
+In the mode `collected` it forks after collection. That would not show a defect to tests that read
+the script while they are collected: in the mode `collecting` each fork collects its tests.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class _Reads:
 
 
 class ForkServer:
-    """A plugin of pytest: serves requests once tests are collected, and in a fork runs what was asked."""
+    """A plugin of pytest: serves requests after tests are collected, and runs the requested tests in a fork."""
 
     def __init__(
         self, link: socket.socket, scripts: Sequence[str], *, with_machines: bool
@@ -101,7 +102,7 @@ class ForkServer:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """Serve requests; in a fork, let pytest go on with the tests of the request."""
+        """Serve requests; in a fork, let pytest continue with the tests of the request."""
         if self.request is not None:
             if self._problems and self._report is not None:
                 self.failed.append(self._problems[0].partition(":")[0])
@@ -144,14 +145,14 @@ class ForkServer:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        """End a fork before pytest prints its summary, for which plug-ins load much."""
+        """End a fork before pytest prints its summary, for which plug-ins load many modules."""
         if self.is_fork:
             self.finish()
 
     # --- a request -----------------------------------------------------------------------
 
     def serve(self, run: Callable[[], object]) -> None:
-        """Answer requests until there are no more; returns in each fork, too, where `run` was called."""
+        """Answer requests until there are no more; in each fork, return too, if `run` was called."""
         for line in self._requests:
             request = json.loads(line)
             reading, writing = os.pipe()
@@ -191,7 +192,7 @@ class ForkServer:
         session.testscollected = len(session.items)
 
     def finish(self) -> None:
-        """In a fork: tell the outcome, and end."""
+        """In a fork: report the outcome, and end."""
         hits: dict[str, list[tuple[int, ...]]] = {}
         request = self.request or {}
         if self._config is not None and request.get("traces"):
@@ -278,7 +279,7 @@ class _Lines:
         self._rest = b""
 
     def read(self) -> list[dict[str, Any]] | None:
-        """Return the whole lines that are there; None at the end."""
+        """Return the whole lines that have arrived; None at the end."""
         chunk = os.read(self._reading, _CHUNK)
         if not chunk:
             return None

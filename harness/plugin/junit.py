@@ -1,7 +1,7 @@
-"""JUnit's file with a failure where the node is wrong, and an error where the harness could not tell.
+"""JUnit's file with a failure if the node is wrong, and an error if the harness could not tell.
 
-It has no test case of a test during which the run ended: pytest writes one without a name and a verdict, which
-readers count as passed.
+It has no test case for a test during which the run ended: pytest writes a case without a name and
+a verdict, which readers count as passed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def register(config: pytest.Config) -> None:
 
 
 class JUnitErrors:
-    """Marks the reports of broken tests by a property, and writes what pytest would write, changed by them.
+    """Marks the reports of broken tests by a property, and changes pytest's file accordingly.
 
     Pytest writes each error in a test's body as a failure, and has no hook that chooses.
     """
@@ -120,8 +120,8 @@ class JUnitErrors:
 def names_of_example(nodeid: str, description: str) -> tuple[str, str]:
     """Return the class name and the name of an example.
 
-    Pytest takes a `[` in a name for the beginning of parameters, and `::` for that of another name. In the
-    description, spaces join what `::` joins in the node id.
+    Pytest takes a `[` in a name for the beginning of parameters, and `::` for the beginning of
+    another name. In the description, spaces join the parts that `::` joins in the node id.
     """
     path, *parts = nodeid.split("::")
     names = parts[:1]
@@ -137,7 +137,7 @@ def names_of_example(nodeid: str, description: str) -> tuple[str, str]:
 
 
 def tell_apart(root: ET.Element) -> int:
-    """Turn the failures of marked test cases into errors, count anew, and return how many they were."""
+    """Turn the failures of marked test cases into errors, correct the counts, and return their number."""
     changed = 0
     for suite in root.iter("testsuite"):
         for case in suite.iter("testcase"):
@@ -156,7 +156,7 @@ def tell_apart(root: ET.Element) -> int:
 
 
 def remove_unfinished(root: ET.Element) -> int:
-    """Remove the test cases without a name, and return how many they were."""
+    """Remove the test cases without a name, and return their number."""
     removed = 0
     for suite in root.iter("testsuite"):
         for case in suite.findall("testcase"):

@@ -1,4 +1,4 @@
-"""What becomes of a test's machines beside their evidence: saved, kept, or entered by a person."""
+"""The later life of a test's machines beside their evidence: saved, kept, or entered by a person."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _ENDED = re.compile(r"^ended: (\d+)$", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class SavedMachine:
-    """What was saved of a test's machine; `sentence` says how to use it, or why there is nothing."""
+    """The saved state of a test's machine; `sentence` says how to use it, or why there is none."""
 
     sentence: str
     kept: str | None = None
 
 
 def is_to_be_saved(settings: Settings, *, has_failed: bool) -> bool:
-    """Return whether the machines of a test that has ended are to be saved or kept."""
+    """Return whether the machines of a test that has ended will be saved or kept."""
     if settings.machine_keep is MachineKeep.ALL:
         return True
     wanted = (
@@ -59,7 +59,7 @@ def is_to_be_saved(settings: Settings, *, has_failed: bool) -> bool:
 def save_machine(
     machine: LabMachine, evidence: Path, settings: Settings, *, test: str, has_failed: bool
 ) -> SavedMachine:
-    """Save a test's machine into its evidence, and let it go on elsewhere where that is asked for."""
+    """Save a test's machine into its evidence, and continue it elsewhere if that is requested."""
     folder = evidence / CHECKPOINT
     try:
         bundle = machine.save_bundle(folder, purpose=test)
@@ -89,9 +89,9 @@ def save_machine(
 
 
 def hold(bundle: MachineBundle, evidence: Path, settings: Settings) -> str:
-    """Let a saved machine go on in a process of its own, which outlives this one; return its id.
+    """Continue a saved machine in a process of its own, which outlives this one; return its id.
 
-    Raises HarnessError or WaitTimeoutError where it does not start.
+    Raises HarnessError or WaitTimeoutError if it does not start.
     """
     log = evidence / "holder.log"
     log.unlink(missing_ok=True)
@@ -145,7 +145,7 @@ def _own_terminal(config: pytest.Config) -> Iterator[None]:
 
 
 def open_shell(config: pytest.Config, machine: LabMachine, words: str) -> None:
-    """Open a shell in a machine, at this process's terminal; the run goes on when it ends."""
+    """Open a shell in a machine, at this process's terminal; the run continues when it ends."""
     with _own_terminal(config):
         sys.stderr.write(
             f"\n{visible(words)}: a shell in machine '{machine.name}'; the run goes on at its end\n"

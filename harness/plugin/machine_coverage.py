@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def traced_if_asked(
     config: pytest.Config, request: NodeRequest, provisioner: Provisioner
 ) -> NodeRequest:
-    """Return the request, of a node that traces its shell code if this run records coverage."""
+    """Return the request; its node traces its shell code if this run records coverage."""
     sources = tuple(config.getoption("--shell-cov"))
     if not sources:
         return request
@@ -31,7 +31,7 @@ def traced_if_asked(
 
 @contextlib.contextmanager
 def recorded(config: pytest.Config, node: Node) -> Iterator[None]:
-    """Take at the end what the node traced; what can't be read is said at the end of the run."""
+    """Collect the node's traces at the end; unreadable traces are reported at the end of the run."""
     yield
     sources = config.getoption("--shell-cov")
     if not sources:

@@ -38,7 +38,7 @@ _NO_STATES = frozenset({"provisioner", "registry_host"})
 
 
 class Kind(enum.Enum):
-    """What is needed; the value is the word shown to people."""
+    """The kind of a needed thing; the value is the word shown to people."""
 
     IMAGE = "image"
     BAKE = "bake"
@@ -186,7 +186,7 @@ class MachinePlan:
 
 @contextlib.contextmanager
 def open_to_look(settings: Settings) -> Iterator[CachedOnlyLab]:
-    """Open a lab that makes nothing; raises RequirementError where the host cannot run machines."""
+    """Open a lab that makes nothing; raises RequirementError if the host cannot run machines."""
     with CachedOnlyLab.open(settings, refuse_to_wait) as lab:
         assert isinstance(lab, CachedOnlyLab)  # noqa: S101 - `open` makes its own class
         yield lab
@@ -199,9 +199,9 @@ def needs_of(
     *,
     with_parents: bool = False,
 ) -> Mapping[Need, int]:
-    """Return by how many tests each thing is needed.
+    """Return for each needed thing the number of tests that need it.
 
-    Those `with_parents` have the images too of which others are made.
+    With `with_parents`, it includes the images from which others are made.
     """
     fixtures = _Fixtures(config, lab)
     known: dict[tuple[str, str], Need | None] = {}
@@ -237,7 +237,7 @@ def _parents(item: pytest.Item, names: Iterable[str]) -> set[str]:
 
 
 def _need(name: str, item: pytest.Item, lab: CachedOnlyLab, fixtures: _Fixtures) -> Need | None:
-    """Return what a fixture stands for, and whether it is cached; None where it is no image or state."""
+    """Return what a fixture stands for, and whether it is cached; None if it is no image or state."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     image = str(params.get("image_name", lab.settings.images[0]))
     kind = {_IMAGE: Kind.IMAGE, _BAKED: Kind.BAKE}.get(name, Kind.CHECKPOINT)

@@ -33,8 +33,9 @@ def _without_group(node_id: str) -> str:
 def folder_name(node_id: str, *, repeat: int = 1) -> str:
     """Turn a test's node id into a folder name, without the group that xdist appends.
 
-    No two tests have the same. A digest is appended if the name alone might not be unique: if it was cut, or
-    had characters that are special in a path or a shell. `repeat` counts the runs of a test that is repeated.
+    No two tests have the same name. A digest is appended if the name might not be unique: if it
+    was cut, or had characters that are special in a path or a shell. `repeat` counts the runs of a
+    test that is repeated.
     """
     test = _without_group(node_id)
     name = _UNSAFE.sub("-", test).strip("-.")[:_NAME_LENGTH]

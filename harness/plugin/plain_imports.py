@@ -1,7 +1,7 @@
 """An import hook that makes Python import `harness` without pytest's assertion rewriting.
 
-Importing this module installs the hook, so the plugin imports it first. pytest rewrites every module
-of a distribution that has a plugin. Where it can't write its own bytecode cache, each process
+Importing this module installs the hook, so the plugin imports it first. pytest rewrites every
+module of a distribution that has a plugin. If it can't write its own bytecode cache, each process
 compiles them again, which takes longer than everything else that the plugin does at the start.
 `harness` has no assertions that a report would explain.
 """

@@ -1,6 +1,6 @@
-"""Shows what machines do while tests run: on a terminal in rows that change, elsewhere as lines with times.
+"""Shows the activities of machines during tests: on a terminal in changing rows, elsewhere as lines.
 
-With xdist, workers send it to the process that has the terminal.
+With xdist, workers send them to the process that has the terminal.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ProgressReporter:
         self._open.callback(os.close, self._errors)
 
     def listener(self) -> ProgressListener:
-        """Return what takes the events of this process."""
+        """Return the receiver of this process's events."""
         if self._listener is None:
             place = getattr(self._config, "workerinput", {}).get(_CARRIED)
             self._listener = self._display if place is None else self._sender(place)
@@ -118,7 +118,7 @@ class ProgressReporter:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController) -> None:
-        """Forget what a worker did that has ended, or crashed."""
+        """Forget the activities of a worker that has ended, or crashed."""
         worker = node.workerinput["workerid"]
         self._ended_workers.add(worker)
         if self._shown is not None:

@@ -58,10 +58,10 @@ class EvidenceSource(Protocol):
     def name(self) -> str: ...
 
     def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
-        """Write all available evidence to `folder`, replacing that of an earlier run.
+        """Write all available evidence to `folder`, replacing the evidence of an earlier run.
 
-        Yield each folder of evidence as it is kept: where it was gathered, and where it is now.
-        `error` is the error with which the test ended, or None if it passed.
+        Yield each folder of evidence as it is kept: its old path and its new path. `error` is the
+        error with which the test ended, or None if it passed.
         """
         ...
 
@@ -237,7 +237,7 @@ class Reporter:
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter
     ) -> Generator[None, None, None]:
-        """Say below pytest's own short summary, which cuts its lines, why tests failed."""
+        """Print below pytest's own short summary, which cuts its lines, why tests failed."""
         try:
             return (yield)
         finally:
@@ -284,7 +284,7 @@ def kept_on_failure(config: pytest.Config, source: EvidenceSource) -> Iterator[N
 
 
 def shell_before(config: pytest.Config, machine: LabMachine) -> None:
-    """Open a shell in a machine before its test uses it, or instead, where `--machine-shell` says so."""
+    """Open a shell in a machine before its test uses it, or instead, if `--machine-shell` says so."""
     reporter = config.pluginmanager.getplugin(REPORTER)
     assert isinstance(reporter, Reporter)  # noqa: S101 - the plugin registers it
     moment = reporter.settings.machine_shell

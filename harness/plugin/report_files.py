@@ -1,4 +1,4 @@
-"""Registers what completes the reports that pytest and Allure write, where a run writes some."""
+"""Registers the plug-ins that complete the reports of pytest and Allure, if a run writes some."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Add what pytest's configuration says of reports."""
+    """Add the settings about reports in pytest's configuration."""
     parser.addini(
         "allure_severity",
         "severities of tests in Allure by folder or file, such as 'suites/e2e/record: critical'; the innermost "
@@ -27,7 +27,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def register(config: pytest.Config, settings: Settings) -> None:
-    """Register them; raises pytest.UsageError where the configuration is wrong."""
+    """Register them; raises pytest.UsageError if the configuration is wrong."""
     junit.register(config)
     allure = config.getoption("allure_report_dir", None)
     xml = config.getoption("xmlpath", None)

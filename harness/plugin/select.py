@@ -84,8 +84,8 @@ def pinned_provisioner(item: pytest.Item) -> Provisioner | None:
 def requirements(settings: Settings) -> Iterator[None]:
     """Skip the test with the reason if the host lacks something; under CI, let it fail.
 
-    A skipped suite looks like a passed one, and nobody reads the skips of CI, nor those of a lab whose
-    run says that a GPU is required.
+    A skipped suite looks like a passed one, and nobody reads the skips of CI, nor the skips of a
+    lab that requires a GPU.
     """
     try:
         yield

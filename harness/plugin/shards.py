@@ -1,4 +1,4 @@
-"""Runs one shard of the tests, and writes what it ran for `harness report merge`."""
+"""Runs one shard of the tests, and records for `harness report merge` which tests it ran."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _ROOTS = frozenset({"lab", "image_name"})
 def register(config: pytest.Config) -> None:
     """Register the plugin of a run that has `--shard` or `--report-dir`.
 
-    Raises pytest.UsageError where the shard or the file of durations is wrong.
+    Raises pytest.UsageError if the shard or the file of durations is wrong.
     """
     word = config.getoption("--shard")
     report = config.getoption("--report-dir")
@@ -91,10 +91,11 @@ def _send_reports_to(folder: Path, config: pytest.Config) -> None:
 # By identity: pytest keeps plugins in sets.
 @dataclass(kw_only=True, eq=False)
 class ShardPlugin:
-    """Selects the tests of a shard, and records what ran.
+    """Selects the tests of a shard, and records which tests ran.
 
-    With xdist, workers select and the process that started them records: it has `reports`, the folder of this
-    start. When the job was started again meanwhile, because its scheduler had lost the node, this run ends.
+    With xdist, workers select and the process that started them records: it has `reports`, the
+    folder of this start. If the job was started again meanwhile, because its scheduler had lost
+    the node, this run ends.
     """
 
     shard: Shard | None
@@ -164,7 +165,7 @@ class ShardPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController) -> None:
-        """Take what a worker selected; all workers select the same."""
+        """Take a worker's selection; all workers select the same tests."""
         output = getattr(node, "workeroutput", {}).get(_CARRIED)
         if output is None:
             return
@@ -237,9 +238,9 @@ class ShardPlugin:
 
 
 def family_of(item: pytest.Item) -> str:
-    """Return what a test shares with others: its image and saved states, else its file.
+    """Return the things that a test shares with others: its image and saved states, else its file.
 
-    Those are fixtures of the whole run that depend on the lab or on the choice of the image.
+    These are fixtures of the whole run that depend on the lab or on the choice of the image.
     """
     names = sorted(set(shared_fixtures(item)))
     if not names:

@@ -1,4 +1,4 @@
-"""What the machines of a test were, as properties of JUnit, and as parameters and labels of Allure."""
+"""The facts of a test's machines, as properties of JUnit, and as parameters and labels of Allure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FACTS: pytest.StashKey[dict[str, str]] = pytest.StashKey()
 
 
 def note_machines(item: pytest.Item, machines: Iterable[LabMachine], settings: Settings) -> None:
-    """Note what the machines are that a test has now; what differs between them is listed."""
+    """Note the facts of the machines that a test has now; differing values are listed."""
     found: dict[str, dict[str, None]] = {}
     for machine in machines:
         # A test without machines should not load what makes them.
@@ -37,5 +37,5 @@ def note_machines(item: pytest.Item, machines: Iterable[LabMachine], settings: S
 
 
 def facts_of(item: pytest.Item) -> Mapping[str, str]:
-    """Return what was noted of a test's machines."""
+    """Return the noted facts of a test's machines."""
     return item.stash.get(_FACTS, {})

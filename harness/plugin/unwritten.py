@@ -1,4 +1,4 @@
-"""Says that a report could not be written, such as on a full disk, and ends the run with an error."""
+"""Reports that a report could not be written, for example on a full disk, and ends the run with an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def note_unwritten(session: pytest.Session, what: object, reason: object) -> None:
-    """Print that a report is missing, and let the run's exit status say so: readers take absence for success."""
+    """Print that a report is missing, and set the run's exit status: readers take absence for success."""
     session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
     sentence = f"harness: The report '{what}' could not be written: {reason_of(reason)}."
     reporter = session.config.pluginmanager.getplugin("terminalreporter")
@@ -27,12 +27,12 @@ def note_unwritten(session: pytest.Session, what: object, reason: object) -> Non
 
 
 def reason_of(error: object) -> str:
-    """Return the words of the operating system, or those of another error."""
+    """Return the words of the operating system, or of another error."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error).rstrip(".")
 
 
 def require_writable(folder: Path, *, option: str) -> None:
-    """Make a folder for reports; raises BadInputError where no file can be written there."""
+    """Make a folder for reports; raises BadInputError if no file can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as probe:
@@ -45,5 +45,5 @@ def require_writable(folder: Path, *, option: str) -> None:
 
 
 def is_replaceable(path: Path) -> bool:
-    """Return whether a report is written beside its place first: not for a link or a device, as `/dev/stdout`."""
+    """Return whether a report is written beside its place first; not for a link or a device."""
     return not path.is_symlink() and (path.is_file() or not path.exists())

@@ -1,4 +1,4 @@
-"""Which of the two families a test's failure is of: the node is wrong, or the harness could not tell."""
+"""The family of a test's failure: the node is wrong, or the harness could not tell."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The gate for what pytest reports: safe to show, and of bounded size.
+"""The gate for pytest's reports: safe to show, and of limited size.
 
-Each report passes here before the terminal, xdist and JUnit's file get it, so that guests, files and shell code
-control none of them. What tests print themselves with `-s` does not pass.
+Each report passes here before the terminal, xdist and JUnit's file get it, so that guests, files
+and shell code control none of them. Output that tests print themselves with `-s` does not pass it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 
 
 class ReportGate:
-    """Makes reports visible and short. What is left out goes into a file in the evidence folder of the test."""
+    """Makes reports visible and short. The omitted part goes into a file in the evidence folder of the test."""
 
     def __init__(self, config: pytest.Config, evidence: Path) -> None:
         self._config = config
@@ -45,7 +45,7 @@ class ReportGate:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Guard what does not come from a report: headers, warnings, names of files, errors of plug-ins."""
+        """Guard text that comes from no report: headers, warnings, names of files, errors of plug-ins."""
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         # Others draw on the terminal in their own way.
         if type(reporter) is pytest.TerminalReporter:
@@ -56,7 +56,7 @@ class ReportGate:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        """Guard the id of a test in a file whose name is no text: xdist and Allure can't encode it."""
+        """Guard the id of a test in a file whose name is not text: xdist and Allure can't encode it."""
         shown = visible(item.nodeid)
         if shown == item.nodeid:
             return
@@ -72,7 +72,7 @@ class ReportGate:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Keep the sentences that an error itself shows only in part."""
+        """Keep sentences that an error shows only in part."""
         if call.excinfo is not None:
             for number, error in enumerate(errors_in(call.excinfo.value, EvidencedError), 1):
                 if error.whole_text is None and is_longer(error.sentence, MESSAGE_BYTES):

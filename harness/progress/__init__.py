@@ -1,4 +1,4 @@
-"""What the harness does now: events that library code sends, for those who show them to people."""
+"""The activities of the harness: events that library code sends, for listeners that show them to people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Stage(Enum):
-    """What happens to a folder or a machine; the value is the word shown to people."""
+    """An activity of a folder or a machine; the value is the word shown to people."""
 
     PLAN = "plan"
     """What a run makes first; lines for people, whatever else is shown."""
@@ -32,9 +32,9 @@ class Stage(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressEvent:
-    """One thing that happened to `subject`, an image or a machine, as a sentence for people.
+    """One event of `subject`, an image or a machine, as a sentence for people.
 
-    `until` is when a wait gives up, in seconds of the epoch.
+    `until` is when a wait ends without success, in seconds of the epoch.
     """
 
     subject: str
@@ -70,5 +70,5 @@ def clock_time(at: float) -> str:
 
 
 def deadline_words(until: float | None) -> str:
-    """Return what follows a sentence about a wait that gives up at `until`."""
+    """Return the end of a sentence about a wait that ends at `until`."""
     return "" if until is None else f", until {clock_time(until)} at most"

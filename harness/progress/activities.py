@@ -1,4 +1,4 @@
-"""What each machine of this process does, told as it changes; of long waits also what its guest prints."""
+"""The activity of each machine of this process, as it changes; in long waits also its guest's output."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Doing:
 
 
 class MachineActivity:
-    """What one machine does."""
+    """The activity of one machine."""
 
     def __init__(self, subject: str, listener: ProgressListener, clock: Clock) -> None:
         self._subject = subject
@@ -71,20 +71,20 @@ class MachineActivity:
                 self._send(Stage.ENDED, "has ended", None)
 
     def note(self, what: str) -> None:
-        """Say what the machine does now, in the innermost context and with its deadline."""
+        """Report the present activity of the machine, in the innermost context and with its deadline."""
         if self._doing:
             last = self._doing[-1]
             self._doing[-1] = _Doing(what, last.stage, self._clock.monotonic(), last.until)
             self._tell()
 
     def hear(self, chunk: bytes) -> None:
-        """Take what the console has printed; called in the thread that reads it."""
+        """Take output of the console; called in the thread that reads it."""
         with self._lock:
             self._line_count += chunk.count(b"\n")
             self._printed = (self._printed + chunk)[-_KEPT_BYTES:]
 
     def report_if_due(self) -> None:
-        """Say what the console has printed, a minute after the last report or the last change."""
+        """Report the output of the console, a minute after the last report or the last change."""
         now = self._clock.monotonic()
         doing = list(self._doing)
         if not doing or now - self._told < _REPORT_S:
@@ -134,7 +134,7 @@ class Activities:
 
 @contextlib.contextmanager
 def watched(activity: MachineActivity) -> Iterator[None]:
-    """Report what the machine does, in a thread, while that goes on for long."""
+    """Report the activity of the machine, in a thread, while it lasts long."""
     has_ended = threading.Event()
 
     def watch() -> None:

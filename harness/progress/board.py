@@ -1,4 +1,4 @@
-"""What all machines and images of a run do now, and the lines and rows that say so."""
+"""The activities of all machines and images of a run, and the lines and rows that show them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _OF_MACHINES = (Stage.BUSY, Stage.RUNS, Stage.ENDED)
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What `subject` does, on the worker of xdist `worker`, since when in seconds of the epoch.
+    """The activity of `subject`, on the worker of xdist `worker`, with its start in seconds of the epoch.
 
-    `begin` is the first event of a wait of several parts, at `began`. `told` is when a line last said it.
+    `begin` is the first event of a wait of several parts, at `began`. `told` is the time of the
+    last line about it.
     """
 
     worker: str
@@ -42,9 +43,9 @@ class Row:
 
 
 class Board:
-    """Takes events, and says what to print of them; times are seconds of the epoch.
+    """Takes events, and returns the lines to print; times are seconds of the epoch.
 
-    It says of tests' machines what their consoles print where `tells_running`.
+    With `tells_running`, it shows the console's output for machines of tests too.
     """
 
     def __init__(self, *, tells_running: bool = True) -> None:
@@ -100,14 +101,14 @@ class Board:
         return [render_line(replace(before.begin, message=took, until=None), worker, now)]
 
     def forget(self, worker: str) -> None:
-        """Drop what a worker of xdist did, which has ended, perhaps amid it."""
+        """Drop the activities of a worker of xdist that has ended, perhaps in the middle of one."""
         for key in [key for key in self._rows if key[0] == worker]:
             del self._rows[key]
 
     def due(self, now: float) -> list[str]:
-        """Return the lines of what has begun some seconds ago, and again of what goes on for long.
+        """Return the lines about activities that began some seconds ago, and again about long ones.
 
-        Of a machine that its test uses there is a line only where nothing else was told meanwhile.
+        A machine that its test uses has a line only if there was no other line meanwhile.
         """
         lines = []
         for key, row in list(self._rows.items()):
@@ -135,7 +136,7 @@ class Board:
         return lines
 
     def rows(self, now: float) -> Sequence[Row]:
-        """Return what goes on, the oldest first."""
+        """Return the present activities, the oldest first."""
         for key, row in list(self._rows.items()):
             if (
                 row.event.stage not in (*_OF_MACHINES, *_OF_MAKING)
@@ -146,7 +147,7 @@ class Board:
 
 
 def render_line(event: ProgressEvent, worker: str, now: float) -> str:
-    """Return an event as one line with the time of day; what its console printed is below it."""
+    """Return an event as one line with the time of day; the output of its console is below it."""
     until = "" if event.stage is Stage.CONSOLE else deadline_words(event.until)
     words = [clock_time(now), worker, f"[{event.subject}]", f"{event.stage.value}:"]
     return f"{' '.join(filter(None, words))} {event.message}{until}"

@@ -1,4 +1,4 @@
-"""Shows progress: on a terminal below what pytest prints there, elsewhere as lines with times."""
+"""Shows progress: on a terminal below pytest's output, elsewhere as lines with times."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Surface(Protocol):
         ...
 
     def announce(self, lines: Sequence[str]) -> None:
-        """Print lines that stay, and that no rows say."""
+        """Print lines that stay and that are in no row."""
         ...
 
     def draw(self, rows: Sequence[Row], now: float) -> None:
-        """Show what goes on now, in place of what was shown before."""
+        """Show the present activities, in place of the earlier ones."""
         ...
 
     def clear(self) -> None:
-        """Remove what does not stay."""
+        """Remove everything that does not stay."""
         ...
 
 
@@ -84,7 +84,7 @@ class Display:
             self.look()
 
     def look(self) -> None:
-        """Show what has become due."""
+        """Show activities that are due."""
         with self._lock:
             if not self._is_closed.is_set():
                 now = self._clock()
@@ -106,13 +106,13 @@ class Display:
             self._surface.clear()
 
     def go_on(self) -> None:
-        """Show again, and first what has become due meanwhile."""
+        """Show again, beginning with the activities that became due meanwhile."""
         with self._lock:
             self._pauses -= 1
         self.look()
 
     def forget(self, worker: str) -> None:
-        """Show no more what a worker did, which has ended."""
+        """Stop showing a worker that has ended."""
         with self._lock:
             self._ended.add(worker)
             self._board.forget(worker)
@@ -138,7 +138,7 @@ def _guarded(event: ProgressEvent) -> ProgressEvent:
 
 
 class PlainLines:
-    """Writes lines, each in one call; `is_line_open` says whether the output is amid a line."""
+    """Writes lines, each in one call; `is_line_open` says whether the output is in the middle of a line."""
 
     def __init__(
         self, write: Callable[[str], object], is_line_open: Callable[[], bool] = lambda: False
@@ -163,7 +163,7 @@ class PlainLines:
 
 
 class LiveRegion:
-    """Rows below the cursor of a terminal, where another program part goes on writing.
+    """Rows below the cursor of a terminal, to which another program part writes.
 
     It calls `writing` around each of its writes, so that the rows make room. `write` writes to the
     terminal at once, and `size` returns its columns and lines.

@@ -1,6 +1,6 @@
 """Carries events from the workers of xdist to the process that has the terminal.
 
-Events are datagrams: a sender waits no longer than a second, and loses what nobody takes.
+Events are datagrams: a sender waits no longer than a second, and drops events that nobody reads.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Sender:
 
 
 class Receiver:
-    """Receives what senders send to a socket in `folder`, in a thread, until it is closed.
+    """Receives the datagrams of senders on a socket in `folder`, in a thread, until it is closed.
 
-    Raises OSError where there can be no socket, such as where the path of the folder is too long for one.
+    Raises OSError if there can be no socket, for example if the path of the folder is too long.
     """
 
     def __init__(self, folder: Path, take: Taker) -> None:
@@ -78,7 +78,7 @@ class Receiver:
                 self._take(ProgressEvent(stage=stage, **fields), worker)
 
     def close(self) -> None:
-        """End the thread once it has taken what was sent before."""
+        """End the thread after it has read all earlier datagrams."""
         with (
             contextlib.suppress(OSError),
             contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as last,

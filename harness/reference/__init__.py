@@ -38,7 +38,7 @@ _LINK = re.compile(r"\[([^]]+)\]\((?!https?://)([^)\s]+)\)")
 
 
 def pages() -> dict[str, Callable[[], str]]:
-    """Return what makes each page of an installed package or of a checkout, by name."""
+    """Return the maker of each page of an installed package or of a checkout, by name."""
     files = {_name_of(file): file for file in _files()}
     names = [*files, *GENERATED]
     written = {name: partial(_written, name, file, names) for name, file in files.items()}

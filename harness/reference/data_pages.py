@@ -1,4 +1,4 @@
-"""Reference pages of data: images, GPU models, and what provisioning reads and writes."""
+"""Reference pages of data: images, GPU models, and the files that provisioning reads and writes."""
 
 from __future__ import annotations
 

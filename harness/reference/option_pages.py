@@ -1,4 +1,4 @@
-"""Reference pages of options: those of pytest, and of the commands."""
+"""Reference pages of options: of pytest, and of the commands."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def children(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Ar
 def arguments(
     parser: argparse.ArgumentParser, known: Mapping[str, str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield name, default and meaning of each argument; `known` has meanings for those without."""
+    """Yield name, default and meaning of each argument; `known` has meanings for arguments without help."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction | argparse._HelpAction):
             continue

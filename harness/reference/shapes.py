@@ -46,7 +46,7 @@ def field_rows(shape: type) -> list[tuple[str, str, str]]:
 
 
 def data_file_keys(shape: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield the keys of a data file's shape, those of the shapes within it after a dot."""
+    """Yield the keys of a data file's shape, and the keys of inner shapes after a dot."""
     words = member_docstrings(shape)
     for field in dataclasses.fields(shape):
         inner = _shape_within(shape, str(field.type))

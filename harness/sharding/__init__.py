@@ -1,4 +1,4 @@
-"""Shards of a test run: which tests each job of a CI engine runs, and the record of what it ran."""
+"""Shards of a test run: the tests of each job of a CI engine, and the record of the tests that it ran."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def read_durations(path: Path) -> dict[str, float]:
-    """Return the seconds of each test; none where there is no file.
+    """Return the seconds of each test; none if there is no file.
 
-    Raises BadInputError where the file has another form.
+    Raises BadInputError if the file has another form.
     """
     try:
         content = parse_json(path.read_text())

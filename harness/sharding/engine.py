@@ -1,4 +1,4 @@
-"""Which shard a job is, from the variables that its engine sets."""
+"""The shard of a job, from the variables that its engine sets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNT_VARIABLE = "HARNESS_SHARD_COUNT"
 class Engine:
     """The variables by which one engine numbers its parallel jobs; `first` is its first number.
 
-    Where `first_variable` names a variable, its value is the first number. `step_variable` names the
+    If `first_variable` names a variable, its value is the first number. `step_variable` names the
     distance of two numbers.
     """
 
@@ -61,7 +61,7 @@ ENGINES = (
 def shard_of(word: str, environment: Mapping[str, str] | None = None) -> Shard:
     """Return the shard that the value of `--shard` means: K/N, or 'auto'.
 
-    Raises BadInputError where no engine says which, or its variables are wrong.
+    Raises BadInputError if no engine sets it, or its variables are wrong.
     """
     if word != "auto":
         return Shard.parse(word)

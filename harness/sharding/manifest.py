@@ -1,4 +1,4 @@
-"""The record of what a shard ran, as a file beside its reports; `harness report merge` reads it."""
+"""The record of a shard's tests, as a file beside its reports; `harness report merge` reads it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ A job is run again after its node died, and what is left of the first run may st
 
 @dataclass(frozen=True, kw_only=True)
 class ShardManifest:
-    """What a shard was to run, what it ran, and how long it took.
+    """The tests of a shard, the tests that it ran, and their times.
 
     `repeated` are the tests that ran more than once, `junit_prefix` is pytest's option of that name.
     `collection_sha256` is the digest of all tests of the run, by which shards of different runs
@@ -66,7 +66,7 @@ class ShardManifest:
 
 
 def digest_of(test_ids: Iterable[str]) -> str:
-    """Return the digest of a set of tests, in whatever order they are."""
+    """Return the digest of a set of tests, in any order."""
     return hashlib.sha256("\n".join(sorted(test_ids)).encode(errors="surrogatepass")).hexdigest()
 
 
@@ -100,9 +100,9 @@ def read_manifest(folder: Path) -> ShardManifest:
 
 
 def begin(folder: Path) -> tuple[int, Path]:
-    """Make the folder for the reports of a new start of a shard; return the start's number and it.
+    """Make the folder for the reports of a new start of a shard; return the start's number and the folder.
 
-    The reports of a run that came to its end are removed first.
+    The reports of a run that ended are removed first.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if (folder / MANIFEST).exists():
@@ -125,7 +125,7 @@ def reports_of(folder: Path, start: int) -> Path:
 
 
 def starts_of(folder: Path) -> int:
-    """Return the number of the last start of the shard; 0 where there was none."""
+    """Return the number of the last start of the shard; 0 if there was none."""
     numbers = [path.name.removeprefix(_START) for path in folder.glob(f"{_START}*")]
     # More digits than any run has starts: somebody else's folder.
     return max((int(each) for each in numbers if _NUMBER.fullmatch(each)), default=0)

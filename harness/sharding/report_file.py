@@ -1,4 +1,4 @@
-"""Reads the files of a shard's reports, which another host wrote: regular files of bounded size."""
+"""Reads the files of a shard's reports, which another host wrote: regular files of limited size."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 def open_report(path: Path) -> Iterator[BinaryIO]:
     """Open a report's file.
 
-    A link would give away a file of this host, and a FIFO would make the reader wait for ever. Raises
-    BadInputError that names the file, also where it can't be read in this context, or LimitError.
+    A link would disclose a file of this host, and a FIFO would make the reader wait for ever.
+    Raises BadInputError that names the file, also if it can't be read in this context, or
+    LimitError.
     """
     try:
         with open_plain(path, limit=REPORT_FILE_MIB) as file:
@@ -32,7 +33,7 @@ def open_report(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_report(path: Path) -> bytes:
-    """Return the content of a report's file; raises as `open_report`."""
+    """Return the content of a report's file; raises the errors of `open_report`."""
     with open_report(path) as file:
         content = file.read(REPORT_FILE_MIB.bytes + 1)
     REPORT_FILE_MIB.check_bytes(len(content), str(path))
@@ -40,7 +41,7 @@ def read_report(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> object:
-    """Return what a JSON file of the reports has; raises BadInputError that names it."""
+    """Return the content of a JSON file of the reports; raises BadInputError that names it."""
     try:
         value: object = parse_json(read_report(path))
     except ForeignJsonError as error:

@@ -3,8 +3,8 @@
 The algorithms of pytest-split know no groups: its `least_duration` spreads the tests of one saved
 state over all shards, each of which then has to make or fetch that state, and its
 `duration_based_chunks` is uneven by a test at each boundary. This one fills shards with whole
-families after the longest tests, and cuts only those families that fit nowhere.
-The file of durations is pytest-split's.
+families after the longest tests, and cuts only families that fit nowhere. The file of durations is
+pytest-split's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONG = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class TimedTest:
-    """A test by its node id, with the family of tests that share what is expensive to make."""
+    """A test by its node id, with the family of tests that share expensive parts."""
 
     # pytest would otherwise collect this class in the modules that import it.
     __test__ = False
@@ -41,7 +41,7 @@ def timed_tests(
 ) -> dict[str, TimedTest]:
     """Return the tests of `families`, a mapping of node ids, with their durations.
 
-    A test without a record takes as long as the others of its file do in the mean, else as all do.
+    A test without a record counts as the file's average, else as the overall average.
     """
     files: defaultdict[str, list[float]] = defaultdict(list)
     for test_id in families:
@@ -63,8 +63,8 @@ def timed_tests(
 def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
     """Return the tests of each of `count` shards; the order of `tests` makes no difference.
 
-    Each test is in exactly one shard. No shard takes longer than the mean, but for the tests that
-    fit nowhere whole.
+    Each test is in exactly one shard. No shard takes longer than the average, except for tests
+    that fit nowhere as a whole.
     """
     by_duration = sorted(tests, key=lambda each: (each.duration_s, each.test_id))
     mean_s = sum(each.duration_s for each in by_duration) / count
@@ -119,8 +119,8 @@ def _fitting(members: list[TimedTest], room_s: float) -> list[TimedTest]:
 def ordered(tests: Sequence[TimedTest]) -> list[TimedTest]:
     """Return the tests of a shard in the order in which to start them.
 
-    The family with the longest test comes first, in it the file with the longest test: what starts
-    last is short, so that workers end at about the same time. Within a file the order stays as it
+    The family with the longest test comes first, in it the file with the longest test: the last
+    tests are short, so workers end at about the same time. Within a file the order stays as it
     was, since its tests may share fixtures.
     """
     families: defaultdict[str, float] = defaultdict(float)

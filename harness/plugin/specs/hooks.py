@@ -57,12 +57,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the examples that no tag, name or focus asks for; keep each file's in their order.
+    """Deselect the examples that no tag, name or focus selects; keep the order of each file.
 
-    A shell walks its file once, from top to bottom: each step back costs a new one, and each new one
+    A shell walks its file once, from top to bottom: each step back costs a new shell, which
     sources all of the code under test again. So a plugin that shuffles tests (pytest-randomly)
-    orders files, and not the examples in them. What failed last still goes first: pytest sorts
-    these in a wrapper around this hook.
+    orders files, and not the examples in them. The last failures still come first: pytest sorts
+    them in a wrapper around this hook.
     """
     tags = {tag for given in config.getoption("--shell-tag") for tag in given.split(",")} - {""}
     focus = bool(config.getoption("--shell-focus"))
@@ -83,7 +83,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Report what no verdict shows: a sandbox that protects less, jobs that did not end, coverage."""
+    """Report problems that no verdict shows: a sandbox that protects less, jobs that did not end, coverage."""
     if _REFUSAL in terminalreporter.config.stash:
         terminalreporter.write_line(terminalreporter.config.stash[_REFUSAL], red=True)
     for report in itertools.chain(*terminalreporter.stats.values()):
@@ -142,7 +142,7 @@ def _write_coverage(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: WorkerController) -> None:
-    """Take what a worker's examples covered, and what held them less than they should be."""
+    """Take the coverage of a worker's examples, and the sandboxes that protect less than they should."""
     output = getattr(node, "workeroutput", {})
     stash = node.config.stash
     notes_of(node.config).update(output.get(_CARRIED_NOTES, ()))
@@ -163,11 +163,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SpecSch
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run an example without the phases it does not have.
+    """Run an example without the phases that it does not need.
 
-    It has no fixtures, so set-up and teardown have nothing to do while the next test comes from
-    the same file; they cost more than the example itself. A marked example, and one that a
-    reporter wants to see phase by phase, takes the usual way, as does the last of each file.
+    An example has no fixtures, so set-up and teardown have nothing to do while the next test comes
+    from the same file; they cost more than the example itself. A marked example, an example that a
+    reporter wants to see phase by phase, and the last example of each file take the usual way.
     """
     if not isinstance(item, SpecItem):
         return None
@@ -242,7 +242,7 @@ def _following(item: SpecItem, nextitem: pytest.Item | None) -> Case | None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let a report that goes its usual way take along those that wait."""
+    """Let a report that takes the usual way carry the waiting reports with it."""
     report = yield
     if isinstance(item, SpecItem):
         batch = runs_of(item.config).batch

@@ -41,7 +41,7 @@ class SpecFileCollector(pytest.File):
     spec: SpecFile
     project: Project
     chosen: set[int] | None = None
-    """The numbers of the examples that the command line names; None where it names the file."""
+    """The numbers of the examples that the command line names; None if it names the file."""
 
     @override
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
@@ -82,7 +82,7 @@ class SpecFileCollector(pytest.File):
     def repr_failure(  # type: ignore[override]  # as narrow as pytest's own collectors'
         self, excinfo: pytest.ExceptionInfo[BaseException]
     ) -> str | TerminalRepr:
-        """Show what is wrong with the spec, and not where in this program that was noticed."""
+        """Show what is wrong with the spec, and not the place in this program that noticed it."""
         if isinstance(excinfo.value, HarnessError):
             return str(excinfo.value)
         return super().repr_failure(excinfo)
@@ -124,7 +124,7 @@ class _Tree:
         tree.entries.append(case)
 
     def named(self) -> Iterator[tuple[str, tuple[Group, _Tree] | Case]]:
-        """Yield what the group holds, each with a name that no other there has."""
+        """Yield the members of the group, each with a unique name."""
         names: dict[str, int] = {}
         for entry in self.entries:
             block = entry[0] if isinstance(entry, tuple) else entry
@@ -167,7 +167,7 @@ class SpecItem(pytest.Item):
             self.extra_keyword_matches.update(tags)
 
     def is_wanted(self, tags: set[str], focus: bool) -> bool:
-        """Tell whether the selection of the command line and of `.shellspec` includes this one.
+        """Return whether the selection of the command line and of `.shellspec` includes this example.
 
         A focused example passes any other filter, as it does in shellspec; a tag without a value
         asks for all its values.
@@ -193,7 +193,7 @@ class SpecItem(pytest.Item):
         raise_for(self, verdict)
 
     def note_jobs(self, verdict: Verdict) -> None:
-        """Put into the report what the example left running."""
+        """Put the processes that the example left running into the report."""
         if verdict.running is not None:
             self.add_report_section("call", "jobs", visible(verdict.running.render()))
 
@@ -208,7 +208,7 @@ class SpecItem(pytest.Item):
     def repr_failure(  # type: ignore[override]  # as narrow as pytest's own items'
         self, excinfo: pytest.ExceptionInfo[BaseException]
     ) -> str | TerminalRepr:
-        """Show what this host lacks, and not where in this program that was noticed."""
+        """Show which requirement this host lacks, and not the place in this program that noticed it."""
         if isinstance(excinfo.value, HarnessError):
             return str(excinfo.value)
         return super().repr_failure(excinfo)
@@ -216,7 +216,7 @@ class SpecItem(pytest.Item):
     @functools.cached_property
     @override
     def location(self) -> tuple[str, int | None, str]:
-        """Return where reports place the example: pytest's own way there costs as much as a run."""
+        """Return the place of the example in reports; pytest's own way would cost as much as a run."""
         name = visible(self.case.full_name)
         return self.file.shown_path, self.case.begin - 1, name
 
@@ -226,7 +226,7 @@ class SpecItem(pytest.Item):
 
 
 def in_file_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Return the items with all examples of a spec file, in its order, where the first of them stood."""
+    """Return the items with all examples of a spec file, in its order, at the place of the first of them."""
     of_file: dict[SpecFileCollector, list[SpecItem]] = {}
     for item in items:
         if isinstance(item, SpecItem):
@@ -243,7 +243,7 @@ def in_file_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 
 
 def raise_for(item: SpecItem, verdict: Verdict) -> None:
-    """Tell pytest of a verdict in its own way; a success raises nothing."""
+    """Report a verdict to pytest in pytest's own way; a success raises nothing."""
     outcome = verdict.outcome
     if outcome is Outcome.SKIPPED:
         pytest.skip(visible(verdict.reason))

@@ -1,4 +1,4 @@
-"""The options of pytest that say how shell code runs."""
+"""The options of pytest that control how shell code runs."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ def passed_report(
 class ReportBatch:
     """In an xdist worker: passed examples that wait to go to the controller together.
 
-    A message to the controller costs both sides more than an example does. A batch leaves when
-    it is full or has waited a quarter of a second, with the next example that did not simply
-    pass, and at the latest with the last example of its file.
+    A message to the controller costs both sides more than an example does. A batch is sent when it
+    is full or has waited a quarter of a second, with the next example that did not simply pass,
+    and at the latest with the last example of its file.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class ReportBatch:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """In the controller, report the examples that came along with this one."""
+    """In the controller, report the examples that came with this one."""
     carried = report.__dict__.pop(_CARRIED, None)
     node = getattr(report, "node", None)
     if carried is None or node is None:

@@ -1,4 +1,4 @@
-"""Which shell runs the examples of this process, one spec file after the other."""
+"""The shell that runs the examples of this process, one spec file after the other."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class SpecRuns:
     def enter(self, file: CollectedFile) -> None:
         """Start the first shell of this process, which shows whether the sandbox is granted.
 
-        Raises RequirementError where it is not.
+        Raises RequirementError if it is not.
         """
         self.has_entered = True
         self._explained(file, lambda: self._run_of(file).enter())
@@ -99,7 +99,7 @@ class SpecRuns:
     def run(self, file: CollectedFile, case: Case) -> Verdict:
         """Run one example, and let the shell start on the next before its report is written.
 
-        Raises HarnessError where this host does not let the shell start.
+        Raises HarnessError if this host does not let the shell start.
         """
         return self._explained(file, lambda: self._run_example(file, case))
 
@@ -202,9 +202,9 @@ class SpecRuns:
 
 
 def chosen_sandbox(config: pytest.Config) -> Sandbox:
-    """Return how the options of this run hold shell code.
+    """Return the sandbox for shell code that the options of this run select.
 
-    Raises RequirementError where this host does not allow it.
+    Raises RequirementError if this host does not allow it.
     """
     network = Network(config.getoption("--shell-network", "loopback"))
     return choose_sandbox(config.getoption("--shell-sandbox", "auto"), network=network)
@@ -246,12 +246,12 @@ def _is_wrapper(implementation: HookImpl) -> bool:
 
 
 def hits_of(config: pytest.Config, tier: Tier) -> Hits:
-    """Return the shell code that ran in this process, and in workers that have ended; to add to."""
+    """Return the shell code that ran in this process, and in workers that have ended; callers add to it."""
     return config.stash.setdefault(_HITS, {}).setdefault(tier, {})
 
 
 def notes_of(config: pytest.Config) -> set[str]:
-    """Return what the end of this run says beside verdicts; to add to."""
+    """Return the sentences for the end of this run beside verdicts; callers add to them."""
     return config.stash.setdefault(_NOTES, set())
 
 
@@ -264,5 +264,5 @@ def runs_of(config: pytest.Config) -> SpecRuns:
 
 
 def existing_runs_of(config: pytest.Config) -> SpecRuns | None:
-    """Return the runs of this process, or None where no example has run."""
+    """Return the runs of this process, or None if no example has run."""
     return config.stash.get(_RUNS, None)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class SpecScheduling(LoadScheduling):  # type: ignore[misc]
     """Load scheduling whose chunks do not end within a spec file.
 
-    Examples of a file share what its groups set up, and may find what those before them left on
-    disk; on one worker, in order, they find what they always found. A file with more than half of
-    a worker's share of all tests is cut between its groups instead.
+    Examples of a file share the set-up of their groups, and may find files of earlier examples on
+    disk; on one worker, in order, they always find the same. A file with more than half of a
+    worker's share of all tests is cut between its groups instead.
     """
 
     @override

@@ -1,4 +1,4 @@
-"""Which examples of a spec file the command line names: by a line of the file, or by their ids."""
+"""The examples of a spec file that the command line names: by a line of the file, or by their ids."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _SELECTIONS: pytest.StashKey[dict[Path, Selection]] = pytest.StashKey()
 
 @dataclass(frozen=True)
 class Selection:
-    """What is to run of one file: the examples at `lines`, and those whose ids begin with `names`."""
+    """The selected examples of one file: the examples at `lines`, and the ids that begin with `names`."""
 
     lines: set[int] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
 
     def chosen(self, cases: Mapping[str, Case], source: str) -> set[int]:
-        """Return the numbers of the cases, which are there by their ids, without the file's.
+        """Return the numbers of the selected cases, from their ids without the file's.
 
-        Raises BadInputError where a line or a name stands for none.
+        Raises BadInputError if a line or a name has no example.
         """
         found: set[int] = set()
         for line in sorted(self.lines):
@@ -72,9 +72,9 @@ def _none_at(line: int, cases: Mapping[str, Case]) -> str:
 
 
 def take_selections(config: pytest.Config) -> None:
-    """Have pytest collect files whose arguments are `FILE:LINE` or `FILE::NAME`, and note which part.
+    """Let pytest collect files whose arguments are `FILE:LINE` or `FILE::NAME`, and note the part to run.
 
-    A file whose folder is an argument too, or which is one itself, runs whole.
+    A file whose folder is an argument too, or which is an argument itself, runs whole.
     """
     arguments: list[str] = []
     selections: dict[Path, Selection] = {}
@@ -111,5 +111,5 @@ def _parts(argument: str) -> tuple[str, list[int], list[str]]:
 
 
 def selection_of(config: pytest.Config, path: Path) -> Selection | None:
-    """Return what the command line names of this file; None where it runs whole."""
+    """Return the part of this file that the command line names; None if it runs whole."""
     return config.stash.get(_SELECTIONS, {}).get(path.resolve())
