@@ -150,7 +150,7 @@ class Command:
         os.close(fd)
 
     def resume(self) -> None:
-        """Continue to read output after there was no room."""
+        """Continue to read output after the port had no room."""
         paused, self._paused = self._paused, set()
         for fd in paused:
             self._watch_output(fd)

@@ -143,7 +143,7 @@ class Decoder:
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         """Yield the frames that `data` completes, as kind, request and payload.
 
-        Raises ProtocolError for an invalid frame, after yielding those before it.
+        Raises ProtocolError for an invalid frame, after yielding the frames before it.
         """
         buffer = self._buffer
         buffer += data

@@ -15,7 +15,7 @@ _CREDIT_STEP = 64 << 10
 
 
 class Answers:
-    """What jobs use: the loop, the port to the host, and processes."""
+    """The resources of jobs: the loop, the port to the host, and processes."""
 
     def __init__(self, loop: Loop, port: Port, processes: Processes) -> None:
         self.loop = loop

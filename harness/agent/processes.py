@@ -213,7 +213,7 @@ def _accept_utf8(fd: int) -> None:
 
 
 def base_environment(own: dict[str, str]) -> dict[str, str]:
-    """Return the environment of commands: similar to that of a login of root."""
+    """Return the environment of commands: similar to the environment of a login of root."""
     kept = {name: value for name, value in own.items() if name not in _NOT_INHERITED}
     root = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "SHELL": "/bin/sh"}
     return {"PATH": DEFAULT_PATH, **root, **kept}

@@ -1,4 +1,4 @@
-"""A command in a terminal of its own, as a person at the host's terminal needs it."""
+"""A command in a new terminal, for a person at the host's terminal."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _END_OF_INPUT = b"\x04"
 class TerminalCommand(Command):
     """A running command in a terminal, whose output is all stdout.
 
-    It ends when its process has ended and what that process wrote is read. Processes that it leaves
-    behind in the terminal do not prolong it. They lose the terminal, as those of `ssh -t` do.
+    It ends when its process has ended and the output of that process is read. Processes that it
+    leaves behind in the terminal do not prolong it. They lose the terminal, as processes of
+    `ssh -t` do.
     """
 
     #: The terminal of the person is raw.

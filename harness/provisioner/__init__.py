@@ -1,4 +1,4 @@
-"""Provisioners: what a project puts into a machine, runs there, and how the result is read.
+"""Provisioners: a project's files for a machine, the commands to run there, and how the result is read.
 
 `Provisioner` is the declaration in Python; `harness.provisioner.yaml_file` reads the same from YAML.
 """
@@ -50,7 +50,7 @@ class ConfigurationFormat(Enum):
 
 
 class NodeFact(Enum):
-    """What a configuration can take from the node that a test asks for."""
+    """The facts of the requested node that a configuration can use."""
 
     HAS_GPUS = "has_gpus"
     GPU_COUNT = "gpu_count"
@@ -62,9 +62,9 @@ class NodeFact(Enum):
 class ConfigurationFile:
     """A file that tells the provisioner what kind of node is wanted.
 
-    It has `values`, then those of the node by `node_values`, then what the test's request asks for.
-    A fact that the node does not have, such as the driver of an image without one, is left out.
-    `bake_values` are the values that a bake asks for.
+    It has `values`, then the node's values by `node_values`, then the values of the test's
+    request. A fact that the node does not have, such as the driver of an image without one, is
+    left out. `bake_values` are the values for a bake.
     """
 
     path: str
@@ -79,7 +79,7 @@ class ConfigurationFile:
     ) -> GuestFile:
         """Return the file of one node; `source` is where it is declared.
 
-        Raises BadInputError where a value can't be written in its format.
+        Raises BadInputError if a value can't be written in its format.
         """
         of_node = {
             key: facts[fact]
@@ -115,7 +115,7 @@ def _variable(key: str, value: object, source: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceDeclaration:
-    """What is collected in addition: paths of files (with `*` and `?`), and commands by name."""
+    """Additional evidence to collect: paths of files (with `*` and `?`), and commands by name."""
 
     files: Sequence[str] = ()
     commands: Mapping[str, Argv] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class Provisioner:
     """A program that provisions nodes, as a project declares it.
 
     Commands are argv; they run as root. cloud-init writes `files` and runs `run` at the first
-    boot; `bake` runs instead where an image is baked; a test runs the others by `Node.provision`.
+    boot; `bake` runs instead if an image is baked; a test runs the others by `Node.provision`.
     """
 
     name: str
@@ -188,7 +188,7 @@ class Provisioner:
         return {**self.commands, **present}
 
     def command(self, name: str) -> Argv:
-        """Return the argv of the command `name`; raises BadInputError where none is declared."""
+        """Return the argv of the command `name`; raises BadInputError if none is declared."""
         commands = self._commands()
         if name not in commands:
             raise BadInputError(
@@ -202,9 +202,9 @@ class Provisioner:
     def guest_command(self, name: str, *, output: str = "") -> tuple[str, ...]:
         """Return the argv by which a guest runs the command `name`, as a run of its own.
 
-        What it prints is appended to the file `output` too, if one is named. The exit code is
-        written to a file, since cloud-init only reports *that* a command failed. Raises
-        BadInputError where no such command is declared.
+        Its output is appended to the file `output` too, if one is named. The exit code is written
+        to a file, since cloud-init only reports *that* a command failed. Raises BadInputError if
+        no such command is declared.
         """
         declared = self.outcome
         paths = (
@@ -228,7 +228,7 @@ class Provisioner:
     ) -> tuple[GuestFile, ...]:
         """Return its files for a node with these facts and this requested configuration.
 
-        Raises BadInputError where a configuration is requested but no file for it is declared.
+        Raises BadInputError if a configuration is requested but no file for it is declared.
         """
         if self.configuration is None:
             if requested:
@@ -243,12 +243,12 @@ class Provisioner:
 
     @property
     def bake_values(self) -> Mapping[str, object]:
-        """Return the configuration that a bake asks for."""
+        """Return the configuration for a bake."""
         return {} if self.configuration is None else self.configuration.bake_values
 
     @property
     def digest(self) -> str:
-        """Return the key of all that a bake's result depends on, except the values it asks for."""
+        """Return the key of everything on which a bake's result depends, except the values of the bake."""
         if self.bake_key is not None:
             return self.bake_key
         configuration = self.configuration

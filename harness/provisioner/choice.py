@@ -13,7 +13,7 @@ from harness.provisioner.gpu_node import NAME, gpu_node_provisioner
 
 
 def choose_provisioner(word: str) -> Provisioner:
-    """Return the provisioner of this name, or that of the file at this path; raises BadInputError."""
+    """Return the provisioner with this name, or from the file at this path; raises BadInputError."""
     return _read(Path(word)) if _is_path(word) else provisioner_by_name(word)
 
 
@@ -35,7 +35,7 @@ def _is_path(word: str) -> bool:
 
 
 def provisioner_by_name(name: str) -> Provisioner:
-    """Return the provisioner of this name; raises BadInputError where there is none."""
+    """Return the provisioner of this name; raises BadInputError if there is none."""
     if name == NAME:
         return gpu_node_provisioner(build_payload())
     plugin = find_plugin(Group.PROVISIONERS, name)
@@ -53,7 +53,7 @@ def provisioner_of(plugin: Plugin) -> Provisioner:
     """Return the provisioner of an entry point, by the name of the entry.
 
     The entry gives a `Provisioner`, a function without arguments that returns one, or the absolute
-    path of a provisioner's file. Raises PluginError where it gives something else, or the file is
+    path of a provisioner's file. Raises PluginError if it provides something else, or the file is
     not valid.
     """
     found = plugin.load()

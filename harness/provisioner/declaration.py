@@ -25,7 +25,7 @@ DECLARATION_NAME = "provisioner.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """The provisioner that evidence is about; `source` is where it is declared."""
+    """The provisioner of the evidence; `source` is where it is declared."""
 
     __pydantic_config__ = FORBID
 
@@ -51,7 +51,7 @@ class Declaration:
     def exit_code(self, expected: int | str) -> int:
         """Return the exit code of this name, or the number itself.
 
-        Raises BadInputError where no exit code has the name.
+        Raises BadInputError if no exit code has the name.
         """
         if isinstance(expected, int):
             return expected
@@ -66,7 +66,7 @@ class Declaration:
         )
 
     def require(self, pattern: Literal["log.decision", "log.step"]) -> str:
-        """Return a pattern of the log; raises BadInputError where it is not declared."""
+        """Return a pattern of the log; raises BadInputError if it is not declared."""
         log = self.outcome.log
         found = None
         if log is not None:
@@ -77,13 +77,13 @@ class Declaration:
 
     @property
     def events(self) -> EventFiles:
-        """Return how events are read; raises BadInputError where that is not declared."""
+        """Return how events are read; raises BadInputError if that is not declared."""
         if self.outcome.events is None:
             raise self.missing("events")
         return self.outcome.events
 
     def missing(self, *keys: str) -> BadInputError:
-        """Return the error where none of `keys`, below `outcome`, is declared."""
+        """Return the error for the case that none of `keys`, below `outcome`, is declared."""
         quoted = " or ".join(f"'outcome.{key}'" for key in keys)
         return BadInputError(
             f"Provisioner '{self.name}' does not declare this, so it cannot be told whether the "
@@ -118,7 +118,7 @@ def write_declaration(provisioner: Provisioner, folder: Path) -> None:
 def read_declaration(folder: Path) -> Declaration:
     """Read the file of an evidence folder; without one it is the provisioner of the harness.
 
-    Raises HarnessError where the file is damaged, or has a newer schema.
+    Raises HarnessError if the file is damaged, or has a newer schema.
     """
     file = folder / DECLARATION_NAME
     try:

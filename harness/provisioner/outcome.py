@@ -1,7 +1,7 @@
 """How the result of a provisioner is read: exit codes, a JSON file, event files, log lines.
 
 These values are also the keys `outcome` of a provisioner's file. They travel in the evidence, so
-that a folder can be judged without the project that it came from.
+that a folder can be judged without its project.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ ExitCodeNumber = Annotated[int, Field(ge=0, le=255)]
 
 
 class EventFormat(Enum):
-    """What an event file holds."""
+    """The content of an event file."""
 
     JSON = "json"
     JSON_LINES = "json-lines"
@@ -99,7 +99,7 @@ class StepList:
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeFile:
-    """A JSON file in which the provisioner says what it did."""
+    """A JSON file in which the provisioner records its result."""
 
     __pydantic_config__ = FORBID
 
@@ -167,6 +167,6 @@ class OutcomeDeclaration:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Return the paths of all that is read, which may be patterns."""
+        """Return the paths of all files that are read, which may be patterns."""
         declared = (self.file, self.events, self.log)
         return tuple(each.path for each in declared if each is not None and each.path is not None)

@@ -1,4 +1,4 @@
-"""Merges a provisioner's user-data with that of the harness, by cloud-init's merging rules."""
+"""Merges a provisioner's user-data with the user-data of the harness, by cloud-init's merging rules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _JOINING = "dict(recurse_list)+list(append)"
 def read_user_data(file: Path, name: str) -> dict[str, object]:
     """Read the user-data `name`, relative to the provisioner's file that names it.
 
-    Raises BadInputError where it cannot be read, or is not a `#cloud-config`.
+    Raises BadInputError if it cannot be read, or is not a `#cloud-config`.
     """
     path = file.parent / name
     try:
@@ -51,11 +51,11 @@ def read_user_data(file: Path, name: str) -> dict[str, object]:
 
 
 def merge_user_data(ours: Document, provisioner: Provisioner) -> dict[str, object]:
-    """Return the cloud-config `ours` with that of the provisioner, as cloud-init would merge them.
+    """Return the cloud-config `ours` merged with the provisioner's, as cloud-init would merge them.
 
-    By default cloud-init lets the later document replace what the earlier one has. Here that would
-    break the machine or drop what the provisioner wants, so it is refused: a key may be in both
-    only with equal values, or where the later one's `merge_how` joins mappings and lists without
+    By default, cloud-init lets the later document replace values of the earlier one. Here that
+    would break the machine or drop the provisioner's values, so it is refused: a key may be in
+    both only with equal values, or if the later one's `merge_how` joins mappings and lists without
     a loss. Raises BadInputError that names the key.
     """
     theirs = dict(provisioner.user_data)
@@ -72,7 +72,7 @@ class _Rules:
     source: str
     joins_mappings: bool = False
     lists: str | None = None
-    """`append` or `prepend`, or None where lists are not joined."""
+    """`append` or `prepend`, or None if lists are not joined."""
 
     @classmethod
     def of(cls, document: dict[str, object], provisioner: Provisioner) -> _Rules:
@@ -135,7 +135,7 @@ class _Rules:
 
 
 def _line_of(source: str, at: tuple[str, ...]) -> int | None:
-    """Return the line of a key; None where the user-data does not come from a file."""
+    """Return the line of a key; None if the user-data does not come from a file."""
     file = Path(source)
     return line_of(file, at) if file.is_file() else None
 

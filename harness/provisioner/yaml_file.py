@@ -91,7 +91,7 @@ class ConfigurationKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceKeys:
-    """What is collected of a node in addition."""
+    """Additional evidence to collect of a node."""
 
     __pydantic_config__ = FORBID
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Session:
-    """One run of one command, with what its outcome reports."""
+    """One run of one command, with the facts for its outcome."""
 
     node: NodeContext
     configuration: Configuration
@@ -81,7 +81,7 @@ class Session:
         self.executor.run(boot.make_plan(self.configuration, facts, self.program))
 
     def plan(self) -> None:
-        """Print what `boot` would do; only read from the node."""
+        """Print the actions of `boot`; only read from the node."""
         facts = collect_facts(self.node, self.configuration, is_read_only=True)
         self.kernel, self.decision = facts.kernel, facts.decision
         if facts.decision is not None:

@@ -31,8 +31,8 @@ BUILD_LOGS_DIRECTORY = "/var/log/gpu-node/failed-bake"
 def choose_image(node: NodeContext, configuration: Configuration) -> DriverImage:
     """Return the driver image to bake.
 
-    The component list in the image says what may be baked. Without a list, the configuration
-    decides alone.
+    The component list in the image says which drivers may be baked. Without a list, the
+    configuration decides alone.
 
     Raises ProvisioningError if the image is not on the list, and ConfigurationError if the
     configuration has no version.
@@ -74,7 +74,7 @@ def listed_tags(document: object, driver_type: str) -> tuple[str, ...]:
 def make_plan(node: NodeContext, configuration: Configuration) -> Plan:
     """Make the plan of a bake.
 
-    Raises what `choose_image` raises.
+    Raises the errors of `choose_image`.
     """
     arch = node.answer("uname", "-m")
     if arch in ARM64 or family_of(node.files.read_or_empty(OS_RELEASE)) is not Family.DEBIAN:

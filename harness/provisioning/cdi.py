@@ -91,8 +91,8 @@ def _is_at_least(number: Version | None, wanted: Version) -> bool:
 def offers_device(spec: str, kind: str) -> bool:
     """Return whether a CDI spec is of this kind and has a device.
 
-    It may be JSON, or YAML as nvidia-ctk writes it: each device is an item on lines of its own. Python
-    has no parser of YAML, so any other form of the list counts as one without devices.
+    It may be JSON, or YAML as nvidia-ctk writes it: each device is an item on lines of its own.
+    Python has no parser of YAML, so any other form of the list counts as a list without devices.
     """
     if spec.lstrip().startswith("{"):
         return _offers_device_in_json(spec, kind)

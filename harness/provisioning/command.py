@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def argv_refusal(argv: object) -> str | None:
-    """Return why `argv` is not the words of a command, as a sentence; None where it is.
+    """Return why `argv` is not the words of a command, as a sentence; None if it is.
 
     The type checker refuses it too, but not everybody runs one.
     """
@@ -90,7 +90,7 @@ class CommandResult:
     def render(self, shown_characters: int = _SHOWN_CHARACTERS) -> str:
         """Render the text that every message about a failed command includes.
 
-        Of a long command it has the beginning, of long output the end.
+        It has the beginning of a long command, and the end of long output.
         """
         limit = " (time limit)" if self.timed_out else ""
         if self.wrote_too_much:
@@ -154,8 +154,8 @@ class Runner(Protocol):
     ) -> CommandResult:
         """Run `argv` without a shell; `env` is added to the environment.
 
-        A failed command gives a result, not an exception. Raises TypeError where `argv` is a
-        string and not the words of a command.
+        A failed command gives a result, not an exception. Raises TypeError if `argv` is a string
+        and not the words of a command.
         """
         ...
 
@@ -172,8 +172,8 @@ class LocalRunner:
     """Runs commands on this machine, each in a process group that is killed at its time limit.
 
     Processes that outlive the command's own process, such as a daemon that holds its output, get a
-    few seconds. Then those in the group are killed if they hold output; those in another session
-    are not. A command that writes more than `most_output_bytes` is killed.
+    few seconds. Then processes in the group are killed if they hold output; processes in another
+    session are not. A command that writes more than `most_output_bytes` is killed.
     """
 
     def __init__(self, *, most_output_bytes: int = OUTPUT_BYTES) -> None:
@@ -296,7 +296,7 @@ class _Pipes:
 
     @property
     def is_full(self) -> bool:
-        """Return whether more was written than is kept."""
+        """Return whether the output was longer than the limit."""
         return len(self.out) + len(self.err) > self._most_bytes
 
     @property
@@ -311,7 +311,7 @@ class _Pipes:
     def transfer(self, until: float, *, until_exit: bool = False) -> None:
         """Transfer data until the process has ended and, unless `until_exit`, its output is closed.
 
-        It stops, too, when more was written than is kept.
+        It also stops when the output is longer than the limit.
         """
         while not self.is_full and (not self._has_exited or (self._held and not until_exit)):
             left_s = until - time.monotonic()

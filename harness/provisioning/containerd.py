@@ -24,7 +24,7 @@ LOCAL = Retry(timeout_s=60)
 
 
 class ContainerImage(Protocol):
-    """An image with a driver: by what it is pulled, and what containerd calls it then."""
+    """An image with a driver: the name by which it is pulled, and its name in containerd."""
 
     @property
     def name(self) -> str: ...
@@ -59,9 +59,9 @@ def pull(image: ContainerImage) -> Run:
 def says_no_such_image(result: CommandResult, image: ContainerImage) -> bool:
     """Return whether a failed pull says that the registry has no image by this name.
 
-    Only the answer about the name itself says that. A layer, local content or a snapshot may be "not
-    found" of an image that exists, and then another try, or a node of the registry, may help
-    (containerd 3604, 4397 and 10749).
+    Only the answer about the name itself says that. "not found" may also be about a layer, local
+    content or a snapshot of an image that exists, and then another try, or another node of the
+    registry, may help (containerd 3604, 4397 and 10749).
     """
     answer = f"{image.pull_reference}: not found"
     return any(
@@ -134,7 +134,7 @@ def remove_left_container(container: str) -> tuple[When]:
     """Remove the container of a run that was killed, or that lost its power.
 
     Its name would be taken, the only attempt of the fast path would fail, and the driver would be
-    built again. Where its processes still run, they would work beside the new ones.
+    built again. If its processes still ran, they would work beside the new ones.
     """
     return (
         When(
@@ -157,8 +157,8 @@ def _prints_something(result: CommandResult) -> bool:
 def remove(image: ContainerImage) -> Run:
     """Remove the image asynchronously, because waiting costs the boot seconds.
 
-    A run that was killed after the pull may have left the name that it pulled too, which would hold
-    the image's content for good. A name that is not there is no error.
+    A run that was killed after the pull may also have left the name that it pulled, which would
+    keep the image's content for ever. A name that does not exist is not an error.
     """
     names = dict.fromkeys((image.name, image.pull_reference))
     return Run(argv=(*CTR, "images", "rm", *names), retry=LOCAL)

@@ -1,6 +1,6 @@
 """containerd's configuration: the settings of its CRI plugin, in the file and as containerd reads them.
 
-`containerd config dump` prints what containerd makes of its file and of all files that this imports.
+`containerd config dump` prints containerd's reading of its file and of all files that it imports.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class CriRuntime:
 
     @property
     def is_nvidia(self) -> bool:
-        """Return whether it starts a program of NVIDIA's container toolkit, whatever it is called."""
+        """Return whether it starts a program of NVIDIA's container toolkit, under any name."""
         name = posixpath.basename(self.program or "")
         return name.startswith(posixpath.basename(CONTAINER_RUNTIME))
 
 
 def format_of(text: str) -> int | None:
-    """Return the format of a file, which is 1 where it names none; None for one that is no number."""
+    """Return the format of a file, which is 1 if the file names none; None if it is not a number."""
     version = get_value(text, ("version",)) or "1"
     return int(version) if version.isdigit() else None
 
@@ -76,7 +76,7 @@ def cri_table(text: str, dump: str | None = None) -> Key:
     """Return the table of the CRI plugin's runtimes in a file, or in a dump.
 
     containerd 2 ignores tables of the CRI plugin in a file of format 1, except by the names of
-    format 3 (seen with 2.1.9). That it is containerd 2, its `dump` says.
+    format 3 (seen with 2.1.9). The `dump` says whether it is containerd 2.
     """
     number = format_of(text)
     if number == 1 and dump is not None:
@@ -86,7 +86,7 @@ def cri_table(text: str, dump: str | None = None) -> Key:
 
 
 def readable_dump(dump: str | None) -> str | None:
-    """Return the dump, or None where it is none or cannot be parsed."""
+    """Return the dump, or None if it is missing or cannot be parsed."""
     try:
         read_values(dump or "")
     except TomlTextError:
@@ -160,9 +160,9 @@ def imports_itself(text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class WantedRuntimes:
-    """What containerd's dump must show, for a node with a GPU or for one that opted out.
+    """The wanted content of containerd's dump, for a node with a GPU or a node that opted out.
 
-    A node that opted out must not start its pods by a program of NVIDIA's.
+    A node that opted out must not start its pods by one of NVIDIA's programs.
     """
 
     has_nvidia: bool
@@ -206,7 +206,7 @@ class WantedRuntimes:
 
 
 def is_cri_disabled(dump: str) -> bool:
-    """Return whether the CRI plugin is disabled, by its own name or by one of those that it needs."""
+    """Return whether the CRI plugin is disabled, by its own name or by the name of a plugin that it needs."""
     disabled = read_strings(get_value(dump, ("disabled_plugins",)) or "")
     return not _CRI_PLUGIN_NAMES.isdisjoint(disabled)
 

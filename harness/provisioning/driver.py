@@ -1,6 +1,7 @@
 """The steps that bring a driver up on a managed node.
 
-The module is long because each step is a function beside those that it needs, in their order.
+The module is long because each step is a function beside the functions that it needs, in their
+order.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _teardown_step(configuration: Configuration, facts: NodeFacts) -> Step:
 
 
 def teardown_action(facts: NodeFacts, scope: Scope) -> Do:
-    """Return the action of a teardown, described by what it would remove now."""
+    """Return the action of a teardown, described by the things that it would remove now."""
 
     def act(node: NodeContext) -> str:
         return f"The teardown's status is '{tear_down(node, scope).value}'."

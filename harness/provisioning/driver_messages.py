@@ -32,8 +32,8 @@ _TELLS_ERROR = re.compile(
 class DriverMessage:
     """A message of the driver; `line` is its first line as it was logged.
 
-    `words` is None if the table does not have it. `releases` are those of the driver that were
-    loaded last before the message and first after it.
+    `words` is None if the table does not have it. `releases` are the releases of the driver that
+    were loaded last before the message and first after it.
     """
 
     line: str
@@ -46,17 +46,18 @@ class DriverMessage:
         return self.words is not None and self.words.condemns_node
 
     def is_of(self, version: str | None) -> bool:
-        """Return whether this release said it, or may have; with None, any counts.
+        """Return whether this release logged it, or may have; with None, any release counts.
 
-        The log has all of a boot, also what a driver wrote that was replaced since. A message
-        without a version between releases, one of which is another, may be of the other.
+        The log covers the whole boot, including messages of a driver that was replaced since. A
+        message without a version, between loads of two different releases, may be from either of
+        them.
         """
         said_by = self.fields.get("version")
         known = self.releases if said_by is None else {said_by}
         return version is None or known <= {version}
 
     def describe(self) -> str:
-        """Return what the message means and what to do, or the line itself if it is unknown."""
+        """Return the meaning of the message and a remedy, or the line itself if it is unknown."""
         if self.words is None:
             return f"The driver said '{self.line}', which is not known."
         meaning = self.words.meaning.format_map(defaultdict(lambda: "?", self.fields))
@@ -66,8 +67,8 @@ class DriverMessage:
 def parse_messages(log: str) -> tuple[DriverMessage, ...]:
     """Return the driver's messages in the kernel's log, in order.
 
-    A line with an unknown text of the driver's resource manager (`NVRM`) is a message; one of another
-    part of the driver is, if it has a word for an error.
+    A line with an unknown text of the driver's resource manager (`NVRM`) is a message; a line of
+    another part of the driver is a message if it has a word for an error.
     """
     lines = [(line, said) for line in log.splitlines() if (said := _said(line)) is not None]
     text = "\n".join(said for _, said in lines)

@@ -1,8 +1,8 @@
-"""What NVIDIA's driver and its programs say, and what it means: the one table of their words.
+"""The messages of NVIDIA's driver and its programs, and their meaning: the one table of their words.
 
-Provisioning decides by it, nodes are judged by it, and causes are named by it. The texts are facts
-of branches 470 to 595: of the open modules' source, of NVIDIA's catalogues of errors, and of public
-reports of the closed modules. The module is long because it is this table.
+Provisioning uses it for its decisions, and expectations and causes use it too. The texts are facts
+of branches 470 to 595: of the open modules' source, of NVIDIA's catalogues of errors, and of
+public reports of the closed modules. The module is long because it is this table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RECORDED = "recorded with the driver 580.159.04 on an H100 and an H200"
 
 
 class Severity(enum.Enum):
-    """What a message says of the GPU."""
+    """The statement of a message about the GPU."""
 
     NOTICE = "a sound GPU's driver says it too"
     APPLICATION = "an application caused it, and the GPU works on"
@@ -41,11 +41,12 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class DriverWords:
-    """A text of the driver, and what it means.
+    """A text of the driver, and its meaning.
 
-    `pattern` has one space where the text may have any, or a line break. Its groups may be named in
-    `meaning`. `remedy` says what to do about a fault. `can_retry_help` is whether the same command
-    may succeed when it is run again; `can_rebuild_help` is whether an install of the same driver may.
+    `pattern` has one space where the text may have any blank, or a line break. Its groups may be
+    named in `meaning`. `remedy` says what to do about a fault. `can_retry_help` is whether the
+    same command may succeed when it is run again; `can_rebuild_help` is whether an install of the
+    same driver may.
     """
 
     pattern: re.Pattern[str]
@@ -54,7 +55,7 @@ class DriverWords:
     source: str
     remedy: str = ""
     name: str = ""
-    """What the common cause is called; empty where another message says why."""
+    """What the common cause is called; empty if another message says why."""
     can_retry_help: bool = True
     can_rebuild_help: bool = True
     is_refusal: bool = False

@@ -6,7 +6,7 @@ import enum
 
 
 class ExitCode(enum.IntEnum):
-    """The exit codes of this program; the numbers from 4 to 235 are those of AKS.
+    """The exit codes of this program; the numbers from 4 to 235 are defined by AKS.
 
     Callers map a number to its cause, so each cause has its own number. Numbers that AKS does not
     define come with a sentence in the outcome.

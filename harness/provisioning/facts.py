@@ -54,7 +54,7 @@ class NodeFacts:
         return self.record is not None and is_same_kind(self.record.driver_kind, self.driver_type)
 
     def render_readiness(self) -> str:
-        """Render the readiness line, from which the share of baked nodes is counted.
+        """Render the readiness line; the share of baked nodes is counted from these lines.
 
         It uses the record as it was before the install, because a full build writes a record too.
         """

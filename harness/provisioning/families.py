@@ -27,7 +27,7 @@ _MEMBERS = {
 
 
 class DriverSource(enum.Enum):
-    """Where a node's driver comes from."""
+    """The source of a node's driver."""
 
     CONTAINER_IMAGE = "container-image"
     PACKAGES = "packages"

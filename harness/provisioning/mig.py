@@ -145,7 +145,7 @@ def reboot_step() -> Step:
 def _has_gpu_out_of_mig_mode(result: CommandResult) -> bool:
     """Return whether a GPU has MIG and is not in its mode.
 
-    Raises StepFailedError where the answer says neither: no reboot is known to help then.
+    Raises StepFailedError if the answer says neither: no reboot is known to help then.
     """
     modes = {line.strip() for line in result.stdout.splitlines() if line.strip()}
     if not result.ok or not modes or not modes <= _MIG_MODES:

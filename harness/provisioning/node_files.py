@@ -145,18 +145,18 @@ class NodeFiles:
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
         """Write a file of provisioning atomically: under a temporary name, then rename it.
 
-        The file is root's. A temporary file that a killed process or a loss of power has left
-        beside the target is removed. Raises OSError.
+        The file is root's. A temporary file beside the target, from a killed process or a loss of
+        power, is removed. Raises OSError.
         """
         self._write(path, text, mode, owner=None)
 
     def rewrite(self, path: str, text: str, *, check: Callable[[str], None] | None = None) -> None:
         """Write another text to a file of the user, which keeps its owner, group and mode.
 
-        A file that does not exist is written as `write` does. Of a symbolic link the file is written to
-        which it leads, as by an editor. `check` gets the path of the new file beside the target before it
-        takes its place, and refuses it by an exception. Raises OSError; UnsafePathError where a link leads
-        out of `top`.
+        A file that does not exist is written as by `write`. If it is a symbolic link, its target
+        is written, as by an editor. `check` gets the path of the new file beside the target before
+        it takes its place, and refuses it by an exception. Raises OSError; UnsafePathError if a
+        link leads out of `top`.
         """
         path = self._behind_links(path)
         try:
@@ -249,7 +249,7 @@ class NodeFiles:
         self.at(path).mkdir(parents=True, exist_ok=True)
 
     def remove_empty_folder(self, path: str) -> None:
-        """Remove a folder if it is one and has nothing in it; whatever else is there stays."""
+        """Remove a folder if it is an empty folder; anything else stays."""
         with contextlib.suppress(OSError):
             self.at(path).rmdir()
 

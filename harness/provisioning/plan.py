@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """The number of attempts, the pause between them and the limit of each, in seconds."""
+    """The number of attempts, the pause between them and the time limit of each, in seconds."""
 
     attempts: int = 1
     pause_s: float = 0.0
@@ -35,7 +35,7 @@ class Retry:
 
 @dataclass(frozen=True, kw_only=True)
 class PermanentFailure:
-    """A failure that a retry cannot repair; `exit_code` is set if it has its own."""
+    """A failure that a retry cannot repair; `exit_code` is set if the failure has its own."""
 
     message: str
     exit_code: ExitCode | None = None
@@ -120,7 +120,7 @@ class When:
 
 @dataclass(frozen=True, kw_only=True)
 class Do:
-    """Work that is more than a list of commands; `description` is what `plan` prints of it.
+    """Work that is more than a list of commands; `description` is its text in `plan`.
 
     The function returns a detail for the report, or raises ProvisioningError.
     """
@@ -164,7 +164,7 @@ class Step:
 
     @property
     def predecessors(self) -> tuple[str | None, ...]:
-        """Return the steps that come before this one, including the one it is a fallback of."""
+        """Return the steps that come before this one, including the step for which it is a fallback."""
         return (*self.needs, self.only_after_failure_of)
 
     @property
@@ -221,5 +221,5 @@ class Plan:
         return cls(tuple(ordered))
 
     def describe(self) -> str:
-        """Return what `plan` prints."""
+        """Return the text of `plan`."""
         return "\n".join(line for step in self.steps for line in step.describe())

@@ -104,7 +104,7 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What the node does and why; there is no reason if there is nothing to do."""
+    """The action of the node and its reason; there is no reason if there is nothing to do."""
 
     action: Action
     reason: Reason | None = None

@@ -54,7 +54,7 @@ class PrecompiledImage:
 
     @property
     def name(self) -> str:
-        """Return what containerd calls it, which is the name in its registry."""
+        """Return its name in containerd, which is its name in the registry."""
         return self.reference
 
     @property
@@ -65,7 +65,7 @@ class PrecompiledImage:
 def os_tag(os_release: str) -> str:
     """Return the tag of a system, such as `ubuntu22.04`, by its os-release file.
 
-    The tag has the major version only for Rocky Linux, and for RHEL from 10 on.
+    The tag has only the major version for Rocky Linux, and for RHEL from 10 on.
 
     Raises PrecompiledError if the file has no name or version.
     """
@@ -82,8 +82,8 @@ def os_tag(os_release: str) -> str:
 def label_value(kernel: str) -> str:
     """Return a kernel as labels and tags spell it: `_` for each `+` of Debian 13's versions.
 
-    Node feature discovery writes its label in this way, without what stands at an end, such as the `+` of
-    Container-Optimized OS; a registry refuses any other tag.
+    Node feature discovery writes its label in this way, and strips such characters at an end, for
+    example the `+` of Container-Optimized OS; a registry refuses any other tag.
     """
     return _NOT_IN_A_TAG.sub("_", kernel).strip("-_.")
 
@@ -91,8 +91,9 @@ def label_value(kernel: str) -> str:
 def kernel_suffix(kernel: str) -> str:
     """Return the suffix of a DaemonSet's name: the kernel, as a valid DNS name.
 
-    It is that of the operator, which names two DaemonSets of one kernel alike for pages of 4 and 64 KiB, and
-    makes no valid name of `5.14.0-427.el9.x86_64+rt`.
+    It is the name that the operator uses. The operator gives two DaemonSets of one kernel, for
+    pages of 4 and 64 KiB, the same name, and makes an invalid name from
+    `5.14.0-427.el9.x86_64+rt`.
     """
     name = _ARCHITECTURE.sub("", label_value(kernel)).replace("_", ".").lower()
     return ".".join(part for each in name.split(".") if (part := each.strip("-")))
@@ -117,7 +118,7 @@ class ClusterNode:
 
     @property
     def selector(self) -> dict[str, str]:
-        """Return the labels of the node that say what a driver is compiled for."""
+        """Return the labels of the node on which the compilation of a driver depends."""
         keys = (KERNEL_LABEL, ARCHITECTURE_LABEL, *SYSTEM_LABELS)
         return {key: self.labels[key] for key in keys if key in self.labels}
 
@@ -126,7 +127,7 @@ class ClusterNode:
 class KernelGroup:
     """The nodes of one kernel, processor and system, and the selector that finds them.
 
-    `architecture` is what Kubernetes calls the processor, None where nothing says it.
+    `architecture` is Kubernetes' name for the processor, None if it is unknown.
     """
 
     kernel: str
@@ -139,7 +140,8 @@ class KernelGroup:
     def name_suffix(self) -> str:
         """Return the end of the name of the group's DaemonSet, which no other group has.
 
-        Kernels with pages of 64 KiB have another name than those of the same version with smaller ones.
+        Kernels with pages of 64 KiB have another name than kernels of the same version with
+        smaller pages.
         """
         named = _ARCHITECTURE.search(label_value(self.kernel))
         pages = "64k" if named is not None and named["pages"] else None
@@ -149,7 +151,7 @@ class KernelGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:
-    """The groups of a cluster, and a warning for each node that is in none."""
+    """The groups of a cluster, and a warning for each node that is in no group."""
 
     groups: tuple[KernelGroup, ...]
     warnings: tuple[str, ...] = ()
@@ -227,7 +229,7 @@ def choose_driver(
     """Choose the precompiled image, or the conventional build if the registry has none.
 
     Upstream has no fallback: the pods of the group would wait for an image that does not exist.
-    Without one (`has_fallback`) the message says what to do.
+    Without a fallback (`has_fallback`) the message names a remedy.
     """
     precompiled = PrecompiledImage(
         repository=repository,

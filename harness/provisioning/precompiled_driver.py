@@ -1,7 +1,7 @@
 """The step that installs a driver which was compiled for the node's kernel, so that nothing is built.
 
-It is asked for only where the driver would be built. The image of the kernel has the same entry point as
-the driver image, and its `install` brings the module along.
+It is used only if the driver would otherwise be built. The image of the kernel has the same entry
+point as the driver image, and its `install` installs the module too.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def install_step(
 ) -> Step:
     """Return the step; `like` is the install of the driver image, from which it differs in its image.
 
-    It is the build's turn if this step fails, unless the configuration forbids that.
+    If this step fails, the driver is built, unless the configuration forbids that.
     """
     run = containerd.run_driver_image(
         image,

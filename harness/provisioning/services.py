@@ -196,7 +196,7 @@ def steps_on(configuration: Configuration, mode: Mode, node_name: str) -> list[S
 def environment_step(environment: Mapping[str, str]) -> Step:
     """Return the step that tells the device plugin how containers get their devices.
 
-    Drop-ins of the user come after it by their names, and so apply last.
+    The user's drop-ins come after it by their names, and so apply last.
     """
     lines = "".join(f"Environment={key}={value}\n" for key, value in environment.items())
     return Step(

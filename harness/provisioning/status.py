@@ -1,4 +1,4 @@
-"""The status of the node: the installed driver, its kernels, and what a boot would decide."""
+"""The status of the node: the installed driver, its kernels, and the decision of a boot."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Residue:
 
     @property
     def is_ours_loaded(self) -> bool:
-        """Return whether the loaded driver is the record's; one of a package may have its version."""
+        """Return whether the loaded driver is the record's; a package's driver may have the same version."""
         return (
             self.record is not None
             and self.resident_version == self.record.driver_version
@@ -99,7 +99,7 @@ class Residue:
 
 @dataclass(frozen=True, kw_only=True)
 class RemovalPlan:
-    """What a teardown removes: modules to unload and paths to delete."""
+    """The things that a teardown removes: modules to unload and paths to delete."""
 
     unload: tuple[str, ...]
     paths: tuple[str, ...]
@@ -110,7 +110,7 @@ class RemovalPlan:
 
     @property
     def emptied(self) -> tuple[str, ...]:
-        """Return the folders that DKMS made for modules, which go if they are empty."""
+        """Return the folders that DKMS made for modules, which are removed if they are empty."""
         return tuple(
             folder
             for kernel in self.depmod_kernels
@@ -232,9 +232,10 @@ def _module_version(node: NodeContext, path: str) -> str | None:
 def customer_version(residue: Residue) -> str | None:
     """Return the version of a driver that the customer installed, or None.
 
-    A version that differs from the record in any source is the customer's, also beside the baked
-    version. So is any version of the distribution's own packages, in whose DKMS tree the module has another
-    name. A record without a version cannot distinguish them, so the driver is removed completely.
+    A version that differs from the record in any source is the customer's, even beside the baked
+    version. Any version of the distribution's own packages is the customer's too; their module has
+    another name in the DKMS tree. A record without a version cannot distinguish them, so the
+    driver is removed completely.
     """
     if residue.record is None or residue.record.driver_version is None:
         return None

@@ -166,9 +166,9 @@ def _read_value(lines: list[str], first: int, start: str) -> tuple[str, int, str
 
 
 def read_values(text: str) -> dict[Key, str]:
-    """Return the text of each value by its path, also of those in inline tables.
+    """Return the text of each value by its path, including values in inline tables.
 
-    Of a key that is there twice, which TOML forbids, the first counts: `set_value` changes it.
+    If a key is there twice, which TOML forbids, the first counts: `set_value` changes it.
 
     Raises TomlTextError if the text cannot be parsed.
     """
@@ -268,7 +268,7 @@ def remove_tables(text: str, table: Key) -> str:
     The empty line before a header is removed too, so that removing reverses adding. `table` may be
     the path of a key.
 
-    Raises TomlTextError if the table is within one that is written inline.
+    Raises TomlTextError if the table is inside a table that is written inline.
     """
     lines = text.split("\n")
     for entry in reversed(read_entries(text)):

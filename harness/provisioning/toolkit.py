@@ -90,12 +90,12 @@ class RuntimeFacts:
 
 
 def gpu_configuration(facts: RuntimeFacts) -> str | None:
-    """Return containerd's configuration for a GPU node, or None to keep the one it has.
+    """Return containerd's configuration for a GPU node, or None to keep the present one.
 
-    Where a runtime with NVIDIA's program is in effect, only CDI is switched on, and runc is added if it
-    is the default and the file has it not. On a node whose pods run in CRI-O, containerd runs only the
-    driver image, and keeps its configuration. Otherwise only the required keys are set, and the new
-    runtime copies the options of `runc`, such as the cgroup driver.
+    If a runtime with NVIDIA's program is in effect, only CDI is switched on, and runc is added if
+    it is the default and missing in the file. On a node whose pods run in CRI-O, containerd runs
+    only the driver image, and keeps its configuration. Otherwise only the required keys are set,
+    and the new runtime copies the options of `runc`, such as the cgroup driver.
 
     Raises TomlTextError if the file cannot be parsed.
     """
@@ -130,7 +130,7 @@ def _lacks_runc(text: str, cri: Key, dump: str | None) -> bool:
 
 
 def wanted_of_gpu_node(facts: RuntimeFacts) -> WantedRuntimes:
-    """Return what containerd must show once it has read `gpu_configuration`."""
+    """Return the wanted state of containerd after it has read `gpu_configuration`."""
     return WantedRuntimes(
         has_nvidia=True,
         is_nvidia_default=facts.choice.is_default and not _has_runtime(facts),
@@ -185,10 +185,11 @@ def _add_runtime(text: str, cri: Key, choice: RuntimeChoice) -> str:
 
 
 def non_gpu_configuration(facts: RuntimeFacts) -> str | None:
-    """Return the configuration of a node that opted out, or None to keep the one it has.
+    """Return the configuration of a node that opted out, or None to keep the present one.
 
-    Runtimes that start a program of NVIDIA's and are named so are removed; one of another name starts
-    runc, because pods may ask for it. The default runtime stays one that exists.
+    Runtimes that start one of NVIDIA's programs and have a name of NVIDIA's are removed; a runtime
+    with another name starts runc, because pods may ask for it. The default runtime stays a runtime
+    that exists.
 
     Raises TomlTextError if the file cannot be parsed.
     """
@@ -237,7 +238,7 @@ def _add_runc(text: str, table: Key, options: dict[str, str]) -> str:
 
 
 def configure_containerd(text: str, wanted: WantedRuntimes) -> Do:
-    """Write containerd's configuration, once containerd has accepted it beside the one that it has."""
+    """Write containerd's configuration, after containerd has accepted it beside the present one."""
     write = Write(path=CONTAINERD_CONFIG, text=text)
 
     def check(node: NodeContext, path: str) -> None:
@@ -254,7 +255,7 @@ def configure_containerd(text: str, wanted: WantedRuntimes) -> Do:
 
 
 def expect_in_effect(wanted: WantedRuntimes) -> Do:
-    """Check what containerd makes of its configuration and of the files that this imports."""
+    """Check how containerd reads its configuration and the files that it imports."""
 
     def expect(node: NodeContext) -> None:
         _expect_dump(node, wanted)
@@ -282,7 +283,7 @@ def _expect_dump(node: NodeContext, wanted: WantedRuntimes | None, *options: str
 
 
 def cri_o_files(choice: RuntimeChoice | None) -> tuple[Action, ...]:
-    """Give CRI-O the nvidia runtime or, where there is none, its hook; neither where `choice` is None.
+    """Give CRI-O the nvidia runtime or, if there is none, its hook; neither if `choice` is None.
 
     CRI-O reads them when it starts.
     """

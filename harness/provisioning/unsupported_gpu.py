@@ -36,8 +36,8 @@ def judge_probe(
     """Detect that the same command cannot succeed when it is run again.
 
     With a `version`, messages of other releases are left out: a driver that was replaced since may
-    have logged them earlier in this boot. Without it, which release is installed is not known, and
-    messages of any count.
+    have logged them earlier in this boot. Without it, the installed release is unknown, and
+    messages of any release count.
     """
     return _judge(node, result, version, lambda words: not words.can_retry_help)
 
@@ -52,7 +52,7 @@ def judge_refusal(
 def expect_no_refusal(version: str) -> Do:
     """Return the action that fails if this version of the driver cannot drive a GPU.
 
-    A new build of the same version could not either.
+    A new build of the same version could not succeed either.
     """
 
     def look(node: NodeContext) -> None:

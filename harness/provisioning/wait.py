@@ -84,17 +84,17 @@ class Deadline:
         return True
 
     def account(self) -> str:
-        """Return a sentence, with a blank before it, on the time that did not count, or nothing."""
+        """Return a sentence, after a blank, about the time that did not count, or an empty text."""
         return ""
 
 
 class WaitTimeoutError(Exception):
-    """A wait reached its deadline; the message says what was last seen."""
+    """A wait reached its deadline; the message has the last observation."""
 
 
 @dataclass(frozen=True)
 class Observation(Generic[T]):
-    """The result of one look: a value if the wait is over, and a description of what was seen."""
+    """The result of one look: a value if the wait is over, and a description of the observation."""
 
     value: T | None
     seen: str
@@ -112,7 +112,7 @@ def wait_for(
     `look` may raise to end the wait early, if the state can no longer become the expected one. If
     there is an event to wait for, use that instead.
 
-    Raises WaitTimeoutError that says what was last seen.
+    Raises WaitTimeoutError with the last observation.
     """
     started = deadline.clock.monotonic()
     while True:

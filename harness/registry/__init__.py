@@ -20,7 +20,7 @@ _TEXT_BYTES = 1 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class PullFault:
-    """What goes wrong in one pull; without any field nothing does."""
+    """The fault of one pull; without any field there is no fault."""
 
     status: int | None = None
     """Answer each request with this HTTP status, such as 429; the registry is not asked."""
@@ -48,9 +48,9 @@ NO_FAULT = PullFault()
 
 @dataclass(kw_only=True)
 class RegistryRequest:
-    """A request as the proxy saw it; stamps are seconds of the host's monotonic clock.
+    """A request as the proxy saw it; timestamps are seconds of the host's monotonic clock.
 
-    The proxy updates it until the answer is complete; what a log returns is a copy.
+    The proxy updates it until the answer is complete; a log returns copies.
     """
 
     connection: int
@@ -107,8 +107,8 @@ class Pull:
 def starts_pull(method: str, path: str, *, is_first_of_connection: bool) -> bool:
     """Return whether a client's run begins with this request.
 
-    containerd asks for the manifest of the tag first, by HEAD, over a new connection. It repeats a
-    request on 429 over the same one.
+    containerd asks for the manifest of the tag first, by HEAD, over a new connection. containerd
+    repeats a request on 429 over the same connection.
     """
     is_tag = "/manifests/" in path and "/manifests/sha256:" not in path
     return is_first_of_connection and method == "HEAD" and is_tag
@@ -116,7 +116,7 @@ def starts_pull(method: str, path: str, *, is_first_of_connection: bool) -> bool
 
 @dataclass
 class RegistryLog:
-    """The requests so far, and the faults that are planned; used by all threads of a proxy."""
+    """The requests so far, and the planned faults; used by all threads of a proxy."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _requests: list[RegistryRequest] = field(default_factory=list)
@@ -134,7 +134,7 @@ class RegistryLog:
             self._planned.extend(faults)
 
     def disturb_all(self, fault: PullFault) -> None:
-        """Disturb each pull for which nothing else is planned, from now on."""
+        """Disturb each pull without another plan, from now on."""
         with self._lock:
             self._standing = fault
             self._current = None
@@ -148,9 +148,10 @@ class RegistryLog:
     def began(
         self, connection: int, method: str, host: str, path: str, *, is_first: bool
     ) -> tuple[RegistryRequest, PullFault]:
-        """Return the record of a request that has arrived, and what goes wrong in its pull.
+        """Return the record of a request that has arrived, and the fault of its pull.
 
-        `is_first` is true for the first one of its connection. Raises LimitError where the log is full.
+        `is_first` is true for the first request of its connection. Raises LimitError if the log is
+        full.
         """
         with self._lock:
             if len(self._requests) >= REGISTRY_REQUESTS.value:
@@ -173,7 +174,7 @@ class RegistryLog:
             return request, self._current or self._standing
 
     def refused(self, reason: str) -> None:
-        """Record a connection on which no request arrived, such as one whose client trusts no such server."""
+        """Record a connection without a request, for example if its client does not trust the certificate."""
         with self._lock:
             if len(self._refusals) < REGISTRY_REQUESTS.value:
                 self._refusals.append(shortened(reason, _TEXT_BYTES))
@@ -195,7 +196,8 @@ class RegistryLog:
     def requests(self) -> tuple[RegistryRequest, ...]:
         """Return the requests, by the time at which they arrived.
 
-        Raises LimitError where there were more than the log may have: they would tell half of it.
+        Raises LimitError if there were more requests than the log can hold, since half a log
+        proves nothing.
         """
         with self._lock:
             if self._left_out:

@@ -1,4 +1,4 @@
-"""The certificate by which a guest takes a registry of the test for another one, such as Microsoft's."""
+"""The certificate with which a test's registry acts as another registry, such as Microsoft's, for a guest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DAYS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A certificate with its key, signed by itself: who trusts it trusts nothing else by it."""
+    """A certificate with its key, signed by itself: a client that trusts it trusts no other server by it."""
 
     certificate: Path
     key: Path
@@ -35,7 +35,7 @@ class Certificate:
     ) -> Certificate:
         """Generate one for `names` in the private `folder`.
 
-        Raises RequirementError where there is no openssl, CommandError where it fails.
+        Raises RequirementError if there is no openssl, CommandError if it fails.
         """
         if shutil.which("openssl") is None:
             raise RequirementError(
@@ -57,12 +57,12 @@ class Certificate:
         return made
 
     def server_context(self) -> ssl.SSLContext:
-        """Return what a server with this certificate needs."""
+        """Return the TLS context of a server with this certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate, self.key)
         return context
 
     @property
     def pem(self) -> bytes:
-        """Return what a client has to trust."""
+        """Return the certificate that a client has to trust."""
         return self.certificate.read_bytes()

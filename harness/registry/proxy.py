@@ -140,7 +140,7 @@ class _Server(socketserver.ThreadingTCPServer):
         """Clients may end a connection at any time; nothing is printed."""
 
     def end_connections(self, timeout_s: float) -> None:
-        """End all connections and their threads; raises HarnessError where one does not end."""
+        """End all connections and their threads; raises HarnessError if one does not end."""
         self.is_ending.set()
         with self._lock:
             left = dict(self._open)
@@ -358,7 +358,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def _pause(self, seconds: float) -> None:
-        """Wait; raises an OSError where the proxy ends meanwhile."""
+        """Wait; raises an OSError if the proxy ends meanwhile."""
         if self.server.is_ending.wait(seconds):
             raise ConnectionAbortedError("The proxy ends.")
 

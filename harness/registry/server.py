@@ -1,4 +1,4 @@
-"""Debian's `docker-registry` as a process of this host, and what is pushed into it."""
+"""Debian's `docker-registry` as a process of this host, and pushes into it."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _REQUEST_S = 60.0
 def ensure_registry_program(
     cache: Path, runner: Runner | None = None, *, report: Callable[[str], None]
 ) -> tuple[str, ...]:
-    """Return the command that runs `docker-registry`, unpacked where the cache has none.
+    """Return the command that runs `docker-registry`, unpacked if the cache has none.
 
     It runs by its own dynamic linker and C library. Installing Debian's package would start a
     service that listens on all addresses of the host.
 
-    Raises RequirementError where mmdebstrap is missing, CommandError where it fails.
+    Raises RequirementError if mmdebstrap is missing, CommandError if it fails.
     """
     root = ensure_unpacked(
         _FILES,
@@ -85,7 +85,7 @@ def render_configuration(storage: Path) -> str:
 
 
 class SocketConnection(http.client.HTTPConnection):
-    """An HTTP connection to a socket in a folder whose path may be longer than those of sockets."""
+    """An HTTP connection to a socket in a folder whose path may be too long for a socket's address."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__("registry", timeout=_REQUEST_S)
@@ -115,7 +115,7 @@ class RegistryServer:
     def push(self, archive: bytes, *, repository: str, tag: str) -> None:
         """Push the only image of an OCI archive, as `ctr images export` and buildah write it.
 
-        Raises HarnessError where the archive has another form, or the registry refuses it.
+        Raises HarnessError if the archive has another form, or the registry refuses it.
         """
         manifest_digest, blobs = read_image(archive)
         manifest = json.loads(blobs[manifest_digest])
@@ -220,7 +220,7 @@ def _read_archive(archive: bytes) -> dict[str, bytes]:
 def running_registry(program: tuple[str, ...], folder: Path) -> Iterator[RegistryServer]:
     """Run a registry that stores in `folder` until the block ends, or this process.
 
-    Raises HarnessError with its output where it does not start.
+    Raises HarnessError with its output if it does not start.
     """
     make_private_folder(folder / "storage")
     (folder / "config.yml").write_text(render_configuration(folder / "storage"))
