@@ -1,4 +1,4 @@
-"""Refuses what users write in place of a command's words, before it reaches a machine."""
+"""Refuses other values where a command's words are expected, before they reach a machine."""
 
 from __future__ import annotations
 

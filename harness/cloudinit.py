@@ -81,7 +81,7 @@ class CloudInitResult:
     def from_json(cls, text: str) -> CloudInitResult:
         """Parse the file's text.
 
-        Raises HarnessError where it does not have the format of cloud-init 22 to 26.
+        Raises HarnessError if it does not have the format of cloud-init 22 to 26.
         """
         try:
             run = parse_json(text)["v1"]
@@ -96,7 +96,7 @@ class CloudInitResult:
 
 
 class CloudInitStatus(Enum):
-    """How cloud-init ended; the value is what `cloud-init status` exits with, from 23.4 on."""
+    """How cloud-init ended; the value is the exit code of `cloud-init status`, from 23.4 on."""
 
     DONE = 0
     ERROR = 1
@@ -105,7 +105,7 @@ class CloudInitStatus(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class CloudInitReport:
-    """What went wrong in any stage, from `/run/cloud-init/status.json`.
+    """The errors of all stages, from `/run/cloud-init/status.json`.
 
     `recoverable` are warnings that do not affect the boot, each after its level; versions before
     23.4 report none.
@@ -124,7 +124,7 @@ class CloudInitReport:
     def from_json(cls, text: str) -> CloudInitReport:
         """Parse the file's text.
 
-        Raises HarnessError where it does not have the format of cloud-init 22 to 26.
+        Raises HarnessError if it does not have the format of cloud-init 22 to 26.
         """
         try:
             stages = [each for each in parse_json(text)["v1"].values() if isinstance(each, dict)]

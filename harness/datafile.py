@@ -90,8 +90,8 @@ def read_data_file(file: Path, shape: type[T]) -> T:
 def read_document(file: Path) -> Document:
     """Read the keys of `file`.
 
-    Duplicate keys are refused, since YAML would silently keep the last one. So are aliases, by
-    which a small file can expand without bound.
+    Duplicate keys are refused, since YAML would silently keep the last one. Aliases are refused
+    too, since a small file can expand without bound by them.
 
     Raises BadInputError.
     """
@@ -117,7 +117,7 @@ def extended(base: Document, own: Document, *, replaced: Collection[str] = ()) -
     """Return `own` with the values of `base` that it does not have.
 
     Mappings are merged key by key. A list is appended to the list of `base`, unless its key at the
-    top is `replaced`. Any other value replaces that of `base`.
+    top is `replaced`. Any other value replaces the value of `base`.
     """
     places = dict(base.places)
     offsets: dict[tuple[str, ...], int] = {}
@@ -215,9 +215,9 @@ else:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML of a guest, with aliases and whatever else YAML has.
+    """Parse YAML of a guest, with aliases and all other features of YAML.
 
-    Raises ValueError for what is no YAML, and for more than the limits of a data file.
+    Raises ValueError for text that is not YAML, and for text beyond the limits of a data file.
     """
     if len(text) > DATA_FILE.bytes:
         raise ValueError(str(DATA_FILE.error("YAML")))

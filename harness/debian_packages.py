@@ -37,8 +37,8 @@ def source_line(
 ) -> str:
     """Return the line of sources.list for a suite.
 
-    apt refuses a list of packages that is past its date, since it may hide what was mended since; a
-    snapshot's may be.
+    apt refuses a list of packages that is past its date, since it may hide later repairs; the list
+    of a snapshot may be old.
     """
     options = "[check-valid-until=no] " if is_snapshot else ""
     return f"deb {options}{url} {suite} {' '.join(components)}"
@@ -53,12 +53,12 @@ def unpack_packages(
     runner: Runner,
     tar_options: Sequence[str] = (),
 ) -> Path:
-    """Unpack packages of a release, and all that they depend on, into `work`/root; return that.
+    """Unpack packages of a release, and all their dependencies, into `work`/root; return that folder.
 
     `what` names the program in messages; `tar_options` leave out or select files of the archive.
 
-    Raises RequirementError where mmdebstrap or Debian's keys are missing, HarnessError where the archive's list of
-    packages is past its date, CommandError where it fails otherwise.
+    Raises RequirementError if mmdebstrap or Debian's keys are missing, HarnessError if the
+    archive's list of packages is past its date, CommandError if it fails otherwise.
     """
     snapshot = _snapshot()
     if shutil.which("mmdebstrap") is None:
@@ -127,12 +127,13 @@ def ensure_unpacked(
     runner: Runner,
     report: Callable[[str], None],
 ) -> Path:
-    """Return a folder with `files` of a package and of what it depends on.
+    """Return a folder with `files` of a package and of its dependencies.
 
-    Their paths are below `/`, and may have `*`. They are unpacked where `store` has none. The folder's name says what was asked for and not the
-    package's version: it stays until it is removed. `report` is told what takes long.
+    Their paths are below `/`, and may have `*`. They are unpacked if `store` does not have them.
+    The folder's name has the request and not the package's version: it stays until it is removed.
+    `report` is told about long steps.
 
-    Raises RequirementError where mmdebstrap is missing, CommandError where it fails.
+    Raises RequirementError if mmdebstrap is missing, CommandError if it fails.
     """
     what = f"Debian's {package}"
     asked = (release, tuple(files), *filter(None, [_snapshot()]))

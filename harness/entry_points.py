@@ -1,8 +1,8 @@
 """Entry points by which other installed packages add to the harness, and their errors.
 
-Names are read from the packages' metadata; a package is imported where one of its entries is used.
-One that cannot be imported breaks only what needs it: the error names the distribution, the group
-and the entry, and `harness doctor` lists it.
+Names are read from the packages' metadata; a package is imported when one of its entries is used.
+A package that cannot be imported breaks only what needs it: the error names the distribution, the
+group and the entry, and `harness doctor` lists it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Group(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Plugin:
-    """One entry point: `value` is where its object is, `distribution` the package's name and version."""
+    """One entry point: `value` says where its object is, `distribution` is the package's name and version."""
 
     group: Group
     name: str
@@ -67,7 +67,7 @@ class Plugin:
     def folder(self) -> Path:
         """Return the folder that the entry names, by a package or by a path.
 
-        Raises PluginError where it names none.
+        Raises PluginError if it names no folder.
         """
         found = self.load()
         if isinstance(found, ModuleType):
@@ -124,9 +124,9 @@ def _read_plugins(group: Group, _path: tuple[str, ...]) -> tuple[Plugin, ...]:
 
 
 def find_plugin(group: Group, name: str) -> Plugin | None:
-    """Return the entry point of this name, or None where no package has it.
+    """Return the entry point of this name, or None if no package has it.
 
-    Raises PluginError where two packages have one.
+    Raises PluginError if two packages have the same name.
     """
     named = [plugin for plugin in plugins(group) if plugin.name == name]
     if len(named) > 1:
@@ -137,7 +137,7 @@ def find_plugin(group: Group, name: str) -> Plugin | None:
 def unambiguous(
     found: Iterable[Plugin], taken: Iterable[str] = ()
 ) -> tuple[Mapping[str, Plugin], tuple[PluginError, ...]]:
-    """Return entry points by name, and an error for each name that two have, or that is `taken`."""
+    """Return entry points by name, and an error for each name that two packages have, or that is `taken`."""
     everything = tuple(found)
     count = Counter(plugin.name for plugin in everything)
     own = set(taken)

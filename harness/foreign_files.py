@@ -28,8 +28,8 @@ def open_plain(
 ) -> BinaryIO:
     """Open a plain file of at most `limit`, and `slack` bytes more.
 
-    No link is followed: not at `path`, and not in the folders between `below` and it. Raises OSError where
-    there is no such plain file, and LimitError where it is longer.
+    No link is followed: not at `path`, and not in the folders between `below` and it. Raises
+    OSError if there is no such plain file, and LimitError if it is longer.
     """
     file = open(_opened(path, below), "rb")  # noqa: SIM115 - the caller closes it
     if (size := os.fstat(file.fileno()).st_size) > limit.bytes + slack:
@@ -50,21 +50,21 @@ def read_plain(path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None =
 
 
 def last_bytes(path: Path, most: int) -> bytes:
-    """Return the end of a plain file, of whatever length; raises OSError where there is none."""
+    """Return the end of a plain file of any length; raises OSError if there is none."""
     with open(_opened(path, None), "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most))
         return file.read(most)
 
 
 def read_plain_text(path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None = None) -> str:
-    """Return a plain file as text, with a replacement for each byte that is no UTF-8; see `read_plain`."""
+    """Return a plain file as text, with a replacement for each byte that is not UTF-8; see `read_plain`."""
     return read_plain(path, limit=limit, below=below).decode(errors="replace")
 
 
 def evidence_text(path: Path, *, below: Path) -> str:
     """Return a file of the evidence in `below` as text, as `read_plain_text` does.
 
-    Raises HarnessError where it is too long, or is no plain file.
+    Raises HarnessError if it is too long, or is not a plain file.
     """
     try:
         return read_plain_text(path, below=below)

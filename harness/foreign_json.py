@@ -1,6 +1,7 @@
 """Parses JSON of guests, bundles, servers and other people's files.
 
-Python's own parser takes any nesting up to its recursion limit, numbers that no float holds, and `NaN`.
+Python's own parser accepts any nesting up to its recursion limit, numbers that no float holds, and
+`NaN`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ForeignJsonError(ValueError):
-    """A text is no JSON, or has more of something than its limit allows, which the message names."""
+    """A text is not JSON, or exceeds a limit, which the message names."""
 
 
 def parse_json(content: str | bytes, *, has_unique_keys: bool = False) -> Any:

@@ -14,5 +14,5 @@ def search_path() -> str:
 
 
 def find_program(name: str) -> str | None:
-    """Return where a program is, or None."""
+    """Return the path of a program, or None."""
     return shutil.which(name, path=search_path())

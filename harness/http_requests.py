@@ -1,7 +1,7 @@
-"""HTTP requests that a server can neither send elsewhere nor hold for ever.
+"""HTTP requests that a server can neither redirect elsewhere nor delay for ever.
 
-Each read of an answer, its status line and headers included, has to keep up with a minimum rate and to end
-before a deadline. Redirects lead to http and https alone, and never from https to http.
+Each read of an answer, its status line and headers included, has to keep up with a minimum rate
+and to end before a deadline. Redirects lead only to http and https, and never from https to http.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class StalledError(TimeoutError):
 
 
 def origin(url: str) -> tuple[str, str, int]:
-    """Return scheme, host and port: what credentials are bound to.
+    """Return scheme, host and port, to which credentials are bound.
 
-    Raises RefusedUrlError for a URL of another scheme, and one without a host or with a wrong port.
+    Raises RefusedUrlError for a URL of another scheme, without a host, or with a wrong port.
     """
     try:
         parts = urllib.parse.urlsplit(url)
@@ -88,7 +88,7 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """How long the next wait may take. Raises WaitTimeoutError at the deadline."""
+        """Return how long the next wait may take. Raises WaitTimeoutError at the deadline."""
         left_s = self._deadline.cap(self._stall_s - self._waited_s)
         if self._deadline.has_passed():
             raise WaitTimeoutError("The exchange with a server did not end before its deadline.")
@@ -216,7 +216,7 @@ class _HttpsHandler(urllib.request.HTTPSHandler):
 class NoDowngrade(urllib.request.HTTPRedirectHandler):
     """Follows no redirect to another scheme, nor from https to http.
 
-    A redirect that is not followed is an HTTPError; `why_not_followed` says more about it.
+    A redirect that is not followed is an HTTPError; `why_not_followed` gives the reason.
     """
 
     @override
@@ -260,7 +260,7 @@ class NoDowngrade(urllib.request.HTTPRedirectHandler):
 
 
 def why_not_followed(error: urllib.error.HTTPError) -> str | None:
-    """Return why a redirect was not followed, as a clause; None where the answer is no redirect."""
+    """Return why a redirect was not followed, as a clause; None if the answer is not a redirect."""
     target = error.headers.get("Location") or error.headers.get("URI")
     if not 300 <= error.code < 400 or target is None:
         return None
@@ -317,7 +317,7 @@ class HttpOpener:
 
 
 def read_whole(answer: http.client.HTTPResponse, most_bytes: int) -> bytes:
-    """Return the body of an answer, or one byte more than `most_bytes` of a longer one."""
+    """Return the body of an answer, or one byte more than `most_bytes` if it is longer."""
     body = bytearray()
     while len(body) <= most_bytes and (
         chunk := answer.read1(min(1 << 18, most_bytes + 1 - len(body)))

@@ -38,8 +38,8 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 def make_private_folder(folder: Path) -> Path:
     """Create `folder` and its missing parents, accessible to this user only, and return it.
 
-    Existing folders keep their mode: they may be shared, such as '/tmp'. Raises HarnessError where it
-    can't be created, which is no reason to skip a test: a run that can write nothing says nothing.
+    Existing folders keep their mode: they may be shared, such as '/tmp'. Raises HarnessError if it
+    can't be created. That is not a reason to skip a test: a run that can't write tells nothing.
     """
     try:
         create_folders(folder, 0o700)
@@ -57,7 +57,7 @@ def make_private_folder(folder: Path) -> Path:
 def hold(path: Path, *, timeout_s: float, what: str) -> Iterator[None]:
     """Hold the lock file `path`.
 
-    Raises HarnessError where another process holds it for longer than `timeout_s` seconds.
+    Raises HarnessError if another process holds it for longer than `timeout_s` seconds.
     """
     lock = FileLock(path)
     try:
@@ -75,9 +75,9 @@ def hold(path: Path, *, timeout_s: float, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def leased_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
-    """Give a new private folder under `parent` that is removed at the end.
+    """Yield a new private folder under `parent` that is removed at the end.
 
-    The folder is leased while it is in use; `sweep` removes those whose holder died.
+    The folder is leased while it is in use; `sweep` removes folders whose holder died.
     """
     make_private_folder(parent)
     with _gate(parent):
@@ -94,9 +94,9 @@ def leased_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def temporary_folder(name: str) -> Iterator[Path]:
-    """Give a new private folder below this user's folder `name` for temporary files, removed at the end.
+    """Yield a new private folder below this user's folder `name` for temporary files, removed at the end.
 
-    Those that killed processes left there are removed first.
+    Folders that killed processes left there are removed first.
     """
     parent = private_folder(Path(tempfile.gettempdir()), name)
     sweep(parent)
@@ -105,7 +105,7 @@ def temporary_folder(name: str) -> Iterator[Path]:
 
 
 def abandoned(parent: Path) -> list[Path]:
-    """Return the folders under `parent` whose holder is dead: those that `sweep` removes."""
+    """Return the folders under `parent` whose holder is dead, which `sweep` removes."""
     return _abandoned(parent, remove=False)
 
 
@@ -145,8 +145,8 @@ def _gate(parent: Path) -> contextlib.AbstractContextManager[None]:
 def hold_shared(path: Path, *, deadline: Deadline) -> Iterator[None]:
     """Hold a shared lock on `path`, together with any number of other users.
 
-    Raises FileNotFoundError where the file does not exist, or is removed while this waits for its
-    exclusive user; WaitTimeoutError where that one holds it beyond the deadline.
+    Raises FileNotFoundError if the file does not exist, or is removed while this waits for its
+    exclusive user; WaitTimeoutError if that user holds it beyond the deadline.
     """
 
     def poll() -> Observation[int]:
@@ -165,7 +165,7 @@ def hold_shared(path: Path, *, deadline: Deadline) -> Iterator[None]:
 
 @contextlib.contextmanager
 def try_exclusive(path: Path) -> Iterator[bool]:
-    """Try to lock `path` exclusively, and give whether that worked.
+    """Try to lock `path` exclusively, and yield whether that worked.
 
     A missing file has no users, so it counts as locked.
     """

@@ -30,7 +30,7 @@ class Unit(Enum):
 
     @property
     def bytes(self) -> int:
-        """The bytes in one unit; 1 for what is no size."""
+        """The bytes in one unit; 1 for a unit that is not a size."""
         return {Unit.KIB: 1 << 10, Unit.MIB: 1 << 20}.get(self, 1)
 
 
@@ -42,7 +42,7 @@ class LimitError(HarnessError):
 class Limit:
     """At most `default` units of `what`, or as many as the environment says.
 
-    `name` is in words with hyphens and ends with its unit where that is a size or a time.
+    `name` has words with hyphens, and ends with its unit if that is a size or a time.
     """
 
     name: str

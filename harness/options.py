@@ -62,12 +62,13 @@ def _folders(given: Any, ini: Any, root: Path | None) -> tuple[Path, ...]:
 
 @dataclass(frozen=True)
 class Option:
-    """An option, and where its value goes.
+    """An option, and the setting to which its value goes.
 
-    Its value is `own_field` of Settings, by default the field of the option's name, and so is its default. pytest
-    has another one where there is `tested`. `variable` is the environment variable that is read where the option is
-    not given, and `otherwise` what help says of the default then. The ini key, where it has one, has the
-    type `ini` of pytest's `addini`.
+    Its value is `own_field` of Settings, by default the field with the option's name, and its
+    default comes from there too. pytest has another default if there is `tested`. `variable` is
+    the environment variable that is read if the option is not given, and `otherwise` describes the
+    default in help texts then. The ini key, if it has one, has the type `ini` of pytest's
+    `addini`.
     """
 
     name: str
@@ -95,7 +96,7 @@ class Option:
         return self.own_field or self.destination
 
     def read(self, given: Any, ini: Any, root: Path | None) -> Any:
-        """Return the setting, or None for the default; raises BadInputError where the value is wrong."""
+        """Return the setting, or None for the default; raises BadInputError if the value is wrong."""
         if self.own_read is not None:
             return self.own_read(given, ini, root)
         if self.variable is not None:
@@ -103,7 +104,7 @@ class Option:
         return given if given is None or self.choices is None else self.choices(given)
 
     def arguments(self, default: str | None = None) -> dict[str, Any]:
-        """Return the arguments of argparse's `add_argument`, which are those of pytest's `addoption`."""
+        """Return the arguments of argparse's `add_argument`, which pytest's `addoption` takes too."""
         if self.is_flag:
             return {"action": "store_true", "help": self.help}
         if self.is_list:
@@ -324,8 +325,8 @@ def settings_from(
 ) -> Settings:
     """Return the settings that options, the environment and an ini file ask for.
 
-    `given` and `ini` return what they have by a destination; `decided` are settings whose options the
-    caller has read itself. Raises BadInputError where a value is wrong.
+    `given` and `ini` return their value for a destination; `decided` are settings whose options
+    the caller has read itself. Raises BadInputError if a value is wrong.
     """
     values: dict[str, Any] = {}
     for option in _ROWS:

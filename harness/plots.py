@@ -1,4 +1,4 @@
-"""What all plots share: colours, a light and a dark scheme, and their rendering by matplotlib."""
+"""The shared parts of all plots: colours, a light and a dark scheme, and their rendering by matplotlib."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """Colours of what is no data."""
+    """Colours of everything except data."""
 
     name: str
     text: str
@@ -41,10 +41,11 @@ def render_figure(
     dpi: int = 150,
     has_glyphs: bool = True,
 ) -> bytes:
-    """Render what `draw` does to a new figure; `form` is `svg` or `png`, `salt` makes SVG's ids.
+    """Render what `draw` draws on a new figure; `form` is `svg` or `png`, `salt` makes SVG's ids.
 
-    Without glyphs an SVG's words are text, which is searched and small, and drawn in the reader's font.
-    The same drawing is the same file each time. Raises RequirementError without matplotlib.
+    Without glyphs an SVG's words are text, which can be searched, is small, and is drawn in the
+    reader's font. The same drawing is the same file each time. Raises RequirementError without
+    matplotlib.
     """
     try:
         import matplotlib as mpl  # noqa: PLC0415 - an optional dependency, slow to import
@@ -82,7 +83,7 @@ def render_figure(
 
 
 def picture(light: bytes, dark: bytes, words: str) -> str:
-    """Return an SVG in two schemes as HTML that needs no other file; `words` say what it shows."""
+    """Return an SVG in two schemes as HTML that needs no other file; `words` describe the picture."""
 
     def source(content: bytes) -> str:
         return f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"

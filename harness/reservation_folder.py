@@ -1,4 +1,4 @@
-"""Reservations of several processes as files of one folder: who holds what, and who waits.
+"""Reservations of several processes as files of one folder: the holders, and the waiting processes.
 
 There is one file per reservation, locked by `flock` for as long as the reservation lasts: the kernel
 releases the lock when its holder dies, also after `kill -9`, and the next process that reads the
@@ -45,7 +45,7 @@ _LAST_TICKET = 10**15 - 1
 
 
 class Entry(Protocol):
-    """What a file holds: a reservation, or a demand that waits for one."""
+    """The content of a file: a reservation, or a demand that waits for one."""
 
     @property
     def who(self) -> str: ...
@@ -83,9 +83,9 @@ class Sharing(enum.Enum):
 class ReservationFolder(Generic[E]):
     """The reservations in `folder`, which is created on first use.
 
-    `parse` makes an entry of the text of a file; it raises ValueError, KeyError or TypeError where
-    the text is none. `with_owner` puts the name of the file's owner into it, whatever the text says.
-    `owner` is who keeps the folder, for messages.
+    `parse` makes an entry from the text of a file; it raises ValueError, KeyError or TypeError if
+    the text is not an entry. `with_owner` puts the name of the file's owner into it, whatever the
+    text says. `owner` is the keeper of the folder, for messages.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ReservationFolder(Generic[E]):
     def open(self) -> Iterator[OpenReservations[E]]:
         """Lock the folder: no other process reads or adds meanwhile.
 
-        Raises RequirementError where others than those who share it could change the folder.
+        Raises RequirementError if users other than those who share it could change the folder.
         """
 
         def poll() -> Observation[int]:
@@ -234,7 +234,7 @@ class ReservationFolder(Generic[E]):
 
 @dataclass(frozen=True, kw_only=True)
 class OpenReservations(Generic[E]):
-    """The reservations while the folder is locked; `descriptor` is that of the folder."""
+    """The reservations while the folder is locked; `descriptor` is the descriptor of the folder."""
 
     folder: Path
     descriptor: int
@@ -243,10 +243,11 @@ class OpenReservations(Generic[E]):
     file_mode: int
 
     def entries(self) -> list[tuple[str, E]]:
-        """Return the live entries by name, oldest first, and remove those whose holder is dead.
+        """Return the live entries by name, oldest first, and remove entries whose holder is dead.
 
-        What is no file of the harness reserves nothing, and stays: `strange_files` tells of it. Raises
-        HarnessError at a file that is locked but can't be parsed: what it reserves is unknown.
+        A file that the harness did not make reserves nothing, and stays: `strange_files` reports
+        it. Raises Raises HarnessError for a file that is locked but can't be parsed, since its
+        reservation is unknown.
         """
         entries: list[tuple[str, E]] = []
         for name in self._names():
@@ -263,7 +264,7 @@ class OpenReservations(Generic[E]):
         return entries
 
     def strange_files(self) -> list[str]:
-        """Return a sentence on each file that has the name of a reservation, but is none."""
+        """Return a sentence on each file that has the name of a reservation, but is not one."""
         found = (self._strangeness(name) for name in self._names())
         return [each for each in found if each is not None]
 
@@ -300,8 +301,8 @@ class OpenReservations(Generic[E]):
     def write(self, name: str, entry: E) -> None:
         """Write into the file `name`.
 
-        By name: a descriptor may have been closed meanwhile, and its number reused.
-        Raises FileNotFoundError where the reservation has ended.
+        It uses the name, since a descriptor may have been closed meanwhile, and its number reused.
+        Raises FileNotFoundError if the reservation has ended.
         """
         content = entry.to_json().encode()
         SHARED_FILE.check_bytes(len(content), f"'{self.folder / name}'")
@@ -359,10 +360,10 @@ def ticket_of(name: str) -> int:
 
 
 def ahead_of(name: str, entries: Sequence[tuple[str, E]]) -> list[E]:
-    """Return the waiting entries whose turn comes before that of `name`.
+    """Return the waiting entries that come before `name`.
 
-    First come, first served; but a process that holds a reservation goes ahead of those that hold
-    none, because it does not release what it holds while it waits.
+    First come, first served; but a process that holds a reservation goes ahead of processes that
+    hold none, because it does not release its reservation while it waits.
     """
     holders = {entry.process for _, entry in entries if entry.is_granted}
     waiting = sorted(

@@ -70,7 +70,7 @@ class OptionValue(Enum):
 
 
 class AcceleratorOption(OptionValue):
-    """How guests run; `AUTO` is KVM where it is proved to work, TCG elsewhere."""
+    """How guests run; `AUTO` is KVM if it is proved to work, TCG elsewhere."""
 
     AUTO = "auto"
     KVM = "kvm"
@@ -78,7 +78,7 @@ class AcceleratorOption(OptionValue):
 
 
 class MachineDriver(OptionValue):
-    """What runs machines; `NODE` runs none, and judges a node that exists."""
+    """What runs machines; `NODE` runs none, and judges an existing node."""
 
     QEMU = "qemu"
     LIBVIRT = "libvirt"
@@ -109,7 +109,7 @@ class MachineStart(OptionValue):
 
 
 class GpuSource(OptionValue):
-    """Where the GPUs of machines come from; `AUTO` is the host where it has enough of them."""
+    """The source of machines' GPUs; `AUTO` is the host if it has enough GPUs."""
 
     EMULATED = "emulated"
     HOST = "host"
@@ -117,10 +117,10 @@ class GpuSource(OptionValue):
 
 
 class GpuEmulation(OptionValue):
-    """How much of an emulated GPU there is.
+    """How completely a GPU is emulated.
 
-    `IDENTITY` is what a guest finds on the bus: NVIDIA's driver binds to it, but can't open it. `GSP` is
-    the system processor too: the driver opens it, and nvidia-smi shows it.
+    `IDENTITY` is the part that a guest finds on the bus: NVIDIA's driver binds to it, but can't
+    open it. `GSP` is the system processor too: the driver opens it, and nvidia-smi shows it.
     """
 
     IDENTITY = "identity"
@@ -142,7 +142,7 @@ class FailureCheckpoint(OptionValue):
 
 
 class MachineKeep(OptionValue):
-    """Of which tests the machines go on when the test has ended."""
+    """The tests whose machines continue when the test has ended."""
 
     NONE = "none"
     FAILED = "failed"
@@ -171,23 +171,22 @@ def _cache() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a run was asked to do; made once, handed down, never changed.
+    """The options of a run; made once, handed down, never changed.
 
     `image` may name several images, separated by commas: suites run with each of them. Recipes are
-    those that come with the harness, and those of `image_folders`.
+    the shipped recipes, and the recipes in `image_folders`.
 
-    `ci` is true where the variable CI says so: there, a missing requirement is a failure and not
-    a reason to skip. When checkpoints take more than `checkpoint_limit_mib` of disk, the least
+    `ci` is true if the variable CI says so: there, a missing requirement is a failure and not a
+    reason to skip. When checkpoints take more than `checkpoint_limit_mib` of disk, the least
     recently used ones that are not in use are removed. `gpu_models` are folders of GPU models
-    beside those that come with the harness. Images under a licence that is not in
-    `accepted_licences` are neither built nor used.
+    beside the shipped ones. Images under a licence that is not in `accepted_licences` are neither
+    built nor used.
 
-    GPUs of machines come from `gpu_source`. Emulated ones are emulated as `gpu_emulation` says, or as
-    their model does. Where `is_gpu_required`, a test that finds none on the
-    host fails.
+    GPUs of machines come from `gpu_source`. Emulated GPUs are emulated as `gpu_emulation` says, or
+    as their model does. With `is_gpu_required`, a test that finds no GPU on the host fails.
 
-    Images and checkpoints that the cache lacks are taken from the registry `store`, where it has them. Where
-    `is_store_writable`, those that are made here are pushed there.
+    Missing images and checkpoints are taken from the registry `store`, if it has them. With
+    `is_store_writable`, images and checkpoints that are made here are pushed there.
 
     `provisioner` is the name of the provisioner of nodes, or the path of its file.
 
@@ -196,13 +195,14 @@ class Settings:
     `machine_driver` runs the machines: QEMU itself, or libvirt at `machine_uri`. With
     `MachineDriver.NODE` the URI names an existing node.
 
-    A test that fails leaves its machines in its evidence, as `failure_checkpoint` says; when all of them
-    take more than `failure_checkpoint_limit_mib`, the oldest are removed. What failed tests left is removed
-    as a whole when it is older than `bundle_limit_days`, or beyond `bundle_limit_mib`. Machines go on after their test
-    as `machine_keep` says, for `machine_keep_hours` at most. A shell opens in them at `machine_shell`.
+    A test that fails leaves its machines in its evidence, as `failure_checkpoint` says; if all of
+    them take more than `failure_checkpoint_limit_mib`, the oldest are removed. The remains of
+    failed tests are removed as a whole when they are older than `bundle_limit_days`, or beyond
+    `bundle_limit_mib`. Machines continue after their test as `machine_keep` says, for
+    `machine_keep_hours` at most. A shell opens in them at `machine_shell`.
 
-    `gpu_inventory` says which of the host's GPUs tests may take; without one, the file INVENTORY is
-    read where it exists. Leases of them are files in `gpu_pool_folder`, which all users of the host
+    `gpu_inventory` says which of the host's GPUs tests may take; without one, the file INVENTORY
+    is read if it exists. Their leases are files in `gpu_pool_folder`, which all users of the host
     share.
     """
 
@@ -282,7 +282,7 @@ class Settings:
 
     @property
     def derived_store(self) -> Path:
-        """Return the folder of what was derived from cloud images: bakes and kernels."""
+        """Return the folder of data derived from cloud images: bakes and kernels."""
         return self.cache / "derived"
 
     @property
@@ -297,7 +297,7 @@ def name_of_file(file: str) -> str:
 
 
 def image_ids(images: Iterable[str]) -> tuple[str, ...]:
-    """Return what test ids call images, which may be paths and URLs; each is different."""
+    """Return the name of each image in test ids, which may be a path or a URL; names differ."""
     ids: list[str] = []
     for image in images:
         path, _, _ = image.partition("#")
@@ -321,7 +321,7 @@ def first_of(
 def timeout_multiplier(option: str | None, environment: Mapping[str, str] | None = None) -> float:
     """Return the factor for waits on guests that the option names, else the environment, else 1.
 
-    Raises BadInputError for what is no number from 0.1 to 1000.
+    Raises BadInputError if it is not a number from 0.1 to 1000.
     """
     text = first_of(option, TIMEOUT_VARIABLE, environment=environment)
     if text is None:
@@ -357,7 +357,7 @@ def machine_driver(
 ) -> MachineDriver | PluginDriver:
     """Return the driver that the option names, else the environment, else the ini file.
 
-    Raises BadInputError where neither the harness nor an installed package has it.
+    Raises BadInputError if neither the harness nor an installed package has it.
     """
     word = first_of(option, DRIVER_VARIABLE, ini, environment)
     if word is None:

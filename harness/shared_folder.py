@@ -1,4 +1,4 @@
-"""Opens files of folders into which other users can put things, and finds folders of this user alone.
+"""Opens files in folders to which other users can write, and finds folders of this user alone.
 
 Whoever may write to a folder may put anything there: a FIFO that nobody writes to, a link to another file,
 a file without end. So files are opened relative to the folder's descriptor, never followed and never waited
@@ -38,12 +38,12 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class StrangeFileError(HarnessError):
-    """What has the name of a file of the harness is none: the harness does not make such files."""
+    """A file has the name of a file of the harness, but the harness does not make such files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedFile:
-    """An open file of a shared folder: a regular one, of bounded size, of somebody who may write there."""
+    """An open file of a shared folder: regular, of limited size, and owned by somebody who may write there."""
 
     path: Path
     descriptor: int
@@ -60,7 +60,7 @@ class SharedFile:
         return is_ours and not self.state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
     def read(self) -> bytes:
-        """Return the content; raises StrangeFileError where it has grown too large meanwhile."""
+        """Return the content; raises StrangeFileError if it has grown too large meanwhile."""
         content = os.pread(self.descriptor, SHARED_FILE.bytes + 1, 0)
         if len(content) > SHARED_FILE.bytes:
             raise _strange(self.path, self.state, _too_large())
@@ -68,7 +68,7 @@ class SharedFile:
 
 
 def open_folder(path: Path) -> int:
-    """Return a descriptor of a folder; raises OSError where it is a link, or no folder."""
+    """Return a descriptor of a folder; raises OSError if it is a link, or not a folder."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
@@ -78,9 +78,9 @@ def opened_file(
 ) -> Iterator[SharedFile]:
     """Open the file `path` of the folder with the descriptor `folder`, and close it at the end.
 
-    Raises FileNotFoundError where there is none, and StrangeFileError, which names it, where the harness
-    did not make it: no regular file, one with several names, a large one, one of somebody who has no
-    access to the folder, or, with `is_ours`, of another user.
+    Raises FileNotFoundError if there is none, and StrangeFileError, which names it, if the harness
+    did not make it: it is not a regular file, it has several names, it is large, its owner has no
+    access to the folder, or, with `is_ours`, it belongs to another user.
     """
     # Nobody but root can put a device there, so opening does nothing but open.
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -109,7 +109,7 @@ def opened_file(
 def create_folders(folder: Path, mode: int) -> None:
     """Create `folder` and its missing parents with `mode`, less the bits of the umask.
 
-    Raises OSError, also where another user was faster.
+    Raises OSError, also if another user was faster.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
@@ -121,7 +121,7 @@ def create_folders(folder: Path, mode: int) -> None:
 
 
 def names_in(folder: int, path: Path) -> list[str]:
-    """Return the names of a folder's files; raises LimitError where it has too many."""
+    """Return the names of a folder's files; raises LimitError if it has too many."""
     most = SHARED_FOLDER.value
     with os.scandir(folder) as entries:
         names = [entry.name for entry in itertools.islice(entries, most + 1)]
@@ -157,7 +157,7 @@ def _strange(path: Path, state: os.stat_result, why: str) -> StrangeFileError:
 
 @functools.cache
 def user_name(number: int) -> str:
-    """Return the name of a user, or the number where there is none."""
+    """Return the name of a user, or the number if there is none."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:
@@ -165,7 +165,7 @@ def user_name(number: int) -> str:
 
 
 def is_private(state: os.stat_result) -> bool:
-    """Return whether this is a folder that nobody but this user can use, root apart."""
+    """Return whether this is a folder that only this user, and root, can use."""
     is_ours = stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
     return is_ours and not state.st_mode & _OTHERS
 
@@ -173,9 +173,9 @@ def is_private(state: os.stat_result) -> bool:
 def private_folder(parent: Path, name: str) -> Path:
     """Return this user's folder `name` in `parent`, to which everybody may write; create it if missing.
 
-    Where another user made something of that name first, it is a folder whose name has a suffix that nobody
-    can guess. All processes of this user find the same one, by its owner: nobody can make a folder that
-    belongs to somebody else.
+    If another user made a folder of that name first, the folder's name gets a suffix that nobody
+    can guess. All processes of this user find the same folder, by its owner: nobody can make a
+    folder that belongs to somebody else.
     """
     own = parent / f"{name}-{os.geteuid()}"
     if _is_private_folder(own):

@@ -1,7 +1,7 @@
 """Steps of a run, as reports show them: parts of a machine's boot, of provisioning, each expectation.
 
-Code that takes time names it by `take_step` or `stepped`, and whoever reports subscribes by `listening`. Nothing
-is kept where nobody does.
+Code that takes time names it by `take_step` or `stepped`, and whoever reports subscribes by
+`listening`. Without a listener, nothing is kept.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _R = TypeVar("_R")
 # By identity: two steps may have the same title.
 @dataclass(eq=False)
 class Step:
-    """A step of the harness, by the host's clock in seconds of the epoch; one that goes on has no end."""
+    """A step of the harness, by the host's clock in seconds of the epoch; a running step has no end."""
 
     title: str
     start_s: float = field(default_factory=time.time)
     stop_s: float | None = None
 
     def report(self, inner: Sequence[InnerStep]) -> None:
-        """Tell what somebody else reported of the inside of this step, which may have ended."""
+        """Add steps inside this step that somebody else reported; this step may have ended."""
         for listener in tuple(_listeners):
             listener.reported(self, inner)
 
@@ -41,7 +41,7 @@ class Step:
 class InnerStep:
     """A step that a guest or a tool reported afterwards, in seconds of the epoch.
 
-    `error` is why it failed, None where it did not.
+    `error` is the reason of its failure, None if it did not fail.
     """
 
     title: str
@@ -54,7 +54,7 @@ class InnerStep:
 
 
 class StepListener(Protocol):
-    """What learns of steps, in the thread that takes them."""
+    """A listener for steps, called in the thread that takes them."""
 
     def started(self, step: Step) -> None: ...
 
@@ -78,7 +78,7 @@ def listening(listener: StepListener) -> Iterator[None]:
 
 @contextlib.contextmanager
 def take_step(title: str) -> Iterator[Step]:
-    """Take a step; it failed where the context ends with an exception."""
+    """Take a step; it fails if the context ends with an exception."""
     taken = Step(title)
     told = tuple(_listeners)
     for listener in told:
@@ -96,7 +96,7 @@ def take_step(title: str) -> Iterator[Step]:
 
 
 def is_followed() -> bool:
-    """Return whether anybody listens, so that a title need not be made otherwise."""
+    """Return whether anybody listens, so that titles are made only if needed."""
     return bool(_listeners)
 
 
@@ -132,7 +132,7 @@ def consecutive() -> Iterator[Callable[[str], None]]:
 
 
 def nested(steps: Sequence[InnerStep]) -> tuple[InnerStep, ...]:
-    """Return the steps as a tree: each within the shortest one that contains its time."""
+    """Return the steps as a tree: each inside the shortest step that contains its time."""
     ordered = sorted(steps, key=lambda each: (each.start_s, -each.stop_s))
     roots: list[_Branch] = []
     open_branches: list[_Branch] = []
@@ -146,9 +146,9 @@ def nested(steps: Sequence[InnerStep]) -> tuple[InnerStep, ...]:
 
 
 def moved_into(steps: Sequence[InnerStep], outer: Step) -> tuple[InnerStep, ...]:
-    """Return the steps with times within those of `outer`, moved by as little as that takes.
+    """Return the steps with times inside the times of `outer`, moved as little as possible.
 
-    They have another clock, such as a guest's, and happened during `outer`. Where they took longer
+    They have another clock, such as a guest's, and happened during `outer`. If they took longer
     than that, their ends are aligned.
     """
     if not steps or outer.stop_s is None:

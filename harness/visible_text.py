@@ -40,7 +40,7 @@ def is_longer(text: str, most_bytes: int) -> bool:
 
 
 def shortened(text: str, most_bytes: int, *, rest: str = "") -> str:
-    """Return a text of at most `most_bytes` bytes of UTF-8: the first and the last part of a longer one.
+    """Return a text of at most `most_bytes` bytes of UTF-8: the first and the last part of a longer text.
 
     Between the parts is a line that says how much is left out, followed by the sentence `rest`.
     """
@@ -61,9 +61,10 @@ def _spelled(match: re.Match[str]) -> str:
 
 
 class VisibleStream:
-    """A text file to which each write is made visible first, but for colours where the terminal has them.
+    """A text file that makes each write visible first, except for colours if the terminal has them.
 
-    What else it has is that of the file. It writes what can't be encoded as Python writes it in a string.
+    All other attributes are the file's. It writes characters that can't be encoded as Python
+    writes them in a string.
     """
 
     def __init__(self, file: TextIO, *, has_colours: bool) -> None:
