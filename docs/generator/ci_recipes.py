@@ -1,6 +1,6 @@
 """The recipes of `docs/ci/`: one run of shards and their merge, in the language of each engine.
 
-What they have in common stands here once; `python -m docs.generator` writes them.
+Their common parts stand here once; `python -m docs.generator` writes them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _RESTORE = "/srv/gpu-node-harness/.venv/bin/harness gpu host restore"
 
 @dataclass(frozen=True)
 class Variant:
-    """Machines with KVM, or under TCG, which takes about ten times as long."""
+    """With KVM, or under TCG, which takes about ten times as long."""
 
     name: str
     accelerator: str

@@ -43,7 +43,7 @@ class _Place:
 
 
 def layered(edges: Mapping[str, frozenset[str]], *, title: str) -> str:
-    """Draw each name in a row above all that it points to; equal input gives equal output."""
+    """Draw each name in a row above all names that it points to; equal input gives equal output."""
     places, routes = _places(edges)
     rows = _ordered(places)
     width = _arrange(rows, places)

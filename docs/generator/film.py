@@ -1,7 +1,7 @@
 """Records the film of the README in a terminal: `python -m docs.generator.film FILE.cast`; `./dev film` draws it.
 
-It shows what the commands printed. Only its times are not those of the recording: long pauses are cut, and the screen
-stands still where there is something to read.
+It shows what the commands printed. Only its times differ from the recording: long pauses are cut,
+and the screen stands still where there is something to read.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ class Recording:
         self._events.append(json.dumps([round(self._seconds, 3), "o", printed]))
 
     def flush(self) -> None:
-        """Keep all: nothing waits in a buffer."""
+        """Flush each event at once."""
 
     def hold(self, seconds: float) -> None:
-        """Let what is on the screen stand still."""
+        """Pause, so that a reader can follow the screen."""
         self._seconds += seconds
 
     def text(self) -> str:

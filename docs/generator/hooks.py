@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def on_files(files: Files, /, *, config: MkDocsConfig) -> Files:
-    """Add what is generated."""
+    """Add the generated pages."""
     for address, text in pages.generated(Path(config.config_file_path).parent).items():
         files.append(File.generated(config, address, content=text))
     return files

@@ -18,7 +18,7 @@ ROOT = "harness"
 
 
 def read_graph() -> ImportGraph:
-    """Read the imports of the whole library, those for type checking alone among them."""
+    """Read the imports of the whole library, also imports for type checking alone."""
     return grimp.build_graph(ROOT, cache_dir=None)
 
 
@@ -41,7 +41,7 @@ def _packages(repository: Path) -> list[str]:
 
 
 def imports_within(graph: ImportGraph, package: str) -> dict[str, frozenset[str]]:
-    """Return for each child of a package which of its siblings it or its descendants import.
+    """Return the siblings that each child of a package, or a descendant of it, imports.
 
     An import that follows from others (A imports B, B imports C, hence A to C) is left out.
     """

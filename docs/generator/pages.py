@@ -1,4 +1,4 @@
-"""The pages of the site that are no files of `docs`: the repository's own, and generated ones."""
+"""The pages of the site that are not files of `docs`: the repository's own, and generated ones."""
 
 from __future__ import annotations
 

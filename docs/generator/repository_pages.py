@@ -55,7 +55,7 @@ def _packages(top: Path) -> Iterator[Path]:
 
 
 def dev_commands(repository: Path) -> list[tuple[str, str]]:
-    """Return the commands of `./dev` and what each does, from the comment at its head."""
+    """Return the commands of `./dev` and their purpose, from the comment at its head."""
     rows: list[list[str]] = []
     for line in re.findall(r"^#   (.*)$", (repository / "dev").read_text(), re.MULTILINE):
         if line.startswith("./dev"):

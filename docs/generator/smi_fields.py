@@ -46,7 +46,7 @@ _NO_VALUES: Final = frozenset({"N/A", "Not Found", "Unknown Error"})
 
 
 class Mark(enum.Enum):
-    """What a value is."""
+    """Whether a value is true, invented or not available."""
 
     TRUE = "true"
     INVENTED = "invented"
@@ -54,7 +54,7 @@ class Mark(enum.Enum):
 
 
 class Origin(enum.Enum):
-    """Where a value comes from, with what it is then."""
+    """The source of a value, and the mark that follows from it."""
 
     REAL = "a real one shows the same", Mark.TRUE
     MODEL = "the model's file, which names its sources", Mark.TRUE
