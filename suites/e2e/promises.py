@@ -115,7 +115,7 @@ class Row:
 
 
 def row_of(item: pytest.Function) -> Row | None:
-    """Return the row of a collected test; None where it is not marked.
+    """Return the row of a collected test; None if it is not marked.
 
     Raises ValueError that names a test of a family without the mark or without a docstring.
     """

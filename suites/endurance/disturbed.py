@@ -51,7 +51,7 @@ class Running:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """How an operation ended; `exit_code` is None where it did not."""
+    """How an operation ended; `exit_code` is None if it did not."""
 
     exit_code: int | None
     output: str

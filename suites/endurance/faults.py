@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Fault:
     """A broken promise, for `docs/reliability.md`.
 
-    `test` is the node id of the test that fails without the mending; None where the fault is left, and `why`
+    `test` is the node id of the test that fails without the mending; None if the fault is left, and `why`
     then says why.
     """
 

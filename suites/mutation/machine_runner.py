@@ -76,7 +76,7 @@ def run_plants(repository: Path, wanted: str | None, image: str, children: int) 
 
 
 def _prepare(repository: Path, each: MachinePlant, image: str) -> None:
-    """Make what the runs share; raises PlantError where the tests fail without a defect."""
+    """Make what the runs share; raises PlantError if the tests fail without a defect."""
     with TemporaryDirectory(prefix="plant-") as folder:
         runner = MachineRunner.copy(repository, Path(folder))
         runner.limit_s = _PREPARE_S

@@ -47,7 +47,7 @@ class Ending:
     code: int
     sentence: str
     step: str | None = None
-    """The step that fails; None where the run ends before its first step."""
+    """The step that fails; None if the run ends before its first step."""
     command: str = BOOT
     config: Mapping[str, object] = field(default_factory=dict)
     before: str = ""

@@ -25,7 +25,7 @@ _SPEC = "/run/cdi/nvidia.yaml"
 
 
 def status_of(node: Node) -> dict[str, object]:
-    """Return what `status` prints; raises CommandError where it fails."""
+    """Return what `status` prints; raises CommandError if it fails."""
     printed = node.provision("status").check("status").stdout
     # A line before it says which run this is.
     document: dict[str, object] = json.loads(printed[printed.index("{") :])

@@ -66,7 +66,7 @@ def smi_report(opened_node: Node) -> list[ET.Element]:
 
 
 def fields(report: list[ET.Element], path: str) -> list[str | None]:
-    """Return the text at `path` of each GPU; None where it has none."""
+    """Return the text at `path` of each GPU; None if it has none."""
     return [gpu.findtext(path) for gpu in report]
 
 

@@ -29,7 +29,7 @@ _REPLACE_KVM_S = 60.0
 def ensure_containerd_2(cache: Path, report: Callable[[str], None]) -> Path:
     """Return a folder with the programs, unpacked where the cache has none.
 
-    Raises RequirementError where mmdebstrap is missing, CommandError where it fails.
+    Raises RequirementError if mmdebstrap is missing, CommandError if it fails.
     """
     return ensure_unpacked(
         _PROGRAMS,

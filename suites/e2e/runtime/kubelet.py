@@ -97,7 +97,7 @@ class Kubelet:
     def run_pod(self, containers: Mapping[str, Container]) -> dict[str, Answer]:
         """Run the scripts in containers of a new pod, and return what they did, by the same names.
 
-        Raises HarnessError where the runtime does not start the pod.
+        Raises HarnessError if the runtime does not start the pod.
         """
         asked = {
             "image": self._image,

@@ -52,7 +52,7 @@ _RUN = ("run", "--rm", "--network", "host", "--no-hosts", "--log-driver", "none"
 def podman_files(cache: Path, report: Callable[[str], None]) -> Sequence[GuestFile]:
     """Return podman's files for a guest, unpacked where the cache has none.
 
-    Raises RequirementError where mmdebstrap is missing, CommandError where it fails.
+    Raises RequirementError if mmdebstrap is missing, CommandError if it fails.
     """
     root = ensure_unpacked(
         _FILES,

@@ -23,7 +23,7 @@ class Defect:
     def plant(self, folder: Path) -> Path:
         """Make a changed copy of the provisioner in `folder`, and return its declaration.
 
-        Raises ValueError where the script has not exactly one place to change.
+        Raises ValueError if the script has not exactly one place to change.
         """
         text = (FOLDER / SCRIPT).read_text()
         if text.count(self.before) != 1:

@@ -27,7 +27,7 @@ class Regression:
     def plant(self, folder: Path) -> Path:
         """Make a changed copy of the provisioner in `folder`, and return its declaration.
 
-        Raises ValueError where the file has not exactly one place to change.
+        Raises ValueError if the file has not exactly one place to change.
         """
         text = (FOLDER / _SCRIPTS / self.file).read_text()
         if text.count(self.before) != 1:

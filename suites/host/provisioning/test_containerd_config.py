@@ -124,7 +124,7 @@ def answer(node: NodeContext, *, is_opted_out: bool) -> str | None:
 
 
 def summary(node: NodeContext) -> object:
-    """Return what provisioning reads of containerd's dump; None where containerd does not start."""
+    """Return what provisioning reads of containerd's dump; None if containerd does not start."""
     dump = node.answer("containerd", "config", "dump")
     if dump is None:
         return None

@@ -114,7 +114,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def running_cluster(folder: Path) -> Iterator[Cluster]:
-    """Run a cluster until the block ends; raises RequirementError where the host can't."""
+    """Run a cluster until the block ends; raises RequirementError if the host can't."""
     missing = [program for program in _PROGRAMS if _path_of(program) is None]
     if missing:
         raise RequirementError(

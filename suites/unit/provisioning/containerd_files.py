@@ -74,7 +74,7 @@ NO_TOML = "cannot be edited"
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerdFiles:
-    """A configuration, and what each release says of what is made of it: None where it agrees."""
+    """A configuration, and what each release says of what is made of it: None if it agrees."""
 
     main: str | None
     files: Mapping[str, str] = field(default_factory=dict)

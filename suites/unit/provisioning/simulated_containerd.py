@@ -68,7 +68,7 @@ class _Merged:
 def config_dump(path: str, files: Files, release: Release) -> str:
     """Return what `containerd --config PATH config dump` prints, as far as provisioning reads it.
 
-    Raises RefusedError where containerd ends with an error.
+    Raises RefusedError if containerd ends with an error.
     """
     merged = _Merged()
     waiting, loaded = [path], set[str]()

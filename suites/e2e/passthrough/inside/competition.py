@@ -83,7 +83,7 @@ def die(_signal: int, _frame: object) -> None:
 
 
 def require_held(pool: GpuPool, addresses: Sequence[str]) -> None:
-    """Raise RuntimeError where the lease or a function's driver was lost meanwhile."""
+    """Raise RuntimeError if the lease or a function's driver was lost meanwhile."""
     mine = [each.taken for each in pool.leases() if each.process == os.getpid()]
     if [set(addresses)] != [set(each) for each in mine]:
         raise RuntimeError(f"The pool has the leases {mine} of this process, not {addresses}.")
