@@ -23,7 +23,7 @@ def test_emulated_processor_gives_the_proof(settings: Settings) -> None:
     assert is_proven(result), result
 
 
-def test_processor_that_takes_no_exception_gives_no_proof(
+def test_processor_without_exceptions_gives_no_proof(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its breakpoint the program goes on with a number that nobody turned round."""

@@ -109,7 +109,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Provisioner:
     return read_provisioner(write_project(tmp_path_factory.mktemp("project") / "tiny", _WHOLE))
 
 
-def test_exit_code_alone_is_an_outcome(
+def test_exit_code_is_an_outcome_by_itself(
     boot_node: BootNode, node_image: Image, thin: Provisioner
 ) -> None:
     node = boot_node(NodeRequest(name="tiny", image=node_image, provisioner=thin))

@@ -23,22 +23,22 @@ FAULTS = (
     Fault(
         campaign="crash",
         what="the file that names the holder of a killed process's lock stayed in the cache",
-        test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_what_a_killed_one_left_of_any_folder",
+        test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_leftovers_of_a_killed_one_in_any_folder",
     ),
     Fault(
         campaign="resources",
         what="what a killed process had half made in a cache stayed until the same was made again, or `gc` ran",
-        test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_what_a_killed_one_left_of_any_folder",
+        test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_leftovers_of_a_killed_one_in_any_folder",
     ),
     Fault(
         campaign="resources",
         what="an error in the removal of a staging folder hid the error before it, or failed a sound result",
-        test="suites/unit/artifact_cache/test_store.py::test_error_of_a_folder_is_not_hidden_by_one_of_its_removal",
+        test="suites/unit/artifact_cache/test_store.py::test_error_of_a_folder_is_not_hidden_by_an_error_of_its_removal",
     ),
     Fault(
         campaign="resources",
         what="a command without memory, or without a thread left, ended with a traceback",
-        test="suites/unit/cli/test_cli.py::test_host_without_memory_or_threads_is_a_sentence",
+        test="suites/unit/cli/test_cli.py::test_lack_of_memory_or_threads_is_reported_in_a_sentence",
     ),
     Fault(
         campaign="resources",
@@ -48,7 +48,7 @@ FAULTS = (
     Fault(
         campaign="crash",
         what="the folder of a killed run's progress, and others for temporary files, stayed until the host's own cleaning",
-        test="suites/unit/test_lease.py::test_temporary_folder_removes_what_killed_processes_left",
+        test="suites/unit/test_lease.py::test_temporary_folder_removes_leftovers_of_killed_processes",
     ),
     Fault(
         campaign="crash",

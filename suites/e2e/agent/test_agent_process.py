@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_result_is_the_commands_own(agent: Agent) -> None:
+def test_result_belongs_to_the_command(agent: Agent) -> None:
     result = agent.run(
         ["sh", "-c", 'cat; echo "$A $PWD" >&2; exit 3'],
         timeout_s=30,
@@ -41,11 +41,13 @@ def test_result_is_the_commands_own(agent: Agent) -> None:
         (["sh", "-c", "kill $$"], -15),
     ],
 )
-def test_exit_codes_are_those_of_the_house(agent: Agent, argv: list[str], code: int) -> None:
+def test_exit_codes_are_the_same_as_for_other_runners(
+    agent: Agent, argv: list[str], code: int
+) -> None:
     assert agent.run(argv, timeout_s=30).exit_code == code
 
 
-def test_program_is_looked_for_on_the_path_that_is_given(agent: Agent, tmp_path: Path) -> None:
+def test_program_is_looked_up_on_the_given_path(agent: Agent, tmp_path: Path) -> None:
     tool = tmp_path / "own-tool"
     tool.write_text("#!/bin/sh\necho own\n")
     tool.chmod(0o755)
@@ -56,7 +58,7 @@ def test_program_is_looked_for_on_the_path_that_is_given(agent: Agent, tmp_path:
     assert agent.run(["own-tool"], timeout_s=30).exit_code == 127
 
 
-def test_hostile_output_passes_whole_while_others_are_answered(agent: Agent) -> None:
+def test_hostile_output_arrives_whole_while_other_requests_are_answered(agent: Agent) -> None:
     """100 MB of bytes without a line, and pings in between."""
     size = 0
     pings: list[float] = []
@@ -132,14 +134,14 @@ def test_time_limit_ends_the_whole_group(agent: Agent) -> None:
         wait_until_gone(pid)
 
 
-def test_command_that_heeds_no_sigterm_is_killed(agent: Agent) -> None:
+def test_command_that_ignores_sigterm_is_killed(agent: Agent) -> None:
     ended = agent.run(["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], timeout_s=0.2)
 
     assert (ended.exit_code, ended.timed_out) == (124, True)
     assert 5 <= ended.duration_s < 15
 
 
-def test_given_up_command_is_killed(agent: Agent) -> None:
+def test_cancelled_command_is_killed(agent: Agent) -> None:
     pids: list[int] = []
 
     def refuse(chunk: bytes) -> None:
@@ -171,7 +173,7 @@ def test_children_get_the_default_signals_and_no_descriptors(agent: Agent) -> No
         assert not int(ignored, 16) & 1 << (number - 1)
 
 
-def test_files_come_back_as_they_went(agent: Agent, tmp_path: Path) -> None:
+def test_files_are_read_back_unchanged(agent: Agent, tmp_path: Path) -> None:
     content = os.urandom(3 << 20)
     path = tmp_path / "deep" / "er" / "file"
     agent.write_bytes(str(path), content, soon(), 0o751)
@@ -199,7 +201,7 @@ def test_agent_outside_a_guest_settles_nothing(agent: Agent) -> None:
         agent.settle(soon(), hostname="never")
 
 
-def test_restarted_agent_is_the_same_program_and_has_forgotten(
+def test_restarted_agent_is_the_same_program_and_has_no_memory(
     local: LocalAgent, agent: Agent
 ) -> None:
     agent.remember("nonce", soon())
@@ -258,7 +260,7 @@ class Relay:
         self.guest.close()
 
 
-def test_client_of_a_clone_finds_the_memory_and_none_of_the_work(tmp_path: Path) -> None:
+def test_client_of_a_clone_finds_the_memory_but_no_earlier_work(tmp_path: Path) -> None:
     """A clone's agent can't see that its host is another one; the new client's hello tells it."""
     relay = Relay()
     program = build_agent().content

@@ -82,14 +82,14 @@ def open_descriptors(local: LocalAgent) -> set[str]:
     return {str(each.readlink()) for each in Path(f"/proc/{local.process.pid}/fd").iterdir()}
 
 
-def test_command_has_a_terminal_of_the_asked_size(agent: Agent) -> None:
+def test_command_has_a_terminal_of_the_requested_size(agent: Agent) -> None:
     code, shown = output_of(agent, "test -t 0 && test -t 1 && test -t 2 && tty && stty size")
 
     assert code == 0
     assert re.fullmatch(r"/dev/pts/\d+\r\n33 99\r\n", shown)
 
 
-def test_terminal_is_the_commands_own(agent: Agent) -> None:
+def test_terminal_belongs_to_the_command(agent: Agent) -> None:
     """Otherwise no key could interrupt it, and `sudo` could not ask for a password."""
     code, shown = output_of(agent, "echo words >/dev/tty; stty -a | grep -o '[ -]iutf8'")
 
@@ -133,7 +133,7 @@ def test_key_interrupts_the_program_and_not_the_shell(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("left", ["sleep 1000", "yes"])
-def test_what_a_shell_leaves_behind_does_not_prolong_it(agent: Agent, left: str) -> None:
+def test_leftover_processes_of_a_shell_do_not_prolong_it(agent: Agent, left: str) -> None:
     script = f"trap '' HUP; {left} & echo $!; exit 2"
     started = soon()
 
@@ -146,13 +146,13 @@ def test_what_a_shell_leaves_behind_does_not_prolong_it(agent: Agent, left: str)
     wait_until_gone(int(pid))
 
 
-def test_command_that_leaves_its_terminal_goes_on(agent: Agent) -> None:
+def test_command_that_leaves_its_terminal_continues(agent: Agent) -> None:
     code, shown = output_of(agent, "echo one; exec <&- >&- 2>&-; sleep 0.3; exit 6")
 
     assert (code, shown) == (6, "one\r\n")
 
 
-def test_end_of_the_input_ends_what_reads_it(agent: Agent) -> None:
+def test_end_of_input_ends_its_reader(agent: Agent) -> None:
     with in_terminal(agent, "cat") as command:
         screen = Screen((b"typed\r\ntyped\r\n", command.feed_end))
         command.feed(b"typed\n")
@@ -160,7 +160,7 @@ def test_end_of_the_input_ends_what_reads_it(agent: Agent) -> None:
         assert command.wait(screen.take) == 0
 
 
-def test_hung_up_shell_leaves_no_process_and_no_descriptor(
+def test_shell_after_a_hangup_leaves_no_process_and_no_descriptor(
     agent: Agent, local: LocalAgent
 ) -> None:
     before = open_descriptors(local)
@@ -182,7 +182,7 @@ def test_hung_up_shell_leaves_no_process_and_no_descriptor(
     wait_for("the agent to close everything", released, soon())
 
 
-def test_command_that_heeds_no_hangup_is_killed(agent: Agent) -> None:
+def test_command_that_ignores_a_hangup_is_killed(agent: Agent) -> None:
     script = "trap '' HUP; echo $$; while :; do sleep 0.1; done"
     with in_terminal(agent, "sh", "-c", script) as command:
         screen = Screen((b"\r\n", command.cancel))
@@ -191,7 +191,7 @@ def test_command_that_heeds_no_hangup_is_killed(agent: Agent) -> None:
     wait_until_gone(int(screen.lines[0]))
 
 
-def test_time_limit_ends_a_shell_that_heeds_no_sigterm(agent: Agent) -> None:
+def test_time_limit_ends_a_shell_that_ignores_sigterm(agent: Agent) -> None:
     deadline = Deadline.after(30)
     with in_terminal(agent, *_SHELL, env=_PROMPT, limit_s=1.0) as command:
         screen = Screen((_READY, typing(command, b"sleep 1003\n")))
@@ -213,7 +213,7 @@ def test_other_shell_runs_where_there_is_no_bash(agent: Agent, tmp_path: Path) -
         assert command.wait(screen.take) == 8
 
 
-def test_program_that_is_missing_is_named(agent: Agent, local: LocalAgent) -> None:
+def test_missing_program_is_named(agent: Agent, local: LocalAgent) -> None:
     agent.ping(soon())
     before = open_descriptors(local)
     said: list[bytes] = []

@@ -153,7 +153,7 @@ def test_memory_is_used_up(start_validated: StartNode) -> None:
     expect.provisioned(node.evidence())
 
 
-def test_user_data_is_no_yaml(clone: CloneState, node_booted: SavedState) -> None:
+def test_user_data_is_not_yaml(clone: CloneState, node_booted: SavedState) -> None:
     machine = clone(node_booted)
     user_data = UserData(hostname="node")
     seed = render_seed(user_data, instance_id="broken")

@@ -49,7 +49,7 @@ WORDS: Mapping[str, Words] = {
     "test_kernel_panics": cause("kernel panic", "Kernel panic - not syncing: sysrq triggered"),
     "test_disk_is_full": cause("no space on the guest's disk", "The log "),
     "test_memory_is_used_up": cause("the guest ran out of memory", "kernel: Out of memory"),
-    "test_user_data_is_no_yaml": cause(
+    "test_user_data_is_not_yaml": cause(
         "cloud-init can't read its user-data", "util.py[WARNING]: Failed loading"
     ),
     "test_gpu_falls_off_the_bus": cause("the GPU is lost", "validate-query failed after"),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MARK = "/run/told-to-one-clone"
 
 
-def test_clone_goes_on_and_does_not_boot(clone: CloneState, cloud_init_done: SavedState) -> None:
+def test_clone_continues_and_does_not_boot(clone: CloneState, cloud_init_done: SavedState) -> None:
     """What the template did is done, and the kernel has not started again."""
     first, second = clone(cloud_init_done), clone(cloud_init_done)
 
@@ -39,7 +39,7 @@ def test_clones_have_random_numbers_of_their_own(
     assert len(drawn) == 3
 
 
-def test_clock_is_right_to_a_second(clone: CloneState, cloud_init_done: SavedState) -> None:
+def test_clock_is_right_to_the_second(clone: CloneState, cloud_init_done: SavedState) -> None:
     """The template stood still since it was saved; its clones live now."""
     machine = clone(cloud_init_done)
 
@@ -50,7 +50,7 @@ def test_clock_is_right_to_a_second(clone: CloneState, cloud_init_done: SavedSta
     assert before - 1 <= guest_time <= after + 1
 
 
-def test_clock_runs_as_fast_as_that_of_the_host(
+def test_clock_runs_as_fast_as_the_host_clock(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
     """Linux may have measured its clock while other work kept the processor from an emulated template."""
@@ -69,7 +69,7 @@ def test_clock_runs_as_fast_as_that_of_the_host(
     assert last - first <= (stopped - started) * 1.05
 
 
-def test_what_one_clone_writes_no_other_sees(
+def test_changes_of_a_clone_are_invisible_to_others(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
     """Not in memory, and not on the disk."""
@@ -91,7 +91,7 @@ def test_clone_gets_the_requested_hostname(clone: CloneState, cloud_init_done: S
     assert machine.guest.read_text("/etc/hostname") == "node-7\n"
 
 
-def test_network_is_configured_as_given_to_cloud_init(
+def test_network_has_the_configuration_given_to_cloud_init(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
     """It began after cloud-init had written what the seed says of it, as on any first boot."""

@@ -76,7 +76,7 @@ def test_tests_of_nodes_pass_with_the_path_of_a_cloud_image(
 
 
 @pytest.mark.nightly
-def test_clone_of_it_is_provisioned_by_the_images_own_cloud_init_and_network(
+def test_clone_is_provisioned_by_the_cloud_init_and_network_of_its_image(
     clone: CloneState, as_node: Image, cloud_like: Image
 ) -> None:
     """The kernel's command line is the boot loader's; netplan was written by this boot."""

@@ -51,7 +51,7 @@ def _is_uefi(machine: LabMachine) -> bool:
     return machine.guest.run("test", "-d", "/sys/firmware/efi").ok
 
 
-def test_clone_of_it_was_booted_by_ovmf_and_grown_by_its_cloud_init(
+def test_clone_was_booted_by_ovmf_and_grown_by_its_cloud_init(
     clone: CloneState, booted: SavedState, fetched: CloudImage, cloud_like: Image
 ) -> None:
     """What is asked of the first boot is asked of a clone, which begins where that ended."""
@@ -84,7 +84,7 @@ def test_another_kernel_boots_once_with_a_gpu_and_the_next_boot_does_not_use_it(
 
 
 @pytest.mark.nightly
-def test_bake_leaves_an_image_that_is_like_new(
+def test_bake_leaves_an_image_in_its_original_state(
     lab: Lab, baked: CloudImage, cloud_like: Image
 ) -> None:
     """Its evidence says what was baked; the disk stands alone, and has the kernels that it had."""
@@ -164,7 +164,7 @@ def test_seabios_boots_the_bake_and_another_kernel_falls_back_to_the_full_build(
     assert "saved_entry=" in node.guest.output_of("grub-editenv", "list")
 
 
-def test_kernels_are_taken_out_oldest_first(
+def test_kernels_are_extracted_oldest_first(
     kernels: Sequence[CloudImageKernel], cloud_like: Image
 ) -> None:
     versions = [kernel.version for kernel in kernels]
@@ -173,7 +173,7 @@ def test_kernels_are_taken_out_oldest_first(
 
 
 @pytest.mark.nightly
-def test_kernel_taken_out_boots_as_the_boot_loader_boots_it(
+def test_extracted_kernel_boots_with_the_command_line_of_the_boot_loader(
     clone: CloneState,
     boot_cloud_image: BootCloudImage,
     booted: SavedState,

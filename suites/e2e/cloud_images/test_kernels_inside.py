@@ -173,7 +173,7 @@ def test_boot_partition_of_its_own_comes_before_the_root(maker: Maker) -> None:
     assert list(taken(disk).items()) == expected("")
 
 
-def test_raw_disk_is_read_and_overlaid_as_what_it_is(maker: Maker, tmp_path: Path) -> None:
+def test_raw_disk_is_recognised_read_and_overlaid(maker: Maker, tmp_path: Path) -> None:
     """QEMU must not guess: a guest could write the header of a qcow2 to its raw disk."""
     files = {"boot/grub/grub.cfg": a_menu("/boot"), **kernels_in("boot/", OLD, NEW)}
     maker.disk((LINUX, files))
@@ -195,7 +195,7 @@ def test_kernel_without_files_is_skipped(maker: Maker) -> None:
     assert list(taken(maker.disk((LINUX, files)))) == [NEW]
 
 
-def test_second_look_takes_nothing_out_again(maker: Maker) -> None:
+def test_second_look_extracts_nothing_again(maker: Maker) -> None:
     files = {"boot/grub/grub.cfg": a_menu("/boot"), **kernels_in("boot/", OLD, NEW)}
     disk = maker.disk((LINUX, files))
     first = taken(disk)
@@ -229,7 +229,7 @@ def test_disk_without_a_partition_table_is_detected(maker: Maker) -> None:
         taken(disk)
 
 
-def test_file_that_does_not_come_out_whole_is_refused(
+def test_incomplete_extracted_file_is_refused(
     maker: Maker,
 ) -> None:
     files = {"boot/grub/grub.cfg": a_menu("/boot"), **kernels_in("boot/", OLD, NEW)}

@@ -79,7 +79,7 @@ def test_provisioned_node_is_as_expected(lab: Lab, provisioned_node: Node, tmp_p
     assert "'/run/cdi/nvidia.yaml' offers nvidia.com/gpu=0" in seen["cdi"]
 
 
-def test_looking_needs_no_writable_file_system(provisioned_node: Node, tmp_path: Path) -> None:
+def test_inspection_needs_no_writable_file_system(provisioned_node: Node, tmp_path: Path) -> None:
     """Where nothing at all can be written, the same is seen: nobody tried to."""
     request = node_request([provisioned_node.request.booted_kernel.version])
     agent = provisioned_node.machine.agent

@@ -101,7 +101,7 @@ def test_dead_gpu_beside_a_good_one_is_left_out(
 
 
 @pytest.mark.gpu_script("gpu0", xids=(48,))
-def test_xid_is_logged_as_the_driver_logs_it(
+def test_xid_is_logged_in_the_words_of_the_driver(
     clone: CloneState, driver_baked: SavedState, h100: GpuModel
 ) -> None:
     machine = clone(driver_baked, gpus=[h100])
@@ -114,7 +114,7 @@ def test_xid_is_logged_as_the_driver_logs_it(
     assert len((first + "\n" + second).splitlines()) == 2
 
 
-def test_surprise_removal_is_an_xid_79_and_a_code_of_nvidia_smi(
+def test_surprise_removal_gives_xid_79_and_an_exit_code_of_nvidia_smi(
     clone: CloneState, driver_baked: SavedState, h100: GpuModel
 ) -> None:
     machine = clone(driver_baked, gpus=[h100])
@@ -132,7 +132,7 @@ def test_surprise_removal_is_an_xid_79_and_a_code_of_nvidia_smi(
 
 
 @pytest.mark.gpu_script("gpu0", is_inforom_corrupted=True)
-def test_corrupted_inforom_is_what_nvidia_smi_warns_of(
+def test_nvidia_smi_warns_of_a_corrupted_inforom(
     clone: CloneState, driver_baked: SavedState, h100: GpuModel
 ) -> None:
     machine = clone(driver_baked, gpus=[h100])

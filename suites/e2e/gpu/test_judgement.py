@@ -23,7 +23,7 @@ def _wait_for_kernel_line(node: Node, words: str) -> None:
 
 
 @pytest.mark.nightly
-def test_node_is_judged_by_the_words_of_its_driver(start_validated: StartNode) -> None:
+def test_node_is_judged_by_the_messages_of_its_driver(start_validated: StartNode) -> None:
     """From what condemns no node to what does, since the log keeps all of a boot."""
     node = start_validated("judged")
     assert expect.no_gpu_error_logged(node.evidence()) == "The kernel log has no GPU error."

@@ -17,7 +17,7 @@ _WITHIN_S = 120.0
 
 
 @pytest.mark.pin_image(reason="the stand-in is the same in each image")
-def test_stand_in_is_seen_as_the_real_driver_is(
+def test_stand_in_looks_like_the_real_driver(
     clone: CloneState, driver_baked: SavedState, h100: GpuModel
 ) -> None:
     """Its module makes no device nodes and leaves those there that programs have made."""

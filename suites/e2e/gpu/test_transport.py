@@ -156,7 +156,7 @@ def test_stalled_gpu_answers_once_the_stall_ends(plugged: Plugged) -> None:
     assert plugged.read(0) == 0x180000A1
 
 
-def test_guest_memory_is_not_held_on_to(plugged: Plugged) -> None:
+def test_guest_memory_is_released(plugged: Plugged) -> None:
     """QEMU hands over its memory's descriptors again and again; in a clone they are precious."""
     assert "Bad file descriptor" not in plugged.qemu.stderr()
 

@@ -36,7 +36,7 @@ def disturbed(boot_node: BootNode, request: NodeRequest, *, at: str, act: str) -
 
 
 @promise(section="3", unit="suites/unit/provisioning/test_prebake.py")
-def test_clock_behind_the_bake_changes_nothing(
+def test_clock_behind_the_bake_has_no_effect(
     boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState
 ) -> None:
     """Files from the future are as good as others: the baked driver is not built again."""
@@ -53,7 +53,7 @@ def test_clock_behind_the_bake_changes_nothing(
 
 @promise(section="12", unit="suites/unit/provisioning/test_executor.py")
 @pytest.mark.parametrize("at", ["nvidia-modprobe -u -c0", "systemctl restart containerd"])
-def test_clock_set_back_between_two_steps_changes_nothing(
+def test_clock_set_back_between_two_steps_has_no_effect(
     boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState, at: str
 ) -> None:
     """Waits and durations are by the monotonic clock, so the run neither waits nor ends early."""
@@ -122,7 +122,7 @@ _LIMIT_MEMORY = "mkdir -p /sys/fs/cgroup/k8s.io; " + once_dkms_compiles(
         pytest.param(_LIMIT_MEMORY, ["dmesg"], "memory cgroup out of memory", id="memory"),
     ],
 )
-def test_build_that_lacks_something_leaves_no_record(
+def test_build_that_lacks_resources_leaves_no_record(
     boot_node: BootNode, usual_request: NodeRequest, lack: str, command: Argv, words: str
 ) -> None:
     """The run fails with 84 and leaves no record that claims a driver; the next run builds again."""

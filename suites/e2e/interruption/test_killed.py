@@ -170,7 +170,7 @@ def test_terminated_run_says_so_and_the_next_completes_it(
 
 
 @promise(section="10", unit="suites/unit/provisioning/test_boot.py")
-def test_new_configuration_is_loaded_though_its_run_was_killed(
+def test_new_configuration_is_loaded_although_its_run_was_killed(
     boot_node: BootNode, usual_request: NodeRequest
 ) -> None:
     """The file is complete, but the running containerd has not read it: it must still restart."""

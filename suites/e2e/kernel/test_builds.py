@@ -142,7 +142,7 @@ def test_full_build_records_its_kernel_and_the_next_run_reuses_it(
 
 @pytest.mark.slow
 @promise(section="4", unit="suites/unit/provisioning/test_bake.py")
-def test_second_bake_replaces_what_the_first_has_staged(
+def test_second_bake_replaces_the_staged_files_of_the_first(
     start_node: StartNode, baked_image: Image
 ) -> None:
     """A library of an older driver would otherwise stay beside the new ones, and be loaded.
@@ -226,7 +226,7 @@ def test_prebuilt_module_that_does_not_work_is_built_again(
 
 @pytest.mark.slow
 @promise(section="5", unit=UNIT, any_provisioner=True)
-def test_dkms_that_builds_at_the_same_time_leaves_one_module(
+def test_concurrent_dkms_build_leaves_one_module(
     start_node: StartNode, baked_image: Image
 ) -> None:
     """At a boot, DKMS builds for a kernel that it does not know while provisioning does."""

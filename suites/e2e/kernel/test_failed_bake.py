@@ -104,7 +104,7 @@ def test_bake_whose_record_does_not_fit_leaves_no_driver(
 
 @pytest.mark.slow
 @promise(section="4", unit=UNIT)
-def test_bake_that_does_not_compile_leaves_its_logs_alone(start_node: StartNode) -> None:
+def test_bake_that_does_not_compile_leaves_only_its_logs(start_node: StartNode) -> None:
     """Whoever looks for the cause has the compiler's words; the image has nothing else of it."""
     node = start_node(
         "compiler",
@@ -133,7 +133,7 @@ def test_bake_that_does_not_compile_leaves_its_logs_alone(start_node: StartNode)
         pytest.param("NVIDIA_CUDA_PREBAKES,xNVIDIA_CUDA_PREBAKE", id="flags of similar names"),
     ],
 )
-def test_image_without_the_flag_gets_the_driver_image_alone(
+def test_image_without_the_flag_gets_only_the_driver_image(
     start_node: StartNode, flags: str
 ) -> None:
     """The image is fetched, as for each node pool with GPUs, and nothing is built."""

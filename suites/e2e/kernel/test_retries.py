@@ -235,7 +235,7 @@ BEYOND_REPAIR = {
 @pytest.mark.parametrize(
     ("said", "sentence"), [pytest.param(*each, id=name) for name, each in BEYOND_REPAIR.items()]
 )
-def test_driver_is_not_built_again_where_no_build_can_help(
+def test_driver_is_not_built_again_if_no_build_can_help(
     start_node: StartNode, said: str, sentence: str
 ) -> None:
     """Five builds take most of the time that a node has, and end where the first one does."""

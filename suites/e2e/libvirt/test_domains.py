@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SAYS = "the disk's own boot loader runs"
 
 
-def test_console_has_what_the_first_instructions_say_and_nothing_is_left(
+def test_console_has_the_first_output_of_the_guest_and_nothing_is_left(
     libvirt_lab: Lab, libvirtd: Libvirtd, tmp_path: Path
 ) -> None:
     """It is attached while the domain is paused; the boot sector speaks once, a moment later."""
@@ -67,7 +67,7 @@ def test_console_log_error_is_reported_and_the_machine_keeps_running(
         assert machine.is_running
 
 
-def test_domain_whose_start_was_given_up_is_ended_as_it_comes(
+def test_domain_whose_start_was_cancelled_is_ended_when_it_appears(
     libvirt_lab: Lab, libvirtd: Libvirtd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Libvirtd goes on with it, and nobody waits."""
@@ -94,7 +94,7 @@ def test_domain_whose_start_was_given_up_is_ended_as_it_comes(
 
 
 @pytest.mark.pin_image(reason="libvirt keeps the checkpoint, whatever lies in it")
-def test_clone_goes_on_and_takes_a_gpu(
+def test_clone_continues_and_takes_a_gpu(
     libvirt_lab: Lab, libvirtd: Libvirtd, node_image: Image, h100: GpuModel
 ) -> None:
     """From a checkpoint of a domain, with memory and disk of its own."""
@@ -194,7 +194,7 @@ def test_error_names_a_program_that_is_not_an_emulator(
     assert libvirtd.domains() == []
 
 
-def test_name_that_is_taken_is_told_with_the_remedy(
+def test_taken_name_is_reported_with_the_remedy(
     libvirt_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Names have eight random digits; here these are the same for once."""

@@ -21,7 +21,7 @@ FROM_REGISTRY = {"mcr_repository_base": "localhost:5000/"}
 START_REGISTRY = ["systemctl", "start", "docker-registry"]
 
 
-def test_teardown_leaves_a_node_that_was_never_baked(
+def test_teardown_restores_a_node_that_was_never_baked(
     boot_node: BootNode, node_image: Image, baked_image: Image
 ) -> None:
     """A node without a GPU is the same, whether its image was baked or not."""
@@ -67,7 +67,7 @@ def test_second_run_with_a_gpu_changes_nothing(
     expect.unchanged(after, node.state(), allow=TOOLS)
 
 
-def test_run_after_a_failed_one_ends_as_one_run(
+def test_run_after_a_failed_one_leaves_the_state_of_one_run(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
     """A node whose first run failed at a service is, once that works, as if it had never failed."""
@@ -114,7 +114,7 @@ def test_stripped_node_stays_so_after_a_reboot(
         expect.unchanged(before, same.state(), allow=CHANGES_OF_INSTANCES | REPORTS)
 
 
-def test_teardown_by_command_leaves_a_node_that_was_never_baked(
+def test_teardown_by_command_restores_a_node_that_was_never_baked(
     boot_node: BootNode, node_image: Image, baked_image: Image
 ) -> None:
     """As after a boot without a GPU; but nothing else has happened on these nodes."""

@@ -163,7 +163,7 @@ def test_state_costs_less_than_three_seconds_of_the_processor(
     assert min(costs) < _MOST_CPU_S, f"Three states took {costs} seconds of the processor."
 
 
-def test_paths_are_those_that_find_sees(clone: CloneState, cloud_init_done: SavedState) -> None:
+def test_paths_are_the_same_as_in_find(clone: CloneState, cloud_init_done: SavedState) -> None:
     """What is parsed from the disk's blocks is what the guest's kernel says of each file."""
     machine = clone(cloud_init_done)
     state = machine.state()
@@ -206,7 +206,7 @@ def as_find_prints(state: PathState) -> tuple[str, ...]:
     )
 
 
-def test_enabled_and_masked_units_are_those_of_systemd(
+def test_enabled_and_masked_units_are_the_same_as_in_systemd(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
     """Links in the folders of units mean what `systemctl` makes of them."""
@@ -253,7 +253,7 @@ def test_each_planted_change_is_found(clone: CloneState, cloud_init_done: SavedS
     expect.unchanged(before, after, allow=AllowedChanges(**names) | BESIDE)
 
 
-def test_gpu_that_came_and_went_leaves_nothing(
+def test_gpu_that_came_and_went_leaves_no_trace(
     clone: CloneState, cloud_init_done: SavedState, h100: GpuModel
 ) -> None:
     """On a node without a driver, it is a PCI function and nothing more."""
@@ -269,7 +269,7 @@ def test_gpu_that_came_and_went_leaves_nothing(
     expect.unchanged(before, machine.state())
 
 
-def test_what_cannot_be_read_is_unknown(clone: CloneState, cloud_init_done: SavedState) -> None:
+def test_unreadable_parts_are_unknown(clone: CloneState, cloud_init_done: SavedState) -> None:
     """Images that nobody lists, and a file system that nobody understands, equal nothing."""
     machine = clone(cloud_init_done)
     run(

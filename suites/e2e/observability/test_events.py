@@ -122,7 +122,7 @@ def test_events_of_a_ready_node(start_validated: StartNode) -> None:
 
 
 @promise(section="12", unit=UNIT)
-def test_failed_node_has_the_events_of_what_it_began(start_validated: StartNode) -> None:
+def test_failed_node_has_the_events_of_the_work_that_it_began(start_validated: StartNode) -> None:
     """Groups that are open end with the failure, and the level is the same as without one."""
     node = start_validated(
         "failed", config=MANAGED, gpu_scripts={"gpu0": GpuScript(is_inforom_corrupted=True)}
@@ -152,7 +152,7 @@ def test_second_run_adds_its_events(start_validated: StartNode) -> None:
 
 
 @promise(section="12", unit=UNIT)
-def test_events_that_cannot_be_written_keep_no_node_from_getting_ready(
+def test_node_gets_ready_although_events_cannot_be_written(
     start_validated: StartNode,
 ) -> None:
     """A full disk must not leave a node without its services; the log can't be written there either."""
@@ -176,7 +176,7 @@ def test_events_that_cannot_be_written_keep_no_node_from_getting_ready(
         pytest.param(f"rm {RECORD_PATH}", "false", "install", "no_record", id="absent"),
     ],
 )
-def test_readiness_tells_whether_the_marker_was_there(
+def test_readiness_line_reports_whether_there_was_a_record(
     start_validated: StartNode,
     before: str,
     is_marked: str,
@@ -204,7 +204,7 @@ def test_readiness_tells_whether_the_marker_was_there(
 
 @pytest.mark.slow
 @promise(section="6, 12", unit="suites/unit/provisioning/test_facts.py")
-def test_readiness_tells_that_the_marker_was_of_another_kind(start_validated: StartNode) -> None:
+def test_readiness_line_reports_a_record_of_another_kind(start_validated: StartNode) -> None:
     """A GRID node on a CUDA bake: torn down, built, and counted as a mismatch.
 
     The driver that was built stays. No driver is the customer's there, and caches of packages stay.
@@ -253,7 +253,7 @@ def test_readiness_tells_that_the_marker_was_of_another_kind(start_validated: St
         pytest.param("grid", False, id="another version"),
     ],
 )
-def test_teardown_on_a_grid_node_is_counted_by_the_kind_of_the_marker(
+def test_teardown_on_a_grid_node_is_counted_by_the_kind_of_the_record(
     start_validated: StartNode, kind: str, *, is_counted: bool
 ) -> None:
     """A GRID driver of another version goes too, but it is no bake for CUDA."""

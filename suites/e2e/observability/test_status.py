@@ -56,7 +56,7 @@ def test_status_has_the_state_of_the_module_in_dkms(
 
 
 @promise(section="3", unit=UNIT)
-def test_status_has_the_driver_that_is_there_and_what_a_boot_would_decide(
+def test_status_has_the_present_driver_and_the_decision_of_a_boot(
     start_node: StartNode, baked_image: Image
 ) -> None:
     """One who looks at a node gets all of it, also where its tags can't be looked up."""

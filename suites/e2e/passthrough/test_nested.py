@@ -71,7 +71,7 @@ def test_nested_guest_reads_the_registers_of_a_leased_gpu(
     assert driver_of(host, address) == DRIVER
 
 
-def test_gpu_can_not_be_reset_while_a_machine_has_it(start_host: StartHost) -> None:
+def test_gpu_cannot_be_reset_while_a_machine_has_it(start_host: StartHost) -> None:
     host = start_host(1)
     (address,) = gpu_addresses(host)
     holder = Holder(host, "holder").start(address)

@@ -25,7 +25,7 @@ def resets_of(host: LabMachine, device_id: str) -> int:
     return sum(each.kind is IncidentKind.RESET for each in incidents)
 
 
-def test_leased_gpu_is_on_vfio_then_reset_and_then_back_on_the_driver_of_before(
+def test_leased_gpu_is_on_vfio_then_reset_and_then_back_on_its_driver(
     start_host: StartHost,
 ) -> None:
     host = start_host(2)

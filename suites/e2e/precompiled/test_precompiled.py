@@ -83,7 +83,7 @@ def test_image_that_is_present_is_not_pulled(
 
 
 @pytest.mark.slow
-def test_missing_image_is_said_and_the_driver_is_built(
+def test_missing_image_is_reported_and_the_driver_is_built(
     start_precompiled: StartPrecompiled, registry: Registry, node_image: Image
 ) -> None:
     """The registry is asked once; the log says that the driver is built, and it is."""
@@ -106,7 +106,7 @@ def test_missing_image_is_said_and_the_driver_is_built(
 @promise(
     section="11", unit="suites/unit/provisioning/test_precompiled_driver.py", each_change=True
 )
-def test_missing_image_ends_the_boot_where_no_build_is_allowed(
+def test_missing_image_ends_the_boot_if_no_build_is_allowed(
     start_precompiled: StartPrecompiled, registry: Registry, node_image: Image, os_tag: str
 ) -> None:
     """The exit code is 84, and a sentence names the image and what to do; nothing is built."""
@@ -146,7 +146,7 @@ def test_image_of_another_kernel_is_not_taken(
     )
 
 
-def test_refusing_registry_is_tried_three_times_and_not_taken_for_an_empty_one(
+def test_registry_that_refuses_is_tried_three_times_and_not_taken_for_an_empty_one(
     start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, node_image: Image
 ) -> None:
     """An error of the registry is no answer to whether it has the image."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real_driver
 
 
-def test_driver_that_opens_no_gpu_is_seen_as_the_stand_in_is(
+def test_driver_that_opens_no_gpu_looks_like_the_stand_in(
     boot_node: BootNode, real_driver_image: Image, a100: GpuModel
 ) -> None:
     node = boot_node(NodeRequest(name="facts", image=real_driver_image, command=None, gpus=[a100]))
@@ -27,7 +27,7 @@ def test_driver_that_opens_no_gpu_is_seen_as_the_stand_in_is(
     assert driver_facts(node.guest, timeout_s=2 * OPEN_S) == FACTS
 
 
-def test_driver_that_opens_the_gpu_differs_by_the_folder_of_capabilities(
+def test_driver_that_opens_the_gpu_also_makes_the_folder_of_capabilities(
     node_with_driver: NodeWithDriver, a100: GpuModel
 ) -> None:
     node = node_with_driver(a100)

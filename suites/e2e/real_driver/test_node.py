@@ -117,7 +117,7 @@ def test_kernel_mismatch_makes_a_driver_absent_that_opens_the_gpu(
     check_other_kernel(boot_node, opened_gpu_image, a100)
 
 
-def test_gpu_newer_than_the_driver_is_reported_as_that(
+def test_gpu_newer_than_the_driver_is_reported_as_too_new(
     boot_node: BootNode, real_driver_image: Image, gpu_catalogue: Catalogue
 ) -> None:
     """The node fails with the driver's code and its reason; nothing is built and tried again."""

@@ -303,14 +303,14 @@ def test_pod_has_the_gpu_that_it_asks_for_by_cdi_and_no_other(
     assert not answers["silent"].ok
 
 
-def test_driver_complains_of_no_answer(opened_node: Node) -> None:
+def test_driver_complains_about_no_answer(opened_node: Node) -> None:
     """The last test: the log has what all others caused."""
     log = opened_node.guest.output_of("dmesg")
 
     assert complaints_in(log) == []
 
 
-def test_device_was_sent_no_command_that_nobody_knows(opened_node: Node) -> None:
+def test_device_got_no_unknown_command(opened_node: Node) -> None:
     for device_id in ("gpu0", "gpu1"):
         trace = opened_node.gpu(device_id).trace
         assert trace.incidents_of(IncidentKind.COMMAND_UNKNOWN) == ()

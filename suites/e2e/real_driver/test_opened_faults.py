@@ -101,7 +101,7 @@ def test_remapped_rows_are_shown_by_nvidia_smi(a100_node: Node) -> None:
     assert rows["remapped_row_failure"] == "No"
 
 
-def test_gpu_that_fell_off_the_bus_is_opened_again_after_it_was_plugged_anew(
+def test_gpu_that_fell_off_the_bus_is_opened_again_after_it_was_plugged_again(
     a100_node: Node, a100: GpuModel
 ) -> None:
     guest = a100_node.guest
@@ -159,7 +159,7 @@ def test_persistence_daemon_keeps_the_gpu_open(a100_node: Node) -> None:
     assert mode.strip() == "Enabled"
 
 
-def test_command_that_nobody_knows_is_in_the_evidence(a100_node: Node) -> None:
+def test_unknown_command_is_in_the_evidence(a100_node: Node) -> None:
     """The driver passes undocumented commands on; a program in the guest sends an invented one."""
     program = _SEND_COMMAND.read_text()
 

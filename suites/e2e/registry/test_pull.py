@@ -181,7 +181,7 @@ def test_slow_pull_is_ended_after_two_minutes_and_tried_again(
     assert second.started_s - first.started_s >= TRY_LIMIT_S, driver_registry.log.render()
 
 
-def test_other_tag_of_the_image_is_not_taken_for_it(
+def test_image_with_another_tag_is_not_taken(
     start_pulling: StartPulling,
     driver_registry: Registry,
     baked_image: Image,
@@ -199,7 +199,7 @@ def test_other_tag_of_the_image_is_not_taken_for_it(
     expect.image_present(evidence, baked_image.driver.reference)
 
 
-def test_dot_of_an_image_name_is_a_dot(
+def test_dot_of_an_image_name_matches_only_a_dot(
     start_pulling: StartPulling,
     driver_registry: Registry,
     baked_image: Image,

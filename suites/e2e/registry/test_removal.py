@@ -77,7 +77,7 @@ def test_node_is_ready_before_the_removed_image_is_gone(
 
 
 @pytest.mark.nightly
-def test_image_that_cannot_be_removed_keeps_no_node_from_being_ready(
+def test_node_gets_ready_although_the_image_cannot_be_removed(
     start_node: StartNode,
 ) -> None:
     """It only takes space."""

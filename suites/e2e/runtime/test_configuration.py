@@ -164,7 +164,7 @@ def test_containerd_2_reads_the_runtime_in_an_older_file(
 
 
 @promise(section="10", unit=UNIT)
-def test_configuration_that_is_no_toml_is_refused_and_kept(start_node: StartNode) -> None:
+def test_configuration_that_is_not_toml_is_refused_and_kept(start_node: StartNode) -> None:
     """A file that cannot be edited is the user's mistake, and exit code 6 says so."""
     broken = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"\n'
     node = start_node("broken", files=[conf(broken)], config=QUICK)

@@ -81,7 +81,7 @@ _LONG_LIMIT = (
 
 
 @promise(section="10", unit=UNIT)
-def test_early_failures_do_not_keep_the_spec_from_being_written(start_node: StartNode) -> None:
+def test_spec_is_written_despite_early_failures(start_node: StartNode) -> None:
     """Without a driver the unit fails, and reaches the limit of five starts."""
     early = (
         f"{INSTALL[2]}; {_LONG_LIMIT}; for start in 1 2 3 4 5 6; do systemctl start {SERVICE} || true; done; "
@@ -108,7 +108,7 @@ _START_OFTEN = (
 
 
 @promise(section="10", unit=UNIT)
-def test_starts_during_the_run_do_not_keep_the_spec_from_being_written(
+def test_spec_is_written_despite_starts_during_the_run(
     start_node: StartNode,
 ) -> None:
     """The limit of starts is reached after provisioning has loaded its drop-in, and is lifted."""
@@ -141,7 +141,7 @@ def test_starts_during_the_run_do_not_keep_the_spec_from_being_written(
         ),
     ],
 )
-def test_lasting_failure_is_no_healthy_node(start_node: StartNode, script: str) -> None:
+def test_lasting_failure_gives_no_healthy_node(start_node: StartNode, script: str) -> None:
     """A working driver without a spec gives no pod a GPU, and an old spec is not taken for one."""
     node = start_node(
         "lasting", files=[*FILES, OLD, fault(script)], before=[INSTALL], config=QUICK
@@ -210,7 +210,7 @@ _CONTAINERD = "version = 2\n" + "".join(
         pytest.param("true", None, id="nothing"),
     ],
 )
-def test_validation_finds_what_keeps_containers_from_the_gpu(
+def test_validation_finds_reasons_why_containers_get_no_gpu(
     start_node: StartNode, harm: str, step: str | None
 ) -> None:
     """`validate` repairs nothing, and names the step at which the node is wrong."""

@@ -44,7 +44,7 @@ BEFORE = (NO_SERVICES, make_program(FABRIC_MANAGER_PROGRAM))
 
 
 @promise(section="9", unit=UNIT)
-def test_needed_fabric_manager_holds_the_node_back(start_validated: StartNode) -> None:
+def test_needed_fabric_manager_delays_the_node(start_validated: StartNode) -> None:
     """Without it, GPUs of these sizes cannot talk to each other."""
     node = start_validated(
         "needed",
@@ -184,7 +184,7 @@ def test_node_problem_detector_starts_again_with_the_driver(
 
 
 @promise(section="5, step 13", unit="suites/unit/provisioning/test_driver.py")
-def test_driver_is_asked_by_the_program_of_the_payload_where_path_has_none(
+def test_driver_is_queried_by_the_program_of_the_payload_if_path_has_none(
     start_validated: StartNode,
 ) -> None:
     """Some images stage nvidia-smi under the payload's folder alone."""

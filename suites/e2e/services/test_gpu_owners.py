@@ -49,7 +49,7 @@ WITH_DRA: Mapping[str, object] = {"enable_managed_gpu_dra": True}
 
 
 @promise(section="7", unit=UNIT, any_provisioner=True)
-def test_slow_device_plugin_holds_the_node_back(start_validated: StartNode) -> None:
+def test_slow_device_plugin_delays_the_node(start_validated: StartNode) -> None:
     """Nothing that comes after the plugin starts before it is ready."""
     node = start_validated("slow", tags=TAG, stand_ins={"nvidia-device-plugin": SLOW})
 

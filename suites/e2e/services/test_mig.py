@@ -88,7 +88,7 @@ def test_unit_partitions_the_gpu_by_its_profile(
 
 
 @promise(section="8", unit=UNIT)
-def test_profile_that_does_not_exist_partitions_nothing(start_validated: StartNode) -> None:
+def test_profile_that_does_not_exist_changes_no_gpu(start_validated: StartNode) -> None:
     """The unit fails and says why; the node is there for whoever repairs its pool."""
     node = start_validated(
         "no-profile",
@@ -119,7 +119,7 @@ def test_profile_that_does_not_exist_partitions_nothing(start_validated: StartNo
         pytest.param("enable_managed_gpu", PLUGIN, 2, id="second of two GPUs"),
     ],
 )
-def test_gpu_that_needs_a_reset_gets_a_reboot_when_all_else_is_done(
+def test_gpu_that_needs_a_reset_gets_a_reboot_at_the_end(
     start_validated: StartNode, h100: GpuModel, mode: str, owner: str, count: int
 ) -> None:
     """MIG mode is pending, so nothing can be partitioned yet; the unit runs again after the reboot."""

@@ -93,7 +93,7 @@ def test_hanging_monitoring_is_left_to_its_job(start_validated: StartNode) -> No
 
 
 @promise(section="7", unit=UNIT, any_provisioner=True)
-def test_failing_monitoring_is_its_own_failure(start_validated: StartNode) -> None:
+def test_failing_monitoring_has_its_own_exit_code(start_validated: StartNode) -> None:
     """There is nothing to warn of, since systemd took the jobs; the units' own states tell."""
     node = start_validated(
         "fails", tags=TAG, stand_ins={name_of(unit): FAILS for unit in WARNINGS}
@@ -113,7 +113,7 @@ def test_failing_monitoring_is_its_own_failure(start_validated: StartNode) -> No
 
 
 @promise(section="7", unit=UNIT)
-def test_masked_monitoring_is_warned_of(start_validated: StartNode) -> None:
+def test_masked_monitoring_gives_a_warning(start_validated: StartNode) -> None:
     """An administrator's mask is respected: a warning, and no attempt to install the services."""
     node = start_validated("masked", config=MANAGED, before=[["systemctl", "mask", *WARNINGS]])
 
@@ -127,7 +127,7 @@ def test_masked_monitoring_is_warned_of(start_validated: StartNode) -> None:
 
 
 @promise(section="7", unit=UNIT)
-def test_absent_monitoring_is_warned_of(start_validated: StartNode) -> None:
+def test_absent_monitoring_gives_a_warning(start_validated: StartNode) -> None:
     """The packages of the cache are installed, at the second try, and do not bring the units: warnings."""
     fails_once = Interruption(at="apt-get install -y --no-install-recommends *", act=FAIL).file
     node = start_validated(

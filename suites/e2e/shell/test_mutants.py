@@ -76,7 +76,7 @@ def _state(machine: LabMachine) -> dict[str, str]:
     }
 
 
-def test_mutants_fail_by_what_they_did_and_leave_the_machine_as_it_was(
+def test_mutants_fail_by_their_actions_and_the_machine_stays_unharmed(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
     machine = clone(cloud_init_done)

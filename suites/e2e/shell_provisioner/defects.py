@@ -38,7 +38,7 @@ class Defect:
 
 
 BAKED = "test_baked_node_compiles_nothing_and_waits_for_its_device_plugin"
-OTHER_KERNEL = "test_other_kernel_gets_a_driver_of_its_own"
+OTHER_KERNEL = "test_other_kernel_gets_its_own_driver"
 
 DEFECTS = (
     Defect(

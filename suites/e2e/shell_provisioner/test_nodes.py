@@ -69,7 +69,7 @@ def test_baked_node_compiles_nothing_and_waits_for_its_device_plugin(
     )  # fmt: skip
 
 
-def test_other_kernel_gets_a_driver_of_its_own(
+def test_other_kernel_gets_its_own_driver(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
     """The module is built for the kernel that runs, not for the newest one, which has one."""

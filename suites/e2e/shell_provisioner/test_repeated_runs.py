@@ -71,7 +71,7 @@ def test_killed_run_is_completed_by_the_next(
     expect_as_whole_run(wanted, node)
 
 
-def test_teardown_leaves_a_node_that_was_never_baked(
+def test_teardown_restores_a_node_that_was_never_baked(
     boot_node: BootNode, node_image: Image, baked_image: Image
 ) -> None:
     """Whatever the bake has added to the image is gone."""

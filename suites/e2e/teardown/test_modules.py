@@ -64,7 +64,7 @@ STACK = {
 
 
 @promise(section="6", unit=UNIT, any_provisioner=True)
-def test_each_module_of_the_driver_is_unloaded_before_those_that_it_holds(
+def test_each_module_of_the_driver_is_unloaded_before_the_modules_that_it_holds(
     start_node: StartNode, h100: GpuModel
 ) -> None:
     """A driver with graphics has five modules, and `nvidia` goes last."""
@@ -138,7 +138,7 @@ def test_our_busy_module_beside_a_customers_driver_is_incomplete(
 
 
 @promise(section="6", unit=UNIT)
-def test_our_module_of_another_kernel_goes_from_beside_a_customers_driver(
+def test_our_module_of_another_kernel_is_removed_beside_a_customers_driver(
     start_node: StartNode, baked_image: Image
 ) -> None:
     """A node that boots its older kernel later must not find our module there."""

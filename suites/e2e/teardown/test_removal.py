@@ -127,7 +127,7 @@ def test_device_in_use_keeps_everything_until_it_is_free(
         pytest.param(f"{DKMS}/580.126.09", id="DKMS tree"),
     ],
 )
-def test_what_cannot_be_removed_keeps_the_record_for_the_next_run(
+def test_parts_that_cannot_be_removed_keep_the_record_for_the_next_run(
     start_node: StartNode, locked: str
 ) -> None:
     """An incomplete removal is not forgotten, and the run after the repair completes it."""
@@ -165,7 +165,7 @@ def test_incomplete_removal_on_a_managed_node_is_a_failure(
 
 
 @promise(section="6", unit=UNIT, any_provisioner=True)
-def test_node_without_a_record_keeps_what_it_has(start_node: StartNode) -> None:
+def test_node_without_a_record_keeps_everything(start_node: StartNode) -> None:
     """Without a record nothing shows that the driver is ours."""
     node = start_node("no-record", gpus=[], before=[["rm", RECORD_PATH]], command="teardown")
 
@@ -257,7 +257,7 @@ def test_record_without_a_version_is_no_reason_to_preserve(start_node: StartNode
 
 
 @promise(section="6", unit=UNIT)
-def test_record_at_the_configured_path_is_the_one_that_counts(start_node: StartNode) -> None:
+def test_record_at_the_configured_path_counts(start_node: StartNode) -> None:
     """GPU_DKMS_MARKER_FILE: the teardown reads this record, and removes it at the end."""
     path = "/opt/azure/another-marker"
     move = shell(f"mv {RECORD_PATH} {path}")
@@ -273,7 +273,7 @@ def test_record_at_the_configured_path_is_the_one_that_counts(start_node: StartN
 
 
 @promise(section="6", unit=UNIT, each_change=True, any_provisioner=True)
-def test_what_only_has_a_similar_name_stays(start_node: StartNode) -> None:
+def test_files_with_only_a_similar_name_stay(start_node: StartNode) -> None:
     """Names are exact: a neighbour of an artefact is somebody else's."""
     kept = (
         "/usr/bin/nvidia-smi.orig",
@@ -296,7 +296,7 @@ def test_what_only_has_a_similar_name_stays(start_node: StartNode) -> None:
 
 
 @promise(section="6", unit=UNIT)
-def test_version_that_nothing_names_is_no_driver(start_node: StartNode) -> None:
+def test_version_that_no_source_names_belongs_to_no_driver(start_node: StartNode) -> None:
     """Sources that neither the record nor DKMS names stay; `original_module` is no version."""
     source = f"{SOURCE}-{CUSTOMER_VERSION}/dkms.conf"
     make = f"mkdir {DKMS}/original_module $(dirname {source}); echo x >{source}"
@@ -313,7 +313,7 @@ def test_version_that_nothing_names_is_no_driver(start_node: StartNode) -> None:
 
 
 @promise(section="6", unit=UNIT)
-def test_payload_and_caches_go_only_from_a_node_that_opted_out(
+def test_payload_and_caches_are_removed_only_from_a_node_that_opted_out(
     start_node: StartNode, h100: GpuModel
 ) -> None:
     """A node that still gets a driver keeps what it needs for that."""

@@ -47,7 +47,7 @@ REGRESSIONS = {
         file="lib/retry.bash",
         before='  return "${code}"',
         after="  return 0",
-        caught_by="test_mirror_that_is_down_has_a_code_of_its_own",
+        caught_by="test_unreachable_mirror_has_its_own_exit_code",
         causes=(
             r"Provisioning was expected to end with 30 \(fetch\), but it ended with 1",
             r"`set -e` ended the provisioner in line \d+ of '/opt/halyard/gpu/lib/fetch\.bash': mv ",
@@ -75,7 +75,7 @@ REGRESSIONS = {
         file="lib/driver.bash",
         before="install nouveau /bin/false",
         after="install nvidia /bin/false",
-        caught_by="test_module_is_loaded_where_udev_has_not",
+        caught_by="test_module_is_loaded_if_udev_has_not_loaded_it",
         causes=(
             "provisioning ended with 40: the module nvidia can't be loaded",
             "printed: modprobe: ",

@@ -51,7 +51,9 @@ def test_staged_driver_is_used(
         expect.unit_state(evidence, unit, active="active")
 
 
-def test_module_is_loaded_where_udev_has_not(boot_node: BootNode, gpu_node: NodeRequest) -> None:
+def test_module_is_loaded_if_udev_has_not_loaded_it(
+    boot_node: BootNode, gpu_node: NodeRequest
+) -> None:
     """The node's udev loads the staged module for its GPU before provisioning begins."""
     evidence = boot_node(replace(gpu_node, before=[_NO_LOADED_MODULE])).evidence()
 
@@ -79,7 +81,7 @@ def test_tools_are_installed_beside_upgrades(boot_node: BootNode, gpu_node: Node
     expect.log_line(evidence, "installing halyard-gpu-tools")
 
 
-def test_mirror_that_is_down_has_a_code_of_its_own(
+def test_unreachable_mirror_has_its_own_exit_code(
     boot_node: BootNode, gpu_node: NodeRequest
 ) -> None:
     node = boot_node(replace(gpu_node, before=[_NO_STAGED_DRIVER, ["rm", "-r", "/srv/mirror"]]))
