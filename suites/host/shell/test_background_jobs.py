@@ -25,7 +25,7 @@ _EVALUATIONS = {
 
 @pytest.mark.parametrize("shell", ["bash", "dash", "busybox"])
 @pytest.mark.parametrize("kind", _EVALUATIONS)
-def test_job_ends_before_what_follows_it(project: SpecProject, kind: str, shell: str) -> None:
+def test_job_ends_before_later_code(project: SpecProject, kind: str, shell: str) -> None:
     project.write(".shellspec", f"--shell {shell}\n")
     project.write("late.sh", f"#!/bin/sh\n{_LATE}\n").chmod(0o755)
     project.write(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         ("env sleep 3 && command sleep 4", [3, 4]),
     ],
 )
-def test_sleeps_are_told_and_take_no_time(shell: Shell, code: str, seconds: list[float]) -> None:
+def test_sleeps_are_logged_and_take_no_time(shell: Shell, code: str, seconds: list[float]) -> None:
     assert [sleep.seconds for sleep in shell.evaluate(code).check().sleeps] == seconds
 
 

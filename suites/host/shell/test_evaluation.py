@@ -42,7 +42,7 @@ def test_stdin_has_a_path_that_can_be_read(shell: Shell, stdin: str) -> None:
     assert (result.stdout, result.stderr) == (stdin, "")
 
 
-def test_stdin_of_an_evaluation_is_not_that_of_the_one_before(shell: Shell) -> None:
+def test_stdin_of_an_evaluation_differs_from_the_one_before(shell: Shell) -> None:
     shell.evaluate("cat", stdin="the first, longer one")
 
     assert shell.evaluate("cat", stdin="short").stdout == "short"
@@ -126,7 +126,7 @@ exit 3
 """
 
 
-def test_errexit_is_for_the_test_to_choose(shell: Shell, tmp_path: Path) -> None:
+def test_test_chooses_errexit(shell: Shell, tmp_path: Path) -> None:
     script = tmp_path / "script.sh"
     script.write_text(_STRICT.replace("exit 3\n", ""))
     shell.source(script)

@@ -21,7 +21,7 @@ def test_option_that_a_fake_does_not_know_fails_the_test_by_name(shell: Shell) -
         shell.evaluate("systemctl --user start a || true")
 
 
-def test_fake_that_no_command_used_is_no_error(shell: Shell) -> None:
+def test_unused_fake_is_not_an_error(shell: Shell) -> None:
     fakes.Containerd().install(shell)
 
     assert shell.evaluate("echo done").stdout == "done\n"

@@ -49,7 +49,7 @@ def new_shell(tmp_path: Path) -> Iterator[Callable[[], Shell]]:
     pool.close()
 
 
-def test_next_test_has_what_sourcing_left_and_no_more(new_shell: Callable[[], Shell]) -> None:
+def test_next_test_has_only_the_files_of_sourcing(new_shell: Callable[[], Shell]) -> None:
     numbers = []
     for _ in range(3):
         shell = new_shell()

@@ -165,7 +165,7 @@ End
 """
 
 
-def test_files_and_variables_are_looked_at_where_the_evaluation_left_them(
+def test_files_and_variables_are_read_after_the_evaluation(
     project: SpecProject,
 ) -> None:
     module = _migrate(_FILES)
@@ -253,7 +253,7 @@ End
     }
 
 
-def test_skip_with_a_condition_skips_where_it_holds(project: SpecProject) -> None:
+def test_skip_with_a_condition_skips_if_the_condition_is_true(project: SpecProject) -> None:
     spec = """\
 Describe 'group'
   holds() { [ "$1" = yes ]; }

@@ -116,7 +116,7 @@ def test_mock_of_a_path_answers_for_its_name(shell: Shell) -> None:
     )
 
 
-def test_hidden_and_allowed_commands_are_so_by_path_too(shell: Shell) -> None:
+def test_hidden_and_allowed_commands_can_be_given_by_path_too(shell: Shell) -> None:
     shell.hide("nvidia-smi")
     shell.allow("hostname")
 

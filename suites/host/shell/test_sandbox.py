@@ -55,7 +55,7 @@ def test_command_runs_in_spaces_of_its_own_and_sees_no_other_process(tmp_path: P
     assert parent == "1"
 
 
-def test_killing_everything_ends_the_command_alone(tmp_path: Path) -> None:
+def test_killing_everything_ends_only_the_command(tmp_path: Path) -> None:
     script = "sleep 600 & [ $PPID = 1 ] && [ ! -e /proc/%d ] && kill -9 -1; wait $!; echo $?"
 
     assert _run(script % os.getpid(), tmp_path).stdout == "137\n"
@@ -73,7 +73,7 @@ def test_writes_and_deletions_do_not_reach_the_host(tmp_path: Path) -> None:
     assert not Path("/etc/harness-trial").exists()
 
 
-def test_what_covers_the_host_cannot_be_taken_away(tmp_path: Path) -> None:
+def test_mounts_that_hide_the_host_cannot_be_removed(tmp_path: Path) -> None:
     script = "for m in /proc /proc/sys /sys /dev /; do umount -l $m; done; ls /proc; ls /"
 
     result = _run(script, tmp_path)
@@ -168,7 +168,7 @@ def test_hypervisor_and_guests_are_out_of_reach(tmp_path: Path) -> None:
     assert seen[socket.AF_UNIX].ok, seen[socket.AF_UNIX].render()
 
 
-def test_what_sets_the_kernel_is_read_only(tmp_path: Path) -> None:
+def test_kernel_settings_are_read_only(tmp_path: Path) -> None:
     """Files of root in /proc are root's of the host, also such as those below /proc/driver."""
     script = """
         for each in /proc/[!0-9]*; do
@@ -328,7 +328,7 @@ def test_root_is_not_held_by_refused_writes_alone(tmp_path: Path) -> None:
     assert not proof.exists()
 
 
-def test_shell_that_was_not_let_in_is_trouble_of_the_harness() -> None:
+def test_shell_that_could_not_enter_its_sandbox_is_an_error_of_the_harness() -> None:
     with pytest.raises(RequirementError, match=r"refuses here \(unshare: no\); run the tests as"):
         check_entered(KERNEL_REFUSES, f"{MARK} unshare: no\n")
     with pytest.raises(HarnessError, match=r"could not be entered: no room. Nothing was run"):
@@ -374,7 +374,7 @@ def test_user_gets_the_throwaway_root_where_the_kernel_grants_it() -> None:
     assert choose_for_user(_Kernel(throwaway=_answer())).kind is SandboxKind.THROWAWAY
 
 
-def test_user_without_name_spaces_gets_refused_writes_and_is_told_what_is_open() -> None:
+def test_user_without_name_spaces_gets_refused_writes_and_a_warning() -> None:
     chosen = choose_for_user(_Kernel(throwaway=_REFUSED, refuse=_answer()))
 
     assert chosen.kind is SandboxKind.REFUSE
@@ -388,7 +388,7 @@ def test_host_with_neither_refuses_to_run() -> None:
 
 
 @pytest.mark.parametrize("answer", [_SLOW, _answer(1, "no room on device"), _answer(CANNOT_ENTER)])
-def test_trouble_with_the_probe_is_an_error_and_costs_no_protection(answer: CommandResult) -> None:
+def test_error_in_the_probe_is_reported_and_costs_no_protection(answer: CommandResult) -> None:
     with pytest.raises(HarnessError, match="'throwaway' could not be found out"):
         choose_for_user(_Kernel(throwaway=answer, refuse=_answer()))
 
@@ -419,7 +419,7 @@ def test_root_gets_the_throwaway_root_without_a_question() -> None:
         choose_sandbox("refuse", is_root=True)
 
 
-def test_who_turns_the_sandbox_off_is_told_so() -> None:
+def test_user_who_turns_the_sandbox_off_is_warned() -> None:
     assert "nothing protected this host" in choose_sandbox("off").why
 
 

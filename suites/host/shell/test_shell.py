@@ -73,7 +73,7 @@ def test_variables_and_arrays_are_seen_afterwards(code: Shell) -> None:
     assert result.variable("NO_SUCH") is None
 
 
-def test_status_is_that_of_exit_and_of_errexit(code: Shell) -> None:
+def test_status_comes_from_exit_or_errexit(code: Shell) -> None:
     assert code.evaluate("exit 7").status == 7
     result = code.call("strict")
     assert (result.status, result.stdout) == (1, "")

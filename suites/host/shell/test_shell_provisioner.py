@@ -40,7 +40,7 @@ REGRESSIONS = (
         name="kinds are compared without their family",
         before='[ "$(driver_family "$kind")" != "$(driver_family "$DRIVER_KIND")" ]',
         after='[ "$kind" != "$DRIVER_KIND" ]',
-        caught_by="test_baked_driver_is_used_where_all_of_it_fits",
+        caught_by="test_baked_driver_is_used_if_all_of_it_fits",
     ),
     Regression(
         name="a module that is only built counts as installed",

@@ -73,7 +73,7 @@ def test_failing_group_hooks_are_errors(project: SpecProject) -> None:
     assert "AfterAll 'false' failed with status 1." in result.stdout
 
 
-def test_what_a_file_says_on_stderr_after_its_last_example_is_an_error(
+def test_stderr_of_a_file_after_its_last_example_is_an_error(
     project: SpecProject,
 ) -> None:
     project.write("a_spec.sh", "It 'passes'\nThe value a should equal a\nEnd\necho late >&2\n")

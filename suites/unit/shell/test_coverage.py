@@ -34,7 +34,7 @@ def test_names_may_hold_spaces_and_colons(tmp_path: Path) -> None:
     }
 
 
-def test_command_that_prints_what_looks_like_an_entry_adds_none(tmp_path: Path) -> None:
+def test_command_that_prints_text_like_an_entry_adds_none(tmp_path: Path) -> None:
     script = tmp_path / "a.sh"
     script.touch()
     trace = f"+\x1e1\x1f{script}\x1f3\x1f/\x1eecho '\n+hx:{script}:9:\n+ echo 4'\n"
@@ -50,7 +50,7 @@ def test_merging_takes_what_a_worker_carried() -> None:
     assert hits == {"a.sh": {Place(1, 1, 1), Place(2, 1, 1)}, "b.sh": {Place(1, 2, 3)}}
 
 
-def test_numbers_that_no_trace_has_are_passed_over(tmp_path: Path) -> None:
+def test_impossible_numbers_are_ignored(tmp_path: Path) -> None:
     """Code under test may write to the trace; Python refuses to read so long a number."""
     script = tmp_path / "a.sh"
     script.touch()

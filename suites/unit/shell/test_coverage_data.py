@@ -59,7 +59,7 @@ def test_lines_of_both_tiers_are_in_one_report(tmp_path: Path, script: Path) -> 
     assert "unit test" in page.read_text()
 
 
-def test_script_of_which_nothing_ran_is_reported(tmp_path: Path, script: Path) -> None:
+def test_script_that_did_not_run_is_reported(tmp_path: Path, script: Path) -> None:
     path = tmp_path / "data"
     write_data({}, [script], path)
 
@@ -128,7 +128,7 @@ def test_command_prints_the_report(
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0", b"{}"])
-def test_file_that_is_no_coverage_is_a_sentence_and_stays_as_it_is(
+def test_file_that_is_not_coverage_is_reported_and_stays_unchanged(
     tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "data"

@@ -66,7 +66,7 @@ def test_stream_is_read_up_to_the_limit(
     assert reader.read()
 
 
-def test_stream_of_empty_fields_is_no_record(pipe: tuple[RecordReader, int]) -> None:
+def test_stream_of_empty_fields_is_not_a_record(pipe: tuple[RecordReader, int]) -> None:
     """Each takes more memory than its byte."""
     reader, writing = pipe
 

@@ -120,7 +120,7 @@ def test_files_are_read_and_changed(files: RootFiles) -> None:
 @pytest.mark.parametrize(
     "path", ["/etc", "/", "/etc/file/x", "/etc/a\0b", "etc/file", "/..", "/pipe"]
 )
-def test_what_is_no_file_is_refused_with_a_sentence(files: RootFiles, path: str) -> None:
+def test_path_that_is_not_a_file_is_refused_with_a_sentence(files: RootFiles, path: str) -> None:
     os.mkfifo(files.root / "pipe")
 
     with pytest.raises(HarnessError, match=r"can't be written|is not an absolute path"):
@@ -144,7 +144,7 @@ def test_large_file_is_not_read_whole(files: RootFiles, monkeypatch: pytest.Monk
         files.read("/etc/file")
 
 
-def test_root_that_has_become_that_of_the_host_is_refused() -> None:
+def test_root_that_has_become_the_hosts_root_is_refused() -> None:
     """The number of its process may be given to another."""
     with pytest.raises(HarnessError, match="has ended"):
         RootFiles(Path("/proc/self/root")).write("/no-such/file", b"x")

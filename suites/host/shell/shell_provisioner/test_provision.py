@@ -82,7 +82,7 @@ def test_record_without_a_usable_kind_or_version_is_corrupt(
     assert decision(node) == "teardown-install corrupt"
 
 
-def test_record_that_is_no_file_is_corrupt(node: Node) -> None:
+def test_record_that_is_not_a_file_is_corrupt(node: Node) -> None:
     node.shell.path(RECORD).mkdir(parents=True)
 
     assert decision(node) == "teardown-install corrupt"
@@ -98,7 +98,7 @@ def test_record_that_is_no_file_is_corrupt(node: Node) -> None:
         ("cuda", VERSION, "6.1.0-55-cloud-amd64", "install kernel"),
     ],
 )
-def test_baked_driver_is_used_where_all_of_it_fits(
+def test_baked_driver_is_used_if_all_of_it_fits(
     node: Node, kind: str, version: str, kernel: str, expected: str
 ) -> None:
     node.bake(kind=kind, version=version, kernel=kernel)
@@ -145,7 +145,7 @@ def test_module_whose_file_is_gone_is_built_again(node: Node) -> None:
 # The image
 
 
-def test_image_that_is_there_is_not_pulled(node: Node) -> None:
+def test_present_image_is_not_pulled(node: Node) -> None:
     node.containerd = fakes.Containerd([IMAGE]).install(node.shell)
 
     node.call("pull_image").check()
@@ -153,7 +153,7 @@ def test_image_that_is_there_is_not_pulled(node: Node) -> None:
     assert node.containerd.images() == (IMAGE,)
 
 
-def test_image_is_pulled_where_only_a_similar_one_is_there(node: Node) -> None:
+def test_image_is_pulled_if_only_a_similar_one_is_there(node: Node) -> None:
     similar = IMAGE.replace("580.126", "580x126")
     node.containerd = fakes.Containerd([similar], registry=[IMAGE]).install(node.shell)
 
@@ -255,7 +255,7 @@ def test_modules_are_unloaded_before_what_they_need(node: Node) -> None:
     assert node.modules.loaded == ()
 
 
-def test_no_module_is_unloaded_where_one_is_in_use(node: Node) -> None:
+def test_no_module_is_unloaded_if_one_is_in_use(node: Node) -> None:
     node.bake()
     node.modules.hold("nvidia_uvm")
 
@@ -291,7 +291,7 @@ def test_record_stays_until_the_driver_is_gone(node: Node) -> None:
     "path",
     ["/usr/bin/nvidia-modprobe", "/etc/ld.so.conf.d/nvidia.conf", "/usr/bin/lib64/libcuda.so"],
 )
-def test_record_stays_where_something_cannot_be_removed(node: Node, path: str) -> None:
+def test_record_stays_if_something_cannot_be_removed(node: Node, path: str) -> None:
     node.bake()
     node.shell.write(path, "")
     node.shell.mock("rm", optional=True).answers("")

@@ -93,9 +93,7 @@ def test_unknown_use_of_options_is_refused(words: list[str], message: str) -> No
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_each_fake_names_what_it_does_not_know(
-    fake: fakes.Fake, line: list[str], message: str
-) -> None:
+def test_each_fake_names_unknown_options(fake: fakes.Fake, line: list[str], message: str) -> None:
     with pytest.raises(fakes.UnknownInvocationError, match=message):
         fake.answer(a_call(*line))
 

@@ -56,7 +56,7 @@ def test_unit_fails_as_often_as_the_test_says(tmp_path: Path) -> None:
         ("is-active a b", 3, ["running"]),
     ],
 )
-def test_command_with_several_units_fails_where_one_does(
+def test_command_with_several_units_fails_if_one_does(
     tmp_path: Path, line: str, exit_code: int, active: list[str]
 ) -> None:
     """The others are started all the same; of two failures the later one tells the exit code."""
@@ -361,7 +361,7 @@ def test_ctr_shows_the_version_as_recorded() -> None:
         ("python3-minimal:any", False),
     ],
 )
-def test_architecture_of_a_dependency_is_no_part_of_its_name(
+def test_architecture_of_a_dependency_is_not_part_of_its_name(
     dependency: str, *, is_met: bool
 ) -> None:
     assert is_met_by(dependency, Package(name="python3", version="3.11.2-1")) is is_met

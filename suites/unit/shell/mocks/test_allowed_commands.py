@@ -34,7 +34,7 @@ def test_no_command_is_both_allowed_and_denied() -> None:
     assert not ALLOWED_COMMANDS & set(KNOWN_COMMANDS)
 
 
-def test_what_an_allowed_name_links_to_is_allowed(tmp_path: Path) -> None:
+def test_target_of_an_allowed_link_is_allowed(tmp_path: Path) -> None:
     for name in ("mawk", "curl", "readme"):
         (tmp_path / name).touch(mode=0o755 if name != "readme" else 0o644)
     (tmp_path / "awk.link").symlink_to("mawk")

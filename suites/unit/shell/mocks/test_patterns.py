@@ -54,7 +54,7 @@ def test_signs_in_lines_of_calls(line: str, hint: str | None) -> None:
         assert (" match" in str(caught.value)) == bool(hint)
 
 
-def test_patterns_are_none_for_exact_arguments() -> None:
+def test_patterns_are_literal_for_exact_arguments() -> None:
     registry = MockRegistry()
     registry.add(command := MockedCommand("curl", registry.calls, reads_stdin=False))
 

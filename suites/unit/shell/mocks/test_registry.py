@@ -19,7 +19,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> MockRegistry:
 
 
 @pytest.mark.parametrize("kind", ["arguments", "stdin", "environment"])
-def test_calls_hand_over_no_more_than_the_limit(registry: MockRegistry, kind: str) -> None:
+def test_calls_pass_on_no_more_than_the_limit(registry: MockRegistry, kind: str) -> None:
     def call(number: int) -> None:
         text = f"{number:04}" + "x" * 1020
         registry.answer(
@@ -46,7 +46,7 @@ def test_environment_that_stays_the_same_is_kept_once(registry: MockRegistry) ->
 
 
 @pytest.mark.parametrize("optional", [False, True])
-def test_replaced_mock_still_expects_what_it_did(optional: bool) -> None:
+def test_replaced_mock_keeps_its_expectations(optional: bool) -> None:
     registry = MockRegistry()
     first = MockedCommand("curl", registry.calls, reads_stdin=False, optional=optional)
     registry.add(first)
@@ -58,7 +58,7 @@ def test_replaced_mock_still_expects_what_it_did(optional: bool) -> None:
     )
 
 
-def test_replaced_mock_expects_no_more_where_it_was_used() -> None:
+def test_replaced_mock_expects_no_more_if_it_was_used() -> None:
     registry = MockRegistry()
     first = MockedCommand("curl", registry.calls, reads_stdin=False)
     first.answers("first\n")

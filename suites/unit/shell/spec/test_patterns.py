@@ -36,7 +36,7 @@ from harness.shell.spec.patterns import pattern_matches
         ("a||b", [], ["a", "b", ""]),
     ],
 )
-def test_pattern_matches_what_the_shell_matches(
+def test_pattern_matches_the_same_as_in_the_shell(
     pattern: str, matching: list[str], others: list[str]
 ) -> None:
     assert [each for each in matching if not pattern_matches(pattern, each)] == []
