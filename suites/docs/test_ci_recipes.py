@@ -20,7 +20,7 @@ _MANIFESTS = sorted(path for path in recipes() if "/kubernetes-" in path)
 _SCRIPTS = sorted(path for path in recipes() if path.endswith(".sh"))
 
 
-def test_recipes_are_what_the_generator_writes() -> None:
+def test_committed_recipes_match_the_generator() -> None:
     written = {
         path.relative_to(REPOSITORY).as_posix(): path.read_text()
         for path in (REPOSITORY / FOLDER).iterdir()

@@ -86,7 +86,7 @@ def test_data_files_are_valid(sandbox: Sandbox, blocks: Callable[[str], list[Blo
         examples.check_yaml(block, sandbox.folder / str(file_name(block)))
 
 
-def test_units_of_systemd_start_programs_as_these_accept_it(
+def test_systemd_units_start_programs_with_valid_arguments(
     blocks: Callable[[str], list[Block]],
 ) -> None:
     programs = Programs.of(REPOSITORY)
@@ -115,7 +115,7 @@ def test_system_file_without_a_path_is_reported(text: str) -> None:
         examples.system_file(block)
 
 
-def test_entry_points_are_of_groups_that_exist(blocks: Callable[[str], list[Block]]) -> None:
+def test_entry_points_have_existing_groups(blocks: Callable[[str], list[Block]]) -> None:
     for block in blocks("toml"):
         parser = configparser.ConfigParser()
         parser.read_string(block.text)

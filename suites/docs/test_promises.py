@@ -25,7 +25,7 @@ def test_page_has_a_row_for_each_machine_test_and_no_other(rows: list[Row]) -> N
     assert written == wanted
 
 
-def test_other_provisioner_gets_the_rows_that_are_not_about_ours_alone(rows: list[Row]) -> None:
+def test_other_provisioner_gets_the_rows_that_are_not_only_about_ours(rows: list[Row]) -> None:
     others = collected_rows("--provisioner=suites/e2e/shell_provisioner/provisioner.yaml")
 
     assert set(others) < set(rows)

@@ -73,7 +73,7 @@ def answers(sandbox: Sandbox, shown: list[Request]) -> dict[Request, Answer]:
     return sandbox.pytest([*shown, *WRONG.values()])
 
 
-def test_pytest_accepts_what_pages_show(
+def test_pytest_accepts_the_command_lines_on_pages(
     shown: list[Request], answers: dict[Request, Answer]
 ) -> None:
     assert len(shown) > 2

@@ -54,7 +54,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_site_has_every_page_and_fetches_nothing_from_other_hosts(site: Path) -> None:
+def test_site_has_every_page_and_loads_nothing_from_other_hosts(site: Path) -> None:
     names = {file.relative_to(site).as_posix() for file in site.glob("**/*.html")}
 
     assert {"index.html", "architecture.html", "reference/pytest.html"} <= names
@@ -108,7 +108,7 @@ def test_every_row_of_a_reference_page_says_what_it_means(generated: dict[str, s
         ("changelog.md", ["## Not released yet", "### Bug fixes"]),
     ],
 )
-def test_generated_page_lists_what_the_code_has(
+def test_generated_page_lists_everything_in_the_code(
     generated: dict[str, str], page: str, names: list[str]
 ) -> None:
     missing = [name for name in names if name not in generated[page]]

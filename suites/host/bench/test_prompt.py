@@ -53,7 +53,9 @@ def test_command_is_awaited(program: Path) -> None:
     assert seconds_of_command(["--image=mine"]) > 0
 
 
-def test_python_may_keep_what_it_compiled(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_may_keep_its_compiled_files(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     _write(program, '[ -z "$PYTHONDONTWRITEBYTECODE" ]\n')
 

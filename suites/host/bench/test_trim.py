@@ -48,7 +48,7 @@ def run(tmp_path: Path) -> Callable[[str, Trim], str]:
 
 
 @pytest.mark.parametrize("words", [_LOOK, _REMOVE, _DEFER, "systemctl restart kubelet"])
-def test_nothing_changes_where_no_trim_is_off(run: Callable[[str, Trim], str], words: str) -> None:
+def test_nothing_changes_if_no_trim_is_off(run: Callable[[str, Trim], str], words: str) -> None:
     assert run(words, Trim.NONE_OFF) == words
 
 

@@ -61,7 +61,7 @@ class FakeQemu(FakeMonitor):
 
 
 @pytest.mark.parametrize("suffix", [".zst", ".gz"])
-def test_what_was_saved_is_restored(tmp_path: Path, suffix: str) -> None:
+def test_saved_state_is_restored(tmp_path: Path, suffix: str) -> None:
     state = tmp_path / f"memory{suffix}"
     save_whole_state(FakeQemu(), "node", state)
     restored = FakeQemu()
@@ -73,7 +73,7 @@ def test_what_was_saved_is_restored(tmp_path: Path, suffix: str) -> None:
     assert state.stat().st_mode & 0o777 == 0o600
 
 
-def test_what_a_thread_opens_meanwhile_stays_open(tmp_path: Path) -> None:
+def test_descriptors_that_a_thread_opens_meanwhile_stay_open(tmp_path: Path) -> None:
     """It gets the numbers of descriptors that were just closed here."""
     opened: list[IO[bytes]] = []
 
@@ -165,7 +165,7 @@ def test_failed_compressor_is_named_as_the_cause(
     )
 
 
-def test_compressor_that_goes_on_does_not_hide_why_qemu_failed(
+def test_compressor_that_continues_does_not_hide_why_qemu_failed(
     tmp_path: Path, compressor: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(whole_state, "_FAILED_S", 0.0)

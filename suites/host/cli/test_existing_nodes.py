@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_this_host_is_judged_whatever_it_is(
+def test_this_host_is_judged_whatever_its_state(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each expectation has a verdict and whole sentences, and the exit code is theirs."""
@@ -31,7 +31,7 @@ def test_this_host_is_judged_whatever_it_is(
     assert (tmp_path / "node/local/commands/uname-r").read_text().strip()
 
 
-def test_chosen_expectations_alone_are_in_the_table(
+def test_only_chosen_expectations_are_in_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["node", "judge", "local:", "--only=log", "--only=cdi", f"--evidence-dir={tmp_path}"])

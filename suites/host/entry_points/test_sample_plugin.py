@@ -96,7 +96,7 @@ def test_node_is_judged_by_the_expectation_too(sample_site: PluginSite, tmp_path
 
 
 @pytest.mark.parametrize("option", ["--provisioner=acme", "--machine-driver=acme-cloud"])
-def test_run_chooses_what_the_package_has_by_name(
+def test_run_chooses_a_driver_of_the_package_by_name(
     sample_site: PluginSite, tmp_path: Path, option: str
 ) -> None:
     (tmp_path / "test_one.py").write_text("def test_one(settings): assert settings.images\n")

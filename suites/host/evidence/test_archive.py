@@ -79,7 +79,7 @@ def test_folder_is_taken_as_it_is(evidence: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"), [("t.tar.gz", "damaged"), ("t.zip", "neither"), ("absent", "neither")]
 )
-def test_what_is_no_archive_is_refused(tmp_path: Path, name: str, words: str) -> None:
+def test_other_file_is_refused_as_an_archive(tmp_path: Path, name: str, words: str) -> None:
     if name != "absent":
         (tmp_path / name).write_text("no archive")
 
@@ -109,9 +109,7 @@ def a_member(name: str, kind: bytes = tarfile.REGTYPE, *, link: str = "") -> tar
     ],
     ids=["link-to-a-file", "fifo", "link-to-a-folder"],
 )
-def test_archive_with_other_things_than_files_is_refused(
-    tmp_path: Path, member: tarfile.TarInfo
-) -> None:
+def test_archive_with_more_than_files_is_refused(tmp_path: Path, member: tarfile.TarInfo) -> None:
     """A link would show a file of this host, and a reader waits for ever at a FIFO."""
     archive = an_archive(tmp_path / "t.tar.gz", member)
 
@@ -143,7 +141,7 @@ def test_folder_without_permissions_can_be_read_and_removed(tmp_path: Path) -> N
         assert stat.S_IMODE((folder / "t").stat().st_mode) == 0o700
 
 
-def test_name_with_a_colon_is_no_remote_host(
+def test_name_with_a_colon_does_not_mean_a_remote_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_archive(tmp_path / "host:t.tar.gz", a_member("t/serial.log"))

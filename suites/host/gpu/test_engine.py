@@ -72,7 +72,7 @@ def vfio(tmp_path: Path) -> Iterator[Vfio]:
         yield Vfio(tmp_path, stack)
 
 
-def test_access_is_answered_before_dma_and_while_dma_waits(vfio: Vfio) -> None:
+def test_access_is_answered_before_dma_and_during_dma(vfio: Vfio) -> None:
     vfio.start_copy()
 
     read = vfio.expect_request(Command.DMA_READ)
@@ -107,7 +107,7 @@ def test_dma_answer_that_is_too_short_is_an_error_of_the_guest(vfio: Vfio) -> No
     assert "5 of 8 bytes" in str(vfio.engine.errors[0])
 
 
-def test_answer_that_was_not_awaited_ends_the_connection(vfio: Vfio) -> None:
+def test_unexpected_answer_ends_the_connection(vfio: Vfio) -> None:
     vfio.start_copy()
     request = vfio.expect_request(Command.DMA_READ)
 
@@ -135,7 +135,7 @@ def test_server_that_is_closed_during_dma_ends(vfio: Vfio) -> None:
 
 
 @pytest.mark.parametrize("kinds", [[MSI], [INTX], [INTX, MSI]])
-def test_interrupt_is_raised_by_a_message_where_there_is_one(vfio: Vfio, kinds: list[int]) -> None:
+def test_interrupt_is_raised_by_a_message_if_possible(vfio: Vfio, kinds: list[int]) -> None:
     fds = {kind: os.eventfd(0, os.EFD_NONBLOCK) for kind in kinds}
     for kind, fd in fds.items():
         vfio.set_irq(kind, [fd])
@@ -148,7 +148,7 @@ def test_interrupt_is_raised_by_a_message_where_there_is_one(vfio: Vfio, kinds: 
             os.eventfd_read(fd)
 
 
-def test_guest_that_masks_its_interrupt_gets_none(vfio: Vfio) -> None:
+def test_guest_that_masks_its_interrupt_gets_no_interrupt(vfio: Vfio) -> None:
     fd = os.eventfd(0, os.EFD_NONBLOCK)
     vfio.set_irq(MSI, [fd])
 
@@ -252,7 +252,7 @@ def test_memory_that_qemu_shares_is_mapped(mpqemu: Mpqemu) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 8, 1 << 60])
-def test_memory_that_is_not_there_is_an_error_of_the_guest(mpqemu: Mpqemu, size: int) -> None:
+def test_missing_memory_is_an_error_of_the_guest(mpqemu: Mpqemu, size: int) -> None:
     mpqemu.share()
     mpqemu.share(size=size)
 
@@ -269,7 +269,7 @@ def test_interrupt_of_mpqemu_is_signalled(mpqemu: Mpqemu) -> None:
         assert os.eventfd_read(event.fileno()) == 1
 
 
-def test_posted_write_wants_no_answer_and_comes_before_what_follows(vfio: Vfio) -> None:
+def test_posted_write_needs_no_answer_and_comes_before_later_writes(vfio: Vfio) -> None:
     vfio.engine.texts = [b"in", b"order"]
 
     vfio.start_copy()
@@ -280,7 +280,7 @@ def test_posted_write_wants_no_answer_and_comes_before_what_follows(vfio: Vfio) 
     assert vfio.expect_request(Command.DMA_READ).payload == struct.pack("<QQ", ADDRESS, 8)
 
 
-def test_qemus_error_of_a_write_that_wanted_no_answer_is_passed_over(vfio: Vfio) -> None:
+def test_error_of_qemu_about_a_posted_write_is_ignored(vfio: Vfio) -> None:
     vfio.qemu.post(vfioside.message(Command.DMA_WRITE, number=POSTED, flags=0x21))
 
     assert vfio.qemu.read(0, 4) == 4

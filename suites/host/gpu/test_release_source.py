@@ -90,7 +90,7 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def test_data_of_a_release_has_what_the_compiler_laid_out(
+def test_data_of_a_release_has_the_layout_of_the_compiler(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     models = tmp_path / "models"
@@ -150,7 +150,7 @@ def test_archive_gives_the_same_data_as_its_folder(source: Path, tmp_path: Path)
         ("src/nvidia/Makefile", "'src/nvidia/Makefile' cannot be read"),
     ],
 )
-def test_folder_that_is_no_such_source_is_refused(
+def test_folder_without_such_a_source_is_refused(
     source: Path, lacking: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (source / lacking).unlink()
@@ -160,7 +160,7 @@ def test_folder_that_is_no_such_source_is_refused(
     assert said in capsys.readouterr().err
 
 
-def test_headers_that_do_not_compile_end_with_the_compilers_words(
+def test_headers_that_do_not_compile_are_reported_in_the_compilers_words(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (source / "src/nvidia/inc/gpu/gsp/message_queue_priv.h").write_text("#error torn\n")

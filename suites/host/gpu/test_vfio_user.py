@@ -106,7 +106,9 @@ def test_address_of_a_64bit_bar_is_kept(server: VfioUserServer, qemu: QemuSide) 
     assert server.gpu.address_of(2) == 0x40_0000_0000
 
 
-def test_posted_write_gets_no_answer_and_is_done(server: VfioUserServer, qemu: QemuSide) -> None:
+def test_posted_write_gets_no_answer_and_is_carried_out(
+    server: VfioUserServer, qemu: QemuSide
+) -> None:
     qemu.post(write_message(0, 0x100, b"\x2a\0\0\0", flags=0x10))
 
     # An answer to that would come first, and be taken for this one's.
@@ -241,7 +243,7 @@ def test_close_leaves_neither_thread_nor_descriptor_nor_socket(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_server_that_nobody_plugged_or_started_can_be_closed_twice(tmp_path: Path) -> None:
+def test_server_that_was_never_plugged_or_started_can_be_closed_twice(tmp_path: Path) -> None:
     before = open_descriptors()
     VfioUserServer(a_gpu(), folder=tmp_path).close()
     server = VfioUserServer(a_gpu(), folder=tmp_path)
@@ -329,7 +331,7 @@ def test_any_sequence_of_messages_gets_one_answer_for_each(messages: list[bytes]
 
 
 @given(messages=st.lists(_VALID, max_size=5), junk=_ANY, rest=st.lists(_VALID, max_size=5))
-def test_any_bytes_end_in_an_ending_and_leave_nothing(
+def test_any_bytes_end_the_connection_with_a_reason_and_leave_nothing(
     messages: list[bytes], junk: bytes, rest: list[bytes]
 ) -> None:
     before = open_descriptors()

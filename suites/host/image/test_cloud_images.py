@@ -197,7 +197,7 @@ def test_list_signed_by_a_stranger_is_refused(fetching: Fetching, server: ImageS
     )
 
 
-def test_key_whose_fingerprint_is_another_is_refused(tmp_path: Path, server: ImageServer) -> None:
+def test_key_with_another_fingerprint_is_refused(tmp_path: Path, server: ImageServer) -> None:
     """The file of the key may be exchanged; the fingerprint in the entry says which it must be."""
     fetching = Fetching(tmp_path, server.folder, entry=ENTRY.replace(PUBLISHER, STRANGER))
 
@@ -227,9 +227,7 @@ def test_image_with_a_wrong_digest_is_moved_aside(fetching: Fetching, server: Im
     assert not fetching.lock.exists()
 
 
-def test_next_mirror_is_used_after_one_with_a_wrong_image(
-    tmp_path: Path, server: ImageServer
-) -> None:
+def test_next_mirror_is_used_after_a_wrong_image(tmp_path: Path, server: ImageServer) -> None:
     server.put(FILE, OTHER_IMAGE)
     with serving(published_files()) as mirror:
         fetching = Fetching(tmp_path, server.folder, more=f"mirrors: ['{mirror.folder}']\n")
@@ -241,7 +239,9 @@ def test_next_mirror_is_used_after_one_with_a_wrong_image(
     assert len(fetching.refused()) == 1
 
 
-def test_image_is_fetched_where_the_right_list_was(tmp_path: Path, server: ImageServer) -> None:
+def test_image_is_fetched_from_the_location_of_the_right_list(
+    tmp_path: Path, server: ImageServer
+) -> None:
     """Another location has replaced it, in its list too."""
     other = hashlib.sha256(OTHER_IMAGE).hexdigest()
     server.put("SHA256SUMS", f"{other}  {FILE}\n".encode())
@@ -324,7 +324,7 @@ def test_offline_says_which_digest_is_missing(tmp_path: Path, server: ImageServe
     assert server.requests == []
 
 
-def test_offline_without_a_lock_says_that_nothing_names_the_image(fetching: Fetching) -> None:
+def test_offline_without_a_lock_says_that_no_digest_is_known(fetching: Fetching) -> None:
     assert fetching.fail(is_offline=True) == (
         "The image 'tiny' is not in the cache, and offline its version is unknown: there is neither "
         f"a 'digest' in '{fetching.catalogue / 'tiny.yaml'}' nor a lock file '{fetching.lock}'. "

@@ -142,7 +142,7 @@ def test_size_beyond_the_limit_is_not_downloaded(download: Download) -> None:
         ("bytes 100-199/*", "HARNESS_LIMIT_DOWNLOAD_UNKNOWN_MIB"),
     ],
 )
-def test_range_that_lies_is_refused(
+def test_false_range_is_refused(
     download: Download, monkeypatch: pytest.MonkeyPatch, extent: str, why: str
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_DOWNLOAD_UNKNOWN_MIB", "2")
@@ -153,7 +153,7 @@ def test_range_that_lies_is_refused(
     assert why in download.fail()
 
 
-def test_trickle_is_given_up_although_it_resumes(download: Download) -> None:
+def test_trickle_ends_although_it_resumes(download: Download) -> None:
     download.fail_always(trickle)
     begun = time.monotonic()
 
@@ -163,7 +163,7 @@ def test_trickle_is_given_up_although_it_resumes(download: Download) -> None:
     assert time.monotonic() - begun < 20
 
 
-def test_trickle_of_headers_is_given_up(download: Download) -> None:
+def test_trickle_of_headers_ends(download: Download) -> None:
     def fault(handler: Handler) -> None:
         for _ in range(1000):
             handler.wfile.write(b"X")
@@ -195,7 +195,9 @@ def test_endless_trailers_end_at_the_deadline(download: Download) -> None:
         ("//", "leads to '//' once more"),
     ],
 )
-def test_redirect_to_no_place_is_a_sentence(download: Download, target: str, why: str) -> None:
+def test_invalid_redirect_is_reported_in_a_sentence(
+    download: Download, target: str, why: str
+) -> None:
     head = f"HTTP/1.1 302 Found\r\nLocation: {target}\r\n\r\n"
     download.fail_always(sending(head.encode()))
 
@@ -241,7 +243,7 @@ def test_list_that_breaks_off_is_asked_for_again(download: Download) -> None:
     assert "2 times in a row" in said
 
 
-def test_trickle_of_a_list_is_given_up(download: Download) -> None:
+def test_trickle_of_a_list_ends(download: Download) -> None:
     download.fail_always(trickle)
 
     assert "sent fewer than 1000 bytes within 0.4 s, 2 times" in download.fail_to_read()

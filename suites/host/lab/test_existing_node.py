@@ -68,7 +68,7 @@ FAKE_SUDO = '#!/bin/sh\n[ "$1" = -n ] || exit 1\nshift\nexec "$@"\n'
 
 
 @pytest.mark.parametrize("by_sudo", [False, True], ids=["root", "sudo"])
-def test_script_goes_through_all_shells_on_its_way(
+def test_script_works_in_all_shells_on_its_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_sudo: bool
 ) -> None:
     """The login shell, sudo, sh and timeout each pass on what stands before them."""

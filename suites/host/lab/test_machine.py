@@ -30,7 +30,7 @@ def _services(folder: Path, transport: Transport) -> MachineServices:
         (2, Accelerator.KVM, Transport.VFIO_USER),
     ],
 )
-def test_vcpus_that_do_no_harm_get_a_gpu(
+def test_harmless_vcpus_get_a_gpu(
     tmp_path: Path, cpus: int, accelerator: Accelerator, transport: Transport
 ) -> None:
     machine = a_lab_machine(

@@ -63,7 +63,7 @@ def test_trap_is_found_without_falling_into_it(trapped: PrivateDaemon, kvm: Path
 
 
 @pytest.mark.usefixtures("kvm")
-def test_libvirtd_of_ones_own_has_no_trap(daemon: PrivateDaemon, connection: Connection) -> None:
+def test_own_libvirtd_has_no_trap(daemon: PrivateDaemon, connection: Connection) -> None:
     assert requirement_checks._kvm(connection).is_met
     finding = requirement_checks._emulator(connection, "qemu-system-x86_64", None)
 

@@ -121,7 +121,7 @@ def test_nothing_is_known_without_a_driver(library: Library) -> None:
     assert library.ask() == {"error": 9, "words": "Driver Not Loaded"}
 
 
-def test_driver_is_loaded_for_who_asks_first(library: Library) -> None:
+def test_driver_is_loaded_for_the_first_caller(library: Library) -> None:
     """As the real library does, by the setuid program."""
     library.load_driver()
     version = library.root / "proc/driver/nvidia/version"
@@ -164,7 +164,7 @@ def test_gpu_that_left_the_bus_is_lost_and_hides_no_other(library: Library) -> N
     assert second["name"] == H100.title
 
 
-def test_what_has_no_answer_is_not_supported(library: Library) -> None:
+def test_unanswerable_query_is_not_supported(library: Library) -> None:
     library.load_driver()
     library.plug(H100)
 

@@ -101,7 +101,7 @@ def test_steps_of_a_test_are_those_of_its_machine_and_its_expectations(inner: In
     ]
 
 
-def test_ends_of_fixtures_are_called_by_their_names(inner: Inner) -> None:
+def test_ends_of_fixtures_have_their_names(inner: Inner) -> None:
     source = """
         import pytest
         @pytest.fixture
@@ -212,7 +212,7 @@ def history(inner: Inner, source: str, *options: str) -> dict[tuple[str, ...], s
     }
 
 
-def test_history_is_that_of_the_test_whatever_runs_it(inner: Inner) -> None:
+def test_history_follows_the_test_in_any_run(inner: Inner) -> None:
     """Under xdist, in another order of parameters, and in another checkout."""
     image = IMAGE.format(root=inner.folder)
 

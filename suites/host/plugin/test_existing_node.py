@@ -41,7 +41,7 @@ def test_suite_boots_no_machine_if_no_node_is_named(tmp_path: Path) -> None:
     assert "the harness could not tell: 9" in result.stdout
 
 
-def test_what_this_host_is_not_has_failed_with_evidence(tmp_path: Path) -> None:
+def test_this_host_has_failed_expectations_with_evidence(tmp_path: Path) -> None:
     """On any host, unmet expectations count as failures, and their evidence is kept."""
     result = judge(tmp_path, "--machine-driver=node")
 

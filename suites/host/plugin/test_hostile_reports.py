@@ -236,7 +236,7 @@ def test_groups_classes_modules_and_specs_are_found_in_junits_file(tmp_path: Pat
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_disk_that_is_full_is_a_sentence_and_no_success(
+def test_full_disk_is_reported_in_a_sentence_and_fails_the_run(
     tmp_path: Path, workers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A limit on the size of files stands in for it."""

@@ -99,7 +99,7 @@ def test_evidence_of_a_fixture_that_fails_is_kept(inner: Inner) -> None:
 
 
 @pytest.mark.parametrize("end", ["skip", "xfail"])
-def test_test_that_is_not_to_be_run_keeps_nothing(inner: Inner, end: str) -> None:
+def test_skipped_test_keeps_nothing(inner: Inner, end: str) -> None:
     inner.run(f"import pytest\ndef test_kernel(node):\n    pytest.{end}('no')\n")
 
     assert inner.kept() == []
@@ -199,7 +199,7 @@ TOLD_WRONG = """
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Groups came with Python 3.11.")
-def test_message_names_it_wherever_it_stands(inner: Inner) -> None:
+def test_message_names_the_evidence_wherever_it_stands(inner: Inner) -> None:
     """In a cause, within a group, or if evidence could only partly be kept."""
     result = inner.run(TOLD_WRONG)
 
@@ -210,7 +210,7 @@ def test_message_names_it_wherever_it_stands(inner: Inner) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Groups came with Python 3.11.")
-def test_group_counts_as_what_it_is_made_of(inner: Inner) -> None:
+def test_group_counts_as_its_members(inner: Inner) -> None:
     source = """
         from harness.errors import ExpectationError, HarnessError
         def test_wrong():
@@ -289,7 +289,7 @@ def test_evidence_of_every_machine_of_a_fixture_is_kept(inner: Inner) -> None:
     ]
 
 
-def test_test_that_passed_against_what_was_expected_keeps_its_evidence(inner: Inner) -> None:
+def test_test_that_passed_unexpectedly_keeps_its_evidence(inner: Inner) -> None:
     inner.run(
         "import pytest\n@pytest.mark.xfail(strict=True)\ndef test_kernel(node):\n    pass\n"
     ).assert_outcomes(failed=1)

@@ -166,7 +166,7 @@ def test_run_whose_job_was_started_again_ends_and_records_nothing(project: Path)
     assert not (project / "r/shard.json").exists()
 
 
-def test_folders_with_a_conftest_each_are_no_trouble(project: Path) -> None:
+def test_folders_with_a_conftest_each_work(project: Path) -> None:
     """With them, pytest keeps the plugins of the run in sets."""
     for name in ("one", "two"):
         (project / name).mkdir()

@@ -69,7 +69,7 @@ def test_failure_has_its_cause_with_the_remedy(
     )
 
 
-def test_command_that_failed_is_named_with_what_it_said(inner: Inner) -> None:
+def test_failed_command_is_named_with_its_output(inner: Inner) -> None:
     block = (
         "command: mount /x\\nexit code: 32, after 0.1 s\\nstdout: -\\nstderr: mount: bad option"
     )
@@ -96,7 +96,7 @@ def test_assertion_without_a_machine_has_no_cause(inner: Inner) -> None:
     result.stdout.no_fnmatch_line("why *")
 
 
-def test_misspelt_fixture_is_no_trouble_of_the_harness(inner: Inner) -> None:
+def test_misspelt_fixture_does_not_count_as_an_error_of_the_harness(inner: Inner) -> None:
     result = inner.run("def test_kernel(nodee):\n    pass\n")
 
     result.stdout.fnmatch_lines(
@@ -104,7 +104,7 @@ def test_misspelt_fixture_is_no_trouble_of_the_harness(inner: Inner) -> None:
     )
 
 
-def test_what_the_host_lacks_is_said_of_skipped_tests(inner: Inner) -> None:
+def test_missing_requirements_are_listed_for_skipped_tests(inner: Inner) -> None:
     source = """
         from harness.errors import RequirementError
         from harness.plugin import SETTINGS
@@ -128,7 +128,7 @@ def test_what_the_host_lacks_is_said_of_skipped_tests(inner: Inner) -> None:
         ("--qemu=/nope", r"--qemu: There is no program '/nope' on this host"),
     ],
 )
-def test_what_is_named_and_missing_ends_the_run_at_its_start(
+def test_missing_named_image_or_qemu_ends_the_run_at_its_start(
     inner: Inner, option: str, message: str
 ) -> None:
     result = inner.run("def test_kernel():\n    pass\n", option)

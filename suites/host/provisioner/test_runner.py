@@ -196,7 +196,7 @@ def test_guest_without_a_console_is_provisioned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("run", [1, None])
-def test_what_another_run_left_is_not_taken_for_its_own(tmp_path: Path, run: int | None) -> None:
+def test_leftovers_of_another_run_do_not_count_as_its_own(tmp_path: Path, run: int | None) -> None:
     guest = GuestRoot(tmp_path / "root")
     other = {1: "skip", None: "build"}[run]
     guest.run(provisioning("build", "build", code=86))
@@ -268,7 +268,7 @@ def test_run_in_which_the_power_was_lost_has_no_outcome_of_the_run_before(tmp_pa
     assert guest.evidence(tmp_path / "evidence").outcome is None
 
 
-def test_outcome_of_a_bake_is_not_that_of_the_first_run(tmp_path: Path) -> None:
+def test_outcome_of_a_bake_does_not_belong_to_the_first_run(tmp_path: Path) -> None:
     guest = GuestRoot(tmp_path / "root")
     baked = guest.root / _OUTCOME[1:]
     baked.parent.mkdir(parents=True)
@@ -287,7 +287,7 @@ def test_output_and_exit_code_reach_the_caller_and_the_log(tmp_path: Path) -> No
     assert (guest.root / CLOUD_INIT_OUTPUT_PATH[1:]).read_text() == result.stdout
 
 
-def test_output_of_a_bake_is_not_that_of_the_first_run(tmp_path: Path) -> None:
+def test_output_of_a_bake_does_not_belong_to_the_first_run(tmp_path: Path) -> None:
     """A baked image keeps cloud-init's output; an instance of it numbers its runs from 1 again."""
     guest = GuestRoot(tmp_path / "root", log=None)
     guest.run("echo decided build")

@@ -100,7 +100,7 @@ def test_command_that_closes_its_output_is_waited_for() -> None:
     assert RUNNER.run(("sh", "-c", script), timeout_s=30).exit_code == 3
 
 
-def test_command_that_ended_and_let_go_of_its_output_has_nothing_killed(
+def test_command_that_ended_and_released_its_output_has_nothing_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     killed: list[object] = []

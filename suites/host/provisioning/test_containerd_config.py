@@ -146,7 +146,7 @@ ROWS = [
     ROWS,
     ids=[f"{name}{', opted out' if is_out else ''}" for name, is_out in ROWS],
 )
-def test_real_containerd_says_what_is_in_effect(
+def test_real_containerd_shows_what_is_in_effect(
     program: tuple[Release, Path], tmp_path: Path, kind: str, *, is_opted_out: bool
 ) -> None:
     release, path = program

@@ -62,7 +62,7 @@ def test_command_that_ended_before_its_limit_has_not_timed_out(
         assert (result.exit_code, result.timed_out, result.ok) == (0, False, True)
 
 
-def test_what_is_left_in_the_group_and_holds_output_is_killed(
+def test_leftover_group_processes_that_hold_output_are_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(command, "_LEFT_BEHIND_S", 0.1)

@@ -74,7 +74,7 @@ def test_missing_setpriv_is_an_error_of_the_host(
         spawn(["true"])
 
 
-def test_ended_process_takes_what_it_left_in_its_group_with_it() -> None:
+def test_ended_process_takes_its_leftover_group_with_it() -> None:
     process = spawn(["sh", "-c", "sleep 600 & echo $!"], stdout=PIPE)
     assert process.stdout is not None
     with process.stdout:

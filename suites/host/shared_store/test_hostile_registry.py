@@ -249,7 +249,7 @@ def test_second_401_ends_the_request(registry: Adversary, puller: Puller, challe
         ("//", "once more"),
     ],
 )
-def test_redirect_to_no_place_is_a_sentence(
+def test_invalid_redirect_is_reported_in_a_sentence(
     registry: Adversary, puller: Puller, location: str, why: str
 ) -> None:
     registry.lie = lambda request: request.reply(302, Location=location)
@@ -384,7 +384,7 @@ def _with_large_layer(registry: Adversary) -> None:
         pytest.param(_with_rest(b"PK\5\6" + bytes(18)[:17]), "can't be unpacked", id="no zip"),
     ],
 )
-def test_artifact_that_is_not_what_it_says_is_refused_and_made_here(
+def test_artifact_that_differs_from_its_description_is_refused_and_made_here(
     registry: Adversary, puller: Puller, lie: Callable[[Adversary], None], why: str
 ) -> None:
     lie(registry)
@@ -430,7 +430,7 @@ def _is_disk(request: Request) -> bool:
     return request.path.endswith(request.registry.manifest["layers"][0]["digest"])
 
 
-def test_dropped_connections_do_not_end_a_pull_that_goes_on(
+def test_dropped_connections_do_not_end_a_pull_that_makes_progress(
     registry: Adversary, puller: Puller
 ) -> None:
     """There are ten times as many drops as tries."""
@@ -488,7 +488,7 @@ def test_pull_goes_on_at_a_registry_that_sends_the_whole_blob_again(
 
 
 @pytest.mark.parametrize("extent", ["bytes 0-19999/20000", "bytes 9-19999/20000", "junk", ""])
-def test_other_range_than_the_one_asked_for_is_refused(
+def test_range_that_was_not_requested_is_refused(
     registry: Adversary, puller: Puller, extent: str
 ) -> None:
     """What came before stays, and the next pull goes on there."""
@@ -516,7 +516,7 @@ def test_other_range_than_the_one_asked_for_is_refused(
     assert (puller.into / "disk.qcow2").read_bytes() == DISK["disk.qcow2"]
 
 
-def test_description_that_is_not_the_one_pushed_is_refused(
+def test_description_other_than_the_pushed_one_is_refused(
     registry: Adversary, puller: Puller
 ) -> None:
     """It lists the digests of all files, and nothing else vouches for it."""
@@ -701,7 +701,7 @@ def test_list_of_tags_without_end_is_cut(
         ),
     ],
 )
-def test_answer_that_is_none_is_a_short_sentence(
+def test_invalid_answer_is_a_short_sentence(
     registry: Adversary, puller: Puller, lie: Callable[[Request], object], why: str
 ) -> None:
     def answer(request: Request) -> bool:
@@ -739,7 +739,7 @@ def test_registry_that_takes_nothing_ends_a_push(
         puller.client.push_blob("images", file, "sha256:1", "it")
 
 
-def test_artifact_that_is_none_of_the_cache_is_not_published(
+def test_artifact_that_does_not_belong_to_the_cache_is_not_published(
     registry: Adversary,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -42,7 +42,7 @@ def pull(host: Host) -> str:
     return str(caught.value)
 
 
-def test_second_host_takes_what_the_first_one_made(filled: Shop) -> None:
+def test_second_host_takes_artifacts_of_the_first(filled: Shop) -> None:
     second = filled.host("second")
 
     checkpoint = second.have()

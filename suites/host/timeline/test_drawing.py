@@ -113,7 +113,7 @@ def test_page_needs_no_other_file_and_has_every_unit(timelines: list[Timeline]) 
     assert "sysinit.target" in page
 
 
-def test_what_could_not_be_read_has_a_row_with_the_reason(
+def test_unreadable_part_has_a_row_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     timeline = Timeline(

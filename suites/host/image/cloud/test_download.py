@@ -159,7 +159,7 @@ def test_changed_file_is_downloaded_from_the_start(
     ],
     ids=["size told", "size not told", "no size", "as long", "range refused"],
 )
-def test_partial_file_of_which_the_server_has_no_rest_is_replaced(
+def test_partial_file_without_a_rest_on_the_server_is_replaced(
     server: ImageServer, download: Download, size: int, faults: list[Callable[[Handler], None]]
 ) -> None:
     """Only a server that tells the size says that the file is complete."""
@@ -241,7 +241,7 @@ def test_second_url_resumes_the_download_of_the_first(
     assert download.part.read_bytes() == CONTENT
 
 
-def test_too_slow_download_ends(server: ImageServer, tmp_path: Path) -> None:
+def test_slow_download_ends(server: ImageServer, tmp_path: Path) -> None:
     sent = threading.Semaphore(0)
     is_over = threading.Event()
 

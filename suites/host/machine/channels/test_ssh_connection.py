@@ -50,7 +50,7 @@ def _of_which(folder: Path) -> list[int]:
     return [int(line) for line in (folder / "started").read_text().split()]
 
 
-def test_connection_is_that_of_all_later_commands_until_it_is_closed(
+def test_all_later_commands_use_the_connection_until_it_is_closed(
     runner: SshRunner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _put_ssh(folder, _STAYS, monkeypatch)
@@ -100,7 +100,7 @@ def test_server_that_is_not_up_yet_is_tried_again(
     runner.close()
 
 
-def test_server_that_never_comes_up_is_reported_with_what_ssh_said(
+def test_server_that_never_comes_up_is_reported_with_the_output_of_ssh(
     runner: SshRunner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _put_ssh(folder, _REFUSED, monkeypatch)

@@ -44,7 +44,7 @@ def test_command_passes_output_and_exit_code(
     assert capfd.readouterr() == ("6.1.0\n", "hm\n")
 
 
-def test_end_by_a_signal_is_told_as_a_shell_does(place: Place) -> None:
+def test_end_by_a_signal_is_reported_as_in_a_shell(place: Place) -> None:
     def ended(guest: PlayedGuest, request: int, _payload: bytes) -> None:
         guest.says(frames.RESULT, request, {**ENDED, "exit_code": -15})
 
@@ -171,7 +171,9 @@ def test_command_ends_with_its_client(place: Place) -> None:
         pytest.param(b"\x04\x00\x00\x00\x02[]", id="no-size"),
     ],
 )
-def test_command_ends_with_a_client_that_sends_what_is_no_input(place: Place, sent: bytes) -> None:
+def test_command_ends_if_its_client_sends_something_other_than_input(
+    place: Place, sent: bytes
+) -> None:
     cancelled = threading.Event()
     running = threading.Event()
     place.guest.answers[frames.RUN] = lambda *_: running.set()
@@ -217,7 +219,7 @@ def test_process_may_end_while_its_machine_has_visitors(
     assert [each.name for each in threads if not each.daemon] == []
 
 
-def test_console_shows_what_was_printed_and_takes_keys(place: Place) -> None:
+def test_console_shows_its_output_and_takes_keys(place: Place) -> None:
     with contextlib.closing(_connected(place)) as sock:
         place.serial.sendall(b"login: ")
         send(sock, Kind.REQUEST, Request(verb=Verb.CONSOLE).to_bytes())
@@ -232,7 +234,9 @@ def test_refusal_is_the_clients_error(place: Place) -> None:
         client.ssh_entry_of(place.machine)
 
 
-def test_who_asks_for_ssh_keeps_its_input(place: Place, stdin: Callable[[bytes], int]) -> None:
+def test_client_that_asks_for_ssh_keeps_its_input(
+    place: Place, stdin: Callable[[bytes], int]
+) -> None:
     """It is for the SSH client that comes next."""
     stdin(b"ls\n")
 
@@ -243,7 +247,7 @@ def test_who_asks_for_ssh_keeps_its_input(place: Place, stdin: Callable[[bytes],
     assert os.read(sys.stdin.fileno(), 100) == b"ls\n"
 
 
-def test_refusal_in_bytes_that_are_no_text_is_shown(tmp_path: Path) -> None:
+def test_refusal_in_undecodable_bytes_is_shown(tmp_path: Path) -> None:
     with (
         answered_by(tmp_path, b"\x13\x00\x00\x00\x06no \xff\xfe!") as machine,
         pytest.raises(HarnessError, match=r"^no \ufffd\ufffd!$"),
@@ -290,7 +294,7 @@ def test_input_that_comes_too_late_does_not_hide_the_refusal(
     os.close(reading)
 
 
-def test_what_is_no_request_is_refused(place: Place) -> None:
+def test_bytes_that_are_not_a_request_are_refused(place: Place) -> None:
     with contextlib.closing(_connected(place)) as sock:
         send(sock, Kind.REQUEST, b'{"verb": "dance", "argv": [], "env": {}, "terminal": null}')
 
@@ -312,7 +316,7 @@ def test_machine_that_has_ended_cannot_be_entered(tmp_path: Path) -> None:
         client.run_in(gone, ["true"])
 
 
-def test_what_is_no_message_is_refused() -> None:
+def test_bytes_that_are_not_a_message_are_refused() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(b"GET / HTTP/1.1\r\n")

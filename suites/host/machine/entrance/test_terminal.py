@@ -298,7 +298,7 @@ def test_machine_that_ends_amid_a_command_is_named_with_its_process(place: Place
         client.run_in(place.machine, ["sleep", "1000"])
 
 
-def test_ssh_is_entered_by_what_the_machine_answers(
+def test_ssh_is_entered_with_the_answer_of_the_machine(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = SshEntry(port=2222, key=Path("/keys/user"), known_hosts=Path("/node/known_hosts"))
@@ -307,7 +307,7 @@ def test_ssh_is_entered_by_what_the_machine_answers(
     assert client.ssh_entry_of(place.machine) == entry
 
 
-def test_ssh_uses_this_key_and_knows_this_host_alone() -> None:
+def test_ssh_uses_only_this_key_and_knows_only_this_host() -> None:
     entry = SshEntry(port=2222, key=Path("/keys/user"), known_hosts=Path("/node/known_hosts"))
 
     assert entry.argv() == [

@@ -96,7 +96,7 @@ def test_machine_that_was_never_started_does_not_run_and_ends_at_once(
     assert machine.pid is None
 
 
-def test_logs_are_those_that_there_are(connect: Callable[[], Connection], tmp_path: Path) -> None:
+def test_existing_logs_are_listed(connect: Callable[[], Connection], tmp_path: Path) -> None:
     """QEMU's words belong to root where libvirt is the system's."""
     machine = a_machine(connect(), tmp_path)
     (tmp_path / "domain.xml").write_text("<domain/>")
@@ -159,7 +159,7 @@ def test_failing_console_log_is_reported_by_a_wait(
     )
 
 
-def test_console_that_can_not_be_logged_goes_on(
+def test_console_that_cannot_be_logged_continues(
     started_machine: LibvirtMachine, host: HostWithStreams
 ) -> None:
     for said in (b"Linux version 6.1\n", b"login:"):

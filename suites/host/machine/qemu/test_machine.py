@@ -114,7 +114,7 @@ def test_guest_that_powers_off_ends_its_machine(tmp_path: Path) -> None:
     "reason",
     ["guest-reset", "guest-panic", "host-qmp-quit", "host-signal", "host-qmp-system-reset"],
 )
-def test_end_for_another_reason_is_no_power_off(tmp_path: Path, reason: str) -> None:
+def test_end_for_another_reason_does_not_count_as_power_off(tmp_path: Path, reason: str) -> None:
     """A bake that rebooted is not finished, and must not be published."""
     spec = a_machine_spec(qemu=_qemu_that_shuts_down(tmp_path, reason))
 
