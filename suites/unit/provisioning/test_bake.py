@@ -248,7 +248,7 @@ def test_record_that_does_not_fit_the_image_is_refused(
         (f"/lib/modules/{KERNEL}/updates", f"left no module for kernel {KERNEL}"),
     ],
 )
-def test_build_that_leaves_less_than_it_should_is_refused(
+def test_incomplete_build_is_refused(
     simulated: SimulatedNode, invocation: Invocation, gone: str, problem: str
 ) -> None:
     build = simulated.build
@@ -279,7 +279,7 @@ def fail_after_building_half(simulated: SimulatedNode) -> None:
     simulated._entry_point = build  # type: ignore[method-assign]
 
 
-def test_failed_build_is_taken_away_but_for_its_log(
+def test_failed_build_is_removed_except_for_its_log(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     fail_after_building_half(simulated)

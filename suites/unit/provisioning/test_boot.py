@@ -131,7 +131,7 @@ def test_another_version_is_torn_down_before_the_install(
     assert simulated.files.names("/var/lib/dkms/nvidia") == (VERSION,)
 
 
-def test_teardown_before_an_install_spares_what_is_not_the_drivers(
+def test_teardown_before_an_install_spares_files_that_are_not_the_drivers(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     spared = ("/opt/gpu/config.sh", "/opt/dcgm-exporter/x.deb")
@@ -361,7 +361,7 @@ def test_opted_out_node_with_cri_o_loses_the_nvidia_runtime(
     assert not simulated.files.exists(CRI_O_DROP_IN)
 
 
-def test_events_of_a_boot_are_those_that_dashboards_know(
+def test_events_of_a_boot_match_the_dashboards(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.images.clear()

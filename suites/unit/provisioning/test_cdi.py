@@ -38,7 +38,7 @@ CONTAINERD = Engine.CONTAINERD
         ("", None),
     ],
 )
-def test_version_is_read_out_of_what_containerd_prints(
+def test_version_is_read_from_the_output_of_containerd(
     text: str, version: tuple[int, int, int] | None
 ) -> None:
     assert parse_version(text) == version
@@ -233,7 +233,7 @@ def test_plugin_beside_a_toolkit_gets_the_path_of_its_hook() -> None:
     assert environment["NVIDIA_CDI_HOOK_PATH"] == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
 
 
-def test_what_the_user_sets_applies_last() -> None:
+def test_settings_of_the_user_apply_last() -> None:
     choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=True)
     user = {"CDI_ENABLED": "false", "MINE": "1"}
 
@@ -285,7 +285,7 @@ def test_older_runtime_beside_a_toolkit_gets_the_path_of_its_hook_too() -> None:
     }
 
 
-def test_cri_o_is_native_whatever_containerd_says() -> None:
+def test_cri_o_is_native_whatever_containerd_prints() -> None:
     dump = f"{V2}enable_cdi = false\n"
 
     assert detect_support(Engine.CRI_O, dump=dump, version="1.6.20") is CdiSupport.NATIVE

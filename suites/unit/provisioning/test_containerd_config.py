@@ -132,7 +132,7 @@ def test_runtime_of_another_name_keeps_its_pods(name: str) -> None:
     assert default_runtime(left, TABLE) == "runc"
 
 
-def test_runc_is_added_beside_the_runtimes_that_are_left() -> None:
+def test_runc_is_added_beside_the_remaining_runtimes() -> None:
     """Before containerd 2, a table of runtimes replaces the built-in one, which has the default."""
     kata = NVIDIA.replace("nvidia", "kata").replace(PROGRAM, "/opt/kata/bin/kata")
     text = f"version = 2\n{NVIDIA}{kata}"
@@ -169,7 +169,7 @@ def test_nvidias_program_is_found_wherever_it_is_named(text: str) -> None:
     assert "nvidia-container-runtime" not in left
 
 
-def test_runc_in_a_folder_of_the_toolkit_is_no_program_of_nvidia() -> None:
+def test_runc_in_a_folder_of_the_toolkit_is_not_a_program_of_nvidia() -> None:
     program = "/opt/nvidia-container-runtime/bin/runc"
     text = f'version = 2\n{RUNC}options.BinaryName = "{program}"\n'
 
@@ -212,7 +212,7 @@ def left_of(text: str) -> str:
 
 
 @pytest.mark.parametrize("names", [("nvidia", "nvidia-cdi"), ("nvidia-cdi", "nvidia")])
-def test_of_two_runtimes_of_nvidia_runc_has_the_options_of_the_default(
+def test_runc_has_the_options_of_the_default_if_there_are_two_runtimes_of_nvidia(
     names: tuple[str, str],
 ) -> None:
     default, _ = names
@@ -229,7 +229,7 @@ def test_of_two_runtimes_of_nvidia_runc_has_the_options_of_the_default(
     assert [runtime.name for runtime in read_runtimes(left, TABLE)] == ["runc"]
 
 
-def test_runc_that_is_there_keeps_its_own_options() -> None:
+def test_present_runc_keeps_its_own_options() -> None:
     runc = f'{RUNC}[plugins."{CRI}".containerd.runtimes.runc.options]\nSystemdCgroup = false\n'
     left = left_of(f"version = 2\n{DEFAULT_NVIDIA}{NVIDIA}SystemdCgroup = true\n{runc}")
 
@@ -264,7 +264,7 @@ def test_no_key_of_a_program_is_left_or_copied() -> None:
     assert "nvidia" not in left
 
 
-def test_default_that_is_no_runtime_of_nvidia_stays() -> None:
+def test_default_runtime_of_another_vendor_stays() -> None:
     default = DEFAULT_NVIDIA.replace('"nvidia"', '"kata"')
     left = left_of(f"version = 2\n{default}{KATA}{NVIDIA}")
 
@@ -317,7 +317,7 @@ def test_table_of_runtimes_depends_on_the_format_and_on_containerd(
         ("", None, False),
     ],
 )  # fmt: skip
-def test_program_of_a_runtime_is_told(keys: str, program: str | None, *, is_nvidia: bool) -> None:
+def test_program_of_a_runtime_is_read(keys: str, program: str | None, *, is_nvidia: bool) -> None:
     (runtime,) = read_runtimes(f"version = 2\n{RUNC}{keys}", TABLE)
 
     assert (runtime.program, runtime.is_nvidia) == (program, is_nvidia)
@@ -333,11 +333,13 @@ def test_program_of_a_runtime_is_told(keys: str, program: str | None, *, is_nvid
         ("/usr/local/nvidia/toolkit/nvidia-container-runtime", False),
     ],
 )
-def test_nvidia_runtime_is_told_by_its_whole_program(program: str, *, is_there: bool) -> None:
+def test_nvidia_runtime_is_recognised_by_its_whole_program(
+    program: str, *, is_there: bool
+) -> None:
     assert has_nvidia_runtime(NVIDIA.replace(PROGRAM, program), TABLE) is is_there
 
 
-def test_table_of_the_default_runtime_is_no_handler_of_nvidia() -> None:
+def test_table_of_the_default_runtime_is_not_a_handler_of_nvidia() -> None:
     text = f'[plugins."{CRI}".containerd.default_runtime]\nruntime_type = "x"\nruntime_engine = "{PROGRAM}"\n'
 
     assert not has_nvidia_runtime(text, TABLE)
@@ -358,7 +360,7 @@ def test_node_with_cdi_switched_off_keeps_it_off_beside_a_runtime() -> None:
     assert wanted_of_gpu_node(seen) == WantedRuntimes(has_nvidia=True)
 
 
-def test_disabled_cri_comes_before_what_follows_from_it() -> None:
+def test_disabled_cri_comes_before_its_consequences() -> None:
     dump = f'version = 2\ndisabled_plugins = ["{CRI}"]\n'
 
     assert (GPU.difference(dump) or "").startswith("Its CRI plugin is disabled")
@@ -389,7 +391,7 @@ def test_disabled_cri_comes_before_what_follows_from_it() -> None:
         ),
     ],
 )
-def test_wanted_is_what_the_configuration_sets(
+def test_wanted_state_follows_the_configuration(
     facts: RuntimeFacts, wanted: WantedRuntimes
 ) -> None:
     assert wanted_of_gpu_node(facts) == wanted
@@ -418,7 +420,7 @@ def test_containerd_that_does_not_answer_in_time_accepted_nothing(
     assert simulated.files.read(CONTAINERD_CONFIG) == "version = 2\n"
 
 
-def test_configuration_keeps_who_may_read_it(
+def test_configuration_keeps_its_owner_and_mode(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """It may have the passwords of registries."""
@@ -460,7 +462,7 @@ def test_containerd_is_asked_again_after_its_restart(
 @pytest.mark.parametrize(
     "answer", ["what nobody knows\n", "[broken", "", "version = 9\n", "level = 'warn'\n"]
 )
-def test_dump_that_nobody_knows_is_no_success(answer: str) -> None:
+def test_unknown_dump_is_not_a_success(answer: str) -> None:
     try:
         difference = WantedRuntimes(has_nvidia=True).difference(answer)
     except TomlTextError:
@@ -591,7 +593,7 @@ OTHER = WantedRuntimes(has_nvidia=False)
         ),
     ],
 )
-def test_dump_is_compared_with_what_is_wanted(
+def test_dump_is_compared_with_the_wanted_state(
     wanted: WantedRuntimes, dump: str, words: str | None
 ) -> None:
     found = wanted.difference(f"version = 2\n{dump}")
@@ -690,11 +692,11 @@ def test_format_is_kept_where_short_names_stand(text: str, is_short: bool) -> No
         ('["/srv/config.toml"]', False),
     ],
 )
-def test_file_that_imports_itself_is_told(imports: str, *, does: bool) -> None:
+def test_file_that_imports_itself_is_reported(imports: str, *, does: bool) -> None:
     assert imports_itself(f"imports = {imports}\n") is does
 
 
-def test_opted_out_node_that_nothing_was_changed_on_is_asked_nothing(
+def test_unchanged_opted_out_node_is_not_queried(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     assert boot(simulated, invocation, "format 2", ("SkipGpuDriverInstall", "true")) == 0
@@ -749,7 +751,7 @@ def test_cdi_that_is_off_is_found_in_a_dump_of_each_format(name: str) -> None:
         (RUNC.replace(CRI, "io.containerd.cri.v1.runtime"), []),
     ],
 )  # fmt: skip
-def test_runtime_is_what_is_below_the_table_of_runtimes(text: str, names: list[str]) -> None:
+def test_runtime_is_a_table_below_the_table_of_runtimes(text: str, names: list[str]) -> None:
     assert [runtime.name for runtime in read_runtimes(text, TABLE)] == names
 
 
@@ -790,7 +792,7 @@ def test_runc_has_the_options_of_the_first_runtime_of_nvidia() -> None:
 
 
 @pytest.mark.parametrize("answer", ["[broken", "version = 2\n"])
-def test_refusal_says_that_the_file_is_left_only_where_it_is(
+def test_refusal_says_that_the_file_is_left_only_if_it_is(
     simulated: SimulatedNode, invocation: Invocation, answer: str
 ) -> None:
     left = "'/etc/containerd/config.toml' is left as it was."

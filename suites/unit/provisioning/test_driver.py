@@ -34,9 +34,7 @@ def printed(stdout: str, exit_code: int = 0) -> CommandResult:
 
 
 @pytest.mark.parametrize("exit_code", [0, 14])
-def test_corrupted_inforom_is_seen_whatever_the_tool_returns(
-    tmp_path: Path, exit_code: int
-) -> None:
+def test_corrupted_inforom_is_seen_for_any_exit_code(tmp_path: Path, exit_code: int) -> None:
     result = printed("WARNING: infoROM is corrupted at gpu 0000:00:1E.0\n", exit_code)
 
     verdict = judge_gpu(make_node(ScriptedRunner(), tmp_path), result)
@@ -46,7 +44,7 @@ def test_corrupted_inforom_is_seen_whatever_the_tool_returns(
     assert verdict.message == "The GPU's infoROM is corrupted; the machine needs repair."
 
 
-def test_gpu_off_the_bus_is_seen_by_the_tools_exit_code(tmp_path: Path) -> None:
+def test_gpu_off_the_bus_is_seen_by_the_exit_code_of_the_tool(tmp_path: Path) -> None:
     result = printed(
         "Unable to determine the device handle for GPU0: 0000:01:00.0: Unknown Error\n", 15
     )
@@ -219,7 +217,7 @@ def test_validation_of_a_node_with_cri_o_asks_nothing_of_containerd() -> None:
         (VERSION, 0, None),
     ],
 )
-def test_another_loaded_version_is_told_before_what_the_kernel_says(
+def test_another_loaded_version_is_reported_before_messages_of_the_kernel(
     tmp_path: Path, resident: str | None, exit_code: int, words: str | None
 ) -> None:
     if resident is not None:

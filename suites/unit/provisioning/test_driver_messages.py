@@ -53,7 +53,7 @@ def test_message_of_two_lines_is_one(log: str) -> None:
         "nvidia 0000:01:00.0: a failure of a new kind",
     ],
 )
-def test_words_that_nobody_knows_are_unknown(line: str) -> None:
+def test_unknown_words_are_unknown(line: str) -> None:
     (message,) = parse_messages(f"[    0.0] Linux\n[    9.1] {line}\n[    9.2] eth0: up\n")
 
     assert message.words is None
@@ -73,7 +73,7 @@ def test_words_that_nobody_knows_are_unknown(line: str) -> None:
         "EXT4-fs (vda1): error of another driver",
     ],
 )
-def test_line_without_an_error_of_the_driver_is_no_message(line: str) -> None:
+def test_line_without_an_error_of_the_driver_is_not_a_message(line: str) -> None:
     assert parse_messages(f"[    9.1] {line}\n") == ()
 
 
@@ -192,7 +192,7 @@ def test_version_that_a_message_names_counts_before_those_around_it() -> None:
         ("Driver/library\nversion mismatch", MISMATCH),
     ],
 )
-def test_of_several_words_of_a_program_the_gravest_count(output: str, words: DriverWords) -> None:
+def test_gravest_of_several_words_of_a_program_counts(output: str, words: DriverWords) -> None:
     assert find_tool_words(output) is words
 
 
@@ -211,7 +211,7 @@ def test_of_several_words_of_a_program_the_gravest_count(output: str, words: Dri
         (f"{loaded('580.1')}{LOST}\n{loaded('470.1')}{loaded('580.1')}", False),
     ],
 )
-def test_message_without_a_version_between_releases_may_be_of_the_other(
+def test_message_without_a_version_between_releases_may_belong_to_the_other(
     log: str, *, is_ours: bool
 ) -> None:
     (lost,) = [message for message in parse_messages(log) if message.condemns_node]

@@ -139,7 +139,7 @@ def severity_of(message: DriverMessage) -> Severity | None:
     return None if message.words is None else message.words.severity
 
 
-def test_each_row_says_what_it_means_and_what_to_do() -> None:
+def test_each_row_has_a_meaning_and_a_remedy() -> None:
     for words in TABLE:
         assert words.source, words
         assert words.meaning.endswith("."), words
@@ -250,7 +250,7 @@ def test_words_without_their_blanks_are_unknown(said: str) -> None:
 
 
 @pytest.mark.parametrize("xid", [0, 177, 200, 1300, 790])
-def test_xid_that_nobody_knows_is_unknown(xid: int) -> None:
+def test_unknown_xid_is_unknown(xid: int) -> None:
     (message,) = parse_messages(f"[1.1] NVRM: Xid (PCI:0000:01:00): {xid}, pid=1\n")
 
     assert message.words is None
@@ -538,7 +538,7 @@ def test_xid_has_the_class_of_the_catalogue(address: str) -> None:
     assert seen == _OF_CLASS
 
 
-def test_end_of_work_is_an_error_of_the_gpu_where_one_caused_it() -> None:
+def test_end_of_work_is_an_error_of_the_gpu_if_an_error_caused_it() -> None:
     """Xid 45 names the Xid before it, which an application may have caused."""
     condemning = set()
     for xid in range(180):
@@ -594,7 +594,7 @@ _SAID_BY_PROGRAMS = (
 )  # fmt: skip
 
 
-def test_what_programs_say_has_its_cause() -> None:
+def test_messages_of_programs_have_a_cause() -> None:
     for said, name in _SAID_BY_PROGRAMS:
         words = find_tool_words(f"Thu Nov 26\n{said}\nend\n")
 
@@ -633,7 +633,7 @@ def test_other_exit_codes_of_nvidia_smi_have_no_words() -> None:
         ("NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)", {"action": "Drain and Reset"}),
     ],
 )  # fmt: skip
-def test_message_says_of_which_gpu_and_release_it_is(log: str, fields: dict[str, str]) -> None:
+def test_message_names_its_gpu_and_release(log: str, fields: dict[str, str]) -> None:
     (message,) = parse_messages(f"{log}\n")
 
     assert message.fields == fields
@@ -702,7 +702,7 @@ _TOLD = {
 }  # fmt: skip
 
 
-def test_message_says_what_it_means_and_what_to_do() -> None:
+def test_message_has_its_meaning_and_a_remedy() -> None:
     seen = {text: parse_messages(f"[    9.1] {text}\n")[0].describe() for text in _TOLD}
 
     assert seen == _TOLD
@@ -719,7 +719,7 @@ def test_message_says_what_it_means_and_what_to_do() -> None:
         ("Module nvidia not found in directory /x", f"The running kernel has no module of the driver. {_BUILD_IT}"),
     ],
 )  # fmt: skip
-def test_words_of_a_program_say_what_to_do(output: str, told: str) -> None:
+def test_words_of_a_program_have_a_remedy(output: str, told: str) -> None:
     words = find_tool_words(output)
 
     assert words is not None

@@ -136,7 +136,7 @@ def test_plan_proves_the_module_without_writing(tmp_path: Path) -> None:
     assert facts.runtime == RuntimeFacts(text=None, cdi=CdiSupport.CAPABLE)
 
 
-def test_dump_that_is_no_toml_is_none(tmp_path: Path) -> None:
+def test_dump_that_is_not_toml_is_ignored(tmp_path: Path) -> None:
     write_tags(NodeFiles(tmp_path))
     runner = (
         script()
@@ -159,7 +159,7 @@ def test_requested_type_overrides_the_vm_size(tmp_path: Path) -> None:
     assert facts.driver_type == "grid"
 
 
-def test_cri_o_is_asked_nothing(tmp_path: Path) -> None:
+def test_containerd_is_not_queried_on_cri_o(tmp_path: Path) -> None:
     write_tags(NodeFiles(tmp_path))
     fields = {**GPU_NODE, "container_runtime": "cri-o", "cdi_enabled": False}
 
@@ -305,7 +305,7 @@ def test_teardown_without_a_kernel_name_still_decides(tmp_path: Path) -> None:
     ("skip", "managed", "exit_code"),
     [("1", "1", 224), ('"true"', "1", None), ('"false"', "1", 230)],
 )
-def test_tag_that_takes_the_driver_away_is_looked_up_first(
+def test_tag_that_disables_the_driver_is_looked_up_first(
     tmp_path: Path, skip: str, managed: str, exit_code: int | None
 ) -> None:
     """A node that opted out has no managed services, whatever their tag says."""
@@ -346,7 +346,7 @@ def test_removal_before_an_install_leaves_the_payload_and_the_caches(tmp_path: P
 
 
 @pytest.mark.parametrize(("is_newer", "is_stale"), [(True, True), (False, False), (None, False)])
-def test_file_is_stale_where_it_is_newer_than_the_socket(
+def test_file_is_stale_if_it_is_newer_than_the_socket(
     tmp_path: Path, is_newer: bool | None, *, is_stale: bool
 ) -> None:
     files = NodeFiles(tmp_path)

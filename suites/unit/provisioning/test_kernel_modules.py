@@ -256,7 +256,7 @@ def test_resident_version_comes_from_sys_before_proc(tmp_path: Path) -> None:
     assert read_resident_version(files) == "580.126.09"
 
 
-def test_installed_files_are_those_of_the_driver(tmp_path: Path) -> None:
+def test_installed_files_belong_to_the_driver(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     for name in ("nvidia.ko", "nvidia-uvm.ko.zst", "zfs.ko"):
         files.write(f"/lib/modules/{KERNEL}/updates/dkms/{name}", "")

@@ -477,7 +477,7 @@ def parse(*argv: str) -> int:
     )
 
 
-def test_commands_are_those_that_users_know() -> None:
+def test_commands_are_known_to_users() -> None:
     assert set(COMMANDS) == {
         "bake",
         "boot",

@@ -232,5 +232,5 @@ def test_unit_and_its_profile_are_written_before_units_are_read_again() -> None:
     assert step.needs == ("start-fabric-manager", "stop-fabric-manager")
 
 
-def test_reboot_waits_for_whatever_starts_last() -> None:
+def test_reboot_waits_for_the_last_start() -> None:
     assert reboot_step().needs == ("start-kubelet", "start-dra-driver")

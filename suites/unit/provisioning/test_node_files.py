@@ -238,7 +238,7 @@ def test_folder_is_locked_while_a_file_is_written(
     assert files.names("/etc") == ("x",)
 
 
-def test_write_replaces_a_link_rather_than_what_it_points_to(files: NodeFiles) -> None:
+def test_write_replaces_a_link_rather_than_its_target(files: NodeFiles) -> None:
     files.write("/kept", "kept")
     files.at("/link").symlink_to("kept")
 
@@ -285,7 +285,7 @@ def test_file_is_made_beside_its_target_and_nowhere_else(
 
 
 @pytest.mark.parametrize("method", [NodeFiles.write, NodeFiles.create], ids=["write", "create"])
-def test_first_error_is_the_one_that_is_reported(
+def test_first_error_is_reported(
     files: NodeFiles,
     monkeypatch: pytest.MonkeyPatch,
     method: Callable[[NodeFiles, str, str], object],
@@ -332,7 +332,7 @@ def test_missing_file_reads_as_none(files: NodeFiles) -> None:
     assert files.read_or_empty("/nothing") == ""
 
 
-def test_bytes_that_are_no_text_are_replaced(files: NodeFiles, tmp_path: Path) -> None:
+def test_undecodable_bytes_are_replaced(files: NodeFiles, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"a\xffb")
 
     assert files.read("/x") == "a\ufffdb"
@@ -410,7 +410,7 @@ def test_file_that_the_disk_does_not_give_is_unreadable(
         files.read("/x")
 
 
-def test_removing_a_link_leaves_what_it_points_to(files: NodeFiles) -> None:
+def test_removing_a_link_leaves_its_target(files: NodeFiles) -> None:
     files.write("/kept/file", "")
     files.at("/link").symlink_to("kept")
 
@@ -420,7 +420,7 @@ def test_removing_a_link_leaves_what_it_points_to(files: NodeFiles) -> None:
     assert files.exists("/kept/file")
 
 
-def test_removing_takes_files_and_trees_and_forgives_nothing_there(files: NodeFiles) -> None:
+def test_removing_takes_files_and_trees_and_reports_every_error(files: NodeFiles) -> None:
     files.write("/tree/a/b", "")
     files.write("/file", "")
 
@@ -524,7 +524,7 @@ def test_dots_within_a_name_are_allowed(files: NodeFiles, tmp_path: Path, path: 
     assert files.at(path) == tmp_path / path.lstrip("/")
 
 
-def test_removing_a_tree_leaves_what_its_links_point_to(files: NodeFiles) -> None:
+def test_removing_a_tree_leaves_targets_of_its_links(files: NodeFiles) -> None:
     files.write("/kept/file", "")
     files.make_directory("/tree")
     files.at("/tree/link").symlink_to("../kept")

@@ -102,7 +102,7 @@ def test_default_registry_needs_no_second_name() -> None:
     assert image.pull_reference == image.name
 
 
-def test_programs_of_the_driver_are_those_that_a_teardown_looks_for() -> None:
+def test_programs_of_the_driver_match_the_list_of_a_teardown() -> None:
     names = (
         "nvidia-smi nvidia-debugdump nvidia-persistenced nvidia-cuda-mps-control"
         " nvidia-cuda-mps-server nvidia-modprobe nvidia-bug-report.sh nvidia-powerd"

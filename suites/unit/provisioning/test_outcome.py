@@ -10,7 +10,7 @@ from harness.provisioning.prebake import Action, Decision, Reason, Record
 from suites.fakes.clock import EPOCH
 
 
-def test_outcome_is_json_with_all_that_a_reader_needs() -> None:
+def test_outcome_is_json_with_all_needed_facts() -> None:
     outcome = Outcome(
         command="boot",
         exit_code=ExitCode.GPU_DEVICE_PLUGIN_START_FAIL,
@@ -61,7 +61,7 @@ def test_outcome_is_json_with_all_that_a_reader_needs() -> None:
     }
 
 
-def test_what_is_not_known_is_null() -> None:
+def test_unknown_facts_are_null() -> None:
     outcome = Outcome(
         command="bake",
         exit_code=ExitCode.OK,

@@ -48,7 +48,7 @@ def test_free_steps_keep_the_given_order() -> None:
     assert names(Plan.order([step("b"), step("a"), step("c", "a")])) == ["b", "a", "c"]
 
 
-def test_fallback_comes_after_what_it_replaces() -> None:
+def test_fallback_comes_after_the_step_that_it_replaces() -> None:
     plan = Plan.order([step("full", fallback_of="quick"), step("quick")])
 
     assert names(plan) == ["quick", "full"]

@@ -199,11 +199,11 @@ PLANS = {
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_plan_of_boot_is_the_contracts(name: str) -> None:
+def test_plan_of_boot_matches_the_contract(name: str) -> None:
     expect_golden(f"plan-{name}", PLANS[name]().describe())
 
 
-def test_plan_of_bake_is_the_contracts(tmp_path: Path) -> None:
+def test_plan_of_bake_matches_the_contract(tmp_path: Path) -> None:
     simulated = SimulatedNode(tmp_path)
     asked = parse_configuration(
         {
@@ -219,7 +219,7 @@ def test_plan_of_bake_is_the_contracts(tmp_path: Path) -> None:
     expect_golden("plan-bake", plan.describe())
 
 
-def test_events_of_each_step_are_those_that_dashboards_know() -> None:
+def test_events_of_each_step_match_the_dashboards() -> None:
     """The event of the step first, then those of its groups, innermost first."""
     lines = {
         f"{step.name}: {', '.join((step.event or '-', *reversed(step.groups)))}"

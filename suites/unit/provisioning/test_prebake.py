@@ -102,7 +102,7 @@ def test_record_of_a_bake_that_goes_on_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize("record", [RECORD, Record()])
-def test_node_without_a_driver_tears_down_what_is_there(record: Record) -> None:
+def test_node_without_a_driver_tears_the_present_one_down(record: Record) -> None:
     assert decide(None, record, nobody_asks) == Decision(
         action=Action.TEARDOWN, reason=Reason.OPTED_OUT
     )

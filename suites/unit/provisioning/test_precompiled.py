@@ -149,7 +149,7 @@ def labelled(name: str, kernel: str, tag: str, **labels: str) -> ClusterNode:
     return ClusterNode(name=name, os_tag=tag, labels={KERNEL_LABEL: kernel, **own})
 
 
-def test_one_kernel_on_two_systems_is_a_group_for_each() -> None:
+def test_one_kernel_on_two_systems_gives_two_groups() -> None:
     kernel = "5.14.0-427.13.1.el9_4.x86_64"
     grouping = group_by_kernel(
         [
@@ -173,7 +173,7 @@ def test_one_kernel_on_two_systems_is_a_group_for_each() -> None:
     assert grouping.warnings == ()
 
 
-def test_one_kernel_on_two_processors_is_a_group_for_each() -> None:
+def test_one_kernel_on_two_processors_gives_two_groups() -> None:
     """Ubuntu's name of a kernel does not say for which processor it is."""
     grouping = group_by_kernel(
         [
@@ -190,7 +190,7 @@ def test_one_kernel_on_two_processors_is_a_group_for_each() -> None:
     assert grouping.warnings == ()
 
 
-def test_processor_is_told_by_the_kernel_where_no_label_does() -> None:
+def test_processor_is_derived_from_the_kernel_if_no_label_has_it() -> None:
     kernels = ("5.14.0-1.el9_4.x86_64", "5.14.0-1.el9_4.aarch64_64k")
     grouping = group_by_kernel(
         [node(kernel, kernel, "rhel9.4") for kernel in kernels], is_label_required=True
@@ -202,7 +202,7 @@ def test_processor_is_told_by_the_kernel_where_no_label_does() -> None:
     ]
 
 
-def test_each_flavour_of_a_kernel_has_a_valid_name_of_its_own() -> None:
+def test_each_flavour_of_a_kernel_has_a_valid_unique_name() -> None:
     flavours = ("", "+64k", "_64k-debug", "+debug", "+rt", "+rt-debug", "+64k+rt")
     kernels = [f"5.14.0-427.el9.aarch64{flavour}" for flavour in flavours]
     groups = group_by_kernel(
@@ -250,7 +250,7 @@ def test_groups_keep_the_order_of_their_nodes() -> None:
     ]
 
 
-def test_label_that_one_node_of_a_group_lacks_selects_none_of_it() -> None:
+def test_label_that_one_node_of_a_group_lacks_selects_nothing() -> None:
     nodes = [
         labelled("a", "6.1", "debian12", system="debian", version="12", arch="amd64"),
         labelled("b", "6.1", "debian12", system="debian", arch="amd64"),
@@ -351,7 +351,7 @@ def test_registry_without_the_image_falls_back_to_a_build_with_a_message() -> No
     )
 
 
-def test_registry_without_the_image_says_what_to_do_where_there_is_no_fallback() -> None:
+def test_registry_without_the_image_gives_a_remedy_if_there_is_no_fallback() -> None:
     choice = choose_driver(
         GROUP,
         repository="r",
@@ -396,7 +396,7 @@ def test_labels_that_differ_in_one_value_do_not_overlap() -> None:
     assert group_by_kernel(nodes, is_label_required=True).warnings == ()
 
 
-def test_warning_of_a_missing_label_comes_before_those_of_groups() -> None:
+def test_warning_of_a_missing_label_comes_before_warnings_of_groups() -> None:
     nodes = [node("a", "6.1", "x"), node("b", "6.1", "y"), node("c", None)]
 
     first, second, third = group_by_kernel(nodes, is_label_required=False).warnings

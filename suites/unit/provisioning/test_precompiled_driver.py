@@ -132,7 +132,7 @@ def test_missing_image_ends_the_run_where_no_build_is_allowed(
 
 
 @pytest.mark.parametrize(("has_fallback", "code"), [(True, 0), (False, 84)])
-def test_registry_that_refuses_is_asked_three_times_and_not_taken_for_one_without_the_image(
+def test_registry_that_refuses_is_asked_three_times_and_not_taken_for_an_empty_one(
     simulated: SimulatedNode, invocation: Invocation, *, has_fallback: bool, code: int
 ) -> None:
     simulated.registry = {IMAGE}
@@ -208,7 +208,7 @@ def test_registry_says_by_the_name_that_it_has_no_such_image(
 
 
 @pytest.mark.parametrize("answer", OTHER_ANSWERS)
-def test_any_other_answer_is_asked_again(
+def test_any_other_answer_is_queried_again(
     simulated: SimulatedNode, invocation: Invocation, answer: str
 ) -> None:
     """A layer or local content that is not found is no image that is not found."""
@@ -278,7 +278,7 @@ def test_system_without_a_version_is_refused(
     )
 
 
-def test_answer_on_another_output_is_none(
+def test_answer_on_another_output_does_not_count(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     said = NO_SUCH_IMAGE[0].format(name=reference())

@@ -32,7 +32,7 @@ def test_each_xid_has_its_severity() -> None:
     }
 
 
-def test_line_of_an_xid_is_known_whatever_its_text() -> None:
+def test_line_of_an_xid_is_known_with_any_text() -> None:
     assert [each.line for each in _messages("xids") if each.words is None] == []
 
 
@@ -46,7 +46,7 @@ def test_line_of_an_xid_is_known_whatever_its_text() -> None:
         ("wrong-boot42", "The GPU 0000:01:00.0 (10de:20b0) has no system processor (GSP)"),
     ],
 )
-def test_fault_is_told_from_what_the_driver_printed(case: str, meaning: str) -> None:
+def test_fault_is_recognised_from_the_output_of_the_driver(case: str, meaning: str) -> None:
     faults = [each.describe() for each in _messages(case) if _severity(each) is Severity.FAULT]
 
     assert [each for each in faults if meaning in each] != [], faults

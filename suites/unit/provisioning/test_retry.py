@@ -60,7 +60,7 @@ def test_last_failure_is_reported_completely_and_without_a_pause(tmp_path: Path)
     assert clock.sleeps == [5]
 
 
-def test_each_try_is_cut_to_what_the_budget_has_left(tmp_path: Path) -> None:
+def test_each_try_is_limited_to_the_remaining_budget(tmp_path: Path) -> None:
     clock = FakeClock()
     with (
         ScriptedRunner()
@@ -169,7 +169,7 @@ def test_program_that_is_not_on_path_is_looked_for_elsewhere(tmp_path: Path) -> 
         assert try_command(make_node(runner, tmp_path), run) is None
 
 
-def test_failure_on_path_does_not_lead_elsewhere(tmp_path: Path) -> None:
+def test_failure_on_path_does_not_lead_to_another_program(tmp_path: Path) -> None:
     with (
         ScriptedRunner().expect("work hard", exit_code=126) as runner,
         pytest.raises(StepFailedError),
@@ -177,7 +177,7 @@ def test_failure_on_path_does_not_lead_elsewhere(tmp_path: Path) -> None:
         try_command(make_node(runner, tmp_path), command(fallback_program="/opt/work"))
 
 
-def test_missing_program_without_another_place_fails(tmp_path: Path) -> None:
+def test_missing_program_without_an_alternative_fails(tmp_path: Path) -> None:
     with (
         ScriptedRunner().expect("work hard", exit_code=127) as runner,
         pytest.raises(StepFailedError),

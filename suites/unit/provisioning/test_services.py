@@ -299,7 +299,7 @@ def test_each_mode_has_its_unit_and_packages() -> None:
         ("A\u2028b=c\n", f"A\u2028b=c\nKUBELET_NODE_LABELS={LABEL}\n"),
     ],
 )
-def test_label_is_added_once_to_those_of_the_kubelet(text: str, labelled: str) -> None:
+def test_label_is_added_once_to_the_labels_of_the_kubelet(text: str, labelled: str) -> None:
     assert add_node_label(text, LABEL) == labelled
 
 
@@ -329,7 +329,7 @@ def test_kubelet_defaults_are_written_only_for_a_new_label(tmp_path: Path) -> No
     assert MARKER_PATH == "/opt/azure/containers/managed-gpu-experience.enabled"
 
 
-def test_off_stops_what_is_there_and_is_never_fatal() -> None:
+def test_off_stops_present_services_and_is_never_fatal() -> None:
     steps = steps_off()
 
     assert [step.name for step in steps] == [
@@ -371,7 +371,7 @@ def test_service_of_the_other_mode_is_stopped_first(mode: Mode, other: str, star
     )
 
 
-def test_inner_codes_are_those_of_the_contract() -> None:
+def test_inner_codes_match_the_contract() -> None:
     plugin = {s.name: s.exit_code for s in steps_on(Configuration(), Mode.DEVICE_PLUGIN, "n")}
     dra = {s.name: s.exit_code for s in steps_on(Configuration(), Mode.DRA, "n")}
 
@@ -387,7 +387,7 @@ def test_inner_codes_are_those_of_the_contract() -> None:
     assert "start-device-plugin" not in dra
 
 
-def test_newest_download_counts_before_what_is_beside_the_folder(tmp_path: Path) -> None:
+def test_newest_download_counts_before_files_beside_the_folder(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     for package in (*PLUGIN_PACKAGES[:3], "dra-driver-nvidia-gpu"):
         files.write(f"/opt/{package}/{package}_9.9_amd64.deb", "")

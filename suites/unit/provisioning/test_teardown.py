@@ -117,7 +117,7 @@ def test_linker_cache_is_renewed_after_the_files_went(teardown: Teardown) -> Non
     ]
 
 
-def test_modules_that_went_are_no_longer_in_the_index_of_their_kernel(teardown: Teardown) -> None:
+def test_removed_modules_are_no_longer_in_the_index_of_their_kernel(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
 
     teardown.run()
@@ -164,7 +164,7 @@ def test_empty_folders_of_the_driver_go_and_others_stay(teardown: Teardown) -> N
     )
 
 
-def test_folder_of_the_record_stays_with_what_else_is_in_it(teardown: Teardown) -> None:
+def test_folder_of_the_record_stays_with_its_other_files(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     teardown.files.write("/opt/azure/aks-gpu/notes", "")
 
@@ -271,9 +271,7 @@ def test_teardown_is_incomplete_if_the_record_cannot_be_removed(
     assert teardown.console[1] == line("incomplete", marker="true")
 
 
-def test_next_run_finishes_what_was_left(
-    teardown: Teardown, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_run_finishes_the_rest(teardown: Teardown, monkeypatch: pytest.MonkeyPatch) -> None:
     teardown.node.build(VERSION, KERNEL)
     with monkeypatch.context() as patch:
         make_immovable(patch, DKMS)
@@ -430,7 +428,7 @@ def install_customers(teardown: Teardown) -> None:
         ("nvidia-open", VERSION, True),
     ],
 )
-def test_driver_of_a_package_is_a_customers(
+def test_driver_of_a_package_belongs_to_the_customer(
     teardown: Teardown, name: str, version: str, *, own_name: bool
 ) -> None:
     """DKMS, the file and modinfo call Debian's `nvidia-current`; only once loaded it is `nvidia`."""
@@ -461,7 +459,7 @@ def test_link_to_a_kernel_beside_a_version_in_dkms_is_no_version(teardown: Teard
     assert teardown.run() is TeardownStatus.CLEANED
 
 
-def test_module_that_is_no_driver_is_not_a_customers(teardown: Teardown) -> None:
+def test_module_that_is_not_a_driver_does_not_belong_to_the_customer(teardown: Teardown) -> None:
     teardown.node.build(VERSION, OTHER_KERNEL)
     teardown.files.write("/var/lib/dkms/nvidia-fs/2.17.5/source/dkms.conf", "")
     modules = [
@@ -486,7 +484,7 @@ def test_each_module_of_the_driver_goes(teardown: Teardown) -> None:
     assert not teardown.files.exists(f"/lib/modules/{KERNEL}/updates")
 
 
-def test_customers_driver_is_preserved_and_only_our_residue_goes(teardown: Teardown) -> None:
+def test_customers_driver_is_preserved_and_only_our_residue_is_removed(teardown: Teardown) -> None:
     install_customers(teardown)
 
     assert teardown.run() is TeardownStatus.PRESERVED
@@ -523,7 +521,7 @@ def test_gpu_node_field_is_set_beside_a_customers_driver(teardown: Teardown) -> 
     assert " gpu_node=true status=preserved_customer_driver " in said
 
 
-def test_original_modules_of_dkms_are_not_a_customers_driver(teardown: Teardown) -> None:
+def test_original_modules_of_dkms_do_not_count_as_a_customers_driver(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     teardown.files.write(f"{DKMS}/original_module/x", "")
 
@@ -598,7 +596,7 @@ def test_our_busy_module_beside_a_customers_driver_is_incomplete(teardown: Teard
     ]
 
 
-def test_teardown_beside_a_customers_driver_is_incomplete_if_our_files_are_left(
+def test_teardown_beside_a_customers_driver_is_incomplete_if_our_files_remain(
     teardown: Teardown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_customers(teardown)
@@ -673,7 +671,7 @@ def test_plan_beside_a_customers_driver_spares_it(teardown: Teardown) -> None:
         (None, "none"),
     ],
 )
-def test_grid_node_logs_what_it_removes(record: Record | None, kind: str) -> None:
+def test_grid_node_logs_the_removed_driver(record: Record | None, kind: str) -> None:
     assert render_grid_line("grid-v20", record) == (
         "AKS_GPU_PREBAKE event=grid_cuda_prebake_teardown driver_type=grid-v20"
         f" marker_kind={kind} node_kind=grid action=teardown"
@@ -712,7 +710,7 @@ def test_customers_version_that_begins_as_ours_is_the_customers() -> None:
     )
 
 
-def test_line_tells_what_was_there_before(teardown: Teardown) -> None:
+def test_line_reports_the_earlier_state(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     teardown.files.remove(DKMS)
     teardown.files.write("/proc/modules", "nvidia 1 1 - Live 0x0\n")

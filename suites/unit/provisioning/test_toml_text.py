@@ -168,7 +168,7 @@ def test_key_and_comment_of_a_replaced_value_stay(
     assert set_value(text, path, "3") == edited
 
 
-def test_new_key_goes_into_the_table_that_is_there() -> None:
+def test_new_key_goes_into_the_existing_table() -> None:
     text = set_value("[a]\n  x = 1\n\n[b]\n", ("a", "y z"), "2")
 
     assert text == '[a]\n"y z" = 2\n  x = 1\n\n[b]\n'
@@ -205,7 +205,7 @@ def test_inline_table_cannot_be_added_to() -> None:
     assert str(error.value) == "line 2: 'a.b' is a value, expected a table"
 
 
-def test_table_is_removed_with_those_below_it_and_nothing_else() -> None:
+def test_table_is_removed_with_its_subtables_and_nothing_else() -> None:
     text = (
         "[a]\nx = 1\n# kept\n \n[a.b]\ny = [\n1]\n[a.b.c]\nz = 2\n[a.bc]\nw = 3\n[d]\na.b = 1\n"
         "[a]\nb.q = 4\n"
@@ -282,7 +282,7 @@ def test_values_in_inline_tables_have_paths_of_their_own() -> None:
     assert values_below(INLINE, ("a", "f")) == {"g h": "'i'"}
 
 
-def test_of_a_key_that_is_there_twice_the_one_counts_that_is_set() -> None:
+def test_first_of_two_equal_keys_counts_and_is_set() -> None:
     text = "[a]\nk = 1\nk = 2\n"
 
     assert get_value(text, ("a", "k")) == "1"
@@ -300,7 +300,7 @@ def test_strings_of_an_array_are_read_without_comments_and_quotes() -> None:
     "text",
     ["a = { b }\n", "a = { = 1 }\n", "a = { b: 1 }\n", "a = { b = [1 }]\n", "a = { b = 1 } c\n"],
 )
-def test_inline_table_that_is_none_is_refused(text: str) -> None:
+def test_invalid_inline_table_is_refused(text: str) -> None:
     with pytest.raises(TomlTextError, match="line 1: "):
         read_values(text)
 
@@ -309,7 +309,7 @@ def test_key_is_removed_by_its_path() -> None:
     assert remove_tables("[a]\nb = 1\nc = 2\n", ("a", "b")) == "[a]\nc = 2\n"
 
 
-def test_table_within_an_inline_one_is_not_removed() -> None:
+def test_table_inside_an_inline_table_is_not_removed() -> None:
     assert remove_tables("a = { b = 1 }\nc = 2\n", ("a",)) == "c = 2\n"
     with pytest.raises(TomlTextError) as error:
         remove_tables(f"x = 1\n{INLINE}", ("a", "f", "g h"))

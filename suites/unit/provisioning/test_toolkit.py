@@ -115,7 +115,7 @@ def test_runtime_without_cdi_gets_no_annotations() -> None:
     assert text == USERS + RUNTIME + DEFAULT
 
 
-def test_cdi_that_is_switched_off_is_switched_on() -> None:
+def test_cdi_that_is_off_is_switched_on() -> None:
     text = gpu_configuration(facts(USERS, CdiSupport.CAPABLE))
 
     assert text is not None
@@ -346,7 +346,7 @@ def test_spec_without_a_gpu_fails_the_step(tmp_path: Path, text: str | None) -> 
     )
 
 
-def test_spec_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+def test_unreadable_spec_does_not_count(tmp_path: Path) -> None:
     NodeFiles(tmp_path).make_directory(CDI_SPEC)
 
     assert not has_spec(make_node(ScriptedRunner(), tmp_path))
@@ -420,7 +420,7 @@ def test_containerd_without_the_nvidia_handler_fails_validation(
 
 
 @pytest.mark.parametrize("cdi", CdiSupport)
-def test_cdi_that_is_not_wanted_is_not_switched_on(cdi: CdiSupport) -> None:
+def test_unwanted_cdi_is_not_switched_on(cdi: CdiSupport) -> None:
     text = gpu_configuration(RuntimeFacts(text=USERS, cdi=cdi, is_cdi_enabled=False))
 
     assert text == USERS + RUNTIME + DEFAULT
@@ -493,7 +493,7 @@ def test_node_without_cdi_gets_the_automatic_mode_and_no_prefixes() -> None:
     )
 
 
-def test_prefixes_of_the_user_are_replaced_only_where_the_runtime_needs_others() -> None:
+def test_prefixes_of_the_user_are_replaced_only_if_the_runtime_needs_others() -> None:
     modes = '[nvidia-container-runtime.modes.cdi]\nannotation-prefixes = ["mine/"]\n'
     text = f'[nvidia-container-runtime]\nmode = "cdi"\n{modes}'
 
@@ -522,7 +522,7 @@ def test_unit_that_failed_is_told_before_the_missing_spec(tmp_path: Path) -> Non
         take(tmp_path, runner, *validate_spec())
 
 
-def test_spec_that_was_there_before_is_no_proof(tmp_path: Path) -> None:
+def test_older_spec_is_not_a_proof(tmp_path: Path) -> None:
     NodeFiles(tmp_path).write(CDI_SPEC, SPEC)
     runner = ScriptedRunner().expect(ASK, stdout="loaded\n")
     runner.expect("systemctl reset-failed nvidia-cdi-refresh.service nvidia-cdi-refresh.path")

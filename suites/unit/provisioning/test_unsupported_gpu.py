@@ -54,7 +54,7 @@ def test_refusal_names_gpu_and_release() -> None:
     }
 
 
-def test_refusal_is_described_with_what_to_do() -> None:
+def test_refusal_is_described_with_a_remedy() -> None:
     (refusal,) = parse_refusals(refused_by("535.309.01"))
 
     assert refusal.describe() == TOLD
@@ -212,7 +212,7 @@ def test_unreadable_kernel_log_gives_no_refusals(
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.source)
-def test_driver_is_built_again_only_where_a_build_can_help(
+def test_driver_is_built_again_only_if_a_build_can_help(
     simulated: SimulatedNode, invocation: Invocation, log: PublicLog
 ) -> None:
     simulated.kernel_log = log.text.replace("565.77", VERSION).replace("430.50", VERSION)
@@ -226,7 +226,7 @@ def test_driver_is_built_again_only_where_a_build_can_help(
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.source)
-def test_driver_is_probed_again_only_where_that_can_help(
+def test_driver_is_probed_again_only_if_that_can_help(
     simulated: SimulatedNode, invocation: Invocation, log: PublicLog
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -239,7 +239,7 @@ def test_driver_is_probed_again_only_where_that_can_help(
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.source)
-def test_what_a_driver_before_said_does_not_keep_this_one_from_a_build(
+def test_messages_of_an_earlier_driver_do_not_keep_this_one_from_a_build(
     simulated: SimulatedNode, invocation: Invocation, log: PublicLog
 ) -> None:
     """The other driver may have been of another kind: closed where this one is open."""
@@ -293,7 +293,7 @@ def test_module_of_another_kernel_is_built_at_once(
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.source)
-def test_driver_that_works_is_not_given_up_for_what_it_said(
+def test_working_driver_is_kept_despite_its_messages(
     simulated: SimulatedNode, invocation: Invocation, log: PublicLog
 ) -> None:
     """A dead GPU may be beside a good one, and an error may be over."""
@@ -317,7 +317,7 @@ def test_driver_that_works_is_not_given_up_for_what_it_said(
         ),
     ],
 )
-def test_refusal_is_told_before_what_else_makes_a_build_hopeless(
+def test_refusal_is_reported_before_other_reasons_against_a_build(
     simulated: SimulatedNode, invocation: Invocation, other: str, said: str, *, is_first: bool
 ) -> None:
     logs = [refused_by(VERSION), other]
@@ -343,7 +343,7 @@ def test_one_reason_is_told_once(simulated: SimulatedNode, invocation: Invocatio
     assert str(invocation.outcome()["error"]).count("fallen off the bus") == 1
 
 
-def test_what_a_program_says_comes_after_what_the_kernel_says(
+def test_messages_of_a_program_come_after_messages_of_the_kernel(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.kernel_log = refused_by(VERSION)
@@ -378,7 +378,7 @@ def test_reasons_of_one_kind_keep_the_order_of_the_log(
     assert (lost < cables) is is_first
 
 
-def test_refusals_are_told_in_the_order_in_which_each_was_first_said() -> None:
+def test_refusals_are_reported_in_the_order_of_their_first_message() -> None:
     first, second = refused_by(VERSION), refused_by(VERSION).replace("0b:00.0", "0a:00.0")
 
     refusals = parse_refusals(first + second + first)
@@ -386,7 +386,7 @@ def test_refusals_are_told_in_the_order_in_which_each_was_first_said() -> None:
     assert [refusal.fields["address"] for refusal in refusals] == ["0000:0b:00.0", "0000:0a:00.0"]
 
 
-def test_reason_says_what_to_do(simulated: SimulatedNode, invocation: Invocation) -> None:
+def test_reason_has_a_remedy(simulated: SimulatedNode, invocation: Invocation) -> None:
     simulated.kernel_log = "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n"
     simulated.failing["ctr -n k8s.io run"] = CommandResult(
         argv=("ctr",),
@@ -405,5 +405,5 @@ def test_reason_says_what_to_do(simulated: SimulatedNode, invocation: Invocation
     ) in str(invocation.outcome()["error"])
 
 
-def test_message_that_is_no_refusal_is_none() -> None:
+def test_other_message_is_not_a_refusal() -> None:
     assert parse_refusals("NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n") == ()

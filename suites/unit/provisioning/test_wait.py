@@ -45,7 +45,7 @@ def test_sooner_of_two_deadlines_holds() -> None:
     assert deadline.sooner(3).clock is clock
 
 
-def test_wait_returns_what_it_was_for() -> None:
+def test_wait_returns_its_value() -> None:
     clock = FakeClock()
     looks = iter([Observation(None, "nothing"), Observation("found", "it")])
 
