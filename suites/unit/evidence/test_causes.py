@@ -121,7 +121,7 @@ def test_cause_is_named_by_words_of_the_driver_on_several_lines(tmp_path: Path) 
     assert found.cause.name == "the driver does not support the GPU"
 
 
-def test_line_of_provisioning_comes_before_one_of_the_kernel(tmp_path: Path) -> None:
+def test_line_of_provisioning_comes_before_a_line_of_the_kernel(tmp_path: Path) -> None:
     write(tmp_path, "commands/dmesg", f"[ 9.1] {LINES['the GPU is lost']}\n")
     write(
         tmp_path,
@@ -424,7 +424,7 @@ ORDER = (
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.pairwise(ORDER)))
-def test_of_two_causes_the_graver_is_named(first: str, second: str) -> None:
+def test_graver_of_two_causes_is_named(first: str, second: str) -> None:
     lines = {**LINES, **DRIVER_LINES}
 
     (found,) = find_causes(f"{lines[second]}\n{lines[first]}\n", [])
@@ -432,7 +432,7 @@ def test_of_two_causes_the_graver_is_named(first: str, second: str) -> None:
     assert found.cause.name == first
 
 
-def test_graver_cause_counts_in_whatever_log_it_is(tmp_path: Path) -> None:
+def test_graver_cause_counts_in_any_log(tmp_path: Path) -> None:
     write(tmp_path, SOURCES[0], f"{NO_SPACE}\n{DRIVER_LINES['the GPU has to be reset']}\n")
     write(tmp_path, SOURCES[4], f"{PANIC}\n")
 
@@ -442,7 +442,7 @@ def test_graver_cause_counts_in_whatever_log_it_is(tmp_path: Path) -> None:
     assert found.cause.name == "kernel panic"
 
 
-def test_first_cause_of_the_drivers_words_is_named(tmp_path: Path) -> None:
+def test_first_cause_in_the_messages_of_the_driver_is_named(tmp_path: Path) -> None:
     reset, memory = (
         DRIVER_LINES[name] for name in ("the GPU has to be reset", "the GPU's memory has errors")
     )
@@ -569,7 +569,7 @@ def test_two_failed_units_are_both_named_by_their_own_lines(tmp_path: Path) -> N
         "[Errno 12] Cannot allocate memory",
     ],
 )
-def test_error_of_the_host_is_no_cause_of_the_guest(said: str) -> None:
+def test_error_of_the_host_is_not_a_cause_in_the_guest(said: str) -> None:
     assert find_causes(said, []) == []
 
 
@@ -580,7 +580,7 @@ def test_sound_node_has_no_cause(tmp_path: Path) -> None:
     assert explain(tmp_path) == []
 
 
-def test_first_error_of_the_guest_is_shown_where_nothing_else_is_known(tmp_path: Path) -> None:
+def test_first_error_of_the_guest_is_shown_if_nothing_else_is_known(tmp_path: Path) -> None:
     journal = (
         "Nov 23 06:22:52.1 node kernel: EXT4-fs (vda): re-mounted. Opts: errors=remount-ro\n"
         "Nov 23 06:22:53.1 node mount[9]: mount: /x: unknown filesystem type; mount failed\n"
@@ -614,7 +614,7 @@ cc_rightscale_userdata.py[DEBUG]: Failed to get raw userdata in module rightscal
 
 
 @pytest.mark.parametrize("line", SOUND.splitlines())
-def test_line_of_a_sound_boot_is_no_error(tmp_path: Path, line: str) -> None:
+def test_line_of_a_sound_boot_is_not_an_error(tmp_path: Path, line: str) -> None:
     write(tmp_path, "commands/journal", f"Nov 23 06:22:52.1 node {line}\n")
     assert first_error_line(tmp_path) is None
 
@@ -658,7 +658,7 @@ def test_each_evidence_folder_gives_its_own_cause(tmp_path: Path) -> None:
     assert [found.cause.name for found in find_causes("", folders)] == list(causes)
 
 
-def test_log_that_is_no_file_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_log_that_is_not_a_file_does_not_hide_the_others(tmp_path: Path) -> None:
     (tmp_path / "commands/journal").mkdir(parents=True)
     write(tmp_path, "host/serial.log", "Kernel panic - not syncing: x\n")
 
@@ -700,7 +700,7 @@ def test_console_of_a_guest_that_hangs_is_quoted(tmp_path: Path) -> None:
     ]
 
 
-def test_failed_unit_is_named_with_what_it_said_last(tmp_path: Path) -> None:
+def test_failed_unit_is_named_with_its_last_message(tmp_path: Path) -> None:
     write(tmp_path, "commands/failed-units", "nvidia-modprobe.service loaded failed failed Load\n")
     write(
         tmp_path,
@@ -713,7 +713,7 @@ def test_failed_unit_is_named_with_what_it_said_last(tmp_path: Path) -> None:
     assert explain(tmp_path) == [f"unit 'nvidia-modprobe.service' failed: {said}"]
 
 
-def test_account_of_systemd_is_not_why_a_unit_failed(tmp_path: Path) -> None:
+def test_account_of_systemd_does_not_explain_why_a_unit_failed(tmp_path: Path) -> None:
     write(tmp_path, "commands/failed-units", "own.service loaded failed failed Own\n")
     write(
         tmp_path,
@@ -761,7 +761,7 @@ def test_end_of_a_foreign_provisioner_has_the_last_lines_of_its_log_with_its_pat
     ]
 
 
-def test_end_of_a_foreign_provisioner_without_a_log_has_what_it_printed(tmp_path: Path) -> None:
+def test_end_of_a_foreign_provisioner_without_a_log_has_its_output(tmp_path: Path) -> None:
     own_words = (
         "Cloud-init v. 22.4.2 finished at Fri, 27 Nov 2026 02:00:00 +0000. Up 61 seconds\n"
         "2026-11-27 02:00:00,123 - cc_scripts_user.py[WARNING]: Failed to run module scripts_user\n"
@@ -775,7 +775,7 @@ def test_end_of_a_foreign_provisioner_without_a_log_has_what_it_printed(tmp_path
     ]
 
 
-def test_what_a_tool_printed_beside_the_log_is_told(tmp_path: Path) -> None:
+def test_output_of_a_tool_beside_the_log_is_shown(tmp_path: Path) -> None:
     printed = "begin\nsysctl: cannot stat /proc/sys/x\n'/etc/x.conf' cannot be applied\n"
     write_foreign_run(tmp_path, log="begin\n'/etc/x.conf' cannot be applied\n", printed=printed)
 
@@ -807,7 +807,7 @@ def test_reason_is_told_before_what_a_tool_prints_after_it(
     assert explain(tmp_path)[2:] == [f"printed: {reason}"] * 2
 
 
-def test_what_a_tool_prints_after_its_reason_is_told_where_there_is_nothing_else(
+def test_output_of_a_tool_after_its_reason_is_shown_if_there_is_nothing_else(
     tmp_path: Path,
 ) -> None:
     said = "Job for a.service failed because the control process exited with error code."
@@ -835,7 +835,7 @@ def test_level_of_a_log_of_its_own_form_tells_an_error(tmp_path: Path, line: str
 
 
 @pytest.mark.parametrize("line", ["06:01:03|88|I|fetch|E2E", "[I] node E is up", "DRIVE E is up"])
-def test_letter_that_is_no_level_tells_no_error(tmp_path: Path, line: str) -> None:
+def test_letter_that_is_not_a_level_shows_no_error(tmp_path: Path, line: str) -> None:
     write_foreign_run(tmp_path, log=f"{line}\n" + "cleaning\n" * 3)
 
     assert explain(tmp_path)[1:] == ["log: cleaning"] * 3
@@ -844,7 +844,7 @@ def test_letter_that_is_no_level_tells_no_error(tmp_path: Path, line: str) -> No
 @pytest.mark.parametrize(
     ("code", "printed", "is_silent"), [(1, "", True), (1, "mv: no x\n", False), (20, "", False)]
 )
-def test_command_that_ended_the_provisioner_in_silence_can_be_found(
+def test_silent_command_that_ended_the_provisioner_can_be_found(
     tmp_path: Path, code: int, printed: str, is_silent: bool
 ) -> None:
     write_foreign_run(tmp_path, log="begin\n", printed=f"begin\n{printed}")
@@ -966,7 +966,7 @@ def test_failed_step_shows_exit_code_and_last_line_before_the_command(
     assert explain(tmp_path)[0] == f"step 'build' failed: {line}"
 
 
-def test_error_of_provisioning_is_told_where_no_failed_step_told_it(tmp_path: Path) -> None:
+def test_error_of_provisioning_is_shown_if_no_failed_step_shows_it(tmp_path: Path) -> None:
     write_outcome(tmp_path, error="Step 'build' failed. no compiler", detail="no compiler")
     assert explain(tmp_path) == ["step 'build' failed: no compiler"]
 
@@ -998,7 +998,7 @@ def test_unit_with_a_mark_before_its_name_is_named(tmp_path: Path, mark: str) ->
         ("a.mount", "srv\\x2da.mount"),
     ],
 )
-def test_line_of_a_unit_with_a_longer_name_is_not_that_of_the_unit(
+def test_line_of_a_unit_with_a_longer_name_does_not_belong_to_the_unit(
     tmp_path: Path, unit: str, other: str
 ) -> None:
     write(tmp_path, "commands/failed-units", f"{unit} loaded failed failed A\n")
@@ -1019,7 +1019,7 @@ def test_line_of_a_unit_with_a_longer_name_is_not_that_of_the_unit(
     "line",
     ["x[9]: Job for a@1.service failed.", "systemd[1]: Stopped a@1.service.", "systemd[1]: /etc/systemd/system/a@1.service:3: Unknown key", "systemd[1]: Failed to start a@1.service - A."],
 )  # fmt: skip
-def test_line_that_names_a_unit_in_whatever_place_is_of_it(tmp_path: Path, line: str) -> None:
+def test_line_that_names_a_unit_anywhere_belongs_to_it(tmp_path: Path, line: str) -> None:
     write(tmp_path, "commands/failed-units", "a@1.service loaded failed failed A\n")
     write(tmp_path, "commands/journal", f"Nov 23 06:22:51.1 node {line}\n")
 
@@ -1077,7 +1077,7 @@ def test_unit_that_systemd_starts_again_is_told_and_hides_nothing(
     assert explain(tmp_path) == ["unit 'a.service' failed: the journal has no line of it", told]
 
 
-def test_failed_unit_is_told_beside_a_named_cause_and_hides_what_is_less_telling(
+def test_failed_unit_is_shown_beside_a_named_cause_and_hides_less_useful_lines(
     tmp_path: Path,
 ) -> None:
     write(tmp_path, "commands/units", "b.service loaded activating start B\n")
@@ -1123,7 +1123,7 @@ def test_step_failed_by_its_status(
     assert explain(tmp_path) == ([] if said is None else [said])
 
 
-def test_two_failed_steps_are_told_and_the_error_that_names_one_is_not(tmp_path: Path) -> None:
+def test_two_failed_steps_are_shown_but_not_the_error_that_names_one(tmp_path: Path) -> None:
     steps = [
         {"name": name, "status": "failed", "duration_s": 1.0, "detail": detail}
         for name, detail in (("probe", "it is slow"), ("build", None))
@@ -1167,7 +1167,7 @@ def test_cause_of_the_error_keeps_its_place_with_the_line_of_the_evidence(tmp_pa
     assert [each.line for each in found] == [f"{NO_SPACE} of the evidence", PANIC]
 
 
-def test_error_of_an_application_before_one_of_a_gpu_is_no_cause(tmp_path: Path) -> None:
+def test_error_of_an_application_before_an_error_of_a_gpu_is_not_the_cause(tmp_path: Path) -> None:
     lines = ("31, pid=7", "13, pid=7", "48, pid=7", "119, pid=7")
     write(
         tmp_path,
@@ -1234,7 +1234,7 @@ def test_line_of_the_program_of_a_unit_is_its_own(tmp_path: Path, unit: str, pro
     assert explain(tmp_path) == [f"unit '{unit}' failed: {program}[9]: the reason"]
 
 
-def test_line_of_dmesg_is_none_of_a_failed_unit(tmp_path: Path) -> None:
+def test_line_of_dmesg_does_not_belong_to_a_failed_unit(tmp_path: Path) -> None:
     write(tmp_path, "commands/failed-units", "a.service loaded failed failed A\n")
     write(tmp_path, "commands/dmesg", "[ 1.1] a[9]: in the kernel's log\n")
 
@@ -1261,7 +1261,7 @@ def test_console_ends_with_its_last_line_that_is_not_empty(tmp_path: Path) -> No
     assert explain(tmp_path) == []
 
 
-def test_line_of_a_service_is_none_of_a_timer_of_its_name(tmp_path: Path) -> None:
+def test_line_of_a_service_does_not_belong_to_a_timer_of_its_name(tmp_path: Path) -> None:
     write(tmp_path, "commands/failed-units", "a.timer loaded failed failed A\n")
     write(tmp_path, "commands/journal", "Nov 23 06:22:51.1 node a[9]: of the service\n")
 

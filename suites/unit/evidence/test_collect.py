@@ -106,7 +106,7 @@ def _refused_frames(folder: Path, *frames: bytes) -> str:
 
 @pytest.mark.parametrize("kind", ["file", "command", "unreadable"])
 @pytest.mark.parametrize("name", ["../outside", "a/../../outside", "..", ""])
-def test_what_would_reach_outside_the_folder_is_refused(
+def test_path_that_leads_outside_the_folder_is_refused(
     tmp_path: Path, kind: str, name: str
 ) -> None:
     outside = tmp_path / "outside"
@@ -211,7 +211,7 @@ def test_invalid_stream_is_refused(tmp_path: Path, text: str) -> None:
     _refused(tmp_path / "e", text, exit_code=127)
 
 
-def test_stream_that_unpacks_to_more_than_is_sane_is_refused(
+def test_stream_that_unpacks_to_too_much_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_EVIDENCE_MIB", "1")
@@ -322,7 +322,7 @@ def test_any_stream_is_evidence_or_a_sentence(
         shutil.rmtree(place)
 
 
-def test_file_in_a_folders_place_is_refused(tmp_path: Path) -> None:
+def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     _refused_frames(tmp_path / "e", a_frame("file", "/a"), a_frame("file", "/a/b"))
 
 
@@ -392,7 +392,7 @@ def test_folder_is_listed_only_for_a_wildcard_in_it() -> None:
         ({"commands": {"a.exit-code": ["ip"]}}, "key 'commands': 'a.exit-code' can't name a file"),
     ],
 )
-def test_what_cannot_be_gathered_is_refused(more: dict[str, Any], sentence: str) -> None:
+def test_impossible_request_is_refused(more: dict[str, Any], sentence: str) -> None:
     with pytest.raises(BadInputError) as caught:
         AdditionalEvidence(**more)
 
@@ -469,7 +469,7 @@ def test_declared_evidence_is_added() -> None:
 
 
 @pytest.mark.parametrize("name", ["dmesg", "dkms-status"])
-def test_declared_command_does_not_replace_one_of_the_harness(name: str) -> None:
+def test_declared_command_does_not_replace_a_command_of_the_harness(name: str) -> None:
     mine = Provisioner(
         name="mine",
         source="/p/mine.yaml",
@@ -485,7 +485,7 @@ def test_declared_command_does_not_replace_one_of_the_harness(name: str) -> None
     )
 
 
-def test_what_was_looked_for_is_written_down(tmp_path: Path) -> None:
+def test_requested_files_and_commands_are_recorded(tmp_path: Path) -> None:
     write_request(tmp_path, commands={"a": ("b", "c")}, files=("/f",), paths=("/p",))
 
     assert (tmp_path / "requested.json").read_text() == (
@@ -503,7 +503,7 @@ def test_what_was_looked_for_is_written_down(tmp_path: Path) -> None:
         *(("/p", False), ("/proc/x", True), ("/proc/?", False)),
     ],
 )
-def test_pattern_is_covered_only_by_one_that_matches_as_much(
+def test_pattern_is_covered_only_by_a_pattern_that_matches_as_much(
     tmp_path: Path, asked: str, is_covered: bool
 ) -> None:
     patterns = ["/dev/n?", "/etc/*", "/lib/*/a/*", "/proc/x"]

@@ -148,11 +148,11 @@ def test_units_come_by_name_and_state(tmp_path: Path) -> None:
     assert folder.evidence.unit_states == {"nvidia-dcgm.service": "active"}
 
 
-def test_vermagic_is_that_of_the_requested_kernel(tmp_path: Path) -> None:
+def test_vermagic_belongs_to_the_requested_kernel(tmp_path: Path) -> None:
     assert a_gpu_node(tmp_path).evidence.vermagic_of(KERNEL) == f"{KERNEL} SMP mod_unload"
 
 
-def test_copy_is_complete_and_replaces_what_was_there(tmp_path: Path) -> None:
+def test_copy_is_complete_and_replaces_older_files(tmp_path: Path) -> None:
     source = a_gpu_node(tmp_path / "source").evidence
     target = tmp_path / "kept" / "node"
     (target / "old").mkdir(parents=True)
@@ -174,7 +174,7 @@ def test_copy_makes_the_folders_that_it_lacks(tmp_path: Path) -> None:
     assert (tmp_path / "kept/new/node/commands/lspci").is_file()
 
 
-def test_copy_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+def test_copy_that_fails_leaves_older_files(tmp_path: Path) -> None:
     target = tmp_path / "kept" / "node"
     target.mkdir(parents=True)
     (target / "old").touch()
@@ -277,7 +277,7 @@ def test_folder_of_the_guest_is_not_one_of_its_files(tmp_path: Path) -> None:
     assert folder.evidence.file("/a/b") is None
 
 
-def test_pattern_is_that_of_a_shell_and_knows_no_brackets(tmp_path: Path) -> None:
+def test_pattern_follows_the_shell_and_knows_no_brackets(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).file("/a/[x]", "1").file("/a/x", "2")
 
     assert folder.evidence.matching("/a/[x]") == {"/a/[x]": "1"}
@@ -337,7 +337,7 @@ def test_paths_are_a_mapping(tmp_path: Path) -> None:
         paths["/a/z"]
 
 
-def test_step_of_a_log_has_what_its_pattern_names() -> None:
+def test_step_of_a_log_has_the_groups_of_its_pattern() -> None:
     pattern = (
         r"(?P<name>\w+)(?: (?P<status>\w+))?(?: (?P<duration_s>[0-9.]+) s)?(?:: (?P<detail>.*))?"
     )

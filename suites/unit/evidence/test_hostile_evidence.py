@@ -188,7 +188,7 @@ def test_number_beyond_what_a_node_has_is_a_sentence(
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "kind: " + "9" * 5000, "a: &a [*a]", "\0", "- x"])
-def test_hostile_spec_of_cdi_is_no_spec(text: str) -> None:
+def test_hostile_file_of_cdi_is_not_a_spec(text: str) -> None:
     assert parse_cdi_devices(text) is None
     assert parse_cdi_device_nodes(text) == set()
 

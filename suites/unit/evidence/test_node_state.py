@@ -180,11 +180,11 @@ def test_field_of_modinfo_is_read() -> None:
         ("", None),
     ],
 )
-def test_field_of_modinfo_is_that_of_its_own_line(text: str, value: str | None) -> None:
+def test_field_of_modinfo_comes_from_its_own_line(text: str, value: str | None) -> None:
     assert parse_modinfo_field(text, "version") == value
 
 
-def test_name_of_a_modinfo_field_is_no_pattern() -> None:
+def test_name_of_a_modinfo_field_is_not_a_pattern() -> None:
     assert parse_modinfo_field("sig_key: a\nsigxkey: b\n", "sig.key") is None
 
 
@@ -394,7 +394,7 @@ def test_refused_gpu_without_an_id_has_its_name() -> None:
         "NVRM: something that no release has said yet",
     ],
 )
-def test_message_that_is_no_refusal_refuses_no_gpu(line: str) -> None:
+def test_message_that_is_not_a_refusal_refuses_no_gpu(line: str) -> None:
     refusal = "NVRM: ignoring the legacy GPU 0000:05:00.0"
 
     assert parse_refused_gpus(f"[ 9.1] {line}\n") == []
@@ -406,7 +406,7 @@ def test_message_that_is_no_refusal_refuses_no_gpu(line: str) -> None:
 @pytest.mark.parametrize(
     "mark", ["*", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}", "\N{MULTIPLICATION SIGN}"]
 )
-def test_mark_before_a_unit_is_no_part_of_its_name(mark: str) -> None:
+def test_mark_before_a_unit_is_not_part_of_its_name(mark: str) -> None:
     rows = parse_units(
         f"{mark} a.service loaded failed failed A\n\n  b.service loaded active running B\n{mark}\n"
     )
@@ -437,7 +437,7 @@ def test_error_of_dkms_makes_its_list_unknown() -> None:
         parse_dkms_status("nvidia/580.1: added\nError! Could not locate dkms.conf file.\n")
 
 
-def test_word_error_elsewhere_in_the_list_of_dkms_is_none() -> None:
+def test_word_error_elsewhere_in_the_list_of_dkms_is_ignored() -> None:
     (build,) = parse_dkms_status("  nvidia/580.1, 6.1, x86_64: installed (Error! x)\n")
 
     assert (build.version, build.state) == ("580.1", "installed")
@@ -604,7 +604,7 @@ def test_error_of_dkms_counts_in_whatever_line_it_is(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["AKS_GPU_PREBAKED a=b", "AKS_GPU_PREBAKE", "AKS_GPU_PREBAKE_LOG a=b", "aks_gpu_prebake a=b"]
 )  # fmt: skip
-def test_line_that_only_begins_as_one_of_prebake_is_none(text: str) -> None:
+def test_line_that_only_begins_like_prebake_is_ignored(text: str) -> None:
     assert parse_prebake_lines(f"{text}\nAKS_GPU_PREBAKE c=d\n") == [{"c": "d"}]
 
 

@@ -30,18 +30,18 @@ def test_pointer_leads_through_lists_and_names_with_its_own_signs() -> None:
     assert read(decision="/done/1/name", reason="/error").action == "second"
 
 
-def test_what_is_not_declared_is_not_read() -> None:
+def test_undeclared_parts_are_not_read() -> None:
     assert read() == ProvisioningOutcome()
 
 
 @pytest.mark.parametrize("pointer", ["/done/2", "/done/x", "/done/-1", "/a/b", "/done/0/1", "/no"])
-def test_value_that_is_not_there_is_none_or_an_error(pointer: str) -> None:
+def test_missing_value_is_none_or_an_error(pointer: str) -> None:
     assert read(decision=pointer).action is None
     with pytest.raises(HarnessError, match=rf"has an unknown form \(it has no '{pointer}'\): "):
         read(exit_code=pointer)
 
 
-def test_steps_have_what_is_declared_of_them() -> None:
+def test_steps_have_the_declared_fields() -> None:
     steps = StepList(at="/steps", name="/id", status="/state", duration_s="/took")
 
     assert read(steps=steps).steps == (
@@ -61,7 +61,7 @@ def test_start_of_a_step_is_in_seconds_of_the_epoch(started: str) -> None:
     assert step.started_s == 100.5
 
 
-def test_events_have_the_times_that_are_declared() -> None:
+def test_events_have_the_declared_times() -> None:
     event = '{"TaskName": "apt", "Timestamp": "1970-01-01T00:00:01Z", "Id": 2.5}'
     declared = EventFiles(path="/e/*", name="/TaskName", started="/Timestamp", ended="/Id")
 

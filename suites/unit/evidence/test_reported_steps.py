@@ -54,13 +54,13 @@ def test_events_are_within_the_steps_that_made_them(tmp_path: Path) -> None:
     assert start.error == "start failed"
 
 
-def test_events_are_left_of_a_run_that_was_killed(tmp_path: Path) -> None:
+def test_killed_run_leaves_events(tmp_path: Path) -> None:
     write_event(tmp_path, "AKS.CSE.dkms", 12, 14)
 
     assert [each.title for each in inner_steps(Evidence(tmp_path))] == ["AKS.CSE.dkms"]
 
 
-def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+def test_unreadable_parts_are_left_out(tmp_path: Path) -> None:
     write_event(tmp_path, "AKS.CSE.dkms", 12, 14)
     (tmp_path / OUTCOME).parent.mkdir(parents=True)
     (tmp_path / OUTCOME).write_text("{")

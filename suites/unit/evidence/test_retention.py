@@ -72,7 +72,7 @@ def test_wrong_clock_does_not_remove_the_latest(
 
 
 @pytest.mark.parametrize("days", [-900.0, 0.0, 900.0])
-def test_what_this_run_made_is_not_removed(days: float) -> None:
+def test_bundle_of_this_run_is_not_removed(days: float) -> None:
     bundles = [
         a_bundle("other", days=-999, mib=90),
         *(a_bundle(f"own{n}", days=days, mib=90, changed_s=5.0) for n in range(3)),
@@ -84,7 +84,7 @@ def test_what_this_run_made_is_not_removed(days: float) -> None:
     assert {"own0", "own1", "own2"}.isdisjoint(bundle.name for bundle in found)
 
 
-def test_new_bundle_is_later_than_those_of_a_clock_that_was_ahead() -> None:
+def test_new_bundle_is_later_than_bundles_of_a_clock_that_was_ahead() -> None:
     assert made_after([a_bundle("a", days=-1)], 0.0) == DAY_S + 1
     assert made_after([a_bundle("a", days=1)], 0.0) == 0.0
     assert made_after([], 3.0) == 3.0
@@ -105,7 +105,7 @@ def test_bundle_is_a_folder_with_versions_and_its_archive(tmp_path: Path) -> Non
     assert old.size_bytes >= 1000
 
 
-def test_archives_and_folders_of_others_are_no_bundles(tmp_path: Path) -> None:
+def test_archives_and_folders_of_others_do_not_count_as_bundles(tmp_path: Path) -> None:
     """They could be removed, which nobody has asked for."""
     (tmp_path / "backup.tar.gz").touch()
     (tmp_path / "project/package").mkdir(parents=True)
@@ -116,7 +116,7 @@ def test_archives_and_folders_of_others_are_no_bundles(tmp_path: Path) -> None:
     assert bundles_in(tmp_path) == []
 
 
-def test_what_a_passed_test_left_is_no_bundle(tmp_path: Path) -> None:
+def test_files_of_a_passed_test_are_not_a_bundle(tmp_path: Path) -> None:
     """Evidence by `--evidence=always`, that of bakes, and the part of an archive."""
     (tmp_path / "passed/node/host").mkdir(parents=True)
     (tmp_path / ".x.tar.zst.part").touch()

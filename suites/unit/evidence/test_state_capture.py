@@ -227,7 +227,7 @@ def test_any_text_of_a_node_is_a_state_or_a_sentence(texts: dict[str, list[str]]
         node.state()
 
 
-def test_traces_of_the_harness_are_no_part_of_a_state(node: FakeNode) -> None:
+def test_traces_of_the_harness_are_not_part_of_a_state(node: FakeNode) -> None:
     node.disk.folder(2, {"usr": 12, "var": 18})
     node.disk.folder(18, {"lib": 19})
     node.disk.folder(19, {"harness-shell-trace": 20, "harness-shell-traces": 15})

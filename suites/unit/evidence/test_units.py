@@ -48,7 +48,7 @@ def test_units_are_told_apart_by_their_blocks() -> None:
     assert absent.commands == ()
 
 
-def test_stamp_of_nothing_is_none_and_not_the_beginning_of_time() -> None:
+def test_timestamp_of_nothing_is_none_and_not_the_beginning_of_time() -> None:
     unit = parse_shown_units(EXPORTER)["nvidia-dcgm-exporter.service"]
 
     assert (unit.started_us, unit.ready_us) == (92320066, None)

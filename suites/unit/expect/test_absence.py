@@ -26,7 +26,7 @@ def test_absent_line_of_an_empty_log_is_unknown(tmp_path: Path) -> None:
         expect.no_log_line(evidence, "x")
 
 
-def test_absent_event_where_there_are_none_is_unknown(tmp_path: Path) -> None:
+def test_absent_event_is_unknown_if_there_are_no_events(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path)
     for path in (tmp_path / f"files{EVENTS_FOLDER}").iterdir():
         path.unlink()
@@ -35,7 +35,7 @@ def test_absent_event_where_there_are_none_is_unknown(tmp_path: Path) -> None:
         expect.no_event_recorded(folder.evidence, "x")
 
 
-def test_line_that_is_there_is_refused_with_it(tmp_path: Path) -> None:
+def test_present_line_is_refused_with_it(tmp_path: Path) -> None:
     evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, "a\nbad luck\n").evidence
 
     with pytest.raises(ExpectationError, match=r"but there is: bad luck$|but there is: bad luck"):
@@ -44,7 +44,7 @@ def test_line_that_is_there_is_refused_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "\n", "one\ntwo", "one\n"])
 @pytest.mark.parametrize("expectation", [expect.log_line, expect.no_log_line])
-def test_text_that_is_in_each_line_or_in_none_is_refused(
+def test_text_that_is_in_each_line_or_in_no_line_is_refused(
     tmp_path: Path, expectation: Callable[[Evidence, str], None], text: str
 ) -> None:
     evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, "one\ntwo\n").evidence

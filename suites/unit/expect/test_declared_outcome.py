@@ -376,12 +376,12 @@ UNDECIDED = {
 
 
 @pytest.mark.parametrize("case", ACCEPTED.values(), ids=ACCEPTED)
-def test_what_is_as_expected_is_accepted(tmp_path: Path, case: Case) -> None:
+def test_expected_result_is_accepted(tmp_path: Path, case: Case) -> None:
     case.judge(tmp_path)
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_what_is_not_as_expected_is_refused(tmp_path: Path, case: Case) -> None:
+def test_unexpected_result_is_refused(tmp_path: Path, case: Case) -> None:
     with pytest.raises(ExpectationError) as refused:
         case.judge(tmp_path)
 
@@ -406,7 +406,7 @@ def test_end_at_a_step_needs_a_declared_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", UNDECIDED.values(), ids=UNDECIDED)
-def test_what_cannot_be_told_is_no_verdict(tmp_path: Path, case: Case) -> None:
+def test_unknown_result_gives_no_verdict(tmp_path: Path, case: Case) -> None:
     with pytest.raises(HarnessError) as undecided:
         case.judge(tmp_path)
 
@@ -436,7 +436,7 @@ def test_whole_sentences_are_known(tmp_path: Path) -> None:
     expect_golden("declared", "\n\n".join(rows), Path(__file__).parent / "goldens")
 
 
-def test_steps_are_read_with_what_is_declared(tmp_path: Path) -> None:
+def test_steps_are_read_with_their_declaration(tmp_path: Path) -> None:
     by_file = evidence_of(tmp_path / "file", FILE)
     by_log = evidence_of(tmp_path / "log", PATTERNS)
 
@@ -465,7 +465,7 @@ def test_declaration_travels_in_the_evidence(tmp_path: Path) -> None:
     assert (found.files, found.commands) == (("/var/log/my/*",), ("mounts",))
 
 
-def test_evidence_without_a_declaration_is_that_of_the_harness(tmp_path: Path) -> None:
+def test_evidence_without_a_declaration_belongs_to_the_harness(tmp_path: Path) -> None:
     assert read_declaration(tmp_path) == GPU_NODE
 
     write_declaration(gpu_node_provisioner(Payload(content=b"", digest="0" * 64)), tmp_path)
@@ -474,7 +474,7 @@ def test_evidence_without_a_declaration_is_that_of_the_harness(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", '{"schema": 2, "name": "x"}'])
-def test_damaged_declaration_is_no_verdict(tmp_path: Path, text: str) -> None:
+def test_damaged_declaration_gives_no_verdict(tmp_path: Path, text: str) -> None:
     (tmp_path / DECLARATION_NAME).write_text(text)
 
     with pytest.raises(HarnessError, match=r"does not say how the provisioner's result is read"):

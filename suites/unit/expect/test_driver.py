@@ -38,7 +38,7 @@ def test_module_of_the_loaded_version_fits_beside_a_driver_container(tmp_path: P
         expect.module_fits_kernel(folder.evidence)
 
 
-def test_driver_container_says_nothing_where_no_driver_is_loaded(tmp_path: Path) -> None:
+def test_driver_container_proves_nothing_if_no_driver_is_loaded(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path).without(VERSION_FILE).more_paths(CONTAINER)
     folder.command(f"modinfo-{KERNEL}", OTHER_MODULE)
 
@@ -55,7 +55,7 @@ def test_driver_container_says_nothing_where_no_driver_is_loaded(tmp_path: Path)
         "/usr/local/nvidia/bin/nvidia-smi",
     ],
 )
-def test_folder_without_programs_is_no_driver_container(tmp_path: Path, path: str) -> None:
+def test_folder_without_programs_is_not_a_driver_container(tmp_path: Path, path: str) -> None:
     folder = a_serving_node(tmp_path).more_paths(f"d 755 0 1.0 {path}")
     folder.command(f"modinfo-{KERNEL}", OTHER_MODULE)
 
@@ -91,7 +91,7 @@ def test_programs_count_in_each_folder_where_both_are(tmp_path: Path, place: str
         expect.driver_tools_installed(with_programs(folder, *both).evidence)
 
 
-def test_programs_in_two_folders_are_not_those_of_one_driver(tmp_path: Path) -> None:
+def test_programs_in_two_folders_do_not_belong_to_one_driver(tmp_path: Path) -> None:
     paths = [
         f"{place}/{name}"
         for place, name in zip(
@@ -133,7 +133,7 @@ def test_record_needs_each_of_its_keys(tmp_path: Path, key: str, *, is_loaded: b
             expect.record_fits(with_record(folder, **fields).evidence)
 
 
-def test_record_of_another_kernel_is_refused_where_no_driver_is_loaded(tmp_path: Path) -> None:
+def test_record_of_another_kernel_is_refused_if_no_driver_is_loaded(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path).without(VERSION_FILE)
 
     with pytest.raises(ExpectationError, match=r"was expected to have \{'kernel': "):
@@ -160,14 +160,14 @@ ARTEFACTS = (
 
 
 @pytest.mark.parametrize("path", ARTEFACTS)
-def test_each_artefact_of_a_driver_is_one(tmp_path: Path, path: str) -> None:
+def test_each_artefact_of_a_driver_counts(tmp_path: Path, path: str) -> None:
     folder = a_stripped_node(tmp_path).paths(f"f 644 1 1.0 {path}")
 
     with pytest.raises(ExpectationError, match="these were left: "):
         expect.no_driver_artefact(folder.evidence)
 
 
-def test_table_of_artefacts_has_no_other() -> None:
+def test_table_of_artefacts_is_complete() -> None:
     assert len(DRIVER_ARTEFACTS) == len(ARTEFACTS) - 2
 
 
@@ -188,7 +188,7 @@ def test_table_of_artefacts_has_no_other() -> None:
         "/etc/ld.so.conf.d/nvidia.conf.bak",
     ],
 )
-def test_file_of_another_package_is_no_artefact(tmp_path: Path, path: str) -> None:
+def test_file_of_another_package_is_not_an_artefact(tmp_path: Path, path: str) -> None:
     folder = a_stripped_node(tmp_path).paths(f"f 644 1 1.0 {path}")
     expect.no_driver_artefact(folder.evidence)
 
@@ -237,7 +237,7 @@ def test_module_that_is_not_of_the_driver_may_be_loaded(tmp_path: Path) -> None:
         expect.no_module_loaded(folder.paths("d 755 0 1.0 /dev/nvidia-caps").evidence)
 
 
-def test_node_without_a_record_has_none_of_another_name(tmp_path: Path) -> None:
+def test_node_without_a_record_has_no_record_of_another_name(tmp_path: Path) -> None:
     folder = a_stripped_node(tmp_path)
     expect.no_record(folder.paths(f"f 644 1 1.0 {RECORD_PATH}.bak").evidence)
 
@@ -259,7 +259,7 @@ def test_driver_is_installed_with_each_of_its_files(tmp_path: Path, path: str) -
 
 
 @pytest.mark.parametrize("mode", ["755", "2755", "1755"])
-def test_setuid_of_another_program_is_not_that_of_nvidia_modprobe(
+def test_setuid_of_another_program_does_not_count_for_nvidia_modprobe(
     tmp_path: Path, mode: str
 ) -> None:
     folder = a_serving_node(tmp_path).more_paths(

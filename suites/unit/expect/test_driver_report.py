@@ -184,7 +184,7 @@ def test_double_bits_since_the_driver_was_loaded_are_a_fault(
         ("Parity     : 0", "Parity     : many"),
     ],
 )
-def test_value_that_nobody_knows_is_unknown(tmp_path: Path, healthy: str, odd: str) -> None:
+def test_unknown_value_is_unknown(tmp_path: Path, healthy: str, odd: str) -> None:
     assert SECOND.count(healthy) == 1
     evidence = a_node(tmp_path, HEAD + FIRST + SECOND.replace(healthy, odd)).evidence
 
@@ -195,7 +195,7 @@ def test_value_that_nobody_knows_is_unknown(tmp_path: Path, healthy: str, odd: s
     assert f"'{odd.partition(': ')[2]}' for" in str(caught.value)
 
 
-def test_fault_beside_a_value_that_nobody_knows_is_a_fault(tmp_path: Path) -> None:
+def test_fault_beside_an_unknown_value_is_a_fault(tmp_path: Path) -> None:
     first = FIRST.replace("Exceeded       : No", "Exceeded       : Perhaps")
     second = SECOND.replace("Exceeded       : No", "Exceeded       : Yes")
 
@@ -244,7 +244,7 @@ def test_gpu_that_the_fabric_does_not_serve_has_a_fault(
 
 
 @pytest.mark.parametrize("old", ["Completed", "Success", "Healthy", "Full"])
-def test_state_of_the_fabric_that_nobody_knows_is_unknown(tmp_path: Path, old: str) -> None:
+def test_unknown_state_of_the_fabric_is_unknown(tmp_path: Path, old: str) -> None:
     report = HEAD + FIRST + FABRIC + SECOND + FABRIC.replace(f": {old}", ": Perhaps")
 
     with pytest.raises(HarnessError, match=r"GPU 00000000:66:00\.0: 'Perhaps' for 'Fabric / "):
@@ -266,14 +266,14 @@ def test_names_of_the_fabric_mean_nothing_in_another_block(tmp_path: Path) -> No
     assert driver_reports_health(a_node(tmp_path, report).evidence).endswith("of 2 GPUs.")
 
 
-def test_sound_fabric_alone_tells_of_no_memory(tmp_path: Path) -> None:
+def test_sound_fabric_says_nothing_about_memory(tmp_path: Path) -> None:
     report = ONE + "GPU 00000000:65:00.0\n" + FABRIC
 
     with pytest.raises(HarnessError, match="nothing that the harness knows as a sign of a fault"):
         driver_reports_health(a_node(tmp_path, report, bus=ONE_ON_BUS).evidence)
 
 
-def test_report_without_a_sign_that_is_known_is_unknown(tmp_path: Path) -> None:
+def test_report_without_a_known_sign_is_unknown(tmp_path: Path) -> None:
     report = ONE + "GPU 00000000:65:00.0\n    Health of the memory : perfect\n"
 
     with pytest.raises(HarnessError, match="nothing that the harness knows as a sign of a fault"):
@@ -333,7 +333,7 @@ def test_failed_tool_is_explained_by_its_words_or_its_exit_code(
 
 
 @pytest.mark.parametrize("driver", ["vfio-pci", "nouveau", None])
-def test_gpu_that_another_driver_has_is_not_missed(tmp_path: Path, driver: str | None) -> None:
+def test_gpu_with_another_driver_is_not_missed(tmp_path: Path, driver: str | None) -> None:
     other = BUS.replace("65:", "77:").partition("66:00.0")[0]
     in_use = "" if driver is None else f"\tKernel driver in use: {driver}\n"
     bus = BUS + re.sub(r"\tKernel driver.*\n", in_use, other)
@@ -341,7 +341,7 @@ def test_gpu_that_another_driver_has_is_not_missed(tmp_path: Path, driver: str |
     assert driver_reports_health(a_node(tmp_path, HEAD + FIRST + SECOND, bus=bus).evidence)
 
 
-def test_count_outside_of_the_errors_of_memory_is_no_fault(tmp_path: Path) -> None:
+def test_count_outside_of_the_errors_of_memory_is_not_a_fault(tmp_path: Path) -> None:
     report = SECOND + "    Row Remapper\n        Volatile\n            Uncorrectable : 3\n"
 
     assert driver_reports_health(a_node(tmp_path, HEAD + FIRST + report).evidence)
@@ -393,7 +393,7 @@ def test_faults_of_one_gpu_are_all_told_with_its_whole_address(tmp_path: Path) -
         driver_reports_health(a_node(tmp_path, report, bus=ONE_ON_BUS).evidence)
 
 
-def test_fault_counts_whichever_gpu_has_the_value_that_nobody_knows(tmp_path: Path) -> None:
+def test_fault_counts_whichever_gpu_has_the_unknown_value(tmp_path: Path) -> None:
     first = FIRST.replace("Exceeded       : No", "Exceeded       : Yes")
     second = SECOND.replace("Exceeded       : No", "Exceeded       : Perhaps")
     with pytest.raises(ExpectationError, match=r"GPU 00000000:65:00\.0: its caches"):
@@ -406,7 +406,7 @@ def test_fault_counts_whichever_gpu_has_the_value_that_nobody_knows(tmp_path: Pa
         driver_reports_health(a_node(tmp_path, HEAD + both + SECOND).evidence)
 
 
-def test_corrupted_inforom_counts_beside_a_value_that_nobody_knows(tmp_path: Path) -> None:
+def test_corrupted_inforom_counts_beside_an_unknown_value(tmp_path: Path) -> None:
     second = SECOND.replace("Exceeded       : No", "Exceeded       : Perhaps")
     warning = "WARNING: infoROM is corrupted at gpu 00000000:66:00.0\n"
 
@@ -414,7 +414,7 @@ def test_corrupted_inforom_counts_beside_a_value_that_nobody_knows(tmp_path: Pat
         driver_reports_health(a_node(tmp_path, HEAD + FIRST + second + warning).evidence)
 
 
-def test_corrupted_inforom_is_told_beside_another_fault(tmp_path: Path) -> None:
+def test_corrupted_inforom_is_shown_beside_another_fault(tmp_path: Path) -> None:
     second = SECOND.replace("Parity     : 0", "Parity     : 2")
     warning = "WARNING: infoROM is corrupted at gpu 00000000:66:00.0\n"
 
@@ -422,7 +422,7 @@ def test_corrupted_inforom_is_told_beside_another_fault(tmp_path: Path) -> None:
         driver_reports_health(a_node(tmp_path, HEAD + FIRST + second + warning).evidence)
 
 
-def test_values_that_nobody_knows_are_all_told(tmp_path: Path) -> None:
+def test_unknown_values_are_all_shown(tmp_path: Path) -> None:
     odd = [
         gpu.replace("Exceeded       : No", "Exceeded       : Perhaps") for gpu in (FIRST, SECOND)
     ]
@@ -445,9 +445,7 @@ def test_gpu_without_a_known_sign_is_unknown_beside_a_sound_one(tmp_path: Path) 
     "healthy",
     ["Exceeded       : No", "Required                    : No", "Parity     : 0", "Occurred        : No"],
 )  # fmt: skip
-def test_place_without_a_value_hides_no_fault_beside_it(
-    tmp_path: Path, healthy: str, value: str
-) -> None:
+def test_missing_value_hides_no_fault_beside_it(tmp_path: Path, healthy: str, value: str) -> None:
     second = SECOND.replace(healthy, f"{healthy.rpartition(' ')[0]} {value}")
     assert second != SECOND
     assert driver_reports_health(a_node(tmp_path / "sound", HEAD + FIRST + second).evidence)
@@ -476,9 +474,7 @@ def test_block_in_a_block_is_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("said", "count"), [(1, 2), (3, 2), (2, 1)])
-def test_number_of_gpus_has_to_be_that_of_their_blocks(
-    tmp_path: Path, said: int, count: int
-) -> None:
+def test_number_of_gpus_has_to_match_their_blocks(tmp_path: Path, said: int, count: int) -> None:
     report = HEAD.replace(": 2", f": {said}") + "".join((FIRST, SECOND)[:count])
 
     with pytest.raises(HarnessError, match="'Attached GPUs' and a block for each") as caught:
@@ -487,7 +483,7 @@ def test_number_of_gpus_has_to_be_that_of_their_blocks(
     assert not isinstance(caught.value, AssertionError)
 
 
-def test_gpu_that_the_driver_is_not_bound_to_is_no_gpu_of_the_report(tmp_path: Path) -> None:
+def test_gpu_without_the_driver_is_not_in_the_report(tmp_path: Path) -> None:
     with pytest.raises(
         ExpectationError,
         match=r"bound to 1 GPUs, but `nvidia-smi -q` reports 2: 00000000:65:00\.0, 00000000:66:00\.0\.",

@@ -442,7 +442,7 @@ def test_verdicts_come_in_order_and_each_expectation_has_one(tmp_path: Path) -> 
     assert judge_node(evidence, []) == []
 
 
-def test_evidence_of_several_expectations_is_that_of_all() -> None:
+def test_evidence_of_several_expectations_has_all_of_their_requests() -> None:
     def needing(**commands: list[str]) -> NodeExpectation:
         more = AdditionalEvidence(commands=commands, files=[f"/{name}" for name in commands])
         return NodeExpectation(name="x", words="x", judge=lambda _: "", evidence=more)

@@ -23,12 +23,12 @@ GOLDENS = Path(__file__).parent / "goldens"
 
 
 @pytest.mark.parametrize("case", ACCEPTED.values(), ids=ACCEPTED)
-def test_what_is_as_expected_is_accepted(tmp_path: Path, case: Case) -> None:
+def test_expected_result_is_accepted(tmp_path: Path, case: Case) -> None:
     case.judge(tmp_path)
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_what_is_not_as_expected_is_refused(tmp_path: Path, case: Case) -> None:
+def test_unexpected_result_is_refused(tmp_path: Path, case: Case) -> None:
     with pytest.raises(ExpectationError) as caught:
         case.judge(tmp_path)
 
@@ -69,7 +69,7 @@ def test_every_public_expectation_is_exported() -> None:
     assert public == set(expect.__all__)
 
 
-def test_step_is_returned_with_what_is_known_of_it(tmp_path: Path) -> None:
+def test_step_is_returned_with_its_known_facts(tmp_path: Path) -> None:
     step = expect.step_of(a_gpu_node(tmp_path).evidence, "install-driver")
 
     assert (step.status, step.duration_s, step.detail) == ("done", 1.5, None)

@@ -45,7 +45,7 @@ def on_bus(folder: Path, *functions: str) -> EvidenceFolder:
     return EvidenceFolder(folder).command("lspci", "".join((_HOST_BRIDGE, *functions)))
 
 
-def test_vendor_of_a_gpu_is_that_of_its_model(
+def test_vendor_of_a_gpu_comes_from_its_model(
     tmp_path: Path, nvidia: GpuModel, acme: GpuModel
 ) -> None:
     evidence = on_bus(tmp_path, _NVIDIA, _NVIDIA_SWITCH, _OTHER, _OTHER_SOUND).evidence
@@ -85,7 +85,7 @@ def test_second_gpu_of_the_vendor_is_refused(tmp_path: Path, acme: GpuModel) -> 
         expect.gpus_on_bus(on_bus(tmp_path, _OTHER, other).evidence, acme)
 
 
-def test_function_of_a_vendor_that_is_no_gpu_counts_as_none(tmp_path: Path) -> None:
+def test_function_that_is_not_a_gpu_does_not_count(tmp_path: Path) -> None:
     expect.no_gpu(on_bus(tmp_path, _NVIDIA_SWITCH, _OTHER).evidence)
     with pytest.raises(ExpectationError, match=r"No GPU was expected, but .*device='2330'"):
         expect.no_gpu(on_bus(tmp_path, _NVIDIA_SWITCH, _NVIDIA).evidence)
@@ -123,7 +123,7 @@ def test_each_display_controller_of_the_vendor_is_a_gpu(
         ("1303", "10de:2330"),
     ],
 )
-def test_other_function_is_no_gpu(tmp_path: Path, class_code: str, device: str) -> None:
+def test_other_function_is_not_a_gpu(tmp_path: Path, class_code: str, device: str) -> None:
     other = a_function("02:00.0", class_code, device, None)
     expect.no_gpu(a_stripped_node(tmp_path / "no GPU").command("lspci", other).evidence)
     for bus in (other + a_function("03:00.0"), a_function("01:00.0") + other):
@@ -153,7 +153,7 @@ def test_drivers_of_the_other_gpus_are_named_once(tmp_path: Path) -> None:
         expect.every_gpu_driven(a_serving_node(tmp_path).command("lspci", bus).evidence)
 
 
-def test_lost_gpu_counts_before_one_without_the_driver(tmp_path: Path) -> None:
+def test_lost_gpu_counts_before_a_gpu_without_the_driver(tmp_path: Path) -> None:
     lost = a_function("02:00.0", driver=None).replace("rev a1", "rev ff")
     bus = a_function("01:00.0", driver="nouveau") + lost
     evidence = a_serving_node(tmp_path).command("lspci", bus).evidence
@@ -164,7 +164,7 @@ def test_lost_gpu_counts_before_one_without_the_driver(tmp_path: Path) -> None:
         expect.gpu_bound(evidence, device="2330")
 
 
-def test_lost_gpus_are_all_named_and_no_other(tmp_path: Path) -> None:
+def test_only_lost_gpus_are_named(tmp_path: Path) -> None:
     bus = "".join(
         a_function(f"0{n}:00.0").replace("rev a1", "rev ff" if n > 1 else "rev a1")
         for n in (1, 2, 3)
@@ -175,7 +175,7 @@ def test_lost_gpus_are_all_named_and_no_other(tmp_path: Path) -> None:
         expect.every_gpu_driven(a_serving_node(tmp_path).command("lspci", bus).evidence)
 
 
-def test_function_without_ids_makes_unknown_whatever_is_named(tmp_path: Path) -> None:
+def test_function_without_ids_makes_every_result_unknown(tmp_path: Path) -> None:
     bus = a_function("01:00.0") + a_function("02:00.0", "ffff", "ffff:ffff", None)
     evidence = a_serving_node(tmp_path).command("lspci", bus).evidence
 
@@ -186,7 +186,7 @@ def test_function_without_ids_makes_unknown_whatever_is_named(tmp_path: Path) ->
         expect.no_gpu(evidence)
 
 
-def test_nodes_of_other_kinds_are_no_device_nodes_of_gpus(tmp_path: Path) -> None:
+def test_nodes_of_other_kinds_do_not_count_as_device_nodes_of_gpus(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path)
     lines = (folder.root / "stat.txt").read_text().splitlines()
     kept = [line for line in lines if not line.endswith("/dev/nvidiactl")]
@@ -202,7 +202,7 @@ REFUSED = (
 )
 
 
-def test_words_that_nobody_knows_count_only_where_they_are_of_a_gpu(tmp_path: Path) -> None:
+def test_unknown_words_count_only_if_they_are_about_a_gpu(tmp_path: Path) -> None:
     odd = "NVRM: something that no release has said yet\n"
     of_gpu = "NVRM: The NVIDIA GPU 0000:01:00.0 is in an odd mood\n"
     folder = a_serving_node(tmp_path)
@@ -229,9 +229,7 @@ def test_words_that_nobody_knows_count_only_where_they_are_of_a_gpu(tmp_path: Pa
         "Open nvidia.ko likes no consumer GPUs",
     ],
 )
-def test_each_form_in_which_the_driver_speaks_of_a_gpu_may_be_a_refusal(
-    tmp_path: Path, line: str
-) -> None:
+def test_each_form_of_a_message_about_a_gpu_may_be_a_refusal(tmp_path: Path, line: str) -> None:
     evidence = a_serving_node(tmp_path).command("dmesg", f"[ 1.1] NVRM: {line}\n").evidence
 
     with pytest.raises(HarnessError, match="Which GPUs the driver refuses is unknown"):
@@ -281,7 +279,7 @@ def test_gpu_whose_answer_was_not_read_is_unknown(
         judge(without_lspci(tmp_path, config))
 
 
-def test_refused_gpu_counts_beside_words_that_nobody_knows(tmp_path: Path) -> None:
+def test_refused_gpu_counts_beside_unknown_words(tmp_path: Path) -> None:
     log = f"NVRM: something that no release has said yet\n{REFUSED}"
     evidence = a_serving_node(tmp_path).command("dmesg", log).evidence
 

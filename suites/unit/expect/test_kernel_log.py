@@ -49,7 +49,7 @@ def test_log_of_sound_gpus_has_no_error(tmp_path: Path) -> None:
     assert judged(tmp_path, SOUND) == ("met", "The kernel log has no GPU error.")
 
 
-def test_words_that_nobody_knows_are_quoted_and_unknown(tmp_path: Path) -> None:
+def test_unknown_words_are_quoted_and_unknown(tmp_path: Path) -> None:
     evidence = a_serving_node(tmp_path).command("dmesg", f"{SOUND}[   40.1] {UNKNOWN}\n").evidence
 
     with pytest.raises(HarnessError) as caught:
@@ -87,7 +87,7 @@ def test_unknown_words_beside_an_error_of_an_application_are_unknown(tmp_path: P
     assert judged(tmp_path, log)[0] == "unknown"
 
 
-def test_error_of_a_gpu_beside_one_of_an_application_is_named(tmp_path: Path) -> None:
+def test_error_of_a_gpu_beside_an_error_of_an_application_is_named(tmp_path: Path) -> None:
     log = "".join(f"[ 1.{n}] NVRM: Xid (PCI:0000:01:00): {n}, pid=1\n" for n in (31, 48, 45))
 
     state, sentence = judged(tmp_path, log)
@@ -149,7 +149,7 @@ def test_gpus_that_are_refused_are_compared_as_a_whole(tmp_path: Path) -> None:
     assert "that ['2bb1', '2bb5'] are not." in judged(tmp_path, log)[1]
 
 
-def test_cause_is_quoted_rather_than_what_follows_from_it(tmp_path: Path) -> None:
+def test_cause_is_quoted_rather_than_its_consequences(tmp_path: Path) -> None:
     log = (
         "[ 5.0] NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:\n"
         "               NVRM: BAR1 is 0M @ 0x0 (PCI:0000:05:00.0)\n"

@@ -223,7 +223,7 @@ def test_variants_of_the_runtime_count(tmp_path: Path, program: str, state: Verd
 
 @pytest.mark.parametrize("unit", OTHER_RUNTIMES)
 @pytest.mark.parametrize(("active", "state"), [("active", UNKNOWN), ("inactive", NOT_MET)])
-def test_other_runtime_counts_only_where_it_runs(
+def test_other_runtime_counts_only_if_it_runs(
     tmp_path: Path, unit: str, active: str, state: VerdictState
 ) -> None:
     folder = a_serving_node(tmp_path).command("containerd-config", "not found\n", 127)

@@ -202,7 +202,7 @@ def test_function_whose_ids_read_ones_may_be_a_gpu(tmp_path: Path) -> None:
     assert not isinstance(caught.value, AssertionError)
 
 
-def test_refusal_of_one_of_two_equal_gpus_is_not_that_of_both(tmp_path: Path) -> None:
+def test_refusal_of_one_of_two_equal_gpus_does_not_refuse_both(tmp_path: Path) -> None:
     log = load_recording("dmesg/2.38.1-nvidia-refusal").text
     folder = a_serving_node(tmp_path).command("dmesg", log * 3)
 
@@ -226,7 +226,7 @@ def test_error_of_any_gpu_is_seen(tmp_path: Path, bus: str) -> None:
 
 
 @pytest.mark.parametrize(("gpu", "other"), [("gpu0", "gpu1"), ("gpu1", "gpu10")])
-def test_trace_is_that_of_the_named_gpu(tmp_path: Path, gpu: str, other: str) -> None:
+def test_trace_belongs_to_the_named_gpu(tmp_path: Path, gpu: str, other: str) -> None:
     folder = (
         a_serving_node(tmp_path)
         .trace(AccessKind.CONFIG_READ, gpu=gpu)
@@ -485,7 +485,7 @@ def test_one_of_two_modules_from_the_other_side_of_the_boot_is_refused(
 
 
 @pytest.mark.parametrize("name", DRIVER_MODULES)
-def test_each_module_of_the_driver_is_one(tmp_path: Path, name: str) -> None:
+def test_each_module_of_the_driver_counts(tmp_path: Path, name: str) -> None:
     evidence = a_stripped_node(tmp_path).modules("ext4", name).evidence
 
     for judge in (expect.no_module_loaded, expect.no_driver_artefact):
@@ -494,7 +494,7 @@ def test_each_module_of_the_driver_is_one(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["nvidia_wmi_ec_backlight", "nvidiafb", "i2c_nvidia_gpu"])
-def test_kernels_own_module_of_a_similar_name_is_none(tmp_path: Path, name: str) -> None:
+def test_kernels_own_module_of_a_similar_name_is_not_the_driver(tmp_path: Path, name: str) -> None:
     evidence = a_stripped_node(tmp_path).modules(name).evidence
 
     expect.no_module_loaded(evidence)
@@ -523,7 +523,7 @@ NEAR_IMAGES = (
 
 
 @pytest.mark.parametrize("image", NEAR_IMAGES)
-def test_image_of_a_similar_name_is_another(tmp_path: Path, image: str) -> None:
+def test_image_of_a_similar_name_is_different(tmp_path: Path, image: str) -> None:
     evidence = a_serving_node(tmp_path).command("container-images", f"{image}\n").evidence
 
     expect.image_present(evidence, image)
@@ -538,7 +538,7 @@ NEAR_UNITS = ("a.service.d.mount", "xa.service", "a.serv.service", "a@1.service"
 
 
 @pytest.mark.parametrize("unit", NEAR_UNITS)
-def test_unit_of_a_similar_name_is_another(tmp_path: Path, unit: str) -> None:
+def test_unit_of_a_similar_name_is_different(tmp_path: Path, unit: str) -> None:
     listing = f"{unit} loaded active running A\n"
     evidence = a_serving_node(tmp_path).command("units", listing).evidence
 
@@ -548,7 +548,7 @@ def test_unit_of_a_similar_name_is_another(tmp_path: Path, unit: str) -> None:
 
 
 @pytest.mark.parametrize("seen", ["inactive", "activating", "active-ish"])
-def test_state_that_contains_the_expected_one_is_another(tmp_path: Path, seen: str) -> None:
+def test_state_that_contains_the_expected_one_is_different(tmp_path: Path, seen: str) -> None:
     listing = f"a.service loaded {seen} active A\n"
 
     with pytest.raises(ExpectationError, match=f"but is '{seen}'"):
@@ -688,7 +688,7 @@ def test_spec_of_another_kind_beside_one_of_gpus_is_not_listed(tmp_path: Path) -
         "rke2-server.service",
     ],
 )
-def test_containerd_without_the_runtime_says_nothing_of_another_runtime(
+def test_containerd_without_the_runtime_proves_nothing_about_another_runtime(
     tmp_path: Path, unit: str
 ) -> None:
     dump = CONTAINERD_CONFIG.replace("nvidia-container-runtime", "runc")
@@ -721,9 +721,7 @@ def test_similar_unit_does_not_serve_gpus(tmp_path: Path, old: str, new: str) ->
 
 
 @pytest.mark.parametrize("active", ["inactive", "activating"])
-def test_containerd_that_is_there_has_to_run_beside_another_runtime(
-    tmp_path: Path, active: str
-) -> None:
+def test_containerd_has_to_run_beside_another_runtime(tmp_path: Path, active: str) -> None:
     """Docker, which `cri-docker` asks, starts its containers by containerd."""
     units = RUNNING.replace(
         "containerd.service loaded active", f"containerd.service loaded {active}"
@@ -770,7 +768,7 @@ def test_runtime_that_should_run_is_judged(tmp_path: Path, rows: str, words: str
         expect.gpu_services_up(folder.evidence)
 
 
-def test_runtime_that_failed_is_no_fault_beside_containerd(tmp_path: Path) -> None:
+def test_failed_runtime_is_not_a_fault_beside_containerd(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path).command(
         "units", f"{RUNNING}crio.service loaded failed failed x\n"
     )
@@ -810,7 +808,7 @@ def test_other_program_is_not_the_nvidia_runtime(tmp_path: Path, program: str) -
 @pytest.mark.parametrize(
     "kind", ["nvidia.com/gpu2", "xnvidia.com/gpu", "nvidia.com/mig", "nvidiaxcom/gpu"]
 )
-def test_other_kind_of_cdi_device_is_no_gpu(tmp_path: Path, kind: str) -> None:
+def test_other_kind_of_cdi_device_is_not_a_gpu(tmp_path: Path, kind: str) -> None:
     spec = json.dumps({"kind": kind, "devices": [{"name": "0"}]})
 
     with pytest.raises(ExpectationError, match="offer none"):
@@ -846,7 +844,7 @@ def test_gpus_may_be_offered_by_several_specs_or_without_device_nodes(tmp_path: 
 
 
 @pytest.mark.parametrize("seen", ["8", "840", "-84", "0"])
-def test_exit_code_of_similar_digits_is_another(tmp_path: Path, seen: str) -> None:
+def test_exit_code_of_similar_digits_is_different(tmp_path: Path, seen: str) -> None:
     folder = a_serving_node(tmp_path).outcome(exit_code=84).file(EXIT_CODE_PATH, f"{seen}\n")
     with pytest.raises(ExpectationError):
         expect.provisioned(folder.evidence, exit_code=84)
@@ -865,7 +863,7 @@ def test_exit_code_of_similar_digits_is_another(tmp_path: Path, seen: str) -> No
         "event=decision action=install",
     ],
 )
-def test_similar_prebake_line_is_another(tmp_path: Path, line: str) -> None:
+def test_similar_prebake_line_is_different(tmp_path: Path, line: str) -> None:
     evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, f"AKS_GPU_PREBAKE {line}\n")
     wanted = {"event": "decision", "action": "install", "reason": "kernel"}
 
@@ -873,7 +871,7 @@ def test_similar_prebake_line_is_another(tmp_path: Path, line: str) -> None:
         expect.prebake_line(evidence.evidence, **wanted)
 
 
-def test_step_and_event_of_a_similar_name_are_others(tmp_path: Path) -> None:
+def test_step_and_event_of_a_similar_name_are_different(tmp_path: Path) -> None:
     steps = [{"name": "install-driver-2", "status": "failed", "duration_s": 1, "detail": None}]
     evidence = a_serving_node(tmp_path).outcome(steps=steps).event("2", "AKS.CSE.xy").evidence
 

@@ -129,7 +129,7 @@ def test_fault_in_the_report_of_a_real_card_is_named(
     ],
 )
 @each_card
-def test_value_that_nobody_knows_is_no_sign_of_health(
+def test_unknown_value_is_not_a_sign_of_health(
     tmp_path: Path, card: str, name: str, value: str
 ) -> None:
     node = a_recorded_node(tmp_path, card).command(NVIDIA_SMI, with_value(card, name, value))

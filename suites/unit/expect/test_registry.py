@@ -29,16 +29,16 @@ def with_request(
     return log
 
 
-def test_no_request_holds_of_an_empty_log() -> None:
+def test_no_request_holds_for_an_empty_log() -> None:
     expect.no_request(RegistryLog())
 
 
-def test_no_request_is_refused_by_a_request() -> None:
+def test_no_request_is_refused_if_there_was_a_request() -> None:
     with pytest.raises(ExpectationError, match=r"there were 1:\n1\.000 2\.000 pull 1 .* HEAD mcr"):
         expect.no_request(a_log((1, 2, 200)))
 
 
-def test_no_request_is_refused_by_a_connection_without_a_request() -> None:
+def test_no_request_is_refused_if_there_was_a_connection_without_a_request() -> None:
     log = RegistryLog()
     log.connected()
     log.refused("the TLS handshake failed: unknown CA")
@@ -47,7 +47,7 @@ def test_no_request_is_refused_by_a_connection_without_a_request() -> None:
         expect.no_request(log)
 
 
-def test_number_of_tries_is_refused_where_it_differs() -> None:
+def test_number_of_tries_is_refused_if_it_differs() -> None:
     log = a_log((1, 2, 500), (7, 8, 200))
 
     expect.pulls_tried(log, 2)
@@ -67,7 +67,7 @@ def test_pause_of_a_single_try_is_refused() -> None:
         expect.pulls_paused(a_log((1, 2, 200)), 5)
 
 
-def test_answer_of_a_pull_is_refused_where_it_differs_or_there_is_none() -> None:
+def test_answer_of_a_pull_is_refused_if_it_differs_or_is_missing() -> None:
     log = a_log((1, 2, 429), (7, 8, 200))
 
     expect.pull_answered(log, 1, status=429)
@@ -92,7 +92,7 @@ def test_each_request_of_a_pull_has_to_be_answered_alike(statuses: tuple[int, in
     expect.pull_answered(with_request(a_log((1, 2, 200)), 3, 4, 200), 1, status=200)
 
 
-def test_answer_is_that_of_the_numbered_pull() -> None:
+def test_answer_belongs_to_the_numbered_pull() -> None:
     log = a_log((1, 2, 200), (7, 8, 429), (13, 14, 500))
 
     for number, status in ((1, 200), (2, 429), (3, 500)):
@@ -135,6 +135,6 @@ def test_log_without_a_pull_has_no_try() -> None:
     [{"status": 200}, {"blob_status": 200}, {"cut_after_bytes": -1}, {"bytes_per_s": 0}],
     ids=str,
 )
-def test_fault_that_is_none_is_refused(field: dict[str, int]) -> None:
+def test_empty_fault_is_refused(field: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="use "):
         PullFault(**field)

@@ -24,7 +24,7 @@ def spec_with(kind: str, *nodes: str) -> str:
     "kind",
     ["k8s.gpu.nvidia.com/claim", "management.nvidia.com/gpu", "vendor.example/nic"],
 )
-def test_node_of_a_gpu_in_a_spec_that_offers_it_to_no_other_pod_is_missed(
+def test_missing_gpu_node_is_noticed_in_a_spec_that_offers_the_gpu_to_no_other_pod(
     tmp_path: Path, kind: str
 ) -> None:
     folder = a_serving_node(tmp_path).more_paths("c 666 0 1.0 /dev/nvidia1")
@@ -37,7 +37,7 @@ def test_node_of_a_gpu_in_a_spec_that_offers_it_to_no_other_pod_is_missed(
 
 
 @pytest.mark.parametrize("node", ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0x"])
-def test_spec_with_other_nodes_alone_need_not_name_gpus(tmp_path: Path, node: str) -> None:
+def test_spec_with_only_other_nodes_need_not_name_gpus(tmp_path: Path, node: str) -> None:
     folder = a_serving_node(tmp_path).more_paths("c 666 0 1.0 /dev/nvidia1")
 
     assert expect.cdi_offers_gpus(
@@ -51,7 +51,9 @@ def test_spec_may_name_gpus_that_are_not_there(tmp_path: Path) -> None:
     assert expect.cdi_offers_gpus(folder.evidence)
 
 
-def test_runtime_without_a_type_does_not_serve_beside_one_with_it(tmp_path: Path) -> None:
+def test_runtime_without_a_type_does_not_serve_beside_a_runtime_with_a_type(
+    tmp_path: Path,
+) -> None:
     typed = '          runtime_type = "io.containerd.runc.v2"\n'
     folder = a_serving_node(tmp_path)
 
@@ -62,7 +64,7 @@ def test_runtime_without_a_type_does_not_serve_beside_one_with_it(tmp_path: Path
     assert expect.runtime_hands_out_gpus(folder.command("containerd-config", head + tail).evidence)
 
 
-def test_last_of_the_runtimes_may_be_that_of_gpus(tmp_path: Path) -> None:
+def test_last_of_the_runtimes_may_serve_gpus(tmp_path: Path) -> None:
     dump = CONTAINERD_CONFIG.replace('"/usr/bin/nvidia-container-runtime"', '"/usr/bin/runc"')
     dump = dump.replace('BinaryName = ""', 'BinaryName = "nvidia-container-runtime"')
 
@@ -72,7 +74,7 @@ def test_last_of_the_runtimes_may_be_that_of_gpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", ["k3s.service", "cri-docker.service"])
-def test_runtime_of_containerd_is_told_whatever_else_runs(tmp_path: Path, unit: str) -> None:
+def test_runtime_of_containerd_is_reported_whatever_else_runs(tmp_path: Path, unit: str) -> None:
     rows = f"containerd.service loaded active running x\n{unit} loaded active running x\n"
 
     assert expect.runtime_hands_out_gpus(a_serving_node(tmp_path).command("units", rows).evidence)
@@ -85,7 +87,7 @@ PLUGIN = "nvidia-device-plugin.service loaded active running x\n"
 @pytest.mark.parametrize(
     ("unit", "is_fault"), [("crio.service", False), ("k3s.service", False), ("cri-docker.service", True)]
 )  # fmt: skip
-def test_failed_containerd_is_a_fault_only_where_it_is_used(
+def test_failed_containerd_is_a_fault_only_if_it_is_used(
     tmp_path: Path, unit: str, source: str, *, is_fault: bool
 ) -> None:
     state = "failed" if source == "units" else "inactive"

@@ -166,7 +166,7 @@ def test_one_more_listening_port_is_refused() -> None:
     )
 
 
-def test_what_every_node_does_at_rest_is_allowed() -> None:
+def test_changes_of_every_node_at_rest_are_allowed() -> None:
     changed = {"/var/log/syslog": a_file(), "/var/lib/systemd/random-seed": a_file()}
     units = {StateKind.UNITS: {"session-1.scope": {"active": "active"}}}
 
@@ -190,7 +190,7 @@ def test_text_in_place_of_patterns_is_refused() -> None:
 
 
 @pytest.mark.parametrize("is_before", [True, False])
-def test_unknown_part_is_no_equality(is_before: bool) -> None:
+def test_unknown_part_is_not_equal(is_before: bool) -> None:
     unknown = a_state(None, None, Unknown(StateKind.IMAGES, "*", "containerd does not answer"))
     states = (unknown, a_state()) if is_before else (a_state(), unknown)
 
@@ -208,7 +208,7 @@ def test_unknown_part_outweighs_a_difference() -> None:
         expect.unchanged(a_state({TOOL: a_file()}), unknown)
 
 
-def test_two_unknown_parts_are_no_equality() -> None:
+def test_two_unknown_parts_are_not_equal() -> None:
     state = a_state(None, None, Unknown(StateKind.PATHS, "/srv", "Permission denied"))
 
     with pytest.raises(HarnessError, match="path /srv: Permission denied"):
@@ -241,7 +241,7 @@ def test_difference_of_forty_lines_is_shown_whole() -> None:
     assert "more" not in message
 
 
-def test_message_begins_with_what_differs() -> None:
+def test_message_begins_with_the_difference() -> None:
     one = difference(a_state(), a_state({TOOL: a_file()}))
     two = difference(a_state(), a_state({TOOL: a_file(), "/opt/x": a_file()}))
 
@@ -263,7 +263,9 @@ def test_message_names_each_node_and_the_folder_of_the_later_state(tmp_path: Pat
     assert not earlier.exists()
 
 
-def test_unknown_parts_are_told_with_both_nodes_and_are_no_difference(tmp_path: Path) -> None:
+def test_unknown_parts_are_shown_with_both_nodes_and_do_not_count_as_a_difference(
+    tmp_path: Path,
+) -> None:
     parts = [Unknown(StateKind.PATHS, f"/srv/{number:02}", "closed") for number in range(41)]
     before = replace(a_state(None, None, parts[0]), node="first")
     after = replace(a_state({TOOL: a_file()}, None, *parts, folder=tmp_path / "x"), node="second")
@@ -279,7 +281,7 @@ def test_unknown_parts_are_told_with_both_nodes_and_are_no_difference(tmp_path: 
     )
 
 
-def test_part_that_is_allowed_to_differ_hides_no_other_that_is_unknown() -> None:
+def test_part_that_may_differ_hides_no_other_unknown_part() -> None:
     unknown = (
         Unknown(StateKind.IMAGES, "*", "containerd does not answer"),
         Unknown(StateKind.UNITS, "*", "systemd does not answer"),
@@ -305,7 +307,7 @@ def test_difference_with_a_name_of_other_bytes_is_written_whole(tmp_path: Path) 
     assert b"/opt/" in whole
 
 
-def test_difference_does_not_replace_one_that_is_there(tmp_path: Path) -> None:
+def test_difference_does_not_replace_an_existing_one(tmp_path: Path) -> None:
     for number in (1, 2, 4):
         (tmp_path / f"difference-{number}.txt").write_text("mine")
 

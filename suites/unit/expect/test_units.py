@@ -78,7 +78,7 @@ def test_unit_that_is_ready_when_another_has_started_is_refused(
         (unit(PLUGIN, 100, 200), unit(KUBELET, 0, 0, active="inactive")),
     ],
 )
-def test_order_without_a_stamp_is_unknown(tmp_path: Path, first: str, then: str) -> None:
+def test_order_without_a_timestamp_is_unknown(tmp_path: Path, first: str, then: str) -> None:
     with pytest.raises(HarnessError, match="systemd has no stamp of when the unit"):
         expect.unit_ready_before(evidence(tmp_path, first, then), PLUGIN, KUBELET)
 
@@ -141,7 +141,7 @@ def test_job_in_the_queue_is_of_one_kind(tmp_path: Path) -> None:
             expect.unit_job(seen, name, kind)
 
 
-def test_enablement_is_that_of_the_units_file(tmp_path: Path) -> None:
+def test_enablement_comes_from_the_units_file(tmp_path: Path) -> None:
     seen = evidence(tmp_path, unit(DCGM, enablement="masked"))
 
     expect.unit_enablement(seen, DCGM, "masked")
@@ -194,7 +194,7 @@ def test_unit_that_starts_again_after_the_other_was_ready_is_unknown(tmp_path: P
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_stamps_are_those_of_the_named_unit(tmp_path: Path, order: int) -> None:
+def test_timestamps_belong_to_the_named_unit(tmp_path: Path, order: int) -> None:
     names = ("dcgm.service", "dcgm@1.service", "dcgm@11.service")
     shown = [unit(name, 100 * n + 100, 100 * n + 150) for n, name in enumerate(names)]
     seen = evidence(tmp_path, *shown[::order])
@@ -232,7 +232,7 @@ def test_unit_is_known_by_its_other_names(tmp_path: Path) -> None:
     ],
     ids=["inactive", "active", "job", "enablement", "order", "awaited", "gathering"],
 )
-def test_name_that_is_no_units_is_refused(
+def test_invalid_name_of_a_unit_is_refused(
     tmp_path: Path, expectation: Callable[[Evidence, str], object], name: str
 ) -> None:
     """No unit has it, so an expectation that there is nothing of it would be met for nothing."""
@@ -242,7 +242,7 @@ def test_name_that_is_no_units_is_refused(
         expectation(seen, name)
 
 
-def test_jobs_are_those_of_the_named_unit(tmp_path: Path) -> None:
+def test_jobs_belong_to_the_named_unit(tmp_path: Path) -> None:
     jobs = "7 dcgm@1.service start waiting\n8 nvidia-dcgm.service stop running\n"
     seen = evidence(tmp_path, jobs=jobs)
 
@@ -255,13 +255,13 @@ def test_jobs_are_those_of_the_named_unit(tmp_path: Path) -> None:
                 expect.unit_job(seen, name, kind)
 
 
-def test_empty_queue_is_told(tmp_path: Path) -> None:
+def test_empty_queue_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ExpectationError, match=r"systemd's jobs are: none\."):
         expect.unit_job(evidence(tmp_path), DCGM, "start")
 
 
 @pytest.mark.parametrize("seen", ["enabled-runtime", "static", "", "disabled"])
-def test_enablement_that_resembles_another_is_none(tmp_path: Path, seen: str) -> None:
+def test_similar_enablement_does_not_count(tmp_path: Path, seen: str) -> None:
     with pytest.raises(ExpectationError, match=f"to be 'enabled', but is '{seen}'"):
         expect.unit_enablement(evidence(tmp_path, unit(DCGM, enablement=seen)), DCGM, "enabled")
 

@@ -196,9 +196,7 @@ def test_needs_of_every_expectation_are_listed() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_place_that_could_not_be_read_makes_unknown_what_depends_on_it(
-    tmp_path: Path, case: str
-) -> None:
+def test_unreadable_path_makes_dependent_results_unknown(tmp_path: Path, case: str) -> None:
     folder = CASES[case].change(CASES[case].node(tmp_path))
     needs = [need for need in needs_of(case) if need[0] == "/"]
     needed = [place for place in PLACES if any(is_below(need, place) for need in needs)]
@@ -259,7 +257,7 @@ def whole_node(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Evid
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 @pytest.mark.parametrize("command", REQUEST.commands)
-def test_command_without_an_answer_makes_unknown_what_depends_on_it(
+def test_command_without_an_answer_makes_dependent_results_unknown(
     whole_node: Callable[[str], EvidenceFolder], command: str, way: Way
 ) -> None:
     """The first way is also tried on the expectations that do not need the command."""
@@ -269,7 +267,7 @@ def test_command_without_an_answer_makes_unknown_what_depends_on_it(
 
 
 @pytest.mark.parametrize("command", NEVER_SILENT)
-def test_empty_answer_of_a_command_that_always_prints_makes_unknown(
+def test_empty_answer_of_a_command_that_always_prints_makes_the_result_unknown(
     whole_node: Callable[[str], EvidenceFolder], command: str
 ) -> None:
     for case in CASES:
@@ -294,7 +292,7 @@ def _expect_unknown_without(folder: EvidenceFolder, case: str, command: str, way
 
 
 @pytest.mark.parametrize("command", REQUEST.commands)
-def test_command_that_was_not_run_makes_unknown_what_depends_on_it(
+def test_command_that_was_not_run_makes_dependent_results_unknown(
     tmp_path: Path, command: str
 ) -> None:
     for case in (case for case in CASES if command in needs_of(case)):
@@ -330,7 +328,7 @@ def guest_did_not_answer(folder: EvidenceFolder) -> None:
         (guest_did_not_answer, set()),
     ],
 )
-def test_evidence_that_was_not_gathered_makes_unknown(
+def test_evidence_that_was_not_gathered_makes_the_result_unknown(
     tmp_path: Path, change: Callable[[EvidenceFolder], None], known: set[str]
 ) -> None:
     without_files = {
@@ -347,7 +345,7 @@ def test_evidence_that_was_not_gathered_makes_unknown(
     assert passed == without_files | known
 
 
-def test_host_side_alone_proves_nothing(tmp_path: Path) -> None:
+def test_host_side_by_itself_proves_nothing(tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path).trace().evidence
 
     with pytest.raises(
@@ -372,7 +370,7 @@ CUT = {
 
 
 @pytest.mark.parametrize("path", CUT)
-def test_file_that_is_cut_makes_unknown_what_depends_on_it(tmp_path: Path, path: str) -> None:
+def test_file_that_is_cut_makes_dependent_results_unknown(tmp_path: Path, path: str) -> None:
     def pad(folder: EvidenceFolder) -> None:
         with (folder.root / "files" / path.lstrip("/")).open("a") as file:
             file.truncate(FILE_LIMIT_KIB << 10)
