@@ -52,7 +52,7 @@ def _model(folder: Path, text: str = MODEL_FILE, name: str = "my-gpu.yaml") -> P
         ("rtx-pro-6000-server-96gb", "10de:2bb5", 0x204E, 0x1B2000A1, 0x1B2A1000),
     ],
 )
-def test_shipped_model_is_what_nvidias_driver_looks_for(
+def test_shipped_model_has_the_values_that_nvidias_driver_looks_for(
     name: str, ids: str, subsystem: int, boot_0: int, boot_42: int
 ) -> None:
     model = load_catalogue().get(name)

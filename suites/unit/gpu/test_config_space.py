@@ -115,7 +115,7 @@ def test_reset_forgets_addresses() -> None:
         {0: Bar(mib=16, bits=64), 1: Bar(mib=16)},
     ],
 )
-def test_bar_that_cannot_be_is_refused(bars: dict[int, Bar]) -> None:
+def test_impossible_bar_is_refused(bars: dict[int, Bar]) -> None:
     with pytest.raises(ValueError, match="BAR"):
         ConfigSpace(_IDENTITY, bars)
 
@@ -145,7 +145,7 @@ def test_no_write_changes_what_is_read_only(writes: list[tuple[int, int, int]]) 
     assert space.read(BAR_0 + 4, 4) % (32 * _MIB) == 0
 
 
-def test_beyond_the_end_reads_all_ones() -> None:
+def test_addresses_beyond_the_end_read_all_ones() -> None:
     space = _space()
 
     assert space.read(0x100, 4) == 0xFFFFFFFF

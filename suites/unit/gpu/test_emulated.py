@@ -54,7 +54,7 @@ def test_registers_can_be_read_in_any_width(offset: int, size: int, value: int) 
     assert gpu.memory_read(BAR_0 + offset, size) == value
 
 
-def test_narrow_write_leaves_its_neighbours() -> None:
+def test_narrow_write_does_not_change_its_neighbours() -> None:
     gpu = configure(a_gpu())
     gpu.memory_write(BAR_0 + 0x100, 0x33221100, 4)
 
@@ -90,7 +90,7 @@ def test_untouched_bar_leaves_no_access() -> None:
     assert len(gpu.trace.bar_accesses(1)) == 1
 
 
-def test_reset_forgets_what_the_guest_wrote_but_not_what_the_test_scripted() -> None:
+def test_reset_forgets_writes_of_the_guest_but_not_the_script_of_the_test() -> None:
     gpu = configure(a_gpu())
     gpu.memory_write(BAR_0 + 0x100, 1, 4)
     gpu.answer(0x200, 0x55)
@@ -126,7 +126,7 @@ def test_register_has_its_scripted_value_until_that_is_undone() -> None:
         lambda gpu: gpu.clear_answer(0, bar=5),
     ],
 )
-def test_register_that_is_not_there_cannot_be_scripted(
+def test_missing_register_cannot_be_scripted(
     script: Callable[[EmulatedGpu], None],
 ) -> None:
     with pytest.raises(ValueError, match="register"):

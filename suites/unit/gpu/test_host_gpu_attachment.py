@@ -42,7 +42,7 @@ def test_gpu_that_is_not_function_zero_of_its_group_keeps_the_device_id() -> Non
     assert [each["id"] for each in gpu.to_device_add("rp0", None)] == ["gpu0", "gpu0-0"]
 
 
-def test_arguments_at_start_are_those_of_the_hot_plug() -> None:
+def test_arguments_at_start_match_the_hot_plug() -> None:
     gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0", "0000:65:00.1"))
 
     assert [json.loads(each) for each in gpu.to_device_argv("rp0")] == gpu.to_device_add(

@@ -85,7 +85,7 @@ def test_guest_address_leads_to_the_register(server: MpqemuServer, qemu: QemuSid
     assert [access.offset for access in server.gpu.trace.bar_accesses(0)] == [0]
 
 
-def test_what_qemu_does_not_wait_for_gets_no_answer(qemu: QemuSide) -> None:
+def test_message_that_needs_no_answer_gets_none(qemu: QemuSide) -> None:
     qemu.post(message(Command.SET_IRQFD) + _SYSMEM * 27)
 
     # An answer to one of those would come first, and be taken for this one's.
@@ -206,7 +206,7 @@ def test_close_leaves_neither_thread_nor_descriptor() -> None:
     assert open_descriptors() == before
 
 
-def test_server_that_nobody_plugged_or_started_can_be_closed_twice() -> None:
+def test_server_that_was_never_plugged_or_started_can_be_closed_twice() -> None:
     before = open_descriptors()
     MpqemuServer(a_gpu()).close()
     server = MpqemuServer(a_gpu())
@@ -371,7 +371,7 @@ def test_any_sequence_of_messages_gets_one_answer_for_each_request(messages: lis
 
 
 @given(messages=st.lists(_VALID, max_size=5), junk=_ANY, rest=st.lists(_VALID, max_size=5))
-def test_any_bytes_end_in_an_ending_and_leave_nothing(
+def test_any_bytes_end_the_connection_with_a_reason_and_leave_nothing(
     messages: list[bytes], junk: bytes, rest: list[bytes]
 ) -> None:
     before = open_descriptors()

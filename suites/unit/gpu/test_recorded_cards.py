@@ -77,7 +77,7 @@ def test_model_has_the_bars_of_the_card(card: str) -> None:
 
 
 @each_card
-def test_emulated_function_begins_as_the_card_does(card: str) -> None:
+def test_emulated_function_begins_like_the_card(card: str) -> None:
     """Of what the emulation has, only the board of the H200 and the list of capabilities differ."""
     model, real = _model(card), config_space(card)
     space = ConfigSpace(model.pci, model.bars.vfio_user, is_express=True)
@@ -93,7 +93,9 @@ def test_emulated_function_begins_as_the_card_does(card: str) -> None:
 
 
 @each_card
-def test_function_that_signals_messages_has_its_capabilities_where_the_card_has(card: str) -> None:
+def test_function_that_signals_messages_has_its_capabilities_at_the_offsets_of_the_card(
+    card: str,
+) -> None:
     """The driver reads width and speed of a Hopper's link there, by offset."""
     model, real = _model(card), config_space(card)
     gpu = EmulatedGpu(
@@ -114,7 +116,7 @@ def test_function_that_signals_messages_has_its_capabilities_where_the_card_has(
 
 
 @each_card
-def test_title_of_the_model_is_the_drivers_name(card: str) -> None:
+def test_title_of_the_model_is_the_name_in_the_driver(card: str) -> None:
     report = load_recording(f"nvidia-smi/580.159.04-{card}-q").text
 
     assert re.findall(r"Product Name +: (.*)", report) == [_model(card).title]

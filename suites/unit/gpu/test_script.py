@@ -86,12 +86,12 @@ def test_unread_xid_stays_queued() -> None:
 
 
 @pytest.mark.parametrize("number", [0, -1, 0x10000])
-def test_number_that_is_no_xid_is_refused(number: int) -> None:
+def test_invalid_xid_number_is_refused(number: int) -> None:
     with pytest.raises(ValueError, match="no Xid"):
         a_gpu().raise_xid(number)
 
 
-def test_xids_that_nobody_takes_do_not_pile_up() -> None:
+def test_unread_xids_do_not_pile_up() -> None:
     gpu = a_gpu()
     for number in range(1, 1000):
         gpu.raise_xid(number)
@@ -106,7 +106,7 @@ def test_corrupted_inforom_is_reported() -> None:
     assert _read(gpu, HEALTH) == INFOROM_CORRUPTED
 
 
-def test_mig_changes_at_once_where_no_reset_is_needed() -> None:
+def test_mig_changes_at_once_if_no_reset_is_needed() -> None:
     gpu = a_gpu()
 
     gpu.bar_write(0, MIG, MIG_PENDING, 4)

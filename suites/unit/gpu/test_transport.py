@@ -57,7 +57,7 @@ def test_devices_are_read_by_name() -> None:
         ((10, 0, 13), "kvm"),
     ],
 )
-def test_mpqemu_serves_where_it_is_safe(
+def test_mpqemu_serves_if_it_is_safe(
     version: tuple[int, int, int], accelerator: AcceleratorName
 ) -> None:
     chosen = choose_transport(
@@ -70,7 +70,7 @@ def test_mpqemu_serves_where_it_is_safe(
 @pytest.mark.parametrize(
     ("version", "accelerator"), [((10, 1, 1), "kvm"), ((10, 1, 1), "tcg"), ((11, 1, 3), "tcg")]
 )
-def test_vfio_user_serves_where_it_is_safe(
+def test_vfio_user_serves_if_it_is_safe(
     version: tuple[int, int, int], accelerator: AcceleratorName
 ) -> None:
     chosen = choose_transport(

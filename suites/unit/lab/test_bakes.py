@@ -108,7 +108,7 @@ def test_bake_that_fails_says_why_and_keeps_its_evidence(
     assert any(kept.rglob("*"))
 
 
-def test_bake_that_never_ends_keeps_what_can_be_had(
+def test_bake_that_never_ends_keeps_available_evidence(
     bake: Callable[[int | None], _BakingNode], tmp_path: Path
 ) -> None:
     kept = tmp_path / "evidence/bake"
@@ -139,7 +139,7 @@ def parts_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mapping[str, str]
     return bake_it
 
 
-def test_bake_with_another_driver_payload_or_request_is_another(
+def test_bake_with_another_driver_payload_or_request_is_different(
     lab: Lab, parts_of: Callable[..., Mapping[str, str]]
 ) -> None:
     driver = DriverImage(repository="mcr.microsoft.com/gpu", version="590.1", sha="2026")
@@ -157,7 +157,7 @@ def test_bake_with_another_driver_payload_or_request_is_another(
     assert [parts for parts in bakes if bakes.count(parts) > 1] == []
 
 
-def test_requested_driver_overrides_that_of_the_entry(
+def test_requested_driver_overrides_the_driver_of_the_entry(
     lab: Lab, parts_of: Callable[..., Mapping[str, str]]
 ) -> None:
     driver = DriverImage(repository="mcr.microsoft.com/gpu", version="590.1", sha="2026")
@@ -176,7 +176,7 @@ def test_bake_without_a_driver_is_refused(lab: Lab) -> None:
     )
 
 
-def test_place_that_is_taken_is_left_alone(tmp_path: Path) -> None:
+def test_existing_path_stays_untouched(tmp_path: Path) -> None:
     (tmp_path / "mine.qcow2").write_text("mine")
 
     with pytest.raises(BadInputError) as refused:
@@ -233,7 +233,7 @@ MINE = Provisioner(
 )
 
 
-def test_baked_cloud_image_keeps_nothing_of_what_was_put_there() -> None:
+def test_baked_cloud_image_keeps_no_files_of_the_harness() -> None:
     lines = clean_script(MINE).splitlines()
 
     assert any(

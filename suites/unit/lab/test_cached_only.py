@@ -25,7 +25,7 @@ def _missing() -> NoReturn:
 
 
 @pytest.mark.parametrize("cache", ["images", "derived", "checkpoints"])
-def test_what_a_cache_lacks_is_not_made(cache: str, tmp_path: Path) -> None:
+def test_artifact_that_a_cache_lacks_is_not_made(cache: str, tmp_path: Path) -> None:
     lab = CachedOnlyLab.__new__(CachedOnlyLab)
     store = ArtifactStore(
         tmp_path, noun="image", clean=lambda _work: None, source=lab._shared_caches[cache]
@@ -43,7 +43,7 @@ def test_what_a_cache_lacks_is_not_made(cache: str, tmp_path: Path) -> None:
     assert store.published() == []
 
 
-def test_what_another_process_makes_is_not_waited_for() -> None:
+def test_artifact_that_another_process_makes_is_not_awaited() -> None:
     refuse_to_wait(ProgressEvent(subject="debian-12", stage=Stage.CHECK, message="looking"))
 
     with pytest.raises(NotCachedError, match="waiting for process 12"):

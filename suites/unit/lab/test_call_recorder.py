@@ -51,7 +51,7 @@ def test_log_that_was_not_gathered_is_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("commands", ["dkms", []])
-def test_what_would_record_nothing_that_was_meant_is_refused(
+def test_recorder_that_would_record_nothing_is_refused(
     commands: str | list[str],
 ) -> None:
     """Each letter of a text would be a command."""
@@ -60,6 +60,6 @@ def test_what_would_record_nothing_that_was_meant_is_refused(
 
 
 @pytest.mark.parametrize("name", ["", "/usr/bin/dkms", "a b", "x;y"])
-def test_what_is_no_name_is_refused(name: str) -> None:
+def test_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(BadInputError, match="is not the name of a command"):
         CallRecorder([name])

@@ -99,7 +99,7 @@ def test_agent_and_base_disk_are_part_of_the_key(
     assert checkpoint_of(lab, saved_state, **change)[0].key != key
 
 
-def test_checkpoint_lies_on_that_of_its_parent(lab: Lab) -> None:
+def test_checkpoint_needs_the_checkpoint_of_its_parent(lab: Lab) -> None:
     checkpoint, _ = checkpoint_of(lab, derived())
 
     assert checkpoint.parent is not None
@@ -124,7 +124,7 @@ def test_checkpoint_is_asked_for_once(lab: Lab) -> None:
     assert set(store.asked) == {first.name}
 
 
-def test_digest_of_a_base_disk_is_that_of_the_disk(
+def test_digest_of_a_base_disk_is_the_digest_of_the_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     facts = {
@@ -249,7 +249,7 @@ def test_checkpoint_is_saved_of_a_machine_that_writes_into_its_place(
 @pytest.mark.parametrize(
     "error", [BadInputError("No such GPU.", source="t.py"), RequirementError("No QEMU.")]
 )
-def test_what_the_user_can_correct_is_told_as_it_is(
+def test_error_that_the_user_can_correct_is_shown_unchanged(
     builder: CheckpointBuilder, monkeypatch: pytest.MonkeyPatch, error: HarnessError
 ) -> None:
     def fail(*_: object) -> None:

@@ -126,7 +126,7 @@ def test_image_that_is_larger_than_its_overlay_would_be_is_not_cut_off(
     assert CloudImageBoot(disk_gib=10).size_gib(image) == size_gib
 
 
-def test_image_is_booted_by_the_firmware_that_it_asks_for_unless_a_test_names_one() -> None:
+def test_image_is_booted_by_its_own_firmware_unless_a_test_names_another() -> None:
     image = a_cloud_image(firmware=FirmwareType.UEFI)
 
     assert CloudImageBoot().of(image).firmware is FirmwareType.UEFI
@@ -134,7 +134,7 @@ def test_image_is_booted_by_the_firmware_that_it_asks_for_unless_a_test_names_on
     assert CloudImageBoot().of(a_cloud_image()).firmware is FirmwareType.BIOS
 
 
-def test_each_machine_by_uefi_has_variables_of_its_own(tmp_path: Path, ovmf: Path) -> None:
+def test_machines_with_uefi_have_their_own_variables(tmp_path: Path, ovmf: Path) -> None:
     saved_state = a_saved_state(firmware=FirmwareType.UEFI)
     kernel = a_spec(saved_state, tmp_path).kernel
 
@@ -176,14 +176,14 @@ def test_host_without_uefi_firmware_makes_no_checkpoint_by_uefi(
     ],
     ids=["digest", "disk", "firmware", "kernel", "disk-size", "memory"],
 )
-def test_whatever_changes_a_cloud_image_checkpoint_counts(other: SavedState) -> None:
+def test_everything_that_changes_a_cloud_image_checkpoint_counts(other: SavedState) -> None:
     here = a_saved_state()
 
     assert parts_of(other) != parts_of(here)
 
 
 @pytest.mark.usefixtures("ovmf")
-def test_place_of_a_machine_does_not_count() -> None:
+def test_folder_of_a_machine_does_not_count() -> None:
     saved_state = a_saved_state(firmware=FirmwareType.UEFI)
 
     here, there = (parts_of(saved_state, Path(each)) for each in ("/runs", "/moved"))

@@ -84,7 +84,7 @@ def test_memory_file_that_is_named_replaces_the_checkpoints() -> None:
     assert described.spec.memory_file == memory
 
 
-def test_disk_of_its_own_replaces_the_overlay(tmp_path: Path, images: FakeImages) -> None:
+def test_own_disk_replaces_the_overlay(tmp_path: Path, images: FakeImages) -> None:
     described = a_description(tmp_path, disk=Path("/bake/disk.qcow2"))
 
     create_files(described, as_store(images))

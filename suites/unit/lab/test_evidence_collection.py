@@ -132,7 +132,7 @@ def test_guest_that_hangs_is_asked_for_nothing_more(
     assert "did not answer a ping" in (evidence.folder / "not-collected.txt").read_text()
 
 
-def test_machine_that_ran_leaves_what_the_host_knows(tmp_path: Path) -> None:
+def test_machine_that_ran_leaves_the_evidence_of_the_host(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
 
     assert evidence_collection.try_save_host_evidence(a_machine(tmp_path / "node"), kept) == kept
@@ -156,7 +156,7 @@ def test_differences_between_states_are_kept(tmp_path: Path) -> None:
     assert "states/difference-1.txt" in (tmp_path / "kept" / "manifest.json").read_text()
 
 
-def test_machine_that_never_ran_leaves_what_was_printed(tmp_path: Path) -> None:
+def test_machine_that_never_ran_leaves_its_output(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     machine = a_machine(tmp_path / "node", has_vm=False)
     (machine.folder / "disk.qcow2").touch()
@@ -166,7 +166,7 @@ def test_machine_that_never_ran_leaves_what_was_printed(tmp_path: Path) -> None:
     assert sorted(path.name for path in (kept / "host").iterdir()) == ["serial.log"]
 
 
-def test_machine_that_left_nothing_is_not_said_to_have(tmp_path: Path) -> None:
+def test_machine_without_remains_is_reported_without_evidence(tmp_path: Path) -> None:
     machine = a_machine(tmp_path / "node", has_vm=False)
     (machine.folder / "serial.log").unlink()
 
@@ -228,7 +228,7 @@ def test_history_replaces_an_earlier_one_and_is_asked_of_the_guest(
 
 
 @pytest.mark.usefixtures("silence")
-def test_reason_is_kept_where_the_guest_gives_no_history(tmp_path: Path) -> None:
+def test_reason_is_kept_if_the_guest_gives_no_history(tmp_path: Path) -> None:
     evidence_collection.collect_history(a_machine(tmp_path / "machine"), tmp_path)
 
     assert "said nothing in time" in (tmp_path / HISTORY / "not-collected.txt").read_text()
@@ -271,7 +271,7 @@ def test_result_alone_is_asked_of_the_guest_with_how_it_is_read(
     assert evidence.provisioner.name == "mine"
 
 
-def test_what_the_provisioner_and_the_test_ask_for_is_gathered_too(
+def test_requests_of_the_provisioner_and_the_test_are_gathered_too(
     tmp_path: Path, asked: list[EvidenceRequest]
 ) -> None:
     additional = AdditionalEvidence(commands={"links": ["ip", "link"]})
@@ -285,7 +285,7 @@ def test_what_the_provisioner_and_the_test_ask_for_is_gathered_too(
     assert evidence.provisioner.name == "mine"
 
 
-def test_command_of_a_name_that_is_taken_is_refused_before_anything_is_gathered(
+def test_command_with_a_taken_name_is_refused_before_anything_is_gathered(
     tmp_path: Path, asked: list[EvidenceRequest]
 ) -> None:
     """Also where the guest does not answer."""

@@ -39,7 +39,7 @@ BY_ADDRESS = GpuChoice(address=ADDRESS)
     ],
     ids=["emulated", "host", "auto and enough", "auto and one too few"],
 )
-def test_source_decides_what_is_emulated(
+def test_source_decides_which_gpus_are_emulated(
     source: GpuSource, addresses: tuple[str, ...], expected: list[object]
 ) -> None:
     """A GPU that is named by its address is the host's in any case."""
@@ -68,7 +68,7 @@ def test_run_decides_how_its_gpus_are_emulated(emulation: GpuEmulation | None) -
     assert [cast("GpuModel", each).emulation for each in resolved] == expected
 
 
-def test_gpu_without_a_system_processor_stays_what_it_is() -> None:
+def test_gpu_without_a_system_processor_is_not_changed() -> None:
     made = replace(sources(GpuSource.EMULATED)[0], emulation=GpuEmulation.GSP)
 
     (resolved,) = made.resolve([find_model("v100-pcie-16gb")])
@@ -82,7 +82,7 @@ def test_node_without_gpus_needs_none_of_any_source(source: GpuSource) -> None:
     assert sources(source, ADDRESS)[0].resolve([]) == []
 
 
-def test_host_is_asked_for_what_was_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_gets_the_requested_wishes(monkeypatch: pytest.MonkeyPatch) -> None:
     made, fake = sources(GpuSource.AUTO, ADDRESS)
     asked: list[GpuChoice] = []
     monkeypatch.setattr(fake, "require", asked.extend)
@@ -203,7 +203,7 @@ def test_host_without_an_inventory_has_an_empty_one(
     assert gpu_sources.inventory_of(Settings(cache=tmp_path), None) == Inventory()
 
 
-def test_inventory_of_the_host_is_read_where_no_other_is_named(
+def test_inventory_of_the_host_is_read_if_no_other_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gpus.yaml").write_text("schema: 1\ngpu: {}\n")

@@ -185,7 +185,7 @@ def test_ending_lab_makes_no_checkpoint(lab: Lab, monkeypatch: pytest.MonkeyPatc
     assert lab.checkpoints.ls() == []
 
 
-def test_evidence_is_kept_where_people_look(lab: Lab, tmp_path: Path) -> None:
+def test_evidence_is_kept_in_the_evidence_folder(lab: Lab, tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path / "gathered").file("/x", "1").evidence
 
     kept = lab.save_evidence(evidence, "demo/fast-path")
@@ -236,7 +236,7 @@ def test_cloud_image_is_found_by_its_path(lab: Lab, tmp_path: Path) -> None:
     assert (image.name, image.digest) == ("our", f"sha256:{DIGEST}")
 
 
-def test_built_image_is_no_cloud_image(lab: Lab) -> None:
+def test_built_image_is_not_a_cloud_image(lab: Lab) -> None:
     with pytest.raises(BadInputError, match="'debian-12' is built from a recipe"):
         lab.cloud_image("debian-12")
 

@@ -99,7 +99,9 @@ def test_caches_are_where_the_settings_say(
     }
 
 
-def test_closed_lab_releases_what_it_used(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_lab_releases_its_images_and_checkpoints(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     closed: list[str] = []
     monkeypatch.setattr(lab.checkpoint_builder, "close", lambda: closed.append("checkpoints"))
     monkeypatch.setattr(ImageStore, "close", lambda _: closed.append("images"))
@@ -117,7 +119,7 @@ def test_closed_lab_releases_what_it_used(lab: Lab, monkeypatch: pytest.MonkeyPa
 # -- images ------------------------------------------------------------------------------------------
 
 
-def test_image_of_a_recipe_is_built_where_the_cache_has_none(
+def test_image_of_a_recipe_is_built_if_the_cache_has_none(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[object, int, object]] = []
@@ -187,7 +189,7 @@ def everything() -> dict[str, Any]:
     }
 
 
-def test_node_from_cold_boots_its_kernel_with_all_that_it_asked_for(
+def test_node_from_cold_boots_its_kernel_with_all_requested_options(
     lab: Lab, created: list[MachineDescription], tmp_path: Path
 ) -> None:
     asked = everything()
@@ -247,7 +249,7 @@ def test_clone_continues_from_a_checkpoint_of_its_image_and_kernel(
     ],
     ids=["setting", "cold", "disk"],
 )
-def test_setting_decides_where_the_request_does_not(
+def test_setting_decides_if_the_request_does_not(
     lab: Lab,
     created: list[MachineDescription],
     states: list[Any],
@@ -317,7 +319,7 @@ def test_seed_of_a_node_has_its_provisioner_keys_and_early_commands(
     )
 
 
-def test_provisioner_of_the_request_is_that_of_the_node(
+def test_provisioner_of_the_request_is_the_provisioner_of_the_node(
     lab: Lab, created: list[MachineDescription]
 ) -> None:
     other = replace(lab.provisioner, name="other", run=["/opt/other"])
@@ -392,7 +394,7 @@ def test_evidence_of_a_node_that_does_not_answer_is_kept(lab: Lab, tmp_path: Pat
     assert kept == lab.settings.evidence_folder / "test/node"
 
 
-def test_source_of_the_gpus_is_that_of_the_settings(lab: Lab) -> None:
+def test_source_of_the_gpus_comes_from_the_settings(lab: Lab) -> None:
     lab = replace(lab, settings=replace(lab.settings, gpu_source=GpuSource.HOST))
 
     assert services_of(lab).gpu_sources.source is GpuSource.HOST

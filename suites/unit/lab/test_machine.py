@@ -51,7 +51,7 @@ def test_script_is_applied_before_the_gpu_is_plugged(tmp_path: Path) -> None:
         machine.gpus.close()
 
 
-def test_gpu_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
+def test_missing_gpu_is_reported_with_the_present_ones(tmp_path: Path) -> None:
     machine = a_lab_machine(tmp_path)
 
     with pytest.raises(HarnessError, match="no GPU 'gpu3'; it has none"):

@@ -122,7 +122,7 @@ def test_description_that_is_hostile_json_is_refused(
         read_bundle(tmp_path)
 
 
-def test_description_that_is_no_plain_file_is_refused(tmp_path: Path) -> None:
+def test_description_that_is_not_a_plain_file_is_refused(tmp_path: Path) -> None:
     folder = a_bundle(tmp_path / "checkpoint")
     (folder / "machine.json").rename(tmp_path / "elsewhere.json")
     (folder / "machine.json").symlink_to(tmp_path / "elsewhere.json")
@@ -182,7 +182,9 @@ def test_any_description_is_a_machine_or_a_sentence(
         ('{"schema": 2}', "Schema 2 was found, but this harness reads 1"),
     ],
 )
-def test_what_is_no_bundle_is_refused(tmp_path: Path, content: str, problem: str) -> None:
+def test_folder_that_is_not_a_bundle_is_refused(
+    tmp_path: Path, content: str, problem: str
+) -> None:
     (tmp_path / "machine.json").write_text(content)
 
     with pytest.raises(BadInputError, match=problem):
@@ -211,7 +213,7 @@ def test_bundle_of_a_newer_harness_is_named_by_file_and_key(tmp_path: Path) -> N
     )
 
 
-def test_what_describes_no_machine_is_named_by_its_file(tmp_path: Path) -> None:
+def test_file_without_a_machine_is_named(tmp_path: Path) -> None:
     (tmp_path / "machine.json").write_text("{}")
 
     with pytest.raises(BadInputError) as refused:

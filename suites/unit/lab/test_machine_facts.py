@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from suites.unit.lab.stage import Stage
 
 
-def test_booted_machine_is_described_by_what_it_has(stage: Stage) -> None:
+def test_booted_machine_is_described_by_its_facts(stage: Stage) -> None:
     other = replace(a_model(), name="a100")
     with stage.machine(
         gpus=[a_model(), other, a_model()], slots=4, accelerator=Accelerator.KVM

@@ -172,7 +172,7 @@ def test_ssh_is_opened_once_and_ends_with_the_machine(
     assert FakeSsh.closed == 1
 
 
-def test_ssh_that_does_not_connect_is_tried_anew(
+def test_ssh_that_does_not_connect_is_tried_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refusing(FakeSsh):
@@ -207,7 +207,7 @@ def bundles(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return made
 
 
-def test_saved_machine_is_without_devices_and_names_what_it_had(
+def test_saved_machine_is_without_devices_and_names_its_earlier_ones(
     stage: Stage, bundles: list[dict[str, Any]]
 ) -> None:
     with stage.machine(gpus=[a_model(), a_model()]) as machine:

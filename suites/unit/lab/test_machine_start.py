@@ -42,7 +42,7 @@ def test_machine_reserves_all_its_vcpus(stage: Stage) -> None:
         assert stage.noted[0] == ("reserve", "node", Demand(memory_mib=1536 + 128, cpus=2), 900)
 
 
-def test_machine_is_listed_and_entered_with_what_it_has(stage: Stage) -> None:
+def test_machine_is_listed_and_entered_with_its_facts(stage: Stage) -> None:
     services = stage.services()
 
     with LabMachine(
@@ -175,7 +175,7 @@ def test_machine_that_is_killed_while_it_starts_does_not_go_on(stage: Stage) -> 
     assert stage.names[-3:] == ["entrance closed", "end", "release"]
 
 
-def test_machine_that_waits_says_for_what(stage: Stage) -> None:
+def test_machine_that_waits_gives_the_reason(stage: Stage) -> None:
     stage.sources, _ = sources(GpuSource.HOST, "0000:65:00.0")
 
     with stage.machine(gpus=[ANY]) as machine:

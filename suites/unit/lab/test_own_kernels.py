@@ -157,7 +157,7 @@ def test_packages_are_installed_together_as_a_person_would(
 
 
 @pytest.mark.usefixtures("asked")
-def test_other_packages_or_another_kind_is_another_image(
+def test_other_packages_or_another_kind_give_another_image(
     lab: Lab,
     guest: Stage,
     packages: KernelPackages,
@@ -221,7 +221,7 @@ def test_kernel_of_packages_may_be_listed_without_a_dot(
 
 
 @pytest.mark.usefixtures("asked")
-def test_files_replace_what_the_image_has_of_this_version(
+def test_files_replace_files_of_this_version_in_the_image(
     lab: Lab,
     guest: Stage,
     files: KernelFiles,

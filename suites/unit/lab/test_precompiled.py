@@ -191,7 +191,7 @@ def test_image_that_carries_no_driver_image_says_what_to_do(lab: Lab) -> None:
     )
 
 
-def test_others_that_need_it_wait_while_it_is_made(
+def test_other_users_wait_while_it_is_made(
     lab: Lab, built: Stage, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two runs would build it twice, and each write what the other reads."""

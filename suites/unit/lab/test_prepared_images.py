@@ -33,7 +33,7 @@ KERNEL = CloudImageKernel(
 )
 
 
-def test_stand_ins_are_services_and_what_makes_the_driver() -> None:
+def test_stand_ins_are_services_and_the_tools_for_the_driver() -> None:
     with tarfile.open(fileobj=io.BytesIO(stand_in_archive())) as archive:
         names = archive.getnames()
 
@@ -68,7 +68,7 @@ def test_kernel_of_a_cloud_image_boots_with_its_own_command_line_up_to_cloud_ini
     )
 
 
-def test_way_in_which_its_network_starts_counts_for_its_checkpoints_alone() -> None:
+def test_network_start_affects_the_key_of_its_checkpoints_only() -> None:
     prepared = booted(replace(an_image(), kernels=(KERNEL,))).origin.parts()
 
     assert "systemd-networkd.service" in str(prepared["netplan"])

@@ -209,7 +209,7 @@ def test_image_without_a_driver_gets_the_stand_in(
     assert len(asked) == 1
 
 
-def test_image_without_the_tools_says_which(
+def test_image_without_the_tools_lists_the_missing_ones(
     lab: Lab,
     stage: Stage,
     asked: list[dict[str, Any]],
@@ -251,7 +251,7 @@ def test_failure_in_the_guest_keeps_the_hosts_evidence_and_publishes_nothing(
     assert len(asked) == 1
 
 
-def test_whatever_changes_a_node_image_counts(
+def test_everything_that_changes_a_node_image_counts(
     lab: Lab, asked: list[dict[str, Any]], workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare_node_image(lab, a_cloud_image())
@@ -416,7 +416,7 @@ def test_image_with_one_kernel_is_baked_on_that(
     assert (len(workshop.made), len(healthy)) == (1, 1)
 
 
-def test_named_image_and_provisioner_are_those_of_the_bake(
+def test_named_image_and_provisioner_are_used_for_the_bake(
     lab: Lab,
     asked: list[dict[str, Any]],
     workshop: Workshop,
@@ -441,7 +441,7 @@ def test_named_image_and_provisioner_are_those_of_the_bake(
     assert len(healthy) == 2
 
 
-def test_driver_of_the_command_is_that_of_the_baked_image(
+def test_driver_of_the_command_is_in_the_baked_image(
     lab: Lab, asked: list[dict[str, Any]], workshop: Workshop, healthy: list[Path]
 ) -> None:
     driver = DriverImage(repository="mcr.microsoft.com/gpu", version="590.1", sha="2026")
@@ -495,7 +495,7 @@ def test_written_image_is_complete_or_absent(
     }
 
 
-def test_rest_of_a_run_that_was_killed_is_replaced(
+def test_leftovers_of_a_killed_run_are_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".mine.qcow2.part").write_bytes(b"half a disk")

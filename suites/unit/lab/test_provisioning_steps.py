@@ -96,7 +96,7 @@ def test_lines_of_the_console_are_steps_of_their_run(report: Report) -> None:
     ],
     ids=["no pattern", "no duration", "other line", "no number", "beyond any time"],
 )
-def test_line_without_a_duration_is_no_step(report: Report, step: str | None) -> None:
+def test_line_without_a_duration_is_not_a_step(report: Report, step: str | None) -> None:
     with ProvisioningSteps(mine(step)).run("Provision") as see:
         see("driver done in 3 s")
         see("end inf")
@@ -115,7 +115,7 @@ def test_step_without_a_name_has_its_line_as_title(report: Report) -> None:
     assert (step.title, step.error) == ("driver done in 3 s", None)
 
 
-def test_run_that_fails_tells_what_was_seen_before(report: Report) -> None:
+def test_run_that_fails_shows_the_earlier_lines(report: Report) -> None:
     def run() -> None:
         with ProvisioningSteps(mine()).run("Provision") as see:
             see("driver done in 2.5 s")
@@ -151,7 +151,7 @@ def told(report: Report) -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.usefixtures("inner")
-def test_latest_runs_of_the_evidence_are_those_that_were_taken(report: Report) -> None:
+def test_latest_runs_of_the_evidence_match_the_recorded_ones(report: Report) -> None:
     """The test started the first one without the harness."""
     steps = ProvisioningSteps(mine())
     for title in ("boot", "again"):
@@ -165,7 +165,7 @@ def test_latest_runs_of_the_evidence_are_those_that_were_taken(report: Report) -
 
 
 @pytest.mark.usefixtures("inner")
-def test_evidence_without_numbered_runs_is_of_the_latest(report: Report) -> None:
+def test_evidence_without_numbered_runs_belongs_to_the_latest(report: Report) -> None:
     steps = ProvisioningSteps(mine())
     with steps.run("boot"):
         pass
@@ -176,7 +176,7 @@ def test_evidence_without_numbered_runs_is_of_the_latest(report: Report) -> None
 
 
 @pytest.mark.usefixtures("inner")
-def test_run_of_which_nothing_is_said_keeps_what_was_shown(report: Report) -> None:
+def test_run_without_evidence_keeps_the_lines_of_the_console(report: Report) -> None:
     steps = ProvisioningSteps(mine())
     with steps.run("boot") as see:
         see("driver done in 2.5 s")
@@ -194,9 +194,7 @@ def test_evidence_of_a_node_without_runs_says_nothing(report: Report) -> None:
 
 
 @pytest.mark.parametrize("error", [HarnessError("No outcome."), OSError("No such file")])
-def test_evidence_that_can_not_be_read_is_none_of_the_reports_business(
-    report: Report, error: Exception
-) -> None:
+def test_unreadable_evidence_does_not_break_the_report(report: Report, error: Exception) -> None:
     def refuse(_: int) -> None:
         raise error
 

@@ -159,7 +159,7 @@ def test_image_is_in_use_until_the_lab_closes(clones: Clones) -> None:
         assert not is_free
 
 
-def test_what_is_kept_is_for_its_user_alone(clones: Clones) -> None:
+def test_kept_state_is_readable_only_for_its_user(clones: Clones) -> None:
     clones.clone()
 
     assert clones.kept.stat().st_mode & 0o777 == 0o600
@@ -235,7 +235,7 @@ CHANGES: dict[str, Callable[[Clones], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_state_is_found_anew_after_a_change(
+def test_state_is_found_again_after_a_change(
     clones: Clones, change: Callable[[Clones], object]
 ) -> None:
     clones.clone()
@@ -246,7 +246,7 @@ def test_state_is_found_anew_after_a_change(
     assert clones.described[1].checkpoint == clones.checkpoint
 
 
-def test_state_is_found_anew_after_a_reboot_of_the_host(
+def test_state_is_found_again_after_a_reboot_of_the_host(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clones.clone()
@@ -257,7 +257,7 @@ def test_state_is_found_anew_after_a_reboot_of_the_host(
     assert clones.clone() == 2
 
 
-def test_state_is_found_anew_after_a_package_was_installed(
+def test_state_is_found_again_after_a_package_was_installed(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = clones.folder / "site-packages"
@@ -270,7 +270,7 @@ def test_state_is_found_anew_after_a_package_was_installed(
     assert clones.clone() == 2
 
 
-def test_state_is_found_anew_after_the_harness_was_edited(
+def test_state_is_found_again_after_the_harness_was_edited(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = files_in(clones.folder / "harness", "__init__.py", "lab.py")
@@ -283,7 +283,9 @@ def test_state_is_found_anew_after_the_harness_was_edited(
     assert clones.clone() == 2
 
 
-def test_byte_code_is_no_change(clones: Clones, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_byte_code_does_not_count_as_a_change(
+    clones: Clones, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = files_in(clones.folder / "harness", "__init__.py")
     monkeypatch.setattr(harness, "__file__", str(package / "__init__.py"))
     clones.clone()
@@ -327,7 +329,7 @@ def test_cloud_image_is_found_each_time(clones: Clones) -> None:
     assert [clones.clone(), clones.clone()] == [1, 2]
 
 
-def test_first_of_several_images_is_meant(clones: Clones) -> None:
+def test_first_of_several_images_is_used(clones: Clones) -> None:
     clones.set(settings=replace(clones.lab.settings, image=f"node,{TESTED_IMAGES}"))
 
     assert [clones.clone(), clones.clone()] == [1, 1]
@@ -339,7 +341,7 @@ def test_folder_that_cannot_be_written_is_no_error(clones: Clones) -> None:
     assert [clones.clone(), clones.clone()] == [1, 2]
 
 
-def test_failure_of_the_clone_is_the_callers(clones: Clones) -> None:
+def test_failure_of_the_clone_is_raised_to_the_caller(clones: Clones) -> None:
     clones.clone()
 
     with pytest.raises(KeyError), recent_clone(clones.lab, "ready", clones.find, name="shell"):

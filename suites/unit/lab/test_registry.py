@@ -25,7 +25,7 @@ def a_registry(folder: Path) -> Registry:
     return Registry(server=server, certificate=certificate, port=41000, log=RegistryLog())
 
 
-def test_node_reaches_the_registry_by_the_names_of_real_ones_beside_what_it_asked_for(
+def test_node_reaches_the_registry_by_the_names_of_real_ones_beside_its_own_requests(
     tmp_path: Path,
 ) -> None:
     own_port, own_file = HostPort(host_port=1, guest_port=2), GuestFile(path="/own", content=b"")

@@ -203,7 +203,7 @@ def test_resumed_machine_is_the_one_that_was_saved(
 
 
 @pytest.mark.usefixtures("base")
-def test_base_image_that_was_named_replaces_that_of_the_cache(
+def test_named_base_image_replaces_the_one_in_the_cache(
     saved: Path, tmp_path: Path, settings: Settings
 ) -> None:
     described = resumed_machine.resumed_machine(

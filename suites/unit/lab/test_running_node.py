@@ -137,9 +137,7 @@ def provisioned(stage: Stage, node: Node, *lines: str) -> list[str]:
 
 
 @pytest.mark.parametrize("step", [None, r"^did (\w+)"])
-def test_progress_is_what_the_console_shows_of_stages_and_steps(
-    stage: Stage, step: str | None
-) -> None:
+def test_progress_shows_stages_and_steps_of_the_console(stage: Stage, step: str | None) -> None:
     log = None if step is None else LogPatterns(step=step)
     mine = Provisioner(
         name="mine", run=["/opt/mine"], timeout_s=70, outcome=OutcomeDeclaration(log=log)
@@ -210,7 +208,7 @@ def gathering(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gathering:
     return made
 
 
-def test_evidence_is_that_of_the_node_with_its_kernels_and_provisioner(
+def test_evidence_of_the_node_has_its_kernels_and_provisioner(
     node: Node, gathering: Gathering
 ) -> None:
     first = node.evidence(files=["/etc/a"])
@@ -266,7 +264,7 @@ def test_guest_of_a_cloud_image_is_asked_for_its_kernels(
 # -- what is asked for -------------------------------------------------------------------------------
 
 
-def test_node_has_the_files_of_all_that_takes_part_in_their_order() -> None:
+def test_node_has_the_files_of_all_parts_in_their_order() -> None:
     request = a_request(
         stand_ins={"nvidia-dcgm": {"START_RESULT": "fail"}},
         files=[GuestFile(path="/etc/mine", content=b"mine")],

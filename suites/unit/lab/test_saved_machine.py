@@ -138,9 +138,7 @@ def save(
     )
 
 
-def test_what_is_read_of_a_bundle_is_what_was_saved(
-    host: Host, spec: MachineSpec, tmp_path: Path
-) -> None:
+def test_bundle_is_read_as_it_was_saved(host: Host, spec: MachineSpec, tmp_path: Path) -> None:
     seed = tmp_path / "own/seed.iso"
     seed.write_bytes(b"the seed")
     to = tmp_path / "evidence/node/checkpoint"
@@ -245,7 +243,7 @@ def test_firmware_is_saved_with_its_variables(
     assert saved.read_bytes() == b"boot order"
 
 
-def test_bios_has_nothing_to_save(host: Host, spec: MachineSpec, tmp_path: Path) -> None:
+def test_bios_has_no_state_to_save(host: Host, spec: MachineSpec, tmp_path: Path) -> None:
     bundle = save(host, replace(spec, kernel=Firmware()), tmp_path / "checkpoint")
 
     assert bundle.spec.kernel == Firmware()

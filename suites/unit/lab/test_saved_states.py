@@ -81,7 +81,7 @@ def test_neither_name_nor_place_counts() -> None:
     ],
     ids=["memory", "slots", "image", "kernel", "parts", "iommu"],
 )
-def test_whatever_changes_the_bytes_counts(changes: dict[str, Any]) -> None:
+def test_everything_that_changes_the_bytes_counts(changes: dict[str, Any]) -> None:
     saved_state = booted(an_image())
 
     assert parts_of(replace(saved_state, **changes)) != parts_of(saved_state)
@@ -112,7 +112,7 @@ def test_saved_state_on_top_keeps_its_parent_and_names_its_source() -> None:
     }
 
 
-def test_parts_that_were_named_stand_for_the_source() -> None:
+def test_named_parts_replace_the_source() -> None:
     assert booted(an_image()).derive("ready", do_nothing, {"files": "1"}).parts == {"files": "1"}
 
 
@@ -151,7 +151,7 @@ def prepared_image() -> Image:
 @pytest.mark.parametrize(
     ("image", "limit_s"), [(an_image(), 90), (prepared_image(), 180)], ids=["built", "prepared"]
 )
-def test_first_machine_has_started_what_does_not_depend_on_cloud_init(
+def test_first_machine_has_started_everything_that_does_not_depend_on_cloud_init(
     stage: Stage, image: Image, limit_s: int
 ) -> None:
     with stage.machine() as machine:

@@ -25,7 +25,7 @@ def test_run_without_a_store_shares_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_writable", [False, True])
-def test_caches_of_a_store_are_those_of_the_run(tmp_path: Path, is_writable: bool) -> None:
+def test_caches_of_a_store_belong_to_the_run(tmp_path: Path, is_writable: bool) -> None:
     settings = Settings(
         cache=tmp_path,
         store="http://127.0.0.1:5000/harness",
@@ -42,7 +42,7 @@ def test_caches_of_a_store_are_those_of_the_run(tmp_path: Path, is_writable: boo
     }
 
 
-def test_address_of_a_store_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_invalid_address_of_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError):
         open_shared_caches(Settings(cache=tmp_path, store="not an address"))
 
@@ -72,7 +72,7 @@ def test_state_under_tcg_fits_any_processor() -> None:
     assert facts(Accelerator.TCG) == {"qemu": VERSION, "processor": "any processor"}
 
 
-def test_what_is_unknown_is_said_to_be(cpu_info: Path) -> None:
+def test_unknown_host_is_reported_as_unknown(cpu_info: Path) -> None:
     cpu_info.write_text("")
 
     assert facts(Accelerator.KVM, "") == {

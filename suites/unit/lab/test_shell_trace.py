@@ -92,7 +92,9 @@ def test_script_is_known_by_its_content_wherever_it_lies(
     assert refused == []
 
 
-def test_another_version_does_not_count_and_is_told(machine: TracedMachine, script: Path) -> None:
+def test_another_version_does_not_count_and_is_reported(
+    machine: TracedMachine, script: Path
+) -> None:
     installed = machine.install("opt/provision.sh", f"{TEXT}# newer\n")
     machine.trace("7", (str(installed), 2))
 
@@ -114,7 +116,7 @@ def test_script_that_removed_itself_does_not_count_and_is_told(
     assert "the file is gone" in sentence
 
 
-def test_relative_name_is_that_of_where_the_script_was_when_it_began(
+def test_relative_name_begins_at_the_folder_of_the_script_at_its_start(
     machine: TracedMachine, script: Path
 ) -> None:
     """A script that changes its directory keeps its name; one that is sourced there has another."""
@@ -132,7 +134,7 @@ def test_relative_name_is_that_of_where_the_script_was_when_it_began(
     assert refused == []
 
 
-def test_relative_name_of_a_script_that_changed_its_folder_is_that_of_its_start(
+def test_relative_name_of_a_script_that_changed_its_folder_begins_at_the_old_folder(
     machine: TracedMachine, script: Path
 ) -> None:
     machine.install("opt/provision.sh", TEXT)
@@ -166,7 +168,7 @@ def test_machine_without_traces_ran_nothing(machine: TracedMachine, script: Path
 
 
 @pytest.mark.parametrize("answer", ["Traceback", "[]", '{"/x": {"sha256": 1, "places": []}}'])
-def test_answer_that_is_no_trace_is_an_error(
+def test_answer_that_is_not_a_trace_is_an_error(
     machine: TracedMachine, script: Path, answer: str
 ) -> None:
     machine.broken = answer
@@ -175,7 +177,7 @@ def test_answer_that_is_no_trace_is_an_error(
         read_hits(machine.guest, [script])
 
 
-def test_set_up_is_a_command_without_text_of_others() -> None:
+def test_set_up_is_a_command_without_foreign_text() -> None:
     ((shell, option, script, *arguments),) = early_commands(trace_environment(by_trap=True))
 
     assert (shell, option) == ("sh", "-c")
@@ -185,7 +187,7 @@ def test_set_up_is_a_command_without_text_of_others() -> None:
     assert "BASH_XTRACEFD" in arguments[2]
 
 
-def test_traced_node_sets_its_trace_up_before_all_else_and_for_what_a_test_runs() -> None:
+def test_traced_node_sets_its_trace_up_first_and_for_commands_of_a_test() -> None:
     mine = Provisioner(name="mine", run=["/opt/mine"], environment={"LANG": "C"})
 
     request = traced(a_request(early=[["own"]]), mine)
@@ -199,7 +201,7 @@ def test_traced_node_sets_its_trace_up_before_all_else_and_for_what_a_test_runs(
     assert request.provisioner.run == mine.run
 
 
-def test_machine_reads_its_traces_with_what_it_has_of_python(tmp_path: Path) -> None:
+def test_machine_reads_its_traces_with_its_own_python(tmp_path: Path) -> None:
     first, second = tmp_path / "b.sh", tmp_path / "a.sh"
     first.write_text("1")
     second.write_text("2")

@@ -60,7 +60,7 @@ def test_every_variable_that_a_stand_in_reads_is_known() -> None:
         ({"kubelet": {"START_DELAY_S": "soon"}}, r"value 'soon'"),
     ],
 )
-def test_what_no_stand_in_reads_is_refused_with_its_field(
+def test_unknown_variable_of_a_stand_in_is_refused_with_its_field(
     stand_ins: dict[str, dict[str, str]], message: str
 ) -> None:
     with pytest.raises(BadInputError, match=message):

@@ -83,7 +83,7 @@ def test_unknown_versions_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert found["guest"] == {"kernel": None, "packages": None}
 
 
-def test_versions_have_a_schema_and_name_all_that_took_part(tmp_path: Path) -> None:
+def test_versions_have_a_schema_and_name_all_parts(tmp_path: Path) -> None:
     found = versions_of(a_machine(), tmp_path)
 
     assert found["schema"] == 1

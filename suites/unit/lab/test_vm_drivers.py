@@ -65,7 +65,7 @@ def test_existing_node_lacks_machines_of_its_own(tmp_path: Path) -> None:
     assert check.remedy.startswith("Use --machine-driver=qemu or libvirt")
 
 
-def test_entry_point_that_opens_nothing_says_what_it_gives() -> None:
+def test_entry_point_that_opens_nothing_is_reported_with_its_value() -> None:
     class Seven:
         """An entry point whose object is the number 7."""
 

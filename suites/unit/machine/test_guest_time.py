@@ -76,7 +76,7 @@ def test_threads_that_wait_at_once_count_once(host: Host) -> None:
     assert guest.monotonic() - began == pytest.approx(2)
 
 
-def test_wait_that_the_kernel_adds_at_its_end_is_taken_off_as_a_whole(host: Host) -> None:
+def test_wait_that_the_kernel_adds_at_its_end_is_subtracted_as_a_whole(host: Host) -> None:
     """Looks during a long wait see nothing of it yet."""
     guest = host.guest()
     began = guest.monotonic()
@@ -95,7 +95,7 @@ def test_wait_that_the_kernel_adds_at_its_end_is_taken_off_as_a_whole(host: Host
     assert guest.monotonic() - began == pytest.approx(10)
 
 
-def test_waits_from_before_do_not_count(host: Host) -> None:
+def test_earlier_waits_do_not_count(host: Host) -> None:
     host.clock.sleep(100)
     host.schedules(1, waited_s=90)
     guest = host.guest()
@@ -106,7 +106,7 @@ def test_waits_from_before_do_not_count(host: Host) -> None:
     assert guest.monotonic() - began == pytest.approx(10)
 
 
-def test_no_more_can_be_taken_off_than_passed(host: Host) -> None:
+def test_subtracted_time_never_exceeds_the_passed_time(host: Host) -> None:
     guest = host.guest()
     began = guest.monotonic()
 

@@ -99,7 +99,7 @@ def test_seed_is_detached_only_where_there_is_one(tmp_path: Path) -> None:
         ("guest-shutdown", "crashed", "as 'crashed' by 'guest-shutdown'"),
     ],
 )
-def test_end_that_is_no_power_off_is_reported_with_the_console(
+def test_end_other_than_power_off_is_reported_with_the_console(
     tmp_path: Path, reason: str, ending: str | None, described: str
 ) -> None:
     monitor = FakeMonitor()

@@ -77,7 +77,7 @@ def test_refusal_is_not_kept(program: Path, answers: ProgramAnswers) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"PATH": 1}', '{"PATH": {"file": 1}}', "\0"])
-def test_damaged_file_counts_as_none(
+def test_damaged_file_does_not_count(
     program: Path, answers: ProgramAnswers, tmp_path: Path, content: str
 ) -> None:
     kept = tmp_path / "cache" / "qemu.json"

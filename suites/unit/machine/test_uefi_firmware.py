@@ -171,7 +171,7 @@ def test_every_firmware_that_does_not_fit_is_named(general: Folder) -> None:
     ],
     ids=["smm", "secure-boot", "keys", "bios", "aarch64", "i386", "i440fx", "memory"],
 )
-def test_firmware_that_machines_can_not_use_is_passed_over_and_named(
+def test_firmware_that_machines_cannot_use_is_skipped_and_named(
     general: Folder, specific: Folder, changes: dict[str, Any], reason: str
 ) -> None:
     file = general.describe("10-other.json", **changes)
@@ -184,7 +184,7 @@ def test_firmware_that_machines_can_not_use_is_passed_over_and_named(
     assert find(general, specific) == specific.firmware
 
 
-def test_two_files_of_another_device_are_passed_over(general: Folder) -> None:
+def test_two_files_of_another_device_are_skipped(general: Folder) -> None:
     general.describe(mapping=general.mapping(device="kernel"))
 
     with pytest.raises(RequirementError, match="code and variables are not two flash files"):
@@ -193,9 +193,7 @@ def test_two_files_of_another_device_are_passed_over(general: Folder) -> None:
 
 @pytest.mark.parametrize("mode", ["combined", "stateless"])
 @pytest.mark.parametrize("has_template", [True, False])
-def test_single_flash_file_is_passed_over(
-    general: Folder, mode: str, *, has_template: bool
-) -> None:
+def test_single_flash_file_is_skipped(general: Folder, mode: str, *, has_template: bool) -> None:
     mapping = general.mapping(mode=mode)
     if not has_template:
         del mapping["nvram-template"]
@@ -206,7 +204,7 @@ def test_single_flash_file_is_passed_over(
 
 
 @pytest.mark.parametrize("missing", ["executable", "nvram-template"])
-def test_half_of_two_flash_files_is_passed_over(general: Folder, missing: str) -> None:
+def test_half_of_two_flash_files_is_skipped(general: Folder, missing: str) -> None:
     general.describe(mapping=general.mapping(**{missing: None}))
 
     with pytest.raises(RequirementError, match="code and variables are not two flash files"):
@@ -219,7 +217,7 @@ def test_split_mode_may_be_named(general: Folder) -> None:
     assert find(general) == general.firmware
 
 
-def test_qcow2_firmware_is_passed_over(general: Folder) -> None:
+def test_qcow2_firmware_is_skipped(general: Folder) -> None:
     code = {"filename": str(general.code), "format": "qcow2"}
     general.describe(mapping=general.mapping(executable=code))
 
@@ -227,7 +225,7 @@ def test_qcow2_firmware_is_passed_over(general: Folder) -> None:
         find(general)
 
 
-def test_descriptor_whose_file_is_gone_is_passed_over(general: Folder) -> None:
+def test_descriptor_whose_file_is_gone_is_skipped(general: Folder) -> None:
     general.describe()
     general.variables.unlink()
 

@@ -53,7 +53,7 @@ def words(answer: bytes, *offsets: int) -> list[int]:
 
 
 @pytest.mark.parametrize("handle", ["hInternalClient", "hInternalDevice", "hInternalSubdevice"])
-def test_gpus_of_a_machine_have_handles_of_their_own(handle: str) -> None:
+def test_gpus_of_a_machine_have_different_handles(handle: str) -> None:
     """The driver keeps answers by handle: with the same, `nvidia-smi -q` showed one GPU's ids for both."""
     first, second = opened(A100, number=1).static_info(), opened(H100, number=2).static_info()
 
@@ -61,7 +61,7 @@ def test_gpus_of_a_machine_have_handles_of_their_own(handle: str) -> None:
     assert first.get(handle)
 
 
-def test_brand_is_not_that_of_a_gpu_for_games() -> None:
+def test_brand_differs_from_a_gpu_for_games() -> None:
     _, answer = opened().control(
         GPU_INFO, struct.pack("<III", 1, 0x80000011, 0).ljust(0x20C, b"\0")
     )
@@ -69,7 +69,7 @@ def test_brand_is_not_that_of_a_gpu_for_games() -> None:
     assert words(answer, 4, 8) == [0x11, 1]
 
 
-def test_serial_and_part_numbers_are_those_of_the_recorded_card_but_invented() -> None:
+def test_serial_and_part_numbers_have_the_form_of_the_recorded_card_but_are_invented() -> None:
     board, chip = opened(H100, number=9).ask(BOARD), opened(H100).ask(CHIP)
 
     assert board.text("serialNumber") == "1000000000009"
@@ -124,7 +124,7 @@ def test_sample_of_a_video_engine_has_a_time_in_which_it_was_idle() -> None:
 
 
 @pytest.mark.parametrize("engine", ["gr", "fb", "nvenc", "nvdec", "nvjpg", "nvofa"])
-def test_samples_of_utilization_are_those_of_an_idle_gpu_in_ten_seconds(engine: str) -> None:
+def test_samples_of_utilization_show_an_idle_gpu_for_ten_seconds(engine: str) -> None:
     samples = opened().ask(SAMPLES)
 
     count = samples.get("count")
@@ -163,7 +163,7 @@ def sensors(driver: Driver, opcode: int) -> tuple[int, list[int]]:
     return words(answer, 0x18)[0], words(answer, 0x24, 0x28)
 
 
-def test_temperature_is_what_a_test_has_set() -> None:
+def test_temperature_is_set_by_the_test() -> None:
     driver = opened(H100)
     driver.device.readings.temperature_c = 80
 
@@ -175,7 +175,7 @@ def test_temperature_is_what_a_test_has_set() -> None:
     assert words(margin, 0x110) == [7 << 8]
 
 
-def test_more_instructions_to_sensors_than_there_is_room_for_do_no_harm() -> None:
+def test_too_many_instructions_to_sensors_do_no_harm() -> None:
     asked = bytearray(0x598)
     struct.pack_into("<I", asked, 0x14, 0xFFFFFFFF)
 
@@ -184,7 +184,7 @@ def test_more_instructions_to_sensors_than_there_is_room_for_do_no_harm() -> Non
     assert (status, words(answer, 0x10), len(answer)) == (0, [32], 0x598)
 
 
-def test_limits_of_temperature_are_the_models() -> None:
+def test_limits_of_temperature_come_from_the_model() -> None:
     driver = opened(A100)
 
     for index, limit in ((0x16, 92), (4, 89)):
@@ -195,7 +195,7 @@ def test_limits_of_temperature_are_the_models() -> None:
     assert driver.control(MARGIN, bytes(0x614))[0] == NOT_SUPPORTED
 
 
-def test_power_and_its_limits_are_those_of_the_recorded_card() -> None:
+def test_power_and_its_limits_match_the_recorded_card() -> None:
     driver = opened(H100)
     driver.device.readings.power_w = 70.75
 
@@ -211,7 +211,7 @@ def test_power_and_its_limits_are_those_of_the_recorded_card() -> None:
     ]
 
 
-def test_power_of_535_is_at_the_same_place() -> None:
+def test_power_of_release_535_has_the_same_offset() -> None:
     """Its parameters are shorter; `nvidia-smi` shows 'Unknown Error' where they are not answered."""
     driver = opened(A100)
     driver.device.readings.power_w = 70.75
@@ -225,7 +225,7 @@ def test_model_without_these_facts_and_parameters_of_another_size_are_not_suppor
     assert opened(H100).control(POLICIES, bytes(0x1B24))[0] == NOT_SUPPORTED
 
 
-def test_command_that_nobody_knows_is_counted_and_one_that_is_refused_is_not() -> None:
+def test_unknown_command_is_counted_and_a_refused_command_is_not() -> None:
     driver = opened()
 
     assert driver.control(next(iter(REFUSED)), bytes(16))[0] == NOT_SUPPORTED
@@ -258,7 +258,7 @@ def test_trace_of_the_gpu_tells_of_unknown_commands_and_of_a_refused_release() -
 
 
 @pytest.mark.parametrize("xid", [13, 48, 200])
-def test_xid_without_a_text_gets_one(xid: int) -> None:
+def test_xid_without_a_text_gets_a_text(xid: int) -> None:
     """The driver logs no error without a text."""
     driver = opened()
     driver.static_info()
@@ -273,7 +273,7 @@ def test_xid_without_a_text_gets_one(xid: int) -> None:
 
 
 @pytest.mark.parametrize("release", sorted(known_releases()))
-def test_refused_commands_are_those_that_the_headers_do_not_name(release: str) -> None:
+def test_refused_commands_are_missing_in_the_headers(release: str) -> None:
     layouts = read_layouts(release)
 
     assert [hex(each) for each in REFUSED if layouts.command(each) is not None] == []

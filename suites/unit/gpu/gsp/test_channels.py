@@ -101,7 +101,7 @@ def test_fill_repeats_a_constant() -> None:
     assert work.ram.read(0x9000, 16) == b"\1\2\3\4" * 3 + bytes(4)
 
 
-def test_fill_of_all_memory_with_zeros_costs_nothing() -> None:
+def test_fill_of_all_memory_with_zeros_takes_no_space() -> None:
     work = Work()
     work.memories.write(Space.FRAME_BUFFER, 0x5000, b"\1")
 
@@ -124,7 +124,7 @@ def test_hopper_scrubs_by_a_bit_of_the_launch() -> None:
     assert work.memories.read(Space.FRAME_BUFFER, 0x5000, 1) == b"\0"
 
 
-def test_host_releases_a_semaphore_of_its_own() -> None:
+def test_host_releases_its_own_semaphore() -> None:
     work = Work()
 
     work.run(*a_method(0x5C, SEMAPHORE, 0, 1, 2, 1 | 1 << 24))

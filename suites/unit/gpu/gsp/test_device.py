@@ -222,7 +222,7 @@ def test_driver_asks_for_name_and_uuid(release: str) -> None:
     assert gid[8:28] == struct.pack("<I", 16) + bytes.fromhex("00000000000040008000000000000007")
 
 
-def test_answer_is_never_what_the_driver_left_on_its_stack(opened: Driver) -> None:
+def test_answer_never_contains_the_drivers_uninitialised_stack(opened: Driver) -> None:
     status, parameters = opened.control(BARS, b"\xff" * 200)
 
     assert status == 0
@@ -370,7 +370,7 @@ _ACCESSES = st.tuples(
 
 @settings(deadline=None)
 @given(st.sampled_from([A100, H100, T4]), st.lists(_ACCESSES, max_size=30))
-def test_no_access_of_a_hostile_guest_harms_the_device(
+def test_access_of_a_hostile_guest_does_not_harm_the_device(
     model: str, accesses: list[tuple[int, int, int, int]]
 ) -> None:
     driver = Driver(a_device(model))
@@ -387,7 +387,9 @@ def test_no_access_of_a_hostile_guest_harms_the_device(
         max_size=6,
     )
 )
-def test_no_call_of_a_hostile_guest_harms_the_gsp(calls: list[tuple[int, int, bytes]]) -> None:
+def test_call_of_a_hostile_guest_does_not_harm_the_gsp(
+    calls: list[tuple[int, int, bytes]],
+) -> None:
     driver = Driver(a_device())
     driver.open()
     commands = sorted(ANSWERS)

@@ -19,7 +19,7 @@ def a_frame_buffer() -> FrameBuffer:
     return FrameBuffer(source="a test's GPU")
 
 
-def test_memory_that_was_never_written_reads_as_zeros() -> None:
+def test_unwritten_memory_reads_as_zeros() -> None:
     assert a_frame_buffer().read((1 << 40) - 3, 7) == bytes(7)
 
 
@@ -72,7 +72,7 @@ _OPERATIONS = st.tuples(
 
 
 @given(st.lists(_OPERATIONS, max_size=12))
-def test_memory_holds_what_was_written_last(
+def test_memory_returns_the_last_write(
     operations: list[tuple[str, int, int, int]],
 ) -> None:
     memory, model = a_frame_buffer(), bytearray(8 * PAGE)

@@ -40,7 +40,7 @@ def _write(folder: Path, release: str = "999.1", **changed: object) -> Path:
 
 
 @pytest.mark.parametrize("release", ["535.261.03", "550.163.01"])
-def test_shipped_release_has_what_the_handshake_needs(release: str) -> None:
+def test_shipped_release_has_the_parts_for_the_handshake(release: str) -> None:
     layouts = read_layouts(release)
 
     # The driver's queue and libos ABI: these sizes are the same in both releases.
@@ -57,7 +57,7 @@ def test_shipped_release_has_what_the_handshake_needs(release: str) -> None:
     assert layouts.constant("NV_VGPU_MSG_EVENT_GSP_INIT_DONE") == 0x1001
 
 
-def test_releases_differ_where_the_headers_do() -> None:
+def test_releases_differ_in_the_same_places_as_the_headers() -> None:
     old, new = read_layouts("535.261.03"), read_layouts("550.163.01")
 
     assert (old.struct("GspStaticConfigInfo").size, new.struct("GspStaticConfigInfo").size) == (
@@ -127,7 +127,7 @@ def test_malformed_data_is_refused_by_the_name_of_its_key(
     assert said in str(refused.value)
 
 
-def test_text_that_is_no_json_is_refused(tmp_path: Path) -> None:
+def test_text_that_is_not_json_is_refused(tmp_path: Path) -> None:
     file = _write(tmp_path)
     file.write_text("{")
 
@@ -144,7 +144,7 @@ def test_nearest_release_is_the_newest_before_it() -> None:
     assert nearest_release("520.1", ["520.1"]) is None
 
 
-def test_changes_name_what_moved_came_and_went(tmp_path: Path) -> None:
+def test_changes_list_moved_added_and_removed_names(tmp_path: Path) -> None:
     old = read_release_file(_write(tmp_path))
     new = read_release_file(
         _write(

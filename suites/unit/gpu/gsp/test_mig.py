@@ -108,7 +108,7 @@ def test_gpu_without_mig_refuses_the_mode() -> None:
     assert opened(T4).control(SET_MODE, struct.pack("<I", 1))[0] == NOT_SUPPORTED
 
 
-def test_profiles_of_an_a100_are_those_of_the_guide(a100: Driver) -> None:
+def test_profiles_of_an_a100_match_the_guide(a100: Driver) -> None:
     """Instances, SMs and copy engines."""
     answered = a100.ask(PROFILES)
 
@@ -210,7 +210,7 @@ def test_more_instances_than_the_list_has_room_for_do_no_harm(a100: Driver) -> N
     assert a100.control(SET, bytes(asked))[0] == 0
 
 
-def test_exported_instance_has_engines_of_its_own(a100: Driver) -> None:
+def test_exported_instance_has_its_own_engines(a100: Driver) -> None:
     numbers = [make_instance(a100, THREE) for _ in range(2)]
 
     exported = [a100.ask(EXPORT, {"swizzId": number}) for number in numbers]
@@ -246,7 +246,7 @@ def test_contexts_of_each_profile_are_whole_steps(a100: Driver) -> None:
         assert contexts <= most
 
 
-def test_caller_in_an_instance_is_told_of_that_one_only(a100: Driver) -> None:
+def test_caller_in_an_instance_sees_only_that_instance(a100: Driver) -> None:
     """With another in its place, the driver failed an assertion, and a MIG device was not listed."""
     numbers = [make_instance(a100, flag) for flag in (THREE, QUARTER)]
 
@@ -288,7 +288,7 @@ def test_compute_instances_share_a_gpu_instance(a100: Driver) -> None:
     assert make_compute_instance(a100, 14) == 0
 
 
-def test_compute_instance_begins_where_it_is_asked_to(a100: Driver) -> None:
+def test_compute_instance_begins_at_the_requested_place(a100: Driver) -> None:
     subscribe(a100, make_instance(a100, THREE))
 
     made = make_compute_instance(a100, 14, flags=2, spanStart=2)
@@ -301,7 +301,7 @@ def test_compute_instance_begins_where_it_is_asked_to(a100: Driver) -> None:
     assert refused(a100, CREATE, 460, 0, 2, 1, 3) == INSUFFICIENT
 
 
-def test_question_whether_there_is_room_makes_none(a100: Driver) -> None:
+def test_question_about_room_takes_none(a100: Driver) -> None:
     subscribe(a100, make_instance(a100, THREE))
 
     make_compute_instance(a100, 42, bQuery=1)
@@ -324,7 +324,7 @@ def test_compute_instances_need_a_gpu_instance_and_a_known_size(a100: Driver) ->
     assert refused(a100, EXPORT_COMPUTE, 96, 0) == INVALID
 
 
-def test_freed_object_stands_for_no_instance(a100: Driver) -> None:
+def test_freed_object_belongs_to_no_instance(a100: Driver) -> None:
     subscribe(a100, make_instance(a100, THREE))
 
     a100.call(Function.FREE, struct.pack("<4I", CLIENT, SUBDEVICE, SUBDEVICE, 0))
@@ -341,7 +341,7 @@ def test_objects_of_instances_are_bounded(a100: Driver, monkeypatch: pytest.Monk
     assert list(a100.device.state.subscriptions.values()) == [1, 2]
 
 
-def test_instances_of_two_gpus_have_uuids_of_their_own() -> None:
+def test_instances_of_two_gpus_have_different_uuids() -> None:
     """The number of the instance took the place of the GPU's."""
     drivers = [Driver(a_device(A100, number)) for number in (1, 2)]
     uuids = set()
@@ -356,7 +356,7 @@ def test_instances_of_two_gpus_have_uuids_of_their_own() -> None:
     assert len(uuids) == 4
 
 
-def test_all_small_instances_have_gpcs_of_their_own(a100: Driver) -> None:
+def test_all_small_instances_have_their_own_gpcs(a100: Driver) -> None:
     """GPCs were scaled from slices of memory, and two instances shared the first."""
     masks = [
         a100.ask(EXPORT, {"swizzId": make_instance(a100, EIGHTH)}).get("info.gpcMask")

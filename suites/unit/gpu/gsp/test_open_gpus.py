@@ -37,7 +37,7 @@ def a_driver(folder: Path, *opens: bool) -> tuple[Path, Path]:
     return gpus, devices
 
 
-def test_each_gpu_is_a_line_of_what_the_driver_knows(
+def test_each_gpu_is_a_line_with_the_answers_of_the_driver(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(*a_driver(tmp_path, True, True)) == 0
@@ -57,7 +57,7 @@ def test_gpu_that_does_not_open_is_named_and_the_others_are_shown(
     assert json.loads(printed.out)["address"] == "0000:03:00.0"
 
 
-def test_node_without_gpus_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_node_without_gpus_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(*a_driver(tmp_path)) == 1
 
     assert "has no GPU" in capsys.readouterr().err

@@ -172,7 +172,7 @@ def test_address_that_nothing_maps_is_refused(version: Version) -> None:
 
 
 @VERSIONS
-def test_entry_of_no_directory_has_no_space_below(version: Version) -> None:
+def test_entry_without_a_directory_has_no_space_below(version: Version) -> None:
     memories = Tables(version).memories
 
     for entry, shift in ((0, version.root_shift), (2, 12), (2, 0), (2, 1 << 60)):
@@ -191,7 +191,7 @@ def test_access_across_pages_is_split_and_bounded(version: Version) -> None:
 
 
 @VERSIONS
-def test_remembered_page_is_looked_up_again_when_that_is_asked_for(version: Version) -> None:
+def test_remembered_page_is_looked_up_again_on_request(version: Version) -> None:
     tables = Tables(version)
     tables.map_small(DATA, aperture=0)
     root = Directory(Space.FRAME_BUFFER, ROOT, version.root_shift)

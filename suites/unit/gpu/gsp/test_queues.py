@@ -124,7 +124,7 @@ def test_queues_outside_of_their_pages_are_refused(
         QueueArguments.parse(struct.pack("<QI4xQQ", 0, pages, commands, statuses))
 
 
-def test_page_that_is_no_memory_is_refused() -> None:
+def test_page_outside_of_memory_is_refused() -> None:
     driver = DriverSide()
     driver.pages[STATUSES // PAGE] = NOWHERE
     driver.ram.write(driver.pages[0], struct.pack(f"<{PAGES}Q", *driver.pages))

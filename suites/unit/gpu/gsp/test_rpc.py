@@ -42,7 +42,7 @@ def test_long_call_comes_back_together_from_its_parts(length: int) -> None:
     assert found[-1] == sent
 
 
-def test_allocation_has_more_than_its_length_says() -> None:
+def test_allocation_has_more_than_its_stated_length() -> None:
     body = ALLOC.pack(1, 2, 3, 0xC56F, 0, 8, 0, 0) + b"ABCDEFGH"
     units = message(Function.GSP_RM_ALLOC, body, size=HEADER.size + ALLOC.size)
 
@@ -67,7 +67,7 @@ def test_malformed_message_is_refused(units: bytes) -> None:
         Assembler().feed(units)
 
 
-def test_another_call_ends_one_that_is_incomplete() -> None:
+def test_another_call_ends_an_incomplete_one() -> None:
     assembler = Assembler()
     assembler.feed(message(CONTROL_CALL, a_control(b"", size=1000)))
 

@@ -68,7 +68,7 @@ def test_fields_have_the_marks_that_readers_look_for(path: str, a100: Mark, h100
         ("92 C", "93 C", "Shutdown Temp' was expected to be '92 C'"),
     ],
 )
-def test_output_that_the_table_does_not_know_is_refused(
+def test_output_with_unknown_fields_is_refused(
     line: str, changed: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = load_recording(EMULATED[A100]).text

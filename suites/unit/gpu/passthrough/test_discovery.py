@@ -66,7 +66,7 @@ def test_gpu_in_a_group_of_its_own_is_usable(host: FakeHost) -> None:
     assert list(found.functions) == [PORT, GPU, SECOND, accelerator]
 
 
-def test_function_has_what_sysfs_shows(host: FakeHost) -> None:
+def test_function_has_the_facts_in_sysfs(host: FakeHost) -> None:
     folder = host.add_function(
         "0000:67:00.0", group=7, class_code=VGA_CLASS, driver="nvidia", reset_methods="flr pm"
     )
@@ -467,7 +467,7 @@ def test_unreadable_attribute_that_decides_nothing_is_noted(host: FakeHost) -> N
     assert read_host(host.root).functions[GPU].unreadable == ("numa_node",)
 
 
-def test_number_that_is_none_is_unreadable(host: FakeHost) -> None:
+def test_invalid_number_is_unreadable(host: FakeHost) -> None:
     (host.device(GPU) / "boot_vga").write_text("maybe\n")
 
     assert verdict(host).kind is VerdictKind.UNKNOWN
@@ -553,7 +553,7 @@ def test_process_that_uses_nvidias_driver_is_named(host: FakeHost) -> None:
     assert "process 12 ('nvidia-persiste'" in verdict(host, SECOND).reason
 
 
-def test_nvidia_file_of_an_unknown_gpu_leaves_all_unknown(host: FakeHost) -> None:
+def test_nvidia_file_of_an_unknown_gpu_makes_all_gpus_unknown(host: FakeHost) -> None:
     host.bind(GPU, "nvidia")
     host.add_process(12, "python3", "/dev/nvidia0")
 
@@ -637,7 +637,7 @@ def test_processes_after_one_that_cannot_be_looked_into_are_seen(
 
 
 @pytest.mark.parametrize("kind", list(VerdictKind)[1:])
-def test_of_two_reasons_of_one_kind_the_first_is_told_first(
+def test_first_of_two_reasons_of_one_kind_is_shown_first(
     host: FakeHost, kind: VerdictKind
 ) -> None:
     first = verdict(host).with_finding(kind, "One.")
@@ -661,7 +661,7 @@ def test_host_without_pci_has_no_gpus(tmp_path: Path) -> None:
     assert read_host(tmp_path).gpus == ()
 
 
-def test_entry_that_is_no_function_is_ignored(host: FakeHost) -> None:
+def test_entry_that_is_not_a_function_is_ignored(host: FakeHost) -> None:
     (host.root / BUS / "devices" / "junk").mkdir()
 
     assert "junk" not in read_host(host.root).functions

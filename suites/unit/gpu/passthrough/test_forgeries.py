@@ -107,7 +107,7 @@ def _kept(kind: Kept, place: Place, root: Path) -> object:
 
 @pytest.mark.usefixtures("fake_time")
 @pytest.mark.parametrize("forgery", FORGERIES, ids=lambda forgery: forgery.name)
-def test_forgery_has_no_effect_but_a_sentence(
+def test_forgery_has_no_effect_except_a_sentence(
     forgery: Forgery, place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with done(forgery, place, tmp_path / "pool"):
@@ -123,5 +123,5 @@ def test_forgery_has_no_effect_but_a_sentence(
     assert after == before
 
 
-def test_there_are_enough_forgeries_and_each_has_a_name_of_its_own() -> None:
+def test_there_are_enough_forgeries_with_different_names() -> None:
     assert len({each.name for each in FORGERIES}) == len(FORGERIES) >= 20

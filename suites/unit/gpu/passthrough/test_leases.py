@@ -45,14 +45,14 @@ def text(number: int, *entries: tuple[str, GpuLease], busy: dict[str, str] | Non
     return grant(name(number), entries, ALL - {*(busy or {})}, busy or {}).text
 
 
-def test_lease_survives_its_file() -> None:
+def test_lease_is_read_back_from_its_file() -> None:
     _, lease = entry(3, (A, B), (B,), taken=(A, B))
 
     assert GpuLease.from_json(lease.to_json()) == lease
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"who": "x"}', '{"wanted": 3}'])
-def test_text_that_is_no_lease_is_refused(content: str) -> None:
+def test_text_that_is_not_a_lease_is_refused(content: str) -> None:
     with pytest.raises(ValueError, match=r"Expecting value|a mapping was expected|it has no"):
         GpuLease.from_json(content)
 
@@ -61,7 +61,7 @@ def test_free_gpu_is_granted_at_once() -> None:
     assert turn(1, entry(1, (A, B))) == (A,)
 
 
-def test_held_gpu_is_passed_over() -> None:
+def test_held_gpu_is_skipped() -> None:
     assert turn(2, entry(1, (A,), taken=(A,)), entry(2, (A, B))) == (B,)
 
 
@@ -73,7 +73,7 @@ def test_lease_gets_all_of_its_gpus_or_none() -> None:
     assert turn(2, entry(1, (A,), taken=(A,)), entry(2, (A, B), (A, B))) == ()
 
 
-def test_who_came_first_is_served_first() -> None:
+def test_first_process_is_served_first() -> None:
     waiting = entry(1, (A, B)), entry(2, (A, B))
 
     assert turn(2, *waiting) == ()
@@ -87,7 +87,7 @@ def test_wish_for_several_is_not_starved_by_wishes_for_one() -> None:
     assert turn(3, *entries) == ()
 
 
-def test_wish_for_one_gpu_does_not_hinder_that_for_another() -> None:
+def test_wish_for_one_gpu_does_not_delay_a_wish_for_another() -> None:
     entries = (entry(1, (A,), taken=(A,)), entry(2, (A,)), entry(3, (B,)))
 
     assert turn(3, *entries) == (B,)
@@ -112,7 +112,7 @@ def test_gpu_that_is_not_usable_is_not_granted() -> None:
     assert turn(1, entry(1, (A,)), usable=frozenset({B})) == ()
 
 
-def test_who_waits_is_told_the_holder_and_who_came_first() -> None:
+def test_waiting_process_is_told_the_holder_and_the_first_in_the_queue() -> None:
     """Of several that came first, it is the next one; a GPU that is held is in use by its holder."""
     entries = (entry(1, (A,), taken=(A,)), *(entry(number, (A,)) for number in (2, 3, 4)))
 
@@ -122,7 +122,7 @@ def test_who_waits_is_told_the_holder_and_who_came_first() -> None:
     )
 
 
-def test_who_waits_for_a_gpu_in_use_is_told_why() -> None:
+def test_process_that_waits_for_a_gpu_in_use_is_told_why() -> None:
     assert (
         text(1, entry(1, (A,)), busy={A: "Process 3 has it open."})
         == f"{A}: Process 3 has it open"

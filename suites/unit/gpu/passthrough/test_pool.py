@@ -132,7 +132,7 @@ def test_all_functions_of_a_card_are_reset(kernel: FakeKernel, pool: GpuPool) ->
 @pytest.mark.parametrize(
     "wishes", [(FIRST, OTHER), (OTHER, FIRST)], ids=["taken first", "taken last"]
 )
-def test_first_gpu_is_given_back_where_the_second_can_not_be_taken(
+def test_first_gpu_is_returned_if_the_second_cannot_be_taken(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, wishes: tuple[GpuChoice, ...]
 ) -> None:
     kernel.dies_at_reset.add(SECOND)
@@ -148,7 +148,7 @@ def test_first_gpu_is_given_back_where_the_second_can_not_be_taken(
 
 
 @pytest.mark.parametrize(("broken", "sound"), [(GPU, SECOND), (SECOND, GPU)])
-def test_of_two_gpus_the_sound_one_is_given_back(
+def test_sound_gpu_of_two_is_returned(
     host: FakeHost, pool: GpuPool, broken: str, sound: str
 ) -> None:
     with (
@@ -168,7 +168,7 @@ def test_second_lease_takes_the_other_gpu(pool: GpuPool, other_pool: GpuPool) ->
         assert (first.gpu.address, second.gpu.address) == (GPU, SECOND)
 
 
-def test_wish_for_a_model_takes_a_gpu_of_it(host: FakeHost, pool: GpuPool) -> None:
+def test_wish_for_a_model_takes_a_gpu_of_that_model(host: FakeHost, pool: GpuPool) -> None:
     models = load_catalogue().models
     l4 = next(model for model in models.values() if model.pci.device == L4)
     absent = next(model for model in models.values() if model.pci.device not in {L4, 0x2330})
@@ -258,7 +258,7 @@ def test_survey_says_who_holds_a_gpu(pool: GpuPool, other_pool: GpuPool) -> None
     assert verdicts(pool) == {GPU: VerdictKind.USABLE, SECOND: VerdictKind.USABLE}
 
 
-def test_gpu_that_looked_broken_once_is_looked_at_again(
+def test_gpu_that_looked_broken_once_is_checked_again(
     host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lease that began and ended while the host was read has reset it at that moment."""
@@ -299,7 +299,7 @@ def test_lease_waits_for_all_gpus_without_holding_one(pool: GpuPool, other_pool:
         ),
     ],
 )
-def test_address_that_is_no_gpu_is_refused(
+def test_address_of_another_function_is_refused(
     host: FakeHost, pool: GpuPool, address: str, message: str
 ) -> None:
     host.add_function(NVME, group=9, class_code=NVME_CLASS)
@@ -311,7 +311,7 @@ def test_address_that_is_no_gpu_is_refused(
         pass
 
 
-def test_address_that_is_none_is_bad_input(pool: GpuPool) -> None:
+def test_invalid_address_is_bad_input(pool: GpuPool) -> None:
     with (
         pytest.raises(BadInputError, match="'slot 3' is not a PCI address"),
         lease(pool, GpuChoice(address="slot 3")),
@@ -357,7 +357,7 @@ def test_gpu_in_use_is_waited_for(host: FakeHost, pool: GpuPool) -> None:
     assert drivers(host) == BEFORE
 
 
-def test_gpu_that_another_process_opened_is_left_alone(
+def test_gpu_that_another_process_opened_stays_untouched(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An ordinary user does not see what others have open; opening the group's file tells."""
@@ -370,7 +370,7 @@ def test_gpu_that_another_process_opened_is_left_alone(
     assert kernel.writes == []
 
 
-def test_other_gpu_is_taken_where_one_turns_out_to_be_open(
+def test_other_gpu_is_taken_if_one_turns_out_to_be_open(
     host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for address in (GPU, AUDIO):
@@ -459,7 +459,7 @@ def test_gpu_whose_machine_ends_a_moment_later_is_given_back(
     assert drivers(host) == BEFORE
 
 
-def test_file_that_this_user_may_not_open_is_no_fault_of_the_gpu(
+def test_file_that_this_user_may_not_open_is_not_a_fault_of_the_gpu(
     host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handover_module, "_PERMISSIONS_S", 0.1)
@@ -473,7 +473,7 @@ def test_file_that_this_user_may_not_open_is_no_fault_of_the_gpu(
     assert verdicts(pool)[GPU] is VerdictKind.USABLE
 
 
-def test_sysfs_that_this_user_may_not_write_is_no_fault_of_the_gpu(
+def test_sysfs_that_this_user_may_not_write_is_not_a_fault_of_the_gpu(
     host: FakeHost, pool: GpuPool, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true_access = os.access
@@ -501,7 +501,7 @@ def test_host_without_vfio_is_told_what_to_load(host: FakeHost, pool: GpuPool) -
     assert drivers(host) == BEFORE
 
 
-def test_error_of_the_test_is_what_is_raised(host: FakeHost, pool: GpuPool) -> None:
+def test_error_of_the_test_is_raised(host: FakeHost, pool: GpuPool) -> None:
     with pytest.raises(ZeroDivisionError), lease(pool, FIRST):
         raise ZeroDivisionError
     assert drivers(host) == BEFORE

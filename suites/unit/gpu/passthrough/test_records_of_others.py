@@ -172,7 +172,7 @@ def test_run_that_wants_a_gpu_with_a_forged_record_waits_and_says_why(
     ],
     ids=["removed", "empty", "other drivers"],
 )
-def test_gpu_gets_back_what_it_had_whatever_became_of_the_record(
+def test_gpu_gets_its_driver_back_whatever_happened_to_the_record(
     host: FakeHost, pool: GpuPool, folder: Path, replace: Callable[[Path], None]
 ) -> None:
     host.add_driver("nouveau")
@@ -240,7 +240,7 @@ def test_lease_names_the_owner_of_its_file(
         os.chown(file, 0, 0)
 
 
-def test_driver_of_a_name_that_no_record_may_have_is_not_taken_off(
+def test_driver_with_a_forbidden_name_is_not_unbound(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
     (host.device(GPU) / "driver_override").write_text("two words\n")
@@ -261,7 +261,7 @@ OURS = Writer(user=os.geteuid(), group=os.getegid(), name="us", is_trusted=True)
 @pytest.mark.parametrize(
     "address", ["../../../etc", "", "..", "0000:65:00.0/..", "0000:65:00.0\n"]
 )
-def test_nothing_is_written_for_what_is_no_address(
+def test_nothing_is_written_for_an_invalid_address(
     host: FakeHost, kernel: FakeKernel, address: str, tmp_path: Path
 ) -> None:
     binder = Binder(host.root, kernel)

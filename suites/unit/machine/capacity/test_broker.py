@@ -47,7 +47,7 @@ def test_reservations_of_several_processes_share_the_capacity(host: FakeHost) ->
     assert host.broker().entries() == []
 
 
-def test_nothing_remains_of_what_was_released(host: FakeHost) -> None:
+def test_released_reservation_leaves_nothing(host: FakeHost) -> None:
     with contextlib.suppress(ZeroDivisionError), at_once(host.broker(), "a", mib(4000)):
         raise ZeroDivisionError
 
@@ -152,7 +152,7 @@ def test_memory_that_was_reserved_is_kept_though_it_looks_free(host: FakeHost) -
         pass
 
 
-def test_memory_that_was_touched_counts_but_once(host: FakeHost) -> None:
+def test_touched_memory_counts_only_once(host: FakeHost) -> None:
     host.has(available_mib=2500)
     with at_once(host.broker(1), "a", mib(1500)) as reservation:
         reservation.used_by(4711)
@@ -333,7 +333,7 @@ def test_host_without_ports_has_room_for_machines_that_need_none(host: FakeHost)
 
 
 @pytest.mark.parametrize("who", ["../../etc/x", "a\nb\x1b[31m", "x" * 5000, "", "é"])
-def test_name_of_a_reservation_is_but_text(host: FakeHost, who: str) -> None:
+def test_name_of_a_reservation_is_plain_text(host: FakeHost, who: str) -> None:
     with at_once(host.broker(), who, mib(1)):
         (file,) = host.folder.iterdir()
         (entry,) = host.broker().entries()

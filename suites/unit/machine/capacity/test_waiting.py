@@ -25,7 +25,7 @@ def host(tmp_path: Path) -> FakeHost:
     return FakeHost(tmp_path)
 
 
-def test_wait_says_once_who_holds_the_capacity(host: FakeHost) -> None:
+def test_wait_reports_once_who_holds_the_capacity(host: FakeHost) -> None:
     reports: list[str] = []
 
     with (
@@ -44,7 +44,7 @@ def test_wait_says_once_who_holds_the_capacity(host: FakeHost) -> None:
     )
 
 
-def test_wait_names_all_that_is_short_and_all_who_hold_it(host: FakeHost) -> None:
+def test_wait_names_all_missing_capacity_and_all_holders(host: FakeHost) -> None:
     with (
         at_once(host.broker(7), "node-a", mib(3000, cpus=2)),
         at_once(host.broker(8), "node-b", mib(500, cpus=5)),
@@ -61,7 +61,7 @@ def test_wait_names_all_that_is_short_and_all_who_hold_it(host: FakeHost) -> Non
         pass
 
 
-def test_wait_says_anew_whose_turn_comes_first_but_not_who_comes_next(host: FakeHost) -> None:
+def test_wait_reports_again_who_comes_first_but_not_who_comes_next(host: FakeHost) -> None:
     reports: list[str] = []
     with contextlib.ExitStack() as waiting:
         first, second, third = (waiting.enter_context(contextlib.ExitStack()) for _ in range(3))
@@ -82,7 +82,7 @@ def test_wait_says_anew_whose_turn_comes_first_but_not_who_comes_next(host: Fake
     ]
 
 
-def test_wait_that_was_in_vain_leaves_nothing(host: FakeHost) -> None:
+def test_failed_wait_leaves_nothing(host: FakeHost) -> None:
     with at_once(host.broker(), "a", mib(3000)):
         with pytest.raises(HarnessError), at_once(host.broker(2), "b", mib(2000)):
             pass
@@ -90,7 +90,7 @@ def test_wait_that_was_in_vain_leaves_nothing(host: FakeHost) -> None:
         assert whos(host.broker()) == ["a"]
 
 
-def test_wait_ends_when_the_capacity_is_not_wanted_any_more(host: FakeHost) -> None:
+def test_wait_ends_if_the_capacity_is_no_longer_needed(host: FakeHost) -> None:
     reasons: list[str] = []
     clock = FakeClock(on_sleep=in_turn(lambda: reasons.append("Nobody wants it.")))
 
@@ -109,7 +109,7 @@ def test_wait_ends_when_the_capacity_is_not_wanted_any_more(host: FakeHost) -> N
         assert whos(host.broker()) == ["a"]
 
 
-def test_waiting_demand_gets_what_is_released(host: FakeHost) -> None:
+def test_waiting_demand_gets_released_capacity(host: FakeHost) -> None:
     reports: list[str] = []
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
         first.enter_context(at_once(host.broker(1), "a", mib(2000)))
@@ -200,7 +200,7 @@ def test_process_that_holds_a_reservation_goes_ahead(host: FakeHost) -> None:
         ({"load": 0.5, "io": 81}, r"all work waits for the disk for 81 % of the time"),
     ],
 )
-def test_machine_does_not_start_beside_that_of_another_process_on_a_busy_host(
+def test_machine_does_not_start_beside_a_machine_of_another_process_on_a_busy_host(
     host: FakeHost, load: dict[str, float], said: str
 ) -> None:
     host.is_busy(**load)
@@ -240,7 +240,7 @@ def _unasked(
         {"load": 0.5, "cpu": 99, "memory": 20, "io": 80},
     ],
 )
-def test_machine_starts_beside_another_on_a_host_whose_load_is_that_of_machines(
+def test_machine_starts_beside_another_on_a_host_whose_load_comes_from_machines(
     host: FakeHost, load: dict[str, float]
 ) -> None:
     host.is_busy(**load)
@@ -249,7 +249,7 @@ def test_machine_starts_beside_another_on_a_host_whose_load_is_that_of_machines(
         assert whos(host.broker()) == ["node-a", "node-b"]
 
 
-def test_load_of_machines_with_several_processors_is_theirs(host: FakeHost) -> None:
+def test_load_of_machines_with_several_processors_counts_as_theirs(host: FakeHost) -> None:
     host.is_busy(load=9.0, cpu=99)
 
     with (

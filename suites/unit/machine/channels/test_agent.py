@@ -183,9 +183,7 @@ def _gives(seconds: float) -> Callable[[float], Deadline]:
     return lambda _asked: Deadline.after(seconds)
 
 
-def test_command_beyond_its_time_of_the_guest_is_ended_by_the_host(
-    guest: PlayedGuest, ready: Agent
-) -> None:
+def test_command_beyond_its_time_is_ended_by_the_host(guest: PlayedGuest, ready: Agent) -> None:
     """The guest does not know which time counts, and has three times as much."""
     ready.link.guest_deadline = _gives(0.0)
     guest.answers[frames.RUN] = says((frames.STDOUT, b"so far"))
@@ -213,7 +211,7 @@ def test_command_within_its_time_of_the_guest_ends_by_itself(
     assert "cancel" not in guest.kinds()
 
 
-def test_window_is_all_that_an_unread_stdin_takes(guest: PlayedGuest, ready: Agent) -> None:
+def test_unread_stdin_takes_at_most_a_window(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.CANCEL] = says((frames.RESULT, {"cancelled": True}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent_module, "_GRACE_S", 0.05)

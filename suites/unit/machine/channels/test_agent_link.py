@@ -100,7 +100,7 @@ def test_answer_may_come_in_parts(guest: PlayedGuest, ready: Agent) -> None:
     assert [ready.settle(soon()).nonce for _ in range(2)] == ["n" * 200_000] * 2
 
 
-def test_restarted_agent_fails_what_was_under_way_and_goes_on(
+def test_restarted_agent_fails_requests_in_flight_and_continues(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     guest.answers[frames.RUN] = lambda guest, _request, _payload: guest.asks_for_program(b"again")
@@ -135,7 +135,7 @@ def test_restarted_agent_is_not_ready_before_it_says_hello_again(
     assert "ping" not in guest.kinds()
 
 
-def test_machine_that_ends_ends_what_is_under_way_and_all_that_follows(
+def test_end_of_the_machine_ends_requests_in_flight_and_all_later_ones(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     guest.answers[frames.WAIT_FILE] = lambda guest, _request, _payload: guest.hangs_up()
@@ -223,7 +223,7 @@ def test_peer_that_sends_no_frames_ends_every_wait(
     )
 
 
-def test_welcome_that_makes_no_sense_is_quoted(guest: PlayedGuest, agent: Agent) -> None:
+def test_invalid_welcome_is_quoted(guest: PlayedGuest, agent: Agent) -> None:
     guest.protocol = float(PROTOCOL)
     guest.starts()
 
@@ -271,9 +271,7 @@ def test_request_that_has_an_answer_is_not_cancelled(
     assert guest.kinds() == ["hello", "wait-unit", "ping"]
 
 
-def test_refusal_that_makes_no_sense_is_named_with_what_was_asked(
-    guest: PlayedGuest, ready: Agent
-) -> None:
+def test_invalid_refusal_is_named_with_its_request(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.RUN] = says((frames.ERROR, b"[]"))
 
     with pytest.raises(
@@ -282,7 +280,7 @@ def test_refusal_that_makes_no_sense_is_named_with_what_was_asked(
         ready.run(["tool"], timeout_s=20)
 
 
-def test_command_that_is_given_up_has_ended_once_the_error_is_raised(
+def test_cancelled_command_has_ended_when_the_error_is_raised(
     guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_CANCEL_S", 20.0)
@@ -315,7 +313,7 @@ def test_command_that_is_given_up_has_ended_once_the_error_is_raised(
     assert guest.payloads(frames.CANCEL) == [b""]
 
 
-def test_machine_that_ends_meanwhile_does_not_hide_why_a_command_was_given_up(
+def test_end_of_the_machine_does_not_hide_why_a_command_was_cancelled(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     guest.answers[frames.RUN] = says((frames.STDOUT, b"x"))
@@ -339,7 +337,7 @@ def test_nothing_is_sent_for_a_request_that_has_ended(guest: PlayedGuest, ready:
     assert guest.kinds() == ["hello", "run", "ping"]
 
 
-def test_closing_ends_what_is_under_way_and_all_that_follows(
+def test_closing_ends_requests_in_flight_and_all_later_ones(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     errors: list[str] = []

@@ -76,7 +76,7 @@ def _run(agent: Agent, deadline: Deadline) -> object:
     ],
     ids=["ping", "remember", "settle", "run", "read", "ranges", "write", "file", "unit"],
 )
-def test_request_without_an_answer_is_named_with_what_was_seen(
+def test_request_without_an_answer_is_named_with_the_last_frame(
     guest: PlayedGuest, ready: Agent, ask: Ask, what: str, seen: str
 ) -> None:
     guest.answers[frames.PING] = nothing
@@ -117,7 +117,7 @@ def test_request_without_an_answer_is_named_with_what_was_seen(
     ],
     ids=["settle", "read", "run", "unit"],
 )
-def test_answer_that_makes_no_sense_is_named_with_what_was_asked(
+def test_invalid_answer_is_named_with_its_request(
     guest: PlayedGuest,
     ready: Agent,
     said: tuple[int, bytes | Mapping[str, object]],
@@ -317,7 +317,7 @@ def test_unit_that_is_waited_for_is_named_with_its_state(guest: PlayedGuest, rea
     assert json.loads(asked) == {"unit": "a.service", "active": "inactive"}
 
 
-def test_unit_whose_state_the_guest_can_not_tell_is_not_taken_for_active(
+def test_unknown_state_of_a_unit_does_not_count_as_active(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     guest.answers[frames.WAIT_UNIT] = says((frames.RESULT, {"trouble": "no bus"}))

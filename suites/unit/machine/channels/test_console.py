@@ -230,7 +230,9 @@ def test_tail_has_lines_that_no_wait_consumed(guest: _Guest, console: Console) -
     assert console.tail(1) == "reboot: Restarting system"
 
 
-def test_tail_has_what_a_program_wrote_over_on_one_line(guest: _Guest, console: Console) -> None:
+def test_tail_has_text_that_a_program_overwrote_on_one_line(
+    guest: _Guest, console: Console
+) -> None:
     guest.prints("begin\r\n10 %\r100 %\r\nready\r\n")
     _wait(console, "ready")
 

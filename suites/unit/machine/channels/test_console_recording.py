@@ -79,7 +79,7 @@ def test_recording_that_is_there_is_not_overwritten(recording: Path) -> None:
     assert recording.read_text() == before
 
 
-def test_full_disk_does_not_end_who_reads_the_console(
+def test_full_disk_does_not_end_the_reader_of_the_console(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The guest would block on its console."""
@@ -111,7 +111,7 @@ def test_cut_recording_is_played_to_its_end(recording: Path) -> None:
         ('{"version": 1}', "This asciicast has version 1; only version 2 can be read."),
     ],
 )
-def test_what_is_no_recording_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_other_file_is_refused_as_a_recording(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "serial.cast"
     path.write_text(text)
 
@@ -171,7 +171,7 @@ def test_surrogates_and_other_bytes_can_be_printed(recording: Path) -> None:
     ],
     ids=["drawing", "question", "title", "device", "in-pieces", "end"],
 )
-def test_terminal_gets_only_what_draws(pieces: list[str], drawn: str) -> None:
+def test_terminal_gets_only_drawing_output(pieces: list[str], drawn: str) -> None:
     assert "".join(text for _, text in without_commands((0.0, each) for each in pieces)) == drawn
 
 

@@ -41,7 +41,7 @@ def test_event_that_came_before_the_wait_counts_from_its_mark(log: EventLog) -> 
 @pytest.mark.parametrize(
     ("why", "words"), [("", "ended while"), ("crashed", r"ended \(crashed\)")]
 )
-def test_end_of_qemu_ends_the_wait_with_what_came_instead(
+def test_end_of_qemu_ends_the_wait_with_the_events_so_far(
     log: EventLog, why: str, words: str
 ) -> None:
     log.add(an_event("RESET"))

@@ -63,7 +63,7 @@ def test_function_on_the_bus_is_waited_for_until_the_callers_limit() -> None:
         Guest("node", runner).wait_for_pci("10de:2330", count=2, timeout_s=2.5)
 
 
-def test_report_of_cloud_init_is_that_of_its_status_file() -> None:
+def test_report_of_cloud_init_comes_from_its_status_file() -> None:
     status = {"v1": {"init": {"errors": ["no such module"], "recoverable_errors": {}}}}
     script = ScriptedRunner().expect(
         ["sh", "-c", READ, "read", "/run/cloud-init/status.json"], stdout=json.dumps(status)
@@ -93,7 +93,7 @@ def test_file_is_read_as_it_is() -> None:
         assert Guest("node", runner).read_text("/a b") == "x\n"
 
 
-def test_file_that_is_not_there_is_none() -> None:
+def test_missing_file_is_none() -> None:
     with ScriptedRunner().expect(["sh", "-c", READ, "read", "/x"], exit_code=44) as runner:
         assert Guest("node", runner).read_text("/x") is None
 
@@ -128,7 +128,7 @@ def test_cloud_inits_result_is_waited_for_and_parsed() -> None:
     assert result == CloudInitResult(datasource="DataSourceNoCloud", errors=("x",))
 
 
-def test_result_that_is_there_is_read_also_at_the_deadline() -> None:
+def test_present_result_is_read_even_at_the_deadline() -> None:
     """A second is left for the guest to answer."""
     text = json.dumps({"v1": {"datasource": None, "errors": []}})
     script = ScriptedRunner().expect(["sh", "-c", WAIT], stdout=text, timeout_s=1)

@@ -84,7 +84,7 @@ def test_lost_connection_is_never_an_answer(
         run(runner, "reboot", "now")
 
 
-def test_status_of_a_connection_that_broke_afterwards_is_not_believed(
+def test_status_of_a_connection_that_broke_afterwards_does_not_count(
     tmp_path: Path, identity: SshIdentity
 ) -> None:
     """Ssh carries the status beside the output, which may be cut short then."""
@@ -94,7 +94,7 @@ def test_status_of_a_connection_that_broke_afterwards_is_not_believed(
         run(runner, "cat", "/file")
 
 
-def test_success_of_ssh_without_a_status_is_not_believed(
+def test_success_of_ssh_without_a_status_does_not_count(
     tmp_path: Path, identity: SshIdentity
 ) -> None:
     with pytest.raises(HarnessError, match="did not report how"):
@@ -244,12 +244,12 @@ def test_environment_is_set_in_the_guest() -> None:
     assert shlex.split(line)[3:6] == ["env", "A=b c", "D=$E"]
 
 
-def test_no_time_at_all_is_not_unlimited_time() -> None:
+def test_no_time_does_not_mean_unlimited_time() -> None:
     """To timeout(1) a limit of 0 means none."""
     assert shlex.split(render_remote(["x"], timeout_s=0, env={}, nonce=NONCE))[2] == "0.001"
 
 
-def test_access_is_what_the_guest_needs_to_know(identity: SshIdentity) -> None:
+def test_access_has_the_facts_that_the_guest_needs(identity: SshIdentity) -> None:
     access = identity.access
 
     assert access.authorized_key == "ssh-ed25519 USER harness-user"

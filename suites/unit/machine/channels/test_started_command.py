@@ -265,7 +265,7 @@ def test_input_of_a_command_that_has_ended_goes_nowhere(guest: PlayedGuest) -> N
     assert said_by(guest, frames.DATA) == []
 
 
-def test_who_feeds_a_command_that_ends_waits_no_longer(guest: PlayedGuest) -> None:
+def test_feeding_a_command_ends_with_the_command(guest: PlayedGuest) -> None:
     def end(played: PlayedGuest, request: int, _: bytes) -> None:
         if sum(map(len, said_by(guest, frames.DATA))) == frames.STDIN_WINDOW:
             played.says(frames.RESULT, request, ENDED)
@@ -298,7 +298,7 @@ def test_command_without_an_end_is_not_awaited_beyond_its_limit(
         command.wait(lambda *_: None)
 
 
-def test_answer_that_no_agent_gives_is_said_of_its_command(guest: PlayedGuest) -> None:
+def test_invalid_answer_is_reported_for_its_command(guest: PlayedGuest) -> None:
     guest.answers[frames.DATA_END] = says((frames.RESULT, b"[]"))
 
     with started(guest, "cat", "a file") as command:
@@ -311,7 +311,7 @@ def test_answer_that_no_agent_gives_is_said_of_its_command(guest: PlayedGuest) -
 
 
 @pytest.mark.parametrize("argv", [[], "ls"])
-def test_what_is_no_command_is_refused(guest: PlayedGuest, argv: list[str]) -> None:
+def test_invalid_command_is_refused(guest: PlayedGuest, argv: list[str]) -> None:
     agent = Agent("node", guest.ours, PROGRAM)
 
     with (

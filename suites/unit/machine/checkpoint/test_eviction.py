@@ -139,7 +139,7 @@ def test_parent_of_a_checkpoint_in_use_is_kept(small: Cache) -> None:
     assert removed == [child.folder, parent.folder]
 
 
-def test_nothing_is_removed_where_nothing_was_made(small: Cache) -> None:
+def test_nothing_is_removed_if_nothing_was_made(small: Cache) -> None:
     small.have("one")
     small.have("two")
 
@@ -200,7 +200,7 @@ def test_checkpoint_removed_at_the_last_moment_is_made_again(
     assert cache.said(Stage.REFUSED) == []
 
 
-def test_named_checkpoint_is_removed_with_those_that_lie_on_it(cache: Cache) -> None:
+def test_named_checkpoint_is_removed_with_all_that_need_it(cache: Cache) -> None:
     parent, child = cache.have_two()
     other = cache.have("other")
 

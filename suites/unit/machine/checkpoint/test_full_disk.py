@@ -41,7 +41,7 @@ def test_too_little_space_is_reported_with_figures_and_a_remedy(
     assert cache.made == 0
 
 
-def test_just_enough_space_is_enough(cache: Cache) -> None:
+def test_exactly_enough_space_is_enough(cache: Cache) -> None:
     cache.free_bytes = (2 * 1024 + 512) * MIB
 
     cache.have()

@@ -66,7 +66,7 @@ def test_manifest_records_the_inputs_of_a_checkpoint(cache: Cache) -> None:
     assert 0 < written.allocated_bytes < MIB
 
 
-def test_what_was_made_is_read_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_checkpoint_is_read_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither publication nor a later use reads a gibibyte that was just read."""
     read: list[str] = []
     fact_of = manifest.fact_of
@@ -221,7 +221,7 @@ def test_host_whose_cp_does_not_start_only_loses_space(cache: Cache) -> None:
     assert cache.copy.copied == ["ram"]
 
 
-def test_checkpoint_that_another_process_holds_alone_is_waited_for_until_the_deadline(
+def test_checkpoint_that_another_process_holds_exclusively_is_awaited_until_the_deadline(
     cache: Cache,
 ) -> None:
     used = cache.have().folder / "used"
@@ -267,7 +267,7 @@ class CopyingSource:
         self.offered.append(folder.name)
 
 
-def test_checkpoint_that_another_host_has_made_is_not_made_here(tmp_path: Path) -> None:
+def test_checkpoint_of_another_host_is_not_made_here(tmp_path: Path) -> None:
     other = Cache(tmp_path / "other")
     other.have()
     source = CopyingSource(other.folder)
@@ -393,7 +393,7 @@ def test_killed_maker_is_followed_by_the_next(cache: Cache) -> None:
     assert not work.exists()
 
 
-def test_leavings_of_a_killed_maker_are_collected(cache: Cache) -> None:
+def test_leftovers_of_a_killed_maker_are_removed(cache: Cache) -> None:
     work = half_made(cache)
     doomed = cache.folder / ".work/booted-0.abcd.doomed"
     doomed.mkdir()

@@ -235,7 +235,7 @@ def test_comma_in_the_path_of_python_is_doubled_for_a_port_of_the_host(
     assert netdev.partition("-cmd:")[2].startswith("/opt/a,,b/python -I -S ")
 
 
-def test_ports_of_the_host_are_no_part_of_what_a_checkpoint_depends_on() -> None:
+def test_ports_of_the_host_do_not_change_the_key_of_a_checkpoint() -> None:
     spec = a_machine_spec(host_ports=(HostPort(host_port=41000, guest_port=443),))
 
     assert without_paths(spec) == without_paths(a_machine_spec())

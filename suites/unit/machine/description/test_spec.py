@@ -68,7 +68,7 @@ def test_accepted_name_is_a_word_for_qemu_and_a_file_name(name: str) -> None:
         ("root_port_aperture_mib", 0),
     ],
 )
-def test_too_little_of_anything_is_refused(key: str, least: int) -> None:
+def test_value_that_is_too_small_is_refused(key: str, least: int) -> None:
     with pytest.raises(BadInputError) as refused:
         a_spec(**{key: least - 1})
 
@@ -177,7 +177,7 @@ def test_machine_with_the_same_devices_takes_the_state_of_another_run(
     assert without_paths(one) == without_paths(other)
 
 
-def test_nothing_of_one_run_is_in_what_a_checkpoint_depends_on() -> None:
+def test_facts_of_one_run_do_not_change_the_key_of_a_checkpoint() -> None:
     """Another name of anything here would void the checkpoints that users have."""
     neutral = without_paths(replace(OF_ONE_RUN, kernel=_flash(7)))
 

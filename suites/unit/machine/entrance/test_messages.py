@@ -101,7 +101,7 @@ def test_longest_message_is_not_refused(sockets: tuple[socket.socket, socket.soc
         pytest.param(b"HTTP/1.1 400", id="other-protocol"),
     ],
 )
-def test_what_is_no_message_is_refused(
+def test_bytes_that_are_not_a_message_are_refused(
     sockets: tuple[socket.socket, socket.socket], header: bytes
 ) -> None:
     ours, theirs = sockets

@@ -46,7 +46,7 @@ def test_machine_is_listed_while_it_runs(roster: Roster) -> None:
     assert roster.machines() == []
 
 
-def test_what_changes_of_a_machine_is_listed(roster: Roster) -> None:
+def test_changed_facts_of_a_machine_are_listed(roster: Roster) -> None:
     machine, changed = a_machine("node-1"), replace(a_machine("node-1"), gpus=("l4-24gb",))
 
     with roster.entered(a_machine("other")), roster.entered(machine) as name:
@@ -135,7 +135,7 @@ def test_long_command_is_cut_so_that_its_entry_can_be_read(
 
 
 @pytest.mark.parametrize("process", ["-1", "0", "true", "1e99", "null"])
-def test_entry_with_another_process_than_one_is_none(process: str) -> None:
+def test_entry_with_an_invalid_process_is_ignored(process: str) -> None:
     """`harness gc` sends a signal to it, and -1 means every process of the user."""
     text = a_machine("a").to_json().replace('"process": 1,', f'"process": {process},')
 

@@ -62,7 +62,7 @@ def test_bad_uri_is_refused_before_libvirt_is_called(libvirt: FakeLibvirt) -> No
     assert libvirt.opened == []
 
 
-def test_daemon_too_old_is_refused_and_left(libvirt: FakeLibvirt) -> None:
+def test_old_daemon_is_refused_and_closed(libvirt: FakeLibvirt) -> None:
     raw = FakeConnect(version=7_006_000)
 
     with pytest.raises(RequirementError) as refused:
@@ -229,7 +229,7 @@ def test_watcher_that_was_removed_does_not_hear_of_a_loss(libvirt: FakeLibvirt) 
     assert losses == ["the second"]
 
 
-def test_call_that_breaks_off_is_a_loss(libvirt: FakeLibvirt) -> None:
+def test_broken_call_counts_as_a_lost_connection(libvirt: FakeLibvirt) -> None:
     def break_off() -> NoReturn:
         raise FakeLibvirtError(
             "Cannot recv data: Connection reset", code=Code.SYSTEM_ERROR, origin=ErrorDomain.RPC
@@ -254,7 +254,7 @@ def test_call_that_breaks_off_is_a_loss(libvirt: FakeLibvirt) -> None:
         ("setKeepAlive", "keep-alive"),
     ],
 )
-def test_daemon_that_refuses_what_a_connection_needs_is_left(
+def test_daemon_that_refuses_a_needed_call_is_closed(
     libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, call: str, what: str
 ) -> None:
     def refuse(*_: object) -> NoReturn:
@@ -270,7 +270,7 @@ def test_daemon_that_refuses_what_a_connection_needs_is_left(
     assert raw.calls[-1] == "close"
 
 
-def test_lost_connection_opens_anew(libvirt: FakeLibvirt) -> None:
+def test_lost_connection_opens_again(libvirt: FakeLibvirt) -> None:
     old, new = FakeConnect(), FakeConnect()
     with _open(libvirt, old, new) as connection:
         generation = connection.generation
@@ -337,7 +337,7 @@ def test_libvirtd_too_old_after_its_restart_is_not_used(libvirt: FakeLibvirt) ->
             _ = connection.raw
 
 
-def test_late_news_of_an_old_connection_does_not_harm_the_new_one(libvirt: FakeLibvirt) -> None:
+def test_late_event_of_an_old_connection_does_not_harm_the_new_one(libvirt: FakeLibvirt) -> None:
     old, new = FakeConnect(), FakeConnect()
     with _open(libvirt, old, new) as connection:
         old.break_down()
@@ -348,7 +348,7 @@ def test_late_news_of_an_old_connection_does_not_harm_the_new_one(libvirt: FakeL
         assert not connection.is_lost
 
 
-def test_sound_connection_is_not_opened_anew(libvirt: FakeLibvirt) -> None:
+def test_sound_connection_is_not_opened_again(libvirt: FakeLibvirt) -> None:
     raw = FakeConnect()
     with _open(libvirt, raw) as connection:
         connection.reopen(Deadline.after(_LONG_S))

@@ -269,7 +269,7 @@ def test_late_domain_that_can_not_be_ended_is_logged(
     )
 
 
-def test_late_domain_that_is_gone_already_is_no_news(
+def test_late_domain_that_has_gone_is_not_reported(
     domain: Domain, host: FakeHost, hang: Hang, caplog: pytest.LogCaptureFixture
 ) -> None:
     host.before_start, host.after_start = hang, host.living.clear

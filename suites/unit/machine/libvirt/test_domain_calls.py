@@ -68,7 +68,7 @@ def domain(
         yield made
 
 
-def test_refused_end_says_which_machine_goes_on(domain: Domain, host: FakeHost) -> None:
+def test_refused_end_says_which_machine_continues(domain: Domain, host: FakeHost) -> None:
     host.refuses_end = True
 
     with pytest.raises(LibvirtError) as refused:
@@ -126,7 +126,7 @@ def test_earlier_removal_of_a_device_does_not_count_for_a_later_one(
 # -- events -------------------------------------------------------------------------------------------
 
 
-def test_monitor_is_the_one_of_the_domain_and_goes_with_it(
+def test_monitor_belongs_to_the_domain_and_ends_with_it(
     domain: Domain, qemu: FakeLibvirtQemu
 ) -> None:
     qemu.answers.append({"return": {"status": "paused"}})

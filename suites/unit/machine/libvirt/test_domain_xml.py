@@ -50,7 +50,7 @@ def arguments(domain: ET.Element) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_domain_is_as_written_down(name: str) -> None:
+def test_domain_matches_the_recorded_xml(name: str) -> None:
     """`UPDATE_GOLDENS=1` in the environment writes the files instead.
 
     suites/host/libvirt has libvirt's schema judge them.
@@ -103,7 +103,7 @@ def test_every_requested_property_is_rendered(field: str) -> None:
     assert ET.tostring(parsed(changed)) != ET.tostring(parsed(spec))
 
 
-def test_more_root_ports_than_the_bus_has_slots_are_refused() -> None:
+def test_more_root_ports_than_slots_are_refused() -> None:
     assert len(parsed(a_machine_spec(root_ports=MOST_ROOT_PORTS)).findall(".//alias")) == (
         MOST_ROOT_PORTS + 1
     )
@@ -226,7 +226,7 @@ def test_gpu_of_the_host_with_two_functions_is_refused() -> None:
     )
 
 
-def test_security_model_that_no_owner_is_known_for_is_disabled() -> None:
+def test_security_model_without_a_known_owner_is_disabled() -> None:
     host = DomainHost(emulator="/usr/bin/qemu", security_models=("dac",))
 
     domain = an_element(render_domain(a_machine_spec(), host, name="node", uuid=UUID))

@@ -105,7 +105,7 @@ def test_daemon_that_was_named_is_not_replaced_by_one_of_our_own(
     assert reports == []
 
 
-def test_security_models_are_those_of_the_capabilities() -> None:
+def test_security_models_come_from_the_capabilities() -> None:
     capabilities = (
         "<capabilities><host><secmodel><model>apparmor</model><doi>0</doi></secmodel>"
         "<secmodel><model>dac</model><doi>0</doi></secmodel></host></capabilities>"

@@ -71,7 +71,7 @@ def test_loop_ends_with_its_process(at_exit: list[Callable[[], None]]) -> None:
     assert not libvirt.thread.is_alive()
 
 
-def test_fork_of_the_process_leaves_the_loop_alone(
+def test_fork_of_the_process_does_not_touch_the_loop(
     at_exit: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread of the loop does not exist in it, and libvirt's locks may be held for ever."""

@@ -79,7 +79,7 @@ def test_refused_command_has_qemus_message(qemu: FakeLibvirtQemu, one: DomainMon
     )
 
 
-def test_refusal_without_a_message_is_shown_as_it_came(
+def test_refusal_without_a_message_is_shown_unchanged(
     qemu: FakeLibvirtQemu, one: DomainMonitor
 ) -> None:
     qemu.answers.append({"error": {"class": "GenericError"}})

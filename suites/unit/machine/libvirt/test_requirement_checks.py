@@ -101,7 +101,7 @@ def asked(
     return examined
 
 
-def test_kvm_that_qemus_user_may_not_open_is_the_trap() -> None:
+def test_kvm_that_qemus_user_may_not_open_is_reported_as_the_trap() -> None:
     finding = judge_kvm(ROOT_ONLY, USER)
 
     assert (finding.requirement, finding.is_met) == (ON_KVM, False)
@@ -179,7 +179,7 @@ def test_kvm_that_both_or_neither_may_open_passes(
         Device(mode=0o604, owner=0, group=0),
     ],
 )
-def test_half_a_right_is_none(device: Device) -> None:
+def test_half_a_permission_does_not_count(device: Device) -> None:
     assert not judge_kvm(device, USER).is_met
 
 
@@ -241,7 +241,7 @@ def test_emulator_is_named_with_its_machine() -> None:
     assert parse_emulator("<domainCapabilities/>") == ("?", "?")
 
 
-def test_sound_host_but_for_the_trap(asked: Callable[..., list[RequirementCheck]]) -> None:
+def test_host_is_sound_except_for_the_trap(asked: Callable[..., list[RequirementCheck]]) -> None:
     findings = asked(Host())
 
     assert [each.requirement for each in findings] == list(requirement_checks.REQUIREMENTS)
@@ -357,7 +357,7 @@ def test_emulator_that_libvirt_refuses_is_reported(
     [("qemu:///system", "qemu:///system"), (None, "qemu:///session")],
     ids=["named", "default"],
 )
-def test_daemon_that_refuses_the_user_is_there_all_the_same(
+def test_daemon_that_refuses_the_user_still_exists(
     asked: Callable[..., list[RequirementCheck]], uri: str | None, named: str
 ) -> None:
     findings = asked(FakeLibvirtError("denied by policy", code=Code.AUTH_FAILED), uri)

@@ -80,7 +80,7 @@ def opened(connection: Connection, guest: StreamConnect) -> Iterator[StreamSocke
     made.close()
 
 
-def test_what_the_guest_says_comes_out_and_is_logged(
+def test_output_of_the_guest_is_passed_on_and_logged(
     connection: Connection, guest: StreamConnect, tmp_path: Path
 ) -> None:
     log = tmp_path / "serial.log"
@@ -117,7 +117,7 @@ def test_failing_log_is_reported_and_the_guest_continues(
     made.close()
 
 
-def test_what_is_typed_reaches_the_guest(
+def test_typed_text_reaches_the_guest(
     opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
     opened.ours.send(b"root\n")
@@ -169,7 +169,7 @@ def test_input_that_the_guest_does_not_take_is_read_only_up_to_its_buffer(
     assert not loop.interest & READABLE
 
 
-def test_who_does_not_read_the_output_can_type_and_leave(
+def test_client_that_does_not_read_the_output_can_type_and_leave(
     opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
     guest.stream.incoming = [b"x" * 65536] * 64

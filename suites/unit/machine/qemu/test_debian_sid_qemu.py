@@ -115,7 +115,7 @@ def test_unpacked_qemu_is_named_by_its_packages_version(tmp_path: Path) -> None:
     assert not (made.program.parent / "root.tar").exists()
 
 
-def test_second_asking_unpacks_nothing(tmp_path: Path) -> None:
+def test_second_call_unpacks_nothing(tmp_path: Path) -> None:
     made = ensure_sid_qemu(tmp_path / "cache", UnpackingRunner(), report=_silence)
     runner = UnpackingRunner()
 
@@ -148,14 +148,14 @@ def test_newest_is_the_one_unpacked_last(tmp_path: Path) -> None:
     assert find_sid_qemu(cache) == made
 
 
-def test_old_one_is_not_taken(tmp_path: Path) -> None:
+def test_old_qemu_is_not_taken(tmp_path: Path) -> None:
     made = ensure_sid_qemu(tmp_path / "cache", UnpackingRunner(), report=_silence)
     os.utime(made.program.parent / "version", (0, 0))
 
     assert find_sid_qemu(tmp_path / "cache") is None
 
 
-def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
     left = tmp_path / "cache" / "qemu-sid" / ".work-1234"
     left.mkdir(parents=True)
 

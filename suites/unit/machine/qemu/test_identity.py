@@ -84,7 +84,7 @@ def test_missing_program_is_refused_by_its_name() -> None:
 @pytest.mark.usefixtures("program")
 @pytest.mark.parametrize("key", ["vendor_id", "model name", "microcode", "flags"])
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_other_processor_is_another_one_under_kvm_alone(
+def test_other_processor_counts_only_under_kvm(
     processors: Callable[..., None], tmp_path: Path, key: str, *, is_kept: bool
 ) -> None:
     answers = ProgramAnswers(tmp_path / "qemu.json") if is_kept else None
@@ -99,7 +99,7 @@ def test_other_processor_is_another_one_under_kvm_alone(
 
 
 @pytest.mark.usefixtures("program")
-def test_what_changes_while_a_processor_runs_does_not_count(
+def test_facts_that_change_while_a_processor_runs_do_not_count(
     processors: Callable[..., None],
 ) -> None:
     processors(PROCESSOR, {**PROCESSOR, "processor": "1"})
