@@ -41,7 +41,7 @@ def test_string_in_place_of_a_command_is_refused_by_its_field() -> None:
         (None, "key 'before': None is not a list of commands"),
     ],
 )
-def test_what_is_no_list_of_commands_is_refused(before: object, sentence: str) -> None:
+def test_value_that_is_not_a_list_of_commands_is_refused(before: object, sentence: str) -> None:
     with pytest.raises(BadInputError) as caught:
         a_request(before=before)
 

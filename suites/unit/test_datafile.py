@@ -141,7 +141,7 @@ def test_yaml_of_a_guest_is_a_value_or_a_value_error(text: str) -> None:
         parse_yaml(text)
 
 
-def test_yaml_of_a_guest_may_have_what_data_files_may_not() -> None:
+def test_yaml_of_a_guest_may_have_features_that_data_files_may_not() -> None:
     assert parse_yaml("a: &b [1]\nc: *b\n") == {"a": [1], "c": [1]}
     assert parse_yaml("") is None
 

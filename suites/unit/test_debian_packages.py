@@ -136,7 +136,7 @@ def test_expired_list_is_refused_with_the_way_to_a_snapshot(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("url", ["20260801T000000Z", "ftp://example.org", "http://a b"])
-def test_snapshot_that_is_no_url_is_refused(
+def test_snapshot_that_is_not_a_url_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.setenv(SNAPSHOT_VARIABLE, url)

@@ -37,7 +37,7 @@ def test_file_without_a_size_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "folder", "absent", "nul", "long"])
-def test_what_is_no_plain_file_is_an_error(tmp_path: Path, kind: str) -> None:
+def test_path_that_is_not_a_plain_file_is_an_error(tmp_path: Path, kind: str) -> None:
     (tmp_path / "secret").write_text("s")
     path = tmp_path / kind
     match kind:

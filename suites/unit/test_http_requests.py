@@ -80,7 +80,7 @@ def test_reference_is_joined(reference: str, url: str) -> None:
 @pytest.mark.parametrize(
     "reference", ["http://r/c", "http://[::1", "file:///etc/passwd", "//[::1", "//"]
 )
-def test_reference_to_no_place_or_without_encryption_is_refused(reference: str) -> None:
+def test_reference_without_a_host_or_without_encryption_is_refused(reference: str) -> None:
     base = "https://r/v2/a"
     if reference == "//":
         assert joined(base, reference) == base
@@ -98,7 +98,7 @@ def test_reference_to_no_place_or_without_encryption_is_refused(reference: str) 
         ("ftp://example.org/y", False),
     ],
 )
-def test_redirect_from_https_leads_to_https_alone(target: str, *, is_followed: bool) -> None:
+def test_redirect_from_https_leads_only_to_https(target: str, *, is_followed: bool) -> None:
     request = urllib.request.Request("https://example.org/x")
 
     made = NoDowngrade().redirect_request(

@@ -40,20 +40,20 @@ class RecordingRunner:
         return CommandResult(argv=tuple(argv), exit_code=0, stdout="", stderr="")
 
 
-def test_machine_is_one_however_it_begins() -> None:
+def test_machine_is_recognised_however_it_begins() -> None:
     for spec in (a_machine_spec(), a_machine_spec(is_restored=True)):
         argv = render_argv(spec, CHANNELS, serial_log=LOG)
 
         assert is_machine([QEMU, *argv[1:]])
 
 
-def test_starter_of_a_machine_is_none_yet() -> None:
+def test_starter_of_a_machine_does_not_count_yet() -> None:
     argv = render_argv(a_machine_spec(), CHANNELS, serial_log=LOG)
 
     assert not is_machine(["setpriv", "--pdeathsig", "KILL", "--", QEMU, *argv[1:]])
 
 
-def test_qemu_that_is_only_asked_about_itself_is_none() -> None:
+def test_qemu_that_only_answers_questions_does_not_count() -> None:
     runner = RecordingRunner()
     with contextlib.suppress(HarnessError):
         find_transport(QEMU, "tcg", runner)

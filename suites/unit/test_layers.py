@@ -32,7 +32,7 @@ def test_modules_of_one_layer_do_not_know_each_other() -> None:
     assert len(_problems(("lab.node", "lab.seed"), ("lab.seed", "lab.node"))) == 2
 
 
-def test_what_the_module_of_a_package_imports_is_seen() -> None:
+def test_imports_of_the_module_of_a_package_are_seen() -> None:
     assert _problems(("lab", "lab.registry")) == [
         "'harness.lab' imports 'harness.lab.registry', which is not in a lower layer of 'harness.lab'."
     ]

@@ -125,7 +125,7 @@ def test_folder_of_a_dead_run_is_swept(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_temporary_folder_removes_what_killed_processes_left(
+def test_temporary_folder_removes_leftovers_of_killed_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -146,7 +146,7 @@ def test_two_leases_never_share_a_folder(tmp_path: Path) -> None:
         assert first != second
 
 
-def test_sweep_of_what_is_not_there_finds_nothing(tmp_path: Path) -> None:
+def test_sweep_of_a_missing_folder_finds_nothing(tmp_path: Path) -> None:
     assert sweep(tmp_path / "absent") == []
 
 
@@ -287,7 +287,7 @@ def test_gate_is_open_while_a_folder_is_in_use(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.sampled_from(["held", "abandoned", "released"]), max_size=6))
-def test_sweep_removes_what_nobody_holds_and_nothing_else(states: list[str]) -> None:
+def test_sweep_removes_folders_without_a_holder_and_nothing_else(states: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as leases:
         parent = Path(name)
         held, free = set(), set()
@@ -325,7 +325,7 @@ def test_lock_is_free_after_an_error(tmp_path: Path) -> None:
         pass
 
 
-def test_shared_by_many_is_nobodys_alone(tmp_path: Path) -> None:
+def test_lock_shared_by_many_belongs_to_nobody_alone(tmp_path: Path) -> None:
     path = tmp_path / "used"
     path.touch()
 
@@ -352,7 +352,7 @@ def test_shared_lock_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
         pass
 
 
-def test_what_is_not_there_cannot_be_shared_and_is_used_by_nobody(tmp_path: Path) -> None:
+def test_missing_file_cannot_be_shared_and_has_no_users(tmp_path: Path) -> None:
     path = tmp_path / "used"
 
     with (

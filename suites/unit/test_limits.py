@@ -31,7 +31,7 @@ def test_environment_raises_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("written", ["0", "-1", "1.5", "x", "9" * 13, "\u0663"])
-def test_limit_that_is_no_positive_number_is_refused(
+def test_limit_that_is_not_a_positive_number_is_refused(
     monkeypatch: pytest.MonkeyPatch, written: str
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_ARCHIVE_MIB", written)

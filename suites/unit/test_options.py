@@ -25,7 +25,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(option.variable or "HARNESS_ACCEPT_LICENCE", raising=False)
 
 
-def test_nothing_given_leaves_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_options_leave_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
 
     assert _settings() == Settings()

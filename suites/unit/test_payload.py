@@ -57,7 +57,7 @@ def test_payload_depends_on_neither_place_nor_time_nor_mode(sources: Path) -> No
     assert build_payload() == here
 
 
-def test_payload_of_another_place_is_the_same(sources: Path) -> None:
+def test_payload_from_another_folder_is_the_same(sources: Path) -> None:
     elsewhere = build_payload()
     shutil.rmtree(sources)
     shutil.copytree(

@@ -134,7 +134,7 @@ def test_link_in_the_place_of_the_folder_is_refused(folder: Path, tmp_path: Path
         pass
 
 
-def test_held_file_that_is_no_entry_is_an_error(folder: Path) -> None:
+def test_held_file_that_is_not_an_entry_is_an_error(folder: Path) -> None:
     with shared(folder).enter(Note("a")) as name:
         (folder / name).write_text("{}")
         with (
@@ -144,7 +144,7 @@ def test_held_file_that_is_no_entry_is_an_error(folder: Path) -> None:
             book.entries()
 
 
-def test_other_files_of_the_folder_are_no_reservations(folder: Path) -> None:
+def test_other_files_of_the_folder_are_not_reservations(folder: Path) -> None:
     (folder / "drivers-0000:65:00.0.json").write_text("{}")
 
     with shared(folder).open() as book:
@@ -152,7 +152,7 @@ def test_other_files_of_the_folder_are_no_reservations(folder: Path) -> None:
     assert (folder / "drivers-0000:65:00.0.json").exists()
 
 
-def test_process_that_holds_something_goes_ahead_of_those_that_came_before() -> None:
+def test_process_that_holds_something_goes_ahead_of_earlier_ones() -> None:
     entries = [
         ("000000001-0", Note("held", process=9)),
         ("000000002-0", Note("first", process=1, is_granted=False)),

@@ -72,7 +72,7 @@ def _huge(path: Path) -> None:
         (_huge, "more than 64 KiB, which is the limit 'shared-file-kib'"),
     ],
 )
-def test_what_the_harness_does_not_make_is_named_and_not_opened(
+def test_files_that_the_harness_does_not_make_are_named_and_not_opened(
     tmp_path: Path, make: Callable[[Path], None], kind: str
 ) -> None:
     path = tmp_path / "file"
@@ -84,7 +84,7 @@ def test_what_the_harness_does_not_make_is_named_and_not_opened(
     assert path in tmp_path.iterdir()
 
 
-def test_what_replaces_a_file_while_it_is_opened_is_not_waited_for(
+def test_replacement_of_a_file_while_it_is_opened_is_not_awaited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
@@ -230,7 +230,7 @@ def test_processes_that_make_it_at_once_take_the_same_one(
     assert private_folder(tmp_path, "machines") == first
 
 
-def test_folders_that_others_put_beside_it_are_not_taken_for_ones_of_this_user(
+def test_folders_that_others_put_beside_it_are_not_taken(
     tmp_path: Path,
 ) -> None:
     taken = tmp_path / f"machines-{os.geteuid()}"

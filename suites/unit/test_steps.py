@@ -78,7 +78,7 @@ def test_consecutive_steps_end_where_the_next_one_begins(listener: Listener) -> 
     assert listener.told == ["+init", "-init", "+config", "-config"]
 
 
-def test_what_is_reported_of_a_step_comes_after_it(listener: Listener) -> None:
+def test_reported_inner_steps_come_after_their_step(listener: Listener) -> None:
     with take_step("Provision") as taken:
         pass
     taken.report([InnerStep(title="build", start_s=0, stop_s=1)])

@@ -50,7 +50,7 @@ def test_frames_are_found_after_the_rest_of_another_stream(
 
 
 @given(data=st.binary(max_size=2000))
-def test_bytes_of_no_protocol_are_frames_or_refused(data: bytes) -> None:
+def test_other_bytes_are_frames_or_refused(data: bytes) -> None:
     decoder = Decoder(is_synced=True)
 
     with contextlib.suppress(ProtocolError):

@@ -43,7 +43,7 @@ def test_frames_before_the_sync_mark_are_ignored() -> None:
     bench.close()
 
 
-def test_new_client_finds_nothing_of_the_last_one(bench: Bench) -> None:
+def test_new_client_finds_nothing_of_the_earlier_client(bench: Bench) -> None:
     left = start(bench)
     left.says(b"for nobody")
     bench.greets("session-2")
@@ -125,7 +125,7 @@ def test_command_ends_when_no_process_holds_its_output(bench: Bench) -> None:
     assert result_of(bench.gets()) == {"exit_code": 0, "timed_out": False}
 
 
-def test_time_limit_asks_first_and_kills_then(
+def test_time_limit_first_asks_and_then_kills(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = start(bench)
@@ -361,7 +361,7 @@ def test_request_that_makes_no_sense_is_refused(bench: Bench, kind: int, payload
     assert bench.gets() == [(frames.RESULT, 5, b"{}")]
 
 
-def test_unknown_requests_and_answers_are_nothing(bench: Bench) -> None:
+def test_unknown_requests_and_answers_are_ignored(bench: Bench) -> None:
     for kind in (frames.DATA, frames.DATA_END, frames.CREDIT, frames.CANCEL, frames.RESULT):
         bench.sends(kind, 77)
 

@@ -39,7 +39,7 @@ def test_hostname_is_set_in_the_kernel_and_on_disk(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "etc").iterdir()] == ["hostname"]
 
 
-def test_instance_id_replaces_that_of_the_template(tmp_path: Path) -> None:
+def test_instance_id_replaces_the_id_of_the_template(tmp_path: Path) -> None:
     path = tmp_path / "var/lib/cloud/data/instance-id"
     system = System(root=str(tmp_path))
     for instance_id in ("i-1", "i-2"):
@@ -108,7 +108,7 @@ def test_no_group_but_a_commands_own_is_ever_signalled(
         Processes.signal_group(object.__new__(Processes), pid, 9)
 
 
-def test_commands_get_about_what_a_login_of_root_has() -> None:
+def test_commands_get_about_the_environment_of_a_login_of_root() -> None:
     """What systemd tells the agent alone is not passed on."""
     systemd = (
         *("INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID"),

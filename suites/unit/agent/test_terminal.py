@@ -96,7 +96,7 @@ def test_program_that_is_missing_is_named_on_a_raw_terminal(bench: Bench) -> Non
     assert result_of(got)["exit_code"] == 127
 
 
-def test_end_of_the_process_ends_the_command_after_its_last_words(bench: Bench) -> None:
+def test_end_of_the_process_ends_the_command_after_its_last_output(bench: Bench) -> None:
     """Another process, which a shell left in the background, still has the terminal."""
     started = start_in_terminal(bench)
     started.says(b"last words\n")
@@ -154,7 +154,7 @@ def test_process_that_ends_quietly_while_the_host_has_no_room_ends_the_command(
     started.closes_output()
 
 
-def test_what_is_typed_reaches_the_command(bench: Bench) -> None:
+def test_typed_text_reaches_the_command(bench: Bench) -> None:
     started = start_in_terminal(bench)
     bench.sends(frames.DATA, 2, b"typed\n")
     bench.turns()

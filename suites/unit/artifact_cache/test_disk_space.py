@@ -40,7 +40,7 @@ def failure(cause: BaseException | None, context: BaseException | None = None) -
         (failure(None), 31, False, False),
     ],
 )
-def test_failure_of_a_full_disk_is_told_as_one(
+def test_failure_of_a_full_disk_is_reported_as_such(
     error: Exception, free_mib: int, *, any_failure: bool, is_explained: bool
 ) -> None:
     with (
@@ -59,7 +59,7 @@ def test_failure_of_a_full_disk_is_told_as_one(
         assert caught.value is error
 
 
-def test_what_is_missing_is_told_before() -> None:
+def test_missing_space_is_reported_beforehand() -> None:
     space(700).require("image", 700)
     with pytest.raises(RequirementError, match=r"needs 700 MiB free .* but 699 MiB are free"):
         space(699).require("image", 700)

@@ -65,7 +65,7 @@ def test_file_that_changes_while_it_is_verified_is_read_again(
     [("k", b"disk", True), ("k", b"disc", False), ("other", b"disk", True)],
     ids=["same", "made again under its key", "same disk of another key"],
 )
-def test_folder_lies_on_the_disk_that_it_was_made_on(
+def test_folder_needs_the_disk_on_which_it_was_made(
     tmp_path: Path, key: str, disk: bytes, *, is_sound: bool
 ) -> None:
     """Blocks decide: an overlay does not know the key."""

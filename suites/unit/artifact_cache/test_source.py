@@ -87,7 +87,7 @@ def cache(tmp_path: Path, source: FakeSource) -> Cache:
     return Cache(tmp_path, source)
 
 
-def test_what_the_source_has_is_not_made(cache: Cache, source: FakeSource) -> None:
+def test_artifact_of_the_source_is_not_made(cache: Cache, source: FakeSource) -> None:
     source.content = "from another host"
 
     assert cache.have() == cache.have() == "from another host"
@@ -95,12 +95,14 @@ def test_what_the_source_has_is_not_made(cache: Cache, source: FakeSource) -> No
     assert source.offered == []
 
 
-def test_what_the_source_lacks_is_made_and_offered(cache: Cache, source: FakeSource) -> None:
+def test_artifact_that_the_source_lacks_is_made_and_offered(
+    cache: Cache, source: FakeSource
+) -> None:
     assert cache.have() == "made here"
     assert source.offered == ["made here"]
 
 
-def test_what_does_not_fit_here_is_made_here(cache: Cache, source: FakeSource) -> None:
+def test_artifact_that_does_not_fit_here_is_made_here(cache: Cache, source: FakeSource) -> None:
     source.content = "bad"
 
     assert cache.have() == "made here"

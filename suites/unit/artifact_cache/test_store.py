@@ -32,7 +32,7 @@ EDGES = [1, 4095, 4096, 4097, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20]
         st.tuples(st.sampled_from(EDGES), st.sampled_from([None, b"\0", b"x"])), max_size=5
     )
 )
-def test_digest_of_a_sparse_file_is_that_of_its_content(
+def test_digest_of_a_sparse_file_is_the_digest_of_its_content(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[int, bytes | None]]
 ) -> None:
     path = tmp_path_factory.mktemp("sparse") / "file"
@@ -162,7 +162,7 @@ def ensure_one(store: ArtifactStore, *, fails: bool = False) -> None:
 
 
 @pytest.mark.parametrize("is_made", [True, False])
-def test_next_run_removes_what_a_killed_one_left_of_any_folder(
+def test_next_run_removes_leftovers_of_a_killed_one_in_any_folder(
     tmp_path: Path, *, is_made: bool
 ) -> None:
     """Also where it finds its own folder published, as the killed run may have done at the end."""
@@ -193,7 +193,7 @@ def test_folder_that_another_process_makes_is_not_removed(tmp_path: Path) -> Non
     assert holder.exists()
 
 
-def test_error_of_a_folder_is_not_hidden_by_one_of_its_removal(tmp_path: Path) -> None:
+def test_error_of_a_folder_is_not_hidden_by_an_error_of_its_removal(tmp_path: Path) -> None:
     """As where no descriptors are left: the removal needs some, too."""
 
     def clean(_work: Path) -> None:

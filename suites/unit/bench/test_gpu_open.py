@@ -101,7 +101,7 @@ def test_driver_is_loaded_before_the_clones_and_the_gpu_plugged_in_each() -> Non
     ]
 
 
-def test_accesses_are_those_of_the_first_open() -> None:
+def test_accesses_are_counted_for_the_first_open() -> None:
     machine = NotingMachine(listed=f"GPU 0: {A100.title} (UUID: GPU-0)\n")
 
     opens = measure_gpu_open(cast("Lab", LabOfOneMachine(machine)), A100, runs=1)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _REPORT = "PASSED a_spec.sh::one - two\nFAILED a_spec.sh::three - a reason\n1 failed, 1 passed\n"
 
 
-def test_overhead_is_what_remains_beside_external_commands() -> None:
+def test_overhead_excludes_external_commands() -> None:
     bench = RealisticBench(cpu_s=10.0, external_cpu_s=1.0, wall_s=6.0, startup_cpu_s=0.5)
 
     assert bench.overhead_ms == pytest.approx(9000 / EXAMPLES)
@@ -52,7 +52,7 @@ def test_example_that_was_not_reported_each_time_differs() -> None:
     assert not compared.are_identical
 
 
-def test_example_that_always_failed_is_no_identical_success() -> None:
+def test_example_that_always_failed_does_not_count_as_identical() -> None:
     compared = compare_reports([_REPORT, _REPORT])
 
     assert not compared.differing

@@ -36,7 +36,7 @@ def test_runs_below_one_are_refused(runs: str, capsys: pytest.CaptureFixture[str
     ("option", "value"),
     [("--samples", "0"), ("--machines", "0"), ("--resets", "-1"), ("--quantile", "1.5")],
 )
-def test_time_to_gpu_refuses_what_is_no_number_of_its_kind(
+def test_time_to_gpu_refuses_invalid_numbers(
     option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -80,7 +80,7 @@ def test_gpu_that_no_driver_opens_is_refused_before_anything_starts(
         (["--image=debian-12-nvidia-identity"], "write '--payload=nvidia' instead"),
     ],
 )
-def test_payload_is_refused_with_what_does_not_fit_it(
+def test_payload_is_refused_with_options_that_do_not_fit(
     options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "time-to-gpu", *options]) == 2
@@ -130,7 +130,7 @@ def test_compare_ends_with_one_on_a_regression(
     assert "REGRESSION" in capsys.readouterr().out if code else True
 
 
-def test_compare_names_a_file_that_is_no_result(
+def test_compare_names_a_file_that_is_not_a_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "other.json"

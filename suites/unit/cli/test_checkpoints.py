@@ -155,7 +155,7 @@ def test_age_has_one_unit(seconds: int, words: str) -> None:
 
 
 @pytest.mark.usefixtures("two")
-def test_named_checkpoint_goes_with_what_was_made_from_it(
+def test_named_checkpoint_is_removed_with_its_descendants(
     store: CheckpointStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["checkpoints", "rm", "booted"]) == 0
@@ -189,7 +189,7 @@ def test_checkpoint_in_use_stays(
 
 
 @pytest.mark.usefixtures("two")
-def test_unknown_checkpoint_is_refused_with_those_that_are_known(
+def test_unknown_checkpoint_is_refused_with_the_known_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["checkpoints", "rm", "nope"]) == 2

@@ -68,7 +68,7 @@ def test_exit_code_separates_node_and_harness_errors(
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
-def test_host_without_memory_or_threads_is_a_sentence(
+def test_lack_of_memory_or_threads_is_reported_in_a_sentence(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> NoReturn:
@@ -84,7 +84,7 @@ def test_host_without_memory_or_threads_is_a_sentence(
     )
 
 
-def test_other_error_of_the_interpreter_is_not_taken_for_a_lack(
+def test_other_error_of_the_interpreter_does_not_count_as_a_lack(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object) -> NoReturn:
@@ -160,7 +160,7 @@ def test_unreadable_spec_is_reported_with_a_remedy(
         )
 
 
-def test_spec_that_is_no_utf8_is_printed_in_any_locale(
+def test_spec_that_is_not_utf8_is_printed_in_any_locale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = tmp_path / "a_spec.sh"
@@ -381,7 +381,7 @@ def test_image_file_is_not_built(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("overlay.qcow2", "The file has a backing file, so it is only a part of an image."),
     ],
 )
-def test_path_that_is_no_image_is_refused_in_one_sentence(
+def test_path_without_an_image_is_refused_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, sentence: str
 ) -> None:
     (tmp_path / "folder.qcow2").mkdir()

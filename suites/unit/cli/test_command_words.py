@@ -22,7 +22,7 @@ from harness.cli import build_parser
         ("shell --machine m --", [], {"machine": "m"}),
     ],
 )
-def test_words_after_dashes_are_the_commands(
+def test_words_after_dashes_belong_to_the_command(
     line: str, words: list[str], options: dict[str, object]
 ) -> None:
     parsed = build_parser(line.split(maxsplit=1)[0]).parse_args(line.split())
@@ -40,7 +40,7 @@ def test_other_commands_take_arguments_after_dashes() -> None:
 @pytest.mark.parametrize(
     "line", ["resume -- DIR", "rerun --from -- -x", "resume DIR --nope -- ls"]
 )
-def test_words_after_dashes_are_nothing_else(
+def test_words_after_dashes_mean_nothing_else(
     line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

@@ -58,7 +58,7 @@ def test_links_name_pages_and_pictures_are_left_out(page: str, text: str, expect
     assert for_terminal(page, text, NAMES) == expected
 
 
-def test_words_are_found_in_a_page_whatever_their_case(
+def test_words_are_found_in_a_page_in_any_case(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["docs", "reference/provisioning", "--search", "EXIT CODES"]) == 0
@@ -66,7 +66,7 @@ def test_words_are_found_in_a_page_whatever_their_case(
     assert capsys.readouterr().out == "reference/provisioning: ## Exit codes\n"
 
 
-def test_word_that_no_page_has_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_word_that_is_on_no_page_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docs", "reference/limits", "--search", "no such word"]) == 2
 
     assert "No page has 'no such word'." in capsys.readouterr().err

@@ -180,7 +180,7 @@ def _which(name: str, folder: Path) -> str | None:
     return str(folder / name) if (folder / name).exists() else None
 
 
-def test_missing_qemu_takes_what_depends_on_it_along(host: Host, settings: Settings) -> None:
+def test_missing_qemu_skips_checks_that_depend_on_it(host: Host, settings: Settings) -> None:
     host.remove("qemu-system-x86_64")
 
     found = missing(examine(settings, host))
@@ -197,7 +197,7 @@ def test_program_that_does_not_run_is_not_met(host: Host, settings: Settings) ->
     assert "ended with 127: cannot open shared object file" in found["mmdebstrap"].found
 
 
-def test_qemu_without_the_device_says_what_would_do(host: Host, settings: Settings) -> None:
+def test_qemu_without_the_device_names_versions_that_work(host: Host, settings: Settings) -> None:
     host.devices = 'name "virtio-rng-pci", bus PCI\n'
 
     found = missing(examine(settings, host))["emulated-GPU transport"]

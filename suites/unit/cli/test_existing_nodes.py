@@ -25,9 +25,7 @@ MET, NOT_MET, UNKNOWN = VerdictState.MET, VerdictState.NOT_MET, VerdictState.UNK
         ([UNKNOWN, NOT_MET], 1),
     ],
 )
-def test_what_is_known_to_be_wrong_counts_for_more_than_what_is_not_known(
-    states: list[VerdictState], code: int
-) -> None:
+def test_known_failure_counts_more_than_an_unknown(states: list[VerdictState], code: int) -> None:
     verdicts = [
         NodeVerdict(expectation=NODE_EXPECTATIONS[0], state=state, sentence="…")
         for state in states

@@ -113,7 +113,7 @@ def test_specs_beside_the_scripts_run_too(project: Path) -> None:
     assert "testpaths = tests ops/scripts ops/spec" in lines
 
 
-def test_script_that_is_no_program_is_run_by_its_shell(project: Path) -> None:
+def test_script_that_is_not_a_program_is_run_by_its_shell(project: Path) -> None:
     (project / "ops/scripts/provision.sh").unlink()
 
     main(["init", "--provisioner", "ops/scripts"])
@@ -156,7 +156,7 @@ def test_guarded_script_is_sourced(project: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["uninstall.sh", "nvidia-container-runtime", "domain-check.sh"])
-def test_name_that_only_holds_a_word_of_programs_is_another(project: Path, other: str) -> None:
+def test_name_that_only_contains_a_word_of_programs_is_another(project: Path, other: str) -> None:
     script = project / "ops/scripts" / other
     script.write_text("#!/bin/sh\n")
     script.chmod(0o755)
@@ -170,7 +170,7 @@ def test_name_that_only_holds_a_word_of_programs_is_another(project: Path, other
 @pytest.mark.parametrize(
     "name", ["gpu-setup", "node_installer.sh", "setUp.sh", "set-up.sh", "startup.sh", "run-all.sh"]
 )
-def test_program_is_told_by_its_name(project: Path, name: str) -> None:
+def test_program_is_recognised_by_its_name(project: Path, name: str) -> None:
     for each, mode in (("provision.sh", 0o644), ("library.sh", 0o755), (name, 0o755)):
         path = project / "ops/scripts" / each
         path.write_text("#!/bin/sh\n")

@@ -30,7 +30,7 @@ def test_every_model_has_a_line_and_every_node(capsys: pytest.CaptureFixture[str
     assert "10de:2330  10de:16c1  16M,128G,32M  cuda,grid  yes  NVIDIA H100 80GB HBM3" in printed
 
 
-def test_json_has_all_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_all_known_facts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gpu", "ls", "--json"]) == 0
 
     document = json.loads(capsys.readouterr().out)

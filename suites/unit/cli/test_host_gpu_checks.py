@@ -226,7 +226,7 @@ def test_gpus_count_as_a_fault_only_where_an_inventory_gives_them_to_tests(
 @pytest.mark.parametrize(
     ("is_needed", "code", "state"), [(True, 2, "missing"), (False, 0, "optional")]
 )
-def test_what_is_not_needed_does_not_fail_the_doctor(
+def test_unneeded_requirement_does_not_fail_the_doctor(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     code: int,

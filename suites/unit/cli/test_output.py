@@ -102,7 +102,7 @@ def test_error_of_the_operating_system_is_a_sentence(
     assert capsys.readouterr().err == "harness: '/x': No space left on device.\n"
 
 
-def test_what_a_command_prints_can_not_control_the_terminal(
+def test_output_of_a_command_cannot_control_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def show(*_: object) -> int:

@@ -83,7 +83,7 @@ def test_summary_has_the_cases_that_had_no_turn() -> None:
     assert sorted(summary.tries) == list(_CASES)
 
 
-def test_summary_has_seed_tries_and_what_was_found(tmp_path: Path) -> None:
+def test_summary_has_seed_tries_and_findings(tmp_path: Path) -> None:
     summary = run(
         "crash",
         {"kill": lambda _attempt: ["a process is left"]},

@@ -10,7 +10,7 @@ from suites.endurance.faults import FAULTS, Fault
 from suites.endurance.page import PAGE, read_summaries, render
 
 
-def test_page_is_generated_from_what_the_repository_has() -> None:
+def test_page_is_generated_from_the_files_of_the_repository() -> None:
     assert PAGE.read_text() == render(read_summaries(), FAULTS), (
         "Run `python -m suites.endurance.page`."
     )
@@ -24,11 +24,11 @@ def test_test_of_each_mended_fault_exists(fault: Fault) -> None:
     assert re.search(rf"def {re.escape(name)}\(", text), f"'{fault.test}' is no test."
 
 
-def test_each_fault_that_is_left_says_why() -> None:
+def test_each_remaining_fault_has_a_reason() -> None:
     assert all(each.test is not None or each.why for each in FAULTS)
 
 
-def test_page_tells_tries_seeds_and_what_is_left() -> None:
+def test_page_shows_tries_seeds_and_remaining_faults() -> None:
     tries = {"bundle, any": 3, "bundle, the first process": 2, "store push, any": 0}
     run = {"campaign": "crash", "seed": 7, "minutes": 1.5, "tries": tries, "found": [{}]}
     faults = [

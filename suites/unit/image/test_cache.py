@@ -193,7 +193,7 @@ def test_image_in_use_counts_and_keeps_its_parent_when_others_are_removed(
     ]
 
 
-def test_named_image_is_removed_with_all_that_lie_on_it(cache: Cache) -> None:
+def test_named_image_is_removed_with_all_that_need_it(cache: Cache) -> None:
     first = cache.ensure()
     second = cache.derive(first, lambda _disk: None)
     third = cache.derive(second, lambda _disk: None)

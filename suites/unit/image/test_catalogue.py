@@ -324,13 +324,13 @@ def test_locations_are_tried_in_order_and_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["my.qcow2", "my.raw", "images/my.img", "../bakes/noble"])
-def test_path_names_an_image_that_is_there_already(tmp_path: Path, name: str) -> None:
+def test_path_names_an_existing_image(tmp_path: Path, name: str) -> None:
     write_catalogue(tmp_path)
 
     assert load_catalogue(tmp_path).get(name) == LocalImage.at(Path(name))
 
 
-def test_recipe_of_a_file_is_one_line_and_names_what_a_path_alone_can_not(tmp_path: Path) -> None:
+def test_recipe_of_a_file_is_one_line_and_adds_facts_that_a_path_cannot(tmp_path: Path) -> None:
     (tmp_path / "ours.yaml").write_text("{schema: 1, kind: file, path: ../out/node.raw}")
     (tmp_path / "efi.yaml").write_text("schema: 1\nextends: ours\nfirmware: uefi\n")
     catalogue = load_catalogue(tmp_path)
@@ -446,7 +446,7 @@ def test_driver_and_firmware_of_a_cloud_image_reach_it(tmp_path: Path) -> None:
     assert recipe.file.driver.reference == "mcr.example.org/gpu:580.1.2-2026"
 
 
-def test_own_cloud_images_lie_where_their_distributions_put_them() -> None:
+def test_own_cloud_images_have_the_addresses_of_their_distributions() -> None:
     entries = load_catalogue().entries
 
     assert {

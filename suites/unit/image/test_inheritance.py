@@ -41,9 +41,7 @@ def _read(shipped: Path, own: Path, text: str, name: str = "ours") -> Recipe:
     return recipe
 
 
-def test_recipe_has_what_it_does_not_say_from_the_one_that_it_extends(
-    shipped: Path, own: Path
-) -> None:
+def test_extending_recipe_inherits_missing_values(shipped: Path, own: Path) -> None:
     recipe = _read(shipped, own, "schema: 1\nextends: node\ndescription: Ours\n")
 
     base = read_recipe(shipped / "node.yaml")
@@ -68,7 +66,7 @@ def test_lists_are_appended_mappings_merged_and_other_values_replaced(
     assert recipe.file.release == "trixie"
 
 
-def test_named_lists_replace_those_of_the_base_and_null_takes_a_value_away(
+def test_named_lists_replace_lists_of_the_base_and_null_removes_a_value(
     shipped: Path, own: Path
 ) -> None:
     recipe = _read(
@@ -84,9 +82,7 @@ def test_named_lists_replace_those_of_the_base_and_null_takes_a_value_away(
     assert recipe.file.packages == ("systemd", "containerd", "jq")
 
 
-def test_trees_and_scripts_are_those_beside_the_recipe_that_names_them(
-    shipped: Path, own: Path
-) -> None:
+def test_trees_and_scripts_are_beside_the_recipe_that_names_them(shipped: Path, own: Path) -> None:
     """The same path in both recipes means two folders; the later tree wins."""
     (own / "node/root/etc").mkdir(parents=True)
     (own / "node/root/etc/fstab").write_text("ours\n")
@@ -117,7 +113,7 @@ def test_files_of_two_scripts_that_would_lie_at_one_path_are_refused(
     assert (refusal.value.source, refusal.value.key) == (str(shipped / "node.yaml"), "scripts.0")
 
 
-def test_base_is_named_by_a_path_too_and_bases_may_extend_others(shipped: Path, own: Path) -> None:
+def test_base_can_be_named_by_a_path_and_bases_may_extend_others(shipped: Path, own: Path) -> None:
     (own / "middle.yaml").write_text(
         "schema: 1\nextends: ../shipped/node.yaml\npackages: [jq]\ndisk_gib: 20\n"
     )
@@ -128,7 +124,7 @@ def test_base_is_named_by_a_path_too_and_bases_may_extend_others(shipped: Path, 
     assert recipe.file.disk_gib == 20
 
 
-def test_key_of_an_extending_recipe_is_that_of_what_it_says(tmp_path: Path) -> None:
+def test_key_of_an_extending_recipe_depends_on_its_merged_content(tmp_path: Path) -> None:
     """A recipe that says all itself makes the same image, and so has the same key."""
     write_catalogue(tmp_path / "shipped")
     (tmp_path / "own").mkdir()
@@ -205,7 +201,7 @@ def test_cloud_image_may_pin_another_and_keeps_its_signing_key_and_has_a_lock_of
         ),
     ],
 )
-def test_slip_in_an_extending_recipe_is_shown_where_it_is(
+def test_mistake_in_an_extending_recipe_is_shown_there(
     shipped: Path, own: Path, text: str, where: str, words: str
 ) -> None:
     with pytest.raises(BadInputError, match=words) as refusal:
@@ -214,7 +210,7 @@ def test_slip_in_an_extending_recipe_is_shown_where_it_is(
     assert str(refusal.value).startswith(f"{own / 'ours.yaml'}:{where} ")
 
 
-def test_slip_in_the_base_is_shown_there(shipped: Path, own: Path) -> None:
+def test_mistake_in_the_base_is_shown_there(shipped: Path, own: Path) -> None:
     file = shipped / "node.yaml"
     file.write_text(file.read_text().replace("[systemd, containerd]", "[systemd, 7]"))
 

@@ -116,7 +116,7 @@ def test_digests_are_trusted_only_while_the_files_look_the_same(
 
 
 @pytest.mark.parametrize("stamp", ["", "[]", "{}"])
-def test_broken_stamp_counts_as_none(tmp_path: Path, manifest: Manifest, stamp: str) -> None:
+def test_broken_stamp_does_not_count(tmp_path: Path, manifest: Manifest, stamp: str) -> None:
     (tmp_path / "verified.json").write_text(stamp)
 
     assert not IMAGE_FORMAT.is_verified_since_boot(tmp_path, manifest)

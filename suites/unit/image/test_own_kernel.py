@@ -57,7 +57,7 @@ def test_folder_without_modules_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF" + bytes(0x600), bytes(0x600)])
-def test_file_that_is_no_bzimage_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_not_a_bzimage_is_refused(tmp_path: Path, content: bytes) -> None:
     """An ELF `vmlinux` is what people take for it."""
     (tmp_path / "vmlinux").write_bytes(content)
 
@@ -78,7 +78,7 @@ def test_missing_file_is_named(tmp_path: Path, missing: str) -> None:
     assert str(caught.value) == expected
 
 
-def test_what_is_no_package_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_a_package_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.deb").write_bytes(b"!<arch>\ndebian-binary   1")
     (tmp_path / "b.deb").write_bytes(b"\x1f\x8b a tar file")
 

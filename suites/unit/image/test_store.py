@@ -134,7 +134,7 @@ def test_failed_build_publishes_nothing_and_the_next_one_may_succeed(tmp_path: P
     assert Cache(tmp_path).ensure().disk.exists()
 
 
-def test_leavings_of_a_killed_build_are_cleaned_first(cache: Cache) -> None:
+def test_leftovers_of_a_killed_build_are_removed_first(cache: Cache) -> None:
     image = cache.ensure()
     killed = cache.folder / ".work" / image.folder.name / "content"
     killed.mkdir(parents=True)
@@ -163,7 +163,7 @@ def test_waiting_process_says_for_whom_and_gives_up_at_its_deadline(tmp_path: Pa
     assert sentence.startswith(f"waiting for process {os.getpid()} (since 2")
 
 
-def test_waiting_process_takes_what_the_other_one_built(tmp_path: Path) -> None:
+def test_waiting_process_takes_the_image_that_the_other_one_built(tmp_path: Path) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -356,7 +356,7 @@ def test_child_of_a_parent_that_was_built_again_is_refused(cache: Cache) -> None
     assert cache.derive(rebuilt, lambda _disk: None).folder != child.folder
 
 
-def test_licence_that_nobody_accepted_stops_the_build(tmp_path: Path) -> None:
+def test_licence_without_acceptance_stops_the_build(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     cache.recipe = a_recipe(tmp_path / "licensed", recipe=LICENSED)
 
@@ -436,7 +436,7 @@ def test_bake_of_such_an_image_has_its_kernels(cache: Cache) -> None:
     assert cache.derive(parent, lambda _disk: None).kernels == parent.kernels
 
 
-def test_prepared_disk_that_is_no_qcow2_is_damaged(cache: Cache) -> None:
+def test_prepared_disk_that_is_not_qcow2_is_damaged(cache: Cache) -> None:
     with pytest.raises(ImageDamagedError, match="is not a qcow2"):
         _prepare(cache, "sha256:12", is_raw=True)
 

@@ -133,7 +133,7 @@ def test_complete_set_becomes_one_with_each_test_once(tmp_path: Path) -> None:
         ([{"a": 100}, {"b": 300}, {"c": 200}], "b"),
     ],
 )
-def test_of_a_test_in_two_shards_the_shard_with_the_latest_result_counts(
+def test_shard_with_the_latest_result_of_a_test_counts(
     tmp_path: Path, folders: Sequence[dict[str, int]], kept: str
 ) -> None:
     """Names are random, so that of the results of one shard any may be the last by name."""
@@ -332,7 +332,9 @@ def test_behaviours_and_repeated_starts_are_reported(tmp_path: Path) -> None:
         ({"a": "skipped"}, 0),
     ],
 )
-def test_behaviour_holds_where_all_its_tests_passed(outcomes: dict[str, str], hold: int) -> None:
+def test_behaviour_counts_as_passed_if_all_its_tests_passed(
+    outcomes: dict[str, str], hold: int
+) -> None:
     cases = [
         dataclasses.replace(
             a_failed_case(name), outcome=outcome, problem=None, behaviours=("1.1: it boots",)
@@ -345,7 +347,7 @@ def test_behaviour_holds_where_all_its_tests_passed(outcomes: dict[str, str], ho
     assert f"Behaviours covered: 1, of which {hold} hold." in page
 
 
-def test_coverage_of_two_checkouts_is_of_one_script(tmp_path: Path) -> None:
+def test_coverage_of_two_checkouts_belongs_to_one_script(tmp_path: Path) -> None:
     for number in (1, 2):
         checkout = tmp_path / f"checkout{number}"
         checkout.mkdir()
@@ -365,7 +367,7 @@ def test_coverage_of_two_checkouts_is_of_one_script(tmp_path: Path) -> None:
     assert list(combined.measured_files()) == [str(tmp_path / "checkout1/a.sh")]
 
 
-def test_report_that_is_no_junit_is_refused_by_name(tmp_path: Path) -> None:
+def test_report_that_is_not_junit_is_refused_by_name(tmp_path: Path) -> None:
     shard = a_shard(tmp_path, 1, TESTS, count=1)
     (shard / "start-1/junit.xml").write_text("<testsuites>")
 
@@ -451,7 +453,7 @@ def test_link_among_results_is_not_followed(tmp_path: Path) -> None:
     assert len(list((tmp_path / "to/allure").iterdir())) == 6
 
 
-def test_result_of_one_shard_does_not_replace_that_of_another(tmp_path: Path) -> None:
+def test_result_of_one_shard_does_not_replace_the_result_of_another(tmp_path: Path) -> None:
     three_shards(tmp_path / "shards")
     first, second = (tmp_path / f"shards/{number}/start-1/allure" for number in (1, 2))
     for results in (first, second):
@@ -473,9 +475,7 @@ def test_attachment_of_any_length_is_not_copied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "count"), [(4, 3), (0, 3), (1, 999_999_999)])
-def test_record_of_a_shard_that_can_not_be_is_refused(
-    tmp_path: Path, number: int, count: int
-) -> None:
+def test_impossible_record_of_a_shard_is_refused(tmp_path: Path, number: int, count: int) -> None:
     a_shard(tmp_path, number, TESTS, count=count)
 
     with pytest.raises(BadInputError, match=r"shard\.json"):
@@ -697,7 +697,7 @@ def test_repeated_test_counts_by_its_last_result(
     assert merged.cases[0].problem == problem
 
 
-def test_time_and_properties_of_a_repeated_test_are_those_of_its_last_result() -> None:
+def test_time_and_properties_of_a_repeated_test_come_from_its_last_result() -> None:
     def result(seconds: int, behaviour: str, *names: str) -> str:
         properties = f'<property name="behaviour" value="{behaviour}"/>' + "".join(
             f'<property name="{each}" value="x"/>' for each in names
@@ -716,7 +716,7 @@ def test_time_and_properties_of_a_repeated_test_are_those_of_its_last_result() -
     assert case.behaviours == ["now"]
 
 
-def test_failure_of_the_call_says_more_than_that_of_the_teardown(tmp_path: Path) -> None:
+def test_failure_of_the_call_says_more_than_a_failure_of_the_teardown(tmp_path: Path) -> None:
     a_shard(tmp_path, 1, TESTS, count=1)
     report = tmp_path / "1/start-1/junit.xml"
     both = a_case(TESTS[0], '<failure message="call"/>') + a_case(
@@ -735,7 +735,7 @@ def test_failure_of_the_call_says_more_than_that_of_the_teardown(tmp_path: Path)
         ("test_c.py::test_e", "test_c::test_e"),
     ],
 )
-def test_name_in_junit_is_that_of_pytest(test_id: str, name: str) -> None:
+def test_name_in_junit_matches_pytest(test_id: str, name: str) -> None:
     assert case_name(test_id) == name
     assert case_name(test_id, "ci") == f"ci.{name}"
 
@@ -919,9 +919,7 @@ def test_large_file_is_refused_before_it_is_read(
     [("start", "-1"), ("start", "1" + "0" * 30), ("seconds", "Infinity"), ("seconds", "1e999"),
      ("collected", "-1"), ("first_test_s", "NaN"), ("exit_status", '"../../x"')],
 )  # fmt: skip
-def test_record_with_a_number_that_can_not_be_is_refused(
-    tmp_path: Path, key: str, value: str
-) -> None:
+def test_record_with_an_impossible_number_is_refused(tmp_path: Path, key: str, value: str) -> None:
     a_shard(tmp_path, 1, TESTS, count=1)
     record = tmp_path / "1/shard.json"
     record.write_text(re.sub(rf'"{key}": [^,\n]*', f'"{key}": {value}', record.read_text()))

@@ -150,7 +150,7 @@ SAME = (
 @pytest.mark.parametrize(
     ("script", "same"), [each[1:] for each in SAME], ids=[each[0] for each in SAME]
 )
-def test_what_changes_nothing_is_left_out(script: str, same: str) -> None:
+def test_change_without_effect_is_left_out(script: str, same: str) -> None:
     assert same.encode() not in {m.apply(script.encode()) for m in mutants_of(script.encode())}
 
 
@@ -160,7 +160,7 @@ def test_messages_are_changed_when_asked() -> None:
     assert any(m.line == 2 for m in mutants_of(script, messages=True))
 
 
-def test_output_that_is_used_is_no_message() -> None:
+def test_used_output_is_not_a_message() -> None:
     script = b"kind() {\n  echo cuda\n}\nx=$(kind)\n"
     assert any(m.line == 2 for m in mutants_of(script))
 
@@ -180,6 +180,6 @@ def test_mutant_says_where_it_takes_effect() -> None:
     assert by_operator[Operator.FAILURE].function == "f"
 
 
-def test_bytes_that_are_no_text_stay() -> None:
+def test_undecodable_bytes_stay() -> None:
     script = b"a \xff b\nc || exit 1\n"
     assert any(m.apply(script) == b"a \xff b\nc\n" for m in mutants_of(script))

@@ -17,7 +17,7 @@ def _without_git(root: Path, *scripts: Path) -> Project:
     return Project(root, scripts, runner)
 
 
-def test_without_git_all_is_copied_but_environments(tmp_path: Path) -> None:
+def test_without_git_all_is_copied_except_environments(tmp_path: Path) -> None:
     root, copy = tmp_path / "project", tmp_path / "copy"
     for name in ("a.sh", "spec/a_spec.sh", ".venv/bin/python", ".git/HEAD", "x/node_modules/m.js"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def test_script_elsewhere_is_refused(tmp_path: Path) -> None:
         _without_git(root, Path("../a.sh"))
 
 
-def test_digest_leaves_out_what_it_is_told() -> None:
+def test_digest_leaves_out_the_given_files() -> None:
     digests = {"a": "1", "b": "2"}
     assert digest_of_all(digests, ["b"]) == digest_of_all({"a": "1", "b": "3"}, ["b"])
     assert digest_of_all(digests, []) != digest_of_all({"a": "1", "b": "3"}, [])

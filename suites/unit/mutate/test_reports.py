@@ -38,7 +38,7 @@ _EACH = (
 )  # fmt: skip
 
 
-def test_figure_is_that_of_the_tried_ones() -> None:
+def test_figure_counts_only_tried_mutants() -> None:
     assert _report(*_EACH).score == 50.0
     assert _report(Outcome.NOT_TRIED).score is None
     assert "50 % of 4 planted defects were noticed" in render_text(_report(*_EACH))

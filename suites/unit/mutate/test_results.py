@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_what_was_kept_is_there_in_the_next_run(tmp_path: Path) -> None:
+def test_kept_results_are_there_in_the_next_run(tmp_path: Path) -> None:
     results = Results(tmp_path, "s")
     results.keep_reach("r", Reach(lines={"a.sh": [1, 2]}, read=[], cpu_s=0.1, wall_s=0.2))
     results.keep_passed("m", {"t1": "d1"})
@@ -33,12 +33,12 @@ def test_test_that_changed_is_run_again(tmp_path: Path) -> None:
     assert results.noticed("n", {"t1": "new"}) is None
 
 
-def test_other_surroundings_know_nothing(tmp_path: Path) -> None:
+def test_results_of_other_surroundings_are_unknown(tmp_path: Path) -> None:
     Results(tmp_path, "s").keep_passed("m", {"t1": "d"})
     assert Results(tmp_path, "other").untried("m", {"t1": "d"}) == ["t1"]
 
 
-def test_torn_line_is_passed_over(tmp_path: Path) -> None:
+def test_torn_line_is_ignored(tmp_path: Path) -> None:
     results = Results(tmp_path, "s")
     results.keep_passed("m", {"t1": "d"})
     [file] = tmp_path.glob("*.jsonl")

@@ -82,7 +82,7 @@ def test_folder_stands_for_its_patches(tmp_path: Path) -> None:
     ("findings", "status"),
     [([CAUGHT], 0), ([CAUGHT, SURVIVED], 1), ([SURVIVED, UNKNOWN], 2)],
 )
-def test_status_tells_survivors_from_what_is_not_known(
+def test_status_tells_survivors_from_unknown_results(
     findings: list[Finding], status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report(findings, as_json=True) == status

@@ -78,7 +78,7 @@ def test_attached_text_is_visible_and_other_data_stay(
     assert (tmp_path / name).read_bytes() == written
 
 
-def test_attached_file_is_visible_too(tmp_path: Path) -> None:
+def test_attached_file_is_made_visible_too(tmp_path: Path) -> None:
     (tmp_path / "serial.log").write_bytes(b"\x1b]0;owned\x07 caf\xe9\r\n")
     files = AllureFiles(tmp_path / "to")
 
@@ -89,7 +89,7 @@ def test_attached_file_is_visible_too(tmp_path: Path) -> None:
     assert (tmp_path / "to/a.cast").read_bytes() == b"\x1b]0;owned\x07 caf\xe9\r\n"
 
 
-def test_file_that_is_not_there_is_the_tests_error(tmp_path: Path) -> None:
+def test_missing_file_is_an_error_of_the_test(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         AllureFiles(tmp_path).report_attached_file("/no/such", "a.txt")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_what_a_provisioner_declares_is_attached(tmp_path: Path) -> None:
+def test_declared_files_of_a_provisioner_are_attached(tmp_path: Path) -> None:
     mine = Provisioner(
         name="mine",
         run=["/opt/mine"],

@@ -44,7 +44,7 @@ def test_long_value_is_cut() -> None:
     assert max(map(len, lines)) < 360
 
 
-def test_states_are_compared_as_a_difference_of_40_lines_at_most() -> None:
+def test_states_are_compared_as_a_difference_of_at_most_40_lines() -> None:
     before = _state({})
     after = _state({f"unit-{number}.service": {"active": "failed"} for number in range(100)})
 
@@ -57,7 +57,7 @@ def test_states_are_compared_as_a_difference_of_40_lines_at_most() -> None:
     assert lines[-1].startswith("… and ")
 
 
-def test_states_that_differ_in_nothing_say_so() -> None:
+def test_equal_states_say_that_they_do_not_differ() -> None:
     lines = pytest_assertrepr_compare("==", _state({}), _state({}))
 
     assert lines is not None

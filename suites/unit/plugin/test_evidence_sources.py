@@ -54,7 +54,7 @@ def gather(folder: Path, node: FakeNode, error: BaseException | None = None) -> 
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
 
 
-def test_what_the_test_judged_is_kept(tmp_path: Path) -> None:
+def test_evidence_that_the_test_judged_is_kept(tmp_path: Path) -> None:
     node = FakeNode(
         gathered=(EvidenceFolder(tmp_path / "1").file("/judged.txt", "").evidence,),
         fresh=EvidenceFolder(tmp_path / "2").file("/fresh.txt", "").evidence,
@@ -63,7 +63,7 @@ def test_what_the_test_judged_is_kept(tmp_path: Path) -> None:
     assert gather(tmp_path / "kept/node", node) == ["files/judged.txt"]
 
 
-def test_all_that_the_test_judged_is_kept_and_is_found_again(tmp_path: Path) -> None:
+def test_all_evidence_that_the_test_judged_is_kept_and_is_found_again(tmp_path: Path) -> None:
     """The latest is in the top folder; the failure may refer to an earlier one."""
     names = ("first", "second", "third")
     node = FakeNode(
@@ -101,7 +101,7 @@ def test_error_about_states_refers_to_their_kept_difference(tmp_path: Path) -> N
     [lambda _: None, lambda judged: ExpectationError("Wrong kernel.", evidence=judged.folder)],
     ids=["passed", "judged"],
 )
-def test_what_the_test_has_judged_is_enough(
+def test_evidence_that_the_test_judged_is_enough(
     tmp_path: Path, end: Callable[[Evidence], BaseException | None]
 ) -> None:
     judged = EvidenceFolder(tmp_path / "1").file("/judged.txt", "").evidence
@@ -140,7 +140,7 @@ def test_evidence_is_gathered_if_the_test_gathered_none(tmp_path: Path) -> None:
     assert gather(tmp_path / "kept/node", node) == ["files/fresh.txt"]
 
 
-def test_what_an_earlier_run_kept_is_replaced(tmp_path: Path) -> None:
+def test_evidence_of_an_earlier_run_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "kept/node/files").mkdir(parents=True)
     (tmp_path / "kept/node/files/stale.txt").touch()
     node = FakeNode(fresh=EvidenceFolder(tmp_path / "2").file("/fresh.txt", "").evidence)
@@ -163,7 +163,7 @@ def test_machine_is_looked_at_when_its_test_has_failed(
     assert (tmp_path / "kept/clone1/files/fresh.txt").is_file()
 
 
-def test_what_was_gathered_once_is_copied_and_is_found_again(tmp_path: Path) -> None:
+def test_evidence_that_was_gathered_once_is_copied_and_is_found_again(tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path / "1").file("/judged.txt", "").evidence
 
     moved = dict(GatheredEvidenceSource("node", evidence).gather(tmp_path / "kept", None))

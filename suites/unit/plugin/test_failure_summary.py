@@ -30,7 +30,7 @@ def test_first_things_of_a_list_are_told() -> None:
     assert why(error) == ["5 things differ:", "  + /a", "  + /b", "  + /c"]
 
 
-def test_command_is_told_and_not_the_lines_that_it_printed() -> None:
+def test_command_is_shown_but_not_its_output() -> None:
     error = HarnessError("It failed.\ncommand: x\nexit code: 1\nstdout: a\n  b\nstderr: c")
 
     assert why(error) == ["It failed.", "command: x", "stderr: c"]

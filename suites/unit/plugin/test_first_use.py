@@ -24,7 +24,7 @@ def estimated(
     return {making.what: (round(making.seconds), making.basis) for making in made}
 
 
-def test_images_come_first_and_what_nobody_can_estimate_is_left_out() -> None:
+def test_images_come_first_and_things_without_an_estimate_are_left_out() -> None:
     assert list(estimated(STATE, BAKE, OWN, IMAGE)) == [
         "image debian-12",
         "bake debian-12",
@@ -32,7 +32,7 @@ def test_images_come_first_and_what_nobody_can_estimate_is_left_out() -> None:
     ]
 
 
-def test_new_host_goes_by_the_recipes() -> None:
+def test_new_host_uses_the_recipes() -> None:
     found = estimated(IMAGE, BAKE, LICENSED, CLOUD)
 
     assert found["image debian-12"] == (106, "by its recipe")
@@ -51,7 +51,7 @@ def test_busy_host_takes_longer() -> None:
     assert estimated(IMAGE, load=4.0)["image debian-12"][0] == 4 * 106
 
 
-def test_what_was_made_before_takes_as_long_again_whatever_the_load() -> None:
+def test_repeated_work_takes_as_long_again_under_any_load() -> None:
     times = (
         BuildTime(name="debian-12", is_derived=False, seconds=500.0),
         BuildTime(name="debian-12", is_derived=False, seconds=400.0),
@@ -64,7 +64,7 @@ def test_what_was_made_before_takes_as_long_again_whatever_the_load() -> None:
     assert found["bake debian-12"] == (90, "as the last time")
 
 
-def test_speed_of_this_host_counts_for_what_it_never_made() -> None:
+def test_speed_of_this_host_counts_for_new_images() -> None:
     times = (BuildTime(name="debian-12", is_derived=False, seconds=3 * 106.0),)
 
     found = estimated(BAKE, times=times)
@@ -95,12 +95,12 @@ def test_announcement_has_each_thing_and_the_sum() -> None:
     ]
 
 
-def test_nothing_is_said_where_all_is_cached() -> None:
+def test_nothing_is_announced_if_all_is_cached() -> None:
     assert render([], cache="/cache") == []
 
 
 @pytest.mark.parametrize(
     ("seconds", "words"), [(1.0, "10 s"), (44.0, "40 s"), (90.0, "2 min"), (725.0, "12 min")]
 )
-def test_duration_is_as_rough_as_it_is_known(seconds: float, words: str) -> None:
+def test_duration_is_as_precise_as_it_is_known(seconds: float, words: str) -> None:
     assert about(seconds) == words

@@ -57,7 +57,7 @@ def save(
         (FailureCheckpoint.NEVER, MachineKeep.ALL, False, True),
     ],
 )
-def test_machine_is_saved_where_it_is_asked_for(
+def test_machine_is_saved_on_request(
     checkpoint: FailureCheckpoint, keep: MachineKeep, *, has_failed: bool, expected: bool
 ) -> None:
     settings = Settings(failure_checkpoint=checkpoint, machine_keep=keep)
@@ -73,7 +73,7 @@ def test_saved_machine_is_told_with_its_size(tmp_path: Path) -> None:
     )
 
 
-def test_reason_stays_where_a_machine_can_not_be_saved(tmp_path: Path) -> None:
+def test_reason_stays_if_a_machine_cannot_be_saved(tmp_path: Path) -> None:
     saved = save(FakeMachine(HarnessError("It hangs.")), tmp_path, keep=MachineKeep.ALL)
 
     assert saved == live_machines.SavedMachine(
@@ -90,7 +90,7 @@ def test_reason_stays_where_a_machine_can_not_be_saved(tmp_path: Path) -> None:
         (MachineKeep.NONE, True, False),
     ],
 )
-def test_kept_machine_is_told_with_how_to_enter_it(
+def test_kept_machine_is_listed_with_how_to_enter_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     keep: MachineKeep,
@@ -110,7 +110,9 @@ def test_kept_machine_is_told_with_how_to_enter_it(
     assert saved.kept == (entry if is_kept else None)
 
 
-def test_machine_that_is_not_held_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_that_is_not_held_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> str:
         raise HarnessError("No memory is left.")
 

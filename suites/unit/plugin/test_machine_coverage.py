@@ -109,9 +109,7 @@ def test_run_without_coverage_asks_no_machine(request_of_node: NodeRequest) -> N
     assert traced_if_asked(as_config, request_of_node, provisioner) is request_of_node
 
 
-def test_node_that_is_traced_keeps_what_was_asked_for(
-    tmp_path: Path, request_of_node: NodeRequest
-) -> None:
+def test_traced_node_keeps_its_requests(tmp_path: Path, request_of_node: NodeRequest) -> None:
     config = cast("pytest.Config", FakeConfig(tmp_path))
     provisioner = Provisioner(name="p", run=["true"], environment={"REGION": "eu"})
 

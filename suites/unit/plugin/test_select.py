@@ -29,7 +29,7 @@ def test_nearest_marker_counts(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.gpu_script("gpu1", is_lost=True)
-def test_behaviour_that_is_not_known_names_the_known_ones(request: pytest.FixtureRequest) -> None:
+def test_unknown_behaviour_names_the_known_ones(request: pytest.FixtureRequest) -> None:
     with pytest.raises(BadInputError, match=r"'is_dead'.*is_lost") as slip:
         gpu_scripts(request.node)
 

@@ -91,7 +91,7 @@ def test_colours_of_a_guest_do_not_pass_the_report(
     ],
     ids=["line", "lines", "zeros", "expectation", "command", "fail", "control"],
 )
-def test_message_is_bounded_and_the_whole_of_it_in_a_file(
+def test_message_is_limited_and_its_whole_text_is_in_a_file(
     gate: ReportGate, request: pytest.FixtureRequest, tmp_path: Path, error: BaseException
 ) -> None:
     report = a_report(error, request)
@@ -200,7 +200,7 @@ def test_gate_passed_twice_changes_nothing_more(
     assert report.longreprtext == before
 
 
-def test_terminal_shows_what_comes_from_no_report(tmp_path: Path) -> None:
+def test_terminal_shows_text_that_comes_from_no_report(tmp_path: Path) -> None:
     """Such as a warning, or the name of a file."""
     file = io.StringIO()
     writer = SimpleNamespace(_file=file, hasmarkup=True)

@@ -34,7 +34,7 @@ def told() -> _Told:
     return _Told()
 
 
-def test_what_a_machine_does_is_told_with_its_deadline_and_what_it_does_afterwards(
+def test_activity_of_a_machine_is_shown_with_its_deadline_and_the_next_activity(
     told: _Told,
 ) -> None:
     deadline = Deadline.after(30, told.clock)
@@ -69,7 +69,7 @@ def test_note_replaces_what_is_done_and_keeps_the_deadline(told: _Told) -> None:
     assert told.events[1].until == told.events[0].until
 
 
-def test_long_wait_tells_each_minute_what_the_console_has_printed_since(told: _Told) -> None:
+def test_long_wait_shows_each_minute_the_new_output_of_the_console(told: _Told) -> None:
     with told.machine.during("waits for cloud-init"):
         told.machine.hear(b"\x1b[32mStarted\x1b[0m one\r\nStarted two\r\n")
         told.machine.report_if_due()

@@ -23,13 +23,13 @@ def _without_times(lines: list[str]) -> list[str]:
     return [re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", line) for line in lines]
 
 
-def test_what_a_cache_does_is_a_line_at_once() -> None:
+def test_activity_of_a_cache_is_a_line_at_once() -> None:
     lines = Board().take(_event(Stage.FETCH, "50 % of 300.0 MiB", "debian-12"), "gw1", 100.0)
 
     assert _without_times(lines) == ["HH:MM:SS gw1 [debian-12] fetch: 50 % of 300.0 MiB"]
 
 
-def test_quick_start_of_a_machine_is_no_line() -> None:
+def test_quick_start_of_a_machine_has_no_line() -> None:
     board = Board()
 
     assert board.take(_event(Stage.BUSY, "starts"), "", 100.0) == []
@@ -54,7 +54,7 @@ def test_wait_of_some_seconds_is_one_line_with_its_limit_and_one_at_its_end() ->
     ]
 
 
-def test_same_name_on_two_workers_is_two_machines() -> None:
+def test_same_name_on_two_workers_means_two_machines() -> None:
     board = Board()
     board.take(_event(Stage.BUSY, "starts"), "gw0", 100.0)
     board.take(_event(Stage.BUSY, "starts"), "gw1", 101.0)
@@ -74,7 +74,7 @@ def test_console_of_a_long_wait_is_a_line_and_in_the_row() -> None:
     assert (row.event.message, row.console) == ("waits", "Started")
 
 
-def test_console_of_a_persons_machine_is_not_told() -> None:
+def test_console_of_a_persons_machine_is_not_shown() -> None:
     board = Board(tells_running=False)
     board.take(_event(Stage.RUNS, "runs for harness shell"), "", 100.0)
 
@@ -92,7 +92,7 @@ def test_row_of_a_cache_goes_when_it_is_ready_or_silent_for_long() -> None:
 
 
 @pytest.mark.parametrize("stage", [Stage.BUILD, Stage.FETCH])
-def test_what_is_made_is_told_every_half_minute_until_its_end(stage: Stage) -> None:
+def test_artifact_in_the_making_has_a_line_every_half_minute_until_its_end(stage: Stage) -> None:
     board = Board()
     board.take(_event(stage, "installing its packages", "debian-12"), "gw0", 100.0)
 
@@ -122,7 +122,7 @@ def test_wait_of_a_machine_is_told_every_half_minute_but_not_beside_its_console(
     ]
 
 
-def test_machine_of_a_test_is_told_where_all_else_is_silent() -> None:
+def test_machine_of_a_test_is_shown_if_all_else_is_silent() -> None:
     board = Board()
     board.take(_event(Stage.RUNS, "runs for test_a"), "gw0", 100.0)
     board.take(_event(Stage.BUILD, "installing", "debian-12"), "gw1", 110.0)
@@ -135,7 +135,7 @@ def test_machine_of_a_test_is_told_where_all_else_is_silent() -> None:
     assert _without_times(alone) == ["HH:MM:SS gw0 [node-1] runs: runs for test_a, for 57 s"]
 
 
-def test_machine_of_a_person_is_not_told() -> None:
+def test_machine_of_a_person_is_not_shown() -> None:
     board = Board(tells_running=False)
     board.take(_event(Stage.RUNS, "runs for harness shell"), "", 100.0)
 

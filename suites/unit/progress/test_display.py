@@ -39,7 +39,7 @@ def test_row_is_no_wider_than_the_terminal() -> None:
     assert len(_plain(line)) <= 29
 
 
-def test_rows_make_room_for_what_is_printed_above_them() -> None:
+def test_rows_make_room_for_lines_above_them() -> None:
     written: list[str] = []
     region = LiveRegion(written.append, lambda: (80, 24))
 
@@ -67,7 +67,7 @@ def test_rows_go_when_nothing_goes_on() -> None:
     assert written[1:] == ["\x1b[J"]
 
 
-def test_row_has_no_colours_where_pytest_prints_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_has_no_colours_if_pytest_prints_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
 

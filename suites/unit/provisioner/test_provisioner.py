@@ -38,7 +38,7 @@ def test_gpu_node_travels_with_its_configuration() -> None:
     }
 
 
-def test_gpu_node_runs_isolated_with_its_files_named() -> None:
+def test_gpu_node_runs_isolated_with_its_named_files() -> None:
     argv = gpu_node_provisioner(PAYLOAD).guest_command("boot", output="/var/log/output")
 
     assert argv == (
@@ -64,7 +64,7 @@ def test_environment_precedes_the_command() -> None:
     ("argv", "sentence"),
     [("/opt/mine boot", "'/opt/mine boot' is a string"), ([], "A command has at least one word")],
 )
-def test_command_that_is_no_list_of_words_is_refused(
+def test_command_that_is_not_a_list_of_words_is_refused(
     key: str, argv: str | list[str], sentence: str
 ) -> None:
     with pytest.raises(BadInputError, match=rf"^Provisioner 'mine': key '{key}': {sentence}"):
@@ -102,7 +102,7 @@ def test_configuration_has_the_declared_format(form: ConfigurationFormat, conten
     assert file.content == content
 
 
-def test_bake_depends_on_all_that_is_put_into_the_machine() -> None:
+def test_bake_depends_on_all_files_in_the_machine() -> None:
     file = GuestFile(path="/opt/mine", content=b"1")
     mine = replace(MINE, files=[file], bake=["/opt/mine"])
     configuration = ConfigurationFile(path="/etc/c")
@@ -121,5 +121,5 @@ def test_bake_depends_on_all_that_is_put_into_the_machine() -> None:
     assert replace(mine, name="yours", source="/elsewhere").digest == mine.digest
 
 
-def test_bake_of_the_gpu_node_depends_on_its_payload_as_ever() -> None:
+def test_bake_of_the_gpu_node_depends_on_its_payload() -> None:
     assert gpu_node_provisioner(PAYLOAD).digest == PAYLOAD.digest

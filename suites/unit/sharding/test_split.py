@@ -29,7 +29,7 @@ def loads(shards: list[list[TimedTest]]) -> list[float]:
 )
 @example([("a", 1.0)] * 7, 2, random.Random(1))  # noqa: S311 - no secret
 @example([("a", 0.1), ("b", 0.1)] * 20, 3, random.Random(1))  # noqa: S311 - no secret
-def test_each_test_is_in_one_shard_whatever_the_order(
+def test_each_test_is_in_one_shard_in_any_order(
     rows: list[tuple[str, float]], count: int, chance: random.Random
 ) -> None:
     tests = [

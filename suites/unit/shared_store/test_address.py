@@ -54,7 +54,7 @@ def test_address_names_a_registry_and_a_prefix(text: str, url: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "ftp://x", "host/UPPER", "host/a//b", "a b", "host?x", "x" * 2000]
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(BadInputError, match=r"--store: .* is not the address of a registry"):
         Address.parse(text)
 
@@ -155,7 +155,7 @@ def test_bearer_challenge_is_answered_by_a_token_of_its_service() -> None:
         ("http://r", "https://auth.example/token", "request"),
     ],
 )
-def test_password_goes_to_a_service_elsewhere_only_where_all_is_encrypted(
+def test_password_goes_to_another_service_only_if_all_is_encrypted(
     registry: str, realm: str, gets: str
 ) -> None:
     service = Service()
@@ -432,7 +432,7 @@ def test_malformed_artifact_is_named(
         cache.ls()
 
 
-def test_only_what_was_pushed_long_ago_is_removed(
+def test_only_old_artifacts_are_removed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What has no date may be of today."""

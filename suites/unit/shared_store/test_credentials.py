@@ -33,7 +33,7 @@ OURS, THEIRS = (base64.b64encode(each).decode() for each in (b"ann:ours", b"bob:
         ([], None),
     ],
 )
-def test_password_is_that_of_the_registry(
+def test_password_belongs_to_the_registry(
     tmp_path: Path, auths: object, expected: str | None
 ) -> None:
     (tmp_path / "config.json").write_text("\ufeff" + json.dumps({"auths": auths}))

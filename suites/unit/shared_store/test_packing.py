@@ -106,7 +106,7 @@ def _kept(folder: Path, to: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("name", ["0/disk", "6/disk"])
-def test_file_that_is_not_what_was_published_is_not_packed(tmp_path: Path, name: str) -> None:
+def test_file_that_differs_from_the_published_one_is_not_packed(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "x"
     folder.mkdir()
     a_folder(folder)

@@ -218,7 +218,7 @@ ONE: dict[str, object] = {"qemu": "7.2", "image": "one", "parent": "p"}
         ({f"baked-{n:02}": {**ONE, "qemu": "8"} for n in range(2, 20)}, "only 'baked-15', which"),
     ],
 )
-def test_artifact_of_other_inputs_is_named_with_what_differs(
+def test_artifact_of_other_inputs_is_named_with_the_differences(
     client: FakeClient,
     events: list[ProgressEvent],
     stored: dict[str, dict[str, object]],
@@ -245,7 +245,7 @@ def test_artifacts_of_other_programs_are_left_out(
     assert events[0].message.endswith("has no 'baked-01'; it is made here")
 
 
-def test_pull_goes_on_and_tells_how_far_it_is(
+def test_pull_continues_and_reports_its_progress(
     client: FakeClient,
     events: list[ProgressEvent],
     fake_time: FakeClock,

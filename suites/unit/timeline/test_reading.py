@@ -59,7 +59,7 @@ def test_complete_evidence_has_no_gap(tmp_path: Path) -> None:
     assert timeline.end_s == 281.0
 
 
-def test_unit_waited_for_the_last_of_those_that_it_is_after(tmp_path: Path) -> None:
+def test_unit_waited_for_the_last_of_its_predecessors(tmp_path: Path) -> None:
     """Until 71 s others held it up too."""
     span = by_name(read_timeline(a_node_that_built(tmp_path).write()))["cloud-config.service"]
 
@@ -67,7 +67,9 @@ def test_unit_waited_for_the_last_of_those_that_it_is_after(tmp_path: Path) -> N
     assert (span.blocked_from_s, span.blocked_s) == (71, 20)
 
 
-def test_unit_waited_for_its_last_blocker_alone_from_the_second_lasts_end(tmp_path: Path) -> None:
+def test_unit_waited_only_for_its_last_blocker_from_the_end_of_the_second_last(
+    tmp_path: Path,
+) -> None:
     node = a_node_that_built(tmp_path)
     ends_s = {"first.service": 20.0, "second.service": 30.0, "last.service": 40.0}
     node.units += [a_unit(name, 10.0, end_s) for name, end_s in ends_s.items()]
@@ -79,7 +81,7 @@ def test_unit_waited_for_its_last_blocker_alone_from_the_second_lasts_end(tmp_pa
     assert (span.blocked_from_s, span.blocked_s) == (30, 10)
 
 
-def test_unit_that_was_started_long_after_all_others_waited_for_none(tmp_path: Path) -> None:
+def test_unit_that_was_started_long_after_all_others_waited_for_nothing(tmp_path: Path) -> None:
     node = a_node_that_built(tmp_path)
     node.units.append(a_unit("by-hand.service", 275.0, 276.0, after="basic.target"))
 
@@ -216,7 +218,7 @@ def test_machine_that_hangs_shows_what_runs_and_what_waits_for_it(tmp_path: Path
     )
 
 
-def test_steps_are_those_of_the_events_where_no_outcome_is_written_yet(tmp_path: Path) -> None:
+def test_steps_come_from_the_events_if_no_outcome_is_written_yet(tmp_path: Path) -> None:
     node = a_node_that_built(tmp_path, hangs=True)
     event = {
         "TaskName": "AKS.CSE.ensureGPUDrivers",
@@ -296,7 +298,7 @@ def test_events_without_times_are_no_steps(tmp_path: Path) -> None:
     assert timeline.gaps == ()
 
 
-def test_event_whose_declared_time_is_none_is_a_gap(tmp_path: Path) -> None:
+def test_event_without_a_declared_time_is_a_gap(tmp_path: Path) -> None:
     node = a_node_that_built(tmp_path)
     node.evidence.file(f"{EVENTS}/1", '{"step": "driver", "from": "soon", "to": 1}')
     folder = node.write()
@@ -577,7 +579,7 @@ def test_without_a_journal_all_units_are_within_the_timeline(
 
 
 @pytest.mark.parametrize("uptime", ["inf", "nan", "-5", "1e400"])
-def test_uptime_that_is_no_number_of_seconds_is_not_used(tmp_path: Path, uptime: str) -> None:
+def test_uptime_that_is_not_a_number_is_not_used(tmp_path: Path, uptime: str) -> None:
     node = a_node_that_built(tmp_path)
     folder = node.write()
     node_history = folder / HISTORY / "files/proc/uptime"
@@ -586,7 +588,7 @@ def test_uptime_that_is_no_number_of_seconds_is_not_used(tmp_path: Path, uptime:
     assert read_timeline(folder).end_s == 280.0
 
 
-def test_stamp_that_is_no_clocks_is_passed_over(tmp_path: Path) -> None:
+def test_invalid_timestamp_is_ignored(tmp_path: Path) -> None:
     node = a_node_that_built(tmp_path)
     node.entries.append(
         an_entry(1.0, "x").replace(b"TIMESTAMP=1000000", b"TIMESTAMP=" + b"9" * 400)

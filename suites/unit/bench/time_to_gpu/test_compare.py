@@ -44,7 +44,7 @@ def test_slower_waits_beyond_the_limit_are_a_regression() -> None:
     assert found.shift.low > 1.0
 
 
-def test_slower_waits_within_the_limit_are_none() -> None:
+def test_slower_waits_within_the_limit_are_no_regression() -> None:
     found = _prebaked(_with([*PREBAKED]), _with([wait * 1.5 for wait in PREBAKED]), limit=0.8)
 
     assert not found.is_regression
@@ -57,7 +57,7 @@ def test_faster_waits_are_no_regression() -> None:
     assert found.verdict() == "faster"
 
 
-def test_few_samples_tell_nothing() -> None:
+def test_few_samples_prove_nothing() -> None:
     compared = compare(_with([4.0, 4.1]), _with([40.0, 41.0]))
 
     assert compared.regressions == []
@@ -86,7 +86,7 @@ def test_group_that_only_one_run_has_is_named() -> None:
 
 
 @pytest.mark.parametrize("wait", [math.nan, math.inf, 0.0, -1.0])
-def test_wait_that_is_no_time_is_refused(wait: float) -> None:
+def test_wait_that_is_not_a_time_is_refused(wait: float) -> None:
     """Else NaN would be ranked as smaller than all, which looks like a change."""
     with pytest.raises(BadInputError, match=r"the second run: .* has the wait"):
         compare(_with([*PREBAKED]), _with([*PREBAKED[1:], wait]))

@@ -88,7 +88,7 @@ def test_other_refusal_of_nvidias_driver_is_an_error_of_the_node(name: str) -> N
         moments_of(_events_of_a_refusal(name), Payload.NVIDIA)
 
 
-def test_parts_are_the_wait() -> None:
+def test_parts_add_up_to_the_wait() -> None:
     """Between the steps lies 1 s before the first and 2 s between the two; after them 1 s is left."""
     steps = [
         TimedStep(name="one", start_s=1.0, duration_s=2.0),
@@ -106,7 +106,7 @@ def test_parts_are_the_wait() -> None:
     assert sum(part.duration_s for part in path) == 10.0
 
 
-def test_step_after_the_capacity_gates_nothing_and_one_across_it_counts_up_to_it() -> None:
+def test_step_after_the_capacity_delays_nothing_and_one_across_it_counts_up_to_it() -> None:
     steps = [
         TimedStep(name="across", start_s=0.0, duration_s=60.0),
         TimedStep(name="after", start_s=60.0, duration_s=5.0),

@@ -45,7 +45,7 @@ def test_ratio_is_of_the_medians_in_the_same_experiment() -> None:
     assert reset.ratio.value == 0.25
 
 
-def test_what_was_not_measured_is_null() -> None:
+def test_unmeasured_values_are_null() -> None:
     document = to_document(figures_of(benchmark()))
 
     assert document["ratio_precompiled_near"] is None
@@ -53,7 +53,7 @@ def test_what_was_not_measured_is_null() -> None:
     assert document["savings"] == {}
 
 
-def test_share_of_the_compilation_is_that_of_the_wait() -> None:
+def test_share_of_the_compilation_is_a_share_of_the_wait() -> None:
     """The samples install for 0.8 of their wait, and compile in half of that."""
     found = figures_of(benchmark()).mode(Experiment.SCALE_UP, Mode.BUILD)
 
@@ -86,7 +86,7 @@ def test_saving_of_few_samples_is_not_claimed() -> None:
     assert saving.verdict().startswith("no claim: n = 4")
 
 
-def test_trim_that_costs_time_is_said_to() -> None:
+def test_trim_that_costs_time_is_reported() -> None:
     (saving,) = _trims([10.0] * 5, [8.0] * 5).savings
 
     assert not saving.is_claimed

@@ -49,7 +49,7 @@ def test_all_tasks_are_done_while_there_is_time() -> None:
     assert run_all(a_task("a"), a_task("b"), a_task("a"), machines=2) == ["a", "b", "a"]
 
 
-def test_task_that_took_longer_than_what_is_left_is_not_begun_again() -> None:
+def test_task_longer_than_the_remaining_time_is_not_begun_again() -> None:
     pace = Pace(until=100.0)
     pace.note("build", 60.0)
     pace.note("prebaked", 20.0)
@@ -141,7 +141,7 @@ def test_first_round_has_every_variant_once(a_fleet: Fleet) -> None:
     ]
 
 
-def test_later_rounds_have_what_is_wanted_more_often(a_fleet: Fleet) -> None:
+def test_later_rounds_have_more_of_the_wanted_variants(a_fleet: Fleet) -> None:
     assert planned(a_fleet)[8:] == [
         "teardown, fast, number 2",
         "teardown, dkms-remove, number 2",

@@ -261,7 +261,7 @@ def test_only_a_snapshot_may_be_past_its_date(recipe: Recipe) -> None:
     assert not any("Valid-Until" in word for word in argv)
 
 
-def test_inputs_lie_where_the_node_and_the_scripts_look(recipe: Recipe) -> None:
+def test_inputs_lie_where_the_node_and_the_scripts_look_for_them(recipe: Recipe) -> None:
     with tarfile.open(fileobj=io.BytesIO(tar_of(input_entries(recipe)))) as archive:
         modes = {info.name: info.mode for info in archive}
 

@@ -16,7 +16,7 @@ def test_build_that_prints_nothing_ends_at_its_limit() -> None:
     assert deadline.has_passed()
 
 
-def test_each_line_gives_a_build_its_limit_anew() -> None:
+def test_each_line_renews_the_limit_of_a_build() -> None:
     clock = FakeClock()
     deadline = OutputDeadline.of(Deadline.after(900, clock))
 

@@ -113,7 +113,7 @@ def test_bake_that_was_damaged_is_made_again(store: DerivedStore, image: CloudIm
     assert baker.count == 2
 
 
-def test_bake_that_leaves_no_qcow2_is_refused(store: DerivedStore, image: CloudImage) -> None:
+def test_bake_without_a_qcow2_is_refused(store: DerivedStore, image: CloudImage) -> None:
     with pytest.raises(HarnessError, match="is not a qcow2 file"):
         bake(store, image, Baker(b"raw"))
 
@@ -129,7 +129,7 @@ def test_bake_that_fails_leaves_nothing(store: DerivedStore, image: CloudImage) 
     assert store.cache.ls() == []
 
 
-def test_what_was_made_is_listed_verified_and_removed_like_any_image(
+def test_derived_images_are_listed_verified_and_removed_like_any_image(
     store: DerivedStore, image: CloudImage
 ) -> None:
     bake(store, image, Baker())

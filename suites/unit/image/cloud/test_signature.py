@@ -110,12 +110,12 @@ def test_good_signature_of_the_publisher_is_enough(status: str) -> None:
         (GOOD.replace("[GNUPG:] NEWSIG\n", ""), "has no signature"),
     ],
 )
-def test_list_that_the_publisher_does_not_vouch_for_is_refused(status: str, why: str) -> None:
+def test_list_without_a_valid_signature_is_refused(status: str, why: str) -> None:
     with pytest.raises(ImageFetchError, match=f"not by the key {PUBLISHER}: .*{re.escape(why)}"):
         check(FakeGpgv(status, exit_code=0))
 
 
-def test_gpgv_that_does_not_end_says_nothing_of_the_list() -> None:
+def test_gpgv_that_does_not_end_proves_nothing_about_the_list() -> None:
     with pytest.raises(HarnessError, match="gpgv did not end") as caught:
         check(FakeGpgv(GOOD, timed_out=True))
 

@@ -52,7 +52,7 @@ def test_time_after_2038_and_before_1970_is_read(disk: SmallExt4) -> None:
     assert inodes["/etc/inner"].ctime_ns == 0
 
 
-def test_what_a_mount_hides_is_left_out(disk: SmallExt4) -> None:
+def test_paths_hidden_by_a_mount_are_left_out(disk: SmallExt4) -> None:
     assert set(read_file_system(disk.read, {"/etc"}).inodes) == {"/", "/file", "/etc"}
 
 
@@ -64,7 +64,7 @@ def test_file_with_two_names_has_both(disk: SmallExt4) -> None:
     assert inodes["/etc/again"] == inodes["/file"]
 
 
-def test_name_that_is_no_text_survives(disk: SmallExt4) -> None:
+def test_undecodable_name_survives(disk: SmallExt4) -> None:
     disk.folder(13, {"\udcff": 12})
 
     assert "/etc/\udcff" in read_file_system(disk.read).inodes
@@ -80,7 +80,7 @@ def test_folder_of_many_blocks_is_read_through_its_index(disk: SmallExt4) -> Non
     assert set(read_file_system(disk.read).inodes) > {"/etc/f0", "/etc/f1", "/etc/f2"}
 
 
-def test_removed_name_is_not_there(disk: SmallExt4) -> None:
+def test_removed_name_is_absent(disk: SmallExt4) -> None:
     """Of the first name in a block, only the inode is removed."""
     removed = struct.pack("<IHBB4s", 0, 12, 4, 0, b"gone")
     block = disk.block(removed + struct.pack("<IHBB4s", 12, 1012, 4, 0, b"here"))
@@ -234,7 +234,7 @@ def test_damaged_structures_are_refused(disk: SmallExt4) -> None:
     ],
     ids=["block", "large-block", "no-inodes", "no-inode-size", "many-inodes"],
 )
-def test_superblock_of_no_ext4_is_refused(
+def test_superblock_of_another_file_system_is_refused(
     disk: SmallExt4, at: int, form: str, values: tuple[int, ...]
 ) -> None:
     disk.superblock(at, form, *values)

@@ -46,7 +46,7 @@ def test_both_headers_are_sound_and_name_each_other() -> None:
     assert front[2 * SECTOR :] == back[:-SECTOR]
 
 
-def test_entry_says_type_and_both_ends() -> None:
+def test_entry_has_type_and_both_ends() -> None:
     front, _ = render_gpt({15: (LINUX, 2048, 100)}, TOTAL)
 
     entry = front[2 * SECTOR + 14 * 128 :][:128]

@@ -19,7 +19,7 @@ def test_name_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"raw", b"\0" * 4096])
-def test_what_is_no_qcow2_names_nothing(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_not_qcow2_names_nothing(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a").write_bytes(content)
 
     assert backing_name(tmp_path / "a") is None
@@ -39,7 +39,7 @@ def test_other_name_changes_nothing_else(tmp_path: Path, name: str) -> None:
     assert backing_name(disk) == "/cache/disk.qcow2"
 
 
-def test_name_that_would_run_into_something_is_refused(tmp_path: Path) -> None:
+def test_name_that_would_overwrite_something_is_refused(tmp_path: Path) -> None:
     disk = qcow2_on(tmp_path / "a", "short", behind=b"\0\0precious")
 
     with pytest.raises(HarnessError, match="has no space in its header for the backing file"):

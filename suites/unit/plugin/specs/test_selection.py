@@ -55,7 +55,7 @@ def test_lines_and_names_add_up() -> None:
     assert Selection({2, 7}, {"outer::in [ner]"}).chosen(_CASES, "a_spec.sh") == {0, 1, 2, 3}
 
 
-def test_line_of_no_example_is_refused_with_the_examples_there_are() -> None:
+def test_line_without_an_example_is_refused_with_the_existing_examples() -> None:
     with pytest.raises(BadInputError, match=r"line 15.*2 to 5, 6 to 9, 11 to 14") as refused:
         Selection(lines={2, 15}).chosen(_CASES, "a_spec.sh")
 
@@ -68,7 +68,7 @@ def test_line_of_a_file_without_examples_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["outer::fir", "firs", "first", "outer::first::x"])
-def test_name_of_no_example_is_refused(name: str) -> None:
+def test_name_without_an_example_is_refused(name: str) -> None:
     with pytest.raises(BadInputError, match=f"no group or example '{name}'"):
         Selection(names={name}).chosen(_CASES, "a_spec.sh")
 
@@ -101,9 +101,7 @@ def test_file_is_collected_once_for_all_its_parts(tmp_path: Path, spec: Path) ->
 
 
 @pytest.mark.parametrize("whole", ["spec", ".", "spec/a_spec.sh"])
-def test_file_that_is_asked_for_as_a_whole_runs_whole(
-    tmp_path: Path, spec: Path, whole: str
-) -> None:
+def test_file_that_is_named_as_a_whole_runs_whole(tmp_path: Path, spec: Path, whole: str) -> None:
     config = _config(tmp_path, "spec/a_spec.sh:3", whole)
 
     take_selections(config)
