@@ -1,7 +1,7 @@
 """Which lines of a bash script are commands, by a parse of the script, and which of them ran.
 
-A trace alone does not tell: bash gives a command that spans lines the number of any of them, and
-numbers code in `$(...)`, `eval` and traps from the place where the outer command ended. So a
+A trace by itself does not tell: bash gives a command that spans lines the number of any of them,
+and numbers code in `$(...)`, `eval` and traps from the place where the outer command ended. So a
 command counts at its first line, for any place in its extent; code in a command substitution or
 `eval` counts as a part of the command that contains it.
 """

@@ -50,8 +50,8 @@ exec "$@"
 class ShellSetting:
     """The start parameters of a shell, the same for all shells of a run.
 
-    `scratch` is the sandbox's own directory; files of `layer` replace those of its root,
-    and `shared` is a directory that stays when the root is replaced.
+    `scratch` is the sandbox's own directory; files of `layer` replace files of its root, and
+    `shared` is a directory that stays when the root is replaced.
     """
 
     shell: SpecShell = BASH

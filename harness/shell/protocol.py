@@ -38,7 +38,7 @@ def make_pipes(count: int) -> list[tuple[int, int]]:
 class Memory:
     """An anonymous file that a child writes and this process reads, or the other way round.
 
-    The child opens it anew through `/proc/self/fd`, so each side has its own position, and
+    The child opens it again through `/proc/self/fd`, so each side has its own position, and
     nothing is left on a disk.
 
     Writes append: processes of one example share the position of an inherited descriptor, and the

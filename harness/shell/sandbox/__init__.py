@@ -85,7 +85,7 @@ class Sandbox:
     ) -> tuple[str, ...]:
         """Return the command that runs `command` isolated, in `cwd`.
 
-        The files of `layer`, a directory, replace those of the throw-away root, which can be
+        The files of `layer`, a directory, replace files of the throw-away root, which can be
         replaced itself through the socket `control_fd`, as `RootControl` does. The directory
         `shared` stays when the root is replaced.
 

@@ -376,7 +376,7 @@ class _RootBuilder:
         Return also the paths to take from the earlier root.
         """
         if not self.is_in_memory:
-            raise OSError("layers on a disk are not made anew")
+            raise OSError("layers on a disk can't be renewed")
         place = self._new_place()
         try:
             root, kept = self.build(place, self.staging)

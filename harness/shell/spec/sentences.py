@@ -227,7 +227,7 @@ class _Reader:
 
     def argument(self, what: str) -> str:
         if self.at >= len(self.words):
-            raise SentenceError(f"the sentence ends where {what} should stand")
+            raise SentenceError(f"the sentence ends where {what} was expected")
         self.at += 1
         return self.words[self.at - 1]
 

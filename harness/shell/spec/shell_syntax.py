@@ -1,4 +1,4 @@
-"""Whether a piece of shell code can stand alone."""
+"""Whether a piece of shell code is complete."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One example, or one row of a parametrised one: what pytest calls a test.
+    """One example, or one row of a parametrised one: a test of pytest.
 
     `number` is its place in the order of the file, which is sent to the running shell. `row`
     counts from 0; it is None if the example has no parameters.

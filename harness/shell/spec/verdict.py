@@ -120,8 +120,8 @@ class ExampleRecord:
     def killed_by(self) -> int:
         """The signal that killed the example's shell, 0 for none.
 
-        The file's shell, which waited for it, names a signal on its stderr; the exit status alone
-        could as well come from an `exit`.
+        The file's shell, which waited for it, names a signal on its stderr; an exit status could
+        also come from an `exit`.
         """
         number = self.exit_status - 128
         is_signal = number in signal.valid_signals()

@@ -66,7 +66,7 @@ class WarmShellPool:
         return command_folders(os.environ.get("PATH", os.defpath), self.cwd)
 
     def places_of(self, name: str) -> list[Path]:
-        """Return the files of a command of the host; not those that this user can't read."""
+        """Return the files of a command of the host, without files that this user can't read."""
         places = [folder / name for folder in self.command_folders]
         return [place for place in places if os.access(place, os.R_OK) and place.is_file()]
 

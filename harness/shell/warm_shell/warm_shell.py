@@ -57,7 +57,7 @@ _GIVEN_TO = {"198": "define", "210": "evaluate"}
 class ShellStart:
     """The start parameters of a pool's warm shells.
 
-    `path` is PATH without mocks, `layer` a directory whose files replace those of the root.
+    `path` is PATH without mocks, `layer` a directory whose files replace files of the root.
     """
 
     cwd: Path

@@ -47,7 +47,7 @@ def _example(body: str, group: str = "") -> str:
         ("When call true\nThe status should be success\nexit 3", "", ["last line reached was 6"]),
     ],
 )
-def test_report_names_what_ended_the_shell(
+def test_report_names_the_cause_that_ended_the_shell(
     project: SpecProject, shell: str, body: str, group: str, shown: list[str]
 ) -> None:
     project.write(".shellspec", f"--shell '{shell}'\n")

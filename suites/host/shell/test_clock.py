@@ -44,7 +44,7 @@ def test_date_keeps_fractions_of_a_second(shell: Shell) -> None:
     assert int(result.stdout) >= 1750
 
 
-def test_timeout_ends_what_sleeps_longer(shell: Shell) -> None:
+def test_timeout_ends_longer_sleeps(shell: Shell) -> None:
     assert shell.evaluate("timeout 5 sleep 100").status == 124
     assert shell.evaluate("timeout -k 3 30 bash -c 'while :; do sleep 7; done'").status == 124
     assert shell.evaluate("timeout 5 bash -c 'sleep 4; exit 3'").status == 3

@@ -130,7 +130,7 @@ from_library() {
 """
 
 
-def test_bash_runs_what_counts_as_a_command(tmp_path: Path) -> None:
+def test_bash_runs_every_line_that_counts_as_a_command(tmp_path: Path) -> None:
     folder = tmp_path / "my scripts"
     (folder / "traces").mkdir(parents=True)
     script, library = folder / "a:b.sh", folder / "library.sh"

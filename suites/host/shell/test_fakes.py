@@ -43,7 +43,7 @@ def test_code_sees_the_links_that_systemctl_makes(shell: Shell) -> None:
     assert systemd.unit("harness-trial").is_active
 
 
-def test_fake_notices_what_the_code_deletes(shell: Shell) -> None:
+def test_fake_notices_files_that_the_code_deletes(shell: Shell) -> None:
     modules = fakes.KernelModules(kernel=KERNEL).install(shell)
     source = fakes.Source(name="nvidia", version="580.1", installed_for=[KERNEL])
     dkms = fakes.Dkms([source], kernels=[KERNEL], modules=modules).install(shell)

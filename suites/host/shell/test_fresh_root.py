@@ -67,7 +67,7 @@ def test_next_test_has_only_the_files_of_sourcing(new_shell: Callable[[], Shell]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user gets an overlay a directory")
-def test_root_gets_one_overlay_where_temporary_files_lie_on_the_disk() -> None:
+def test_root_gets_one_overlay_if_temporary_files_lie_on_the_disk() -> None:
     """With an overlay for each directory, as in other sandboxes, each test waits 20 ms for its root."""
     disk = Path("/").stat().st_dev
     if any(Path(place).stat().st_dev != disk for place in ("/etc", "/usr", "/var/cache")):
@@ -126,7 +126,7 @@ def test_mount_of_one_test_does_not_reach_the_next(new_shell: Callable[[], Shell
 
 
 @pytest.mark.parametrize("path", ["/etc", "/proc/../etc", "/sys/module\nfake /etc"])
-def test_only_what_the_kernel_shows_is_faked(new_shell: Callable[[], Shell], path: str) -> None:
+def test_only_files_of_the_kernel_are_faked(new_shell: Callable[[], Shell], path: str) -> None:
     """The copy is made of the host's files, by a process that sees them."""
     shell = new_shell()
     shell.evaluate("true").check()

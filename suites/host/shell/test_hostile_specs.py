@@ -159,7 +159,7 @@ def test_nul_byte_in_a_spec_is_an_error_with_its_line(project: SpecProject) -> N
     ],
     ids=["in an example", "in their group"],
 )
-def test_shell_syntax_error_fails_the_examples_that_it_is_in_alone(
+def test_shell_syntax_error_fails_only_the_examples_that_contain_it(
     project: SpecProject, body: str, verdicts: dict[str, str]
 ) -> None:
     project.write("syntax_spec.sh", f"Describe 'x'\n{body}End\n")

@@ -291,7 +291,7 @@ End
     }
 
 
-def test_skip_without_if_ignores_what_follows_its_reason(project: SpecProject) -> None:
+def test_skip_without_if_ignores_words_after_its_reason(project: SpecProject) -> None:
     spec = "It 'x'\nSkip 'reason' false\nWhen call false\nEnd\n"
 
     assert _outcomes(project, spec) == {"test_x": "skipped"}

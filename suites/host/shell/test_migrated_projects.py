@@ -73,7 +73,7 @@ End
     assert _outcomes(project, spec) == {"test_x": "passed", "test_fails": "failed"}
 
 
-def test_errexit_of_a_helper_module_holds_where_code_is_run(project: SpecProject) -> None:
+def test_errexit_of_a_helper_module_applies_to_code_that_is_run(project: SpecProject) -> None:
     project.write(".shellspec", "--require spec_helper\n")
     project.write("spec/spec_helper.sh", "set -eu\n")
     spec = """\

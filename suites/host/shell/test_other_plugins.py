@@ -85,7 +85,7 @@ def test_worker_without_other_plugins_reports_one_phase_of_an_example_that_passe
     ],
     ids=["without a limit", "limit of an option", "limit of the configuration"],
 )
-def test_plugin_for_time_limits_costs_phases_only_where_it_limits(
+def test_plugin_for_time_limits_costs_phases_only_if_it_limits(
     project: SpecProject, options: tuple[str, ...], phases: list[str]
 ) -> None:
     project.write("conftest.py", _CONTROLLER)

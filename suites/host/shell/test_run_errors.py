@@ -72,7 +72,7 @@ def test_sandbox_that_the_kernel_refuses_is_reported_once(
 
 
 @_EACH_WAY
-def test_work_folder_that_is_deleted_fails_what_needs_it(
+def test_deleted_work_folder_fails_only_tests_that_need_it(
     project: SpecProject, workers: str
 ) -> None:
     project.write(
@@ -158,7 +158,7 @@ def _sandboxes_of(pid: int) -> list[int]:
 
 
 @_EACH_WAY
-def test_sandbox_killed_from_outside_fails_its_example_alone(
+def test_sandbox_killed_from_outside_fails_only_its_example(
     project: SpecProject, workers: str
 ) -> None:
     project.write(

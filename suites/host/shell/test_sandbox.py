@@ -217,7 +217,7 @@ def test_ordinary_user_reaches_no_socket_of_the_host(network: Network) -> None:
 
 
 @pytest.mark.usefixtures("listening")
-def test_abstract_sockets_are_out_of_reach_where_only_writes_are_refused() -> None:
+def test_abstract_sockets_are_out_of_reach_if_only_writes_are_refused() -> None:
     if not _has_landlock_scopes():
         pytest.skip(
             "This kernel has no Landlock scopes, which keep abstract sockets out of reach."
@@ -316,7 +316,7 @@ def test_kernel_that_only_claims_to_have_made_spaces_is_found_out(tmp_path: Path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="what root is refused, only root can see")
-def test_root_is_not_held_by_refused_writes_alone(tmp_path: Path) -> None:
+def test_refused_writes_are_not_enough_for_root(tmp_path: Path) -> None:
     proof = tmp_path / "proof"
     argv = Sandbox(kind=SandboxKind.REFUSE).argv(
         ["touch", str(proof)], cwd=tmp_path, scratch=tmp_path
@@ -370,7 +370,7 @@ _REFUSED = _answer(KERNEL_REFUSES, f"{MARK} unshare: Operation not permitted\n")
 _SLOW = _answer(124, timed_out=True)
 
 
-def test_user_gets_the_throwaway_root_where_the_kernel_grants_it() -> None:
+def test_user_gets_the_throwaway_root_if_the_kernel_grants_it() -> None:
     assert choose_for_user(_Kernel(throwaway=_answer())).kind is SandboxKind.THROWAWAY
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("program", [throwaway_root, write_refusal])
-def test_program_does_not_import_what_makes_each_start_slow(program: ModuleType) -> None:
+def test_program_does_not_import_slow_modules(program: ModuleType) -> None:
     folder, name = Path(str(program.__file__)).parent, program.__name__.rpartition(".")[2]
     code = (
         f"import sys; sys.path.append({str(folder)!r}); import {name}; "

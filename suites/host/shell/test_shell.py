@@ -81,7 +81,7 @@ def test_status_comes_from_exit_or_errexit(code: Shell) -> None:
         result.check()
 
 
-def test_lone_surrogate_is_refused_and_the_shell_goes_on(code: Shell) -> None:
+def test_lone_surrogate_is_refused_and_the_shell_continues(code: Shell) -> None:
     with pytest.raises(HarnessError, match="no character"):
         code.evaluate("true", env={"X": "\ud800"})
 
@@ -102,7 +102,7 @@ def test_mocks_in_one_pipe_do_not_block_each_other(code: Shell) -> None:
     curl.assert_called_times(2)
 
 
-def test_stdin_is_recorded_where_asked_for(code: Shell) -> None:
+def test_stdin_is_recorded_if_asked_for(code: Shell) -> None:
     wget = code.mock("wget", reads_stdin=True)
 
     code.call("feed").check()

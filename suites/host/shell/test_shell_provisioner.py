@@ -76,7 +76,7 @@ REGRESSIONS = (
         name="modules are unloaded in the wrong order",
         before="MODULES=(nvidia_uvm nvidia_drm nvidia_modeset nvidia_peermem nvidia)",
         after="MODULES=(nvidia nvidia_peermem nvidia_modeset nvidia_drm nvidia_uvm)",
-        caught_by="test_modules_are_unloaded_before_what_they_need",
+        caught_by="test_modules_are_unloaded_before_their_dependencies",
     ),
     Regression(
         name="the record goes while the driver is still there",

@@ -293,7 +293,7 @@ def test_environment_file_is_a_script(project: SpecProject) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["*.spec.bash", "**/*.spec.bash", "*/tests/*"])
-def test_spec_files_are_those_of_the_projects_pattern(project: SpecProject, pattern: str) -> None:
+def test_spec_files_match_the_projects_pattern(project: SpecProject, pattern: str) -> None:
     project.write(".shellspec", f'--pattern "{pattern}"\n')
     body = "The value a should equal a\nEnd\n"
     project.write("tests/deep/a.spec.bash", f"It 'is collected'\n{body}")
@@ -327,7 +327,7 @@ def test_failing_precheck_fails_every_example(project: SpecProject) -> None:
     assert "too old" in result.stdout
 
 
-def test_warnings_pass_where_the_project_says_so(project: SpecProject) -> None:
+def test_warnings_pass_if_the_project_says_so(project: SpecProject) -> None:
     project.write("a_spec.sh", "It 'warns'\nWhen call echo x\nEnd\n")
 
     assert outcomes(project.run()) == {"warns": "failed"}

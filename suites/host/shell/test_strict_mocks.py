@@ -78,7 +78,7 @@ def test_denied_command_during_sourcing_is_reported(shell: Shell, tmp_path: Path
         shell.evaluate("true")
 
 
-def test_mocks_take_part_in_sourcing_where_asked_for(shell: Shell, tmp_path: Path) -> None:
+def test_mocks_take_part_in_sourcing_if_asked_for(shell: Shell, tmp_path: Path) -> None:
     script = tmp_path / "script.sh"
     script.write_text("VERSION=$(dpkg --print-architecture)-$EDITION\n")
     shell.mock("dpkg").answers("riscv\n")

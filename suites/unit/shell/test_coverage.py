@@ -42,7 +42,7 @@ def test_command_that_prints_text_like_an_entry_adds_none(tmp_path: Path) -> Non
     assert parse_trace(trace, tmp_path, [tmp_path]) == {str(script): {Place(3, 1, 1)}}
 
 
-def test_merging_takes_what_a_worker_carried() -> None:
+def test_merging_takes_the_coverage_of_a_worker() -> None:
     hits = {"a.sh": {Place(1, 1, 1)}}
 
     merge(hits, {"a.sh": [(2, 1, 1)], "b.sh": [[1, 2, 3]]})
@@ -72,7 +72,7 @@ def test_code_that_uses_the_trace_itself(code: str, answer: bool) -> None:
     assert uses_trace(code) is answer
 
 
-def test_lines_of_a_copy_are_those_of_its_script(tmp_path: Path) -> None:
+def test_lines_of_a_copy_belong_to_its_script(tmp_path: Path) -> None:
     script = tmp_path / "script.sh"
     script.touch()
 

@@ -106,7 +106,7 @@ def test_sources_without_a_script_are_refused(tmp_path: Path) -> None:
         write_data({}, [tmp_path], tmp_path / "data")
 
 
-def test_scripts_are_known_by_suffix_or_by_what_they_name(tmp_path: Path) -> None:
+def test_scripts_are_recognised_by_suffix_or_by_their_shell(tmp_path: Path) -> None:
     for name, first in {
         "a.sh": "", "b.bash": "", "c": "#!/usr/bin/env bash\n", "d": "#!/bin/bash -e\n",
         "e": "#!/usr/bin/python3\n", "f": "#!/bin/sh\n", "g": "#!/bin/bashful\n",

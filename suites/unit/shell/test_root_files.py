@@ -160,7 +160,7 @@ def test_kernel_without_the_system_call_is_named(
 
 
 @pytest.mark.parametrize("path", ["/a\0b", "/\ud800"])
-def test_path_that_no_file_can_have_is_a_sentence(files: RootFiles, path: str) -> None:
+def test_impossible_path_is_reported_in_a_sentence(files: RootFiles, path: str) -> None:
     for act in (files.place, files.kernel_path, files.read):
         with pytest.raises(HarnessError, match=r"can't be (found|read) in the throw-away root"):
             act(path)

@@ -247,7 +247,7 @@ def test_installation_is_tried_five_times(node: Node) -> None:
 # Removing
 
 
-def test_modules_are_unloaded_before_what_they_need(node: Node) -> None:
+def test_modules_are_unloaded_before_their_dependencies(node: Node) -> None:
     node.bake()
 
     node.call("unload_modules").check()

@@ -152,7 +152,7 @@ def test_unit_whose_file_the_code_deleted_is_gone(tmp_path: Path) -> None:
     assert run(systemd, "systemctl start a").exit_code == 5
 
 
-def test_unknown_unit_names_those_that_are_known() -> None:
+def test_unknown_unit_names_the_known_ones() -> None:
     with pytest.raises(KeyError, match=r"no unit 'b.service'; it has a.service"):
         fakes.Systemd({"a": fakes.Unit()}).unit("b")
 
@@ -209,7 +209,7 @@ def test_source_that_the_code_wrote_can_be_added(tmp_path: Path) -> None:
     assert sorted(file.name for file in folder.iterdir()) == ["nvidia-uvm.ko", "nvidia.ko"]
 
 
-def test_status_of_a_module_is_that_of_all_its_versions(tmp_path: Path) -> None:
+def test_status_of_a_module_covers_all_its_versions(tmp_path: Path) -> None:
     sources = [
         fakes.Source(name="nvidia", version=version, installed_for=[KERNEL])
         for version in ("1", "2")

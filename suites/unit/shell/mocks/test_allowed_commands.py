@@ -83,7 +83,7 @@ def test_folder_of_the_path_that_can_not_be_listed_is_left_out(
     assert searched_path(path) == f"{tmp_path}/new:{tmp_path}/open"
 
 
-def test_denied_commands_are_links_of_one_script(tmp_path: Path) -> None:
+def test_denied_commands_are_links_to_one_script(tmp_path: Path) -> None:
     write_denied_commands(tmp_path / "denied", ["curl", "dpkg"])
 
     curl, dpkg = tmp_path / "denied/curl", tmp_path / "denied/dpkg"

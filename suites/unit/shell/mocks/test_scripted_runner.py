@@ -78,7 +78,7 @@ def test_leaving_the_block_expects_the_script_to_be_used_up() -> None:
         pass
 
 
-def test_error_of_the_test_itself_is_not_hidden_by_what_it_kept_from_running() -> None:
+def test_error_of_the_test_itself_is_not_hidden_by_commands_that_did_not_run() -> None:
     with pytest.raises(ZeroDivisionError), ScriptedRunner().expect("a"):
         raise ZeroDivisionError
 
@@ -133,7 +133,7 @@ def test_refusal_replaces_the_error_that_it_led_to() -> None:
         (1.0, None, "in", "+x <<< in  # limit 1 s"),
     ],
 )
-def test_limit_environment_and_input_are_compared_where_the_script_gives_them(
+def test_limit_environment_and_input_are_compared_if_the_script_gives_them(
     timeout_s: float, env: dict[str, str] | None, stdin: str, shown: str
 ) -> None:
     runner = ScriptedRunner().expect("x", timeout_s=1, env={"A": "b c"}, stdin="in")
@@ -144,7 +144,7 @@ def test_limit_environment_and_input_are_compared_where_the_script_gives_them(
     assert f"-A='b c' x <<< in  # limit 1 s\n{shown}\n" in str(refusal.value)
 
 
-def test_limit_environment_and_input_are_free_where_the_script_is_silent() -> None:
+def test_limit_environment_and_input_are_free_if_the_script_is_silent() -> None:
     with ScriptedRunner().expect("x") as runner:
         runner.run(("x",), timeout_s=7, env={"A": "b"}, stdin="in")
 

@@ -23,7 +23,7 @@ def _translate(text: str) -> SpecFile:
     return translate("a_spec.sh", text, _no_rows)
 
 
-def test_each_line_stays_where_it_was() -> None:
+def test_each_line_keeps_its_number() -> None:
     text = """\
 Describe 'x'
   Parameters
