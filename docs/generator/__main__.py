@@ -7,7 +7,7 @@ from docs.generator.pages import REPOSITORY, committed_pictures
 
 
 def main() -> None:
-    """Write each file whose text differs from what the code makes."""
+    """Write each file whose text differs from the text that the code makes."""
     for path, svg in {**committed_pictures(REPOSITORY), **recipes()}.items():
         file = REPOSITORY / path
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Records the film of the README in a terminal: `python -m docs.generator.film FILE.cast`; `./dev film` draws it.
 
-It shows what the commands printed. Only its times differ from the recording: long pauses are cut,
+It shows the output of the commands. Only its times differ from the recording: long pauses are cut,
 and the screen stands still where there is something to read.
 """
 
@@ -74,7 +74,7 @@ SCENES = (
 
 
 class Recording:
-    """An asciicast of version 2: what a terminal printed, with the seconds since its start."""
+    """An asciicast of version 2: the output of a terminal, with the seconds since its start."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -20,7 +20,7 @@ def test_all_are_found() -> None:
 
 
 @pytest.mark.parametrize("descriptors", SETS, ids=[path.stem for path in SETS])
-def test_descriptors_are_those_of_the_protocol_file(descriptors: Path, tmp_path: Path) -> None:
+def test_descriptors_match_the_protocol_file(descriptors: Path, tmp_path: Path) -> None:
     """Nobody edits a descriptor set: protoc makes it of the file beside it."""
     made = tmp_path / "made.binpb"
     argv = [

@@ -66,7 +66,7 @@ def test_memory_of_the_gpu_is_healthy(provisioned: Node) -> None:
     assert health.faults == [], f"A healthy memory was expected, but: {'; '.join(health.faults)}."
 
 
-def test_gpu_is_partitioned_where_it_can_be(boot_node: BootNode, driver_image: Image) -> None:
+def test_gpu_is_partitioned_if_it_can_be(boot_node: BootNode, driver_image: Image) -> None:
     """Provisioning switches MIG on; the test is skipped for a GPU whose driver says that it has none."""
     node = boot_node(
         NodeRequest(

@@ -205,7 +205,7 @@ def test_user_data_larger_than_a_block_is_whole(tmp_path: Path) -> None:
     assert read_volume(path)["user-data"] == seed.user_data.encode()
 
 
-def test_volume_with_the_private_key_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_volume_with_the_private_key_is_readable_only_for_its_owner(tmp_path: Path) -> None:
     path = write_seed(render_seed(NODE, instance_id="x"), tmp_path / "seed.iso")
 
     assert path.stat().st_mode & 0o777 == 0o600

@@ -108,9 +108,7 @@ def test_models_of_a_package_are_in_the_catalogue(site: Site) -> None:
         expect.no_gpu(evidence.evidence)
 
 
-def test_broken_models_break_only_what_needs_them(
-    site: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_broken_models_break_nothing_else(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     sentence = broken(site, Group.GPU_MODELS)
     evidence = EvidenceFolder(site.folder).command("lspci", "").evidence
 
@@ -194,7 +192,7 @@ def test_expectations_of_a_package_are_judged_with_the_others(site: Site) -> Non
     )
 
 
-def test_expectations_with_two_commands_of_one_name_are_refused() -> None:
+def test_expectations_with_two_commands_of_the_same_name_are_refused() -> None:
     def expectation(name: str, *argv: str) -> NodeExpectation:
         more = AdditionalEvidence(files=["/a"], commands={"x": list(argv)})
         return NodeExpectation(name=name, words=name, judge=lambda _: "", evidence=more)

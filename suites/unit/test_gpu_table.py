@@ -41,7 +41,7 @@ def test_cells_are_by_driver_qemu_and_gpu(tmp_path: Path) -> None:
     }
 
 
-def test_table_has_a_row_for_each_gpu_and_an_empty_cell_where_nothing_ran() -> None:
+def test_table_has_a_row_for_each_gpu_and_an_empty_cell_if_nothing_ran() -> None:
     cells = {("one", "b"): "opened", ("two", "a"): "refused by the driver"}
 
     assert render_table(cells) == (
@@ -50,7 +50,7 @@ def test_table_has_a_row_for_each_gpu_and_an_empty_cell_where_nothing_ran() -> N
     )
 
 
-def test_table_replaces_what_is_between_its_marks() -> None:
+def test_table_replaces_the_text_between_its_marks() -> None:
     begin, end = "<!-- Written by suites/e2e/real_driver/table.py -->\n", "<!-- End -->\n"
 
     assert replace_table(f"a\n{begin}old\n{end}b\n", "new\n") == f"a\n{begin}\nnew\n\n{end}b\n"

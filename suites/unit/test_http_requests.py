@@ -174,7 +174,7 @@ def test_network_that_fails_is_not_taken_for_the_disk(monkeypatch: pytest.Monkey
         paced.close()
 
 
-def test_silent_server_is_told_from_a_slow_one() -> None:
+def test_silent_server_is_distinguished_from_a_slow_one() -> None:
     ours, theirs = socket.socketpair()
     pace = Pace(stall_s=0.01, stall_bytes=100, deadline=Deadline.after(100.0, FakeClock()))
     with ours, theirs:

@@ -28,7 +28,7 @@ def test_import_of_a_higher_layer_breaks_the_contract() -> None:
     ]
 
 
-def test_modules_of_one_layer_do_not_know_each_other() -> None:
+def test_modules_in_the_same_layer_do_not_know_each_other() -> None:
     assert len(_problems(("lab.node", "lab.seed"), ("lab.seed", "lab.node"))) == 2
 
 

@@ -150,7 +150,7 @@ def test_sweep_of_a_missing_folder_finds_nothing(tmp_path: Path) -> None:
     assert sweep(tmp_path / "absent") == []
 
 
-def test_sweep_leaves_files_and_links_alone(tmp_path: Path) -> None:
+def test_sweep_does_not_touch_files_and_links(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     runs = tmp_path / "runs"
@@ -325,7 +325,7 @@ def test_lock_is_free_after_an_error(tmp_path: Path) -> None:
         pass
 
 
-def test_lock_shared_by_many_belongs_to_nobody_alone(tmp_path: Path) -> None:
+def test_shared_lock_belongs_to_nobody_exclusively(tmp_path: Path) -> None:
     path = tmp_path / "used"
     path.touch()
 

@@ -84,7 +84,7 @@ def test_setting_that_the_caller_decided_is_not_read() -> None:
     assert _settings({"provisioner": "theirs"}, provisioner="/own.yaml").provisioner == "/own.yaml"
 
 
-def test_command_has_the_settings_default_where_tests_have_another() -> None:
+def test_command_has_the_default_of_the_settings_even_if_tests_have_another() -> None:
     parser = argparse.ArgumentParser()
     add_to_command(parser, "--image", "--bundle-limit-days")
 

@@ -147,7 +147,7 @@ def test_page_lists_the_version_of_each_format() -> None:
         "outcome of `harness.provisioning`": OUTCOME_SCHEMA,
         "manifest of a built image": schema_of(Manifest),
         "manifest of a cloud image": schema_of(CloudImageManifest),
-        "manifest of what is derived from a cloud image": schema_of(DerivedManifest),
+        "manifest of an image that is derived from a cloud image": schema_of(DerivedManifest),
         "manifest of a checkpoint": schema_of(CheckpointManifest),
         "evidence: `checkpoint/machine.json`": BUNDLE_SCHEMA,
         "evidence: `versions.json`": VERSIONS_SCHEMA,

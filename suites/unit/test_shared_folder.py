@@ -185,7 +185,7 @@ def _others_folder(path: Path) -> None:
     ],
     ids=["folder", "link", "dead link", "FIFO", "file"],
 )
-def test_name_that_another_user_took_first_is_left_alone(
+def test_name_that_another_user_took_first_is_not_touched(
     tmp_path: Path, squat: Callable[[Path], None]
 ) -> None:
     taken = tmp_path / f"machines-{os.geteuid()}"

@@ -65,7 +65,7 @@ def test_stream_makes_visible_all_but_colours(has_colours: bool, text: str, writ
     assert file.getvalue() == written
 
 
-def test_stream_writes_what_its_encoding_lacks() -> None:
+def test_stream_writes_characters_that_its_encoding_lacks() -> None:
     raw = io.BytesIO()
     stream = VisibleStream(
         io.TextIOWrapper(raw, encoding="ascii", write_through=True), has_colours=False

@@ -202,7 +202,7 @@ def test_time_limit_ends_a_shell_that_ignores_sigterm(agent: Agent) -> None:
     assert deadline.remaining_s() > 26
 
 
-def test_other_shell_runs_where_there_is_no_bash(agent: Agent, tmp_path: Path) -> None:
+def test_other_shell_runs_if_there_is_no_bash(agent: Agent, tmp_path: Path) -> None:
     shell = shutil.which("sh")
     assert shell is not None
     (tmp_path / "sh").symlink_to(shell)

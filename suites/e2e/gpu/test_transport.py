@@ -128,7 +128,7 @@ def test_bars_are_as_wide_as_the_transport_allows(plugged: Plugged, transport: T
         assert kind == 0
 
 
-def test_function_is_express_where_the_transport_has_room(
+def test_function_is_express_if_the_transport_has_room(
     plugged: Plugged, transport: Transport
 ) -> None:
     pointer = plugged.qemu.gpu_config_read(0x34) & 0xFF

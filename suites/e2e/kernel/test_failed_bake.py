@@ -188,7 +188,7 @@ class Listed:
         ),
     ],
 )
-def test_image_bakes_only_what_its_component_list_has(
+def test_image_bakes_only_drivers_on_its_component_list(
     start_node: StartNode, listed: Listed, code: int
 ) -> None:
     """What is baked has been scanned; a version that only the configuration names has not."""

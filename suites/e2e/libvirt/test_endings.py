@@ -42,7 +42,7 @@ def test_waits(lab, tmp_path):
             "this is never printed", Deadline.after(600), what="it", failure=machine.failure
         )
 
-def test_goes_on(lab, tmp_path):
+def test_continues(lab, tmp_path):
     with firmware_machine(lab, tmp_path, Firmware()) as machine:
         machine.console.wait_for("the disk's own boot loader runs", patience(lab), what="it")
 """
@@ -99,7 +99,7 @@ def test_killed_run_leaves_no_domain(
 
 
 @pytest.mark.parametrize("is_crash", [False, True], ids=["restart", "crash"])
-def test_libvirtd_that_goes_in_the_middle_of_a_run_is_named_and_the_rest_goes_on(
+def test_libvirtd_that_ends_in_the_middle_of_a_run_is_named_and_the_rest_continues(
     lab: Lab, own_cache: OwnCache, alone: Libvirtd, tmp_path: Path, *, is_crash: bool
 ) -> None:
     """The test on it ends as an error of the harness; the next one connects anew."""

@@ -46,7 +46,7 @@ unused() {
 """
 
 
-def test_script_that_cloud_init_runs_is_traced_with_what_it_sources_and_starts(
+def test_script_that_cloud_init_runs_is_traced_with_its_sourced_and_started_scripts(
     boot_node: BootNode, node_image: Image, provisioner_of_test: Provisioner, tmp_path: Path
 ) -> None:
     """It is started by no provisioner, so nothing but the units' environment reaches it."""

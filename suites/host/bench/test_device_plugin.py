@@ -173,7 +173,7 @@ def _register(sockets: Path, request: Any) -> None:
         )(request, timeout=_ANSWER_S)
 
 
-def test_methods_are_those_of_device_plugins() -> None:
+def test_methods_match_device_plugins() -> None:
     """The names, by which a real kubelet would call."""
     names = {
         f"/{service}/{name}"

@@ -32,7 +32,7 @@ def test_there_is_a_plot_of_each_thing_that_was_measured() -> None:
     assert names == ["waits", "critical-path", "distribution", "savings"]
 
 
-def test_what_was_not_measured_has_no_plot() -> None:
+def test_unmeasured_values_have_no_plot() -> None:
     assert "savings" not in [plot.name for plot in plots_of(figures_of(benchmark()))]
 
 

@@ -65,7 +65,7 @@ def test_python_may_keep_its_compiled_files(
 def test_shell_without_a_prompt_is_quoted(program: Path) -> None:
     _write(program, "echo 'harness: there is no QEMU'; exit 2\n")
 
-    with pytest.raises(HarnessError, match=r"expected to go on.*there is no QEMU"):
+    with pytest.raises(HarnessError, match=r"expected to continue.*there is no QEMU"):
         measure_prompt([])
 
 

@@ -109,7 +109,7 @@ def test_run_chooses_a_driver_of_the_package_by_name(
     assert f"'{option.partition('=')[2]}s'" in unknown.stderr
 
 
-def test_broken_package_breaks_only_what_needs_it(broken_site: PluginSite, tmp_path: Path) -> None:
+def test_broken_package_breaks_nothing_else(broken_site: PluginSite, tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text(
         "def test_one(h100): assert h100.name == 'h100-sxm5-80gb'\n"
         "def test_acme(gpu_catalogue): assert gpu_catalogue.get('acme-a1')\n"

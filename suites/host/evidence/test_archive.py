@@ -53,7 +53,7 @@ def test_archive_becomes_the_folder_again(
     assert [path for path in (tmp_path / "runs").iterdir() if path.is_dir()] == []
 
 
-def test_saved_machine_is_only_unpacked_where_it_is_needed(evidence: Path, tmp_path: Path) -> None:
+def test_saved_machine_is_only_unpacked_if_it_is_needed(evidence: Path, tmp_path: Path) -> None:
     with opened(write_archive(evidence), tmp_path / "runs") as folder:
         names = {path.name for path in folder.rglob("*") if path.is_file()}
 

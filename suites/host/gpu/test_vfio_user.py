@@ -116,7 +116,7 @@ def test_posted_write_gets_no_answer_and_is_carried_out(
     assert server.state.requests == 2
 
 
-def test_several_writes_of_one_message_are_done_in_their_order(qemu: QemuSide) -> None:
+def test_several_writes_of_one_message_are_carried_out_in_order(qemu: QemuSide) -> None:
     writes = [(0, 0x100, b"\1\0\0\0"), (0, 0x102, b"\2"), (0, 0x108, bytes(range(8)))]
 
     # QEMU sends room for two hundred, whatever there are.

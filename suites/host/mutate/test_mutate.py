@@ -156,7 +156,7 @@ def test_whole_command(project: _Project) -> None:
     assert again.duration_s < result.duration_s
 
 
-def test_kill_leaves_the_files_and_the_next_run_goes_on(project: _Project) -> None:
+def test_kill_leaves_the_files_and_the_next_run_continues(project: _Project) -> None:
     before = project.contents()
     process = project.start("--workers=1")
     results = project.root.parent / "cache"

@@ -55,7 +55,7 @@ def devices_of(library: Library) -> list[Any]:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_gpu_is_what_the_catalogue_says(library: Library, model: GpuModel) -> None:
+def test_gpu_has_the_facts_of_the_catalogue(library: Library, model: GpuModel) -> None:
     library.load_driver()
     library.plug(model)
 
@@ -132,7 +132,7 @@ def test_driver_is_loaded_for_the_first_caller(library: Library) -> None:
     assert library.probe_calls() == ["", "-c255"]
 
 
-def test_device_nodes_are_made_where_they_lack(library: Library) -> None:
+def test_missing_device_nodes_are_made(library: Library) -> None:
     library.load_driver()
     library.plug(H100, 0)
     library.plug(H100, 1)
@@ -145,7 +145,7 @@ def test_device_nodes_are_made_where_they_lack(library: Library) -> None:
     assert library.probe_calls() == ["-c1"]
 
 
-def test_driver_of_another_version_is_told_apart(library: Library) -> None:
+def test_driver_of_another_version_is_recognised(library: Library) -> None:
     """The mismatch that a node shows on which another driver's module stayed loaded."""
     library.load_driver("580.126.09")
 

@@ -80,7 +80,7 @@ def outline(steps: list[dict[str, Any]]) -> list[object]:
     ]
 
 
-def test_steps_of_a_test_are_those_of_its_machine_and_its_expectations(inner: Inner) -> None:
+def test_steps_of_a_test_come_from_its_machine_and_its_expectations(inner: Inner) -> None:
     inner.run(STEPS, "--alluredir=results")
 
     found = results(inner)
@@ -147,7 +147,7 @@ def test_step_outside_of_a_test_changes_nothing(inner: Inner) -> None:
     assert "steps" not in results(inner)["test_threads"]
 
 
-def test_title_and_description_are_those_of_the_docstring(inner: Inner) -> None:
+def test_title_and_description_come_from_the_docstring(inner: Inner) -> None:
     inner.run(STEPS, "--alluredir=results")
 
     found = results(inner)

@@ -42,7 +42,7 @@ def test_machine_of_a_failed_test_gets_versions_and_a_timeline(folder: Path) -> 
     assert not (folder / "left-out.txt").exists()
 
 
-def test_only_a_timeline_is_added_where_the_test_passed(folder: Path) -> None:
+def test_only_a_timeline_is_added_if_the_test_passed(folder: Path) -> None:
     before = set(folder.rglob("*"))
 
     assert completed(a_machine(), folder, None) == folder

@@ -166,7 +166,7 @@ def merged(project: Path) -> int:
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_exit_status_that_a_plug_in_sets_is_that_of_the_shard(
+def test_exit_status_from_a_plug_in_is_the_status_of_the_shard(
     tmp_path: Path, workers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "test_a.py").write_text("def test_it(): ...\n")
@@ -265,7 +265,7 @@ def test_full_disk_is_reported_in_a_sentence_and_fails_the_run(
 
 
 @pytest.mark.parametrize("option", ["--report-dir", "--alluredir", "--junitxml"])
-def test_place_where_no_report_can_be_is_refused_before_the_run(
+def test_impossible_folder_for_reports_is_refused_before_the_run(
     tmp_path: Path, option: str
 ) -> None:
     (tmp_path / "test_a.py").write_text("def test_it(): ...\n")

@@ -105,7 +105,7 @@ def test_skipped_test_keeps_nothing(inner: Inner, end: str) -> None:
     assert inner.kept() == []
 
 
-def test_nodes_of_one_name_do_not_overwrite_each_other(inner: Inner) -> None:
+def test_nodes_with_the_same_name_do_not_overwrite_each_other(inner: Inner) -> None:
     inner.run("def test_kernel(add):\n    add('node'); add('node'); add('other')\n    assert 0\n")
 
     folders = sorted(path.name for path in (inner.folder / "evidence").glob("*/*/"))
@@ -352,7 +352,7 @@ def test_missing_requirement_fails_under_ci(inner: Inner, monkeypatch: pytest.Mo
     result.stdout.fnmatch_lines(["*RequirementError: There is no QEMU; run `./dev setup`."])
 
 
-def test_missing_requirement_fails_where_a_gpu_is_required(inner: Inner) -> None:
+def test_missing_requirement_fails_if_a_gpu_is_required(inner: Inner) -> None:
     result = inner.run(NEEDS, "--require-gpu")
 
     result.assert_outcomes(errors=1)
@@ -476,7 +476,7 @@ def test_paths_and_urls_have_short_names_in_test_ids(inner: Inner) -> None:
     )
 
 
-def test_recipes_are_those_of_the_harness_and_of_further_folders(inner: Inner) -> None:
+def test_recipes_come_from_the_harness_and_from_further_folders(inner: Inner) -> None:
     source = """
         def test_settings(settings, pytestconfig):
             root = pytestconfig.rootpath

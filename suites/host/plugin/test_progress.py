@@ -155,7 +155,7 @@ def test_lines_of_workers_come_without_a_socket(machines: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["CI=true", "-s", "--capture=tee-sys"])
-def test_terminal_shows_lines_where_rows_would_be_wrong(machines: Path, word: str) -> None:
+def test_terminal_shows_lines_if_rows_would_be_wrong(machines: Path, word: str) -> None:
     options, environment = ((), (word,)) if word[0] != "-" else ((word,), ())
 
     argv = _argv(machines, "-n", "0", *options, environment=environment)
@@ -187,7 +187,7 @@ def test_rows_go_when_a_person_interrupts_the_run(live: Path, workers: str) -> N
         assert "node-1" not in below
 
 
-def test_rows_fit_the_terminal_and_have_no_colours_where_none_are_wanted(live: Path) -> None:
+def test_rows_fit_the_terminal_and_have_no_colours_if_none_are_wanted(live: Path) -> None:
     argv = _argv(live, "-k", "of_a_machine", "-n", "0", environment=("NO_COLOR=1",))
     with _at_a_terminal(argv, columns=40) as terminal:
         terminal.expect(r"\x1b\[2K([^\r]*node-1[^\r]*)\x1b8")

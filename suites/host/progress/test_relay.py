@@ -37,7 +37,7 @@ def test_long_message_is_cut_and_arrives(tmp_path: Path) -> None:
     assert len(taken[0].message) == 2000
 
 
-def test_sender_goes_on_when_the_receiver_is_gone(tmp_path: Path) -> None:
+def test_sender_continues_when_the_receiver_is_gone(tmp_path: Path) -> None:
     receiver = Receiver(tmp_path, lambda _event, _worker: None)
     receiver.close()
 

@@ -302,7 +302,7 @@ def test_output_of_a_bake_does_not_belong_to_the_first_run(tmp_path: Path) -> No
         expect.log_line(evidence, "decided")
 
 
-def test_provisioner_runs_where_nothing_can_be_stored(tmp_path: Path) -> None:
+def test_provisioner_runs_if_nothing_can_be_stored(tmp_path: Path) -> None:
     """On a full disk, the run has no folder."""
     guest = GuestRoot(tmp_path / "root")
     taken = guest.root / "var/lib/cloud"

@@ -61,7 +61,7 @@ def test_input_that_is_not_utf8_arrives_as_it_was() -> None:
     assert RUNNER.run(("od", "-An", "-tx1"), timeout_s=30, stdin="\udce9").stdout == " e9\n"
 
 
-def test_missing_program_is_a_result() -> None:
+def test_missing_program_gives_a_result() -> None:
     result = RUNNER.run(("/nonexistent/program",), timeout_s=30)
 
     assert (result.exit_code, result.stdout, result.timed_out) == (127, "", False)

@@ -162,7 +162,7 @@ def test_missing_blob_belongs_to_an_image_that_is_there(
         assert ask(connection, "GET", LAYER)[0] == 404
 
 
-def test_refusal_says_why_and_asks_for_credentials_where_it_is_401(
+def test_refusal_gives_a_reason_and_a_401_asks_for_credentials(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:
     log.disturb_all(PullFault(status=401))
@@ -186,7 +186,7 @@ def test_standing_fault_ends_with_the_next_one(proxy: RegistryProxy, log: Regist
         assert ask(connection, "HEAD", TAG)[0] == 200
 
 
-def test_blob_is_cut_at_its_byte_also_where_a_client_resumes_there(
+def test_blob_is_cut_at_its_byte_even_if_a_client_resumes_there(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:
     log.disturb_all(PullFault(cut_after_bytes=50_000))

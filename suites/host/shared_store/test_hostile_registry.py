@@ -413,7 +413,7 @@ def test_data_beyond_its_packed_size_is_refused_although_its_description_agrees(
     assert (puller.into / "bomb").stat().st_size < 6 << 20
 
 
-def test_two_files_of_one_content_and_other_files_are_pulled(
+def test_two_files_with_the_same_content_and_other_files_are_pulled(
     registry: Adversary, puller: Puller
 ) -> None:
     files = {"1/initrd.img": b"same", "2/initrd.img": b"same", "empty": b""}
@@ -457,7 +457,7 @@ def test_dropped_connections_do_not_end_a_pull_that_makes_progress(
 
 
 @pytest.mark.parametrize("is_compressible", [False, True])
-def test_pull_goes_on_at_a_registry_that_sends_the_whole_blob_again(
+def test_pull_continues_at_a_registry_that_sends_the_whole_blob_again(
     registry: Adversary, puller: Puller, *, is_compressible: bool
 ) -> None:
     """It ignores the range that was asked for, and answers 200."""
@@ -558,7 +558,7 @@ OK = "HTTP/1.1 200 OK\r\n"
         ("/blobs/", f"{OK}Content-Length: 3000\r\n\r\n", True),
     ],
 )
-def test_trickle_is_given_up(
+def test_trickle_ends(
     registry: Adversary, puller: Puller, part: str, head: str, *, is_resumed: bool
 ) -> None:
     answer = _drip_after(head, is_resumed=is_resumed)

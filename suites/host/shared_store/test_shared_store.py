@@ -64,7 +64,7 @@ def test_host_that_only_reads_pushes_nothing(shop: Shop) -> None:
     assert all(request.method in {"GET", "HEAD"} for request in shop.log.requests)
 
 
-def test_store_states_what_a_checkpoint_needs(filled: Shop) -> None:
+def test_store_states_the_requirements_of_a_checkpoint(filled: Shop) -> None:
     (artifact,) = filled.host("other").shared.ls()
 
     assert artifact.needs == "QEMU 7.2, any processor"
@@ -104,7 +104,7 @@ def test_refused_pull_is_one_sentence_and_the_host_makes_its_own(
     assert "\n" not in said
 
 
-def test_cut_connection_goes_on_where_it_ended(filled: Shop) -> None:
+def test_cut_connection_continues_where_it_ended(filled: Shop) -> None:
     size = filled.blob().stat().st_size
     filled.log.disturb_all(PullFault(cut_after_bytes=size // 2))
     second = filled.host("second")
@@ -112,7 +112,7 @@ def test_cut_connection_goes_on_where_it_ended(filled: Shop) -> None:
     sentence = pull(second)
 
     assert f"after {size // 2} of {size} bytes, 2 times in a row" in sentence
-    assert "the next pull goes on there" in sentence
+    assert "the next pull continues there" in sentence
     filled.log.disturb_all(PullFault())
     before = len(filled.log.requests)
     second.have()
@@ -263,7 +263,7 @@ def test_damaged_folder_is_not_pushed(
     assert host.shared.ls() == []
 
 
-def test_push_fails_where_one_image_is_damaged_and_the_checkpoints_are_sound(
+def test_push_fails_if_one_image_is_damaged_and_the_checkpoints_are_sound(
     shop: Shop,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

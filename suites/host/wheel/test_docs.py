@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _SHOW_S = 60
 
 
-def test_pages_are_listed_those_of_people_and_those_of_the_code(
+def test_pages_written_by_people_and_pages_from_the_code_are_listed(
     installed_wheel: InstalledWheel, tmp_path: Path
 ) -> None:
     listed = installed_wheel.run("harness", "docs", cwd=tmp_path).check("harness docs").stdout

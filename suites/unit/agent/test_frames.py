@@ -108,7 +108,7 @@ def test_long_message_goes_in_parts() -> None:
         (lambda: frames.from_json(b"[]"), "A frame holds no JSON object"),
     ],
 )
-def test_error_says_what_does_not_fit(send: object, sentence: str) -> None:
+def test_error_names_the_part_that_does_not_fit(send: object, sentence: str) -> None:
     assert callable(send)
     with pytest.raises(ProtocolError, match=re.escape(sentence)):
         send()

@@ -495,7 +495,7 @@ def test_written_file_appears_whole(
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_given_up_file_leaves_nothing(bench: Bench, tmp_path: Path) -> None:
+def test_cancelled_file_leaves_nothing(bench: Bench, tmp_path: Path) -> None:
     asked = {"path": str(tmp_path / "file"), "mode": 0o640, "has_more": True}
     bench.sends(frames.WRITE, 2, frames.to_json(asked) + b"\nhalf")
     bench.sends(frames.CANCEL, 2)

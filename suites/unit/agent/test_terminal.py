@@ -38,7 +38,7 @@ def test_terminal_has_the_size_that_was_asked_for_last(bench: Bench) -> None:
     started.ends()
 
 
-def test_size_beyond_what_a_terminal_has_is_the_largest(bench: Bench) -> None:
+def test_size_beyond_the_limit_of_a_terminal_is_the_largest(bench: Bench) -> None:
     started = start_in_terminal(bench, terminal={"rows": 70_000, "columns": -1})
 
     assert size_of(started) == (65_535, 0)
@@ -55,7 +55,7 @@ def test_terminal_without_a_size_is_refused(bench: Bench, terminal: object) -> N
     assert bench.processes.started == []
 
 
-def test_size_is_nothing_to_a_command_without_a_terminal(bench: Bench) -> None:
+def test_size_does_nothing_to_a_command_without_a_terminal(bench: Bench) -> None:
     started = start(bench)
     bench.sends(frames.RESIZE, 2, _SIZE)
     bench.sends(frames.RESIZE, 99, _SIZE)
@@ -64,7 +64,7 @@ def test_size_is_nothing_to_a_command_without_a_terminal(bench: Bench) -> None:
     assert result_of(bench.gets()) == {"exit_code": 4, "timed_out": False}
 
 
-def test_size_is_nothing_to_a_command_that_has_left_its_terminal(bench: Bench) -> None:
+def test_new_size_does_nothing_to_a_command_that_has_left_its_terminal(bench: Bench) -> None:
     started = start_in_terminal(bench)
     started.closes_output()
     bench.turns()

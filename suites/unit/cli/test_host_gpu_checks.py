@@ -214,7 +214,7 @@ def test_mistake_in_the_inventory_is_a_row(
     assert "gpus.yaml:1: key 'gpu'" in found["GPUs of this host"].found
 
 
-def test_gpus_count_as_a_fault_only_where_an_inventory_gives_them_to_tests(
+def test_gpus_count_as_a_fault_only_if_an_inventory_gives_them_to_tests(
     host: FakeHost, settings: Settings, inventory: Settings
 ) -> None:
     iommu_off(host, "GenuineIntel")

@@ -113,7 +113,7 @@ def test_configuration_of_pytest_that_would_be_ignored_is_refused(
 
 
 @pytest.mark.parametrize("name", ["project", "project/tests"])
-def test_file_where_a_folder_is_needed_is_refused(
+def test_file_in_place_of_a_folder_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     path = tmp_path / name

@@ -92,7 +92,7 @@ def test_long_error_that_can_not_be_kept_is_shown_in_part(
     assert "The whole text could not be kept." in capsys.readouterr().err
 
 
-def test_error_of_the_operating_system_is_a_sentence(
+def test_error_of_the_operating_system_is_reported_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing(monkeypatch, OSError(28, "No space left on device", "/x"))

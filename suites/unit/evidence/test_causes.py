@@ -798,9 +798,7 @@ def test_output_of_a_tool_beside_the_log_is_shown(tmp_path: Path) -> None:
         "ERROR: Installation has failed.  Please see the file '/var/log/nvidia-installer.log' for details.",
     ],
 )
-def test_reason_is_told_before_what_a_tool_prints_after_it(
-    tmp_path: Path, afterthought: str
-) -> None:
+def test_reason_is_shown_before_later_output_of_a_tool(tmp_path: Path, afterthought: str) -> None:
     reason = "reason: /opt/x is not there"
     write_foreign_run(tmp_path, log="begin\n", printed=f"{reason}\n{afterthought}\n" * 2)
 
@@ -1046,7 +1044,7 @@ def test_unit_is_starting_while_its_commands_run(
 
 
 @pytest.mark.parametrize("state", ["auto-restart", "auto-restart-queued"])
-def test_unit_that_systemd_starts_again_is_told_and_hides_nothing(
+def test_unit_that_systemd_starts_again_is_shown_and_hides_nothing(
     tmp_path: Path, state: str
 ) -> None:
     """While it waits for its next start, systemd does not list it as failed."""
@@ -1191,7 +1189,7 @@ def test_error_of_an_application_before_an_error_of_a_gpu_is_not_the_cause(tmp_p
         ("", "command: x y"),
     ],
 )  # fmt: skip
-def test_last_printed_line_of_a_failed_command_is_told(
+def test_last_printed_line_of_a_failed_command_is_shown(
     tmp_path: Path, said: str, line: str
 ) -> None:
     write_outcome(tmp_path, error="", detail=f"command: x y\n{said}")
@@ -1206,7 +1204,7 @@ def test_outcome_that_is_damaged_hides_no_failed_unit(tmp_path: Path) -> None:
     assert explain(tmp_path) == ["unit 'a.service' failed: the journal has no line of it"]
 
 
-def test_failed_step_is_told_before_a_failed_unit(tmp_path: Path) -> None:
+def test_failed_step_is_shown_before_a_failed_unit(tmp_path: Path) -> None:
     write_outcome(tmp_path, error="x\ny", detail="no compiler")
     write(tmp_path, "commands/failed-units", "a.service loaded failed failed A\n")
 

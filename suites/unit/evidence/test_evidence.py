@@ -185,7 +185,7 @@ def test_copy_that_fails_leaves_older_files(tmp_path: Path) -> None:
     assert [path.name for path in target.parent.rglob("*")] == ["node", "old"]
 
 
-def test_missing_outcome_is_none(tmp_path: Path) -> None:
+def test_missing_outcome_gives_none(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).without(f"files{OUTCOME_PATH}")
 
     assert folder.evidence.outcome is None

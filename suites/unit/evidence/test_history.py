@@ -98,7 +98,7 @@ def test_journal_has_texts_and_values_with_line_breaks() -> None:
     assert entry.fields["UNIT"] == "a.service"
 
 
-def test_entries_whose_beginning_or_end_was_cut_are_passed_over() -> None:
+def test_entries_with_a_cut_beginning_or_end_are_skipped() -> None:
     """The journal is limited by its last bytes."""
     whole = ENTRY + b"MESSAGE=whole\n\n"
     cut = b"IMESTAMP=17\nMESSAGE=cut\n\n"
@@ -108,7 +108,7 @@ def test_entries_whose_beginning_or_end_was_cut_are_passed_over() -> None:
     assert [entry.fields.get("MESSAGE") for entry in entries] == ["whole", None]
 
 
-def test_journal_is_limited_where_it_is_gathered() -> None:
+def test_journal_is_limited_when_it_is_gathered() -> None:
     words = " ".join(history_request().commands[JOURNAL])
 
     assert f"-n {JOURNAL_ENTRIES}" in words

@@ -157,7 +157,7 @@ def test_link_in_evidence_shows_no_file_of_this_host(tmp_path: Path, kind: str) 
     ],
     ids=lambda text: text[:24],
 )
-def test_hostile_outcome_is_a_sentence(tmp_path: Path, text: str) -> None:
+def test_hostile_outcome_is_reported_in_a_sentence(tmp_path: Path, text: str) -> None:
     evidence = evidence_of(tmp_path, {OUTCOME: text})
 
     with pytest.raises(HarnessError, match="has an unknown form"):
@@ -180,7 +180,7 @@ def test_hostile_outcome_is_a_sentence(tmp_path: Path, text: str) -> None:
         (lambda text: parse_trace(text, "trace"), "[]"),
     ],
 )
-def test_number_beyond_what_a_node_has_is_a_sentence(
+def test_impossible_number_is_reported_in_a_sentence(
     parse: Callable[[str], object], text: str
 ) -> None:
     with pytest.raises(HarnessError):

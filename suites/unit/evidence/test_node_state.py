@@ -365,7 +365,7 @@ def test_gpu_that_a_kind_of_module_does_not_support_is_refused(log: str) -> None
     assert parse_refused_gpus(log * 2) == ["2bb1"]
 
 
-def test_refused_gpu_keeps_its_id_where_a_later_message_has_none() -> None:
+def test_refused_gpu_keeps_its_id_if_a_later_message_has_none() -> None:
     address = "0000:03:00.0"
     log = (
         f"NVRM: The NVIDIA GPU {address} (PCI ID: 10de:2bb1)\n"
@@ -581,7 +581,7 @@ def test_time_of_a_path_is_read_in_each_form(line: str, modified: float) -> None
     ("holders", "names"),
     [("-", ()), ("a,", ("a",)), ("a,b", ("a", "b")), ("a,-", ("a",)), ("[permanent],", ("[permanent]",))],
 )  # fmt: skip
-def test_holders_of_a_module_are_told_apart(holders: str, names: tuple[str, ...]) -> None:
+def test_holders_of_a_module_are_separated(holders: str, names: tuple[str, ...]) -> None:
     modules = parse_modules(f"x 1 12 {holders} Live 0x0\ny 2 0 - Unloading 0x0\n")
 
     assert (modules["x"].references, modules["x"].holders) == (12, names)

@@ -23,7 +23,7 @@ def read(document: object = DOCUMENT, **pointers: object) -> ProvisioningOutcome
     return ProvisioningOutcome.from_json(json.dumps(document), file)
 
 
-def test_pointer_leads_through_lists_and_names_with_its_own_signs() -> None:
+def test_pointer_leads_through_lists_and_escaped_names() -> None:
     assert read(exit_code="/a~1b/1/c~0d").exit_code == 84
     assert read(exit_code="/a~1b/0/c~0d").exit_code == 7
     assert read(decision="/done/0").action == "first"
@@ -35,7 +35,7 @@ def test_undeclared_parts_are_not_read() -> None:
 
 
 @pytest.mark.parametrize("pointer", ["/done/2", "/done/x", "/done/-1", "/a/b", "/done/0/1", "/no"])
-def test_missing_value_is_none_or_an_error(pointer: str) -> None:
+def test_missing_value_gives_none_or_an_error(pointer: str) -> None:
     assert read(decision=pointer).action is None
     with pytest.raises(HarnessError, match=rf"has an unknown form \(it has no '{pointer}'\): "):
         read(exit_code=pointer)

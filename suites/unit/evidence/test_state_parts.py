@@ -11,7 +11,7 @@ from harness.evidence import state_parts
 from suites.unit.evidence.states import a_file
 
 
-def test_lines_are_told_apart_by_file() -> None:
+def test_lines_are_separated_by_file() -> None:
     text = "/proc/a\0one\n/proc/b:1\0two: three\n/proc/a\0\n"
 
     assert state_parts.parse_lines_by_file(text) == {

@@ -33,7 +33,7 @@ ActiveEnterTimestampMonotonic=0
 """
 
 
-def test_units_are_told_apart_by_their_blocks() -> None:
+def test_units_are_separated_by_their_blocks() -> None:
     units = parse_shown_units(f"{EXPORTER}\n{ABSENT}")
 
     exporter, absent = units.values()
@@ -48,7 +48,7 @@ def test_units_are_told_apart_by_their_blocks() -> None:
     assert absent.commands == ()
 
 
-def test_timestamp_of_nothing_is_none_and_not_the_beginning_of_time() -> None:
+def test_timestamp_of_nothing_differs_from_the_beginning_of_time() -> None:
     unit = parse_shown_units(EXPORTER)["nvidia-dcgm-exporter.service"]
 
     assert (unit.started_us, unit.ready_us) == (92320066, None)
@@ -76,7 +76,7 @@ def test_units_of_another_form_are_refused(text: str) -> None:
         parse_shown_units(text)
 
 
-def test_jobs_are_those_of_the_queue() -> None:
+def test_jobs_come_from_the_queue() -> None:
     text = (
         "  386 nvidia-dcgm.service start running\n390 nvidia-dcgm-exporter.service start waiting\n"
     )

@@ -160,7 +160,9 @@ def test_header_of_any_size_is_not_read_into_memory(tmp_path: Path, kind: bytes)
         *("twice", "below-file", "long", "escape", "text", "empty", "cut"),
     ],
 )
-def test_other_archive_is_a_sentence(tmp_path: Path, content: bytes, words: str) -> None:
+def test_other_archive_is_refused_with_a_sentence(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
     with pytest.raises(BadInputError, match=words):
         unpacked(content, tmp_path)
 

@@ -55,7 +55,7 @@ def test_text_that_is_in_each_line_or_in_no_line_is_refused(
 
 @pytest.mark.parametrize("names", [(), ("",), ("x", "")])
 @pytest.mark.parametrize("expectation", [expect.events_recorded, expect.no_event_recorded])
-def test_no_name_of_an_event_is_refused(
+def test_empty_list_of_event_names_is_refused(
     tmp_path: Path, expectation: Callable[..., None], names: tuple[str, ...]
 ) -> None:
     """Each node would meet it."""

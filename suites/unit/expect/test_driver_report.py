@@ -380,7 +380,7 @@ def test_node_that_was_not_asked_is_unknown(tmp_path: Path) -> None:
         driver_reports_health(EvidenceFolder(tmp_path).command("lspci", BUS).evidence)
 
 
-def test_faults_of_one_gpu_are_all_told_with_its_whole_address(tmp_path: Path) -> None:
+def test_all_faults_of_one_gpu_are_shown_with_its_whole_address(tmp_path: Path) -> None:
     """Large machines have GPUs in PCI domains of their own."""
     report = ONE + GPU.format(address="0001FFFF:B1:00.0").replace(
         "Required                    : No", "Required                    : Yes"
@@ -455,7 +455,7 @@ def test_missing_value_hides_no_fault_beside_it(tmp_path: Path, healthy: str, va
         driver_reports_health(a_node(tmp_path / "faulty", HEAD + FIRST + second).evidence)
 
 
-def test_block_goes_on_after_a_block_in_it(tmp_path: Path) -> None:
+def test_block_continues_after_a_block_in_it(tmp_path: Path) -> None:
     """Later releases have a histogram among the remapped rows."""
     histogram = "        Bank Remap Availability Histogram\n            Max : 5 bank(s)\n"
     old = "        Pending                           : No\n"

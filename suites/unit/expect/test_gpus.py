@@ -133,7 +133,7 @@ def test_other_function_is_not_a_gpu(tmp_path: Path, class_code: str, device: st
 
 
 @pytest.mark.parametrize("undriven", [0, 1])
-def test_gpu_without_the_driver_is_named_alone(tmp_path: Path, undriven: int) -> None:
+def test_only_the_gpu_without_the_driver_is_named(tmp_path: Path, undriven: int) -> None:
     drivers: list[str | None] = ["nvidia", "nvidia"]
     drivers[undriven] = None
     bus = "".join(a_function(f"0{n}:00.0", driver=each) for n, each in enumerate(drivers))

@@ -202,7 +202,7 @@ def test_function_whose_ids_read_ones_may_be_a_gpu(tmp_path: Path) -> None:
     assert not isinstance(caught.value, AssertionError)
 
 
-def test_refusal_of_one_of_two_equal_gpus_does_not_refuse_both(tmp_path: Path) -> None:
+def test_refusal_of_one_of_two_equal_gpus_does_not_refuse_the_other(tmp_path: Path) -> None:
     log = load_recording("dmesg/2.38.1-nvidia-refusal").text
     folder = a_serving_node(tmp_path).command("dmesg", log * 3)
 

@@ -131,7 +131,7 @@ def test_unit_that_was_not_gathered_is_unknown(tmp_path: Path) -> None:
         expect.unit_runs(EvidenceFolder(tmp_path / "empty").evidence, PLUGIN, "x")
 
 
-def test_job_in_the_queue_is_of_one_kind(tmp_path: Path) -> None:
+def test_job_in_the_queue_has_one_kind(tmp_path: Path) -> None:
     seen = evidence(tmp_path, jobs="7 dcgm.service start running\n")
 
     expect.unit_job(seen, DCGM, "start")

@@ -354,7 +354,7 @@ def test_host_side_by_itself_proves_nothing(tmp_path: Path) -> None:
         evidence.file(EXIT_CODE_PATH)
 
 
-def test_reason_for_missing_evidence_is_told(tmp_path: Path) -> None:
+def test_reason_for_missing_evidence_is_shown(tmp_path: Path) -> None:
     folder = a_stripped_node(tmp_path)
     guest_did_not_answer(folder)
 

@@ -182,7 +182,7 @@ def test_invalid_model_names_file_and_line(
     assert (caught.value.source, caught.value.line, caught.value.key) == (str(file), line, key)
 
 
-def test_second_model_of_one_name_is_refused(tmp_path: Path) -> None:
+def test_second_model_with_the_same_name_is_refused(tmp_path: Path) -> None:
     file = _model(tmp_path, name="h100-sxm5-80gb.yaml")
 
     with pytest.raises(BadInputError, match="Another folder has a model") as slip:

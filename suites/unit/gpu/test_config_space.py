@@ -130,7 +130,7 @@ def test_impossible_bar_is_refused(bars: dict[int, Bar]) -> None:
         max_size=30,
     )
 )
-def test_no_write_changes_what_is_read_only(writes: list[tuple[int, int, int]]) -> None:
+def test_no_write_changes_read_only_bits(writes: list[tuple[int, int, int]]) -> None:
     space = _space()
     fresh = _space()
     writable = {*range(0x04, 0x06), 0x0C, 0x3C, *range(0x10, 0x18), *range(0x1C, 0x20)}

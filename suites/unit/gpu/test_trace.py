@@ -60,7 +60,7 @@ def test_chatter_in_configuration_space_hides_no_bar_access() -> None:
     assert trace.dropped == 96
 
 
-def test_rendering_shows_what_is_missing() -> None:
+def test_rendering_shows_missing_entries() -> None:
     recorder = _recorder(capacity=2)
     recorder.access(AccessKind.CONFIG_READ, None, 0, 2, 0x10DE)
     recorder.access(AccessKind.CONFIG_READ, None, 4, 2, 0)

@@ -35,7 +35,7 @@ def _collect(cache: Cache, unused: dt.timedelta = MONTH) -> list[Removal]:
     return cache.store.cache.collect_unused(unused, at=NOW)
 
 
-def test_listing_shows_what_is_published(cache: Cache) -> None:
+def test_listing_shows_published_images(cache: Cache) -> None:
     parent = cache.ensure()
     child = cache.derive(parent, lambda _disk: None)
     cache.store.close()

@@ -225,7 +225,7 @@ def test_later_run_copies_the_overlay_of_an_earlier_one(cache: Cache, tmp_path: 
     assert (tmp_path / "second.qcow2").read_bytes() == (tmp_path / "first.qcow2").read_bytes()
 
 
-def test_overlay_on_a_disk_that_was_replaced_is_made_anew(cache: Cache, tmp_path: Path) -> None:
+def test_overlay_on_a_replaced_disk_is_made_again(cache: Cache, tmp_path: Path) -> None:
     disk = tmp_path / "disk.qcow2"
     disk.write_bytes(b"QFI\xfb")
     cache.store.create_overlay(disk, tmp_path / "first.qcow2")
@@ -236,7 +236,7 @@ def test_overlay_on_a_disk_that_was_replaced_is_made_anew(cache: Cache, tmp_path
     assert cache.qemu_img.backing == [str(disk)] * 2
 
 
-def test_kept_overlays_are_removed_with_what_is_unused(cache: Cache, tmp_path: Path) -> None:
+def test_kept_overlays_are_removed_with_unused_images(cache: Cache, tmp_path: Path) -> None:
     image = cache.ensure()
     cache.store.create_overlay(image.disk, tmp_path / "overlay.qcow2")
 

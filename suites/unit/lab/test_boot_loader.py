@@ -34,7 +34,7 @@ def test_kernel_is_booted_once_by_its_entry() -> None:
         boot_once(guest, "6.1.0-55-cloud-amd64")
 
 
-def test_kernel_that_the_menu_lacks_is_refused_with_those_that_it_has() -> None:
+def test_kernel_missing_in_the_menu_is_refused_with_the_present_ones() -> None:
     runner = ScriptedRunner()
     guest = _a_guest(runner, menu=MENU)
 

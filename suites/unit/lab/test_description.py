@@ -94,7 +94,7 @@ def test_own_disk_replaces_the_overlay(tmp_path: Path, images: FakeImages) -> No
 
 
 @pytest.mark.parametrize(("apertures_gib", "expected"), [(256, 64 << 10), (0, 0)])
-def test_root_ports_reserve_address_space_only_where_the_platform_has_apertures(
+def test_root_ports_reserve_address_space_only_if_the_platform_has_apertures(
     apertures_gib: int, expected: int
 ) -> None:
     platform = Platform(
@@ -106,7 +106,7 @@ def test_root_ports_reserve_address_space_only_where_the_platform_has_apertures(
     assert (spec.root_ports, spec.root_port_aperture_mib) == (4, expected)
 
 
-def test_emulated_guest_is_told_how_fast_its_time_stamp_counter_counts() -> None:
+def test_emulated_guest_gets_the_rate_of_its_time_stamp_counter() -> None:
     """On a busy host it would measure another frequency, and its clock would run as fast as it likes."""
     told = replace(a_platform(), tsc_khz=2_596_000)
 

@@ -81,7 +81,7 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kernels", [["6.1.0-56"], None])
-def test_guest_lists_its_kernels_where_they_are_unknown(
+def test_guest_lists_its_kernels_if_they_are_unknown(
     tmp_path: Path, asked: list[EvidenceRequest], kernels: list[str] | None
 ) -> None:
     evidence = evidence_collection.collect_available(a_machine(tmp_path / "node"), kernels=kernels)

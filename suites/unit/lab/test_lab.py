@@ -57,7 +57,7 @@ def test_host_without_space_boots_nothing(lab: Lab, monkeypatch: pytest.MonkeyPa
     assert list(lab.folder.iterdir()) == []
 
 
-def test_node_that_does_not_start_leaves_its_console_alone(
+def test_node_that_does_not_start_leaves_only_its_console(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(machine: LabMachine) -> NoReturn:

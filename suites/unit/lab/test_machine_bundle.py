@@ -92,9 +92,7 @@ def changed(folder: Path, key: str, value: object) -> None:
     ],
     ids=lambda value: repr(value)[:24],
 )
-def test_description_beyond_what_is_plausible_is_refused(
-    tmp_path: Path, key: str, value: object
-) -> None:
+def test_implausible_description_is_refused(tmp_path: Path, key: str, value: object) -> None:
     folder = a_bundle(tmp_path / "checkpoint")
     changed(folder, key, value)
 
@@ -191,7 +189,7 @@ def test_folder_that_is_not_a_bundle_is_refused(
         read_bundle(tmp_path)
 
 
-def test_folder_without_a_machine_says_where_one_is_left(tmp_path: Path) -> None:
+def test_folder_without_a_machine_says_where_to_find_one(tmp_path: Path) -> None:
     with pytest.raises(BadInputError) as refused:
         read_bundle(tmp_path)
 

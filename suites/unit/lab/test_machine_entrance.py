@@ -153,7 +153,7 @@ def test_key_of_the_lab_is_let_in_and_the_hosts_keys_are_known(
     assert stage.agent.limits_s[asked] == 60
 
 
-def test_guest_without_an_ssh_server_says_what_needs_none(
+def test_guest_without_an_ssh_server_gets_a_sentence_with_another_way_in(
     stage: Stage, door: Door, tmp_path: Path
 ) -> None:
     stage.agent.refused.add("let-in")

@@ -164,7 +164,7 @@ def test_machine_that_was_killed_is_not_started(stage: Stage, source: GpuSource)
     assert pool.holders == []
 
 
-def test_machine_that_is_killed_while_it_starts_does_not_go_on(stage: Stage) -> None:
+def test_machine_that_is_killed_while_it_starts_does_not_continue(stage: Stage) -> None:
     machine = stage.machine(checkpoint=a_checkpoint())
     stage.driver.on_start = machine.kill
 

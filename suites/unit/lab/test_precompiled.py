@@ -63,7 +63,7 @@ def _blob(digest: str) -> str:
     return f"blobs/{digest.replace(':', '/')}"
 
 
-def test_image_brings_the_modules_of_its_kernel_and_what_the_driver_has() -> None:
+def test_image_has_the_modules_of_its_kernel_and_the_content_of_the_driver_image() -> None:
     modules = {"nvidia.ko": b"module", "nvidia-uvm.ko.xz": b"other module"}
 
     layer = layer_of(precompiled_archive(a_driver_archive(), "6.1.0-56", modules))
@@ -95,7 +95,7 @@ def built(stage: Stage) -> Stage:
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["other kernel", "newest kernel"])
-def test_modules_are_read_from_a_machine_which_builds_those_of_other_kernels(
+def test_modules_are_read_from_a_machine_which_builds_modules_of_other_kernels(
     lab: Lab, built: Stage, asked: list[dict[str, Any]], number: int
 ) -> None:
     image = an_image()
@@ -181,7 +181,7 @@ def test_driver_image_is_read_from_a_machine_once(
 
 
 @pytest.mark.usefixtures("asked", "stage")
-def test_image_that_carries_no_driver_image_says_what_to_do(lab: Lab) -> None:
+def test_image_without_a_driver_image_is_reported_with_a_remedy(lab: Lab) -> None:
     with pytest.raises(HarnessError) as missing:
         driver_archive(lab, an_image())
 

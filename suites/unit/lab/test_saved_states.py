@@ -245,5 +245,5 @@ def test_function_without_a_source_is_named_with_the_remedy() -> None:
         "The function <built-in function print> of a saved state has no source file ("
     )
     assert str(refused.value).endswith(
-        "so that changes of it would not be detected; name what its result depends on by `parts`."
+        "so that changes of it would not be detected; name the parts on which its result depends by `parts`."
     )

@@ -105,7 +105,7 @@ def test_another_version_does_not_count_and_is_reported(
     assert "is another version" in sentence
 
 
-def test_script_that_removed_itself_does_not_count_and_is_told(
+def test_script_that_removed_itself_does_not_count_and_is_reported(
     machine: TracedMachine, script: Path
 ) -> None:
     machine.trace("7", ("/opt/gone/provision.sh", 2))
@@ -149,7 +149,7 @@ def test_relative_name_of_a_script_that_changed_its_folder_begins_at_the_old_fol
     assert refused == []
 
 
-def test_two_files_of_one_content_both_count(
+def test_two_files_with_the_same_content_both_count(
     machine: TracedMachine, script: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "copy.sh"
@@ -242,7 +242,7 @@ def test_machine_that_can_not_read_them_says_why(
     )
 
 
-def test_trace_that_was_run_from_where_its_name_was_relative_has_each_line_once(
+def test_trace_from_a_relative_name_has_each_line_once(
     machine: TracedMachine, script: Path
 ) -> None:
     there = machine.install("opt/provision.sh", TEXT)

@@ -69,7 +69,7 @@ def test_versions_are_of_host_and_guest(tmp_path: Path) -> None:
     assert packages["pytest"] == pytest.__version__
 
 
-def test_unknown_versions_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_versions_give_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A guest that did not answer says nothing of itself."""
 
     def refuse(_: str) -> str:
@@ -147,7 +147,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [("bb84073-dirty\n", 0, "bb84073-dirty"), ("\n", 0, None), ("bb84073\n", 128, None)],
     ids=["changed", "nothing", "refused"],
 )
-def test_commit_is_that_of_the_checkout(
+def test_commit_comes_from_the_checkout(
     checkout: Path,
     monkeypatch: pytest.MonkeyPatch,
     stdout: str,

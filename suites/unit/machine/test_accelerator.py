@@ -352,7 +352,7 @@ def test_exit_code_zero_proves_nothing() -> None:
         ("model name\t: says nothing", 256),
     ],
 )
-def test_guest_under_kvm_has_a_quarter_of_what_the_host_addresses(
+def test_guest_under_kvm_has_a_quarter_of_the_hosts_address_space(
     tmp_path: Path, line: str, gib: int
 ) -> None:
     cpu_info = tmp_path / "cpuinfo"

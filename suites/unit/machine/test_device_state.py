@@ -98,7 +98,7 @@ WITH_MEMORY = [
 ]
 
 
-def test_what_qemu_is_told_to_save_the_devices(tmp_path: Path) -> None:
+def test_commands_to_save_the_devices(tmp_path: Path) -> None:
     monitor = FakeMonitor(events={"migrate": DONE})
 
     save_device_state(monitor, "node", tmp_path / "state")
@@ -112,7 +112,7 @@ def test_what_qemu_is_told_to_save_the_devices(tmp_path: Path) -> None:
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o600
 
 
-def test_what_qemu_is_told_to_load_the_devices(tmp_path: Path) -> None:
+def test_commands_to_load_the_devices(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     monitor = FakeMonitor(events={"migrate-incoming": DONE})
 
@@ -127,7 +127,7 @@ def test_what_qemu_is_told_to_load_the_devices(tmp_path: Path) -> None:
     ]
 
 
-def test_what_qemu_is_told_to_stream_its_whole_state() -> None:
+def test_commands_to_stream_the_whole_state() -> None:
     monitor = FakeMonitor(events={"migrate": DONE})
 
     stream_whole_state(monitor, "node", 7)
@@ -141,7 +141,7 @@ def test_what_qemu_is_told_to_stream_its_whole_state() -> None:
     assert monitor.descriptors == {"getfd": 7}
 
 
-def test_what_qemu_is_told_to_load_its_whole_state() -> None:
+def test_commands_to_load_the_whole_state() -> None:
     monitor = FakeMonitor(events={"migrate-incoming": DONE})
 
     load_whole_state(monitor, "node", 7)
@@ -280,7 +280,7 @@ def test_state_is_packed_by_the_best_that_the_host_has(
 
 
 @pytest.mark.parametrize(("name", "tool"), [("memory.zst", "zstd"), ("memory.gz", "gzip")])
-def test_tool_that_a_state_was_packed_by_is_named_where_the_host_lacks_it(
+def test_missing_tool_that_packed_a_state_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, tool: str
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)

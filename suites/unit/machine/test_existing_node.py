@@ -33,7 +33,7 @@ ADDRESS = NodeAddress(host="box")
         ("ssh://me@box?sudo=yes", NodeAddress(host="box", user="me", by_sudo=True)),
     ],
 )
-def test_uri_says_where_the_node_is(uri: str, address: NodeAddress) -> None:
+def test_uri_has_the_address_of_the_node(uri: str, address: NodeAddress) -> None:
     assert NodeAddress.from_uri(uri, source="--machine-uri") == address
 
 
@@ -105,7 +105,7 @@ def test_ssh_never_asks_back_and_leaves_nothing_behind() -> None:
     ]
 
 
-def test_ssh_is_told_what_the_address_names(tmp_path: Path) -> None:
+def test_ssh_gets_the_parts_of_the_address(tmp_path: Path) -> None:
     address = NodeAddress(
         host="box", user="me", port=2222, config=tmp_path / "config", connect_s=60
     )
@@ -178,7 +178,7 @@ def test_failing_sudo_is_reported() -> None:
     )
 
 
-def test_message_of_sudo_is_a_commands_own_where_nobody_was_to_become_root() -> None:
+def test_message_of_sudo_belongs_to_the_command_if_nobody_was_to_become_root() -> None:
     runner = NodeRunner(ADDRESS, FakeSsh(stderr="sudo: a password is required\n", exit_code=1))
 
     with pytest.raises(HarnessError, match="did not report how 'sudo true' ended"):

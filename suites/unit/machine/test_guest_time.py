@@ -147,7 +147,9 @@ def test_deadline_passes_after_its_seconds_of_the_guests_time(host: Host) -> Non
     assert deadline.has_passed()
 
 
-def test_wait_that_ends_says_what_ran_and_what_did_not_count(host: Host) -> None:
+def test_wait_that_ends_reports_the_time_that_ran_and_the_time_that_did_not_count(
+    host: Host,
+) -> None:
     host.schedules(1, ran_s=100, waited_s=50)
     deadline = GuestDeadline.of(host.guest(), 10)
     host.clock.sleep(30)
@@ -160,7 +162,7 @@ def test_wait_that_ends_says_what_ran_and_what_did_not_count(host: Host) -> None
     assert seconds == ["8", "20"]
 
 
-def test_silent_guest_is_given_up_at_the_limit(host: Host) -> None:
+def test_silent_guest_ends_at_the_limit(host: Host) -> None:
     deadline = GuestDeadline.of(host.guest(), 60, follows_progress=True)
 
     host.clock.sleep(59)
@@ -180,7 +182,7 @@ def test_guest_that_prints_lines_is_waited_for_beyond_the_limit(host: Host) -> N
     assert deadline.remaining_s() == pytest.approx(1)
 
 
-def test_guest_that_stops_printing_is_given_up_within_half_the_limit(host: Host) -> None:
+def test_guest_that_stops_printing_ends_within_half_the_limit(host: Host) -> None:
     guest = host.guest()
     deadline = GuestDeadline.of(guest, 60, follows_progress=True)
     host.clock.sleep(50)
@@ -191,7 +193,7 @@ def test_guest_that_stops_printing_is_given_up_within_half_the_limit(host: Host)
     assert deadline.has_passed()
 
 
-def test_guest_that_prints_for_ever_is_given_up_at_three_times_the_limit(host: Host) -> None:
+def test_guest_that_prints_for_ever_ends_at_three_times_the_limit(host: Host) -> None:
     guest = host.guest()
     deadline = GuestDeadline.of(guest, 60, follows_progress=True)
     for _ in range(179):
@@ -205,7 +207,7 @@ def test_guest_that_prints_for_ever_is_given_up_at_three_times_the_limit(host: H
     assert deadline.has_passed()
 
 
-def test_deadline_that_does_not_follow_progress_is_not_put_off(host: Host) -> None:
+def test_deadline_that_does_not_follow_progress_is_not_delayed(host: Host) -> None:
     guest = host.guest()
     deadline = GuestDeadline.of(guest, 60)
     host.clock.sleep(59)

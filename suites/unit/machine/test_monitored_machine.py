@@ -81,7 +81,7 @@ def test_device_that_another_removal_is_reported_of_stays_plugged(tmp_path: Path
     assert machine._ports.free() == 1
 
 
-def test_seed_is_detached_only_where_there_is_one(tmp_path: Path) -> None:
+def test_seed_is_detached_only_if_there_is_one(tmp_path: Path) -> None:
     machine = a_machine(tmp_path)
 
     machine.unplug_seed(soon())
@@ -329,7 +329,7 @@ def test_guest_that_is_never_idle_is_reported_with_its_share() -> None:
         HarnessError,
         match=(
             r"^Waited 20\.0 s for machine 'node' to become idle; last seen: 75% of a core in use\. "
-            r"A checkpoint is taken of an idle guest; end what keeps it busy\.$"
+            r"A checkpoint is taken of an idle guest; end the processes that keep it busy\.$"
         ),
     ):
         wait_until_idle("node", lambda: next(looks), Deadline.after(LONG_S, FakeClock()))

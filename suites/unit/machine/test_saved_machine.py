@@ -83,7 +83,7 @@ def test_state_that_qemu_refuses_is_reported_with_its_output_and_starts_nothing(
     assert machine.deadlines[0].remaining_s() <= 2, "QEMU ends at once, or goes on."
 
 
-def test_guest_goes_on_once_its_whole_state_was_saved_and_its_disk_copied(
+def test_guest_continues_once_its_whole_state_was_saved_and_its_disk_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = a_machine(tmp_path)
@@ -103,7 +103,7 @@ def test_guest_goes_on_once_its_whole_state_was_saved_and_its_disk_copied(
 
 
 @pytest.mark.parametrize("where", ["state", "disk"])
-def test_guest_goes_on_where_it_could_not_be_saved(
+def test_guest_continues_if_it_could_not_be_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     machine = a_machine(tmp_path)

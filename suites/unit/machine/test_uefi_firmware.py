@@ -125,7 +125,7 @@ def test_empty_file_hides_the_general_one(general: Folder, specific: Folder) -> 
     )
 
 
-def test_search_goes_on_behind_an_empty_file(general: Folder, specific: Folder) -> None:
+def test_search_continues_after_an_empty_file(general: Folder, specific: Folder) -> None:
     general.describe("50-edk2.json")
     general.describe("60-edk2.json")
     (specific.path / "50-edk2.json").touch()

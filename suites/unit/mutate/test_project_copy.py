@@ -47,6 +47,6 @@ def test_digest_leaves_out_the_given_files() -> None:
     assert digest_of_all(digests, []) != digest_of_all({"a": "1", "b": "3"}, [])
 
 
-def test_changed_lines_are_those_of_the_new_file() -> None:
+def test_changed_lines_come_from_the_new_file() -> None:
     diff = "--- a/x\n+++ b/x\n@@ -3 +3,2 @@\n-a\n+b\n+c\n@@ -9,2 +10,0 @@\n-d\n-e\n"
     assert parse_changed_lines(diff) == {3, 4, 10, 11}

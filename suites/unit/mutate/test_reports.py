@@ -86,7 +86,7 @@ def test_json_has_each_mutant() -> None:
     assert json.loads(json.dumps(to_json(report)))["counts"]["survived"] == 1
 
 
-def test_sarif_has_what_its_schema_requires() -> None:
+def test_sarif_has_all_parts_that_its_schema_requires() -> None:
     """SARIF 2.1.0: version and runs; tool.driver.name; rules with an id; results with message.text."""
     sarif = cast("Any", to_sarif(_report(*_EACH), "1.0"))
     assert sarif["version"] == "2.1.0"

@@ -65,7 +65,7 @@ def test_tests_nearest_to_the_bug_run_first(tmp_path: Path) -> None:
     assert list(Selection(tier=Tier.HOST).runs(tmp_path, changed)) == [("suites/host",)]
 
 
-def test_folder_stands_for_its_patches(tmp_path: Path) -> None:
+def test_folder_is_replaced_by_its_patches(tmp_path: Path) -> None:
     for name in ("2.patch", "1.diff", "notes.md"):
         (tmp_path / name).touch()
     assert [path.name for path in find_patches([tmp_path, tmp_path / "2.patch"])] == [

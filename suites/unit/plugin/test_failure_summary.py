@@ -22,7 +22,7 @@ def why(error: EvidencedError) -> Sequence[str]:
     return [value for name, value in report.user_properties if name == "cause"]
 
 
-def test_first_things_of_a_list_are_told() -> None:
+def test_first_items_of_a_list_are_shown() -> None:
     error = ExpectationError(
         "5 things differ:\npath (5):\n" + "\n".join(f"  + /{n}" for n in "abcde")
     )

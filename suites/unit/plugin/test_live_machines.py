@@ -65,7 +65,7 @@ def test_machine_is_saved_on_request(
     assert is_to_be_saved(settings, has_failed=has_failed) is expected
 
 
-def test_saved_machine_is_told_with_its_size(tmp_path: Path) -> None:
+def test_saved_machine_is_listed_with_its_size(tmp_path: Path) -> None:
     saved = save(FakeMachine(), tmp_path, keep=MachineKeep.NONE)
 
     assert saved == live_machines.SavedMachine(

@@ -64,7 +64,7 @@ def test_repeat_of_a_test_has_a_folder_of_its_own() -> None:
     assert all(name.startswith("a.py-t") for name in names)
 
 
-def test_name_that_looks_like_one_with_a_digest_gets_a_digest() -> None:
+def test_name_that_looks_like_a_name_with_a_digest_gets_a_digest() -> None:
     name = folder_name("t.py::t[X]")
 
     assert folder_name(f"t.py::t[{name.removeprefix('t.py-t-').lower()}]") != name.lower()

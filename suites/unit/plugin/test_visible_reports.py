@@ -143,7 +143,7 @@ def test_error_names_the_file_with_its_whole_sentence(
     assert f"The whole text is in '{path}'." in str(error)
 
 
-def test_file_that_can_not_be_written_is_a_sentence(
+def test_unwritable_file_is_reported_in_a_sentence(
     gate: ReportGate, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     (tmp_path / "evidence").write_text("")

@@ -61,7 +61,7 @@ def test_machine_that_failed_has_ended(told: _Told) -> None:
     assert told.said[-1] == (Stage.ENDED, "has ended")
 
 
-def test_note_replaces_what_is_done_and_keeps_the_deadline(told: _Told) -> None:
+def test_note_replaces_the_activity_and_keeps_the_deadline(told: _Told) -> None:
     with told.machine.during("waits", Deadline.after(30, told.clock)):
         told.machine.note("waits, step 2")
 

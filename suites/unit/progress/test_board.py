@@ -108,7 +108,7 @@ def test_artifact_in_the_making_has_a_line_every_half_minute_until_its_end(stage
     assert board.due(800.0) == []
 
 
-def test_wait_of_a_machine_is_told_every_half_minute_but_not_beside_its_console() -> None:
+def test_wait_of_a_machine_has_a_line_every_half_minute_but_not_beside_its_console() -> None:
     board = Board()
     board.take(_event(Stage.BUSY, "waits for cloud-init", until=900.0), "", 100.0)
     begun = board.due(105.0)
@@ -142,7 +142,7 @@ def test_machine_of_a_person_is_not_shown() -> None:
     assert board.due(500.0) == []
 
 
-def test_parts_of_a_wait_are_lines_where_they_are_long_and_its_end_names_the_whole() -> None:
+def test_long_parts_of_a_wait_have_lines_and_its_end_names_the_whole_wait() -> None:
     board = Board()
     board.take(_event(Stage.BUSY, "waits", until=400.0), "", 100.0)
     begun = board.due(106.0)

@@ -27,7 +27,7 @@ def _plain(line: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", line)
 
 
-def test_row_has_worker_machine_times_what_it_does_and_the_console() -> None:
+def test_row_has_worker_machine_times_activity_and_the_console() -> None:
     (line,) = render_rows([_ROW], 112.0, 80)
 
     assert re.fullmatch(r"gw0 node-1 12 of 30 s waits \[for x\] +Started two *", _plain(line))
@@ -56,7 +56,7 @@ def test_rows_make_room_for_lines_above_them() -> None:
     assert rest == ["\x1b[J", "a test", "another"]
 
 
-def test_rows_go_when_nothing_goes_on() -> None:
+def test_rows_disappear_when_all_activities_have_ended() -> None:
     written: list[str] = []
     region = LiveRegion(written.append, lambda: (80, 24))
 
@@ -187,7 +187,7 @@ def test_line_begins_on_a_line_of_its_own() -> None:
     assert written == ["\none\ntwo\n"]
 
 
-def test_display_shows_what_has_become_due_and_nothing_after_its_end() -> None:
+def test_display_shows_due_activities_and_nothing_after_its_end() -> None:
     now = [100.0]
     written: list[str] = []
     display = Display(PlainLines(written.append), Board(), clock=lambda: now[0])

@@ -24,7 +24,9 @@ from harness.provisioning.command import CommandError, CommandResult, argv_refus
         (["x", None, 2], "Each word of a command is a string, but None is none; write str(…)."),
     ],
 )  # fmt: skip
-def test_words_of_a_command_are_told_from_other_values(argv: object, told: str | None) -> None:
+def test_words_of_a_command_are_distinguished_from_other_values(
+    argv: object, told: str | None
+) -> None:
     refusal = argv_refusal(argv)
 
     assert (refusal is None) == (told is None)

@@ -663,7 +663,7 @@ def test_file_that_a_link_names_is_not_imported() -> None:
         ('other_plugins = ["cri"]', False),
     ],
 )
-def test_format_is_kept_where_short_names_stand(text: str, is_short: bool) -> None:
+def test_format_is_kept_if_there_are_short_names(text: str, is_short: bool) -> None:
     edited = gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) or ""
 
     assert has_short_names(text) is is_short

@@ -233,7 +233,7 @@ def test_another_loaded_version_is_reported_before_messages_of_the_kernel(
         assert verdict.message.startswith(words)
 
 
-def test_mismatch_of_versions_is_told_by_its_meaning(tmp_path: Path) -> None:
+def test_mismatch_of_versions_is_recognised_by_its_meaning(tmp_path: Path) -> None:
     verdict = judge_gpu(make_node(ScriptedRunner(), tmp_path), printed("", 18))
 
     assert verdict is not None

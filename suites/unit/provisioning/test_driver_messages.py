@@ -119,7 +119,7 @@ def test_line_is_of_the_driver_by_how_it_begins(line: str, *, is_message: bool) 
     assert len(parse_messages(line)) == is_message
 
 
-def test_messages_of_several_lines_are_told_apart() -> None:
+def test_messages_of_several_lines_are_separated() -> None:
     bar = (
         "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:\n"
         "NVRM: BAR{} is 0M @ 0x0 (PCI:0000:0{}:00.0)\n"
@@ -169,7 +169,7 @@ def test_message_is_of_the_release_before_or_after_it(log: str, releases: set[st
     assert lost.releases == releases
 
 
-def test_version_that_a_message_names_counts_before_those_around_it() -> None:
+def test_version_in_a_message_counts_before_versions_around_it() -> None:
     log = (
         loaded("580.1")
         + f"{REFUSAL[0]}\nNVRM: installed in this system is not supported by the\nNVRM: NVIDIA 470.1 driver release.\n"

@@ -287,7 +287,7 @@ def test_other_words_of_a_program_have_no_meaning(output: str) -> None:
         ("Azure/AKS#5860", "Failed to initialize NVML: Driver/library version mismatch", False, True),
     ],
 )  # fmt: skip
-def test_module_that_is_not_loaded_says_what_may_help(
+def test_module_that_is_not_loaded_has_a_remedy(
     source: str, output: str, *, may_retry: bool, may_build: bool
 ) -> None:
     words = find_tool_words(output)
@@ -477,7 +477,7 @@ REST = (
 )
 
 
-def test_fault_has_its_cause_and_what_may_help() -> None:
+def test_fault_has_its_cause_and_a_remedy() -> None:
     """What is not sure to be hopeless is tried again."""
     for text, name, helps in FAULTS:
         messages = parse_messages(f"[    9.1] {text}\n")
@@ -733,5 +733,5 @@ def test_words_of_a_program_have_a_remedy(output: str, told: str) -> None:
         "Unable to determine the device handle for GPU\nUnknown Error",
     ],
 )
-def test_words_of_a_program_are_of_one_line(output: str) -> None:
+def test_words_of_a_program_are_on_one_line(output: str) -> None:
     assert find_tool_words(output) is None

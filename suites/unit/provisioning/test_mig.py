@@ -201,7 +201,7 @@ def test_profile_that_does_not_exist_gets_no_reboot() -> None:
 
 
 @pytest.mark.parametrize(("modes", "is_last"), [("Disabled\n", True), ("Enabled\n[N/A]\n", False)])
-def test_reboot_is_scheduled_only_where_it_helps(
+def test_reboot_is_scheduled_only_if_it_helps(
     simulated: SimulatedNode, invocation: Invocation, modes: str, *, is_last: bool
 ) -> None:
     simulated.units.add("mig-partition")

@@ -193,7 +193,7 @@ def test_failed_write_leaves_the_old_file_and_nothing_beside_it(files: NodeFiles
     assert files.names("/etc") == ("x",)
 
 
-def test_write_removes_what_a_killed_write_of_the_same_file_has_left(files: NodeFiles) -> None:
+def test_write_removes_leftovers_of_a_killed_write_of_the_same_file(files: NodeFiles) -> None:
     """Power can go between the new file and its rename."""
     for name in (".x.conf.opphn_c1", ".y.conf.opphn_c1", ".x.conf.opphn_c12", ".x-conf.opphn_c1"):
         files.create(f"/etc/{name}", "half")
@@ -205,7 +205,7 @@ def test_write_removes_what_a_killed_write_of_the_same_file_has_left(files: Node
     ]
 
 
-def test_write_keeps_what_another_process_is_writing(files: NodeFiles) -> None:
+def test_write_keeps_files_that_another_process_is_writing(files: NodeFiles) -> None:
     files.create("/etc/.x.opphn_c1", "half")
     descriptor = os.open(files.at("/etc"), os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -471,7 +471,7 @@ def test_names_are_sorted_and_matched_by_pattern(files: NodeFiles) -> None:
     assert files.matching("/nothing", "*") == ()
 
 
-def test_newer_file_is_told_by_its_time(tmp_path: Path) -> None:
+def test_newer_file_is_recognised_by_its_time(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     files.write("/old", "")
     files.write("/new", "")
@@ -550,7 +550,7 @@ def test_only_an_empty_folder_is_removed_as_one(files: NodeFiles) -> None:
     assert files.exists("/file")
 
 
-def test_names_are_those_of_a_folder(files: NodeFiles) -> None:
+def test_names_belong_to_a_folder(files: NodeFiles) -> None:
     files.write("/x/.hidden", "")
     files.write("/x/B", "")
     files.write("/x/a", "")

@@ -63,7 +63,7 @@ def test_circle_of_needs_is_refused() -> None:
         Plan.order([step("b", "a"), step("a", "b"), step("c")])
 
 
-def test_two_steps_of_one_name_are_refused() -> None:
+def test_two_steps_with_the_same_name_are_refused() -> None:
     with pytest.raises(PlanError, match=r"^Two steps have the name 'b'\.$"):
         Plan.order([step("b"), step("a"), step("b")])
 

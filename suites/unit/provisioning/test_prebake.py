@@ -89,7 +89,7 @@ def test_written_record_is_read_back(tmp_path: Path) -> None:
     )
 
 
-def test_missing_record_is_none_and_a_folder_is_corrupt(tmp_path: Path) -> None:
+def test_missing_record_gives_none_and_a_folder_is_corrupt(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     files.make_directory("/opt/folder")
 
@@ -97,7 +97,7 @@ def test_missing_record_is_none_and_a_folder_is_corrupt(tmp_path: Path) -> None:
     assert read_record(files, "/opt/folder") == Record()
 
 
-def test_record_of_a_bake_that_goes_on_is_corrupt() -> None:
+def test_record_of_an_unfinished_bake_is_corrupt() -> None:
     assert parse_record(PROVISIONAL_RECORD) == Record()
 
 

@@ -117,7 +117,7 @@ def test_missing_image_is_asked_for_once_and_the_driver_is_built(
     )
 
 
-def test_missing_image_ends_the_run_where_no_build_is_allowed(
+def test_missing_image_ends_the_run_if_no_build_is_allowed(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.registry = {IMAGE}

@@ -333,7 +333,7 @@ def test_unloading_stops_at_the_first_module_that_cannot_be_unloaded(teardown: T
     assert teardown.commands()[-1] == "ldconfig"
 
 
-def test_plan_of_a_teardown_lists_what_it_would_remove(teardown: Teardown) -> None:
+def test_plan_of_a_teardown_lists_the_files_to_remove(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     teardown.node.load(VERSION, "nvidia_uvm", "nvidia")
     node = make_node(teardown.node, teardown.node.top)

@@ -426,7 +426,7 @@ def test_unwanted_cdi_is_not_switched_on(cdi: CdiSupport) -> None:
     assert text == USERS + RUNTIME + DEFAULT
 
 
-def test_containerd_keeps_its_configuration_where_pods_run_in_cri_o() -> None:
+def test_containerd_keeps_its_configuration_if_pods_run_in_cri_o() -> None:
     seen = RuntimeFacts(text=USERS + RUNTIME, cdi=CdiSupport.CAPABLE, engine=Engine.CRI_O)
 
     assert gpu_configuration(seen) is None
@@ -478,7 +478,7 @@ def test_files_of_cri_o_are_where_it_looks(tmp_path: Path) -> None:
     assert document["stages"] == ["prestart"]
 
 
-def test_cri_o_is_restarted_where_the_node_has_it() -> None:
+def test_cri_o_is_restarted_if_the_node_has_it() -> None:
     lines = plan_lines(*cri_o_files(NATIVE))
 
     assert "if the unit crio exists:" in lines
@@ -514,7 +514,7 @@ def test_drop_in_of_the_refresh_unit_is_there_before_units_are_read_again(tmp_pa
     assert seen == [("10-aks-tolerate-generate-failure.conf",)]
 
 
-def test_unit_that_failed_is_told_before_the_missing_spec(tmp_path: Path) -> None:
+def test_failed_unit_is_reported_before_the_missing_spec(tmp_path: Path) -> None:
     runner = ScriptedRunner().expect(ASK, stdout="loaded\n")
     runner.expect("systemctl is-failed nvidia-cdi-refresh.service", stdout="failed\n")
 

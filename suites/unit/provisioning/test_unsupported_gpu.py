@@ -334,7 +334,7 @@ def test_refusal_is_reported_before_other_reasons_against_a_build(
     assert said not in before
 
 
-def test_one_reason_is_told_once(simulated: SimulatedNode, invocation: Invocation) -> None:
+def test_one_reason_is_reported_once(simulated: SimulatedNode, invocation: Invocation) -> None:
     simulated.kernel_log = "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n" * 3
     simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
 

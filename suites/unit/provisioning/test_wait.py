@@ -53,7 +53,7 @@ def test_wait_returns_its_value() -> None:
     assert clock.sleeps == [0.1]
 
 
-def test_wait_checks_once_more_at_its_deadline_and_reports_what_it_saw() -> None:
+def test_wait_checks_once_more_at_its_deadline_and_reports_the_result() -> None:
     clock = FakeClock()
     clock.advance(7)
     looks: list[float] = []

@@ -102,7 +102,7 @@ def test_failed_unpacking_leaves_nothing_that_would_be_taken_for_the_registry(
     assert [path.name for path in (cache / "docker-registry").iterdir()] == ["lock"]
 
 
-def test_host_without_mmdebstrap_is_told_what_to_install(
+def test_host_without_mmdebstrap_is_reported_with_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

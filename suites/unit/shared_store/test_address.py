@@ -454,7 +454,7 @@ def test_only_old_artifacts_are_removed(
 
 
 @pytest.mark.parametrize("days", ["-1", "nan", "inf"])
-def test_age_of_what_is_removed_is_a_number_of_days(
+def test_age_for_removal_is_a_number_of_days(
     days: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["store", "gc", "--store=registry.example", f"--older-than-days={days}"]) == 2

@@ -122,7 +122,7 @@ def test_critical_path_ends_at_the_last_goal(
     assert read_timeline(node.write()).critical_path[-1].name == last
 
 
-def test_unit_that_waits_is_held_up_by_what_runs(tmp_path: Path) -> None:
+def test_waiting_unit_is_held_up_by_the_running_one(tmp_path: Path) -> None:
     """Not by what waits itself; since the last of the others was ready."""
     node = HistoryFolder(
         tmp_path,
@@ -327,7 +327,7 @@ def test_boot_of_the_checkpoint_is_not_on_the_critical_path(tmp_path: Path) -> N
     assert moment.at_s == pytest.approx(130.0)
 
 
-def test_steps_are_the_critical_path_where_all_units_are_of_the_checkpoint(tmp_path: Path) -> None:
+def test_steps_are_the_critical_path_if_all_units_belong_to_the_checkpoint(tmp_path: Path) -> None:
     node = a_node_that_built(tmp_path)
     node.units[:] = [a_unit("cloud-init.target", 20.0, 21.0, after="")]
 
@@ -354,7 +354,7 @@ def test_machine_that_booted_itself_did_not_continue(tmp_path: Path) -> None:
     assert not [one for one in timeline.moments if "checkpoint" in one.words]
 
 
-def test_failed_unit_is_told(tmp_path: Path) -> None:
+def test_failed_unit_is_shown(tmp_path: Path) -> None:
     span = by_name(read_timeline(a_node_that_built(tmp_path).write()))["getty-static.service"]
 
     assert (span.state, span.detail) == (SpanState.FAILED, "result: exit-code")
@@ -371,7 +371,7 @@ def test_dkms_build_before_the_boot_is_left_out(tmp_path: Path) -> None:
     assert Lane.DKMS not in {span.lane for span in read_timeline(node.write()).spans}
 
 
-def test_dkms_build_that_failed_is_told(tmp_path: Path) -> None:
+def test_failed_dkms_build_is_shown(tmp_path: Path) -> None:
     """Its log stays in the folder of the build, which no kernel names."""
     node = a_node_that_built(tmp_path)
     (log,) = node.dkms.values()

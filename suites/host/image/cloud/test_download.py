@@ -102,7 +102,7 @@ def test_download_cut_at_60_percent_is_resumed(server: ImageServer, download: Do
     )
 
 
-def test_download_that_goes_on_survives_more_cuts_than_tries(
+def test_download_with_progress_survives_more_cuts_than_tries(
     server: ImageServer, tmp_path: Path
 ) -> None:
     download = Download(tmp_path, patience=Patience(tries=2))

@@ -151,7 +151,7 @@ def test_command_that_writes_without_end_ends_at_its_time_limit(
     ],
     ids=lambda reply: reply[:20].decode(errors="replace"),
 )
-def test_answer_of_another_form_is_a_sentence(
+def test_answer_of_another_form_is_reported_in_a_sentence(
     guest: PlayedGuest, ready: Agent, reply: bytes
 ) -> None:
     for kind in (frames.RUN, frames.READ, frames.SETTLE, frames.WAIT_UNIT):

@@ -108,7 +108,7 @@ def test_shell_in_a_terminal_has_its_size_and_kind(place: Place, terminal: int) 
 
 
 @pytest.mark.usefixtures("terminal")
-def test_environment_of_the_caller_overrides_that_of_the_terminal(place: Place) -> None:
+def test_environment_of_the_caller_overrides_the_environment_of_the_terminal(place: Place) -> None:
     place.guest.answers[frames.RUN] = ends(0)
 
     client.run_in(place.machine, ["top"], {"TERM": "dumb"})

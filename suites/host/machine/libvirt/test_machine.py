@@ -104,7 +104,7 @@ def test_existing_logs_are_listed(connect: Callable[[], Connection], tmp_path: P
     assert dict(machine.logs) == {"domain.xml": tmp_path / "domain.xml"}
 
 
-def test_qemu_log_is_copied_where_it_is_readable(
+def test_qemu_log_is_copied_if_it_is_readable(
     connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
     machine = a_machine(connect(), tmp_path)
@@ -173,7 +173,7 @@ def test_console_that_cannot_be_logged_continues(
 # -- the agent's socket and QEMU's log ----------------------------------------------------------------
 
 
-def test_log_of_qemu_is_copied_where_this_user_may_read_it(
+def test_log_of_qemu_is_copied_if_this_user_may_read_it(
     connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
     machine = a_machine(connect(), tmp_path)

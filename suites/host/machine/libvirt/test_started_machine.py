@@ -258,7 +258,7 @@ def test_gpu_of_the_host_that_libvirt_refuses_takes_no_root_port(
 # -- why it will not go on ----------------------------------------------------------------------------
 
 
-def test_full_disk_is_why_a_machine_will_not_go_on(
+def test_full_disk_explains_why_a_machine_will_not_continue(
     machine: LibvirtMachine, host: HostWithStreams, qemu: FakeLibvirtQemu
 ) -> None:
     assert machine.failure() is None
@@ -271,7 +271,7 @@ def test_full_disk_is_why_a_machine_will_not_go_on(
     )
 
 
-def test_end_of_libvirtd_is_why_a_machine_will_not_go_on(
+def test_end_of_libvirtd_explains_why_a_machine_will_not_continue(
     machine: LibvirtMachine, host: HostWithStreams, libvirt: FakeLibvirt
 ) -> None:
     libvirt.connects.append(HostWithStreams())

@@ -43,7 +43,7 @@ def told_by(guest: LoggingGuest) -> list[str]:
     return told
 
 
-def test_each_new_line_is_told_once() -> None:
+def test_each_new_line_is_reported_once() -> None:
     guest = LoggingGuest("make.log: CC a.o", "make.log: CC a.o", "make.log: CC b.o\n")
 
     assert told_by(guest) == ["make.log: CC a.o", "make.log: CC b.o"]

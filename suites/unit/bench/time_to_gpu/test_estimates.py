@@ -70,7 +70,7 @@ def test_zero_is_refused_as_a_baseline() -> None:
 
 
 @given(_TIMES)
-def test_interval_has_the_median_and_lies_within_the_samples(samples: list[float]) -> None:
+def test_interval_contains_the_median_and_lies_within_the_samples(samples: list[float]) -> None:
     found = median_of(samples)
 
     assert min(samples) <= found.low <= found.value <= found.high <= max(samples)

@@ -62,7 +62,7 @@ def test_share_of_the_compilation_is_a_share_of_the_wait() -> None:
     assert found.compile_share.value == pytest.approx(0.4)
 
 
-def test_saving_is_claimed_where_its_interval_is_above_zero() -> None:
+def test_saving_is_claimed_if_its_interval_is_above_zero() -> None:
     """10 s without the trim and 8 s with it are a fifth of the wait."""
     (saving,) = _trims([8.0, 8.1, 7.9, 8.0, 8.0], [10.0, 10.1, 9.9, 10.0, 10.0]).savings
 

@@ -58,7 +58,7 @@ def test_image_with_nvidias_driver_is_the_prebaked_one() -> None:
     assert request.before == []
 
 
-def test_module_of_nvidias_image_is_removed_where_the_node_is_to_build_it() -> None:
+def test_module_of_nvidias_image_is_removed_if_the_node_has_to_build_it() -> None:
     fleet = a_fleet(Payload.NVIDIA)
 
     request = fleet.request(Mode.BUILD)
@@ -71,7 +71,7 @@ def test_stand_in_has_the_limits_of_the_provisioner() -> None:
     assert "retry_budget_s" not in a_fleet().request(Mode.BUILD).config
 
 
-def test_longer_limit_is_for_the_boot_alone() -> None:
+def test_longer_limit_applies_only_to_the_boot() -> None:
     given = a_provisioner()
 
     found = with_longer_limit(given)

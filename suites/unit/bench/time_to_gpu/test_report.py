@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
-def test_emulated_seconds_never_stand_alone() -> None:
+def test_emulated_seconds_always_have_a_warning() -> None:
     text = render_markdown(figures_of(benchmark()))
 
     assert "read the ratios" in text
@@ -49,7 +49,7 @@ def test_published_ratio_stands_beside_the_measured_one() -> None:
     assert "56.1 % (207 s of 369 s)" in render_markdown(figures_of(benchmark(waits)))
 
 
-def test_advice_is_in_seconds_where_a_real_build_is_known() -> None:
+def test_advice_is_in_seconds_if_a_real_build_is_known() -> None:
     """The worst prebaked node takes 0.42 of a build, with a quarter more 0.525: 200 s and 52.5 s."""
     figures = figures_of(benchmark())
 
@@ -84,7 +84,7 @@ def test_csv_has_a_line_for_each_sample() -> None:
     assert float(rows[0]["wait_s"]) == 10.0
 
 
-def test_page_needs_no_other_file_and_escapes_what_it_says() -> None:
+def test_page_needs_no_other_file_and_escapes_its_texts() -> None:
     page = render_page(figures_of(benchmark()), [])
 
     assert not re.search(r'(src|href)="(?!data:)', page)

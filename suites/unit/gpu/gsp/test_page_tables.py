@@ -97,7 +97,7 @@ def test_large_page_is_found(version: Version) -> None:
 
 @pytest.mark.parametrize("has_small_table", [False, True])
 @VERSIONS
-def test_big_page_is_found_where_the_small_table_has_none(
+def test_big_page_is_found_if_the_small_table_has_none(
     version: Version, *, has_small_table: bool
 ) -> None:
     """Of the 2 MiB a driver maps some by small pages, and others by big ones."""

@@ -34,7 +34,7 @@ def test_message_of_several_units_is_read_across_pages() -> None:
     assert list(queues.take()) == []
 
 
-def test_device_says_what_it_has_read_in_the_header_of_its_own_queue() -> None:
+def test_device_reports_its_read_position_in_the_header_of_its_own_queue() -> None:
     driver = DriverSide()
     queues = Queues(driver.ram, driver.arguments)
 
@@ -76,7 +76,7 @@ def test_message_waits_until_the_driver_has_read_enough() -> None:
     assert last[ELEMENT_HEADER] == SLOTS - 1
 
 
-def test_driver_that_reads_nothing_is_given_up() -> None:
+def test_driver_that_reads_nothing_loses_its_queue() -> None:
     driver = DriverSide()
     queues = Queues(driver.ram, driver.arguments)
 

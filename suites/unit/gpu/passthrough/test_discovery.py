@@ -604,7 +604,7 @@ def test_process_that_drives_a_function_itself_is_named(
     assert verdict(host, SECOND).is_usable
 
 
-def test_verdict_is_unknown_where_processes_cannot_be_seen(host: FakeHost) -> None:
+def test_verdict_is_unknown_if_processes_cannot_be_seen(host: FakeHost) -> None:
     """An ordinary user does not see what processes of others have open."""
     host.bind(GPU, "nvidia")
     host.bind(SECOND, "vfio-pci")

@@ -183,7 +183,7 @@ _NAMES = st.one_of(
 @given(
     names=st.lists(_NAMES, max_size=5), kind=st.sampled_from(["file", "FIFO", "folder", "link"])
 )
-def test_names_of_files_are_addresses_or_are_left_alone(
+def test_names_of_files_are_addresses_or_the_files_are_not_touched(
     pool: Path, names: list[str], kind: str
 ) -> None:
     for old in pool.iterdir():

@@ -65,7 +65,7 @@ def test_held_gpu_is_skipped() -> None:
     assert turn(2, entry(1, (A,), taken=(A,)), entry(2, (A, B))) == (B,)
 
 
-def test_wishes_get_different_gpus_even_where_the_first_fits_both() -> None:
+def test_wishes_get_different_gpus_even_if_the_first_fits_both() -> None:
     assert turn(1, entry(1, (A, B), (A,))) == (B, A)
 
 
@@ -112,7 +112,7 @@ def test_gpu_that_is_not_usable_is_not_granted() -> None:
     assert turn(1, entry(1, (A,)), usable=frozenset({B})) == ()
 
 
-def test_waiting_process_is_told_the_holder_and_the_first_in_the_queue() -> None:
+def test_waiting_process_gets_the_holder_and_the_first_in_the_queue() -> None:
     """Of several that came first, it is the next one; a GPU that is held is in use by its holder."""
     entries = (entry(1, (A,), taken=(A,)), *(entry(number, (A,)) for number in (2, 3, 4)))
 
@@ -122,7 +122,7 @@ def test_waiting_process_is_told_the_holder_and_the_first_in_the_queue() -> None
     )
 
 
-def test_process_that_waits_for_a_gpu_in_use_is_told_why() -> None:
+def test_process_that_waits_for_a_gpu_in_use_gets_the_reason() -> None:
     assert (
         text(1, entry(1, (A,)), busy={A: "Process 3 has it open."})
         == f"{A}: Process 3 has it open"

@@ -212,7 +212,7 @@ def test_more_gpus_than_the_host_has_are_refused_at_once(pool: GpuPool) -> None:
         pass
 
 
-def test_waiting_process_is_told_who_holds_what(pool: GpuPool, other_pool: GpuPool) -> None:
+def test_waiting_process_gets_the_holders(pool: GpuPool, other_pool: GpuPool) -> None:
     reports: list[str] = []
 
     with (
@@ -491,7 +491,9 @@ def test_sysfs_that_this_user_may_not_write_is_not_a_fault_of_the_gpu(
     assert [each.name for each in folder.glob("quarantine-*")] == []
 
 
-def test_host_without_vfio_is_told_what_to_load(host: FakeHost, pool: GpuPool) -> None:
+def test_host_without_vfio_is_reported_with_the_module_to_load(
+    host: FakeHost, pool: GpuPool
+) -> None:
     (host.root / "sys/bus/pci/drivers/vfio-pci/unbind").unlink()
     (host.root / "sys/bus/pci/drivers/vfio-pci").rmdir()
 
@@ -739,7 +741,7 @@ def test_record_of_an_earlier_boot_is_void(
     assert list(folder.glob("drivers-*")) == []
 
 
-def test_record_that_can_not_be_read_is_told_and_its_gpu_is_left_alone(
+def test_unreadable_record_is_reported_and_its_gpu_is_not_touched(
     kernel: FakeKernel, pool: GpuPool, folder: Path
 ) -> None:
     (folder / f"drivers-{GPU}.json").write_text("{")

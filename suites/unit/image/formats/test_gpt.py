@@ -96,7 +96,7 @@ def test_invalid_partition_entries_are_ignored() -> None:
     assert read_table(bytes(front)) == ()
 
 
-def test_partitions_of_kernels_come_before_those_of_a_root() -> None:
+def test_partitions_of_kernels_come_before_partitions_of_a_root() -> None:
     front, _ = render_gpt(
         {
             1: (LINUX, 100, 1),

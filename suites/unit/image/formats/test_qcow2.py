@@ -25,7 +25,7 @@ def test_file_that_is_not_qcow2_names_nothing(tmp_path: Path, content: bytes) ->
     assert backing_name(tmp_path / "a") is None
 
 
-def test_disk_that_stands_alone_names_nothing(tmp_path: Path) -> None:
+def test_standalone_disk_names_nothing(tmp_path: Path) -> None:
     assert backing_name(qcow2_on(tmp_path / "a", "")) is None
 
 
@@ -71,7 +71,7 @@ def test_disk_of_the_cache_is_named_from_the_published_folder(
     assert backing_name(disk) == (expected or str(tmp_path / below))
 
 
-def test_disk_that_stands_alone_stays_as_it_is(tmp_path: Path) -> None:
+def test_standalone_disk_stays_unchanged(tmp_path: Path) -> None:
     disk = qcow2_on(tmp_path / "disk", "")
     before = disk.read_bytes()
 

@@ -84,7 +84,7 @@ def test_unreadable_reservation_that_is_held_is_named(host: FakeHost, content: s
             pass
 
 
-def test_foreign_files_in_the_folder_are_left_alone(host: FakeHost) -> None:
+def test_foreign_files_in_the_folder_are_not_touched(host: FakeHost) -> None:
     host.folder.mkdir(mode=0o700)
     (host.folder / "notes").write_text("x")
 

@@ -66,7 +66,7 @@ def test_ports_lie_outside_the_kernels_own_range(
 
 
 @pytest.mark.parametrize(("found", "cpus"), [(16, 64), (None, 8)])
-def test_cores_are_those_that_the_system_tells(
+def test_cores_are_counted_by_the_system(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch, found: int | None, cpus: int
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: found)

@@ -125,7 +125,7 @@ def test_waiting_demand_gets_released_capacity(host: FakeHost) -> None:
     assert [line.count("process") for line in holders] == [2, 1]
 
 
-def test_removed_file_of_one_who_waits_ends_the_wait(host: FakeHost) -> None:
+def test_removed_file_of_a_waiting_process_ends_the_wait(host: FakeHost) -> None:
     removed: list[Path] = []
 
     def remove() -> None:

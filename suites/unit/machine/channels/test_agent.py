@@ -40,7 +40,7 @@ def test_agent_that_answers_is_ready(ready: Agent) -> None:
     assert ready.ping(soon()) < 20
 
 
-def test_silent_guest_is_named_with_what_was_seen(agent: Agent) -> None:
+def test_silent_guest_is_named_with_the_last_frame(agent: Agent) -> None:
     with pytest.raises(HarnessError) as late:
         agent.wait_until_ready(soon(0.05))
 
@@ -313,7 +313,7 @@ def test_files_are_read_and_written(guest: PlayedGuest, ready: Agent) -> None:
     assert guest.seen[-1][2] == b'{"path":"/etc/x","mode":384,"has_more":false}\ncontent'
 
 
-def test_ranges_are_told_apart(guest: PlayedGuest, ready: Agent) -> None:
+def test_ranges_are_separated(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.READ_RANGES] = says(
         (frames.DATA, b"one t"), (frames.DATA, b"wo"), (frames.RESULT, {"size": 7})
     )

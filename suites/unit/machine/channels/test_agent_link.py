@@ -77,7 +77,7 @@ def test_agent_of_another_session_is_not_the_one_that_answers(
     assert not agent.wait_until_ready(soon()).has_nonce
 
 
-def test_request_longer_than_what_the_socket_takes_arrives_whole(
+def test_request_longer_than_the_buffer_of_the_socket_arrives_whole(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     guest.answers[frames.REMEMBER] = says((frames.RESULT, {}))

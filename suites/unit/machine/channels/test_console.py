@@ -53,7 +53,7 @@ def _wait(console: Console, pattern: str, seconds: float = _LONG_S) -> str:
     return console.wait_for(pattern, Deadline.after(seconds), what=f"'{pattern}'")
 
 
-def test_wait_returns_what_matched(guest: _Guest, console: Console) -> None:
+def test_wait_returns_the_match(guest: _Guest, console: Console) -> None:
     guest.prints("boot\r\nkernel 6.1.0-56\r\nlogin: ")
 
     assert _wait(console, r"kernel \S+") == "kernel 6.1.0-56"
@@ -78,7 +78,7 @@ def test_character_split_across_reads_is_whole(guest: _Guest, console: Console) 
     assert _wait(console, r"caf.\.") == "café."
 
 
-def test_waits_go_on_where_the_last_one_ended(guest: _Guest, console: Console) -> None:
+def test_waits_continue_where_the_last_one_ended(guest: _Guest, console: Console) -> None:
     guest.prints("one two one three ")
     _wait(console, "two")
 
@@ -151,7 +151,7 @@ def test_machine_that_ends_ends_the_wait_early(guest: _Guest, console: Console) 
         _wait(console, "login:")
 
 
-def test_machine_that_goes_without_reading_what_was_typed_ends_the_wait_early(
+def test_machine_that_ends_with_unread_input_ends_the_wait_early(
     guest: _Guest, console: Console
 ) -> None:
     """The socket then reports a reset connection, and not an end."""
@@ -184,7 +184,7 @@ def test_other_failure_ends_the_wait_early(
         )
 
 
-def test_wait_goes_on_while_other_checks_find_nothing(
+def test_wait_continues_while_other_checks_find_nothing(
     guest: _Guest, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.machine.channels.console._CHECK_S", _SHORT_S)

@@ -51,7 +51,7 @@ def test_output_has_its_time_and_whole_characters(recording: Path) -> None:
     assert list(read_recording(recording)) == [(1.5, "Linux\r\n"), (4.0, "caf"), (4.0, "\u00e9")]
 
 
-def test_header_is_that_of_an_asciicast(tmp_path: Path) -> None:
+def test_header_has_the_form_of_an_asciicast(tmp_path: Path) -> None:
     before = int(time.time())
     ConsoleRecorder(tmp_path / "serial.cast", title="a test").close()
 

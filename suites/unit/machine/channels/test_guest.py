@@ -93,7 +93,7 @@ def test_file_is_read_as_it_is() -> None:
         assert Guest("node", runner).read_text("/a b") == "x\n"
 
 
-def test_missing_file_is_none() -> None:
+def test_missing_file_gives_none() -> None:
     with ScriptedRunner().expect(["sh", "-c", READ, "read", "/x"], exit_code=44) as runner:
         assert Guest("node", runner).read_text("/x") is None
 

@@ -49,7 +49,7 @@ def session(qemu: FakeQemu) -> Iterator[QmpSession]:
     session.close()
 
 
-def test_command_returns_what_qemu_returned(session: QmpSession) -> None:
+def test_command_returns_the_result_from_qemu(session: QmpSession) -> None:
     assert session.execute("query-status", limit_s=_LONG_S) == {"status": "running"}
 
 
@@ -102,7 +102,7 @@ def test_answer_is_waited_for_until_the_limit(
     assert session.execute("query-status", limit_s=_LONG_S) == {"status": "running"}
 
 
-def test_session_goes_on_after_a_command_without_answer(session: QmpSession) -> None:
+def test_session_continues_after_a_command_without_answer(session: QmpSession) -> None:
     with pytest.raises(HarnessError):
         session.execute("stop", limit_s=_SHORT_S)
 

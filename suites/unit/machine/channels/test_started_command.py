@@ -164,7 +164,7 @@ def test_output_is_passed_on_by_its_kind_as_it_arrives(guest: PlayedGuest) -> No
     assert output == [(frames.STDOUT, b"typed"), (frames.STDERR, b"hm")]
 
 
-def test_guest_is_credited_anew_after_each_quarter_of_a_mebibyte(guest: PlayedGuest) -> None:
+def test_guest_gets_new_credit_after_each_quarter_of_a_mebibyte(guest: PlayedGuest) -> None:
     """Neither more than it wrote, nor any of it twice."""
     quarter = b"x" * (256 << 10)
 

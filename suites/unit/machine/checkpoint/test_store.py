@@ -311,7 +311,7 @@ def void(_value: object) -> None:
     return
 
 
-def test_parent_can_be_made_within_the_maker_of_another(cache: Cache) -> None:
+def test_parent_can_be_made_while_another_is_made(cache: Cache) -> None:
     inner: list[Checkpoint] = []
 
     def nest(_place: CheckpointPlace) -> None:

@@ -78,7 +78,7 @@ def test_tcg_runs_each_of_several_vcpus_in_its_own_thread() -> None:
     assert values_of(argv, "-smp") == ["4"]
 
 
-def test_commas_in_paths_are_doubled_where_qemu_parses_options() -> None:
+def test_commas_in_paths_are_doubled_in_options_that_qemu_parses() -> None:
     folder = Path("/my cache, really")
     spec = a_machine_spec(disk=folder / "disk.qcow2", seed=folder / "seed.iso")
 
@@ -265,7 +265,7 @@ def test_command_line_of_a_boot_loader_stays_its_own_with_an_iommu() -> None:
     assert "-append" not in argv
 
 
-def test_ssh_port_of_the_host_is_read_from_what_qemu_forwards() -> None:
+def test_ssh_port_of_the_host_is_read_from_the_forward_of_qemu() -> None:
     usernet = (
         "Hub -1 (net):\n"
         "  Protocol[State]    FD  Source Address  Port   Dest. Address  Port RecvQ SendQ\n"

@@ -79,7 +79,7 @@ def test_value_that_is_too_small_is_refused(key: str, least: int) -> None:
 
 
 @pytest.mark.parametrize(("cpus", "threads"), [(1, "tcg,thread=single"), (2, "tcg,thread=multi")])
-def test_vcpus_of_a_machine_without_kvm_run_in_parallel_where_there_are_several(
+def test_vcpus_of_a_machine_without_kvm_run_in_parallel_if_there_are_several(
     cpus: int, threads: str
 ) -> None:
     assert Accelerator.TCG.to_qemu(cpus) == threads
@@ -137,7 +137,7 @@ def test_emulated_machine_trusts_its_timer() -> None:
     ],
     ids=["kernel", "kernel that may reboot", "firmware"],
 )
-def test_machine_outlives_a_reboot_where_something_loads_its_kernel_again(
+def test_machine_outlives_a_reboot_if_something_loads_its_kernel_again(
     kernel: DirectKernel | Firmware, *, expected: bool
 ) -> None:
     assert replace(a_spec(), kernel=kernel).may_reboot is expected

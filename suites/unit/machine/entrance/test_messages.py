@@ -75,7 +75,7 @@ def test_messages_after_the_next_are_received_later(
     assert receiver.receive() == [(Kind.INPUT, b"a"), (Kind.INPUT_END, b"")]
 
 
-def test_next_message_of_a_client_that_has_gone_is_none(
+def test_next_message_of_a_client_that_has_gone_gives_none(
     sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = sockets

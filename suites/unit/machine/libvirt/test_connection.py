@@ -97,7 +97,7 @@ def test_event_loop_turns_before_the_connection_is_opened(
 
 
 @pytest.mark.parametrize("error", [None, KeyError, OSError])
-def test_refused_user_is_named_also_where_the_system_does_not_know_it(
+def test_refused_user_is_named_even_if_the_system_does_not_know_it(
     libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, error: type[Exception] | None
 ) -> None:
     def user() -> str:

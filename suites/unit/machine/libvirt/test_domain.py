@@ -237,7 +237,7 @@ def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hang]:
     hang.end()
 
 
-def test_domain_that_comes_after_its_start_was_given_up_is_ended(
+def test_domain_that_appears_after_its_start_was_cancelled_is_ended(
     domain: Domain, host: FakeHost, hang: Hang, caplog: pytest.LogCaptureFixture
 ) -> None:
     host.before_start = hang

@@ -145,7 +145,7 @@ def test_qemu_logs_are_in_the_folder_of_their_libvirtd(
     ("uri", "kind"),
     [("qemu:///system", DaemonKind.SYSTEM), ("qemu:///session", DaemonKind.SESSION)],
 )
-def test_private_daemon_stands_in_where_nobody_listens_and_says_so(
+def test_private_daemon_is_used_if_nobody_listens_and_this_is_reported(
     libvirt: FakeLibvirt,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

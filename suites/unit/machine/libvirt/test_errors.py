@@ -121,7 +121,7 @@ def test_other_error_keeps_libvirts_message_and_number(code: Code, message: str)
     assert error.code == code
 
 
-def test_loss_of_the_connection_says_what_was_lost_and_where_the_reason_is() -> None:
+def test_loss_of_the_connection_is_reported_with_its_purpose_and_the_place_of_the_reason() -> None:
     context = ErrorContext(
         code=Code.INTERNAL_ERROR, origin=ErrorDomain.RPC, message="client socket is closed."
     )
@@ -154,7 +154,7 @@ def test_only_errors_of_the_connection_count_as_a_loss(
 
 
 @pytest.mark.parametrize(("number", "kept"), [(errno.EPERM, errno.EPERM), (0, None), (-1, None)])
-def test_system_number_is_kept_where_there_is_one(number: int, kept: int | None) -> None:
+def test_system_number_is_kept_if_there_is_one(number: int, kept: int | None) -> None:
     error = FakeLibvirtError("no", code=Code.SYSTEM_ERROR, errno=number)
 
     assert ErrorContext.of(error).errno == kept

@@ -166,7 +166,7 @@ def test_one_registration_serves_all_and_goes_with_the_last(
     assert qemu.callbacks == {}
 
 
-def test_events_are_registered_anew_on_a_new_connection(
+def test_events_are_registered_again_on_a_new_connection(
     libvirt: FakeLibvirt,
     raw: FakeConnect,
     connection: Connection,

@@ -221,7 +221,7 @@ def test_access_list_of_a_device_node_is_found(
     assert device.has_acl is has_acl
 
 
-def test_qemus_user_is_that_of_the_discretionary_labels() -> None:
+def test_qemus_user_comes_from_the_discretionary_labels() -> None:
     labels = "<baselabel type='qemu'>+1:+2</baselabel><baselabel type='kvm'>+3:+4</baselabel>"
     assert parse_qemu_user(CAPABILITIES) == USER
     assert parse_qemu_user(

@@ -68,7 +68,7 @@ def test_another_host_is_refused_with_the_way_to_use_several(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["qemu://[::1/system", "xen:///system", "qemu+x:///system", "qemu:///"]
 )
-def test_invalid_uri_is_refused_where_it_was_written(text: str) -> None:
+def test_invalid_uri_is_refused_with_its_source(text: str) -> None:
     with pytest.raises(BadInputError) as caught:
         HostUri.parse(text, source="harness.ini")
 

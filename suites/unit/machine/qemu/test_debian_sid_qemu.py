@@ -123,7 +123,7 @@ def test_second_call_unpacks_nothing(tmp_path: Path) -> None:
     assert runner.programs == []
 
 
-def test_refresh_unpacks_anew_and_newest_is_taken(tmp_path: Path) -> None:
+def test_refresh_unpacks_again_and_the_newest_is_taken(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     old = ensure_sid_qemu(cache, UnpackingRunner(), report=_silence)
     os.utime(old.program.parent / "version", (1_900_000_000, 1_900_000_000))

@@ -26,7 +26,7 @@ def test_guest_fits_exactly_into_the_limit() -> None:
     check((1536 + 256) * MIB)
 
 
-def test_one_byte_too_few_is_refused_with_what_to_set() -> None:
+def test_one_byte_too_few_is_refused_with_the_setting() -> None:
     with pytest.raises(RequirementError) as refused:
         check((1536 + 256) * MIB - 1)
 

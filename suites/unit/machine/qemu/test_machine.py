@@ -68,7 +68,7 @@ def test_machine_that_was_never_started_has_no_process_and_ends_quietly(tmp_path
     }
 
 
-def test_disk_that_fails_is_why_a_machine_can_not_go_on(
+def test_failing_disk_explains_why_a_machine_cannot_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = an_event("BLOCK_IO_ERROR", reason="No space left on device", __com=1)

@@ -90,7 +90,7 @@ def test_guest_stops_before_it_is_saved_and_its_qemu_ends_afterwards(tmp_path: P
     ]
 
 
-def test_guest_stops_before_it_is_saved_whole_and_goes_on_afterwards(
+def test_guest_stops_before_it_is_saved_whole_and_continues_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monitor = FakeMonitor()

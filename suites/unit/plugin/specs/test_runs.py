@@ -45,7 +45,7 @@ def test_plugin_that_seeds_random_numbers_does_nothing_for_an_example() -> None:
 @pytest.mark.parametrize(
     ("options", "follows"), [({}, False), ({"reruns": 2}, True), ({"force_reruns": 0}, True)]
 )
-def test_plugin_that_runs_failures_again_follows_only_where_it_is_asked(
+def test_plugin_that_runs_failures_again_follows_only_if_it_is_used(
     options: dict[str, object], follows: bool
 ) -> None:
     plugin = importlib.import_module("pytest_rerunfailures")

@@ -39,7 +39,7 @@ def _file(name: str, count: int, group: str = "g") -> list[str]:
     return [f"{name}_spec.sh::{group}::{number}" for number in range(count)]
 
 
-def test_chunk_goes_on_to_the_end_of_its_file() -> None:
+def test_chunk_continues_to_the_end_of_its_file() -> None:
     files = [_file(name, 5) for name in "abcdefgh"]
     scheduling = _Scheduling([nodeid for ids in files for nodeid in ids])
 

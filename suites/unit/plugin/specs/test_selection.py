@@ -30,7 +30,7 @@ _CASES = {
     ("line", "numbers"),
     [(2, {0}), (4, {0}), (5, {0}), (7, {1, 2}), (10, {3}), (14, {3}), (1, {0, 1, 2, 3})],
 )
-def test_line_stands_for_its_example_or_the_group_that_begins_there(
+def test_line_selects_its_example_or_the_group_that_begins_there(
     line: int, numbers: set[int]
 ) -> None:
     assert Selection(lines={line}).chosen(_CASES, "a_spec.sh") == numbers
@@ -47,7 +47,7 @@ def test_line_stands_for_its_example_or_the_group_that_begins_there(
         ("outer::rows", {1}),
     ],
 )
-def test_name_stands_for_the_group_or_example(name: str, numbers: set[int]) -> None:
+def test_name_selects_the_group_or_example(name: str, numbers: set[int]) -> None:
     assert Selection(names={name}).chosen(_CASES, "a_spec.sh") == numbers
 
 
