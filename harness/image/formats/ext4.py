@@ -37,6 +37,7 @@ _LONGEST_WRITTEN = 32768
 _INLINE_TARGET = 60
 _LARGEST_BLOCK_LOG = 6
 _SMALLEST_INODE = 128
+_SMALLEST_DESCRIPTOR = 32
 _DEEPEST_TREE = 6
 #: 4 GiB of folders and long links.
 _MOST_BLOCKS = 1 << 20
@@ -115,12 +116,14 @@ def read_file_system(read: ReadRanges, hidden: Collection[str] = ()) -> FileSyst
         geometry = _parse_superblock(read([_SUPERBLOCK])[0])
         inodes = _read_inodes(read, geometry)
         blocks = _read_mapped_blocks(read, geometry.block, inodes)
+        xattrs = {
+            block: _parse_xattr_block(blocks.raw[block])
+            for block in {each.xattr_block for each in inodes.values() if each.xattr_block}
+        }
         inodes = {
             number: each
             if not each.xattr_block
-            else each._replace(
-                xattrs={**each.xattrs, **_parse_xattr_block(blocks.raw[each.xattr_block])}
-            )
+            else each._replace(xattrs={**each.xattrs, **xattrs[each.xattr_block]})
             for number, each in inodes.items()
         }
         names = dict(_walk(inodes, blocks, hidden))
@@ -151,9 +154,15 @@ def _parse_superblock(content: bytes) -> _Geometry:
         raise Ext4Error(f"it has features that are not understood here ({strange:#x})")
     (descriptor,) = struct.unpack_from("<H", content, 254)
     (made_at_s,) = struct.unpack_from("<I", content, 264)
-    if block_log > _LARGEST_BLOCK_LOG or inode < _SMALLEST_INODE or not inodes_in_group:
-        raise Ext4Error("its superblock has sizes that are impossible in ext4")
-    block = 1024 << block_log
+    block = 1024 << min(block_log, _LARGEST_BLOCK_LOG)
+    descriptor = descriptor if incompatible & 0x80 else _SMALLEST_DESCRIPTOR
+    if (
+        block_log > _LARGEST_BLOCK_LOG
+        or not _SMALLEST_INODE <= inode <= block
+        or not _SMALLEST_DESCRIPTOR <= descriptor <= block
+        or not 0 < inodes_in_group <= 8 * block
+    ):
+        raise Ext4Error("its superblock has sizes that no ext4 has")
     return _Geometry(
         uuid=content[104:120].hex(),
         made_at_s=made_at_s,
@@ -161,7 +170,7 @@ def _parse_superblock(content: bytes) -> _Geometry:
         groups=-(-inodes // inodes_in_group),
         inodes_in_group=inodes_in_group,
         inode=inode,
-        descriptor=descriptor if incompatible & 0x80 else 32,
+        descriptor=descriptor,
         descriptors_at=(first_block + 1) * block,
         has_unused_count=bool(read_only_compatible & _HAS_UNUSED_COUNT),
     )
@@ -184,6 +193,8 @@ def _read_inodes(read: ReadRanges, geometry: _Geometry) -> dict[int, Inode]:
         used = geometry.inodes_in_group
         if geometry.has_unused_count:
             used = 0 if flags & _GROUP_WITHOUT_INODES else used - unused
+        if used < 0:
+            raise Ext4Error("a group has more unused inodes than inodes")
         if used:
             firsts.append(group * geometry.inodes_in_group + 1)
             ranges.append((table * geometry.block, used * geometry.inode))
@@ -245,8 +256,12 @@ def _parse_xattr_block(content: bytes) -> dict[str, bytes]:
 
 def _parse_xattrs(content: bytes, at: int, values_at: int) -> dict[str, bytes]:
     found = {}
+    left = len(content)
     while content[at : at + 4].strip(b"\0"):
         length, index, offset, value_inode, size = struct.unpack_from("<BBHII", content, at)
+        left -= size
+        if left < 0:
+            raise Ext4Error("extended attributes have more bytes than their block")
         if value_inode:
             raise Ext4Error("an extended attribute has an inode of its own")
         name = _XATTR_PREFIXES.get(index, f"{index}.") + _decode(
@@ -287,11 +302,11 @@ def _read_mapped_blocks(read: ReadRanges, block: int, inodes: Mapping[int, Inode
         indexes: list[tuple[int, int]] = []
         for number, node in nodes:
             leaves, below = _parse_extents(node)
-            mapped += len(leaves)
+            mapped += sum(map(len, leaves)) + len(below)
             if mapped > _MOST_BLOCKS:
-                raise Ext4Error("its folders have more blocks than a file system can have")
-            of_inode[number] += leaves
-            wanted.update(leaves)
+                raise Ext4Error("its folders have more blocks than any file system's")
+            of_inode[number] += itertools.chain(*leaves)
+            wanted.update(*leaves)
             indexes += [(number, each) for each in below]
         raw.update(_read_blocks(read, block, {each for _, each in indexes}))
         nodes = [(number, raw[each]) for number, each in indexes]
@@ -301,12 +316,12 @@ def _read_mapped_blocks(read: ReadRanges, block: int, inodes: Mapping[int, Inode
     return _Blocks(raw=raw, of_inode=of_inode)
 
 
-def _parse_extents(node: bytes) -> tuple[list[int], list[int]]:
+def _parse_extents(node: bytes) -> tuple[list[range], list[int]]:
     """Return the blocks that a node of an extent tree maps, and those of the nodes below it."""
     magic, entries, _, depth = struct.unpack_from("<HHHH", node)
     if magic != _EXTENTS_MAGIC:
-        raise Ext4Error("a file has no extents")
-    leaves: list[int] = []
+        raise Ext4Error("a file is mapped by no extents")
+    leaves: list[range] = []
     below: list[int] = []
     for at in range(12, 12 + 12 * entries, 12):
         if depth:
@@ -316,7 +331,7 @@ def _parse_extents(node: bytes) -> tuple[list[int], list[int]]:
             _, length, high, low = struct.unpack_from("<IHHI", node, at)
             if length <= _LONGEST_WRITTEN:
                 first = low | high << 32
-                leaves += range(first, first + length)
+                leaves.append(range(first, first + length))
     return leaves, below
 
 

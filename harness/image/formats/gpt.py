@@ -12,6 +12,7 @@ TABLE_BYTES = 34 * SECTOR
 
 _HEADER = struct.Struct("<8sIIIIQQQQ16sQII")
 _ENTRY = struct.Struct("<16s16sQQ")
+_ENTRY_BYTES = 128
 
 #: Types of partitions that may have a kernel (systemd's Discoverable Partitions).
 EXTENDED_BOOT = uuid.UUID("BC13C2FF-59E6-4262-A352-B275FD6F7172")
@@ -32,11 +33,15 @@ class Partition:
 def read_table(front: bytes) -> tuple[Partition, ...]:
     """Return the partitions in a disk's first `TABLE_BYTES`, by number.
 
-    Raises ValueError if they contain no table.
+    Raises ValueError where they contain no table, or one with entries of a size that none has.
     """
     if len(front) < TABLE_BYTES or front[SECTOR : SECTOR + 8] != b"EFI PART":
         raise ValueError("It has no GUID partition table")
     *_, table_at, count, entry_bytes = _HEADER.unpack_from(front, SECTOR)
+    if entry_bytes < _ENTRY_BYTES and table_at * SECTOR < len(front):
+        raise ValueError(
+            f"Its GUID partition table has entries of {entry_bytes} bytes, not of 128"
+        )
     partitions = []
     for index in range(count):
         at = table_at * SECTOR + index * entry_bytes

@@ -21,6 +21,8 @@ _FEATURES = struct.Struct(">Q")
 _FEATURES_AT = 72
 _EXTERNAL_DATA = 1 << 2
 _ENTRY_BYTES = 8
+_LONGEST_NAME = 1023
+_CLUSTER_BITS = range(9, 22)
 #: The end of a boot sector, which a disk with partitions of either kind has.
 _BOOT_SIGNATURE = b"\x55\xaa"
 _SECTOR = 512
@@ -116,7 +118,7 @@ def flatten(disk: Path, to: Path, *, runner: Runner, timeout_s: float) -> None:
 
 
 def backing_name(path: Path) -> str | None:
-    """Return the name of a qcow2's backing file, or None."""
+    """Return the name of a qcow2's backing file, or None; raises HarnessError where it can't be read."""
     with path.open("rb") as source:
         start = source.read(_BEGINNING.size)
         if len(start) < _BEGINNING.size or not start.startswith(MAGIC):
@@ -124,8 +126,19 @@ def backing_name(path: Path) -> str | None:
         _, _, at, length, _, _ = _BEGINNING.unpack(start)
         if not at:
             return None
-        source.seek(at)
-        return source.read(length).decode()
+        name = b""
+        if length <= _LONGEST_NAME and at < path.stat().st_size:
+            source.seek(at)
+            name = source.read(length)
+    try:
+        if name:
+            return name.decode()
+    except UnicodeDecodeError:
+        pass
+    raise HarnessError(
+        f"The name of the backing file in the header of the disk '{path}' can't be read: {length} bytes at "
+        f"{at}. The disk is damaged; remove it."
+    )
 
 
 def has_absolute_backing(path: Path) -> bool:
@@ -161,6 +174,8 @@ def with_backing_name(path: Path, name: str) -> bytes:
     with path.open("rb") as source:
         start = source.read(_BEGINNING.size)
         magic, version, at, length, bits, size = _BEGINNING.unpack(start)
+        if bits not in _CLUSTER_BITS:
+            raise HarnessError(f"The disk '{path}' has clusters of 2^{bits} bytes; it is damaged.")
         source.seek(0)
         cluster = bytearray(source.read(1 << bits))
     new = name.encode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import stat
 import struct
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError
+from harness.image.formats import ext4
 from harness.image.formats.ext4 import Ext4Error, read_file_system
 from harness.limits import LimitError
 from suites.unit.image.formats.small_ext4 import SmallExt4, extents, folder_block, xattr
@@ -229,10 +231,12 @@ def test_damaged_structures_are_refused(disk: SmallExt4) -> None:
         (24, "<I", (0xFFFFFFFF,)),
         (24, "<I", (30,)),
         (40, "<I", (0,)),
+        (40, "<I", (0xFFFFFFFF,)),
         (88, "<H", (0,)),
+        (88, "<H", (2048,)),
+        (254, "<H", (1,)),
         (0, "<I", (0xFFFFFFFF,)),
     ],
-    ids=["block", "large-block", "no-inodes", "no-inode-size", "many-inodes"],
 )
 def test_superblock_of_another_file_system_is_refused(
     disk: SmallExt4, at: int, form: str, values: tuple[int, ...]
@@ -259,6 +263,33 @@ def test_tree_of_extents_within_itself_is_refused(disk: SmallExt4) -> None:
     disk.inode(2, 0o40755, mapped=node)
 
     with pytest.raises(Ext4Error, match="more levels than ext4 allows"):
+        read_file_system(disk.read)
+
+
+def test_blocks_are_counted_before_they_are_listed(
+    disk: SmallExt4, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.inode(2, 0o40755, mapped=extents(disk.block(extents(*[7] * 80, length=32768)), depth=1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(Ext4Error, match="more blocks than any file system's"):
+            read_file_system(disk.read)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+    monkeypatch.setattr(ext4, "_MOST_BLOCKS", 100)
+    place = disk.block(extents(*[7] * 80, depth=1))
+    disk.inode(2, 0o40755, mapped=extents(place, place, depth=2))
+    with pytest.raises(Ext4Error, match="more blocks than any file system's"):
+        read_file_system(disk.read)
+
+
+def test_attributes_that_overlap_are_refused(disk: SmallExt4) -> None:
+    one = struct.pack("<BBHIII", 1, 1, 40, 0, 200, 0) + b"n\0\0\0"
+    disk.inode(12, 0o100644, xattrs=one + one)
+
+    with pytest.raises(Ext4Error, match="more bytes than their block"):
         read_file_system(disk.read)
 
 

@@ -96,7 +96,16 @@ def test_invalid_partition_entries_are_ignored() -> None:
     assert read_table(bytes(front)) == ()
 
 
-def test_partitions_of_kernels_come_before_partitions_of_a_root() -> None:
+@pytest.mark.parametrize("size", [0, 1, 127])
+def test_entries_that_are_too_small_are_refused(size: int) -> None:
+    front = bytearray(render_gpt({1: (LINUX, 4096, 100)}, TOTAL)[0])
+    struct.pack_into("<II", front, SECTOR + 80, 0xFFFFFFFF, size)
+
+    with pytest.raises(ValueError, match=f"has entries of {size} bytes, not of 128"):
+        read_table(bytes(front))
+
+
+def test_partitions_of_kernels_come_before_those_of_a_root() -> None:
     front, _ = render_gpt(
         {
             1: (LINUX, 100, 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,7 +26,20 @@ def test_file_that_is_not_qcow2_names_nothing(tmp_path: Path, content: bytes) ->
     assert backing_name(tmp_path / "a") is None
 
 
-def test_standalone_disk_names_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("at", "length"), [(128, 0xFFFFFFFF), (1 << 63, 4), (128, 0), (512, 4)])
+def test_name_that_can_not_be_read_is_told(tmp_path: Path, at: int, length: int) -> None:
+    disk = qcow2_on(tmp_path / "a", "name", behind=bytes(400) + b"\xff\xff\xff\xff")
+    raw = bytearray(disk.read_bytes())
+    struct.pack_into(">QII", raw, 8, at, length, 0xFFFFFFFF)
+    disk.write_bytes(bytes(raw[:512]) + b"\xff\xff\xff\xff")
+
+    with pytest.raises(HarnessError, match=r"'.*/a' can't be read: \d+ bytes at \d+\."):
+        backing_name(disk)
+    with pytest.raises(HarnessError, match=r"'.*/a' has clusters of 2\^4294967295 bytes"):
+        with_backing_name(disk, "b")
+
+
+def test_disk_that_stands_alone_names_nothing(tmp_path: Path) -> None:
     assert backing_name(qcow2_on(tmp_path / "a", "")) is None
 
 
