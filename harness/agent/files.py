@@ -139,7 +139,9 @@ class FileWrite(Job):
         self._fd = -1
         folder, name = os.path.split(path)
         os.makedirs(folder or ".", exist_ok=True)
-        self._beside = os.path.join(folder, f".{name[:200]}.harness-{os.getpid()}-{request}")
+        # A name has at most 255 bytes.
+        short = os.fsdecode(os.fsencode(name)[:200])
+        self._beside = os.path.join(folder, f".{short}.harness-{os.getpid()}-{request}")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._beside)
         self._fd = os.open(self._beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

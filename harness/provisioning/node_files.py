@@ -197,7 +197,7 @@ class NodeFiles:
         target.parent.mkdir(parents=True, exist_ok=True)
         _refuse_special(target)
         with _without_left_over(target):
-            descriptor, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+            descriptor, beside = tempfile.mkstemp(prefix=_prefix(target), dir=target.parent)
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(text.encode(errors="surrogateescape"))
@@ -273,6 +273,11 @@ def _refuse_special(target: Path) -> None:
             raise OSError(errno.EINVAL, "It is no regular file")
 
 
+def _prefix(target: Path) -> str:
+    """Return what the names of a target's temporary files begin with; a name has at most 255 bytes."""
+    return f".{os.fsdecode(os.fsencode(target.name)[:240])}."
+
+
 @contextlib.contextmanager
 def _without_left_over(target: Path) -> Iterator[None]:
     """Remove the temporary files of earlier writes of a target, unless somebody writes at this time.
@@ -284,7 +289,7 @@ def _without_left_over(target: Path) -> Iterator[None]:
     try:
         with contextlib.suppress(OSError):
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for left in target.parent.glob(f".{glob.escape(target.name)}.{_RANDOM}"):
+            for left in target.parent.glob(f"{glob.escape(_prefix(target))}{_RANDOM}"):
                 left.unlink()
         with contextlib.suppress(OSError):
             fcntl.flock(folder, fcntl.LOCK_SH)

@@ -495,7 +495,17 @@ def test_written_file_appears_whole(
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_cancelled_file_leaves_nothing(bench: Bench, tmp_path: Path) -> None:
+def test_name_may_be_as_long_as_linux_allows(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / ("ä" * 127)
+    asked = {"path": str(path), "mode": 0o640, "has_more": False}
+    bench.sends(frames.WRITE, 2, frames.to_json(asked) + b"\nx")
+
+    assert result_of(bench.gets()) == {}
+    assert path.read_bytes() == b"x"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_given_up_file_leaves_nothing(bench: Bench, tmp_path: Path) -> None:
     asked = {"path": str(tmp_path / "file"), "mode": 0o640, "has_more": True}
     bench.sends(frames.WRITE, 2, frames.to_json(asked) + b"\nhalf")
     bench.sends(frames.CANCEL, 2)

@@ -49,6 +49,13 @@ def test_written_text_is_read_back_with_its_mode(files: NodeFiles) -> None:
     assert files.at("/etc/deep/x").stat().st_mode & 0o7777 == 0o4755
 
 
+def test_name_may_be_as_long_as_linux_allows(files: NodeFiles) -> None:
+    name = "ä" * 127
+    files.write(f"/{name}", "x")
+
+    assert files.read(f"/{name}") == "x"
+
+
 def test_written_file_is_readable_by_all_by_default(files: NodeFiles) -> None:
     files.write("/x", "")
 
