@@ -6,7 +6,7 @@ import functools
 import re
 from typing import TYPE_CHECKING
 
-from harness.errors import HarnessError
+from harness.errors import BadInputError, HarnessError
 from harness.expect.failure import failure, require
 from harness.gpu import GpuKind, GpuModel
 from harness.gpu.catalogue import load_catalogue
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _DISPLAY = "03"
 #: How the driver speaks of a GPU that it may not support.
 _OF_A_GPU = re.compile(r"\bv?GPUs?\b", re.IGNORECASE)
+_ID = re.compile(r"(?:(?:0x)?([0-9a-f]{4}):)?(?:0x)?([0-9a-f]{4})")
 #: What is read of a device that does not answer.
 _NO_VENDOR = "ffff"
 
@@ -301,7 +302,16 @@ def _wanted(gpus: Iterable[GpuModel | str], seen: Sequence[PciFunction]) -> list
 
 
 def _id(gpu: GpuModel | str) -> str:
-    return gpu if isinstance(gpu, str) else str(gpu.pci)
+    """Return the id as `lspci -n` prints it; raises BadInputError for a text that is none."""
+    if not isinstance(gpu, str):
+        return str(gpu.pci)
+    found = _ID.fullmatch(gpu.strip().lower())
+    if found is None:
+        raise BadInputError(
+            f"{gpu!r} is no PCI id of a GPU, such as '10de:2330', or '2330' of any vendor.",
+            source="GPU",
+        )
+    return ":".join(filter(None, found.groups()))
 
 
 def _listed(gpus: list[PciFunction]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
-from harness.errors import ExpectationError, HarnessError
+from harness.errors import BadInputError, ExpectationError, HarnessError
 from harness.gpu.catalogue import load_catalogue
 from suites.unit.evidence.folders import EvidenceFolder, a_serving_node, a_stripped_node
 
@@ -175,7 +175,18 @@ def test_only_lost_gpus_are_named(tmp_path: Path) -> None:
         expect.every_gpu_driven(a_serving_node(tmp_path).command("lspci", bus).evidence)
 
 
-def test_function_without_ids_makes_every_result_unknown(tmp_path: Path) -> None:
+def test_ids_are_compared_by_what_they_mean(tmp_path: Path) -> None:
+    evidence = a_serving_node(tmp_path).evidence
+
+    for named in ("10DE:2330", "0x10de:0x2330", " 2330 "):
+        expect.gpu_bound(evidence, device=named)
+    expect.gpus_refused(a_serving_node(tmp_path).command("dmesg", REFUSED).evidence, "10DE:2BB5")
+    for named in ("h100", "10de:2330:1", "10de:", "233", ""):
+        with pytest.raises(BadInputError, match=f"'{named}' is no PCI id of a GPU"):
+            expect.gpus_driven(evidence, named)
+
+
+def test_function_without_ids_makes_unknown_whatever_is_named(tmp_path: Path) -> None:
     bus = a_function("01:00.0") + a_function("02:00.0", "ffff", "ffff:ffff", None)
     evidence = a_serving_node(tmp_path).command("lspci", bus).evidence
 
