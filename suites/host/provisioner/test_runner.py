@@ -36,6 +36,7 @@ class GuestRoot:
     root: Path
     log: str | None = _LOG
     has_console: bool = True
+    environment: dict[str, str] = field(default_factory=dict)
     _started: int = field(default=0)
 
     @property
@@ -71,7 +72,7 @@ class GuestRoot:
                 *("sh", "-c", program),
             ],
             timeout_s=20,
-            env={"ROOT": str(self.root)},
+            env={"ROOT": str(self.root), **self.environment},
         )
 
     def evidence(self, folder: Path) -> Evidence:
@@ -183,6 +184,26 @@ def test_output_is_shown_on_the_console_while_it_runs(tmp_path: Path) -> None:
 
     assert result.ok, result.render()
     assert (guest.root / "dev/console").read_text().split("\n")[-3:] == ["step", "shown", ""]
+
+
+def test_variables_of_the_program_stay_as_they_are(tmp_path: Path) -> None:
+    names = (
+        "name",
+        "outcome",
+        "log",
+        "output",
+        "latest",
+        "runs",
+        "number",
+        "run",
+        "console",
+        "code",
+    )
+    guest = GuestRoot(tmp_path / "root", environment={name: f"my-{name}" for name in names})
+
+    result = guest.run(f"echo {' '.join(f'${name}' for name in names)}")
+
+    assert " ".join(guest.environment.values()) in result.stdout.splitlines()
 
 
 def test_guest_without_a_console_is_provisioned(tmp_path: Path) -> None:
