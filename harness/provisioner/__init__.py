@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
 import re
 import shlex
 from dataclasses import dataclass, field
@@ -86,14 +87,23 @@ class ConfigurationFile:
             for key, fact in self.node_values.items()
             if facts.get(fact) is not None
         }
-        text = self._render({**self.values, **of_node, **requested}, source)
-        return GuestFile(path=self.path, content=text.encode(), mode=self.mode)
+        try:
+            content = self._render({**self.values, **of_node, **requested}, source).encode()
+        except (TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
+            raise BadInputError(
+                f"These values can't be written in the format '{self.format.value}' ({error}); write texts, "
+                "numbers, booleans, lists, and mappings whose keys are texts.",
+                source=source,
+                key="config.values",
+            ) from error
+        return GuestFile(path=self.path, content=content, mode=self.mode)
 
     def _render(self, values: Mapping[str, object], source: str) -> str:
         match self.format:
             case ConfigurationFormat.JSON:
                 # YAML has dates, JSON has none.
-                return json.dumps(values, indent=2, sort_keys=True, default=str) + "\n"
+                text = json.dumps(values, indent=2, sort_keys=True, default=str, allow_nan=False)
+                return f"{text}\n"
             case ConfigurationFormat.YAML:
                 return yaml.safe_dump(dict(values), allow_unicode=True)
             case ConfigurationFormat.ENV:
@@ -167,9 +177,16 @@ class Provisioner:
     def __post_init__(self) -> None:
         for name, argv in self._commands().items():
             check_argv(argv, source=self.where, key="run" if name == BOOT else name)
-        paths = [file.path for file in self.files]
+        for key, value in self.environment.items():
+            if not _VARIABLE.fullmatch(key) or "\0" in value:
+                raise BadInputError(
+                    f"A variable has a name such as 'MY_MODE' and a text without NUL, but this is {value!r}.",
+                    source=self.where,
+                    key=f"environment.{key}",
+                )
+        paths = [posixpath.normpath(file.path) for file in self.files]
         if self.configuration is not None:
-            paths.append(self.configuration.path)
+            paths.append(posixpath.normpath(self.configuration.path))
         if twice := sorted({path for path in paths if paths.count(path) > 1}):
             raise BadInputError(
                 f"Two files would be {listed(twice)} in the machine; keep one of them.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +120,7 @@ class _Rules:
         """Refuse two files at one path: cloud-init would write the later over the earlier."""
         files = merged.get("write_files", [])
         paths = [
-            str(each.get("path"))
+            posixpath.normpath(str(each.get("path")))
             for each in (files if isinstance(files, list) else [])
             if isinstance(each, dict)
         ]

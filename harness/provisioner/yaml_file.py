@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import stat
 from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -140,14 +142,18 @@ def read_provisioner(path: Path) -> Provisioner:
     Raises BadInputError that names the file and the key.
     """
     given = read_data_file(path, ProvisionerFile)
-    files = [file for target in given.files for file in _files_of(target, given, path)]
-    if sum(len(file.content) for file in files) > _FILES_LIMIT_MIB << 20:
-        raise BadInputError(
-            f"These files have more than {_FILES_LIMIT_MIB} MiB, which is too much for cloud-init's "
-            "user-data; put large files into the image.",
-            source=str(path),
-            key="files",
-        )
+    files: list[GuestFile] = []
+    left = _FILES_LIMIT_MIB << 20
+    for file in (file for target in given.files for file in _files_of(target, given, path)):
+        files.append(file)
+        left -= len(file.content)
+        if left < 0:
+            raise BadInputError(
+                f"These files have more than {_FILES_LIMIT_MIB} MiB, which is too much for cloud-init's "
+                "user-data; put large files into the image.",
+                source=str(path),
+                key="files",
+            )
     for name in given.commands:
         if name in {BOOT, BAKE, TEARDOWN}:
             raise BadInputError(
@@ -224,7 +230,11 @@ def _files_of(target: str, given: ProvisionerFile, file: Path) -> Iterator[Guest
 
 
 def _guest_file(target: str, source: Path, mode: int | None) -> GuestFile:
-    content = source.read_bytes()
+    found = source.stat().st_mode
+    if not stat.S_ISREG(found):
+        raise OSError(errno.EINVAL, "It is no regular file", str(source))
+    with source.open("rb") as file:
+        content = file.read((_FILES_LIMIT_MIB << 20) + 1)
     if mode is None:
-        mode = 0o755 if source.stat().st_mode & 0o100 else 0o644
+        mode = 0o755 if found & 0o100 else 0o644
     return GuestFile(path=target, content=content, mode=mode)

@@ -102,7 +102,33 @@ def test_configuration_has_the_declared_format(form: ConfigurationFormat, conten
     assert file.content == content
 
 
-def test_bake_depends_on_all_files_in_the_machine() -> None:
+@pytest.mark.parametrize(
+    ("form", "value"),
+    [
+        (ConfigurationFormat.JSON, {1: "a", "b": "c"}),
+        (ConfigurationFormat.JSON, float("nan")),
+        (ConfigurationFormat.YAML, object()),
+        (ConfigurationFormat.ENV, "\ud800"),
+    ],
+)
+def test_configuration_that_its_format_can_not_hold_is_refused(
+    form: ConfigurationFormat, value: object
+) -> None:
+    configuration = ConfigurationFile(path="/etc/c", format=form)
+
+    with pytest.raises(BadInputError, match=f"written in the format '{form.value}'"):
+        replace(MINE, configuration=configuration).guest_files({}, {"A": value})
+
+
+@pytest.mark.parametrize("environment", [{"-i": ""}, {"": "x"}, {"A B": "x"}, {"A": "x\0"}])
+def test_variable_that_env_would_misread_is_refused(environment: dict[str, str]) -> None:
+    with pytest.raises(
+        BadInputError, match=r"key 'environment\..*': A variable has a name such as"
+    ):
+        replace(MINE, environment=environment)
+
+
+def test_bake_depends_on_all_that_is_put_into_the_machine() -> None:
     file = GuestFile(path="/opt/mine", content=b"1")
     mine = replace(MINE, files=[file], bake=["/opt/mine"])
     configuration = ConfigurationFile(path="/etc/c")

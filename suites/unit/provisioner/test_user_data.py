@@ -110,7 +110,7 @@ REFUSED = {
     ),
     "end of the boot": Refused("final_message: done\n", "key 'final_message': "),
     "file of the harness": Refused(
-        f"{JOINED}write_files: [{{path: /opt/mine, content: x}}]\n",
+        f"{JOINED}write_files: [{{path: /opt/./mine, content: x}}]\n",
         "key 'write_files': The provisioner or the harness writes '/opt/mine' too, and only one of "
         "the files would be there; remove it here.",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -135,6 +136,14 @@ REFUSED = {
     "two files at one path": Refused(
         text=whole("/opt/my/provision.sh:", "/opt/my/lib/words.sh:"),
         message=": key 'files': Two files would be '/opt/my/lib/words.sh' in the machine; keep one",
+    ),
+    "two ways to write one path": Refused(
+        text=whole("/opt/my/provision.sh:", "/opt//my/lib/words.sh:"),
+        message=": key 'files': Two files would be '/opt/my/lib/words.sh' in the machine; keep one",
+    ),
+    "fifo": Refused(
+        change=lambda p: os.mkfifo(p.folder / "lib/fifo"),
+        message="The file '{folder}/lib/fifo' cannot be read (It is no regular file).",
     ),
     "configuration over a file": Refused(
         text=whole("/etc/my/config.env", "/opt/my/provision.sh"),
