@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,32 +30,9 @@ _GUARD = re.compile(r"BASH_SOURCE|\$\{__SOURCED__")
 #: A script that is sourced has the shell's own `$0`, so it does not find its folder by that.
 _OWN_NAME = re.compile(r"\$(0|\{0[}#%:/])")
 _SPEC_SUFFIX = "_spec.sh"
-#: Debian's packages of tools that scripts use and that no shipped image has, by the tool.
-_PACKAGES = {
-    "dmidecode": "dmidecode",
-    "envsubst": "gettext-base",
-    "ethtool": "ethtool",
-    "git": "git",
-    "gpg": "gnupg",
-    "iptables": "iptables",
-    "jq": "jq",
-    "lsof": "lsof",
-    "nc": "netcat-openbsd",
-    "nft": "nftables",
-    "numactl": "numactl",
-    "nvme": "nvme-cli",
-    "rsync": "rsync",
-    "socat": "socat",
-    "unzip": "unzip",
-    "wget": "wget",
-    "xz": "xz-utils",
-}
-#: A tool where a command begins.
-_TOOL = re.compile(
-    rf"(?:^|[|;&({{`!]|\b(?:sudo|exec|then|do|else|elif|if|while|until)[ \t])[ \t]*(?P<tool>{'|'.join(_PACKAGES)})"
-    r"(?=[\s;|&)]|$)",
-    re.MULTILINE,
-)
+_FIRST_BYTES = 256
+#: What YAML reads as it is, in a list too.
+_PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +77,10 @@ def scripts_in(folder: Path) -> tuple[list[FoundScript], list[Path]]:
         if path.name.endswith(_SPEC_SUFFIX):
             specs.add(path)
             continue
-        text = read_plain_text(path)
-        if path.suffix in {".sh", ".bash"} or _SHEBANG.match(text):
+        with path.open("rb") as file:
+            first = file.read(_FIRST_BYTES).decode(errors="replace")
+        if path.suffix in {".sh", ".bash"} or _SHEBANG.match(first):
+            text = read_plain_text(path.resolve())
             is_program = bool(path.stat().st_mode & 0o111 and text.startswith("#!"))
             scripts.append(FoundScript(path=path, text=text, is_program=is_program))
     if not scripts:
@@ -156,13 +136,18 @@ def render_declaration(main: FoundScript, folder: Path, source: str) -> str:
         "# The program that makes a node of a machine, and how to read its result: docs/provisioners.md.\n"
         "schema: 1\n"
         f"name: {name}\n"
-        f"files:\n  {place}: {{source: {source}}}\n"
+        f"files:\n  {place}: {{source: {_yaml(source)}}}\n"
         "# cloud-init runs it as root at the first boot. Give it the arguments that it gets on a node.\n"
-        f"run: [{', '.join(words)}]\n"
+        f"run: [{', '.join(map(_yaml, words))}]\n"
         "outcome:\n"
         "  # The numbers that its text has; give them names.\n"
         f"  exit_codes: {{{codes}}}\n"
     )
+
+
+def _yaml(text: str) -> str:
+    """Return a text as YAML has it, and JSON and Python where it is in quotes."""
+    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
 def render_machine_test(main: FoundScript) -> str:
@@ -209,7 +194,9 @@ if TYPE_CHECKING:
     from harness.shell.testing import Shell
 
 """
-    listed_paths = "".join(f'    "{path}",\n' for path in paths.values())
+    listed_paths = "".join(
+        f"    {json.dumps(path, ensure_ascii=False)},\n" for path in paths.values()
+    )
     body = f'''SCRIPTS = (
 {listed_paths})
 
@@ -224,7 +211,7 @@ def test_script_is_valid(shell: Shell, script: str) -> None:
 
 def test_sourcing_defines_the_function(shell: Shell) -> None:
     """Next: shell.call("{sourced.functions[0]}"), with shell.mock for each command that it starts."""
-    shell.source("{paths[sourced.path]}")
+    shell.source({json.dumps(paths[sourced.path], ensure_ascii=False)})
 
     assert shell.evaluate("declare -F '{sourced.functions[0]}'").check().stdout
 '''

@@ -102,6 +102,27 @@ def _shipped() -> Recipe:
     return image
 
 
+def test_links_large_files_and_odd_names_are_no_obstacle(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_LIMIT_EVIDENCE_FILE_MIB", "1")
+    scripts = project / "ops/scripts"
+    (scripts / "data.bin").write_bytes(b"\0" * (2 << 20))
+    (scripts / "shared.sh").symlink_to("library.sh")
+    (scripts / "library.sh").rename(scripts / 'a, "b.sh')
+    (scripts / "provision.sh").rename(scripts / 'provision, "it".sh')
+    (scripts / "library.sh").write_text(LIBRARY)
+
+    assert main(["init", "--provisioner", "ops/scripts"]) == 0
+
+    provisioner = read_provisioner(project / "provisioner.yaml")
+    assert list(provisioner.run) == ['/opt/scripts/provision, "it".sh']
+    unit_test = (project / "tests/unit/test_scripts.py").read_text()
+    ast.parse(unit_test)
+    assert '"ops/scripts/shared.sh"' in unit_test
+    assert "data.bin" not in unit_test
+
+
 def test_specs_beside_the_scripts_run_too(project: Path) -> None:
     (project / "ops/spec").mkdir()
     (project / "ops/spec/library_spec.sh").touch()
