@@ -398,6 +398,11 @@ def _files_below(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
         if "__pycache__" in path.parts or (path.is_dir() and not path.is_symlink()):
             continue
+        if not path.is_symlink() and not path.is_file():
+            raise BadInputError(
+                "It is no file, folder or link, so it can't be put into an image; remove it.",
+                source=str(path),
+            )
         yield path
 
 

@@ -241,7 +241,8 @@ class _Build:
                 )
             ),
         )
-        packages = read_dpkg_status((root / "var/lib/dpkg/status").read_text(encoding="utf-8"))
+        status = (root / "var/lib/dpkg/status").read_bytes()
+        packages = read_dpkg_status(status.decode(errors="replace"))
         kernels = self._take_kernels(root / "boot")
         self._report(f"{len(packages)} packages, kernels {', '.join(kernels)}; writing the disk")
         self._do(
@@ -279,7 +280,13 @@ class _Build:
             folder = self.into / "kernels" / version
             folder.mkdir(parents=True)
             shutil.copyfile(boot / f"vmlinuz-{version}", folder / "vmlinuz")
-            shutil.copyfile(boot / f"initrd.img-{version}", folder / "initrd.img")
+            initrd = boot / f"initrd.img-{version}"
+            if not initrd.is_file():
+                raise ImageBuildError(
+                    f"The image '{self.recipe.name}' has no '/boot/{initrd.name}' for its kernel {version}; "
+                    f"add 'initramfs-tools' to the packages of its recipe, or see '{self.log}'."
+                )
+            shutil.copyfile(initrd, folder / "initrd.img")
         return kernels
 
     def _do(self, purpose: str, argv: Argv) -> None:

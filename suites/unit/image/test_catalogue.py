@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -216,6 +217,15 @@ def test_key_changes_with_every_input(tmp_path: Path, change: Callable[[Path], N
     change(tmp_path)
 
     assert recipe.key(builder="one") != before
+
+
+def test_fifo_among_the_files_of_a_recipe_is_refused(tmp_path: Path) -> None:
+    recipe = a_recipe(tmp_path)
+    fifo = recipe.trees[0].path / "fifo"
+    os.mkfifo(fifo)
+
+    with pytest.raises(BadInputError, match=f"^{fifo}: It is no file, folder or link"):
+        recipe.key(builder="one")
 
 
 def test_key_changes_with_recipe_and_builder(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from harness.debian_packages import KEYRING
 from harness.errors import RequirementError
@@ -348,6 +349,22 @@ def test_wrong_number_of_kernels_is_refused(attempt: Attempt) -> None:
 
     with pytest.raises(ImageBuildError, match="has 1 kernels, but its recipe asks for 2"):
         attempt.build(commands)
+
+
+def test_kernel_without_an_initrd_is_named_with_the_remedy(attempt: Attempt) -> None:
+    class WithoutInitrd(ScriptedBuildCommands):
+        @override
+        def _fill(self, root: Path) -> None:
+            super()._fill(root)
+            (root / "var/lib/dpkg/status").write_bytes(
+                STATUS.encode() + b"Maintainer: M\xfcller\n"
+            )
+            (root / "boot/initrd.img-6.1.0-9").unlink()
+
+    with pytest.raises(
+        ImageBuildError, match=r"'/boot/initrd.img-6.1.0-9' .*; add 'initramfs-tools'"
+    ):
+        attempt.build(WithoutInitrd(kernels=["6.1.0-9", "6.1.0-10"]))
 
 
 def test_only_installed_packages_are_listed() -> None:
