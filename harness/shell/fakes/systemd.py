@@ -10,7 +10,7 @@ from typing_extensions import override
 from harness.shell.fakes.arguments import checks_arguments
 from harness.shell.fakes.fake import Fake
 from harness.shell.fakes.invocation import Syntax, unknown_subcommand, unknown_use
-from harness.shell.fakes.unit_files import UnitFiles, has_changed, is_wanted_by
+from harness.shell.fakes.unit_files import UnitFiles, has_changed, link_folders, settings
 from harness.shell.fakes.units import (
     NOT_MEANT_TO_BE_ENABLED,
     ActiveState,
@@ -145,7 +145,7 @@ class Systemd(Fake):
         if unit.is_masked and verb != "stop":
             return 1, f"Failed to {verb} {name}: Unit {name} is masked.\n"
         warning = self._load(name, unit)
-        can_reload = "ExecReload=" in unit.text
+        can_reload = bool(settings(unit.text, "ExecReload"))
         if verb == "reload" and not can_reload:
             return 3, (
                 f"{warning}Failed to reload {name}: Job type reload is not applicable for unit "
@@ -204,14 +204,14 @@ class Systemd(Fake):
                 path = f"/etc/systemd/system/{name}"
                 return _failed(f"Failed to enable unit: Unit file {path} is masked.")
             units.append((name, unit))
-        if units and not any(is_wanted_by(unit.text) for _, unit in units):
+        if units and not any(link_folders(unit.text) for _, unit in units):
             lines.append(NOT_MEANT_TO_BE_ENABLED)
         for name, unit in units:
-            for target in is_wanted_by(unit.text):
-                link = f"/etc/systemd/system/{target}.wants/{name}"
+            for folder in link_folders(unit.text):
+                link = f"/etc/systemd/system/{folder}/{name}"
                 if not unit.is_enabled:
                     lines += self._files.link(link, f"{unit.folder}/{name}")
-            unit.is_enabled = bool(is_wanted_by(unit.text))
+            unit.is_enabled = bool(link_folders(unit.text))
         return self._now(invocation, names, "start", lines)
 
     def _disable(self, invocation: Invocation, names: Sequence[str]) -> Answer:
@@ -222,8 +222,8 @@ class Systemd(Fake):
         for name in names:
             unit = self.unit(name)
             if unit.is_enabled:
-                for target in is_wanted_by(unit.text):
-                    lines += self._files.unlink(f"/etc/systemd/system/{target}.wants/{name}")
+                for folder in link_folders(unit.text):
+                    lines += self._files.unlink(f"/etc/systemd/system/{folder}/{name}")
             unit.is_enabled = False
         return self._now(invocation, names, "stop", lines)
 
@@ -356,7 +356,7 @@ class Systemd(Fake):
     def _list_unit_files(self, invocation: Invocation, names: Sequence[str]) -> Answer:
         found = [(name, self.unit(name)) for name in sorted(names) if self._find(name)]
         rows = [
-            (name, unit.file_state, "enabled" if is_wanted_by(unit.text) else "-")
+            (name, unit.file_state, "enabled" if link_folders(unit.text) else "-")
             for name, unit in found
         ]
         header = [] if invocation.has("--no-legend") else [("UNIT FILE", "STATE", "PRESET")]

@@ -17,12 +17,25 @@ _FOLDERS = {
     "/run/systemd/system": "/run/systemd/system",
     "/usr/lib/systemd/system": "/lib/systemd/system",
 }
-_WANTED_BY = re.compile(r"^WantedBy=(.*)$", re.MULTILINE)
+_FOLDER_OF = {"WantedBy": "wants", "RequiredBy": "requires"}
 
 
-def is_wanted_by(text: str) -> list[str]:
-    """Return the targets that want a unit, as its `[Install]` section says."""
-    return [target for line in _WANTED_BY.findall(text) for target in line.split()]
+def settings(text: str, name: str) -> list[str]:
+    """Return the values of a setting in a unit's file; an empty one resets those before it."""
+    values: list[str] = []
+    for value in re.findall(rf"^[ \t]*{name}[ \t]*=[ \t]*(.*?)[ \t]*$", text, re.MULTILINE):
+        values = [*values, value] if value else []
+    return values
+
+
+def link_folders(text: str) -> list[str]:
+    """Return the folders in which a unit is linked once it is enabled, as its `[Install]` section says."""
+    return [
+        f"{target}.{kind}"
+        for name, kind in _FOLDER_OF.items()
+        for value in settings(text, name)
+        for target in value.split()
+    ]
 
 
 class UnitFiles:

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from harness.shell.fakes.arguments import check_fields
-from harness.shell.fakes.unit_files import is_wanted_by
+from harness.shell.fakes.unit_files import link_folders, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 ALWAYS = math.inf
+#: systemd.unit(5)
+_TYPES = (
+    *(
+        ".service",
+        ".socket",
+        ".target",
+        ".timer",
+        ".path",
+        ".mount",
+        ".automount",
+        ".swap",
+        ".slice",
+    ),
+    *(".scope", ".device"),
+)
 NOT_MEANT_TO_BE_ENABLED = """\
 The unit files have no installation config (WantedBy=, RequiredBy=, Also=,
 Alias= settings in the [Install] section, and DefaultInstance= for template
@@ -82,7 +96,7 @@ class Unit:
 
     def _setting(self, name: str) -> str:
         """Return the last value of a setting, or an empty text."""
-        values = re.findall(rf"^[ \t]*{name}[ \t]*=[ \t]*(.*?)[ \t]*$", self.text, re.MULTILINE)
+        values = settings(self.text, name)
         return values[-1] if values else ""
 
     @property
@@ -97,15 +111,14 @@ class Unit:
     def file_state(self) -> str:
         if self.is_masked:
             return "masked"
-        if not is_wanted_by(self.text):
+        if not link_folders(self.text):
             return "static"
         return "enabled" if self.is_enabled else "disabled"
 
 
 def full_name(name: str) -> str:
-    """Return a unit's name with its type, which is `.service` if none is given."""
-    types = (".service", ".socket", ".target", ".timer", ".path", ".mount")
-    return name if name.endswith(types) else f"{name}.service"
+    """Return a unit's name with its type, which is `.service` where none is given."""
+    return name if name.endswith(_TYPES) else f"{name}.service"
 
 
 def properties(name: str, unit: Unit | None) -> dict[str, str]:
@@ -128,14 +141,7 @@ def properties(name: str, unit: Unit | None) -> dict[str, str]:
 
 def render_status(name: str, unit: Unit) -> str:
     signs = {ActiveState.ACTIVE: "●", ActiveState.INACTIVE: "○", ActiveState.FAILED: "\u00d7"}
-    description = next(
-        (
-            line.removeprefix("Description=")
-            for line in unit.text.splitlines()
-            if line.startswith("Description=")
-        ),
-        name,
-    )
+    description = next(iter(settings(unit.text, "Description")[-1:]), name)
     title = name if description == name else f"{name} - {description}"
     details = {
         ActiveState.FAILED: "failed (Result: exit-code)",
@@ -143,7 +149,7 @@ def render_status(name: str, unit: Unit) -> str:
         ActiveState.INACTIVE: "inactive (dead)",
     }[unit.state]
     since = " since Thu 2026-01-01 00:00:00 UTC; 1s ago" if unit.was_active else ""
-    preset = "; preset: enabled" if is_wanted_by(unit.text) else ""
+    preset = "; preset: enabled" if link_folders(unit.text) else ""
     return (
         f"{signs[unit.state]} {title}\n"
         f"     Loaded: loaded ({unit.folder}/{name}; {unit.file_state}{preset})\n"

@@ -114,6 +114,27 @@ def test_oneshot_unit_stays_active_by_systemds_words(
     assert systemd.unit("a").is_active is is_active
 
 
+def test_settings_are_read_as_systemd_reads_them(tmp_path: Path) -> None:
+    text = (
+        "[Unit]\n  Description = the unit a\n[Service]\n# ExecReload=/bin/true\n"
+        "[Install]\nWantedBy=old.target\nWantedBy=\nWantedBy = a.target\nRequiredBy=b.target\n"
+    )
+    units = {"a": fakes.Unit(text=text), "x.slice": fakes.Unit()}
+    systemd = fakes.Systemd(units).use_root(tmp_path)
+
+    assert run(systemd, "systemctl is-enabled a").stdout == "disabled\n"
+    assert run(systemd, "systemctl reload a").exit_code == 3
+    assert run(systemd, "systemctl enable a").exit_code == 0
+    assert {
+        str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_symlink()
+    } == {
+        "etc/systemd/system/a.target.wants/a.service",
+        "etc/systemd/system/b.target.requires/a.service",
+    }
+    assert "a.service - the unit a\n" in run(systemd, "systemctl status a").stdout
+    assert run(systemd, "systemctl start x.slice").exit_code == 0
+
+
 def test_running_unit_starts_with_a_new_drop_in_only_after_a_reload(tmp_path: Path) -> None:
     systemd = fakes.Systemd({"a": fakes.Unit(is_active=True)}).use_root(tmp_path)
     systemd.write_file("/etc/systemd/system/a.service.d/1.conf", "[Service]\nNice=5\n")
