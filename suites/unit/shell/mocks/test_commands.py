@@ -1,0 +1,189 @@
+"""Which answer a call of a mocked command gets, and what a mock expects."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import BadInputError, ExpectationError, HarnessError
+from harness.shell.mocks.commands import ANY, Answer, Argument, Call, Like, MockedCommand
+from harness.shell.mocks.registry import MockRegistry
+
+
+@pytest.fixture
+def registry() -> MockRegistry:
+    return MockRegistry()
+
+
+@pytest.fixture
+def curl(registry: MockRegistry) -> MockedCommand:
+    command = MockedCommand("curl", registry.calls, reads_stdin=False)
+    registry.add(command)
+    return command
+
+
+def said(registry: MockRegistry, line: str) -> str:
+    """Return what a call prints."""
+    name, *words = line.split()
+    return registry.answer(name, tuple(words), "/", None, "").stdout
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ((), [()], [("a",)]),
+        (("a",), [("a",)], [(), ("b",), ("a", "b")]),
+        (("a", ...), [("a",), ("a", "b", "c")], [(), ("b", "a")]),
+        ((...,), [(), ("a", "b")], []),
+        ((ANY, "b"), [("x", "b"), ("", "b")], [("b",), ("x", "c"), ("x", "b", "c")]),
+        ((Like("*.deb"), ...), [("a.deb",), ("a.deb", "b")], [("a.rpm",), ()]),
+        ((Like("[ab]?"),), [("ax",)], [("cx",), ("a",), ("Ax",)]),
+        (("*",), [("*",)], [("a",)]),
+    ],
+)
+def test_rule_takes_the_calls_that_its_arguments_describe(
+    registry: MockRegistry,
+    curl: MockedCommand,
+    pattern: tuple[Argument, ...],
+    matching: list[tuple[str, ...]],
+    others: list[tuple[str, ...]],
+) -> None:
+    curl.when(*pattern).answers("yes")
+
+    for words in matching:
+        assert registry.answer("curl", words, "/", None, "").stdout == "yes"
+    assert registry.violations == []
+    for words in others:
+        assert registry.answer("curl", words, "/", None, "").exit_code == 127
+    assert len(registry.violations) == len(others)
+
+
+def test_first_rule_that_takes_a_call_answers_and_the_default_comes_last(
+    registry: MockRegistry, curl: MockedCommand
+) -> None:
+    curl.answers("default")
+    curl.when("a", ...).answers("first")
+    curl.when("a", "b").answers("second")
+
+    assert [said(registry, line) for line in ("curl a b", "curl c", "curl a")] == [
+        "first",
+        "default",
+        "first",
+    ]
+    assert registry.take_unused_rules() == ["curl a b"]
+    assert registry.take_unused_rules() == []
+
+
+def test_answers_in_turn_are_used_up_and_failures_end(
+    registry: MockRegistry, curl: MockedCommand
+) -> None:
+    curl.when("turn").answers_in_turn(Answer(stdout="1"), Answer(stdout="2"))
+    curl.when("flaky").fails(2, exit_code=7, then=Answer(stdout="up"))
+
+    codes = [registry.answer("curl", ("flaky",), "/", None, "").exit_code for _ in range(4)]
+
+    assert codes == [7, 7, 0, 0]
+    assert said(registry, "curl turn") == "1"
+    assert registry.take_unused_rules() == ["curl turn"]
+    assert said(registry, "curl turn") == "2"
+    assert said(registry, "curl turn") == ""
+    assert registry.violations == [
+        "'curl turn' was run 3 times, but the test expects 2 answers in turn."
+    ]
+
+
+def test_failures_that_were_not_all_seen_are_unused(
+    registry: MockRegistry, curl: MockedCommand
+) -> None:
+    """The code under test gave up before the command worked."""
+    curl.fails(2)
+    said(registry, "curl")
+    said(registry, "curl")
+
+    assert registry.take_unused_rules() == ["curl (any arguments)"]
+
+
+def test_effect_sees_the_call_and_may_replace_the_answer(
+    registry: MockRegistry, curl: MockedCommand
+) -> None:
+    seen: list[Call] = []
+
+    def effect(call: Call) -> Answer | None:
+        seen.append(call)
+        return Answer(stdout="other") if call.arguments else None
+
+    curl.answers("own", effect=effect)
+
+    assert (said(registry, "curl"), said(registry, "/usr/bin/curl x")) == ("own", "other")
+    assert [(str(call), call.order) for call in seen] == [("curl", 0), ("curl x", 1)]
+    assert registry.take_unused_rules() == []
+
+
+def test_mock_without_rules_succeeds_and_one_with_an_effect_may_stay_unused(
+    registry: MockRegistry, curl: MockedCommand
+) -> None:
+    wget = MockedCommand("wget", registry.calls, reads_stdin=False)
+    registry.add(wget)
+    wget.answers("x", effect=lambda _: None)
+
+    assert registry.answer("curl", ("a",), "/", None, "") == Answer()
+    assert registry.take_unused_rules() == []
+    assert [str(call) for call in curl.calls] == ["curl a"]
+    assert wget.calls == []
+
+
+def test_second_default_answer_is_refused(curl: MockedCommand) -> None:
+    curl.answers("x")
+
+    with pytest.raises(HarnessError, match="has a default answer already"):
+        curl.fails(1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"exit_code": -1}, "from 0 to 255, not -1"),
+        ({"exit_code": 256}, "from 0 to 255, not 256"),
+        ({"takes_s": -0.5}, r"can't run for -0\.5 s"),
+    ],
+)
+def test_answer_that_no_command_gives_is_refused(fields: dict[str, float], why: str) -> None:
+    with pytest.raises(BadInputError, match=why):
+        Answer(**fields)  # type: ignore[arg-type]
+    assert Answer(exit_code=255).exit_code == 255
+
+
+def test_calls_are_compared_whole_and_counted_by_name(
+    registry: MockRegistry, curl: MockedCommand
+) -> None:
+    wget = MockedCommand("wget", registry.calls, reads_stdin=False)
+    registry.add(wget)
+    for line in ("curl a b", "wget a", "curl a b"):
+        said(registry, line)
+
+    curl.assert_called_with("a", "b")
+    curl.assert_called_times(2)
+    with pytest.raises(ExpectationError, match=r"Expected a call 'curl a'; there was none"):
+        curl.assert_called_with("a")
+    with pytest.raises(ExpectationError, match=r"Expected 3 calls of 'curl', saw 2"):
+        curl.assert_called_times(3)
+
+
+def test_spy_is_no_answer_for_a_command_that_is_missing(
+    registry: MockRegistry, curl: MockedCommand
+) -> None:
+    """The real one would have to run."""
+    curl.when("a").answers("x")
+    assert registry.answers_missing("/opt/bin/curl")
+    curl.calls_through()
+    assert not registry.answers_missing("curl")
+    assert not registry.answers_missing("wget")
+
+
+def test_hidden_command_is_not_found_and_another_is_a_violation(registry: MockRegistry) -> None:
+    registry.hidden.add("jq")
+
+    assert registry.deny("/usr/bin/jq", ["."]).stderr == "/usr/bin/jq: command not found\n"
+    assert registry.violations == []
+    assert registry.deny("/usr/bin/rpm", ["-q", "a b"]).exit_code == 127
+    (violation,) = registry.violations
+    assert violation.startswith("'rpm -q 'a b'' was run, but 'rpm' is not mocked.")

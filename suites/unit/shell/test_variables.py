@@ -1,0 +1,36 @@
+"""What `declare -p` of bash prints; each text was printed by one."""
+
+from __future__ import annotations
+
+from harness.shell.variables import Variable, parse_declarations
+
+
+def test_variables_have_their_values_elements_and_attributes() -> None:
+    found = parse_declarations(
+        'declare -- plain="a b"\n'
+        'declare -x lines="1\ndeclare -- no=\\"x\\"\n3"\n'
+        'declare -ir number="7"\n'
+        "declare -- only\n"
+        'declare -a list=([0]="a" [2]="b ] c")\n'
+        'declare -A map=([k]="v" ["a key"]="w" )\n'
+        "declare -a none=()\n"
+        "declare -- tab=$'a\\tb'\n"
+        'declare -- quotes="\\$HOME \\"q\\" \\\\"\n'
+    )
+
+    assert found == {
+        "plain": Variable(value="a b"),
+        "lines": Variable(value='1\ndeclare -- no="x"\n3', attributes="x"),
+        "number": Variable(value="7", attributes="ir"),
+        "only": Variable(),
+        "list": Variable(elements={"0": "a", "2": "b ] c"}, attributes="a"),
+        "map": Variable(elements={"k": "v", "a key": "w"}, attributes="A"),
+        "none": Variable(elements={}, attributes="a"),
+        "tab": Variable(value="a\tb"),
+        "quotes": Variable(value='$HOME "q" \\'),
+    }
+
+
+def test_text_that_declares_nothing_has_no_variables() -> None:
+    assert parse_declarations("") == {}
+    assert parse_declarations("bash: x: not found\n") == {}
