@@ -1,0 +1,64 @@
+"""DKMS's builds, by their logs."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.timeline import Span, SpanState
+from harness.timeline.boots import Boots
+from harness.timeline.builds import build_of
+from suites.unit.timeline.journals import an_entry
+
+BEGAN_S = 1_764_237_606.0
+LOG = (
+    "DKMS make.log for nvidia-580.1 for kernel 6.1 (x86_64)\nThu Nov 27 10:00:06 UTC 2025\nmake\n"
+)
+BUILT = "/var/lib/dkms/nvidia/580.1/6.1/x86_64/log/make.log"
+
+
+def built(path: str, log: str = LOG, ended_s: float | None = BEGAN_S + 30) -> Span | None:
+    boots = Boots.of([an_entry(10.0, wall_s=BEGAN_S - 5)], most=1)
+    return build_of(path, log, ended_s, boots, 40.0)
+
+
+def test_build_begins_at_the_date_of_its_log_and_ends_with_its_last_write() -> None:
+    span = built(BUILT)
+
+    assert span is not None
+    assert (span.name, span.start_s, span.end_s, span.state) == (
+        "nvidia 580.1, kernel 6.1",
+        15.0,
+        40.0,
+        SpanState.DONE,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ended_s", "end_s"), [(None, 15.0), (BEGAN_S + 3, 18.0), (BEGAN_S - 9, 15.0)]
+)
+def test_build_takes_no_negative_time(ended_s: float | None, end_s: float) -> None:
+    span = built(BUILT, ended_s=ended_s)
+
+    assert span is not None
+    assert span.end_s == end_s
+
+
+def test_log_that_stayed_in_the_build_folder_is_that_of_a_failed_build() -> None:
+    span = built("/var/lib/dkms/nvidia/580.1/build/make.log")
+
+    assert span is not None
+    assert (span.name, span.state) == ("nvidia 580.1", SpanState.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("path", "log"),
+    [
+        ("/var/lib/dkms/nvidia/580.1/6.1/make.log", LOG),
+        (f"{BUILT}.1", LOG),
+        (BUILT, "one line"),
+        (BUILT, "x\nThu Nov 27 10:00:06 CET 2025\n"),
+        (BUILT, "x\nThu Nov 20 10:00:06 UTC 2025\n"),
+    ],
+)
+def test_other_files_and_builds_of_an_image_are_left_out(path: str, log: str) -> None:
+    assert built(path, log) is None

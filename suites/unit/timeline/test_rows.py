@@ -1,0 +1,110 @@
+"""Which work a timeline's picture shows, and its words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.timeline import Gap, Lane, Moment, Span, SpanState, Timeline, seconds
+from harness.timeline.page import render_page
+from harness.timeline.rows import at_most, rows_of, shown_units
+
+
+def a_span(name: str, start_s: float, end_s: float, **fields: Any) -> Span:
+    return Span(**{"lane": Lane.UNITS, "name": name, "start_s": start_s, "end_s": end_s, **fields})
+
+
+def a_timeline(*spans: Span, **fields: Any) -> Timeline:
+    return Timeline(**{"title": "node", "end_s": 1000.0, "spans": spans, **fields})
+
+
+def test_units_that_took_little_are_left_out_unless_they_matter() -> None:
+    timeline = a_timeline(
+        a_span("long", 0.0, 4.0),
+        a_span("short", 0.0, 3.9),
+        a_span("critical", 0.0, 0.1, is_critical=True),
+        a_span("failed", 0.0, 0.1, state=SpanState.FAILED),
+        a_span("step", 0.0, 9.0, lane=Lane.STEPS),
+        *(a_span(f"longer-{number}", 0.0, 5.0 + number) for number in range(25)),
+        a_span("longest", 0.0, 900.0),
+    )
+
+    shown = shown_units(timeline)
+
+    assert {"critical", "failed", "longest", "longer-0", "longer-24"} <= shown
+    assert not {"short", "step", "long"} & shown
+
+
+def test_rows_are_in_the_order_of_their_begin_and_gaps_come_last() -> None:
+    one = a_timeline(
+        a_span("b", 5.0, 50.0), a_span("step", 5.0, 9.0, lane=Lane.STEPS), a_span("a", 1.0, 50.0)
+    )
+    other = a_timeline(a_span("c", 0.0, 50.0), gaps=(Gap(what="journal", reason="No answer."),))
+
+    rows = rows_of([one, other])
+
+    assert [row.name for row in rows] == ["c", "a", "b", "step", "journal"]
+    assert [len(spans) for spans in rows[1].spans] == [1, 0]
+    assert rows[-1].reasons == (None, "No answer.")
+
+
+def test_too_many_rows_are_those_of_the_longest_work_in_their_order() -> None:
+    spans = [a_span(str(n), float(n), n + 1.0 + n % 7, lane=Lane.STEPS) for n in range(400)]
+    rows = rows_of([a_timeline(*spans, gaps=(Gap(what="gap", reason="?"),))])
+
+    few = at_most(rows)
+
+    assert len(few) == 301
+    assert few[-1].reasons == ("There are 401 rows; the table of the page has all.",)
+    assert few[-2].name == "gap"
+    numbers = [int(row.name) for row in few[:-2]]
+    assert numbers == sorted(numbers)
+    assert {6, 13, 398} <= set(numbers)
+    assert not {0, 7, 14} & set(numbers)
+    assert at_most(rows[:300]) == rows[:300]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0 ms"),
+        (0.049, "49 ms"),
+        (0.05, "0.1 s"),
+        (9.96, "10.0 s"),
+        (99.9, "99.9 s"),
+        (100.0, "100 s"),
+        (1234.5, "1234 s"),
+    ],
+)
+def test_duration_has_as_many_digits_as_are_of_use(value: float, text: str) -> None:
+    assert seconds(value) == text
+
+
+def test_table_of_the_page_has_all_times_and_runs_nothing_of_a_guest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("harness.timeline.page._picture", lambda *_: "")
+    evil = "<script>x</script>"
+    span = a_span(
+        evil, 2.0, 5.0, state=SpanState.FAILED, detail=evil, blockers=(evil, "b"),
+        blocked_from_s=0.5, is_critical=True,
+    )  # fmt: skip
+    timeline = a_timeline(
+        span,
+        title=evil,
+        moments=(Moment(at_s=3.0, words=evil),),
+        gaps=(Gap(what=evil, reason=evil),),
+    )
+
+    page = render_page([timeline, timeline])
+
+    assert "<script>" not in page
+    shown = "&lt;script&gt;x&lt;/script&gt;"
+    row = (
+        f'<tr class=critical><td class="n">2.0 s</td><td class="n">3.0 s</td><td class="">{shown}</td>'
+        f'<td class="">systemd unit, critical</td><td class="">failed: {shown}</td>'
+        f'<td class="">{shown}, b</td><td class="n">1.5 s</td></tr>'
+    )
+    assert page.count(row) == 2
+    assert page.count(f"<h2>{shown}</h2>") == 2
