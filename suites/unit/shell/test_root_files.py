@@ -164,3 +164,65 @@ def test_impossible_path_is_reported_in_a_sentence(files: RootFiles, path: str) 
     for act in (files.place, files.kernel_path, files.read):
         with pytest.raises(HarnessError, match=r"can't be (found|read) in the throw-away root"):
             act(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("/etc/file", "etc/file"),
+        ("/to-etc/file", "etc/file"),
+        ("/to-etc/../to-etc/new/x", "etc/new/x"),
+        ("/../../etc/file", "etc/file"),
+        ("/relative/x", "host/x"),
+    ],
+)
+def test_place_of_a_file_is_below_the_root(files: RootFiles, path: str, place: str) -> None:
+    assert files.place(path) == files.root / place
+
+
+def test_links_that_lead_in_a_circle_have_no_place(files: RootFiles) -> None:
+    files.link("/one", "two")
+    files.link("/two", "one")
+
+    with pytest.raises(HarnessError, match="'/one' has too many symbolic links"):
+        files.place("/one")
+
+
+@pytest.mark.parametrize(
+    ("path", "faked"),
+    [
+        ("/etc/file", None),
+        ("/etc/proc/modules", None),
+        ("/proc/modules", "/proc/modules"),
+        ("/link", "/proc/modules"),
+        ("/sys/module/nvidia/version", "/sys/module"),
+        ("/proc/driver/nvidia/version", "/proc/driver"),
+    ],
+)
+def test_what_the_kernel_shows_is_faked_by_its_file_or_its_directory(
+    files: RootFiles, path: str, faked: str | None
+) -> None:
+    files.write("/proc/modules", b"")
+    files.make_folder("/proc/driver")
+    files.make_folder("/sys/module")
+    files.link("/link", "/proc/modules")
+
+    assert files.kernel_path(path) == (None if faked is None else Path(faked))
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/proc/1/status", "it shows a process"),
+        ("/proc/self/status", "it shows a process"),
+        ("/proc/thread-self/status", "it shows a process"),
+        ("/sys/module", "the kernel shows no '/sys/module' to add to"),
+        ("/sys/absent/file", "the kernel shows no '/sys/absent' to add to"),
+        ("/proc/absent", "the kernel shows no '/proc/absent' to add to"),
+    ],
+)
+def test_what_can_not_be_faked_is_refused(files: RootFiles, path: str, why: str) -> None:
+    files.make_folder("/sys/module")
+
+    with pytest.raises(HarnessError, match=f"'{path}' can't be faked: {why}"):
+        files.kernel_path(path)

@@ -79,9 +79,12 @@ def test_answers_in_turn_are_used_up_and_failures_end(
     curl.when("turn").answers_in_turn(Answer(stdout="1"), Answer(stdout="2"))
     curl.when("flaky").fails(2, exit_code=7, then=Answer(stdout="up"))
 
-    codes = [registry.answer("curl", ("flaky",), "/", None, "").exit_code for _ in range(4)]
+    flaky = [registry.answer("curl", ("flaky",), "/", None, "") for _ in range(4)]
 
-    assert codes == [7, 7, 0, 0]
+    assert [(answer.exit_code, answer.stdout) for answer in flaky] == [
+        *[(7, "")] * 2,
+        *[(0, "up")] * 2,
+    ]
     assert said(registry, "curl turn") == "1"
     assert registry.take_unused_rules() == ["curl turn"]
     assert said(registry, "curl turn") == "2"
@@ -164,8 +167,22 @@ def test_calls_are_compared_whole_and_counted_by_name(
     curl.assert_called_times(2)
     with pytest.raises(ExpectationError, match=r"Expected a call 'curl a'; there was none"):
         curl.assert_called_with("a")
-    with pytest.raises(ExpectationError, match=r"Expected 3 calls of 'curl', saw 2"):
+    with pytest.raises(ExpectationError, match=r"Expected 3 calls of 'curl', saw 2") as other:
         curl.assert_called_times(3)
+    assert str(other.value).endswith("Its calls were:\n  curl a b\n  curl a b")
+
+
+def test_violation_lists_the_rules_and_missing_calls_are_told_as_none(
+    registry: MockRegistry, curl: MockedCommand
+) -> None:
+    curl.when().answers("x")
+    curl.when("a b", ANY, ...).answers("x")
+    said(registry, "curl other")
+
+    (violation,) = registry.violations
+    assert violation.endswith("It expects:\n  curl (no arguments)\n  curl 'a b' Like('*') …")
+    with pytest.raises(ExpectationError, match=r"Its calls were:\n  \(none\)"):
+        MockedCommand("wget", [], reads_stdin=False).assert_called_with("a")
 
 
 def test_spy_is_no_answer_for_a_command_that_is_missing(

@@ -1,0 +1,76 @@
+"""Reports that can't be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.plugin.unwritten import is_replaceable, reason_of, require_writable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from typing_extensions import Self
+
+
+def test_folder_for_reports_is_made_and_left_empty(tmp_path: Path) -> None:
+    require_writable(tmp_path / "a/b", option="--report-dir")
+
+    assert list((tmp_path / "a/b").iterdir()) == []
+
+
+def test_place_that_can_not_be_written_is_refused_by_its_option(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(
+        BadInputError, match=r"--junitxml: No report can be written to '.*file': File exists\."
+    ):
+        require_writable(tmp_path / "file", option="--junitxml")
+
+
+def test_full_disk_is_seen_before_the_tests_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder can be made where no byte has room."""
+
+    class FullFile:
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_error: object) -> None: ...
+
+        def write(self, data: bytes) -> None:
+            assert data
+
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: FullFile())
+
+    with pytest.raises(BadInputError, match="No space left on device"):
+        require_writable(tmp_path, option="--alluredir")
+
+
+def test_link_and_device_are_written_in_their_place(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "pipe")
+
+    names = ("file", "absent", "link", "pipe")
+    assert [is_replaceable(tmp_path / name) for name in names] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.EACCES, "Permission denied", "/x"), "Permission denied"),
+        (OSError("of its own."), "of its own"),
+        (ValueError("no number."), "no number"),
+    ],
+)
+def test_reason_is_in_the_words_of_the_system(error: Exception, words: str) -> None:
+    assert reason_of(error) == words

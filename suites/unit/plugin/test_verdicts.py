@@ -1,0 +1,38 @@
+"""Which errors mean that the node is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import BadInputError, ExpectationError, HarnessError
+from harness.plugin.verdicts import is_verdict
+
+
+class SeveralError(Exception):
+    """Plays a group of errors, which Python 3.10 lacks."""
+
+    def __init__(self, *exceptions: BaseException) -> None:
+        super().__init__()
+        self.exceptions = exceptions
+
+
+@pytest.mark.parametrize(
+    ("error", "is_of_node"),
+    [
+        (AssertionError(), True),
+        (ExpectationError("x"), True),
+        (pytest.fail.Exception("x"), True),
+        (HarnessError("x"), False),
+        (BadInputError("x", source="y"), False),
+        (OSError(), False),
+        (KeyboardInterrupt(), False),
+        (SeveralError(AssertionError(), ExpectationError("x")), True),
+        (SeveralError(AssertionError(), HarnessError("x")), False),
+        (SeveralError(SeveralError(AssertionError())), True),
+        (SeveralError(), False),
+    ],
+)
+def test_group_of_errors_is_a_verdict_if_each_of_them_is(
+    error: BaseException, *, is_of_node: bool
+) -> None:
+    assert is_verdict(error) is is_of_node
