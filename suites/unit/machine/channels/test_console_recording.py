@@ -125,6 +125,24 @@ def test_replay_prints_the_console(recording: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == "Linux\ncaf\u00e9".replace("\n", "\r\n")
 
 
+def test_replay_waits_as_the_machine_did_but_not_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(
+        "harness.provisioning.wait.SystemClock.sleep", lambda _, seconds: waits.append(seconds)
+    )
+    folder = tmp_path / "host"
+    folder.mkdir()
+    events = [[1.0, "o", "a"], [1.5, "o", "b"], [100.0, "o", "c"]]
+    text = "\n".join(map(json.dumps, [{"version": 2}, *events]))
+    (folder / "serial.cast").write_text(text + "\n")
+
+    assert main(["replay", "--speed=2", str(tmp_path)]) == 0
+
+    assert (capsys.readouterr().out, waits) == ("abc", [0.5, 0.25, 1.0])
+
+
 def test_replay_of_several_machines_names_them(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

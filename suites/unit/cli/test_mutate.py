@@ -1,0 +1,79 @@
+"""With which code `harness mutate` ends, and what it writes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.cli import main
+from harness.mutate.run import Report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the runs that were asked for; each of them tries nothing."""
+    asked: list[Any] = []
+
+    def run(request: Any) -> Report:
+        asked.append(request)
+        return Report(results=[], texts={}, tests=1, unfit={}, left_out=0, seconds=1.0)
+
+    monkeypatch.setattr("harness.mutate.run.run", run)
+    monkeypatch.setattr("harness.mutate.project_copy.Project", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.sh").write_text("#!/bin/bash\necho a\n")
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("score", "least", "code"),
+    [(None, None, 0), (10.0, None, 0), (80.0, "80", 0), (79.9, "80", 1), (None, "0", 1)],
+)
+@pytest.mark.usefixtures("requests")
+def test_too_few_noticed_defects_end_with_1(
+    monkeypatch: pytest.MonkeyPatch, score: float | None, least: str | None, code: int
+) -> None:
+    monkeypatch.setattr(Report, "score", score)
+
+    assert main(["mutate", "a.sh", *([f"--fail-under={least}"] if least else [])]) == code
+
+
+def test_choices_are_passed_on_and_reports_written(requests: list[Any], tmp_path: Path) -> None:
+    files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "html", "sarif", "markdown")}
+
+    assert main(
+        [
+            "mutate", "a.sh", "--machines", "--workers=3", "--since=HEAD", "--messages",
+            "--pytest-option=--image=x", "--pytest-option=-q", "--tests", "t",
+            *(f"--{kind}={file}" for kind, file in files.items()),
+        ]
+    ) == 0  # fmt: skip
+
+    (request,) = requests
+    assert (request.workers, request.since, request.messages, request.until) == (
+        3,
+        "HEAD",
+        True,
+        None,
+    )
+    assert (request.tests.paths, request.tests.with_machines) == (("t",), True)
+    assert request.tests.options == ("--image=x", "-q")
+    assert all(file.stat().st_size for file in files.values())
+    assert json.loads(files["sarif"].read_text())["version"] == "2.1.0"
+
+
+@pytest.mark.parametrize(
+    "option", ["--minutes=0", "--workers=0", "--workers=-1", "--minutes=-0.5"]
+)
+def test_number_of_nothing_is_refused_before_anything_runs(
+    requests: list[Any], capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    assert main(["mutate", "a.sh", option]) == 2
+
+    assert f"{option.partition('=')[0]}: The number must be greater" in capsys.readouterr().err
+    assert requests == []

@@ -1,0 +1,58 @@
+"""With which code `harness report merge` ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from harness.cli import main, report
+from harness.merging.merge import SUMMARY
+
+
+@pytest.fixture
+def asked() -> list[object]:
+    """Return what was asked for."""
+    return []
+
+
+@pytest.fixture
+def merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[object]) -> list[object]:
+    """Return a list for what the merge gives."""
+    results: list[object] = []
+
+    def merge(folders: list[Path], to: Path, *, is_partial: bool, root: Path) -> object:
+        asked.append((folders, is_partial, root))
+        to.mkdir()
+        (to / SUMMARY).write_text("the summary\n")
+        return results.pop()
+
+    monkeypatch.setattr(report, "merge", merge)
+    monkeypatch.chdir(tmp_path)
+    return results
+
+
+@pytest.mark.parametrize(
+    ("failed", "problems", "bad_ends", "code"),
+    [(0, 0, 0, 0), (2, 0, 0, 1), (2, 1, 0, 2), (0, 0, 1, 2), (0, 1, 0, 2)],
+)
+def test_gap_counts_for_more_than_a_failure(
+    merged: list[object], failed: int, problems: int, bad_ends: int, code: int
+) -> None:
+    merged.append(
+        SimpleNamespace(failed=failed, problems=["x"] * problems, bad_ends=["x"] * bad_ends)
+    )
+
+    assert main(["report", "merge", "one", "two", "--to=to"]) == code
+
+
+def test_summary_of_the_merged_reports_is_printed(
+    merged: list[object], asked: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    merged.append(SimpleNamespace(failed=0, problems=[], bad_ends=[]))
+
+    assert main(["report", "merge", "one", "--to=to", "--partial"]) == 0
+
+    assert capsys.readouterr().out == "the summary\n"
+    assert asked == [([Path("one")], True, Path.cwd())]

@@ -1,0 +1,120 @@
+"""Which machines `harness timeline` shows, and what it prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.cli import main, timeline
+from harness.timeline import Gap, Lane, Span, Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@pytest.fixture(autouse=True)
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return the folders of which timelines are read."""
+    read: list[Path] = []
+
+    def read_timeline(folder: Path) -> Timeline:
+        read.append(folder)
+        spans = [
+            Span(lane=Lane.UNITS, name=name, start_s=start, end_s=start + 30.0, is_critical=name == "b",
+                 blockers=("a",))
+            for name, start in (("a", 1.0), ("b", 90.0))
+        ]  # fmt: skip
+        gaps = (Gap(what="journal", reason="No answer."),)
+        return Timeline(title="node", end_s=120.0, spans=tuple(spans), gaps=gaps)
+
+    monkeypatch.setattr(timeline, "read_timeline", read_timeline)
+    return read
+
+
+def a_bundle(folder: Path, *machines: str) -> Path:
+    for name in machines:
+        (folder / name / "host").mkdir(parents=True)
+    return folder
+
+
+def test_critical_path_is_printed_with_what_held_it_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["timeline", str(a_bundle(tmp_path, "."))]) == 0
+
+    title, _, row, gap = capsys.readouterr().out.splitlines()
+    assert title == "node: 120 s; the critical path:"
+    assert row.split("  ") == ["90.0 s", "30.0 s", "b", "   done", "  a"] or row.split() == [
+        *("90.0", "s", "30.0", "s", "b", "done", "a")
+    ]
+    assert gap == "not read: journal: No answer."
+
+
+def test_machine_of_a_bundle_is_found_and_evidence_of_before_a_restart_is_not_one(
+    tmp_path: Path, readings: list[Path]
+) -> None:
+    assert main(["timeline", str(a_bundle(tmp_path, "node", "earlier-1"))]) == 0
+    assert readings == [tmp_path / "node"]
+
+
+def test_several_machines_or_bundles_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], readings: list[Path]
+) -> None:
+    assert main(["timeline", str(a_bundle(tmp_path, "one", "two"))]) == 2
+    assert main(["timeline", *[str(tmp_path)] * 3]) == 2
+
+    said = capsys.readouterr().err
+    assert "several machines" in said
+    assert "3 bundles were given; at most 2" in said
+    assert readings == []
+
+
+@pytest.mark.parametrize(
+    ("bundles", "titles"),
+    [
+        (("/e/run-1/node", "/e/run-2/node"), ["run-1/node", "run-2/node"]),
+        (("/e/node", "/e/node"), ["node", "node"]),
+        (("/e", "/e/node"), ["node", "node"]),
+    ],
+)
+def test_machines_of_one_name_are_told_apart_by_their_paths(
+    bundles: Sequence[str], titles: list[str]
+) -> None:
+    both = [Timeline(title="node", end_s=1.0, spans=())] * 2
+
+    told = timeline._told_apart(both, [Path(each) for each in bundles])
+
+    assert [each.title for each in told] == titles
+
+
+@pytest.mark.parametrize(
+    ("suffix", "scheme", "content"),
+    [
+        (".svg", "light", b"light svg"),
+        (".png", "dark", b"dark png"),
+        (".html", "dark", b"page"),
+    ],
+)
+def test_picture_has_the_form_and_the_colours_that_were_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, scheme: str, content: bytes
+) -> None:
+    monkeypatch.setattr(timeline, "render_page", lambda _: "page")
+    monkeypatch.setattr(
+        timeline, "render_timelines", lambda _, colours, form: f"{colours.name} {form}".encode()
+    )
+    output = tmp_path / f"out{suffix}"
+
+    bundle = str(a_bundle(tmp_path / "b", "."))
+    assert main(["timeline", bundle, f"--output={output}", f"--scheme={scheme}"]) == 0
+
+    assert output.read_bytes() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", output.name]
+
+
+def test_other_form_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["timeline", str(tmp_path), "--output=x.pdf"])
+
+    assert "'x.pdf' ends with none of .svg, .png, .html" in capsys.readouterr().err
