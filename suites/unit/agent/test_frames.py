@@ -124,3 +124,28 @@ def test_loader_in_the_images_uses_the_same_frames() -> None:
     assert ast.literal_eval(said["SYNC_FRAME"]) == frames.SYNC_FRAME
     assert "BOOT, PROGRAM, PROGRAM_END, HELLO = 0x01, 0x02, 0x03, 0x10" in loader.read_text()
     assert (frames.BOOT, frames.PROGRAM, frames.PROGRAM_END, frames.HELLO) == (1, 2, 3, 0x10)
+
+
+def test_garbage_is_not_kept_while_no_frame_is_found() -> None:
+    """A console that prints into the port does so for hours."""
+    decoder = Decoder(is_synced=False)
+
+    for _ in range(100):
+        assert list(decoder.feed(b"x" * 5000)) == []
+    assert len(decoder._buffer) < len(frames.SYNC_FRAME)
+    assert list(decoder.feed(frames.SYNC_FRAME + frames.encode(frames.PING, 1))) == [
+        (frames.PING, 1, b"")
+    ]
+
+
+def test_each_kind_of_frame_has_a_name() -> None:
+    kinds = [
+        *(frames.BOOT, frames.PROGRAM, frames.PROGRAM_END, frames.HELLO, frames.PING),
+        *(frames.REMEMBER, frames.SETTLE, frames.RUN, frames.SIGNAL, frames.CANCEL, frames.READ),
+        *(frames.WRITE, frames.WAIT_FILE, frames.WAIT_UNIT, frames.READ_RANGES, frames.RESIZE),
+        *(frames.MORE, frames.DATA, frames.DATA_END, frames.CREDIT, frames.STDOUT),
+        *(frames.STDERR, frames.RESULT, frames.ERROR, frames.SYNC),
+    ]
+
+    assert len(set(kinds)) == len(kinds)
+    assert sorted(kinds) == sorted(frames.NAMES)

@@ -129,3 +129,12 @@ def test_commands_get_about_the_environment_of_a_login_of_root() -> None:
         "SHELL": "/bin/sh",
         "LANG": "C.UTF-8",
     }
+
+
+def test_boot_id_is_one_word(tmp_path: Path) -> None:
+    """The kernel ends it by a line break."""
+    file = tmp_path / "proc/sys/kernel/random/boot_id"
+    file.parent.mkdir(parents=True)
+    file.write_text("b0071d00-0000\n")
+
+    assert System(str(tmp_path)).boot_id() == "b0071d00-0000"

@@ -98,3 +98,26 @@ submenu 'Advanced options for Ubuntu' $menuentry_id_option 'gnulinux-advanced-5e
         "ro",
         "console=tty1",
     )
+
+
+def test_entry_for_recovery_boots_no_node() -> None:
+    """Also where it is the only one of its kernel; a word that holds one of these is another."""
+    entry = "menuentry 'x' --id '{}' {{\n linux /boot/vmlinuz-{} root=1 {}\n}}\n"
+    menu = "".join(
+        entry.format(kernel, kernel, words)
+        for kernel, words in (
+            *(("1", "ro single"), ("2", "recovery nomodeset"), ("3", "dis_ucode_ldr recovery")),
+            *(("4", "ro singleuser"), ("5", "ro")),
+        )
+    )
+
+    assert list(read_menu(menu)) == ["4", "5"]
+
+
+def test_entries_after_a_submenu_are_outside_of_it() -> None:
+    menu = (
+        "submenu 'More' --id 'more' {\n menuentry 'a' --id 'a' {\n  linuxefi /vmlinuz-1 ro\n }\n}\n"
+        "linux /vmlinuz-0 ro\nmenuentry 'b' --id 'b' {\n linux16 /vmlinuz-2 ro\n}\n"
+    )
+
+    assert paths(menu) == {"1": "more>a", "2": "b"}

@@ -1,4 +1,4 @@
-"""The name of a backing file in a qcow2's header."""
+"""Disks of other hosts, and the name of a backing file in a qcow2's header."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.image.formats.qcow2 import backing_name, make_relative, with_backing_name
+from harness.image.formats.qcow2 import (
+    backing_name,
+    has_absolute_backing,
+    make_relative,
+    read_header,
+    virtual_bytes,
+    why_unusable,
+    with_backing_name,
+)
 from suites.unit.image.formats.small_qcow2 import CLUSTER, qcow2_on
 
 if TYPE_CHECKING:
@@ -92,3 +100,90 @@ def test_standalone_disk_stays_unchanged(tmp_path: Path) -> None:
     make_relative(disk, published=tmp_path / "cache/checkpoints/child")
 
     assert disk.read_bytes() == before
+
+
+def a_disk(
+    path: Path, *, version: int = 3, backing_at: int = 0, method: int = 0, size: int = 1 << 30,
+    features: int = 0, tables: int = 4,
+) -> Path:  # fmt: skip
+    """Write a qcow2 of 4096 bytes, whose table of `tables` entries begins at 4064."""
+    header = struct.pack(
+        ">4sIQIIQIIQQIIQ",
+        b"QFI\xfb",
+        version,
+        backing_at,
+        0,
+        16,
+        size,
+        method,
+        tables,
+        4064,
+        0,
+        0,
+        0,
+        0,
+    )
+    path.write_bytes((header + struct.pack(">Q", features)).ljust(4096, b"\0"))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({}, None),
+        ({"version": 2}, None),
+        # Where version 3 has features, version 2 has other fields.
+        ({"version": 2, "features": 4}, None),
+        ({"features": 1}, None),
+        ({"version": 4}, "is a qcow2 of version 4"),
+        ({"version": 1}, "is a qcow2 of version 1"),
+        ({"backing_at": 104}, "has a backing file"),
+        ({"features": 4}, "has an external data file"),
+        ({"method": 1}, "is encrypted"),
+        ({"size": 0}, "contains a disk of 0 bytes"),
+        ({"tables": 5}, "ends after 4096 bytes, so it is truncated"),
+        ({"backing_at": 104, "method": 1}, "has a backing file"),
+    ],
+)
+def test_disk_of_another_host_is_used_only_as_a_whole(
+    tmp_path: Path, fields: dict[str, int], why: str | None
+) -> None:
+    found = why_unusable(a_disk(tmp_path / "disk", **fields))
+
+    assert found is None if why is None else str(found).startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "is empty"),
+        (bytes(510) + b"\x55\xaa" + bytes(512), None),
+        (bytes(510) + b"\x55\xaa" + bytes(511), "is neither"),
+        (bytes(1024), "is neither"),
+        (b"QFI\xfb" + bytes(506) + b"\x55\xaa", "is a qcow2 of version 0"),
+        (b"QFI\xfb", "is neither"),
+    ],
+)
+def test_raw_file_is_a_disk_if_it_has_partitions(
+    tmp_path: Path, content: bytes, why: str | None
+) -> None:
+    (tmp_path / "disk").write_bytes(content)
+
+    found = why_unusable(tmp_path / "disk")
+
+    assert found is None if why is None else str(found).startswith(why)
+
+
+def test_size_is_that_of_the_disk_and_not_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "raw").write_bytes(bytes(1536))
+
+    assert virtual_bytes(a_disk(tmp_path / "disk", size=5 << 30)) == 5 << 30
+    assert virtual_bytes(tmp_path / "raw") == 1536
+    assert read_header(tmp_path / "raw") is None
+
+
+def test_path_of_this_host_is_told_from_one_within_the_cache(tmp_path: Path) -> None:
+    names = {"/cache/disk": True, "../images/disk": False, "": False, "disk/": False}
+
+    for name, is_absolute in names.items():
+        assert has_absolute_backing(qcow2_on(tmp_path / "a", name)) is is_absolute
