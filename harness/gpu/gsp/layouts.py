@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
@@ -129,8 +130,9 @@ def known_releases(*folders: Path) -> Mapping[str, Path]:
     return dict(sorted(found.items(), key=lambda item: release_key(item[0])))
 
 
+@functools.cache
 def read_layouts(release: str, *folders: Path) -> Layouts:
-    """Read the data of a release; raises BadInputError if there is none or if it is malformed."""
+    """Read the data of a release, once in a process; raises BadInputError where it is malformed or absent."""
     known = known_releases(*folders)
     if release not in known:
         raise BadInputError(

@@ -79,6 +79,10 @@ def test_names_that_a_release_lacks_raise_key_errors(tmp_path: Path) -> None:
         layouts.constant("MC_ENGINE_IDX_NONE")
 
 
+def test_second_gpu_of_a_release_shares_the_data_of_the_first() -> None:
+    assert read_layouts("550.163.01") is read_layouts("550.163.01")
+
+
 def test_users_folder_adds_a_release(tmp_path: Path) -> None:
     _write(tmp_path)
 
