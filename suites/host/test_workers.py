@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.provisioning.command import LocalRunner
 from suites import workers
 
@@ -18,12 +20,19 @@ REPOSITORY = Path(workers.__file__).parents[1]
 LOGGED = "import os\nwith open('collected.txt', 'a') as file: file.write(f'{__name__}\\n')\n"
 
 
-def run(folder: Path, *arguments: str, **files: str) -> CommandResult:
+REPORTS = """
+def pytest_runtest_logreport(report):
+    if hasattr(report, "node"):
+        with open("reports.txt", "a") as file: file.write(f"{report.nodeid[-1]} {report.when}\\n")
+"""
+
+
+def run(folder: Path, *arguments: str, conftest: str = "", **files: str) -> CommandResult:
     """Run unit tests of these files, each of which logs that it was collected, on two workers."""
     unit = folder / "suites" / "unit"
     unit.mkdir(parents=True)
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
-    (folder / "conftest.py").write_text("pytest_plugins = ['suites.workers']\n")
+    (folder / "conftest.py").write_text(f"pytest_plugins = ['suites.workers']\n{conftest}")
     for name, text in files.items():
         (unit / f"test_{name}.py").write_text(LOGGED + text)
     python = [sys.executable, "-m", "pytest", "-v", "-n", "2", "-p", "no:randomly"]
@@ -71,3 +80,45 @@ def test_chosen_file_is_collected_by_each_worker(tmp_path: Path) -> None:
 
     assert "2 passed" in result.stdout, result.render()
     assert collected(tmp_path) == ["test_a", "test_a"]
+
+
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [
+        ((), {"call"}),
+        (("--durations=1",), {"setup", "call", "teardown"}),
+        (("--junitxml=junit.xml",), {"setup", "call", "teardown"}),
+    ],
+)
+def test_passed_test_is_reported_in_parts_only_if_these_are_shown(
+    tmp_path: Path, options: tuple[str, ...], kinds: set[str]
+) -> None:
+    result = run(tmp_path, "suites/unit", *options, conftest=REPORTS, a="def test_1(): pass\n")
+
+    assert "1 passed" in result.stdout, result.render()
+    assert {*(tmp_path / "reports.txt").read_text().splitlines()} == {
+        f"1 {kind}" for kind in kinds
+    }
+
+
+def test_each_part_that_does_not_pass_is_reported(tmp_path: Path) -> None:
+    text = """
+import pytest
+@pytest.fixture
+def broken(): raise ValueError("in the set-up")
+@pytest.fixture
+def left():
+    yield
+    raise ValueError("in the teardown")
+def test_1(broken): pass
+def test_2(left): pass
+def test_3(): assert not "in the call"
+def test_4(): pytest.skip("for a reason")
+@pytest.mark.xfail
+def test_5(): assert False
+"""
+    result = run(tmp_path, "suites/unit", "-rs", a=text)
+
+    assert "1 failed, 1 passed, 1 skipped, 1 xfailed, 2 errors" in result.stdout, result.render()
+    for place in ("in the set-up", "in the teardown", "in the call", "for a reason"):
+        assert place in result.stdout
