@@ -30,6 +30,32 @@ _GUARD = re.compile(r"BASH_SOURCE|\$\{__SOURCED__")
 #: A script that is sourced has the shell's own `$0`, so it does not find its folder by that.
 _OWN_NAME = re.compile(r"\$(0|\{0[}#%:/])")
 _SPEC_SUFFIX = "_spec.sh"
+#: Debian's packages of tools that scripts use and that no shipped image has, by the tool.
+_PACKAGES = {
+    "dmidecode": "dmidecode",
+    "envsubst": "gettext-base",
+    "ethtool": "ethtool",
+    "git": "git",
+    "gpg": "gnupg",
+    "iptables": "iptables",
+    "jq": "jq",
+    "lsof": "lsof",
+    "nc": "netcat-openbsd",
+    "nft": "nftables",
+    "numactl": "numactl",
+    "nvme": "nvme-cli",
+    "rsync": "rsync",
+    "socat": "socat",
+    "unzip": "unzip",
+    "wget": "wget",
+    "xz": "xz-utils",
+}
+#: A tool where a command begins.
+_TOOL = re.compile(
+    rf"(?:^|[|;&({{`!]|\b(?:sudo|exec|then|do|else|elif|if|while|until)[ \t])[ \t]*(?P<tool>{'|'.join(_PACKAGES)})"
+    r"(?=[\s;|&)]|$)",
+    re.MULTILINE,
+)
 _FIRST_BYTES = 256
 #: What YAML reads as it is, in a list too.
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")

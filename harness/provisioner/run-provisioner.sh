@@ -13,6 +13,7 @@
 runner_name=$1 runner_outcome=$2 runner_events=$3 runner_log=$4 runner_output=$5
 shift 5
 runner_latest=/run/gpu-node-exit-code
+runner_failed=/run/gpu-node-failed-command
 runner_runs=/var/lib/cloud/instance/provisioner-runs
 
 # Prints inode and time of the outcome, by which a run that wrote the same text again can be told from
@@ -37,6 +38,14 @@ runner_run=$runner_runs/$runner_number
     fi
     # Without word splitting, but with patterns.
     (IFS='' && [ -n "$runner_events" ] && ls -d -- $runner_events) >"$runner_run/events-before"
+    # harness.provisioner.failed_command says which provisioners read it. `set -e` looks at the exit codes at which
+    # bash runs a trap on ERR, and the first one outside of a subshell ends the script. LINENO counts lines of a trap.
+    rm -f "$runner_failed"
+    cat >"$runner_failed.bash" <<END
+unset BASH_ENV
+set -o errtrace
+trap 'case \$-/\$BASH_SUBSHELL in *e*/0) { printf "%s\\n" "\$?" "\$LINENO" "\${BASH_SOURCE[0]-}" "\$BASH_COMMAND" >$runner_failed; } 2>/dev/null; trap - ERR ;; esac' ERR
+END
 } 2>/dev/null
 
 numbered() {
@@ -46,6 +55,7 @@ numbered() {
     printf '%s\n' "$code" >"$runner_latest"
     printf '%s\n' "$code" 2>/dev/null >"$runner_run/exit-code"
     stamp_outcome 2>/dev/null >"$runner_run/outcome-stamp-after"
+    [ ! -f "$runner_failed" ] || mv "$runner_failed" "$runner_run/failed-command" 2>/dev/null
     return "$code"
 }
 
