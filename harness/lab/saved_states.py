@@ -293,7 +293,7 @@ def source_parts(make: Callable[..., None]) -> Mapping[str, str]:
     except (OSError, TypeError) as error:
         raise HarnessError(
             f"The function {make!r} of a saved state has no source file ({error}), so that changes of it "
-            "would not be detected; name what its result depends on by `parts`."
+            "would not be detected; name the parts on which its result depends by `parts`."
         ) from error
     return {"make": make.__qualname__, "module_sha256": hashlib.sha256(source).hexdigest()}
 

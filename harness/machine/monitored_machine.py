@@ -63,7 +63,7 @@ def wait_until_idle(name: str, processor_s: Callable[[], float], deadline: Deadl
         wait_for(f"machine '{name}' to become idle", poll, deadline, interval_s=_INTERVAL_S)
     except WaitTimeoutError as error:
         raise HarnessError(
-            f"{error} A checkpoint is taken of an idle guest; end what keeps it busy."
+            f"{error} A checkpoint is taken of an idle guest; end the processes that keep it busy."
         ) from error
 
 

@@ -288,7 +288,7 @@ CORPUS = {
     14: _plant(
         "predictable names beside the target",
         "node_files.py",
-        'tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)',
+        "tempfile.mkstemp(prefix=_prefix(target), dir=target.parent)",
         '(os.open(target.parent / f".{target.name}.tmp", os.O_CREAT | os.O_WRONLY), str(target.parent / f".{target.name}.tmp"))',
     ),
     15: _plant(

@@ -207,7 +207,7 @@ def test_machine_of_a_running_test_is_not_ended(
 
     assert main(["gc", "busy", "one"]) == 2
 
-    assert "'busy' is not kept; those that are: 'one', 'two'" in capsys.readouterr().err
+    assert "'busy' is not kept; kept machines are: 'one', 'two'" in capsys.readouterr().err
     assert removing.done == []
 
 

@@ -55,7 +55,7 @@ def test_critical_path_is_printed_with_what_held_it_up(
 def test_machine_of_a_bundle_is_found_and_evidence_of_before_a_restart_is_not_one(
     tmp_path: Path, readings: list[Path]
 ) -> None:
-    assert main(["timeline", str(a_bundle(tmp_path, "node", "earlier-1"))]) == 0
+    assert main(["timeline", str(a_bundle(tmp_path, "node", "node/earlier-1"))]) == 0
     assert readings == [tmp_path / "node"]
 
 

@@ -62,5 +62,5 @@ def test_line_of_dots_stands_for_any_number_of_calls(
     if is_met:
         assert_calls(calls(*seen), expected)
         return
-    with pytest.raises(ExpectationError, match="not those expected"):
+    with pytest.raises(ExpectationError, match="differ from the expected ones"):
         assert_calls(calls(*seen), expected)

@@ -165,9 +165,9 @@ def test_calls_are_compared_whole_and_counted_by_name(
 
     curl.assert_called_with("a", "b")
     curl.assert_called_times(2)
-    with pytest.raises(ExpectationError, match=r"Expected a call 'curl a'; there was none"):
+    with pytest.raises(ExpectationError, match=r"Expected a call 'curl a', but there was none"):
         curl.assert_called_with("a")
-    with pytest.raises(ExpectationError, match=r"Expected 3 calls of 'curl', saw 2") as other:
+    with pytest.raises(ExpectationError, match=r"Expected 3 calls of 'curl', but saw 2") as other:
         curl.assert_called_times(3)
     assert str(other.value).endswith("Its calls were:\n  curl a b\n  curl a b")
 
