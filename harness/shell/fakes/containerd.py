@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,6 +35,8 @@ _RUN = Syntax(
     is_posix=True,
 )
 _PLAIN = Syntax()
+#: A comma would join two conditions.
+_FILTER = re.compile(r'name(?P<is>==|~=)(?:"(?P<quoted>[^"\\]+)"|(?P<plain>[^",]+))')
 _HEADER = ("REF", "TYPE", "DIGEST", "SIZE", "PLATFORMS", "LABELS")
 _TYPE = "application/vnd.oci.image.manifest.v1+json"
 _LABEL = "io.cri-containerd.image=managed"
@@ -138,14 +142,12 @@ class Containerd(Fake):
 
     def _list_images(self, call: Call, namespace: _Namespace, words: Sequence[str]) -> Answer:
         invocation = _LIST.parse(call, words)
-        found = sorted(namespace.images)
-        for filter_ in invocation.operands:
-            name, is_equal, value = filter_.partition("==")
-            if not is_equal:
-                name, _, value = filter_.partition("~=")
-            if name != "name" or not value:
-                raise unknown_use(call, f"the fake of 'ctr' does not know the filter '{filter_}'")
-            found = [ref for ref in found if (ref == value if is_equal else value in ref)]
+        patterns = [_pattern(call, each) for each in invocation.operands]
+        found = [
+            ref
+            for ref in sorted(namespace.images)
+            if not patterns or any(pattern.search(ref) for pattern in patterns)
+        ]
         if invocation.has("--quiet"):
             return Answer(stdout="".join(f"{ref}\n" for ref in found))
         rows = [
@@ -247,6 +249,16 @@ def _operands(
         noun = "operand" if count == 1 else "operands"
         raise unknown_use(call, f"the fake of 'ctr' takes {least}{count} {noun} here, not {found}")
     return invocation.operands
+
+
+def _pattern(call: Call, filter_: str) -> re.Pattern[str]:
+    """Return what a filter looks for in a name; of several filters one has to fit."""
+    found = _FILTER.fullmatch(filter_)
+    if found is not None:
+        with contextlib.suppress(re.error):
+            value = found["quoted"] or found["plain"]
+            return re.compile(rf"\A{re.escape(value)}\Z" if found["is"] == "==" else value)
+    raise unknown_use(call, f"the fake of 'ctr' does not know the filter '{filter_}'")
 
 
 def _version(version: str) -> str:

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 TREE = "/var/lib/dkms"
 
-_BUILT_NAME = re.compile(r'^BUILT_MODULE_NAME\[\d+\]="?([^"\n]+)"?$', re.MULTILINE)
+#: bash sources the file, so the quotes may be of either kind, or absent.
+_BUILT_NAME = re.compile(
+    r"""^[ \t]*BUILT_MODULE_NAME(?:\[\d+\])?=(["']?)(?P<name>[\w.+-]+)\1[ \t]*(?:[#;].*)?$""",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +85,11 @@ class DkmsTree:
         names = () if source is None else source.built_names
         if source is None:
             conf = self._fake.read_own_file(f"/usr/src/{name}-{version}/dkms.conf")
-            names = () if conf is None else tuple(_BUILT_NAME.findall(conf)) or (name,)
+            names = (
+                ()
+                if conf is None
+                else tuple(each["name"] for each in _BUILT_NAME.finditer(conf)) or (name,)
+            )
         return Target(
             name=name, version=version, kernel=kernel, arch=arch or self._arch, built_names=names
         )

@@ -235,8 +235,9 @@ class KernelModules(Fake):
             raise unknown_use(call, "the fake of 'modinfo' needs the name of a module")
         kernel = invocation.value("--set-version") or self.kernel
         lines: list[str] = []
-        for name in map(canonical, invocation.operands):
-            module = self.module(name) if kernel == self.kernel else None
+        for operand in invocation.operands:
+            name = self._name_of(operand)
+            module = self.module(name) if kernel == self.kernel or "/" in operand else None
             if module is None:
                 return _failed(f"modinfo: ERROR: Module {name} not found.")
             fields = {"filename": self._file(name), **module.fields}
@@ -287,6 +288,12 @@ class KernelModules(Fake):
     def _size(self, name: str) -> int:
         module = self._modules.get(name)
         return module.size if module is not None else Module().size
+
+    def _name_of(self, operand: str) -> str:
+        """Return the name of a module that modinfo gets by its name or by the path of its file."""
+        if "/" not in operand:
+            return canonical(operand)
+        return next((name for name in self._modules if self._file(name) == operand), operand)
 
     def _file(self, name: str) -> str:
         return self._modules[name].path or f"/lib/modules/{self.kernel}/kernel/{name}.ko"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
@@ -42,6 +43,7 @@ _SYNTAX = Syntax(
         "--noproxy=",
     )
 )
+_NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found"}
 _JSON = "application/json; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
@@ -101,7 +103,7 @@ class InstanceMetadata(Fake):
             )
         if not invocation.has("--silent"):
             raise unknown_use(call, "the fake of 'curl' needs '--silent': it shows no progress")
-        retries = int(invocation.value("--retry") or 0)
+        retries = int(_number(invocation, "--retry"))
         errors = ""
         for attempt in range(retries + 1):
             answer, is_transient = self._attempt(invocation, url.path, url.query)
@@ -117,12 +119,11 @@ class InstanceMetadata(Fake):
             message = f"Failed to connect to {HOST} port 80 after 0 ms: Couldn't connect to server"
             return _error(invocation, 7, message), invocation.has("--retry-connrefused")
         if self.is_slow:
-            limit = invocation.value("--max-time")
-            if limit is None:
+            if not invocation.has("--max-time"):
                 raise unknown_use(
                     invocation.call, "the metadata service is slow and '--max-time' is not given"
                 )
-            milliseconds = int(float(limit) * 1000)
+            milliseconds = int(_number(invocation, "--max-time") * 1000)
             message = (
                 f"Operation timed out after {milliseconds} milliseconds with 0 bytes received"
             )
@@ -176,9 +177,20 @@ class InstanceMetadata(Fake):
         return True
 
 
+def _number(invocation: Invocation, option: str) -> float:
+    """Return an option's number, 0 where it is not given."""
+    value = invocation.value(option) or "0"
+    number = float(value) if _NUMBER.fullmatch(value) else None
+    if number is None:
+        raise unknown_use(invocation.call, f"'{value}' is no number, as '{option}' takes")
+    return number
+
+
 def _look_up(document: object, parts: Sequence[str]) -> object:
     for part in parts:
         if isinstance(document, list):
+            if not part.isdecimal():
+                raise KeyError(part)
             document = document[int(part)]
         elif isinstance(document, dict):
             document = document[part]

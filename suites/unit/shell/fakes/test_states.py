@@ -8,6 +8,7 @@ import pytest
 
 from harness.fixtures.recordings import load_recording
 from harness.shell import fakes
+from harness.shell.fakes.invocation import UnknownInvocationError
 from harness.shell.fakes.package_state import Package, is_met_by, version_key
 from harness.shell.mocks.commands import Answer
 from suites.unit.shell.fakes.calls import a_call
@@ -196,6 +197,14 @@ def test_fakes_do_not_share_modules() -> None:
     assert run(second, "rmmod nvidia").exit_code == 0
 
 
+def test_modinfo_takes_the_path_of_a_file() -> None:
+    module = fakes.Module(path="/lib/modules/x/nvidia.ko", fields={"version": "580"})
+    modules = fakes.KernelModules({"nvidia": module})
+
+    assert run(modules, "modinfo -F version /lib/modules/x/nvidia.ko").stdout == "580\n"
+    assert run(modules, "modinfo -F version /lib/modules/x/other.ko").exit_code == 1
+
+
 def test_hyphens_and_underscores_name_the_same_module() -> None:
     modules = fakes.KernelModules({"nvidia-uvm": fakes.Module()})
 
@@ -230,7 +239,19 @@ def test_source_that_the_code_wrote_can_be_added(tmp_path: Path) -> None:
     assert sorted(file.name for file in folder.iterdir()) == ["nvidia-uvm.ko", "nvidia.ko"]
 
 
-def test_status_of_a_module_covers_all_its_versions(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line", ["  BUILT_MODULE_NAME[0]='b'", 'BUILT_MODULE_NAME="b" # c', "BUILT_MODULE_NAME[0]=b;"]
+)
+def test_name_of_a_built_module_is_read_as_bash_reads_it(tmp_path: Path, line: str) -> None:
+    dkms = fakes.Dkms().use_root(tmp_path)
+    dkms.write_file("/usr/src/a-1/dkms.conf", f"{line}\n")
+
+    run(dkms, "dkms install -m a -v 1")
+
+    assert list(tmp_path.rglob("b.ko"))
+
+
+def test_status_of_a_module_is_that_of_all_its_versions(tmp_path: Path) -> None:
     sources = [
         fakes.Source(name="nvidia", version=version, installed_for=[KERNEL])
         for version in ("1", "2")
@@ -273,6 +294,31 @@ def test_pull_fails_as_often_as_the_test_says() -> None:
     assert codes == [1, 0]
     assert containerd.images("default") == ("r/a:1",)
     assert containerd.images() == ()
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ("name==r/a:1", ["r/a:1"]),
+        ('name=="r/a:1"', ["r/a:1"]),
+        ("name~=a.1", ["r/a:1", "r/ab1"]),
+        ("name~=^a", []),
+        ("name==r/a:1 name==r/b:1", ["r/a:1", "r/b:1"]),
+        ("name==r/a:1 name~=[b]:", ["r/a:1", "r/b:1"]),
+    ],
+)
+def test_one_of_the_filters_of_images_has_to_fit(filters: str, found: list[str]) -> None:
+    containerd = fakes.Containerd(["r/a:1", "r/b:1", "r/ab1"])
+
+    listed = run(containerd, f"ctr -n k8s.io images ls -q {filters}")
+
+    assert listed.stdout.split() == found
+
+
+@pytest.mark.parametrize("filter_", ["name~=(", "name==a,name==b", "labels.x==y", "name=="])
+def test_filter_that_ctr_reads_otherwise_is_unknown(filter_: str) -> None:
+    with pytest.raises(UnknownInvocationError, match="does not know the filter"):
+        run(fakes.Containerd(), f"ctr images ls -q {filter_}")
 
 
 def test_run_reaches_the_program_of_its_image() -> None:
@@ -349,6 +395,19 @@ def test_versions_are_ordered_as_debian_orders_them() -> None:
 
 
 # The metadata service
+
+
+def test_metadata_has_no_item_before_the_first() -> None:
+    service = fakes.InstanceMetadata.with_tags(a="b")
+    url = "http://169.254.169.254/metadata/instance/compute/tagsList"
+
+    for last, status in (("0", "200"), ("-1", "404"), ("1_0", "404")):
+        line = (
+            f"curl -s -o /dev/null -w %{{http_code}} -H Metadata:true {url}/{last}?api-version=1"
+        )
+        assert run(service, line).stdout == status
+    with pytest.raises(UnknownInvocationError, match="'often' is no number, as '--retry' takes"):
+        run(service, f"curl -s --retry often {url}")
 
 
 def test_connections_are_refused_as_often_as_the_test_says() -> None:
