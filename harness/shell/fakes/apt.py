@@ -95,7 +95,7 @@ class Apt:
         if name not in {"hold", "unhold"}:
             raise unknown_subcommand(call, name, ("hold", "unhold", "showhold"))
         lines: list[str] = []
-        for each in operands:
+        for each in map(self._state.plain, operands):
             if each not in self._state.entries:
                 raise unknown_use(call, f"the package '{each}' is not installed in the fake")
             self._state.entries[each].is_held = name == "hold"
@@ -176,6 +176,7 @@ class Apt:
                 return [f"E: Unsupported file {operand} given on commandline\n"]
         else:
             name, _, version = operand.partition("=")
+            name = self._state.plain(name)
             package = self._state.offered(name, version or None)
             if package is None and self._state.offered(name) is not None:
                 plan.notes.append(
@@ -236,7 +237,7 @@ class Apt:
     def _remove(self, invocation: Invocation, operands: Sequence[str]) -> Answer:
         is_purge = invocation.operands[0] == "purge" or invocation.has("--purge")
         plan = _Plan(is_purge=is_purge)
-        for name in operands:
+        for name in map(self._state.plain, operands):
             status = self._state.status(name)
             if status is None and self._state.offered(name) is None:
                 return Answer(

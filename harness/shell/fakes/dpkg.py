@@ -71,7 +71,7 @@ class Dpkg:
         }
         for option, action in actions.items():
             if invocation.has(option):
-                return action(invocation.operands)
+                return action([self._state.plain(each) for each in invocation.operands])
         raise unknown_use(call, "the fake of 'dpkg-query' needs '-W', '-l', '-s' or '-L'")
 
     def dpkg(self, call: Call) -> Answer:
@@ -92,7 +92,7 @@ class Dpkg:
                 changes = option in {"--install", "--remove", "--purge", "--configure"}
                 if changes and self._state.is_locked():
                     return Answer(stderr=_LOCKED, exit_code=2)
-                return action(invocation.operands)
+                return action([self._state.plain(each) for each in invocation.operands])
         raise unknown_use(call, "the fake of 'dpkg' does not know this action")
 
     # Queries

@@ -73,9 +73,14 @@ class PackageState:
     """The installed packages, and the packages in the repository."""
 
     def __init__(
-        self, fake: Fake, installed: Iterable[Package], repository: Iterable[Package]
+        self,
+        fake: Fake,
+        installed: Iterable[Package],
+        repository: Iterable[Package],
+        architecture: str = "amd64",
     ) -> None:
         self._fake = fake
+        self._own = {architecture, "all", "any", "native"}
         self.entries = {
             package.name: Entry(package=package, status=Status.INSTALLED) for package in installed
         }
@@ -88,6 +93,11 @@ class PackageState:
         is_held = self.lock_attempts > 0
         self.lock_attempts -= is_held
         return is_held
+
+    def plain(self, word: str) -> str:
+        """Return a package's name without the architecture of the node, which `NAME:ARCH` may have."""
+        name, _, architecture = word.partition(":")
+        return name if architecture in self._own else word
 
     def status(self, name: str) -> Status | None:
         entry = self.entries.get(name)

@@ -38,7 +38,7 @@ class Packages(Fake):
         architecture: str = "amd64",
     ) -> None:
         super().__init__()
-        self._state = PackageState(self, installed, repository)
+        self._state = PackageState(self, installed, repository, architecture)
         self._state.has_lists = has_lists
         known = dict(archives or {})
         self._apt = Apt(self._state, known)

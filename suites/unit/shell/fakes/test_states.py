@@ -388,6 +388,21 @@ def test_downgrade_and_change_of_a_held_package_are_refused(tmp_path: Path) -> N
         run(packages, "apt-get install -y a")
 
 
+def test_name_of_a_package_may_have_the_nodes_architecture() -> None:
+    packages = fakes.Packages(
+        installed=[Package(name="a", version="1")], repository=[Package(name="b", version="2")]
+    )
+
+    assert run(packages, "dpkg-query -W a:amd64").stdout == "a\t1\n"
+    assert run(packages, "dpkg -s a:any").exit_code == 0
+    assert run(packages, "apt-get install -y -qq b:amd64=2").exit_code == 0
+    assert packages.is_installed("b")
+    assert run(packages, "apt-mark hold b:amd64").stdout == "b set on hold.\n"
+    assert run(packages, "apt-get remove -y -qq a:amd64").exit_code == 0
+    assert not packages.is_installed("a")
+    assert run(packages, "apt-get install -y b:arm64").exit_code == 100
+
+
 def test_versions_are_ordered_as_debian_orders_them() -> None:
     ordered = ["1.0~rc1", "1.0", "1.0-1", "1.0-1+b1", "1.0.1", "1.9", "1.10", "1:0.5", "1:2:3-1"]
 
