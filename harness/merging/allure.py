@@ -10,7 +10,7 @@ from harness.errors import BadInputError
 from harness.sharding.report_file import open_report, read_json, read_report, require_own_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 _RESULT = "-result.json"
@@ -46,8 +46,7 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
                 own[history].append((stop, path))
                 continue
             if path.name == _ENVIRONMENT:
-                for line in read_report(path).decode(errors="replace").splitlines():
-                    name, _, value = line.partition("=")
+                for name, value in _properties(path):
                     environment.setdefault(name, {})[value] = None
                 continue
             _copy(path, to / path.name)
@@ -77,6 +76,14 @@ def _copy(path: Path, to: Path) -> None:
         )
     with open_report(path) as source, to.open("wb") as sink:
         shutil.copyfileobj(source, sink)
+
+
+def _properties(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield names and values of Java's properties, without blank lines and comments."""
+    for line in read_report(path).decode(errors="replace").splitlines():
+        name, sign, value = line.partition("=")
+        if sign and not line.startswith(("#", "!")):
+            yield name, value
 
 
 def _read(path: Path) -> tuple[str, float]:

@@ -63,10 +63,17 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
     """
     shards, problems = read_shards(find_folders(folders))
     for each in shards:
-        if to.resolve().is_relative_to(each.reports.resolve()):
+        reports = each.reports.resolve()
+        if to.resolve().is_relative_to(reports):
             raise BadInputError(
                 f"'{to}' is in the reports of shard {each.name}, which would be overwritten; name "
                 "another folder.",
+                source="--to",
+            )
+        if reports.is_relative_to((to / ALLURE).resolve()):
+            raise BadInputError(
+                f"The reports of shard {each.name} are in '{to / ALLURE}', which would be removed; name another "
+                "folder.",
                 source="--to",
             )
     if problems and not is_partial:

@@ -154,7 +154,9 @@ def test_environments_of_the_shards_become_one(tmp_path: Path) -> None:
     three_shards(tmp_path / "shards")
     for number, accelerator in enumerate(("tcg", "kvm", "tcg"), start=1):
         results = tmp_path / f"shards/{number}/start-1/allure"
-        (results / "environment.properties").write_text(f"harness=1\naccelerator={accelerator}\n")
+        (results / "environment.properties").write_text(
+            f"# a=b\n\nharness=1\naccelerator={accelerator}\n"
+        )
         (results / "categories.json").write_text("[]")
 
     merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
@@ -874,6 +876,20 @@ def test_link_or_fifo_among_a_shards_files_is_refused(
 
     with pytest.raises(BadInputError, match=re.escape(path.name)):
         merged_one(tmp_path)
+
+
+def test_shard_in_the_folder_of_an_earlier_merge_is_not_removed(tmp_path: Path) -> None:
+    merged = tmp_path / "merged"
+    (merged / "allure").mkdir(parents=True)
+    (merged / "summary.md").touch()
+    shard = a_shard(merged / "allure", 1, TESTS, count=1)
+
+    with pytest.raises(
+        BadInputError, match=r"shard 1/1 are in '.*/merged/allure', which would be removed"
+    ):
+        merge([shard], merged, is_partial=False, root=tmp_path)
+
+    assert reports_of(shard, 1).is_dir()
 
 
 @pytest.mark.parametrize("name", ["start-1", "start-1/allure"])
