@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -89,7 +90,7 @@ def _steps(document: object, declared: StepList) -> Iterator[ReportedStep]:
     for step in steps:
         duration = _text(step, declared.duration_s)
         yield ReportedStep(
-            name=str(_at(step, declared.name)),
+            name=_shown(_at(step, declared.name)),
             status=_text(step, declared.status),
             duration_s=None if duration is None else _finite(duration),
             detail=_text(step, declared.detail),
@@ -128,7 +129,12 @@ def _text(document: object, pointer: str | None) -> str | None:
         value = _at(document, pointer)
     except LookupError:
         return None
-    return None if value is None else str(value)
+    return None if value is None else _shown(value)
+
+
+def _shown(value: object) -> str:
+    """Return a text as it is, and any other value as JSON has it: `true`, not `True`."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def parse_events(text: str, declared: EventFiles, name: str) -> list[str]:
@@ -136,11 +142,16 @@ def parse_events(text: str, declared: EventFiles, name: str) -> list[str]:
 
     Raises HarnessError that names the file if it has another form.
     """
-    lines = [text] if declared.format is EventFormat.JSON else text.splitlines()
     try:
-        return [str(_at(parse_json(line), declared.name)) for line in lines if line.strip()]
+        return [_shown(_at(parse_json(line), declared.name)) for line in _events(text, declared)]
     except (ValueError, LookupError) as error:
         raise HarnessError(f"The event file '{name}' has an unknown form: {text!r}.") from error
+
+
+def _events(text: str, declared: EventFiles) -> list[str]:
+    # Other ends of lines, such as U+2028, may be in a string of JSON.
+    lines = [text] if declared.format is EventFormat.JSON else text.split("\n")
+    return [line for line in lines if line.strip()]
 
 
 def parse_timed_events(
@@ -154,8 +165,7 @@ def parse_timed_events(
     if declared.started is None or declared.ended is None:
         return found
     names = parse_events(text, declared, name)
-    lines = [text] if declared.format is EventFormat.JSON else text.splitlines()
-    for event, line in zip(names, (line for line in lines if line.strip()), strict=True):
+    for event, line in zip(names, _events(text, declared), strict=True):
         try:
             document = parse_json(line)
             start_s = _moment(_text(document, declared.started))
@@ -229,7 +239,7 @@ def parse_log_steps(text: str, pattern: str) -> list[ReportedStep]:
 def _matches(text: str, pattern: str, main: str) -> Iterator[dict[str, str]]:
     """Yield the groups of each line that matches, the last line first."""
     expression = re.compile(pattern)
-    for line in reversed(text.splitlines()):
+    for line in reversed(re.split(r"[\r\n]+", text)):
         found = expression.search(line)
         if found is not None:
             groups = found.groupdict() if expression.groupindex else {main: found[1]}

@@ -7,8 +7,14 @@ import json
 import pytest
 
 from harness.errors import HarnessError
-from harness.evidence.outcome import ProvisioningOutcome, ReportedStep, parse_timed_events
-from harness.provisioner.outcome import EventFiles, OutcomeFile, StepList
+from harness.evidence.outcome import (
+    ProvisioningOutcome,
+    ReportedStep,
+    parse_events,
+    parse_log_decision,
+    parse_timed_events,
+)
+from harness.provisioner.outcome import EventFiles, EventFormat, OutcomeFile, StepList
 
 DOCUMENT = {
     "a/b": [{"c~d": 7}, {"c~d": "84"}],
@@ -32,6 +38,12 @@ def test_pointer_leads_through_lists_and_escaped_names() -> None:
 
 def test_undeclared_parts_are_not_read() -> None:
     assert read() == ProvisioningOutcome()
+
+
+def test_value_that_is_no_text_is_shown_as_json_has_it() -> None:
+    outcome = read({"ok": True, "why": {"a": [1, None]}}, decision="/ok", reason="/why")
+
+    assert (outcome.action, outcome.reason) == ("true", '{"a": [1, null]}')
 
 
 @pytest.mark.parametrize("pointer", ["/done/2", "/done/x", "/done/-1", "/a/b", "/done/0/1", "/no"])
@@ -69,6 +81,16 @@ def test_events_have_the_declared_times() -> None:
     assert parse_timed_events(event, EventFiles(path="/e/*", name="/TaskName"), "e") == []
     with pytest.raises(HarnessError, match="The event file 'e' has an unknown form"):
         parse_timed_events(event.replace("1970", "then"), declared, "e")
+
+
+def test_lines_end_only_where_a_line_of_json_may_end() -> None:
+    declared = EventFiles(path="/e", name="/name", format=EventFormat.JSON_LINES)
+    text = '{"name": "a\u2028b"}\r\n\n{"name": "c\x85"}\n'
+
+    assert parse_events(text, declared, "e") == ["a\u2028b", "c\x85"]
+    decision = parse_log_decision("decided a\u2028b\r\n", r"decided (.+)$")
+    assert decision is not None
+    assert decision.decision == "a\u2028b"
 
 
 @pytest.mark.parametrize(
