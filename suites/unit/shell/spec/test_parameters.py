@@ -1,0 +1,84 @@
+"""The rows of `Parameters` blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.shell.lexer import split_words
+from harness.shell.spec.parameters import name_of_row, read
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Shell:
+    """Plays the shell that evaluates rows."""
+
+    def __init__(self, *rows: tuple[str, ...]) -> None:
+        self.rows = rows
+        self.codes: list[str] = []
+
+    def __call__(self, code: str) -> Sequence[tuple[str, ...]]:
+        self.codes.append(code)
+        return self.rows
+
+
+def rows_of(mode: str, lines: list[str], shell: Shell | None = None) -> list[list[str]]:
+    found = read(mode, lines, shell or Shell())
+    return [[word.text for word in row] for row in found.rows]
+
+
+def test_block_has_a_row_a_line_whose_words_the_shell_expands() -> None:
+    found = read("block", ['  "a b" $x', "", "  # none", "c"], Shell())
+
+    assert [[word.text for word in row] for row in found.rows] == [["a b", "$x"], ["c"]]
+    assert found.code == ':\n__hx_row "a b" $x\n\n  # none\n__hx_row c\n:'
+
+
+def test_matrix_multiplies_its_lines_and_the_last_changes_fastest() -> None:
+    assert rows_of("matrix", ["a b # two", "", "  # none", "1 \\\n 2"]) == [
+        *(["a", "1"], ["a", "2"]),
+        *(["b", "1"], ["b", "2"]),
+    ]
+
+
+def test_value_has_a_row_for_each_word() -> None:
+    found = read("value", ["a 'b c'"], Shell())
+
+    assert [[word.text for word in row] for row in found.rows] == [["a"], ["b c"]]
+    assert found.code == ":; __hx_row 'a'; __hx_row 'b c'"
+
+
+def test_words_that_expand_are_multiplied_by_the_shell() -> None:
+    shell = Shell(("x", "1"), ("y", "1"))
+
+    assert rows_of("matrix", ["$words", "1"], shell) == [["x", "1"], ["y", "1"]]
+    assert shell.codes == [
+        'for __hx_1 in $words; do for __hx_2 in 1; do __hx_data_row "$__hx_1" "$__hx_2"; done; done'
+    ]
+
+
+def test_code_calls_data_where_a_command_may_stand() -> None:
+    shell = Shell(("1",))
+
+    rows_of("dynamic", ["for i in 1; do %data $i; done", "true && %data 2", "echo x%data"], shell)
+
+    assert shell.codes == [
+        "for i in 1; do __hx_data_row $i; done\ntrue && __hx_data_row 2\necho x%data"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("installs $1 on ${2}", "installs a b on c"),
+        ("$3 and ${12}", " and "),
+        ("$12", "a b2"),
+        ("costs $", "costs $"),
+        ("a\nb", "a b"),
+    ],
+)
+def test_name_has_the_words_of_its_row(name: str, shown: str) -> None:
+    assert name_of_row(name, split_words("'a b' c")) == shown
