@@ -1,0 +1,131 @@
+"""What the evidence does not show is not taken for what does not exist."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.evidence.gaps import refuse_any_closed, refuse_closed, refuse_gaps
+from harness.evidence.requested import is_match, was_requested, write_request
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("/etc/*.conf", ["/etc/a.conf"], ["/etc/.a.conf", "/etc/a/b.conf", "/etc/a.conf.d"]),
+        ("/etc/a?", ["/etc/ab"], ["/etc/a", "/etc/abc", "/etc/a/"]),
+        ("/etc/?x", ["/etc/ax"], ["/etc/.x"]),
+        ("/etc/a*", ["/etc/a", "/etc/a.b"], ["/etc/ba"]),
+        ("/a+b[c]", ["/a+b[c]"], ["/aab[c]", "/a+bc"]),
+        ("/*/x", ["/a/x"], ["/x", "/a/b/x", "/.a/x"]),
+    ],
+)
+def test_pattern_is_that_of_a_shell(pattern: str, matching: list[str], others: list[str]) -> None:
+    assert [path for path in [*matching, *others] if is_match(path, pattern)] == matching
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Give evidence of a node whose gathering came to its end."""
+    write_request(
+        tmp_path, commands={}, files=["/etc/*", "/var/log/?.log"], paths=["/dev/nvidia*"]
+    )
+    (tmp_path / "unreadable.txt").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "was"),
+    [
+        ("files", "/etc/passwd", True),
+        ("files", "/etc/*", True),
+        ("files", "/etc/a*", True),
+        ("files", "/etc/a/b", False),
+        ("files", "/var/log/a.log", True),
+        ("files", "/var/log/*.log", False),
+        ("files", "/dev/nvidia0", False),
+        ("paths", "/dev/nvidia0", True),
+        ("paths", "/etc/passwd", False),
+    ],
+)
+def test_what_was_looked_for_is_known_by_its_kind(
+    folder: Path, kind: str, pattern: str, *, was: bool
+) -> None:
+    assert was_requested(folder, kind, pattern) is was  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "unknown form"),
+        ('{"schema": 1}', "unknown form"),
+        (
+            '{"schema": 2, "files": []}',
+            "has the schema 2, but this version of the harness reads 1",
+        ),
+    ],
+)
+def test_request_of_another_form_is_refused(folder: Path, text: str, why: str) -> None:
+    (folder / "requested.json").write_text(text)
+
+    with pytest.raises(HarnessError, match=why):
+        was_requested(folder, "files", "/etc/x")
+
+
+def test_what_nobody_looked_for_is_unknown(folder: Path) -> None:
+    refuse_gaps(folder, "files", "/etc/x")
+    with pytest.raises(HarnessError, match="'/srv/x' was not gathered"):
+        refuse_gaps(folder, "files", "/srv/x")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_hidden"),
+    [
+        ("/etc/ssl/private", True),
+        ("/etc/ssl/private/key", True),
+        ("/etc/ssl/*/key", True),
+        ("/etc/ssl/*", True),
+        ("/etc/ssl/other", False),
+        ("/etc/ssl", False),
+        ("/etc/ssl/private2", False),
+    ],
+)
+def test_what_could_not_be_read_hides_what_is_below_it(
+    folder: Path, pattern: str, *, is_hidden: bool
+) -> None:
+    (folder / "unreadable.txt").write_text("/var/x\n/etc/ssl/private\n")
+
+    if not is_hidden:
+        refuse_closed(folder, pattern)
+        return
+    with pytest.raises(HarnessError, match="no permission to read '/etc/ssl/private'"):
+        refuse_closed(folder, pattern)
+
+
+def test_whole_listing_needs_all_of_it(folder: Path) -> None:
+    refuse_any_closed(folder)
+    (folder / "unreadable.txt").write_text("/var/x\n")
+    with pytest.raises(HarnessError, match="no permission to read '/var/x'"):
+        refuse_any_closed(folder)
+
+
+def test_gathering_that_did_not_end_proves_nothing(folder: Path) -> None:
+    (folder / "not-collected.txt").write_text("No answer.\n")
+
+    with pytest.raises(HarnessError, match=r"proves nothing\. It says: No answer\."):
+        refuse_closed(folder, "/etc/x")
+    (folder / "not-collected.txt").unlink()
+    (folder / "unreadable.txt").unlink()
+    with pytest.raises(HarnessError, match="is not complete"):
+        refuse_closed(folder, "/etc/x")
+
+
+def test_evidence_of_an_earlier_version_counts_as_complete(tmp_path: Path) -> None:
+    (tmp_path / "commands").mkdir()
+
+    refuse_gaps(tmp_path, "files", "/etc/x")

@@ -1,0 +1,123 @@
+"""What each run of a provisioner left, where several ran on one node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.evidence.runs import Runs
+from harness.provisioner import RUNS_FOLDER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def some_runs(files: Path, *runs: dict[str, str]) -> Runs:
+    """Return runs with these files in their folders, numbered from 1."""
+    for number, kept in enumerate(runs, start=1):
+        folder = files / RUNS_FOLDER.lstrip("/") / str(number)
+        folder.mkdir(parents=True)
+        for name, text in kept.items():
+            (folder / name.replace("_", "-")).write_text(text)
+    return Runs(files)
+
+
+def test_runs_are_numbered_and_the_latest_is_chosen_by_default(tmp_path: Path) -> None:
+    runs = some_runs(tmp_path, *[{}] * 10)
+    folder = tmp_path / RUNS_FOLDER.lstrip("/")
+    for name in ("11x", "1" * 18, "lock"):
+        (folder / name).mkdir()
+
+    assert runs.numbers == [*range(1, 11)]
+    assert (runs.chosen(None), runs.chosen(2)) == (10, 2)
+    assert [runs.is_latest(number) for number in (9, 10)] == [False, True]
+    with pytest.raises(HarnessError, match="has no run 11 of the provisioner; its runs are: 1, 2"):
+        runs.chosen(11)
+
+
+def test_node_without_runs_has_none(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+
+    assert (runs.numbers, runs.chosen(None)) == ([], None)
+    with pytest.raises(HarnessError, match="its runs are: none"):
+        runs.chosen(1)
+
+
+def test_output_is_that_of_the_last_run_with_its_number(tmp_path: Path) -> None:
+    text = (
+        "before\n-- run 1 of the provisioner: x\nbaked\n-- run 1 of the provisioner: y\none\n"
+        " -- run 3 of the provisioner: no line of its own\n-- run 2 of the provisioner: z\ntwo"
+    )
+    runs = Runs(tmp_path)
+
+    assert runs.output(1, text) == "one\n -- run 3 of the provisioner: no line of its own\n"
+    assert runs.output(2, text) == "two"
+    assert runs.output(3, text) == ""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "outcomes"),
+    [
+        # Run 2 wrote another.
+        ({}, {"outcome_before": "one"}, ["one", "two"]),
+        # Run 2 wrote nothing.
+        ({}, {"outcome_before": "two"}, ["two", None]),
+        # Run 2 wrote the same text again, which its stamp tells.
+        (
+            {"outcome_stamp_before": "", "outcome_stamp_after": "5"},
+            {"outcome_before": "two", "outcome_stamp_before": "5", "outcome_stamp_after": "6"},
+            ["two", "two"],
+        ),
+        (
+            {},
+            {"outcome_before": "one", "outcome_stamp_before": "5", "outcome_stamp_after": "5"},
+            ["one", None],
+        ),
+        # Run 1 removed it, and run 2 wrote it.
+        ({"outcome_before": "old"}, {}, [None, "two"]),
+    ],
+)
+def test_outcome_is_of_the_run_that_wrote_it(
+    tmp_path: Path,
+    first: dict[str, str],
+    second: dict[str, str],
+    outcomes: list[str | None],
+) -> None:
+    runs = some_runs(tmp_path, first, second)
+
+    assert [runs.outcome(number, "two") for number in (1, 2)] == outcomes
+
+
+@pytest.mark.parametrize(
+    ("second", "content", "logs"),
+    [
+        ("3", b"onetwo", [b"one", b"two"]),
+        ("3\n", b"one", [b"one", b""]),
+        ("", b"all", [b"", b"all"]),
+        ("x", b"all", [b"", b"all"]),
+        ("9", b"new", [None, b"new"]),
+    ],
+)
+def test_log_is_cut_where_the_next_run_began(
+    tmp_path: Path, second: str, content: bytes, logs: list[bytes | None]
+) -> None:
+    runs = some_runs(tmp_path, {}, {"log_bytes_before": second})
+
+    assert runs.log(2, content) == logs[1]
+    if logs[0] is None:
+        with pytest.raises(HarnessError, match="The provisioner's log was replaced since run 1"):
+            runs.log(1, content)
+    else:
+        assert runs.log(1, content) == logs[0]
+
+
+def test_event_files_are_of_the_run_after_which_they_were_there(tmp_path: Path) -> None:
+    runs = some_runs(
+        tmp_path, {"events_before": "/e/0\n"}, {"events_before": "/e/0\n/e/1\n/e/gone\n"}
+    )
+    files = dict.fromkeys(("/e/0", "/e/1", "/e/2"), "{}")
+
+    assert list(runs.events(1, files)) == ["/e/1"]
+    assert list(runs.events(2, files)) == ["/e/2"]
