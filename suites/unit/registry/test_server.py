@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError, RequirementError
-from harness.image.formats.oci import Entry, tar_of
+from harness.image.formats.oci import Entry, archive_of, container_image, tar_of
 from harness.provisioning.command import CommandError, CommandResult
 from harness.registry.server import (
     RegistryServer,
     ensure_registry_program,
+    read_image,
     render_configuration,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from harness.image.formats.oci import ContainerImage
 
 PROGRAM = "usr/bin/docker-registry"
 
@@ -198,3 +201,114 @@ def _sparse() -> bytes:
 def test_archive_of_another_form_is_refused(tmp_path: Path, archive: bytes, why: str) -> None:
     with pytest.raises(HarnessError, match=why):
         RegistryServer(folder=tmp_path).push(archive, repository="gpu", tag="1")
+
+
+class FakeConnection:
+    """Plays the registry's connection, of which each request has one of its own."""
+
+    def __init__(self, asked: list[tuple[str, str, bytes, str | None]], refused: str) -> None:
+        self._asked = asked
+        self._refused = refused
+        self.status = 0
+        self.is_closed = False
+
+    def request(self, method: str, path: str, *, body: bytes, headers: Mapping[str, str]) -> None:
+        self._asked.append((method, path, body, headers.get("Content-Type")))
+        is_refused = bool(self._refused) and self._refused in path
+        self.status = 500 if is_refused else 202 if method == "POST" else 201
+
+    def getresponse(self) -> FakeConnection:
+        return self
+
+    def read(self) -> bytes:
+        return b"because"
+
+    def getheader(self, name: str) -> str | None:
+        assert name == "Location"
+        return "https://registry/v2/gpu/blobs/uploads/7?_state=x" if self.status == 202 else None
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Pushed:
+    """A server whose requests are seen; paths with `refused` in them are answered with 500."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, refused: str = "") -> None:
+        self.asked: list[tuple[str, str, bytes, str | None]] = []
+        self.connections: list[FakeConnection] = []
+        self.refused = refused
+        monkeypatch.setattr(RegistryServer, "connection", lambda _: self._connection())
+        self.server = RegistryServer(folder=Path("/registry"))
+
+    def _connection(self) -> FakeConnection:
+        self.connections.append(FakeConnection(self.asked, self.refused))
+        return self.connections[-1]
+
+
+def _an_image() -> tuple[bytes, ContainerImage]:
+    image = container_image([Entry(path="a", content=b"1")], entrypoint=["/a"])
+    return archive_of(image, reference="registry.test/gpu:1"), image
+
+
+def test_image_is_pushed_with_its_blobs_before_its_manifest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    archive, image = _an_image()
+    manifest = json.loads(image.manifest.content)
+    pushed = Pushed(monkeypatch)
+
+    pushed.server.push(archive, repository="gpu", tag="580.1")
+
+    digests = [manifest["config"]["digest"], *(each["digest"] for each in manifest["layers"])]
+    assert [(method, path) for method, path, _, _ in pushed.asked] == [
+        *(
+            request
+            for digest in digests
+            for request in (
+                ("POST", "/v2/gpu/blobs/uploads/"),
+                ("PUT", f"/v2/gpu/blobs/uploads/7?_state=x&digest={digest}"),
+            )
+        ),
+        ("PUT", "/v2/gpu/manifests/580.1"),
+    ]
+    *blobs, (_, _, content, kind) = pushed.asked
+    assert [
+        f"sha256:{hashlib.sha256(body).hexdigest()}" for _, _, body, _ in blobs[1::2]
+    ] == digests
+    assert (content, kind) == (image.manifest.content, manifest["mediaType"])
+    assert all(connection.is_closed for connection in pushed.connections)
+
+
+@pytest.mark.parametrize("refused", ["uploads/", "digest=", "manifests"])
+def test_refused_push_is_told_with_the_answer(
+    monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    pushed = Pushed(monkeypatch, refused)
+
+    with pytest.raises(HarnessError, match=rf"{refused}.* but answered with 500: because"):
+        pushed.server.push(_an_image()[0], repository="gpu", tag="1")
+    assert all(connection.is_closed for connection in pushed.connections)
+
+
+def test_other_files_of_an_archive_are_passed_over() -> None:
+    """Docker writes its own list too, and names may begin with './'."""
+    archive, image = _an_image()
+    made = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(archive)) as old,
+        tarfile.open(fileobj=made, mode="w") as new,
+    ):
+        for name in ("manifest.json", "blobs/link"):
+            member = tarfile.TarInfo(name)
+            member.type = tarfile.SYMTYPE if "link" in name else tarfile.REGTYPE
+            new.addfile(member)
+        for member in old:
+            content = old.extractfile(member)
+            member.name = f"./{member.name}"
+            new.addfile(member, content)
+
+    digest, blobs = read_image(made.getvalue())
+
+    assert blobs[digest] == image.manifest.content
+    assert all(name == "" or name.startswith("sha256:") for name in blobs)
