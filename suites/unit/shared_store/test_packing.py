@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MIB = 1 << 20
-NOISE = random.Random(1).randbytes(3 * MIB)  # noqa: S311 - no secret
+NOISE = random.Random(1).randbytes(MIB + 100)  # noqa: S311 - no secret
 CONTENTS = {
     "empty": b"",
     "byte": b"x",
     "zeros of a memory file": bytes(2 * MIB),
-    "data of a memory file": NOISE[: 2 * MIB],
+    "data of a memory file": NOISE,
     "a byte more": bytes(2 * MIB) + b"x",
-    "ends with a hole": NOISE[:MIB] + bytes(MIB),
+    "ends with a hole": NOISE[:100_000] + bytes(2 * MIB - 100_000),
     "data amid holes": bytes(MIB + 5) + NOISE[:100] + bytes(MIB),
     "like another": b"x",
 }

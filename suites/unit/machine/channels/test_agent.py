@@ -293,9 +293,11 @@ def test_guest_that_reads_nothing_blocks_no_caller(
     assert time.monotonic() - started < 15
 
 
-def test_too_long_request_is_refused_here(ready: Agent) -> None:
+def test_too_long_request_is_refused_here(ready: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "MAX_MESSAGE", 1 << 20)
+
     with pytest.raises(HarnessError, match="can't be sent"):
-        ready.run(["x" * (9 << 20)], timeout_s=5)
+        ready.run(["x" * (1 << 20)], timeout_s=5)
 
 
 def test_files_are_read_and_written(guest: PlayedGuest, ready: Agent) -> None:
