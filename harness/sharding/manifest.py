@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import re
 import shutil
@@ -70,9 +71,14 @@ def digest_of(test_ids: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(test_ids)).encode(errors="surrogatepass")).hexdigest()
 
 
+@functools.cache
+def _adapter() -> pydantic.TypeAdapter[ShardManifest]:
+    return pydantic.TypeAdapter(ShardManifest)
+
+
 def write_manifest(folder: Path, manifest: ShardManifest) -> None:
     """Write the record beside its place, and rename it there."""
-    content = pydantic.TypeAdapter(ShardManifest).dump_json(manifest, indent=1)
+    content = _adapter().dump_json(manifest, indent=1)
     part = folder / f".{MANIFEST}"
     part.write_bytes(content + b"\n")
     part.replace(folder / MANIFEST)
@@ -91,7 +97,7 @@ def read_manifest(folder: Path) -> ShardManifest:
             source=str(folder),
         )
     try:
-        return pydantic.TypeAdapter(ShardManifest).validate_json(read_report(path))
+        return _adapter().validate_json(read_report(path))
     except pydantic.ValidationError as error:
         slip = error.errors(include_url=False)[0]
         raise BadInputError(
