@@ -60,6 +60,8 @@ def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.bench.time_to_gpu.estimates.RESAMPLES", 200)
 
 
+# Messages of argparse are in English, and it looks for no catalogue of messages at each of them.
+os.environ["LANGUAGE"] = "C"
 if "TMPDIR" not in os.environ and _has_room(_MEMORY):
     os.environ["TMPDIR"] = str(_MEMORY)
     tempfile.tempdir = None
