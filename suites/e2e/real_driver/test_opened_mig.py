@@ -49,7 +49,7 @@ def node_with_mig(node_with_driver: NodeWithDriver, model: GpuModel) -> Node:
     return node
 
 
-@pytest.mark.parametrize("model", ["a100-sxm4-40gb", "h100-sxm5-80gb"])
+@pytest.mark.parametrize("model", ["a100-sxm4-40gb", "h100-sxm5-80gb", "h200-sxm5-141gb"])
 def test_mig_devices_come_and_go(
     node_with_driver: NodeWithDriver, gpu_catalogue: Catalogue, model: str
 ) -> None:
