@@ -131,7 +131,7 @@ def ensure_unpacked(
 
     Their paths are below `/`, and may have `*`. They are unpacked if `store` does not have them.
     The folder's name has the request and not the package's version: it stays until it is removed.
-    `report` is told about long steps.
+    `report` is called before long steps.
 
     Raises RequirementError if mmdebstrap is missing, CommandError if it fails.
     """

@@ -1,8 +1,8 @@
 """Entry points by which other installed packages add to the harness, and their errors.
 
 Names are read from the packages' metadata; a package is imported when one of its entries is used.
-A package that cannot be imported breaks only what needs it: the error names the distribution, the
-group and the entry, and `harness doctor` lists it.
+A package that cannot be imported breaks nothing else: the error names the distribution, the group
+and the entry, and `harness doctor` lists it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Plugin:
     def load(self) -> object:
         """Import and return the entry's object.
 
-        Raises PluginError, whatever the import raises.
+        Raises PluginError for any error of the import.
         """
         from importlib.metadata import EntryPoint  # noqa: PLC0415 - it takes long to load
 
@@ -83,7 +83,7 @@ class Plugin:
         return folder
 
     def error(self, what: str) -> PluginError:
-        """Return the error that says `what` is wrong with this entry point."""
+        """Return the error with the problem `what` of this entry point."""
         return PluginError(
             f"The entry point '{self.name}' ({self.value}) of the group '{self.group.value}' in "
             f"{self.distribution} can't be used: {what}. Correct or uninstall that package.",

@@ -84,7 +84,7 @@ class BadInputError(HarnessError):
 
 
 class RequirementError(HarnessError):
-    """The host lacks something; the message is one sentence that ends with what to do."""
+    """The host lacks something; the message is one sentence that ends with a remedy."""
 
 
 def listed(names: Iterable[str]) -> str:

@@ -214,7 +214,7 @@ class _HttpsHandler(urllib.request.HTTPSHandler):
 
 
 class NoDowngrade(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect to another scheme, nor from https to http.
+    """Follows no redirect to another scheme or from https to http.
 
     A redirect that is not followed is an HTTPError; `why_not_followed` gives the reason.
     """

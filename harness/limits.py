@@ -40,7 +40,7 @@ class LimitError(HarnessError):
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """At most `default` units of `what`, or as many as the environment says.
+    """At most `default` units of `what`, or the number in the environment.
 
     `name` has words with hyphens, and ends with its unit if that is a size or a time.
     """
@@ -99,7 +99,7 @@ AGENT_BACKLOG = Limit(
     name="agent-backlog-mib",
     default=64,
     unit=Unit.MIB,
-    what="what a guest's agent sent for one request, and nobody read yet",
+    what="the frames that a guest's agent sent for one request, and that nobody read yet",
 )
 COMMAND_OUTPUT = Limit(
     name="command-output-mib",
@@ -117,7 +117,7 @@ CONSOLE = Limit(
     name="console-mib",
     default=512,
     unit=Unit.MIB,
-    what="what a guest prints on its serial console",
+    what="the output of a guest on its serial console",
 )
 CONSOLE_RECORDING = Limit(
     name="console-recording-mib",
@@ -273,7 +273,7 @@ REGISTRY_UPLOAD_MIB = Limit(
     name="registry-upload-mib",
     default=4096,
     unit=Unit.MIB,
-    what="what clients push into a test's registry",
+    what="the data that clients push into a test's registry",
 )
 REGISTRY_REQUESTS = Limit(
     name="registry-requests",
@@ -327,13 +327,13 @@ TRACE_KIB = Limit(
     name="trace-kib",
     default=64,
     unit=Unit.KIB,
-    what="what reports show of one part of a traceback",
+    what="one part of a traceback in reports",
 )
 CAPTURED_KIB = Limit(
     name="captured-kib",
     default=1024,
     unit=Unit.KIB,
-    what="what reports show of a test's captured output",
+    what="a test's captured output in reports",
 )
 ATTACHMENT_MIB = Limit(
     name="attachment-mib",
@@ -364,7 +364,7 @@ GPU_MEMORY = Limit(
     name="gpu-memory-mib",
     default=256,
     unit=Unit.MIB,
-    what="what a guest keeps in the memory of one emulated GPU",
+    what="the content that a guest keeps in the memory of one emulated GPU",
 )
 
 

@@ -41,7 +41,7 @@ def render_figure(
     dpi: int = 150,
     has_glyphs: bool = True,
 ) -> bytes:
-    """Render what `draw` draws on a new figure; `form` is `svg` or `png`, `salt` makes SVG's ids.
+    """Render the drawing of `draw` on a new figure; `form` is `svg` or `png`, `salt` makes SVG's ids.
 
     Without glyphs an SVG's words are text, which can be searched, is small, and is drawn in the
     reader's font. The same drawing is the same file each time. Raises RequirementError without

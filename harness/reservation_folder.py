@@ -84,8 +84,8 @@ class ReservationFolder(Generic[E]):
     """The reservations in `folder`, which is created on first use.
 
     `parse` makes an entry from the text of a file; it raises ValueError, KeyError or TypeError if
-    the text is not an entry. `with_owner` puts the name of the file's owner into it, whatever the
-    text says. `owner` is the keeper of the folder, for messages.
+    the text is not an entry. `with_owner` puts the name of the file's owner into it, for any text.
+    `owner` is the keeper of the folder, for messages.
     """
 
     def __init__(

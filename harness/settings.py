@@ -330,7 +330,7 @@ def timeout_multiplier(option: str | None, environment: Mapping[str, str] | None
         if _LEAST_MULTIPLIER <= float(text) <= _MOST_MULTIPLIER:
             return float(text)
     raise BadInputError(
-        f"'{text}' does not say by what to multiply the time limits of guests; give a number from "
+        f"'{text}' does not say how to multiply the time limits of guests; give a number from "
         f"{_LEAST_MULTIPLIER:g} to {_MOST_MULTIPLIER:g}, such as 3 on a slow host.",
         source=f"--timeout-multiplier or {TIMEOUT_VARIABLE}",
     )

@@ -1,7 +1,7 @@
 """Steps of a run, as reports show them: parts of a machine's boot, of provisioning, each expectation.
 
-Code that takes time names it by `take_step` or `stepped`, and whoever reports subscribes by
-`listening`. Without a listener, nothing is kept.
+Code that takes time names it by `take_step` or `stepped`, and reports subscribe by `listening`.
+Without a listener, nothing is kept.
 """
 
 from __future__ import annotations

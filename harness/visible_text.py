@@ -1,8 +1,8 @@
 r"""Makes text of guests, registries, files and shell code safe to show.
 
-Terminals obey control characters, bidirectional marks reorder what people read, XML has no place for some
-characters, and a lone surrogate can't be encoded. Each of them is shown as Python writes it in a string:
-`\x1b`, `\u202e`, `\udce9`.
+Terminals obey control characters, bidirectional marks reorder the text that people read, XML has
+no place for some characters, and a lone surrogate can't be encoded. Each of them is shown as
+Python writes it in a string: `\x1b`, `\u202e`, `\udce9`.
 """
 
 from __future__ import annotations

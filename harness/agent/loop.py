@@ -24,7 +24,8 @@ class Loop:
     epoll needs more system calls for the few descriptors that are added and removed all the time.
 
     A callback belongs to the `owner` at the time of its registration, and so do callbacks that it
-    registers. An exception of a callback goes to `on_error` with its owner; other callbacks go on.
+    registers. An exception of a callback goes to `on_error` with its owner; other callbacks
+    continue.
     """
 
     def __init__(self, on_error: Callable[[int, Exception], None]) -> None:

@@ -40,7 +40,7 @@ MIB = 1 << 20
 
 
 class DamagedError(HarnessError):
-    """A folder differs from what was published; it must not be used."""
+    """A folder differs from the published one; it must not be used."""
 
 
 class GoneError(DamagedError):

@@ -72,8 +72,9 @@ def measure_clones(
 ) -> CloneBench:
     """Measure `cold_runs` cold boots and `runs` clones of each kind.
 
-    `shell_words` are the options of `harness shell` for machines like those of `lab`. `progress`
-    is called before each run with the name of the measure, the run's number and their count.
+    `shell_words` are the options of `harness shell` for machines like the machines of `lab`.
+    `progress` is called before each run with the name of the measure, the run's number and their
+    count.
     """
 
     def repeat(count: int, what: str, measure: Callable[[], Sample]) -> list[Sample]:

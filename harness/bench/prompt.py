@@ -107,7 +107,7 @@ def _read_until(terminal: int, is_over: Callable[[bytes], bool] | None) -> None:
                 return
         if not chunk:
             raise HarnessError(
-                f"`harness shell` was expected to go on, but it ended or hangs after "
+                "`harness shell` was expected to continue, but it ended or hangs after "
                 f"{printed[-_SHOWN:].decode(errors='replace')!r}."
             )
         printed += chunk

@@ -22,7 +22,7 @@ _DRAWS = re.compile(r"\x1b(?:\[[0-9;]*[@A-HJ-MPSTXZ`abdefmrsu]|\[\?(?:7|25)[hl]|
 def without_commands(
     printed: Iterable[tuple[float, str]],
 ) -> Iterator[tuple[float, str]]:
-    """Yield the output of a console, each part with its seconds, reduced to what draws on a terminal.
+    """Yield the output of a console, each part with its seconds, without control of the terminal.
 
     A guest asks its terminal for its size, and the answer would be typed into the user's shell. It may also set
     the title or the clipboard.

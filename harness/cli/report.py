@@ -26,7 +26,7 @@ def add_parser(commands: Commands) -> None:
         nargs="+",
         type=Path,
         metavar="DIR",
-        help="what `pytest --report-dir` wrote for each shard, or a folder of such folders",
+        help="the folder that `pytest --report-dir` wrote for each shard, or a folder of such folders",
     )
     merging.add_argument(
         "--to",

@@ -43,7 +43,7 @@ def add_parser(commands: Commands) -> None:
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     push = actions.add_parser("push", help="push images and checkpoints of this host's cache")
     pull = actions.add_parser("pull", help="pull images and checkpoints into this host's cache")
-    listing = actions.add_parser("ls", help="list what the store has")
+    listing = actions.add_parser("ls", help="list the images and checkpoints in the store")
     gc = actions.add_parser("gc", help="remove old images and checkpoints from the store")
     for action, run in ((push, _push), (pull, _pull), (listing, _list), (gc, _collect)):
         action.add_argument(
@@ -57,14 +57,14 @@ def add_parser(commands: Commands) -> None:
             "names",
             nargs="*",
             metavar="NAME",
-            help="only those whose name begins with this text, such as debian-12 (default: all)",
+            help="only images and checkpoints whose name begins with this text, such as debian-12 (default: all)",
         )
     gc.add_argument(
         "--older-than-days",
         type=float,
         default=_UNUSED_DAYS,
         metavar="DAYS",
-        help="remove those that were pushed more than this number of days ago (default: %(default)g)",
+        help="remove images and checkpoints that were pushed more than this number of days ago (default: %(default)g)",
     )
     add_json_option(listing)
 

@@ -102,7 +102,7 @@ def add_time_to_gpu(subjects: Actions) -> None:
         type=_number,
         default=PADDING_MIB,
         metavar="MIB",
-        help="what makes a precompiled image as large as a real one (default: %(default)s)",
+        help="the file that makes a precompiled image as large as a real one (default: %(default)s)",
     )
     parser.add_argument(
         "--machines",

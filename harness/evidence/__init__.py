@@ -1,7 +1,7 @@
 """The evidence of one node: a folder on disk, and a typed view of it.
 
-Nothing here touches a machine, so a failure can be checked again from its folder alone. It is one module
-of some 550 lines because each property is one fact of one view:
+Nothing here touches a machine, so a failure can be checked again from only its folder. It is one
+module of some 550 lines because each property is one fact of one view:
 
     <folder>/provisioner.json  how the result of provisioning is read; without it, as the harness's
     <folder>/manifest.json     the files that were gathered, and those that were missing
@@ -226,8 +226,8 @@ class Evidence:
     def answer_of(self, name: str) -> str:
         """Return the output of the gathered command `name`, which must have succeeded.
 
-        Raises HarnessError otherwise: what is missing in the output of a failed command may still
-        exist, so its absence proves nothing.
+        Raises HarnessError otherwise: parts that are missing in the output of a failed command may
+        still exist, so their absence proves nothing.
         """
         output = self.output_of(name)
         exit_code = self.exit_code_of(name)

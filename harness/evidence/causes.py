@@ -1,4 +1,4 @@
-"""Common causes of failures, found in the evidence of a node, with what to do about each; pure."""
+"""Common causes of failures, found in the evidence of a node, with their remedies; pure."""
 
 from __future__ import annotations
 

@@ -138,6 +138,6 @@ def beyond_limits(
 def made_after(bundles: Sequence[Bundle], now_s: float) -> float:
     """Return the time for the files of a new bundle: now, or just after all others if the clock is behind.
 
-    So the latest stays the latest, whatever the earlier time of the clock.
+    So the latest stays the latest, for any earlier time of the clock.
     """
     return max([now_s, *(each.made_s + 1 for each in bundles)])

@@ -132,8 +132,8 @@ def take_state(agent: Agent, *, node: str, deadline: Deadline, folder: Path | No
         return _take_state(agent, node, deadline, folder)
     except _OTHER_FORM as error:
         raise HarnessError(
-            f"The state of '{node}' could not be read, because what the node says of it has an unknown "
-            f"form ({error!r})."
+            f"The state of '{node}' could not be read, because the answer of the node has an "
+            f"unknown form ({error!r})."
         ) from error
 
 

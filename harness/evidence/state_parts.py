@@ -154,7 +154,7 @@ def groups(lines: Iterable[str]) -> Items:
 def ports(files: Mapping[str, list[str]]) -> Items:
     """Return the ports that processes listen on, from /proc/net.
 
-    Ports that the kernel gives out differ each time, so they are counted. UDP has no listening
+    Ports that the kernel assigns differ each time, so they are counted. UDP has no listening
     state: the sockets that are not connected, and have another port, count.
     """
     low, high = (int(each) for each in files["/proc/sys/net/ipv4/ip_local_port_range"][0].split())

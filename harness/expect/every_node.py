@@ -127,7 +127,7 @@ def node_expectations(
 
 
 def every_expectation() -> tuple[NodeExpectation, ...]:
-    """Return the harness's expectations on a GPU node, and those of installed packages.
+    """Return the harness's expectations on a GPU node, and the expectations of installed packages.
 
     A package adds one by an entry point of `Group.EXPECTATIONS`: a `NodeExpectation`, or a
     function of evidence that raises ExpectationError, whose first line of docstring says what is

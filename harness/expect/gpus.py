@@ -129,7 +129,7 @@ def no_gpu(evidence: Evidence) -> None:
 
 
 def has_gpus(evidence: Evidence) -> str:
-    """Expect a GPU of any vendor in the catalogue on the PCI bus, and return what was found."""
+    """Expect a GPU of any vendor in the catalogue on the PCI bus, and return the GPUs that were found."""
     gpus = _gpus(evidence)
     require(
         bool(gpus),

@@ -210,8 +210,8 @@ def run_ended_at(evidence: Evidence, name: str, *, run: int | None = None) -> No
     """Expect the step `name` to have failed, and the run to have ended there.
 
     The outcome's error has to begin with "Step 'NAME' failed.". `step_failed` also accepts a step
-    whose failure is ignored, after which the run goes on. Raises BadInputError if the provisioner
-    declares no error, and HarnessError as `step_failed` does.
+    whose failure is ignored, after which the run continues. Raises BadInputError if the
+    provisioner declares no error, and HarnessError as `step_failed` does.
     """
     step_failed(evidence, name, run=run)
     evidence = evidence.of_run(run)

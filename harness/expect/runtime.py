@@ -254,8 +254,8 @@ def runtime_hands_out_gpus(evidence: Evidence) -> str:
     unit = _runtime_unit(evidence)
     if unit != _CONTAINERD and evidence.unit_states.get(unit) == "active":
         raise HarnessError(
-            f"The unit '{unit}' runs the node's pods, so what containerd says of its own runtimes does not "
-            "show whether they get GPUs.",
+            f"The unit '{unit}' runs the node's pods, so containerd's own runtimes do not show "
+            "whether they get GPUs.",
             evidence=evidence.folder,
         )
     raise failure(refusal, evidence)

@@ -191,7 +191,7 @@ class ConfigSpace:
         self._sized.clear()
 
     def read(self, offset: int, size: int) -> int:
-        """Return `size` bytes; those beyond the end read as all ones."""
+        """Return `size` bytes; bytes beyond the end read as all ones."""
         return int.from_bytes(self._bytes[offset : offset + size].ljust(size, b"\xff"), "little")
 
     def write(self, offset: int, value: int, size: int) -> None:

@@ -54,7 +54,7 @@ class MachineServices:
     RequirementError if QEMU can't take an emulated GPU. `patience` is the factor for waits on a
     guest, whose limits are for KVM on bare metal. `report` is called with the reason while a
     machine waits for capacity, or for GPUs of the host. `roster` lists the machines that run, for
-    `harness ps`; `activities` says what they do.
+    `harness ps`; `activities` has their activities.
     """
 
     driver: VmDriver
@@ -173,7 +173,7 @@ class GuestChannels:
         return self._ssh
 
     def doing(self, what: str, deadline: Deadline) -> contextlib.AbstractContextManager[None]:
-        """Say in this context that the machine does `what`, until `deadline` at most."""
+        """Report in this context the activity `what` of the machine, until `deadline` at most."""
         return self._activity.during(what, deadline)
 
     def deadline(self, kvm_s: float, *, follows_progress: bool = False) -> Deadline:

@@ -130,7 +130,7 @@ def save_machine(
     driver: str,
     purpose: str,
 ) -> MachineBundle:
-    """Save a running machine without GPUs into the new private `folder`; the guest goes on.
+    """Save a running machine without GPUs into the new private `folder`; the guest continues.
 
     `seed` is the seed volume that is plugged in, `gpus` are the models to plug when it is resumed, and
     `driver` is the name of the VM driver.

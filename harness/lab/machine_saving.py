@@ -72,7 +72,7 @@ class MachineSaving(MachineGpuSlots):
         self.vm.save(state)
 
     def save_bundle(self, folder: Path, *, purpose: str) -> MachineBundle:
-        """Save the machine as it is now into the new `folder`, and let its guest go on.
+        """Save the present state of the machine into the new `folder`, and let its guest continue.
 
         Its GPUs are unplugged first, and stay unplugged. Raises HarnessError if it can't be saved:
         its guest does not answer and so can't release a GPU, or its driver can't save machines.

@@ -51,7 +51,7 @@ def open_image_store(settings: Settings, shared: Mapping[str, ArtifactSource]) -
 def host_facts(
     qemu: str, accelerator: Accelerator, runner: Runner | None = None
 ) -> dict[str, str]:
-    """Return the QEMU and the processor of this host, for people; its key alone decides."""
+    """Return the QEMU and the processor of this host, for people; only its key decides."""
     version = (runner or LocalRunner()).run([qemu, "--version"], timeout_s=_VERSION_S)
     model = _MODEL.search(_CPU_INFO.read_text())
     is_kvm = accelerator is Accelerator.KVM

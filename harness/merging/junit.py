@@ -85,7 +85,7 @@ class _BoundedTree(ET.TreeBuilder):
         super().data(data)
 
     def doctype(self, _name: str, _public_id: str | None, _system: str | None, /) -> None:
-        """Refuse a document type, which alone can declare entities."""
+        """Refuse a document type, since only that can declare entities."""
         raise BadInputError(
             "It is not a JUnit report: it declares a document type.", source=self._source
         )

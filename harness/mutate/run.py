@@ -61,7 +61,7 @@ class Result:
 
 @dataclass(kw_only=True)
 class Report:
-    """The results of a run. `unfit` are tests that fail alone and without a defect, with the reason."""
+    """The results of a run. `unfit` are tests that fail by themselves without a defect, with the reason."""
 
     results: list[Result]
     texts: Mapping[Path, bytes]
@@ -125,7 +125,7 @@ class _Run:
             tests[test] = self._digest_of_test(path)
         if not tests:
             raise BadInputError(
-                "No tests were collected; name some by --tests, and add --machines for those on machines.",
+                "No tests were collected; name some by --tests, and add --machines for tests on machines.",
                 source="--tests",
             )
         self.collecting = bool(told["read"])

@@ -1,4 +1,4 @@
-"""A shell script as a parse tree, and what the tree shows about its functions, variables and messages."""
+"""A shell script as a parse tree, and the facts in the tree about its functions, variables and messages."""
 
 from __future__ import annotations
 

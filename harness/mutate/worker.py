@@ -86,7 +86,7 @@ class Worker:
         self._lines: Iterator[str] = iter(())
 
     def begin(self, *, collecting: bool) -> dict[str, Any]:
-        """Start pytest; return what it collected. With `collecting`, each run collects again."""
+        """Start pytest; return the collected tests. With `collecting`, each run collects again."""
         self.close()
         self._open = contextlib.ExitStack()
         self._log = self._folder / "log"

@@ -1,4 +1,4 @@
-"""Says before the first test what a run makes first, and about how long that takes."""
+"""Announces before the first test the things that a run makes first, and about how long that takes."""
 
 from __future__ import annotations
 

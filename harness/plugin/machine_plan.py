@@ -1,4 +1,4 @@
-"""`--machine-plan`: says what the machines of the selected tests need, and runs nothing."""
+"""`--machine-plan`: lists the needs of the selected tests' machines, and runs nothing."""
 
 from __future__ import annotations
 

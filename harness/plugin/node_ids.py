@@ -1,4 +1,4 @@
-"""Node ids of tests, without what xdist appends, and as names of folders."""
+"""Node ids of tests, without the group that xdist appends, and as names of folders."""
 
 from __future__ import annotations
 

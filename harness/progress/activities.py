@@ -55,7 +55,7 @@ class MachineActivity:
     def during(
         self, what: str, deadline: Deadline | None = None, *, stage: Stage = Stage.BUSY
     ) -> Iterator[None]:
-        """Say that the machine does `what`, a phrase such as 'waits for cloud-init', in this context."""
+        """Report the activity `what`, a phrase such as 'waits for cloud-init', in this context."""
         until = None
         if deadline is not None:
             until = self._clock.now().timestamp() + deadline.remaining_s()

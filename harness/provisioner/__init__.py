@@ -61,7 +61,7 @@ class NodeFact(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigurationFile:
-    """A file that tells the provisioner what kind of node is wanted.
+    """A file that tells the provisioner the kind of the node.
 
     It has `values`, then the node's values by `node_values`, then the values of the test's
     request. A fact that the node does not have, such as the driver of an image without one, is

@@ -73,7 +73,7 @@ class FileSource:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigurationKeys:
-    """A file that tells the provisioner what kind of node is wanted."""
+    """A file that tells the provisioner the kind of the node."""
 
     __pydantic_config__ = FORBID
 

@@ -31,8 +31,8 @@ BUILD_LOGS_DIRECTORY = "/var/log/gpu-node/failed-bake"
 def choose_image(node: NodeContext, configuration: Configuration) -> DriverImage:
     """Return the driver image to bake.
 
-    The component list in the image says which drivers may be baked. Without a list, the
-    configuration decides alone.
+    The component list in the image says which drivers may be baked. Without a list, only the
+    configuration decides.
 
     Raises ProvisioningError if the image is not on the list, and ConfigurationError if the
     configuration has no version.

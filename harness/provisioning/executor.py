@@ -49,7 +49,7 @@ class Executor:
         self.reports: list[StepReport] = []
 
     def run(self, plan: Plan) -> None:
-        """Run all steps of `plan`; add a report for each, also for those skipped after a failure.
+        """Run all steps of `plan`; add a report for each step, also for steps skipped after a failure.
 
         Raises ProvisioningError with the exit code of the failed step.
         """

@@ -57,7 +57,7 @@ def driver_source(family: Family) -> DriverSource:
 
 
 def units_after_install(family: Family, driver_type: str) -> tuple[str, ...]:
-    """Return the units that a driver needs besides those of every family.
+    """Return the units that a driver needs besides the units of every family.
 
     On Azure Linux provisioning starts the licence daemon, and only for GRID drivers: with any
     other driver the daemon fails, and so would the boot.

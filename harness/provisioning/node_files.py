@@ -1,4 +1,4 @@
-"""The files of the node, below a folder that stands for `/`."""
+"""The files of the node, below a folder that represents `/`."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Write:
 
 @dataclass(frozen=True, kw_only=True)
 class MakeDirectory:
-    """Make a folder and those above it."""
+    """Make a folder and its parents."""
 
     path: str
 

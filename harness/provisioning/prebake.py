@@ -44,7 +44,7 @@ class Record:
 
 
 def parse_record(text: str) -> Record:
-    """Parse a record; any text gives one, possibly a corrupt one.
+    """Parse a record; any text gives a record, possibly a corrupt one.
 
     The first occurrence of a key wins, even if its value is bad. Unknown keys are ignored.
     """

@@ -251,7 +251,7 @@ def customer_version(residue: Residue) -> str | None:
 
 
 def choose_removal(scope: Scope, residue: Residue) -> RemovalPlan:
-    """Choose what to remove; pure, so that `plan` can print it."""
+    """Choose the parts to remove; pure, so that `plan` can print it."""
     idle = () if is_busy(residue.loaded) else tuple(m.name for m in residue.loaded)
     version = customer_version(residue) if scope.is_opted_out else None
     ours = None if residue.record is None else residue.record.driver_version

@@ -189,9 +189,9 @@ class RegistryClient:
             best = max(best, after)
             if after < size and failures >= self._patience.tries:
                 raise StoreError(
-                    f"{_start(what)} could not be pulled from the store '{self.address}': {failure} "
-                    f"after {after} of {size} bytes, {failures} times in a row; what came is kept, and "
-                    "the next pull goes on there."
+                    f"{_start(what)} could not be pulled from the store '{self.address}': "
+                    f"{failure} after {after} of {size} bytes, {failures} times in a row; the "
+                    "received part is kept, and the next pull continues there."
                 )
             if after < size:
                 self._pause(self._patience.pause_s, what, deadline)

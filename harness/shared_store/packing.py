@@ -154,9 +154,10 @@ def unpack_file(part: Path, to: Path, fact: FileFact, name: str, budget: DataBud
         has_more = bool(stream.unused_data or source.read(1))
     if (size, digest.hexdigest()) != (fact.size, fact.sha256):
         raise StoreError(
-            f"The file '{to.name}' of '{name}' is not what its manifest says: "
-            f"{'more than ' if size > fact.size else ''}{min(size, fact.size)} bytes with the digest "
-            f"{digest.hexdigest()[:12]}…, but {fact.size} with {fact.sha256[:12]}… were published."
+            f"The file '{to.name}' of '{name}' differs from its manifest: "
+            f"{'more than ' if size > fact.size else ''}{min(size, fact.size)} bytes with the "
+            f"digest {digest.hexdigest()[:12]}…, but {fact.size} with {fact.sha256[:12]}… were "
+            "published."
         )
     if has_more or not stream.eof:
         raise StoreError(

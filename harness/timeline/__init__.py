@@ -50,7 +50,7 @@ class Span:
 
     @property
     def blocked_s(self) -> float:
-        """Return how long its blockers alone held it up."""
+        """Return the time in which only its blockers held it up."""
         return 0.0 if self.blocked_from_s is None else self.start_s - self.blocked_from_s
 
 

@@ -298,7 +298,7 @@ def _advice_document(each: ModeAdvice) -> dict[str, object]:
 
 
 def conclusions(figures: Figures) -> list[str]:
-    """Return the claims that the samples support and those that they do not, one sentence each."""
+    """Return the claims that the samples support and the claims that they do not, one sentence each."""
     lines = []
     for experiment, modes in figures.experiments.items():
         lines += [_conclusion(experiment, each) for each in modes if each.ratio is not None]

@@ -71,7 +71,7 @@ class ChannelPlace:
 
 
 class Channel:
-    """One channel; `run` carries out what the guest has put into its ring."""
+    """One channel; `run` carries out the entries that the guest has put into its ring."""
 
     def __init__(
         self, place: ChannelPlace, space: AddressSpace, memories: Memories, *, can_scrub: bool

@@ -123,7 +123,7 @@ class Layouts:
 
 
 def known_releases(*folders: Path) -> Mapping[str, Path]:
-    """Return the data files by release: the harness's, then those of `folders` of GPU models."""
+    """Return the data files by release: first the harness's, then the files in `folders` of GPU models."""
     found: dict[str, Path] = {}
     for folder in (SHIPPED, *(each / FOLDER for each in folders)):
         found |= {file.stem: file for file in folder.glob("*.json")}

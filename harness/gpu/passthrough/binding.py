@@ -34,7 +34,7 @@ _WRITTEN = {
 
 
 class DeviceError(HarnessError):
-    """A function does not do what it was told, so its card has to be quarantined."""
+    """A function does not obey, so its card has to be quarantined."""
 
 
 class Binder:

@@ -30,7 +30,7 @@ _NULL = "(null)"
 def read_host(root: Path = Path("/")) -> HostDevices:
     """Read the PCI functions of the host whose sysfs, procfs and /dev lie below `root`.
 
-    The verdicts come from the host alone, without inventory, quarantine or leases.
+    The verdicts come only from the host, without inventory, quarantine or leases.
     """
     functions = read_functions(root)
     groups = _groups(functions.values())

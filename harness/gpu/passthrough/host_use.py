@@ -44,7 +44,7 @@ class _Findings:
 
 
 def find_host_use(root: Path) -> HostUse:
-    """Find what the host below `root` needs."""
+    """Find the functions that the host below `root` needs."""
     found = _Findings()
     _find_disks(root, found)
     _find_network(root, found)

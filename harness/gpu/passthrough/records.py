@@ -3,7 +3,7 @@
 Each record is a file of the pool's folder, written beside and renamed, so that no process reads
 half of one. Only the holder of a GPU's lease changes its records. But every user of the folder can
 put files there, so a record is read strictly. Another user's record counts only as far as sysfs
-confirms it and as its owner could act alone.
+confirms it and as its owner could act without root.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BoundDriver:
 
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """The writer of a record: the owner and the group of its file, whatever the file says."""
+    """The writer of a record: the owner and the group of its file, not the text in it."""
 
     user: int
     group: int

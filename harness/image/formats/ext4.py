@@ -1,8 +1,7 @@
 """Reads all names and attributes of an ext4 file system from its blocks; pure, and without contents.
 
 Under emulation a guest takes some ten seconds to look at each of its files once, and half a second
-to send the blocks that describe them. Numbers are those of the kernel's
-Documentation/filesystems/ext4.
+to send the blocks that describe them. Numbers are in the kernel's Documentation/filesystems/ext4.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def archive_of(image: ContainerImage, *, reference: str) -> bytes:
 def registry_files(image: ContainerImage, *, repository: str, tag: str) -> dict[str, bytes]:
     """Return the files from which a `docker-registry` serves the image, by path below its root.
 
-    The layout is that of the registry's file-system storage driver, version 2
+    The layout is the one of the registry's file-system storage driver, version 2
     (distribution/registry/storage/paths.go).
     """
     root = "docker/registry/v2"

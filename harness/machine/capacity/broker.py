@@ -198,7 +198,7 @@ class HostCapacity:
 
     @classmethod
     def from_proc(cls, proc: Path = _PROC, *, cores: int | None = None) -> HostCapacity:
-        """Read what the kernel reports; cgroup limits are ignored."""
+        """Read the kernel's reports; cgroup limits are ignored."""
         total_mib = _field_mib(proc / "meminfo", "MemTotal")
         reserve_mib = max(_LEAST_RESERVE_MIB, total_mib // _RESERVE_SHARE)
         cores = cores or os.cpu_count() or 1

@@ -397,7 +397,7 @@ class AgentLink:
 
     @contextlib.contextmanager
     def reading(self, call: Call) -> Iterator[None]:
-        """Parse an answer, whatever a damaged guest put into it."""
+        """Parse an answer, even of a damaged guest."""
         try:
             yield
         except (

@@ -1,4 +1,4 @@
-"""QEMU's monitor as a machine uses it, whatever carries it: a socket, or libvirt."""
+"""QEMU's monitor as a machine uses it, over any carrier: a socket, or libvirt."""
 
 from __future__ import annotations
 

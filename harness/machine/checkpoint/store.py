@@ -76,7 +76,7 @@ class Checkpoint:
 class CheckpointPlace:
     """Where a checkpoint is made: the paths of its three files, and `folder` for scratch files.
 
-    Publication moves the files but does not change what they contain.
+    Publication moves the files but does not change their content.
     """
 
     ram: Path
@@ -101,7 +101,7 @@ class CheckpointStore:
     """Checkpoints below one folder; many processes and threads may use one store.
 
     When they take more than `limit_mib`, the least recently used ones are removed, after each
-    publication and in `gc`; never one that is in use, nor the parent of one that stays.
+    publication and in `gc`. Checkpoints in use, and parents of remaining ones, stay.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class CheckpointStore:
 
         Raises RequirementError if there is no space, CheckpointDamagedError if the parent is
         damaged, HarnessError if another process holds the checkpoint beyond the deadline or
-        `cancelled` returns a reason to stop, and whatever `make` raises.
+        `cancelled` returns a reason to stop, and any error of `make`.
         """
         if not _NAME.fullmatch(name):
             raise BadInputError(

@@ -1,6 +1,6 @@
 """Loads libvirt's Python binding, which is optional and untyped.
 
-Its objects are used elsewhere; the protocols here declare what the harness calls on them.
+Its objects are used elsewhere; the protocols here declare the methods that the harness calls.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One connection to one libvirtd: calls under a watchdog, errors as sentences, reconnection.
 
-Only this module gives access to libvirt's own connection.
+Only this module has access to libvirt's own connection.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class DaemonLayout:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return variables that libvirtd needs in addition to those of this process.
+        """Return variables that libvirtd needs in addition to the variables of this process.
 
         Without D-Bus: machined would look up PIDs of this namespace in the host's.
         """

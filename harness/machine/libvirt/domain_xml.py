@@ -56,7 +56,7 @@ class DomainHost:
 def render_domain(spec: MachineSpec, host: DomainHost, *, name: str, uuid: str) -> str:
     """Render the domain that is machine `spec`.
 
-    Raises RequirementError for what libvirt does not support.
+    Raises RequirementError for parts that libvirt does not support.
     """
     if spec.root_ports > MOST_ROOT_PORTS:
         raise RequirementError(

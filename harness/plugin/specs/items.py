@@ -82,7 +82,7 @@ class SpecFileCollector(pytest.File):
     def repr_failure(  # type: ignore[override]  # as narrow as pytest's own collectors'
         self, excinfo: pytest.ExceptionInfo[BaseException]
     ) -> str | TerminalRepr:
-        """Show what is wrong with the spec, and not the place in this program that noticed it."""
+        """Show the error in the spec, and not the place in this program that noticed it."""
         if isinstance(excinfo.value, HarnessError):
             return str(excinfo.value)
         return super().repr_failure(excinfo)

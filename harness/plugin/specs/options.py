@@ -38,9 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--shell-network",
         choices=("loopback", "host"),
         default="loopback",
-        help="what network shell code has in the throw-away root. loopback: an interface of its own, "
-        "which reaches nobody else; host: the host's network, with all that listens there (default: "
-        "%(default)s)",
+        help="the network of shell code in the throw-away root. loopback: an interface of its "
+        "own, which reaches nobody else; host: the host's network, with all its servers "
+        "(default: %(default)s)",
     )
     group.addoption(
         "--shell-cov",

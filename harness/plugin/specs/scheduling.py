@@ -54,5 +54,5 @@ def _group(nodeid: str) -> str:
 
 
 def make_scheduler(config: pytest.Config, log: Producer) -> SpecScheduling | None:
-    """Return the scheduler for `--dist=load`, xdist's default; None leaves others alone."""
+    """Return the scheduler for `--dist=load`, xdist's default; None does not replace other schedulers."""
     return SpecScheduling(config, log) if config.getvalue("dist") == "load" else None
