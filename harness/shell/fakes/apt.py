@@ -159,7 +159,7 @@ class Apt:
         return self._carry_out(invocation, plan, shown)
 
     def _broken(self) -> list[tuple[Package, list[tuple[str, str]]]]:
-        """Return packages that are unpacked without what they need."""
+        """Return packages that are unpacked without their dependencies."""
         found = []
         for entry in self._state.entries.values():
             unmet = self._state.unmet(entry.package)

@@ -188,7 +188,7 @@ class Containerd(Fake):
         return Answer(stdout="".join(shown))
 
     def _remove_images(self, call: Call, namespace: _Namespace, words: Sequence[str]) -> Answer:
-        """Remove images; one that is not there is a warning, and no failure."""
+        """Remove images; an image that is not there is a warning, and no failure."""
         shown: list[str] = []
         warnings: list[str] = []
         for reference in _REMOVE.parse(call, words).operands:
@@ -270,7 +270,7 @@ def _version(version: str) -> str:
 
 
 def _digest(reference: str) -> str:
-    """Return the digest of an image: that of its repository's last part and its tag."""
+    """Return the digest of an image, made of its repository's last part and its tag."""
     name = reference.rpartition("/")[2]
     return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
 

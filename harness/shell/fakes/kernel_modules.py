@@ -192,7 +192,7 @@ class KernelModules(Fake):
         return Answer(stdout="".join(lines), stderr=shown, exit_code=1 if errors else 0)
 
     def _modprobe_remove(self, names: Sequence[str]) -> Answer:
-        """Remove modules, and then what they alone needed: kmod looks at each of these once."""
+        """Remove modules, then modules that only they needed: kmod looks at each of these once."""
         for name in map(canonical, names):
             if self.module(name) is None:
                 return _failed(f"modprobe: FATAL: Module {name} not found.")

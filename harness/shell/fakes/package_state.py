@@ -231,7 +231,7 @@ def version_key(version: str) -> tuple[object, ...]:
 
 
 def _parts(text: str) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield pairs of what is no number, ordered as Debian does, and a number."""
+    """Yield pairs: a part without digits, ordered as Debian does, and a number."""
     for letters, number in re.findall(r"(\D*)(\d*)", text):
         order = tuple(-1 if c == "~" else ord(c) if c.isalpha() else ord(c) + 256 for c in letters)
         yield (*order, 0), int(number or 0)

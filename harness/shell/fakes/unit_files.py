@@ -80,7 +80,7 @@ class UnitFiles:
 
 
 def has_changed(loaded: Mapping[str, str], found: Mapping[str, str]) -> bool:
-    """Return whether systemd notices that the files differ from the ones that it loaded.
+    """Return whether systemd notices that the files differ from the loaded files.
 
     It does not look for drop-ins in a folder that had none when it read its folders.
     """

@@ -88,7 +88,7 @@ def searched_path(path: str) -> str:
         try:
             os.scandir(name or ".").close()
         except (FileNotFoundError, NotADirectoryError):
-            # What is not there yet is the code under test's own.
+            # A command that is not there yet belongs to the code under test.
             return True
         except OSError:
             return False

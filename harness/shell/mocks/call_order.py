@@ -97,7 +97,7 @@ def _matches(words: Sequence[str], call: Call) -> bool:
 
 
 def _shown(lines: Sequence[Sequence[str]], seen: Sequence[Call]) -> list[str]:
-    """Return the expected lines; one that a call matches is shown as that call, to diff equal."""
+    """Return expected lines; a line that a call matches is shown as the call, to diff equal."""
     shown: list[str] = []
     at = 0
     for words in lines:

@@ -216,7 +216,7 @@ class _Answering(abc.ABC):
 class MockedCommand(_Answering):
     """A mocked command. Strict: a call that matches no rule fails the test.
 
-    A rule of `when` comes before the default answer, in whichever order they are stated.
+    A rule of `when` comes before the default answer, in any order of statement.
     """
 
     def __init__(

@@ -125,7 +125,7 @@ def _python() -> tuple[str, ...]:
 def choose_sandbox(
     wanted: str, *, network: Network = Network.LOOPBACK, is_root: bool | None = None
 ) -> Sandbox:
-    """Return the sandbox called `wanted`; `auto` takes the best one that this kernel grants.
+    """Return the sandbox called `wanted`; `auto` takes the best sandbox that this kernel grants.
 
     Only the throw-away root can have a `network` other than the host's.
 

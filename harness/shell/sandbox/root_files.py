@@ -310,7 +310,7 @@ def _number(status: os.stat_result) -> tuple[int, int]:
 
 
 def _expect_no_kernel_file(fd: int) -> None:
-    """Raise OSError for a file by which the host's kernel is set."""
+    """Raise OSError for a file that sets the host's kernel."""
     found = ctypes.create_string_buffer(_STATFS_BYTES)
     if _libc.fstatfs(fd, found) < 0:
         number = ctypes.get_errno()

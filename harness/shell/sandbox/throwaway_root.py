@@ -90,7 +90,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Suppressed:
-    """`contextlib.suppress`, whose import would take longer than that of all else here."""
+    """`contextlib.suppress`, whose import would take longer than all other imports here."""
 
     def __init__(self, error: type[OSError]) -> None:
         self.error = error
@@ -207,7 +207,7 @@ def _enter_user_space() -> None:
 
 
 def _enter_network_space() -> None:
-    """Leave the host's network, with its abstract sockets, for one that has a loopback interface only."""
+    """Leave the host's network and abstract sockets for a network with a loopback only."""
     _call(_libc.unshare(_CLONE_NEWNET), "unshare the network ('--shell-network=host' keeps it)")
     fd = _call(_libc.socket(_AF_INET, _SOCK_DGRAM, 0), "socket")
     request = b"lo".ljust(16, b"\0") + _IFF_UP.to_bytes(2, sys.byteorder)
@@ -292,7 +292,7 @@ class _RootBuilder:
     Root lays one over `/` and one over each mount below it. An ordinary user, and root inside
     another sandbox, may not take a layer that would show what a mount hides; there a directory
     with mounts in it is made anew, and its entries are layered one by one. A file system that
-    allows no layer is shown read-only. The files of `replaced` hide those of the host. `shared`
+    allows no layer is shown read-only. The files of `replaced` hide the host's files. `shared`
     is a directory that roots have in common, with its files as they are at first.
     """
 
@@ -868,7 +868,7 @@ class _MountSpace:
 
 
 class _Renewal:
-    """Replaces the root of running processes, which are those of the namespaces of `init`."""
+    """Replaces the root of running processes: the processes in the namespaces of `init`."""
 
     def __init__(self, builder: _RootBuilder, init: int) -> None:
         self.builder = builder
@@ -980,7 +980,7 @@ def _be_init(
     child = os.fork()
     if child == 0:
         _run(command, settings["cwd"], host, keeps_network=settings.get("network") == "host")
-    # the command alone may hold what it was given, else its pipes never end
+    # only the command may hold its descriptors, else its pipes never end
     _close_all_but(signal_write)
     code = _watch(child, limit)
     if code < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-#: A bracket that closes at once is a member, and those of a class close no expression.
+#: A bracket that closes at once is a member, and a class's brackets close no expression.
 _MEMBER = r"\[:[a-z]+:\]|\[(?!:[a-z]+:\])|[^\[\]]"
 _BRACKETS = re.compile(rf"\[!?(?:\]|(?!!)(?:{_MEMBER}))(?:{_MEMBER})*\]")
 _SPECIAL = re.compile(r"\[:[a-z]+:\]|[\\\[\]^&~]")

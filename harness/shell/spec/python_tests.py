@@ -230,7 +230,7 @@ def _guarded(code: str) -> str:
 
 
 def _by_hand(line: str, why: str) -> str:
-    """Return the call that marks a line as one that has to be translated by hand."""
+    """Return the call that marks a line that has to be translated by hand."""
     return f"pytest.fail({f'to be translated by hand ({why}): {line}'!r})"
 
 

@@ -60,7 +60,7 @@ class Scope:
             self.statements.append(Statement(kind, text))
 
     def give_up(self, line: str, why: str) -> None:
-        """Mark a line as one that has to be translated by hand."""
+        """Mark a line that has to be translated by hand."""
         if (line, why) not in self.by_hand:
             self.by_hand.append((line, why))
 

@@ -312,7 +312,7 @@ class SpecRun:
         )
 
     def _take_ending(self, process: ShellProcess) -> tuple[str, str]:
-        """Return the hook that ended its shell, if one did, and what was written to stderr."""
+        """Return the hook that ended its shell, if one did, and its text on stderr."""
         hook, self._hook = self._hook, ""
         text = process.take_complaint()
         if hook:

@@ -22,7 +22,7 @@ _PARSE_S = 30.0
 
 
 def options_of(text: str) -> str:
-    """Return the commands by which a script sets options of its shell, in one line of shell.
+    """Return the commands that set a script's shell options, in one line of shell.
 
     Commands in functions or under conditions are left out.
     """

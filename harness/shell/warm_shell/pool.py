@@ -118,7 +118,7 @@ class WarmShellPool:
         )  # fmt: skip
 
     def _start_with(self, allowed: frozenset[str]) -> ShellStart:
-        """Return what shells start with in which a test allows more commands of the host."""
+        """Return the start of shells whose test allows more commands of the host."""
         if allowed not in self._starts:
             if self.sandbox.kind is not SandboxKind.THROWAWAY:
                 raise RequirementError(
@@ -131,7 +131,7 @@ class WarmShellPool:
         return self._starts[allowed]
 
     def copy_of(self, script: Path, text: str, line: int) -> Path:
-        """Write a part of a script, from `line` on, to a file in which it begins at the same line.
+        """Write a part of a script, from `line` on, to a file; it begins there at the same line.
 
         So bash's messages and the coverage have the line numbers of the script.
         """

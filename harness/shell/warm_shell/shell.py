@@ -353,8 +353,8 @@ class Shell:
     def _unreported_paths(self, name: str, code: str) -> list[Path]:
         """Return the paths of a command where no script lies that reports its call.
 
-        Such a script asks for the mock. There is none for what is allowed, nor in a directory that has no
-        commands on this host.
+        Such a script asks for the mock. Allowed commands have none, and a directory that has no
+        commands on this host has none.
         """
         is_allowed = name in self._warm_shells.allowed or name in self._allowed
         paths = self._warm_shells.places_of(name) if is_allowed else []
