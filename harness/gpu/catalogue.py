@@ -304,7 +304,7 @@ def _files(folder: Path) -> list[Path]:
 def _read_each(
     files: Iterable[Path], read: Callable[[Path], _T], known: Mapping[str, _T]
 ) -> dict[str, _T]:
-    """Return what is `known` and what the files describe."""
+    """Return the `known` models and the models that the files describe."""
     found = {**known}
     for file in files:
         if not _NAME.fullmatch(file.stem):

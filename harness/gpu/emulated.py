@@ -110,7 +110,7 @@ class EmulatedGpu:
         clock: Clock = SYSTEM_CLOCK,
         trace_capacity: int = DEFAULT_CAPACITY,
     ) -> None:
-        """`bars` are those of the model's that fit the transport, as is `is_express`.
+        """`bars` are the model's BARs that fit the transport; `is_express` depends on it too.
 
         `engine` makes what answers the BARs; without one they are plain registers.
         """

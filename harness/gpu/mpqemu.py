@@ -148,7 +148,7 @@ def _read_message(command: Command, buffer: bytearray, start: int) -> Message:
 
 
 class MpqemuServer(DeviceServer[Message]):
-    """Serves one GPU over a socket pair, of which QEMU gets one end.
+    """Serves one GPU over a socket pair; QEMU gets one end.
 
     The device is conventional PCI without interrupts, and has 32-bit BARs. QEMU hangs if two of
     its threads access the device at once, so its guests have one vCPU, or vCPUs that share a

@@ -371,7 +371,7 @@ class DeviceServer(abc.ABC, Generic[R]):
             except ProtocolViolationError as error:
                 self._violation = error
             if len(self._incoming) > before:
-                # The kernel ends what it returns with the message that descriptors came with.
+                # The kernel ends its result with the message that brought descriptors.
                 self._incoming[-1][1].extend(self._descriptors)
                 self._descriptors = []
         return self._incoming.popleft()

@@ -465,7 +465,7 @@ def _video_sample(call: Call) -> int:
     return OK
 
 
-#: Samples of utilization in the driver's ring, which has those of the last ten seconds.
+#: Samples of utilization in the driver's ring, which has the samples of the last ten seconds.
 _SAMPLES: Final = 72
 _SAMPLE_NS: Final = 10_000_000_000 // _SAMPLES
 _NO_PROCESS: Final = 0xFFFFFFFF

@@ -24,7 +24,7 @@ _DEVICE_TYPE_GRAPHICS: Final = 0
 _DEVICE_TYPE_COPY: Final = 0x13
 _NOT_THERE: Final = 0xFFFFFFFF
 
-#: Vectors of interrupts. Those of engines are in the leaves 6 (stalling) and 0.
+#: Vectors of interrupts. The engines' interrupts are in the leaves 6 (stalling) and 0.
 _FIRST_STALL: Final = 192
 _SERVICES: Final = {
     "FIFO": 152,

@@ -446,7 +446,7 @@ def _end_compute_instances(call: Call) -> int:
 
 
 def _list_instances(call: Call) -> int:
-    """Answer all GPU instances, or only the one that the caller works in."""
+    """Answer all GPU instances, or only the caller's."""
     state = call.state
     listed = sorted(state.instances.items())
     if not call.record().get("bGetAllPartitionInfo"):

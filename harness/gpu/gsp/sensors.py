@@ -24,7 +24,7 @@ def _words(
 ) -> Answer:
     """Answer parameters of this size, or of `others`, by 32-bit numbers at their offsets; zeros elsewhere.
 
-    None is for a GPU of which the values are not known.
+    None is for a GPU whose values are not known.
     """
 
     def put(call: Call) -> int:
@@ -178,7 +178,7 @@ SENSORS: Final[Mapping[int, Answer]] = {
     # Sparse operation is disabled.
     0x20809038: _words(4, lambda _state: {}),
     0x2080A612: _words(0xE18, _power_channels),
-    # The second is 535's, in which the place is the same.
+    # The second is 535's; the place in it is the same.
     0x2080A613: _words(0x3B14, _power_readings, 0xC14),
     0x2080A618: _words(0x1B28, _power_policies),
     0x2080A61A: _words(0x94C, _power_limit(0x18)),

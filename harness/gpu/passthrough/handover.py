@@ -100,7 +100,7 @@ class Handover:
     def give_back(self, gpu: HostGpu) -> list[str]:
         """Restore the drivers of a GPU; return the errors, as sentences.
 
-        The drivers are the ones that `take` found: another user may have replaced the record
+        The drivers are those found by `take`: another user may have replaced the record
         meanwhile.
         """
         try:
@@ -217,7 +217,7 @@ class Handover:
 
     @contextlib.contextmanager
     def _quarantining(self, address: str) -> Iterator[None]:
-        """Quarantine the GPU at `address` where it does not do what it is told in this block."""
+        """Quarantine the GPU at `address` if it does not obey in this block."""
         try:
             yield
         except DeviceError as error:

@@ -111,7 +111,7 @@ class _Mount:
 
 
 def _mounts(root: Path, found: _Findings) -> Iterator[_Mount]:
-    """Yield the mounts of this process, and those of the first one where they can be read.
+    """Yield the mounts of this process, and of the first process if they can be read.
 
     The two differ in a container or a private mount namespace.
     """

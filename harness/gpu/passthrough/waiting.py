@@ -27,7 +27,7 @@ Leases: TypeAlias = ReservationFolder[GpuLease]
 
 _INTERVAL_S = 0.1
 #: A process that waits looks at the leases when one begins or ends, and after this time, since nobody
-#: removes that of a killed process.
+#: removes the file of a killed process.
 _LOOK_AGAIN_S = 2.0
 _TICK_S = 0.02
 #: It reads the host again when leases changed and after this time, if it could be its turn.
@@ -138,7 +138,7 @@ class Waiting:
 
     def _may_have_changed(self) -> bool:
         """Return whether a lease began or ended, or may have since it was looked at last."""
-        # A lease that ends removes its file; only that of a killed process stays.
+        # A lease that ends removes its file; only the file of a killed process stays.
         change, now = self.leases.folder.stat().st_mtime_ns, self.clock.monotonic()
         if change == self._change and now - self._looked_at <= _LOOK_AGAIN_S:
             return False
@@ -149,7 +149,7 @@ class Waiting:
         return True
 
     def _turn(self) -> Turn:
-        """Write what this lease waits for, and what it gets now."""
+        """Write the GPUs that this lease waits for, and the GPUs that it gets now."""
         age_s = self.clock.monotonic() - self._read_at
         # Reading the host is work, which many that wait do not do at once for the turn of one.
         if age_s > _READ_ANYWAY_S or self._is_near(is_old=age_s > _READ_AGAIN_S):
