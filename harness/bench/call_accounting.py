@@ -29,7 +29,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class CallAccounting:
-    """The environment of a run in which calls are accounted for, and its result."""
+    """The environment of a run that accounts for its calls, and its result."""
 
     folder: Path
     names: Sequence[str]

@@ -101,7 +101,7 @@ def measure_gpu_open(lab: Lab, model: GpuModel, *, runs: int) -> GpuOpens:
 
 
 def with_driver_loaded(state: SavedState, model: GpuModel) -> SavedState:
-    """Return the state in which NVIDIA's driver is loaded, but there is no GPU."""
+    """Return the state with NVIDIA's driver loaded, but without a GPU."""
 
     def make(machine: LabMachine) -> None:
         device_id = machine.hot_plug(model)

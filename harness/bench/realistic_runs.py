@@ -175,8 +175,8 @@ def external_cpu_s(folder: Path) -> float:
 def _run_pytest(folder: Path, is_start: bool, *options: str) -> Usage:
     """Run the specs in `folder`; for the start, alone, without any cached bytecode.
 
-    The cache lies in `folder`, so that neither depends on the surroundings: in many containers
-    PYTHONDONTWRITEBYTECODE is set, and Python compiles modules again in each process.
+    The cache lies in `folder`, so that the two do not depend on the surroundings: in many
+    containers PYTHONDONTWRITEBYTECODE is set, and Python compiles modules again in each process.
     """
     return run_accounted(
         pytest_argv("--shell-time=virtual", "-n", "0" if is_start else str(_JOBS), *options),

@@ -128,7 +128,7 @@ def measure_shell(*, rounds: int, quick: bool) -> ShellBench:
 def _cost_ms(
     folder: Path, example: Callable[[int], str], rounds: int, preamble: str = ""
 ) -> float:
-    """Return the cost of one example: the time of many less that of one, by their number."""
+    """Return the cost of one example: the time of many less the time of one, by their number."""
     costs = []
     for _ in range(rounds):
         one = _time(folder, {"one": _spec(1, example, preamble)}, "-n", "0")

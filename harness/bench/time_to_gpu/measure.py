@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 #: Seconds that KVM is given from the provisioner's end to the allocation; TCG gets them times its patience.
 _ADVERTISE_KVM_S = 20.0
 _RESET_KVM_S = 30.0
-#: The units that provisioning starts on a GPU node; one that does not exist has no stamps.
+#: The units that provisioning starts on a GPU node; a unit that does not exist has no stamps.
 _UNITS = (
     *("containerd.service", "nvidia-modprobe.service", "nvidia-device-plugin.service"),
     *("nvidia-dcgm.service", "nvidia-dcgm-exporter.service", "kubelet.service"),
@@ -119,7 +119,7 @@ def _fresh_node(
 ) -> Measured:
     """Provision a fresh node, and once more after a policy reset where that is measured.
 
-    The first set-up counts as a fresh node: it is the one that the published experiment on policies drops.
+    The first set-up counts as a fresh node: the published experiment on policies drops this one.
     """
     with booted_node(fleet, fleet.request(mode)) as node:
         fresh, evidence = _provision(

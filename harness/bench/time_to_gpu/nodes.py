@@ -129,7 +129,7 @@ class Fleet:
         return self.near_registry(request, shape)
 
     def _before(self, mode: Mode) -> list[Argv]:
-        """Return what takes away the module that the image has, where the node is to build it."""
+        """Return what removes the image's module, if the node has to build it."""
         if mode is Mode.BUILD and self.payload is Payload.NVIDIA:
             return [list(self.builtin.guest_command("teardown"))]
         return []

@@ -194,7 +194,7 @@ def _draw_path(figure: Any, figures: Figures) -> None:
 
 
 def _first_starts(figures: Figures) -> dict[str, float]:
-    """Return when each part begins at the earliest, by which parts are in order."""
+    """Return when each part begins at the earliest. Parts are ordered by it."""
     starts: dict[str, float] = {}
     for sample in figures.benchmark.samples:
         for segment in sample.segments:

@@ -69,8 +69,8 @@ class Options:
     """The driver; the lab's image has to be one that has it."""
 
 
-#: The plan with NVIDIA's own driver. Its image has the module already, so that no node is one that never
-#: had the driver; the registry's images have the stand-in's modules only.
+#: The plan with NVIDIA's own driver. Its image has the module already, so each node once had the
+#: driver; the registry's images have the stand-in's modules only.
 NVIDIA = Options(
     payload=Payload.NVIDIA,
     samples=3,
@@ -188,7 +188,7 @@ def _plan(fleet: Fleet, options: Options) -> Plan:
                 source="--mode",
             )
     if options.payload is Payload.NVIDIA:
-        # A node that does not work shows within minutes, before one that compiles for hours.
+        # A node that does not work shows within minutes, before a node that compiles for hours.
         wanted.sort(key=lambda mode: mode in {Mode.BUILD, Mode.OTHER_KERNEL})
     resettable = [mode for mode in wanted if mode is not Mode.FAR and fleet.can_reset(mode)]
     return Plan(

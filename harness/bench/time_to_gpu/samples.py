@@ -184,7 +184,7 @@ class Benchmark:
         ]
 
     def modes(self, experiment: Experiment) -> list[Mode]:
-        """Return the modes of which an experiment has samples, in their order of presentation."""
+        """Return the modes that an experiment has samples of, in their order of presentation."""
         return [mode for mode in Mode if self.waits(experiment, mode.value)]
 
     def teardown_times(self, way: str) -> list[float]:
