@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from harness.settings import Settings
 
 _IMAGE_S = 1500.0
-#: What is emulated where a test requests any GPU.
+#: What is emulated if a test requests any GPU.
 _ANY_MODEL = "h100-sxm5-80gb"
 
 
@@ -229,8 +229,8 @@ class Lab(LabImages):
         """Boot a node on an overlay of its own, or on `disk`, and end it afterwards.
 
         `start` is `COLD` or `CLONE`; None selects the setting. A clone continues from a checkpoint
-        of its image and kernel, taken just before cloud-init; `disk` needs a cold start, and so
-        does a cloud image.
+        of its image and kernel, taken just before cloud-init; `disk` needs a cold start; a cloud
+        image does too.
         """
         if not isinstance(request.image, CloudImage) and isinstance(
             request.kernel, (KernelPackages, KernelFiles)
@@ -278,7 +278,7 @@ class Lab(LabImages):
         """Boot a distribution's image by firmware and its own boot loader, and end it afterwards.
 
         Its disk is `disk`, or an overlay that is larger than the image and that cloud-init fills.
-        The guest agent comes with cloud-init, and so does a console on the serial port. `boot`
+        The guest agent and a console on the serial port come with cloud-init. `boot`
         names the firmware, or one kernel of `cloud_image_kernels` to boot without it; raises
         RequirementError if the host has no such firmware.
         """

@@ -118,7 +118,7 @@ def _digests(manifest: Path) -> set[str]:
 
 
 def _pinned_digest(manifest: Path) -> str | None:
-    """Return the digest of the image of which an image was made, where its manifest names it."""
+    """Return the digest of an image's base image, if the image's manifest names it."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return str(parse_json(manifest.read_text())["parent"]["disk_sha256"])
     return None

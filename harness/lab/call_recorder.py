@@ -18,7 +18,7 @@ CALLS = "/var/log/harness-calls"
 #: The first folder in the PATH of cloud-init and of root's shells.
 _FOLDER = "/usr/local/sbin"
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
-#: A line of one write each, so that those of several processes do not mix.
+#: One write for each line, so that lines of several processes do not mix.
 _SCRIPT = r"""#!/bin/sh
 # Records this call and runs the real command (harness.lab.call_recorder). In subshells, since what is assigned
 # to an exported variable would change the command's environment.

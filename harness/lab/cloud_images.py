@@ -193,7 +193,7 @@ class CloudImageSource:
 
     @property
     def first_seed(self) -> SeedFiles:
-        # Without keys: every clone would have those of the template.
+        # Without keys: every clone would have the template's.
         return cloud_image_seed("clone", instance_id="clone")
 
     def kernel(self, folder: Path) -> DirectKernel | Firmware:

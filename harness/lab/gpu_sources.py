@@ -62,7 +62,7 @@ class GpuSources:
             return gpu
         model = gpu if isinstance(gpu, GpuModel) else gpu.model or self.any_model()
         if self.emulation is None or (self.emulation is GpuEmulation.GSP and model.gsp is None):
-            # Without a GSP a GPU stays what it is, and the driver says why it does not open it.
+            # A GPU without a GSP stays unchanged, and the driver says why it does not open it.
             return model
         return model.emulated_as(self.emulation)
 

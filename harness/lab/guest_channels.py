@@ -1,4 +1,4 @@
-"""The parts of a machine to which the host talks: its VM, and agent, SSH and state of its guest."""
+"""The parts of a machine that the host talks to: its VM, and agent, SSH and state of its guest."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HOT_PLUG_KVM_S = 10.0
 ANSWER_KVM_S = 1.0
 #: Includes the boot loader's delay, and cloud-init up to the network, which brings the agent.
 _READY_BY_FIRMWARE_KVM_S = 90.0
-#: One that is busy answers within this.
+#: A busy agent answers within this time.
 _BUSY_ANSWER_KVM_S = 3.0
 _STATE_KVM_S = 30.0
 

@@ -109,7 +109,7 @@ class ResumedSource:
         return self.bundle.base.digest
 
     def prepare(self, folder: Path) -> None:
-        """Make the files to which one machine writes: the disk, and its firmware's variables."""
+        """Make the files that one machine writes: the disk, and its firmware's variables."""
         saved, disk = self.bundle.folder, folder / _DISK
         _copy(self.bundle.disk, disk)
         _qemu_img("rebase", "-u", "-f", "qcow2", "-F", "qcow2", "-b", str(self.disk), str(disk))
@@ -278,7 +278,7 @@ def _read_base(fields: Mapping[str, Any]) -> BaseImage:
 
 
 def _own_file(name: str) -> str:
-    """Return the name of a file in the bundle; raises ValueError for one that is elsewhere."""
+    """Return the name of a file in the bundle; raises ValueError for a path elsewhere."""
     if not re.fullmatch(rf"{_MEMORY}[.\w]*", name):
         raise ValueError(f"'{name}' is not a file of a saved machine")
     return name
@@ -342,7 +342,7 @@ def _folder_of(folder: Path) -> Path:
 def prune(evidence: Path, *, limit_mib: int, newest: Path) -> None:
     """Remove the oldest saved machines below an evidence folder if all take more than the limit.
 
-    The evidence beside them stays, and so does the saved machine in `newest`.
+    The evidence beside them and the saved machine in `newest` stay.
     """
     found = [path.parent for path in evidence.glob(f"*/*/{CHECKPOINT}/{_DESCRIPTION}")]
     left = limit_mib * (1 << 20)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def machine_facts(machine: LabMachine) -> dict[str, str]:
     """Return image, kernel, GPUs, NVIDIA driver, accelerator and start of a machine, by these names.
 
-    The NVIDIA driver is the one that the image carries.
+    The NVIDIA driver is the image's.
     """
     source, kernel = machine.description.source, machine.spec.kernel
     image = source.image if isinstance(source, (BuiltImageSource, CloudImageSource)) else None

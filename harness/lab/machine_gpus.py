@@ -278,7 +278,7 @@ class MachineGpus:
 GPU_DEVICE_FILES = "/dev/nvidia[0-9]*"
 #: A function in each line; the second column has vendor and device, as in `10de2330`.
 _PCI_FUNCTIONS = "/proc/bus/pci/devices"
-#: How long a hot-plugged GPU may take to get its addresses before the guest is asked what it lists.
+#: How long a hot-plugged GPU may take to get its addresses before the guest is asked for its list.
 _PLACED_KVM_S = 1.0
 #: Seconds after which a guest that is blocked on its GPU counts as stuck.
 _STALL_S = 60.0

@@ -35,7 +35,7 @@ _WARM_UP = (
 
 
 def savable_machine(vm: Machine) -> SavableMachine:
-    """Return the machine as one that can be saved; raises HarnessError if its driver can't save it."""
+    """Return the machine if it can be saved; raises HarnessError if its driver can't save it."""
     if isinstance(vm, SavableMachine):
         return vm
     raise HarnessError(f"The VM driver of machine '{vm.spec.name}' can't save running machines.")

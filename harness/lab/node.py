@@ -524,7 +524,7 @@ class Node:
     def collect_available(self) -> Evidence:
         """Gather the available evidence of a node that may not answer; never wait for more.
 
-        It has all files and commands for which `evidence` was asked.
+        It has all files and commands that `evidence` was asked for.
         """
         return self._steps.told_by(
             evidence_collection.collect_available(

@@ -79,7 +79,7 @@ sh /{_WORKSHOP}/stand-ins/driver/payload.sh
 sh /{_WORKSHOP}/driver-image/build.sh
 """
 _SERIAL = "console=ttyS0"
-#: No provisioner has run; what it would leave is part of every such image's key.
+#: No provisioner has run; its leftovers are part of every such image's key.
 _CLEAN = render_clean([CONFIG_PATH, OUTCOME_PATH], [PAYLOAD_FOLDER])
 
 
@@ -232,7 +232,7 @@ def _stand_in_driver() -> DriverImage:
 
 
 def with_console(kernel: CloudImageKernel) -> CloudImageKernel:
-    """Return the kernel with the serial console, by which the harness follows a boot."""
+    """Return the kernel with the serial console; the harness follows a boot there."""
     if any(word.startswith(_SERIAL) for word in kernel.command_line):
         return kernel
     return replace(kernel, command_line=(*kernel.command_line, _SERIAL))

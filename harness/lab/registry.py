@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.registry import PullFault
     from harness.registry.server import RegistryServer
 
-#: Microsoft's registry, that of its cloud in China, and one more.
+#: Microsoft's registry, the registry of its cloud in China, and one more.
 REGISTRY_NAMES = ("mcr.microsoft.com", "mcr.azk8s.cn", "registry.test")
 #: Where a node image has its driver's container image (images/driver-image/build.sh).
 DRIVER_ARCHIVE = "/usr/lib/gpu-node/driver-image.tar"
@@ -58,7 +58,7 @@ class Registry:
     log: RegistryLog = field(repr=False)
 
     def reachable(self, request: NodeRequest) -> NodeRequest:
-        """Return the request of a node for which this registry acts as REGISTRY_NAMES."""
+        """Return the request of a node that sees this registry as REGISTRY_NAMES."""
         return replace(
             request,
             host_ports=(*request.host_ports, *self.host_ports),

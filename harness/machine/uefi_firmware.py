@@ -21,7 +21,7 @@ _SYSTEM_FOLDERS = (Path("/usr/share/qemu/firmware"), Path("/etc/qemu/firmware"))
 _ARCHITECTURE = "x86_64"
 #: `-machine q35` is the newest of these that QEMU has, which a glob of a descriptor has to cover.
 _MACHINE = "pc-q35-99.0"
-#: Features for which machines lack something, each with what that is.
+#: Features that machines lack something for, each with what they lack.
 _UNSUPPORTED = {
     "requires-smm": "it requires SMM",
     "secure-boot": "it implements Secure Boot",
@@ -32,7 +32,7 @@ _INSTALL = "install one with 'apt-get install --no-install-recommends ovmf'"
 
 @dataclass(frozen=True, kw_only=True)
 class UefiFirmware:
-    """Firmware code that machines share, and the variables of which each machine gets a copy."""
+    """Firmware code that machines share, and variables; each machine gets a copy of them."""
 
     code: Path
     variables: Path

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _QUICK_S = 5.0
 #: Seconds after which what goes on is told again.
 _AGAIN_S = 25.0
-#: Caches do not say when they have finished everything that they began, but for what is made or fetched.
+#: Caches report the end of making and of fetching, but not of everything else that they began.
 _FORGOTTEN_S = 120.0
 _OF_MAKING = (Stage.BUILD, Stage.FETCH)
 _OF_MACHINES = (Stage.BUSY, Stage.RUNS, Stage.ENDED)

@@ -129,7 +129,7 @@ class Display:
 
 
 def _guarded(event: ProgressEvent) -> ProgressEvent:
-    """Return an event whose words, also those of guests and of registries, can't control the terminal."""
+    """Return an event whose words, also guests' and registries', can't control the terminal."""
     return replace(
         event,
         subject=visible_line(event.subject),

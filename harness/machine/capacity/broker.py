@@ -397,7 +397,7 @@ class Broker:
     def _free_ports(self, count: int, held: Sequence[Entry]) -> tuple[int, ...]:
         """Return `count` ports, or fewer where there are no more.
 
-        The search starts at a random port: one that was just released may still be in use, and
+        The search starts at a random port: a port that was just released may still be in use, and
         another user's broker does not know of these reservations.
         """
         taken = {port for entry in held for port in entry.ports}

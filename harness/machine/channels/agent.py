@@ -244,7 +244,8 @@ class Agent:
                 on_stderr=on_stderr,
             )
         except _CommandLimitError:
-            # A guest that answers has ended the command by now; one that hangs raises HarnessError.
+            # A guest that answers has ended the command by now; an agent that hangs raises
+            # HarnessError.
             self.ping(Deadline.after(_GRACE_S))
             return StreamResult(
                 argv=tuple(argv),
@@ -336,7 +337,7 @@ class Agent:
     ) -> tuple[int | None, bytes]:
         """Return the size that the agent reports, and the bytes that it sent."""
         what = f"the request to read '{path}'"
-        # It gives away what it holds without a copy.
+        # It gives its content away without a copy.
         content = io.BytesIO()
         size, consumed, has_given_credit = 0, 0, False
         with self._link.call(

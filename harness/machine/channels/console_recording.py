@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: The file in a machine's folder, beside the raw log.
 RECORDING = "serial.cast"
 _VERSION = 2
-#: A read of the console has at most 64 KiB, each of which JSON may write as 12 bytes.
+#: A read of the console has at most 64 KiB; JSON may write each byte as 12 bytes.
 _LONGEST_LINE = 1 << 20
 
 
@@ -63,7 +63,7 @@ class ConsoleRecorder:
 
     def _write(self, value: object) -> None:
         self._written_bytes += self._file.write(json.dumps(value) + "\n")
-        # A reader may look at any time, and a killed run leaves what was printed.
+        # A reader may look at any time, and a killed run leaves the text that was printed.
         self._file.flush()
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Deadline
 
 _RUN_S = 60.0
-#: An exit code that neither `sh` nor `cat` uses.
+#: An exit code that `sh` and `cat` do not use.
 _ABSENT = 44
 #: Counts what lspci would list, without starting it for each check.
 UNTIL_LISTED = (

@@ -61,7 +61,7 @@ class Manifest:
 
 
 class _CheckpointFormat(ManifestFormat[Manifest]):
-    """The format of checkpoints, of which some can't be moved, and which need a file that their users lock."""
+    """The format of checkpoints; some can't be moved, all need a file that their users lock."""
 
     @override
     def check_structure(self, folder: Path, manifest: Manifest) -> None:

@@ -208,7 +208,7 @@ def _lost(machine: RunningMachine) -> NoReturn:
 
 
 def _try_send(sock: socket.socket, kind: Kind, content: bytes) -> None:
-    """Send what may come too late: why the other side has gone is in what it sent before."""
+    """Send what may come too late: the other side's earlier messages say why it has gone."""
     with contextlib.suppress(OSError):
         send(sock, kind, content)
 

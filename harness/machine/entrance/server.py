@@ -218,7 +218,7 @@ class _Visit:
         send(self._client, Kind.OUTPUT if kind == frames.STDOUT else Kind.ERRORS, content)
 
     def _pass_input(self, started: StartedCommand) -> None:
-        # Who sends what is no message, or no size, has no more to say than one who has gone.
+        # A client that sends an invalid message or size is treated as gone.
         with contextlib.suppress(OSError, HarnessError):
             while (messages := self._receiver.receive()) is not None:
                 for kind, content in messages:

@@ -96,7 +96,7 @@ EVENT_LOOP = EventLoop()
 
 T = TypeVar("T")
 
-#: The oldest supported libvirt: that of Ubuntu 22.04.
+#: The oldest supported libvirt: the version of Ubuntu 22.04.
 OLDEST = (8, 0, 0)
 #: A call that takes longer hangs: even a start of a domain on a busy host takes a few seconds.
 CALL_S = 90.0

@@ -1,7 +1,7 @@
 """Connects a libvirt stream to a socket, as consoles and agents expect one.
 
-libvirt's event loop transfers data between the two. Neither is read further than the other
-accepts, so a guest that writes without end fills no memory.
+libvirt's event loop transfers data between the two. Each is read only as far as the other accepts,
+so a guest that writes without end fills no memory.
 """
 
 from __future__ import annotations
