@@ -71,7 +71,8 @@ CDI_FOLDERS = ("/etc/cdi", "/run/cdi")
 DEBIAN_MODULE = "nvidia-current"
 #: The folder that a driver container shares with its node (GPU operator).
 DRIVER_CONTAINER = "/run/nvidia/driver"
-#: Where the driver's programs are if they are not in /usr/bin: those of a driver container, AKS's, GKE's.
+#: Where the driver's programs are if they are not in /usr/bin: the folders of a driver container,
+#: of AKS, of GKE.
 OTHER_PROGRAM_FOLDERS = (
     f"{DRIVER_CONTAINER}/usr/bin",
     "/usr/local/nvidia/bin",
@@ -84,7 +85,8 @@ CLOUD_INIT_OUTPUT_PATH = "/var/log/cloud-init-output.log"
 
 #: modinfo's exit code for a module that does not exist, and also for other errors.
 _NO_SUCH_MODULE = 1
-#: What modinfo says of a module that `modules.dep` does not name, and of a removed one that it still names.
+#: What modinfo says of a module that `modules.dep` does not name, and of a removed module that it
+#: still names.
 _NO_MODULE = ("not found", "could not get modinfo from 'nvidia': No such file or directory")
 _GPU_FOLDERS = "/proc/driver/nvidia/gpus/*/information"
 #: Where a shell looks for programs: one in a closed folder seems to be absent.
@@ -428,7 +430,7 @@ class Evidence:
     def pci_functions(self) -> list[PciFunction]:
         """Return the functions on the PCI bus, from lspci or, on a node without it, from sysfs.
 
-        Raises HarnessError if the node has neither.
+        Raises HarnessError if the node has none of them.
         """
         if self.exit_code_of("lspci") not in _NOT_STARTED:
             return node_state.parse_lspci(self.answer_of("lspci"))

@@ -63,7 +63,7 @@ def write_archive(folder: Path) -> Path:
                     "tar",
                     "--create",
                     "--sparse",
-                    # A ':' in a name would be that of a remote host.
+                    # A ':' in a name would mark a remote host.
                     "--force-local",
                     f"--file={part}",
                     f"--use-compress-program={packer}",

@@ -60,7 +60,7 @@ _OF_CLOUD_INIT = re.compile(
 _FINAL_STAGE = "cloud-final.service"
 #: The state of a unit that failed and that systemd starts again; `auto-restart-queued` since systemd 254.
 _RESTARTING = "auto-restart"
-#: What tools print last of a failure, of which they said the reason in an earlier line.
+#: What tools print last of a failure, after an earlier line with the reason.
 _AFTERTHOUGHT = re.compile(
     r'^See "?(systemctl status|journalctl)|^E: Sub-process \S+ returned an error code|'
     r"^Errors were encountered while processing|^Consult \S+ for more information|"
@@ -71,7 +71,7 @@ _AFTERTHOUGHT = re.compile(
 _ERROR_LEVEL = re.compile(r"(?:^|[|\[(<\t])\s*(E|ERR|CRIT|EMERG|SEVERE)\s*(?:[|\])>\t:])")
 #: What systemd says of a unit after it has said how it ended.
 _ACCOUNT = re.compile(r": Consumed .* (CPU time|memory)|: Scheduled restart job")
-#: What is known where a command ended the provisioner and printed nothing, as one does under `set -e`.
+#: What is known if a command ended the provisioner and printed nothing, as under `set -e`.
 _SILENT = (
     "remedy: a command failed and printed nothing, and the provisioner ended with its exit code; "
     "run the provisioner with `bash -x` in the machine (`harness resume`) to see which"
@@ -350,7 +350,7 @@ def _lock_holders(folder: Path, sentences: Sequence[str]) -> list[str]:
 
 
 def _own_lines(text: str) -> list[str]:
-    """Return the lines of a provisioner's log or output, without those of cloud-init."""
+    """Return the lines of a provisioner's log or output, without cloud-init's lines."""
     plain = (_plain(line[:_LONGEST_LINE]) for line in text.splitlines())
     return [line for line in plain if line and not _OF_CLOUD_INIT.match(line)]
 
@@ -398,7 +398,7 @@ def _last_of_unit(unit: str, logs: _Logs) -> str:
     """Return what a unit's program said last, or else what systemd said of the unit."""
     journal = next((lines for name, lines in logs if name == "commands/journal"), [])
     name = unit.removesuffix(".service")
-    # Not a longer name, such as that of `nvidia-dcgm.service` for `dcgm.service`.
+    # Not a longer name, such as `nvidia-dcgm.service` for `dcgm.service`.
     whole = re.compile(rf"(?<![\w.:@\\-]){re.escape(unit)}(?![\w@\\-]|\.\w)")
     own = [line for line in journal if whole.search(line) or line.startswith(f"{name}[")]
     own = [line for line in own if not _ACCOUNT.search(line)]
@@ -480,7 +480,7 @@ def _declared_log(folder: Path) -> Sequence[str]:
 def _logs(folder: Path) -> Iterator[tuple[str, list[str]]]:
     for pattern in dict.fromkeys((*_declared_log(folder), *_SOURCES)):
         for path in sorted(folder.glob(pattern)):
-            # One that is no plain file says nothing.
+            # A log that is no plain file says nothing.
             with contextlib.suppress(OSError):
                 text = last_bytes(path, _MOST_BYTES).decode(errors="replace")
                 lines = [

@@ -73,7 +73,7 @@ def _remove_guest_part(folder: Path) -> None:
 
 
 def _decoded(text: str) -> Iterator[bytes]:
-    """Decode base64 piece by piece; raises ValueError for what is none."""
+    """Decode base64 piece by piece; raises ValueError for anything else."""
     rest = ""
     for at in range(0, len(text), _PIECE_BYTES):
         rest += _NO_BASE64.sub("", text[at : at + _PIECE_BYTES])

@@ -59,7 +59,7 @@ def _closed(folder: Path) -> Sequence[str]:
     if not reason.is_file():
         if kept.is_file():
             return evidence_text(kept, below=folder).splitlines()
-        # Earlier versions wrote neither of these files.
+        # Earlier versions did not write these files.
         has_guest_part = (folder / "commands").is_dir() or (folder / "files").is_dir()
         if has_guest_part and not (folder / REQUESTED_NAME).is_file():
             return ()

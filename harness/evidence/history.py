@@ -119,7 +119,7 @@ def _unit(block: str) -> UnitTimes:
             result=values.get("Result", "success"),
             after=frozenset(values["After"].split()),
             started_s=started or None,
-            # A program that runs once is never active, and one that fails neither.
+            # A program that runs once is never active, nor is a program that fails.
             ready_s=min(
                 (each for each in (active, leaving, inactive) if each and each >= started),
                 default=None,

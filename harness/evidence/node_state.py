@@ -148,7 +148,7 @@ def parse_dkms_status(text: str) -> list[DkmsBuild]:
 
 
 def parse_units(text: str) -> list[list[str]]:
-    """Return the columns of `systemctl list-units`, the first of which is the unit's name.
+    """Return the columns of `systemctl list-units`; the first is the unit's name.
 
     Some releases of systemd mark a unit that failed by a symbol before its name.
     """

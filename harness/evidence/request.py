@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Argv
 
 
-#: A command's name is that of a file of the evidence.
+#: A command's name is the name of a file of the evidence.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _EXIT_CODE = ".exit-code"
 

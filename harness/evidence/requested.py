@@ -62,7 +62,7 @@ def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
             f"'{file}' has the schema {schema!r}, but this version of the harness reads {SCHEMA}; "
             "read it with the version that gathered it, or a newer one."
         )
-    # A wildcard is matched by one that stands for as many characters, but not by '?' if it is '*'.
+    # A wildcard is matched by a wildcard for as many characters; '*' is not matched by '?'.
     sample = pattern.replace("*", "**")
     return any(is_match(sample, each) for each in patterns)
 

@@ -1,4 +1,4 @@
-"""Selects the remains of failed tests to remove: the ones that are too old, and the oldest beyond a limit."""
+"""Selects remains of failed tests to remove: too old bundles, and the oldest beyond a limit."""
 
 from __future__ import annotations
 
@@ -106,10 +106,10 @@ def beyond_limits(
 ) -> list[Bundle]:
     """Return the elements of `bundles`, the latest first, that are too old or do not fit.
 
-    The first is never removed for size, and neither is the first without a time in the future,
-    since the clock was wrong for one of them. Bundles that were made since this run started are
-    never removed. Raises BadInputError for a limit that is not a number of 0 or more, since it
-    would remove everything or nothing.
+    Two are never removed for size: the first, and the first whose time is not in the future (the
+    clock was wrong for one of them). Bundles that were made since this run started are never
+    removed. Raises BadInputError for a limit that is not a number of 0 or more, since it would
+    remove everything or nothing.
     """
     for name, limit in (("mib", limit_mib), ("days", limit_days)):
         if not limit >= 0:

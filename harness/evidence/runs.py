@@ -92,7 +92,7 @@ class Runs:
         """
         begin = self._log_bytes_before(number)
         if self.is_latest(number):
-            # One that is shorter was replaced, so all of it is new.
+            # A log that is shorter now was replaced, so all of it is new.
             return content[begin:] if begin <= len(content) else content
         end = self._log_bytes_before(number + 1)
         if not begin <= end <= len(content):

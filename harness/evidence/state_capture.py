@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import CommandResult
     from harness.provisioning.wait import Deadline
 
-#: File systems of the kernel, and those of containers and packages, which hold nothing of a node's own.
+#: File systems of the kernel, of containers and of packages, which hold nothing of a node's own.
 _PASSED_OVER = frozenset(
     {
         *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts"),
@@ -319,7 +319,7 @@ def _nanoseconds(text: str) -> int:
 
 
 def _note_errors(found: _Found, result: CommandResult, prefix: str) -> None:
-    """Note as unknown what find or stat could not read; what is absent has no state."""
+    """Note as unknown what find or stat could not read; an absent path has no state."""
     for line in result.stderr.splitlines():
         if _MAY_BE_ABSENT not in line:
             path, _, reason = line.removeprefix(prefix).rpartition(": ")

@@ -39,7 +39,7 @@ _IN_UNIT_FOLDER = re.compile(
     "(?P<folder>" + "|".join(map(re.escape, UNIT_FOLDERS)) + ")/"
     r"((?P<of>[^/]+)\.(?P<link>wants|requires|upholds|d)/)?(?P<name>[^/]+)"
 )
-#: Folders in which an administrator or a program enables units; those of packages are fixed.
+#: Folders in which an administrator or a program enables units; the folders of packages are fixed.
 _ENABLING = ("/etc/systemd/system", "/run/systemd/system")
 _LISTENING = "0A"
 _UDP_UNCONNECTED = "07"
@@ -224,8 +224,8 @@ def images(text: str) -> Items:
 def units(text: str, paths: Mapping[str, PathState]) -> Items:
     """Return units from `systemctl list-units --output=json` and from the folders of units.
 
-    Whether a unit is enabled, linked or masked, and its drop-ins, are links and files there. So a
-    unit has the same attributes whether systemd has it loaded or not.
+    Links and files there say whether a unit is enabled, linked or masked, and are its drop-ins. So
+    a unit has the same attributes whether systemd has it loaded or not.
     """
     found: Items = {}
     for path, state in paths.items():

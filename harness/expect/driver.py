@@ -220,7 +220,7 @@ def _is_of_others(path: str) -> bool:
 
 
 def module_fits_kernel(evidence: Evidence) -> str:
-    """Expect the module on disk to be for the running kernel, and to be the one that is loaded.
+    """Expect the module on disk to be for the running kernel, and to be the loaded one.
 
     If the driver was updated while it was loaded, the versions differ, and its libraries refuse
     to work with the loaded module.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeExpectation:
-    """One expectation on a GPU node; `judge` returns a sentence about what it found.
+    """One expectation on a GPU node; `judge` returns a sentence about its finding.
 
     `evidence` is the evidence that it needs in addition to the evidence of every node. On an
     existing node nothing may change, so its commands only read.
@@ -36,7 +36,8 @@ class NodeExpectation:
     evidence: AdditionalEvidence = NOTHING_MORE
 
 
-#: Those of the harness itself; `every_expectation` has those of installed packages too.
+#: The harness's own expectations; `every_expectation` has the expectations of installed packages
+#: too.
 NODE_EXPECTATIONS = (
     NodeExpectation(name="gpu", words="a GPU is on the bus", judge=has_gpus),
     NodeExpectation(name="driver", words="the driver drives each GPU", judge=every_gpu_driven),

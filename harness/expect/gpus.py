@@ -256,7 +256,7 @@ def _missing_device_nodes(paths: GatheredPaths, gpus: int) -> list[str]:
 def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciFunction]:
     """Return the functions that are GPUs by the vendors and classes of the catalogue's models.
 
-    Those of the named models count too. Raises PluginError if an installed package has models
+    The ids of the named models count too. Raises PluginError if an installed package has models
     that can't be read, unless the named ones say which vendor is meant.
     """
     named = tuple(named)
@@ -295,7 +295,7 @@ def _ids(functions: Iterable[PciFunction]) -> list[str]:
 
 
 def _wanted(gpus: Iterable[GpuModel | str], seen: Sequence[PciFunction]) -> list[str]:
-    """Return the ids of named GPUs; one without a vendor gets that of a function which was seen."""
+    """Return the ids of named GPUs; an id without a vendor gets the vendor of a seen function."""
     vendors = {function.device: function.vendor for function in seen}
     ids = map(_id, gpus)
     return sorted(f"{vendors[each]}:{each}" if each in vendors else each for each in ids)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from harness.evidence import Evidence
 
 CDI_KIND = "nvidia.com/gpu"
-#: What specs with GPUs are of: those of the toolkit, of the device plugin's own, and of the DRA driver. Not
-#: `management.nvidia.com/gpu`, by which no pod gets a GPU.
+#: What specs with GPUs are of: the specs of the toolkit, of the device plugin, and of the DRA
+#: driver. Not `management.nvidia.com/gpu`, by which no pod gets a GPU.
 CDI_KINDS = (
     CDI_KIND,
     "k8s.device-plugin.nvidia.com/gpu",
@@ -41,7 +41,7 @@ _INACTIVE = "inactive"
 _ABSENT = "not-found"
 _CONTAINERD = "containerd.service"
 _CRI_DOCKER = "cri-docker.service"
-#: Units that run pods by another containerd than that of the node, or by another runtime.
+#: Units that run pods by another containerd than the node's, or by another runtime.
 OTHER_RUNTIMES = (
     _CRI_DOCKER,
     "crio.service",
@@ -301,7 +301,7 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
 
 
 def _runtime_unit(evidence: Evidence) -> str:
-    """Return the unit that runs the node's pods; if none is active, the one that should.
+    """Return the unit that runs the node's pods; if none is active, the one that should be.
 
     Packages of Docker bring a containerd along, which does not run where another unit has its own.
     """
