@@ -97,7 +97,7 @@ class _ListedCommands:
         return self._listing.add_parser(name, help=_COMMANDS[name].help)
 
 
-#: What `threading` says where neither memory nor the limit of processes allows for one.
+#: What `threading` says if memory or the limit of processes forbids a thread.
 _NO_THREAD = "can't start new thread"
 
 
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # What imports allocate stays: to look through it hundreds of times takes a tenth of their
         # time.
         gc.set_threshold(_GC_THRESHOLD)
-        # They take a fifth of the time in which a shell opens, and not every command reads such a file.
+        # They take a fifth of a shell's start, and not every command reads such a file.
         load_on_use("pydantic", "yaml")
         argv = sys.argv[1:]
     words = list(argv)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from harness.gpu.passthrough import HostFunction, HostGpu
     from harness.gpu.passthrough.pool import GpuPool
 
-#: The functions that `run` has leased, for the command: those of a GPU are separated by commas.
+#: The functions that `run` has leased, for the command: the functions of a GPU are separated by
+#: commas.
 ADDRESSES_VARIABLE = "HARNESS_GPU_ADDRESSES"
 _WAIT_S = 600.0
 

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from harness.cli.options import Commands
 
-#: What a new project has, with `@VERSION@` for that of the harness.
+#: The files of a new project; `@VERSION@` stands for the harness's version.
 TEMPLATE = Path(__file__).with_name("new_project")
 
-#: What is an example of a script, with its tests.
+#: The files that are an example of a script, with its tests.
 _EXAMPLES = frozenset(
     {
         *("scripts/prepare_node.sh", "tests/e2e/test_first_node.py"),

@@ -62,7 +62,7 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument(
         "--machine-uri",
-        # The driver, without which a URI has no meaning, is that of the bundle.
+        # The driver is the bundle's; a URI has no meaning without it.
         dest="uri",
         metavar="URI",
         help=f"libvirt's URI, for a machine that ran under libvirt (default: {URI_VARIABLE})",

@@ -1,4 +1,4 @@
-"""`harness shell`, `console` and `ssh`: enter a machine, a new clone or one that runs."""
+"""`harness shell`, `console` and `ssh`: enter a machine: a new clone or a running one."""
 
 from __future__ import annotations
 

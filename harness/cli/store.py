@@ -144,7 +144,7 @@ def _pull_one(
     def fill(staging: StagingFolder) -> None:
         if not shared.pull(name, staging.content, progress=progress):
             raise HarnessError(f"'{name}' was removed from the store meanwhile.")
-        # What is not whole is not published, and need not be found by its first use.
+        # A damaged artifact is not published, and need not be found by its first use.
         manifests.check(staging.content, manifests.read(staging.content).key)
 
     def opened() -> None:

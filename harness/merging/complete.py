@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from harness.merging.junit import Case
 
-#: Pytest's exit statuses, by which a run's end is more than its results.
+#: Pytest's exit statuses that say more of a run's end than its results do.
 _TESTS_FAILED = 1
 _NO_TESTS = 5
 _MEANINGS = {

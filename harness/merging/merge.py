@@ -113,7 +113,7 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
 
 
 def _require_own(to: Path) -> None:
-    """Refuse a folder with reports that no merge wrote: those of a merge begin with its summary."""
+    """Refuse a folder with reports that no merge wrote: a merge's files begin with its summary."""
     found = [name for name in (ALLURE, *_FILES) if (to / name).exists()]
     if found and not any((to / name).exists() for name in (SUMMARY, _SUMMARY_PART)):
         raise BadInputError(

@@ -144,6 +144,6 @@ def _code(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text as one line in which Markdown finds no mark-up: no link, address, picture or HTML."""
+    """Return text as one line without mark-up for Markdown: no link, address, picture or HTML."""
     line = _BEGIN.sub(r"\1\\\2", _MARKUP.sub(r"\\\1", visible_line(text)))
     return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

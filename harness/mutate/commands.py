@@ -180,7 +180,7 @@ def _numbers(script: Script, node: Node, name: str, words: list[Node]) -> Iterat
 
 
 def _other_mode(text: str) -> str:
-    """Return a mode by which others may write, or may not read where they may already write."""
+    """Return a mode that lets others write or, if they may already, takes all their rights."""
     mode = int(text, 8)
     other = mode | 0o022 if mode | 0o022 != mode else mode & ~0o077
     return f"{other:0{len(text)}o}"

@@ -63,7 +63,7 @@ _NOT_EMPTY = re.compile(r"""\[\[? (?:-n|! -z) "?(?P<value>\$\w+|\$\{\w+\})"? \]\
 
 
 def _needs_a_number(script: Script, left: Node, right: Node) -> bool:
-    """Tell whether a test that a value is not empty stands before one that fails for what is no number."""
+    """Tell whether a test for an empty value stands before a test that needs a number."""
     found = _NOT_EMPTY.match(script.of(left))
     number = re.match(r"""\[ "?(\$\{?\w+\}?)"? -(?:eq|ne|lt|le|gt|ge) """, script.of(right))
     return found is not None and number is not None and found["value"] == number[1]

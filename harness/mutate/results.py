@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-#: Rises when what is kept means something else than before.
+#: Rises when the kept data change their meaning.
 _FORMAT = 1
 
 

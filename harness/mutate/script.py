@@ -183,7 +183,7 @@ class Script:
     def in_message(self, node: Node, *, whole: bool = False) -> bool:
         """Return whether `node` is a part of a message, or of the text given to a command that ends the run.
 
-        If the `whole` statement is changed, the latter does not count.
+        If the `whole` statement is changed, the text of such a command does not count.
         """
         if not self._knows_messages:
             return False
@@ -313,7 +313,7 @@ class Script:
         )
 
     def _calls_of(self, function: str) -> list[Node]:
-        """Return the calls of a function, and those of its callers, and so on."""
+        """Return the calls of a function, of its callers, and so on."""
         found: list[Node] = []
         seen = {function}
         waiting = [function]

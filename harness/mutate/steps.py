@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tree_sitter import Node
 
-#: Commands of which two in a row may depend on each other.
+#: Commands that may depend on each other if two are in a row.
 _ORDERED = frozenset(
     {"systemctl", "apt-get", "yum", "dnf", "zypper", "dpkg", "rpm", "modprobe", "rmmod", "mount", "umount", "dkms",
      "iptables", "ip", "mv", "cp", "sed"}

@@ -88,7 +88,7 @@ class AllureFiles(AllureFileLogger):
         except OSError as error:
             if self.error is None:
                 self.error = (name, error)
-            # What is half written has this ending.
+            # A half-written file has this ending.
             for part in self._report_dir.glob("*.tmp"):
                 with contextlib.suppress(OSError):
                     part.unlink()

@@ -53,7 +53,7 @@ _CARRIED = "harness_allure_environment"
 _UNWRITTEN = "harness_allure_unwritten"
 _LISTENER = "allure_listener"
 _SUITE_LABELS = (LabelType.PARENT_SUITE, LabelType.SUITE, LabelType.SUB_SUITE)
-#: Allure asks the first one that fits.
+#: Allure takes the first category that fits.
 _CATEGORIES = (
     {
         "name": "The host lacks something",
@@ -290,7 +290,7 @@ class AllureReport:
 
 @contextlib.contextmanager
 def _digests_of_any_text() -> Iterator[None]:
-    """Let Allure take parameters with a lone surrogate, for which its own digest fails the test."""
+    """Let Allure take parameters with a lone surrogate; its own digest would fail the test."""
 
     def md5_of_bytes(*parts: object) -> str:
         return str(

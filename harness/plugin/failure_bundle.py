@@ -139,7 +139,7 @@ def _archive(
             now_s=now_s,
             run_started_s=run_started_s,
         )
-        # That of another worker may just be written.
+        # Another worker may just write its folder.
         if bundle.name != test.name
     ]
     for bundle in removed:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def register(config: pytest.Config, *modules: str) -> None:
-    """Register modules of `harness.fixtures`, which import the plugin and so are named as text.
+    """Register modules of `harness.fixtures`; they import the plugin, so they are named as text.
 
     With a list `pytest_plugins`, pytest would mark them for assertion rewriting, and warn if a
     second run in one process finds them imported.

@@ -86,7 +86,7 @@ class ForkServer:
 
     @property
     def is_fork(self) -> bool:
-        """Whether this process is one that runs the tests of a request."""
+        """Whether this process runs the tests of a request."""
         return self.request is not None
 
     # --- hooks of pytest -----------------------------------------------------------------
@@ -145,7 +145,7 @@ class ForkServer:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        """End a fork before pytest prints its summary, for which plug-ins load many modules."""
+        """End a fork before pytest prints its summary; plug-ins load many modules for it."""
         if self.is_fork:
             self.finish()
 
@@ -225,7 +225,7 @@ class ForkServer:
     # --- the watch over a fork ------------------------------------------------------------
 
     def _watch(self, child: int, reading: int, request: Mapping[str, Any]) -> dict[str, object]:
-        """Wait for the fork, or end it when one test takes too long; return what it told."""
+        """Wait for the fork, or end it when one test takes too long; return its message."""
         started = time.monotonic()
         told = _Lines(reading)
         reached: str | None = None

@@ -96,7 +96,7 @@ class ProgressReporter:
             and os.isatty(self._errors)
             and not self._is_ci
             and os.environ.get("TERM", "dumb") != "dumb"
-            # Others let tests print to the terminal, or what they start.
+            # Others let tests, or processes that tests start, print to the terminal.
             and self._config.getoption("capture", "no") == "fd"
         )
 
@@ -218,7 +218,7 @@ def _routed(reporter: pytest.TerminalReporter, region: LiveRegion) -> Iterator[N
 
 
 class _RoutedFile:
-    """A file of which each write happens while the rows are away."""
+    """A file; the rows are hidden during each write to it."""
 
     def __init__(
         self, file: TextIO, writing: Callable[[], contextlib.AbstractContextManager[None]]

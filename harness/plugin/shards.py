@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 _CARRIED = "harness_shard"
-#: Fixtures of which images and saved states are made.
+#: Fixtures that images and saved states are made of.
 _ROOTS = frozenset({"lab", "image_name"})
 
 
@@ -79,7 +79,7 @@ def register(config: pytest.Config) -> None:
 
 
 def _send_reports_to(folder: Path, config: pytest.Config) -> None:
-    """Let the run's reports go into `folder`, but those for which an option names another place."""
+    """Let the run's reports go into `folder`, unless an option names another place for one."""
     option = config.option
     if not option.xmlpath:
         option.xmlpath = str(folder / JUNIT)

@@ -1,7 +1,7 @@
 """The gate for pytest's reports: safe to show, and of limited size.
 
 Each report passes here before the terminal, xdist and JUnit's file get it, so that guests, files
-and shell code control none of them. Output that tests print themselves with `-s` does not pass it.
+and shell code can't control these. Output that tests print themselves with `-s` does not pass it.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def _is_long(longrepr: object) -> bool:
 
 
 def _clean(text: str, most: int, rest: str = "") -> str:
-    # What is made visible becomes longer, and takes its time.
+    # Visible text is longer than the original, and takes time.
     return shortened(visible(shortened(text, most, rest=rest)), most, rest=rest)
 
 

@@ -20,7 +20,7 @@ COUNT_VARIABLE = "HARNESS_SHARD_COUNT"
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """The variables by which one engine numbers its parallel jobs; `first` is its first number.
+    """The variables in which one engine numbers its parallel jobs; `first` is its first number.
 
     If `first_variable` names a variable, its value is the first number. `step_variable` names the
     distance of two numbers.

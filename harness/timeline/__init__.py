@@ -82,7 +82,7 @@ class Timeline:
 
     @property
     def critical_path(self) -> tuple[Span, ...]:
-        """Return the work for which the end waited, in its order."""
+        """Return the work that the end waited for, in its order."""
         return tuple(span for span in self.spans if span.is_critical)
 
 

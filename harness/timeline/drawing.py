@@ -237,7 +237,7 @@ def _write(
 
 
 def _draw_path(axes: Any, rows: Sequence[Row], number: int) -> None:
-    """Join each piece of the critical path to the one that held it up."""
+    """Join each piece of the critical path to the piece that held it up."""
     places = {
         span.name: (place, span)
         for place, row in enumerate(rows)

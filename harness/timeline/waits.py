@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from harness.evidence.history import UnitTimes
 
-#: systemd starts a unit at most so much later than what it waits for is ready. A later start had
+#: systemd starts a unit at most so much later than the units that it waits for. A later start had
 #: another reason, such as a command. TCG is slow.
 _DISPATCH_S = 3.0
 #: Where a boot ends, the last one first.
