@@ -341,7 +341,7 @@ def _find_places(
     file: Path,
     places: dict[tuple[str, ...], Place],
 ) -> None:
-    """Add the place of `node`, and of all values in it, to `places`; a value's is that of its key."""
+    """Add the places of `node` and its values to `places`; a value's line is its key's line."""
     places[path] = Place(file=file, line=line + 1, path=path)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:

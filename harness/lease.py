@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LEASE_NAME = "lease"
 _GATE_NAME = ".gate"
 _GATE_TIMEOUT_S = 60.0
-#: Neither a link nor a FIFO in the place of the file is followed or waited for.
+#: A link in the place of the file is not followed, and a FIFO is not waited for.
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 #: Returns a setting of what was given on the command line and in the ini file, both None for nothing; the
-#: folder is the one to which paths are relative, None for the working directory. None leaves the default.
+#: paths are relative to the folder, None for the working directory. None leaves the default.
 _Read = Any
 
 
@@ -62,7 +62,7 @@ def _folders(given: Any, ini: Any, root: Path | None) -> tuple[Path, ...]:
 
 @dataclass(frozen=True)
 class Option:
-    """An option, and the setting to which its value goes.
+    """An option, and the setting that gets its value.
 
     Its value is `own_field` of Settings, by default the field with the option's name, and its
     default comes from there too. pytest has another default if there is `tested`. `variable` is

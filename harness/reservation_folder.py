@@ -161,7 +161,7 @@ class ReservationFolder(Generic[E]):
             (self.folder / name).unlink()
 
     def _open_folder(self) -> int:
-        """Open the folder, created if missing; refuse one that others can use."""
+        """Open the folder, created if missing; refuse a folder that others can use."""
         try:
             try:
                 descriptor = open_folder(self.folder)

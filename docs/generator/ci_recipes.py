@@ -28,7 +28,7 @@ echo 'KERNEL=="kvm", MODE="0666"' | sudo tee /etc/udev/rules.d/99-kvm.rules
 sudo udevadm control --reload-rules
 sudo udevadm trigger --name-match=kvm
 """
-#: Actions of GitHub: the commit that is run, and the release of which it is the commit.
+#: Actions of GitHub: the commit that is run, and its release.
 _ACTIONS = {
     "actions/checkout": ("11bd71901bbe5b1630ceea73d27597364c9af683", "v4.2.2"),
     "actions/download-artifact": ("d3f86a106a0bac45b974a628896c90dbdf5c8093", "v4.3.0"),

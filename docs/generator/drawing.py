@@ -117,7 +117,7 @@ def _mean(names: Sequence[str], position: Mapping[str, float], default: float) -
 
 
 def _arrange(rows: Sequence[Sequence[str]], places: Mapping[str, _Place]) -> float:
-    """Place the members of each row beside each other, near what they are joined to."""
+    """Place the members of each row beside each other, near the members they are joined to."""
     for row in rows:
         _pack(row, places, dict.fromkeys(row, 0.0))
     widest = max((places[row[-1]].left + places[row[-1]].width for row in rows), default=0.0)
@@ -145,7 +145,7 @@ def _arrange(rows: Sequence[Sequence[str]], places: Mapping[str, _Place]) -> flo
 def _pack(row: Sequence[str], places: Mapping[str, _Place], wanted: Mapping[str, float]) -> None:
     """Put a row's members where they are wanted, in order, without an overlap.
 
-    Members that push each other are moved as one block to the mean of what they want.
+    Members that push each other are moved as one block, to the mean of the places that they want.
     """
     blocks: list[tuple[list[str], float, float]] = []  # names, sum of wishes, width
     for name in row:

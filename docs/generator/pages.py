@@ -62,7 +62,7 @@ def changelog(repository: Path) -> str:
         [sys.executable, "-m", "towncrier", "build", "--draft", "--dir", str(repository)],
         timeout_s=_TOWNCRIER_S,
     )
-    # What it renders goes to stdout, and what it does to stderr.
+    # Its rendering goes to stdout, its actions to stderr.
     rendered = result.check("Rendering the changelog fragments").stdout
     notes = re.sub(r"(?m)^## .*$", "## Not released yet", rendered, count=1)
     head, mark, released = (repository / "CHANGELOG.md").read_text().partition(_RELEASED)

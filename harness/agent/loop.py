@@ -23,7 +23,7 @@ class Loop:
 
     epoll needs more system calls for the few descriptors that are added and removed all the time.
 
-    A callback belongs to the `owner` at the time of its registration, and so do callbacks that it
+    A callback belongs to the `owner` at the time of its registration, as do callbacks that it
     registers. An exception of a callback goes to `on_error` with its owner; other callbacks
     continue.
     """

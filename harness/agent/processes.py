@@ -188,7 +188,7 @@ class Processes:
         Call it only before `pid` is reaped, because then the pid may be reused.
         """
         if pid <= 1:
-            # 0 is the group of the agent, 1 that of init.
+            # 0 is the group of the agent, 1 is the group of init.
             raise ValueError(f"There is no command with the process group {pid}.")
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, number)
@@ -220,7 +220,7 @@ def base_environment(own: dict[str, str]) -> dict[str, str]:
 
 
 def _own_oom_score() -> tuple[int | None, bytes]:
-    """Open the agent's OOM score, if it has one that its children must not inherit."""
+    """Open the file of the agent's OOM score, if its children must not inherit the score."""
     try:
         fd = os.open(_OOM_SCORE, os.O_RDWR)
     except OSError:

@@ -120,7 +120,7 @@ class ArtifactCache(Generic[M]):
     def collect_unused(self, unused: dt.timedelta, *, at: dt.datetime) -> list[Removal]:
         """Remove folders that were not used for `unused` before `at`, and leftovers of killed processes.
 
-        A folder in use stays, and so does a folder whose disk is below the overlay of another.
+        A folder in use stays. A folder stays too if another folder's overlay is above its disk.
         """
         limit = at - unused
         days = f"{unused.total_seconds() / 86400:g} days"
@@ -136,7 +136,7 @@ class ArtifactCache(Generic[M]):
     def collect_to_limit(self, limit_mib: int) -> list[Removal]:
         """Remove the least recently used folders until all of them take `limit_mib` at most.
 
-        A folder in use stays, and so does a folder whose disk is below the overlay of another.
+        A folder in use stays. A folder stays too if another folder's overlay is above its disk.
         """
         return self._remove(
             lambda _artifact, total_mib: total_mib > limit_mib,

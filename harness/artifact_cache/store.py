@@ -155,7 +155,7 @@ class ArtifactStore:
                 try:
                     result = published(fetched)
                 except DamagedError as error:
-                    # Such as one that lies on another disk than this host's.
+                    # Such as an overlay of a disk that this host does not have.
                     progress.report(Stage.REFUSED, f"{error} It is made here.")
                     shutil.rmtree(self.move_to_trash(folder), ignore_errors=True)
                 else:

@@ -20,7 +20,7 @@ _HEADER_MAGIC, _HEADER_MAGIC_AT = b"HdrS", 0x202
 _VERSION_POINTER_AT, _VERSION_FROM = 0x20E, 0x200
 _VERSION_BYTES = 256
 _CHUNK = 1 << 20
-#: Links of a modules folder to the tree in which the kernel was built, which a node lacks.
+#: Links of a modules folder to the kernel's build tree, which a node lacks.
 _BUILD_LINKS = ("build", "source")
 
 

@@ -217,7 +217,7 @@ class Provisioner:
         return commands[name]
 
     def guest_command(self, name: str, *, output: str = "") -> tuple[str, ...]:
-        """Return the argv by which a guest runs the command `name`, as a run of its own.
+        """Return the argv that runs the command `name` in a guest, as a run of its own.
 
         Its output is appended to the file `output` too, if one is named. The exit code is written
         to a file, since cloud-init only reports *that* a command failed. Raises BadInputError if
@@ -302,5 +302,5 @@ class Provisioner:
 
 
 def runner_file() -> GuestFile:
-    """Return the program by which a guest runs a provisioner's commands."""
+    """Return the program that runs a provisioner's commands in a guest."""
     return GuestFile(path=RUNNER_PATH, content=_RUNNER.read_bytes(), mode=0o755)

@@ -93,7 +93,7 @@ class Declaration:
         )
 
 
-#: That of a node whose evidence names no provisioner, such as an existing node.
+#: The provisioner of a node whose evidence names none, such as an existing node.
 GPU_NODE = Declaration(name=gpu_node.NAME, source=gpu_node.SOURCE, outcome=gpu_node.OUTCOME)
 
 

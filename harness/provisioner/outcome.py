@@ -34,7 +34,7 @@ def _path(value: str) -> str:
 
 def _expression(value: str, known: frozenset[str], main: str) -> str:
     try:
-        # It becomes part of a longer expression, in which it can't set flags for the whole.
+        # It becomes part of a longer expression, so it can't set flags for the whole.
         compiled = re.compile(f"(?:{value})")
     except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"This is not a regular expression ({error})") from error

@@ -149,7 +149,7 @@ def _verify(
     target: str,
     arch: str | None,
 ) -> None:
-    """Check that the record is one that a boot accepts, and log what was baked."""
+    """Check that a boot accepts the record, and log what was baked."""
     path = configuration.gpu_dkms_marker_file
     record = read_record(node.files, path)
     if record is None:

@@ -30,7 +30,7 @@ class ConfigurationError(Exception):
 
 
 class _InvalidValueError(Exception):
-    """The value of a field is invalid; the message says what it must be."""
+    """The value of a field is invalid; the message names the right type."""
 
 
 @dataclass(frozen=True, kw_only=True)

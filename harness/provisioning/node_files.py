@@ -203,7 +203,7 @@ class NodeFiles:
                     file.write(text.encode(errors="surrogateescape"))
                     file.flush()
                     if owner is not None:
-                        # Before the mode, of which chown(2) may clear bits.
+                        # Before the mode, since chown(2) may clear its bits.
                         os.fchown(file.fileno(), *owner)
                     os.fchmod(file.fileno(), mode)
                     os.fsync(file.fileno())

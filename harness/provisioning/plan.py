@@ -102,7 +102,7 @@ class When:
     """Actions that run only if the result of a command meets a condition.
 
     `condition` completes the line 'if …:' of the plan; `otherwise` is the detail to report if it
-    is not met. A step of which no action runs counts as skipped.
+    is not met. A step counts as skipped if none of its actions runs.
     """
 
     query: tuple[str, ...]

@@ -136,7 +136,7 @@ def decide(
 ) -> Decision:
     """Decide by the first row of the decision table that matches; raises nothing.
 
-    `wanted` is None for a node without a GPU and for one that opted out. `prove` runs commands,
+    `wanted` is None for a node without a GPU and for a node that opted out. `prove` runs commands,
     so it is called only if the record allows the fast path.
     """
     if wanted is None:

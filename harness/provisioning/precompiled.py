@@ -29,7 +29,7 @@ _ARCHITECTURE = re.compile(r"(?P<machine>x86_64|aarch64)(?P<pages>_64k)?")
 _KUBERNETES_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 #: Systems whose minor versions share their drivers, by their first major version.
 _MAJOR_VERSION_ONLY = {"rocky": 0, "rhel": 10}
-#: What neither a tag of an image nor the value of a label may have.
+#: What a tag of an image, or the value of a label, may not have.
 _NOT_IN_A_TAG = re.compile(r"[^A-Za-z0-9_.-]")
 
 

@@ -147,7 +147,7 @@ def _has_runtime(facts: RuntimeFacts) -> bool:
 
 
 def _with_format(text: str) -> str:
-    """Return the text with a version of its format, unless that would change what it says.
+    """Return the text with a version of its format, unless a version would change its meaning.
 
     A file without one has format 1, whose tables containerd 2 ignores (containerd 8275). One with a
     version, tables of plugins or short names of plugins keeps its format: in another the tables have
@@ -283,7 +283,7 @@ def _expect_dump(node: NodeContext, wanted: WantedRuntimes | None, *options: str
 
 
 def cri_o_files(choice: RuntimeChoice | None) -> tuple[Action, ...]:
-    """Give CRI-O the nvidia runtime or, if there is none, its hook; neither if `choice` is None.
+    """Give CRI-O the nvidia runtime or, if there is none, its hook; nothing if `choice` is None.
 
     CRI-O reads them when it starts.
     """

@@ -287,7 +287,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._pass_on(answer, fault, request)
 
     def _body(self) -> _Body:
-        """Return the request's body; raises _RefusedError for one that is not passed on."""
+        """Return the request's body; raises _RefusedError for a request that is not passed on."""
         lengths = self.headers.get_all("Content-Length") or ["0"]
         if "Transfer-Encoding" in self.headers:
             raise _RefusedError(411, "A body needs a Content-Length.")

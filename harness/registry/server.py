@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Runner
 
-#: The release of which the registry is, whatever the host runs.
+#: The registry's release, whatever the host runs.
 RELEASE = "bookworm"
 PACKAGE = "docker-registry"
 _PROGRAM = "usr/bin/docker-registry"
@@ -201,7 +201,7 @@ def _read_archive(archive: bytes) -> dict[str, bytes]:
     """Return the index, as '', and the blobs of an OCI archive by digest."""
     blobs: dict[str, bytes] = {}
     left = len(archive)
-    # Neither is the archive itself compressed, nor is a file in it larger than the archive.
+    # The archive itself is not compressed, and no file in it is larger than the archive.
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
         for member in tar:
             parts = member.name.removeprefix("./").split("/")

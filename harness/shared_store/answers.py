@@ -128,7 +128,7 @@ def _slip(error: pydantic.ValidationError) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value for a message; what is no text may be large, and is only called so."""
+    """Return a value for a message; a value that is no text may be large, so it is not quoted."""
     return shortened(repr(value), _SHOWN_BYTES) if isinstance(value, str) else "what is no text"
 
 
@@ -221,7 +221,7 @@ def check_layers(layers: Sequence[Layer], files: Mapping[str, FileFact], name: s
             raise StoreError(
                 f"The store's '{name}' has a layer of the unknown type '{layer.media_type}'."
             )
-        # The layer of the other files has no path, so its title may be that of a file.
+        # The layer of the other files has no path, so its title may be a file's title.
         title = "" if layer.media_type == REST_TYPE else layer.title
         fact = files.get(title)
         if title and fact is None:

@@ -45,7 +45,7 @@ def lock_path(recipe: CloudImageRecipe) -> Path:
 
 
 def read_lock(recipe: CloudImageRecipe) -> Digest | None:
-    """Return the digest to which an image is locked, or None; raises BadInputError."""
+    """Return the digest in an image's lock, or None; raises BadInputError."""
     path = lock_path(recipe)
     if not path.exists():
         return None

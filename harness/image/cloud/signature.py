@@ -72,7 +72,7 @@ def check_signature(
     signatures = list(_signatures(result.stdout))
     if any(each.get("VALIDSIG") == fingerprint and "GOODSIG" in each for each in signatures):
         return
-    # What is wrong with the wanted key's own signature says more than that there is another one.
+    # A fault in the wanted key's own signature says more than the presence of another signature.
     signatures.sort(key=lambda each: each.get("VALIDSIG") != fingerprint)
     raise ImageFetchError(
         f"The signature of the list '{url}' is not by the key {fingerprint}: {_why(signatures)}. No "

@@ -375,7 +375,7 @@ def _walk(
 
 
 def _parse_folder(block: bytes) -> Iterator[tuple[str, int]]:
-    """Yield the entries of a folder's block; those of an index have no inode, and are passed over."""
+    """Yield the entries of a folder's block; an index's entries have no inode, and are skipped."""
     at = 0
     while at + 8 <= len(block):
         number, length, name_length = struct.unpack_from("<IHB", block, at)
