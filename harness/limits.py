@@ -57,7 +57,8 @@ class Limit:
 
     @property
     def value(self) -> int:
-        """The limit in units. Raises BadInputError if the variable holds no positive whole number."""
+        """The limit's value, in its unit; raises BadInputError if the variable is no whole
+        number."""
         written = os.environ.get(self.variable, "").strip()
         if not written:
             return self.default

@@ -316,14 +316,14 @@ class MachineGpuSlots(GuestChannels):
     def wait_for_gpus(self) -> None:
         """Wait until the guest lists every plugged GPU on its bus.
 
-        Raises HarnessError with the functions that it lists instead.
+        If it does not, raises HarnessError with the functions that the guest lists.
         """
         self._wait_for_functions(Counter(gpu.pci for gpu in self.gpus.provided))
 
     def wait_for_gpu(self, model: GpuModel, *, count: int = 1) -> None:
         """Wait until the guest lists `count` GPUs of this model on its bus.
 
-        Raises HarnessError with the functions that it lists instead.
+        If it does not, raises HarnessError with the functions that the guest lists.
         """
         self._wait_for_functions(Counter({str(model.pci): count}))
 

@@ -89,7 +89,7 @@ def shown_parameters(
     """Return the parameters of a test as texts that are the same in each process and checkout.
 
     Allure knows a test in other runs by them. `case`, pytest's id of the parameters, stands for a
-    value whose text has a memory address, or is the text of another value too. `root` is the
+    value whose text has a memory address, or whose text is also another value's. `root` is the
     checkout.
     """
     return {

@@ -154,9 +154,9 @@ class NodeFiles:
         """Write another text to a file of the user, which keeps its owner, group and mode.
 
         A file that does not exist is written as by `write`. If it is a symbolic link, its target
-        is written, as by an editor. `check` gets the path of the new file beside the target before
-        it takes its place, and refuses it by an exception. Raises OSError; UnsafePathError if a
-        link leads out of `top`.
+        is written, as by an editor. `check` gets the path of the new file before the new file
+        replaces the target, and may raise an exception to refuse it. Raises OSError;
+        UnsafePathError if a link leads out of `top`.
         """
         path = self._behind_links(path)
         try:

@@ -129,7 +129,7 @@ class Guest:
     def wait_for_pci(self, ids: str, *, count: int = 1, timeout_s: float = _RUN_S) -> None:
         """Wait until the guest lists `count` PCI functions with `ids`, as in '10de:2330'.
 
-        Raises HarnessError with the functions that it lists instead.
+        If it does not, raises HarnessError with the functions that the guest lists.
         """
         vendor, _, device = ids.partition(":")
         result = self.run(

@@ -91,7 +91,7 @@ class WarmShellPool:
         return [*denied, *(name for name in absent if name not in allowed)]
 
     def is_reported(self, path: Path) -> bool:
-        """Return whether a script that reports its call lies at `path`, for a command that is not allowed."""
+        """Return whether a reporting script replaces the forbidden command at `path`."""
         if path.parent.resolve() not in self.command_folders:
             return False
         known = path.name in KNOWN_COMMANDS and path.parent.resolve() in self.denying_folders
