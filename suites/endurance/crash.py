@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from suites.endurance.disturbed import Disturber
-from suites.endurance.operations import operations
+from suites.endurance.disturbed import disturbed_operations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from suites.endurance.campaign import Attempt, Case
+    from suites.endurance.campaign import Case
     from suites.endurance.disturbed import Running
 
 
@@ -30,37 +29,21 @@ class Crash:
         "process, file, mount or socket stays that the next run does not remove, and that run passes."
     )
 
-    @contextlib.contextmanager
-    def opened(self, folder: Path) -> Iterator[Mapping[str, Case]]:
-        with operations(folder) as found:
-            disturber = Disturber(found, watched=[folder.parent])
-            yield {
-                f"{name}, {whom}": functools.partial(_try, disturber, name, kill)
-                for name in found
-                for whom, kill in (("the first process", _kill_first), ("any", _kill_any))
-            }
+    def opened(self, folder: Path) -> AbstractContextManager[Mapping[str, Case]]:
+        return disturbed_operations(
+            folder, lambda _: {"the first process": _kill_first, "any": _kill_any}
+        )
 
 
-def _try(
-    disturber: Disturber,
-    name: str,
-    kill: Callable[[Running, float], None],
-    attempt: Attempt,
-) -> list[str]:
-    def disturb(running: Running) -> Callable[[], None]:
-        kill(running, attempt.amount)
-        return lambda: None
-
-    return disturber.disturbed(name, attempt.moment, disturb)
-
-
-def _kill_first(running: Running, _amount: float) -> None:
+def _kill_first(running: Running, _amount: float) -> Callable[[], None]:
     if running.process.poll() is None:
         os.kill(running.process.pid, signal.SIGKILL)
+    return lambda: None
 
 
-def _kill_any(running: Running, amount: float) -> None:
+def _kill_any(running: Running, amount: float) -> Callable[[], None]:
     pids = running.pids()
     if pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pids[int(amount * len(pids))], signal.SIGKILL)
+    return lambda: None

@@ -20,12 +20,14 @@ from harness.provisioning.wait import (
     WaitTimeoutError,
     wait_for,
 )
+from suites.endurance.operations import operations
 from suites.endurance.surroundings import Inventory, processes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from harness.provisioning.command import ChildProcess
+    from suites.endurance.campaign import Attempt, Case
     from suites.endurance.operations import Operation
 
 #: Time to end for processes whose run has ended, as on a busy host.
@@ -64,6 +66,8 @@ class Run:
 
 #: Acts on an operation that runs, and returns what takes the disturbance back.
 Disturbance: TypeAlias = "Callable[[Running], Callable[[], None]]"
+#: The same, for an amount from 0 to 1.
+Disturbing: TypeAlias = "Callable[[Running, float], Callable[[], None]]"
 
 
 @dataclass
@@ -198,3 +202,29 @@ class Disturber:
         with contextlib.suppress(WaitTimeoutError):
             wait_for("the end of all processes", poll, Deadline.after(_GRACE_S))
         return {pid: shlex.quote(line)[:200] for pid, line in left().items()}
+
+
+@contextlib.contextmanager
+def disturbed_operations(
+    folder: Path, ways: Callable[[Operation], Mapping[str, Disturbing]], *, must_pass: bool = False
+) -> Iterator[Mapping[str, Case]]:
+    """Yield a case for each operation and each of the `ways` to disturb it."""
+    with operations(folder) as found:
+        disturber = Disturber(found, watched=[folder.parent])
+
+        def case(name: str, disturb: Disturbing) -> Case:
+            def tried(attempt: Attempt) -> list[str]:
+                return disturber.disturbed(
+                    name,
+                    attempt.moment,
+                    lambda running: disturb(running, attempt.amount),
+                    must_pass=must_pass,
+                )
+
+            return tried
+
+        yield {
+            f"{name}, {way}": case(name, disturb)
+            for name, operation in found.items()
+            for way, disturb in ways(operation).items()
+        }

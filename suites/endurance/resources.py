@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suites.endurance.disturbed import Disturber, Running
-from suites.endurance.operations import operations
+from suites.endurance.disturbed import disturbed_operations
 from suites.endurance.surroundings import SIZE, run_checked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
-    from suites.endurance.campaign import Attempt, Case
+    from suites.endurance.campaign import Case
+    from suites.endurance.disturbed import Running
 
 _KIB = 1 << 10
 _MIB = 1 << 20
@@ -37,29 +38,16 @@ class Resources:
         "written any more, ends with a sentence, and passes when it has them again."
     )
 
-    @contextlib.contextmanager
-    def opened(self, folder: Path) -> Iterator[Mapping[str, Case]]:
-        with operations(folder) as found:
-            disturber = Disturber(found, watched=[folder.parent])
-            yield {
-                f"{name}, {what}": functools.partial(_try, disturber, name, take)
-                for name, operation in found.items()
-                for what, take in (
-                    ("full disk", _fill_disk),
-                    ("no descriptors", _take_descriptors),
-                    ("short memory", _take_memory),
-                    ("read-only folder", functools.partial(_take_writing, operation.cwd)),
-                )
-            }
-
-
-def _try(
-    disturber: Disturber,
-    name: str,
-    take: Callable[[Running, float], Callable[[], None]],
-    attempt: Attempt,
-) -> list[str]:
-    return disturber.disturbed(name, attempt.moment, lambda running: take(running, attempt.amount))
+    def opened(self, folder: Path) -> AbstractContextManager[Mapping[str, Case]]:
+        return disturbed_operations(
+            folder,
+            lambda operation: {
+                "full disk": _fill_disk,
+                "no descriptors": _take_descriptors,
+                "short memory": _take_memory,
+                "read-only folder": functools.partial(_take_writing, operation.cwd),
+            },
+        )
 
 
 def _fill_disk(_running: Running, amount: float) -> Callable[[], None]:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.provisioning.wait import SYSTEM_CLOCK
-from suites.endurance.disturbed import Disturber
-from suites.endurance.operations import operations
+from suites.endurance.disturbed import disturbed_operations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from suites.endurance.campaign import Attempt, Case
+    from suites.endurance.campaign import Case
     from suites.endurance.disturbed import Running
 
 _STOPPED_S = 60.0
@@ -32,25 +31,18 @@ class Time:
         "An operation passes although one of its processes stands still for up to a minute."
     )
 
-    @contextlib.contextmanager
-    def opened(self, folder: Path) -> Iterator[Mapping[str, Case]]:
-        with operations(folder) as found:
-            disturber = Disturber(found, watched=[folder.parent])
-            yield {
-                f"{name}, a process stands still": functools.partial(_stop, disturber, name)
-                for name in found
-            }
+    def opened(self, folder: Path) -> AbstractContextManager[Mapping[str, Case]]:
+        return disturbed_operations(
+            folder, lambda _: {"a process stands still": _stop}, must_pass=True
+        )
 
 
-def _stop(disturber: Disturber, name: str, attempt: Attempt) -> list[str]:
-    def disturb(running: Running) -> Callable[[], None]:
-        pids = running.pids()
-        if pids:
-            pid = pids[int(attempt.amount * len(pids))]
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
-                SYSTEM_CLOCK.sleep(attempt.amount * _STOPPED_S)
-                os.kill(pid, signal.SIGCONT)
-        return lambda: None
-
-    return disturber.disturbed(name, attempt.moment, disturb, must_pass=True)
+def _stop(running: Running, amount: float) -> Callable[[], None]:
+    pids = running.pids()
+    if pids:
+        pid = pids[int(amount * len(pids))]
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            SYSTEM_CLOCK.sleep(amount * _STOPPED_S)
+            os.kill(pid, signal.SIGCONT)
+    return lambda: None

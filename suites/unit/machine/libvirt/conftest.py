@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.machine.libvirt import connection
-from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
+from harness.machine.libvirt import connection as connection_module
+from harness.machine.libvirt.connection import Connection
+from harness.provisioning.wait import Deadline
+from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeLibvirt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 class NoLoop:
@@ -23,6 +25,18 @@ class NoLoop:
 def libvirt(monkeypatch: pytest.MonkeyPatch) -> FakeLibvirt:
     fake = FakeLibvirt()
     load: Callable[[], FakeLibvirt] = lambda: fake  # noqa: E731
-    monkeypatch.setattr(connection, "load_libvirt", load)
-    monkeypatch.setattr(connection, "EVENT_LOOP", NoLoop())
+    monkeypatch.setattr(connection_module, "load_libvirt", load)
+    monkeypatch.setattr(connection_module, "EVENT_LOOP", NoLoop())
     return fake
+
+
+@pytest.fixture
+def raw() -> FakeConnect:
+    return FakeConnect()
+
+
+@pytest.fixture
+def connection(libvirt: FakeLibvirt, raw: FakeConnect) -> Iterator[Connection]:
+    libvirt.connects.append(raw)
+    with Connection.open("qemu:///system", deadline=Deadline.after(20.0)) as opened:
+        yield opened

@@ -27,18 +27,6 @@ DOMAIN = FakeDomain("one")
 
 
 @pytest.fixture
-def raw() -> FakeConnect:
-    return FakeConnect()
-
-
-@pytest.fixture
-def connection(libvirt: FakeLibvirt, raw: FakeConnect) -> Iterator[Connection]:
-    libvirt.connects.append(raw)
-    with Connection.open("qemu:///system", deadline=Deadline.after(_LONG_S)) as opened:
-        yield opened
-
-
-@pytest.fixture
 def events(connection: Connection) -> Iterator[DomainEvents]:
     with DomainEvents(connection, name="node", uuid="one") as watched:
         yield watched

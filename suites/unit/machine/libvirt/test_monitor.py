@@ -10,7 +10,6 @@ import pytest
 from harness.errors import HarnessError
 from harness.machine.channels.event_log import names
 from harness.machine.libvirt import monitor
-from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.errors import ConnectionLostError, LibvirtError
 from harness.machine.libvirt.monitor import DomainMonitor, MonitorEvents
 from harness.machine.libvirt.watchdog import LibvirtHangsError
@@ -21,6 +20,7 @@ from suites.unit.machine.libvirt.fake_libvirt_qemu import FakeLibvirtQemu
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.machine.libvirt.connection import Connection
     from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
 
 LONG_S = 20.0
@@ -32,18 +32,6 @@ def qemu(monkeypatch: pytest.MonkeyPatch) -> FakeLibvirtQemu:
     fake = FakeLibvirtQemu()
     monkeypatch.setattr(monitor, "load_libvirt_qemu", lambda: fake)
     return fake
-
-
-@pytest.fixture
-def raw() -> FakeConnect:
-    return FakeConnect()
-
-
-@pytest.fixture
-def connection(libvirt: FakeLibvirt, raw: FakeConnect) -> Iterator[Connection]:
-    libvirt.connects.append(raw)
-    with Connection.open("qemu:///system", deadline=Deadline.after(LONG_S)) as opened:
-        yield opened
 
 
 @pytest.fixture
