@@ -59,7 +59,7 @@ def test_origin_is_scheme_host_and_port(url: str, found: tuple[str, str, int]) -
         "http://" + "h" * 9000,
     ],
 )
-def test_url_of_no_host_is_refused(url: str) -> None:
+def test_url_without_a_host_is_refused(url: str) -> None:
     with pytest.raises(RefusedUrlError):
         origin(url)
 

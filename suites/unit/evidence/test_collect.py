@@ -141,7 +141,7 @@ def test_exit_code_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
     assert "(it has the exit code 'yes')" in _refused_frames(tmp_path / "e", *frames)
 
 
-def test_exit_code_of_no_command_is_refused(tmp_path: Path) -> None:
+def test_exit_code_before_any_command_is_refused(tmp_path: Path) -> None:
     message = _refused_frames(tmp_path / "e", a_frame("exit", "0", b""))
 
     assert "in the guest (it has an exit code before any command).\n" in message

@@ -137,7 +137,7 @@ _KINDS = st.sampled_from(AccessKind)
     ),
     marks=st.lists(st.text(max_size=10), max_size=3),
 )
-def test_trace_survives_its_file(
+def test_trace_read_from_its_file_is_the_same(
     accesses: list[tuple[AccessKind, int | Stray | None, int, int, int]], marks: list[str]
 ) -> None:
     recorder = _recorder(capacity=4)

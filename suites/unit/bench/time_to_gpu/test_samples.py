@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
-def test_benchmark_survives_its_document(tmp_path: Path) -> None:
+def test_benchmark_read_from_its_document_is_the_same(tmp_path: Path) -> None:
     given = benchmark(
         teardowns={"fast": [0.5]}, oracle=[OracleResult(way="fast", differences=("+ path /x",))]
     )
