@@ -57,8 +57,7 @@ class Limit:
 
     @property
     def value(self) -> int:
-        """The limit's value, in its unit; raises BadInputError if the variable is no whole
-        number."""
+        """The limit's value, in its unit; raises BadInputError for an invalid variable."""
         written = os.environ.get(self.variable, "").strip()
         if not written:
             return self.default
