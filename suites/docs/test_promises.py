@@ -12,7 +12,7 @@ def rows() -> list[Row]:
     return collected_rows()
 
 
-def test_page_has_a_row_for_each_machine_test_and_no_other(rows: list[Row]) -> None:
+def test_page_has_rows_for_all_machine_tests_only(rows: list[Row]) -> None:
     written = PAGE.read_text().splitlines()
     wanted = render_page(rows).splitlines()
 

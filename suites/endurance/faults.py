@@ -27,7 +27,7 @@ FAULTS = (
     ),
     Fault(
         campaign="resources",
-        what="what a killed process had half made in a cache stayed until the same was made again, or `gc` ran",
+        what="unfinished files of a killed process stayed in a cache until the same was made again, or `gc` ran",
         test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_leftovers_of_a_killed_one_in_any_folder",
     ),
     Fault(

@@ -65,7 +65,7 @@ def test_worker_without_a_file_ends_well(tmp_path: Path) -> None:
     assert "1 passed" in result.stdout
 
 
-def test_next_worker_runs_the_tests_of_one_that_died(tmp_path: Path) -> None:
+def test_next_worker_runs_the_tests_of_a_killed_worker(tmp_path: Path) -> None:
     dies = "def test_1(): pass\ndef test_2(): os._exit(3)\ndef test_3(): pass\n"
 
     result = run(tmp_path, "suites/unit", a=dies, b="def test_1(): pass\n")

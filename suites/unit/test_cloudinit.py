@@ -238,7 +238,7 @@ def test_result_without_a_data_source_is_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"v1": null}', '{"v1": {"errors": 1}}'])
-def test_result_of_another_form_is_refused(text: str) -> None:
+def test_malformed_result_is_refused(text: str) -> None:
     with pytest.raises(HarnessError, match="cloud-init's result file has an unknown form"):
         CloudInitResult.from_json(text)
 

@@ -207,7 +207,7 @@ def test_expectations_with_two_commands_of_the_same_name_are_refused() -> None:
     )
 
 
-def test_broken_expectation_is_unknown_and_no_other_is_lost(site: Site) -> None:
+def test_broken_expectation_is_unknown_and_the_others_are_judged(site: Site) -> None:
     sentence = broken(site, Group.EXPECTATIONS, "acme")
     verdicts = judge_node(EvidenceFolder(site.folder).evidence)
 

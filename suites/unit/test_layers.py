@@ -28,7 +28,7 @@ def test_import_of_a_higher_layer_breaks_the_contract() -> None:
     ]
 
 
-def test_modules_in_the_same_layer_do_not_know_each_other() -> None:
+def test_modules_in_the_same_layer_do_not_import_each_other() -> None:
     assert len(_problems(("lab.node", "lab.seed"), ("lab.seed", "lab.node"))) == 2
 
 
@@ -44,7 +44,7 @@ def test_import_of_the_module_of_a_package_is_seen() -> None:
     ]
 
 
-def test_table_names_all_modules_and_no_others() -> None:
+def test_table_names_exactly_all_modules() -> None:
     graph = ImportGraph()
     for module in ("harness", "harness.machine", "harness.machine.qmp", "harness.new"):
         graph.add_module(module)

@@ -39,7 +39,7 @@ def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_private_folder_and_the_parents_it_lacked_are_closed_to_others(tmp_path: Path) -> None:
+def test_private_folder_and_its_new_parents_are_closed_to_other_users(tmp_path: Path) -> None:
     folder = make_private_folder(tmp_path / "a" / "b")
 
     assert [_mode(each) for each in (folder, folder.parent)] == [0o700, 0o700]
@@ -166,7 +166,7 @@ def test_sweep_does_not_touch_files_and_links(tmp_path: Path) -> None:
     assert list(precious.iterdir()) == []
 
 
-def test_folder_that_cannot_be_removed_is_not_reported_and_keeps_no_other(
+def test_other_folders_are_removed_beside_a_folder_that_cannot_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rmdir = os.rmdir
@@ -287,7 +287,7 @@ def test_gate_is_open_while_a_folder_is_in_use(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.sampled_from(["held", "abandoned", "released"]), max_size=6))
-def test_sweep_removes_folders_without_a_holder_and_nothing_else(states: list[str]) -> None:
+def test_sweep_removes_only_folders_without_a_holder(states: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as leases:
         parent = Path(name)
         held, free = set(), set()

@@ -32,7 +32,7 @@ def members_of(payload: Payload) -> list[zipfile.ZipInfo]:
     return zipfile.ZipFile(io.BytesIO(payload.content)).infolist()
 
 
-def test_every_source_is_packed_once_and_nothing_else() -> None:
+def test_payload_has_exactly_every_source_once() -> None:
     names = [member.filename for member in members_of(build_payload())]
 
     root = SOURCES[0].parent
@@ -45,7 +45,7 @@ def test_payload_is_reproducible() -> None:
     assert build_payload() == build_payload()
 
 
-def test_payload_depends_on_neither_place_nor_time_nor_mode(sources: Path) -> None:
+def test_payload_does_not_depend_on_place_time_or_mode(sources: Path) -> None:
     here = build_payload()
     for path in sources.rglob("*.py"):
         path.chmod(0o600)

@@ -49,7 +49,7 @@ def test_missing_folder_is_created_for_its_group(tmp_path: Path) -> None:
         assert (tmp_path / "above" / "pool").stat().st_mode & 0o7777 == 0o2770
 
 
-def test_ordinary_user_creates_none_in_a_folder_of_everybody(
+def test_ordinary_user_creates_no_folder_in_a_folder_of_everybody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In '/run/lock' it would be closed to all other users."""

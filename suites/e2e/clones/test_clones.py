@@ -69,7 +69,7 @@ def test_clock_runs_as_fast_as_the_host_clock(
     assert last - first <= (stopped - started) * 1.05
 
 
-def test_changes_of_a_clone_are_invisible_to_others(
+def test_changes_of_a_clone_stay_in_the_clone(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
     """Not in memory, and not on the disk."""

@@ -249,7 +249,7 @@ def test_configuration_that_names_the_runtime_is_kept(start_node: StartNode) -> 
         pytest.param("mine", "mine", id="another default"),
     ],
 )
-def test_node_that_opts_out_loses_the_runtime_and_nothing_else(
+def test_node_that_opts_out_loses_only_the_runtime(
     start_node: StartNode, default: str, left: str
 ) -> None:
     """Without the driver, containers that name the runtime or get it by default would not start."""

@@ -199,7 +199,7 @@ OWN_FOLDERS = ("/etc/", "/opt/azure/")
 
 
 @promise(section="7", unit=UNIT)
-def test_run_writes_its_files_readable_for_all_and_no_others(start_node: StartNode) -> None:
+def test_all_may_read_the_files_of_a_run_but_only_root_may_write(start_node: StartNode) -> None:
     """Kubelet and containerd may run as other users; and what nobody asked for nobody removes."""
     node = start_node("files", tags=TAG, command=None)
     before = state_of(node)

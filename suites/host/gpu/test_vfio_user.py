@@ -227,7 +227,7 @@ def test_attachment_says_how_to_plug(server: VfioUserServer) -> None:
     assert (attachment.root_port_window_mib, attachment.aperture_mib) == (64, 128 << 10)
 
 
-def test_close_leaves_neither_thread_nor_descriptor_nor_socket(tmp_path: Path) -> None:
+def test_close_leaves_no_thread_descriptor_or_socket(tmp_path: Path) -> None:
     before = open_descriptors()
     server = VfioUserServer(a_gpu(), folder=tmp_path)
     server.start()

@@ -616,7 +616,7 @@ def _pinned(tmp_path: Path, folder: str, digest: str = DIGEST) -> Fetching:
     return Fetching(tmp_path, folder, entry=entry, more=f"digest: sha256:{digest}\n")
 
 
-def test_pinned_image_needs_neither_list_nor_lock(tmp_path: Path, server: ImageServer) -> None:
+def test_pinned_image_needs_no_list_and_no_lock(tmp_path: Path, server: ImageServer) -> None:
     fetching = _pinned(tmp_path, server.folder)
 
     image = fetching.run()

@@ -152,7 +152,7 @@ def test_driver_of_another_version_is_recognised(library: Library) -> None:
     assert library.ask() == {"error": 18, "words": "RM has detected an NVML/RM version mismatch."}
 
 
-def test_gpu_that_left_the_bus_is_lost_and_hides_no_other(library: Library) -> None:
+def test_other_gpus_are_seen_beside_a_gpu_that_left_the_bus(library: Library) -> None:
     library.load_driver()
     lost = library.plug(H100, 0)
     library.plug(H100, 1)

@@ -53,7 +53,7 @@ def test_process_whose_parent_died_at_once_does_not_begin(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_process_inherits_the_descriptors_that_were_named_and_no_other(tmp_path: Path) -> None:
+def test_process_inherits_only_the_named_descriptors(tmp_path: Path) -> None:
     with (tmp_path / "named").open("w") as named, (tmp_path / "other").open("w") as other:
         process = spawn(
             ["ls", "/proc/self/fd"], stdout=PIPE, pass_fds=[named.fileno()], cwd=tmp_path

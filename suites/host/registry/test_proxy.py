@@ -274,7 +274,7 @@ def test_end_of_the_proxy_ends_its_connections_and_threads(
     assert proxy._server._open == {}
 
 
-def test_client_that_trusts_the_certificate_gets_an_answer_and_no_other(
+def test_only_a_client_that_trusts_the_certificate_gets_an_answer(
     upstream_port: int, log: RegistryLog, tmp_path: Path
 ) -> None:
     if shutil.which("openssl") is None:

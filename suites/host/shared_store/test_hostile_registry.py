@@ -169,7 +169,7 @@ def _push(puller: Puller) -> None:
         pytest.param(_upload, _push, id="Location of an upload"),
     ],
 )
-def test_password_follows_no_address_that_the_registry_chose(
+def test_password_is_not_sent_to_an_address_that_the_registry_chose(
     registry: Adversary,
     other: Adversary,
     puller: Puller,

@@ -93,7 +93,7 @@ def _waits(tmp_path: Path, code: str) -> int:
         "true & false & wait; (sleep 1); sleep 1",
     ],
 )
-def test_sleep_waits_for_no_job_that_has_ended(tmp_path: Path, code: str) -> None:
+def test_sleep_does_not_wait_for_jobs_that_have_ended(tmp_path: Path, code: str) -> None:
     assert _waits(tmp_path, code) == 0
 
 

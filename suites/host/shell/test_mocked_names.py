@@ -135,7 +135,7 @@ def test_second_mock_replaces_the_first(shell: Shell) -> None:
 
 @pytest.mark.parametrize("spoil", ["rm -f", "echo 'echo spoilt' >", "chmod 0 "])
 @pytest.mark.parametrize("shell", ["bash", "sh"])
-def test_equal_mock_of_another_example_is_not_spoilt(
+def test_equal_mock_in_another_example_is_unchanged(
     project: SpecProject, spoil: str, shell: str
 ) -> None:
     example = (

@@ -42,7 +42,7 @@ def _run(script: str, scratch: Path) -> CommandResult:
     return LocalRunner().run(argv, timeout_s=60)
 
 
-def test_command_runs_in_spaces_of_its_own_and_sees_no_other_process(tmp_path: Path) -> None:
+def test_command_runs_in_spaces_of_its_own_and_sees_only_its_own_processes(tmp_path: Path) -> None:
     names = "pid mnt user ipc uts net"
     script = f"for n in {names}; do readlink /proc/self/ns/$n; done; echo /proc/[0-9]*; echo $PPID"
 
@@ -382,7 +382,7 @@ def test_user_without_name_spaces_gets_refused_writes_and_a_warning() -> None:
     assert "your other processes were not protected from its signals" in chosen.why
 
 
-def test_host_with_neither_refuses_to_run() -> None:
+def test_host_without_a_sandbox_refuses_to_run() -> None:
     with pytest.raises(RequirementError, match="--shell-sandbox=off"):
         choose_for_user(_Kernel(throwaway=_REFUSED, refuse=_REFUSED))
 

@@ -158,7 +158,7 @@ def test_files_are_written_in_a_root_that_vanishes(code: Shell) -> None:
     assert not Path("/etc/harness-trial").exists()
 
 
-def test_next_test_does_not_see_those_files(code: Shell) -> None:
+def test_next_test_does_not_see_the_files_of_the_first(code: Shell) -> None:
     assert code.evaluate("test -e /etc/harness-trial").status == 1
 
 

@@ -105,7 +105,7 @@ def test_same_timeline_is_the_same_file(timelines: list[Timeline]) -> None:
     assert render_timelines(timelines, LIGHT) == render_timelines(timelines, LIGHT)
 
 
-def test_page_needs_no_other_file_and_has_every_unit(timelines: list[Timeline]) -> None:
+def test_page_is_complete_in_one_file_and_has_every_unit(timelines: list[Timeline]) -> None:
     page = render_page(timelines)
 
     assert page.count("data:image/svg+xml;base64,") == 2
@@ -182,7 +182,7 @@ def test_command_prints_the_critical_path(
     [(["t"], "several machines"), (["t/a", "t/b", "t/a"], "at most 2"), (["x"], "neither")],
     ids=["two-machines", "three-bundles", "no-bundle"],
 )
-def test_command_refuses_what_it_can_not_draw(
+def test_command_refuses_a_folder_that_it_can_not_draw(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], names: list[str], words: str
 ) -> None:
     for name in ("a", "b"):

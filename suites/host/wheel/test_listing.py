@@ -55,7 +55,7 @@ def test_wheel_has_every_file_of_the_package(installed_wheel: InstalledWheel) ->
     } == set()
 
 
-def test_wheel_has_the_documentation_and_the_licence_and_nothing_else(
+def test_wheel_has_only_the_package_the_documentation_and_the_licence(
     installed_wheel: InstalledWheel,
 ) -> None:
     pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]

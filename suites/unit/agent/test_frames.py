@@ -40,7 +40,7 @@ def test_any_cut_gives_the_same_frames(
 
 
 @given(garbage=st.binary(max_size=300), sent=FRAMES, cuts=st.lists(st.integers(0, 1 << 20)))
-def test_frames_are_found_after_the_rest_of_another_stream(
+def test_frames_are_found_after_the_rest_of_an_earlier_stream(
     garbage: bytes, sent: list[tuple[int, int, bytes]], cuts: list[int]
 ) -> None:
     stream = garbage + frames.SYNC_FRAME + b"".join(frames.encode(*frame) for frame in sent)

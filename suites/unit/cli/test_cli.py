@@ -411,7 +411,7 @@ def _accept(_: Evidence) -> None:
     return
 
 
-def test_unmet_expectation_does_not_hide_others(tmp_path: Path) -> None:
+def test_unmet_expectation_does_not_hide_the_next_ones(tmp_path: Path) -> None:
     """Where the evidence is kept is said beside, when it is kept."""
     scenario = Scenario(
         title="other kernel",

@@ -40,7 +40,7 @@ def test_other_commands_take_arguments_after_dashes() -> None:
 @pytest.mark.parametrize(
     "line", ["resume -- DIR", "rerun --from -- -x", "resume DIR --nope -- ls"]
 )
-def test_words_after_dashes_mean_nothing_else(
+def test_words_after_dashes_are_taken_literally(
     line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

@@ -1150,7 +1150,7 @@ def test_output_between_two_commands_of_an_error_is_searched(label: str) -> None
     assert (found.cause.name, found.line) == ("kernel panic", PANIC)
 
 
-def test_line_of_the_guest_beside_one_of_the_host_is_the_cause() -> None:
+def test_line_of_the_guest_is_preferred_to_a_line_of_the_host_as_the_cause() -> None:
     (found,) = find_causes(f"OSError: [Errno 28] No space left on device\n{NO_SPACE}y", [])
 
     assert found.line == f"{NO_SPACE}y"

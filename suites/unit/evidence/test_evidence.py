@@ -40,7 +40,7 @@ def test_outcome_without_a_decision_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"steps": 1}'])
-def test_outcome_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
+def test_malformed_outcome_is_refused(tmp_path: Path, text: str) -> None:
     evidence = a_gpu_node(tmp_path).file(OUTCOME_PATH, text).evidence
 
     with pytest.raises(HarnessError, match=r"outcome of provisioning in .* has an unknown form"):
@@ -268,7 +268,7 @@ def test_evidence_of_an_earlier_version_is_complete(tmp_path: Path, part: str) -
     assert EvidenceFolder(tmp_path).evidence.file("/x") is None
 
 
-def test_folder_of_the_guest_is_not_one_of_its_files(tmp_path: Path) -> None:
+def test_folder_from_the_guest_is_not_one_of_its_files(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).file("/a/b/c", "1").file("/a/d", "2")
 
     assert folder.evidence.files("/a") == {"d": "2"}

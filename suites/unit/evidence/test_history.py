@@ -66,7 +66,7 @@ def test_start_of_a_unit_ends_when_it_is_active_or_has_ended() -> None:
     assert units[2].after == {"cloud-config.service"}
 
 
-def test_unit_of_another_form_is_refused() -> None:
+def test_malformed_unit_is_refused() -> None:
     with pytest.raises(HarnessError, match="unknown form"):
         parse_unit_times("Id=a.service\nActiveState=active\n")
 
@@ -82,7 +82,7 @@ def test_systemd_that_does_not_answer_is_refused(text: str) -> None:
         parse_manager_times(text)
 
 
-def test_uptime_of_another_form_is_refused() -> None:
+def test_malformed_uptime_is_refused() -> None:
     with pytest.raises(HarnessError, match="unknown form"):
         parse_uptime("")
 

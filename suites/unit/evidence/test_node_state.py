@@ -47,7 +47,7 @@ def test_modules_of_a_kernel_that_cannot_unload_them_are_read() -> None:
 
 
 @pytest.mark.parametrize("line", ["nvidia", "nvidia x 0 - Live", "nvidia 1 two - Live", " "])
-def test_module_line_of_another_form_is_shown(line: str) -> None:
+def test_malformed_module_line_is_shown(line: str) -> None:
     with pytest.raises(HarnessError, match="'/proc/modules' has a line of an unknown form"):
         parse_modules(f"{line}\n")
 
@@ -145,7 +145,7 @@ def test_setuid_is_distinguished_from_setgid(mode: str, is_setuid: bool) -> None
 
 
 @pytest.mark.parametrize("text", ["f 755 0 1.0 /a\nb\n", "f 999 0 1.0 /x\n", "find: error\n"])
-def test_path_line_of_another_form_is_shown(text: str) -> None:
+def test_malformed_path_line_is_shown(text: str) -> None:
     with pytest.raises(HarnessError, match="The list of paths has a line of an unknown form"):
         parse_stat(text)
 
@@ -247,7 +247,7 @@ def test_function_without_a_driver_has_none() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "PCI_ID=1:2\nPCI_SLOT_NAME=x\nPCI_CLASS=red\n"])
-def test_kernels_file_of_another_form_is_named(text: str) -> None:
+def test_malformed_kernels_file_is_named(text: str) -> None:
     with pytest.raises(HarnessError, match="'some/uevent' has an unknown form"):
         parse_pci_event(text, "some/uevent")
 
@@ -553,7 +553,7 @@ def test_class_in_the_kernels_own_file_is_without_its_interface(
 
 
 @pytest.mark.parametrize("name", ["PCI_ID", "PCI_SLOT_NAME", "PCI_CLASS"])
-def test_kernels_file_without_one_of_its_lines_is_named(name: str) -> None:
+def test_kernels_file_that_lacks_a_line_is_named(name: str) -> None:
     lines = ("DRIVER=nvidia", "PCI_CLASS=30200", "PCI_ID=10DE:2330", "PCI_SLOT_NAME=0000:01:00.0")
 
     with pytest.raises(HarnessError, match="'some/uevent' has an unknown form"):

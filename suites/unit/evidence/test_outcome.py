@@ -101,7 +101,7 @@ def test_lines_end_only_where_a_line_of_json_may_end() -> None:
         ('{"steps": [{}]}', "it has no '/id'"),
     ],
 )
-def test_outcome_of_another_form_is_refused_with_the_reason(text: str, why: str) -> None:
+def test_malformed_outcome_is_refused_with_the_reason(text: str, why: str) -> None:
     file = OutcomeFile(path="/o.json", steps=StepList(at="/steps", name="/id"))
 
     with pytest.raises(HarnessError) as caught:

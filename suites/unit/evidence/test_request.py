@@ -79,7 +79,7 @@ def whole_frames(items: Iterable[Frame | bytes]) -> list[tuple[Frame, bytes]]:
     return found
 
 
-def test_name_that_is_no_text_is_kept() -> None:
+def test_name_that_is_not_utf8_is_kept() -> None:
     (frame, _), _ = whole_frames(parse_stream([b"\nn file /\xff\0x\nn end \0"], "n"))
 
     assert os.fsencode(frame.name) == b"/\xff"

@@ -181,7 +181,7 @@ def test_all_parts_are_there(node: FakeNode) -> None:
         ("/proc/modules", [""]),
     ],
 )
-def test_text_of_another_form_is_unknown_or_a_sentence(
+def test_malformed_text_is_unknown_or_a_sentence(
     node: FakeNode, path: str, lines: list[str]
 ) -> None:
     node.texts[path] = lines
@@ -209,7 +209,7 @@ def test_text_of_another_form_is_unknown_or_a_sentence(
         ("grep", "x"),
     ],
 )
-def test_output_of_another_form_is_unknown_or_a_sentence(
+def test_malformed_output_is_unknown_or_a_sentence(
     node: FakeNode, program: str, said: str
 ) -> None:
     node.answers[program] = (0, said, "")
@@ -333,7 +333,7 @@ def test_node_without_containerd_has_no_images(node: FakeNode) -> None:
         ("grep", "", {StateKind.SYSCTLS, StateKind.PORTS}),
     ],
 )
-def test_output_of_another_form_is_unknown(
+def test_malformed_output_is_unknown(
     node: FakeNode, tool: str, stdout: str, kinds: set[StateKind]
 ) -> None:
     node.answers[tool] = (0, stdout, "")

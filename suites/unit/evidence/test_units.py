@@ -71,7 +71,7 @@ def test_each_command_of_a_unit_counts() -> None:
         "Failed to connect to bus: No such file or directory\n",
     ],
 )
-def test_units_of_another_form_are_refused(text: str) -> None:
+def test_malformed_units_are_refused(text: str) -> None:
     with pytest.raises(HarnessError, match="printed a unit of an unknown form"):
         parse_shown_units(text)
 
@@ -89,7 +89,7 @@ def test_jobs_come_from_the_queue() -> None:
     assert parse_unit_jobs("No jobs running.\n") == {}
 
 
-def test_queue_of_another_form_is_refused() -> None:
+def test_malformed_queue_is_refused() -> None:
     with pytest.raises(HarnessError, match="unknown line: 'Failed to list jobs'"):
         parse_unit_jobs("Failed to list jobs\n")
 

@@ -237,7 +237,7 @@ def test_module_that_is_not_of_the_driver_may_be_loaded(tmp_path: Path) -> None:
         expect.no_module_loaded(folder.paths("d 755 0 1.0 /dev/nvidia-caps").evidence)
 
 
-def test_node_without_a_record_has_no_record_of_another_name(tmp_path: Path) -> None:
+def test_node_without_a_record_does_not_have_the_record_of_any_name(tmp_path: Path) -> None:
     folder = a_stripped_node(tmp_path)
     expect.no_record(folder.paths(f"f 644 1 1.0 {RECORD_PATH}.bak").evidence)
 

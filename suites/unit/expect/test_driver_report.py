@@ -491,7 +491,7 @@ def test_gpu_without_the_driver_is_not_in_the_report(tmp_path: Path) -> None:
         driver_reports_health(a_node(tmp_path, HEAD + FIRST + SECOND, bus=ONE_ON_BUS).evidence)
 
 
-def test_missing_gpu_counts_before_the_faults_of_the_others(tmp_path: Path) -> None:
+def test_missing_gpu_is_reported_before_faults_of_other_gpus(tmp_path: Path) -> None:
     report = ONE + FIRST.replace("Exceeded       : No", "Exceeded       : Perhaps")
 
     with pytest.raises(ExpectationError, match="bound to 2 GPUs, but"):

@@ -469,7 +469,7 @@ def test_module_of_another_package_may_be_of_any_age(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["", ".xz", ".zst"])
 @pytest.mark.parametrize("late", ["nvidia.ko", "nvidia-uvm.ko"])
-def test_one_of_two_modules_from_the_other_side_of_the_boot_is_refused(
+def test_module_from_the_other_side_of_the_boot_is_refused_beside_a_right_one(
     tmp_path: Path, late: str, suffix: str
 ) -> None:
     times = {"nvidia.ko": BOOTED_AT_S - 1, "nvidia-uvm.ko": BOOTED_AT_S - 1, late: BOOTED_AT_S}
@@ -670,7 +670,7 @@ def test_one_broken_spec_beside_a_valid_one_is_named(tmp_path: Path) -> None:
         expect.cdi_offers_gpus(folder.evidence)
 
 
-def test_spec_of_another_kind_beside_one_of_gpus_is_not_listed(tmp_path: Path) -> None:
+def test_cdi_spec_that_is_not_for_gpus_is_not_listed(tmp_path: Path) -> None:
     other = json.dumps({"kind": "vendor.example/nic", "devices": [{"name": "0"}]})
     folder = a_serving_node(tmp_path).file("/etc/cdi/a.json", other)
 

@@ -24,7 +24,7 @@ def spec_with(kind: str, *nodes: str) -> str:
     "kind",
     ["k8s.gpu.nvidia.com/claim", "management.nvidia.com/gpu", "vendor.example/nic"],
 )
-def test_missing_gpu_node_is_noticed_in_a_spec_that_offers_the_gpu_to_no_other_pod(
+def test_missing_gpu_device_node_is_noticed_if_the_spec_offers_the_gpu_to_no_pod(
     tmp_path: Path, kind: str
 ) -> None:
     folder = a_serving_node(tmp_path).more_paths("c 666 0 1.0 /dev/nvidia1")

@@ -281,7 +281,7 @@ def test_unknown_parts_are_shown_with_both_nodes_and_do_not_count_as_a_differenc
     )
 
 
-def test_part_that_may_differ_hides_no_other_unknown_part() -> None:
+def test_part_that_may_differ_does_not_hide_an_unknown_part() -> None:
     unknown = (
         Unknown(StateKind.IMAGES, "*", "containerd does not answer"),
         Unknown(StateKind.UNITS, "*", "systemd does not answer"),
@@ -317,7 +317,7 @@ def test_difference_does_not_replace_an_existing_one(tmp_path: Path) -> None:
     assert (tmp_path / "difference-1.txt").read_text() == "mine"
 
 
-def test_allowed_change_hides_no_other(tmp_path: Path) -> None:
+def test_allowed_change_does_not_hide_other_changes(tmp_path: Path) -> None:
     after = a_state({"/opt/a": a_file(), "/opt/b": a_file()}, folder=tmp_path)
 
     message = difference(a_state(), after, AllowedChanges(paths=["/opt/a"]))

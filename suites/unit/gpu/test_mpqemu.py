@@ -191,7 +191,7 @@ def test_waiting_for_a_running_qemu_raises(server: MpqemuServer, qemu: QemuSide)
         server.wait_for_end(0.0)
 
 
-def test_close_leaves_neither_thread_nor_descriptor() -> None:
+def test_close_leaves_no_thread_or_descriptor() -> None:
     before = open_descriptors()
     server = MpqemuServer(a_gpu())
     server.start()

@@ -62,7 +62,7 @@ def test_changed_recipe_gets_its_own_image(cache: Cache, tmp_path: Path) -> None
     assert cache.builder.builds == 2
 
 
-def test_nothing_but_the_image_and_the_log_remains(cache: Cache) -> None:
+def test_only_the_image_and_the_log_remain(cache: Cache) -> None:
     image = cache.ensure()
 
     assert cache.builder.cleaned == [image.folder.name]
@@ -430,7 +430,7 @@ def test_node_image_of_a_cloud_image_keeps_its_kernels_and_their_command_lines(
     assert kernel.vmlinuz.is_relative_to(image.folder)
 
 
-def test_bake_of_such_an_image_has_its_kernels(cache: Cache) -> None:
+def test_bake_of_an_image_with_derived_kernels_has_the_images_kernels(cache: Cache) -> None:
     parent = _prepare(cache, "sha256:12")
 
     assert cache.derive(parent, lambda _disk: None).kernels == parent.kernels

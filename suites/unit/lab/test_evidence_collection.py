@@ -119,9 +119,7 @@ def test_machine_beyond_reach_leaves_the_hosts_side_and_the_reason(
     assert reason == "The agent of machine 'node' said nothing in time.\n"
 
 
-def test_guest_that_hangs_is_asked_for_nothing_more(
-    tmp_path: Path, asked: list[EvidenceRequest]
-) -> None:
+def test_guest_that_hangs_is_not_asked_again(tmp_path: Path, asked: list[EvidenceRequest]) -> None:
     """Its agent may never come, and a boot's time is many minutes."""
     machine = a_machine(tmp_path / "node", is_hanging=True)
 

@@ -77,7 +77,7 @@ def test_gpu_without_a_system_processor_is_not_changed() -> None:
 
 
 @pytest.mark.parametrize("source", list(GpuSource))
-def test_node_without_gpus_needs_none_of_any_source(source: GpuSource) -> None:
+def test_node_without_gpus_needs_no_source_of_gpus(source: GpuSource) -> None:
     """The pool refuses an empty request."""
     assert sources(source, ADDRESS)[0].resolve([]) == []
 

@@ -192,7 +192,7 @@ def test_node_that_skips_cloud_init_gets_its_files_and_commands_from_the_agent(
     assert done[-1] == a_provisioner().guest_command("boot", output=CLOUD_INIT_OUTPUT_PATH)
 
 
-def test_node_without_a_command_runs_none_after_cloud_init(tmp_path: Path) -> None:
+def test_node_without_a_command_runs_no_command_after_cloud_init(tmp_path: Path) -> None:
     request = a_request(skip_cloud_init=True, command=None)
 
     # Its machine was not started, so anything that it did would fail.

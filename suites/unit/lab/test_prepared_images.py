@@ -48,7 +48,7 @@ def test_stand_ins_are_services_and_the_tools_for_the_driver() -> None:
     ("words", "added"),
     [(("ro",), ("console=ttyS0",)), (("console=tty1", "console=ttyS0,115200n8"), ())],
 )
-def test_serial_console_is_added_if_there_is_none(
+def test_serial_console_is_added_if_the_kernel_has_no_console(
     words: tuple[str, ...], added: tuple[str, ...]
 ) -> None:
     kernel = replace(KERNEL, command_line=words)

@@ -181,7 +181,7 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(cache=tmp_path / "cache")
 
 
-def test_resumed_machine_is_the_one_that_was_saved(
+def test_resumed_machine_is_the_saved_machine(
     base: Path, settings: Settings, tmp_path: Path
 ) -> None:
     folder = a_bundle(tmp_path / "checkpoint", has_seed=True)

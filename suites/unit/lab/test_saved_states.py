@@ -54,7 +54,7 @@ def do_nothing(_: LabMachine) -> None:
     """Leave the machine as it is."""
 
 
-def test_neither_name_nor_place_counts() -> None:
+def test_name_and_place_are_not_compared() -> None:
     elsewhere = replace(
         an_image(),
         kernels=tuple(

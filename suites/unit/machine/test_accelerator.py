@@ -149,7 +149,7 @@ def test_requested_broken_kvm_is_refused(cache: Path, device: Path, answer: Comm
         choose(ProofRunner(answer), cache, device, option=AcceleratorOption.KVM)
 
 
-def test_requested_kvm_gets_longer_than_one_that_is_only_tried(cache: Path, device: Path) -> None:
+def test_requested_kvm_gets_a_longer_limit_than_kvm_on_trial(cache: Path, device: Path) -> None:
     """And it is tried anew: on an emulated host QEMU may only have been too slow."""
     qemu = ProofRunner(HANGS)
     choose(qemu, cache, device)
@@ -224,9 +224,7 @@ def test_verdicts_of_two_qemus_are_remembered_side_by_side(cache: Path, device: 
     assert [argv[4] for argv in qemu.calls] == ["qemu-x", "qemu-y"]
 
 
-def test_verdict_of_an_earlier_boot_is_neither_believed_nor_kept(
-    cache: Path, device: Path
-) -> None:
+def test_verdict_of_an_earlier_boot_is_not_believed_or_kept(cache: Path, device: Path) -> None:
     qemu = ProofRunner(HANGS)
     choose(qemu, cache, device)
     (kept,) = json.loads((cache / "accelerator.json").read_text())

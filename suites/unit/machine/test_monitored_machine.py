@@ -140,7 +140,7 @@ def test_machine_that_reports_no_end_is_not_waited_for(tmp_path: Path) -> None:
 USERNET = "  TCP[HOST_FORWARD]  23       127.0.0.1  34567      10.0.2.15    22     0     0\r\n"
 
 
-def test_ssh_port_is_the_one_that_qemu_forwards(tmp_path: Path) -> None:
+def test_ssh_port_is_forwarded_by_qemu(tmp_path: Path) -> None:
     monitor = FakeMonitor(results={"human-monitor-command": USERNET})
 
     assert a_machine(tmp_path, monitor).ssh_port() == 34567

@@ -101,7 +101,7 @@ def three_shards(folder: Path) -> None:
         a_shard(folder, number, TESTS[number * 2 - 2 : number * 2])
 
 
-def test_complete_set_becomes_one_with_each_test_once(tmp_path: Path) -> None:
+def test_complete_set_becomes_one_report_with_each_test_once(tmp_path: Path) -> None:
     """The tests have the order of the shards, not the order of the folders."""
     three_shards(tmp_path / "shards")
     (tmp_path / "shards/3/bench.json").write_text("7")
@@ -292,7 +292,7 @@ def test_failures_are_grouped_by_cause_and_families_kept_apart() -> None:
         ("key 4f2a9bc01d3e77 is gone", "key N is gone"),
     ],
 )
-def test_cause_has_no_numbers_nor_paths(problem: str, cause: str) -> None:
+def test_cause_has_no_numbers_or_paths(problem: str, cause: str) -> None:
     assert cause_of(problem) == cause
 
 
@@ -381,7 +381,7 @@ def test_report_that_is_not_junit_is_refused_by_name(tmp_path: Path) -> None:
     ("old", "new"),
     [('tests="2"', 'tests="x"'), ('time="1.5"', 'time="nan"'), ("</testsuites>", "")],
 )
-def test_junit_report_of_another_form_is_named(tmp_path: Path, old: str, new: str) -> None:
+def test_malformed_junit_report_is_named(tmp_path: Path, old: str, new: str) -> None:
     three_shards(tmp_path / "shards")
     report = tmp_path / "shards/2/start-1/junit.xml"
     report.write_text(report.read_text().replace(old, new))

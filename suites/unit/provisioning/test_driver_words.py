@@ -228,7 +228,7 @@ def test_xid_of_the_catalogue_has_one_meaning() -> None:
         ("149, words that nobody knows", True),
     ],
 )
-def test_error_of_an_nvlink_that_is_not_fatal_condemns_no_node(
+def test_error_of_an_nvlink_that_is_not_fatal_leaves_the_node_healthy(
     said: str, *, is_fault: bool
 ) -> None:
     """As NVIDIA's catalogue of Xids 144 to 150 decodes them; the receiver's pipe has errors made fatal."""
@@ -491,7 +491,7 @@ def test_fault_has_its_cause_and_a_remedy() -> None:
         assert all(message.condemns_node for message in messages), text
 
 
-def test_notice_condemns_no_node() -> None:
+def test_notice_leaves_the_node_healthy() -> None:
     texts = [*NOTICES, *(f"NVRM: {line}" for line in REST)]
 
     seen = {text: [*map(severity_of, parse_messages(f"[    9.1] {text}\n"))] for text in texts}

@@ -277,7 +277,7 @@ def test_create_refuses_a_name_that_is_taken_meanwhile(files: NodeFiles) -> None
 
 
 @pytest.mark.parametrize("method", [NodeFiles.write, NodeFiles.create], ids=["write", "create"])
-def test_file_is_made_beside_its_target_and_nowhere_else(
+def test_file_is_made_only_beside_its_target(
     files: NodeFiles,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -89,7 +89,7 @@ def test_written_record_is_read_back(tmp_path: Path) -> None:
     )
 
 
-def test_missing_record_gives_none_and_a_folder_is_corrupt(tmp_path: Path) -> None:
+def test_missing_record_gives_no_record_and_a_folder_is_corrupt(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     files.make_directory("/opt/folder")
 

@@ -301,7 +301,7 @@ def test_groups_that_labels_do_not_tell_apart_get_a_warning() -> None:
     assert "of the group 'debian12-6.1'" in second
 
 
-def test_group_whose_selector_finds_nodes_of_another_gets_a_warning() -> None:
+def test_group_whose_selector_finds_nodes_of_another_group_gets_a_warning() -> None:
     nodes = [
         labelled("a", "6.1", "ubuntu24.04"),
         labelled("b", "6.1", "debian12", system="debian", version="12"),

@@ -101,7 +101,7 @@ def test_try_that_the_budget_cuts_off_does_not_hide_the_one_before(tmp_path: Pat
     )
 
 
-def test_first_try_that_the_budget_cuts_off_is_reported_itself(tmp_path: Path) -> None:
+def test_failure_of_a_first_try_that_the_budget_cuts_off_is_reported(tmp_path: Path) -> None:
     clock = FakeClock()
     with (
         ScriptedRunner().expect(

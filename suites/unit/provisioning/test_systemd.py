@@ -26,7 +26,7 @@ def test_start_waits_for_the_unit_and_enables_it() -> None:
     ]
 
 
-def test_enqueue_neither_waits_nor_fails() -> None:
+def test_enqueue_does_not_wait_or_fail() -> None:
     actions = enqueue("nvidia-dcgm", 30, "warning: no")
 
     assert plan_lines(*actions) == [

@@ -53,7 +53,7 @@ def test_tag_is_on_by_its_whole_name_and_value(name: str, value: str, *, is_on: 
     assert metadata.is_on("SkipGpuDriverInstall") is is_on
 
 
-def test_one_of_two_tags_of_a_name_is_enough() -> None:
+def test_one_valid_tag_of_two_is_enough() -> None:
     assert Metadata(tags=(("A", "false"), ("a", "true"))).is_on("A")
 
 
@@ -89,7 +89,7 @@ def test_value_that_is_not_a_string_is_kept_as_unknown(files: NodeFiles) -> None
         ('{"compute": {"tagsList": [{"name": 1}]}}', "has a tag without a name: {'name': 1}."),
     ],
 )
-def test_cache_of_another_form_is_refused(files: NodeFiles, text: str, message: str) -> None:
+def test_malformed_cache_is_refused(files: NodeFiles, text: str, message: str) -> None:
     files.write(CACHE_PATH, text)
 
     with pytest.raises(TagLookupError) as failure:

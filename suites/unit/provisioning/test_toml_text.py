@@ -205,7 +205,7 @@ def test_inline_table_cannot_be_added_to() -> None:
     assert str(error.value) == "line 2: 'a.b' is a value, expected a table"
 
 
-def test_table_is_removed_with_its_subtables_and_nothing_else() -> None:
+def test_table_is_removed_with_only_its_subtables() -> None:
     text = (
         "[a]\nx = 1\n# kept\n \n[a.b]\ny = [\n1]\n[a.b.c]\nz = 2\n[a.bc]\nw = 3\n[d]\na.b = 1\n"
         "[a]\nb.q = 4\n"

@@ -167,7 +167,7 @@ def test_runtime_table_depends_on_the_version_of_the_file(version: str, table: s
     assert table in text.splitlines()
 
 
-def test_file_without_a_format_gets_one_that_every_containerd_reads() -> None:
+def test_file_without_a_format_gets_a_format_that_every_containerd_reads() -> None:
     """Containerd 2 ignores the tables of format 1, which a file without a format has."""
     text = gpu_configuration(facts("# mine\noom_score = -7\n"))
 
@@ -184,7 +184,7 @@ def test_file_with_tables_of_format_1_keeps_its_format() -> None:
     assert get_value(text, ("version",)) is None
 
 
-def test_opted_out_node_loses_the_runtime_and_nothing_else() -> None:
+def test_opted_out_node_loses_only_the_runtime() -> None:
     text = USERS + DEFAULT + RUNTIME
 
     assert non_gpu_configuration(facts(text)) == USERS + DEFAULT.replace('"nvidia"', '"runc"')
@@ -493,7 +493,7 @@ def test_node_without_cdi_gets_the_automatic_mode_and_no_prefixes() -> None:
     )
 
 
-def test_prefixes_of_the_user_are_replaced_only_if_the_runtime_needs_others() -> None:
+def test_prefixes_of_the_user_are_replaced_only_if_the_runtime_needs_it() -> None:
     modes = '[nvidia-container-runtime.modes.cdi]\nannotation-prefixes = ["mine/"]\n'
     text = f'[nvidia-container-runtime]\nmode = "cdi"\n{modes}'
 

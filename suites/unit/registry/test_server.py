@@ -198,7 +198,7 @@ def _sparse() -> bytes:
         *("deep", "no text", "compressed", "sparse"),
     ],
 )
-def test_archive_of_another_form_is_refused(tmp_path: Path, archive: bytes, why: str) -> None:
+def test_malformed_archive_is_refused(tmp_path: Path, archive: bytes, why: str) -> None:
     with pytest.raises(HarnessError, match=why):
         RegistryServer(folder=tmp_path).push(archive, repository="gpu", tag="1")
 

@@ -390,7 +390,7 @@ def a_cache(
     return SharedCache(client=client, repository="images", partial=folder)
 
 
-def test_images_of_other_programs_are_neither_listed_nor_removed(
+def test_images_of_other_programs_are_not_listed_or_removed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cache = a_cache(

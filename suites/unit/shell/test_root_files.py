@@ -80,7 +80,9 @@ def test_no_way_leads_out_of_the_root(files: RootFiles, host: Path, way: str) ->
     assert (host / "file").read_text() == "of the host"
 
 
-def test_link_to_a_file_of_the_host_leads_to_one_of_the_root(files: RootFiles, host: Path) -> None:
+def test_link_to_a_file_of_the_host_leads_to_a_file_of_the_root(
+    files: RootFiles, host: Path
+) -> None:
     files.write("/to-file", b"x", 0o600)
 
     assert (host / "file").read_text() == "of the host"

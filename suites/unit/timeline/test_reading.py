@@ -81,7 +81,7 @@ def test_unit_waited_only_for_its_last_blocker_from_the_end_of_the_second_last(
     assert (span.blocked_from_s, span.blocked_s) == (30, 10)
 
 
-def test_unit_that_was_started_long_after_all_others_waited_for_nothing(tmp_path: Path) -> None:
+def test_unit_that_started_long_after_all_others_did_not_wait_for_them(tmp_path: Path) -> None:
     node = a_node_that_built(tmp_path)
     node.units.append(a_unit("by-hand.service", 275.0, 276.0, after="basic.target"))
 
@@ -515,9 +515,7 @@ def test_names_of_a_guest_can_not_control_a_terminal(
 
 
 @pytest.mark.parametrize("changed", [{"duration_s": math.nan}, {"started": "inf"}])
-def test_step_with_a_time_that_is_no_number_is_a_gap(
-    tmp_path: Path, changed: dict[str, object]
-) -> None:
+def test_step_with_an_invalid_time_is_a_gap(tmp_path: Path, changed: dict[str, object]) -> None:
     timeline = steps_of(a_node_that_built(tmp_path), **changed)
 
     assert [gap.what for gap in timeline.gaps] == ["provisioning steps"]
@@ -547,7 +545,7 @@ def test_step_takes_no_negative_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", ['"x"', "null", "[]"])
-def test_host_events_of_another_form_are_a_gap(tmp_path: Path, at: str) -> None:
+def test_malformed_host_events_are_a_gap(tmp_path: Path, at: str) -> None:
     folder = a_node_that_built(tmp_path).write()
     (folder / "host/qmp-events.json").write_text(f'[{{"name": "SHUTDOWN", "at_s": {at}}}]')
 

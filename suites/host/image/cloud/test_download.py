@@ -79,7 +79,7 @@ def failure_of(*errors: str) -> str:
     )
 
 
-def test_file_is_downloaded_and_no_other_file_remains(
+def test_file_is_downloaded_and_the_only_file(
     server: ImageServer, download: Download, tmp_path: Path
 ) -> None:
     assert download.run(server.url(FILE)) == server.url(FILE)

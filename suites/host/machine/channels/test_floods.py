@@ -151,7 +151,7 @@ def test_command_that_writes_without_end_ends_at_its_time_limit(
     ],
     ids=lambda reply: reply[:20].decode(errors="replace"),
 )
-def test_answer_of_another_form_is_reported_in_a_sentence(
+def test_malformed_answer_is_reported_in_a_sentence(
     guest: PlayedGuest, ready: Agent, reply: bytes
 ) -> None:
     for kind in (frames.RUN, frames.READ, frames.SETTLE, frames.WAIT_UNIT):
@@ -223,7 +223,7 @@ def test_console_of_a_guest_that_prints_without_end_is_read_to_its_limit(
         theirs.close()
 
 
-def test_wait_for_the_console_keeps_no_more_than_it_searches() -> None:
+def test_wait_for_the_console_keeps_only_what_it_searches() -> None:
     """Pexpect keeps everything since the last match."""
     ours, theirs = socket.socketpair()
     console = Console("node", ours)

@@ -222,7 +222,7 @@ def listening(connection: Connection, folder: Path) -> tuple[LibvirtMachine, soc
     return machine, machine._listen(), path
 
 
-def test_process_of_a_machine_is_the_one_that_connects_to_its_agents_socket(
+def test_machine_is_the_process_that_connects_to_its_agents_socket(
     connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
     machine, listener, path = listening(connect(), tmp_path)

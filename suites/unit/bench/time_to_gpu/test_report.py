@@ -84,7 +84,7 @@ def test_csv_has_a_line_for_each_sample() -> None:
     assert float(rows[0]["wait_s"]) == 10.0
 
 
-def test_page_needs_no_other_file_and_escapes_its_texts() -> None:
+def test_page_is_complete_in_one_file_and_escapes_its_texts() -> None:
     page = render_page(figures_of(benchmark()), [])
 
     assert not re.search(r'(src|href)="(?!data:)', page)

@@ -123,7 +123,7 @@ def test_missing_inventory_is_an_error(tmp_path: Path) -> None:
         read_inventory(tmp_path / "gpus.yaml", MODELS)
 
 
-def test_listed_address_of_another_function_is_an_error(tmp_path: Path, host: FakeHost) -> None:
+def test_address_of_another_function_is_an_error(tmp_path: Path, host: FakeHost) -> None:
     host.add_function("0000:03:00.0", group=9, class_code=NVME_CLASS, driver="nvme")
     inventory = read(tmp_path, 'gpus:\n  "0000:03:00.0": {}\n')
 

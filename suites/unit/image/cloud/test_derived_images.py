@@ -91,7 +91,7 @@ def test_bake_is_made_once_for_each_payload_and_each_image(
     assert baker.count == 3
 
 
-def test_bake_of_another_version_of_the_harness_is_made_again(
+def test_bake_by_another_version_of_the_harness_is_made_again(
     store: DerivedStore, image: CloudImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     baker = Baker()

@@ -49,7 +49,7 @@ def test_list_with_two_digests_of_a_file_is_refused(other: str) -> None:
         (f"{A}  x\x1b[2J\n{B}  z\n", "is malformed: line 1"),
     ],
 )
-def test_line_of_another_form_is_refused(text: str, why: str) -> None:
+def test_malformed_line_is_refused(text: str, why: str) -> None:
     with pytest.raises(ImageFetchError, match=why) as refusal:
         read(text)
 

@@ -52,7 +52,7 @@ def test_disk_that_stands_alone_names_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["b", "/cache/disk.qcow2", "a-longer-name-than-the-old.one"])
-def test_other_name_changes_nothing_else(tmp_path: Path, name: str) -> None:
+def test_other_name_is_the_only_change(tmp_path: Path, name: str) -> None:
     disk = qcow2_on(tmp_path / "a", "/cache/disk.qcow2")
 
     start = with_backing_name(disk, name)

@@ -258,7 +258,7 @@ def test_bytes_that_are_no_text_do_not_end_a_wait(guest: _Guest, console: Consol
     assert _wait(console, "login:") == "login:"
 
 
-def test_close_leaves_neither_thread_nor_socket(guest: _Guest) -> None:
+def test_close_leaves_no_thread_or_socket(guest: _Guest) -> None:
     console = Console("closing", guest.ours)
 
     console.close()

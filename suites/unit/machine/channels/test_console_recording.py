@@ -155,7 +155,7 @@ def test_replay_of_several_machines_names_them(
 
 
 @pytest.mark.parametrize("line", ["5", "null", '["x", "o", "a"]', '[NaN, "o", "a"]', '[1, "o"]'])
-def test_line_of_another_form_is_refused_by_its_number(recording: Path, line: str) -> None:
+def test_malformed_line_is_refused_by_its_number(recording: Path, line: str) -> None:
     recording.write_text(f"{recording.read_text()}{line}\n")
     expected = f"{recording}:5: A line of an asciicast is [SECONDS, KIND, TEXT], but this one is {line!r}."
 

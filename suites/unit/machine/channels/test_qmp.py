@@ -223,7 +223,7 @@ def test_qemu_that_dies_before_greeting_ends_the_wait_early() -> None:
         session.close()
 
 
-def test_close_leaves_neither_thread_nor_socket(qemu: FakeQemu) -> None:
+def test_close_leaves_no_thread_or_socket(qemu: FakeQemu) -> None:
     session = _session(qemu)
 
     session.close()

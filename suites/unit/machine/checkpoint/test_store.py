@@ -199,7 +199,7 @@ def test_everything_is_private(cache: Cache) -> None:
     assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700
 
 
-def test_nothing_but_the_checkpoint_remains(cache: Cache) -> None:
+def test_only_the_checkpoint_remains(cache: Cache) -> None:
     checkpoint = cache.have()
 
     assert list((cache.folder / ".work").iterdir()) == []

@@ -162,7 +162,7 @@ def test_domain_without_a_libvirtd_is_reported_as_maybe_running(
     )
 
 
-def test_domain_of_another_connection_is_lost_though_that_is_alive(
+def test_domain_of_an_earlier_connection_is_lost_though_the_connection_is_alive(
     domain: Domain, host: FakeHost, connection: Connection, libvirt: FakeLibvirt
 ) -> None:
     start(domain)

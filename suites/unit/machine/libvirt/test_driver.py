@@ -90,7 +90,7 @@ def test_transport_that_takes_a_descriptor_is_taken(
     assert driver.transport(Accelerator.TCG) is Transport.MPQEMU
 
 
-def test_daemon_that_was_named_is_not_replaced_by_one_of_our_own(
+def test_named_daemon_is_not_replaced_by_a_private_one(
     libvirt: FakeLibvirt, tmp_path: Path
 ) -> None:
     libvirt.connects.append(NOBODY_LISTENS)

@@ -168,7 +168,7 @@ class BindingError(Exception):
     get_error_code = get_error_domain = get_error_message = get_int1 = get_nothing
 
 
-def test_error_unknown_to_libvirt_is_neither_a_loss_nor_a_refusal() -> None:
+def test_unknown_error_of_libvirt_is_not_a_loss_or_a_refusal() -> None:
     context = ErrorContext.of(BindingError("virDomainCreateXML() failed"))
 
     assert context == ErrorContext(code=-1, origin=-1, message="virDomainCreateXML() failed")

@@ -131,7 +131,7 @@ def test_end_of_the_daemon_ends_the_wait(raw: FakeConnect, events: DomainEvents)
     )
 
 
-def test_watch_of_an_earlier_connection_waits_for_nothing(
+def test_watch_of_an_earlier_connection_ends_without_a_wait(
     libvirt: FakeLibvirt, raw: FakeConnect, connection: Connection, events: DomainEvents
 ) -> None:
     libvirt.connects.append(FakeConnect())
@@ -188,7 +188,7 @@ def test_watch_that_can_not_register_all_its_callbacks_leaves_none(libvirt: Fake
     assert raw.callbacks == {}
 
 
-def test_watch_of_a_lost_connection_asks_for_nothing_at_its_end(
+def test_watch_of_a_lost_connection_ends_without_a_request(
     raw: FakeConnect, connection: Connection
 ) -> None:
     with DomainEvents(connection, name="node", uuid="one"):

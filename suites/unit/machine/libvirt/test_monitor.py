@@ -245,7 +245,7 @@ def test_end_of_libvirtd_ends_a_wait(raw: FakeConnect, one: DomainMonitor) -> No
     )
 
 
-def test_monitor_of_an_earlier_connection_waits_for_nothing(
+def test_monitor_of_an_earlier_connection_ends_without_a_wait(
     libvirt: FakeLibvirt, raw: FakeConnect, connection: Connection, one: DomainMonitor
 ) -> None:
     libvirt.connects.append(FakeConnect())

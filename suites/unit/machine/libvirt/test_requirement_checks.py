@@ -161,7 +161,7 @@ def test_groups_of_qemus_user_count(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_kvm_that_both_or_neither_may_open_passes(
+def test_kvm_that_all_or_no_users_may_open_passes(
     device: Device | None, user: tuple[int, int] | None, found: str
 ) -> None:
     assert judge_kvm(device, user) == RequirementCheck(

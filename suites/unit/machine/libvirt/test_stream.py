@@ -127,7 +127,7 @@ def test_typed_text_reaches_the_guest(
     assert guest.stream.taken == b"root\n"
 
 
-def test_stream_that_takes_no_more_is_waited_for(
+def test_sender_waits_for_a_full_stream(
     opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
     guest.stream.room = 2

@@ -19,7 +19,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> MockRegistry:
 
 
 @pytest.mark.parametrize("kind", ["arguments", "stdin", "environment"])
-def test_calls_pass_on_no_more_than_the_limit(registry: MockRegistry, kind: str) -> None:
+def test_calls_pass_on_at_most_the_limit(registry: MockRegistry, kind: str) -> None:
     def call(number: int) -> None:
         text = f"{number:04}" + "x" * 1020
         registry.answer(
@@ -58,7 +58,7 @@ def test_replaced_mock_keeps_its_expectations(optional: bool) -> None:
     )
 
 
-def test_replaced_mock_expects_no_more_if_it_was_used() -> None:
+def test_replaced_mock_is_not_required_if_it_was_used() -> None:
     registry = MockRegistry()
     first = MockedCommand("curl", registry.calls, reads_stdin=False)
     first.answers("first\n")

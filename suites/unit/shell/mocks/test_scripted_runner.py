@@ -149,7 +149,7 @@ def test_limit_environment_and_input_are_free_if_the_script_is_silent() -> None:
         runner.run(("x",), timeout_s=7, env={"A": "b"}, stdin="in")
 
 
-def test_empty_environment_is_one_too() -> None:
+def test_empty_environment_is_compared_too() -> None:
     with ScriptedRunner().expect("x", env={}) as runner:
         runner.run(("x",), timeout_s=1)
 
