@@ -53,8 +53,8 @@ class Hostile:
 
     is_apart: bool = True
     promise: str = (
-        "Whatever a guest, its devices or a file of others sends: an answer or an error with a "
-        "sentence, in bounded memory."
+        "Whatever a guest or its devices send, or another user's file has, is answered or refused "
+        "with a sentence, in bounded memory."
     )
 
     @contextlib.contextmanager
