@@ -40,7 +40,7 @@ class GuestFile:
 
 @dataclass(frozen=True, kw_only=True)
 class SshAccess:
-    """The keys by which the host logs in and identifies the guest (in OpenSSH's text formats)."""
+    """The keys with which the host logs in and identifies the guest (in OpenSSH's text formats)."""
 
     authorized_key: str
     host_private_key: str = field(repr=False)

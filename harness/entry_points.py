@@ -1,8 +1,8 @@
-"""Entry points by which other installed packages add to the harness, and their errors.
+"""Entry points with which other installed packages add to the harness, and their errors.
 
 Names are read from the packages' metadata; a package is imported when one of its entries is used.
-A package that cannot be imported breaks nothing else: the error names the distribution, the group
-and the entry, and `harness doctor` lists it.
+A package that cannot be imported does not hinder others: the error names the distribution, the
+group and the entry, and `harness doctor` lists it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""HTTP requests that a server can neither redirect elsewhere nor delay for ever.
+"""HTTP requests: a server can't redirect them elsewhere, or delay them for ever.
 
 Each read of an answer, its status line and headers included, has to keep up with a minimum rate
 and to end before a deadline. Redirects lead only to http and https, and never from https to http.
@@ -43,7 +43,7 @@ class StalledError(TimeoutError):
 
 
 def origin(url: str) -> tuple[str, str, int]:
-    """Return scheme, host and port, to which credentials are bound.
+    """Return scheme, host and port, which credentials are bound to.
 
     Raises RefusedUrlError for a URL of another scheme, without a host, or with a wrong port.
     """
@@ -74,7 +74,7 @@ def joined(base: str, reference: str) -> str:
 
 
 class Pace:
-    """Ends an exchange in which fewer than `stall_bytes` move within `stall_s`, or at a deadline.
+    """Ends an exchange if fewer than `stall_bytes` move within `stall_s`, or at a deadline.
 
     Only the time that is spent waiting for the other side counts.
     """

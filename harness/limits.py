@@ -357,7 +357,7 @@ SHELL_OUTPUT = Limit(
     name="shell-output-mib",
     default=48,
     unit=Unit.MIB,
-    what="the output of shell code, and what it reports to the harness",
+    what="the output and the reports of shell code",
 )
 
 GPU_MEMORY = Limit(

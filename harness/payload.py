@@ -27,7 +27,7 @@ sys.exit(main())
 
 @dataclass(frozen=True, kw_only=True)
 class Payload:
-    """A zipapp; its bytes depend on the contents of the sources and on nothing else."""
+    """A zipapp; its bytes depend only on the contents of the sources."""
 
     content: bytes
     digest: str

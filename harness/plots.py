@@ -83,7 +83,7 @@ def render_figure(
 
 
 def picture(light: bytes, dark: bytes, words: str) -> str:
-    """Return an SVG in two schemes as HTML that needs no other file; `words` describe the picture."""
+    """Return an SVG in two schemes as complete HTML; `words` describe the picture."""
 
     def source(content: bytes) -> str:
         return f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"

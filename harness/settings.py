@@ -178,9 +178,9 @@ class Settings:
 
     `ci` is true if the variable CI says so: there, a missing requirement is a failure and not a
     reason to skip. When checkpoints take more than `checkpoint_limit_mib` of disk, the least
-    recently used ones that are not in use are removed. `gpu_models` are folders of GPU models
-    beside the shipped ones. Images under a licence that is not in `accepted_licences` are neither
-    built nor used.
+    recently used checkpoints that are not in use are removed. `gpu_models` are folders of GPU
+    models beside the shipped ones. Images are not built or used if their licence is not in
+    `accepted_licences`.
 
     GPUs of machines come from `gpu_source`. Emulated GPUs are emulated as `gpu_emulation` says, or
     as their model does. With `is_gpu_required`, a test that finds no GPU on the host fails.
@@ -357,7 +357,7 @@ def machine_driver(
 ) -> MachineDriver | PluginDriver:
     """Return the driver that the option names, else the environment, else the ini file.
 
-    Raises BadInputError if neither the harness nor an installed package has it.
+    Raises BadInputError if the harness and the installed packages do not have it.
     """
     word = first_of(option, DRIVER_VARIABLE, ini, environment)
     if word is None:

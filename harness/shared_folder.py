@@ -1,4 +1,4 @@
-"""Opens files in folders to which other users can write, and finds folders of this user alone.
+"""Opens files in folders that other users can write to, and finds folders of this user alone.
 
 Whoever may write to a folder may put anything there: a FIFO that nobody writes to, a link to another file,
 a file without end. So files are opened relative to the folder's descriptor, never followed and never waited
@@ -171,7 +171,7 @@ def is_private(state: os.stat_result) -> bool:
 
 
 def private_folder(parent: Path, name: str) -> Path:
-    """Return this user's folder `name` in `parent`, to which everybody may write; create it if missing.
+    """Return this user's folder `name` in `parent`, where everybody may write; create it if missing.
 
     If another user made a folder of that name first, the folder's name gets a suffix that nobody
     can guess. All processes of this user find the same folder, by its owner: nobody can make a

@@ -15,7 +15,7 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class System:
-    """The guest in which this process runs, as root; paths are below `root`."""
+    """The guest that this process runs in, as root; paths are below `root`."""
 
     def __init__(self, root: str = "") -> None:
         self._root = root

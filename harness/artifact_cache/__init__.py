@@ -77,7 +77,7 @@ class StagingFolder:
 
 
 class ArtifactSource(Protocol):
-    """A source of folders that a cache lacks, to which it offers the folders that it made."""
+    """A source of folders that a cache lacks; the cache offers it the folders that it made."""
 
     def fetch(
         self,

@@ -85,7 +85,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def examine(settings: Settings, runner: Runner) -> list[RequirementCheck]:
-    """Check every requirement, even after one that is missing."""
+    """Check every requirement, even after a failed one."""
     accelerator, chosen = _accelerator(settings, runner)
     return [
         _program("QEMU", settings.qemu, "qemu-system-x86", runner),

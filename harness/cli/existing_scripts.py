@@ -121,7 +121,7 @@ def main_script(scripts: Sequence[FoundScript], folder: Path) -> FoundScript:
     """Return the script that a machine is to run.
 
     It is the only script, or the only program whose name says so, or the only program. Raises
-    BadInputError that names them if none of them is such a script.
+    BadInputError with all their names if no script is such a script.
     """
     programs = [script for script in scripts if script.is_program] or list(scripts)
     named = [script for script in programs if _MAIN_NAME.search(script.path.stem)]

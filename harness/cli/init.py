@@ -170,7 +170,7 @@ def _with_shipped_image(ini: str) -> str:
 
 
 def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
-    """Write all files below `folder`, or none of them.
+    """Write all files below `folder`, or no file.
 
     Raises BadInputError that names files that exist, that configure pytest already, or that are in
     place of a folder. Raises OSError if a file can't be written.

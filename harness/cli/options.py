@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Commands(Protocol):
-    """The parser to which a module adds its commands; the table of `harness.cli` has their purposes."""
+    """The parser that a module adds its commands to; the table of `harness.cli` has their purposes."""
 
     def add_parser(self, name: str) -> argparse.ArgumentParser: ...
 
@@ -39,7 +39,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def machine_words(settings: Settings) -> list[str]:
-    """Return the options by which another command starts the machines of these settings."""
+    """Return the options with which another command starts the machines of these settings."""
     named = {
         "--accelerator": settings.accelerator.value,
         "--timeout-multiplier": str(settings.timeout_multiplier),

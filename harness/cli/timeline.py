@@ -1,4 +1,4 @@
-"""`harness timeline`: when things ran in the machine of a test, and which waited for which."""
+"""`harness timeline`: when work ran in the machine of a test, and which work waited for which."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def add_parser(commands: Commands) -> None:
 def _output(word: str) -> Path:
     path = Path(word)
     if path.suffix not in _FORMS:
-        raise argparse.ArgumentTypeError(f"'{word}' ends with none of {', '.join(_FORMS)}.")
+        raise argparse.ArgumentTypeError(
+            f"'{word}' needs one of these endings: {', '.join(_FORMS)}."
+        )
     return path
 
 

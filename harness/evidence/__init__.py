@@ -450,7 +450,7 @@ class Evidence:
 
     @property
     def driver_gpu_names(self) -> Mapping[str, str | None]:
-        """Return the driver's name of each GPU to which it is bound, by PCI address."""
+        """Return the name of each GPU that the driver is bound to, by PCI address."""
         return {
             PurePosixPath(path).parent.name: node_state.parse_gpu_name(text)
             for path, text in self.matching(_GPU_FOLDERS).items()

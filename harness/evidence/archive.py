@@ -100,7 +100,7 @@ def opened(bundle: Path, runs: Path, *, has_machine: bool = False) -> Iterator[P
         return
     if not bundle.is_file() or not bundle.name.endswith(SUFFIXES):
         raise BadInputError(
-            f"This is neither a folder of evidence nor an archive of one ({', '.join(SUFFIXES)}).",
+            f"This is not a folder of evidence, and not an archive of one ({', '.join(SUFFIXES)}).",
             source=str(bundle),
         )
     packer = next(

@@ -259,8 +259,8 @@ def explain(folder: Path, *, is_named: bool = False) -> list[str]:
     These are the failed step of provisioning, or how the provisioner ended with the last lines of
     its log; each failed unit with its last line, and each unit that systemd starts again. If no
     step, run or unit failed, and the cause is not named yet: units that are still starting, the
-    first line with which the guest reports an error, or the last line on the console of a guest
-    that does not answer.
+    guest's first line about an error, or the last line on the console of a guest that does not
+    answer.
     """
     logs = list(_logs(folder))
     sentences = list(_failed_steps(folder))
@@ -449,7 +449,7 @@ def _cause_of_driver(logs: _Logs) -> FoundCause | None:
 
 
 def first_error_line(folder: Path) -> str | None:
-    """Return the first line with which the guest reports an error, or None."""
+    """Return the guest's first line about an error, or None."""
     return _first_error(list(_logs(folder)))
 
 

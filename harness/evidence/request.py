@@ -220,7 +220,7 @@ def node_request(
 
 
 def result_request(provisioner: Provisioner) -> EvidenceRequest:
-    """Return the request for the results of a provisioner's runs, and nothing else of the node."""
+    """Return the request for only the results of a provisioner's runs."""
     return EvidenceRequest(
         commands={},
         files=[

@@ -1,7 +1,7 @@
 """Units as systemd itself describes them, with its own timestamps, and its queue of jobs; pure.
 
-Timestamps are microseconds of the node's monotonic clock. They say in which order units started,
-however slow the machine is.
+Timestamps are microseconds of the node's monotonic clock. They say when units started relative to
+each other, however slow the machine is.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ShownUnit:
 
 
 def check_unit_name(name: str, *, source: str) -> None:
-    """Raise BadInputError for a name without its type, by which systemd lists no unit."""
+    """Raise BadInputError for a name without its type, since systemd lists units with their types."""
     if _NAME.fullmatch(name) is None:
         raise BadInputError(
             f"'{name}' is not the full name of a unit, such as 'kubelet.service'.",

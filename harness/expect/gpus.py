@@ -31,7 +31,7 @@ _NO_VENDOR = "ffff"
 
 
 def gpus_on_bus(evidence: Evidence, *gpus: GpuModel | str) -> None:
-    """Expect exactly these GPUs on the PCI bus, and no other GPU.
+    """Expect exactly these GPUs on the PCI bus.
 
     Each is a model, or an id: "10de:2330" with a vendor, "2330" of any vendor.
     """
@@ -87,7 +87,7 @@ def gpus_driven(evidence: Evidence, *gpus: GpuModel | str) -> None:
 
 
 def driver_names_gpus(evidence: Evidence, *names: str) -> None:
-    """Expect exactly these names for the GPUs to which the driver is bound."""
+    """Expect exactly these names for the GPUs that the driver is bound to."""
     seen = sorted(name or "(no name)" for name in evidence.driver_gpu_names.values())
     require(
         seen == sorted(names),
@@ -123,7 +123,7 @@ def gpus_refused(evidence: Evidence, *gpus: GpuModel | str) -> None:
 
 
 def no_gpu(evidence: Evidence) -> None:
-    """Expect no GPU of any vendor that the catalogue of models has on the PCI bus."""
+    """Expect no GPU on the PCI bus, of any vendor in the catalogue of models."""
     functions = _gpus(evidence)
     require(not functions, f"No GPU was expected, but there were {functions}.", evidence)
 
@@ -286,7 +286,7 @@ def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciF
 
 @functools.cache
 def known_kinds() -> frozenset[GpuKind]:
-    """Return the ids by which GPUs are recognised, from the models of the harness and of installed packages."""
+    """Return the ids that GPUs are recognised by, from the models of the harness and of installed packages."""
     return load_catalogue().kinds
 
 

@@ -318,7 +318,7 @@ def _runtime_unit(evidence: Evidence) -> str:
 
 
 def gpu_services_up(evidence: Evidence) -> str:
-    """Expect none of the units that serve GPUs to have failed, and the runtime of pods to be active.
+    """Expect the units that serve GPUs not to have failed, and the runtime of pods to be active.
 
     That runtime is containerd, unless another unit runs the node's pods; then containerd may be
     unused.

@@ -220,7 +220,7 @@ class Catalogue:
 
     @property
     def kinds(self) -> frozenset[GpuKind]:
-        """Return the ids by which the models recognise GPUs among the functions on the PCI bus.
+        """Return the ids that the models recognise GPUs by, among the functions on the PCI bus.
 
         Raises the error of a package whose models can't be used, since its GPUs would not be
         recognised.

@@ -65,9 +65,9 @@ class ConfigSpace:
 
     An express function has 4096 bytes and the PCI Express capability, any other function has 256
     bytes and no capability. No expansion ROM and no I/O BAR. Its pin is A, since NVIDIA's driver
-    probes no function for which the guest has routed no interrupt; with `has_msi` an express
-    function can signal messages too. `generation` is the link's generation of PCI Express. Not
-    thread-safe; the device is.
+    does not probe a function if the guest has routed no interrupt for it; with `has_msi` an
+    express function can signal messages too. `generation` is the link's generation of PCI Express.
+    Not thread-safe; the device is.
     """
 
     def __init__(

@@ -196,9 +196,9 @@ class _RefusedError(Exception):
 class VfioUserServer(DeviceServer[Message]):
     """Serves one GPU over a socket in `folder`, which QEMU connects to when the GPU is plugged.
 
-    The socket's path is relative to QEMU's working folder, which has to be `folder`: the path of a
-    socket has 107 bytes at most, and a folder's may have more. Folder and socket are accessible to
-    their owner only. The socket is removed as soon as QEMU has connected.
+    The socket's path is relative to QEMU's working folder, which has to be `folder`, since the
+    path of a socket has at most 107 bytes. Folder and socket are accessible to their owner only.
+    The socket is removed as soon as QEMU has connected.
     """
 
     transport = "vfio-user"

@@ -369,7 +369,7 @@ class Lab(LabImages):
 
     @functools.cached_property
     def transport(self) -> Transport:
-        """Return the transport by which machines can take an emulated GPU.
+        """Return the transport for emulated GPUs of machines.
 
         Raises RequirementError, which names a QEMU that has one, if there is none.
         """

@@ -73,8 +73,8 @@ def bake_cloud_image(
 
     `driver` is by default the driver in the image's entry. The machine boots from an overlay by
     the image's firmware; provisioning comes by cloud-init. The files of the first boot and of the
-    harness are removed again, so that the result is an image like the original, and depends on no
-    other file. `bake_evidence` reads the evidence.
+    harness are removed again, so that the result is an image like the original, and complete in
+    one file. `bake_evidence` reads the evidence.
 
     Raises BadInputError if no driver is named, HarnessError if the bake failed.
     """
@@ -204,7 +204,7 @@ def _why(evidence: Evidence) -> str:
 
 
 def write_standalone(image: Image | CloudImage, to: Path) -> Path:
-    """Write an image to a path of a person's choice, as a qcow2 that depends on no other file.
+    """Write an image to a path of a person's choice, as a qcow2 that is complete in one file.
 
     Raises BadInputError if that path exists, or can't be written.
     """

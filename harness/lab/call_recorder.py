@@ -79,7 +79,7 @@ class CallRecorder:
 
     @property
     def files(self) -> Sequence[GuestFile]:
-        """Return the programs that stand before the real ones in PATH."""
+        """Return the programs that replace the real ones in PATH."""
         return [
             GuestFile(
                 path=f"{_FOLDER}/{name}",

@@ -2,7 +2,7 @@
 
 It holds the memory and devices, compressed; the disk as the difference to its base image, which is
 named by its digest; and the description of the machine. GPUs are unplugged before, since an
-emulated GPU's state can't be saved, and new ones of the same models are plugged when the machine
+emulated GPU's state can't be saved, and new GPUs of the same models are plugged when the machine
 is resumed.
 """
 

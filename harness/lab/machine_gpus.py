@@ -98,7 +98,7 @@ class MachineGpus:
         report: Callable[[str], None],
         cancelled: Callable[[], str | None] = lambda: None,
     ) -> list[ProvidedGpu]:
-        """Start to serve the emulated ones of these GPUs, and lease the host's ones together.
+        """Start to serve the emulated GPUs among these, and lease the host's GPUs together.
 
         `report` is called with the reason while GPUs of the host are awaited, and `cancelled`
         returns a reason to stop waiting. Raises RequirementError if this host can't provide them.
@@ -239,7 +239,7 @@ class MachineGpus:
             server.gpu.wait_until_placed(deadline)
 
     def gpu(self, device_id: str) -> EmulatedGpu:
-        """Return the device model behind a GPU that is plugged, or that was one of the last to be unplugged.
+        """Return the device model behind a plugged GPU, or behind a GPU that was just unplugged.
 
         Raises HarnessError if there is none, RequirementError if it belongs to the host.
         """
@@ -366,7 +366,7 @@ class MachineGpuSlots(GuestChannels):
         self._show_gpus()
 
     def gpu(self, device_id: str = "gpu0") -> EmulatedGpu:
-        """Return the device model behind a GPU that is plugged, or that was one of the last to be unplugged.
+        """Return the device model behind a plugged GPU, or behind a GPU that was just unplugged.
 
         Raises HarnessError if there is none.
         """

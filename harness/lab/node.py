@@ -224,7 +224,7 @@ def render_node_seed(
     access: SshAccess | None,
     early: Sequence[Argv] = (),
 ) -> SeedFiles:
-    """Render the seed by which cloud-init provisions a requested node; `early` goes to `bootcmd`.
+    """Render the seed with which cloud-init provisions a requested node; `early` goes to `bootcmd`.
 
     Raises BadInputError if the provisioner's user-data contradicts the user-data of the harness.
     """
@@ -471,11 +471,11 @@ class Node:
     ) -> Evidence:
         """Return the evidence of this node as it is now.
 
-        Each call gathers it again, into a folder of its own, so that earlier evidence neither
-        changes nor is taken for new. In addition to the evidence of every node, it has `files` of
-        the guest, by absolute paths that may have `*` and `?`, which `Evidence.file`, `files` and
-        `paths` return; and the output of `commands`, argv by name, which `Evidence.output_of` and
-        `exit_code_of` return. They are also in the evidence that is kept of a failed test.
+        Each call gathers it again, into a folder of its own, so that earlier evidence does not
+        change and is not taken for new. In addition to the evidence of every node, it has `files`
+        of the guest, by absolute paths that may have `*` and `?`, which `Evidence.file`, `files`
+        and `paths` return; and the output of `commands`, argv by name, which `Evidence.output_of`
+        and `exit_code_of` return. They are also in the evidence that is kept of a failed test.
 
         Raises BadInputError, which names the path or command that can't be gathered.
         """
@@ -489,7 +489,7 @@ class Node:
 
     @stepped("Gather the result of provisioning of node '{0.request.name}'")
     def result(self) -> Evidence:
-        """Return evidence of provisioning's reports, and of nothing else of the node.
+        """Return evidence of only provisioning's reports.
 
         It takes a fraction of the seconds of `evidence`, for tests that are only about a decision
         or an exit code. Expectations on anything else raise HarnessError.

@@ -72,7 +72,7 @@ class Registry:
 
     @property
     def guest_files(self) -> tuple[GuestFile, ...]:
-        """Return the files by which a guest finds and trusts this registry."""
+        """Return the files with which a guest finds and trusts this registry."""
         (forward,) = self.host_ports
         hosts = f"127.0.0.1 localhost\n{forward.guest_address} {' '.join(REGISTRY_NAMES)}\n"
         return (

@@ -1,7 +1,7 @@
 """Describes a machine that continues from a bundle, or refuses the bundle.
 
-The bundle may come from somebody else. QEMU opens any file that the header of a disk names, or to
-which a link leads, and the guest could read and write it.
+The bundle may come from somebody else. QEMU opens any file that a disk's header or a link names,
+and the guest could read and write it.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ class SavedState:
 
     A saved state without a parent is its origin: a built image booted up to the point just before
     cloud-init, or a cloud image just after. Any other state is its parent after `make` has run on
-    it. `parts` name everything on which the result depends in addition to the parent: when one of
+    it. `parts` name everything that the result depends on in addition to the parent: when one of
     them changes, the checkpoint is made again.
     """
 
@@ -212,7 +212,7 @@ def describe_clone(
 ) -> MachineDescription:
     """Describe a machine that continues from a state's `checkpoint`, or boots its origin without one; pure.
 
-    Its name is the name of the state, if it has no other.
+    Its name is by default the name of the state.
     """
     return describe(
         name or state.name,

@@ -115,7 +115,7 @@ class VmDriver(Protocol):
         """Return how guests run, as `option` asks."""
 
     def transport(self, accelerator: Accelerator) -> Transport:
-        """Return the transport by which machines can take an emulated GPU.
+        """Return the transport for emulated GPUs of machines.
 
         Raises RequirementError, which names a QEMU that has one, if there is none.
         """

@@ -78,7 +78,7 @@ class NodeAddress:
         if parts.scheme == "local" and uri.rstrip("/") == "local:":
             return cls()
         if parts.scheme != "ssh":
-            raise _bad(uri, source, "it has neither form")
+            raise _bad(uri, source, "it is not 'local:', and its scheme is not 'ssh'")
         host, user = unquote(parts.hostname or ""), unquote(parts.username or "")
         # ssh would take a leading dash for an option; a host's name becomes the name of a folder.
         for what, word in (("host", host), ("user", user)):

@@ -1,9 +1,10 @@
 """The time in which the host let a machine run, and deadlines in that time.
 
-The kernel counts for each thread how long it ran and how long it was runnable but kept waiting for a
-processor: the first two fields of `/proc/PID/task/TID/schedstat`, in nanoseconds (`sched-stats.rst` of
-the kernel's documentation). A guest whose QEMU waits makes no progress, so that time counts against no
-guest. The time for which the host is suspended does not count either: the monotonic clock stands still.
+The kernel counts for each thread how long it ran and how long it was runnable but kept waiting for
+a processor: the first two fields of `/proc/PID/task/TID/schedstat`, in nanoseconds
+(`sched-stats.rst` of the kernel's documentation). A guest whose QEMU waits makes no progress, so
+that time counts against no guest. The time while the host is suspended does not count either: the
+monotonic clock stands still.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _MOST_SECONDS = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A test in a JUnit report; `problem` is the message with which it failed.
+    """A test in a JUnit report; `problem` is the message of its failure.
 
     `results` counts its test cases there; `is_of_test` is false for a module that could not be collected.
     """
@@ -130,7 +130,7 @@ def read_suite(path: Path) -> list[ET.Element]:
         tags = {each.tag for case in suite.iter("testcase") for each in case}
         if said and not tags.intersection(_FAILED):
             raise BadInputError(
-                f"It is not a JUnit report: it counts {said} failures and errors, but none of its test cases has one.",
+                f"It is not a JUnit report: it counts {said} failures and errors, but its test cases have none.",
                 source=source,
             )
     return suites
@@ -139,8 +139,8 @@ def read_suite(path: Path) -> list[ET.Element]:
 def cases_of(suites: Iterable[ET.Element], shard: str) -> list[Case]:
     """Return the tests of a shard's suites, each once.
 
-    A repeated test counts by its last result. A test whose teardown failed too has two results, of
-    which the first says more.
+    A repeated test counts by its last result. A test whose teardown failed too has two results;
+    the first says more.
     """
     found: dict[str, list[ET.Element]] = {}
     for element in (each for suite in suites for each in suite.iter("testcase")):
@@ -189,7 +189,7 @@ def case_name(test_id: str, prefix: str = "") -> str:
 def differences(
     tests: Sequence[str], repeated: Iterable[str], cases: Sequence[Case], prefix: str
 ) -> dict[str, list[str]]:
-    """Return the tests in which a shard's list and its JUnit report differ, by the kind of difference.
+    """Return the tests that differ between a shard's list and its JUnit report, by the kind of difference.
 
     `repeated` are the tests of the list that ran more than once.
     """

@@ -33,7 +33,7 @@ _COLUMNS = (
 
 
 def render_page(report: Report) -> str:
-    """Render the page, which needs no other file."""
+    """Render the complete page."""
     body = "\n".join(_body(report))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

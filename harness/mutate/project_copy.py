@@ -26,7 +26,7 @@ _NOT_COPIED = frozenset(
 class Project:
     """The files of a project for a copy: the files that git tracks or would add, or all files without git.
 
-    `top` is the copied directory, `start` the directory below it in which tests run.
+    `top` is the copied directory, `start` the directory below it that tests run in.
     """
 
     def __init__(self, start: Path, scripts: Iterable[Path], runner: Runner | None = None) -> None:
@@ -87,7 +87,7 @@ class Project:
             yield from (Path(path) / name for name in folders if (Path(path) / name).is_symlink())
 
     def copy(self, files: Iterable[Path], to: Path) -> Path:
-        """Copy the files; return the directory of the copy in which tests run."""
+        """Copy the files; return the directory of the copy that tests run in."""
         for file in files:
             target = to / file
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -59,7 +59,7 @@ class Tried:
 
 
 class Results:
-    """A file of results to which lines are added; a torn line at its end is ignored.
+    """A file of results that lines are added to; a torn line at its end is ignored.
 
     `surroundings` is a digest of everything on which the tests may depend, except themselves and
     the scripts.

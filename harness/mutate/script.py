@@ -127,7 +127,7 @@ class Script:
 
     @functools.cached_property
     def message_functions(self) -> set[str]:
-        """Functions that do nothing but print."""
+        """Functions that only print."""
         return {
             name
             for name, function in self.functions.items()
@@ -172,7 +172,7 @@ class Script:
         return is_own or self.function_of(command) not in self.values
 
     def is_message(self, node: Node) -> bool:
-        """Tell whether a statement is a message, also one with a redirection or after a pipe."""
+        """Tell whether a statement is a message; a message with a redirection or after a pipe counts too."""
         if node.type == "command":
             return self.prints_message(node)
         if node.type == "redirected_statement":

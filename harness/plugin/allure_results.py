@@ -99,9 +99,9 @@ def shown_parameters(
 
 
 def history_id(full_name: str, parameters: Iterable[tuple[str, str]]) -> str:
-    """Return the id by which Allure 2 knows a test in other runs, for any order of parameters.
+    """Return the id that Allure 2 gives a test in all runs, for any order of parameters.
 
-    Allure 3 makes one of the same values itself.
+    Allure 3 makes an id of the same values itself.
     """
     parts = [full_name, *(f"{name}={value}" for name, value in sorted(parameters))]
     return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]

@@ -61,7 +61,7 @@ class EvidenceSource(Protocol):
         """Write all available evidence to `folder`, replacing the evidence of an earlier run.
 
         Yield each folder of evidence as it is kept: its old path and its new path. `error` is the
-        error with which the test ended, or None if it passed.
+        error that ended the test, or None if it passed.
         """
         ...
 

@@ -38,7 +38,7 @@ def add_markers(config: pytest.Config) -> None:
 
 
 def images_of(test: pytest.Item, images: Sequence[str]) -> Sequence[object]:
-    """Return the images with which a test runs, as parameters of it.
+    """Return the images that a test runs with, as parameters of it.
 
     All images of the run, or the first one if the test has a marker `pin_image`. Images after the
     first have the marker `further_image`, so that `-m` can select them. Raises BadInputError that

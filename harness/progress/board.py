@@ -108,7 +108,7 @@ class Board:
     def due(self, now: float) -> list[str]:
         """Return the lines about activities that began some seconds ago, and again about long ones.
 
-        A machine that its test uses has a line only if there was no other line meanwhile.
+        A machine that its test uses has a line only if no other line was shown meanwhile.
         """
         lines = []
         for key, row in list(self._rows.items()):

@@ -163,7 +163,7 @@ class PlainLines:
 
 
 class LiveRegion:
-    """Rows below the cursor of a terminal, to which another program part writes.
+    """Rows below the cursor of a terminal that another program part writes to too.
 
     It calls `writing` around each of its writes, so that the rows make room. `write` writes to the
     terminal at once, and `size` returns its columns and lines.

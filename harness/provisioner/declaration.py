@@ -83,7 +83,7 @@ class Declaration:
         return self.outcome.events
 
     def missing(self, *keys: str) -> BadInputError:
-        """Return the error for the case that none of `keys`, below `outcome`, is declared."""
+        """Return the error for an `outcome` without any of `keys`."""
         quoted = " or ".join(f"'outcome.{key}'" for key in keys)
         return BadInputError(
             f"Provisioner '{self.name}' does not declare this, so it cannot be told whether the "

@@ -99,7 +99,7 @@ class StepList:
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeFile:
-    """A JSON file in which the provisioner records its result."""
+    """A JSON file where the provisioner records its result."""
 
     __pydantic_config__ = FORBID
 
@@ -121,7 +121,7 @@ class OutcomeFile:
 
 @dataclass(frozen=True, kw_only=True)
 class EventFiles:
-    """Files in which the provisioner records events."""
+    """Files where the provisioner records events."""
 
     __pydantic_config__ = FORBID
 

@@ -24,7 +24,7 @@ LOCAL = Retry(timeout_s=60)
 
 
 class ContainerImage(Protocol):
-    """An image with a driver: the name by which it is pulled, and its name in containerd."""
+    """An image with a driver: the name in its registry, and its name in containerd."""
 
     @property
     def name(self) -> str: ...
@@ -52,7 +52,7 @@ def present_query(image: ContainerImage) -> tuple[str, ...]:
 
 
 def pull(image: ContainerImage) -> Run:
-    """Pull the image under the name by which its registry has it."""
+    """Pull the image under its registry's name."""
     return Run(argv=(*CTR, "image", "pull", image.pull_reference), retry=PULL)
 
 

@@ -166,8 +166,8 @@ def is_busy(modules: tuple[LoadedModule, ...]) -> bool:
     """Return whether anything besides the driver's own modules uses one of them.
 
     The dependent modules hold one to three references of `nvidia`, and idle modules have device
-    nodes too. So neither a count above zero nor `/dev/nvidia0` means that the GPU is in use
-    (AgentBaker 8955).
+    nodes too. So a count above zero does not mean that the GPU is in use, and `/dev/nvidia0` does
+    not either (AgentBaker 8955).
     """
     ours = {module.name for module in modules}
     return any(

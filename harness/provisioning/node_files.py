@@ -67,7 +67,7 @@ class NodeFiles:
         return self.at(path).is_dir() and not self.at(path).is_symlink()
 
     def is_newer(self, path: str, other: str) -> bool:
-        """Return whether a path was modified after another one; False if one of them is missing."""
+        """Return whether a path was modified after another one; False if a path is missing."""
         try:
             return self.at(path).stat().st_mtime_ns > self.at(other).stat().st_mtime_ns
         except OSError:

@@ -55,7 +55,7 @@ _A10_SIZES = frozenset(
 
 
 def driver_kind(driver_type: str | None) -> str | None:
-    """Return the kind of a driver type, by which types are compared; None if there is no type.
+    """Return the kind of a driver type, for comparison of types; None if there is no type.
 
     `cuda` and `cuda-lts` are the same kind. A record has `cuda` if the node wants `cuda-lts`;
     compared directly they never match, and the fast path is never used (AgentBaker 8787).

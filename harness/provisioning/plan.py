@@ -164,7 +164,7 @@ class Step:
 
     @property
     def predecessors(self) -> tuple[str | None, ...]:
-        """Return the steps that come before this one, including the step for which it is a fallback."""
+        """Return the steps that come before this one, including the step whose fallback it is."""
         return (*self.needs, self.only_after_failure_of)
 
     @property

@@ -138,7 +138,7 @@ class KernelGroup:
 
     @property
     def name_suffix(self) -> str:
-        """Return the end of the name of the group's DaemonSet, which no other group has.
+        """Return the end of the name of the group's DaemonSet; it differs from the other groups' ends.
 
         Kernels with pages of 64 KiB have another name than kernels of the same version with
         smaller pages.

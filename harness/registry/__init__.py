@@ -209,7 +209,7 @@ class RegistryLog:
 
     @property
     def pulls(self) -> tuple[Pull, ...]:
-        """Return the requests by the client's runs to which they belong."""
+        """Return the requests by the client's run."""
         requests = self.requests
         numbers = sorted({each.pull for each in requests} - {0})
         return tuple(

@@ -1,4 +1,4 @@
-"""The certificate with which a test's registry acts as another registry, such as Microsoft's, for a guest."""
+"""The certificate of a test's registry that acts as another registry, such as Microsoft's, for a guest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DAYS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A certificate with its key, signed by itself: a client that trusts it trusts no other server by it."""
+    """A certificate with its key, signed by itself: a client that trusts it trusts only this server by it."""
 
     certificate: Path
     key: Path

@@ -41,11 +41,11 @@ A job is run again after its node died, and what is left of the first run may st
 class ShardManifest:
     """The tests of a shard, the tests that it ran, and their times.
 
-    `repeated` are the tests that ran more than once, `junit_prefix` is pytest's option of that name.
-    `collection_sha256` is the digest of all tests of the run, by which shards of different runs
-    are told apart. `start` counts the starts of this shard, of which this is the last; `root` is
-    the folder of the tests' configuration. `first_test_s` are the seconds from the start to the
-    first test's own code, after its fixtures. `ran` are the tests that have a result.
+    `repeated` are the tests that ran more than once, `junit_prefix` is pytest's option of that
+    name. `collection_sha256` is the digest of all tests of the run, and tells shards of different
+    runs apart. `start` is the number of this shard's latest start; `root` is the folder of the
+    tests' configuration. `first_test_s` are the seconds from the start to the first test's own
+    code, after its fixtures. `ran` are the tests that have a result.
     """
 
     schema: Literal[1] = 1

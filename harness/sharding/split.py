@@ -1,7 +1,7 @@
 """Divides tests among shards: equal durations, and families kept together.
 
 The algorithms of pytest-split know no groups: its `least_duration` spreads the tests of one saved
-state over all shards, each of which then has to make or fetch that state, and its
+state over all shards, so that each has to make or fetch that state, and its
 `duration_based_chunks` is uneven by a test at each boundary. This one fills shards with whole
 families after the longest tests, and cuts only families that fit nowhere. The file of durations is
 pytest-split's.

@@ -214,7 +214,7 @@ def require_own(titles: Iterable[str], name: str, *, taken: Collection[str] = ()
 
 
 def check_layers(layers: Sequence[Layer], files: Mapping[str, FileFact], name: str) -> None:
-    """Raise StoreError unless the layers are the layers of the files, and one for all other files."""
+    """Raise StoreError unless each file has its layer, and all other files have one layer together."""
     found: set[str] = set()
     for layer in layers:
         if layer.media_type not in {FILE_TYPE, REST_TYPE}:

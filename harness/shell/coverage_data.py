@@ -1,7 +1,7 @@
 """Coverage of shell code as data of coverage.py: written by a run, combined and reported.
 
-The context of a line says in which tier it ran, and of which version of the file: the first 16
-digits of its SHA-256. So data of several runs can be combined later, and data of another version is
+The context of a line has the tier that it ran in, and the version of the file: the first 16 digits
+of its SHA-256. So data of several runs can be combined later, and data of another version is
 refused then.
 """
 

@@ -1,4 +1,4 @@
-"""The shells in which specs run, and the shell behind a name on this host."""
+"""The shells that specs run in, and the shell behind a name on this host."""
 
 from __future__ import annotations
 

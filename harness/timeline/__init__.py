@@ -1,4 +1,4 @@
-"""The timeline of a machine: when things ran, which waited for which, and the critical path; plain values.
+"""The timeline of a machine: when work ran, which work waited for which, and the critical path; plain values.
 
 Times are seconds since the start of the kernel in the first boot that is shown.
 """

@@ -1,4 +1,4 @@
-"""The page of a timeline: one HTML file that needs no other, with the picture and all times as a table."""
+"""The page of a timeline: one complete HTML file, with the picture and all times as a table."""
 
 from __future__ import annotations
 

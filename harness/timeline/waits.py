@@ -1,4 +1,4 @@
-"""Waits between units, and the critical path: the chain for which the end waited; pure."""
+"""Waits between units, and the critical path: the chain that the end waited for; pure."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def with_critical_path(spans: Sequence[Span], *, since_s: float = 0.0) -> list[S
 
     It begins at the end: at the work that still waits or runs, else at the boot's goal, or at a
     step that ended later. From there it goes back by the unit that held each up. Steps, builds and
-    containers within one of its spans belong to it, each up to the one before.
+    containers within one of its spans belong to it, each up to the previous one.
     """
     critical: set[int] = set()
     units = {

@@ -34,7 +34,7 @@ class Plot:
 
 
 def plots_of(figures: Figures) -> list[Plot]:
-    """Return the plots for which there are samples."""
+    """Return the plots that there are samples for."""
     modes = len(figures.experiments.get(Experiment.SCALE_UP, ()))
     rows = sum(map(len, figures.experiments.values()))
     found = []

@@ -282,7 +282,7 @@ def render_page(
     reference_s: float | None = None,
     ready_s: float = 0.0,
 ) -> str:
-    """Render one page that needs no other file, in a light and a dark scheme."""
+    """Render one complete page, in a light and a dark scheme."""
     parts = ["<h1>Time to GPU</h1>"]
     if figures.benchmark.conditions.is_emulated:
         parts.append(f'<p class="note">{html.escape(_EMULATED)}</p>')

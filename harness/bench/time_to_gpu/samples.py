@@ -20,7 +20,7 @@ SCHEMA = 1
 
 
 class Experiment(str, enum.Enum):
-    """The experiment to which a sample belongs."""
+    """The experiment of a sample."""
 
     SCALE_UP = "scale-up"
     """A fresh node."""

@@ -1,4 +1,4 @@
-"""Channel 0 of the processor FSP, by which the driver boots the GSP of Hopper.
+"""Channel 0 of the processor FSP. The driver boots the GSP of Hopper through it.
 
 The registers are `NV_PFSP_*`; a message is one MCTP packet, as `src/kernel/gpu/fsp` of the open kernel
 modules sends it.

@@ -151,7 +151,7 @@ class GpuState:
         self.subscriptions[client, handle] = number
 
     def instance_of(self, client: int) -> int | None:
-        """Return the GPU instance in which a client works: the last one that it opened."""
+        """Return the GPU instance that a client works in: the last one that it opened."""
         own = [number for (owner, _), number in self.subscriptions.items() if owner == client]
         return own[-1] if own else None
 

@@ -120,7 +120,7 @@ class Binder:
     def reset(self, address: str) -> None:
         """Reset a function by the first method that works, and check that it answers.
 
-        The kernel tries the methods of 'reset_method' in order, but stops at one that fails.
+        The kernel tries the methods of 'reset_method' in order, but stops at a method that fails.
         """
         methods = self._function(address).reset_methods
         folder = self._folder(address)

@@ -79,7 +79,8 @@ def probe_vfio_file(root: Path, group: int) -> VfioFile:
     """Open the file of a VFIO group and close it.
 
     It is exact for any user, even if the files of other users' processes can't be listed. Use it
-    only for a group that no other run may open at that moment: its QEMU would find the file busy.
+    only for a group that no other run may open at that moment, since its QEMU would find the file
+    busy.
     """
     path = root / vfio_file(group).lstrip("/")
     try:

@@ -176,7 +176,7 @@ class CloudImageRecipe:
     def locations(self, preferred: Sequence[str] = ()) -> Iterator[str]:
         """Yield the folders that may have the image, each once, `preferred` first.
 
-        Raises BadInputError for a folder without TLS if nothing else authenticates the image.
+        Raises BadInputError for a folder without TLS if the image has no signature or digest.
         """
         for location in dict.fromkeys(
             (*map(_folder, preferred), self.file.folder, *self.file.mirrors)

@@ -150,8 +150,8 @@ def has_absolute_backing(path: Path) -> bool:
 def make_relative(disk: Path, *, published: Path) -> None:
     """Let a disk that will be published in the folder `published` name its backing file by a path from there.
 
-    So a cache can be moved, and its folders have the same bytes on all hosts. `published` is a folder of one
-    of the caches; a backing file that is in none of them keeps its absolute path.
+    So a cache can be moved, and its folders have the same bytes on all hosts. `published` is a
+    folder of one of the caches; a backing file outside them keeps its absolute path.
     """
     name = backing_name(disk)
     if name is None or not name.startswith("/"):

@@ -1,7 +1,8 @@
 """Reserves memory, cores and ports of this host for the machines of all test runs of one user.
 
-A machine for which there is not enough capacity waits, and reports who holds it, instead of driving
-the host into swap. `reservations` stores the reservations; this module decides when one is granted.
+A machine waits if there is not enough capacity for it, and reports who holds it, instead of
+driving the host into swap. `reservations` stores the reservations; this module decides when one is
+granted.
 
 **Memory** has two rules, and both must hold. All reservations together stay within the host's memory
 less a reserve. And the kernel's MemAvailable, which counts all other use of the host, must cover the

@@ -121,9 +121,8 @@ class AgentLink:
     """A session with the agent of one guest; several threads may use it at once.
 
     `program` is the agent itself, which the guest's loader asks for once it runs. A thread of its
-    own sends and receives, so that neither a guest that does not read nor a guest that writes
-    without end blocks anybody. While no request is open, nothing is under way: then a checkpoint
-    may be taken.
+    own sends and receives, so that a guest that does not read, or writes without end, blocks
+    nobody. While no request is open, nothing is under way: then a checkpoint may be taken.
     """
 
     def __init__(self, name: str, sock: socket.socket, program: bytes) -> None:

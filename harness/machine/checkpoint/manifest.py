@@ -44,8 +44,8 @@ class CheckpointDamagedError(DamagedError):
 class Manifest:
     """The facts of a checkpoint.
 
-    `place` is the folder in which it was published. If its disk names the backing file by an
-    absolute path, since that is outside of the cache, it is of no use elsewhere.
+    `place` is the folder where it was published. If its disk names the backing file by an absolute
+    path, since that is outside of the cache, it is of no use elsewhere.
     """
 
     schema: Literal[1] = 1

@@ -132,7 +132,7 @@ class MemoryFile:
 class HostPort:
     """A port of the host's loopback, and the address in the guest's network that leads to it.
 
-    Addresses are of 10.0.2.0/24, of which 10.0.2.2, .3 and .15 are taken.
+    Addresses are of 10.0.2.0/24; 10.0.2.2, .3 and .15 are taken.
     """
 
     host_port: int

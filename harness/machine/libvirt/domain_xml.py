@@ -1,7 +1,7 @@
 """Renders a machine's domain XML; pure.
 
 It has the devices of `harness.machine.description.argv`. Parts that libvirt's schema lacks go to
-QEMU by libvirt's own extension of the schema; parts that neither supports are refused.
+QEMU by libvirt's own extension of the schema; parts that both lack are refused.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class DomainHost:
 
     `owner` is the user and group of QEMU, if libvirt lets them be chosen, so that QEMU has access
     to the files of the user who runs the harness. The other `security_models` are disabled for the
-    domain. `agent_socket` is the listening socket of the harness to which QEMU connects; it is
-    None if the XML describes a machine that is not started.
+    domain. `agent_socket` is the harness's listening socket, and QEMU connects to it; it is None
+    if the XML describes a machine that is not started.
     """
 
     emulator: str

@@ -53,7 +53,7 @@ class SidQemu:
 
 
 def find_sid_qemu(cache: Path) -> SidQemu | None:
-    """Return the newest one in the cache that is not too old, or None."""
+    """Return the newest recent one in the cache, or None."""
     oldest = dt.datetime.now(tz=dt.timezone.utc) - _MAX_AGE
     found = [
         SidQemu(program=folder / _NAME, version=(folder / "version").read_text().strip())
@@ -108,8 +108,8 @@ def ensure_sid_qemu(
 def render_program(folder: Path, version: str, digest: str) -> str:
     """Return the program that runs the unpacked QEMU; pure.
 
-    It names the QEMU inside, since no other QEMU can load a saved guest's state, and two QEMUs are
-    told apart by the requested program.
+    It names the QEMU inside, since a saved guest's state can be loaded by that QEMU only, and two
+    QEMUs are told apart by the requested program.
     """
     root = folder / "root"
     libraries = root / _LIBRARIES

@@ -48,7 +48,7 @@ class Dkms(Fake):
         super().__init__()
         if not kernels:
             raise BadInputError(
-                "It is empty; the first kernel is the one that runs.",
+                "It is empty; the first kernel is the kernel that runs.",
                 source="fakes.Dkms",
                 key="kernels",
             )

@@ -25,7 +25,7 @@ _BUILT_NAME = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A module's source below `/usr/src`, and the kernels for which it is installed at first."""
+    """A module's source below `/usr/src`, and the kernels that have it installed at first."""
 
     name: str
     version: str

@@ -13,7 +13,7 @@ _PATH_BYTES = 4000
 
 
 def check_mock_name(name: str, *, source: str, line: int | None = None) -> None:
-    """Raise BadInputError for a name that is neither a command nor the path of a file.
+    """Raise BadInputError for a name that is not a command and not the path of a file.
 
     The script of a mock is a file: without this check, a name would choose its path.
     """

@@ -97,7 +97,7 @@ class MockRegistry:
         return answer
 
     def deny(self, name: str, arguments: Sequence[str]) -> Answer:
-        """Return the answer to a command that is neither mocked nor allowed; record it."""
+        """Return the answer to a command that is not mocked and not allowed; record it."""
         short = PurePosixPath(name).name
         if short in self.hidden:
             return Answer(stderr=f"{name}: command not found\n", exit_code=COMMAND_NOT_FOUND)

@@ -180,7 +180,7 @@ def _refusing(runner: Runner, *, is_root: bool, because: str) -> Sandbox:
 
 
 def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.LOOPBACK) -> str:
-    """Return the words with which the kernel refuses `kind`; empty if it grants it.
+    """Return the kernel's words when it refuses `kind`; empty if it grants it.
 
     Runs a command that proves that a deletion does not reach the host. Raises HarnessError if
     anything else went wrong: an error of a busy host must not disable the sandbox.
@@ -217,7 +217,7 @@ def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.L
 
 
 def refusal_of(exit_code: int, stderr: str) -> str:
-    """Return what the kernel refused, if an isolated command ended for that reason; else nothing."""
+    """Return the kernel's refusal, if an isolated command ended for that reason; else nothing."""
     if exit_code == KERNEL_REFUSES and stderr.startswith(MARK):
         return stderr.removeprefix(MARK).strip()
     return ""

@@ -6,15 +6,15 @@ The command sees the host's files through overlays whose upper layers live in me
 it. It has its own PID, IPC, UTS and network namespaces, the last with only a loopback interface;
 few devices; `/sys`, and the files of `/proc` that belong to no process, read-only; no socket file
 of the host. With `network=host` it has the host's network, but not the host's abstract sockets if
-the kernel has Landlock's scopes. It owns none of the host's capabilities, even when root starts
-it. This program is process 1 of its namespace: when it ends, the kernel kills the rest, so nothing
+the kernel has Landlock's scopes. It has no capabilities on the host, even when root starts it.
+This program is process 1 of its namespace: when it ends, the kernel kills the rest, so nothing
 survives, not even a fork storm. Just before the command begins, its own process checks all of
 this, and else refuses: code under test that runs `kill -9 -1` must never find the host. Its parent
-continues to see the host's files. When it is asked to through a socket, it replaces the root of
-the running processes by a fresh one: overlays with empty upper layers, on top of the earlier
-files, to which pivot_root(2) moves all processes at once. The module is long because it runs where
-nothing of the package can be imported. It imports little, not even pathlib or json: it starts once
-for each spec file, and their import costs more than all its mounts. Sources: user_namespaces(7),
+continues to see the host's files. A message to a socket makes it replace the root of the running
+processes by a fresh one: overlays with empty upper layers on top of the earlier files.
+pivot_root(2) moves all processes there at once. The module is long because it runs where nothing
+of the package can be imported. It imports little, not even pathlib or json: it starts once for
+each spec file, and their import costs more than all its mounts. Sources: user_namespaces(7),
 mount_namespaces(7), overlayfs.rst, pivot_root(2), open_tree(2), network_namespaces(7),
 netdevice(7), landlock(7), seccomp(2), vsock(7).
 """

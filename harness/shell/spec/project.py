@@ -45,7 +45,7 @@ class Project:
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
     def exec_dir(self, spec: Path) -> Path:
-        """Return the directory in which a spec runs.
+        """Return the directory that a spec runs in.
 
         Raises BadInputError if the option names no such place.
         """
@@ -60,7 +60,7 @@ class Project:
                     return directory / below
             return self.root / below
         raise BadInputError(
-            f"'--execdir {self.options.exec_dir}' names none of @project, @basedir, @specfile.",
+            f"'--execdir {self.options.exec_dir}' has to begin with @project, @basedir or @specfile.",
             source=str(self.root / ".shellspec"),
         )
 

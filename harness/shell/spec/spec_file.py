@@ -60,7 +60,7 @@ class Case:
 
     @property
     def is_skipped(self) -> bool:
-        """Whether an `x` before it or before one of its groups skips it."""
+        """Whether it is skipped by an `x` before it or before one of its groups."""
         return self.skipped or any(group.skipped for group in self.groups)
 
     @property

@@ -72,7 +72,7 @@ class WarmShellPool:
 
     @functools.cached_property
     def denying_folders(self) -> list[Path]:
-        """Return the directories in which known commands are denied even if this host lacks them."""
+        """Return the directories where known commands are denied even if this host lacks them."""
         return command_folders("", self.cwd)
 
     def _write_layer(self, name: str, allowed: frozenset[str]) -> Path:

@@ -226,7 +226,7 @@ class Shell:
     def call(
         self, function: str, *arguments: str, stdin: str = "", errexit: bool = False, **env: str
     ) -> Evaluation:
-        """Call a function or command in a fork of the warm shell, its options as sourced.
+        """Call a function or command in a fork of the warm shell, with the options that sourcing left.
 
         Of these options, `set -e` is in effect only with `errexit`: then a command that fails ends
         the function, as in a script with `set -e`. Without it, the function continues, as in a

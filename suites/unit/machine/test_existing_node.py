@@ -50,11 +50,11 @@ def test_uri_may_name_a_configuration_of_ssh(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("uri", "why"),
     [
-        ("", "it has neither form"),
-        ("box", "it has neither form"),
-        ("http://box", "it has neither form"),
-        ("qemu:///system", "it has neither form"),
-        ("local://box", "it has neither form"),
+        ("", "it is not 'local:', and its scheme is not 'ssh'"),
+        ("box", "it is not 'local:', and its scheme is not 'ssh'"),
+        ("http://box", "it is not 'local:', and its scheme is not 'ssh'"),
+        ("qemu:///system", "it is not 'local:', and its scheme is not 'ssh'"),
+        ("local://box", "it is not 'local:', and its scheme is not 'ssh'"),
         ("ssh://", "it must name exactly one host"),
         ("ssh://root@", "it must name exactly one host"),
         ("ssh://box/path", "it must name exactly one host"),
