@@ -120,7 +120,7 @@ class GpuEmulation(OptionValue):
     """How completely a GPU is emulated.
 
     `IDENTITY` is the part that a guest finds on the bus: NVIDIA's driver binds to it, but can't
-    open it. `GSP` is the system processor too: the driver opens it, and nvidia-smi shows it.
+    open it. `GSP` adds the system processor: the driver opens the GPU, and nvidia-smi shows it.
     """
 
     IDENTITY = "identity"

@@ -110,7 +110,7 @@ class _Value:
 
 
 def driver_reports_health(evidence: Evidence) -> str:
-    """Expect `nvidia-smi -q` to report as many GPUs as the bus has, and no fault of any.
+    """Expect `nvidia-smi -q` to report as many GPUs as the bus has, each without a fault.
 
     Raises HarnessError if it was not run, or its report can't be read.
     """

@@ -67,7 +67,7 @@ class ConfigSpace:
     bytes and no capability. No expansion ROM and no I/O BAR. Its pin is A, since NVIDIA's driver
     does not probe a function if the guest has routed no interrupt for it; with `has_msi` an
     express function can signal messages too. `generation` is the link's generation of PCI Express.
-    Not thread-safe; the device is.
+    It is not thread-safe, but the device is.
     """
 
     def __init__(

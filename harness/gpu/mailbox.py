@@ -36,7 +36,7 @@ class MigMode:
 
 
 class Mailbox:
-    """The registers' state. Not thread-safe; the device is."""
+    """The registers' state. It is not thread-safe, but the device is."""
 
     def __init__(self, *, has_mig: bool) -> None:
         self.is_inforom_corrupted = False

@@ -135,7 +135,7 @@ class Fleet:
         return []
 
     def near_registry(self, request: NodeRequest, shape: Shape) -> NodeRequest:
-        """Return the request of a node that reaches the registry at a distance."""
+        """Return the request of a node that reaches the registry as over a slow network."""
         if self.registry is None:
             raise HarnessError("This run has no registry.")
         file = GuestFile(path=_SHAPE, content=(_HERE / "shape.sh").read_bytes(), mode=0o755)

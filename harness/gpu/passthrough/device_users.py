@@ -48,7 +48,7 @@ class DeviceUsers:
         ]
 
     def has_nvidia_file(self, address: str) -> bool:
-        """Return whether the file of a function that NVIDIA's driver has is known."""
+        """Return whether a function has a known device file of NVIDIA's driver."""
         return any(file.startswith(_NVIDIA) for file in self.files_of.get(address, ()))
 
     def unassigned_nvidia_files(self) -> list[tuple[str, tuple[str, ...]]]:

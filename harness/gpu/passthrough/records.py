@@ -45,7 +45,7 @@ _LONGEST_REASON = 4096
 
 
 class RecordError(HarnessError):
-    """A record can't be used: it has another form, or sysfs contradicts it."""
+    """A record can't be used: it is malformed, or sysfs contradicts it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -228,7 +228,7 @@ def test_killed_teardown_is_completed_by_the_next(
 
 
 @promise(section="4", unit="suites/unit/provisioning/test_prebake.py")
-def test_bake_killed_before_it_compiled_leaves_a_record_that_claims_nothing(
+def test_bake_killed_before_it_compiled_leaves_a_record_without_a_driver(
     boot_node: BootNode, usual_request: NodeRequest
 ) -> None:
     """A record of an earlier bake would be believed, and without one nothing would be removed."""

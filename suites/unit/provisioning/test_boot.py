@@ -131,7 +131,7 @@ def test_another_version_is_torn_down_before_the_install(
     assert simulated.files.names("/var/lib/dkms/nvidia") == (VERSION,)
 
 
-def test_teardown_before_an_install_spares_files_that_are_not_the_drivers(
+def test_teardown_before_an_install_keeps_files_that_are_not_the_drivers(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     spared = ("/opt/gpu/config.sh", "/opt/dcgm-exporter/x.deb")

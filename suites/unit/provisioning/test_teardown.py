@@ -643,7 +643,7 @@ def test_commands_of_a_teardown_have_limits(tmp_path: Path) -> None:
         assert tear_down(make_node(runner, tmp_path), OPTED_OUT) is TeardownStatus.PRESERVED
 
 
-def test_plan_beside_a_customers_driver_spares_it(teardown: Teardown) -> None:
+def test_plan_with_a_customers_driver_keeps_it(teardown: Teardown) -> None:
     install_customers(teardown)
     node = make_node(teardown.node, teardown.node.top)
 
