@@ -199,7 +199,7 @@ class Settings:
     them take more than `failure_checkpoint_limit_mib`, the oldest are removed. The remains of
     failed tests are removed as a whole when they are older than `bundle_limit_days`, or beyond
     `bundle_limit_mib`. Machines continue after their test as `machine_keep` says, for
-    `machine_keep_hours` at most. A shell opens in them at `machine_shell`.
+    `machine_keep_hours` at most. `machine_shell` says when a shell opens in them.
 
     `gpu_inventory` says which of the host's GPUs tests may take; without one, the file INVENTORY
     is read if it exists. Their leases are files in `gpu_pool_folder`, which all users of the host

@@ -63,7 +63,8 @@ def images_of(test: pytest.Item, images: Sequence[str]) -> Sequence[object]:
 def pinned_provisioner(item: pytest.Item) -> Provisioner | None:
     """Return the provisioner of a test's marker `provisioner`, if it has one.
 
-    Raises BadInputError that names the test if the marker is not valid, or the provisioner's file.
+    Raises BadInputError, with the test's name, if the marker or the provisioner's file is not
+    valid.
     """
     marker = item.get_closest_marker("provisioner")
     if marker is None:
