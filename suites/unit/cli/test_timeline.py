@@ -117,4 +117,4 @@ def test_other_form_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         main(["timeline", str(tmp_path), "--output=x.pdf"])
 
-    assert "'x.pdf' ends with none of .svg, .png, .html" in capsys.readouterr().err
+    assert "'x.pdf' needs one of these endings: .svg, .png, .html" in capsys.readouterr().err

@@ -92,7 +92,7 @@ def test_blob_of_another_content_is_refused(tmp_path: Path, content: bytes, chan
         "other": content[:-1] + b"y",
     }[change]
 
-    with pytest.raises(StoreError, match="The file 'disk' of 'x' is not what its manifest says"):
+    with pytest.raises(StoreError, match="The file 'disk' of 'x' differs from its manifest"):
         unpack_file(packed, tmp_path / "to/disk", fact_of(wanted), "x", DataBudget("x", 1))
 
 
