@@ -58,8 +58,8 @@ def _closed(folder: Path) -> Sequence[str]:
     reason = folder / NOT_COLLECTED
     if not reason.is_file():
         if kept.is_file():
-            return evidence_text(kept, below=folder).splitlines()
-        # Earlier versions did not write these files.
+            return [each for each in evidence_text(kept, below=folder).split("\n") if each]
+        # Earlier versions wrote neither of these files.
         has_guest_part = (folder / "commands").is_dir() or (folder / "files").is_dir()
         if has_guest_part and not (folder / REQUESTED_NAME).is_file():
             return ()

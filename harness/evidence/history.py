@@ -110,7 +110,7 @@ def parse_unit_times(text: str) -> list[UnitTimes]:
 
 
 def _unit(block: str) -> UnitTimes:
-    values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+    values = dict(line.split("=", 1) for line in block.split("\n") if "=" in line)
     try:
         started, active, leaving, inactive = (int(values[name]) / 1e6 for name in _STAMPS)
         return UnitTimes(

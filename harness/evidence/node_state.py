@@ -285,7 +285,8 @@ def parse_stat(text: str) -> dict[str, PathStat]:
     Raises HarnessError if a line has another form, for example after a path with a line break.
     """
     states: dict[str, PathStat] = {}
-    for line in text.splitlines():
+    # A name may have any other character that ends a line.
+    for line in filter(None, text.split("\n")):
         found = _STAT.fullmatch(line)
         if found is None:
             raise HarnessError(f"The list of paths has a line of an unknown form: {line!r}.")

@@ -114,4 +114,4 @@ class Runs:
         return {path: text for path, text in files.items() if path in after - before}
 
     def _events_before(self, number: int) -> set[str]:
-        return set((self.stored(number, "events-before") or "").splitlines())
+        return set((self.stored(number, "events-before") or "").split("\n"))

@@ -94,7 +94,7 @@ def parse_shown_units(text: str) -> Mapping[str, ShownUnit]:
 
 
 def _parse_unit(block: str) -> ShownUnit:
-    lines = [line.partition("=") for line in block.splitlines()]
+    lines = [line.partition("=") for line in block.split("\n")]
     values = {name: value for name, _, value in lines}
     try:
         return ShownUnit(

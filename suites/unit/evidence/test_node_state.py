@@ -139,6 +139,12 @@ def test_paths_may_hold_blanks() -> None:
     )
 
 
+def test_paths_may_hold_what_ends_a_line_elsewhere() -> None:
+    names = [f"/a{sign}b" for sign in "\r\v\f\x1c\x85\u2028"]
+
+    assert list(parse_stat("".join(f"f 755 0 1.0 {name}\n" for name in names))) == names
+
+
 @pytest.mark.parametrize(("mode", "is_setuid"), [("755", False), ("2755", False), ("4755", True)])
 def test_setuid_is_distinguished_from_setgid(mode: str, is_setuid: bool) -> None:
     assert parse_stat(f"f {mode} 0 1.0 /x\n")["/x"].is_setuid is is_setuid

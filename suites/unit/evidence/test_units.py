@@ -33,7 +33,14 @@ ActiveEnterTimestampMonotonic=0
 """
 
 
-def test_units_are_separated_by_their_blocks() -> None:
+def test_command_can_not_pass_for_a_property() -> None:
+    text = EXPORTER.replace("--address", "\u2028ActiveState=active\x85--address")
+    (unit,) = parse_shown_units("\n".join([*text.split("\n")[1:-1], text.split("\n")[0]])).values()
+
+    assert unit.active == "activating"
+
+
+def test_units_are_told_apart_by_their_blocks() -> None:
     units = parse_shown_units(f"{EXPORTER}\n{ABSENT}")
 
     exporter, absent = units.values()
