@@ -87,9 +87,13 @@ def _require_parents(upper: Path, base: BaseImage, places: Sequence[Path]) -> No
 
 
 def _lower_disks(disk: Path) -> Iterator[Path]:
-    """Yield the disks below a disk, also the first one that is missing."""
+    """Yield the disks below a disk, also the first one that is missing; raises HarnessError for a circle."""
+    seen = {disk.resolve()}
     while disk.exists() and (name := backing_name(disk)) is not None:
         disk = (disk.parent / name).resolve()
+        if disk in seen:
+            raise HarnessError(f"The disk '{disk}' is its own backing file; remove it.")
+        seen.add(disk)
         yield disk
 
 

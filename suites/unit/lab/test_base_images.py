@@ -92,6 +92,14 @@ def test_bundle_names_the_images_below_a_baked_image(tmp_path: Path) -> None:
     assert base.parents == (str(images / "image-5656"), str(images / "image-3434"))
 
 
+def test_disk_that_is_its_own_backing_file_is_refused(tmp_path: Path) -> None:
+    disk = an_image(tmp_path, "12" * 32, below="../image-3434/disk.qcow2")
+    an_image(tmp_path, "34" * 32, below="../image-1212/disk.qcow2")
+
+    with pytest.raises(HarnessError, match=f"The disk '{disk}' is its own backing file"):
+        describe_base("a", "12", disk)
+
+
 def test_base_on_a_parent_is_found(tmp_path: Path) -> None:
     an_image(tmp_path, "34" * 32)
     below = "../image-3434/disk.qcow2"
