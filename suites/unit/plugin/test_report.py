@@ -1,0 +1,251 @@
+"""When evidence of a test is kept, where it is, and what the summary counts."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.errors import ExpectationError, HarnessError
+from harness.plugin import live_machines
+from harness.plugin.failure_summary import write_missing
+from harness.plugin.report import Reporter, _names, _point, kept_on_failure, shell_before
+from harness.settings import EvidenceMode, MachineKeep, MachineShell, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass
+class FakeSource:
+    """Plays a node, of whose evidence a part lay in the folder `origin`."""
+
+    name: str = "node"
+    origin: Path = Path("/run/evidence")
+    error: Exception | None = None
+    gathered: list[tuple[Path, BaseException | None]] = field(default_factory=list)
+
+    def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
+        self.gathered.append((folder, error))
+        yield self.origin, folder
+        if self.error is not None:
+            raise self.error
+
+
+def an_item(**fields: Any) -> Any:
+    config = SimpleNamespace(getoption=lambda *_: None)
+    return SimpleNamespace(**{"nodeid": "a.py::test_x", "config": config, **fields})
+
+
+def a_call(when: str, error: BaseException | None = None) -> Any:
+    raised: Any = (type(error), error, None)
+    excinfo = None if error is None else pytest.ExceptionInfo.from_exc_info(raised)
+    return SimpleNamespace(when=when, excinfo=excinfo)
+
+
+SKIPPED = pytest.skip.Exception("x")
+WRONG = AssertionError()
+
+
+@pytest.mark.parametrize(
+    ("mode", "keep", "when", "error", "is_wanted"),
+    [
+        (EvidenceMode.ON_FAILURE, MachineKeep.NONE, "call", WRONG, True),
+        (EvidenceMode.ON_FAILURE, MachineKeep.NONE, "setup", WRONG, True),
+        (EvidenceMode.ON_FAILURE, MachineKeep.NONE, "call", None, False),
+        (EvidenceMode.ON_FAILURE, MachineKeep.FAILED, "call", None, False),
+        (EvidenceMode.ON_FAILURE, MachineKeep.ALL, "call", None, True),
+        (EvidenceMode.ON_FAILURE, MachineKeep.NONE, "call", SKIPPED, False),
+        (EvidenceMode.ALWAYS, MachineKeep.NONE, "call", None, True),
+        (EvidenceMode.ALWAYS, MachineKeep.NONE, "setup", None, False),
+        (EvidenceMode.ALWAYS, MachineKeep.NONE, "teardown", WRONG, False),
+    ],
+)  # fmt: skip
+def test_evidence_is_kept_while_its_machines_are_there(case_of: Any, *, is_wanted: bool) -> None:
+    reporter, call = case_of
+
+    assert reporter._is_wanted(call) is is_wanted
+
+
+@pytest.fixture
+def case_of(
+    mode: EvidenceMode, keep: MachineKeep, when: str, error: BaseException | None
+) -> tuple[Reporter, Any]:
+    return Reporter(Settings(evidence=mode, machine_keep=keep)), a_call(when, error)
+
+
+def test_namesakes_have_a_folder_each() -> None:
+    sources = [FakeSource(name) for name in ("node", "node", "node-2", "other", "node")]
+
+    assert _names(sources) == ["node", "node-2", "node-2-2", "other", "node-3"]
+
+
+def test_source_that_fails_leaves_the_evidence_of_the_others(tmp_path: Path) -> None:
+    reporter = Reporter(Settings(evidence_folder=tmp_path))
+    broken, sound = FakeSource("one", error=OSError("full")), FakeSource("two")
+    reporter.add(broken)
+    reporter.add(sound)
+
+    first, second = reporter._keep(an_item(), WRONG)
+
+    folder = tmp_path / "a.py-test_x"
+    assert first.sentence == f"could only partly be kept in '{folder}/one': OSError('full')"
+    assert second.sentence == f"kept in '{folder}/two'"
+    assert sound.gathered == [(folder / "two", WRONG)]
+    assert second.moved == {Path("/run/evidence"): folder / "two"}
+
+
+def test_repeated_test_keeps_the_evidence_of_each_run(tmp_path: Path) -> None:
+    reporter = Reporter(Settings(evidence_folder=tmp_path))
+    reporter.add(FakeSource())
+
+    folders = [
+        reporter._keep(an_item(execution_count=count), None)[0].folder.parent for count in (1, 2)
+    ]
+
+    assert folders[0].name == "a.py-test_x"
+    assert folders[1].name.startswith("a.py-test_x-run-2-")
+
+
+def test_error_names_where_its_evidence_is_now(tmp_path: Path) -> None:
+    reporter = Reporter(Settings(evidence_folder=tmp_path))
+    reporter.add(FakeSource())
+    inner = ExpectationError("x", evidence=Path("/run/evidence"))
+    outer = HarnessError("y", evidence=Path("/elsewhere"))
+    outer.__cause__ = inner
+
+    _point(outer, reporter._keep(an_item(), outer))
+
+    assert inner.evidence == tmp_path / "a.py-test_x/node"
+    assert outer.evidence == Path("/elsewhere")
+
+
+def a_config(reporter: Reporter, **options: Any) -> Any:
+    manager = SimpleNamespace(getplugin=lambda _: reporter)
+    return SimpleNamespace(pluginmanager=manager, getoption=options.get)
+
+
+def test_source_is_asked_only_within_its_context() -> None:
+    reporter, counts = Reporter(Settings()), list[int]()
+
+    with contextlib.suppress(AssertionError), kept_on_failure(a_config(reporter), FakeSource()):
+        counts.append(len(reporter._sources))
+        raise AssertionError
+    assert [*counts, len(reporter._sources)] == [1, 0]
+
+
+def a_report(**fields: Any) -> pytest.TestReport:
+    usual: dict[str, Any] = {
+        "nodeid": "a.py::x", "location": ("a.py", 1, "x"), "keywords": {}, "outcome": "failed",
+        "longrepr": None, "when": "call", "user_properties": [],
+    }  # fmt: skip
+    return pytest.TestReport(**{**usual, **fields})
+
+
+def test_summary_counts_nodes_and_harness_apart() -> None:
+    broken = [("harness_could_not_tell", "true")]
+    kept = [("machine_kept", "harness shell --machine one")]
+    stats = {
+        "passed": [a_report(outcome="passed", user_properties=kept)],
+        "failed": [a_report(), a_report(user_properties=broken), a_report(when="???")],
+        "error": [a_report(when="setup", user_properties=[("miswritten_test", "true")])],
+    }
+    lines: list[str] = []
+    options = SimpleNamespace(reportchars="")
+    terminal: Any = SimpleNamespace(
+        stats=stats, write_line=lines.append, config=SimpleNamespace(option=options)
+    )
+
+    Reporter(Settings())._summarize(terminal)
+
+    assert lines == [
+        "kept: harness shell --machine one",
+        "expectations not met: 1; the harness could not tell: 2; tests that ask for no known fixture: 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shown", "is_told"), [("", True), ("fE", True), ("s", False), ("A", False)]
+)
+def test_what_the_host_lacks_is_told_where_skips_are_not(shown: str, *, is_told: bool) -> None:
+    missing = [("missing_requirement", "No KVM.")]
+    stats = {"skipped": [a_report(user_properties=missing)] * 2 + [a_report()]}
+    lines: list[str] = []
+    config = SimpleNamespace(option=SimpleNamespace(reportchars=shown))
+    terminal: Any = SimpleNamespace(stats=stats, write_line=lines.append, config=config)
+
+    write_missing(terminal)
+
+    assert lines == (["skipped 2: No KVM."] if is_told else [])
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what shells were opened for."""
+    words: list[str] = []
+    monkeypatch.setattr(live_machines, "open_shell", lambda *arguments: words.append(arguments[2]))
+    monkeypatch.setattr(live_machines, "run_command", lambda *_: 3)
+    return words
+
+
+@pytest.mark.parametrize(
+    ("moment", "when", "has_failed", "words"),
+    [
+        (MachineShell.AFTER, "call", True, ["a.py::test_x failed"]),
+        (MachineShell.AFTER, "call", False, ["a.py::test_x passed"]),
+        (MachineShell.AFTER, "setup", True, []),
+        (MachineShell.FAILED, "setup", True, ["a.py::test_x failed"]),
+        (MachineShell.FAILED, "call", False, []),
+        (None, "call", True, []),
+        (MachineShell.BEFORE, "call", True, []),
+    ],
+)
+def test_shell_is_opened_at_its_moment(
+    opened: list[str], moment: MachineShell | None, when: str, has_failed: bool, words: list[str]
+) -> None:
+    reporter = Reporter(Settings(machine_shell=moment))
+    reporter._machines = lambda: [object()]  # type: ignore[method-assign,list-item]
+
+    reporter._open_shells(an_item(), a_call(when), has_failed=has_failed)
+
+    assert opened == words
+
+
+@pytest.mark.parametrize(
+    ("moment", "words", "ends_by"),
+    [
+        (MachineShell.BEFORE, ["before the test"], None),
+        (MachineShell.INSTEAD, ["instead of the test"], pytest.skip.Exception),
+        (MachineShell.AFTER, [], None),
+        (None, [], None),
+    ],
+)
+def test_shell_before_a_test_or_in_its_place(
+    opened: list[str],
+    moment: MachineShell | None,
+    words: list[str],
+    ends_by: type[BaseException] | None,
+) -> None:
+    config = a_config(Reporter(Settings(machine_shell=moment)))
+    machine: Any = SimpleNamespace(name="node")
+
+    if ends_by is None:
+        shell_before(config, machine)
+    else:
+        with pytest.raises(ends_by):
+            shell_before(config, machine)
+    assert opened == words
+
+
+def test_command_in_the_place_of_a_test_gives_the_run_its_exit_code(opened: list[str]) -> None:
+    options = {"--machine-shell-command": "true"}
+    config = a_config(Reporter(Settings(machine_shell=MachineShell.INSTEAD)), **options)
+
+    with pytest.raises(pytest.exit.Exception) as ended:
+        shell_before(config, SimpleNamespace(name="node"))  # type: ignore[arg-type]
+
+    assert (ended.value.returncode, opened) == (3, [])
