@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.provisioning.bake import COMPONENTS_PATH
+from harness.provisioning.bake import COMPONENTS_PATH, listed_tags
 
 from .fakes import (
     IMAGE,
@@ -89,6 +89,27 @@ def component(url: str, **versions: str) -> dict[str, object]:
 
 CUDA_LTS = "mcr.microsoft.com/aks/aks-gpu-cuda-lts:*"
 TAG = f"{VERSION}-{SHA}"
+
+
+@pytest.mark.parametrize(
+    ("driver_type", "tags"),
+    [("cuda", ("1-a", "0-a")), ("cuda-lts", ("2-b",)), ("grid", ("3-c", "4-d")), ("gri", ())],
+)
+def test_image_has_the_tags_of_its_whole_name_only(
+    driver_type: str, tags: tuple[str, ...]
+) -> None:
+    """The name of one type of driver may begin as another."""
+    registry = "mcr.microsoft.com/aks/aks-gpu-"
+    document = json.loads(
+        components(
+            component(f"{registry}cuda:*", latestVersion="1-a", previousLatestVersion="0-a"),
+            component(f"{registry}cuda-lts:*", latestVersion="2-b"),
+            component(f"{registry}grid:*", latestVersion="3-c"),
+            component("other.example/aks-gpu-grid:*", previousLatestVersion="4-d"),
+        )
+    )
+
+    assert listed_tags(document, driver_type) == tags
 
 
 @pytest.mark.parametrize(
