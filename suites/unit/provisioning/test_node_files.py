@@ -492,6 +492,21 @@ def test_newer_file_is_recognised_by_its_time(tmp_path: Path) -> None:
     assert not files.is_newer("/absent", "/new")
 
 
+@pytest.mark.parametrize("linked", ["link-to-new", "link-to-old"])
+def test_link_is_as_new_as_the_file_behind_it(files: NodeFiles, linked: str) -> None:
+    """Daemons read the file, whenever the link to it was made."""
+    for name, seconds in (("old", 1000), ("between", 2000), ("new", 3000)):
+        files.write(f"/{name}", "")
+        os.utime(files.at(f"/{name}"), (seconds, seconds))
+    link = files.at(f"/{linked}")
+    link.symlink_to(linked.removeprefix("link-to-"))
+    made = 1500 if linked == "link-to-new" else 2500
+    os.utime(link, (made, made), follow_symlinks=False)
+
+    assert files.is_newer(f"/{linked}", "/between") == (linked == "link-to-new")
+    assert files.is_newer("/between", f"/{linked}") == (linked == "link-to-old")
+
+
 @pytest.mark.parametrize("old", [None, "old"])
 def test_new_text_is_checked_beside_the_file_before_it_takes_its_place(
     tmp_path: Path, old: str | None
