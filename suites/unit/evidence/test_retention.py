@@ -84,6 +84,19 @@ def test_bundle_of_this_run_is_not_removed(days: float) -> None:
     assert {"own0", "own1", "own2"}.isdisjoint(bundle.name for bundle in found)
 
 
+def test_bundles_of_this_run_take_room_from_the_older_ones() -> None:
+    bundles = [
+        a_bundle("own1", mib=30, changed_s=5.0),
+        a_bundle("own2", mib=30, changed_s=9.0),
+        a_bundle("fits", days=1, mib=40, changed_s=4.9),
+        a_bundle("too-much", days=2, mib=1, changed_s=4.0),
+    ]
+
+    found = beyond_limits(bundles, limit_mib=100, limit_days=30, now_s=0.0, run_started_s=5.0)
+
+    assert [bundle.name for bundle in found] == ["too-much"]
+
+
 def test_new_bundle_is_later_than_bundles_of_a_clock_that_was_ahead() -> None:
     assert made_after([a_bundle("a", days=-1)], 0.0) == DAY_S + 1
     assert made_after([a_bundle("a", days=1)], 0.0) == 0.0
