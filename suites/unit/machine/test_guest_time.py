@@ -193,6 +193,21 @@ def test_guest_that_stops_printing_ends_within_half_the_limit(host: Host) -> Non
     assert deadline.has_passed()
 
 
+def test_printed_line_has_the_time_of_the_guest(host: Host) -> None:
+    """By the host's clock it would come later, by all that the guest was kept waiting."""
+    guest = host.guest()
+    began = guest.last_progress
+    deadline = GuestDeadline.of(guest, 60, follows_progress=True)
+    host.clock.sleep(100)
+    host.schedules(1, waited_s=45)
+    guest.hear(b"compiling\n")
+    heard = guest.last_progress - began
+    host.clock.sleep(29)
+
+    assert heard == pytest.approx(55)
+    assert deadline.remaining_s() == pytest.approx(1)
+
+
 def test_guest_that_prints_for_ever_ends_at_three_times_the_limit(host: Host) -> None:
     guest = host.guest()
     deadline = GuestDeadline.of(guest, 60, follows_progress=True)
