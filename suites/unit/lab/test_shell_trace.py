@@ -149,6 +149,20 @@ def test_relative_name_of_a_script_that_changed_its_folder_begins_at_the_old_fol
     assert refused == []
 
 
+def test_name_that_both_folders_have_is_the_one_where_the_script_is_now(
+    machine: TracedMachine, script: Path
+) -> None:
+    machine.install("first/provision.sh", "exit 1\n")
+    machine.install("now/provision.sh", TEXT)
+    machine.trace("1", ("/etc/profile", 1), cwd=machine.folder / "first")
+    machine.trace("1", ("./provision.sh", 2), cwd=machine.folder / "now")
+
+    hits, refused = read_hits(machine.guest, [script])
+
+    assert {place.line for place in hits[str(script)]} == {2}
+    assert refused == []
+
+
 def test_two_files_with_the_same_content_both_count(
     machine: TracedMachine, script: Path, tmp_path: Path
 ) -> None:
