@@ -119,6 +119,15 @@ def test_files_are_read_and_changed(files: RootFiles) -> None:
     assert files.status("/etc/link", follow=False) is not None
 
 
+@pytest.mark.parametrize("data", [b"", b"x", b"longer than the text of before"])
+def test_written_file_has_the_new_text_only(files: RootFiles, data: bytes) -> None:
+    files.write("/etc/file", b"a text of before", 0o640)
+
+    files.write("/etc/file", data)
+
+    assert files.read("/etc/file") == data
+
+
 @pytest.mark.parametrize(
     "path", ["/etc", "/", "/etc/file/x", "/etc/a\0b", "etc/file", "/..", "/pipe"]
 )
