@@ -214,6 +214,23 @@ def test_last_output_precedes_the_end(opened: StreamSocket, guest: StreamConnect
     assert not guest.stream.is_watched
 
 
+def test_output_that_a_slow_reader_has_not_taken_precedes_the_end(
+    opened: StreamSocket, guest: StreamConnect
+) -> None:
+    opened._theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+    guest.stream.incoming = [b"x" * 65536] * 2 + [b"Kernel panic"]
+    guest.stream.turn(READABLE)
+    printed = 2 * 65536 + len(b"Kernel panic")
+    read = bytearray(opened.ours.recv(printed))
+    assert len(read) < printed, "The socket was expected to be full."
+
+    guest.stream.turn(HANGUP)
+
+    while chunk := opened.ours.recv(printed):
+        read += chunk
+    assert (len(read), bytes(read[-12:])) == (printed, b"Kernel panic")
+
+
 def test_end_of_the_output_is_the_end_also_without_a_hang_up(
     opened: StreamSocket, guest: StreamConnect
 ) -> None:
