@@ -388,6 +388,54 @@ def test_downgrade_and_change_of_a_held_package_are_refused(tmp_path: Path) -> N
         run(packages, "apt-get install -y a")
 
 
+def test_package_that_was_asked_for_stays_so_when_another_one_upgrades_it(tmp_path: Path) -> None:
+    """apt-get autoremove removes only what came with others and is needed no more."""
+    old, new = (Package(name="lib", version=version) for version in ("1", "2"))
+    tool = Package(name="tool", version="1", depends=["lib (>= 2)"])
+    packages = fakes.Packages(installed=[old], repository=[new, tool]).use_root(tmp_path)
+
+    run(packages, "apt-get install -y tool")
+    run(packages, "apt-get remove -y tool")
+    run(packages, "apt-get autoremove -y")
+
+    assert packages.version("lib") == "2"
+
+
+@pytest.mark.parametrize(
+    ("upgrade", "is_kept"),
+    [
+        ("apt-get install -y /lib.deb", True),
+        ("dpkg -i /lib.deb", True),
+        ("apt-get install -y other", False),
+    ],
+)
+def test_package_that_came_with_another_one_stays_once_it_is_asked_for(
+    tmp_path: Path, upgrade: str, *, is_kept: bool
+) -> None:
+    old, new = (Package(name="lib", version=version) for version in ("1", "2"))
+    tool, other = (Package(name=name, version="1", depends=["lib"]) for name in ("tool", "other"))
+    packages = fakes.Packages(repository=[old, tool, other], archives={"/lib.deb": new}).use_root(
+        tmp_path
+    )
+    run(packages, "apt-get install -y tool")
+
+    assert run(packages, upgrade).exit_code == 0
+    run(packages, "apt-get remove -y tool other")
+    run(packages, "apt-get autoremove -y")
+
+    assert packages.is_installed("lib") is is_kept
+
+
+def test_upgraded_package_stays_held(tmp_path: Path) -> None:
+    old, new = (Package(name="a", version=version) for version in ("1", "2"))
+    packages = fakes.Packages(installed=[old], archives={"/a.deb": new}).use_root(tmp_path)
+    run(packages, "apt-mark hold a")
+
+    run(packages, "dpkg -i /a.deb")
+
+    assert (packages.version("a"), packages.is_held("a")) == ("2", True)
+
+
 def test_name_of_a_package_may_have_the_nodes_architecture() -> None:
     packages = fakes.Packages(
         installed=[Package(name="a", version="1")], repository=[Package(name="b", version="2")]
