@@ -1,0 +1,86 @@
+"""Which memory FWSEC sets aside, however the driver loads it."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.gpu.gsp.fwsec import FwsecLoader
+from harness.gpu.gsp.vbios import COMMAND, COMMAND_BUFFER
+
+if TYPE_CHECKING:
+    from harness.gpu.gsp.guest_memory import GuestMemory
+
+CONTROL, DATA = 0x1101C0, 0x1101C4
+BASE, BASE_HIGH, TO, FROM, TRANSFER = 0x110110, 0x110128, 0x110114, 0x11011C, 0x110118
+HIGH = 0x12_3456_7000
+
+
+class FakeGuest:
+    """Plays a guest whose memory has FWSEC's data at these addresses."""
+
+    def __init__(self, **commands: int) -> None:
+        self.contents = {}
+        for at, command in commands.items():
+            data = bytearray(0x100)
+            struct.pack_into("<I", data, COMMAND, command)
+            struct.pack_into("<II", data, COMMAND_BUFFER + 0x20, 0x100, 0x20)
+            self.contents[int(at.removeprefix("at_"), 16)] = bytes(data)
+
+    def read(self, address: int, size: int) -> bytes:
+        return self.contents[address][:size]
+
+
+def a_guest(**commands: int) -> GuestMemory:
+    guest: Any = FakeGuest(**commands)
+    return guest  # type: ignore[no-any-return]
+
+
+def describe(loader: FwsecLoader, address: int) -> None:
+    """Write the loader's descriptor, as drivers for older chips do."""
+    loader.write(CONTROL, 0x1000040)
+    loader.write(DATA, address & 0xFFFFFFFF)
+    loader.write(DATA, address >> 32)
+
+
+def test_descriptor_has_the_address_of_the_data() -> None:
+    loader = FwsecLoader()
+    describe(loader, HIGH)
+
+    assert loader.read_command(a_guest(at_1234567000=0x15)) == (0x100000, 0x120000)
+
+
+def test_other_command_sets_nothing_aside() -> None:
+    loader = FwsecLoader()
+    describe(loader, HIGH)
+
+    assert loader.read_command(a_guest(at_1234567000=0x19)) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "to", "is_data"), [(0x600, 0, True), (0x610, 0, False), (0x600, 0x100, False)]
+)
+def test_transfer_of_the_data_counts_and_that_of_code_or_of_a_later_part_does_not(
+    command: int, to: int, *, is_data: bool
+) -> None:
+    loader = FwsecLoader()
+    describe(loader, 0x5000)
+    for register, value in ((BASE, 0x34566000 >> 8), (BASE_HIGH, 0x12), (TO, to), (FROM, 0x1000)):
+        loader.write(register, value)
+    loader.write(TRANSFER, command)
+    guest = a_guest(at_5000=0x19, at_120034567000=0x15)
+
+    assert (loader.read_command(guest) is not None) is is_data
+    # A transfer is of one start only.
+    assert loader.read_command(guest) is None
+
+
+def test_memory_of_the_falcon_ends_where_it_begins_again() -> None:
+    loader = FwsecLoader()
+    loader.write(CONTROL, 0xFFFC)
+    for word in (7, *[0] * 16, 0x5000, 0):
+        loader.write(DATA, word)
+
+    assert loader.read_command(a_guest(at_5000=0x15)) is not None
