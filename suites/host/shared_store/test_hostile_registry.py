@@ -343,17 +343,17 @@ def _with_large_layer(registry: Adversary) -> None:
             id="long list of files",
         ),
         pytest.param(
-            _with_rest(zipped({"../a": b"x"})), "'../a', which is not one of its own", id="outside"
+            _with_rest(zipped({"../a": b"x"})), "'../a', which does not belong to it", id="outside"
         ),
         pytest.param(
             lambda registry: registry.have(
                 {"1/initrd.img": b"x"}, rest(registry, zipped({"../a": b"x"}))
             ),
-            "'../a', which is not one of its own",
+            "'../a', which does not belong to it",
             id="outside, after a folder",
         ),
         pytest.param(
-            _with_rest(zipped({"./disk.qcow2": b"x"})), "is not one of its own", id="other name"
+            _with_rest(zipped({"./disk.qcow2": b"x"})), "does not belong to it", id="other name"
         ),
         pytest.param(
             _with_rest(zipped({"disk.qcow2": b"x"})),
@@ -364,7 +364,7 @@ def _with_large_layer(registry: Adversary) -> None:
             _with_rest(zipped({"disk.qcow2/a": b"x"})), "as a file and as a folder", id="conflict"
         ),
         pytest.param(
-            _with_rest(zipped({"verified.json": b"x"})), "is not one of its own", id="own file"
+            _with_rest(zipped({"verified.json": b"x"})), "does not belong to it", id="own file"
         ),
         pytest.param(
             _with_rest(zipped({"a": b"/etc/passwd"}, mode=stat.S_IFLNK | 0o777)),
