@@ -218,7 +218,7 @@ def test_output_that_a_slow_reader_has_not_taken_precedes_the_end(
     opened: StreamSocket, guest: StreamConnect
 ) -> None:
     opened._theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
-    guest.stream.incoming = [b"x" * 65536] * 2 + [b"Kernel panic"]
+    guest.stream.incoming = [b"x" * 65536, b"x" * 65536, b"Kernel panic"]
     guest.stream.turn(READABLE)
     printed = 2 * 65536 + len(b"Kernel panic")
     read = bytearray(opened.ours.recv(printed))
