@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.plugin.junit import _MARK, names_of_example, remove_unfinished, tell_apart
+from harness.plugin import junit
+from harness.plugin.junit import (
+    _MARK,
+    JUnitErrors,
+    names_of_example,
+    remove_unfinished,
+    tell_apart,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 REPORT = f"""
 <testsuites><testsuite failures="2" errors="1" tests="3">
@@ -56,3 +69,65 @@ def test_test_during_which_the_run_ended_has_no_test_case() -> None:
 )  # fmt: skip
 def test_example_keeps_its_name(nodeid: str, description: str, names: tuple[str, str]) -> None:
     assert names_of_example(nodeid, description) == names
+
+
+def phases(
+    monkeypatch: pytest.MonkeyPatch, *phases: tuple[str, str]
+) -> Sequence[tuple[str, bool]]:
+    """Report phases of one test, each with its outcome; return which of them were marked."""
+    config: Any = SimpleNamespace(stash=pytest.Stash())
+    errors = JUnitErrors(Path("out.xml"), config)
+    monkeypatch.setattr(junit, "is_broken", lambda report: report.outcome == "broken")
+    marked = []
+    for when, outcome in phases:
+        report: Any = SimpleNamespace(
+            nodeid="a.py::x",
+            when=when,
+            outcome=outcome,
+            failed=outcome in {"failed", "broken"},
+            passed=outcome == "passed",
+            user_properties=[("own", "1")],
+        )
+        errors.pytest_runtest_logreport(report)
+        assert report.user_properties[0] == ("own", "1")
+        marked.append((when, (_MARK, "true") in report.user_properties))
+    return marked
+
+
+SETUP, TEARDOWN = ("setup", "passed"), ("teardown", "passed")
+
+
+@pytest.mark.parametrize(
+    ("call", "teardown", "marked"),
+    [
+        ("broken", "passed", ["call", "teardown"]),
+        ("broken", "failed", ["call"]),
+        ("failed", "passed", []),
+        ("passed", "passed", []),
+    ],
+)
+def test_error_in_the_body_of_a_test_is_marked(
+    monkeypatch: pytest.MonkeyPatch, call: str, teardown: str, marked: list[str]
+) -> None:
+    """Pytest takes the properties of the last report that has a verdict."""
+    found = phases(monkeypatch, SETUP, ("call", call), ("teardown", teardown))
+
+    assert [when for when, is_marked in found if is_marked] == marked
+
+
+@pytest.mark.parametrize("second", ["failed", "passed"])
+def test_second_run_of_a_test_is_judged_by_itself(
+    monkeypatch: pytest.MonkeyPatch, second: str
+) -> None:
+    found = phases(
+        monkeypatch, SETUP, ("call", "broken"), TEARDOWN, SETUP, ("call", second), TEARDOWN
+    )
+
+    assert [is_marked for _, is_marked in found] == [False, True, True, False, False, False]
+
+
+def test_error_in_setup_is_one_for_pytest_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert phases(monkeypatch, ("setup", "broken"), TEARDOWN) == [
+        ("setup", False),
+        ("teardown", False),
+    ]
