@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.plugin.shards import ShardPlugin, family_of
+from harness.plugin.shards import ShardPlugin, family_of, register
 from harness.sharding import Shard
 from harness.sharding.manifest import begin, read_manifest
 
@@ -145,6 +146,126 @@ def test_record_has_what_ended_and_how_long_it_took(tmp_path: Path) -> None:
         "a.py::x": 9.0,
         "a.py::y": 4.5,
     }
+
+
+class FakeConfig:
+    """What a run's command line asks for, and the plugins that it registers."""
+
+    def __init__(self, root: Path, report_dir: str | None = None, **options: object) -> None:
+        self.rootpath = root
+        self.asked = {
+            "--shard": options.pop("shard", None),
+            "--report-dir": report_dir,
+            "--durations-file": "durations.json",
+            "collectonly": options.pop("collectonly", False),
+        }
+        places = {"xmlpath": None, "allure_report_dir": None, "shell_cov_data": None}
+        self.option = SimpleNamespace(**{**places, **options})
+        self.plugins: list[ShardPlugin] = []
+        self.pluginmanager = SimpleNamespace(
+            register=lambda plugin, _name: self.plugins.append(plugin)
+        )
+
+    def getoption(self, name: str) -> object:
+        return self.asked[name]
+
+
+def registered(config: FakeConfig) -> ShardPlugin:
+    with_config: Any = config
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        register(with_config)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    (plugin,) = config.plugins
+    return plugin
+
+
+def test_reports_go_to_the_folder_of_this_start(tmp_path: Path) -> None:
+    first = registered(FakeConfig(tmp_path, "r"))
+    config = FakeConfig(tmp_path, "r")
+
+    second = registered(config)
+
+    assert (first.start, second.start, second.folder) == (1, 2, tmp_path / "r")
+    assert second.reports is not None
+    assert second.reports.parent == tmp_path / "r"
+    assert second.reports != first.reports
+    assert vars(config.option) == {
+        "xmlpath": str(second.reports / "junit.xml"),
+        "allure_report_dir": str(second.reports / "allure"),
+        "shell_cov_data": second.reports / "coverage.shell",
+    }
+
+
+def test_report_for_which_an_option_names_a_place_goes_there(tmp_path: Path) -> None:
+    config = FakeConfig(tmp_path, "r", xmlpath="out.xml", allure_report_dir="here")
+
+    plugin = registered(config)
+
+    assert (config.option.xmlpath, config.option.allure_report_dir) == ("out.xml", "here")
+    assert plugin.reports is not None
+    assert config.option.shell_cov_data == plugin.reports / "coverage.shell"
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"report_dir": "r", "collectonly": True}], ids=["no-folder", "collection"]
+)
+def test_run_that_writes_no_reports_makes_no_folder(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    config = FakeConfig(tmp_path, **options)
+
+    assert registered(config).reports is None
+
+    assert set(vars(config.option).values()) == {None}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_worker_sends_its_reports_where_the_run_sends_them(tmp_path: Path) -> None:
+    """It parses the command line again, and is no start of its own."""
+    config = FakeConfig(tmp_path, "r")
+    started = registered(config)
+    node: Any = SimpleNamespace(workerinput={})
+    started.pytest_configure_node(node)
+    worker: Any = FakeConfig(tmp_path, "r")
+    worker.workerinput = node.workerinput
+
+    plugin = registered(worker)
+
+    assert vars(worker.option) == vars(config.option)
+    assert (plugin.reports, plugin.start) == (None, 0)
+
+
+@pytest.mark.parametrize(("given", "size"), [(None, 1), (5, 5)])
+def test_workers_of_a_shard_take_one_test_at_a_time(
+    tmp_path: Path, given: int | None, size: int
+) -> None:
+    config = FakeConfig(tmp_path, shard="1/2", maxschedchunk=given)
+    whole = FakeConfig(tmp_path, maxschedchunk=given)
+
+    assert registered(config).shard == Shard(number=1, count=2)
+    registered(whole)
+
+    assert (config.option.maxschedchunk, whole.option.maxschedchunk) == (size, given)
+
+
+def test_job_that_is_cancelled_ends_as_by_ctrl_c(tmp_path: Path) -> None:
+    """Machines then end, and reports are written."""
+    config: Any = FakeConfig(tmp_path, "r")
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        register(config)
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "r").write_text("a file")
+
+    with pytest.raises(pytest.UsageError, match=r"--report-dir: '.*/r'"):
+        registered(FakeConfig(tmp_path, "r"))
 
 
 def test_shard_that_was_started_again_stops(tmp_path: Path) -> None:
