@@ -1,161 +1,208 @@
-"""`harness store`: what is pushed, pulled and listed."""
+"""Images and checkpoints that a registry shares: `harness store push`, `pull` and `ls`."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.artifact_cache import DISK, DamagedError, FileFact, ParentPin
+from harness.artifact_cache.manifest import ManifestFormat, facts_of
 from harness.cli import main, store
 from harness.errors import HarnessError
 from harness.shared_store.source import StoredArtifact
+from suites.unit.image.formats.small_qcow2 import qcow2_on
 
-PUSHED = dt.datetime(2026, 11, 27, 9, 5, tzinfo=dt.timezone.utc)
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from harness.progress import Progress
+
+URL = "--store=registry.example"
+NOON = dt.datetime(2026, 8, 21, 12, tzinfo=dt.timezone.utc)
 
 
-def stored(repository: str, tag: str, **fields: Any) -> StoredArtifact:
-    usual: dict[str, Any] = {
-        "digest": "sha256:1", "pushed": PUSHED, "packed_bytes": (5 << 20) + 1, "needs": None,
-    }  # fmt: skip
-    return StoredArtifact(repository=repository, tag=tag, **{**usual, **fields})
+@dataclass(frozen=True, kw_only=True)
+class _Manifest:
+    name: str
+    key: str
+    files: dict[str, FileFact]
+    parent: ParentPin | None = None
+    created: str = "2026-01-01"
+
+
+FORMAT = ManifestFormat(noun="thing", manifest=_Manifest, damaged=DamagedError)
+
+
+def a_folder(folder: Path, backing: str = "") -> Path:
+    folder.mkdir(parents=True)
+    qcow2_on(folder / DISK, backing)
+    FORMAT.write(folder, _Manifest(name="x", key="k", files=facts_of(folder, [DISK])))
+    return folder
 
 
 @dataclass
 class FakeShared:
-    """Plays a shared cache; what it has is not pushed again, and `refused` is not taken."""
+    """One cache in the store: what it has, what is pushed to it, and what is pulled from it."""
 
-    has: list[StoredArtifact] = field(default_factory=list)
-    refused: str = ""
+    stored: list[StoredArtifact] = field(default_factory=list)
+    refusal: str = ""
     pushed: list[str] = field(default_factory=list)
+    pulled: list[str] = field(default_factory=list)
 
-    def ls(self) -> list[StoredArtifact]:
-        return self.has
-
-    def push(self, folder: Path, *, progress: object) -> bool:
-        assert progress is not None
-        if folder.name == self.refused:
-            raise HarnessError("The store is full.")
+    def push(self, folder: Path, *, progress: Progress) -> bool:
+        del progress
+        if folder.name == self.refusal:
+            raise HarnessError("the disk of the store is full.")
         self.pushed.append(folder.name)
-        return folder.name not in {each.tag for each in self.has}
+        return folder.name not in {each.tag for each in self.stored}
+
+    def pull(self, name: str, into: Path, *, progress: Progress) -> bool:
+        del progress
+        self.pulled.append(name)
+        into.rmdir()
+        a_folder(into)
+        return True
+
+    def ls(self) -> Sequence[StoredArtifact]:
+        return self.stored
+
+
+@dataclass
+class Caches:
+    """The two caches of a host, and the store of both."""
+
+    folder: Path
+    images: FakeShared = field(default_factory=FakeShared)
+    checkpoints: FakeShared = field(default_factory=FakeShared)
 
 
 @pytest.fixture
-def shared(monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeShared]:
-    caches = {kind: FakeShared() for kind in ("images", "derived", "checkpoints")}
-    monkeypatch.setattr(store, "open_shared_caches", lambda _: caches)
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Caches:
+    caches = Caches(tmp_path)
+    local = {kind: (tmp_path / kind, FORMAT) for kind in ("images", "checkpoints")}
+    shared = {"images": caches.images, "checkpoints": caches.checkpoints}
+    monkeypatch.setattr(store, "_local", lambda _settings: local)
+    monkeypatch.setattr(store, "open_shared_caches", lambda _settings: shared)
+    for name in ("debian-12-0123", "debian-12-4567", "ubuntu-24.04-0123"):
+        a_folder(tmp_path / "images" / name)
+    a_folder(tmp_path / "checkpoints" / "booted-0123")
     return caches
 
 
-@pytest.fixture
-def local(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """Return the names in the caches of this host."""
-    names: dict[str, list[str]] = {"images": [], "derived": [], "checkpoints": []}
-
-    class FakeCache:
-        def __init__(self, folder: Path, *, manifests: object) -> None:
-            del manifests
-            self.folder = folder
-
-        def ls(self) -> list[object]:
-            kind = next(each for each in names if self.folder == Path(each))
-            return [SimpleNamespace(folder=Path("/c", name)) for name in names[kind]]
-
-    formats: Any = SimpleNamespace(read=lambda _: None, check_structure=lambda *_: None)
-    monkeypatch.setattr(store, "ArtifactCache", FakeCache)
-    monkeypatch.setattr(store, "_local", lambda _: {kind: (Path(kind), formats) for kind in names})
-    return names
+def stored(
+    tag: str, pushed: dt.datetime | None = NOON, needs: str | None = None
+) -> StoredArtifact:
+    return StoredArtifact(
+        repository="images",
+        tag=tag,
+        digest="sha256:1",
+        pushed=pushed,
+        packed_bytes=3 << 19,
+        needs=needs,
+    )
 
 
-def test_push_goes_on_after_a_refusal_and_ends_with_2(
-    shared: dict[str, FakeShared],
-    local: dict[str, list[str]],
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("names", "images", "checkpoints"),
+    [
+        ([], ["debian-12-0123", "debian-12-4567", "ubuntu-24.04-0123"], ["booted-0123"]),
+        (["debian-12"], ["debian-12-0123", "debian-12-4567"], []),
+        (["debian-12-4567", "boo"], ["debian-12-4567"], ["booted-0123"]),
+        (["0123"], [], []),
+    ],
+)
+def test_names_are_pushed_by_their_beginnings(
+    caches: Caches, names: list[str], images: list[str], checkpoints: list[str]
 ) -> None:
-    local["images"] = ["debian-12-1", "debian-13-2"]
-    local["checkpoints"] = ["booted-3", "booted-4"]
-    shared["images"].refused = "debian-12-1"
-    shared["checkpoints"].has = [stored("checkpoints", "booted-4")]
+    assert main(["store", "push", URL, *names]) == 0
 
-    assert main(["store", "push", "--store=registry.example"]) == 2
+    assert (caches.images.pushed, caches.checkpoints.pushed) == (images, checkpoints)
 
-    assert capsys.readouterr().out.splitlines() == [
-        "images/debian-12-1: not pushed: The store is full.",
-        "images/debian-13-2: pushed",
-        "checkpoints/booted-3: pushed",
-        "checkpoints/booted-4: the store has it",
+
+def test_push_says_what_the_store_has_already(
+    caches: Caches, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caches.images.stored = [stored("debian-12-0123")]
+
+    assert main(["store", "push", URL, "debian-12"]) == 0
+
+    had, new = capsys.readouterr().out.splitlines()
+    assert had.startswith("images/debian-12-0123: ")
+    assert "pushed" not in had
+    assert new == "images/debian-12-4567: pushed"
+
+
+def test_one_that_can_not_be_pushed_fails_the_command_and_the_others_are_pushed(
+    caches: Caches, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caches.images.refusal = "debian-12-0123"
+    (caches.folder / "images/debian-12-4567" / DISK).unlink()
+    a_folder(caches.folder / "images/own", backing="/srv/mine.qcow2")
+
+    assert main(["store", "push", URL]) == 2
+
+    assert caches.images.pushed == ["ubuntu-24.04-0123"]
+    assert caches.checkpoints.pushed == ["booted-0123"]
+    out = capsys.readouterr().out
+    refused = [line.partition(":")[0] for line in out.splitlines() if "not pushed" in line]
+    assert refused == ["images/debian-12-0123", "images/debian-12-4567", "images/own"]
+    assert "'/srv/mine.qcow2'" in out
+
+
+def test_names_are_pulled_by_their_beginnings(caches: Caches) -> None:
+    caches.images.stored = [stored("rhel-9-1"), stored("rhel-9-2"), stored("debian-13-1")]
+
+    assert main(["store", "pull", URL, "rhel-9"]) == 0
+
+    assert caches.images.pulled == ["rhel-9-1", "rhel-9-2"]
+    assert FORMAT.read(caches.folder / "images/rhel-9-2").key == "k"
+
+
+def test_pull_of_what_the_cache_has_takes_nothing_from_the_store(caches: Caches) -> None:
+    caches.images.stored = [stored("debian-12-0123")]
+
+    assert main(["store", "pull", URL]) == 0
+
+    assert caches.images.pulled == []
+
+
+def test_pull_of_names_that_the_store_lacks_is_an_error(
+    caches: Caches, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caches.images.stored = [stored("debian-13-1")]
+
+    assert main(["store", "pull", URL, "13"]) == 2
+
+    assert caches.images.pulled == []
+    assert "registry.example" in capsys.readouterr().err
+
+
+def test_list_of_the_store_is_given_as_data(
+    caches: Caches, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caches.images.stored = [stored("a"), stored("b", pushed=None, needs="a")]
+
+    assert main(["store", "ls", URL, "--json"]) == 0
+
+    usual = {"kind": "images", "digest": "sha256:1", "mib": 1.5}
+    assert json.loads(capsys.readouterr().out) == [
+        {**usual, "name": "a", "pushed": "2026-08-21T12:00:00+00:00", "needs": None},
+        {**usual, "name": "b", "pushed": None, "needs": "a"},
     ]
 
 
-def test_only_what_is_named_by_its_beginning_is_pushed(
-    shared: dict[str, FakeShared], local: dict[str, list[str]]
-) -> None:
-    local["images"] = ["debian-12-1", "debian-13-2", "my-debian-12"]
+def test_list_of_the_store_is_a_table(caches: Caches, capsys: pytest.CaptureFixture[str]) -> None:
+    caches.images.stored = [stored("a"), stored("b", pushed=None, needs="a")]
 
-    assert main(["store", "push", "--store=registry.example", "debian-12", "x"]) == 0
+    assert main(["store", "ls", URL]) == 0
 
-    assert shared["images"].pushed == ["debian-12-1"]
-
-
-@pytest.mark.usefixtures("local")
-def test_pull_takes_what_is_named_and_refuses_a_name_that_nothing_has(
-    shared: dict[str, FakeShared],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    pulled: list[str] = []
-    monkeypatch.setattr(store, "_pull_one", lambda *arguments: pulled.append(arguments[-1]))
-    shared["images"].has = [stored("images", "debian-12-1"), stored("images", "ubuntu-1")]
-    shared["checkpoints"].has = [stored("checkpoints", "debian-12-9")]
-
-    assert main(["store", "pull", "--store=registry.example", "debian-12"]) == 0
-    assert main(["store", "pull", "--store=registry.example", "fedora"]) == 2
-
-    assert pulled == ["debian-12-1", "debian-12-9"]
-    assert "has nothing of these names" in capsys.readouterr().err
-
-
-def test_disk_on_a_file_of_this_host_is_not_pushed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store._require_movable(tmp_path)
-    (tmp_path / "disk.qcow2").touch()
-    store._require_movable(tmp_path)
-    monkeypatch.setattr(store, "has_absolute_backing", lambda _: True)
-    monkeypatch.setattr(store, "backing_name", lambda _: "/mine/base.qcow2")
-
-    with pytest.raises(HarnessError, match=r"lies on '/mine/base\.qcow2', by a path of this host"):
-        store._require_movable(tmp_path)
-
-
-def test_list_has_sizes_times_and_what_the_host_needs(
-    shared: dict[str, FakeShared], capsys: pytest.CaptureFixture[str]
-) -> None:
-    shared["images"].has = [stored("images", "one", pushed=None)]
-    shared["checkpoints"].has = [stored("checkpoints", "two", needs="KVM")]
-
-    assert main(["store", "ls", "--store=registry.example"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
-    assert main(["store", "ls", "--store=registry.example", "--json"]) == 0
-    one, two = json.loads(capsys.readouterr().out)
-
-    assert rows == [
-        ["images", "one", "5", "-", "-"],
-        ["checkpoints", "two", "5", "2026-11-27", "09:05", "KVM"],
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["KIND", "NAME", "MIB", "PUSHED", "NEEDS"],
+        ["images", "a", "1", "2026-08-21", "12:00", "-"],
+        ["images", "b", "1", "-", "a"],
     ]
-    assert (one["kind"], one["pushed"], one["mib"], one["needs"]) == ("images", None, 5.0, None)
-    assert (two["pushed"], two["needs"]) == ("2026-11-27T09:05:00+00:00", "KVM")
-
-
-def test_store_has_to_be_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("HARNESS_STORE", raising=False)
-
-    assert main(["store", "ls"]) == 2
-
-    assert "Name the registry by --store or HARNESS_STORE" in capsys.readouterr().err
