@@ -1,0 +1,458 @@
+"""How commands are started: environment, streams, signals, and what a failed start leaves.
+
+A fake in place of posix_spawnp(3) holds the ends that a process would have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.agent import processes
+from harness.agent.processes import DEFAULT_PATH, Processes, base_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+PID = 5_000_000
+"""Above every real process id, which Linux keeps below 4194304."""
+PATH = "/usr/bin:/bin"
+SIZE = (24, 80)
+
+
+@dataclass
+class Started:
+    """A start of a program; `streams` are the descriptors 0, 1 and 2 of its process."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    searched: str
+    to_reset: set[int]
+    has_session: bool
+    oom_score: str
+    streams: dict[int, int]
+
+    def ends(self) -> None:
+        for fd in self.streams.values():
+            os.close(fd)
+        self.streams.clear()
+
+
+@dataclass
+class FakeKernel:
+    """Plays posix_spawnp(3); programs in `missing` do not exist, others meet the `refusal`."""
+
+    oom_file: Path
+    missing: tuple[str, ...] = ()
+    refusal: OSError | None = None
+    started: list[Started] = field(default_factory=list)
+    tables: list[Processes] = field(default_factory=list)
+    status: int = 0
+    asked: list[tuple[int, int]] = field(default_factory=list)
+
+    def kill(self, pid: int, number: int) -> None:
+        self.asked.append((pid, number))
+
+    def wait(self, pid: int, options: int) -> tuple[int, int]:
+        self.asked.append((pid, options))
+        return pid, self.status
+
+    def table(self) -> Processes:
+        """Return the processes of an agent that starts now."""
+        self.tables.append(Processes())
+        return self.tables[-1]
+
+    def close(self) -> None:
+        for start in self.started:
+            start.ends()
+        for table in self.tables:
+            os.close(table._null)
+            if table._oom_fd is not None:
+                os.close(table._oom_fd)
+
+    def spawn(
+        self,
+        program: str,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        file_actions: Sequence[tuple[Any, ...]],
+        setsid: bool,
+        setsigdef: Sequence[int],
+    ) -> int:
+        assert program == argv[0]
+        score = self.oom_file.read_text() if self.oom_file.exists() else ""
+        start = Started(
+            argv, dict(environment), os.environ["PATH"], set(setsigdef), setsid, score, {}
+        )
+        self.started.append(start)
+        if program in self.missing:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if self.refusal is not None:
+            raise self.refusal
+        for kind, *rest in file_actions:
+            if kind == os.POSIX_SPAWN_OPEN:
+                target, path, flags, mode = rest
+                start.streams[target] = os.open(path, flags, mode)
+            else:
+                source, target = rest
+                start.streams[target] = os.dup(start.streams.get(source, source))
+        return PID
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKernel]:
+    kernel = FakeKernel(tmp_path / "oom_score_adj")
+    monkeypatch.setenv("PATH", PATH)
+    monkeypatch.setattr(processes, "_OOM_SCORE", str(kernel.oom_file))
+    monkeypatch.setattr("os.posix_spawnp", kernel.spawn)
+    monkeypatch.setattr("os.killpg", kernel.kill)
+    monkeypatch.setattr("os.waitpid", kernel.wait)
+    monkeypatch.setattr("os.pidfd_open", lambda _pid: os.open("/dev/null", os.O_RDONLY))
+    yield kernel
+    kernel.close()
+
+
+def run(
+    table: Processes,
+    argv: Sequence[str],
+    env: dict[str, str] | None = None,
+    *,
+    stdin: bool = False,
+) -> processes.Child:
+    return table.spawn(list(argv), env, has_stdin=stdin)
+
+
+def in_terminal(table: Processes, *argvs: Sequence[str], stdin: bool = False) -> processes.Child:
+    return table.spawn_in_terminal([list(argv) for argv in argvs], None, SIZE, has_stdin=stdin)
+
+
+def close(child: processes.Child) -> None:
+    for fd in {child.pidfd, child.stdin, child.stdout, child.stderr} - {None}:
+        assert fd is not None
+        os.close(fd)
+
+
+def open_files() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+# Environment
+
+
+def test_path_of_a_command_is_searched_for_that_command_only(kernel: FakeKernel) -> None:
+    table = kernel.table()
+    for env in ({"PATH": "/opt/x"}, {"A": "1"}, None):
+        close(run(table, ["tool"], env))
+
+    assert [start.searched for start in kernel.started] == ["/opt/x", PATH, PATH]
+    assert [start.environment["PATH"] for start in kernel.started] == ["/opt/x", PATH, PATH]
+
+
+@pytest.mark.parametrize("start", [run, in_terminal], ids=["plain", "terminal"])
+def test_path_of_a_command_that_can_not_be_started_is_left_too(
+    kernel: FakeKernel, start: Callable[..., object]
+) -> None:
+    table = kernel.table()
+    kernel.missing = ("tool",)
+    with pytest.raises(FileNotFoundError):
+        table.spawn(["tool"], {"PATH": "/opt/x"}, has_stdin=False)
+    with pytest.raises(FileNotFoundError):
+        start(table, ["tool"])
+
+    assert [start.searched for start in kernel.started] == ["/opt/x", PATH]
+
+
+def test_variables_of_a_command_are_for_that_command_only(kernel: FakeKernel) -> None:
+    table = kernel.table()
+    close(run(table, ["tool"], {"A": "1", "HOME": "/srv"}))
+    close(run(table, ["tool"]))
+
+    first, second = (start.environment for start in kernel.started)
+    assert (first["A"], first["HOME"], first["PATH"]) == ("1", "/srv", PATH)
+    assert second == base_environment(dict(os.environ))
+    assert "A" not in os.environ
+
+
+def test_agent_without_a_path_searches_the_usual_one(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PATH")
+    close(run(kernel.table(), ["tool"]))
+
+    assert kernel.started[0].searched == DEFAULT_PATH
+    assert kernel.started[0].environment["PATH"] == DEFAULT_PATH
+
+
+def test_own_path_of_the_agent_comes_before_the_usual_one() -> None:
+    assert base_environment({"PATH": "/opt/x", "USER": "me"})["PATH"] == "/opt/x"
+    assert base_environment({"USER": "me"})["USER"] == "me"
+
+
+# Streams
+
+
+def test_streams_of_a_command_are_its_own(kernel: FakeKernel) -> None:
+    child = run(kernel.table(), ["tool", "-x"], stdin=True)
+    (started,) = kernel.started
+    assert child.stdin is not None
+
+    os.write(child.stdin, b"in")
+    os.write(started.streams[1], b"out")
+    os.write(started.streams[2], b"err")
+
+    assert started.argv == ["tool", "-x"]
+    assert os.read(started.streams[0], 10) == b"in"
+    assert os.read(child.stdout, 10) == b"out"
+    assert os.read(child.stderr, 10) == b"err"
+    assert (child.pid, os.get_blocking(child.stdin)) == (PID, False)
+    close(child)
+
+
+@pytest.mark.parametrize("stdin", [False, True])
+def test_end_of_a_stream_is_seen_at_its_other_end(kernel: FakeKernel, *, stdin: bool) -> None:
+    """The agent keeps no end of the process open."""
+    child = run(kernel.table(), ["tool"], stdin=stdin)
+    (started,) = kernel.started
+    reader = os.dup(started.streams[0])
+    started.ends()
+
+    assert (os.read(child.stdout, 1), os.read(child.stderr, 1)) == (b"", b"")
+    if child.stdin is not None:
+        os.close(child.stdin)
+        child.stdin = None
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+    close(child)
+
+
+def test_command_without_input_can_not_reach_the_input_of_the_agent(kernel: FakeKernel) -> None:
+    child = run(kernel.table(), ["tool"])
+
+    assert child.stdin is None
+    null = os.fstat(kernel.started[0].streams[0])
+    assert null.st_rdev == Path("/dev/null").stat().st_rdev
+    close(child)
+
+
+@pytest.mark.parametrize("stdin", [False, True])
+@pytest.mark.parametrize("start", [run, in_terminal], ids=["plain", "terminal"])
+def test_other_commands_inherit_no_stream(
+    kernel: FakeKernel, start: Callable[..., processes.Child], *, stdin: bool
+) -> None:
+    child = start(kernel.table(), ["tool"], stdin=stdin)
+
+    assert kernel.started
+    for fd in (child.stdin, child.stdout, child.stderr):
+        assert fd is None or not os.get_inheritable(fd)
+    close(child)
+
+
+@pytest.mark.parametrize("stdin", [False, True])
+@pytest.mark.parametrize("start", [run, in_terminal], ids=["plain", "terminal"])
+def test_failed_start_leaves_nothing_open(
+    kernel: FakeKernel, start: Callable[..., object], *, stdin: bool
+) -> None:
+    table = kernel.table()
+    kernel.refusal = OSError(errno.ENOEXEC, "Exec format error")
+    before = open_files()
+
+    with pytest.raises(OSError, match="Exec format error"):
+        start(table, ["tool"], stdin=stdin)
+
+    assert open_files() == before
+
+
+@pytest.mark.parametrize("start", [run, in_terminal], ids=["plain", "terminal"])
+def test_process_that_can_not_be_watched_is_killed_and_reaped(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch, start: Callable[..., object]
+) -> None:
+    def refuse(_pid: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("os.pidfd_open", refuse)
+    table = kernel.table()
+    before = open_files()
+
+    with pytest.raises(OSError, match="Too many open files"):
+        start(table, ["tool"], stdin=True)
+
+    assert kernel.asked == [(PID, signal.SIGKILL), (PID, 0)]
+    kernel.started[0].ends()
+    assert open_files() == before
+
+
+# Signals and sessions
+
+
+def test_command_leads_its_group_and_gets_signals_as_programs_expect(kernel: FakeKernel) -> None:
+    """Python ignores SIGPIPE; `yes | head` would go on for ever."""
+    table = kernel.table()
+    close(run(table, ["tool"]))
+    close(in_terminal(table, ["tool"]))
+
+    plain, terminal = kernel.started
+    assert (plain.has_session, terminal.has_session) == (True, True)
+    assert plain.to_reset == {signal.SIGPIPE, signal.SIGXFSZ}
+    assert terminal.to_reset - plain.to_reset == {
+        signal.SIGHUP,
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGTSTP,
+    }
+
+
+def test_group_of_a_process_that_has_ended_is_signalled_in_vain(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[int, int]] = []
+
+    def kill(pid: int, number: int) -> None:
+        sent.append((pid, number))
+        raise ProcessLookupError if pid == PID else PermissionError
+
+    monkeypatch.setattr("os.killpg", kill)
+    table = kernel.table()
+
+    table.signal_group(PID, signal.SIGUSR1)
+    with pytest.raises(PermissionError):
+        table.signal_group(2, signal.SIGTERM)
+
+    assert sent == [(PID, signal.SIGUSR1), (2, signal.SIGTERM)]
+    assert kernel.started == []
+
+
+@pytest.mark.parametrize(("status", "code"), [(0, 0), (3 << 8, 3), (255 << 8, 255), (9, -9)])
+def test_status_of_an_ended_process_is_its_code_or_its_signal(
+    kernel: FakeKernel, status: int, code: int
+) -> None:
+    kernel.status = status
+
+    assert kernel.table().reap(PID) == code
+    assert (kernel.asked, kernel.started) == ([(PID, 0)], [])
+
+
+# The OOM killer
+
+
+@pytest.mark.parametrize("refusal", [None, OSError(errno.ENOEXEC, "Exec format error")])
+def test_commands_are_not_protected_from_the_oom_killer_as_the_agent_is(
+    kernel: FakeKernel, refusal: OSError | None
+) -> None:
+    kernel.oom_file.write_text("-1000\n")
+    kernel.refusal = refusal
+    table = kernel.table()
+    assert kernel.oom_file.read_text() == "-1000\n"
+
+    with contextlib.suppress(OSError):
+        close(run(table, ["tool"]))
+
+    # The kernel reads a number; a plain file keeps the rest of the longer text.
+    assert kernel.started[0].oom_score == "01000\n"
+    assert kernel.oom_file.read_text() == "-1000\n"
+
+
+@pytest.mark.parametrize("score", ["0\n", ""])
+def test_score_of_an_agent_that_is_not_protected_is_left_alone(
+    kernel: FakeKernel, score: str
+) -> None:
+    kernel.oom_file.write_text(score)
+    before = open_files()
+    table = kernel.table()
+    close(run(table, ["tool"]))
+
+    assert kernel.started[0].oom_score == score
+    assert kernel.oom_file.read_text() == score
+    assert len(open_files()) <= len(before) + 4, "The score was expected to be closed."
+
+
+def test_agent_that_may_not_change_its_score_starts_commands_all_the_same(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError
+
+    kernel.oom_file.write_text("-500\n")
+    monkeypatch.setattr("os.pwrite", refuse)
+
+    close(run(kernel.table(), ["tool"]))
+
+    assert kernel.oom_file.read_text() == "-500\n"
+
+
+# Terminals
+
+
+def test_terminal_is_opened_by_its_process_with_its_size_and_utf8(kernel: FakeKernel) -> None:
+    """The first terminal that the leader of a session opens becomes its own."""
+    child = in_terminal(kernel.table(), ["bash"], stdin=True)
+    (started,) = kernel.started
+    assert child.stdin is not None
+
+    assert sorted(started.streams) == [0, 1, 2]
+    names = {os.ttyname(fd) for fd in started.streams.values()}
+    assert len(names) == 1
+    assert os.get_terminal_size(started.streams[0]) == os.terminal_size((80, 24))
+    flags = struct.unpack_from("I", fcntl.ioctl(started.streams[0], 0x5401, bytes(64)))[0]
+    assert flags & 0o40000, "IUTF8 was expected."
+    os.write(child.stdin, b"typed\n")
+    assert os.read(started.streams[0], 100) == b"typed\n"
+    assert child.stdout == child.stderr != child.stdin
+    assert not os.get_blocking(child.stdout)
+    os.set_blocking(child.stdout, True)
+    os.write(started.streams[2], b"said")
+    said = b""
+    while len(said) < len(b"typed\r\nsaid"):
+        said += os.read(child.stdout, 100)
+    assert said == b"typed\r\nsaid"
+    close(child)
+
+
+def test_terminal_ends_with_its_last_process(kernel: FakeKernel) -> None:
+    """The agent keeps no end of the process open, and gets EIO."""
+    child = in_terminal(kernel.table(), ["bash"])
+    assert child.stdin is None
+    with pytest.raises(BlockingIOError):
+        os.read(child.stdout, 1)
+
+    kernel.started[0].ends()
+
+    with pytest.raises(OSError, match="Input/output error"):
+        os.read(child.stdout, 1)
+    close(child)
+
+
+@pytest.mark.parametrize(
+    ("missing", "tried"), [((), ["bash"]), (("bash",), ["bash", "sh"])], ids=["there", "missing"]
+)
+def test_terminal_has_the_first_program_that_exists(
+    kernel: FakeKernel, missing: tuple[str, ...], tried: list[str]
+) -> None:
+    kernel.missing = missing
+
+    close(in_terminal(kernel.table(), ["bash"], ["sh", "-i"]))
+
+    assert [start.argv[0] for start in kernel.started] == tried
+
+
+@pytest.mark.parametrize("refusal", [PermissionError(errno.EACCES, "Permission denied"), None])
+def test_terminal_whose_program_can_not_be_run_says_so(
+    kernel: FakeKernel, refusal: OSError | None
+) -> None:
+    """Only a program that is missing has another one in its place."""
+    kernel.refusal = refusal
+    kernel.missing = () if refusal else ("bash", "sh")
+
+    with pytest.raises(type(refusal) if refusal else FileNotFoundError):
+        in_terminal(kernel.table(), ["bash"], ["sh", "-i"])
+
+    assert len(kernel.started) == (1 if refusal else 2)
