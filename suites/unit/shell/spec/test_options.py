@@ -1,4 +1,4 @@
-"""Option files that nobody can read."""
+"""Option files: what they set, and those that nobody can read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import BadInputError
-from harness.shell.spec.options import is_spec, read_options
+from harness.shell.spec.options import SpecOptions, is_spec, read_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,3 +29,67 @@ def test_options_of_coverage_are_ignored(tmp_path: Path, option: str) -> None:
     (tmp_path / ".shellspec").write_text(f'--kcov\n{option} "--include-path=./bin"\n--sandbox\n')
 
     assert read_options(tmp_path).mocks_only
+
+
+def options(folder: Path, text: str, local: str = "") -> SpecOptions:
+    (folder / ".shellspec").write_text(text)
+    (folder / ".shellspec-local").write_text(local)
+    return read_options(folder)
+
+
+def test_later_options_replace_and_lists_grow(tmp_path: Path) -> None:
+    found = options(
+        tmp_path,
+        "--require one --require two # --require none\n--helperdir a\n--tag x,y:1\n-I lib\n"
+        "--env A=1=2 -e B\n--pattern '*_test.sh'\n",
+        "--helperdir=b\n-T z\n-Imore\n--no-warning-as-failure\n-F\n--require three\n",
+    )
+
+    assert found.requires == ("one", "two", "three")
+    assert (found.helper_dir, found.pattern) == ("b", "*_test.sh")
+    assert found.tags == ("x", "y:1", "z")
+    assert found.load_path == ("lib", "more")
+    assert found.env == (("A", "1=2"), ("B", ""))
+    assert (found.warning_as_failure, found.focus) == (False, True)
+    assert options(tmp_path, "--focus\n", "--no-focus\n--warning-as-failure\n") == SpecOptions()
+
+
+def test_variables_are_put_in_and_code_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLACE", "/opt")
+    monkeypatch.delenv("ABSENT", raising=False)
+
+    found = options(tmp_path, "-I $PLACE/lib -I ${PWD}/x -I '$PLACE' -I a$ABSENT\n")
+
+    assert found.load_path == ("/opt/lib", f"{tmp_path}/x", "$PLACE", "a")
+    for code in ("$(pwd)", "`pwd`", "${A:-b}"):
+        with pytest.raises(BadInputError, match="Only variables are expanded here"):
+            options(tmp_path, f'-I "{code}"\n')
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        ("--tag x\n--frobnicate\n", 2, "There is no option '--frobnicate'"),
+        ("--tag\n", 1, "'--tag' needs a value"),
+        ("\n\n--tag 'x\n", 3, "No closing quotation"),
+        ("--env-from absent.env\n", 1, "'--env-from absent.env' names no file"),
+    ],
+)
+def test_wrong_option_is_refused_at_its_line(
+    tmp_path: Path, text: str, line: int, why: str
+) -> None:
+    with pytest.raises(BadInputError, match=why) as refused:
+        options(tmp_path, text)
+
+    assert refused.value.line == line
+
+
+def test_specs_are_those_of_the_nearest_project(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / ".shellspec").write_text("--pattern '*_test.sh'\n")
+    (tmp_path / "inner/.shellspec").write_text("--pattern '*/inner/x*'\n")
+
+    names = ("a_test.sh", "a_spec.sh", "inner/x.sh", "inner/a_test.sh", "inner/x.py")
+    assert [is_spec(tmp_path / name) for name in names] == [True, False, True, False, False]

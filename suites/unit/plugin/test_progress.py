@@ -1,0 +1,84 @@
+"""How progress is written beside what pytest prints."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.plugin import progress
+from harness.plugin.progress import _OpenLine, _size_of, _write_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_line_is_open_where_pytest_has_written_a_part_of_it_since() -> None:
+    writer = SimpleNamespace(width_of_current_line=0)
+    is_open = _OpenLine(SimpleNamespace(_tw=writer))  # type: ignore[arg-type]
+
+    seen = []
+    for width in (0, 5, 5, 7, 0, 5):
+        writer.width_of_current_line = width
+        seen.append(is_open())
+
+    assert seen == [False, True, False, True, False, True]
+
+
+def test_all_of_a_text_is_written_in_any_number_of_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
+    file = os.open(tmp_path / "terminal", os.O_CREAT | os.O_WRONLY)
+
+    _write_all(file, "caf\u00e9 \udce9 progress")
+    os.close(file)
+    _write_all(file, "nobody sees this")
+
+    assert (tmp_path / "terminal").read_bytes() == "caf\u00e9 ? progress".encode()
+
+
+@pytest.mark.parametrize(
+    ("size", "found"),
+    [((120, 40), (120, 40)), ((0, 40), (80, 24)), ((120, 0), (80, 24)), (None, (80, 24))],
+)
+def test_terminal_that_does_not_tell_its_size_has_the_usual_one(
+    monkeypatch: pytest.MonkeyPatch, size: tuple[int, int] | None, found: tuple[int, int]
+) -> None:
+    def get_terminal_size(_descriptor: int) -> os.terminal_size:
+        if size is None:
+            raise OSError
+        return os.terminal_size(size)
+
+    monkeypatch.setattr(os, "get_terminal_size", get_terminal_size)
+
+    assert _size_of(1) == found
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_live"),
+    [
+        ({}, True),
+        ({"is_terminal": False}, False),
+        ({"term": "dumb"}, False),
+        ({"term": ""}, True),
+        ({"capture": "no"}, False),
+        ({"is_ci": True}, False),
+    ],
+)
+def test_rows_change_only_where_nothing_else_writes(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], *, is_live: bool
+) -> None:
+    usual = {"is_terminal": True, "term": "xterm", "capture": "fd", "is_ci": False}
+    case = SimpleNamespace(**{**usual, **changed})
+    monkeypatch.setenv("TERM", case.term)
+    monkeypatch.setattr(os, "isatty", lambda _: True)
+    config: Any = SimpleNamespace(getoption=lambda *_: case.capture)
+    reporter = progress.ProgressReporter(config, is_ci=case.is_ci)
+    terminal: Any = SimpleNamespace(isatty=case.is_terminal)
+
+    assert reporter._can_be_live(terminal) is is_live
+    reporter.pytest_unconfigure()
