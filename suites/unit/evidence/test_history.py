@@ -98,7 +98,18 @@ def test_journal_has_texts_and_values_with_line_breaks() -> None:
     assert entry.fields["UNIT"] == "a.service"
 
 
-def test_entries_with_a_cut_beginning_or_end_are_skipped() -> None:
+def test_fields_that_nobody_reads_are_not_kept() -> None:
+    content = ENTRY + b"MESSAGE=a\nMESSAGE_ID=b\nSYSLOG_IDENTIFIER=c\n_PID=7\nUNIT=d\n\n"
+
+    (entry,) = parse_journal(content)
+
+    assert {"MESSAGE": "a", "MESSAGE_ID": "b", "SYSLOG_IDENTIFIER": "c", "UNIT": "d"}.items() <= (
+        entry.fields.items()
+    )
+    assert "_PID" not in entry.fields
+
+
+def test_entries_whose_beginning_or_end_was_cut_are_passed_over() -> None:
     """The journal is limited by its last bytes."""
     whole = ENTRY + b"MESSAGE=whole\n\n"
     cut = b"IMESTAMP=17\nMESSAGE=cut\n\n"

@@ -41,6 +41,7 @@ def test_events_are_within_the_steps_that_made_them(tmp_path: Path) -> None:
         a_step("build", 10, 20),
         a_step("check", 30, 1, "skipped"),
         a_step("start", 31, 5, "failed"),
+        {"name": "untimed", "status": "done", "started": None, "duration_s": None, "detail": None},
     ]
     (tmp_path / OUTCOME).parent.mkdir(parents=True)
     (tmp_path / OUTCOME).write_text(json.dumps({"exit_code": 1, "steps": steps}))

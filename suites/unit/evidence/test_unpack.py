@@ -61,6 +61,18 @@ def test_archive_becomes_its_files(tmp_path: Path, form: int) -> None:
     assert unpacked(tar_of(*members.items(), form=form), tmp_path) == members
 
 
+def test_folders_of_an_archive_are_made_also_empty_ones(tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name in ("t", "t/empty"):
+            member = tarfile.TarInfo(name)
+            member.type = tarfile.DIRTYPE
+            archive.addfile(member)
+
+    assert unpacked(packed.getvalue(), tmp_path) == {}
+    assert (tmp_path / "t/empty").stat().st_mode & 0o777 == 0o700
+
+
 def test_saved_machine_is_left_out(tmp_path: Path) -> None:
     content = tar_of(
         ("t/n/checkpoint/memory.zst", b"m"),
