@@ -77,7 +77,8 @@ def test_folder_is_taken_as_it_is(evidence: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("t.tar.gz", "damaged"), ("t.zip", "neither"), ("absent", "neither")]
+    ("name", "words"),
+    [("t.tar.gz", "damaged"), ("t.zip", "not a folder"), ("absent", "not a folder")],
 )
 def test_other_file_is_refused_as_an_archive(tmp_path: Path, name: str, words: str) -> None:
     if name != "absent":

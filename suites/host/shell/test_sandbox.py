@@ -415,7 +415,7 @@ def test_probe_whose_deletion_was_real_ends_it_all() -> None:
 def test_root_gets_the_throwaway_root_without_a_question() -> None:
     assert choose_sandbox("auto", is_root=True).kind is SandboxKind.THROWAWAY
     assert choose_sandbox("throwaway", is_root=True).kind is SandboxKind.THROWAWAY
-    with pytest.raises(RequirementError, match="do not hold root"):
+    with pytest.raises(RequirementError, match="not enough for root"):
         choose_sandbox("refuse", is_root=True)
 
 

@@ -179,7 +179,11 @@ def test_command_prints_the_critical_path(
 
 @pytest.mark.parametrize(
     ("names", "words"),
-    [(["t"], "several machines"), (["t/a", "t/b", "t/a"], "at most 2"), (["x"], "neither")],
+    [
+        (["t"], "several machines"),
+        (["t/a", "t/b", "t/a"], "at most 2"),
+        (["x"], "not a folder of evidence"),
+    ],
     ids=["two-machines", "three-bundles", "no-bundle"],
 )
 def test_command_refuses_a_folder_that_it_can_not_draw(

@@ -309,8 +309,8 @@ def test_machine_that_has_ended_cannot_be_entered(tmp_path: Path) -> None:
         id="node-1", name="n", purpose="", process=1, since=0, memory_mib=1, folder=tmp_path
     )
     expected = (
-        "Machine 'node-1' can't be entered (No such file or directory): it is just starting or "
-        "ending. `harness ps` lists the machines that run."
+        "Machine 'node-1' can't be entered (No such file or directory), because it is just "
+        "starting or ending. `harness ps` lists the machines that run."
     )
     with pytest.raises(HarnessError, match=f"^{re.escape(expected)}$"):
         client.run_in(gone, ["true"])
@@ -320,7 +320,7 @@ def test_bytes_that_are_not_a_message_are_refused() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(b"GET / HTTP/1.1\r\n")
-        with pytest.raises(HarnessError, match="no message"):
+        with pytest.raises(HarnessError, match="is not a message"):
             Receiver(ours).next()
 
 
