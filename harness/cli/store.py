@@ -11,7 +11,7 @@ from harness.artifact_cache.cache import ArtifactCache
 from harness.cli.columns import print_columns
 from harness.cli.options import add_json_option, settings_of
 from harness.cli.progress import show_event
-from harness.errors import BadInputError, HarnessError
+from harness.errors import BadInputError, HarnessError, listed
 from harness.image.cloud.derived_images import DERIVED_FORMAT
 from harness.image.formats.qcow2 import backing_name, has_absolute_backing
 from harness.image.manifest import IMAGE_FORMAT
@@ -91,8 +91,20 @@ def _push(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     shared = _shared(settings)
     failures = 0
-    for kind, (folder, manifests) in _local(settings).items():
-        for artifact in ArtifactCache(folder, manifests=manifests).ls():
+    local = _local(settings)
+    found = {
+        kind: ArtifactCache(folder, manifests=manifests).ls()
+        for kind, (folder, manifests) in local.items()
+    }
+    there = [artifact.folder.name for artifacts in found.values() for artifact in artifacts]
+    _require_all(
+        arguments.names,
+        there,
+        "The cache",
+        "`harness images ls` and `harness checkpoints ls` list it",
+    )
+    for kind, (_, manifests) in local.items():
+        for artifact in found[kind]:
             name = artifact.folder.name
             if arguments.names and not name.startswith(tuple(arguments.names)):
                 continue
@@ -122,18 +134,24 @@ def _require_movable(folder: Path) -> None:
 def _pull(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     shared = _shared(settings)
-    count = 0
+    found = {kind: shared[kind].ls() for kind in _local(settings)}
+    there = [artifact.tag for artifacts in found.values() for artifact in artifacts]
+    _require_all(arguments.names or [""], there, f"The store '{settings.store}'")
     for kind, (folder, manifests) in _local(settings).items():
-        for name in needed_artifacts(shared[kind].ls(), arguments.names):
+        for name in needed_artifacts(found[kind], arguments.names):
             _pull_one(shared[kind], folder, manifests, name)
             print(f"{kind}/{name}: in the cache")
-            count += 1
-    if not count:
-        raise BadInputError(
-            f"The store '{settings.store}' has nothing with these names; `harness store ls` lists it.",
-            source="NAME",
-        )
     return 0
+
+
+def _require_all(names: Sequence[str], there: Sequence[str], place: str) -> None:
+    """Raise BadInputError if nothing that is `there` begins with one of `names`."""
+    for name in names:
+        if not any(each.startswith(name) for each in there):
+            what = f"whose name begins with '{name}'" if name else "in it"
+            raise BadInputError(
+                f"{place} has nothing {what}; it has: {listed(there)}.", source="NAME"
+            )
 
 
 def _pull_one(

@@ -71,7 +71,9 @@ class ShardReports:
     def bad_end(self, cases: Sequence[Case]) -> str | None:
         """Return how its run ended, as a sentence, if its results do not explain that."""
         status = self.manifest.exit_status
-        if status == 0 or (status == _TESTS_FAILED and any(each.problem for each in cases)):
+        if status == 0 or (
+            status == _TESTS_FAILED and any(each.problem is not None for each in cases)
+        ):
             return None
         if status == _NO_TESTS and not self.manifest.tests:
             return None

@@ -113,7 +113,6 @@ def stored(
         ([], ["debian-12-0123", "debian-12-4567", "ubuntu-24.04-0123"], ["booted-0123"]),
         (["debian-12"], ["debian-12-0123", "debian-12-4567"], []),
         (["debian-12-4567", "boo"], ["debian-12-4567"], ["booted-0123"]),
-        (["0123"], [], []),
     ],
 )
 def test_names_are_pushed_by_their_beginnings(
@@ -171,15 +170,28 @@ def test_pull_of_what_the_cache_has_takes_nothing_from_the_store(caches: Caches)
     assert caches.images.pulled == []
 
 
-def test_pull_of_names_that_the_store_lacks_is_an_error(
-    caches: Caches, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("names", [["13"], ["debian-13", "13"]])
+def test_pull_of_a_name_that_the_store_lacks_is_an_error(
+    caches: Caches, capsys: pytest.CaptureFixture[str], names: list[str]
 ) -> None:
     caches.images.stored = [stored("debian-13-1")]
 
-    assert main(["store", "pull", URL, "13"]) == 2
+    assert main(["store", "pull", URL, *names]) == 2
 
     assert caches.images.pulled == []
-    assert "registry.example" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "registry.example" in error
+    assert "'13'" in error
+
+
+@pytest.mark.parametrize("names", [["0123"], ["debian-12", "debian-21"]])
+def test_push_of_a_name_that_the_cache_lacks_is_an_error(
+    caches: Caches, capsys: pytest.CaptureFixture[str], names: list[str]
+) -> None:
+    assert main(["store", "push", URL, *names]) == 2
+
+    assert caches.images.pushed == []
+    assert f"'{names[-1]}'" in capsys.readouterr().err
 
 
 def test_list_of_the_store_is_given_as_data(

@@ -602,8 +602,11 @@ def test_shard_that_ended_badly_although_its_tests_passed_is_named(
     assert f"* Shard 1/1 ended with exit status {status}, " in capsys.readouterr().out
 
 
-def test_failed_test_explains_an_exit_status_of_1_of_its_own_shard(tmp_path: Path) -> None:
-    for number, body in ((1, '<failure message="No."/>'), (2, "")):
+@pytest.mark.parametrize("failure", ['<failure message="No."/>', "<failure/>"])
+def test_failed_test_explains_an_exit_status_of_1_of_its_own_shard(
+    tmp_path: Path, failure: str
+) -> None:
+    for number, body in ((1, failure), (2, "")):
         tests = TESTS[number * 3 - 3 : number * 3]
         a_shard(tmp_path, number, tests, count=2, exit_status=1, body=body)
 
