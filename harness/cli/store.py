@@ -24,7 +24,7 @@ from harness.shared_store.source import needed_artifacts
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from harness.artifact_cache import StagingFolder
@@ -97,12 +97,7 @@ def _push(arguments: argparse.Namespace) -> int:
         for kind, (folder, manifests) in local.items()
     }
     there = [artifact.folder.name for artifacts in found.values() for artifact in artifacts]
-    _require_all(
-        arguments.names,
-        there,
-        "The cache",
-        "`harness images ls` and `harness checkpoints ls` list it",
-    )
+    _require_all(arguments.names, there, "The cache")
     for kind, (_, manifests) in local.items():
         for artifact in found[kind]:
             name = artifact.folder.name
