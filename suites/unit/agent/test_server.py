@@ -139,6 +139,21 @@ def test_time_limit_first_asks_and_then_kills(
     assert result_of(bench.gets()) == {"exit_code": 124, "timed_out": True}
 
 
+def test_output_before_the_kill_is_passed_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start(bench)
+    passes(bench, monkeypatch, 60)
+    passes(bench, monkeypatch, commands.KILL_AFTER_S)
+    process.says(b"last words")
+    process.ends(-9)
+
+    got = bench.gets()
+
+    assert (frames.STDOUT, 2, b"last words") in got
+    assert result_of(got) == {"exit_code": 124, "timed_out": True}
+
+
 def test_output_that_is_held_beyond_the_limit_is_a_timeout(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +277,64 @@ def test_read_stdin_is_credited(bench: Bench) -> None:
     process.reads()
     given = [int.from_bytes(p, "big") for kind, _, p in bench.gets() if kind == frames.CREDIT]
     assert 65_536 <= sum(given) <= 180_000
+    process.ends()
+
+
+def credit_of(got: list[tuple[int, int, bytes]]) -> int:
+    return sum(int.from_bytes(part, "big") for kind, _, part in got if kind == frames.CREDIT)
+
+
+def test_input_longer_than_a_pipe_reaches_the_command_whole(bench: Bench) -> None:
+    """A pipe takes parts of it, as the command reads."""
+    sent = bytes(range(256)) * 900
+    process = start(bench, stdin="more")
+    for at in range(0, len(sent), 60_000):
+        bench.sends(frames.DATA, 2, sent[at : at + 60_000])
+        bench.turns(3)
+    bench.sends(frames.DATA_END, 2)
+    bench.turns()
+    read = b""
+    while len(read) < len(sent):
+        assert process.stdin is not None
+        read += os.read(process.stdin, 5000)
+        bench.turns(3)
+
+    assert read == sent
+    assert process.reads() == b""
+    process.ends()
+
+
+def test_command_that_has_read_its_input_is_fed_again_later(bench: Bench) -> None:
+    """Meanwhile its pipe has room, which poll would report without end."""
+    process = start(bench, stdin="more")
+    watched = len(bench.server.loop._callbacks)
+    for _ in range(2):
+        for _ in range(2):
+            bench.sends(frames.DATA, 2, bytes(60_000))
+            bench.turns(3)
+        assert len(bench.server.loop._callbacks) == watched + 1
+        read = 0
+        while read < 120_000:
+            read += len(process.reads())
+            bench.turns(3)
+        assert len(bench.server.loop._callbacks) == watched
+    process.ends()
+
+
+def test_input_that_a_command_does_not_read_is_credited(bench: Bench) -> None:
+    """Else the host would wait for ever to send the rest."""
+    process = start(bench, stdin="more")
+    for _ in range(4):
+        bench.sends(frames.DATA, 2, bytes(60_000))
+        bench.turns(3)
+    assert process.stdin is not None
+    os.close(process.stdin)
+    before = credit_of(bench.gets())
+    for _ in range(3):
+        bench.sends(frames.DATA, 2, bytes(60_000))
+        bench.turns(3)
+
+    assert before + credit_of(bench.gets()) > 7 * 60_000 - 65_536
     process.ends()
 
 
