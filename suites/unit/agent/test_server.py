@@ -458,6 +458,24 @@ def test_request_in_parts_has_an_end(bench: Bench, monkeypatch: pytest.MonkeyPat
     )
 
 
+@pytest.mark.parametrize("is_new_client", [False, True])
+def test_request_in_parts_is_joined_for_its_own_client_only(
+    bench: Bench, *, is_new_client: bool
+) -> None:
+    text = frames.to_json(RUN) + b"\n"
+    if is_new_client:
+        bench.sends(frames.MORE, 2, b"of before")
+        bench.greets("session-2")
+    for part in (text[:5], text[5:9]):
+        bench.sends(frames.MORE, 2, part)
+    bench.sends(frames.RUN, 2, text[9:])
+    bench.turns()
+
+    (process,) = bench.processes.started
+    assert (process.argv, process.env, process.stdin) == (RUN["argv"], RUN["env"], None)
+    process.ends()
+
+
 # Files
 
 
