@@ -1,4 +1,4 @@
-"""What the driver logs when it doubts an answer of the emulated GPU."""
+"""What the driver logs when it doubts an answer of the emulated GPU, and what it asks that no header names."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ HARMLESS: Mapping[str, str] = {
     "rmapiControlCacheSet": (
         "The driver's cache of answers does not have the object that was asked. It asks again the next time."
     ),
+}
+
+#: Commands that no header names, and that the device refuses, with who asks.
+UNNAMED: Mapping[str, str] = {
+    "0x20808161": "`nvidia-smi -q` of 535, through the open modules; it does without an answer.",
 }
 
 

@@ -20,7 +20,7 @@ from harness.gpu.trace import IncidentKind
 from harness.plugin.select import requirements
 from harness.provisioning.command import LocalRunner
 from suites.e2e.real_driver.cdi import ask_nvml, asking_for, offer_by_cdi
-from suites.e2e.real_driver.complaints import complaints_in
+from suites.e2e.real_driver.complaints import UNNAMED, complaints_in
 from suites.e2e.real_driver.conftest import LOAD_S, OPEN_S
 from suites.e2e.runtime.kubelet import Container, Kubelet
 
@@ -313,5 +313,6 @@ def test_driver_complains_about_no_answer(opened_node: Node) -> None:
 def test_device_got_no_unknown_command(opened_node: Node) -> None:
     for device_id in ("gpu0", "gpu1"):
         trace = opened_node.gpu(device_id).trace
-        assert trace.incidents_of(IncidentKind.COMMAND_UNKNOWN) == ()
+        unknown = {one.words for one in trace.incidents_of(IncidentKind.COMMAND_UNKNOWN)}
+        assert unknown <= set(UNNAMED)
         assert not trace.dropped_incidents
