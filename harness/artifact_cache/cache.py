@@ -201,7 +201,10 @@ class ArtifactCache(Generic[M]):
                 return removals
             for name in self._leftovers:
                 for path in sorted(self.store.hidden_folder(name).iterdir()):
-                    stat = path.stat()
+                    try:
+                        stat = path.stat()
+                    except FileNotFoundError:  # a file that is renamed when it is complete
+                        continue
                     if dt.datetime.fromtimestamp(stat.st_mtime, tz=dt.timezone.utc) > limit:
                         continue
                     path.unlink(missing_ok=True)

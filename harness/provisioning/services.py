@@ -296,11 +296,11 @@ def _install_from_cache(node: NodeContext, mode: Mode) -> str | None:
 
 
 def _package_version(path: str) -> tuple[int, tuple[tuple[int, int, str], ...]]:
-    """Return a key that sorts archives, `PACKAGE_VERSION_ARCH.deb`, by their version.
+    """Return a key that sorts archives, `PACKAGE_VERSION_ARCH.deb` or without `_ARCH`, by their version.
 
     `%3a` in a name stands for the colon after an epoch.
     """
-    _, version, _ = path.rpartition("/")[2].split("_", 2)
+    version = path.rpartition("/")[2].removesuffix(".deb").split("_")[1]
     epoch, colon, rest = version.replace("%3a", ":").partition(":")
     return (
         (int(epoch), version_key(rest)) if colon and epoch.isdigit() else (0, version_key(version))

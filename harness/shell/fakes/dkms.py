@@ -323,5 +323,5 @@ def _joined(first: Answer, second: Answer) -> Answer:
     return Answer(
         stdout=first.stdout + second.stdout,
         stderr=first.stderr + second.stderr,
-        exit_code=second.exit_code,
+        exit_code=second.exit_code or first.exit_code,
     )

@@ -120,6 +120,10 @@ def test_exporter_leaves_port_9400_to_users() -> None:
     )
 
 
+def _archive(name: str) -> str:
+    return name if name.endswith(".deb") else f"{name}_amd64.deb"
+
+
 @pytest.mark.parametrize(
     ("versions", "newest"),
     [
@@ -128,6 +132,10 @@ def test_exporter_leaves_port_9400_to_users() -> None:
         ("nvidia-device-plugin_0.18 nvidia-device-plugin_0.18.1", "nvidia-device-plugin_0.18.1"),
         ("nvidia-device-plugin_0.18 nvidia-device-plugin_0.18~rc2", "nvidia-device-plugin_0.18"),
         ("nvidia-device-plugin_0.18 nvidia-device-plugin_1%3a0.9", "nvidia-device-plugin_1%3a0.9"),
+        (
+            "nvidia-device-plugin_0.10.deb nvidia-device-plugin_0.9",
+            "nvidia-device-plugin_0.10.deb",
+        ),
     ],
 )
 def test_missing_units_are_installed_from_the_cache(
@@ -137,9 +145,9 @@ def test_missing_units_are_installed_from_the_cache(
     for package in PLUGIN_PACKAGES[:3]:
         files.write(f"/opt/{package}/downloads/{package}_4.2_amd64.deb", "")
     for version in versions.split():
-        files.write(f"/opt/nvidia-device-plugin/{version}_amd64.deb", "")
+        files.write(f"/opt/nvidia-device-plugin/{_archive(version)}", "")
     debs = [f"{tmp_path}/opt/{p}/downloads/{p}_4.2_amd64.deb" for p in PLUGIN_PACKAGES[:3]]
-    plugin = f"{tmp_path}/opt/nvidia-device-plugin/{newest}_amd64.deb"
+    plugin = f"{tmp_path}/opt/nvidia-device-plugin/{_archive(newest)}"
     with (
         ScriptedRunner()
         .expect(f"{SHOW} nvidia-device-plugin", stdout="loaded\n", timeout_s=30)
