@@ -271,6 +271,15 @@ def test_build_fails_as_often_as_the_test_says(tmp_path: Path) -> None:
     assert codes == [10, 0]
 
 
+@pytest.mark.parametrize("failing", ["first", "second"])
+def test_autoinstall_fails_where_any_module_does(tmp_path: Path, failing: str) -> None:
+    sources = [fakes.Source(name=name, version="1") for name in ("first", "second")]
+    dkms = fakes.Dkms(sources, kernels=[KERNEL]).use_root(tmp_path)
+    dkms.fail_builds(failing, "1", times=1)
+
+    assert run(dkms, f"dkms autoinstall -k {KERNEL}").exit_code != 0
+
+
 def test_removal_for_one_kernel_keeps_the_others(tmp_path: Path) -> None:
     kernels = [KERNEL, "6.1.0-55-cloud-amd64"]
     source = fakes.Source(name="nvidia", version="580.1", installed_for=kernels)
