@@ -276,6 +276,8 @@ def test_autoinstall_fails_where_any_module_does(tmp_path: Path, failing: str) -
     sources = [fakes.Source(name=name, version="1") for name in ("first", "second")]
     dkms = fakes.Dkms(sources, kernels=[KERNEL]).use_root(tmp_path)
     dkms.fail_builds(failing, "1", times=1)
+    for source in sources:
+        run(dkms, f"dkms add {source.name}/1")
 
     assert run(dkms, f"dkms autoinstall -k {KERNEL}").exit_code != 0
 
