@@ -107,7 +107,7 @@ def test_lines_of_the_readme_put_scripts_on_a_machine(
 
     assert (failing.exit_code, failing.stdout) == (9, "no region\n")
     assert (tmp_path / "ops/scripts/install.sh").read_text() == INSTALL
-    assert "test_node_is_provisioned[node] (fixtures used: " in planned.check("pytest").stdout
+    assert "test_node_is_provisioned[debian-12] (fixtures used: " in planned.check("pytest").stdout
 
 
 def test_second_init_writes_nothing(installed_wheel: InstalledWheel, project: Path) -> None:
