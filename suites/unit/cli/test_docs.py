@@ -70,3 +70,10 @@ def test_word_that_is_on_no_page_is_reported(capsys: pytest.CaptureFixture[str])
     assert main(["docs", "reference/limits", "--search", "no such word"]) == 2
 
     assert "No page has 'no such word'." in capsys.readouterr().err
+
+
+def test_word_is_no_pattern(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["docs", "reference/provisioning", "--search", "Exit.codes"]) == 2
+    assert main(["docs", "reference/provisioning", "--search", "argv[]("]) == 2
+
+    assert "No page has 'argv[]('." in capsys.readouterr().err

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness.errors import BadInputError
+from harness.errors import BadInputError, RequirementError
 from harness.gpu.script import GpuScript
-from harness.plugin.select import gpu_scripts, pinned_provisioner
+from harness.plugin.select import gpu_scripts, pinned_provisioner, requirements
+from harness.settings import Settings
 
 pytestmark = pytest.mark.gpu_script("gpu0", is_dead=True)
 
@@ -78,3 +79,23 @@ def test_pin_without_a_provisioner_is_refused(request: pytest.FixtureRequest) ->
         pinned_provisioner(request.node)
 
     assert slip.value.source == request.node.nodeid
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_skipped"),
+    [
+        (Settings(), True),
+        (Settings(ci=True), False),
+        (Settings(is_gpu_required=True), False),
+    ],
+)
+def test_missing_requirement_fails_where_nobody_reads_skips(
+    settings: Settings, is_skipped: bool
+) -> None:
+    expected = pytest.skip.Exception if is_skipped else RequirementError
+
+    either = (RequirementError, pytest.skip.Exception)
+    with pytest.raises(either, match="no GPU here") as raised, requirements(settings):
+        raise RequirementError("There is no GPU here.")
+
+    assert raised.type is expected

@@ -46,6 +46,7 @@ def test_missing_file_is_refused(tmp_path: Path) -> None:
     [
         ("gpu-node", "gpu-node"),
         ("mine.yaml", "/project/mine.yaml"),
+        ("mine.yml", "/project/mine.yml"),
         ("./mine", "/project/mine"),
         ("/elsewhere/mine.yaml", "/elsewhere/mine.yaml"),
     ],

@@ -51,6 +51,32 @@ def test_capacity_that_a_restart_of_the_kubelet_cleared_does_not_count() -> None
     assert moments_of(events[:-1]) is None
 
 
+def test_capacity_that_went_and_came_back_counts_from_its_return() -> None:
+    events = _events(
+        *(("kubelet-started", 5.0), ("node-ready", 10.0), ("mark", 11.0)),
+        *(("capacity", 20.0, 1), ("capacity", 21.0, 0), ("capacity", 24.0, 1)),
+        ("allocated", 24.2),
+    )
+
+    moments = moments_of(events)
+
+    assert moments is not None
+    assert (moments.capacity_s, moments.allocated_s) == (24.0, 24.2)
+
+
+def test_second_start_of_the_kubelet_counts_and_not_the_first() -> None:
+    events = _events(
+        *(("kubelet-started", 5.0), ("node-ready", 10.0), ("mark", 11.0)),
+        *(("capacity", 20.0, 1), ("allocated", 20.1)),
+        *(("kubelet-started", 30.0), ("capacity", 31.0, 1), ("allocated", 31.5)),
+    )
+
+    moments = moments_of(events)
+
+    assert moments is not None
+    assert (moments.capacity_s, moments.allocated_s) == (31.0, 31.5)
+
+
 def test_wait_is_not_over_before_the_provisioner_has_ended() -> None:
     events = _events(("node-ready", 10.0), ("capacity", 20.0, 1), ("allocated", 20.1))
 
