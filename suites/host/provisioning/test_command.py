@@ -110,6 +110,19 @@ def test_command_that_ended_and_released_its_output_has_nothing_killed(
     assert killed == []
 
 
+def test_process_that_holds_the_output_of_a_command_that_ended_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("harness.provisioning.command._LEFT_BEHIND_S", 0.2)
+
+    result = RUNNER.run(("sh", "-c", "sleep 100 & echo $!"), timeout_s=50)
+
+    assert result.exit_code == 0
+    assert result.duration_s < 25
+    left = Path(f"/proc/{int(result.stdout)}/stat")
+    assert not left.exists() or left.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 def test_no_descriptor_is_left_open() -> None:
     before = sorted(Path("/proc/self/fd").iterdir())  # the listing's own is one of them
 

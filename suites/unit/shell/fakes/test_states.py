@@ -282,6 +282,18 @@ def test_autoinstall_fails_where_any_module_does(tmp_path: Path, failing: str) -
     assert run(dkms, f"dkms autoinstall -k {KERNEL}").exit_code != 0
 
 
+def test_autoinstall_is_for_the_kernel_that_it_names(tmp_path: Path) -> None:
+    kernels = [KERNEL, "6.1.0-55-cloud-amd64"]
+    source = fakes.Source(name="nvidia", version="580.1")
+    dkms = fakes.Dkms([source], kernels=kernels).use_root(tmp_path)
+    run(dkms, "dkms add nvidia/580.1")
+
+    run(dkms, f"dkms autoinstall -k {kernels[1]}")
+
+    assert dkms.state("nvidia", "580.1", kernels[1]) == "installed"
+    assert dkms.state("nvidia", "580.1", KERNEL) == "added"
+
+
 def test_removal_for_one_kernel_keeps_the_others(tmp_path: Path) -> None:
     kernels = [KERNEL, "6.1.0-55-cloud-amd64"]
     source = fakes.Source(name="nvidia", version="580.1", installed_for=kernels)
