@@ -118,7 +118,9 @@ def _remove(arguments: argparse.Namespace) -> int:
     chosen = []
     for word in arguments.checkpoint:
         found = [
-            each.folder for each in checkpoints if each.name == word or each.key.startswith(word)
+            each.folder
+            for each in checkpoints
+            if each.name == word or (word and each.key.startswith(word))
         ]
         if not found:
             raise BadInputError(

@@ -131,7 +131,10 @@ def _pull(arguments: argparse.Namespace) -> int:
     shared = _shared(settings)
     found = {kind: shared[kind].ls() for kind in _local(settings)}
     there = [artifact.tag for artifacts in found.values() for artifact in artifacts]
-    _require_all(arguments.names or [""], there, f"The store '{settings.store}'")
+    place = f"The store '{settings.store}'"
+    _require_all(arguments.names, there, place)
+    if not there:
+        raise BadInputError(f"{place} is empty; push something first.", source="NAME")
     for kind, (folder, manifests) in _local(settings).items():
         for name in needed_artifacts(found[kind], arguments.names):
             _pull_one(shared[kind], folder, manifests, name)
@@ -142,10 +145,10 @@ def _pull(arguments: argparse.Namespace) -> int:
 def _require_all(names: Sequence[str], there: Sequence[str], place: str) -> None:
     """Raise BadInputError if nothing that is `there` begins with one of `names`."""
     for name in names:
-        if not any(each.startswith(name) for each in there):
-            what = f"whose name begins with '{name}'" if name else "in it"
+        if not name or not any(each.startswith(name) for each in there):
             raise BadInputError(
-                f"{place} has nothing {what}; it has: {listed(there)}.", source="NAME"
+                f"{place} has nothing whose name begins with '{name}'; it has: {listed(there)}.",
+                source="NAME",
             )
 
 

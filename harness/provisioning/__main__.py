@@ -65,13 +65,14 @@ class Session:
         try:
             self.executor.run(bake.make_plan(self.node, self.configuration))
         except BaseException:  # a signal, which ends a build too
-            if self._has_done("prepare-build"):
+            if self._has_run("prepare-build"):
                 bake.withdraw(self.node, self.configuration)
             raise
 
-    def _has_done(self, step: str) -> bool:
-        reports = self.executor.reports
-        return any(r.name == step and r.status is StepStatus.DONE for r in reports)
+    def _has_run(self, step: str) -> bool:
+        """Return whether a step ran, also if it failed: its first action may have had its effect."""
+        ran = {StepStatus.DONE, StepStatus.FAILED}
+        return any(r.name == step and r.status in ran for r in self.executor.reports)
 
     def boot(self) -> None:
         facts = collect_facts(self.node, self.configuration, is_read_only=False)

@@ -253,8 +253,10 @@ def _install_steps(
         groups=groups,
     )
     builds = [pull, *_run_steps(image, decision)]
+    if decision.action is Action.INSTALL_SKIP_BUILD:
+        return [*builds, remove]
     precompiled = precompiled_image(configuration, facts)
-    if precompiled is None or decision.action is Action.INSTALL_SKIP_BUILD:
+    if precompiled is None:
         return [*builds, remove]
     first = precompiled_step(precompiled, configuration, facts, like=builds[-1])
     fallback = [replace(step, only_after_failure_of=first.name) for step in builds]

@@ -37,7 +37,7 @@ class DriverSource(enum.Enum):
 def os_release_fields(text: str) -> dict[str, str]:
     """Read an os-release file."""
     pairs = (line.partition("=") for line in text.splitlines())
-    return {key: value.strip("\"'") for key, separator, value in pairs if separator}
+    return {key: value.strip().strip("\"'") for key, separator, value in pairs if separator}
 
 
 def family_of(os_release: str) -> Family:

@@ -81,7 +81,7 @@ PLANTS: tuple[MachinePlant, ...] = (
     plant(
         "a bake that fails before it builds removes an earlier one",
         "__main__.py",
-        ('if self._has_done("prepare-build"):', "if True:"),
+        ('if self._has_run("prepare-build"):', "if True:"),
         "observability/test_exit_codes.py",
         "bake and fails",
     ),

@@ -194,3 +194,9 @@ def test_unknown_checkpoint_is_refused_with_the_known_ones(
 ) -> None:
     assert main(["checkpoints", "rm", "nope"]) == 2
     assert "'nope'; known are 'baked', 'booted'" in capsys.readouterr().err
+
+
+def test_empty_name_is_the_beginning_of_no_key(two: tuple[Checkpoint, Checkpoint]) -> None:
+    assert main(["checkpoints", "rm", ""]) == 2
+
+    assert all(each.folder.exists() for each in two)

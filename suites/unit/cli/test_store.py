@@ -170,7 +170,7 @@ def test_pull_of_what_the_cache_has_takes_nothing_from_the_store(caches: Caches)
     assert caches.images.pulled == []
 
 
-@pytest.mark.parametrize("names", [["13"], ["debian-13", "13"]])
+@pytest.mark.parametrize("names", [["13"], ["debian-13", "13"], [""]])
 def test_pull_of_a_name_that_the_store_lacks_is_an_error(
     caches: Caches, capsys: pytest.CaptureFixture[str], names: list[str]
 ) -> None:
@@ -181,10 +181,10 @@ def test_pull_of_a_name_that_the_store_lacks_is_an_error(
     assert caches.images.pulled == []
     error = capsys.readouterr().err
     assert "registry.example" in error
-    assert "'13'" in error
+    assert f"'{names[-1]}'" in error
 
 
-@pytest.mark.parametrize("names", [["0123"], ["debian-12", "debian-21"]])
+@pytest.mark.parametrize("names", [["0123"], ["debian-12", "debian-21"], [""]])
 def test_push_of_a_name_that_the_cache_lacks_is_an_error(
     caches: Caches, capsys: pytest.CaptureFixture[str], names: list[str]
 ) -> None:

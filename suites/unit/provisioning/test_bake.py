@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.provisioning.bake import COMPONENTS_PATH, listed_tags
+from harness.provisioning.node_files import NodeFiles
 
 from .fakes import (
     IMAGE,
@@ -381,6 +382,23 @@ def test_bake_that_fails_before_it_builds_leaves_an_earlier_record(
 
     assert simulated.files.exists(RECORD_PATH)
     assert simulated.files.exists(module_path(KERNEL))
+
+
+def test_bake_that_can_not_prepare_its_build_leaves_no_record(
+    simulated: SimulatedNode, invocation: Invocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = NodeFiles.remove
+
+    def refuse(files: NodeFiles, path: str) -> None:
+        if path.endswith("/lib64"):
+            raise OSError("busy")
+        remove(files, path)
+
+    monkeypatch.setattr(NodeFiles, "remove", refuse)
+
+    assert invocation.run("bake", BAKE) == 1
+
+    assert not simulated.files.exists(RECORD_PATH)
 
 
 @pytest.mark.parametrize(

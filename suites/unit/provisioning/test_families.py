@@ -21,6 +21,7 @@ from harness.provisioning.families import (
         ("NAME=x\nID=ubuntu\nID_LIKE=debian\n", Family.DEBIAN),
         ("ID=linuxmint\nID_LIKE='ubuntu debian'\n", Family.DEBIAN),
         ('ID="azurelinux"\n', Family.AZURE_LINUX),
+        ('ID="azurelinux" \n', Family.AZURE_LINUX),
         ("ID=mariner\n", Family.AZURE_LINUX),
         ("ID=mariner\nID_LIKE=debian\n", Family.AZURE_LINUX),
         ("ID=rhel\nID_LIKE=fedora\n", Family.OTHER),
