@@ -422,9 +422,12 @@ def spawn(
         raise
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
 def _starter(pid: int) -> concurrent.futures.Executor:
-    """Return the thread of process `pid` that starts processes; a fork does not inherit threads."""
+    """Return the thread of process `pid` that starts processes; a fork does not inherit threads.
+
+    None is given up: with the thread, all processes end that it started.
+    """
     return concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=f"starter-of-{pid}")
 
 

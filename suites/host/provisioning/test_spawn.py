@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
 import pytest
 
 from harness.provisioning.command import PIPE, end, has_ended, spawn
-from harness.provisioning.wait import Deadline, Observation, wait_for
+from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 
 _STARTS_ANOTHER = """\
 import sys
@@ -109,3 +110,21 @@ def test_group_of_a_reaped_process_gets_no_signal(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("os.killpg", lambda *_: pytest.fail("a foreign group got a signal"))
 
     assert end(process, grace_s=1) == 0
+
+
+def test_process_lives_on_if_another_process_number_starts_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = spawn(["sh", "-c", "echo begun; exec sleep 100"], stdout=PIPE)
+    try:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"begun\n"
+        with monkeypatch.context() as other:
+            other.setattr("os.getpid", lambda: 2)
+            end(spawn(["true"]))
+        gc.collect()
+
+        with pytest.raises(WaitTimeoutError):
+            wait_for("an end", lambda: _is_gone(first.pid), Deadline.after(0.5), interval_s=0.01)
+    finally:
+        end(first)

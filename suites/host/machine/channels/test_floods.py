@@ -290,7 +290,9 @@ def test_machine_with_events_without_end_is_named(monkeypatch: pytest.MonkeyPatc
         log.add(QmpEvent(name="RESET", at_s=0.0))
 
     assert len(log.events) == 100
-    with pytest.raises(LimitError, match=r"'node'.* more than 100 entries.*The wait was for its stop"):
+    with pytest.raises(
+        LimitError, match=r"'node'.* more than 100 entries.*The wait was for its stop"
+    ):
         log.wait_for("its stop", names("STOP"), soon())
     assert log.wait_for("a reset", names("RESET"), soon()).name == "RESET"
 
