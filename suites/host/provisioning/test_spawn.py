@@ -128,3 +128,5 @@ def test_process_lives_on_if_another_process_number_starts_one(
             wait_for("an end", lambda: _is_gone(first.pid), Deadline.after(0.5), interval_s=0.01)
     finally:
         end(first)
+        if first.stdout is not None:
+            first.stdout.close()
