@@ -295,3 +295,16 @@ def test_first_test_of_any_worker_counts() -> None:
         ("a.py::x",),
         5.0,
     )
+
+
+@pytest.mark.parametrize(("collected", "status"), [(0, 5), (7, 0)])
+def test_shard_without_tests_succeeds_only_if_the_run_has_some(
+    collected: int, status: int
+) -> None:
+    plugin = a_plugin()
+    plugin._collection = ("digest", collected)
+    session: Any = SimpleNamespace(config=SimpleNamespace(), exitstatus=5)
+
+    next(plugin.pytest_sessionfinish(session, 5))
+
+    assert session.exitstatus == status
