@@ -141,7 +141,7 @@ def test_noting_is_seen_by_the_script_only(tmp_path: Path) -> None:
     first = run_in_bash(
         guest,
         "env | grep -c BASH_ENV || true\ndeclare -p | grep -c gpu-node-failed || true\n"
-        "bash -c 'trap -p; set -e; false' || false\nset -e\nfalse\n",
+        "bash -c 'trap -p ERR DEBUG EXIT; set -e; false' || false\nset -e\nfalse\n",
     )
     run_in_bash(guest, "exit 1\n")
 

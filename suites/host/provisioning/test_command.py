@@ -13,6 +13,7 @@ import pytest
 
 from harness.provisioning import command
 from harness.provisioning.command import CommandError, CommandResult, LocalRunner, spawn
+from harness.provisioning.wait import Deadline, Observation, wait_for
 
 RUNNER = LocalRunner()
 
@@ -120,7 +121,15 @@ def test_process_that_holds_the_output_of_a_command_that_ended_is_killed(
     assert result.exit_code == 0
     assert result.duration_s < 25
     left = Path(f"/proc/{int(result.stdout)}/stat")
-    assert not left.exists() or left.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    def has_ended() -> Observation[bool]:
+        try:
+            state = left.read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return Observation(True, "gone")
+        return Observation(True if state == "Z" else None, f"state {state}")
+
+    wait_for("the end of the process", has_ended, Deadline.after(20), interval_s=0.01)
 
 
 def test_no_descriptor_is_left_open() -> None:
