@@ -87,7 +87,7 @@ def _require_parents(upper: Path, base: BaseImage, places: Sequence[Path]) -> No
 
 
 def _lower_disks(disk: Path) -> Iterator[Path]:
-    """Yield the disks below a disk, also the first one that is missing; raises HarnessError for a circle."""
+    """Yield the disks below a disk; the last may be missing. Raises HarnessError for a circle."""
     seen = {disk.resolve()}
     while disk.exists() and (name := backing_name(disk)) is not None:
         disk = (disk.parent / name).resolve()

@@ -39,7 +39,7 @@ def _has_room(folder: Path) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_temporary_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep temporary folders of product code from those of other workers, whose locks would be waited for."""
+    """Give each worker its own temporary folders, so that it waits for no lock of another worker."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.getbasetemp()))
         yield
