@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _MEMORY_MIB = 300
+#: What is written until a thread looks at it, and the kernel has ended the writer, on a busy host.
+_FILES_MIB = 1000
 _FLOOD = "head -c 1500000000 /dev/zero"
 _LETTERS = f"{_FLOOD} | tr '\\\\0' x"
 _PEAK = """\
@@ -45,10 +47,8 @@ _CALLS = {
     "records": f"shell.evaluate({_LETTERS!r} + ' >&190')",
     "empty fields": f"shell.evaluate({_FLOOD!r} + ' >&190')",
     "a variable": "shell.evaluate('x=xxxxxxxx; while :; do x+=$x; declare -p x >>/proc/self/fd/199; done')",
-    "a job between calls": f"shell.evaluate('(' + {_LETTERS!r} + ' | cat) & sleep 0.1')\n"
-    "    with contextlib.suppress(HarnessError):\n"
-    "        while True: shell.evaluate('sleep 0.1')\n"
-    "    shell.evaluate('true')",
+    "a job between calls": f"shell.evaluate('(sleep 0.2; ' + {_LETTERS!r} + ' | cat) &')\n"
+    "    while True: shell.evaluate('sleep 0.1')",
     "a file": "shell.evaluate('truncate -s 10G /srv/f')\n    shell.files.read('/srv/f')",
     "sourcing": "Path('flood.sh').write_text('yes')\n    shell.source('flood.sh')\n    shell.evaluate('true')",
 }  # fmt: skip
@@ -121,7 +121,8 @@ def _expect_bounded(text: str, name: str, *options: str) -> None:
     ), result.render()
     assert "HARNESS_LIMIT_SHELL_OUTPUT_MIB" in result.stdout or "descriptors" in result.stdout
     peak = int(result.stdout.partition("peak MiB:")[2].split()[0])
-    assert peak + files.most < _MEMORY_MIB, (peak, files.most)
+    assert peak < _MEMORY_MIB
+    assert files.most < _FILES_MIB
 
 
 @pytest.mark.parametrize("kind", _EXAMPLES)
@@ -141,8 +142,7 @@ def test_flood_of_parameters_ends_the_collection_of_their_file() -> None:
 @pytest.mark.parametrize("kind", _CALLS)
 def test_flood_of_an_evaluation_ends_it_with_a_sentence(kind: str) -> None:
     _expect_bounded(
-        "import contextlib\nfrom pathlib import Path\nfrom harness.errors import HarnessError\n\n\n"
-        "import pytest\n\n\n@pytest.mark.shell_time('real')\ndef test_flood(shell):\n"
+        "from pathlib import Path\n\n\nimport pytest\n\n\n@pytest.mark.shell_time('real')\ndef test_flood(shell):\n"
         f"    {_CALLS[kind]}\n",
         "test_flood.py",
     )
