@@ -233,6 +233,8 @@ def is_open(text: str) -> bool:
 
 def strip_comment(line: str) -> str:
     """Return `line` without the comment that ends it."""
+    if "#" not in line:
+        return line.rstrip()
     at = 0
     blank_before = True
     while at < len(line):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
@@ -108,6 +109,7 @@ class _Translator:
         self.dialect = dialect
         self.path = path
         self.lines = [line.removesuffix("\r") for line in text.split("\n")]
+        self.end = max((number for number, line in enumerate(self.lines, 1) if line), default=0)
         self.evaluate_rows = evaluate_rows
         self.at = 0
         self.texts: list[str] = []
@@ -181,13 +183,17 @@ class _Translator:
             return self._example
         if name in _HOOKS:
             return self._hook
+        return self._handlers.get(name)
+
+    @cached_property
+    def _handlers(self) -> dict[str, Callable[[str, str, int], str]]:
         return {
             "End": self._end, "Todo": self._todo, "Include": self._include, "When": self._when,
             "The": self._the, "Assert": self._assert, "Skip": self._mark, "Pending": self._mark,
             "Path": self._simple, "File": self._simple, "Dir": self._simple, "Set": self._simple,
             "Dump": self._simple, "Intercept": self._simple, "Data": self._data,
             "Parameters": self._parameters, "Mock": self._mock,
-        }.get(name)  # fmt: skip
+        }  # fmt: skip
 
     # --- blocks --------------------------------------------------------------------------
 
@@ -405,7 +411,7 @@ class _Translator:
         return f"__hx_has_data=1 __hx_special=data; __hx_data() {{ {body}; }}"
 
     def _take_inner_line(self, keyword: str, line: int) -> str:
-        if not any(self.lines[self.at :]):
+        if self.at >= self.end:
             raise self._error(f"'{keyword}' is not closed by an 'End'.", line)
         return self._take_logical_line()
 

@@ -28,7 +28,21 @@ __hx_restore() {
 
 # A trace of the code under test shows that it calls a mock, and not how that is done.
 
+# What a function holds is copied at each call: the usual case stands alone.
+
 __hx_mock() { # NUMBER NAME inline|process|file | NUMBER NAME fork NAMES...; in the block __hx_block
+  # equal mocks of other examples are this file, which code under test may have removed or written to
+  if [[ $3 != inline || $2 == *[!A-Za-z0-9_]* || $2 == [0-9]* || ! $HX_MOCKS/$1/$2 -ef $HX_MOCKS/$1/.body ]]; then
+    __hx_mock_specially "$@"
+    return
+  fi
+  PATH=$HX_MOCKS/$1:$PATH
+  # one that children have inherited is not replaced there: they find the command
+  builtin unset -f -- "$2"
+  eval "function $2 { { local -; builtin set +x; } 2>&189; __hx_inline $1 $2 \"\$@\"; }"
+}
+
+__hx_mock_specially() {
   case $2 in
     '' | . | .. | */*)
       builtin command -p sh "$SHELLSPEC_LIB/path_mocks.sh" put "$HX_MOCKS/$1/.body" "$2" "$__hx_block" ||
@@ -53,12 +67,12 @@ __hx_mock() { # NUMBER NAME inline|process|file | NUMBER NAME fork NAMES...; in 
   builtin unset -f -- "$2"
   [[ $3 != file ]] || return 0
   if [[ $3 == inline ]]; then
-    eval "function $2 { { local -; builtin set +x; } 2>/dev/null; __hx_inline $1 ${2@Q} \"\$@\"; }"
+    eval "function $2 { { local -; builtin set +x; } 2>&189; __hx_inline $1 ${2@Q} \"\$@\"; }"
   elif [[ $3 == fork ]]; then
     local IFS=' '
-    eval "function $2 { { local -; builtin set +x; } 2>/dev/null; __hx_mocked $1 ${2@Q} '${*:4}' \"\$@\"; }"
+    eval "function $2 { { local -; builtin set +x; } 2>&189; __hx_mocked $1 ${2@Q} '${*:4}' \"\$@\"; }"
   else
-    eval "function $2 { { local -; builtin set +x; } 2>/dev/null; command ${2@Q} \"\$@\"; }"
+    eval "function $2 { { local -; builtin set +x; } 2>&189; command ${2@Q} \"\$@\"; }"
   fi
 }
 
@@ -67,7 +81,7 @@ __hx_unmock_paths() { # BLOCK
 }
 
 __hx_inline() { # NUMBER NAME ARGS...
-  if [[ $- == *[ux]* ]] || builtin declare -F command >/dev/null; then
+  if [[ $- == *[ux]* ]] || builtin declare -F command >&189; then
     command "$2" "${@:3}"
   else
     local IFS=$' \t\n'
@@ -76,7 +90,7 @@ __hx_inline() { # NUMBER NAME ARGS...
 }
 
 __hx_mocked() { # NUMBER NAME NAMES ARGS...
-  if builtin declare -F command >/dev/null; then
+  if builtin declare -F command >&189; then
     command "$2" "${@:4}"
   else
     (
