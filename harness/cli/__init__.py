@@ -133,7 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return its exit code.
 
     The exit code 1 means that a node is not as expected. 2 means that the harness could not check
-    it, also because of bad input or a missing requirement. 130 means that a person interrupted it.
+    it, also because of bad input or a missing requirement. 130 means that a person interrupted it,
+    and 141 that the reader of its output went away.
     `harness shell` and `harness ssh` return the exit code of the command in the guest.
     """
     if argv is None:

@@ -64,7 +64,7 @@ def add_driver_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
-    """Add the limit of the checkpoint cache."""
+    """Add the option for the size limit of the checkpoint cache."""
     add_to_command(parser, "--checkpoint-limit-mib")
 
 

@@ -114,8 +114,8 @@ def _variable(key: str, value: object, source: str) -> str:
     """Return a line KEY=VALUE that a shell can source."""
     if not _VARIABLE.fullmatch(key) or not isinstance(value, (str, int, float)):
         raise BadInputError(
-            "A file of the format 'env' holds texts, numbers and booleans by names of shell "
-            f"variables, but this is {value!r}; use the format 'json'.",
+            "A file of the format 'env' maps names of shell variables to texts, numbers or "
+            f"booleans, but '{key}' is {value!r}; use the format 'json'.",
             source=source,
             key=f"config.values.{key}",
         )

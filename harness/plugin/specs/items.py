@@ -133,7 +133,7 @@ class _Tree:
             yield name if names[name] == 1 else f"{name} <line {block.begin}>", entry
 
     def cases(self) -> Iterator[tuple[str, Case]]:
-        """Yield all examples below with their ids, from here on."""
+        """Yield each example of this group and of its subgroups, with its id relative to this group."""
         for name, entry in self.named():
             if isinstance(entry, tuple):
                 yield from ((f"{name}::{id_}", case) for id_, case in entry[1].cases())

@@ -547,7 +547,7 @@ def test_driver_and_answer_of_each_function_are_its_own(lost: int) -> None:
     ("number", "class_code"),
     [("30000", "0300"), ("120000", "1200"), ("10802", "0108"), ("C0330", "0c03"), ("0", "0000")],
 )
-def test_class_in_the_kernels_own_file_is_without_its_interface(
+def test_pci_class_of_a_uevent_is_read_without_the_programming_interface(
     number: str, class_code: str
 ) -> None:
     text = f"PCI_CLASS={number}\nPCI_ID=10DE:1EB8\nPCI_SLOT_NAME=0001:00:00.0\n"

@@ -60,7 +60,7 @@ def test_guest_that_lists_the_gpu_runs_no_command(
 
 
 @pytest.mark.parametrize("listed", [BRIDGE, None])
-def test_guest_that_does_not_list_it_yet_looks_until_it_does(
+def test_guest_looks_again_until_it_lists_the_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str | None
 ) -> None:
     runner = ScriptedRunner().expect(UNTIL_ONE)

@@ -182,8 +182,8 @@ REFUSED = {
     ),
     "value that no shell takes": Refused(
         text=whole("MY_GPU: false", "MY_GPU: [a]"),
-        message=": key 'config.values.MY_GPU': A file of the format 'env' holds texts, numbers and "
-        "booleans by names of shell variables, but this is ['a']; use the format 'json'.",
+        message=": key 'config.values.MY_GPU': A file of the format 'env' maps names of shell variables "
+        "to texts, numbers or booleans, but 'MY_GPU' is ['a']; use the format 'json'.",
     ),
     "name that no shell takes": Refused(
         text=whole("MY_GPU: false", "my-gpu: 1"), message="key 'config.values.my-gpu': "

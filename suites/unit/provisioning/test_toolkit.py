@@ -308,7 +308,7 @@ def test_spec_is_written_again_after_the_driver_works(tmp_path: Path) -> None:
     assert has_spec(make_node(ScriptedRunner(), tmp_path))
 
 
-def test_refresh_units_that_do_not_start_are_forgiven_when_the_spec_is_there(
+def test_failing_cdi_refresh_units_are_tolerated_if_the_cdi_spec_exists(
     tmp_path: Path,
 ) -> None:
     with (

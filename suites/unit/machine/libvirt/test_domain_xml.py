@@ -63,7 +63,7 @@ def test_domain_matches_the_recorded_xml(name: str) -> None:
     assert text == golden.read_text()
 
 
-def test_every_domain_written_down_is_a_case() -> None:
+def test_every_golden_domain_file_has_a_case() -> None:
     assert {path.stem for path in GOLDENS.iterdir()} == set(CASES)
 
 
