@@ -21,6 +21,7 @@ from harness.plugin import (
     report,
     report_files,
     select,
+    unread_ini,
     visible_reports,
 )
 from harness.settings import (
@@ -108,6 +109,7 @@ def pytest_configure(config: pytest.Config) -> None:
     fixture_modules.register(config, "existing_node", "machines", "registry", "saved_states")
     root = config.rootpath
     try:
+        unread_ini.refuse(config)
         config.stash[SETTINGS] = settings_from(
             config.getoption,
             config.getini,

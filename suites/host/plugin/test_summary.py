@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from suites.host.plugin.inner_pytest import Inner
 
 pytest_plugins = ["pytester"]
@@ -135,3 +138,32 @@ def test_missing_named_image_or_qemu_ends_the_run_at_its_start(
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert re.search(message, result.stderr.str())
+
+
+@pytest.mark.skipif(
+    not entry_points(group="pytest11", name="gpu-node-harness"),
+    reason="only options of an installed plugin are unknown when pytest looks for its ini file",
+)
+def test_path_that_pytest_took_for_a_test_is_refused_if_the_ini_file_was_not_read(
+    inner: Inner, tmp_path: Path
+) -> None:
+    (inner.folder / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
+    qemu = tmp_path / "qemu"
+    qemu.symlink_to("/bin/sh")
+
+    result = inner.run("def test_kernel():\n    pass\n", "--qemu", str(qemu))
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"'{inner.folder}/pytest.ini'; write '--qemu={qemu}'" in result.stderr.str()
+
+
+def test_path_in_one_word_with_its_option_is_not_taken_for_a_test(
+    inner: Inner, tmp_path: Path
+) -> None:
+    (inner.folder / "pytest.ini").write_text("[pytest]\n")
+    qemu = tmp_path / "qemu"
+    qemu.symlink_to("/bin/sh")
+
+    result = inner.run("def test_kernel():\n    pass\n", f"--qemu={qemu}")
+
+    result.assert_outcomes(passed=1)

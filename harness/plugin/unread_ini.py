@@ -1,0 +1,54 @@
+"""Refuse an option whose value kept pytest from reading the project's own configuration.
+
+pytest looks for its ini file before it loads this plugin. Of `--qemu /opt/qemu`, it then takes the second
+word for a test, and looks beside that.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError
+from harness.options import OPTIONS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+#: The options whose values may be paths.
+_OPTIONS = frozenset({*(option.name for option in OPTIONS.values()), "--report-dir"})
+#: A file, and what it has if pytest reads it.
+_INI_FILES = (
+    ("pytest.ini", ""),
+    ("pyproject.toml", "[tool.pytest"),
+    ("tox.ini", "[pytest]"),
+    ("setup.cfg", "[tool:pytest]"),
+)
+
+
+def refuse(config: pytest.Config) -> None:
+    """Raise BadInputError if pytest read no ini file, though it would but for an option's value."""
+    if config.inipath is not None:
+        return
+    here = config.invocation_params.dir
+    for option, value in pairwise(map(str, config.invocation_params.args)):
+        if option not in _OPTIONS or not (here / value).exists():
+            continue
+        unread = _ini_file(here)
+        if unread is not None:
+            raise BadInputError(
+                f"pytest took '{value}' for a test, and so did not read '{unread}'; write "
+                f"'{option}={value}', in one word.",
+                source=option,
+            )
+
+
+def _ini_file(here: Path) -> Path | None:
+    for folder in (here, *here.parents):
+        for name, mark in _INI_FILES:
+            path = folder / name
+            if path.is_file() and mark in path.read_text(errors="replace"):
+                return path
+    return None

@@ -1,0 +1,58 @@
+"""A value of an option that pytest took for a test is refused if it kept an ini file from being read."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.plugin import unread_ini
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _config(here: Path, *words: str, inipath: Path | None = None) -> Any:
+    return SimpleNamespace(
+        inipath=inipath, invocation_params=SimpleNamespace(dir=here, args=words)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pytest.ini", ""),
+        ("pyproject.toml", "[tool.pytest.ini_options]\n"),
+        ("tox.ini", "[pytest]\n"),
+        ("setup.cfg", "[tool:pytest]\n"),
+    ],
+)
+def test_path_after_an_option_is_refused_beside_an_unread_ini_file(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    here = tmp_path / "tests"
+    here.mkdir()
+
+    with pytest.raises(BadInputError) as refused:
+        unread_ini.refuse(_config(here, "-v", "--qemu", "/bin/sh"))
+
+    assert f"did not read '{tmp_path / name}'; write '--qemu=/bin/sh'" in str(refused.value)
+
+
+def test_only_a_path_of_the_harness_in_a_word_of_its_own_is_refused(tmp_path: Path) -> None:
+    ini = tmp_path / "pytest.ini"
+    ini.touch()
+
+    unread_ini.refuse(_config(tmp_path, "--qemu=/bin/sh", "/bin"))
+    unread_ini.refuse(_config(tmp_path, "--qemu", "qemu-system-x86_64"))
+    unread_ini.refuse(_config(tmp_path, "--junitxml", "/bin/sh"))
+    unread_ini.refuse(_config(tmp_path, "--qemu", "/bin/sh", inipath=ini))
+
+
+def test_project_without_an_ini_file_has_none_to_read(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+
+    unread_ini.refuse(_config(tmp_path, "--qemu", "/bin/sh"))
