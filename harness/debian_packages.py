@@ -88,7 +88,7 @@ def unpack_packages(
         raise HarnessError(
             f"{what} was not unpacked, because the archive's list of packages is past its date: "
             f"{expired[1]} Try again later, or, to take packages of a past day, set "
-            f"{SNAPSHOT_VARIABLE} to the URL of an archive of them."
+            f"{SNAPSHOT_VARIABLE} to the URL of an archive of them; `harness docs gpus` has examples."
         )
     result.check(f"Unpacking {what}")
     root = make_private_folder(work / "root")

@@ -133,6 +133,7 @@ def test_expired_list_is_refused_with_the_way_to_a_snapshot(tmp_path: Path) -> N
 
     assert "sid/InRelease is expired (invalid since 20d 12h)" in str(refused.value)
     assert f"set {SNAPSHOT_VARIABLE} to the URL" in str(refused.value)
+    assert "`harness docs gpus` has examples" in str(refused.value)
 
 
 @pytest.mark.parametrize("url", ["20260801T000000Z", "ftp://example.org", "http://a b"])
