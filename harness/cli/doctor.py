@@ -76,8 +76,10 @@ def _run(arguments: argparse.Namespace) -> int:
         console = Console()
         console.print(table)
         if packages := [each.package for each in findings if each.package is not None]:
+            # A bare container's root has no sudo.
+            sudo = "" if os.geteuid() == 0 else "sudo "
             console.print(
-                "To install all that is missing: sudo apt-get install --no-install-recommends "
+                f"To install all that is missing: {sudo}apt-get install --no-install-recommends "
                 + " ".join(dict.fromkeys(packages)),
                 soft_wrap=True,
             )

@@ -144,22 +144,27 @@ def test_keys_of_debian_are_named_with_their_package(
     assert found["Debian's keys"].package == "debian-archive-keyring"
 
 
+@pytest.mark.parametrize(("user", "command"), [(1000, "sudo apt-get"), (0, "apt-get")])
 def test_one_command_installs_all_that_is_missing(
     host: Host,
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    *,
+    user: int,
+    command: str,
 ) -> None:
     for program in ("qemu-system-x86_64", "qemu-img", "ssh"):
         host.remove(program)
     found = examine(settings, host)
     monkeypatch.setattr(doctor, "examine", lambda *_: found)
+    monkeypatch.setattr("os.geteuid", lambda: user)
 
     assert main(["doctor"]) == 2
 
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == (
-        "To install all that is missing: sudo apt-get install --no-install-recommends "
+        f"To install all that is missing: {command} install --no-install-recommends "
         "qemu-system-x86 qemu-utils openssh-client"
     )
 
