@@ -6,6 +6,7 @@ word for a test, and looks beside that.
 
 from __future__ import annotations
 
+import contextlib
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ def refuse(config: pytest.Config) -> None:
         return
     here = config.invocation_params.dir
     for option, value in pairwise(map(str, config.invocation_params.args)):
-        if option not in _OPTIONS or not (here / value).exists():
+        if option not in _OPTIONS or not _exists(here / value):
             continue
         unread = _ini_file(here)
         if unread is not None:
@@ -45,10 +46,18 @@ def refuse(config: pytest.Config) -> None:
             )
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a text too long for a path
+        return False
+
+
 def _ini_file(here: Path) -> Path | None:
     for folder in (here, *here.parents):
         for name, mark in _INI_FILES:
             path = folder / name
-            if path.is_file() and mark in path.read_text(errors="replace"):
-                return path
+            with contextlib.suppress(OSError):
+                if path.is_file() and mark in path.read_text(errors="replace"):
+                    return path
     return None

@@ -48,6 +48,7 @@ def test_only_a_path_of_the_harness_in_a_word_of_its_own_is_refused(tmp_path: Pa
 
     unread_ini.refuse(_config(tmp_path, "--qemu=/bin/sh", "/bin"))
     unread_ini.refuse(_config(tmp_path, "--qemu", "qemu-system-x86_64"))
+    unread_ini.refuse(_config(tmp_path, "--qemu", "x" * 300))
     unread_ini.refuse(_config(tmp_path, "--junitxml", "/bin/sh"))
     unread_ini.refuse(_config(tmp_path, "--qemu", "/bin/sh", inipath=ini))
 
