@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
+
+_INLINE_CODE = re.compile(r"(?<!<pre>)(?<!<span></span>)<code>.*?</code>", re.DOTALL)
+_OPTION = re.compile(r"(?<![\w-])--?\w+")
 
 
 def on_files(files: Files, /, *, config: MkDocsConfig) -> Files:
@@ -26,3 +30,11 @@ def on_page_markdown(markdown: str, /, *, page: Page, config: MkDocsConfig, file
     """Rewrite links to files of the repository."""
     del config, files
     return pages.for_site(page.file.src_uri, markdown)
+
+
+def on_page_content(html: str, /, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Mark options in the text: a browser would end a line after their hyphens."""
+    del page, config, files
+    return _INLINE_CODE.sub(
+        lambda found: _OPTION.sub(r'<span class="option">\g<0></span>', found[0]), html
+    )

@@ -65,6 +65,14 @@ def test_site_has_every_page_and_loads_nothing_from_other_hosts(site: Path) -> N
         assert not fetched, f"'{name}' fetches {fetched}."
 
 
+def test_no_line_of_the_text_ends_within_the_hyphens_of_an_option(site: Path) -> None:
+    text = (site / "gpus.html").read_text()
+
+    assert '<code><span class="option">--gpu</span>-emulation=gsp</code>' in text
+    # A block of code scrolls, and is copied as it is.
+    assert 'class="option"' not in "".join(re.findall("<pre>.*?</pre>", text, re.DOTALL))
+
+
 def test_link_to_a_missing_page_or_heading_fails_the_build(tmp_path: Path) -> None:
     configuration = yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text())
     for key in ("hooks", "nav", "theme", "extra_css"):
