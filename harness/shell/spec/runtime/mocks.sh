@@ -32,14 +32,21 @@ __hx_restore() {
 
 __hx_mock() { # NUMBER NAME inline|process|file | NUMBER NAME fork NAMES...; in the block __hx_block
   # equal mocks of other examples are this file, which code under test may have removed or written to
-  if [[ $3 != inline || $2 == *[!A-Za-z0-9_]* || $2 == [0-9]* || ! $HX_MOCKS/$1/$2 -ef $HX_MOCKS/$1/.body ]]; then
+  if [[ $3 == file || $2 == *[!A-Za-z0-9_]* || $2 == [0-9]* || ! $HX_MOCKS/$1/$2 -ef $HX_MOCKS/$1/.body ]]; then
     __hx_mock_specially "$@"
     return
   fi
   PATH=$HX_MOCKS/$1:$PATH
   # one that children have inherited is not replaced there: they find the command
   builtin unset -f -- "$2"
-  eval "function $2 { { local -; builtin set +x; } 2>&189; __hx_inline $1 $2 \"\$@\"; }"
+  case $3 in
+    inline) eval "function $2 { { local -; builtin set +x; } 2>&189; __hx_inline $1 $2 \"\$@\"; }" ;;
+    fork)
+      local IFS=' '
+      eval "function $2 { { local -; builtin set +x; } 2>&189; __hx_mocked $1 $2 '${*:4}' \"\$@\"; }"
+      ;;
+    *) eval "function $2 { { local -; builtin set +x; } 2>&189; command $2 \"\$@\"; }" ;;
+  esac
 }
 
 __hx_mock_specially() {
