@@ -20,7 +20,7 @@ _VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.(\d+))?")
 _QUERY_S = 20.0
 _REMEDY = (
     "use QEMU 6.0 to 8.1 (Debian 12 has 7.2, Ubuntu 22.04 has 6.2), QEMU 10.1.1 or newer "
-    '(`--qemu="$(harness qemu sid)"` takes that of Debian sid), or KVM with QEMU 6.0 to 10.0'
+    '(`--qemu="$(harness qemu sid)"` takes the QEMU of Debian sid), or KVM with QEMU 6.0 to 10.0'
 )
 
 

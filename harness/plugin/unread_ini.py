@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: The options whose values may be paths.
 _OPTIONS = frozenset({*(option.name for option in OPTIONS.values()), "--report-dir"})
-#: A file, and what it has if pytest reads it.
+#: The name of each ini file, and the text in it without which pytest does not take it for one.
 _INI_FILES = (
     ("pytest.ini", ""),
     ("pyproject.toml", "[tool.pytest"),
