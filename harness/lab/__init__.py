@@ -228,7 +228,7 @@ class Lab(LabImages):
     ) -> Iterator[Node]:
         """Boot a node on an overlay of its own, or on `disk`, and end it afterwards.
 
-        `start` is `COLD` or `CLONE`; None selects the setting. A clone continues from a checkpoint
+        `start` is `COLD` or `CLONE`; None selects `machine_start`. A clone continues from a checkpoint
         of its image and kernel, taken just before cloud-init; `disk` needs a cold start; a cloud
         image does too.
         """
@@ -250,7 +250,7 @@ class Lab(LabImages):
         provisioner = request.provisioner or self.provisioner
         require_applied_user_data(request, provisioner)
         state = None
-        if disk is None and (start or self.settings.machine_start) is MachineStart.CLONE:
+        if disk is None and (start or self.machine_start) is MachineStart.CLONE:
             state = state_of(request)
         description = describe_node(
             request,
@@ -374,6 +374,25 @@ class Lab(LabImages):
         Raises RequirementError, which names a QEMU that has one, if there is none.
         """
         return self.driver.transport(self.accelerator.accelerator)
+
+    @functools.cached_property
+    def machine_start(self) -> MachineStart:
+        """Return how nodes start by default: the setting, but cold if no GPU of a clone can be opened.
+
+        mpqemu reaches shared memory only, and a clone's memory is private.
+        """
+        start = self.settings.machine_start
+        if start is not MachineStart.CLONE or self.settings.gpu_emulation is not GpuEmulation.GSP:
+            return start
+        with contextlib.suppress(HarnessError):
+            if self.transport is Transport.MPQEMU:
+                self._report(
+                    f"Each node boots, which takes longer than a clone: '{self.transport.value}' of "
+                    f"'{self.settings.qemu}' does not reach a clone's memory, so NVIDIA's driver could open "
+                    "no GPU there. With QEMU 10.1.1 or newer nodes are clones; 'harness qemu sid' brings one."
+                )
+                return MachineStart.COLD
+        return start
 
     @functools.cached_property
     def platform(self) -> Platform:

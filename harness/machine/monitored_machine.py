@@ -47,14 +47,18 @@ def wait_until_idle(name: str, processor_s: Callable[[], float], deadline: Deadl
 
     Raises HarnessError if it never is idle.
     """
+    clock = deadline.clock
     # The first measurement has nothing to compare with.
-    before, idle = -math.inf, 0
+    used, at, share, idle = -math.inf, clock.monotonic() - _INTERVAL_S, math.inf, 0
 
     def poll() -> Observation[bool]:
-        nonlocal before, idle
-        now = processor_s()
-        share, before = (now - before) / _INTERVAL_S, now
-        idle = idle + 1 if share <= _IDLE_SHARE else 0
+        nonlocal used, at, share, idle
+        now = clock.monotonic()
+        # The last look before the deadline may follow another one at once.
+        if now - at >= _INTERVAL_S / 2:
+            used_now = processor_s()
+            share, used, at = (used_now - used) / (now - at), used_now, now
+            idle = idle + 1 if share <= _IDLE_SHARE else 0
         return Observation(
             True if idle >= _IDLE_MEASUREMENTS else None, f"{share:.0%} of a core in use"
         )

@@ -207,7 +207,7 @@ def needs_of(
     known: dict[tuple[str, str], Need | None] = {}
     needs: Counter[Need] = Counter()
     for item in items:
-        names = _names(item, lab.settings)
+        names = _names(item, lab)
         for name in {*names, *(_parents(item, names) if with_parents else ())}:
             params = getattr(getattr(item, "callspec", None), "params", {})
             definition = _definition(name, item)
@@ -220,11 +220,10 @@ def needs_of(
     return needs
 
 
-def _names(item: pytest.Item, settings: Settings) -> set[str]:
+def _names(item: pytest.Item, lab: CachedOnlyLab) -> set[str]:
     """Return the shared fixtures that a test uses, and the state from which its nodes start."""
     names = {name.rpartition("::")[2] for name in shared_fixtures(item)}
-    starts = settings.machine_start
-    if "boot_node" in _fixture_names(item) and starts is not MachineStart.COLD:
+    if "boot_node" in _fixture_names(item) and lab.machine_start is not MachineStart.COLD:
         # What else a test requests is known when it runs.
         names |= {"driver_baked"} if _BAKED in names else set()
         names |= {"node_booted"} if names - _NO_STATES == {_IMAGE} else set()

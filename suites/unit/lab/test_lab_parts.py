@@ -12,6 +12,7 @@ import pytest
 import harness.lab as lab_module
 from harness.errors import HarnessError
 from harness.gpu.script import GpuScript
+from harness.gpu.transport import Transport
 from harness.image import FirmwareType
 from harness.image.catalogue import load_catalogue
 from harness.image.cloud.derived_images import DerivedStore
@@ -25,7 +26,7 @@ from harness.lab.saved_states import BuiltImageSource, booted, cloud_init_done, 
 from harness.machine.description.spec import HostPort
 from harness.progress import ProgressEvent
 from harness.progress import Stage as Progress
-from harness.settings import GpuSource, LicenceId, MachineStart
+from harness.settings import GpuEmulation, GpuSource, LicenceId, MachineStart
 from suites.unit.evidence.folders import EvidenceFolder
 from suites.unit.gpu.models import a_model
 from suites.unit.lab.builders import a_cloud_image, a_request, an_image
@@ -261,6 +262,35 @@ def test_setting_decides_if_the_request_does_not(
     machine = machine_of(lab, created, a_request(), **how)
 
     assert (machine.checkpoint is not None, bool(states)) == (is_clone, is_clone)
+
+
+@pytest.mark.parametrize(
+    ("has", "is_clone"),
+    [
+        ((Transport.MPQEMU, GpuEmulation.GSP), False),
+        ((Transport.MPQEMU, GpuEmulation.IDENTITY), True),
+        ((Transport.VFIO_USER, GpuEmulation.GSP), True),
+    ],
+)
+def test_node_boots_where_no_gpu_of_a_clone_can_be_opened(
+    lab: Lab,
+    created: list[MachineDescription],
+    states: list[Any],
+    has: tuple[Transport, GpuEmulation],
+    is_clone: bool,
+) -> None:
+    transport, emulation = has
+    events: list[ProgressEvent] = []
+    lab.settings = replace(lab.settings, machine_start=MachineStart.CLONE, gpu_emulation=emulation)
+    lab.listener = events.append
+    cast("Any", lab.driver).transport = lambda _: transport
+
+    machines = [machine_of(lab, created, a_request()) for _ in range(2)]
+
+    assert [each.checkpoint is not None for each in machines] == [is_clone, is_clone]
+    assert bool(states) is is_clone
+    notices = [each.message for each in events if "harness qemu sid" in each.message]
+    assert len(notices) == (0 if is_clone else 1)
 
 
 def test_node_that_may_reboot_boots_from_cold(

@@ -322,6 +322,16 @@ def test_guest_that_rests_all_the_time_is_looked_at_six_times_a_second_apart() -
     assert clock.sleeps == 5 * [1.0]
 
 
+def test_guest_that_is_never_idle_is_reported_with_its_share_of_a_whole_interval() -> None:
+    """The deadline passes between two looks, so that the last one comes early."""
+    clock = FakeClock()
+    deadline = Deadline.after(LONG_S - 0.9, clock)
+    started = clock.monotonic()
+
+    with pytest.raises(HarnessError, match=r"last seen: 75% of a core in use\. "):
+        wait_until_idle("node", lambda: 0.75 * (clock.monotonic() - started), deadline)
+
+
 def test_guest_that_is_never_idle_is_reported_with_its_share() -> None:
     looks = itertools.count(100.0, 0.75)
 
