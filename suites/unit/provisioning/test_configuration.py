@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 
 def refusal(document: dict[str, object], environment: dict[str, str] | None = None) -> str:
-    with pytest.raises(ConfigurationError) as error:
-        parse_configuration(document, environment or {})
-    return str(error.value)
+    try:
+        accepted = parse_configuration(document, environment or {})
+    except ConfigurationError as error:
+        return str(error)
+    return f"accepted as {accepted}"
 
 
 def test_empty_configuration_is_a_node_without_gpu() -> None:
@@ -91,10 +93,13 @@ def test_every_field_is_read_from_the_file(tmp_path: Path) -> None:
     assert set(document) == {field.name for field in fields(Configuration)}
 
 
-def test_host_of_a_precompiled_image_may_have_capital_letters() -> None:
+def test_host_of_a_registry_may_have_capital_letters() -> None:
     name = "Registry-1.Example.COM:5000/gpu/driver"
+    document = {"precompiled_image": name, "mcr_repository_base": f"{name}/"}
 
-    assert parse_configuration({"precompiled_image": name}, {}).precompiled_image == name
+    configuration = parse_configuration(document, {})
+
+    assert configuration.precompiled_image == configuration.mcr_repository_base == name
 
 
 def test_environment_overrides_the_file() -> None:
@@ -109,117 +114,111 @@ def test_environment_overrides_the_file() -> None:
     assert configuration.mig_node
 
 
-@pytest.mark.parametrize("empty", [None, ""])
-def test_empty_value_is_not_set(empty: object) -> None:
-    assert (
-        parse_configuration({"gpu_driver_type": empty, "gpu_node": empty}, {}) == Configuration()
-    )
+def test_empty_value_is_not_set() -> None:
+    assert parse_configuration({"gpu_driver_type": None, "gpu_node": ""}, {}) == Configuration()
 
 
-@pytest.mark.parametrize(
-    ("value", "is_configured"),
-    [
-        (True, True),
-        ("true", True),
-        ("True", False),
-        ("yes", False),
-        ("false", False),
-        (False, False),
-    ],
-)
-def test_driver_is_configured_only_for_the_literal_true(
-    value: object, *, is_configured: bool
-) -> None:
-    configuration = parse_configuration({"config_gpu_driver_if_needed": value}, {})
+def test_driver_is_configured_only_for_the_literal_true() -> None:
+    rows = {True: True, "true": True, "True": False, "false": False, False: False}
 
-    assert configuration.config_gpu_driver_if_needed is is_configured
+    assert {
+        value: parse_configuration(
+            {"config_gpu_driver_if_needed": value}, {}
+        ).config_gpu_driver_if_needed
+        for value in rows
+    } == rows
 
 
-@pytest.mark.parametrize(
-    ("flags", "has_flag"),
-    [
-        ("NVIDIA_CUDA_PREBAKE", True),
-        ("a,NVIDIA_CUDA_PREBAKE,b", True),
-        ("NVIDIA_CUDA_PREBAKE_NOT", False),
-        ("nvidia_cuda_prebake", False),
-        ("NVIDIA_CUDA_PREBAKE;b", False),
-    ],
-)
-def test_prebake_flag_is_a_whole_word(flags: str, *, has_flag: bool) -> None:
-    assert parse_configuration({"feature_flags": flags}, {}).has_prebake_flag is has_flag
+def test_prebake_flag_is_a_whole_word() -> None:
+    rows = {
+        "a,NVIDIA_CUDA_PREBAKE,b": True,
+        "NVIDIA_CUDA_PREBAKE_NOT": False,
+        "nvidia_cuda_prebake": False,
+        "NVIDIA_CUDA_PREBAKE;b": False,
+    }
+
+    assert {
+        flags: parse_configuration({"feature_flags": flags}, {}).has_prebake_flag for flags in rows
+    } == rows
 
 
 IMAGE_NAME = "an image with its registry and without a tag, such as nvcr.io/nvidia/driver"
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "must_be"),
-    [
-        ("gpu_node", "True", "either true or false"),
-        ("gpu_node", 1, "either true or false"),
-        ("config_gpu_driver_if_needed", 1, "a boolean or a string"),
-        ("gpu_driver_type", "cuda lts", "a type such as cuda-lts"),
-        ("gpu_driver_type", "-cuda", "a type such as cuda-lts"),
-        ("gpu_driver_type", "CUDA", "a type such as cuda-lts"),
-        ("gpu_driver_version", "580", "a version such as 580.126.09"),
-        ("gpu_driver_version", "580.126.09-1", "a version such as 580.126.09"),
-        ("gpu_driver_version", 580.126, "a version such as 580.126.09"),
-        ("gpu_image_sha", "a b", "the second half of an image tag"),
-        ("gpu_image_sha", "a\n", "the second half of an image tag"),
-        ("gpu_instance_profile", 'MIG1g"', "a profile such as MIG1g"),
-        ("nvidia_mig_strategy", "a b", "None, Single or Mixed"),
-        ("nvidia_mig_profile_layout", "a b", "a layout without spaces"),
-        (
-            "mcr_repository_base",
-            "https://mcr.microsoft.com",
-            "a registry such as mcr.microsoft.com or localhost:5000, without a scheme",
-        ),
-        (
-            "mcr_repository_base",
-            "mcr.microsoft.com:5000:1",
-            "a registry such as mcr.microsoft.com or localhost:5000, without a scheme",
-        ),
-        ("precompiled_image", "driver", IMAGE_NAME),
-        ("precompiled_image", "nvcr.io/nvidia/driver:580.1", IMAGE_NAME),
-        ("precompiled_image", "https://nvcr.io/driver", IMAGE_NAME),
-        ("precompiled_image", "nvcr.io/nvidia/", IMAGE_NAME),
-        ("feature_flags", ["A"], "names with commas between them"),
-        ("gpu_dkms_marker_file", "marker", "an absolute path of a file"),
-        ("gpu_dkms_marker_file", "/", "an absolute path of a file"),
-        ("gpu_dkms_marker_file", "/a/", "an absolute path of a file"),
-        ("gpu_dkms_marker_file", "/a\nb", "an absolute path of a file"),
-        ("gpu_dkms_marker_file", "/.", "an absolute path of a file"),
-        ("gpu_dkms_marker_file", "//./.", "an absolute path of a file"),
-        ("gpu_dkms_marker_file", "/a\tb", "an absolute path of a file"),
-        ("gpu_dkms_marker_file", "/a/../b", "an absolute path without '..'"),
-        ("retry_budget_s", "soon", "a number of seconds"),
-        ("retry_budget_s", True, "a number of seconds"),
-        ("retry_budget_s", [], "a number of seconds"),
-        ("retry_budget_s", 10**400, "a number of seconds"),
-        ("retry_budget_s", 0, "a number of seconds above 0 and at most 86400"),
-        ("retry_budget_s", "nan", "a number of seconds above 0 and at most 86400"),
-        ("retry_budget_s", 86401, "a number of seconds above 0 and at most 86400"),
-    ],
+BAD_VALUES: tuple[tuple[str, object, str], ...] = (
+    *(
+        (key, "True", "either true or false")
+        for key in (
+            *("gpu_node", "gpu_needs_fabric_manager", "mig_node", "enable_managed_gpu"),
+            *("enable_managed_gpu_dra", "precompiled_fallback", "cdi_enabled"),
+        )
+    ),
+    ("gpu_node", 1, "either true or false"),
+    ("config_gpu_driver_if_needed", 1, "a boolean or a string"),
+    ("gpu_driver_type", "cuda lts", "a type such as cuda-lts"),
+    ("gpu_driver_type", "-cuda", "a type such as cuda-lts"),
+    ("gpu_driver_type", "CUDA", "a type such as cuda-lts"),
+    ("gpu_driver_version", "580", "a version such as 580.126.09"),
+    ("gpu_driver_version", "580.126.09-1", "a version such as 580.126.09"),
+    ("gpu_driver_version", 580.126, "a version such as 580.126.09"),
+    ("gpu_image_sha", "a b", "the second half of an image tag"),
+    ("gpu_image_sha", "a\n", "the second half of an image tag"),
+    ("gpu_instance_profile", 'MIG1g"', "a profile such as MIG1g"),
+    ("nvidia_mig_strategy", "a b", "None, Single or Mixed"),
+    ("nvidia_mig_profile_layout", "a b", "a layout without spaces"),
+    (
+        "mcr_repository_base",
+        "https://mcr.microsoft.com",
+        "a registry such as mcr.microsoft.com or localhost:5000, without a scheme",
+    ),
+    (
+        "mcr_repository_base",
+        "mcr.microsoft.com:5000:1",
+        "a registry such as mcr.microsoft.com or localhost:5000, without a scheme",
+    ),
+    ("precompiled_image", "driver", IMAGE_NAME),
+    ("precompiled_image", "nvcr.io/nvidia/driver:580.1", IMAGE_NAME),
+    ("precompiled_image", "https://nvcr.io/driver", IMAGE_NAME),
+    ("precompiled_image", "nvcr.io/nvidia/", IMAGE_NAME),
+    ("feature_flags", ["A"], "names with commas between them"),
+    ("gpu_dkms_marker_file", "marker", "an absolute path of a file"),
+    ("gpu_dkms_marker_file", "/", "an absolute path of a file"),
+    ("gpu_dkms_marker_file", "/a/", "an absolute path of a file"),
+    ("gpu_dkms_marker_file", "/a\nb", "an absolute path of a file"),
+    ("gpu_dkms_marker_file", "//./.", "an absolute path of a file"),
+    ("gpu_dkms_marker_file", "/a/../b", "an absolute path without '..'"),
+    ("retry_budget_s", "soon", "a number of seconds"),
+    ("retry_budget_s", True, "a number of seconds"),
+    ("retry_budget_s", [], "a number of seconds"),
+    ("retry_budget_s", 10**400, "a number of seconds"),
+    ("retry_budget_s", 0, "a number of seconds above 0 and at most 86400"),
+    ("retry_budget_s", "nan", "a number of seconds above 0 and at most 86400"),
+    ("retry_budget_s", 86401, "a number of seconds above 0 and at most 86400"),
+    *(
+        ("container_runtime", value, "containerd or cri-o")
+        for value in ("docker", "CRI-O", "containerd ", 1, True)
+    ),
 )
-def test_bad_value_names_its_field(key: str, value: object, must_be: str) -> None:
-    assert refusal({key: value}) == f"The field '{key}' must be {must_be}, but is {value!r:.80}."
 
 
-@pytest.mark.parametrize("value", [1, 86400, 0.5])
-def test_budget_has_bounds(value: float) -> None:
-    assert parse_configuration({"retry_budget_s": value}, {}).retry_budget_s == value
+def test_bad_value_names_its_field() -> None:
+    seen = {f"{key}={value!r:.80}": refusal({key: value}) for key, value, _ in BAD_VALUES}
+
+    assert seen == {
+        f"{key}={value!r:.80}": f"The field '{key}' must be {must_be}, but is {value!r:.80}."
+        for key, value, must_be in BAD_VALUES
+    }
+
+
+def test_budget_has_bounds() -> None:
+    for value in (0.5, 86400):
+        assert parse_configuration({"retry_budget_s": value}, {}).retry_budget_s == value
 
 
 def test_bad_variable_names_itself() -> None:
     assert refusal({}, {"GPU_NODE": "yes"}) == (
         "The environment variable 'GPU_NODE' must be either true or false, but is 'yes'."
     )
-
-
-def test_long_value_is_shown_in_part() -> None:
-    message = refusal({"gpu_driver_type": "X" * 1000})
-
-    assert message.endswith("but is '" + "X" * 79 + ".")
 
 
 def test_unknown_field_is_named_beside_the_known_ones() -> None:
@@ -257,7 +256,6 @@ def test_no_file_is_only_the_environment() -> None:
         (b"\xff", "is not JSON: 'utf-8' codec can't decode byte 0xff"),
         (b"[" * 100000, "is not JSON: "),
         (b"[]", "is a JSON list, expected an object."),
-        (b"null", "is a JSON NoneType, expected an object."),
     ],
 )
 def test_error_names_a_file_that_is_not_a_json_object(
@@ -316,15 +314,4 @@ def test_image_without_a_name_names_the_missing_field(missing: str) -> None:
 
     assert str(error.value) == (
         f"The field '{missing}' is not set, and a node that gets a driver needs it."
-    )
-
-
-def test_registry_loses_only_its_slashes() -> None:
-    assert parse_configuration({"mcr_repository_base": "REGX/"}, {}).mcr_repository_base == "REGX"
-
-
-@pytest.mark.parametrize("value", ["docker", "CRI-O", "containerd ", 1, True])
-def test_unknown_container_runtime_is_refused(value: object) -> None:
-    assert refusal({"container_runtime": value}) == (
-        f"The field 'container_runtime' must be containerd or cri-o, but is {value!r}."
     )
