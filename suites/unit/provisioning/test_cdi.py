@@ -22,66 +22,45 @@ V3 = "[plugins.'io.containerd.cri.v1.runtime']\n"
 CONTAINERD = Engine.CONTAINERD
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        (
-            "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u1",
-            (1, 6, 20),
-        ),
-        ("containerd github.com/containerd/containerd/v2 v2.1.3 c787fb98", (2, 1, 3)),
-        ("1.7.34-2", (1, 7, 34)),
-        ("containerd 2.4", (2, 4, 0)),
-        ("containerd 1.10.3 of 2.0.1", (1, 10, 3)),
-        ("containerd 2", None),
-        ("containerd github.com/containerd/containerd", None),
-        ("", None),
-    ],
-)
-def test_version_is_read_from_the_output_of_containerd(
-    text: str, version: tuple[int, int, int] | None
-) -> None:
-    assert parse_version(text) == version
+def test_version_is_read_from_the_output_of_containerd() -> None:
+    rows = {
+        "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u1": (1, 6, 20),
+        "containerd github.com/containerd/containerd/v2 v2.1.3 c787fb98": (2, 1, 3),
+        "1.7.34-2": (1, 7, 34),
+        "containerd 2.4": (2, 4, 0),
+        "containerd 1.10.3 of 2.0.1": (1, 10, 3),
+        "containerd 2": None,
+        "containerd github.com/containerd/containerd": None,
+    }
+
+    assert {text: parse_version(text) for text in rows} == rows
 
 
-@pytest.mark.parametrize(
-    ("dump", "version", "support"),
-    [
-        (V2 + "  enable_cdi = true\n", "1.7.24", CdiSupport.NATIVE),
-        (V2 + "  enable_cdi = false\n", "2.4.0", CdiSupport.CAPABLE),
-        (V3 + "  enable_cdi = true\n", "2.0.0", CdiSupport.NATIVE),
-        ("[plugins.cri]\nenable_cdi = true\n", "1.7.0", CdiSupport.NATIVE),
-        (V3 + "  cdi_spec_dirs = ['/etc/cdi']\n", "2.1.0", CdiSupport.NATIVE),
-        (V2 + "  sandbox_image = 'x'\n", "1.6.20", CdiSupport.ABSENT),
-        (V2, "2.3.9", CdiSupport.ABSENT),
-        (V2, "2.4.0", CdiSupport.NATIVE),
-        (V2, "", CdiSupport.ABSENT),
-        ("[other]\nenable_cdi = true\n", "1.6.0", CdiSupport.ABSENT),
-        (None, "1.6.99", CdiSupport.ABSENT),
-        (None, "1.7.0", CdiSupport.CAPABLE),
-        (None, "1.7.34-2", CdiSupport.CAPABLE),
-        (None, "", CdiSupport.ABSENT),
-        (None, None, CdiSupport.ABSENT),
-        (V2, None, CdiSupport.ABSENT),
-        (V2 + "  cdi_spec_dirs = ['/etc/cdi']\n", "1.7.0", CdiSupport.NATIVE),
-        ("[plugins.cri]\ncdi_spec_dirs = []\n", None, CdiSupport.NATIVE),
-        (V3 + "cdi_spec_dirs = []\nenable_cdi = false\n", "2.4.0", CdiSupport.CAPABLE),
-        (V2 + "enable_cdi = false\n" + V3 + "enable_cdi = true\n", "2.0.0", CdiSupport.NATIVE),
-        (V3 + "enable_cdi = true\n" + V2 + "enable_cdi = false\n", "2.0.0", CdiSupport.NATIVE),
-        ("enable_cdi = true\n", "2.0.0", CdiSupport.ABSENT),
-        ("[plugins.cri.containerd]\nenable_cdi = true\n", "2.0.0", CdiSupport.ABSENT),
-        (V2, "3.0.0", CdiSupport.NATIVE),
-        (None, "2.0.0", CdiSupport.CAPABLE),
-    ],
-)
-def test_cdi_support_is_detected_from_containerds_configuration(
-    dump: str | None, version: str | None, support: CdiSupport
-) -> None:
-    assert detect_support(CONTAINERD, dump=dump, version=version) is support
+def test_cdi_support_is_detected_from_containerds_configuration() -> None:
+    rows = {
+        (V2 + "  enable_cdi = true\n", "1.7.24"): CdiSupport.NATIVE,
+        ("[plugins.cri]\nenable_cdi = true\n", "1.7.0"): CdiSupport.NATIVE,
+        (V3 + "  cdi_spec_dirs = ['/etc/cdi']\n", "2.1.0"): CdiSupport.NATIVE,
+        (V2, "2.3.9"): CdiSupport.ABSENT,
+        (V2, "2.4.0"): CdiSupport.NATIVE,
+        ("[other]\nenable_cdi = true\n", "1.6.0"): CdiSupport.ABSENT,
+        (None, "1.6.99"): CdiSupport.ABSENT,
+        (None, "1.7.0"): CdiSupport.CAPABLE,
+        (None, ""): CdiSupport.ABSENT,
+        (V2, None): CdiSupport.ABSENT,
+        (V2 + "  cdi_spec_dirs = ['/etc/cdi']\n", "1.7.0"): CdiSupport.NATIVE,
+        ("[plugins.cri]\ncdi_spec_dirs = []\n", None): CdiSupport.NATIVE,
+        (V3 + "cdi_spec_dirs = []\nenable_cdi = false\n", "2.4.0"): CdiSupport.CAPABLE,
+        (V2 + "enable_cdi = false\n" + V3 + "enable_cdi = true\n", "2.0.0"): CdiSupport.NATIVE,
+        (V3 + "enable_cdi = true\n" + V2 + "enable_cdi = false\n", "2.0.0"): CdiSupport.NATIVE,
+        ("enable_cdi = true\n", "2.0.0"): CdiSupport.ABSENT,
+        ("[plugins.cri.containerd]\nenable_cdi = true\n", "2.0.0"): CdiSupport.ABSENT,
+    }
 
-
-def test_cri_o_is_native() -> None:
-    assert detect_support(Engine.CRI_O) is CdiSupport.NATIVE
+    assert {
+        (dump, version): detect_support(CONTAINERD, dump=dump, version=version)
+        for dump, version in rows
+    } == rows
 
 
 def test_native_runtime_hands_out_cdi_devices_itself() -> None:
@@ -170,33 +149,31 @@ def test_spec_with_a_gpu_offers_it(spec: str) -> None:
     assert not offers_device(spec, "nvidia.com/mig")
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "",
-        "kind: nvidia.com/gpu\n",
-        "kind: nvidia.com/gpu\ndevices: []\n",
-        "kind: nvidia.com/gpu\ndevices:\n---\n",
-        f"kind: nvidia.com/gpu\ndevices: []\n{EDITS}",
-        f"kind: nvidia.com/gpu\ndevices:\n{EDITS}",
-        f"kind: nvidia.com/nic\n{DEVICES}# kind: nvidia.com/gpu\n",
-        f"{DEVICES}annotations:\n  kind: nvidia.com/gpu\n",
-        f"kind: nvidia.com/nic\nkind: nvidia.com/gpu\n{DEVICES}",
-        '{"kind": "nvidia.com/gpu", "devices": []}',
-        '{"kind": "nvidia.com/gpu", "devices": null}',
-        '{"kind": "nvidia.com/nic", "devices": [{"name": "nvidia.com/gpu"}]}',
-        '{"kind": "nvidia.com/gpu", "devices": [{"name": "0"}]',
-        "{" * 100_000,
-        '{"kind": "nvidia.com/gpu", "devices": {"name": "0"}}',
-        '{"devices": [{"name": "0"}]}',
-        "kind: nvidia.com/gpu\ndevices:\n-name: 0\n",
-        f"kind: nvidia.com/gpu#mine\n{DEVICES}",
-        f"kind:\n{DEVICES}",
-        f"\"kind': nvidia.com/gpu\n{DEVICES}",
-    ],
+SPECS_WITHOUT_GPU = (
+    "",
+    "kind: nvidia.com/gpu\n",
+    "kind: nvidia.com/gpu\ndevices:\n---\n",
+    f"kind: nvidia.com/gpu\ndevices: []\n{EDITS}",
+    f"kind: nvidia.com/gpu\ndevices:\n{EDITS}",
+    f"kind: nvidia.com/nic\n{DEVICES}# kind: nvidia.com/gpu\n",
+    f"{DEVICES}annotations:\n  kind: nvidia.com/gpu\n",
+    f"kind: nvidia.com/nic\nkind: nvidia.com/gpu\n{DEVICES}",
+    '{"kind": "nvidia.com/gpu", "devices": []}',
+    '{"kind": "nvidia.com/gpu", "devices": null}',
+    '{"kind": "nvidia.com/nic", "devices": [{"name": "nvidia.com/gpu"}]}',
+    '{"kind": "nvidia.com/gpu", "devices": [{"name": "0"}]',
+    "{" * 100_000,
+    '{"kind": "nvidia.com/gpu", "devices": {"name": "0"}}',
+    '{"devices": [{"name": "0"}]}',
+    "kind: nvidia.com/gpu\ndevices:\n-name: 0\n",
+    f"kind: nvidia.com/gpu#mine\n{DEVICES}",
+    f"kind:\n{DEVICES}",
+    f"\"kind': nvidia.com/gpu\n{DEVICES}",
 )
-def test_spec_without_a_gpu_offers_none(spec: str) -> None:
-    assert not offers_device(spec, "nvidia.com/gpu")
+
+
+def test_spec_without_a_gpu_offers_none() -> None:
+    assert [spec for spec in SPECS_WITHOUT_GPU if offers_device(spec, "nvidia.com/gpu")] == []
 
 
 @pytest.mark.parametrize("is_native", [True, False])
@@ -226,11 +203,13 @@ def test_cri_o_without_cdi_uses_a_hook_and_no_runtime() -> None:
 
 
 def test_plugin_beside_a_toolkit_gets_the_path_of_its_hook() -> None:
-    choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=True)
+    for is_native in (True, False):
+        choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=is_native)
 
-    environment = plugin_environment(choice, toolkit_directory="/usr/local/nvidia")
-
-    assert environment["NVIDIA_CDI_HOOK_PATH"] == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
+        assert plugin_environment(choice, toolkit_directory="/opt/x") == {
+            **plugin_environment(choice),
+            "NVIDIA_CDI_HOOK_PATH": "/opt/x/toolkit/nvidia-cdi-hook",
+        }
 
 
 def test_settings_of_the_user_apply_last() -> None:
@@ -272,17 +251,6 @@ def test_recorded_containerd_of_debian_sid_has_cdi_switched_on() -> None:
     assert parse_version(version) == (2, 1, 9)
     assert detect_support(CONTAINERD, dump=dump, version=version) is CdiSupport.NATIVE
     assert detect_support(CONTAINERD, dump=disabled, version=version) is CdiSupport.CAPABLE
-
-
-def test_older_runtime_beside_a_toolkit_gets_the_path_of_its_hook_too() -> None:
-    choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=False)
-
-    assert plugin_environment(choice, toolkit_directory="/opt/x") == {
-        "CDI_ENABLED": "true",
-        "DEVICE_LIST_STRATEGY": "envvar,cdi-annotations",
-        "CDI_ANNOTATION_PREFIX": "nvidia.cdi.k8s.io/",
-        "NVIDIA_CDI_HOOK_PATH": "/opt/x/toolkit/nvidia-cdi-hook",
-    }
 
 
 def test_cri_o_is_native_whatever_containerd_prints() -> None:
