@@ -288,13 +288,13 @@ def test_incomplete_build_is_refused(
 
 
 def fail_after_building_half(simulated: SimulatedNode) -> None:
-    """Make the driver image remove the record, write the DKMS tree, and fail."""
-    log = f"{DKMS}/{VERSION}/build/make.log"
+    """Make the driver image remove the record, write the DKMS tree of two versions, and fail."""
 
     def build(call: tuple[str, ...], name: str, action: str) -> CommandResult:
         assert (name, action) == (IMAGE, "build-only")
         simulated.files.remove(RECORD_PATH)
-        simulated.files.write(log, "CC nvidia.o\nnvidia.c:1: error\n")
+        for version in (OTHER_VERSION, VERSION):
+            simulated.files.write(f"{DKMS}/{version}/build/make.log", f"CC of {version}\n")
         simulated.files.write(f"{DKMS}/{VERSION}/source/dkms.conf", "")
         return simulated._fail(call, "make: *** [nvidia.o] Error 1")
 
@@ -312,9 +312,9 @@ def test_failed_build_is_removed_except_for_its_log(
     assert not simulated.files.exists(DKMS)
     assert not simulated.files.exists(RECORD_PATH)
     assert simulated.files.exists("/opt/gpu/config.sh")
-    assert simulated.files.read(f"/var/log/gpu-node/failed-bake/make-{VERSION}.log") == (
-        "CC nvidia.o\nnvidia.c:1: error\n"
-    )
+    for version in (OTHER_VERSION, VERSION):
+        kept = simulated.files.read(f"/var/log/gpu-node/failed-bake/make-{version}.log")
+        assert kept == f"CC of {version}\n"
     assert "status=cleaned" in invocation.prebake_lines()[-1]
     assert len([call for call in simulated.calls if call[-1] == "build-only"]) == 3
 

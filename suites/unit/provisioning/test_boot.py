@@ -290,9 +290,12 @@ def test_validation_without_a_driver_configures_one(
     assert invocation.steps()["validate-query"] == "done"
 
 
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
 def test_node_that_partitions_reboots_at_the_end(
-    simulated: SimulatedNode, invocation: Invocation
+    simulated: SimulatedNode, invocation: Invocation, arch: str
 ) -> None:
+    """A node of arm64, whose driver comes with its image, partitions its GPU too."""
+    simulated.arch = arch
     simulated.units.add("mig-partition")
 
     assert invocation.run("boot", {**GPU_NODE, "gpu_instance_profile": "MIG1g"}) == 0

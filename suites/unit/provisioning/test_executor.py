@@ -324,10 +324,11 @@ def test_groups_are_closed_after_a_failure(tmp_path: Path) -> None:
         executor = Executor(make_node(runner, tmp_path))
         with pytest.raises(ProvisioningError):
             executor.run(
-                Plan((step("a", run("a"), event="E.a", groups=("G",)), step("b", run("b"))))
+                Plan((step("a", run("a"), event="E.a", groups=("G", "H")), step("b", run("b"))))
             )
 
-    assert [event["TaskName"] for event in read_events(NodeFiles(tmp_path))] == ["E.a", "G"]
+    events = [event["TaskName"] for event in read_events(NodeFiles(tmp_path))]
+    assert events == ["E.a", "H", "G"], "the innermost group ends first"
 
 
 def test_groups_are_closed_when_the_run_is_broken_off(tmp_path: Path) -> None:
