@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import re
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from .fakes import read_events
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
 
 def test_line_goes_to_console_and_log(tmp_path: Path) -> None:
     console: list[str] = []
@@ -26,17 +29,6 @@ def test_line_goes_to_console_and_log(tmp_path: Path) -> None:
     assert console == ["one", "two"]
     assert NodeFiles(tmp_path).read(LOG_PATH) == "one\ntwo\n"
     assert LOG_PATH == "/var/log/azure/cluster-provision.log"
-
-
-def test_log_write_error_is_printed_and_ignored(tmp_path: Path) -> None:
-    console: list[str] = []
-    NodeFiles(tmp_path).make_directory(LOG_PATH)
-    journal = Journal(NodeFiles(tmp_path), FakeClock(), console.append)
-
-    journal.line("one")
-
-    assert console[0] == "one"
-    assert console[1].startswith(f"The log '{LOG_PATH}' cannot be written: [Errno 21]")
 
 
 def test_event_has_the_fields_that_the_guest_agent_reads(tmp_path: Path) -> None:
@@ -75,11 +67,19 @@ def test_events_of_one_millisecond_get_different_names_of_digits(tmp_path: Path)
     assert [event["TaskName"] for event in read_events(NodeFiles(tmp_path))] == ["a", "b", "c"]
 
 
-def test_event_write_error_is_printed_and_ignored(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(NodeFiles, "append", refuse)
+    monkeypatch.setattr(NodeFiles, "create", refuse)
     console: list[str] = []
-    NodeFiles(tmp_path).write(EVENTS_DIRECTORY, "a file where the folder should be")
+    journal = Journal(NodeFiles(tmp_path), FakeClock(), console.append)
 
-    Journal(NodeFiles(tmp_path), FakeClock(), console.append).event("AKS.CSE.x", "y", EPOCH)
+    journal.line("one")
+    journal.event("AKS.CSE.x", "y", EPOCH)
 
-    (line,) = console
-    assert line.startswith("The event 'AKS.CSE.x' cannot be written: [Errno ")
+    why = "cannot be written: [Errno 28] No space left on device."
+    assert console == ["one", f"The log '{LOG_PATH}' {why}", f"The event 'AKS.CSE.x' {why}"]
