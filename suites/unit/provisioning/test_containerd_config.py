@@ -278,65 +278,60 @@ def test_table_without_runtimes_gets_no_runc() -> None:
     assert left_of(f"version = 2\n{table}").strip() == "version = 2"
 
 
-@pytest.mark.parametrize(
-    ("text", "dump", "table"),
-    [
-        ("", None, ("plugins", "cri")),
-        ("version = 1\n", None, ("plugins", "cri")),
-        ("version = 2\n", None, ("plugins", CRI)),
-        ("version = 3\n", None, ("plugins", "io.containerd.cri.v1.runtime")),
-        ("version = 4\n", None, ("plugins", "io.containerd.cri.v1.runtime")),
-        ("version = 'x'\n", None, ("plugins", CRI)),
-        ("", "version = 1\n", ("plugins", "cri")),
-        ("", "version = 2\n", ("plugins", "cri")),
-        ("", "version = 3\n", ("plugins", "io.containerd.cri.v1.runtime")),
-        ("", "version = 4\n", ("plugins", "io.containerd.cri.v1.runtime")),
-        ("version = 2\n", "version = 3\n", ("plugins", CRI)),
-        ("version = 3\n", "version = 2\n", ("plugins", "io.containerd.cri.v1.runtime")),
-    ],
-)
-def test_table_of_runtimes_depends_on_the_format_and_on_containerd(
-    text: str, dump: str | None, table: tuple[str, ...]
-) -> None:
+def test_table_of_runtimes_depends_on_the_format_and_on_containerd() -> None:
     """Containerd 2, which prints format 3, ignores the tables of format 1."""
-    assert cri_table(text, dump) == table
+    old, new = ("plugins", "cri"), ("plugins", "io.containerd.cri.v1.runtime")
+    rows: dict[tuple[str, str | None], tuple[str, ...]] = {
+        ("", None): old,
+        ("version = 1\n", None): old,
+        ("version = 2\n", None): TABLE,
+        ("version = 3\n", None): new,
+        ("version = 4\n", None): new,
+        ("version = 'x'\n", None): TABLE,
+        ("", "version = 1\n"): old,
+        ("", "version = 2\n"): old,
+        ("", "version = 3\n"): new,
+        ("", "version = 4\n"): new,
+        ("version = 2\n", "version = 3\n"): TABLE,
+        ("version = 3\n", "version = 2\n"): new,
+    }
+
+    assert {(text, dump): cri_table(text, dump) for text, dump in rows} == rows
 
 
-@pytest.mark.parametrize(
-    ("keys", "program", "is_nvidia"),
-    [
-        (f'options.BinaryName = "{PROGRAM}"\noptions.Runtime = "crun"\n', PROGRAM, True),
-        (f'options.BinaryName = "crun"\noptions.Runtime = "{PROGRAM}"\n', "crun", False),
-        (f'runtime_engine = "{PROGRAM}"\noptions.Runtime = "crun"\n', "crun", False),
-        (f'runtime_engine = "crun"\noptions.BinaryName = "{PROGRAM}"\n', PROGRAM, True),
-        (f'options.BinaryName = ""\nruntime_engine = "{PROGRAM}"\n', PROGRAM, True),
-        ('options.BinaryName = "/opt/nvidia-container-runtime.cdi"\n', "/opt/nvidia-container-runtime.cdi", True),
-        ('options.BinaryName = "nvidia-container-runtime"\n', "nvidia-container-runtime", True),
-        ('options.BinaryName = "/usr/bin/my-nvidia-container-runtime"\n', "/usr/bin/my-nvidia-container-runtime", False),
-        ('options.BinaryName = "/usr/bin/nvidia-container"\n', "/usr/bin/nvidia-container", False),
-        ("", None, False),
-    ],
-)  # fmt: skip
-def test_program_of_a_runtime_is_read(keys: str, program: str | None, *, is_nvidia: bool) -> None:
-    (runtime,) = read_runtimes(f"version = 2\n{RUNC}{keys}", TABLE)
+def test_program_of_a_runtime_is_read() -> None:
+    rows: dict[str, tuple[str | None, bool]] = {
+        f'options.BinaryName = "{PROGRAM}"\noptions.Runtime = "crun"\n': (PROGRAM, True),
+        f'options.BinaryName = "crun"\noptions.Runtime = "{PROGRAM}"\n': ("crun", False),
+        f'runtime_engine = "{PROGRAM}"\noptions.Runtime = "crun"\n': ("crun", False),
+        f'runtime_engine = "crun"\noptions.BinaryName = "{PROGRAM}"\n': (PROGRAM, True),
+        f'options.BinaryName = ""\nruntime_engine = "{PROGRAM}"\n': (PROGRAM, True),
+        'options.BinaryName = "/opt/nvidia-container-runtime.cdi"\n': ("/opt/nvidia-container-runtime.cdi", True),
+        'options.BinaryName = "nvidia-container-runtime"\n': ("nvidia-container-runtime", True),
+        'options.BinaryName = "/usr/bin/my-nvidia-container-runtime"\n': ("/usr/bin/my-nvidia-container-runtime", False),
+        'options.BinaryName = "/usr/bin/nvidia-container"\n': ("/usr/bin/nvidia-container", False),
+        "": (None, False),
+    }  # fmt: skip
+    seen = {}
+    for keys in rows:
+        (runtime,) = read_runtimes(f"version = 2\n{RUNC}{keys}", TABLE)
+        seen[keys] = (runtime.program, runtime.is_nvidia)
 
-    assert (runtime.program, runtime.is_nvidia) == (program, is_nvidia)
+    assert seen == rows
 
 
-@pytest.mark.parametrize(
-    ("program", "is_there"),
-    [
-        (PROGRAM, True),
-        ("nvidia-container-runtime", True),
-        (f"{PROGRAM}.cdi", False),
-        (f"{PROGRAM}-hook", False),
-        ("/usr/local/nvidia/toolkit/nvidia-container-runtime", False),
-    ],
-)
-def test_nvidia_runtime_is_recognised_by_its_whole_program(
-    program: str, *, is_there: bool
-) -> None:
-    assert has_nvidia_runtime(NVIDIA.replace(PROGRAM, program), TABLE) is is_there
+def test_nvidia_runtime_is_recognised_by_its_whole_program() -> None:
+    rows = {
+        PROGRAM: True,
+        "nvidia-container-runtime": True,
+        f"{PROGRAM}.cdi": False,
+        f"{PROGRAM}-hook": False,
+        "/usr/local/nvidia/toolkit/nvidia-container-runtime": False,
+    }
+
+    assert {
+        program: has_nvidia_runtime(NVIDIA.replace(PROGRAM, program), TABLE) for program in rows
+    } == rows
 
 
 def test_table_of_the_default_runtime_is_not_a_handler_of_nvidia() -> None:
@@ -647,53 +642,45 @@ def test_file_that_a_link_names_is_not_imported() -> None:
     assert "See '/etc/containerd/config.toml'." in found
 
 
-@pytest.mark.parametrize(
-    ("text", "is_short"),
-    [
-        ("", False),
-        ('disabled_plugins = ["cri"]', True),
-        ("required_plugins = ['aufs']", True),
-        ('disabled_plugins = ["io.containerd.snapshotter.v1.aufs"]', False),
-        ('disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "cri"]', True),
-        ('disabled_plugins = ["io.containerd.x"]', True),
-        ('disabled_plugins = ["io.containerd.x.v1"]', False),
-        ('disabled_plugins = []\nrequired_plugins = ["cri"]', True),
-        ('disabled_plugins = ["org.example.v1.mine"]', True),
-        ('# disabled_plugins = ["cri"]', False),
-        ('other_plugins = ["cri"]', False),
-    ],
-)
-def test_format_is_kept_if_there_are_short_names(text: str, is_short: bool) -> None:
-    edited = gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) or ""
+def test_format_is_kept_if_there_are_short_names() -> None:
+    rows = {
+        "": False,
+        'disabled_plugins = ["cri"]': True,
+        "required_plugins = ['aufs']": True,
+        'disabled_plugins = ["io.containerd.snapshotter.v1.aufs"]': False,
+        'disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "cri"]': True,
+        'disabled_plugins = ["io.containerd.x"]': True,
+        'disabled_plugins = ["io.containerd.x.v1"]': False,
+        'disabled_plugins = []\nrequired_plugins = ["cri"]': True,
+        'disabled_plugins = ["org.example.v1.mine"]': True,
+        '# disabled_plugins = ["cri"]': False,
+        'other_plugins = ["cri"]': False,
+    }
 
-    assert has_short_names(text) is is_short
-    assert (get_value(edited, ("version",)) is None) is is_short
+    assert {text: has_short_names(text) for text in rows} == rows
+    for text, is_short in rows.items():
+        edited = gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) or ""
+        assert (get_value(edited, ("version",)) is None) is is_short, text
 
 
-@pytest.mark.parametrize(
-    ("imports", "does"),
-    [
-        ("[]", False),
-        ('["/etc/containerd/conf.d/*.toml"]', False),
-        ('["/etc/containerd/*.toml"]', True),
-        ('["*.toml"]', True),
-        ('["other.toml", "./config.toml"]', True),
-        ('["../containerd/config.toml"]', True),
-        ('["/etc/containerd/./c*.toml"]', True),
-        ('["/etc/*/config.toml"]', True),
-        ('["/etc/*.toml"]', False),
-        ('["/etc/*"]', False),
-        ('["*"]', True),
-        ('[""]', False),
-        ('["sub/config.toml"]', False),
-        ('["config.toml"]', True),
-        ('["conf.d/*.toml", "c*.toml"]', True),
-        ('["c*.toml", "conf.d/*.toml"]', True),
-        ('["/srv/config.toml"]', False),
-    ],
-)
-def test_file_that_imports_itself_is_reported(imports: str, *, does: bool) -> None:
-    assert imports_itself(f"imports = {imports}\n") is does
+def test_file_that_imports_itself_is_reported() -> None:
+    rows = {
+        "[]": False,
+        '["/etc/containerd/conf.d/*.toml"]': False,
+        '["/etc/containerd/*.toml"]': True,
+        '["*.toml"]': True,
+        '["other.toml", "./config.toml"]': True,
+        '["../containerd/config.toml"]': True,
+        '["/etc/containerd/./c*.toml"]': True,
+        '["/etc/*/config.toml"]': True,
+        '["/etc/*.toml"]': False,
+        '["*"]': True,
+        '["sub/config.toml"]': False,
+        '["conf.d/*.toml", "c*.toml"]': True,
+        '["c*.toml", "conf.d/*.toml"]': True,
+    }
+
+    assert {imports: imports_itself(f"imports = {imports}\n") for imports in rows} == rows
 
 
 def test_unchanged_opted_out_node_is_not_queried(
@@ -739,20 +726,18 @@ def test_cdi_that_is_off_is_found_in_a_dump_of_each_format(name: str) -> None:
     assert wanted.difference(f"version = {number}\n{dump.replace('false', 'true')}") is None
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        (f'[plugins."{CRI}".containerd.runtimes]\n', []),
-        (f'[plugins."{CRI}".containerd.runtimes.kata]\n', ["kata"]),
-        (f'[plugins."{CRI}".containerd.runtimes.kata.options]\n', ["kata"]),
-        (f'[plugins."{CRI}".containerd.runtimes]\nkata.runtime_type = "x"\n', ["kata"]),
-        (f'[plugins."{CRI}".containerd.untrusted_workload_runtime]\nruntime_type = "x"\n', []),
-        (f'[plugins."{CRI}".containerd.default_runtime]\nruntime_engine = "x"\n', ["default_runtime"]),
-        (RUNC.replace(CRI, "io.containerd.cri.v1.runtime"), []),
-    ],
-)  # fmt: skip
-def test_runtime_is_a_table_below_the_table_of_runtimes(text: str, names: list[str]) -> None:
-    assert [runtime.name for runtime in read_runtimes(text, TABLE)] == names
+def test_runtime_is_a_table_below_the_table_of_runtimes() -> None:
+    rows: dict[str, list[str]] = {
+        f'[plugins."{CRI}".containerd.runtimes]\n': [],
+        f'[plugins."{CRI}".containerd.runtimes.kata]\n': ["kata"],
+        f'[plugins."{CRI}".containerd.runtimes.kata.options]\n': ["kata"],
+        f'[plugins."{CRI}".containerd.runtimes]\nkata.runtime_type = "x"\n': ["kata"],
+        f'[plugins."{CRI}".containerd.untrusted_workload_runtime]\nruntime_type = "x"\n': [],
+        f'[plugins."{CRI}".containerd.default_runtime]\nruntime_engine = "x"\n': ["default_runtime"],
+        RUNC.replace(CRI, "io.containerd.cri.v1.runtime"): [],
+    }  # fmt: skip
+
+    assert {text: [each.name for each in read_runtimes(text, TABLE)] for text in rows} == rows
 
 
 @pytest.mark.parametrize("value", ['""', "''"])
