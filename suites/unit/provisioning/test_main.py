@@ -34,9 +34,12 @@ def failing(exit_code: int = 1, stdout: str = "") -> CommandResult:
 
 
 def test_outcome_of_a_boot_is_whole(simulated: SimulatedNode, invocation: Invocation) -> None:
+    """It has the record at the path that the configuration names."""
     simulated.build(VERSION, KERNEL)
+    simulated.files.write("/opt/other", simulated.files.read(RECORD_PATH) or "")
+    simulated.files.remove(RECORD_PATH)
 
-    assert invocation.run("boot", GPU_NODE) == 0
+    assert invocation.run("boot", {**GPU_NODE, "gpu_dkms_marker_file": "/opt/other"}) == 0
 
     outcome = invocation.outcome()
     steps = outcome.pop("steps")
