@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from harness.provisioning.command import CommandResult
 from harness.provisioning.containerd_config import CONTAINERD_CONFIG
 from harness.provisioning.services import MARKER_PATH
-from harness.provisioning.toolkit import CONTAINERD_SOCKET, CRI_O_DROP_IN
+from harness.provisioning.toolkit import CRI_O_DROP_IN
 
 from .fakes import (
     GPU_NODE,
@@ -117,18 +115,6 @@ def test_monitoring_that_cannot_be_enqueued_is_a_warning(
     warning = f"warning: {unit} could not be enqueued; {what} will start asynchronously"
     assert warning in invocation.log()
     assert simulated.files.exists(MARKER_PATH)
-
-
-def test_another_version_is_torn_down_before_the_install(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    simulated.build(OTHER_VERSION, KERNEL)
-
-    assert invocation.run("boot", GPU_NODE) == 0
-
-    assert invocation.outcome()["decision"] == {"action": "teardown-install", "reason": "version"}
-    assert actions_run(simulated) == ["install"]
-    assert simulated.files.names("/var/lib/dkms/nvidia") == (VERSION,)
 
 
 def test_teardown_before_an_install_keeps_files_that_are_not_the_drivers(
@@ -255,20 +241,6 @@ def test_corrupted_inforom_ends_validation_at_once(
     assert invocation.clock.sleeps == []
 
 
-def test_gpu_off_the_bus_ends_provisioning_at_once(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    """Upstream retries for ten minutes, but a retry cannot bring a lost GPU back."""
-    simulated.build(VERSION, KERNEL)
-    simulated.failing["nvidia-smi"] = failure("Unable to determine the device handle\n", 15)
-
-    code = invocation.run("boot", {**GPU_NODE, "config_gpu_driver_if_needed": False})
-
-    assert code == 84
-    assert invocation.outcome()["exit_name"] == "GPU_DRIVERS_START_FAIL"
-    assert invocation.clock.sleeps == []
-
-
 def test_validation_of_a_working_driver_installs_nothing(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
@@ -327,20 +299,6 @@ def test_container_of_a_killed_run_does_not_cost_the_fast_path(
     assert actions_run(simulated) == ["install-skip-build"]
 
 
-def test_configuration_newer_than_containerd_is_loaded(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    simulated.build(VERSION, KERNEL)
-    write_tags(simulated.files, ("SkipGpuDriverInstall", "true"))
-    simulated.files.write(CONTAINERD_SOCKET, "")
-    simulated.files.write(CONTAINERD_CONFIG, "version = 2\n")
-    os.utime(simulated.files.at(CONTAINERD_SOCKET), (1000, 1000))
-
-    assert invocation.run("boot", GPU_NODE) == 0
-
-    assert "restart-containerd" in invocation.steps()
-
-
 def test_node_with_cri_o_leaves_containerd_as_it_is(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
@@ -395,26 +353,12 @@ def test_events_of_a_boot_match_the_dashboards(
     ]
 
 
-def test_events_of_a_grid_node_in_validate_mode_include_the_teardown(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    simulated.build(VERSION, KERNEL)
-    simulated.images = {IMAGE.replace("cuda-lts", "grid")}
-    asked = {**GPU_NODE, "gpu_driver_type": "grid", "config_gpu_driver_if_needed": False}
-
-    assert invocation.run("boot", asked) == 0
-
-    assert "AKS.CSE.ensureGPUDrivers.cleanUpGridNodeCudaPrebake" in invocation.events()
-
-
 @pytest.mark.parametrize(
     ("wanted", "baked", "version", "is_told"),
     [
-        ("grid", "cuda", VERSION, True),
         ("grid-v20", "cuda", VERSION, True),
         ("grid", "grid", OTHER_VERSION, False),
         ("cuda-lts", "grid", VERSION, False),
-        ("cuda-lts", "cuda", OTHER_VERSION, False),
     ],
 )
 def test_only_a_grid_node_with_another_baked_kind_logs_the_grid_line(

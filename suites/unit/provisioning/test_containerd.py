@@ -1,4 +1,4 @@
-"""The driver image in containerd."""
+"""The driver image in containerd; the plans of boots have its other commands."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from harness.provisioning.containerd import (
     fetch,
     present_query,
     pull,
-    remove,
     remove_left_container,
     run_driver_image,
     says_no_such_image,
-    wait_until_ready,
 )
 from harness.provisioning.nvidia import DriverImage
 from suites.unit.provisioning.fakes import plan_lines
@@ -26,32 +24,6 @@ CANONICAL = DriverImage(driver_type="cuda-lts", version=VERSION, sha=SHA)
 SOVEREIGN = DriverImage(
     driver_type="cuda-lts", version=VERSION, sha=SHA, registry="registry.example"
 )
-
-
-def test_containerd_is_waited_for_in_short_tries() -> None:
-    assert plan_lines(*wait_until_ready()) == [
-        "ctr version  # 240 attempts, 0.1 s apart, limit 1 s each",
-        "mkdir -p /opt/actions",
-        "mkdir -p /opt/gpu",
-    ]
-
-
-def test_absent_image_is_pulled() -> None:
-    assert plan_lines(fetch(CANONICAL)) == [
-        f"ctr -n k8s.io images ls -q name=={IMAGE}  # limit 30 s",
-        "if it prints nothing:",
-        f"  ctr -n k8s.io image pull {IMAGE}  # 3 attempts, 5 s apart, limit 120 s each",
-    ]
-
-
-def test_image_of_another_registry_is_renamed() -> None:
-    pulled = f"registry.example/aks/aks-gpu-cuda-lts:{VERSION}-{SHA}"
-
-    assert plan_lines(fetch(SOVEREIGN))[2:] == [
-        f"  ctr -n k8s.io image pull {pulled}  # 3 attempts, 5 s apart, limit 120 s each",
-        f"  ctr -n k8s.io image tag {pulled} {IMAGE}  # limit 60 s",
-        f"  ctr -n k8s.io image rm {pulled}  # limit 60 s; failure ignored",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -70,19 +42,6 @@ def test_image_is_absent_when_its_name_is_not_listed(stdout: str, *, is_absent: 
     assert fetch(CANONICAL).otherwise == "The image exists."
 
 
-def test_driver_image_acts_on_the_host() -> None:
-    run = run_driver_image(CANONICAL, container="gpuinstall", action="install", retry=INSTALL)
-
-    (line,) = plan_lines(run)
-    assert line == (
-        "ctr -n k8s.io run --privileged --rm --net-host --with-ns pid:/proc/1/ns/pid"
-        " --mount type=bind,src=/opt/gpu,dst=/mnt/gpu,options=rbind"
-        " --mount type=bind,src=/opt/actions,dst=/mnt/actions,options=rbind"
-        f" {IMAGE} gpuinstall /entrypoint.sh install"
-        "  # 5 attempts, 10 s apart, limit 600 s each"
-    )
-
-
 def test_container_of_a_failed_try_is_taken_away() -> None:
     run = run_driver_image(CANONICAL, container="gpuinstall", action="install", retry=INSTALL)
 
@@ -90,18 +49,6 @@ def test_container_of_a_failed_try_is_taken_away() -> None:
         "ctr -n k8s.io task kill --all --signal SIGKILL gpuinstall",
         "ctr -n k8s.io task rm --force gpuinstall",
         "ctr -n k8s.io container rm gpuinstall",
-    ]
-
-
-def test_image_is_removed_without_waiting() -> None:
-    assert plan_lines(remove(CANONICAL)) == [f"ctr -n k8s.io images rm {IMAGE}  # limit 60 s"]
-
-
-def test_name_that_a_killed_run_pulled_is_removed_too() -> None:
-    pulled = f"registry.example/aks/aks-gpu-cuda-lts:{VERSION}-{SHA}"
-
-    assert plan_lines(remove(SOVEREIGN)) == [
-        f"ctr -n k8s.io images rm {IMAGE} {pulled}  # limit 60 s"
     ]
 
 

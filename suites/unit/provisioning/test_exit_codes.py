@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.provisioning.exit_codes import ExitCode, ProvisioningError
+from harness.provisioning.exit_codes import ExitCode
 
 AKS_CODES = {
     4: "SYSTEMCTL_START_FAIL",
@@ -33,10 +33,3 @@ OWN_CODES = {
 def test_every_number_has_one_cause() -> None:
     assert {int(code): code.name for code in ExitCode} == {**AKS_CODES, **OWN_CODES}
     assert len(ExitCode.__members__) == len(ExitCode)
-
-
-def test_error_carries_its_code_and_sentence() -> None:
-    error = ProvisioningError(ExitCode.GPU_DRIVERS_START_FAIL, "The driver is not there.")
-
-    assert error.exit_code == 84
-    assert str(error) == "The driver is not there."

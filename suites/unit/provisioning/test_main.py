@@ -23,7 +23,7 @@ from harness.provisioning.toolkit import RuntimeFacts, gpu_configuration
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 from suites.fakes.clock import FakeClock
 
-from .fakes import GPU_NODE, KERNEL, PROGRAM, RECORD_PATH, SHA, VERSION, Invocation, write_tags
+from .fakes import GPU_NODE, KERNEL, PROGRAM, RECORD_PATH, VERSION, Invocation, write_tags
 from .simulation import SimulatedNode
 
 PACKAGE = Path(harness.provisioning.__file__).parent
@@ -572,16 +572,3 @@ def test_program_runs_on_this_machine_and_is_ended_like_by_ctrl_c(
     assert given["program"] == (sys.executable, "-I", "-S", str(tmp_path / "x.pyz"))
     assert type(given["runner"]).__name__ == "LocalRunner"
     assert type(given["clock"]).__name__ == "SystemClock"
-
-
-def test_bake_has_steps_only_on_amd64_debian(tmp_path: Path) -> None:
-    asked = {
-        "gpu_driver_version": VERSION,
-        "gpu_image_sha": SHA,
-        "feature_flags": "NVIDIA_CUDA_PREBAKE",
-    }
-    simulated = SimulatedNode(tmp_path, arch="aarch64")
-
-    assert Invocation(tmp_path, simulated).run("bake", asked) == 0
-
-    assert Invocation(tmp_path, simulated).steps() == {}
