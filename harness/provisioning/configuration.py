@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from dataclasses import dataclass, fields
 from functools import partial
@@ -240,7 +239,7 @@ def _seconds(value: object) -> float:
         seconds = float(value)
     except (ValueError, OverflowError):
         raise _InvalidValueError("a number of seconds") from None
-    if not (math.isfinite(seconds) and 0 < seconds <= 86400):
+    if not 0 < seconds <= 86400:  # nan is not above 0
         raise _InvalidValueError("a number of seconds above 0 and at most 86400")
     return seconds
 
