@@ -277,15 +277,14 @@ def test_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert load_configuration(path, {}).gpu_node
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
+def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    rows = {tmp_path / "config.json": "No such file or directory", tmp_path: "Is a directory"}
 
-    with pytest.raises(ConfigurationError) as error:
-        load_configuration(path, {})
+    for path, why in rows.items():
+        with pytest.raises(ConfigurationError) as error:
+            load_configuration(path, {})
 
-    assert str(error.value) == (
-        f"The configuration '{path}' cannot be read: No such file or directory."
-    )
+        assert str(error.value) == f"The configuration '{path}' cannot be read: {why}."
 
 
 def test_image_is_named_by_version_and_sha() -> None:
