@@ -42,6 +42,7 @@ def test_environment_is_added_to_the_processes_own(monkeypatch: pytest.MonkeyPat
 
     assert RUNNER.run(("sh", "-c", line), timeout_s=30, env={"YOURS": "2"}).stdout == "12\n"
     assert RUNNER.run(("sh", "-c", line), timeout_s=30).stdout == "1\n"
+    assert RUNNER.run(("sh", "-c", line), timeout_s=30, env={"MINE": "3"}).stdout == "3\n"
 
 
 def test_output_that_is_not_utf8_is_replaced() -> None:
@@ -257,6 +258,7 @@ def test_spawned_process_has_its_folder_environment_and_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINE", "1")
+    monkeypatch.setenv("YOURS", "9")
     out = tmp_path / "out"
     script = (
         "import os; print(os.getcwd(), os.environ['MINE'] + os.environ['YOURS'],"
@@ -276,18 +278,27 @@ def test_spawned_process_has_its_folder_environment_and_session(
 
 def test_command_is_killed_when_the_run_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
+    children: list[Path] = []
 
     def interrupt(process: subprocess.Popen[bytes], *_: object) -> None:
+        assert process.stdout is not None
         started.append(process)
+        children.append(Path(f"/proc/{int(process.stdout.readline())}/exe"))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "_finish", interrupt)
 
     with pytest.raises(KeyboardInterrupt):
-        RUNNER.run(("sleep", "60"), timeout_s=30)
+        RUNNER.run(("sh", "-c", "sleep 60 & echo $!; wait"), timeout_s=30)
 
-    (process,) = started
+    (process,), (child,) = started, children
     assert process.returncode == -9
+    wait_for(
+        "the child's end",
+        lambda: Observation(None if child.exists() else True, f"{child} is there"),
+        Deadline.after(20),
+        interval_s=0.01,
+    )
 
 
 def test_spawned_process_dies_with_this_one_and_has_the_given_descriptors(
@@ -335,12 +346,26 @@ class Killable:
         self.is_killed = True
 
 
-def test_process_that_starts_after_its_caller_gave_up_is_killed() -> None:
+def test_process_that_starts_after_its_caller_gave_up_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     process = Killable()
-    started: Future[command.ChildProcess] = Future()
-    started.set_result(process)  # type: ignore[arg-type]
+    starting: Future[command.ChildProcess] = Future()
 
-    command._kill_started(started)
+    class Starter:
+        def submit(self, *_: object, **__: object) -> Future[command.ChildProcess]:
+            return starting
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(command, "_starter", lambda _: Starter())
+        interrupted.setattr(starting, "result", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            spawn(("true",))
+
+    starting.set_result(process)  # type: ignore[arg-type]
 
     assert process.is_killed
 

@@ -76,12 +76,12 @@ def test_missing_setpriv_is_an_error_of_the_host(
 
 
 def test_ended_process_takes_its_leftover_group_with_it() -> None:
-    process = spawn(["sh", "-c", "sleep 600 & echo $!"], stdout=PIPE)
+    process = spawn(["sh", "-c", "sleep 600 & echo $!; sleep 0.3"], stdout=PIPE)
     assert process.stdout is not None
     with process.stdout:
         left = int(process.stdout.readline())
 
-    assert end(process, grace_s=20) == 0
+    assert end(process, grace_s=20) == 0, "it has seconds, not milliseconds, to end itself"
 
     wait_for("the left one's end", lambda: _is_gone(left), Deadline.after(20), interval_s=0.01)
 
