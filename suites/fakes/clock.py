@@ -20,6 +20,7 @@ class FakeClock:
     """Time that passes only in `sleep` and `advance`, or by `look_s` at each look.
 
     `on_look` runs at the beginning of each look, and `on_sleep` at the end of each sleep.
+    `set_by_s` is by how much somebody, such as NTP, has set the time of day.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class FakeClock:
         on_sleep: Callable[[], object] = lambda: None,
     ) -> None:
         self.elapsed_s = 0.0
+        self.set_by_s = 0.0
         self.sleeps: list[float] = []
         self._look_s = look_s
         self._on_look = on_look
@@ -41,7 +43,7 @@ class FakeClock:
         return self.elapsed_s
 
     def now(self) -> dt.datetime:
-        return EPOCH + dt.timedelta(seconds=self.elapsed_s)
+        return EPOCH + dt.timedelta(seconds=self.elapsed_s + self.set_by_s)
 
     def sleep(self, seconds: float) -> None:
         self.sleeps.append(seconds)

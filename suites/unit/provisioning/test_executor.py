@@ -68,7 +68,12 @@ def test_step_is_reported_with_its_time(tmp_path: Path) -> None:
     clock = FakeClock()
     console: list[str] = []
     clock.advance(1.5)
-    with ScriptedRunner().expect("a", effect=lambda: clock.advance(2.25)) as runner:
+
+    def set_clock_back() -> None:
+        clock.advance(2.25)
+        clock.set_by_s = -3600
+
+    with ScriptedRunner().expect("a", effect=set_clock_back) as runner:
         executor = Executor(make_node(runner, tmp_path, clock, console=console))
         executor.run(Plan((step("one", run("a")),)))
 
@@ -210,12 +215,12 @@ def test_fallback_is_left_out_when_it_is_not_needed(tmp_path: Path) -> None:
 
 
 def test_fallback_runs_after_the_failure_and_not_after_a_skip(tmp_path: Path) -> None:
-    with ScriptedRunner().expect("quick", exit_code=1).expect("full") as runner:
+    with ScriptedRunner().expect("a b", exit_code=1).expect("full") as runner:
         executor = Executor(make_node(runner, tmp_path))
         executor.run(
             Plan(
                 (
-                    step("quick", run("quick"), exit_code=None),
+                    step("quick", run("a b"), exit_code=None),
                     step("full", run("full"), only_after_failure_of="quick"),
                     step("fuller", run("fuller"), only_after_failure_of="full"),
                 )
