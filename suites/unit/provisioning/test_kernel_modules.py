@@ -215,6 +215,10 @@ def test_module_is_busy_when_others_hold_it() -> None:
         _nvidia(3, "nvidia_uvm", "nvidia_modeset"): True,
         _nvidia(1, "gdrdrv"): True,
         _nvidia(2, "nvidia_uvm", "gdrdrv"): True,
+        (
+            LoadedModule(name="nvidia_uvm", references=1, holders=()),
+            LoadedModule(name="nvidia", references=1, holders=("nvidia_uvm",)),
+        ): True,
     }
 
     assert {modules: is_busy(modules) for modules in rows} == rows
