@@ -191,7 +191,7 @@ FAULTS = (
     ("NVRM: A GPU crash dump has been created. If possible, please run", "", "retry build"),
     (f"{_INVALID_BAR}NVRM: BAR0 is 0M @ 0x0 (PCI:0000:05:00.0)", _NO_REGION, ""),
     (f"{_INVALID_BAR}NVRM: BAR0 is 0M @ 0x0 (PCI:0000:05:00.0)\nNVRM: None of the NVIDIA devices were initialized.", _NO_REGION, ""),
-    (f"{_INVALID_BAR}{_BAR1}NVRM: None of the NVIDIA devices were initialized.", _NO_REGION, ""),
+    (f"{_INVALID_BAR}NVRM: BAR12 is 0M @ 0x0 (PCI:0000:05:00.0)\nNVRM: None of the NVIDIA devices were initialized.", _NO_REGION, ""),
     (f"{_INVALID_BAR}{_BAR1}NVRM: The NVIDIA probe routine failed for 1 device(s).", _NO_REGION, ""),
     (f"{_INVALID_BAR}{_BAR1}nvidia 0000:05:00.0: probe with driver nvidia failed with error -1", _NO_REGION, ""),
     (f"{_INVALID_BAR}{_BAR1}nvidia: probe of 0000:05:00.0 failed with error -1", _NO_REGION, ""),
