@@ -184,7 +184,7 @@ BAD_VALUES: tuple[tuple[str, object, str], ...] = (
     ("gpu_dkms_marker_file", "marker", "an absolute path of a file"),
     ("gpu_dkms_marker_file", "/", "an absolute path of a file"),
     ("gpu_dkms_marker_file", "/a/", "an absolute path of a file"),
-    ("gpu_dkms_marker_file", "/a\nb", "an absolute path of a file"),
+    ("gpu_dkms_marker_file", "/a\tb", "an absolute path of a file"),
     ("gpu_dkms_marker_file", "//./.", "an absolute path of a file"),
     ("gpu_dkms_marker_file", "/a/../b", "an absolute path without '..'"),
     ("retry_budget_s", "soon", "a number of seconds"),
