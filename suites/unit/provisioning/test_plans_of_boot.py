@@ -290,9 +290,9 @@ def test_containerd_is_restarted_if_a_killed_run_wrote_its_file(*, is_opted_out:
         cdi=CdiSupport.ABSENT,
         is_stale=True,
     )
-    asked = configuration(config_gpu_driver_if_needed=False)
 
-    def names(runtime: RuntimeFacts) -> list[str]:
+    def names(runtime: RuntimeFacts, *, is_configured: bool = False) -> list[str]:
+        asked = configuration(config_gpu_driver_if_needed=is_configured)
         seen = facts(
             runtime=runtime,
             is_opted_out=is_opted_out,
@@ -305,6 +305,9 @@ def test_containerd_is_restarted_if_a_killed_run_wrote_its_file(*, is_opted_out:
     assert names(written)[0] == "restart-containerd"
     assert "configure-containerd" not in names(written)
     assert "restart-containerd" not in names(replace(written, is_stale=False))
+    late = names(written, is_configured=True)
+    assert ("restart-containerd" in late) is is_opted_out
+    assert ("start-containerd" in late) is not is_opted_out
 
 
 @pytest.mark.parametrize("family", [Family.AZURE_LINUX, Family.OTHER])
