@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +22,16 @@ def _quick_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _other_time_zone() -> Iterator[None]:
+    """Run in a time zone of its own: in UTC, a local time in a log looks right."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "NODE-05:30")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 @pytest.fixture
