@@ -46,7 +46,7 @@ def test_every_field_is_read_from_the_file(tmp_path: Path) -> None:
     document = {
         "gpu_node": True,
         "gpu_driver_type": "grid-v20",
-        "gpu_driver_version": "580.126.09",
+        "gpu_driver_version": "580.126.09.1",
         "gpu_image_sha": "20260801000000",
         "config_gpu_driver_if_needed": "true",
         "gpu_needs_fabric_manager": "true",
@@ -62,7 +62,7 @@ def test_every_field_is_read_from_the_file(tmp_path: Path) -> None:
         "container_runtime": "cri-o",
         "cdi_enabled": "false",
         "feature_flags": " A, NVIDIA_CUDA_PREBAKE,,",
-        "gpu_dkms_marker_file": "/opt/marker",
+        "gpu_dkms_marker_file": "/opt/..marker",
         "retry_budget_s": "60.5",
     }
     path = tmp_path / "config.json"
@@ -71,7 +71,7 @@ def test_every_field_is_read_from_the_file(tmp_path: Path) -> None:
     assert load_configuration(path, {}) == Configuration(
         gpu_node=True,
         gpu_driver_type="grid-v20",
-        gpu_driver_version="580.126.09",
+        gpu_driver_version="580.126.09.1",
         gpu_image_sha="20260801000000",
         config_gpu_driver_if_needed=True,
         gpu_needs_fabric_manager=True,
@@ -87,7 +87,7 @@ def test_every_field_is_read_from_the_file(tmp_path: Path) -> None:
         container_runtime=Engine.CRI_O,
         cdi_enabled=False,
         feature_flags=("A", "NVIDIA_CUDA_PREBAKE"),
-        gpu_dkms_marker_file="/opt/marker",
+        gpu_dkms_marker_file="/opt/..marker",
         retry_budget_s=60.5,
     )
     assert set(document) == {field.name for field in fields(Configuration)}
