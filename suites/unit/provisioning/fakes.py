@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -79,10 +81,11 @@ def write_record(
     version: str = VERSION,
     kind: str = "cuda",
     arch: str = "x86_64",
+    path: str = RECORD_PATH,
 ) -> None:
     """Write a prebake record as a driver image does."""
     files.write(
-        RECORD_PATH,
+        path,
         f"kernel={kernel}\ndriver_version={version}\ndriver_kind={kind}\narch={arch}\n",
     )
 
@@ -150,13 +153,15 @@ class Invocation:
         return [event["TaskName"] for event in read_events(self.files)]
 
 
-def make_immovable(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+def make_immovable(
+    monkeypatch: pytest.MonkeyPatch, refused: str, error: int = errno.EPERM
+) -> None:
     """Make the removal of one path fail, as for a file with the immutable flag."""
     remove = NodeFiles.remove
 
     def refuse(self: NodeFiles, path: str) -> None:
         if path == refused:
-            raise PermissionError(1, "Operation not permitted")
+            raise OSError(error, os.strerror(error))
         remove(self, path)
 
     monkeypatch.setattr(NodeFiles, "remove", refuse)
