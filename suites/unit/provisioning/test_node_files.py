@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import tempfile
@@ -26,7 +27,7 @@ def files(tmp_path: Path) -> NodeFiles:
     return NodeFiles(tmp_path)
 
 
-@pytest.mark.parametrize("path", ["", "/", "//", "/.", "/./", "etc", "./etc", "/etc/..", "/../x"])
+@pytest.mark.parametrize("path", ["", "/", "/./", "etc", "/etc/..", "/../x"])
 def test_path_that_could_mean_the_root_is_refused(files: NodeFiles, path: str) -> None:
     with pytest.raises(UnsafePathError) as refusal:
         files.remove(path)
@@ -44,9 +45,11 @@ def test_paths_lie_below_the_root(files: NodeFiles, tmp_path: Path) -> None:
 
 def test_written_text_is_read_back_with_its_mode(files: NodeFiles) -> None:
     files.write("/etc/deep/x", "é\n", mode=0o4755)
+    files.write("/etc/deep/y", "")
 
     assert files.read("/etc/deep/x") == "é\n"
     assert files.at("/etc/deep/x").stat().st_mode & 0o7777 == 0o4755
+    assert files.at("/etc/deep/y").stat().st_mode & 0o7777 == 0o644
 
 
 def test_name_may_be_as_long_as_linux_allows(files: NodeFiles) -> None:
@@ -54,29 +57,6 @@ def test_name_may_be_as_long_as_linux_allows(files: NodeFiles) -> None:
     files.write(f"/{name}", "x")
 
     assert files.read(f"/{name}") == "x"
-
-
-def test_written_file_is_readable_by_all_by_default(files: NodeFiles) -> None:
-    files.write("/x", "")
-
-    assert files.at("/x").stat().st_mode & 0o7777 == 0o644
-
-
-def test_rewritten_file_keeps_its_owner_group_and_mode(
-    files: NodeFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only root may give a file to somebody else, so the test looks at what the kernel is asked."""
-    given: list[tuple[int, int]] = []
-    monkeypatch.setattr("os.fchown", lambda _, user, group: given.append((user, group)))
-    files.write("/etc/x", "old", mode=0o4640)
-    old = files.at("/etc/x").stat()
-
-    files.rewrite("/etc/x", "new")
-
-    assert files.read("/etc/x") == "new"
-    assert files.at("/etc/x").stat().st_mode & 0o7777 == 0o4640
-    assert given == [(old.st_uid, old.st_gid)]
-    assert files.names("/etc") == ("x",)
 
 
 def test_new_text_is_whole_and_on_the_disk_before_it_takes_its_place(
@@ -135,11 +115,13 @@ def test_file_of_provisioning_is_roots_and_on_the_disk(
     assert taken == [4]
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-@pytest.mark.parametrize("is_absolute", [True, False])
+@pytest.mark.parametrize(("is_there", "is_absolute"), [(True, False), (False, True)])
 def test_rewriting_a_link_writes_the_file_to_which_it_leads(
-    files: NodeFiles, *, is_there: bool, is_absolute: bool
+    tmp_path: Path, *, is_there: bool, is_absolute: bool
 ) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "mounted").symlink_to("disk")
+    files = NodeFiles(tmp_path / "mounted")
     files.make_directory("/opt/etc")
     files.make_directory("/etc/x")
     if is_there:
@@ -166,50 +148,32 @@ def test_rewriting_a_link_writes_the_file_to_which_it_leads(
         ("/dev/null", "leads to no regular file"),
         (".", "leads to no regular file"),
         ("absent/y", "whose folder does not exist"),
-        ("../../outside", "is not followed: it leads to '.*outside', out of '"),
+        ("../../top-most", "is not followed: it leads to '.*top-most', out of '"),
     ],
 )
 def test_link_that_cannot_be_followed_is_left(tmp_path: Path, target: str, said: str) -> None:
     files = NodeFiles(tmp_path / "top")
     files.make_directory("/etc")
-    (tmp_path / "outside").write_text("theirs")
+    (tmp_path / "top-most").write_text("theirs")
     files.at("/etc/loop").symlink_to(target)
 
     with pytest.raises((OSError, UnsafePathError), match=said):
         files.rewrite("/etc/loop", "new")
 
     assert files.link_target("/etc/loop") == target
-    assert (tmp_path / "outside").read_text() == "theirs"
+    assert (tmp_path / "top-most").read_text() == "theirs"
     assert files.names("/etc") == ("loop",)
-
-
-def test_file_that_is_missing_is_rewritten_as_a_new_one(files: NodeFiles) -> None:
-    files.rewrite("/etc/x", "new")
-
-    assert files.read("/etc/x") == "new"
-    assert files.at("/etc/x").stat().st_mode & 0o7777 == 0o644
-
-
-def test_failed_write_leaves_the_old_file_and_nothing_beside_it(files: NodeFiles) -> None:
-    files.write("/etc/x", "old")
-
-    with pytest.raises(UnicodeEncodeError):
-        files.write("/etc/x", "\ud800")
-
-    assert files.read("/etc/x") == "old"
-    assert files.names("/etc") == ("x",)
 
 
 def test_write_removes_leftovers_of_a_killed_write_of_the_same_file(files: NodeFiles) -> None:
     """Power can go between the new file and its rename."""
-    for name in (".x.conf.opphn_c1", ".y.conf.opphn_c1", ".x.conf.opphn_c12", ".x-conf.opphn_c1"):
+    others = (".x1.opphn_c1", ".x[1]-opphn_c1", ".x[1].opphn_c12", ".y[1].opphn_c1")
+    for name in (".x[1].opphn_c1", *others):
         files.create(f"/etc/{name}", "half")
 
-    files.write("/etc/x.conf", "text")
+    files.write("/etc/x[1]", "text")
 
-    assert sorted(files.names("/etc")) == [
-        *(".x-conf.opphn_c1", ".x.conf.opphn_c12", ".y.conf.opphn_c1", "x.conf"),
-    ]
+    assert files.names("/etc") == (*others, "x[1]")
 
 
 def test_write_keeps_files_that_another_process_is_writing(files: NodeFiles) -> None:
@@ -388,11 +352,19 @@ def test_folder_is_not_read_as_a_file(files: NodeFiles) -> None:
     assert files.read_or_empty("/folder") == ""
 
 
-def test_fifo_is_refused_without_waiting_for_a_writer(files: NodeFiles) -> None:
+def test_fifo_is_neither_waited_for_nor_replaced(files: NodeFiles) -> None:
     os.mkfifo(files.at("/fifo"))
+    files.write("/x", "text")
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
 
     with pytest.raises(UnreadableFileError, match=r"^'/fifo' is not a regular file\.$"):
         files.read("/fifo")
+    assert files.read("/x") == "text"
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+    for write in (files.write, files.rewrite):
+        with pytest.raises(OSError, match="no regular file"):
+            write("/fifo", "text")
+    assert files.at("/fifo").is_fifo()
 
 
 def test_link_that_goes_in_circles_is_unreadable(files: NodeFiles) -> None:
@@ -404,17 +376,20 @@ def test_link_that_goes_in_circles_is_unreadable(files: NodeFiles) -> None:
     assert str(refusal.value) == ("'/circle' cannot be read: Too many levels of symbolic links.")
 
 
-def test_file_that_the_disk_does_not_give_is_unreadable(
-    files: NodeFiles, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("call", "error"), [("fdopen", errno.EIO), ("open", errno.EACCES)])
+def test_file_that_the_system_does_not_give_is_unreadable(
+    files: NodeFiles, monkeypatch: pytest.MonkeyPatch, call: str, error: int
 ) -> None:
     def refuse(*_args: object, **_kwargs: object) -> None:
-        raise OSError(5, "Input/output error")
+        raise OSError(error, os.strerror(error))
 
     files.write("/x", "text")
-    monkeypatch.setattr(os, "fdopen", refuse)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
+        with pytest.raises(UnreadableFileError) as failure:
+            files.read("/x")
 
-    with pytest.raises(UnreadableFileError, match=r"^'/x' cannot be read: Input/output error\.$"):
-        files.read("/x")
+    assert str(failure.value) == f"'/x' cannot be read: {os.strerror(error)}."
 
 
 def test_removing_a_link_leaves_its_target(files: NodeFiles) -> None:
@@ -427,7 +402,9 @@ def test_removing_a_link_leaves_its_target(files: NodeFiles) -> None:
     assert files.exists("/kept/file")
 
 
-def test_removing_takes_files_and_trees_and_reports_every_error(files: NodeFiles) -> None:
+def test_removing_takes_files_and_trees_and_reports_every_error(
+    files: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files.write("/tree/a/b", "")
     files.write("/file", "")
 
@@ -436,6 +413,14 @@ def test_removing_takes_files_and_trees_and_reports_every_error(files: NodeFiles
 
     assert not files.exists("/tree")
     assert not files.exists("/file")
+
+    def refuse(*_args: object, **_kwargs: object) -> None:
+        raise OSError(errno.EBUSY, "busy")
+
+    files.make_directory("/mounted")
+    monkeypatch.setattr(os, "rmdir", refuse)
+    with pytest.raises(OSError, match="busy"):
+        files.remove("/mounted")
 
 
 def test_dangling_link_exists(files: NodeFiles) -> None:
@@ -466,16 +451,18 @@ def test_folder_is_distinguished_from_a_link_to_one(files: NodeFiles) -> None:
 
 
 def test_names_are_sorted_and_matched_by_pattern(files: NodeFiles) -> None:
-    for name in ("nvidia.ko.xz", "nvidia-uvm.ko", "other.ko", "nvidia.txt"):
+    names = ("Other.ko", "nvidia-uvm.ko", "nvidia.ko.xz", "nvidia.txt")
+    for name in reversed(names):
         files.write(f"/modules/{name}", "")
 
-    assert files.names("/modules") == ("nvidia-uvm.ko", "nvidia.ko.xz", "nvidia.txt", "other.ko")
-    assert files.matching("/modules", "nvidia*.ko*") == (
+    assert files.names("/modules") == names
+    assert files.matching("/modules", "[n]vidia*.ko*") == (
         "/modules/nvidia-uvm.ko",
         "/modules/nvidia.ko.xz",
     )
-    assert files.names("/nothing") == ()
-    assert files.matching("/nothing", "*") == ()
+    assert files.matching("/modules", "other*") == ()
+    for nothing in ("/nothing", "/modules/Other.ko"):
+        assert files.names(nothing) == ()
 
 
 def test_newer_file_is_recognised_by_its_time(tmp_path: Path) -> None:
@@ -541,7 +528,7 @@ def test_refused_text_leaves_the_file_and_nothing_beside_it(tmp_path: Path) -> N
     assert files.names("/etc/x") == ("y.toml",)
 
 
-@pytest.mark.parametrize("path", ["/etc/..x", "/etc/x..", "/...", "/.x", "/etc/./x"])
+@pytest.mark.parametrize("path", ["/etc/..x", "/...", "/etc/./x"])
 def test_dots_within_a_name_are_allowed(files: NodeFiles, tmp_path: Path, path: str) -> None:
     assert files.at(path) == tmp_path / path.lstrip("/")
 
@@ -572,17 +559,6 @@ def test_only_an_empty_folder_is_removed_as_one(files: NodeFiles) -> None:
     assert files.exists("/file")
 
 
-def test_names_belong_to_a_folder(files: NodeFiles) -> None:
-    files.write("/x/.hidden", "")
-    files.write("/x/B", "")
-    files.write("/x/a", "")
-
-    assert files.names("/x") == (".hidden", "B", "a")
-    assert files.names("/x/a") == ()
-    assert files.matching("/x", "A") == ()
-    assert files.matching("/x", "[aB]") == ("/x/B", "/x/a")
-
-
 def test_path_below_a_file_is_unreadable_and_not_missing(files: NodeFiles) -> None:
     files.write("/file", "")
 
@@ -598,7 +574,3 @@ def test_file_is_read_through_a_link_and_a_dangling_one_is_missing(files: NodeFi
     assert files.read("/link") == "text"
     assert files.read("/dangling") is None
     assert not files.is_directory("/dangling")
-
-
-def test_a_mebibyte_of_a_file_is_read() -> None:
-    assert READ_LIMIT_BYTES == 1024 * 1024
