@@ -19,11 +19,11 @@ STOP = Retry(attempts=20, pause_s=5, timeout_s=25)
 ENABLE = Retry(attempts=120, pause_s=5, timeout_s=25)
 
 _QUOTED = r"""[ \t]*(?:'[^']*(?:'|\Z)|"(?:\\.|[^"\\])*(?:"|\Z))"""
-#: A comment, or a variable with its value. A string without an end goes on to the end of the file.
+#: A variable with its value, or another line, such as a comment. A string without an end goes on to
+#: the end of the file.
 _ENVIRONMENT = re.compile(
     rf"""
-    (?:[#;][^\n\r]*)
-    | (?P<name>[^ \t\n\r\#;=][^\n\r=]*)
+    (?P<name>[^ \t\n\r\#;=][^\n\r=]*)
     = (?P<quoted>(?:{_QUOTED})*) (?P<bare>(?:\\(?:.|\Z)|[^\n\r\\])*)
     | [^ \t\n\r][^\n\r]*
     """,
