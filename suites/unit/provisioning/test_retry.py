@@ -79,8 +79,11 @@ def test_each_try_is_limited_to_the_remaining_budget(tmp_path: Path) -> None:
     )
 
 
-def test_try_that_the_budget_cuts_off_does_not_hide_the_one_before(tmp_path: Path) -> None:
-    """The second try has a second left, in which nothing can show why the command fails."""
+@pytest.mark.parametrize("is_timed_out", [True, False])
+def test_try_that_the_budget_cuts_off_does_not_hide_the_one_before(
+    tmp_path: Path, *, is_timed_out: bool
+) -> None:
+    """The second try has a second left, in which a command can fail, or nothing shows why it fails."""
     clock = FakeClock()
     with (
         ScriptedRunner()
@@ -88,16 +91,23 @@ def test_try_that_the_budget_cuts_off_does_not_hide_the_one_before(tmp_path: Pat
             "work hard", exit_code=3, stderr="no kernel headers", effect=lambda: clock.advance(54)
         )
         .expect(
-            "work hard", timeout_s=1, is_timed_out=True, effect=lambda: clock.advance(1)
+            "work hard",
+            timeout_s=1,
+            exit_code=4,
+            is_timed_out=is_timed_out,
+            effect=lambda: clock.advance(1),
         ) as runner,
         pytest.raises(StepFailedError) as failure,
     ):
         try_command(make_node(runner, tmp_path, clock, budget_s=60), command(9, timeout_s=60))
 
-    assert clock.sleeps == [5]
+    assert clock.sleeps[0] == 5
     assert str(failure.value) == (
         "The time budget of the node was used up during attempt 2. Attempt 1 failed too: "
         "command: work hard\nexit code: 3, after 0.0 s\nstdout: -\nstderr: no kernel headers"
+        if is_timed_out
+        else "The time budget of the node is used up. "
+        "command: work hard\nexit code: 4, after 0.0 s\nstdout: -\nstderr: -"
     )
 
 
@@ -154,6 +164,21 @@ def test_failed_tries_are_tidied_even_past_the_budget(tmp_path: Path) -> None:
         try_command(make_node(runner, tmp_path, clock, budget_s=60), run)
 
 
+def test_try_that_a_signal_ends_is_tidied(tmp_path: Path) -> None:
+    """The command's own processes end with it, and those of its container go on."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with (
+        ScriptedRunner()
+        .expect("work hard", effect=interrupt)
+        .expect("kill it", timeout_s=CLEANUP_TIMEOUT_S) as runner,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        try_command(make_node(runner, tmp_path), command(2, cleanup=(("kill", "it"),)))
+
+
 def test_success_is_not_tidied(tmp_path: Path) -> None:
     with ScriptedRunner().expect("work hard") as runner:
         try_command(make_node(runner, tmp_path), command(2, cleanup=(("kill", "it"),)))
@@ -162,7 +187,7 @@ def test_success_is_not_tidied(tmp_path: Path) -> None:
 def test_program_that_is_not_on_path_is_looked_for_elsewhere(tmp_path: Path) -> None:
     with (
         ScriptedRunner()
-        .expect("work hard", exit_code=127)
+        .expect("work hard", timeout_s=30, env={"A": "b"}, exit_code=127)
         .expect("/opt/work hard", timeout_s=30, env={"A": "b"}) as runner
     ):
         run = command(fallback_program="/opt/work", env=(("A", "b"),))
@@ -183,11 +208,6 @@ def test_missing_program_without_an_alternative_fails(tmp_path: Path) -> None:
         pytest.raises(StepFailedError),
     ):
         try_command(make_node(runner, tmp_path), command())
-
-
-def test_environment_is_handed_to_the_command(tmp_path: Path) -> None:
-    with ScriptedRunner().expect("work hard", env={"A": "b"}) as runner:
-        try_command(make_node(runner, tmp_path), command(env=(("A", "b"),)))
 
 
 def test_optional_failure_is_only_logged(tmp_path: Path) -> None:
