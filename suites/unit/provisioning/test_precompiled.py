@@ -36,20 +36,10 @@ def node(name: str, kernel: str | None, tag: str = "ubuntu22.04") -> ClusterNode
     ("text", "tag"),
     [
         ('ID=ubuntu\nVERSION_ID="22.04"\n', "ubuntu22.04"),
-        ("NAME='x'\nID='rhcos'\nVERSION_ID='4.13'\n", "rhcos4.13"),
         ('ID="rhel"\nVERSION_ID="9.4"\n', "rhel9.4"),
         ('ID="rhel"\nVERSION_ID="10.0"\n', "rhel10"),
-        ('ID="rhel"\nVERSION_ID="11"\n', "rhel11"),
-        ('ID="rhel"\nVERSION_ID="9"\n', "rhel9"),
-        ('ID="rhel"\nVERSION_ID="8.10"\n', "rhel8.10"),
-        ('ID="rhel"\nVERSION_ID="10.1.2"\n', "rhel10"),
-        ('ID="rocky"\nVERSION_ID="10.0"\n', "rocky10"),
-        ('ID="centos"\nVERSION_ID="10.1"\n', "centos10.1"),
-        ('ID="ubuntu"\nVERSION_ID="24.04"\n', "ubuntu24.04"),
         ('ID="rocky"\nID_LIKE="rhel"\nVERSION_ID="9.4"\n', "rocky9"),
-        ('ID="rocky"\nVERSION_ID="8.10"\n', "rocky8"),
-        ('ID="sles"\nVERSION_ID="15.6"\n', "sles15.6"),
-        ('ID="centos"\nVERSION_ID="9"\n', "centos9"),
+        ('ID="centos"\nVERSION_ID="10.1"\n', "centos10.1"),
         ("ID=talos\nVERSION_ID=v1.6.1\n", "talosv1.6.1"),
         ("ID=rhel\nVERSION_ID=stream\n", "rhelstream"),
     ],
@@ -71,22 +61,12 @@ def test_system_without_name_or_version_is_refused(text: str) -> None:
     [
         ("5.14.0-284.43.1.el9_2.x86_64", "5.14.0-284.43.1.el9.2"),
         ("5.14.0-284.EL9_2.aarch64", "5.14.0-284.el9.2"),
-        ("5.15.0-1041-azure", "5.15.0-1041-azure"),
-        ("5.14.0-427.37.1.el9_4.aarch64_64k", "5.14.0-427.37.1.el9.4"),
         ("6.1.0-56-cloud-amd64", "6.1.0-56-cloud-amd64"),
-        ("6.1.0-56-arm64", "6.1.0-56-arm64"),
         ("6.12.117+deb13-cloud-amd64", "6.12.117.deb13-cloud-amd64"),
-        ("6.12~rc7-amd64", "6.12.rc7-amd64"),
         ("5.14.0-1.el9_4.x86_64_64k", "5.14.0-1.el9.4"),
         ("5.14.0-1.x86_64.rt", "5.14.0-1.rt"),
         ("5.14.0-427.13.1.el9_4.x86_64+rt", "5.14.0-427.13.1.el9.4.rt"),
-        ("5.14.0-427.13.1.el9_4.x86_64+debug", "5.14.0-427.13.1.el9.4.debug"),
         ("5.14.0-427.13.1.el9_4.aarch64+64k-debug", "5.14.0-427.13.1.el9.4.debug"),
-        ("4.18.0-553.el8_10.x86_64+debug", "4.18.0-553.el8.10.debug"),
-        ("3.10.0-1160.el7.x86_64.debug", "3.10.0-1160.el7.debug"),
-        ("6.1.112-122.189.amzn2023.x86_64", "6.1.112-122.189.amzn2023"),
-        ("6.6.57.1-7.azl3", "6.6.57.1-7.azl3"),
-        ("6.4.0-150600.21-default", "6.4.0-150600.21-default"),
         ("6.1.100+", "6.1.100"),
     ],
 )
@@ -132,10 +112,14 @@ def test_missing_label_is_an_error_under_a_cluster_policy() -> None:
 
 @pytest.mark.parametrize("kernel", [None, ""])
 def test_missing_label_is_a_warning_under_an_nvidia_driver(kernel: str | None) -> None:
-    grouping = group_by_kernel([node("b", kernel), node("a", "6.1")], is_label_required=False)
+    grouping = group_by_kernel(
+        [node("b", kernel), node("a", "6.1"), node("c", kernel)], is_label_required=False
+    )
 
     assert [group.nodes for group in grouping.groups] == [("a",)]
-    assert grouping.warnings == (f"The node 'b' has no label '{KERNEL_LABEL}'. It is left out.",)
+    assert grouping.warnings == tuple(
+        f"The node '{name}' has no label '{KERNEL_LABEL}'. It is left out." for name in "bc"
+    )
 
 
 ARCH = "kubernetes.io/arch"
@@ -222,7 +206,6 @@ def test_each_flavour_of_a_kernel_has_a_valid_unique_name() -> None:
         ("arm64", "5.14.0-1.el9_4.x86_64", "arm64"),
         ("", "5.14.0-1.el9_4.x86_64", "amd64"),
         ("", "5.14.0-1.el9_4.aarch64", "arm64"),
-        ("", "5.14.0-1.el9_4.aarch64_64k", "arm64"),
         ("", JAMMY, None),
         ("amd64", JAMMY, "amd64"),
     ],
@@ -261,17 +244,10 @@ def test_label_that_one_node_of_a_group_lacks_selects_nothing() -> None:
         assert group.selector == {KERNEL_LABEL: "6.1", ARCH: "amd64", SYSTEM: "debian"}
 
 
-def test_nodes_without_a_kernel_are_each_warned_of() -> None:
-    grouping = group_by_kernel([node("a", None), node("b", None)], is_label_required=False)
-
-    assert grouping.groups == ()
-    assert [warning.split("'")[1] for warning in grouping.warnings] == ["a", "b"]
-
-
 @pytest.mark.parametrize(
     ("kernel", "spelled"),
-    [("6.1.100+", "6.1.100"), ("_6.1-.", "6.1"), ("6.1+a+b", "6.1_a_b"), ("6.1~rc1", "6.1_rc1"), ("5.14-1.el9_4.X86-64", "5.14-1.el9_4.X86-64"), ("6.1:2/3", "6.1_2_3")],
-)  # fmt: skip
+    [("_6.1-.", "6.1"), ("6.1+a+b", "6.1_a_b"), ("5.14-1.el9_4.X86-64", "5.14-1.el9_4.X86-64")],
+)
 def test_kernel_is_spelled_as_tags_and_labels_allow(kernel: str, spelled: str) -> None:
     assert label_value(kernel) == spelled
 
