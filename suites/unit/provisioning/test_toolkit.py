@@ -420,7 +420,7 @@ def test_file_that_a_link_names_is_not_taken_for_an_imported_one(tmp_path: Path)
             dump = f'imports = ["{argv[2]}"]\nversion = 2\n{RUNC}'
             return CommandResult(argv=tuple(argv), exit_code=0, stdout=dump, stderr="")
 
-    configure = configure_containerd("new", WantedRuntimes(has_nvidia=True))
+    configure = configure_containerd("version = 2\n", WantedRuntimes(has_nvidia=True))
     with pytest.raises(StepFailedError, match=r"See '/etc/containerd/config\.toml'\..* is left"):
         configure.function(make_node(Containerd(), tmp_path))
 
