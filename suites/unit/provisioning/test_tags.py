@@ -79,6 +79,7 @@ def test_value_that_is_not_a_string_is_kept_as_unknown(files: NodeFiles) -> None
         ("[" * 100000, "is not JSON: "),
         ("[]", "has no list '.compute.tagsList'."),
         ('{"compute": 1}', "has no list '.compute.tagsList'."),
+        ('{"compute": {}}', "has no list '.compute.tagsList'."),
         ('{"compute": {"tagsList": {}}}', "has no list '.compute.tagsList'."),
         ('{"compute": {"tagsList": [1]}}', "has a tag without a name: 1."),
         ('{"compute": {"tagsList": [{"name": 1}]}}', "has a tag without a name: {'name': 1}."),
