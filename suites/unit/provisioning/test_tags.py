@@ -42,6 +42,7 @@ def test_vm_size_that_is_not_a_string_is_unknown(files: NodeFiles, size: object)
         ("SkipGpuDriverInstall", "untrue", False),
         ("SkipGpuDriverInstall", "true ", False),
         ("xSkipGpuDriverInstallY", "true", False),
+        ("SkipGpuDriverInstal", "true", False),
     ],
 )
 def test_tag_is_on_by_its_whole_name_and_value(name: str, value: str, *, is_on: bool) -> None:

@@ -472,6 +472,7 @@ def test_each_module_of_the_driver_goes(teardown: Teardown) -> None:
 
 def test_customers_driver_is_preserved_and_only_our_residue_is_removed(teardown: Teardown) -> None:
     install_customers(teardown)
+    teardown.files.write(module_path("6.5"), module_text(VERSION, "6.5"))
 
     assert teardown.run() is TeardownStatus.PRESERVED
 
@@ -483,6 +484,7 @@ def test_customers_driver_is_preserved_and_only_our_residue_is_removed(teardown:
         "/usr/bin/lib64",
         module_path(OTHER_KERNEL),
         module_path(OTHER_KERNEL, "nvidia_uvm"),
+        module_path("6.5"),
         RECORD_PATH,
     )
     assert [path for path in gone if files.exists(path)] == []
@@ -495,7 +497,11 @@ def test_customers_driver_is_preserved_and_only_our_residue_is_removed(teardown:
         "AKS_GPU_PREBAKE event=teardown gpu_node=false status=preserved_customer_driver"
         f" marker_version={VERSION} installed_version={OTHER_VERSION}"
     )
-    assert teardown.commands()[-2:] == [f"depmod -a {OTHER_KERNEL}", "ldconfig"]
+    assert teardown.commands()[-3:] == [
+        f"depmod -a {OTHER_KERNEL}",
+        "depmod -a 6.5",
+        "ldconfig",
+    ]
 
 
 def test_gpu_node_field_is_set_beside_a_customers_driver(teardown: Teardown) -> None:
