@@ -58,15 +58,16 @@ def test_conventional_function_has_no_capabilities() -> None:
     assert (space.read(0x06, 2), space.read(0x34, 1)) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("offset", "size"), [(0x10, 16 * _MIB), (0x14, 32 * _MIB), (0x18, 0), (0x1C, _MIB), (0x28, 0)]
-)
-def test_all_ones_written_to_a_bar_read_back_as_its_size(offset: int, size: int) -> None:
+def test_all_ones_written_to_a_bar_read_back_as_its_size() -> None:
+    sizes = {0x10: 16 * _MIB, 0x14: 32 * _MIB, 0x18: 0, 0x1C: _MIB, 0x28: 0}
     space = _space()
 
-    space.write(offset, 0xFFFFFFFF, 4)
+    for offset in sizes:
+        space.write(offset, 0xFFFFFFFF, 4)
 
-    assert (~(space.read(offset, 4) & 0xFFFFFFF0) + 1) & 0xFFFFFFFF == size
+    assert {
+        offset: (~(space.read(offset, 4) & 0xFFFFFFF0) + 1) & 0xFFFFFFFF for offset in sizes
+    } == sizes
 
 
 def test_bar_answers_only_where_the_guest_put_it() -> None:

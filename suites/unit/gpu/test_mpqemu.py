@@ -126,15 +126,12 @@ def test_every_descriptor_is_closed_and_nothing_written(qemu: QemuSide) -> None:
     ("wrong", "words"),
     [
         (message(8), "unknown command 8"),
-        (message(-1), "unknown command -1"),
         (message(Command.RET, bytes(8)), "unknown command 1"),
         (message(Command.PCI_CFGREAD, bytes(8)), "8 bytes of payload instead of 12"),
-        (message(Command.BAR_READ, length=2**64 - 1), "18446744073709551615 bytes"),
         (config_message(Command.PCI_CFGREAD, 0, size=0), "PCI_CFGREAD for 0 bytes"),
         (config_message(Command.PCI_CFGWRITE, 0, size=-1), "PCI_CFGWRITE for -1 bytes"),
         (config_message(Command.PCI_CFGREAD, 0, size=5), "PCI_CFGREAD for 5 bytes"),
         (bar_message(Command.BAR_WRITE, 0, size=9), "BAR_WRITE for 9 bytes"),
-        (bar_message(Command.BAR_READ, 0, size=2**32 - 1), "BAR_READ for 4294967295 bytes"),
     ],
 )
 def test_protocol_violation_ends_the_connection_with_a_reason(

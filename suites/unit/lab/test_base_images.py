@@ -41,7 +41,7 @@ def test_base_is_found_by_its_digest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["{", "[]", "{}", '{"files": []}', '{"files": {"disk.qcow2": {}}}', '{"files": null}', None],
+    ["{", "[]", "{}", None],
 )
 def test_image_with_a_damaged_manifest_is_skipped(tmp_path: Path, content: str | None) -> None:
     disk = an_image(tmp_path / "images", BASE.digest)
@@ -156,7 +156,7 @@ def test_base_whose_parent_was_built_again_is_refused(tmp_path: Path) -> None:
     assert "set XDG_CACHE_HOME to an empty folder" in str(caught.value)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"parent": null}', None])
+@pytest.mark.parametrize("content", ["{", "{}", '{"parent": null}', None])
 def test_parent_with_a_damaged_manifest_is_accepted_without_a_pinned_digest(
     tmp_path: Path, content: str | None
 ) -> None:

@@ -59,7 +59,7 @@ def test_recorder_that_would_record_nothing_is_refused(
         CallRecorder(commands)
 
 
-@pytest.mark.parametrize("name", ["", "/usr/bin/dkms", "a b", "x;y"])
+@pytest.mark.parametrize("name", ["", "/usr/bin/dkms", "x;y"])
 def test_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(BadInputError, match="is not the name of a command"):
         CallRecorder([name])

@@ -115,15 +115,13 @@ def test_extracted_kernel_gets_exactly_the_command_line_of_the_boot_loader() -> 
     assert argv[argv.index("-append") + 1] == " ".join((*KERNEL.command_line, "cc:{}"))
 
 
-@pytest.mark.parametrize(
-    ("virtual_bytes", "size_gib"), [((10 << 30) - 1, 10), (10 << 30, None), (30 << 30, None)]
-)
-def test_image_that_is_larger_than_its_overlay_would_be_is_not_cut_off(
-    virtual_bytes: int, size_gib: int | None
-) -> None:
-    image = a_cloud_image(virtual_bytes=virtual_bytes)
+def test_image_that_is_larger_than_its_overlay_would_be_is_not_cut_off() -> None:
+    gib = {(10 << 30) - 1: 10, 10 << 30: None, 30 << 30: None}
 
-    assert CloudImageBoot(disk_gib=10).size_gib(image) == size_gib
+    assert {
+        size: CloudImageBoot(disk_gib=10).size_gib(a_cloud_image(virtual_bytes=size))
+        for size in gib
+    } == gib
 
 
 def test_image_is_booted_by_its_own_firmware_unless_a_test_names_another() -> None:
@@ -164,22 +162,18 @@ def test_host_without_uefi_firmware_makes_no_checkpoint_by_uefi(
 
 
 @pytest.mark.usefixtures("ovmf")
-@pytest.mark.parametrize(
-    "other",
-    [
+def test_everything_that_changes_a_cloud_image_checkpoint_counts() -> None:
+    others = [
         a_saved_state(a_cloud_image(digest="sha256:5678")),
         a_saved_state(a_cloud_image(disk=Path("/moved/disk.qcow2"))),
         a_saved_state(firmware=FirmwareType.UEFI),
         a_saved_state(kernel=KERNEL),
         a_saved_state(disk_gib=20),
         a_saved_state(memory_mib=2048),
-    ],
-    ids=["digest", "disk", "firmware", "kernel", "disk-size", "memory"],
-)
-def test_everything_that_changes_a_cloud_image_checkpoint_counts(other: SavedState) -> None:
-    here = a_saved_state()
+    ]
+    here = parts_of(a_saved_state())
 
-    assert parts_of(other) != parts_of(here)
+    assert [other for other in others if parts_of(other) == here] == []
 
 
 @pytest.mark.usefixtures("ovmf")

@@ -48,7 +48,7 @@ def test_steps_of_the_harness_are_seen() -> None:
 
 @pytest.mark.parametrize(
     "greedy",
-    [r"(\S+): .*", r"cloud-init\[\d+\]: (\S+)", r"(cloud)-init", r"([\s\S]+) has", r"(\w)\1"],
+    [r"(\S+): .*", r"([\s\S]+) has", r"(\w)\1"],
 )
 def test_greedy_pattern_does_not_consume_the_end(greedy: str) -> None:
     console = ""

@@ -107,7 +107,7 @@ def test_machine_that_can_not_start_keeps_no_evidence(
     assert not (tmp_path / "evidence").exists()
 
 
-@pytest.mark.parametrize("name", ["../up", "a b", ""])
+@pytest.mark.parametrize("name", ["../up", ""])
 def test_invalid_machine_name_is_refused_before_anything_is_created(lab: Lab, name: str) -> None:
     with (
         pytest.raises(BadInputError, match="is not a machine name"),

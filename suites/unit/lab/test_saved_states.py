@@ -69,22 +69,19 @@ def test_name_and_place_are_not_compared() -> None:
     assert "/moved" not in str(here)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"memory_mib": 2048},
-        {"slots": 10},
-        {"origin": an_origin(image=replace(an_image(), key="1" * 64))},
-        {"origin": an_origin(kernel_image=an_image().other_kernel)},
-        {"parts": {"payload": "2"}},
-        {"has_iommu": True},
-    ],
-    ids=["memory", "slots", "image", "kernel", "parts", "iommu"],
-)
-def test_everything_that_changes_the_bytes_counts(changes: dict[str, Any]) -> None:
+def test_everything_that_changes_the_bytes_counts() -> None:
     saved_state = booted(an_image())
+    others = [
+        replace(saved_state, memory_mib=2048),
+        replace(saved_state, slots=10),
+        replace(saved_state, origin=an_origin(image=replace(an_image(), key="1" * 64))),
+        replace(saved_state, origin=an_origin(kernel_image=an_image().other_kernel)),
+        replace(saved_state, parts={"payload": "2"}),
+        replace(saved_state, has_iommu=True),
+        replace(saved_state, cpus=2),
+    ]
 
-    assert parts_of(replace(saved_state, **changes)) != parts_of(saved_state)
+    assert [other for other in others if parts_of(other) == parts_of(saved_state)] == []
 
 
 def test_accelerator_counts() -> None:

@@ -32,29 +32,20 @@ if TYPE_CHECKING:
 DONE = an_event("MIGRATION", status="completed")
 
 
-@pytest.mark.parametrize(
-    ("name", "status", "expected"),
-    [
-        ("MIGRATION", "active", False),
-        ("MIGRATION", "completed", True),
-        ("MIGRATION", "failed", True),
-        ("MIGRATION", "cancelled", True),
-        ("JOB_STATUS_CHANGE", "completed", False),
-    ],
-)
-def test_migration_ends_when_it_is_completed_failed_or_cancelled(
-    name: str, status: str, *, expected: bool
-) -> None:
-    assert is_end(an_event(name, status=status)) is expected
+def test_migration_ends_when_it_is_completed_failed_or_cancelled() -> None:
+    statuses = ("active", "completed", "failed", "cancelled")
+
+    ends = [status for status in statuses if is_end(an_event("MIGRATION", status=status))]
+
+    assert ends == ["completed", "failed", "cancelled"]
+    assert not is_end(an_event("JOB_STATUS_CHANGE", status="completed"))
 
 
 @pytest.mark.parametrize(
     ("major", "uri", "command", "argument"),
     [
-        (7, "fd:state", "getfd", {"fdname": "state"}),
         (8, "fd:state", "getfd", {"fdname": "state"}),
         (9, "file:/dev/fdset/1", "add-fd", {"fdset-id": 1}),
-        (11, "file:/dev/fdset/1", "add-fd", {"fdset-id": 1}),
     ],
 )
 def test_state_file_is_passed_as_this_qemu_takes_it(

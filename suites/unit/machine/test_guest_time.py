@@ -116,7 +116,7 @@ def test_subtracted_time_never_exceeds_the_passed_time(host: Host) -> None:
     assert guest.monotonic() - began == pytest.approx(0)
 
 
-@pytest.mark.parametrize("content", ["", "0", "x y z\n", None])
+@pytest.mark.parametrize("content", ["0", "x y z\n", None])
 def test_kernel_that_tells_nothing_leaves_the_clock_of_the_host(
     tmp_path: Path, content: str | None
 ) -> None:

@@ -157,10 +157,6 @@ def test_every_firmware_that_does_not_fit_is_named(general: Folder) -> None:
             "it is not for q35 of x86_64",
         ),
         (
-            {"targets": [{"architecture": "i386", "machines": ["pc-q35-*"]}]},
-            "it is not for q35 of x86_64",
-        ),
-        (
             {"targets": [{"architecture": "x86_64", "machines": ["pc-i440fx-*", "microvm"]}]},
             "it is not for q35 of x86_64",
         ),
@@ -169,7 +165,7 @@ def test_every_firmware_that_does_not_fit_is_named(general: Folder) -> None:
             "its code and variables are not two flash files",
         ),
     ],
-    ids=["smm", "secure-boot", "keys", "bios", "aarch64", "i386", "i440fx", "memory"],
+    ids=["smm", "secure-boot", "keys", "bios", "aarch64", "i440fx", "memory"],
 )
 def test_firmware_that_machines_cannot_use_is_skipped_and_named(
     general: Folder, specific: Folder, changes: dict[str, Any], reason: str

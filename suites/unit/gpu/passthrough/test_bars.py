@@ -34,14 +34,15 @@ def test_function_without_bars_has_none() -> None:
     assert parse_resource("0x0000000000000000 0x0000000000000000 0x0000000000040200\n" * 6) == {}
 
 
-@pytest.mark.parametrize("line", ["0x1 0x2", "0x1 0x2 0x3 0x4", "a b z"])
+@pytest.mark.parametrize("line", ["0x1 0x2", "a b z"])
 def test_other_text_is_refused_with_its_line(line: str) -> None:
     with pytest.raises(HarnessError, match=r"line 2 of a PCI function's 'resource'"):
         parse_resource(f"0x0 0x0 0x0\n{line}\n")
 
 
-@pytest.mark.parametrize(
-    ("size", "mib"), [(16 << 10, 1), (1 << 20, 1), (16 << 20, 16), (128 << 30, 128 << 10)]
-)
-def test_window_of_a_small_bar_is_a_mebibyte(size: int, mib: int) -> None:
-    assert MemoryBar(size=size, bits=64).to_bar() == Bar(mib=mib, bits=64)
+def test_window_of_a_small_bar_is_a_mebibyte() -> None:
+    mib = {16 << 10: 1, 1 << 20: 1, 16 << 20: 16, 128 << 30: 128 << 10}
+
+    assert {size: MemoryBar(size=size, bits=64).to_bar() for size in mib} == {
+        size: Bar(mib=each, bits=64) for size, each in mib.items()
+    }

@@ -277,9 +277,7 @@ def test_load_that_does_not_end_delays_a_machine_by_half_a_minute(host: FakeHost
         assert 30 <= clock.elapsed_s < 31
 
 
-@pytest.mark.parametrize(
-    "content", ["", "some\n", "some avg10=x\nfull avg10\n", "some avg60=99\n"]
-)
+@pytest.mark.parametrize("content", ["some\n", "some avg10=x\nfull avg10\n", "some avg60=99\n"])
 def test_pressure_in_an_unknown_form_keeps_no_machine_waiting(
     host: FakeHost, content: str
 ) -> None:

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 _HELLO_SEEN = "last seen of it: it said hello in boot boot-1."
 
 
-@pytest.mark.parametrize("protocol", [OLDEST_PROTOCOL, PROTOCOL])
-@pytest.mark.parametrize("has_nonce", [False, True])
+@pytest.mark.parametrize(("protocol", "has_nonce"), [(OLDEST_PROTOCOL, True), (PROTOCOL, False)])
 def test_welcome_tells_a_restored_agent_from_a_new_one(
     guest: PlayedGuest, agent: Agent, protocol: int, *, has_nonce: bool
 ) -> None:

@@ -67,7 +67,6 @@ def test_answer_has_the_guests_status_and_output(tmp_path: Path, identity: SshId
     "stderr",
     [
         "",
-        "Connection to 127.0.0.1 closed by remote host.\r\n",
         "\n{nonce} ",
         "\n{nonce} 0",
         "\n{nonce} zero\n",
@@ -141,7 +140,7 @@ def test_forged_status_in_the_output_does_not_count(tmp_path: Path, identity: Ss
     assert run(a_runner(tmp_path, identity, ssh), "x").exit_code == 7
 
 
-@pytest.mark.parametrize(("code", "seconds"), [(124, 30), (124, 31), (137, 36)])
+@pytest.mark.parametrize(("code", "seconds"), [(124, 30), (137, 36)])
 def test_guests_time_limit_shows(
     tmp_path: Path, identity: SshIdentity, code: int, seconds: float
 ) -> None:

@@ -134,7 +134,7 @@ def test_long_command_is_cut_so_that_its_entry_can_be_read(
         assert [each.purpose for each in roster.machines()] == [purpose]
 
 
-@pytest.mark.parametrize("process", ["-1", "0", "true", "1e99", "null"])
+@pytest.mark.parametrize("process", ["-1", "0", "true", "null"])
 def test_entry_with_an_invalid_process_is_ignored(process: str) -> None:
     """`harness gc` sends a signal to it, and -1 means every process of the user."""
     text = a_machine("a").to_json().replace('"process": 1,', f'"process": {process},')

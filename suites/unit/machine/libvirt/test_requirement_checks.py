@@ -149,9 +149,7 @@ def test_groups_of_qemus_user_count(monkeypatch: pytest.MonkeyPatch) -> None:
             "libvirt changes no user for QEMU, so both may open the same files.",
         ),
         (ROOT_ONLY, (0, 0), "QEMU's user 'root' may open '/dev/kvm'."),
-        (Device(mode=0, owner=4242, group=107), (0, 0), "QEMU's user 'root' may open '/dev/kvm'."),
         (Device(mode=0o660, owner=0, group=107), USER, "QEMU's user 4242 may open '/dev/kvm'."),
-        (Device(mode=0o770, owner=0, group=107), USER, "QEMU's user 4242 may open '/dev/kvm'."),
         (Device(mode=0o666, owner=0, group=0), USER, "QEMU's user 4242 may open '/dev/kvm'."),
         (Device(mode=0o600, owner=4242, group=0), USER, "QEMU's user 4242 may open '/dev/kvm'."),
         (
@@ -169,18 +167,16 @@ def test_kvm_that_all_or_no_users_may_open_passes(
     )
 
 
-@pytest.mark.parametrize(
-    "device",
-    [
+def test_half_a_permission_does_not_count() -> None:
+    devices = [
         Device(mode=0o640, owner=0, group=107),
         Device(mode=0o660, owner=0, group=36),
         # The owner's bits count for the owner, whatever others may.
         Device(mode=0o066, owner=4242, group=107),
         Device(mode=0o604, owner=0, group=0),
-    ],
-)
-def test_half_a_permission_does_not_count(device: Device) -> None:
-    assert not judge_kvm(device, USER).is_met
+    ]
+
+    assert [device for device in devices if judge_kvm(device, USER).is_met] == []
 
 
 def test_device_node_is_read_with_its_owner(tmp_path: Path) -> None:

@@ -8,27 +8,23 @@ from harness.errors import BadInputError
 from harness.machine.libvirt.uri import HostUri
 
 
-@pytest.mark.parametrize(
-    ("text", "is_session"),
-    [
-        ("qemu:///system", False),
-        ("qemu:///session", True),
-        ("qemu+unix:///system?socket=/a/b", False),
-    ],
-)
-def test_uri_says_which_kind_of_libvirtd_it_names(text: str, *, is_session: bool) -> None:
-    uri = HostUri.parse(text)
+def test_uri_says_which_kind_of_libvirtd_it_names() -> None:
+    kinds = {
+        "qemu:///system": False,
+        "qemu:///session": True,
+        "qemu+unix:///system?socket=/a/b": False,
+    }
 
-    assert (uri.text, uri.is_session) == (text, is_session)
+    assert [HostUri.parse(text) for text in kinds] == [
+        HostUri(text=text, is_session=is_session) for text, is_session in kinds.items()
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "its scheme is not 'qemu'"),
         ("xen:///system", "its scheme is not 'qemu'"),
         ("qemu:///sytem", "its path '/sytem' is not one of /system, /session"),
-        ("qemu:///", "its path '/' is not one of /system, /session"),
         ("qemu+ssh://[::1/system", "Invalid IPv6 URL"),
     ],
 )
@@ -47,11 +43,8 @@ def test_invalid_uri_is_refused_with_examples(text: str, why: str) -> None:
     [
         "qemu://far/system",
         "qemu+ssh://root@far/system",
-        "qemu+ssh://[::1]:2222/session",
-        "qemu+tcp://far/system",
         "qemu+unix://far/system",
         "qemu+ext:///system?command=/bin/way",
-        "qemu+smoke:///system",
     ],
 )
 def test_another_host_is_refused_with_the_way_to_use_several(text: str) -> None:
