@@ -31,8 +31,9 @@ _GRACE_S = 20.0
 _SSH_FAILED = 255
 #: Remedies by ssh's message; ssh reports its errors in no other way.
 _REMEDIES = (
-    ("Host key verification failed", "Connect once by hand, and compare the key of the host."),
+    # Before the line that ssh prints for a new host and for another key of a known one.
     ("HOST IDENTIFICATION HAS CHANGED", "Find out why the host has another key."),
+    ("Host key verification failed", "Connect once by hand, and compare the key of the host."),
     (
         "Permission denied",
         "Authorize your key, or name the right user; `ssh -v` shows what was tried.",
