@@ -177,6 +177,7 @@ def test_express_function_says_so_in_a_capability() -> None:
     assert space.read(0x06, 2) & 1 << 4
     assert space.read(0x34, 1) == EXPRESS
     assert space.read(EXPRESS, 4) == 0x0002_00_10
+    assert space.read(EXPRESS + 0x12, 2) == 16 << 4 | 4
     assert space.read(0x100, 4) == 0
     assert space.read(0xFFE, 4) == 0xFFFF0000
 

@@ -113,6 +113,9 @@ def test_function_that_signals_messages_has_its_capabilities_at_the_offsets_of_t
     # Speed and lanes of the link.
     speed_and_width = [int.from_bytes(each[0x6C:0x6E], "little") & 0x3FF for each in (made, real)]
     assert speed_and_width == [16 << 4 | 5] * 2
+    # The address of a message, of which two bits are zero, and its data.
+    gpu.config_write(0x4C, (1 << 80) - 1, 10)
+    assert gpu.config_read(0x4C, 10) == (1 << 80) - 4
 
 
 @each_card

@@ -36,6 +36,7 @@ def test_times_and_order_are_kept() -> None:
     recorder.access(AccessKind.BAR_READ, 0, 0, 4, 0)
     recorder.incident(IncidentKind.RESET)
     recorder.access(AccessKind.CONFIG_READ, None, 0, 4, 0)
+    recorder.incident(IncidentKind.DIED)
 
     trace = recorder.snapshot()
 

@@ -305,7 +305,8 @@ def test_traces_and_the_recording_of_the_console_are_kept(tmp_path: Path) -> Non
     machine = a_machine(tmp_path / "machine")
     recorder = TraceRecorder(SYSTEM_CLOCK)
     recorder.incident(IncidentKind.MARK, "now")
-    cast("SimpleNamespace", machine).gpu_traces = lambda: {"gpu0": recorder.snapshot()}
+    trace = recorder.snapshot()
+    cast("SimpleNamespace", machine).gpu_traces = lambda: {"gpu0": trace, "gpu1": trace}
     (machine.folder / RECORDING).write_text("a recording")
 
     evidence_collection.save_host_evidence(machine, tmp_path / "kept")
@@ -313,7 +314,7 @@ def test_traces_and_the_recording_of_the_console_are_kept(tmp_path: Path) -> Non
     host = tmp_path / "kept/host"
     assert (host / RECORDING).read_text() == "a recording"
     assert "now" in (host / "gpu0-trace.txt").read_text()
-    assert {path.name for path in host.glob("gpu0*")} == {
-        "gpu0-trace.txt",
-        f"gpu0{TRACE_SUFFIX}",
+    assert {path.name for path in host.glob("gpu*")} == {
+        *("gpu0-trace.txt", f"gpu0{TRACE_SUFFIX}"),
+        *("gpu1-trace.txt", f"gpu1{TRACE_SUFFIX}"),
     }

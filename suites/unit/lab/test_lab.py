@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.gpu.transport import Transport
 from harness.image import FirmwareType
 from harness.lab import Lab
 from harness.lab.cloud_images import CloudImageBoot
 from harness.lab.machine import LabMachine
 from harness.lab.saved_states import BuiltImageSource, booted
+from harness.machine.accelerator import AcceleratorChoice
+from harness.machine.description.spec import Accelerator
 from harness.provisioner import Provisioner
 from harness.provisioning.wait import WaitTimeoutError
-from harness.settings import Settings
+from harness.settings import GpuEmulation, Settings
 from suites.unit.evidence.folders import EvidenceFolder
 from suites.unit.image.cloud_image_folder import DIGEST, IMAGE
 from suites.unit.lab.builders import a_request, an_image, ignore_event
@@ -43,6 +46,20 @@ def test_waits_for_guests_take_the_multiplier_of_the_run(
 
     assert again.patience == patience
     assert again.checkpoint_builder.patience == patience
+
+
+def test_guest_polls_only_a_gpu_whose_interrupts_nothing_hands_on(lab: Lab) -> None:
+    settings = replace(lab.settings, gpu_emulation=GpuEmulation.GSP)
+    opened = replace(lab, settings=settings)
+    by_messages = replace(lab, settings=settings)
+    by_messages.transport = Transport.VFIO_USER
+    kvm = AcceleratorChoice(accelerator=Accelerator.KVM, reason="")
+    labs = {"none": lab, "mpqemu": opened, "vfio-user": by_messages}
+    labs["kvm"] = replace(lab, settings=settings, accelerator=kvm)
+
+    polling = [name for name, each in labs.items() if each.platform.lacks_gpu_interrupts]
+
+    assert polling == ["mpqemu"]
 
 
 def test_host_without_space_boots_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness.errors import HarnessError, RequirementError
 from harness.gpu.catalogue import find_model
 from harness.gpu.script import GpuScript
+from harness.gpu.serving import serve_gpu
 from harness.machine.description.spec import Accelerator, MemoryFile
 from harness.settings import GpuEmulation
 from suites.unit.gpu.models import a_model
@@ -17,6 +18,8 @@ from suites.unit.lab.builders import a_lab_machine, machine_services
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from harness.gpu.server import DeviceServer
 
 
 @pytest.mark.parametrize("accelerator", Accelerator)
@@ -58,7 +61,16 @@ def test_missing_gpu_is_reported_with_the_present_ones(tmp_path: Path) -> None:
         machine.gpu("gpu3")
 
 
-def test_marks_reach_every_gpu(tmp_path: Path) -> None:
+def test_marks_reach_every_gpu_of_its_own_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers: list[int] = []
+
+    def serve(*words: Any, number: int, **options: Any) -> DeviceServer[Any]:
+        numbers.append(number)
+        return serve_gpu(*words, number=number, **options)
+
+    monkeypatch.setattr("harness.gpu.serving.serve_gpu", serve)
     machine = a_lab_machine(tmp_path)
     try:
         machine.gpus.serve(a_model())
@@ -68,6 +80,7 @@ def test_marks_reach_every_gpu(tmp_path: Path) -> None:
 
         assert all(trace.find_mark("now") for trace in machine.gpu_traces().values())
         assert list(machine.gpu_traces()) == ["gpu0", "gpu1"]
+        assert numbers == [1, 2]
     finally:
         machine.gpus.close()
 

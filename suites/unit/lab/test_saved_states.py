@@ -110,7 +110,8 @@ def test_saved_state_on_top_keeps_its_parent_and_names_its_source() -> None:
 
 
 def test_named_parts_replace_the_source() -> None:
-    assert booted(an_image()).derive("ready", do_nothing, {"files": "1"}).parts == {"files": "1"}
+    for parts in ({"files": "1"}, {}):
+        assert booted(an_image()).derive("ready", do_nothing, parts).parts == parts
 
 
 def test_function_without_a_source_file_is_refused() -> None:

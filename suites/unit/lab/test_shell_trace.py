@@ -202,7 +202,7 @@ def test_set_up_is_a_command_without_foreign_text() -> None:
 
 
 def test_traced_node_sets_its_trace_up_first_and_for_commands_of_a_test() -> None:
-    mine = Provisioner(name="mine", run=["/opt/mine"], environment={"LANG": "C"})
+    mine = Provisioner(name="mine", run=["/opt/mine"], environment={"LANG": "C", "BASH_ENV": "/x"})
 
     request = traced(a_request(early=[["own"]]), mine)
 

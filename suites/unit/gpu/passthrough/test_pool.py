@@ -564,14 +564,14 @@ def test_gpu_that_left_the_bus_is_quarantined(host: FakeHost, pool: GpuPool) -> 
 def test_failing_reset_is_tried_by_the_next_method(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
-    (host.device(SECOND) / "reset_method").write_text("flr bus pm\n")
+    (host.device(SECOND) / "reset_method").write_text("flr bus pm acpi\n")
     kernel.failing_methods |= {"flr", "bus"}
 
     with lease(pool, OTHER):
-        assert (host.device(SECOND) / "reset_method").read_text() == "flr bus pm\n"
+        assert (host.device(SECOND) / "reset_method").read_text() == "flr bus pm acpi\n"
 
     methods = [text for path, text in kernel.writes if path == f"devices/{SECOND}/reset_method"]
-    assert methods == ["bus", "pm", "flr bus pm"] * 2
+    assert methods == ["bus", "pm", "flr bus pm acpi"] * 2
 
 
 def test_reset_that_fails_by_all_methods_quarantines(
@@ -736,6 +736,7 @@ def test_record_of_an_earlier_boot_is_void(
     kernel.matching[GPU] = "nvidia"
     before = drivers(host)
     with lease(pool, FIRST):
+        assert pool.restore_abandoned() == []
         assert host.driver_of(GPU) == "vfio-pci"
     assert drivers(host) == before
     assert list(folder.glob("drivers-*")) == []

@@ -44,12 +44,15 @@ def test_event_that_came_before_the_wait_counts_from_its_mark(log: EventLog) -> 
 def test_end_of_qemu_ends_the_wait_with_the_events_so_far(
     log: EventLog, why: str, words: str
 ) -> None:
-    log.add(an_event("RESET"))
+    log.add(an_event("FIRST"))
+    for _ in range(50):
+        log.add(an_event("RESET"))
     log.end(why)
     log.end("later")
 
     with pytest.raises(
-        HarnessError, match=rf"'node' {words}.* its stop; seen: RESET\. Look there"
+        HarnessError,
+        match=rf"'node' {words}.* its stop; seen: 1 others, RESET(, RESET)+\. Look there",
     ):
         log.wait_for("its stop", names("STOP"), Deadline.after(60.0))
 

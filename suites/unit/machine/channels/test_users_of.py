@@ -45,7 +45,7 @@ def test_malformed_line_is_reported_in_a_sentence(line: str) -> None:
 
 def test_path_with_blanks_is_shown_whole() -> None:
     with ScriptedRunner().expect(
-        ["sh", "-c", USERS, "users", "/mnt/*"], stdout="7\t/mnt/a file\tcat\n"
+        ["sh", "-c", USERS, "users", "/mnt/*"], stdout="7\t/mnt/a file\tcat\n" * 2
     ) as runner:
         users = Guest("node", runner).users_of("/mnt/*")
 
