@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,34 +38,33 @@ def _model(folder: Path, text: str = MODEL_FILE, name: str = "my-gpu.yaml") -> P
     return file
 
 
-@pytest.mark.parametrize(
-    ("name", "ids", "subsystem", "boot_0", "boot_42"),
-    [
-        ("t4-16gb", "10de:1eb8", 0x12A2, 0x164000A1, 0x164A1000),
-        ("v100-pcie-16gb", "10de:1db4", 0x1214, 0x140000A1, 0x140A1000),
-        ("a10-24gb", "10de:2236", 0x1482, 0x172000A1, 0x172A1000),
-        ("a100-sxm4-40gb", "10de:20b0", 0x134F, 0x170000A1, 0x170A1000),
-        ("a100-sxm4-80gb", "10de:20b2", 0x1463, 0x170000A1, 0x170A1000),
-        ("h100-sxm5-80gb", "10de:2330", 0x16C1, 0x180000A1, 0x180A1000),
-        ("h200-sxm5-141gb", "10de:2335", 0x18BE, 0x180000A1, 0x180A1000),
-        ("l4-24gb", "10de:27b8", 0x16EE, 0x194000A1, 0x194A1000),
-        ("l40s-48gb", "10de:26b9", 0x1851, 0x192000A1, 0x192A1000),
-        ("rtx-pro-6000-server-96gb", "10de:2bb5", 0x204E, 0x1B2000A1, 0x1B2A1000),
-    ],
-)
-def test_shipped_model_has_the_values_that_nvidias_driver_looks_for(
-    name: str, ids: str, subsystem: int, boot_0: int, boot_42: int
-) -> None:
-    model = load_catalogue().get(name)
+def test_shipped_model_has_the_values_that_nvidias_driver_looks_for() -> None:
+    models = load_catalogue().models
+    found = {
+        name: (str(model.pci), model.pci.subsystem, *model.boot_registers.values())
+        for name, model in models.items()
+    }
 
-    assert str(model.pci) == ids
-    assert (model.pci.subsystem_vendor, model.pci.subsystem) == (0x10DE, subsystem)
-    assert (model.pci.class_code, model.pci.revision) == (0x030200, 0xA1)
-    assert model.boot_registers == {PMC_BOOT_0: boot_0, PMC_BOOT_42: boot_42}
-    # The driver maps 32 MiB of Hopper's BAR 2. With less for BAR 1, all find a place in any 64 MiB.
-    sizes = (16, 8, 32) if model.architecture == "Hopper" else (16, 16, 16)
-    assert [bar.mib for bar in model.bars.mpqemu.values()] == [*sizes]
-    assert model.ids_from
+    assert found == {
+        "t4-16gb": ("10de:1eb8", 0x12A2, 0x164000A1, 0x164A1000),
+        "v100-pcie-16gb": ("10de:1db4", 0x1214, 0x140000A1, 0x140A1000),
+        "a10-24gb": ("10de:2236", 0x1482, 0x172000A1, 0x172A1000),
+        "a100-sxm4-40gb": ("10de:20b0", 0x134F, 0x170000A1, 0x170A1000),
+        "a100-sxm4-80gb": ("10de:20b2", 0x1463, 0x170000A1, 0x170A1000),
+        "h100-sxm5-80gb": ("10de:2330", 0x16C1, 0x180000A1, 0x180A1000),
+        "h200-sxm5-141gb": ("10de:2335", 0x18BE, 0x180000A1, 0x180A1000),
+        "l4-24gb": ("10de:27b8", 0x16EE, 0x194000A1, 0x194A1000),
+        "l40s-48gb": ("10de:26b9", 0x1851, 0x192000A1, 0x192A1000),
+        "rtx-pro-6000-server-96gb": ("10de:2bb5", 0x204E, 0x1B2000A1, 0x1B2A1000),
+    }
+    for model in models.values():
+        assert [*model.boot_registers] == [PMC_BOOT_0, PMC_BOOT_42], model
+        assert model.pci.subsystem_vendor == 0x10DE, model
+        assert (model.pci.class_code, model.pci.revision) == (0x030200, 0xA1), model
+        # The driver maps 32 MiB of Hopper's BAR 2. With less for BAR 1, all find a place in any 64 MiB.
+        sizes = [16, 8, 32] if model.architecture == "Hopper" else [16, 16, 16]
+        assert [bar.mib for bar in model.bars.mpqemu.values()] == sizes, model
+        assert model.ids_from, model
 
 
 def test_hopper_has_64bit_registers_but_ampere_does_not() -> None:
@@ -233,10 +233,13 @@ def test_comma_in_a_property_is_escaped() -> None:
     assert device["note"] == "a,b"
 
 
-@pytest.mark.parametrize("device_id", ["", "0gpu", "gpu,fd=0"])
-def test_device_id_that_qemu_refuses_is_refused(device_id: str) -> None:
-    with pytest.raises(BadInputError, match="not a device id"):
-        _attachment(device_id)
+def test_device_id_that_qemu_refuses_is_refused() -> None:
+    accepted = []
+    for device_id in ("", "0gpu", "gpu,fd=0"):
+        with contextlib.suppress(BadInputError):
+            accepted.append(_attachment(device_id))
+
+    assert accepted == []
 
 
 def test_root_port_window_has_room_for_every_bar() -> None:

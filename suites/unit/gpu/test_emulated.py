@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -14,11 +14,6 @@ from harness.gpu.trace import NO_BAR, IncidentKind
 from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock
 from suites.unit.gpu.models import BAR_0, BAR_1, MIB, a_gpu, configure
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.gpu.emulated import EmulatedGpu
 
 
 def test_guest_reads_the_boot_registers() -> None:
@@ -114,22 +109,22 @@ def test_register_has_its_scripted_value_until_that_is_undone() -> None:
     assert gpu.memory_read(BAR_0 + 0xA00, 4) == 0x180A1000
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        lambda gpu: gpu.answer(2, 0),
-        lambda gpu: gpu.answer(16 * MIB, 0),
-        lambda gpu: gpu.answer(-4, 0),
-        lambda gpu: gpu.answer(0, 0, bar=2),
-        lambda gpu: gpu.answer(0, 1 << 32),
-        lambda gpu: gpu.clear_answer(0, bar=5),
-    ],
-)
-def test_missing_register_cannot_be_scripted(
-    script: Callable[[EmulatedGpu], None],
-) -> None:
-    with pytest.raises(ValueError, match="register"):
-        script(a_gpu())
+def test_missing_register_cannot_be_scripted() -> None:
+    gpu, accepted = a_gpu(), []
+    for bar, offset, value in (
+        (0, 2, 0),
+        (0, 16 * MIB, 0),
+        (0, -4, 0),
+        (2, 0, 0),
+        (0, 0, 1 << 32),
+    ):
+        with contextlib.suppress(ValueError):
+            gpu.answer(offset, value, bar=bar)
+            accepted.append((bar, offset, value))
+
+    assert accepted == []
+    with pytest.raises(ValueError, match="no 32-bit register at 0x0 of BAR 5"):
+        gpu.clear_answer(0, bar=5)
 
 
 def test_gpu_off_the_bus_reads_all_ones_everywhere() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -59,7 +60,10 @@ def test_recorder_that_would_record_nothing_is_refused(
         CallRecorder(commands)
 
 
-@pytest.mark.parametrize("name", ["", "/usr/bin/dkms", "x;y"])
-def test_invalid_name_is_refused(name: str) -> None:
-    with pytest.raises(BadInputError, match="is not the name of a command"):
-        CallRecorder([name])
+def test_invalid_name_is_refused() -> None:
+    accepted = []
+    for name in ("", "/usr/bin/dkms", "x;y"):
+        with contextlib.suppress(BadInputError):
+            accepted.append(CallRecorder([name]))
+
+    assert accepted == []

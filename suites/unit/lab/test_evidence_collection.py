@@ -157,11 +157,12 @@ def test_differences_between_states_are_kept(tmp_path: Path) -> None:
 def test_machine_that_never_ran_leaves_its_output(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     machine = a_machine(tmp_path / "node", has_vm=False)
-    (machine.folder / "disk.qcow2").touch()
+    for name in ("disk.qcow2", "domain.xml"):
+        (machine.folder / name).touch()
 
     assert evidence_collection.try_save_host_evidence(machine, kept) == kept
 
-    assert sorted(path.name for path in (kept / "host").iterdir()) == ["serial.log"]
+    assert sorted(path.name for path in (kept / "host").iterdir()) == ["domain.xml", "serial.log"]
 
 
 def test_machine_without_remains_is_reported_without_evidence(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from harness.errors import HarnessError, RequirementError
 from harness.gpu.catalogue import find_model
 from harness.gpu.script import GpuScript
 from harness.gpu.serving import serve_gpu
-from harness.machine.description.spec import Accelerator, MemoryFile
+from harness.machine.description.spec import MemoryFile
 from harness.settings import GpuEmulation
 from suites.unit.gpu.models import a_model
 from suites.unit.lab.builders import a_lab_machine, machine_services
@@ -22,11 +22,8 @@ if TYPE_CHECKING:
     from harness.gpu.server import DeviceServer
 
 
-@pytest.mark.parametrize("accelerator", Accelerator)
-def test_two_vcpus_in_threads_of_their_own_get_no_mpqemu_gpu(
-    tmp_path: Path, accelerator: Accelerator
-) -> None:
-    machine = a_lab_machine(tmp_path, cpus=2, accelerator=accelerator)
+def test_two_vcpus_in_threads_of_their_own_get_no_mpqemu_gpu(tmp_path: Path) -> None:
+    machine = a_lab_machine(tmp_path, cpus=2)
 
     with pytest.raises(HarnessError, match=r"2 vCPUs.*'x-pci-proxy-dev' at once hang QEMU"):
         machine.hot_plug(a_model())

@@ -55,9 +55,8 @@ def changed(folder: Path, key: str, value: object) -> None:
     file.write_text(json.dumps(fields))
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
+def test_implausible_description_is_refused(tmp_path: Path) -> None:
+    values: list[tuple[str, object]] = [
         ("memory_mib", 10**18),
         ("memory_mib", True),
         ("memory_mib", 1536.5),
@@ -89,15 +88,15 @@ def changed(folder: Path, key: str, value: object) -> None:
         ("spec", None),
         ("schema", float("nan")),
         ("schema", [1]),
-    ],
-    ids=lambda value: repr(value)[:24],
-)
-def test_implausible_description_is_refused(tmp_path: Path, key: str, value: object) -> None:
-    folder = a_bundle(tmp_path / "checkpoint")
-    changed(folder, key, value)
+    ]
+    accepted = []
+    for number, (key, value) in enumerate(values):
+        folder = a_bundle(tmp_path / str(number))
+        changed(folder, key, value)
+        with contextlib.suppress(BadInputError):
+            accepted.append((key, value, read_bundle(folder)))
 
-    with pytest.raises(BadInputError, match=r"machine\.json|MachineSpec"):
-        read_bundle(folder)
+    assert accepted == []
 
 
 @pytest.mark.parametrize(

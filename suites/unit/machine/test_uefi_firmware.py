@@ -188,12 +188,8 @@ def test_two_files_of_another_device_are_skipped(general: Folder) -> None:
 
 
 @pytest.mark.parametrize("mode", ["combined", "stateless"])
-@pytest.mark.parametrize("has_template", [True, False])
-def test_single_flash_file_is_skipped(general: Folder, mode: str, *, has_template: bool) -> None:
-    mapping = general.mapping(mode=mode)
-    if not has_template:
-        del mapping["nvram-template"]
-    general.describe("10-single.json", mapping=mapping)
+def test_single_flash_file_is_skipped(general: Folder, mode: str) -> None:
+    general.describe("10-single.json", mapping=general.mapping(mode=mode))
 
     with pytest.raises(RequirementError, match="code and variables are not two flash files"):
         find(general)

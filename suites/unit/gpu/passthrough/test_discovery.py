@@ -444,8 +444,13 @@ def test_idle_gpu_in_d3hot_is_usable(host: FakeHost) -> None:
     assert verdict(host).is_usable
 
 
-@pytest.mark.parametrize("address", [GPU, AUDIO])
-@pytest.mark.parametrize("name", ["config", "boot_vga", "reset_method", "driver_override"])
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        *((GPU, name) for name in ("config", "boot_vga", "reset_method")),
+        (AUDIO, "driver_override"),
+    ],
+)
 def test_unreadable_attribute_leaves_the_gpu_unknown(
     host: FakeHost, name: str, address: str
 ) -> None:
@@ -573,15 +578,14 @@ def test_driver_of_the_gpu_counts_wherever_it_is_on_its_card(host: FakeHost) -> 
 
 
 @pytest.mark.parametrize(
-    ("driver", "folder", "file"),
+    ("address", "driver", "folder", "file"),
     [
-        ("uio_pci_generic", "uio", "/dev/uio3"),
-        ("vfio-pci", "vfio-dev", "/dev/vfio/devices/vfio0"),
-        ("nouveau", "drm", "/dev/dri/card1"),
-        ("nouveau", "drm", "/dev/dri/renderD129"),
+        (AUDIO, "uio_pci_generic", "uio", "/dev/uio3"),
+        (AUDIO, "vfio-pci", "vfio-dev", "/dev/vfio/devices/vfio0"),
+        (GPU, "nouveau", "drm", "/dev/dri/card1"),
+        (GPU, "nouveau", "drm", "/dev/dri/renderD129"),
     ],
 )
-@pytest.mark.parametrize("address", [GPU, AUDIO])
 def test_process_that_drives_a_function_itself_is_named(
     host: FakeHost, address: str, driver: str, folder: str, file: str
 ) -> None:

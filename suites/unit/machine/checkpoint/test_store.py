@@ -161,7 +161,7 @@ def test_parts_have_to_be_data(cache: Cache, part: object, refusal: type[Excepti
         pass
 
 
-@pytest.mark.parametrize("name", ["", "../up", "UP", "a b"])
+@pytest.mark.parametrize("name", ["", "../up", "UP"])
 def test_invalid_checkpoint_name_is_refused(cache: Cache, name: str) -> None:
     with pytest.raises(BadInputError) as caught, cache.use(name):
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import string
 from dataclasses import replace
 from pathlib import Path
@@ -38,14 +39,18 @@ def test_plain_names_are_taken() -> None:
     assert [a_spec(name).name for name in names] == names
 
 
-@pytest.mark.parametrize("name", ["", "-n", "a b", "a,b", "é", "n\n", "a" * 64])
-def test_names_that_would_break_a_command_line_or_a_path_are_refused(name: str) -> None:
-    with pytest.raises(BadInputError) as refused:
-        a_spec(name)
+def test_names_that_would_break_a_command_line_or_a_path_are_refused() -> None:
+    accepted = []
+    for name in ("", "-n", "a b", "a,b", "é", "n\n", "a" * 64):
+        with contextlib.suppress(BadInputError):
+            accepted.append(a_spec(name))
 
+    assert accepted == []
+    with pytest.raises(BadInputError) as refused:
+        a_spec("a/b")
     assert str(refused.value) == (
-        f"MachineSpec: key 'name': '{name}' is not a machine name: use letters, digits, '.' and "
-        "'-', at most 63."
+        "MachineSpec: key 'name': 'a/b' is not a machine name: use letters, digits, '.' and '-', at "
+        "most 63."
     )
 
 

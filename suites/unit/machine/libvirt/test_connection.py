@@ -203,7 +203,6 @@ def test_every_call_after_the_end_of_the_daemon_reports_it(libvirt: FakeLibvirt)
     [
         (0, "an error of the connection"),
         (2, "no answer to keep-alive"),
-        (3, "the connection was closed"),
         (9, "reason 9"),
     ],
 )

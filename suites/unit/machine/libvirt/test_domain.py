@@ -368,7 +368,7 @@ def test_device_that_the_guest_keeps_is_reported_at_the_deadline(
 
 
 @pytest.mark.parametrize(
-    ("detail", "ending"), [(0, POWERED_OFF), (1, "destroyed"), (2, "crashed"), (77, "number 77")]
+    ("detail", "ending"), [(0, POWERED_OFF), (2, "crashed"), (77, "number 77")]
 )
 def test_ending_has_libvirts_name(
     domain: Domain, host: FakeHost, detail: int, ending: str

@@ -134,25 +134,24 @@ def test_loss_of_the_connection_is_reported_with_its_purpose_and_the_place_of_th
     )
 
 
-@pytest.mark.parametrize(
-    ("code", "origin", "message", "is_loss"),
-    [
-        (Code.INVALID_CONN, 0, "invalid connection pointer", True),
-        (Code.SYSTEM_ERROR, ErrorDomain.RPC, "Cannot recv data: Connection reset by peer", True),
-        (Code.INTERNAL_ERROR, ErrorDomain.RPC, "client socket is closed", True),
-        (Code.INTERNAL_ERROR, ErrorDomain.RPC, "unexpected message", False),
-        (Code.SYSTEM_ERROR, 10, "Unable to read from monitor: Connection reset by peer", False),
-        (Code.OPERATION_FAILED, ErrorDomain.RPC, "closed", False),
-    ],
-)
-def test_only_errors_of_the_connection_count_as_a_loss(
-    code: Code, origin: int, message: str, *, is_loss: bool
-) -> None:
-    context = ErrorContext(code=code, origin=origin, message=message)
+def test_only_errors_of_the_connection_count_as_a_loss() -> None:
+    losses = {
+        (Code.INVALID_CONN, 0, "invalid connection pointer"): True,
+        (Code.SYSTEM_ERROR, ErrorDomain.RPC, "Cannot recv data: Connection reset by peer"): True,
+        (Code.INTERNAL_ERROR, ErrorDomain.RPC, "client socket is closed"): True,
+        (Code.INTERNAL_ERROR, ErrorDomain.RPC, "unexpected message"): False,
+        (Code.SYSTEM_ERROR, 10, "Unable to read from monitor: Connection reset by peer"): False,
+        (Code.OPERATION_FAILED, ErrorDomain.RPC, "closed"): False,
+    }
+    contexts = {
+        each: ErrorContext(code=each[0], origin=each[1], message=each[2]) for each in losses
+    }
 
-    assert context.is_connection_loss is is_loss
-    error = refused_call("a call", "u", context)
-    assert isinstance(error, ConnectionLostError) is is_loss
+    assert {each: context.is_connection_loss for each, context in contexts.items()} == losses
+    assert {
+        each: isinstance(refused_call("a call", "u", context), ConnectionLostError)
+        for each, context in contexts.items()
+    } == losses
 
 
 def test_system_number_is_kept_if_there_is_one() -> None:

@@ -139,9 +139,8 @@ def test_groups_of_qemus_user_count(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("device", "user", "found"),
-    [
+def test_kvm_that_all_or_no_users_may_open_passes() -> None:
+    expected: list[tuple[Device | None, tuple[int, int] | None, str]] = [
         (None, USER, "There is no '/dev/kvm', so libvirt does not count on it."),
         (
             ROOT_ONLY,
@@ -157,14 +156,11 @@ def test_groups_of_qemus_user_count(monkeypatch: pytest.MonkeyPatch) -> None:
             USER,
             "'/dev/kvm' has an access list, which decides whether QEMU's user 4242 may open it.",
         ),
-    ],
-)
-def test_kvm_that_all_or_no_users_may_open_passes(
-    device: Device | None, user: tuple[int, int] | None, found: str
-) -> None:
-    assert judge_kvm(device, user) == RequirementCheck(
-        requirement=ON_KVM, is_met=True, found=found
-    )
+    ]
+
+    assert [judge_kvm(device, user) for device, user, _ in expected] == [
+        RequirementCheck(requirement=ON_KVM, is_met=True, found=found) for _, _, found in expected
+    ]
 
 
 def test_half_a_permission_does_not_count() -> None:
