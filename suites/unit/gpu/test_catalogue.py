@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -185,10 +186,10 @@ def test_invalid_model_names_file_and_line(
 def test_second_model_with_the_same_name_is_refused(tmp_path: Path) -> None:
     file = _model(tmp_path, name="h100-sxm5-80gb.yaml")
 
-    with pytest.raises(BadInputError, match="Another folder has a model") as slip:
-        load_catalogue(tmp_path)
-
-    assert slip.value.source == str(file)
+    for load in (load_catalogue, functools.partial(find_model, "h100-sxm5-80gb")):
+        with pytest.raises(BadInputError, match="Another folder has a model") as slip:
+            load(tmp_path)
+        assert slip.value.source == str(file)
 
 
 def test_file_name_that_cannot_name_a_model_is_refused(tmp_path: Path) -> None:

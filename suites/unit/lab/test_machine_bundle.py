@@ -58,7 +58,7 @@ def changed(folder: Path, key: str, value: object) -> None:
 def test_implausible_description_is_refused(tmp_path: Path) -> None:
     values: list[tuple[str, object]] = [
         ("memory_mib", 10**18),
-        ("memory_mib", True),
+        ("cpus", True),
         ("memory_mib", 1536.5),
         ("memory_mib", "1536"),
         ("cpus", 10**9),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
+from harness.gpu.emulated import EmulatedGpu
 from harness.lab.machine import LabMachine
 from harness.machine.channels.guest import UNTIL_LISTED, Guest
 from harness.shell.mocks.scripted_runner import ScriptedRunner
@@ -81,8 +82,13 @@ def test_second_gpu_that_is_missing_is_reported(
         .expect(["lspci", "-nn"], stdout="01:00.0 3D controller [10de:2330]")
     )
     machine = a_machine(tmp_path, monkeypatch, BRIDGE + GPU, runner)
+    machine.gpus.provide([a_model()], report=lambda _: None)
+    awaited: list[EmulatedGpu] = []
+    monkeypatch.setattr(EmulatedGpu, "wait_until_placed", lambda gpu, _: awaited.append(gpu))
 
     with runner, pytest.raises(HarnessError, match=r"to list 2 PCI functions '10de:2330'"):
-        machine.wait_for_gpu(a_model(), count=2)
+        machine.wait_for_gpus()
+
+    assert awaited == [machine.gpu("gpu0"), machine.gpu("gpu1")]
 
     machine.gpus.close()

@@ -293,6 +293,8 @@ def test_device_too_large_for_an_aperture_is_refused_with_both_sizes() -> None:
         "The root ports of machine 'node' reserve 256 MiB for 64-bit BARs, but device 'gpu0' "
         "needs 257; raise 'root_port_aperture_mib'."
     )
+    with pytest.raises(HarnessError, match="reserve 0 MiB for 64-bit BARs"):
+        RootPorts(a_machine_spec()).choose(a_large_attachment(window_mib=64, aperture_mib=1))
 
 
 LONG_S = 20.0

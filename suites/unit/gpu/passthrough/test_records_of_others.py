@@ -113,14 +113,19 @@ def test_true_record_of_another_user_is_followed(
     host: FakeHost, pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
     record = left_by_a_killed_run(host, folder)
+    content = record.read_bytes()
     give_away(record)
     let_the_group_bind(host, GPU, AUDIO)
 
-    (done,) = pool.restore_abandoned()
+    # The second record is of functions that are back on their drivers already.
+    for _ in range(2):
+        (done,) = pool.restore_abandoned()
 
-    assert done.is_restored, done.sentence
-    assert drivers(host) == BEFORE
-    assert not record.exists()
+        assert done.is_restored, done.sentence
+        assert drivers(host) == BEFORE
+        assert not record.exists()
+        record.write_bytes(content)
+        give_away(record)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can do more than the record's writer")
