@@ -55,9 +55,8 @@ def test_function_has_an_interrupt_pin_and_no_rom(space: ConfigSpace) -> None:
 
 
 def test_conventional_function_has_no_capabilities() -> None:
-    space = _space()
-
-    assert (space.read(0x06, 2), space.read(0x34, 1)) == (0, 0)
+    for space in (_space(), ConfigSpace(_IDENTITY, {0: Bar(mib=16)}, has_msi=True)):
+        assert (space.read(0x06, 2), space.read(0x34, 1), space.read(0x68, 4)) == (0, 0, 0)
 
 
 def test_all_ones_written_to_a_bar_read_back_as_its_size() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from harness.gpu import PMC_BOOT_0
+from harness.gpu.emulated import EmulatedGpu
 from harness.gpu.mailbox import (
     HEALTH,
     INFOROM_CORRUPTED,
@@ -20,10 +21,7 @@ from harness.gpu.mailbox import (
 )
 from harness.gpu.script import GpuScript
 from harness.gpu.trace import IncidentKind
-from suites.unit.gpu.models import a_gpu
-
-if TYPE_CHECKING:
-    from harness.gpu.emulated import EmulatedGpu
+from suites.unit.gpu.models import a_gpu, a_model
 
 
 def _read(gpu: EmulatedGpu, offset: int) -> int:
@@ -117,6 +115,16 @@ def test_mig_changes_at_once_if_no_reset_is_needed() -> None:
 
     assert _read(gpu, MIG) == MIG_ABLE | MIG_ENABLED | MIG_PENDING
     assert gpu.mig_mode == MigMode(is_enabled=True, is_pending=True)
+
+
+def test_gpu_without_mig_is_never_partitioned() -> None:
+    model = replace(a_model(), has_mig=False)
+    gpu = EmulatedGpu(model, bars=model.bars.mpqemu)
+
+    gpu.bar_write(0, MIG, MIG_PENDING, 4)
+    gpu.reset()
+
+    assert gpu.mig_mode == MigMode(is_enabled=False, is_pending=False)
 
 
 def test_mig_waits_for_the_reset_that_it_needs() -> None:

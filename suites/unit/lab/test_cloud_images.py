@@ -174,6 +174,8 @@ def test_everything_that_changes_a_cloud_image_checkpoint_counts() -> None:
     here = parts_of(a_saved_state())
 
     assert [other for other in others if parts_of(other) == here] == []
+    newer = a_saved_state(kernel=replace(KERNEL, version="6.99"))
+    assert parts_of(newer) != parts_of(a_saved_state(kernel=KERNEL))
 
 
 @pytest.mark.usefixtures("ovmf")

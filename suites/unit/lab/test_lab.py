@@ -19,7 +19,7 @@ from harness.machine.accelerator import AcceleratorChoice
 from harness.machine.description.spec import Accelerator
 from harness.provisioner import Provisioner
 from harness.provisioning.wait import WaitTimeoutError
-from harness.settings import GpuEmulation, Settings
+from harness.settings import GpuEmulation, GpuSource, Settings
 from suites.unit.evidence.folders import EvidenceFolder
 from suites.unit.image.cloud_image_folder import DIGEST, IMAGE
 from suites.unit.lab.builders import a_request, an_image, ignore_event
@@ -57,6 +57,16 @@ def test_guest_polls_only_a_gpu_whose_interrupts_nothing_hands_on(lab: Lab) -> N
     polling = [name for name, each in labs.items() if each.platform.lacks_gpu_interrupts]
 
     assert polling == ["mpqemu"]
+
+
+def test_any_gpu_but_those_of_mpqemu_has_wide_bars(lab: Lab) -> None:
+    labs = [
+        replace(lab, settings=replace(lab.settings, gpu_source=source)) for source in GpuSource
+    ]
+
+    wide = [each.settings.gpu_source for each in labs if each.platform.apertures_mib]
+
+    assert wide == [GpuSource.HOST, GpuSource.AUTO]
 
 
 def test_host_without_space_boots_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

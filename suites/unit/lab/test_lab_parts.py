@@ -23,7 +23,7 @@ from harness.lab.cloud_images import CloudImageBoot, CloudImageSource
 from harness.lab.node import NodeRequest, render_node_seed
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import BuiltImageSource, booted, cloud_init_done, naming_seed
-from harness.machine.description.spec import HostPort
+from harness.machine.description.spec import DEFAULT_SLOTS, HostPort
 from harness.progress import ProgressEvent
 from harness.progress import Stage as Progress
 from harness.settings import GpuEmulation, GpuSource, LicenceId, MachineStart
@@ -203,6 +203,8 @@ def test_node_from_cold_boots_its_kernel_with_all_requested_options(
     )
     spec = machine.spec
     assert (spec.name, spec.root_ports) == ("node", 7)
+    few = machine_of(lab, created, a_request(), disk=tmp_path / "other")
+    assert few.spec.root_ports == DEFAULT_SLOTS
     assert (spec.memory_mib, spec.cpus) == (2048, 2)
     assert (machine.checkpoint, machine.backing) == (None, None)
     assert spec.disk == tmp_path / "disk"
