@@ -42,21 +42,26 @@ def _model(folder: Path, text: str = MODEL_FILE, name: str = "my-gpu.yaml") -> P
 def test_shipped_model_has_the_values_that_nvidias_driver_looks_for() -> None:
     models = load_catalogue().models
     found = {
-        name: (str(model.pci), model.pci.subsystem, *model.boot_registers.values())
+        name: (
+            str(model.pci),
+            model.pci.subsystem,
+            model.pcie_generation,
+            *model.boot_registers.values(),
+        )
         for name, model in models.items()
     }
 
     assert found == {
-        "t4-16gb": ("10de:1eb8", 0x12A2, 0x164000A1, 0x164A1000),
-        "v100-pcie-16gb": ("10de:1db4", 0x1214, 0x140000A1, 0x140A1000),
-        "a10-24gb": ("10de:2236", 0x1482, 0x172000A1, 0x172A1000),
-        "a100-sxm4-40gb": ("10de:20b0", 0x134F, 0x170000A1, 0x170A1000),
-        "a100-sxm4-80gb": ("10de:20b2", 0x1463, 0x170000A1, 0x170A1000),
-        "h100-sxm5-80gb": ("10de:2330", 0x16C1, 0x180000A1, 0x180A1000),
-        "h200-sxm5-141gb": ("10de:2335", 0x18BE, 0x180000A1, 0x180A1000),
-        "l4-24gb": ("10de:27b8", 0x16EE, 0x194000A1, 0x194A1000),
-        "l40s-48gb": ("10de:26b9", 0x1851, 0x192000A1, 0x192A1000),
-        "rtx-pro-6000-server-96gb": ("10de:2bb5", 0x204E, 0x1B2000A1, 0x1B2A1000),
+        "t4-16gb": ("10de:1eb8", 0x12A2, 3, 0x164000A1, 0x164A1000),
+        "v100-pcie-16gb": ("10de:1db4", 0x1214, 3, 0x140000A1, 0x140A1000),
+        "a10-24gb": ("10de:2236", 0x1482, 4, 0x172000A1, 0x172A1000),
+        "a100-sxm4-40gb": ("10de:20b0", 0x134F, 4, 0x170000A1, 0x170A1000),
+        "a100-sxm4-80gb": ("10de:20b2", 0x1463, 4, 0x170000A1, 0x170A1000),
+        "h100-sxm5-80gb": ("10de:2330", 0x16C1, 5, 0x180000A1, 0x180A1000),
+        "h200-sxm5-141gb": ("10de:2335", 0x18BE, 5, 0x180000A1, 0x180A1000),
+        "l4-24gb": ("10de:27b8", 0x16EE, 4, 0x194000A1, 0x194A1000),
+        "l40s-48gb": ("10de:26b9", 0x1851, 4, 0x192000A1, 0x192A1000),
+        "rtx-pro-6000-server-96gb": ("10de:2bb5", 0x204E, 5, 0x1B2000A1, 0x1B2A1000),
     }
     for model in models.values():
         assert [*model.boot_registers] == [PMC_BOOT_0, PMC_BOOT_42], model

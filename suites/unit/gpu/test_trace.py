@@ -53,12 +53,15 @@ def test_chatter_in_configuration_space_hides_no_bar_access() -> None:
         recorder.access(AccessKind.CONFIG_READ, None, offset, 1, 0)
         if offset == 50:
             recorder.access(AccessKind.BAR_READ, 0, 0, 4, 0)
+    for _ in range(6):
+        recorder.incident(IncidentKind.RESET)
 
     trace = recorder.snapshot()
 
+    assert (len(trace.resets()), trace.dropped_incidents) == (4, 2)
     assert len(trace.bar_accesses(0)) == 1
     assert [access.offset for access in trace.config_accesses()] == [0, 1, 98, 99]
-    assert trace.dropped == 96
+    assert trace.dropped == 98
 
 
 def test_rendering_shows_missing_entries() -> None:

@@ -200,6 +200,10 @@ def test_resumed_machine_is_the_saved_machine(
     assert described.source.disk == base
     assert [gpu.name for gpu in described.gpus if isinstance(gpu, GpuModel)] == ["h100-sxm5-80gb"]
     assert (described.kept_until, described.bundle) == (5.0, bundle)
+    for store in (settings.cloud_image_store, settings.derived_store):
+        base.parent.parent.rename(store)
+        base = store / base.relative_to(base.parent.parent)
+        assert resumed_machine.resumed_machine(bundle, settings, own).source.disk == base
 
 
 @pytest.mark.usefixtures("base")

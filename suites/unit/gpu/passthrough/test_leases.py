@@ -114,7 +114,9 @@ def test_gpu_that_is_not_usable_is_not_granted() -> None:
 
 def test_waiting_process_gets_the_holder_and_the_first_in_the_queue() -> None:
     """Of several that came first, it is the next one; a GPU that is held is in use by its holder."""
-    entries = (entry(1, (A,), taken=(A,)), *(entry(number, (A,)) for number in (2, 3, 4)))
+    wants = {2: A, 3: A, 4: A, 5: B}
+    waiting = [entry(number, (wants[number],)) for number in (5, 2, 3, 4)]
+    entries = (entry(1, (A,), taken=(A,)), *waiting)
 
     assert text(4, *entries, busy={A: "It does not answer."}) == (
         f"{A} is held by 'test 1' of user ci (process 1, since 2026-11-23T02:00:00+00:00); "

@@ -145,6 +145,13 @@ def test_nothing_is_written_if_the_writer_could_not_write_all_of_it(
     assert not done.is_restored
     assert f"of user {_OTHER_NAME} is not followed (that user may not write" in done.sentence
     assert AUDIO in done.sentence
+    # What the owner may not write, it may not write as a member of the group either.
+    override = host.device(GPU) / "driver_override"
+    let_the_group_bind(host, GPU, AUDIO)
+    os.chown(override, _OTHER_USER, _OTHER_GROUP)
+    override.chmod(0o464)
+    (done,) = pool.restore_abandoned()
+    assert f"/{GPU}/driver_override'" in done.sentence
     assert kernel.writes == []
     assert record.exists()
 

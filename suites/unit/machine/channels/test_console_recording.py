@@ -48,6 +48,9 @@ def recording(tmp_path: Path) -> Path:
 
 
 def test_output_has_its_time_and_whole_characters(recording: Path) -> None:
+    with recording.open("a") as file:
+        file.write('[5.0, "i", "typed"]\n[5.0, "m", "a marker"]\n')
+
     assert list(read_recording(recording)) == [(1.5, "Linux\r\n"), (4.0, "caf"), (4.0, "\u00e9")]
 
 
