@@ -113,14 +113,13 @@ def test_gpu_that_is_not_usable_is_not_granted() -> None:
 
 
 def test_waiting_process_gets_the_holder_and_the_first_in_the_queue() -> None:
-    """Of several that came first, it is the next one; a GPU that is held is in use by its holder."""
-    wants = {2: A, 3: A, 4: A, 5: B}
-    waiting = [entry(number, (wants[number],)) for number in (5, 2, 3, 4)]
+    """Of several that came first, it is the next one for the same GPU; a GPU that is held is in use by its holder."""
+    waiting = [entry(2, (B,)), *(entry(number, (A,)) for number in (3, 4, 5))]
     entries = (entry(1, (A,), taken=(A,)), *waiting)
 
-    assert text(4, *entries, busy={A: "It does not answer."}) == (
+    assert text(5, *entries, busy={A: "It does not answer."}) == (
         f"{A} is held by 'test 1' of user ci (process 1, since 2026-11-23T02:00:00+00:00); "
-        "'test 2' of user ci (process 2, since 2026-11-23T02:00:00+00:00) came first"
+        "'test 3' of user ci (process 3, since 2026-11-23T02:00:00+00:00) came first"
     )
 
 
