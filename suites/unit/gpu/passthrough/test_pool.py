@@ -471,6 +471,10 @@ def test_file_that_this_user_may_not_open_is_not_a_fault_of_the_gpu(
 
     assert drivers(host) == BEFORE
     assert verdicts(pool)[GPU] is VerdictKind.USABLE
+    for each in (GPU, AUDIO):
+        host.unbind(each)
+        host.bind(each, "vfio-pci")
+    assert verdicts(pool)[GPU] is VerdictKind.REFUSED
 
 
 def test_sysfs_that_this_user_may_not_write_is_not_a_fault_of_the_gpu(

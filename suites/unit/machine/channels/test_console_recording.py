@@ -165,6 +165,14 @@ def test_malformed_line_is_refused_by_its_number(recording: Path, line: str) -> 
         list(read_recording(recording))
 
 
+def test_line_that_is_too_long_is_no_cut_end(recording: Path) -> None:
+    with recording.open("a") as file:
+        file.write('[5.0, "o", "' + "x" * (1 << 20) + '"]\n')
+
+    with pytest.raises(BadInputError, match="at most 1 MiB"):
+        list(read_recording(recording))
+
+
 def test_error_shows_only_the_start_of_a_long_invalid_line(recording: Path) -> None:
     recording.write_text(f"{recording.read_text()}[{'1' * 100}]\n")
 
