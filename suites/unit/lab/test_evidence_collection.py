@@ -19,7 +19,7 @@ from harness.lab import evidence_collection
 from harness.machine.channels.console_recording import RECORDING
 from harness.machine.channels.event_log import QmpEvent
 from harness.provisioner import EvidenceDeclaration, Provisioner
-from harness.provisioning.wait import SYSTEM_CLOCK
+from harness.provisioning.wait import SYSTEM_CLOCK, WaitTimeoutError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -226,11 +226,22 @@ def test_history_replaces_an_earlier_one_and_is_asked_of_the_guest(
     assert not (tmp_path / HISTORY / "old").exists()
 
 
-@pytest.mark.usefixtures("silence")
-def test_reason_is_kept_if_the_guest_gives_no_history(tmp_path: Path) -> None:
-    evidence_collection.collect_history(a_machine(tmp_path / "machine"), tmp_path)
+def test_reason_is_kept_if_the_guest_gives_no_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [HarnessError("It is gone."), WaitTimeoutError("Too late."), OSError("No space.")]
+    reasons = [f"{error}\n" for error in errors]
+    machine, found = a_machine(tmp_path / "machine"), []
 
-    assert "said nothing in time" in (tmp_path / HISTORY / "not-collected.txt").read_text()
+    def refuse(*_: object) -> NoReturn:
+        raise errors.pop(0)
+
+    monkeypatch.setattr(evidence_collection, "collect_guest", refuse)
+    while errors:
+        evidence_collection.collect_history(machine, tmp_path)
+        found.append((tmp_path / HISTORY / "not-collected.txt").read_text())
+
+    assert found == reasons
 
 
 def test_guest_that_gave_no_evidence_is_not_asked_for_its_history(

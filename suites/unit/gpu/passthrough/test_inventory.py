@@ -68,6 +68,8 @@ def test_listed_gpu_may_have_no_keys(tmp_path: Path, host: FakeHost) -> None:
         GPU: VerdictKind.USABLE,
         SECOND: VerdictKind.REFUSED,
     }
+    none = read(tmp_path, "others: exclude\n")
+    assert set(verdicts(host, none, tmp_path).values()) == {VerdictKind.REFUSED}
 
 
 def test_empty_inventory_takes_all_gpus(tmp_path: Path, host: FakeHost) -> None:
