@@ -36,7 +36,7 @@ class FakeMonitor:
         self.descriptors: dict[str, int] = {}
         self.limits_s: dict[str, float] = {}
         self.deadlines: list[Deadline] = []
-        self._results = dict(results or {})
+        self.results = dict(results or {})
         self._events_after = dict(events or {})
         self.recorded: list[QmpEvent] = []
 
@@ -58,7 +58,7 @@ class FakeMonitor:
         self.calls.append((command, self.arguments[command]))
         if fd is not None:
             self.descriptors[command] = fd
-        result = self._results.get(command, {})
+        result = self.results.get(command, {})
         if isinstance(result, Exception):
             raise result
         if command in self._events_after:

@@ -32,12 +32,20 @@ def test_machine_that_does_not_start_is_closed(tmp_path: Path) -> None:
     assert machine.steps == ["close"]
 
 
-def test_device_is_plugged_into_the_first_port_by_the_id_that_qemu_has(tmp_path: Path) -> None:
-    monitor = FakeMonitor()
+def test_device_is_plugged_into_the_first_free_port_by_the_id_that_qemu_has(
+    tmp_path: Path,
+) -> None:
+    monitor = FakeMonitor({"device_add": HarnessError("Bus 'rp0' is gone.")})
+    machine = a_machine(tmp_path, monitor)
+    with pytest.raises(HarnessError, match="is gone"):
+        machine.plug(an_attachment("gpu0"))
+    assert machine._ports.free() == 0
 
-    a_machine(tmp_path, monitor).plug(an_attachment("gpu0"))
+    monitor.results["device_add"] = {}
+    machine.plug(an_attachment("gpu0"))
 
     assert monitor.arguments["device_add"]["bus"] == "ua-rp0"
+    assert machine._ports.free() == 1
 
 
 def test_gpu_of_the_host_gets_the_time_to_lock_the_memory_of_the_guest(tmp_path: Path) -> None:
