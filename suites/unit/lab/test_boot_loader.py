@@ -85,11 +85,3 @@ def test_lasting_choice_of_a_kernel_that_the_menu_lacks_changes_nothing() -> Non
 
     with runner, pytest.raises(HarnessError, match="has no kernel"):
         boot_always(guest, "6.1.0-54-cloud-amd64")
-
-
-def test_menu_without_kernels_says_so() -> None:
-    runner = ScriptedRunner()
-    guest = _a_guest(runner, menu="set default=0\n")
-
-    with runner, pytest.raises(HarnessError, match=r"has no kernel '6\.1'; it has none\.$"):
-        boot_once(guest, "6.1")

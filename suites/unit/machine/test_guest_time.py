@@ -42,16 +42,6 @@ def host(tmp_path: Path) -> Host:
     return host
 
 
-def test_time_in_which_the_host_lets_a_machine_run_counts(host: Host) -> None:
-    guest = host.guest()
-    began = guest.monotonic()
-
-    host.clock.sleep(10)
-    host.schedules(1, ran_s=9)
-
-    assert guest.monotonic() - began == pytest.approx(10)
-
-
 def test_time_in_which_the_host_keeps_a_machine_waiting_does_not_count(host: Host) -> None:
     guest = host.guest()
     began = guest.monotonic()

@@ -203,12 +203,6 @@ def test_half_of_two_flash_files_is_skipped(general: Folder, missing: str) -> No
         find(general)
 
 
-def test_split_mode_may_be_named(general: Folder) -> None:
-    general.describe(mapping=general.mapping(mode="split"))
-
-    assert find(general) == general.firmware
-
-
 def test_qcow2_firmware_is_skipped(general: Folder) -> None:
     code = {"filename": str(general.code), "format": "qcow2"}
     general.describe(mapping=general.mapping(executable=code))

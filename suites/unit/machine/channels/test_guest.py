@@ -145,12 +145,6 @@ def test_missing_result_of_cloud_init_names_its_log() -> None:
         Guest("node", runner).wait_for_cloud_init_result(deadline)
 
 
-def test_function_on_the_bus_is_waited_for() -> None:
-    script = ScriptedRunner().expect(["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330", "1"])
-    with script as runner:
-        Guest("node", runner).wait_for_pci("10de:2330")
-
-
 def test_missing_function_on_the_bus_shows_the_bus() -> None:
     script = (
         ScriptedRunner()

@@ -63,15 +63,16 @@ CASES: Mapping[str, Case] = MappingProxyType(
             ),
             host=a_host(security_models=("apparmor", "dac")),
         ),
-        "kvm-with-apertures": Case(
-            spec=a_machine_spec(
-                accelerator=Accelerator.KVM, cpus=4, root_ports=2, root_port_aperture_mib=131072
-            ),
-            host=a_host(),
-        ),
         "iommu": Case(spec=a_machine_spec(has_iommu=True), host=a_host()),
         "kvm-with-iommu": Case(
-            spec=a_machine_spec(has_iommu=True, accelerator=Accelerator.KVM), host=a_host()
+            spec=a_machine_spec(
+                accelerator=Accelerator.KVM,
+                has_iommu=True,
+                cpus=4,
+                root_ports=2,
+                root_port_aperture_mib=131072,
+            ),
+            host=a_host(),
         ),
         "uefi": Case(
             spec=a_machine_spec(
