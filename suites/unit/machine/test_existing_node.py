@@ -37,13 +37,17 @@ def test_uri_has_the_address_of_the_node() -> None:
     } == addresses
 
 
-def test_uri_may_name_a_configuration_of_ssh(tmp_path: Path) -> None:
+def test_uri_may_name_a_configuration_of_ssh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     config = tmp_path / "ssh config"
     config.write_text("")
 
     address = NodeAddress.from_uri(f"ssh://box?config={tmp_path}/ssh%20config", source="URI")
 
     assert address.config == config
+    assert NodeAddress.from_uri("ssh://box?config=ssh%20config", source="URI") == address
     assert address.ssh_argv()[1:3] == ["-F", str(config)]
 
 

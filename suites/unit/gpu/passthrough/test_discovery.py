@@ -559,12 +559,19 @@ def test_process_that_uses_nvidias_driver_is_named(host: FakeHost) -> None:
     assert "process 12 ('nvidia-persiste'" in verdict(host, SECOND).reason
 
 
-def test_nvidia_file_of_an_unknown_gpu_makes_all_gpus_unknown(host: FakeHost) -> None:
+def test_nvidia_file_of_an_unknown_gpu_makes_gpus_without_a_known_file_unknown(
+    host: FakeHost,
+) -> None:
     host.bind(GPU, "nvidia")
+    host.bind(SECOND, "nvidia")
+    host.write(f"proc/driver/nvidia/gpus/{SECOND}/information", "Model: x\nDevice Minor: \t 1\n")
+    host.add_process(11, "python3", "/dev/nvidia1")
+    assert verdict(host).is_usable
+
     host.add_process(12, "python3", "/dev/nvidia0")
 
     assert verdict(host).kind is VerdictKind.UNKNOWN
-    assert verdict(host, SECOND).is_usable
+    assert verdict(host, SECOND).kind is VerdictKind.BUSY
 
 
 def test_driver_of_the_gpu_counts_wherever_it_is_on_its_card(host: FakeHost) -> None:
