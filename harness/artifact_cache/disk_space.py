@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""The errors of a full disk, and of a user's quota that is used up."""
+
 _FULL_MIB = 32
 """With less than this free, a machine's failure is attributed to the full disk: QEMU dies of
 SIGBUS without a message when a page of its memory file gets no block."""
@@ -70,7 +73,7 @@ def _is_about_space(error: BaseException) -> bool:
     """Return whether a full disk or quota is among the causes of an error."""
     at: BaseException | None = error
     while at is not None:
-        if isinstance(at, OSError) and at.errno in {errno.ENOSPC, errno.EDQUOT}:
+        if isinstance(at, OSError) and at.errno in FULL:
             return True
         at = at.__cause__ or at.__context__
     return False

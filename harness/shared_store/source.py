@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import errno
 import hashlib
 import json
 import shutil
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.artifact_cache import KEY_DIGITS, MANIFEST, USED
+from harness.artifact_cache.disk_space import FULL
 from harness.errors import HarnessError
 from harness.lease import leased_folder, make_private_folder, sweep
 from harness.limits import STORE_SECONDS
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 ARTIFACT_TYPE = "application/vnd.gpu-node-harness.folder.v1"
 CONFIG_TYPE = "application/vnd.gpu-node-harness.manifest.v1+json"
-BYTES = "gpu-node-harness.bytes"
 
 _PART_AGE_S = 7 * 86400.0
 _REPORT_S = 10.0
@@ -169,7 +168,7 @@ class SharedCache:
             for part in self.partial.glob(f"{name}.*"):
                 part.unlink(missing_ok=True)
             what = f"the artifact '{name}'"
-            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            if error.errno in FULL:
                 raise StoreError(
                     f"The disk of '{into}' became full while {what} was pulled; nothing of it is kept: "
                     "free some space, or set XDG_CACHE_HOME to a folder on a larger disk."
@@ -218,7 +217,6 @@ class SharedCache:
                 f"the description of '{folder.name}'",
                 deadline=deadline,
             )
-        stored = sum(layer["size"] for layer in layers)
         needs = _needs(own)
         manifest = {
             "schemaVersion": 2,
@@ -228,7 +226,6 @@ class SharedCache:
             "layers": layers,
             "annotations": {
                 CREATED: dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds"),
-                BYTES: str(stored),
                 **({} if needs is None else {NEEDS: needs}),
             },
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from harness.artifact_cache import DISK
+from harness.artifact_cache.disk_space import FULL, DiskSpace, free_bytes
 from harness.debian_packages import KEYRING, KEYRING_PACKAGE
 from harness.errors import RequirementError
 from harness.host_programs import find_program
@@ -41,13 +41,15 @@ if TYPE_CHECKING:
 VERSION = 1
 """Increase this whenever the same recipe would give another image."""
 
-SPACE_BYTES = 4 << 30
+SPACE_MIB = 4096
 """A node image's root file system, raw disk and qcow2 exist at the same time."""
 
 TOOLS = {"mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs", "qemu-img": "qemu-utils"}
 """Programs that a build needs, with the Debian package of each."""
 
 LOG_TAIL_LINES = 25
+
+_WHAT = "image"
 
 NOISE = re.compile(
     r"running (special hook|--\S+-hook)|is now a symlink to|equal to the host's|signed-by"
@@ -106,7 +108,7 @@ class MmdebstrapBuilder:
         run: LoggedRunner = run_logged,
         privilege: Privilege | None = None,
         find_program: Callable[[str], str | None] = find_program,
-        free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
+        free_bytes: Callable[[Path], int] = free_bytes,
         keyring: Path = KEYRING,
     ) -> None:
         self._run = run
@@ -147,12 +149,8 @@ class MmdebstrapBuilder:
             run=self._run,
             privilege=self._privilege,
         )
-        try:
+        with self._space(scratch).explain_full_disk(_WHAT, SPACE_MIB):
             return build.to_disk()
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise _no_space(scratch, self._free_bytes(scratch)) from error
-            raise
 
     def clean(self, work: Path) -> None:
         if self._privilege is Privilege.USER and work.exists():
@@ -180,9 +178,14 @@ class MmdebstrapBuilder:
                 "found on this host; install with 'apt-get install --no-install-recommends "
                 f"{' '.join(missing.values())}'."
             )
-        free = self._free_bytes(folder)
-        if free < SPACE_BYTES:
-            raise _no_space(folder, free)
+        self._space(folder).require(_WHAT, SPACE_MIB)
+
+    def _space(self, folder: Path) -> DiskSpace:
+        return DiskSpace(
+            folder,
+            free=self._free_bytes,
+            remedy="free some space, or set XDG_CACHE_HOME to a folder on a larger disk",
+        )
 
     def _require_namespace(self, recipe: Recipe, log: Path, deadline: Deadline) -> None:
         code = self._run(
@@ -198,17 +201,6 @@ class MmdebstrapBuilder:
                 "subordinate ids (package 'uidmap', a line in /etc/subuid and /etc/subgid, "
                 "util-linux 2.38 or newer)."
             )
-
-
-def _no_space(folder: Path, free: int) -> RequirementError:
-    return RequirementError(
-        f"Building an image needs {_gib(SPACE_BYTES)} of free space in '{folder}', which has "
-        f"{_gib(free)}; free some space, or set XDG_CACHE_HOME to a folder on a larger disk."
-    )
-
-
-def _gib(size: int) -> str:
-    return f"{size / (1 << 30):.1f} GiB"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,8 +292,9 @@ class _Build:
         if code == 0:
             return
         tail = log_tail(self.log)
-        if "No space left on device" in tail:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        for number in FULL:
+            if os.strerror(number) in tail:
+                raise OSError(number, os.strerror(number))
         raise ImageBuildError(
             f"Building the image '{self.recipe.name}' failed while {purpose}: "
             f"'{shlex.join(argv)}' ended with exit code {code}. The whole log is in "

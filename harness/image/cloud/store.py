@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.artifact_cache import DISK, KEY_DIGITS, DamagedError, now
 from harness.artifact_cache.cache import ArtifactCache
+from harness.artifact_cache.disk_space import FULL
 from harness.artifact_cache.manifest import facts_of
 from harness.errors import BadInputError, RequirementError
 from harness.image import CloudImage, ImageFetchError
@@ -153,7 +153,7 @@ class CloudImageStore:
             url = fetch.download(listed, part, refused=self.cache.store.hidden_folder("refused"))
             part.rename(staging.content / DISK)
         except OSError as error:
-            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            if error.errno not in FULL:
                 raise
             raise RequirementError(
                 f"The disk of '{part.parent}' became full while '{fetch.recipe.file.file}' was "

@@ -16,7 +16,7 @@ from typing_extensions import override
 from harness.debian_packages import KEYRING
 from harness.errors import RequirementError
 from harness.image import ImageBuildError
-from harness.image.build.builder import SPACE_BYTES, BuiltDisk, MmdebstrapBuilder, read_dpkg_status
+from harness.image.build.builder import SPACE_MIB, BuiltDisk, MmdebstrapBuilder, read_dpkg_status
 from harness.image.build.commands import Privilege, input_entries, mmdebstrap_argv
 from harness.image.catalogue import Archive
 from harness.image.formats.kernel_versions import version_key
@@ -144,7 +144,7 @@ class Attempt:
         *,
         privilege: Privilege = Privilege.ROOT,
         lacking: Sequence[str] = (),
-        free: int = SPACE_BYTES,
+        free: int = SPACE_MIB << 20,
     ) -> BuiltDisk:
         builder = MmdebstrapBuilder(
             run=commands,
@@ -304,14 +304,15 @@ def test_too_little_space_is_reported_before_the_build_starts(attempt: Attempt) 
         attempt.build(commands, free=1 << 30)
 
     assert str(refusal.value) == (
-        f"Building an image needs 4.0 GiB of free space in '{attempt.work}', which has 1.0 GiB; "
+        f"The image needs 4096 MiB free in '{attempt.work}' while it is made, but 1024 MiB are free; "
         "free some space, or set XDG_CACHE_HOME to a folder on a larger disk."
     )
     assert commands.calls == []
 
 
-def test_disk_that_fills_up_during_the_build_is_reported(attempt: Attempt) -> None:
-    commands = ScriptedBuildCommands(failing="mke2fs", says="write: No space left on device")
+@pytest.mark.parametrize("says", ["No space left on device", "Disk quota exceeded"])
+def test_disk_that_fills_up_during_the_build_is_reported(attempt: Attempt, says: str) -> None:
+    commands = ScriptedBuildCommands(failing="mke2fs", says=f"write: {says}\nmke2fs: failed")
 
     with pytest.raises(RequirementError, match="free some space, or set XDG_CACHE_HOME"):
         attempt.build(commands)
