@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections import Counter
@@ -23,6 +22,7 @@ from harness.cli.options import (
     add_gpu_options,
     add_machine_options,
     machine_words,
+    positive_number,
     settings_of,
 )
 from harness.cli.progress import show_event
@@ -31,6 +31,7 @@ from harness.gpu.catalogue import load_catalogue
 from harness.lab import Lab
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping
 
     from harness.bench.clone import CloneBench
@@ -51,20 +52,18 @@ def add_parser(commands: Commands) -> None:
     add_compare(subjects)
 
 
-def _count(text: str) -> int:
-    if not (text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(
-            f"a whole number of at least 1 is expected, but got '{text}'."
-        )
-    return int(text)
-
-
 def _add_clone(subjects: Actions) -> None:
     parser = subjects.add_parser("clone", help="cold boots against clones of a checkpoint")
     add_machine_options(parser)
-    parser.add_argument("--runs", type=_count, default=20, metavar="N", help="clones of each kind")
     parser.add_argument(
-        "--cold-runs", type=_count, default=3, metavar="N", help="cold boots, half a minute each"
+        "--runs", type=positive_number, default=20, metavar="N", help="clones of each kind"
+    )
+    parser.add_argument(
+        "--cold-runs",
+        type=positive_number,
+        default=3,
+        metavar="N",
+        help="cold boots, half a minute each",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_clone)
@@ -127,7 +126,9 @@ def _add_gpu(subjects: Actions) -> None:
         help="instead, measure the time from plugging a GPU into a clone until `nvidia-smi -L` "
         "shows it; the image needs NVIDIA's driver",
     )
-    parser.add_argument("--runs", type=_count, default=5, metavar="N", help="runs of each kind")
+    parser.add_argument(
+        "--runs", type=positive_number, default=5, metavar="N", help="runs of each kind"
+    )
     parser.add_argument(
         "--seconds", type=float, default=1.0, metavar="S", help="the length of each run in seconds"
     )
@@ -183,7 +184,10 @@ def _add_shell(subjects: Actions) -> None:
     parser = subjects.add_parser("shell", help="the time that an example of a *_spec.sh takes")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument(
-        "--rounds", type=_count, default=5, help="how many times to run; the median is shown"
+        "--rounds",
+        type=positive_number,
+        default=5,
+        help="how many times to run; the median is shown",
     )
     parser.add_argument("--quick", action="store_true", help="leave out the 5,000 examples")
     parser.add_argument(
@@ -191,7 +195,7 @@ def _add_shell(subjects: Actions) -> None:
     )
     parser.add_argument(
         "--repeat-under-load",
-        type=_count,
+        type=positive_number,
         metavar="N",
         help="instead, run the realistic suite N times with two workers and two busy loops "
         "beside them, and compare the verdicts",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import argparse
+from typing import Protocol
 
 from harness.options import add_to_command, settings_from
 from harness.settings import ACCEPT_OPTION, Settings
-
-if TYPE_CHECKING:
-    import argparse
 
 
 class Commands(Protocol):
@@ -22,6 +20,22 @@ class Actions(Protocol):
 
     def add_parser(self, name: str, *, help: str) -> argparse.ArgumentParser:  # noqa: A002
         ...
+
+
+def whole_number(word: str) -> int:
+    """Parse a number of 0 or more."""
+    if not word.isdecimal():
+        raise argparse.ArgumentTypeError(f"a whole number is expected, but got '{word}'.")
+    return int(word)
+
+
+def positive_number(word: str) -> int:
+    """Parse a number of at least 1."""
+    if not (word.isdecimal() and int(word) > 0):
+        raise argparse.ArgumentTypeError(
+            f"a whole number of at least 1 is expected, but got '{word}'."
+        )
+    return int(word)
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:

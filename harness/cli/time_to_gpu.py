@@ -23,7 +23,9 @@ from harness.cli.options import (
     add_json_option,
     add_machine_options,
     add_provisioner_option,
+    positive_number,
     settings_of,
+    whole_number,
 )
 from harness.cli.progress import show_event
 from harness.errors import BadInputError
@@ -61,27 +63,27 @@ def add_time_to_gpu(subjects: Actions) -> None:
     )
     parser.add_argument(
         "--samples",
-        type=_positive,
+        type=positive_number,
         metavar="N",
         help="fresh nodes of each mode " + _DEFAULT.format(_FULL.samples, NVIDIA.samples),
     )
     parser.add_argument(
         "--resets",
-        type=_number,
+        type=whole_number,
         metavar="N",
         help="fresh nodes of each mode on which the policy is reset afterwards; 0 for none "
         + _DEFAULT.format(_FULL.resets, NVIDIA.resets),
     )
     parser.add_argument(
         "--trims",
-        type=_number,
+        type=whole_number,
         metavar="N",
         help="nodes for each trim of the boot path; 0 for none "
         + _DEFAULT.format(_FULL.trims, NVIDIA.trims),
     )
     parser.add_argument(
         "--teardowns",
-        type=_number,
+        type=whole_number,
         metavar="N",
         help="teardowns of each kind; 0 for none "
         + _DEFAULT.format(_FULL.teardowns, NVIDIA.teardowns),
@@ -99,21 +101,21 @@ def add_time_to_gpu(subjects: Actions) -> None:
     )
     parser.add_argument(
         "--padding-mib",
-        type=_number,
+        type=whole_number,
         default=PADDING_MIB,
         metavar="MIB",
         help="the file that makes a precompiled image as large as a real one (default: %(default)s)",
     )
     parser.add_argument(
         "--machines",
-        type=_positive,
+        type=positive_number,
         default=min(4, os.cpu_count() or 1),
         metavar="N",
         help="machines at a time (default: one for each processor, four at most)",
     )
     parser.add_argument(
         "--cpus",
-        type=_positive,
+        type=positive_number,
         default=1,
         metavar="N",
         help="vCPUs of each machine; several need QEMU 10.1.1 or newer (default: %(default)s)",
@@ -187,18 +189,6 @@ def add_compare(subjects: Actions) -> None:
         help="the share by which a wait may grow; a larger growth that is not noise ends with exit code 1 (default: %(default)s)",
     )
     parser.set_defaults(run=_compare)
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"a whole number is expected, but got '{text}'.")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    if (number := _number(text)) < 1:
-        raise argparse.ArgumentTypeError(f"a number of at least 1 is expected, but got '{text}'.")
-    return number
 
 
 def _share(text: str) -> float:
