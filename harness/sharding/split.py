@@ -73,7 +73,6 @@ def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
     for test in by_duration:
         is_long = test.duration_s > mean_s * _LONG
         (long_tests if is_long else families[test.family]).append(test)
-    sizes = {name: sum(each.duration_s for each in members) for name, members in families.items()}
     shards: list[list[TimedTest]] = [[] for _ in range(count)]
     loads = [(0.0, index) for index in range(count)]
     left: list[TimedTest] = []
@@ -88,16 +87,10 @@ def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
     # The families of short tests come last: they fill what is left.
     for name in sorted(families, key=lambda each: (-families[each][-1].duration_s, each)):
         members = families[name]
-        while members:
-            room_s = mean_s - loads[0][0]
-            piece = members if sizes[name] <= room_s else _fitting(members, room_s)
-            if not piece:  # no test fits: the mean is reached everywhere, nearly
-                left += members
-                break
+        # Until no test fits: the mean is reached everywhere, nearly.
+        while piece := _fitting(members, mean_s - loads[0][0]):
             put(piece)
-            if piece is members:
-                break
-            sizes[name] -= sum(each.duration_s for each in piece)
+        left += members
     for test in sorted(left, key=lambda each: (-each.duration_s, each.test_id)):
         put([test])
     return shards

@@ -31,17 +31,11 @@ def test_both_forms_of_pytest_split_are_read(tmp_path: Path, content: str) -> No
     assert read_durations(tmp_path / "durations") == {"a.py::x": 1.5, "a.py::y": 0.0}
 
 
-def test_durations_are_read_back_and_a_missing_file_has_none(tmp_path: Path) -> None:
-    write_durations(tmp_path / "durations", {"a.py::x": 1.25})
-
-    assert read_durations(tmp_path / "durations") == {"a.py::x": 1.25}
-    assert read_durations(tmp_path / "other") == {}
-
-
 def test_durations_are_written_in_an_order_and_rounded_so_that_versions_differ_little(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "durations"
+    assert read_durations(path) == {}
 
     write_durations(path, {"b.py::y": 2.0, "a.py::x": 1.23456})
 
@@ -49,9 +43,7 @@ def test_durations_are_written_in_an_order_and_rounded_so_that_versions_differ_l
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(
-    "content", ["{", "3", '{"a": "long"}', '{"a": -1}', '["a"]', '{"a": NaN}']
-)
+@pytest.mark.parametrize("content", ["{", "3", '{"a": "long"}', '{"a": -1}', '{"a": NaN}'])
 def test_other_content_is_refused_by_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "durations").write_text(content)
 
@@ -119,11 +111,3 @@ def test_malformed_record_is_refused_by_its_key(tmp_path: Path) -> None:
 
     with pytest.raises(BadInputError, match=r"shard\.json: key 'number'"):
         read_manifest(tmp_path)
-
-
-def test_run_that_came_to_its_end_is_replaced(tmp_path: Path) -> None:
-    begin(tmp_path)
-    (tmp_path / MANIFEST).write_text("{}")
-
-    assert begin(tmp_path) == (1, tmp_path / "start-1")
-    assert not (tmp_path / MANIFEST).exists()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -68,8 +67,9 @@ def test_five_thousand_tests_are_divided_evenly_among_a_hundred_shards() -> None
 
 
 def test_families_that_fit_are_not_cut() -> None:
+    """Each has tests of all lengths, and one file has tests of all families."""
     tests = [
-        a_test(number, family=f"state {number % 6}", duration_s=1 + number % 6)
+        a_test(number, family=f"state {number % 6}", duration_s=1 + number // 6 % 6)
         for number in range(240)
     ]
 
@@ -91,6 +91,10 @@ def test_longest_tests_are_placed_first_and_shorter_ones_fill_what_is_left() -> 
 
     assert loads(shards) == [9, 9]
 
+    long, short = (6, 6, 6, 6, 6, 7), (1, 4, 5, 5, 5, 5)
+    shards = split([a_test(at, duration_s=one) for at, one in enumerate((*long, *short))], 3)
+    assert max(loads(shards)) == 22, "Of the tests that fit nowhere, the longest comes first."
+
 
 def test_unknown_test_takes_as_long_as_its_file_does_in_the_mean() -> None:
     names = ("a.py::x", "a.py::C::new", "a.py::y", "b.py::new", "c.py::z")
@@ -103,9 +107,8 @@ def test_unknown_test_takes_as_long_as_its_file_does_in_the_mean() -> None:
     assert [tests[name].duration_s for name in names] == [2.0, 3.0, 4.0, 5.0, 9.0]
 
 
-@pytest.mark.parametrize("recorded", [{}, {"gone.py::z": 9.0}])
-def test_without_records_all_tests_take_the_same_time(recorded: dict[str, float]) -> None:
-    tests = timed_tests({"a.py::x": "f", "b.py::y": "f"}, recorded)
+def test_without_records_all_tests_take_the_same_time() -> None:
+    tests = timed_tests({"a.py::x": "f", "b.py::y": "f"}, {"gone.py::z": 9.0})
 
     assert {each.duration_s for each in tests.values()} == {1.0}
 
