@@ -155,21 +155,24 @@ def test_environments_of_the_shards_become_one(tmp_path: Path) -> None:
     for number, accelerator in enumerate(("tcg", "kvm", "tcg"), start=1):
         results = tmp_path / f"shards/{number}/start-1/allure"
         (results / "environment.properties").write_text(
-            f"# a=b\n\nharness=1\naccelerator={accelerator}\n"
+            f"# a=b\n\nkernel=a=b\naccelerator={accelerator}\n"
         )
         (results / "categories.json").write_text("[]")
 
     merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
 
     merged = tmp_path / "to/allure"
-    assert (merged / "environment.properties").read_text() == "harness=1\naccelerator=tcg, kvm\n"
+    assert (merged / "environment.properties").read_text() == "kernel=a=b\naccelerator=tcg, kvm\n"
     assert (merged / "categories.json").read_text() == "[]"
 
 
 @pytest.mark.parametrize(
     ("shards", "message"),
     [
-        ({1: TESTS[:2], 3: TESTS[4:]}, "Shard 2/3 is missing"),
+        (
+            {2: TESTS[2:4]},
+            r"shards: Shard 1/3 is missing: give [\w ]+\. Shard 3/3 is missing: give [\w ]+\.$",
+        ),
         ({1: TESTS[:2], 2: TESTS[1:4], 3: TESTS[4:]}, "Shards 1/3 and 2/3 both ran 1 tests"),
         (
             {1: TESTS[:2], 2: TESTS[2:4], 3: [*TESTS[4:], TESTS[1]]},
@@ -225,9 +228,18 @@ def test_shard_whose_run_ended_early_is_refused(tmp_path: Path) -> None:
 def test_shard_that_was_killed_is_named_among_the_others(tmp_path: Path) -> None:
     three_shards(tmp_path / "shards")
     (tmp_path / "shards/2/shard.json").unlink()
+    (tmp_path / "other").mkdir()
 
-    with pytest.raises(BadInputError, match=r"shards/2: The shard was started once, but wrote no"):
-        merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
+    with pytest.raises(
+        BadInputError,
+        match=r"(?s)shards/2: The shard was started once, but wrote no.*other: There is no 'shard\.json'",
+    ):
+        merge(
+            [tmp_path / "shards", tmp_path / "other"],
+            tmp_path / "to",
+            is_partial=False,
+            root=tmp_path,
+        )
 
 
 def test_same_shard_twice_is_refused(tmp_path: Path) -> None:
@@ -369,22 +381,10 @@ def test_coverage_of_two_checkouts_belongs_to_one_script(tmp_path: Path) -> None
     assert list(combined.measured_files()) == [str(tmp_path / "checkout1/a.sh")]
 
 
-def test_report_that_is_not_junit_is_refused_by_name(tmp_path: Path) -> None:
-    shard = a_shard(tmp_path, 1, TESTS, count=1)
-    (shard / "start-1/junit.xml").write_text("<testsuites>")
-
-    with pytest.raises(BadInputError, match=r"junit\.xml: It is not a JUnit report"):
-        merge([shard], tmp_path / "to", is_partial=False, root=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [('tests="2"', 'tests="x"'), ('time="1.5"', 'time="nan"'), ("</testsuites>", "")],
-)
-def test_malformed_junit_report_is_named(tmp_path: Path, old: str, new: str) -> None:
+def test_malformed_junit_report_is_named_before_anything_is_written(tmp_path: Path) -> None:
     three_shards(tmp_path / "shards")
     report = tmp_path / "shards/2/start-1/junit.xml"
-    report.write_text(report.read_text().replace(old, new))
+    report.write_text(report.read_text().replace("</testsuites>", ""))
 
     with pytest.raises(BadInputError, match=r"2/start-1/junit\.xml: It is not a JUnit report"):
         merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
@@ -394,12 +394,12 @@ def test_malformed_junit_report_is_named(tmp_path: Path, old: str, new: str) -> 
 
 def test_reports_of_a_shard_are_not_overwritten(tmp_path: Path) -> None:
     three_shards(tmp_path / "shards")
-    place = tmp_path / "shards/2/start-1"
+    place = tmp_path / "shards/2/start-1/allure"
 
     with pytest.raises(BadInputError, match="in the reports of shard 2/3"):
         merge([tmp_path / "shards"], place, is_partial=False, root=tmp_path)
 
-    assert len(list((place / "allure").iterdir())) == 2
+    assert len(list(place.iterdir())) == 2
 
 
 def test_folder_with_other_reports_is_refused(tmp_path: Path) -> None:
@@ -590,7 +590,7 @@ def merged_one(folder: Path, *, is_partial: bool = False) -> Merged:
     return merge([folder / "1"], folder / "to", is_partial=is_partial, root=folder)
 
 
-@pytest.mark.parametrize("status", [1, 2, 3, 4, 5, 70, -9])
+@pytest.mark.parametrize("status", [1, 2, 5, -9])
 def test_shard_that_ended_badly_although_its_tests_passed_is_named(
     tmp_path: Path, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -644,10 +644,12 @@ def test_shard_without_tests_may_have_run_none(tmp_path: Path) -> None:
 def test_results_that_differ_from_the_list_of_tests_are_refused(
     tmp_path: Path, old: str, new: str, message: str
 ) -> None:
-    report = a_shard(tmp_path, 1, TESTS, count=1) / "start-1/junit.xml"
+    report = a_shard(tmp_path, 1, TESTS, count=1, exit_status=3) / "start-1/junit.xml"
     report.write_text(report.read_text().replace(old, new))
 
-    with pytest.raises(BadInputError, match=f"Shard 1/1 lists 6 tests .*{message}"):
+    with pytest.raises(
+        BadInputError, match=f"Shard 1/1 lists 6 tests .*{message}.* ended with exit status 3"
+    ):
         merged_one(tmp_path)
     assert not (tmp_path / "to").exists()
 
@@ -735,7 +737,7 @@ def test_failure_of_the_call_says_more_than_a_failure_of_the_teardown(tmp_path: 
 @pytest.mark.parametrize(
     ("test_id", "name"),
     [
-        ("a/b/test_c.py::TestD::test_e[f::g/h.py-i]", "a.b.test_c.TestD::test_e[f::g/h.py-i]"),
+        ("a/b/test_c.py::TestD::test_e[f::g/h.py-[i]]", "a.b.test_c.TestD::test_e[f::g/h.py-[i]]"),
         ("spec/a_spec.sh::group::says [x] and more", "spec.a_spec.sh.group::says [x] and more"),
         ("test_c.py::test_e", "test_c::test_e"),
     ],
@@ -753,11 +755,8 @@ ENTITIES = '<!DOCTYPE x [<!ENTITY a "lol">]>'
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        *(
-            ('tests="6"', f'tests="{word}"')
-            for word in ("1.5", "1e9", "-1", "9" * 5000, "٣", " 6")
-        ),
-        *(('time="1.5"', f'time="{word}"') for word in ("1e99", "-1", "inf", "9" * 5000, "1_0")),
+        *(('tests="6"', f'tests="{word}"') for word in ("1.5", "9" * 5000, "٣")),
+        *(('time="1.5"', f'time="{word}"') for word in ("1e99", "inf")),
         ("<testsuites>", f"<testsuites>{DEEP}"),
         ("<testsuites>", f"{ENTITIES}<testsuites>"),
         ("<testsuites>", '<!DOCTYPE x SYSTEM "file:///etc/hostname"><testsuites>'),
@@ -781,16 +780,12 @@ def test_hostile_junit_report_gives_a_sentence(tmp_path: Path, old: str, new: st
     [
         ("start-1/allure/1-0-result.json", "[" * 100_000),
         ("start-1/allure/1-0-result.json", '{"uuid": "a", "stop": 1' + "0" * 4000 + "}"),
-        ("start-1/allure/1-0-result.json", '{"uuid": "a", "stop": NaN}'),
         ("start-1/allure/1-0-result.json", '{"uuid": 5}'),
         ("start-1/allure/1-0-result.json", "[]"),
-        ("start-1/allure/1-0-result.json", "\xff"),
-        ("start-1/durations.json", "[" * 100_000),
         ("start-1/durations.json", '{"a": 1' + "0" * 4000 + "}"),
         ("start-1/durations.json", "5"),
         ("start-1/coverage.shell", "junk"),
         ("bench.json", "[" * 100_000),
-        ("bench.json", "9" * 5000),
         ("shard.json", "[" * 100_000),
     ],
 )
@@ -861,9 +856,15 @@ def test_coverage_with_values_of_other_types_gives_a_sentence(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "name", ["bench.json", "start-1/durations.json", "start-1/coverage.shell", "start-1/junit.xml"]
+    ("name", "kind"),
+    [
+        ("bench.json", "link"),
+        ("start-1/durations.json", "link"),
+        ("start-1/coverage.shell", "link"),
+        ("start-1/coverage.shell", "fifo"),
+        ("start-1/junit.xml", "link"),
+    ],
 )
-@pytest.mark.parametrize("kind", ["link", "fifo"])
 def test_link_or_fifo_among_a_shards_files_is_refused(
     tmp_path: Path, name: str, kind: str
 ) -> None:
@@ -935,7 +936,7 @@ def test_large_file_is_refused_before_it_is_read(
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("start", "-1"), ("start", "1" + "0" * 30), ("seconds", "Infinity"), ("seconds", "1e999"),
+    [("start", "-1"), ("start", "1" + "0" * 30), ("seconds", "Infinity"),
      ("collected", "-1"), ("first_test_s", "NaN"), ("exit_status", '"../../x"')],
 )  # fmt: skip
 def test_record_with_an_impossible_number_is_refused(tmp_path: Path, key: str, value: str) -> None:
