@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from harness.progress import ProgressEvent
 
 
@@ -32,6 +35,14 @@ class _Told:
 @pytest.fixture
 def told() -> _Told:
     return _Told()
+
+
+@contextlib.contextmanager
+def _later(told: _Told, what: str) -> Iterator[None]:
+    """Begin an activity some seconds after the one around it."""
+    told.clock.sleep(7)
+    with told.machine.during(what):
+        yield
 
 
 def test_activity_of_a_machine_is_shown_with_its_deadline_and_the_next_activity(
@@ -70,14 +81,16 @@ def test_note_replaces_the_activity_and_keeps_the_deadline(told: _Told) -> None:
 
 
 def test_long_wait_shows_each_minute_the_new_output_of_the_console(told: _Told) -> None:
-    with told.machine.during("waits for cloud-init"):
+    with told.machine.during("runs", stage=Stage.RUNS), _later(told, "waits for cloud-init"):
         told.machine.hear(b"\x1b[32mStarted\x1b[0m one\r\nStarted two\r\n")
         told.machine.report_if_due()
         told.clock.sleep(60)
         told.machine.report_if_due()
         told.machine.report_if_due()
-        told.clock.sleep(60)
-        told.machine.report_if_due()
+        told.machine.hear(b"Started three\n")
+        for _ in range(2):
+            told.clock.sleep(60)
+            told.machine.report_if_due()
 
     console = [event.message for event in told.events if event.stage is Stage.CONSOLE]
     assert console == [
@@ -86,7 +99,9 @@ def test_long_wait_shows_each_minute_the_new_output_of_the_console(told: _Told) 
             "  | Started one\n"
             "  | Started two"
         ),
-        "waits for cloud-init for 120 s; its console has printed nothing since",
+        "waits for cloud-init for 120 s; its console has printed 1 lines since, the last of them:\n"
+        "  | Started three",
+        "waits for cloud-init for 180 s; its console has printed nothing since",
     ]
 
 
@@ -107,8 +122,12 @@ def test_console_is_reported_a_minute_after_the_last_change(told: _Told) -> None
         told.machine.note("waits, step 2")
         told.clock.sleep(50)
         told.machine.report_if_due()
+        assert Stage.CONSOLE not in [event.stage for event in told.events]
 
-    assert Stage.CONSOLE not in [event.stage for event in told.events]
+        told.clock.sleep(10)
+        told.machine.report_if_due()
+
+    assert "waits, step 2 for 60 s" in told.events[-2].message
 
 
 def test_end_of_a_wait_starts_the_minute_again(told: _Told) -> None:
@@ -128,13 +147,15 @@ def test_end_of_a_wait_starts_the_minute_again(told: _Told) -> None:
 def test_console_that_floods_is_cut(told: _Told) -> None:
     with told.machine.during("waits"):
         for number in range(1000):
-            told.machine.hear(b"x" * 300 + b" %d\n" % number)
+            told.machine.hear(b"%d " % number + b"x" * 300 + b"\n")
         told.clock.sleep(60)
         told.machine.report_if_due()
 
     message = told.events[-2].message
     assert "has printed 1000 lines since" in message
-    assert message.count("\n") == 5
+    assert [line[:7] for line in message.splitlines()[1:]] == [
+        f"  | {number}" for number in range(995, 1000)
+    ]
     assert max(map(len, message.splitlines())) <= 170
 
 

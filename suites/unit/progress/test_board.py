@@ -74,21 +74,24 @@ def test_console_of_a_long_wait_is_a_line_and_in_the_row() -> None:
     assert (row.event.message, row.console) == ("waits", "Started")
 
 
-def test_console_of_a_persons_machine_is_not_shown() -> None:
+def test_machine_of_a_person_is_not_shown() -> None:
     board = Board(tells_running=False)
     board.take(_event(Stage.RUNS, "runs for harness shell"), "", 100.0)
 
     assert board.take(_event(Stage.CONSOLE, _CONSOLE), "", 160.0) == []
+    assert board.due(500.0) == []
 
 
 def test_row_of_a_cache_goes_when_it_is_ready_or_silent_for_long() -> None:
     board = Board()
     board.take(_event(Stage.BUILD, "installing", "a"), "", 100.0)
-    board.take(_event(Stage.CHECK, "looking", "b"), "", 100.0)
+    board.take(_event(Stage.CHECK, "looking", "c"), "", 100.0)
+    board.take(_event(Stage.CHECK, "looking", "b"), "", 100.5)
     board.take(_event(Stage.READY, "it takes 3 MiB", "a"), "", 101.0)
+    board.take(_event(Stage.FETCH, "10 %", "c"), "", 101.0)
 
-    assert [row.subject for row in board.rows(102.0)] == ["b"]
-    assert board.rows(500.0) == []
+    assert [row.subject for row in board.rows(102.0)] == ["b", "c"], "The oldest comes first."
+    assert [row.subject for row in board.rows(500.0)] == ["c"]
 
 
 @pytest.mark.parametrize("stage", [Stage.BUILD, Stage.FETCH])
@@ -135,13 +138,6 @@ def test_machine_of_a_test_is_shown_if_all_else_is_silent() -> None:
     assert _without_times(alone) == ["HH:MM:SS gw0 [node-1] runs: runs for test_a, for 57 s"]
 
 
-def test_machine_of_a_person_is_not_shown() -> None:
-    board = Board(tells_running=False)
-    board.take(_event(Stage.RUNS, "runs for harness shell"), "", 100.0)
-
-    assert board.due(500.0) == []
-
-
 def test_long_parts_of_a_wait_have_lines_and_its_end_names_the_whole_wait() -> None:
     board = Board()
     board.take(_event(Stage.BUSY, "waits", until=400.0), "", 100.0)
@@ -149,9 +145,11 @@ def test_long_parts_of_a_wait_have_lines_and_its_end_names_the_whole_wait() -> N
 
     first = board.take(_event(Stage.BUSY, "waits: part 1", until=400.0), "", 110.0)
     second = board.take(_event(Stage.BUSY, "waits: part 2", until=400.0), "", 111.0)
-    long = board.due(120.0)
-    ended = board.take(_event(Stage.ENDED, "has ended"), "", 121.0)
+    long, longer = board.due(120.0), board.due(146.0)
+    ended = board.take(_event(Stage.BUSY, "waits for GPUs", until=500.0), "", 147.0)
 
     assert (len(begun), first, second) == (1, [], [])
     assert "waits: part 2, until " in long[0]
-    assert _without_times(ended) == ["HH:MM:SS [node-1] busy: waits: done after 21 s"]
+    assert "waits: part 2, for 46 s, until " in longer[0]
+    assert board.take(_event(Stage.ENDED, "has ended"), "", 148.0) == []
+    assert _without_times(ended) == ["HH:MM:SS [node-1] busy: waits: done after 47 s"]

@@ -33,12 +33,6 @@ def test_row_has_worker_machine_times_activity_and_the_console() -> None:
     assert re.fullmatch(r"gw0 node-1 12 of 30 s waits \[for x\] +Started two *", _plain(line))
 
 
-def test_row_is_no_wider_than_the_terminal() -> None:
-    (line,) = render_rows([_ROW], 112.0, 30)
-
-    assert len(_plain(line)) <= 29
-
-
 def test_rows_make_room_for_lines_above_them() -> None:
     written: list[str] = []
     region = LiveRegion(written.append, lambda: (80, 24))
@@ -75,8 +69,8 @@ def test_row_has_no_colours_if_pytest_prints_none(monkeypatch: pytest.MonkeyPatc
     assert "\x1b" not in render_rows([_ROW], 112.0, 80, has_colours=False)[0]
 
 
-@pytest.mark.parametrize("columns", [0, 1, 2, 7])
-def test_row_fits_a_tiny_terminal(columns: int) -> None:
+@pytest.mark.parametrize("columns", [0, 2, 30])
+def test_row_fits_the_terminal(columns: int) -> None:
     (line, *rest) = render_rows([_ROW], 112.0, columns)
 
     assert len(_plain(line)) <= max(1, columns - 1)
@@ -132,12 +126,12 @@ def test_rows_of_a_worker_go_with_it() -> None:
     written: list[str] = []
     display = Display(LiveRegion(written.append, lambda: (80, 24)), Board(), clock=lambda: 100.0)
 
-    display(_EVENT, "gw0")
+    display(_EVENT, "gw10")
     display.forget("gw1")
     display.look()
     assert "node-1" in written[-1]
 
-    display.forget("gw0")
+    display.forget("gw10")
     display.look()
     assert written[-1] == "\x1b[J"
     display.close()
