@@ -39,6 +39,7 @@ def test_password_belongs_to_the_registry(
     (tmp_path / "config.json").write_text("\ufeff" + json.dumps({"auths": auths}))
 
     assert read_basic("r.example", {"DOCKER_CONFIG": str(tmp_path)}) == expected
+    assert read_basic("r.example", {"DOCKER_CONFIG": str(tmp_path / "none")}) is None
 
 
 class Services:
@@ -58,11 +59,12 @@ class Services:
         ("https://r.example", "https://r.example/token", True, True),
         ("https://r.example", "https://auth.example/token", True, True),
         ("https://r.example", "http://r.example/token", False, False),
-        ("https://r.example", "http://auth.example/token", False, False),
+        ("https://r.example", "file:///etc/passwd", False, False),
+        ("https://r.example", "http://[::1", False, False),
+        ("https://r.example", "https://r.example@evil.example/token", False, False),
         ("http://r.example", "http://r.example/token", True, True),
         ("http://r.example", "http://r.example:80/token", True, True),
         ("http://r.example", "http://r.example:81/token", True, False),
-        ("http://r.example", "https://r.example/token", True, False),
         ("http://r.example", "https://auth.example/token", True, False),
         ("http://r.example", "http://auth.example/token", True, False),
     ],
@@ -83,7 +85,9 @@ def test_service_elsewhere_gets_the_password_from_an_encrypted_registry_only(
     assert authorizer.headers("https://storage.example/b") == {}
 
 
-@pytest.mark.parametrize("url", ["http://r.example/v2/a", "https://storage.example/a"])
+@pytest.mark.parametrize(
+    "url", ["http://r.example/v2/a", "https://r.example:5000/v2/a", "https://r.example.org/v2/a"]
+)
 def test_challenge_of_another_host_is_not_answered(url: str) -> None:
     services = Services()
     authorizer = Authorizer(OURS, registry="https://r.example/v2/", get=services.get)
@@ -92,7 +96,19 @@ def test_challenge_of_another_host_is_not_answered(url: str) -> None:
     assert not authorizer.answer('Bearer realm="https://r.example/token"', url=url)
 
     assert services.asked == []
+    assert authorizer.answer('Basic realm="r"', url="https://r.example/v2/a")
     assert authorizer.headers(url) == {}
+    assert authorizer.headers("https://R.example:443/v2/a") != {}
+
+
+@pytest.mark.parametrize(
+    ("challenge", "content"),
+    [("", b"{}"), ("Bearer x", b"{}"), ('Bearer realm="https://a"', b"<html>")],
+)
+def test_challenge_that_cannot_be_answered_is_left(challenge: str, content: bytes) -> None:
+    authorizer = Authorizer(None, registry="https://r.example/v2/", get=lambda *_: content)
+
+    assert not authorizer.answer(challenge, url="https://r.example/v2/a")
 
 
 @pytest.mark.parametrize(("basic", "answers"), [(OURS, [True, False]), (None, [False, False])])
@@ -102,3 +118,5 @@ def test_password_is_tried_once(basic: str | None, answers: list[bool]) -> None:
     assert [
         authorizer.answer('Basic realm="r"', url="https://r.example/v2/a") for _ in range(2)
     ] == answers
+    proof = {} if basic is None else {"Authorization": f"Basic {basic}"}
+    assert authorizer.headers("https://r.example/v2/a") == proof

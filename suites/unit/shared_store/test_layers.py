@@ -104,7 +104,7 @@ def test_paths_of_the_folder_are_taken_up_to_their_limits() -> None:
         (b'{"token": "a b"}', None),
         (b'{"token": "a\\nb"}', None),
         (b'{"token": "' + b"x" * 16_385 + b'"}', None),
-        (b"[]", None),
+        (b'{"token": {"a": 1}}', None),
     ],
 )
 def test_token_has_one_of_two_names(answer: bytes, token: str | None) -> None:

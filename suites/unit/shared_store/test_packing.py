@@ -77,10 +77,11 @@ def test_folder_comes_back_as_it_was(tmp_path: Path) -> None:
     assert [packed.digest for packed in pack(folder, work)] == digests
 
 
-@pytest.mark.parametrize("content", [*CONTENTS.values()][1:], ids=[*CONTENTS][1:])
+@pytest.mark.parametrize("name", ["byte", "data of a memory file", "ends with a hole"])
 @pytest.mark.parametrize("change", ["shorter", "longer", "other"])
-def test_blob_of_another_content_is_refused(tmp_path: Path, content: bytes, change: str) -> None:
+def test_blob_of_another_content_is_refused(tmp_path: Path, name: str, change: str) -> None:
     """Its size may be right, and its beginning too."""
+    content = CONTENTS[name]
     folder = tmp_path / "x"
     folder.mkdir()
     (folder / "disk").write_bytes(content)
@@ -105,8 +106,8 @@ def _kept(folder: Path, to: Path) -> list[Path]:
     return kept
 
 
-@pytest.mark.parametrize("name", ["0/disk", "6/disk"])
-def test_file_that_differs_from_the_published_one_is_not_packed(tmp_path: Path, name: str) -> None:
+def test_file_that_differs_from_the_published_one_is_not_packed(tmp_path: Path) -> None:
+    name = "6/disk"
     folder = tmp_path / "x"
     folder.mkdir()
     a_folder(folder)
