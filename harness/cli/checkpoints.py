@@ -14,7 +14,7 @@ from harness.cli.artifacts import (
     print_verification,
     short_key,
 )
-from harness.cli.columns import print_columns
+from harness.cli.columns import duration, print_columns
 from harness.cli.options import add_json_option, settings_of
 from harness.errors import BadInputError, listed
 from harness.machine.checkpoint.store import CheckpointStore
@@ -89,7 +89,7 @@ def _list(arguments: argparse.Namespace) -> int:
                 short_key(checkpoint, _KEY_DIGITS),
                 checkpoint.parent or "-",
                 f"{checkpoint.size_mib:.0f}",
-                f"{_age(now - checkpoint.last_used)} ago",
+                f"{duration((now - checkpoint.last_used).total_seconds())} ago",
                 "yes" if checkpoint.is_in_use else "no",
             )
             for checkpoint in checkpoints
@@ -139,11 +139,3 @@ def _remove(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 2 if left else 0
-
-
-def _age(span: dt.timedelta) -> str:
-    seconds = max(0, int(span.total_seconds()))
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s"

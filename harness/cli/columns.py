@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
+def duration(seconds: float) -> str:
+    """Return a duration in one unit, of which there are two or more."""
+    whole = max(0, int(seconds))
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if whole >= 2 * length:
+            return f"{whole // length} {unit}"
+    return f"{whole} s"
+
+
 def print_columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a line for each row, each column as wide as its widest cell; cells can't control the terminal."""
     lines = [[visible_line(cell) for cell in line] for line in (header, *rows)]

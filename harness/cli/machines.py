@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness import lease
-from harness.cli.columns import print_columns
+from harness.cli.columns import duration, print_columns
 from harness.cli.console_text import without_commands
 from harness.cli.options import add_json_option, settings_of
 from harness.errors import BadInputError, listed
@@ -81,10 +81,10 @@ def _ps(arguments: argparse.Namespace) -> int:
         [
             (
                 each.id,
-                f"{_span(now - each.since)} ago",
+                f"{duration(now - each.since)} ago",
                 f"{resident_mib(each)} of {each.memory_mib}",
                 ", ".join(each.gpus) or "-",
-                "-" if each.until is None else f"for {_span(each.until - now)}",
+                "-" if each.until is None else f"for {duration(each.until - now)}",
                 each.purpose,
             )
             for each in machines
@@ -119,14 +119,6 @@ def resident_mib(machine: RunningMachine) -> int:
             if name in {"RssAnon", "RssShmem"}:
                 kib += int(value.split()[0])
     return kib >> 10
-
-
-def _span(seconds: float) -> str:
-    whole = max(0, int(seconds))
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if whole >= 2 * length:
-            return f"{whole // length} {unit}"
-    return f"{whole} s"
 
 
 def _logs(arguments: argparse.Namespace) -> int:
