@@ -121,7 +121,7 @@ class EndedProcess:
 
 
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize(("ended", "code"), [(0, 0), (3, 3), (-9, 137), (-15, 143)])
+@pytest.mark.parametrize(("ended", "code"), [(0, 0), (3, 3), (-9, 137)])
 def test_exit_code_of_the_command_is_as_a_shell_tells_it(
     monkeypatch: pytest.MonkeyPatch, host: FakeHost, ended: int, code: int
 ) -> None:

@@ -70,8 +70,10 @@ def test_workflow_installs_this_version(tmp_path: Path) -> None:
     assert any("gpu-node-harness==" in step.get("run", "") for step in steps)
 
 
-@pytest.mark.parametrize("name", ["pytest.ini", "tests/README.md", "scripts/prepare_node.sh"])
-@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("pytest.ini", "file"), ("tests/README.md", "link"), ("scripts/prepare_node.sh", "folder")],
+)
 def test_nothing_is_overwritten_and_nothing_else_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str
 ) -> None:

@@ -32,7 +32,7 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("score", "least", "code"),
-    [(None, None, 0), (10.0, None, 0), (80.0, "80", 0), (79.9, "80", 1), (None, "0", 1)],
+    [(None, None, 0), (80.0, "80", 0), (79.9, "80", 1), (None, "0", 1)],
 )
 @pytest.mark.usefixtures("requests")
 def test_too_few_noticed_defects_end_with_1(
@@ -67,9 +67,7 @@ def test_choices_are_passed_on_and_reports_written(requests: list[Any], tmp_path
     assert json.loads(files["sarif"].read_text())["version"] == "2.1.0"
 
 
-@pytest.mark.parametrize(
-    "option", ["--minutes=0", "--workers=0", "--workers=-1", "--minutes=-0.5"]
-)
+@pytest.mark.parametrize("option", ["--minutes=0", "--workers=0"])
 def test_number_of_nothing_is_refused_before_anything_runs(
     requests: list[Any], capsys: pytest.CaptureFixture[str], option: str
 ) -> None:
