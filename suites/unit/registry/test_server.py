@@ -145,19 +145,19 @@ def _with_other_content() -> bytes:
     return tar_of([_index(b"right"), _blob(other, named_as=b"right")])
 
 
-def _with_a_layer_of_other_content() -> bytes:
-    config, layer = b"{}", b"layer"
-    named = [f"sha256:{hashlib.sha256(each).hexdigest()}" for each in (config, layer)]
+def _of_two_layers(second: bytes = b"two") -> tuple[bytes, bytes]:
+    """Return an archive whose image has two layers, and its manifest; `second` is what the second has."""
+    config, *layers = (b"{}", b"one", b"two")
+    named = [f"sha256:{hashlib.sha256(each).hexdigest()}" for each in (config, *layers)]
     manifest = json.dumps(
         {
             "mediaType": "application/vnd.oci.image.manifest.v1+json",
             "config": {"digest": named[0]},
-            "layers": [{"digest": named[1]}],
+            "layers": [{"digest": each} for each in named[1:]],
         }
     ).encode()
-    return tar_of(
-        [_index(manifest), _blob(manifest), _blob(config), _blob(b"other", named_as=layer)]
-    )
+    blobs = [_blob(manifest), _blob(config), _blob(layers[0]), _blob(second, named_as=layers[1])]
+    return tar_of([_index(manifest), *blobs]), manifest
 
 
 def _sparse() -> bytes:
@@ -184,8 +184,8 @@ def _sparse() -> bytes:
         (_without_index(), r"has no 'index\.json'"),
         (_with_two_images(), "one image was expected, but this one has 2"),
         (tar_of([_index()]), "has no 'sha256:e3b0c4"),
-        (_with_other_content(), "has no 'sha256:1'|has another digest"),
-        (_with_a_layer_of_other_content(), "has another digest"),
+        (_with_other_content(), "has another digest"),
+        (_of_two_layers(b"other")[0], "has another digest"),
         (tar_of([_index(b"[]"), _blob(b"[]")]), "is not an OCI archive: "),
         (tar_of([_index(b"[" * 9000), _blob(b"[" * 9000)]), "is not an OCI archive: "),
         (tar_of([_index(b"\xff"), _blob(b"\xff")]), "is not an OCI archive: "),
@@ -254,8 +254,8 @@ def _an_image() -> tuple[bytes, ContainerImage]:
 def test_image_is_pushed_with_its_blobs_before_its_manifest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    archive, image = _an_image()
-    manifest = json.loads(image.manifest.content)
+    archive, whole = _of_two_layers()
+    manifest = json.loads(whole)
     pushed = Pushed(monkeypatch)
 
     pushed.server.push(archive, repository="gpu", tag="580.1")
@@ -276,7 +276,7 @@ def test_image_is_pushed_with_its_blobs_before_its_manifest(
     assert [
         f"sha256:{hashlib.sha256(body).hexdigest()}" for _, _, body, _ in blobs[1::2]
     ] == digests
-    assert (content, kind) == (image.manifest.content, manifest["mediaType"])
+    assert (content, kind) == (whole, manifest["mediaType"])
     assert all(connection.is_closed for connection in pushed.connections)
 
 
