@@ -102,13 +102,6 @@ SLIPS = [
         message="at least 1 item",
     ),
     Slip(
-        said="  sha:",
-        instead="  digest:",
-        line=18,
-        key="driver.digest",
-        message="known are 'repository', 'version', 'sha'.",
-    ),
-    Slip(
         said="580.126.09",
         instead="580; reboot",
         line=17,
@@ -199,24 +192,22 @@ def _point_elsewhere(folder: Path) -> None:
     (folder / "node/root/etc/fstab").symlink_to("mtab")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(_edit("node/root/etc/fstab"), id="tree"),
-        pytest.param(_edit("node/scripts/setup.sh"), id="script"),
-        pytest.param(_edit("node/scripts/beside.txt"), id="file-beside-script"),
-        pytest.param(_add_file, id="new-file"),
-        pytest.param(_make_executable, id="mode"),
-        pytest.param(_point_elsewhere, id="link"),
-    ],
-)
-def test_key_changes_with_every_input(tmp_path: Path, change: Callable[[Path], None]) -> None:
+def test_key_changes_with_every_input(tmp_path: Path) -> None:
     recipe = a_recipe(tmp_path)
-    before = recipe.key(builder="one")
+    changes = {
+        "tree": _edit("node/root/etc/fstab"),
+        "script": _edit("node/scripts/setup.sh"),
+        "file beside script": _edit("node/scripts/beside.txt"),
+        "new file": _add_file,
+        "mode": _make_executable,
+        "link": _point_elsewhere,
+    }
+    keys = {recipe.key(builder="one"): "none"}
+    for name, change in changes.items():
+        change(tmp_path)
+        keys[recipe.key(builder="one")] = name
 
-    change(tmp_path)
-
-    assert recipe.key(builder="one") != before
+    assert list(keys.values()) == ["none", *changes]
 
 
 def test_fifo_among_the_files_of_a_recipe_is_refused(tmp_path: Path) -> None:
@@ -265,25 +256,11 @@ CLOUD_IMAGE_SLIPS = [
         message="There is no file 'keys/publishers.asc' in",
     ),
     Slip(
-        said="fingerprint: C4",
-        instead="fingerprint: c4",
-        line=12,
-        key="signature.fingerprint",
-        message="String should match pattern",
-    ),
-    Slip(
         said="signature:",
         instead="digest: sha256:12",
         line=9,
         key="digest",
         message="A digest is 'sha256:' with 64, or 'sha512:' with 128",
-    ),
-    Slip(
-        said="kind: url",
-        instead="kind: url\nrelease: noble",
-        line=3,
-        key="release",
-        message="known are 'schema', 'kind', 'description', 'extends', 'replace', 'folder', ",
     ),
 ]
 
@@ -333,7 +310,7 @@ def test_locations_are_tried_in_order_and_once(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["my.qcow2", "my.raw", "images/my.img", "../bakes/noble"])
+@pytest.mark.parametrize("name", ["my.qcow2", "images/my.img", "../bakes/noble"])
 def test_path_names_an_existing_image(tmp_path: Path, name: str) -> None:
     write_catalogue(tmp_path)
 
@@ -379,7 +356,6 @@ def test_url_with_a_digest_names_an_image_to_download(tmp_path: Path) -> None:
         (f"http://example.org/x.qcow2#sha256={DIGEST}", "is a URL of http; give an https URL."),
         (f"file:///x.qcow2#sha256={DIGEST}", "is a URL of file; give the path of the file."),
         ("https://example.org/x.qcow2#sha256=12", "has the digest 'sha256=12'. A digest is"),
-        (f"https://example.org/x.qcow2#md5={DIGEST}", f"has the digest 'md5={DIGEST}'."),
         (f"https://example.org/#sha256={DIGEST}", "names no file"),
         (f"https:///x.qcow2#sha256={DIGEST}", "names no file"),
         (f"https://example.org/x.qcow2?sig=1#sha256={DIGEST}", "has a query or a password"),
@@ -513,13 +489,14 @@ def test_licence_does_not_change_the_key(tmp_path: Path) -> None:
     assert licensed.key(builder="b") == free.key(builder="b")
 
 
-@pytest.mark.parametrize("name", sorted({REAL_DRIVER_IMAGE, *OPENED_GPU_IMAGES}))
-def test_own_image_of_nvidias_driver_needs_its_licence(name: str) -> None:
-    recipe = load_catalogue().get(name)
+def test_own_images_of_nvidias_driver_need_its_licence() -> None:
+    names = {REAL_DRIVER_IMAGE, *OPENED_GPU_IMAGES}
 
-    assert isinstance(recipe, Recipe)
-    assert recipe.file.licence is not None
-    assert recipe.file.licence.id == "nvidia-debian-non-free"
+    licences = {name: _own_recipe(name).file.licence for name in names}
+
+    assert {name: each and each.id for name, each in licences.items()} == dict.fromkeys(
+        names, "nvidia-debian-non-free"
+    )
 
 
 def test_free_image_needs_no_licence_and_has_the_firmware_of_our_own() -> None:

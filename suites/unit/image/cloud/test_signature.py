@@ -81,10 +81,9 @@ OF_A_STRANGER = said("GOODSIG", STRANGER)
         OF_A_STRANGER + GOOD,
         GOOD + OF_A_STRANGER,
         said("BADSIG", STRANGER) + GOOD,
-        GOOD + said("ERRSIG", STRANGER),
         said("EXPKEYSIG", PUBLISHER) + GOOD,
     ],
-    ids=["one", "subkey", "name", "second", "first", "after bad", "before unknown", "renewed"],
+    ids=["one", "subkey", "name", "second", "first", "after bad", "renewed"],
 )
 def test_good_signature_of_the_publisher_is_enough(status: str) -> None:
     """A list may be signed by an old key and a new one, of which the keyring has one."""
@@ -95,11 +94,9 @@ def test_good_signature_of_the_publisher_is_enough(status: str) -> None:
     ("status", "why"),
     [
         (OF_A_STRANGER, f"it is by the key {STRANGER}"),
-        (said("EXPKEYSIG", PUBLISHER), "was made by a key that has expired"),
         (said("EXPKEYSIG", PUBLISHER) + OF_A_STRANGER, "was made by a key that has expired"),
         (OF_A_STRANGER + said("REVKEYSIG", PUBLISHER), "was made by a key that was revoked"),
         (said("EXPSIG", PUBLISHER) + OF_A_STRANGER, "has expired"),
-        (said("REVKEYSIG", PUBLISHER), "was made by a key that was revoked"),
         (said("BADSIG", PUBLISHER) + OF_A_STRANGER, "is not one of this list"),
         (said("GOODSIG", STRANGER, by=PUBLISHER), f"it is by the key {STRANGER}"),
         (

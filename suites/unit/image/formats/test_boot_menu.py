@@ -17,27 +17,10 @@ def test_entry_of_a_submenu_is_named_by_the_way_to_it() -> None:
     }
 
 
-def test_separate_boot_partition_leaves_out_the_folder() -> None:
-    menu = MENU.replace("/boot/vmlinuz", "/vmlinuz")
-
-    assert paths(menu) == paths(MENU)
-
-
 def test_ids_may_be_given_as_options() -> None:
     menu = MENU.replace("$menuentry_id_option", "--id")
 
     assert read_menu(menu) == read_menu(MENU)
-
-
-def test_command_line_contains_the_word_that_grub_adds() -> None:
-    entry = read_menu(MENU)["6.1.0-55-cloud-amd64"]
-
-    assert entry.command_line == (
-        "BOOT_IMAGE=/boot/vmlinuz-6.1.0-55-cloud-amd64",
-        "root=UUID=1234",
-        "ro",
-        "quiet",
-    )
 
 
 def test_command_line_has_no_variables_and_no_quotes() -> None:

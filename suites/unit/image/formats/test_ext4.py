@@ -188,11 +188,10 @@ def test_other_content_is_refused(disk: SmallExt4) -> None:
         read_file_system(disk.read)
 
 
-@pytest.mark.parametrize("feature", [0x8000, 0x10, 0x10000])
-def test_unknown_feature_is_refused(disk: SmallExt4, feature: int) -> None:
-    """Contents inside inodes, other places of descriptors, encrypted names."""
-    disk.superblock(96, "<I", 0x2C2 | feature)
-    with pytest.raises(Ext4Error, match=f"features that are not understood here .{feature:#x}"):
+def test_unknown_feature_is_refused(disk: SmallExt4) -> None:
+    """Such as encrypted names."""
+    disk.superblock(96, "<I", 0x102C2)
+    with pytest.raises(Ext4Error, match="features that are not understood here .0x10000"):
         read_file_system(disk.read)
 
 
@@ -229,7 +228,6 @@ def test_damaged_structures_are_refused(disk: SmallExt4) -> None:
     ("at", "form", "values"),
     [
         (24, "<I", (0xFFFFFFFF,)),
-        (24, "<I", (30,)),
         (40, "<I", (0,)),
         (40, "<I", (0xFFFFFFFF,)),
         (88, "<H", (0,)),
