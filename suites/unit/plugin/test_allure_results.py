@@ -32,7 +32,6 @@ class Unnamed:
     ("docstring", "title", "description"),
     [
         (None, None, None),
-        ("One sentence.", "One sentence", None),
         (
             "One\n    sentence. And more\n    of it.\n\n    Rest.",
             "One sentence",
@@ -59,7 +58,6 @@ def test_title_has_the_id_of_the_parameters() -> None:
         ("suites/e2e/kernel/test_own.py::test_a[x::y/z]", ("suites/e2e", "kernel", "own")),
         ("suites/e2e/test_boot.py::test_a", ("suites/e2e", "boot", None)),
         ("tests/test_boot.py::TestBoot::test_a", ("tests", "boot", "TestBoot")),
-        ("test_boot.py::test_a", (None, "boot", None)),
         (
             "suites/e2e/shell/deep/a_spec.sh::Group::one",
             ("suites/e2e", "shell", "deep > a_spec > Group"),

@@ -59,7 +59,6 @@ def test_test_during_which_the_run_ended_has_no_test_case() -> None:
 @pytest.mark.parametrize(
     ("nodeid", "description", "names"),
     [
-        ("spec/a_spec.sh::g::b", "g b", ("spec.a_spec.sh.g", "b")),
         ("spec/a_spec.sh::g [x]::a ] b [c] d", "g [x] a ] b [c] d", ("spec.a_spec.sh.g [x]", "a ] b [c] d")),
         ("a_spec.sh::g::[x", "g [x", ("a_spec.sh.g", "[x")),
         ("a_spec.sh::]", "]", ("a_spec.sh", "]")),
@@ -103,7 +102,6 @@ SETUP, TEARDOWN = ("setup", "passed"), ("teardown", "passed")
         ("broken", "passed", ["call", "teardown"]),
         ("broken", "failed", ["call"]),
         ("failed", "passed", []),
-        ("passed", "passed", []),
     ],
 )
 def test_error_in_the_body_of_a_test_is_marked(

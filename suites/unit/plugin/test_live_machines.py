@@ -53,7 +53,6 @@ def save(
         (FailureCheckpoint.ON_FAILURE, MachineKeep.NONE, False, False),
         (FailureCheckpoint.NEVER, MachineKeep.NONE, True, False),
         (FailureCheckpoint.NEVER, MachineKeep.FAILED, True, True),
-        (FailureCheckpoint.NEVER, MachineKeep.FAILED, False, False),
         (FailureCheckpoint.NEVER, MachineKeep.ALL, False, True),
     ],
 )

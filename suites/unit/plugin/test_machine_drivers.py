@@ -88,7 +88,6 @@ def test_workers_that_left_out_the_same_tests_are_counted_once() -> None:
         pytest.mark.vm_driver(reason="x"),
         pytest.mark.vm_driver("qemu"),
         pytest.mark.vm_driver("xen", reason="x"),
-        pytest.mark.vm_driver("qemu", reason=""),
     ],
 )
 def test_marker_that_says_too_little_is_refused(marker: pytest.MarkDecorator) -> None:

@@ -16,7 +16,6 @@ from harness.plugin.node_ids import folder_name
     [
         ("suites/e2e/test_boot.py::test_kernel", "suites-e2e-test_boot.py-test_kernel"),
         ("test_boot.py::test_kernel[noble-kvm]", "test_boot.py-test_kernel-noble-kvm"),
-        ("test_boot.py::test_kernel@group1", "test_boot.py-test_kernel"),
         ("test_boot.py::test_kernel[noble]@group1", "test_boot.py-test_kernel-noble"),
     ],
 )
@@ -32,22 +31,15 @@ def test_at_sign_within_a_parameter_is_kept() -> None:
     ("first", "second"),
     [
         ("t.py::t[a/b]", "t.py::t[a-b]"),
-        ("t.py::t[a b]", "t.py::t[a-b]"),
-        ("t.py::t[é]", "t.py::t[ü]"),
         ("t.py::t[é]", "t.py::t[e\u0301]"),
         ("t.py::t[" + "x" * 200 + "1]", "t.py::t[" + "x" * 200 + "2]"),
         ("a/b.py::t", "a-b.py::t"),
-        ("a/b.py::t", "a_b.py::t"),
         ("a.py::b::c", "a.py::b[c]"),
         ("a.py::T::c", "a.py::t::c"),
-        ("a.py::T[c]", "a.py::T::c"),
         ("a_spec.sh::mails a@b", "a_spec.sh::mails a@c"),
-        ("a.py::t[X]", "a.py::t[x]"),
         ("a.py/b.py::t", "a.py::b.py-t"),
-        ("a.py::t[x.]", "a.py::t[x]"),
         ("a.py::t[x-]", "a.py::t[x]"),
         ("a.py::t[]", "a.py::t"),
-        ("a.py::t[a\nb]", "a.py::t[a-b]"),
         ("a.py::t[\udce9]", "a.py::t[\\udce9]"),
     ],
 )

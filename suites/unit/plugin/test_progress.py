@@ -43,7 +43,7 @@ def test_all_of_a_text_is_written_in_any_number_of_pieces(
 
 @pytest.mark.parametrize(
     ("size", "found"),
-    [((120, 40), (120, 40)), ((0, 40), (80, 24)), ((120, 0), (80, 24)), (None, (80, 24))],
+    [((120, 40), (120, 40)), ((120, 0), (80, 24)), (None, (80, 24))],
 )
 def test_terminal_that_does_not_tell_its_size_has_the_usual_one(
     monkeypatch: pytest.MonkeyPatch, size: tuple[int, int] | None, found: tuple[int, int]
@@ -64,7 +64,6 @@ def test_terminal_that_does_not_tell_its_size_has_the_usual_one(
         ({}, True),
         ({"is_terminal": False}, False),
         ({"term": "dumb"}, False),
-        ({"term": ""}, True),
         ({"capture": "no"}, False),
         ({"is_ci": True}, False),
     ],

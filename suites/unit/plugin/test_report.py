@@ -57,7 +57,6 @@ WRONG = AssertionError()
         (EvidenceMode.ON_FAILURE, MachineKeep.NONE, "call", WRONG, True),
         (EvidenceMode.ON_FAILURE, MachineKeep.NONE, "setup", WRONG, True),
         (EvidenceMode.ON_FAILURE, MachineKeep.NONE, "call", None, False),
-        (EvidenceMode.ON_FAILURE, MachineKeep.FAILED, "call", None, False),
         (EvidenceMode.ON_FAILURE, MachineKeep.ALL, "call", None, True),
         (EvidenceMode.ON_FAILURE, MachineKeep.NONE, "call", SKIPPED, False),
         (EvidenceMode.ALWAYS, MachineKeep.NONE, "call", None, True),
@@ -168,9 +167,7 @@ def test_summary_counts_nodes_and_harness_apart() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("shown", "is_told"), [("", True), ("fE", True), ("s", False), ("A", False)]
-)
+@pytest.mark.parametrize(("shown", "is_told"), [("fE", True), ("s", False), ("A", False)])
 def test_what_the_host_lacks_is_told_where_skips_are_not(shown: str, *, is_told: bool) -> None:
     missing = [("missing_requirement", "No KVM.")]
     stats = {"skipped": [a_report(user_properties=missing)] * 2 + [a_report()]}
@@ -200,7 +197,6 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (MachineShell.AFTER, "setup", True, []),
         (MachineShell.FAILED, "setup", True, ["a.py::test_x failed"]),
         (MachineShell.FAILED, "call", False, []),
-        (None, "call", True, []),
         (MachineShell.BEFORE, "call", True, []),
     ],
 )
@@ -221,7 +217,6 @@ def test_shell_is_opened_at_its_moment(
         (MachineShell.BEFORE, ["before the test"], None),
         (MachineShell.INSTEAD, ["instead of the test"], pytest.skip.Exception),
         (MachineShell.AFTER, [], None),
-        (None, [], None),
     ],
 )
 def test_shell_before_a_test_or_in_its_place(

@@ -105,11 +105,9 @@ def test_both_runs_of_a_repeated_test_stay_together() -> None:
 @pytest.mark.parametrize(
     ("fixtures", "scopes", "family"),
     [
-        ({}, {}, "a.py"),
         ({"lab": (), "image_name": ()}, {}, "a.py"),
         ({"baked": ("other",), "other": ("lab",), "lab": ()}, {}, "baked other debian-12"),
         ({"baked": ("lab",), "lab": ()}, {"baked": "module"}, "a.py"),
-        ({"mine": ("tmp",), "tmp": ()}, {}, "a.py"),
         ({"one": ("two",), "two": ("one",)}, {}, "a.py"),
         ({"state": ("image_name",)}, {}, "state debian-12"),
     ],

@@ -69,7 +69,6 @@ def test_link_and_device_are_written_in_their_place(tmp_path: Path) -> None:
     [
         (OSError(errno.EACCES, "Permission denied", "/x"), "Permission denied"),
         (OSError("of its own."), "of its own"),
-        (ValueError("no number."), "no number"),
     ],
 )
 def test_reason_is_in_the_words_of_the_system(error: Exception, words: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.errors import BadInputError, ExpectationError, HarnessError
+from harness.errors import ExpectationError, HarnessError
 from harness.plugin.verdicts import is_verdict
 
 
@@ -23,9 +23,7 @@ class SeveralError(Exception):
         (ExpectationError("x"), True),
         (pytest.fail.Exception("x"), True),
         (HarnessError("x"), False),
-        (BadInputError("x", source="y"), False),
         (OSError(), False),
-        (KeyboardInterrupt(), False),
         (SeveralError(AssertionError(), ExpectationError("x")), True),
         (SeveralError(AssertionError(), HarnessError("x")), False),
         (SeveralError(SeveralError(AssertionError())), True),
