@@ -282,8 +282,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 raise _RefusedError(
                     502, f"The registry behind this proxy failed: {error}."
                 ) from error
-            if body.left:
-                self.close_connection = True
             self._pass_on(answer, fault, request)
 
     def _body(self) -> _Body:
