@@ -142,7 +142,8 @@ def test_planned_refusal_holds_for_one_pull_and_not_for_the_next(
     log.disturb_next(PullFault(status=429))
 
     with client(proxy) as connection:
-        assert [ask(connection, "HEAD", TAG)[0] for _ in range(3)] == [429, 429, 429]
+        assert [ask(connection, "HEAD", TAG)[0] for _ in range(2)] == [429, 429]
+        assert ask(connection, "GET", LAYER)[0] == 429
     with client(proxy) as connection:
         assert ask(connection, "HEAD", TAG)[0] == 200
 
@@ -199,9 +200,11 @@ def test_blob_is_cut_at_its_byte_even_if_a_client_resumes_there(
     assert nothing.value.partial == b""
     with client(proxy) as connection:
         assert ask(connection, "GET", TAG) == (200, BLOB)
+        log.disturb_all(PullFault(cut_after_bytes=len(BLOB)))
+        assert ask(connection, "GET", LAYER) == (200, BLOB)
 
-    assert [each.is_cut for each in log.requests] == [True, True, False]
-    assert [each.body_bytes for each in log.requests] == [50_000, 0, len(BLOB)]
+    assert [each.is_cut for each in log.requests] == [True, True, False, False]
+    assert [each.body_bytes for each in log.requests] == [50_000, 0, len(BLOB), len(BLOB)]
 
 
 def test_limited_blob_takes_the_time_that_its_rate_needs(
