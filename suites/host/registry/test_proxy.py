@@ -282,7 +282,7 @@ def test_only_a_client_that_trusts_the_certificate_gets_an_answer(
 ) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("There is no openssl on this host.")
-    made = Certificate.generate(tmp_path, ["registry.test"])
+    made = Certificate.generate(tmp_path, ["first.test", "registry.test"])
 
     def upstream() -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", upstream_port, timeout=10)
