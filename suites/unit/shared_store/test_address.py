@@ -152,10 +152,9 @@ class OneAnswer(HttpOpener):
         return cast("http.client.HTTPResponse", answer)
 
 
-def a_client(answer: OneAnswer, address: str = "registry.example") -> RegistryClient:
-    return RegistryClient(
-        Address.parse(address), patience=Patience(tries=1, pause_s=0.0), opener=answer
-    )
+def a_client(answer: OneAnswer, *, tries: int = 1) -> RegistryClient:
+    patience = Patience(tries=tries, pause_s=0.0)
+    return RegistryClient(Address.parse("registry.example"), patience=patience, opener=answer)
 
 
 @pytest.mark.parametrize("tag", ["a/b", "", ".."])
@@ -183,6 +182,25 @@ def test_answer_that_is_longer_than_the_blob_does_not_fill_the_disk(tmp_path: Pa
         )
 
     assert sum(got) == 11
+
+
+def test_registry_without_ranges_that_ends_early_is_not_asked_for_ever(tmp_path: Path) -> None:
+    """What comes in one try and was there in an earlier one is no progress."""
+
+    class Breaking(OneAnswer):
+        @override
+        def open(self, request: urllib.request.Request, pace: Pace) -> http.client.HTTPResponse:
+            self.body = b"123" if len(self.requests) % 2 else b"12345"
+            return super().open(request, pace)
+
+    client = a_client(Breaking(b""), tries=3)
+
+    with pytest.raises(StoreError, match=r"ended early after 3 of 10 bytes, 3 times in a row"):
+        client.fetch_blob(
+            "images", "sha256:x", 10, tmp_path / "part", what="it", progress=lambda _: None
+        )
+
+    assert (tmp_path / "part").read_bytes() == b"123"
 
 
 WRONG_FIELDS: list[dict[str, object]] = [
