@@ -637,7 +637,7 @@ def test_pause_that_the_registry_asks_for_is_kept(
     registry: Adversary, tmp_path: Path, asked: str, pauses: list[float]
 ) -> None:
     clock = FakeClock()
-    answers = iter([503])
+    answers = iter([429 if asked == "7" else 503])
     registry.lie = lambda request: (
         (status := next(answers, 0)) != 0 and request.reply(status, Retry_After=asked)
     )

@@ -10,6 +10,7 @@ from harness.plugin.failure_summary import note_reason, write_causes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 
 def why(error: EvidencedError) -> Sequence[str]:
@@ -36,6 +37,26 @@ def test_command_is_shown_but_not_its_output() -> None:
 
 def test_text_without_a_list_is_its_first_line() -> None:
     assert why(ExpectationError("One line.\nAnother.\n")) == ["One line."]
+
+
+def test_cause_in_the_error_itself_is_named_before_one_in_the_evidence(tmp_path: Path) -> None:
+    (tmp_path / "host").mkdir()
+    (tmp_path / "host/serial.log").write_text("Kernel panic - not syncing: VFS\n")
+    crash = SimpleNamespace(message="It failed.")
+    report: Any = SimpleNamespace(
+        skipped=False,
+        failed=True,
+        user_properties=[],
+        sections=[],
+        longrepr=SimpleNamespace(reprcrash=crash),
+    )
+
+    note_reason(report, HarnessError("It failed.\ncp: No space left on device"), [tmp_path])
+
+    named = "no space on the guest's disk: cp: No space left on device"
+    assert crash.message == f"{named}\nIt failed."
+    shown = [value for name, value in report.user_properties if name == "cause"]
+    assert [shown[0], shown[2]] == [named, "kernel panic: Kernel panic - not syncing: VFS"]
 
 
 def test_path_with_hyphens_stays_in_one_line() -> None:

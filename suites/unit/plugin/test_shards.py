@@ -266,10 +266,14 @@ def test_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:
         registered(FakeConfig(tmp_path, "r"))
 
 
-def test_shard_that_was_started_again_stops(tmp_path: Path) -> None:
+def test_shard_that_was_started_again_stops_and_leaves_the_record_to_the_later_start(
+    tmp_path: Path,
+) -> None:
     plugin = a_plugin(1, 2, tmp_path)
     plugin.start, plugin.reports = begin(tmp_path)
-    session: Any = SimpleNamespace(shouldstop=False)
+    plugin._collection = ("digest", 0)
+    config = SimpleNamespace(getoption=lambda *_: None, rootpath=tmp_path)
+    session: Any = SimpleNamespace(shouldstop=False, config=config, exitstatus=2)
     plugin.pytest_sessionstart(session)
 
     plugin.pytest_runtest_logfinish()
@@ -277,6 +281,8 @@ def test_shard_that_was_started_again_stops(tmp_path: Path) -> None:
     begin(tmp_path)
     plugin.pytest_runtest_logfinish()
     assert "has a later start than number 1" in str(session.shouldstop)
+    assert list(plugin.pytest_sessionfinish(session, 2)) == [None]
+    assert not (tmp_path / "shard.json").exists()
 
 
 def test_first_test_of_any_worker_counts() -> None:
