@@ -99,8 +99,10 @@ def test_long_wait_shows_each_minute_the_new_output_of_the_console(told: _Told) 
             "  | Started one\n"
             "  | Started two"
         ),
-        "waits for cloud-init for 120 s; its console has printed 1 lines since, the last of them:\n"
-        "  | Started three",
+        (
+            "waits for cloud-init for 120 s; its console has printed 1 lines since, the last of them:\n"
+            "  | Started three"
+        ),
         "waits for cloud-init for 180 s; its console has printed nothing since",
     ]
 

@@ -145,10 +145,10 @@ def test_long_parts_of_a_wait_have_lines_and_its_end_names_the_whole_wait() -> N
 
     first = board.take(_event(Stage.BUSY, "waits: part 1", until=400.0), "", 110.0)
     second = board.take(_event(Stage.BUSY, "waits: part 2", until=400.0), "", 111.0)
-    long, longer = board.due(120.0), board.due(146.0)
+    quick, long, longer = (board.due(now) for now in (112.0, 120.0, 146.0))
     ended = board.take(_event(Stage.BUSY, "waits for GPUs", until=500.0), "", 147.0)
 
-    assert (len(begun), first, second) == (1, [], [])
+    assert (len(begun), first, second, quick) == (1, [], [], [])
     assert "waits: part 2, until " in long[0]
     assert "waits: part 2, for 46 s, until " in longer[0]
     assert board.take(_event(Stage.ENDED, "has ended"), "", 148.0) == []
