@@ -53,6 +53,7 @@ class FakeShared:
     refusal: str = ""
     pushed: list[str] = field(default_factory=list)
     pulled: list[str] = field(default_factory=list)
+    is_damaged: bool = False
 
     def push(self, folder: Path, *, progress: Progress) -> bool:
         del progress
@@ -66,6 +67,8 @@ class FakeShared:
         self.pulled.append(name)
         into.rmdir()
         a_folder(into)
+        if self.is_damaged:
+            (into / DISK).write_bytes((into / DISK).read_bytes()[:-1] + b"!")
         return True
 
     def ls(self) -> Sequence[StoredArtifact]:
@@ -160,6 +163,14 @@ def test_names_are_pulled_by_their_beginnings(caches: Caches) -> None:
 
     assert caches.images.pulled == ["rhel-9-1", "rhel-9-2"]
     assert FORMAT.read(caches.folder / "images/rhel-9-2").key == "k"
+
+
+def test_damaged_pull_does_not_reach_the_cache(caches: Caches) -> None:
+    caches.images.stored, caches.images.is_damaged = [stored("rhel-9-1")], True
+
+    assert main(["store", "pull", URL]) == 2
+
+    assert not (caches.folder / "images/rhel-9-1").exists()
 
 
 def test_pull_of_what_the_cache_has_takes_nothing_from_the_store(caches: Caches) -> None:

@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from filelock import FileLock
 
 from harness.errors import HarnessError, RequirementError
 from harness.image import CloudImageKernel, ImageDamagedError
@@ -226,6 +227,11 @@ def test_kept_overlays_are_removed_with_unused_images(cache: Cache, tmp_path: Pa
     cache.store.create_overlay(image.disk, tmp_path / "overlay.qcow2")
 
     later = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=2)
+    (cache.folder / ".work/other").mkdir()
+    with FileLock(cache.folder / ".locks/other.lock"):
+        # The process that makes another image may be about to use them.
+        assert cache.store.cache.collect_unused(dt.timedelta(days=1), at=later) == []
+    (cache.folder / ".work/other").rmdir()
     removed = cache.store.cache.collect_unused(dt.timedelta(days=1), at=later)
 
     assert [removal.path.suffix for removal in removed] == [".qcow2"]
