@@ -10,6 +10,8 @@ import pytest
 
 from harness.cli import host_gpus, main
 from harness.gpu.passthrough.discovery import read_functions
+from harness.gpu.passthrough.leases import GpuLease
+from harness.gpu.passthrough.pool import GpuPool
 from harness.gpu.passthrough.records import DeviceRecords
 from suites.unit.cli.gpu_host import AUDIO, GPU, SECOND
 
@@ -20,10 +22,19 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.usefixtures("kernel")
-def test_every_gpu_has_a_line_with_verdict_and_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_gpu_has_a_line_with_verdict_and_reason_and_who_waits_another(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leases = [
+        GpuLease(who=who, process=7, user="ann", since="noon", wanted=((GPU,),), taken=taken)
+        for who, taken in (("one", (GPU,)), ("two", ()))
+    ]
+    monkeypatch.setattr(GpuPool, "leases", lambda _: leases)
+
     assert main(["gpu", "host", "ls"]) == 0
 
-    header, first, second = capsys.readouterr().out.splitlines()
+    header, first, second, waiting = capsys.readouterr().out.splitlines()
+    assert waiting == "'two' of user ann (process 7, since noon) waits."
     assert header.split() == [
         "ADDRESS",
         "PCI",

@@ -124,12 +124,14 @@ def test_failed_command_names_the_file_with_its_whole_output(
 def test_error_names_the_file_with_its_whole_sentence(
     gate: ReportGate, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    error = ExpectationError("y " * 50_000)
+    error, cause = (ExpectationError(f"{letter} " * 50_000) for letter in "yz")
+    error.__cause__ = cause
     next(gate.pytest_runtest_makereport(request.node, a_call(error)))
 
-    (path,) = (tmp_path / "evidence").glob("*/error-call-1.txt")
-    assert path.read_text() == error.sentence
-    assert f"The whole text is in '{path}'." in str(error)
+    for number, each in enumerate((error, cause), start=1):
+        (path,) = (tmp_path / "evidence").glob(f"*/error-call-{number}.txt")
+        assert path.read_text() == each.sentence
+        assert f"The whole text is in '{path}'." in str(each)
 
 
 def test_unwritable_file_is_reported_in_a_sentence(
