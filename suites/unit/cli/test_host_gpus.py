@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.cli import host_gpus, main
+from harness.gpu.passthrough import GpuChoice
 from harness.gpu.passthrough.discovery import read_functions
 from harness.gpu.passthrough.leases import GpuLease
 from harness.gpu.passthrough.pool import GpuPool
 from harness.gpu.passthrough.records import DeviceRecords
+from harness.provisioning.wait import Deadline
+from harness.settings import Settings
 from suites.unit.cli.gpu_host import AUDIO, GPU, SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from suites.fakes.clock import FakeClock
     from suites.unit.gpu.passthrough.fake_host import FakeHost, FakeKernel
 
 
@@ -119,6 +123,19 @@ def test_gpu_that_cannot_be_leased_is_refused_with_the_reason(
     assert main(["gpu", "host", "run", *arguments, "--", "true"]) == 2
 
     assert message in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("kernel")
+def test_held_gpu_is_waited_for_as_long_as_is_asked(
+    tmp_path: Path, fake_time: FakeClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool = host_gpus.open_gpu_pool(Settings(gpu_pool_folder=tmp_path / "leases"))
+
+    with pool.lease([GpuChoice()], holder="a suite", deadline=Deadline.after(1)):
+        assert main(["gpu", "host", "run", "--wait=30", "--", "true"]) == 2
+
+    assert 30 <= fake_time.elapsed_s < 60
+    assert "'a suite'" in capsys.readouterr().err
 
 
 @dataclass
