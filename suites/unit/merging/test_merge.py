@@ -155,14 +155,16 @@ def test_environments_of_the_shards_become_one(tmp_path: Path) -> None:
     for number, accelerator in enumerate(("tcg", "kvm", "tcg"), start=1):
         results = tmp_path / f"shards/{number}/start-1/allure"
         (results / "environment.properties").write_text(
-            f"# a=b\n\nkernel=a=b\naccelerator={accelerator}\n"
+            f"# a=b\n\nkernel=root={accelerator}\naccelerator={accelerator}\n"
         )
         (results / "categories.json").write_text("[]")
 
     merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
 
     merged = tmp_path / "to/allure"
-    assert (merged / "environment.properties").read_text() == "kernel=a=b\naccelerator=tcg, kvm\n"
+    assert (
+        merged / "environment.properties"
+    ).read_text() == "kernel=root=tcg, root=kvm\naccelerator=tcg, kvm\n"
     assert (merged / "categories.json").read_text() == "[]"
 
 
