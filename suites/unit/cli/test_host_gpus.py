@@ -15,7 +15,6 @@ from harness.gpu.passthrough.leases import GpuLease
 from harness.gpu.passthrough.pool import GpuPool
 from harness.gpu.passthrough.records import DeviceRecords
 from harness.provisioning.wait import Deadline
-from harness.settings import Settings
 from suites.unit.cli.gpu_host import AUDIO, GPU, SECOND
 
 if TYPE_CHECKING:
@@ -125,11 +124,14 @@ def test_gpu_that_cannot_be_leased_is_refused_with_the_reason(
     assert message in capfd.readouterr().err
 
 
-@pytest.mark.usefixtures("kernel")
 def test_held_gpu_is_waited_for_as_long_as_is_asked(
-    tmp_path: Path, fake_time: FakeClock, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    host: FakeHost,
+    kernel: FakeKernel,
+    fake_time: FakeClock,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    pool = host_gpus.open_gpu_pool(Settings(gpu_pool_folder=tmp_path / "leases"))
+    pool = GpuPool(tmp_path / "leases", root=host.root, runner=kernel)
 
     with pool.lease([GpuChoice()], holder="a suite", deadline=Deadline.after(1)):
         assert main(["gpu", "host", "run", "--wait=30", "--", "true"]) == 2
