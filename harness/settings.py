@@ -250,17 +250,20 @@ class Settings:
                 f"'{self.image}' is not a list of images; give names separated by commas, each once.",
                 source="--image",
             )
-        for name, limit in (("mib", self.bundle_limit_mib), ("days", self.bundle_limit_days)):
+        for name in (
+            "bundle_limit_mib",
+            "bundle_limit_days",
+            "checkpoint_limit_mib",
+            "failure_checkpoint_limit_mib",
+            "machine_keep_hours",
+        ):
+            limit = getattr(self, name)
+            # NaN is refused too.
             if not limit >= 0:
                 raise BadInputError(
                     f"{limit} was given, but 0 or more was expected.",
-                    source=f"--bundle-limit-{name}",
+                    source=f"--{name.replace('_', '-')}",
                 )
-        if self.checkpoint_limit_mib < 0:
-            raise BadInputError(
-                f"{self.checkpoint_limit_mib} is less than 0; give 0 or more MiB.",
-                source="--checkpoint-limit-mib",
-            )
 
     @property
     def images(self) -> tuple[str, ...]:
