@@ -44,8 +44,8 @@ def pulls_paused(log: RegistryLog, at_least_s: float) -> None:
 
 def pull_answered(log: RegistryLog, number: int, *, status: int) -> None:
     """Expect each answer of the pull `number`, from 1, to have this status."""
-    pulls = log.pulls
-    seen = {each.status for each in pulls[number - 1].requests} if len(pulls) >= number else set()
+    # There is no pull 0.
+    seen = {each.status for pull in log.pulls[number - 1 : number] for each in pull.requests}
     if seen != {status}:
         raise ExpectationError(
             f"Pull {number} was expected to get {status} only, but got {sorted(map(str, seen)) or 'nothing'}:\n"

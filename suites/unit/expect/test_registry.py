@@ -97,7 +97,7 @@ def test_answer_belongs_to_the_numbered_pull() -> None:
 
     for number, status in ((1, 200), (2, 429), (3, 500)):
         expect.pull_answered(log, number, status=status)
-    for number, status in ((1, 500), (2, 200), (3, 429)):
+    for number, status in ((0, 500), (1, 500), (2, 200), (3, 429)):
         with pytest.raises(ExpectationError, match=f"Pull {number} was expected to get {status}"):
             expect.pull_answered(log, number, status=status)
 
