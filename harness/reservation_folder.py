@@ -246,7 +246,7 @@ class OpenReservations(Generic[E]):
         """Return the live entries by name, oldest first, and remove entries whose holder is dead.
 
         A file that the harness did not make reserves nothing, and stays: `strange_files` reports
-        it. Raises Raises HarnessError for a file that is locked but can't be parsed, since its
+        it. Raises HarnessError for a file that is locked but can't be parsed, since its
         reservation is unknown.
         """
         entries: list[tuple[str, E]] = []
