@@ -15,7 +15,12 @@ from harness.errors import BadInputError, ExpectationError, HarnessError
 from harness.evidence import CLOUD_INIT_OUTPUT_PATH
 from harness.evidence.outcome import ReportedStep
 from harness.payload import Payload
-from harness.provisioner import EXIT_CODE_PATH, EvidenceDeclaration, Provisioner
+from harness.provisioner import (
+    EXIT_CODE_PATH,
+    RUNS_FOLDER,
+    EvidenceDeclaration,
+    Provisioner,
+)
 from harness.provisioner.declaration import (
     DECLARATION_NAME,
     GPU_NODE,
@@ -323,7 +328,7 @@ UNDECLARED = {
         "key 'outcome.log.step': ",
     ),
     "events": (lambda e: expect.events_recorded(e, "x"), "key 'outcome.events': "),
-    "no events": (lambda e: expect.events_recorded(e, "x"), "key 'outcome.events': "),
+    "no events": (lambda e: expect.no_event_recorded(e, "x"), "key 'outcome.events': "),
     "name of an exit code": (
         lambda e: expect.provisioned(e, exit_code="no-drver"),
         "key 'outcome.exit_codes': No exit code has the name 'no-drver', only 'ok', 'no-driver' have",
@@ -362,6 +367,12 @@ UNDECIDED = {
     ),
     "line that a cut log does not have": Case(
         expectation=lambda e: expect.log_line(e, "step mig"),
+        outcome=PATTERNS,
+        texts=(("log", LINES.ljust(4096 << 10)),),
+        message=f"Only the first 4096 KiB of '{LOG}' were collected",
+    ),
+    "unexpected line that a cut log may have": Case(
+        expectation=lambda e: expect.no_log_line(e, "step mig"),
         outcome=PATTERNS,
         texts=(("log", LINES.ljust(4096 << 10)),),
         message=f"Only the first 4096 KiB of '{LOG}' were collected",
@@ -447,6 +458,19 @@ def test_steps_are_read_with_their_declaration(tmp_path: Path) -> None:
         name="driver", status="ok", duration_s=2.0
     )
     assert expect.step_of(by_log, "dcgm").duration_s is None
+
+
+def test_step_of_an_earlier_run_is_judged_by_the_outcome_of_that_run(tmp_path: Path) -> None:
+    failed = json.dumps({**DOCUMENT, "result": {"code": 4, "why": DCGM_FAILED}})
+    sound = {"result": {"code": 0, "why": None}, "steps": [{"id": "dcgm", "end": "OK"}]}
+    evidence = evidence_of(tmp_path, FILE, document=json.dumps(sound))
+    folder = EvidenceFolder(tmp_path).file(f"{RUNS_FOLDER}/1/exit-code", "4\n")
+    folder.file(f"{RUNS_FOLDER}/2/outcome-before", failed)
+
+    expect.run_ended_at(evidence, "dcgm", run=1)
+    for run in (None, 2):
+        with pytest.raises(ExpectationError, match="its status is 'OK'"):
+            expect.step_failed(evidence, "dcgm", run=run)
 
 
 def test_declaration_travels_in_the_evidence(tmp_path: Path) -> None:

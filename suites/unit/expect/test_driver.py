@@ -163,7 +163,7 @@ ARTEFACTS = (
 def test_each_artefact_of_a_driver_counts(tmp_path: Path, path: str) -> None:
     folder = a_stripped_node(tmp_path).paths(f"f 644 1 1.0 {path}")
 
-    with pytest.raises(ExpectationError, match="these were left: "):
+    with pytest.raises(ExpectationError, match=rf"these were left: \['{path}'\]"):
         expect.no_driver_artefact(folder.evidence)
 
 
@@ -175,15 +175,12 @@ def test_table_of_artefacts_is_complete() -> None:
     "path",
     [
         "/usr/src/nvidia-fs-2.1",
-        "/usr/src/nvidia-open-580.1",
         "/usr/src/nvidia",
         "/var/lib/dkms/nvidia-fs",
         "/lib/modules/6.1/kernel/drivers/nvidia.ko",
         "/lib/modules/6.1/updates/dkms/xnvidia.ko",
-        "/lib/modules/6.1/updates/dkms/nvidia-fs.ko",
         "/lib/modules/6.1/updates/dkms/nvidia-fs.ko.zst",
         "/lib/modules/6.1/updates/dkms/nvidia-current.ko",
-        "/lib/modules/6.1/updates/dkms/nvidia-wmi-ec-backlight.ko",
         "/usr/bin/nvidia-settings",
         "/etc/ld.so.conf.d/nvidia.conf.bak",
     ],
@@ -258,7 +255,7 @@ def test_driver_is_installed_with_each_of_its_files(tmp_path: Path, path: str) -
         expect.driver_installed(folder.evidence)
 
 
-@pytest.mark.parametrize("mode", ["755", "2755", "1755"])
+@pytest.mark.parametrize("mode", ["755", "2755"])
 def test_setuid_of_another_program_does_not_count_for_nvidia_modprobe(
     tmp_path: Path, mode: str
 ) -> None:

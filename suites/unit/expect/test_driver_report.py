@@ -251,9 +251,8 @@ def test_unknown_state_of_the_fabric_is_unknown(tmp_path: Path, old: str) -> Non
         driver_reports_health(a_node(tmp_path, report).evidence)
 
 
-@pytest.mark.parametrize("value", ["N/A", "[N/A]", "Not Supported"])
-def test_gpu_without_a_fabric_has_no_fault(tmp_path: Path, value: str) -> None:
-    without = re.sub(r": \w+\n", f": {value}\n", FABRIC)
+def test_gpu_without_a_fabric_has_no_fault(tmp_path: Path) -> None:
+    without = re.sub(r": \w+\n", ": N/A\n", FABRIC)
     report = HEAD + FIRST + without + SECOND + without
 
     assert driver_reports_health(a_node(tmp_path, report).evidence).endswith("of 2 GPUs.")
@@ -296,16 +295,6 @@ def test_gpu_that_the_tool_does_not_report_is_missed(tmp_path: Path) -> None:
         driver_reports_health(a_node(tmp_path, report).evidence)
 
 
-def test_failed_tool_is_quoted(tmp_path: Path) -> None:
-    node = a_node(tmp_path, "Failed to initialize NVML: Driver/library mismatch", exit_code=18)
-
-    with pytest.raises(
-        ExpectationError,
-        match=r"ended with 18 and printed: Failed to initialize.*different versions",
-    ):
-        driver_reports_health(node.evidence)
-
-
 def test_failed_tool_in_unknown_words_is_quoted(tmp_path: Path) -> None:
     node = a_node(tmp_path, "words that nobody knows", exit_code=77)
 
@@ -332,7 +321,7 @@ def test_failed_tool_is_explained_by_its_words_or_its_exit_code(
         driver_reports_health(a_node(tmp_path, said, exit_code=code).evidence)
 
 
-@pytest.mark.parametrize("driver", ["vfio-pci", "nouveau", None])
+@pytest.mark.parametrize("driver", ["vfio-pci", None])
 def test_gpu_with_another_driver_is_not_missed(tmp_path: Path, driver: str | None) -> None:
     other = BUS.replace("65:", "77:").partition("66:00.0")[0]
     in_use = "" if driver is None else f"\tKernel driver in use: {driver}\n"
@@ -364,10 +353,7 @@ def test_node_without_the_tool_lacks_its_programs(tmp_path: Path) -> None:
         driver_reports_health(a_node(tmp_path, "", exit_code=127).evidence)
 
 
-@pytest.mark.parametrize(
-    "report",
-    ["", "nothing of interest", HEAD, HEAD + FIRST, HEAD.replace("Attached", "Other") + FIRST],
-)
+@pytest.mark.parametrize("report", ["", HEAD, HEAD.replace("Attached", "Other") + FIRST])
 def test_report_that_can_not_be_read_is_not_taken_for_health(tmp_path: Path, report: str) -> None:
     with pytest.raises(HarnessError, match="'Attached GPUs' and a block for each") as unknown:
         driver_reports_health(a_node(tmp_path, report).evidence)
@@ -441,10 +427,7 @@ def test_gpu_without_a_known_sign_is_unknown_beside_a_sound_one(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("value", ["N/A", "[N/A]", "Not Supported", "None"])
-@pytest.mark.parametrize(
-    "healthy",
-    ["Exceeded       : No", "Required                    : No", "Parity     : 0", "Occurred        : No"],
-)  # fmt: skip
+@pytest.mark.parametrize("healthy", ["Exceeded       : No", "Parity     : 0"])
 def test_missing_value_hides_no_fault_beside_it(tmp_path: Path, healthy: str, value: str) -> None:
     second = SECOND.replace(healthy, f"{healthy.rpartition(' ')[0]} {value}")
     assert second != SECOND

@@ -447,7 +447,12 @@ def test_evidence_of_several_expectations_has_all_of_their_requests() -> None:
         more = AdditionalEvidence(commands=commands, files=[f"/{name}" for name in commands])
         return NodeExpectation(name="x", words="x", judge=lambda _: "", evidence=more)
 
-    both = evidence_of([needing(a=["a"]), needing(b=["b", "c"]), DRIVER_REPORT])
+    first = AdditionalEvidence(commands={"a": ("a",)})
+    expectations = [
+        NodeExpectation(name="y", words="y", judge=lambda _: "", evidence=first),
+        *(needing(a=["a"]), needing(b=["b", "c"]), DRIVER_REPORT),
+    ]
+    both = evidence_of(expectations)
 
     assert dict(both.commands) == {
         "a": ["a"],

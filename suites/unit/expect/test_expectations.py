@@ -94,8 +94,9 @@ def test_missing_mark_raises_harness_error(tmp_path: Path) -> None:
 def test_dropped_resets_raise_harness_error(tmp_path: Path) -> None:
     evidence = a_gpu_node(tmp_path).trace(*[IncidentKind.RESET] * 1025).evidence
 
-    with pytest.raises(HarnessError, match="dropped 1 incidents"):
-        expect.gpu_reset(evidence, times=1025)
+    for since in (None, "a mark"):
+        with pytest.raises(HarnessError, match="dropped 1 incidents"):
+            expect.gpu_reset(evidence, times=1025, since=since)
 
 
 def test_file_that_is_not_a_trace_raises_harness_error(tmp_path: Path) -> None:

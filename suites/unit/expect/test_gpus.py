@@ -98,8 +98,10 @@ def a_function(
     return f"{slot} A device [{class_code}]: A vendor [{device}] (rev a1)\n{in_use}"
 
 
-@pytest.mark.parametrize("class_code", ["0300", "0302", "0380"])
-@pytest.mark.parametrize("slot", ["01:00.0", "0001:00:00.0", "10000:0a:00.0"])
+@pytest.mark.parametrize(
+    ("slot", "class_code"),
+    [("01:00.0", "0300"), ("0001:00:00.0", "0302"), ("10000:0a:00.0", "0380")],
+)
 def test_each_display_controller_of_the_vendor_is_a_gpu(
     tmp_path: Path, slot: str, class_code: str
 ) -> None:
@@ -233,9 +235,7 @@ def test_unknown_words_count_only_if_they_are_about_a_gpu(tmp_path: Path) -> Non
     "line",
     [
         "The NVIDIA vGPU 0000:01:00.0 (PCI ID: 10de:2330) is in an odd mood",
-        "The NVIDIA Tesla K80 GPU installed in this system is a thing of the past",
         "The Quadro K600 GPU installed in this system is a thing of the past",
-        "leaving the old GPU 0000:01:00.0 alone",
         "GPU 0000:01:00.0: not today",
         "Open nvidia.ko likes no consumer GPUs",
     ],
@@ -279,15 +279,15 @@ def test_lost_gpu_is_seen_without_lspci(
     expect.gpus_on_bus(lost, "2330")
 
 
-@pytest.mark.parametrize("judge", ON_BUS)
 @pytest.mark.parametrize("config", [None, "", f"{PLACE}/config\n", f"{PLACE}/config de 10\n"])
-def test_gpu_whose_answer_was_not_read_is_unknown(
-    tmp_path: Path, judge: Callable[[Evidence], object], config: str | None
-) -> None:
-    with pytest.raises(
-        HarnessError, match=r"^Whether 10de:2330 at 0000:01:00\.0 answers on the PCI bus"
-    ):
-        judge(without_lspci(tmp_path, config))
+def test_gpu_whose_answer_was_not_read_is_unknown(tmp_path: Path, config: str | None) -> None:
+    evidence = without_lspci(tmp_path, config)
+
+    for judge in ON_BUS:
+        with pytest.raises(
+            HarnessError, match=r"^Whether 10de:2330 at 0000:01:00\.0 answers on the PCI bus"
+        ):
+            judge(evidence)
 
 
 def test_refused_gpu_counts_beside_unknown_words(tmp_path: Path) -> None:

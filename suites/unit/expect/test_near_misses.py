@@ -38,7 +38,7 @@ SHORT, LONG = "6.1.0-5", "6.1.0-55"
 OLD, NEW = "580.1", "580.12"
 NAME = "NVIDIA H100 80GB HBM3"
 NOT_FOUND = "modinfo: ERROR: Module nvidia not found.\n"
-COUNTS = (1, 2, 12)
+COUNTS = (1, 12)
 
 
 def a_function(number: int, device: str = "10de:2330", driver: str | None = "nvidia") -> str:
@@ -99,7 +99,7 @@ def test_as_many_gpus_as_expected_are_accepted(tmp_path: Path, count: int) -> No
 
 
 @pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("other", [count for count in COUNTS if count > 1])
+@pytest.mark.parametrize("other", [2, 12])
 def test_another_number_of_gpus_is_refused(tmp_path: Path, count: int, other: int) -> None:
     """Those that look at every GPU that there is accept any number of them."""
     expected = set() if count == other else {"gpus_on_bus", "gpus_driven", "driver_names_gpus"}
@@ -108,7 +108,7 @@ def test_another_number_of_gpus_is_refused(tmp_path: Path, count: int, other: in
 
 
 @pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("driver", [None, "vfio-pci", "nouveau", "nvidia_uvm", "nvidiafb"])
+@pytest.mark.parametrize("driver", [None, "vfio-pci", "nvidia_uvm"])
 def test_last_gpu_without_the_driver_is_refused(
     tmp_path: Path, count: int, driver: str | None
 ) -> None:
@@ -148,7 +148,7 @@ def test_last_gpu_without_its_device_node_is_refused(
     assert refusing(folder, judge_gpus(count)) == {"gpu_bound", "every_gpu_driven"}
 
 
-@pytest.mark.parametrize("name", [f"{NAME}e", "Unknown", "", NAME.split(maxsplit=1)[0]])
+@pytest.mark.parametrize("name", [f"{NAME}e", "", NAME.split(maxsplit=1)[0]])
 @pytest.mark.parametrize("count", COUNTS)
 def test_last_gpu_of_another_name_is_refused(tmp_path: Path, count: int, name: str) -> None:
     folder = with_gpus(a_serving_node(tmp_path), count)
@@ -216,7 +216,7 @@ def test_refusal_of_one_of_two_equal_gpus_does_not_refuse_the_other(tmp_path: Pa
         expect.gpus_refused(folder.evidence, "2bb5")
 
 
-@pytest.mark.parametrize("bus", ["01", "02", "08"])
+@pytest.mark.parametrize("bus", ["01", "08"])
 def test_error_of_any_gpu_is_seen(tmp_path: Path, bus: str) -> None:
     log = f"[    0.0] Linux\n[ 9.1] NVRM: Xid (PCI:0000:{bus}:00): 79, pid=1\n[ 9.2] eth0: up\n"
     evidence = a_serving_node(tmp_path).command("dmesg", log).evidence
@@ -425,7 +425,7 @@ def test_one_source_with_another_version_is_refused(
     assert refusing(folder, judge_driver(SHORT, version)) == refused
 
 
-@pytest.mark.parametrize("name", ["nvidia-fs", "nvidia-open", "nvidi"])
+@pytest.mark.parametrize("name", ["nvidia-fs", "nvidi"])
 def test_other_dkms_package_of_the_same_version_is_not_the_driver(
     tmp_path: Path, name: str
 ) -> None:
@@ -442,9 +442,7 @@ def test_other_dkms_package_of_the_same_version_is_not_the_driver(
 FOLDER = f"/lib/modules/{SHORT}/updates/dkms"
 
 
-@pytest.mark.parametrize(
-    "name", ["nvidia-uvm.ko", "nvidia-drm.ko.xz", "nvidia.kobj", "nvidia.o", "xnvidia.ko"]
-)
+@pytest.mark.parametrize("name", ["nvidia-drm.ko.xz", "nvidia.kobj", "nvidia.o", "xnvidia.ko"])
 def test_other_file_is_not_the_module(tmp_path: Path, name: str) -> None:
     folder = a_node(tmp_path)
     folder.paths(f"f 644 1 1.0 {FOLDER}/{name}")
@@ -467,7 +465,7 @@ def test_module_of_another_package_may_be_of_any_age(tmp_path: Path) -> None:
         judge(folder.evidence, SHORT)
 
 
-@pytest.mark.parametrize("suffix", ["", ".xz", ".zst"])
+@pytest.mark.parametrize("suffix", ["", ".zst"])
 @pytest.mark.parametrize("late", ["nvidia.ko", "nvidia-uvm.ko"])
 def test_module_from_the_other_side_of_the_boot_is_refused_beside_a_right_one(
     tmp_path: Path, late: str, suffix: str
@@ -609,14 +607,8 @@ def test_failed_gpu_service_is_seen_however_it_is_listed(tmp_path: Path, change:
         "nvidia-persistenced.service",
     ],
 )
-@pytest.mark.parametrize("list_name", ["failed-units", "units"])
-def test_each_unit_that_serves_gpus_may_fail_the_node(
-    tmp_path: Path, unit: str, list_name: str
-) -> None:
-    row = f"{unit} loaded failed failed x\n"
-    others = "".join(f"{line}\n" for line in RUNNING.splitlines() if not line.startswith(unit))
-    text = row if list_name == "failed-units" else f"{others}{row}"
-    folder = a_serving_node(tmp_path).command(list_name, text)
+def test_each_unit_that_serves_gpus_may_fail_the_node(tmp_path: Path, unit: str) -> None:
+    folder = a_serving_node(tmp_path).command("failed-units", f"{unit} loaded failed failed x\n")
 
     with pytest.raises(ExpectationError, match=rf"but \['{unit}'\] have"):
         expect.gpu_services_up(folder.evidence)
@@ -633,9 +625,13 @@ def test_failed_units_are_all_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "owner", ["nvidia-device-plugin.service", "dra-driver-nvidia-gpu.service"]
+    ("owner", "active"),
+    [
+        ("nvidia-device-plugin.service", "active"),
+        ("dra-driver-nvidia-gpu.service", "active"),
+        ("dra-driver-nvidia-gpu.service", "activating"),
+    ],
 )
-@pytest.mark.parametrize("active", ["active", "inactive", "activating"])
 def test_managed_node_has_one_of_two_owners(tmp_path: Path, owner: str, active: str) -> None:
     units = f"{RUNNING.splitlines()[0]}\n{owner} loaded {active} running x\n"
     folder = a_serving_node(tmp_path).command("units", units)
@@ -650,7 +646,6 @@ def test_managed_node_has_one_of_two_owners(tmp_path: Path, owner: str, active: 
 @pytest.mark.parametrize(
     "kind",
     [
-        "nvidia.com/gpu",
         "k8s.device-plugin.nvidia.com/gpu",
         "k8s.gpu.nvidia.com/device",
         "k8s.gpu.nvidia.com/claim",
@@ -677,28 +672,17 @@ def test_cdi_spec_that_is_not_for_gpus_is_not_listed(tmp_path: Path) -> None:
     assert "vendor.example" not in expect.cdi_offers_gpus(folder.evidence)
 
 
-@pytest.mark.parametrize(
-    "unit",
-    [
-        "cri-docker.service",
-        "crio.service",
-        "k3s.service",
-        "k3s-agent.service",
-        "rke2-agent.service",
-        "rke2-server.service",
-    ],
-)
 def test_containerd_without_the_runtime_proves_nothing_about_another_runtime(
-    tmp_path: Path, unit: str
+    tmp_path: Path,
 ) -> None:
     dump = CONTAINERD_CONFIG.replace("nvidia-container-runtime", "runc")
     folder = a_serving_node(tmp_path).command("containerd-config", dump)
-    folder.command("units", f"{unit} loaded activating start x\n")
+    folder.command("units", "k3s.service loaded activating start x\n")
     with pytest.raises(ExpectationError, match="is not in it"):
         expect.runtime_hands_out_gpus(folder.evidence)
 
-    folder.command("units", f"{RUNNING}{unit} loaded active running x\n")
-    with pytest.raises(HarnessError, match=f"The unit '{unit}' runs the node's pods"):
+    folder.command("units", f"{RUNNING}k3s.service loaded active running x\n")
+    with pytest.raises(HarnessError, match=r"The unit 'k3s\.service' runs the node's pods"):
         expect.runtime_hands_out_gpus(folder.evidence)
 
 
@@ -720,21 +704,25 @@ def test_similar_unit_does_not_serve_gpus(tmp_path: Path, old: str, new: str) ->
         )
 
 
-@pytest.mark.parametrize("active", ["inactive", "activating"])
-def test_containerd_has_to_run_beside_another_runtime(tmp_path: Path, active: str) -> None:
+def test_containerd_has_to_run_beside_another_runtime(tmp_path: Path) -> None:
     """Docker, which `cri-docker` asks, starts its containers by containerd."""
     units = RUNNING.replace(
-        "containerd.service loaded active", f"containerd.service loaded {active}"
+        "containerd.service loaded active", "containerd.service loaded activating"
     )
     folder = a_serving_node(tmp_path)
     folder.command("units", f"{units}cri-docker.service loaded active running cri-docker\n")
 
-    with pytest.raises(ExpectationError, match=f"expected to be 'active', but is '{active}'"):
+    with pytest.raises(ExpectationError, match="expected to be 'active', but is 'activating'"):
         expect.gpu_services_up(folder.evidence)
 
 
-@pytest.mark.parametrize("unit", [each for each in OTHER_RUNTIMES if each != "cri-docker.service"])
-@pytest.mark.parametrize("active", ["inactive", "failed"])
+@pytest.mark.parametrize(
+    ("unit", "active"),
+    [
+        ("k3s.service", "inactive"),
+        *((each, "failed") for each in OTHER_RUNTIMES if each != "cri-docker.service"),
+    ],
+)
 def test_containerd_that_is_not_used_need_not_run(tmp_path: Path, unit: str, active: str) -> None:
     units = RUNNING.replace(
         "containerd.service loaded active", f"containerd.service loaded {active}"
@@ -786,23 +774,6 @@ def test_runtime_is_found_in_a_later_format(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path).command("containerd-config", configuration)
 
     assert "nvidia-container-runtime" in expect.runtime_hands_out_gpus(folder.evidence)
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        "nvidia-container-runtime-hook",
-        "nvidia-container-runtime.bak",
-        "x-nvidia-container-runtime",
-    ],
-)
-def test_other_program_is_not_the_nvidia_runtime(tmp_path: Path, program: str) -> None:
-    configuration = CONTAINERD_CONFIG.replace("nvidia-container-runtime", program)
-
-    with pytest.raises(ExpectationError, match="is not in it"):
-        expect.runtime_hands_out_gpus(
-            a_serving_node(tmp_path).command("containerd-config", configuration).evidence
-        )
 
 
 @pytest.mark.parametrize(

