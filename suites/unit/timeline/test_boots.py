@@ -15,12 +15,13 @@ def test_latest_boots_are_shown_and_the_first_of_them_begins_at_zero() -> None:
         an_entry(1.0, wall_s=200.0, boot="one"),
         an_entry(9.0, wall_s=208.0, boot="one"),
         an_entry(2.0, wall_s=220.0, boot="two"),
+        an_entry(1.0, wall_s=225.0, boot="three"),
     ]
 
-    boots = Boots.of(entries, most=2)
+    boots = Boots.of(entries, most=3)
 
-    assert [boot.at(0.0) for boot in boots.all] == [0.0, 19.0]
-    assert boots.moments() == [Moment(at_s=19.0, words="reboot")]
+    assert [boot.at(0.0) for boot in boots.all] == [0.0, 19.0, 25.0]
+    assert boots.moments() == [Moment(at_s=at_s, words="reboot") for at_s in (19.0, 25.0)]
     assert [boots.at_wall(wall) for wall in (100.0, 200.0, 210.0, 219.0, 230.0)] == [
         None,
         1.0,
@@ -53,6 +54,7 @@ def test_clock_that_was_set_by_more_than_ntp_does_is_told(by_s: float, words: st
 
     expected = [] if words is None else [Moment(at_s=3.0, words=f"clock set by {words}")]
     assert boots.moments() == expected
+    assert boots.at_wall(1002.9 + by_s) == pytest.approx(2.9)
 
 
 def test_without_a_journal_no_time_has_a_place() -> None:

@@ -56,11 +56,14 @@ def test_waiting_unit_is_held_up_by_what_runs_and_not_by_what_waits_too() -> Non
 
 
 def test_start_of_an_earlier_boot_has_no_blockers() -> None:
-    spans = [a_span("a", 1.0, 2.0), a_span("b", 2.0, 3.0), a_span("b", 22.0, 23.0)]
+    spans = [
+        *(a_span("a", 1.0, 2.0), a_span("b", 2.0, 3.0), a_span("c", 2.0, 3.0)),
+        a_span("b", 22.0, 23.0),
+    ]
 
-    found = with_blockers(spans, [after("b", "a")], began_s=20.0, offset_s=20.0)
+    found = with_blockers(spans, [after("b", "a"), after("c", "a")], began_s=20.0, offset_s=20.0)
 
-    assert [span.blockers for span in found] == [(), (), ()]
+    assert [span.blockers for span in found] == [(), (), (), ()]
 
 
 def critical(*spans: Span, since_s: float = 0.0) -> list[str]:
@@ -75,6 +78,8 @@ def test_critical_path_ends_at_what_is_still_open() -> None:
 
     assert critical(done, first, second) == ["first"]
     assert critical(done, first, second, goal) == ["second", "cloud-init.target"]
+    other = a_span("multi-user.target", 60.0, 60.0, state=SpanState.WAITING, blockers=("first",))
+    assert critical(other, first, second, goal) == ["second", "cloud-init.target"]
     assert critical(done, a_span("later", 1.0, 70.0)) == ["multi-user.target"]
     assert critical(a_span("one", 1.0, 5.0), a_span("two", 1.0, 6.0)) == ["two"]
     assert critical() == []
