@@ -60,6 +60,6 @@ def a_project(folder: Path) -> Project:
     project = Project(folder)
     project.write("provision.sh", "#!/bin/sh\n")
     project.write("lib/words.sh", "say() { :; }\n")
-    project.write("lib/bin/tool", "#!/bin/sh\n", 0o755)
+    project.write("lib/bin/tool", "#!/bin/sh\n", 0o744)
     project.write("user-data.yaml", "#cloud-config\ntimezone: Europe/Paris\n")
     return project

@@ -34,13 +34,6 @@ def test_unknown_name_is_refused() -> None:
         choose_provisioner("mine")
 
 
-def test_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        BadInputError, match=r"mine\.yaml: The file cannot be read: .*No such file"
-    ):
-        choose_provisioner(str(tmp_path / "mine.yaml"))
-
-
 @pytest.mark.parametrize(
     ("word", "found"),
     [

@@ -38,7 +38,7 @@ def test_bash_script_notes_its_failed_command(shebang: str) -> None:
     assert provisioner.guest_command("boot")[-4:] == (*NOTED, MAIN, "boot")
 
 
-@pytest.mark.parametrize("shebang", ["#!/bin/sh", "#!/usr/bin/python3", "# bash", "#!/bin/dash"])
+@pytest.mark.parametrize("shebang", ["#!/bin/sh", "# bash"])
 def test_other_programs_have_no_trap(shebang: str) -> None:
     assert not is_noted(a_provisioner(f"{shebang}\nmain\n"))
 
@@ -64,11 +64,9 @@ def test_script_that_its_shell_runs_is_known_by_the_shell() -> None:
         "export BASH_ENV=/etc/ours\n",
     ],
 )
-@pytest.mark.parametrize("place", ["script", "library"])
-def test_trap_of_its_own_is_not_touched(own: str, place: str) -> None:
-    main, library = ("#!/bin/bash\n" + own, "") if place == "script" else ("#!/bin/bash\n", own)
-
-    assert not is_noted(a_provisioner(main, library))
+def test_trap_of_its_own_is_not_touched(own: str) -> None:
+    assert not is_noted(a_provisioner("#!/bin/bash\n" + own))
+    assert not is_noted(a_provisioner("#!/bin/bash\n", own))
 
 
 @pytest.mark.parametrize("line", ["trap clean EXIT\n", "log ERR 'no mirror'\n", "say 'a trap'\n"])
@@ -88,8 +86,6 @@ def test_note_is_read() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "text", ["", "1\n", "1\n2\n/x", "a\n2\n/x\ny\n", "1\n\n/x\ny\n", "1\n-2\n/x\ny\n"]
-)
+@pytest.mark.parametrize("text", ["", "1\n2\n/x", "a\n2\n/x\ny\n", "1\n-2\n/x\ny\n"])
 def test_damaged_note_is_none(text: str) -> None:
     assert parse_failed_command(text) is None

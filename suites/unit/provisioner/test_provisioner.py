@@ -24,7 +24,12 @@ MINE = Provisioner(name="mine", run=["/opt/mine", "boot; reboot"])
 
 def test_gpu_node_travels_with_its_configuration() -> None:
     program, config = gpu_node_provisioner(PAYLOAD).guest_files(
-        {NodeFact.HAS_GPUS: True, NodeFact.DRIVER_VERSION: None}, {"gpu_driver_type": "grid"}
+        {
+            NodeFact.HAS_GPUS: False,
+            NodeFact.DRIVER_VERSION: "580.1",
+            NodeFact.DRIVER_SHA: None,
+        },
+        {"gpu_driver_type": "grid", "gpu_driver_version": "570.1"},
     )
 
     assert program == GuestFile(
@@ -32,9 +37,10 @@ def test_gpu_node_travels_with_its_configuration() -> None:
     )
     assert (config.path, config.mode) == (CONFIG_PATH, 0o600)
     assert json.loads(config.content) == {
-        "gpu_node": True,
+        "gpu_node": False,
         "config_gpu_driver_if_needed": True,
         "gpu_driver_type": "grid",
+        "gpu_driver_version": "570.1",
     }
 
 
@@ -59,10 +65,16 @@ def test_environment_precedes_the_command() -> None:
     assert argv[-4:] == ("env", "A=x; y", "/opt/mine", "boot; reboot")
 
 
-@pytest.mark.parametrize("key", ["run", "bake", "teardown"])
+def test_command_of_a_key_wins_over_a_further_one_of_its_name() -> None:
+    assert replace(MINE, commands={"boot": ["/other"]}).command("boot") == MINE.run
+
+
 @pytest.mark.parametrize(
-    ("argv", "sentence"),
-    [("/opt/mine boot", "'/opt/mine boot' is a string"), ([], "A command has at least one word")],
+    ("key", "argv", "sentence"),
+    [
+        ("run", "/opt/mine boot", "'/opt/mine boot' is a string"),
+        ("bake", [], "A command has at least one word"),
+    ],
 )
 def test_command_that_is_not_a_list_of_words_is_refused(
     key: str, argv: str | list[str], sentence: str
@@ -141,11 +153,17 @@ def test_bake_depends_on_all_that_is_put_into_the_machine() -> None:
         replace(mine, user_data={"timezone": "UTC"}),
         replace(mine, configuration=configuration),
         replace(mine, configuration=replace(configuration, values={"a": 1})),
+        replace(mine, configuration=replace(configuration, mode=0o644)),
+        replace(mine, configuration=replace(configuration, format=ConfigurationFormat.ENV)),
+        replace(mine, configuration=replace(configuration, node_values={"a": NodeFact.HAS_GPUS})),
     ]
 
     assert len({each.digest for each in changed}) == len(changed)
     assert replace(mine, name="yours", source="/elsewhere").digest == mine.digest
 
 
-def test_bake_of_the_gpu_node_depends_on_its_payload() -> None:
-    assert gpu_node_provisioner(PAYLOAD).digest == PAYLOAD.digest
+def test_gpu_node_is_baked_without_a_gpu_by_its_payload() -> None:
+    provisioner = gpu_node_provisioner(PAYLOAD)
+
+    assert provisioner.digest == PAYLOAD.digest
+    assert provisioner.bake_values == {"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"}

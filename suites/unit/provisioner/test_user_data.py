@@ -98,9 +98,6 @@ REFUSED = {
     ),
     "mapping without a rule": Refused("ssh: {more: 1}\n", "key 'ssh': "),
     "mapping that replaces": Refused("merge_how: dict(replace)\nssh: {more: 1}\n", "key 'ssh': "),
-    "list that the rule replaces": Refused(
-        "merge_how: list(replace)+dict(recurse_list)\nruncmd: []\n", "key 'runcmd': "
-    ),
     # cloud-init joins no lists in mappings that do not recurse into them.
     "list in a mapping without recursion": Refused(
         "merge_how: list(append)+dict(no_replace)\nruncmd: []\n", "key 'runcmd': "
@@ -108,7 +105,6 @@ REFUSED = {
     "list in a mapping that replaces": Refused(
         "merge_how: list(append)+dict(replace,recurse_list)\nruncmd: []\n", "key 'runcmd': "
     ),
-    "end of the boot": Refused("final_message: done\n", "key 'final_message': "),
     "file of the harness": Refused(
         f"{JOINED}write_files: [{{path: /opt/./mine, content: x}}]\n",
         "key 'write_files': The provisioner or the harness writes '/opt/mine' too, and only one of "
