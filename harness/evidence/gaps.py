@@ -74,4 +74,4 @@ def _hides(closed: str, pattern: str) -> bool:
     """Return whether `closed` is a folder above a path that matches, or such a path itself."""
     above = PurePosixPath(closed).parts
     parts = PurePosixPath(pattern).parts[: len(above)]
-    return len(parts) == len(above) and is_match(closed, str(PurePosixPath(*parts)))
+    return is_match(closed, str(PurePosixPath(*parts)))

@@ -117,14 +117,6 @@ def test_private_key_is_not_in_the_log() -> None:
     assert "PRIVATE" not in repr(NODE)
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_special_characters_of_a_command_are_unchanged(text: str) -> None:
-    """Lists are run without a shell, so words need no quoting but YAML's."""
-    document = document_of(replace(NODE, commands=[["printf", "%s", text]]))
-
-    assert document["runcmd"] == [["printf", "%s", text]]
-
-
 @given(st.binary())
 def test_any_content_of_a_file_arrives_byte_for_byte(content: bytes) -> None:
     file = GuestFile(path="/x", content=content)
@@ -145,11 +137,11 @@ def test_file_mode_is_text(mode: int, permissions: str) -> None:
     assert written["permissions"] == permissions
 
 
-@pytest.mark.parametrize("text", [text for text in HOSTILE if text])
-def test_hostile_instance_id_arrives_as_it_is(text: str) -> None:
-    meta_data = yaml.safe_load(render_meta_data(instance_id=text, hostname="node"))
+def test_hostile_instance_id_arrives_as_it_is() -> None:
+    for text in HOSTILE:
+        meta_data = yaml.safe_load(render_meta_data(instance_id=text, hostname="node"))
 
-    assert meta_data == {"instance-id": text, "local-hostname": "node"}
+        assert meta_data == {"instance-id": text, "local-hostname": "node"}
 
 
 def test_network_config_names_the_card_by_its_address() -> None:
@@ -185,6 +177,7 @@ def test_volume_has_the_label_that_cloud_init_looks_for(tmp_path: Path) -> None:
 
 
 def test_hostile_node_survives_the_volume(tmp_path: Path) -> None:
+    """Lists are run without a shell, so words need no quoting but YAML's."""
     file = GuestFile(path='/a b/it\'s, "x"\n', content=b"\0\xff'\"\n\r\\${x}")
     user_data = replace(NODE, files=[file], commands=[HOSTILE])
 
@@ -237,7 +230,7 @@ def test_result_without_a_data_source_is_read() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"v1": null}', '{"v1": {"errors": 1}}'])
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"v1": null}', '{"v1": {"errors": 1}}'])
 def test_malformed_result_is_refused(text: str) -> None:
     with pytest.raises(HarnessError, match="cloud-init's result file has an unknown form"):
         CloudInitResult.from_json(text)

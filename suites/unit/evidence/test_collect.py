@@ -65,7 +65,11 @@ def unpack(folder: Path, *frames: bytes) -> list[str]:
     )
 
 
-def test_frames_become_files_of_the_folder(tmp_path: Path) -> None:
+def test_frames_become_files_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces of the stream end anywhere."""
+    monkeypatch.setattr("harness.evidence.collect._PIECE_BYTES", 7)
     files = unpack(
         tmp_path / "e",
         a_frame("command", "lspci"),
@@ -87,9 +91,10 @@ def test_frames_become_files_of_the_folder(tmp_path: Path) -> None:
 
 def test_empty_output_of_find_is_not_treated_as_an_empty_node(tmp_path: Path) -> None:
     """A find without -printf, as busybox has it, prints nothing and fails."""
-    message = _refused_frames(tmp_path / "e", a_frame("paths", content=b""))
+    for number, content in enumerate((b"", b"/ 755 d\n")):
+        message = _refused_frames(tmp_path / str(number), a_frame("paths", content=content))
 
-    assert "in the guest (the output of find has no line of '/').\n" in message
+        assert "in the guest (the output of find has no line of '/').\n" in message
 
 
 def _refused(folder: Path, stdout: str, exit_code: int = 0) -> str:
@@ -104,8 +109,13 @@ def _refused_frames(folder: Path, *frames: bytes) -> str:
     return _refused(folder, base64.b64encode(an_archive(*frames)).decode())
 
 
-@pytest.mark.parametrize("kind", ["file", "command", "unreadable"])
-@pytest.mark.parametrize("name", ["../outside", "a/../../outside", "..", ""])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("file", name) for name in ("../outside", "a/../../outside", "..", "")),
+        *(("command", "../outside"), ("unreadable", "../outside")),
+    ],
+)
 def test_path_that_leads_outside_the_folder_is_refused(
     tmp_path: Path, kind: str, name: str
 ) -> None:
@@ -167,8 +177,7 @@ def test_content_that_looks_like_a_frame_is_content(tmp_path: Path) -> None:
     assert (tmp_path / "e/files/log").read_bytes() == forged
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
-@pytest.mark.parametrize("cut", [0, 1])
+@pytest.mark.parametrize(("share", "cut"), [(0.0, 0), (0.3, 1), (0.9, 0)])
 def test_truncated_stream_is_refused(tmp_path: Path, share: float, cut: int) -> None:
     archive = an_archive(a_frame("file", "/x", bytes(range(256)) * 64))
     whole = base64.b64encode(archive).decode()
@@ -206,7 +215,7 @@ def test_stream_with_damaged_bytes_is_refused(tmp_path: Path) -> None:
     _refused(tmp_path / "e", base64.b64encode(archive).decode())
 
 
-@pytest.mark.parametrize("text", ["sh: gzip: not found", "!", "QUJD"])
+@pytest.mark.parametrize("text", ["sh: gzip: not found", "QUJD"])
 def test_invalid_stream_is_refused(tmp_path: Path, text: str) -> None:
     _refused(tmp_path / "e", text, exit_code=127)
 
@@ -494,23 +503,21 @@ def test_requested_files_and_commands_are_recorded(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("asked", "is_covered"),
-    [
-        *(("/dev/n?", True), ("/dev/n*", False), ("/dev/n1", True), ("/dev/n12", False)),
-        *(("/etc/*", True), ("/etc/?", True), ("/etc/x*", True), ("/etc/*/x", False)),
-        *(("/lib/*/a/*", True), ("/lib/x/a/*.ko", True), ("/lib/*", False), ("/lib/*/b", False)),
-        *(("/p", False), ("/proc/x", True), ("/proc/?", False)),
-    ],
-)
-def test_pattern_is_covered_only_by_a_pattern_that_matches_as_much(
-    tmp_path: Path, asked: str, is_covered: bool
-) -> None:
+def test_pattern_is_covered_only_by_a_pattern_that_matches_as_much(tmp_path: Path) -> None:
     patterns = ["/dev/n?", "/etc/*", "/lib/*/a/*", "/proc/x"]
     write_request(tmp_path, commands={}, files=[], paths=patterns)
+    covered = [
+        *("/dev/n?", "/dev/n1", "/etc/*", "/etc/?", "/etc/x*"),
+        *("/lib/*/a/*", "/lib/x/a/*.ko", "/proc/x"),
+    ]
+    others = [
+        *("/dev/n*", "/dev/n12", "/etc/*/x", "/lib/*", "/lib/*/b"),
+        *("/p", "/proc/?"),
+    ]
 
-    assert was_requested(tmp_path, "paths", asked) is is_covered
-    assert not was_requested(tmp_path, "files", asked)
+    asked = [*covered, *others]
+    assert [each for each in asked if was_requested(tmp_path, "paths", each)] == covered
+    assert not [each for each in asked if was_requested(tmp_path, "files", each)]
 
 
 def test_folders_of_evidence_are_private(tmp_path: Path) -> None:
