@@ -42,6 +42,7 @@ class FakeNode:
 
     def __init__(self) -> None:
         self.disk = SmallExt4()
+        self.disks = {"/dev/block/254:0": self.disk}
         self.disk.folder(2, {"usr": 12, "proc": 13, "etc": 14})
         self.disk.folder(12, {"old": 15, "new": 16})
         self.disk.folder(13, {"hidden": 15})
@@ -129,9 +130,8 @@ class FakeNode:
     def read_ranges(
         self, path: str, ranges: Sequence[tuple[int, int]], _deadline: Deadline
     ) -> list[bytes]:
-        assert path == "/dev/block/254:0"
         self.before_read()
-        return self.disk.read(ranges)
+        return self.disks[path].read(ranges)
 
     def state(self) -> NodeState:
         return take_state(
@@ -166,13 +166,33 @@ def test_all_parts_are_there(node: FakeNode) -> None:
     }
 
 
+def test_second_disk_is_read_below_its_place_and_may_be_older(node: FakeNode) -> None:
+    data = node.disks["/dev/block/254:16"] = SmallExt4()
+    data.superblock(264, "<I", 1_500_000_000)
+    data.folder(2, {"x": 12, "proc": 13})
+    data.inode(12, 0o100644, size=5, ctime_ns=1_600_000_000_000_000_000)
+    data.folder(13, {"hidden": 12})
+    node.texts["/proc/self/mountinfo"] += [
+        # Of two mounts at one place, the later is seen.
+        "29 27 254:0 / /data rw - ext4 /dev/vda rw",
+        "30 27 254:16 / /data rw - ext4 /dev/vdb rw",
+        "31 30 0:22 / /data/proc rw - proc proc rw",
+    ]
+
+    state = node.state()
+
+    below = [path for path in state.paths if path.startswith("/data")]
+    assert below == ["/data", "/data/x", "/data/proc"]
+    assert "/usr/new" in node.digested
+    assert not {"/usr/old", "/data/x"} & {*node.digested}
+
+
 @pytest.mark.parametrize(
     ("path", "lines"),
     [
         (BOOT_ID, []),
         ("/proc/uptime", ["x"]),
         ("/proc/uptime", ["1e400 1"]),
-        ("/proc/uptime", [""]),
         ("/proc/self/mountinfo", ["x"]),
         ("/proc/self/mountinfo", ["27 1 254:0 / / rw shared:1"]),
         ("/proc/net/tcp", ["head", "x"]),
@@ -194,14 +214,12 @@ def test_malformed_text_is_unknown_or_a_sentence(
     ("program", "said"),
     [
         ("find /dev", "x\0\0"),
-        ("find /dev", "d 999 0 0 40 1.5 1.5 /dev\0\0"),
         ("find /dev", "d 755 0 0 " + "9" * 5000 + " 1.5 1.5 /dev\0\0"),
         ("find /dev", "f 755 0 0 1 x y /dev\0\0"),
         ("stat", "1 /dev/null\0"),
         ("stat", "x:y /dev/null\0"),
         ("stat", "1:3 /dev/other\0"),
         ("systemctl", "[" * 100_000),
-        ("systemctl", "5"),
         ("systemctl", '[{"unit": "a.service"}]'),
         ("systemctl", "[[]]"),
         ("dpkg-query", "one two\n"),
