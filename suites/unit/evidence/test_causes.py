@@ -838,11 +838,18 @@ LOCKS = (
 
 
 def test_process_that_holds_the_lock_is_named(tmp_path: Path) -> None:
-    write_foreign_run(tmp_path, log="ERROR another run holds /run/own.lock: unknown process\n")
+    log = (
+        "ERROR another run holds /run/own.lock: unknown process\nsee /var/lib/dpkg/lock-frontend\n"
+    )
+    write_foreign_run(tmp_path, log=log)
     write(tmp_path, "commands/locks", LOCKS)
 
     assert [line for line in explain(tmp_path) if "locked" in line] == [
-        "'/run/own.lock' is locked by process 7, when the evidence was gathered: /bin/bash /opt/own/sampler"
+        "'/run/own.lock' is locked by process 7, when the evidence was gathered: /bin/bash /opt/own/sampler",
+        (
+            "'/var/lib/dpkg/lock-frontend' is locked by process 9, when the evidence was gathered: "
+            "python3 /run/upgrades"
+        ),
     ]
 
 

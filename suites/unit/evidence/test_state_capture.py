@@ -48,7 +48,7 @@ class FakeNode:
         self.disk.folder(13, {"hidden": 15})
         self.disk.folder(14, {"conf": 17})
         self.disk.inode(15, 0o100755, size=5, ctime_ns=1_600_000_000_000_000_000)
-        self.disk.inode(16, 0o104755, size=5, ctime_ns=NEW_NS)
+        self.disk.inode(16, 0o104755, size=5, ctime_ns=NEW_NS, flags=0x80020)
         self.disk.inode(17, 0o100644, size=5, ctime_ns=1_600_000_000_000_000_000)
         self.texts = {
             BOOT_ID: ["boot-1"],
@@ -66,7 +66,7 @@ class FakeNode:
                 0,
                 (
                     "d 755 0 0 40 1.5 1.5 /dev\0\0c 666 0 44 0 1.5 1.5 /dev/null\0\0"
-                    "f 600 0 0 3 1800000000.25 1800000000.2500000000 /run/cdi/a.yaml\0\0"
+                    "f 600 0 0 3 1800000000.1250000000 1800000000.25 /run/cdi/a.yaml\0\0"
                     "l 777 0 0 4 1.5 1.5 /dev/fd\0/proc/self/fd\0"
                 ),
                 "find: '/run/nvidia': No such file or directory\n",
@@ -157,6 +157,7 @@ def test_all_parts_are_there(node: FakeNode) -> None:
         *("/dev", "/dev/fd", "/run/cdi/a.yaml"),
     }
     assert state.of(StateKind.PATHS)["/dev/fd"]["target"] == "/proc/self/fd"
+    assert state.of(StateKind.PATHS)["/usr/new"]["attributes"] == "a"
     assert state.of(StateKind.DEVICE_NODES) == {
         "/dev/null": {"kind": "c", "mode": "0666", "owner": "0:44", "number": "1:3"}
     }
@@ -266,7 +267,9 @@ def test_contents_of_new_files_and_of_settings_are_read(node: FakeNode) -> None:
     assert set(node.digested) == {"/etc/conf", "/usr/new", "/run/cdi/a.yaml"}
     assert state.paths["/usr/new"].sha256 == hashlib.sha256(b"/usr/new").hexdigest()
     assert state.paths["/usr/old"].sha256 is None
-    assert state.paths["/run/cdi/a.yaml"].identity.ctime_ns == 1_800_000_000_250_000_000
+    identity = state.paths["/run/cdi/a.yaml"].identity
+    assert identity.mtime_ns == 1_800_000_000_125_000_000
+    assert identity.ctime_ns == 1_800_000_000_250_000_000
 
 
 @pytest.mark.parametrize(("age_s", "is_read"), [(0, True), (100, True), (101, False), (-1, False)])
@@ -314,24 +317,26 @@ def test_contents_are_read_up_to_a_limit_of_bytes(
 
 
 @pytest.mark.parametrize(
-    ("tool", "kind"),
+    ("tool", "code", "kind"),
     [
-        ("systemctl", StateKind.UNITS),
-        ("ldconfig", StateKind.LIBRARIES),
-        ("dpkg-query", StateKind.PACKAGES),
-        ("ctr", StateKind.IMAGES),
-        ("find /sys/bus/pci/drivers", StateKind.PCI_FUNCTIONS),
+        ("systemctl", 127, StateKind.UNITS),
+        ("ldconfig", 127, StateKind.LIBRARIES),
+        ("dpkg-query", 127, StateKind.PACKAGES),
+        ("ctr", 1, StateKind.IMAGES),
+        ("find /sys/bus/pci/drivers", 1, StateKind.PCI_FUNCTIONS),
     ],
 )
 def test_tool_that_fails_leaves_its_part_unknown(
-    node: FakeNode, tool: str, kind: StateKind
+    node: FakeNode, tool: str, code: int, kind: StateKind
 ) -> None:
-    node.answers[tool] = (1, "", "first\nno answer\n")
+    node.answers[tool] = (code, "", "first\nno answer\n")
 
     state = node.state()
 
     assert state.unknown == (
-        Unknown(kind, "*", f"'{tool.split(maxsplit=1)[0]}' ended with exit code 1: no answer"),
+        Unknown(
+            kind, "*", f"'{tool.split(maxsplit=1)[0]}' ended with exit code {code}: no answer"
+        ),
     )
 
 

@@ -96,7 +96,7 @@ def test_listening_ports_of_both_families_are_read() -> None:
             socket_line("0100007F:0016", "0A"),
             socket_line("0100007F:0017", "01"),
             socket_line("0100007F:8000", "0A"),
-            socket_line("0100007F:8001", "0A"),
+            socket_line("0100007F:EE47", "0A"),
         ],
         "/proc/net/tcp6": [HEAD, socket_line("00000000000000000000000001000000:1388", "0A", 101)],
         "/proc/net/udp": [

@@ -460,13 +460,18 @@ def test_steps_are_read_with_their_declaration(tmp_path: Path) -> None:
     assert expect.step_of(by_log, "dcgm").duration_s is None
 
 
-def test_step_of_an_earlier_run_is_judged_by_the_outcome_of_that_run(tmp_path: Path) -> None:
+def test_earlier_run_is_judged_by_its_own_outcome_and_log(tmp_path: Path) -> None:
     failed = json.dumps({**DOCUMENT, "result": {"code": 4, "why": DCGM_FAILED}})
     sound = {"result": {"code": 0, "why": None}, "steps": [{"id": "dcgm", "end": "OK"}]}
-    evidence = evidence_of(tmp_path, FILE, document=json.dumps(sound))
+    outcome = replace(FILE, log=LogPatterns(path=LOG))
+    evidence = evidence_of(tmp_path, outcome, document=json.dumps(sound))
     folder = EvidenceFolder(tmp_path).file(f"{RUNS_FOLDER}/1/exit-code", "4\n")
     folder.file(f"{RUNS_FOLDER}/2/outcome-before", failed)
+    folder.file(f"{RUNS_FOLDER}/2/log-bytes-before", "6\n")
+    (tmp_path / f"files{LOG}").write_bytes(b"\xff one\ntwo\n")
 
+    expect.log_line(evidence, "one", run=1)
+    expect.no_log_line(evidence, "two", run=1)
     expect.run_ended_at(evidence, "dcgm", run=1)
     for run in (None, 2):
         with pytest.raises(ExpectationError, match="its status is 'OK'"):
