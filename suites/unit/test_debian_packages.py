@@ -10,7 +10,7 @@ import pytest
 from harness import debian_packages
 from harness.debian_packages import SNAPSHOT_VARIABLE, ensure_unpacked, unpack_packages
 from harness.errors import BadInputError, HarnessError, RequirementError
-from harness.provisioning.command import CommandResult
+from harness.provisioning.command import CommandError, CommandResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +28,7 @@ class ScriptedUnpacking:
     """Plays mmdebstrap and tar; `says` is what mmdebstrap fails with."""
 
     def __init__(self, *, says: str = "") -> None:
+        self.tar: list[tuple[str, ...]] = []
         self.mmdebstrap: list[tuple[str, ...]] = []
         self._says = says
 
@@ -49,6 +50,7 @@ class ScriptedUnpacking:
             Path(archive).write_bytes(b"")
         else:
             assert argv[0] == "tar"
+            self.tar.append(tuple(argv))
         return CommandResult(argv=tuple(argv), exit_code=code, stdout="", stderr=stderr)
 
 
@@ -80,13 +82,13 @@ def test_keys_of_debian_that_are_missing_are_named_before_anything_is_fetched(
         _unpack(tmp_path, runner)
 
 
-def _ensure(tmp_path: Path) -> Path:
+def _ensure(tmp_path: Path, *, says: str = "") -> Path:
     return ensure_unpacked(
         ["usr/bin/jq"],
         package="jq",
         release="sid",
         store=tmp_path / "store",
-        runner=ScriptedUnpacking(),
+        runner=ScriptedUnpacking(says=says),
         report=lambda _message: None,
     )
 
@@ -100,6 +102,20 @@ def test_dates_of_lists_are_checked(tmp_path: Path) -> None:
     assert argv[-2:] == ("sid", str(tmp_path / "root.tar"))
     assert "--keyring=/usr/share/keyrings/debian-archive-keyring.gpg" in argv
     assert "check-valid-until" not in " ".join(argv).lower()
+    # Root, too, gets files of its own.
+    assert "--no-same-owner" in runner.tar[0]
+    assert not (tmp_path / "root.tar").exists()
+
+
+def test_nothing_is_left_of_an_attempt_that_failed(tmp_path: Path) -> None:
+    (tmp_path / "store/.work-killed").mkdir(parents=True)
+
+    with pytest.raises(CommandError, match="E: no network"):
+        _ensure(tmp_path, says="E: no network\n")
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["lock"]
+
+    root = _ensure(tmp_path)
+    assert sorted(path.name for path in root.parent.iterdir()) == sorted([root.name, "lock"])
 
 
 def test_snapshot_is_taken_whatever_its_date(

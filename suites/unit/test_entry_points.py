@@ -315,17 +315,18 @@ value = Provisioner(name="x", run=["/opt/acme/run"])
 def made():
     return value
 file = Path(__file__).with_name("provisioner.yaml")
+text = str(file)
 odd = 5
 """
 
 
 def test_provisioner_of_a_package_is_chosen_by_its_name(site: Site) -> None:
-    names = ("value", "made", "file", "odd")
+    names = ("value", "made", "file", "text", "odd")
     entries = "\n".join(f"acme-{name} = acme_plugin:{name}" for name in names)
     package = site.install("acme", {Group.PROVISIONERS: entries}, _PROVISIONERS)
     (package / "provisioner.yaml").write_text("schema: 1\nname: y\nrun: [/opt/acme/run]\n")
 
-    for name in ("acme-value", "acme-made", "acme-file"):
+    for name in ("acme-value", "acme-made", "acme-file", "acme-text"):
         provisioner = choose_provisioner(name)
         assert (provisioner.name, list(provisioner.run)) == (name, ["/opt/acme/run"])
     with pytest.raises(PluginError, match=r"'acme-odd' .* is expected, but it gives 5"):

@@ -33,13 +33,11 @@ def test_json_is_read_as_python_reads_it(value: object) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[" * 101 + "]" * 101, "'data-levels'"),
         ("[" * 100_000, "'data-levels'"),
         ('{"a":' * 101 + "1" + "}" * 101, "'data-levels'"),
         ("9" * 301, "'data-digits'"),
-        ("9" * 5000, "'data-digits'"),
         ("0." + "9" * 5000, "'data-digits'"),
-        ("[" + "1," * (2 << 20) + "1]", "'json-mib'"),
+        ('"' + "\u00e9" * (3 << 20) + '"', "'json-mib'"),
         ("1e400", "is too large for a number"),
         ("NaN", "not a JSON number"),
         ("-Infinity", "not a JSON number"),

@@ -28,9 +28,10 @@ def test_environment_raises_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     LIMIT.check(3, "a.tar.gz")
 
     assert LIMIT.bytes == 3 << 20
+    assert Limit(name="file-kib", default=3, unit=Unit.KIB, what="a file").bytes == 3 << 10
 
 
-@pytest.mark.parametrize("written", ["0", "-1", "1.5", "x", "9" * 13, "\u0663"])
+@pytest.mark.parametrize("written", ["0", "-1", "1.5", "9" * 13, "\u0663"])
 def test_limit_that_is_not_a_positive_number_is_refused(
     monkeypatch: pytest.MonkeyPatch, written: str
 ) -> None:

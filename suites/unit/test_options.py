@@ -81,7 +81,9 @@ def test_wrong_value_names_its_option() -> None:
 
 
 def test_setting_that_the_caller_decided_is_not_read() -> None:
-    assert _settings({"provisioner": "theirs"}, provisioner="/own.yaml").provisioner == "/own.yaml"
+    settings = _settings({"evidence_dir": "theirs"}, evidence_folder=Path("own"))
+
+    assert settings.evidence_folder == Path("own")
 
 
 def test_command_has_the_default_of_the_settings_even_if_tests_have_another() -> None:

@@ -48,6 +48,10 @@ def test_shortened_text_is_within_its_size(text: str, most_bytes: int) -> None:
     assert shown == text or "The rest is in 'x'." in shown
 
 
+def test_nothing_of_a_text_is_shown_where_there_is_no_room() -> None:
+    assert "x" not in shortened("x" * 1000, 20)
+
+
 @pytest.mark.parametrize(
     ("has_colours", "text", "written"),
     [
