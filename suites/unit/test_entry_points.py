@@ -217,7 +217,9 @@ def test_broken_expectation_is_unknown_and_the_others_are_judged(site: Site) -> 
 
 
 def test_name_of_the_harness_is_not_taken_over(site: Site) -> None:
-    site.install("acme", {Group.EXPECTATIONS: "driver = acme_plugin:says_so"}, _EXPECTATIONS)
+    for package in ("acme", "other"):
+        entry = f"driver = {package}_plugin:says_so"
+        site.install(package, {Group.EXPECTATIONS: entry}, _EXPECTATIONS)
 
     (verdict,) = judge_node(EvidenceFolder(site.folder).evidence, every_expectation()[_OWN:])
 

@@ -341,6 +341,7 @@ def test_shared_lock_belongs_to_nobody_exclusively(tmp_path: Path) -> None:
 def test_shared_lock_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
     path = tmp_path / "used"
     path.touch()
+    opened = len(list(Path("/proc/self/fd").iterdir()))
 
     with (
         try_exclusive(path),
@@ -350,6 +351,8 @@ def test_shared_lock_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
         hold_shared(path, deadline=Deadline.after(0)),
     ):
         pass
+
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
 
 
 def test_missing_file_cannot_be_shared_and_has_no_users(tmp_path: Path) -> None:

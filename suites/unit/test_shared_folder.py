@@ -99,9 +99,17 @@ def test_replacement_of_a_file_while_it_is_opened_is_not_awaited(
 
 
 def test_regular_file_is_read(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"x" * 65536)
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 65536)
 
-    assert _content(tmp_path / "file", is_ours=True) == b"x" * 65536
+    assert _content(path, is_ours=True) == b"x" * 65536
+
+    folder = open_folder(tmp_path)
+    for mode, is_trusted in ((0o644, True), (0o664, False), (0o646, False)):
+        path.chmod(mode)
+        with opened_file(folder, path) as file:
+            assert file.is_trusted is is_trusted
+    os.close(folder)
 
 
 def test_file_that_grows_after_it_was_opened_is_not_read_to_its_end(tmp_path: Path) -> None:
@@ -273,3 +281,6 @@ def test_folder_that_another_user_makes_meanwhile_is_refused(
 
     with pytest.raises(PermissionError, match=r"user .* has made it"):
         create_folders(folder, 0o700)
+    os.chown(folder, 0, 0)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    create_folders(folder, 0o700)

@@ -48,7 +48,8 @@ def test_shortened_text_is_within_its_size(text: str, most_bytes: int) -> None:
     assert shown == text or "The rest is in 'x'." in shown
 
 
-def test_nothing_of_a_text_is_shown_where_there_is_no_room() -> None:
+def test_size_of_a_text_is_in_bytes_and_nothing_is_shown_without_room() -> None:
+    assert len(shortened("\u2603" * 300, 400).encode()) <= 400
     assert "x" not in shortened("x" * 1000, 20)
 
 
