@@ -187,7 +187,7 @@ def cloud_config(user_data: UserData) -> dict[str, object]:
 def _render_access(access: SshAccess | None) -> dict[str, object]:
     if access is None:
         # Nobody logs in to this machine, and an RSA key takes a minute under emulation.
-        return {"users": [], "ssh_genkeytypes": ["ed25519"]}
+        return {"ssh_genkeytypes": ["ed25519"]}
     return {
         "users": [{"name": "root", "ssh_authorized_keys": [access.authorized_key]}],
         "ssh_deletekeys": True,

@@ -107,6 +107,8 @@ def test_plain_node_gets_its_keys_and_no_empty_list() -> None:
     }
     assert document["final_message"] == FINISHED
     assert not {"write_files", "runcmd"} & document.keys()
+    # An RSA key takes a minute under emulation.
+    assert document_of(UserData(hostname="node"))["ssh_genkeytypes"] == ["ed25519"]
 
 
 def test_password_login_is_disabled() -> None:

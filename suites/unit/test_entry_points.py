@@ -71,7 +71,7 @@ def test_entry_that_raises_on_import_is_named_with_its_distribution_and_group(si
         ("", "it raises AttributeError on import"),
         ("import sys; sys.exit('bye')", "it raises SystemExit on import (bye)"),
         ("import absent", "it raises ModuleNotFoundError on import (No module named 'absent')"),
-        ("thing = 'relative/folder'", "absolute path of a folder is expected, but it gives 'rel"),
+        ("thing = '.'", "absolute path of a folder is expected, but it gives '.'"),
         ("thing = '/absent/folder'", "absolute path of a folder is expected, but it gives '/abs"),
         ("thing = 5", "absolute path of a folder is expected, but it gives 5"),
         ("import os as thing", "absolute path of a folder is expected, but it gives <module 'os'"),

@@ -13,6 +13,7 @@ from harness.settings import (
     MachineDriver,
     Settings,
     accepted_licences,
+    image_ids,
     is_ci,
     machine_driver,
     timeout_multiplier,
@@ -47,6 +48,12 @@ def test_known_word_becomes_its_member() -> None:
 def test_images_are_separated_by_commas() -> None:
     assert Settings().images == ("debian-12",)
     assert Settings(image="debian-12,debian-13").images == ("debian-12", "debian-13")
+
+
+def test_images_have_different_names_in_the_ids_of_tests() -> None:
+    files = ("/a/My.Node.qcow2", "https://h/b/my_node.raw#sha256=0", "./my-node.img")
+
+    assert image_ids(("debian-12", *files)) == ("debian-12", "my-node", "my-node-3", "my-node-4")
 
 
 @pytest.mark.parametrize("value", ["", "debian-12,", "debian-12,debian-12"])
