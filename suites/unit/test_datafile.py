@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.datafile import parse_yaml, read_data_file
+from harness.datafile import extended, parse_yaml, read_data_file, read_document
 from harness.errors import BadInputError
 
 _FORBID = pydantic.ConfigDict(extra="forbid")
@@ -88,6 +88,20 @@ def test_error_names_file_line_and_key(
         read_data_file(file, _Bicycle)
 
     assert (slip.value.source, slip.value.line, slip.value.key) == (str(file), line, key)
+
+
+def test_values_below_a_replaced_key_come_from_the_later_file(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("base.yaml", "own.yaml")]
+    files[0].write_text("a: {b: [1]}\nb: {a: [1]}\nc: {d: 1}\n")
+    files[1].write_text("a: {b: [2]}\nb: {a: [2]}\nc: 2\n")
+
+    found = extended(*map(read_document, files), replaced=["a"])
+
+    assert found.data == {"a": {"b": [2]}, "b": {"a": [1, 2]}, "c": 2}
+    places = [found.place(("b", "a", index)) for index in (0, 1)]
+    assert [(place.file, place.line) for place in places] == [(file, 2) for file in files]
+    # The mapping is gone with all that was in it.
+    assert found.place(("c", "d")).file == files[1]
 
 
 def test_endless_file_is_refused(tmp_path: Path) -> None:

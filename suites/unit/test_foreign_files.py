@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.foreign_files import read_plain, read_plain_text
+from harness.foreign_files import open_plain, read_plain, read_plain_text
 from harness.limits import Limit, LimitError, Unit
 
 LIMIT = Limit(name="few-kib", default=1, unit=Unit.KIB, what="a file")
@@ -29,6 +29,11 @@ def test_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
 
     with pytest.raises(LimitError, match=r"sparse': a file: more than 1 KiB, .* 'few-kib'"):
         read_plain(file, limit=LIMIT)
+
+    os.truncate(file, 1034)
+    open_plain(file, limit=LIMIT, slack=10).close()
+    with pytest.raises(LimitError):
+        open_plain(file, limit=LIMIT, slack=9)
 
 
 def test_file_without_a_size_is_bounded() -> None:
@@ -56,9 +61,11 @@ def test_path_that_is_not_a_plain_file_is_an_error(tmp_path: Path, kind: str) ->
         case _:
             pass
 
+    opened = len(list(Path("/proc/self/fd").iterdir()))
     for below in (None, tmp_path):
         with pytest.raises(OSError, match=r".+"):
             read_plain(path, below=below)
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
 
 
 def test_no_link_between_the_folder_and_the_file_is_followed(tmp_path: Path) -> None:

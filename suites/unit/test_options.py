@@ -47,7 +47,8 @@ def test_option_wins_over_the_variable_and_the_variable_over_the_ini_file(
     assert _settings({"store": "option"}, {"store": "ini"}).store == "option"
 
 
-def test_words_become_values(tmp_path: Path) -> None:
+def test_words_become_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     settings = _settings(
         {
             "machine_start": "cold",
@@ -55,6 +56,7 @@ def test_words_become_values(tmp_path: Path) -> None:
             "gpu_models": [tmp_path / "models"],
             "evidence_dir": "kept",
             "gpu_pool_dir": "pool",
+            "gpu_inventory": "~/gpus.yaml",
             "accept_licence": ["one,two"],
             "timeout_multiplier": "3",
             "machine_driver": "libvirt",
@@ -69,6 +71,7 @@ def test_words_become_values(tmp_path: Path) -> None:
     assert settings.gpu_models == (tmp_path / "models",)
     assert settings.evidence_folder == tmp_path / "kept"
     assert settings.gpu_pool_folder == tmp_path / "pool"
+    assert settings.gpu_inventory == tmp_path / "home/gpus.yaml"
     assert settings.accepted_licences == {"one", "two", "three"}
     assert settings.timeout_multiplier == 3.0
     assert settings.machine_driver is MachineDriver.LIBVIRT

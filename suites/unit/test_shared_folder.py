@@ -98,6 +98,23 @@ def test_replacement_of_a_file_while_it_is_opened_is_not_awaited(
         _content(path)
 
 
+def test_file_that_is_removed_while_it_is_opened_is_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    state = os.fstat
+
+    def removed(descriptor: int) -> os.stat_result:
+        path.unlink(missing_ok=True)
+        return state(descriptor)
+
+    monkeypatch.setattr(os, "fstat", removed)
+
+    with pytest.raises(FileNotFoundError):
+        _content(path)
+
+
 def test_regular_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * 65536)
@@ -191,7 +208,7 @@ def _others_folder(path: Path) -> None:
         lambda path: path.symlink_to(path.parent / "target"),
         lambda path: path.symlink_to("absent"),
         os.mkfifo,
-        lambda path: path.touch(),
+        lambda path: path.touch(0o600),
     ],
     ids=["folder", "link", "dead link", "FIFO", "file"],
 )
@@ -216,6 +233,7 @@ def test_folder_stays_the_same_when_the_name_is_free_again(tmp_path: Path) -> No
     taken = tmp_path / f"machines-{os.geteuid()}"
     taken.touch()
     folder = private_folder(tmp_path, "machines")
+    folder.with_name(f"{folder.name}0").mkdir(mode=0o700)
     taken.unlink()
 
     assert private_folder(tmp_path, "machines") == folder

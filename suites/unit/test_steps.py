@@ -34,6 +34,7 @@ class Listener:
         self.told.append(f"+{step.title}")
 
     def ended(self, step: Step, error: BaseException | None) -> None:
+        assert step.stop_s is not None
         self.told.append(f"-{step.title}" + ("" if error is None else f": {error}"))
 
     def reported(self, step: Step, inner: Sequence[InnerStep]) -> None:

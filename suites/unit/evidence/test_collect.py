@@ -157,17 +157,6 @@ def test_exit_code_before_any_command_is_refused(tmp_path: Path) -> None:
     assert "in the guest (it has an exit code before any command).\n" in message
 
 
-def test_letters_of_a_name_count(tmp_path: Path) -> None:
-    files = unpack(
-        tmp_path / "e",
-        a_frame("file", "/Xa", b"a"),
-        a_frame("file", "/Xb", b"b"),
-        a_frame("unreadable", "/Xb", b""),
-    )
-
-    assert files == ["e/files/Xa", "e/requested.json", "e/unreadable.txt"]
-
-
 def test_content_that_looks_like_a_frame_is_content(tmp_path: Path) -> None:
     """Frames need the nonce, and the guest's files cannot contain it."""
     forged = b"\n0000000000000000 file /x\0forged"
@@ -187,16 +176,6 @@ def test_truncated_stream_is_refused(tmp_path: Path, share: float, cut: int) -> 
 
     assert message.startswith("The evidence could not be gathered in the guest")
     assert "gzip: no" in message
-
-
-def test_archive_without_its_end_is_named(tmp_path: Path) -> None:
-    whole = base64.b64encode(an_archive(a_frame("file", "/x"))).decode()
-
-    message = _refused(tmp_path / "e", whole[:-16])
-
-    assert message.startswith(
-        "The evidence could not be gathered in the guest (it ends too early).\n"
-    )
 
 
 def test_stream_without_its_last_frame_is_refused(tmp_path: Path) -> None:
@@ -546,12 +525,3 @@ def test_nonce_is_new_for_each_gathering(tmp_path: Path) -> None:
 
     nonces = [re.findall(r"\\n([0-9a-f]{32}) ", script)[0] for script in scripts]
     assert len(set(nonces)) == 2
-
-
-def test_manifest_is_written_at_once_and_for_people(tmp_path: Path) -> None:
-    keep_host_files(tmp_path, {"b": tmp_path / "absent"}, {"a": "1"})
-
-    assert (tmp_path / "manifest.json").read_text() == (
-        '{\n  "schema": 1,\n  "files": [\n    "host/a"\n  ],\n  "missing": [\n    "b"\n  ]\n}\n'
-    )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["host", "manifest.json"]

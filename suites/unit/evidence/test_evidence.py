@@ -91,13 +91,6 @@ def test_files_of_a_folder_come_by_name(tmp_path: Path) -> None:
     assert evidence.files("/run/none") == {}
 
 
-def test_text_that_is_not_utf8_is_read_with_replacements(tmp_path: Path) -> None:
-    evidence = EvidenceFolder(tmp_path).file("/x", "").evidence
-    (tmp_path / "files/x").write_bytes(b"\xff!")
-
-    assert evidence.file("/x") == "\ufffd!"
-
-
 def test_command_that_was_not_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="has no output of 'nvidia-smi'"):
         a_gpu_node(tmp_path).evidence.output_of("nvidia-smi")
@@ -134,12 +127,6 @@ def test_error_for_a_missing_command_points_to_the_manifest(
     assert caught.value.evidence == tmp_path
 
 
-def test_output_of_a_failed_command_can_be_had(tmp_path: Path) -> None:
-    evidence = a_gpu_node(tmp_path).command("dmesg", "half", 124).evidence
-
-    assert (evidence.output_of("dmesg"), evidence.exit_code_of("dmesg")) == ("half", 124)
-
-
 def test_units_come_by_name_and_state(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path)
     folder.command("failed-units", "a.service loaded failed failed A\n  \nb.service loaded failed")
@@ -164,14 +151,6 @@ def test_copy_is_complete_and_replaces_older_files(tmp_path: Path) -> None:
         path.relative_to(source.folder) for path in source.folder.rglob("*") if path.is_file()
     }
     assert [path.name for path in target.parent.iterdir()] == ["node"]
-
-
-def test_copy_makes_the_folders_that_it_lacks(tmp_path: Path) -> None:
-    source = a_gpu_node(tmp_path / "source").evidence
-
-    source.copy_to(tmp_path / "kept" / "new" / "node")
-
-    assert (tmp_path / "kept/new/node/commands/lspci").is_file()
 
 
 def test_copy_that_fails_leaves_older_files(tmp_path: Path) -> None:
@@ -349,19 +328,3 @@ def test_step_of_a_log_has_the_groups_of_its_pattern() -> None:
     ]
     (step,) = parse_log_steps(log.partition("\n")[0], pattern)
     assert step == ReportedStep(name="driver", status="failed", duration_s=1.5, detail="slow")
-
-
-def test_letters_of_a_path_count(tmp_path: Path) -> None:
-    folder = a_gpu_node(tmp_path).file("/Xa/bX", "1").file("/Xa/X/b", "2")
-    (tmp_path / "unreadable.txt").write_text("/cX\n")
-
-    assert folder.evidence.files("/Xa") == {"bX": "1"}
-    assert folder.evidence.file("/Xa/bX") == "1"
-    with (tmp_path / "files/Xa/bX").open("r+b") as file:
-        file.truncate(node_state.FILE_LIMIT_KIB << 10)
-    with pytest.raises(HarnessError, match="Only the first"):
-        folder.evidence.refuse_cut("/Xa/bX")
-    folder.file("/Xa/bX", "1")
-    assert folder.evidence.matching("/Xa/*") == {"/Xa/bX": "1"}
-    with pytest.raises(HarnessError, match="permission to read '/cX'"):
-        folder.evidence.files("/cX")

@@ -142,40 +142,12 @@ def test_every_kind_of_change_is_refused_and_can_be_allowed(kind: StateKind) -> 
     assert "3 things" not in difference(before, after, AllowedChanges(**{field: ["t*"]}))
 
 
-def test_reference_count_of_a_module_is_part_of_it() -> None:
-    after = a_state(items={StateKind.MODULES: {"nvidia": {**BUSY, "references": "2"}}})
-    before = a_state(items={StateKind.MODULES: {"nvidia": BUSY}})
-
-    assert "~ nvidia: references 1 -> 2" in difference(before, after)
-
-
-def test_enabled_unit_is_refused() -> None:
-    before = a_state(items={StateKind.UNITS: {"a.service": {"active": "active"}}})
-    enabled = {"active": "active", "enabled": "/etc/systemd/system/multi-user.target.wants"}
-    after = a_state(items={StateKind.UNITS: {"a.service": enabled}})
-
-    assert "~ a.service: enabled none -> " in difference(before, after)
-
-
-def test_one_more_listening_port_is_refused() -> None:
-    before = a_state(items={StateKind.PORTS: {"tcp 0.0.0.0:22": {"uid": "0"}}})
-    ports = {"tcp 0.0.0.0:22": {"uid": "0"}, "tcp 0.0.0.0:2222": {"uid": "0"}}
-
-    assert "+ tcp 0.0.0.0:2222: uid 0" in difference(
-        before, a_state(items={StateKind.PORTS: ports})
-    )
-
-
 def test_changes_of_every_node_at_rest_are_allowed() -> None:
     changed = {"/var/log/syslog": a_file(), "/var/lib/systemd/random-seed": a_file()}
     units = {StateKind.UNITS: {"session-1.scope": {"active": "active"}}}
 
     expect.unchanged(a_state(), a_state(changed, units))
     assert "/var/logs" in difference(a_state(), a_state({"/var/logs": a_file()}))
-
-
-def test_pattern_that_matches_nothing_is_fine() -> None:
-    expect.unchanged(a_state(), a_state(), allow=AllowedChanges(paths=["/nowhere/*"]))
 
 
 def test_pattern_must_match_the_whole_name() -> None:
@@ -305,16 +277,6 @@ def test_difference_with_a_name_of_other_bytes_is_written_whole(tmp_path: Path) 
     whole = (tmp_path / "difference-1.txt").read_bytes()
     assert whole.endswith(b"\n")
     assert b"/opt/" in whole
-
-
-def test_difference_does_not_replace_an_existing_one(tmp_path: Path) -> None:
-    for number in (1, 2, 4):
-        (tmp_path / f"difference-{number}.txt").write_text("mine")
-
-    assert "('difference-3.txt' has" in difference(
-        a_state(), a_state({TOOL: a_file()}, folder=tmp_path)
-    )
-    assert (tmp_path / "difference-1.txt").read_text() == "mine"
 
 
 def test_allowed_change_does_not_hide_other_changes(tmp_path: Path) -> None:
