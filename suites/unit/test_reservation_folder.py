@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import os
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError, RequirementError
+from harness.limits import LimitError
 from harness.reservation_folder import ReservationFolder, Sharing, ahead_of, one_line
 
 if TYPE_CHECKING:
@@ -91,7 +93,7 @@ def test_folder_with_a_mode_that_does_not_share_safely_is_refused(
         pass
 
 
-@pytest.mark.parametrize("mode", [0o2770, 0o2775, 0o755, 0o700])
+@pytest.mark.parametrize("mode", [0o2770, 0o755])
 def test_folder_that_only_its_group_or_owner_changes_is_used(folder: Path, mode: int) -> None:
     folder.chmod(mode)
 
@@ -132,6 +134,60 @@ def test_link_in_the_place_of_the_folder_is_refused(folder: Path, tmp_path: Path
         shared(tmp_path / "link").enter(Note("a")),
     ):
         pass
+
+
+def test_reservation_can_become_shorter(folder: Path) -> None:
+    with shared(folder).enter(Note("a long name")) as name, shared(folder).open() as book:
+        book.write(name, Note("a"))
+
+        assert book.entries() == [(name, Note("a"))]
+
+
+def test_reservations_are_in_the_order_of_their_numbers_however_long_these_are(
+    folder: Path,
+) -> None:
+    (folder / "999999998-00000000").touch()
+
+    with (
+        shared(folder).enter(Note("a")),
+        shared(folder).enter(Note("b")),
+        shared(folder).enter(Note("c")),
+        shared(folder).open() as book,
+    ):
+        assert [note.who for _, note in book.entries()] == ["a", "b", "c"]
+
+
+def test_last_number_of_nobody_blocks_nobody(folder: Path) -> None:
+    (folder / "999999999999999-00000000").touch()
+
+    with shared(folder).enter(Note("a")) as name:
+        assert [path.name for path in folder.iterdir()] == [name]
+
+
+def test_nothing_is_left_of_a_reservation_that_is_too_long(folder: Path) -> None:
+    with pytest.raises(LimitError), shared(folder).enter(Note("x" * 70_000)):
+        pass
+
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.usefixtures("fake_time")
+def test_folder_that_is_removed_while_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o755)
+    folder = tmp_path / "pool"
+    lock = fcntl.flock
+
+    def remove_and_lock(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        folder.rmdir()
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", remove_and_lock)
+
+    with shared(folder).enter(Note("a")) as name:
+        assert (folder / name).exists()
 
 
 def test_held_file_that_is_not_an_entry_is_an_error(folder: Path) -> None:

@@ -180,9 +180,10 @@ def test_module_of_debians_packages_is_judged_as_any_other(tmp_path: Path) -> No
     folder = replace(layout, modinfo={"nvidia-current": other}).write(a_serving_node(tmp_path))
 
     assert state_of(folder, "module") is NOT_MET
-    folder.command(f"nvidia-current-modinfo-{KERNEL}", "modinfo: not found\n", 127)
-    assert state_of(folder, "module") is UNKNOWN
     folder.without(f"commands/nvidia-current-modinfo-{KERNEL}")
+    assert state_of(folder, "module") is UNKNOWN
+    folder.without("files/proc/driver/nvidia/version")
+    folder.command(f"nvidia-current-modinfo-{KERNEL}", "modinfo: not found\n", 127)
     assert state_of(folder, "module") is UNKNOWN
 
 

@@ -101,7 +101,8 @@ def test_identity_of_a_file_that_has_just_changed_proves_nothing(ago_ns: int) ->
     changed_ns = TAKEN_NS - ago_ns
     recent = a_file(identity=FileIdentity("disk", 12, changed_ns, changed_ns))
 
-    assert TOOL in difference(a_state({TOOL: recent}), a_state({TOOL: recent}))
+    later = replace(a_state({TOOL: recent}), taken_at_ns=TAKEN_NS + 10**10)
+    assert TOOL in difference(a_state({TOOL: recent}), later)
     read = recent._replace(sha256="a" * 64)
     expect.unchanged(a_state({TOOL: read}), a_state({TOOL: read}))
 
