@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError, RequirementError
-from harness.limits import LimitError
 from harness.reservation_folder import ReservationFolder, Sharing, ahead_of, one_line
 
 if TYPE_CHECKING:
@@ -136,13 +135,6 @@ def test_link_in_the_place_of_the_folder_is_refused(folder: Path, tmp_path: Path
         pass
 
 
-def test_reservation_can_become_shorter(folder: Path) -> None:
-    with shared(folder).enter(Note("a long name")) as name, shared(folder).open() as book:
-        book.write(name, Note("a"))
-
-        assert book.entries() == [(name, Note("a"))]
-
-
 def test_reservations_are_in_the_order_of_their_numbers_however_long_these_are(
     folder: Path,
 ) -> None:
@@ -162,13 +154,6 @@ def test_last_number_of_nobody_blocks_nobody(folder: Path) -> None:
 
     with shared(folder).enter(Note("a")) as name:
         assert [path.name for path in folder.iterdir()] == [name]
-
-
-def test_nothing_is_left_of_a_reservation_that_is_too_long(folder: Path) -> None:
-    with pytest.raises(LimitError), shared(folder).enter(Note("x" * 70_000)):
-        pass
-
-    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.usefixtures("fake_time")
