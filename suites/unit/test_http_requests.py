@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import socket
+import urllib.error
 import urllib.request
 from http.client import HTTPMessage
 
@@ -13,11 +14,14 @@ import pytest
 from harness.http_requests import (
     NoDowngrade,
     Pace,
+    PacedFile,
     RefusedUrlError,
     StalledError,
     _PacedSocket,
     joined,
     origin,
+    read_whole,
+    why_not_followed,
 )
 from harness.provisioning.wait import Deadline, WaitTimeoutError
 from suites.fakes.clock import FakeClock
@@ -104,6 +108,26 @@ def test_redirect_from_https_leads_only_to_https(target: str, *, is_followed: bo
     assert (made is not None) == is_followed
 
 
+@pytest.mark.parametrize("header", ["Location", "URI"])
+def test_redirect_that_is_not_followed_is_closed_and_explained(header: str) -> None:
+    request = urllib.request.Request("https://example.org/x")
+    headers, body = HTTPMessage(), io.BytesIO(b"moved")
+    headers[header] = "http://example.org/y"
+
+    assert NoDowngrade().http_error_302(request, body, 302, "Found", headers) is None
+    assert body.closed
+    error = urllib.error.HTTPError(request.full_url, 302, "Found", headers, None)
+    assert why_not_followed(error) == (
+        "'http://example.org/y' is not https, but 'https://example.org/x' is"
+    )
+
+
+def test_body_is_read_up_to_one_byte_beyond_the_limit() -> None:
+    bodies = [read_whole(io.BytesIO(bytes(size)), 9) for size in (8, 9, 10, 50)]  # type: ignore[arg-type]
+
+    assert [len(body) for body in bodies] == [8, 9, 10, 10]
+
+
 def a_pace(clock: FakeClock, within_s: float = 100.0) -> Pace:
     return Pace(stall_s=10.0, stall_bytes=100, deadline=Deadline.after(within_s, clock))
 
@@ -144,6 +168,16 @@ def test_too_few_bytes_end_the_exchange() -> None:
         pace.count(99, since)
     # Whoever closes the connection may read once more; a timeout of 0 would be another mode.
     assert pace.seconds > 0
+
+
+def test_file_that_is_uploaded_too_slowly_ends_the_exchange() -> None:
+    clock = FakeClock()
+    file = PacedFile(io.BytesIO(b"x" * 99), a_pace(clock))
+    assert len(file.read(1000)) == 99
+    clock.advance(10.0)
+
+    with pytest.raises(StalledError):
+        file.read(1000)
 
 
 def test_deadline_ends_the_exchange() -> None:
