@@ -36,6 +36,8 @@ class GuestRoot:
     root: Path
     log: str | None = _LOG
     has_console: bool = True
+    #: Without it, cloud-init keeps what the program prints.
+    has_output: bool = True
     environment: dict[str, str] = field(default_factory=dict)
     _started: int = field(default=0)
 
@@ -64,7 +66,8 @@ class GuestRoot:
             "var/lib/mine",
         ):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
-        paths = [_OUTCOME, _EVENTS, self.log or "", CLOUD_INIT_OUTPUT_PATH]
+        output = CLOUD_INIT_OUTPUT_PATH if self.has_output else ""
+        paths = [_OUTCOME, _EVENTS, self.log or "", output]
         return LocalRunner().run(
             [
                 *("sh", "-c", script, "run-provisioner.sh", "boot"),
@@ -174,6 +177,15 @@ def test_each_run_has_its_own_evidence(tmp_path: Path, log: str | None) -> None:
     expect.prebake_line(evidence.of_run(1), action="build")
     expect.events_recorded(evidence, "built", run=1)
     expect.log_line(evidence, "decided build", run=1)
+
+
+def test_cloud_init_gets_the_output_and_the_exit_code(tmp_path: Path) -> None:
+    guest = GuestRoot(tmp_path / "root", has_output=False)
+
+    result = guest.run("echo step; exit 7")
+
+    assert (result.exit_code, result.stdout) == (7, "\n-- run 1 of the provisioner: boot\nstep\n")
+    assert not (guest.root / CLOUD_INIT_OUTPUT_PATH[1:]).exists()
 
 
 def test_output_is_shown_on_the_console_while_it_runs(tmp_path: Path) -> None:
