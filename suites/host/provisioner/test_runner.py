@@ -119,9 +119,10 @@ def run_in_bash(guest: GuestRoot, script: str) -> CommandResult:
         ("set -e\n. ./lib.bash\ncheck\n", (1, "./lib.bash", 2, "[[ -e /nonexistent ]]")),
         ("set -eo pipefail\n(exit 5) | cat\n", (5, "./script.bash", 2, "cat")),
         ("set -e\nx=$(exit 4)\n", (4, "./script.bash", 2, "x=$(exit 4)")),
-        ("trap 'false || true' EXIT\nset -e\nfalse\n", (1, "./script.bash", 3, "false")),
+        ("trap '[[ -e /no ]]; true' EXIT\nset -e\nfalse\n", (1, "./script.bash", 3, "false")),
         ("set -e\nfalse && true\n! true\nif false; then :; fi\n(exit 2) || exit 3\n", None),
         ("false\nexit 1\n", None),
+        ("set -e\n(false) &\nwait\nexit 1\n", None),
         ("set -e\nlocal_x() { local x=$(false); }\nlocal_x\nexit 1\n", None),
         ("set -e\n", None),
     ],
@@ -146,6 +147,8 @@ def test_noting_is_seen_by_the_script_only(tmp_path: Path) -> None:
         "env | grep -c BASH_ENV || true\ndeclare -p | grep -c gpu-node-failed || true\n"
         "bash -c 'trap -p ERR DEBUG EXIT; set -e; false' || false\nset -e\nfalse\n",
     )
+    # As a run leaves it that is killed after its command failed.
+    (guest.root / FAILED_COMMAND_PATH[1:]).write_text("1\n9\n/killed\nfalse\n")
     run_in_bash(guest, "exit 1\n")
 
     evidence = guest.evidence(tmp_path / "evidence")
