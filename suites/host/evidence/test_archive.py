@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import shutil
 import stat
 import tarfile
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import BadInputError
+from harness.errors import BadInputError, HarnessError
 from harness.evidence.archive import archive_of, opened, write_archive
 
 
@@ -69,6 +70,22 @@ def test_archive_of_an_earlier_failure_is_replaced(evidence: Path, tmp_path: Pat
     with opened(write_archive(evidence), tmp_path / "runs") as folder:
         assert (folder / evidence.name / "node/host/serial.log").read_text() == "again"
     assert len(list(evidence.parent.glob("*.tar.*"))) == 1
+
+
+def test_file_may_change_while_it_is_packed(
+    evidence: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tar` then ends with 1; 2 is another error."""
+    tar, real = tmp_path / "bin" / "tar", shutil.which("tar")
+    tar.parent.mkdir()
+    tar.touch(0o755)
+    monkeypatch.setenv("PATH", f"{tar.parent}:{os.environ['PATH']}")
+
+    tar.write_text(f'#!/bin/sh\n{real} "$@"\nexit 1\n')
+    assert write_archive(evidence).is_file()
+    tar.write_text(f'#!/bin/sh\n{real} "$@"\nexit 2\n')
+    with pytest.raises(HarnessError, match="can't be made"):
+        write_archive(evidence)
 
 
 def test_folder_is_taken_as_it_is(evidence: Path, tmp_path: Path) -> None:
