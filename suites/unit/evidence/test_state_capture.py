@@ -71,7 +71,7 @@ class FakeNode:
                 ),
                 "find: '/run/nvidia': No such file or directory\n",
             ),
-            "stat": (0, "1:3 /dev/null\0", ""),
+            "stat": (0, "1:1f /dev/null\0", ""),
             "systemctl": (
                 0,
                 json.dumps([{"unit": "a.service", "active": "active", "sub": "running"}]),
@@ -159,7 +159,7 @@ def test_all_parts_are_there(node: FakeNode) -> None:
     assert state.of(StateKind.PATHS)["/dev/fd"]["target"] == "/proc/self/fd"
     assert state.of(StateKind.PATHS)["/usr/new"]["attributes"] == "a"
     assert state.of(StateKind.DEVICE_NODES) == {
-        "/dev/null": {"kind": "c", "mode": "0666", "owner": "0:44", "number": "1:3"}
+        "/dev/null": {"kind": "c", "mode": "0666", "owner": "0:44", "number": "1:31"}
     }
     assert {kind for kind in StateKind if not state.of(kind)} == {
         StateKind.PORTS,
