@@ -87,6 +87,26 @@ def test_durations_have_units_and_waits_have_names(
     assert "cloud-final.service" in words
 
 
+def test_wait_is_written_with_the_first_of_those_that_hold_it_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    span = Span(
+        lane=Lane.UNITS,
+        name="last.service",
+        start_s=90.0,
+        end_s=90.0,
+        state=SpanState.WAITING,
+        blockers=("a", "b", "c", "d"),
+        blocked_from_s=40.0,
+    )
+
+    words = [
+        text for text, _ in texts_of([Timeline(title="x", end_s=100, spans=(span,))], monkeypatch)
+    ]
+
+    assert "waiting for 50.0 s; for a, b and 2 more" in words
+
+
 def test_picture_is_1000_pixels_wide(timelines: list[Timeline]) -> None:
     content = render_timelines(timelines, LIGHT, form="png")
 
