@@ -5,8 +5,6 @@ That real bash agrees is in suites/host/shell/test_coverage_lines.py.
 
 from __future__ import annotations
 
-import pytest
-
 from harness.shell.commands_of import code_lines, executed_lines
 from harness.shell.coverage import Place
 from suites.unit.shell.samples import SCRIPT
@@ -16,39 +14,38 @@ def test_only_commands_are_code() -> None:
     assert code_lines(SCRIPT) == {4, 5, 7, 9}
 
 
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        ("# echo\n\necho\n", {3}),
-        ("cat <<'END'\nif true; then\nEND\necho\n", {1, 4}),
-        ("cat <<-END\n\techo $(\n\tdate)\n\tEND\n", {1}),
-        ("cat <<<x\necho\n", {1, 2}),
-        ("f() {\n  a\n}\nfunction g {\n  b\n}\n", {2, 5}),
-        ("f() (\n  cd /\n)\n", {2}),
-        ("case $1 in\n  a | b)\n    x\n    ;;\n  *) y ;;\nesac\n", {1, 3, 5}),
-        ("case $1 in\n  *)\nesac\n", {1}),
-        ("echo a \\\n  b \\\n  c\n", {1}),
-        ("a &&\n  b ||\n  c\n", {1, 2, 3}),
-        ("a |\n  b\n", {1, 2}),
-        ("if a; then\n  b\nelif c; then\n  d\nelse\n  e\nfi\n", {1, 2, 3, 4, 6}),
-        ("if\n  a\nthen\n  b\nfi\n", {2, 4}),
-        ("for x in a \\\n  b; do\n  c\ndone\n", {1, 3}),
-        ("for ((i = 0; i < 2; i++)); do\n  c\ndone\n", {1, 2}),
-        ("while a; do\n  b\ndone < <(\n  c\n)\n", {1, 2}),
-        ("x=$(\n  a\n  b\n)\nc\n", {1, 5}),
-        ("x=(\n  a\n  b\n)\n", {1}),
-        ("local a=1 \\\n  b\n", {1}),
-        ("((i++))\n(\n  (a)\n)\n", {1, 3}),
-        ("echo 'a\nb\n' \"c\nd\"\n", {1}),
-        ("[[ a == b &&\n  c == d ]] && e\n", {1, 2}),
-        ('"$dir/my tool" x\n', {1}),
-        ("{\n  a\n} >file\n", {2}),
-        (">file\n", set()),
-        ("", set()),
-    ],
-)
-def test_lines_of_commands(text: str, lines: set[int]) -> None:
-    assert code_lines(text) == lines
+COMMANDS: dict[str, set[int]] = {
+    "# echo\n\necho\n": {3},
+    "cat <<'END'\nif true; then\nEND\necho\n": {1, 4},
+    "cat <<-END\n\techo $(\n\tdate)\n\tEND\n": {1},
+    "cat <<<x\necho\n": {1, 2},
+    "f() {\n  a\n}\nfunction g {\n  b\n}\n": {2, 5},
+    "f() (\n  cd /\n)\n": {2},
+    "case $1 in\n  a | b)\n    x\n    ;;\n  *) y ;;\nesac\n": {1, 3, 5},
+    "case $1 in\n  *)\nesac\n": {1},
+    "echo a \\\n  b \\\n  c\n": {1},
+    "a &&\n  b ||\n  c\n": {1, 2, 3},
+    "a |\n  b\n": {1, 2},
+    "if a; then\n  b\nelif c; then\n  d\nelse\n  e\nfi\n": {1, 2, 3, 4, 6},
+    "if\n  a\nthen\n  b\nfi\n": {2, 4},
+    "for x in a \\\n  b; do\n  c\ndone\n": {1, 3},
+    "for ((i = 0; i < 2; i++)); do\n  c\ndone\n": {1, 2},
+    "while a; do\n  b\ndone < <(\n  c\n)\n": {1, 2},
+    "x=$(\n  a\n  b\n)\nc\n": {1, 5},
+    "x=(\n  a\n  b\n)\n": {1},
+    "local a=1 \\\n  b\n": {1},
+    "((i++))\n(\n  (a)\n)\n": {1, 3},
+    "echo 'a\nb\n' \"c\nd\"\n": {1},
+    "[[ a == b &&\n  c == d ]] && e\n": {1, 2},
+    '"$dir/my tool" x\n': {1},
+    "{\n  a\n} >file\n": {2},
+    ">file\n": set(),
+    "": set(),
+}
+
+
+def test_lines_of_commands() -> None:
+    assert {text: code_lines(text) for text in COMMANDS} == COMMANDS
 
 
 def test_place_inside_a_command_counts_at_its_first_line() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 
-import pytest
-
 from harness.shell.lexer import (
     is_open,
     quote,
@@ -15,88 +13,91 @@ from harness.shell.lexer import (
     strip_comment,
 )
 
+CUT = {
+    "a  b\tc": ["a", "b", "c"],
+    "a # b": ["a"],
+    "a#b c": ["a#b", "c"],
+    "'#' b": ["#", "b"],
+    "a; b": ["a"],
+    "a&&b": ["a"],
+    "a 2>&1": ["a", "2"],
+    "a\\ b c": ["a b", "c"],
+    "a\\\nb": ["ab"],
+    "a \\\n b": ["a", "b"],
+    "'a b'\"c d\"e": ["a bc de"],
+    '"a\\"b\\n"': ['a"b\\n'],
+    "'a\\'": ["a\\"],
+    "''": [""],
+    "$'a\\tb\\'c\\x41\\101'": ["a\tb'cAA"],
+    '"$(echo ")")" x': ['$(echo ")")', "x"],
+    "$(a (b) c) d": ["$(a (b) c)", "d"],
+    "${a:-x y} z": ["${a:-x y}", "z"],
+    "`a b` c": ["`a b`", "c"],
+    "a<(b c) d": ["a<(b c)", "d"],
+    "'open a b": ["open a b"],
+    "\u00e9 *": ["\u00e9", "*"],
+}
 
-@pytest.mark.parametrize(
-    ("line", "texts"),
-    [
-        ("a  b\tc", ["a", "b", "c"]),
-        ("a # b", ["a"]),
-        ("a#b c", ["a#b", "c"]),
-        ("'#' b", ["#", "b"]),
-        ("a; b", ["a"]),
-        ("a&&b", ["a"]),
-        ("a 2>&1", ["a", "2"]),
-        ("a\\ b c", ["a b", "c"]),
-        ("a\\\nb", ["ab"]),
-        ("a \\\n b", ["a", "b"]),
-        ("'a b'\"c d\"e", ["a bc de"]),
-        ('"a\\"b\\n"', ['a"b\\n']),
-        ("'a\\'", ["a\\"]),
-        ("''", [""]),
-        ("$'a\\tb\\'c\\x41\\101'", ["a\tb'cAA"]),
-        ('"$(echo ")")" x', ['$(echo ")")', "x"]),
-        ("$(a (b) c) d", ["$(a (b) c)", "d"]),
-        ("${a:-x y} z", ["${a:-x y}", "z"]),
-        ("`a b` c", ["`a b`", "c"]),
-        ("a<(b c) d", ["a<(b c)", "d"]),
-        ("'open a b", ["open a b"]),
-        ("\u00e9 *", ["\u00e9", "*"]),
-    ],
+
+def test_line_is_cut_as_the_shell_cuts_it() -> None:
+    assert {line: [word.text for word in split_words(line)] for line in CUT} == CUT
+
+
+LITERAL = {
+    "a": True,
+    "'$a'": True,
+    "'*'": True,
+    '"*"': True,
+    "\\*": True,
+    "$": True,
+    '"a$"': True,
+    "$a": False,
+    '"$a"': False,
+    "a*": False,
+    "[ab]": False,
+    "`a`": False,
+    "$((1))": False,
+    "$1": False,
+    "$?": False,
+}
+
+
+def test_word_is_literal_unless_the_shell_expands_it() -> None:
+    found = {word: split_words(word) for word in LITERAL}
+
+    assert {word: one.literal for word, (one,) in found.items()} == LITERAL
+    assert {word: one.raw for word, (one,) in found.items()} == {word: word for word in LITERAL}
+
+
+RESTS = (
+    ("a b  c d ", 2, "c d"),
+    ("'a b' c", 1, "c"),
+    ("a", 1, ""),
+    ("  a b", 1, "b"),
 )
-def test_line_is_cut_as_the_shell_cuts_it(line: str, texts: list[str]) -> None:
-    assert [word.text for word in split_words(line)] == texts
 
 
-@pytest.mark.parametrize(
-    ("word", "is_literal"),
-    [
-        ("a", True),
-        ("'$a'", True),
-        ("'*'", True),
-        ('"*"', True),
-        ("\\*", True),
-        ("$", True),
-        ('"a$"', True),
-        ("$a", False),
-        ('"$a"', False),
-        ("a*", False),
-        ("[ab]", False),
-        ("`a`", False),
-        ("$((1))", False),
-        ("$1", False),
-        ("$?", False),
-    ],
-)
-def test_word_is_literal_unless_the_shell_expands_it(word: str, *, is_literal: bool) -> None:
-    (found,) = split_words(word)
-
-    assert (found.raw, found.literal) == (word, is_literal)
+def test_rest_of_a_line_stands_as_it_was_written() -> None:
+    assert [rest_after(line, count) for line, count, _ in RESTS] == [rest for *_, rest in RESTS]
 
 
-@pytest.mark.parametrize(
-    ("line", "count", "rest"),
-    [("a b  c d ", 2, "c d"), ("'a b' c", 1, "c"), ("a", 1, ""), ("  a b", 1, "b")],
-)
-def test_rest_of_a_line_stands_as_it_was_written(line: str, count: int, rest: str) -> None:
-    assert rest_after(line, count) == rest
+QUOTED = {
+    "a-b/c=1": "a-b/c=1",
+    "": "''",
+    "a b": "'a b'",
+    "it's": "'it'\\''s'",
+    "~": "'~'",
+    "a\nb'\\": "$'a\\nb\\'\\\\'",
+    "\r": "$'\\r'",
+    "a\n": "$'a\\n'",
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "quoted"),
-    [
-        ("a-b/c=1", "a-b/c=1"),
-        ("", "''"),
-        ("a b", "'a b'"),
-        ("it's", "'it'\\''s'"),
-        ("~", "'~'"),
-        ("a\nb'\\", "$'a\\nb\\'\\\\'"),
-        ("\r", "$'\\r'"),
-        ("a\n", "$'a\\n'"),
-    ],
-)
-def test_quoted_text_is_one_word_on_a_line(text: str, quoted: str) -> None:
-    assert quote(text) == quoted
-    assert [word.text for word in split_words(quoted)] == [text]
+def test_quoted_text_is_one_word_on_a_line() -> None:
+    assert {text: quote(text) for text in QUOTED} == QUOTED
+    assert {
+        text: [word.text for word in split_words(quoted)] for text, quoted in QUOTED.items()
+    } == {text: [text] for text in QUOTED}
 
 
 def test_text_for_any_shell_has_its_line_breaks_from_a_variable() -> None:
@@ -104,39 +105,37 @@ def test_text_for_any_shell_has_its_line_breaks_from_a_variable() -> None:
     assert shlex.split(quote_on_a_line("a'b")) == ["a'b"]
 
 
-@pytest.mark.parametrize(
-    ("text", "opens"),
-    [
-        ("echo 'a", True),
-        ("echo 'a'", False),
-        ('echo "a', True),
-        ('echo "a\\"', True),
-        ("echo $(a", True),
-        ("echo $(a)", False),
-        ("echo ${a", True),
-        ("echo `a", True),
-        ("# it's", False),
-        ("a#'", True),
-        ("a # it's\nb", False),
-        ("a; # it's", False),
-        ("a \\", True),
-        ("", False),
-    ],
-)
-def test_open_quote_or_expansion_is_told(text: str, *, opens: bool) -> None:
-    assert is_open(text) is opens
+OPEN = {
+    "echo 'a": True,
+    "echo 'a'": False,
+    'echo "a': True,
+    'echo "a\\"': True,
+    "echo $(a": True,
+    "echo $(a)": False,
+    "echo ${a": True,
+    "echo `a": True,
+    "# it's": False,
+    "a#'": True,
+    "a # it's\nb": False,
+    "a; # it's": False,
+    "a \\": True,
+    "": False,
+}
 
 
-@pytest.mark.parametrize(
-    ("line", "kept"),
-    [
-        ("a b # c", "a b"),
-        ("a 'b # c'", "a 'b # c'"),
-        ("a#b", "a#b"),
-        ("a;#b", "a;"),
-        ("# all", ""),
-        ("a ${#b} ", "a ${#b}"),
-    ],
-)
-def test_comment_ends_a_line_only_where_a_word_may_begin(line: str, kept: str) -> None:
-    assert strip_comment(line) == kept
+def test_open_quote_or_expansion_is_told() -> None:
+    assert {text: is_open(text) for text in OPEN} == OPEN
+
+
+WITHOUT_COMMENT = {
+    "a b # c": "a b",
+    "a 'b # c'": "a 'b # c'",
+    "a#b": "a#b",
+    "a;#b": "a;",
+    "# all": "",
+    "a ${#b} ": "a ${#b}",
+}
+
+
+def test_comment_ends_a_line_only_where_a_word_may_begin() -> None:
+    assert {line: strip_comment(line) for line in WITHOUT_COMMENT} == WITHOUT_COMMENT

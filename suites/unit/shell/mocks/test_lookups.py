@@ -4,35 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from harness.shell.mocks.lookups import ANY_NAME, is_looked_up, looked_up, looked_up_in_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize(
-    ("code", "names"),
-    [
-        ("tool=$(command -v nvidia-smi)", {"nvidia-smi"}),
-        ('[ -x "`command -v \'dkms\'`" ]', {"dkms"}),
-        ("tool=$(command -p -v curl 2>/dev/null)", {"curl"}),
-        ("find_it() { command -v curl || type -p wget; }", {"curl", "wget"}),
-        ("hash -t curl wget", {"curl", "wget"}),
-        ('tool=$(command -v "$1")', {ANY_NAME}),
-        ("[ -x $(command -v curl) ] && command -v wget >/dev/null", {"curl"}),
-        ("command -v curl >/dev/null && tool=$(command -v wget)", {"wget"}),
-        ("if command -v curl > /dev/null 2>&1; then :; fi", set()),
-        ("command -v curl &>/dev/null || return", set()),
-        ("command -v curl 1>/dev/null", set()),
-        ("command -v curl >&-", set()),
-        ("command curl -v x; my-command -v curl; --type -a x", set()),
-        ("curl --no-progress-meter", set()),
-    ],
-)  # fmt: skip
-def test_only_names_whose_place_is_used_are_looked_up(code: str, names: set[str]) -> None:
-    assert looked_up(code) == names
+LOOKED_UP: dict[str, set[str]] = {
+    "tool=$(command -v nvidia-smi)": {"nvidia-smi"},
+    "[ -x \"`command -v 'dkms'`\" ]": {"dkms"},
+    "tool=$(command -p -v curl 2>/dev/null)": {"curl"},
+    "find_it() { command -v curl || type -p wget; }": {"curl", "wget"},
+    "hash -t curl wget": {"curl", "wget"},
+    'tool=$(command -v "$1")': {ANY_NAME},
+    "[ -x $(command -v curl) ] && command -v wget >/dev/null": {"curl"},
+    "command -v curl >/dev/null && tool=$(command -v wget)": {"wget"},
+    "if command -v curl > /dev/null 2>&1; then :; fi": set(),
+    "command -v curl &>/dev/null || return": set(),
+    "command -v curl 1>/dev/null": set(),
+    "command -v curl >&-": set(),
+    "command curl -v x; my-command -v curl; --type -a x": set(),
+    "curl --no-progress-meter": set(),
+}
+
+
+def test_only_names_whose_place_is_used_are_looked_up() -> None:
+    assert {code: looked_up(code) for code in LOOKED_UP} == LOOKED_UP
 
 
 def test_computed_name_stands_for_each_name() -> None:
