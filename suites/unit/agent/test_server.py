@@ -7,11 +7,12 @@ import errno
 import json
 import os
 import signal
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.agent import PROTOCOL, commands, frames, jobs, port
+from harness.agent import PROTOCOL, commands, files, frames, jobs, port
 from suites.unit.agent.fakes import RUN, Bench, error_of, passes, result_of, start
 
 if TYPE_CHECKING:
@@ -116,6 +117,23 @@ def test_command_streams_its_output_before_its_end(bench: Bench) -> None:
     assert process.is_reaped
 
 
+def test_answer_comes_before_queued_output_but_an_end_after_its_own(bench: Bench) -> None:
+    process = start(bench)
+    for _ in range(6):
+        process.says(bytes(65_536))
+        bench.turns(3)
+    process.ends()
+    bench.sends(frames.PING, 9)
+    bench.turns()
+
+    got = bench.gets()
+
+    assert got[-1][:2] == (frames.RESULT, 2)
+    assert got[-2][0] == frames.STDOUT
+    assert (frames.RESULT, 9, b"{}") in got[:-2]
+    assert sum(len(payload) for kind, _, payload in got if kind == frames.STDOUT) == 6 * 65_536
+
+
 def test_command_ends_when_no_process_holds_its_output(bench: Bench) -> None:
     process = start(bench)
     process.exits(0)
@@ -142,8 +160,7 @@ def test_time_limit_first_asks_and_then_kills(
 def test_output_before_the_kill_is_passed_on(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process = start(bench)
-    passes(bench, monkeypatch, 60)
+    process = start(bench, limit_s=-1)
     passes(bench, monkeypatch, commands.KILL_AFTER_S)
     process.says(b"last words")
     process.ends(-9)
@@ -214,18 +231,21 @@ def test_agent_reports_lack_of_resources_and_keeps_running(bench: Bench, code: i
     assert (frames.RESULT, 3, b"{}") in got
 
 
-def test_error_of_one_command_does_not_end_another(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+def test_error_of_one_request_does_not_end_another(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken, whole = start(bench, 2), start(bench, 3)
     write = jobs.Job.output
+    (tmp_path / "file").write_bytes(bytes(5 * frames.MAX_PAYLOAD) + b"end")
 
-    def fail_once(job: jobs.Job, kind: int, chunk: bytes) -> None:
-        if job.request == 2:
+    def fail(job: jobs.Job, kind: int, chunk: bytes) -> None:
+        if job.request == 2 or chunk == b"end":
             raise MemoryError
         write(job, kind, chunk)
 
-    monkeypatch.setattr(jobs.Job, "output", fail_once)
+    monkeypatch.setattr(jobs.Job, "output", fail)
+    bench.sends(frames.READ, 4, {"path": str(tmp_path / "file")})
+    assert error_of(bench.gets()) == "MemoryError: "
     broken.says(b"x")
     whole.says(b"y")
     got = bench.gets()
@@ -494,12 +514,16 @@ def test_file_longer_than_the_window_waits_for_credit(bench: Bench, tmp_path: Pa
     (tmp_path / "file").write_bytes(bytes(3 << 20))
     bench.sends(frames.READ, 2, {"path": str(tmp_path / "file")})
     first = sum(len(payload) for _, _, payload in bench.gets())
-    bench.sends(frames.CREDIT, 2, (4 << 20).to_bytes(4, "big"))
+    for _ in range(2):
+        bench.sends(frames.CREDIT, 2, (1 << 20).to_bytes(4, "big"))
 
     rest = bench.gets()
 
     assert first == frames.OUTPUT_WINDOW
     assert first + sum(len(p) for kind, _, p in rest if kind == frames.DATA) == 3 << 20
+    assert bench.gets() == []
+    bench.sends(frames.CREDIT, 2, (1).to_bytes(4, "big"))
+    assert result_of(bench.gets()) == {"size": 3 << 20}
 
 
 def test_missing_file_is_an_answer(bench: Bench, tmp_path: Path) -> None:
@@ -631,10 +655,41 @@ def test_file_is_waited_for_below_folders_that_come_later(bench: Bench, tmp_path
     assert len(bench.server.loop._callbacks) == 1
 
 
-def test_file_that_is_there_is_not_waited_for(bench: Bench, tmp_path: Path) -> None:
+def test_file_that_is_there_is_not_waited_for(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may come after the first look, before the folder is watched."""
     bench.sends(frames.WAIT_FILE, 2, {"path": str(tmp_path)})
+    assert result_of(bench.gets()) == {}
+    watch = files.Inotify.watch
+
+    def watch_late(inotify: files.Inotify, folder: str) -> bool:
+        (tmp_path / "file").touch()
+        return watch(inotify, folder)
+
+    monkeypatch.setattr(files.Inotify, "watch", watch_late)
+    bench.sends(frames.WAIT_FILE, 3, {"path": str(tmp_path / "file")})
 
     assert result_of(bench.gets()) == {}
+
+
+def test_loop_waits_for_the_timer_that_is_due_first(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    loop = bench.server.loop
+    for seconds in (60.0, 5.0, 30.0):
+        loop.call_later(seconds, lambda: None)
+
+    def wait(milliseconds: float) -> list[tuple[int, int]]:
+        waits.append(milliseconds)
+        return []
+
+    monkeypatch.setattr(loop, "_poll", SimpleNamespace(poll=wait))
+    loop.run_once()
+    loop.run_once(2.0)
+
+    assert waits == [pytest.approx(5000, rel=0.1), 2000]
 
 
 def test_folder_that_goes_and_comes_again_is_followed(bench: Bench, tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
-from harness.agent import commands, frames
+from harness.agent import commands, frames, terminal
 from suites.unit.agent.fakes import Bench, Started, error_of, passes, result_of, start
 
 _SIZE: dict[str, object] = {"rows": 24, "columns": 80}
@@ -107,6 +108,18 @@ def test_end_of_the_process_ends_the_command_after_its_last_output(bench: Bench)
     assert output_of(got) == b"last words\r\n"
     assert result_of(got) == {"exit_code": 7, "timed_out": False}
     assert started.is_reaped
+    started.closes_output()
+
+
+def test_output_without_end_of_a_process_that_was_left_does_not_prolong_the_command(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = start_in_terminal(bench)
+    bench.turns()
+    started.exits(0)
+    monkeypatch.setattr(terminal, "os", SimpleNamespace(read=lambda _fd, size: b"y" * size))
+
+    assert result_of(bench.gets()) == {"exit_code": 0, "timed_out": False}
     started.closes_output()
 
 
