@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from harness.agent import frames, units
@@ -12,12 +14,13 @@ def show(active: str, sub: str = "x", load: str = "loaded") -> bytes:
     return f"ActiveState={active}\nSubState={sub}\nResult=success\nLoadState={load}\n".encode()
 
 
-def answer(bench: Bench, said: bytes, number: int) -> None:
+def answer(bench: Bench, said: bytes, number: int, exit_code: int = 0) -> None:
     bench.turns()
     assert len(bench.processes.started) == number
     process = bench.processes.started[-1]
     process.says(said)
-    process.ends()
+    os.write(process.stderr, b"Warning: ")
+    process.ends(exit_code)
 
 
 def test_unit_is_queried_until_it_is_in_the_wanted_state(
@@ -28,7 +31,15 @@ def test_unit_is_queried_until_it_is_in_the_wanted_state(
     answer(bench, show("activating"), 1)
     assert [kind for kind, _, _ in bench.gets()] == [frames.DATA]
     passes(bench, monkeypatch, 0.5)
-    answer(bench, show("active", "running"), 2)
+    answer(bench, show("activating"), 2)
+    assert bench.gets() == []
+    passes(bench, monkeypatch, 0.5)
+    answer(bench, show("active"), 3, exit_code=1)
+    assert [payload for _, _, payload in bench.gets()] == [
+        b'{"trouble":"systemctl ended with exit code 1"}'
+    ]
+    passes(bench, monkeypatch, 0.5)
+    answer(bench, show("active", "running"), 4)
 
     assert result_of(bench.gets()) == {
         "ActiveState": "active",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.agent import PROTOCOL, commands, files, frames, jobs, port
+from harness.agent import PROTOCOL, commands, frames, jobs, port
 from suites.unit.agent.fakes import RUN, Bench, error_of, passes, result_of, start
 
 if TYPE_CHECKING:
@@ -161,6 +161,7 @@ def test_output_before_the_kill_is_passed_on(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = start(bench, limit_s=-1)
+    assert process.signals == [signal.SIGTERM]
     passes(bench, monkeypatch, commands.KILL_AFTER_S)
     process.says(b"last words")
     process.ends(-9)
@@ -655,20 +656,8 @@ def test_file_is_waited_for_below_folders_that_come_later(bench: Bench, tmp_path
     assert len(bench.server.loop._callbacks) == 1
 
 
-def test_file_that_is_there_is_not_waited_for(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may come after the first look, before the folder is watched."""
+def test_file_that_is_there_is_not_waited_for(bench: Bench, tmp_path: Path) -> None:
     bench.sends(frames.WAIT_FILE, 2, {"path": str(tmp_path)})
-    assert result_of(bench.gets()) == {}
-    watch = files.Inotify.watch
-
-    def watch_late(inotify: files.Inotify, folder: str) -> bool:
-        (tmp_path / "file").touch()
-        return watch(inotify, folder)
-
-    monkeypatch.setattr(files.Inotify, "watch", watch_late)
-    bench.sends(frames.WAIT_FILE, 3, {"path": str(tmp_path / "file")})
 
     assert result_of(bench.gets()) == {}
 
