@@ -227,7 +227,8 @@ def _units(node: Node, moments: Moments) -> tuple[UnitTimes, ...]:
     """Return the units of a GPU node that were ready before its capacity was advertised."""
     shown = parse_shown_units(node.guest.output_of(*unit_commands(*_UNITS)[SHOWN_UNITS]))
     found = []
-    for unit in shown.values():
+    # Aliases are further names of the same unit.
+    for unit in {each.name: each for each in shown.values()}.values():
         if unit.started_us is None or unit.ready_us is None:
             continue
         started_s = unit.started_us / 1e6 - moments.ready_s

@@ -36,6 +36,8 @@ def test_ratio_of_constants_has_no_width() -> None:
     assert found == Estimate(value=0.25, low=0.25, high=0.25, n=4)
     assert found.excludes(1.0)
     assert not found.is_claimable
+    assert not Estimate(value=1.2, low=1.0, high=1.4, n=5).excludes(1.0)
+    assert not Estimate(value=0.8, low=0.6, high=1.0, n=5).excludes(1.0)
 
 
 def test_shift_is_the_median_of_all_pairs() -> None:
