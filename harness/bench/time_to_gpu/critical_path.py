@@ -113,8 +113,8 @@ def critical_path(moments: Moments, steps: Sequence[TimedStep]) -> tuple[Segment
     found: list[Segment] = []
     now, gap = 0.0, 0.0
     for step in steps or [TimedStep(name=PROVISIONER, duration_s=ended, start_s=0.0)]:
-        start = now if step.start_s is None else max(now, step.start_s)
-        stop = min(end, start + step.duration_s)
+        began = now if step.start_s is None else step.start_s
+        start, stop = max(now, began), min(end, began + step.duration_s)
         if start >= end or stop <= start:
             continue
         gap += start - now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -18,6 +19,11 @@ MOMENTS = Moments(
 )
 
 
+def kinds(plan: Plan) -> list[str]:
+    """Return what the tasks of a plan measure; they use the fleet only when they run."""
+    return [task.kind for task in tasks_of(cast("Fleet", object()), plan)]
+
+
 def test_each_round_has_all_variants_that_need_one_more_sample() -> None:
     plan = Plan(
         scale_ups=2,
@@ -30,7 +36,7 @@ def test_each_round_has_all_variants_that_need_one_more_sample() -> None:
     )
     trims = [f"trims, {trim.value}" for trim in Trim]
 
-    assert [task.kind for task in tasks_of(cast("Fleet", object()), plan)] == [
+    assert kinds(plan) == [
         "teardowns, compared",
         *("fresh node, build-at-boot", "fresh node, precompiled-near, and a policy reset"),
         *trims,
@@ -39,6 +45,8 @@ def test_each_round_has_all_variants_that_need_one_more_sample() -> None:
         *trims,
         *trims,
     ]
+    unjudged = replace(plan, scale_ups=0, trims=0, is_judged=False)
+    assert kinds(unjudged) == ["teardown, fast", "teardown, dkms-remove"] * 2
 
 
 def test_only_a_compilation_within_the_wait_counts() -> None:

@@ -1,21 +1,18 @@
-"""Tasks run within the time limit, in rounds over all variants."""
+"""Tasks run within the time limit."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.bench.time_to_gpu.measure import Plan, tasks_of
-from harness.bench.time_to_gpu.samples import Measured, Mode, TeardownSample
+from harness.bench.time_to_gpu.samples import Measured, TeardownSample
 from harness.bench.time_to_gpu.schedule import Pace, Task, run_tasks
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from harness.bench.time_to_gpu.nodes import Fleet
 
 FAR_AWAY = 1e12
 
@@ -106,53 +103,3 @@ def test_failure_ends_the_run() -> None:
         )
 
     assert stopped.is_set()
-
-
-@pytest.fixture
-def a_fleet() -> Fleet:
-    """Return what tasks are planned with, and use only when they run."""
-    return cast("Fleet", object())
-
-
-def planned(fleet: Fleet, *, judged: bool = True) -> list[str]:
-    modes = [Mode.BUILD, Mode.PREBAKED, Mode.FAR]
-    plan = Plan(
-        scale_ups=2,
-        resets=1,
-        trims=1,
-        teardowns=2,
-        is_judged=judged,
-        modes=modes,
-        reset_modes=modes[:2],
-    )
-    return [task.title for task in tasks_of(fleet, plan)]
-
-
-def test_first_round_has_every_variant_once(a_fleet: Fleet) -> None:
-    assert planned(a_fleet)[:8] == [
-        "teardowns, compared, number 1",
-        "fresh node, build-at-boot, and a policy reset, number 1",
-        "fresh node, prebaked, and a policy reset, number 1",
-        "fresh node, precompiled-far, number 1",
-        "trims, all-trims, number 1",
-        "trims, without-local-image-check, number 1",
-        "trims, without-async-removal, number 1",
-        "trims, without-deferred-monitoring, number 1",
-    ]
-
-
-def test_later_rounds_have_more_of_the_wanted_variants(a_fleet: Fleet) -> None:
-    assert planned(a_fleet)[8:] == [
-        "teardown, fast, number 2",
-        "teardown, dkms-remove, number 2",
-        "fresh node, build-at-boot, number 2",
-        "fresh node, prebaked, number 2",
-        "fresh node, precompiled-far, number 2",
-    ]
-
-
-def test_teardowns_that_are_not_judged_are_tasks_of_their_own(a_fleet: Fleet) -> None:
-    titles = planned(a_fleet, judged=False)
-
-    assert "teardown, fast, number 1" in titles
-    assert "teardowns, compared, number 1" not in titles
