@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from harness.bench.time_to_gpu.node_tools import TOOLS
-from harness.bench.time_to_gpu.nodes import Fleet
+from harness.bench.time_to_gpu.nodes import FAR, NEAR, PRECOMPILED, Fleet
 from harness.bench.time_to_gpu.nvidia import INSTALL_LIMIT_S, with_longer_limit
 from harness.bench.time_to_gpu.samples import Mode, Payload
 from harness.provisioner import BOOT, TEARDOWN
@@ -16,7 +16,10 @@ from suites.unit.gpu.models import a_model
 from suites.unit.lab.builders import a_provisioner, an_image
 
 if TYPE_CHECKING:
+    import pytest
+
     from harness.lab import Lab
+    from harness.lab.registry import Registry
 
 
 def a_fleet(payload: Payload = Payload.STAND_IN) -> Fleet:
@@ -43,10 +46,61 @@ def test_build_at_boot_needs_no_bake() -> None:
     assert request.before == []
 
 
-def test_node_has_the_vcpus_that_were_asked_for() -> None:
-    fleet = replace(a_fleet(), cpus=2)
+def test_each_mode_has_its_image_kernel_provisioner_and_distance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = replace(a_provisioner(), name="own")
+    registry = SimpleNamespace(reachable=lambda request: request)
+    fleet = replace(
+        a_fleet(),
+        cpus=2,
+        own=own,
+        registry=cast("Registry", registry),
+        shapes={Mode.NEAR: NEAR, Mode.FAR: FAR},
+    )
+    monkeypatch.setattr(
+        "harness.bench.time_to_gpu.nodes.bake_node",
+        lambda _lab, *, provisioner: replace(an_image(), name=f"baked by {provisioner.name}"),
+    )
+    requests = {mode: fleet.request(mode) for mode in fleet.modes()}
 
-    assert fleet.request(Mode.BUILD).cpus == 2
+    assert {mode: each.image.name for mode, each in requests.items()} == {
+        Mode.BUILD: "debian-12",
+        Mode.PREBAKED: "baked by gpu-node",
+        Mode.NEAR: "debian-12",
+        Mode.FAR: "debian-12",
+        Mode.OTHER_KERNEL: "baked by gpu-node",
+        Mode.OWN: "debian-12",
+        Mode.OWN_PREBAKED: "baked by own",
+    }
+    for mode, request in requests.items():
+        is_own = mode in {Mode.OWN, Mode.OWN_PREBAKED}
+        assert request.provisioner is (own if is_own else fleet.builtin), mode
+        assert request.config == {
+            **({} if is_own else {"enable_managed_gpu": True}),
+            **({"precompiled_image": PRECOMPILED} if mode in fleet.shapes else {}),
+        }, mode
+        kernel = request.kernel.version if request.kernel is not None else None
+        assert kernel == ("6.1.0-55" if mode is Mode.OTHER_KERNEL else None), mode
+        assert request.cpus == 2
+    assert [[*each[2:]] for mode in fleet.shapes for each in requests[mode].before] == [
+        ["0.5", "1000000"],
+        ["40", "50000"],
+    ]
+    assert FAR.describe().startswith("80 ms round trip, 50 Mbit/s")
+
+
+def test_reset_takes_the_driver_away_up_to_what_the_image_has() -> None:
+    own = replace(a_provisioner(), name="own")
+    fleet = replace(a_fleet(), own=own)
+    teardown = list(fleet.builtin.guest_command(TEARDOWN))
+
+    has_teardown = {mode: teardown in fleet.reset_commands(mode) for mode in fleet.modes()}
+    assert [mode for mode, has in has_teardown.items() if not has] == [Mode.PREBAKED]
+    assert [mode for mode in fleet.modes() if not fleet.can_reset(mode)] == [Mode.OTHER_KERNEL]
+    without = replace(fleet, own=replace(own, teardown=None))
+    assert not without.can_reset(Mode.OWN)
+    assert teardown not in without.reset_commands(Mode.OWN)
 
 
 def test_image_with_nvidias_driver_is_the_prebaked_one() -> None:
@@ -65,10 +119,6 @@ def test_module_of_nvidias_image_is_removed_if_the_node_has_to_build_it() -> Non
 
     assert request.before == [list(fleet.builtin.guest_command(TEARDOWN))]
     assert request.config["retry_budget_s"] == INSTALL_LIMIT_S
-
-
-def test_stand_in_has_the_limits_of_the_provisioner() -> None:
-    assert "retry_budget_s" not in a_fleet().request(Mode.BUILD).config
 
 
 def test_longer_limit_applies_only_to_the_boot() -> None:
