@@ -18,7 +18,9 @@ def test_trace_of_other_files_is_left_out(tmp_path: Path) -> None:
     script = tmp_path / "lib" / "a.sh"
     script.parent.mkdir()
     script.touch()
-    trace = entry("lib/a.sh", 3, depth=2, level=2) + entry("/usr/lib/b.sh", 4) + "noise\n"
+    (tmp_path / "lib2.sh").touch()
+    others = [entry(name, 4) for name in ("/usr/lib/b.sh", "lib2.sh", "lib/absent.sh")]
+    trace = entry("lib/a.sh", 3, depth=2, level=2) + "".join(others) + "noise\n"
 
     assert parse_trace(trace, tmp_path, [tmp_path / "lib"]) == {str(script): {Place(3, 2, 2)}}
 

@@ -46,10 +46,11 @@ def test_shell_is_the_target_of_its_name(
 def test_busybox_is_called_with_its_applet(tmp_path: Path) -> None:
     path = _program(tmp_path, "busybox", "busybox")
 
-    found = find_shell(str(path), source=".shellspec", line=1)
+    for value, applet in (("", "ash"), (" ash", "ash"), (" sh", "sh")):
+        found = find_shell(f"{path}{value}", source=".shellspec", line=1)
 
-    assert found.command == (str(path), "ash")
-    assert found.shebang == f"#!{path} ash"
+        assert found.command == (str(path), applet)
+        assert found.shebang == f"#!{path} {applet}"
 
 
 def test_bash_without_a_path_is_found_when_it_runs() -> None:

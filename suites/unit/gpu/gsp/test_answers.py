@@ -12,6 +12,7 @@ from harness.gpu.catalogue import find_model
 from harness.gpu.emulated import EmulatedGpu
 from harness.gpu.gsp.answers import ANSWERS
 from harness.gpu.gsp.device import GspDevice
+from harness.gpu.gsp.guest_memory import MOST_BYTES
 from harness.gpu.gsp.layouts import known_releases, read_layouts
 from harness.gpu.gsp.making import make_engine
 from harness.gpu.gsp.rpc import Function
@@ -32,6 +33,7 @@ GPU_INFO, BUS_INFO, BOARD, CHIP, IMAGE, HISTOGRAM = (
 SAMPLES, FEATURES, SET_MIG_MODE = 0x20802096, 0x20803601, 0x20800AA3
 SENSORS, MARGIN, TEMPERATURE_LIMIT, OPERATING = 0x20808513, 0x2080852B, 0x20808546, 0x2080852C
 POWER, POLICIES = 0x2080A613, 0x2080A618
+CHIP_INFO, BARS, TRANSFER = 0x20800A36, 0x20801803, 0x20800AFA
 
 
 def opened(model: str = A100, *, number: int = 1) -> Driver:
@@ -77,6 +79,47 @@ def test_serial_and_part_numbers_have_the_form_of_the_recorded_card_but_are_inve
     part = f"{chip.get('pciDevId'):04X}-{chip.text('chipSku')}-"
     part += f"{chip.get('chipMajor'):X}{chip.get('chipMinor'):X}"
     assert part == real_h100("gpu_part_number")
+
+
+def test_chip_and_bars_are_those_of_the_configuration_space() -> None:
+    driver = opened(A100)
+    pci = driver.device.state.model.pci
+    places = {0: 0xE000_0000, 1: 0x10_0000_0000, 3: 0x20_0000_0000}
+    driver.device.state.bar_address = places.get
+
+    chip, bars = driver.ask(CHIP_INFO), driver.ask(BARS)
+
+    assert chip.get("pciDeviceId") == pci.device << 16 | pci.vendor
+    assert chip.get("pciSubDeviceId") == pci.subsystem << 16 | pci.subsystem_vendor
+    assert chip.get("pciRevisionId") == pci.revision
+    for position, (index, place) in enumerate(places.items()):
+        entry, size = f"pciBarInfo[{position}]", driver.device.state.bars[index].size
+        assert bars.get(f"{entry}.barOffset") == place
+        assert (bars.get(f"{entry}.barSizeBytes"), bars.get(f"{entry}.barSize")) == (
+            size,
+            size >> 20,
+        )
+
+
+def test_gsp_copies_and_sets_memory_for_the_driver() -> None:
+    driver = opened(A100)
+    driver.ram.write(0x40000, b"hello")
+    asked = {
+        "src.baseAddr": 0x40000,
+        "src.offset": 1,
+        "transferSize": 3,
+        "dst.aperture": 2,
+        "dst.baseAddr": 0x1000,
+        "dst.offset": 5,
+    }
+
+    driver.ask(TRANSFER, asked)
+    driver.ask(TRANSFER, {**asked, "dst.offset": 8, "memop": 1, "value": 0x141})
+
+    assert driver.device.read(0, 0x701004, 8) == int.from_bytes(b"\0ellAAA\0", "little")
+    assert driver.control(TRANSFER, bytes(80) + struct.pack("<QII", MOST_BYTES, 0, 1))[0] == 0
+    too_much = bytes(80) + struct.pack("<QII", MOST_BYTES + 1, 0, 1)
+    assert driver.control(TRANSFER, too_much)[0] == 0x1F
 
 
 def test_inforom_has_the_versions_of_the_recorded_card() -> None:

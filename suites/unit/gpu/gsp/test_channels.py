@@ -59,17 +59,17 @@ def a_method(method: int, *values: int) -> tuple[int, ...]:
 
 def test_copy_of_physical_memory_releases_its_semaphore() -> None:
     work = Work()
-    work.ram.write(0x8000, b"hello")
+    work.ram.write(0x8000, b"hello, world")
 
     work.run(
         *a_method(0x240, 0, SEMAPHORE, 77),
         *a_method(0x260, 1, 0),
-        *a_method(0x400, 0, 0x8000, 0, 0x123000),
-        *a_method(0x418, 5, 1),
+        # Lines count only for a launch of several.
+        *a_method(0x400, 0, 0x8000, 0, 0x123000, 6, 6, 5, 2),
         *a_method(0x300, TRANSFER | RELEASE | PHYSICAL),
     )
 
-    assert work.memories.read(Space.FRAME_BUFFER, 0x123000, 5) == b"hello"
+    assert work.memories.read(Space.FRAME_BUFFER, 0x123000, 12) == b"hello" + bytes(7)
     assert work.ram.read(SEMAPHORE, 4) == struct.pack("<I", 77)
     assert work.ram.read(STATE + 0x88, 4) == struct.pack("<I", 1)
 
@@ -84,6 +84,19 @@ def test_virtual_copy_of_several_lines_keeps_their_pitch() -> None:
     )
 
     assert work.ram.read(0x9000, 6) == b"ab\0\0cd"
+
+
+def test_virtual_memory_is_copied_to_physical_memory() -> None:
+    work = Work()
+    work.ram.write(0x8000, b"ab")
+
+    work.run(
+        *a_method(0x400, 0, 0x8000, 0, 0x123000),
+        *a_method(0x418, 2),
+        *a_method(0x300, 1 | 1 << 13),
+    )
+
+    assert work.memories.read(Space.FRAME_BUFFER, 0x123000, 2) == b"ab"
 
 
 def test_fill_repeats_a_constant() -> None:
@@ -127,9 +140,12 @@ def test_hopper_scrubs_by_a_bit_of_the_launch() -> None:
 def test_host_releases_its_own_semaphore() -> None:
     work = Work()
 
-    work.run(*a_method(0x5C, SEMAPHORE, 0, 1, 2, 1 | 1 << 24))
+    # What only waits for a semaphore writes nothing.
+    waits = a_method(0x5C, SEMAPHORE + 8, 0, 3, 4, 3 | 1 << 24)
 
-    assert work.ram.read(SEMAPHORE, 8) == struct.pack("<II", 1, 2)
+    work.run(*waits, *a_method(0x5C, SEMAPHORE, 0, 1, 2, 1 | 1 << 24))
+
+    assert work.ram.read(SEMAPHORE, 16) == struct.pack("<IIQ", 1, 2, 0)
 
 
 def test_immediate_and_non_incrementing_methods_are_understood() -> None:

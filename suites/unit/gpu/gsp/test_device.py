@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -10,10 +11,14 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from harness.gpu.gsp.answers import ANSWERS
+from harness.gpu.gsp.processor import Processor
 from harness.gpu.gsp.rpc import Function
 from harness.limits import GPU_MEMORY
 from suites.unit.gpu.gsp.drivers import A100, ARGUMENTS, FSP_ARGUMENTS, H100, T4, Driver, a_device
 from suites.unit.gpu.gsp.driverside import DriverSide, Ram, message
+
+if TYPE_CHECKING:
+    from harness.gpu.gsp.address_space import Memories
 
 MODELS = pytest.mark.parametrize("model", [A100, H100, T4])
 NAME, GID, BARS = 0x20800110, 0x2080014A, 0x20801803
@@ -143,6 +148,20 @@ def test_hopper_boots_by_a_message_to_fsp() -> None:
     assert driver.read(0x8F2C84) == 16
 
 
+def test_message_to_fsp_without_boot_arguments_boots_nothing() -> None:
+    driver = Driver(a_device(H100))
+    for offset, value in (
+        *((0x8F2AC0, 1 << 24), (0x8F2AC4, 3 << 30), (0x8F2AC4, 0x14 << 24 | 0x10DE7E)),
+        *((0x8F2C04, 4), (0x8F2C00, 0)),
+    ):
+        driver.write(offset, value)
+    driver.ram.reads.clear()
+
+    driver.work()
+
+    assert driver.ram.reads == []
+
+
 def test_hopper_shows_no_error_while_it_boots_again() -> None:
     """The driver polls the mailbox while the device waits for the guest's memory."""
     driver = Driver(a_device(H100))
@@ -228,6 +247,9 @@ def test_answer_never_contains_the_drivers_uninitialised_stack(opened: Driver) -
     assert status == 0
     assert struct.unpack_from("<I", parameters) == (4,)
     assert parameters[80:] == bytes(120)
+    # Commands without an answer of their own: one asks, one sets.
+    assert opened.control(0x102, b"\xff" * 8) == (0, bytes(8))
+    assert opened.control(0x132, b"\xff" * 8) == (0, b"\xff" * 8)
 
 
 def test_unknown_command_is_refused_and_noted(opened: Driver) -> None:
@@ -261,7 +283,9 @@ def test_xid_reaches_the_driver_with_an_interrupt(opened: Driver) -> None:
     assert struct.unpack_from("<I", body) == (48,)
     assert body[12:].startswith(b"DBE\0")
     assert raised
-    assert opened.read(0x110008) & 0x40
+    opened.write(0x110008, 0x50)
+    opened.write(0x110004, 0x10)
+    assert opened.read(0x110008) == 0x40
     # Where the driver looks whether it was the GSP: GA100 at the first two, GA102 and later at the others.
     masks = [opened.read(register) for register in (0x1112B4, 0x1112B8, 0x111528, 0x11152C)]
     assert all(mask & 0x40 for mask in masks)
@@ -296,6 +320,8 @@ def test_list_of_the_driver_is_answered_by_index(opened: Driver) -> None:
     _, answer = opened.control(BIOS_INFO, asked)
 
     assert struct.unpack_from("<I6I", answer) == (3, 1, 4, 0, 0x92003600, 7, 0)
+    endless = struct.pack("<I", 0xFFFFFFFF).ljust(124, b"\0")
+    assert opened.control(BIOS_INFO, endless)[0] == 0
 
 
 def test_xid_waits_for_a_driver_that_knows_the_gpu() -> None:
@@ -320,8 +346,11 @@ def test_hung_gsp_answers_nothing(opened: Driver) -> None:
 
 
 def test_unload_ends_the_queue_and_a_new_boot_follows(opened: Driver) -> None:
+    opened.write(0xB81640, 153)
+
     opened.call(Function.UNLOADING_GUEST_DRIVER, bytes(8))
 
+    assert opened.read(0xB81000 + 4 * 4) == 0
     assert opened.read(0x110040) == 0x80000000
     opened.write(0x110C00, 0)
     opened.work()
@@ -333,7 +362,12 @@ def test_unload_ends_the_queue_and_a_new_boot_follows(opened: Driver) -> None:
 
 
 def test_reset_forgets_the_driver(opened: Driver) -> None:
+    opened.write(0xB81200 + 4 * 4, 1 << 25)
+    opened.write(0xB81640, 153)
+    assert opened.read(0xB81600) == 1 << 2
+
     opened.device.reset()
+    assert (opened.read(0xB81000 + 4 * 4), opened.read(0xB81200 + 4 * 4)) == (0, 0)
 
     opened.side.put(b"")
     opened.write(0x110C00, 0)
@@ -422,6 +456,30 @@ def test_bar_2_follows_an_invalidation_of_translations() -> None:
 
     assert device.read(0, 0x700000 + data, 2) == int.from_bytes(b"hi", "little")
     assert device.read(0, 0x700000 + data + 0x1000, 1) == ord("a")
+
+
+def test_job_is_posted_once_until_it_begins() -> None:
+    device = a_device()
+    done = []
+
+    def job(_memories: Memories) -> None:
+        done.append(device.post(job, "x") if len(done) < 2 else None)
+
+    assert [device.post(job, "x"), device.post(job, "x")] == [True, False]
+    device.work(Ram())
+    assert done == [True, True, None]
+
+
+def test_channels_go_on_while_they_have_work(
+    opened: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = [True, True, False]
+    monkeypatch.setattr(Processor, "run_channels", lambda _processor: more.pop(0))
+
+    opened.write(0xBB0090, 0)
+    opened.work()
+
+    assert more == []
 
 
 class LateRam(Ram):

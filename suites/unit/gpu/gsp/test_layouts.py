@@ -85,8 +85,9 @@ def test_second_gpu_of_a_release_shares_the_data_of_the_first() -> None:
 
 def test_users_folder_adds_a_release(tmp_path: Path) -> None:
     _write(tmp_path)
+    _write(tmp_path, "1000.1")
 
-    assert list(known_releases(tmp_path)) == ["535.261.03", "550.163.01", "999.1"]
+    assert list(known_releases(tmp_path)) == ["535.261.03", "550.163.01", "999.1", "1000.1"]
     assert read_layouts("999.1", tmp_path).struct("OUTER").fields["inner"].count == 2
 
 
