@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.limits import SHELL_OUTPUT, LimitError
-from harness.shell.protocol import Memory, RecordReader, records_in
+from harness.shell.protocol import Memory, RecordReader, make_pipes, records_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,6 +64,41 @@ def test_stream_is_read_up_to_the_limit(
     reader.received = 0
     os.write(writing, part)
     assert reader.read()
+
+
+def test_record_is_whole_however_it_is_cut(pipe: tuple[RecordReader, int]) -> None:
+    reader, writing = pipe
+    for piece in (b"fi", b"rs", b"t\0", b"2\0a", b"b\0"):
+        os.write(writing, piece)
+        reader.read()
+        assert reader.next_record() is None
+    os.write(writing, b"c\0second\x000\0")
+    reader.read()
+
+    assert reader.next_record() == ("first", ["ab", "c"])
+    assert reader.next_record() == ("second", [])
+    assert list(records_in(b"a\x001\0x\0b\x000\0")) == [("a", ["x"]), ("b", [])]
+    with pytest.raises(ValueError, match="is not whole"):
+        list(records_in(b"a\x002\0x\0"))
+
+
+def test_pipes_are_made_all_or_none_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    pipe = os.pipe
+
+    def refuse() -> tuple[int, int]:
+        if made:
+            raise OSError(24, "Too many open files")
+        made.extend(pipe())
+        return made[0], made[1]
+
+    monkeypatch.setattr(os, "pipe", refuse)
+    with pytest.raises(OSError, match="Too many"):
+        make_pipes(2)
+
+    for fd in made:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
 
 
 def test_stream_of_empty_fields_is_not_a_record(pipe: tuple[RecordReader, int]) -> None:

@@ -118,7 +118,7 @@ def test_oneshot_unit_stays_active_by_systemds_words(
 def test_settings_are_read_as_systemd_reads_them(tmp_path: Path) -> None:
     text = (
         "[Unit]\n  Description = the unit a\n[Service]\n# ExecReload=/bin/true\n"
-        "[Install]\nWantedBy=old.target\nWantedBy=\nWantedBy = a.target\nRequiredBy=b.target\n"
+        "[Install]\nWantedBy=old.target\nWantedBy=\nWantedBy = a.target c.target\nRequiredBy=b.target\n"
     )
     units = {"a": fakes.Unit(text=text), "x.slice": fakes.Unit()}
     systemd = fakes.Systemd(units).use_root(tmp_path)
@@ -131,6 +131,7 @@ def test_settings_are_read_as_systemd_reads_them(tmp_path: Path) -> None:
     } == {
         "etc/systemd/system/a.target.wants/a.service",
         "etc/systemd/system/b.target.requires/a.service",
+        "etc/systemd/system/c.target.wants/a.service",
     }
     assert "a.service - the unit a\n" in run(systemd, "systemctl status a").stdout
     assert run(systemd, "systemctl start x.slice").exit_code == 0
@@ -237,6 +238,8 @@ def test_source_that_the_code_wrote_can_be_added(tmp_path: Path) -> None:
 
     folder = tmp_path / f"lib/modules/{KERNEL}/updates/dkms"
     assert sorted(file.name for file in folder.iterdir()) == ["nvidia-uvm.ko", "nvidia.ko"]
+    assert run(dkms, "dkms remove nvidia/580.1 --all").exit_code == 0
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -259,6 +262,7 @@ def test_status_of_a_module_is_that_of_all_its_versions(tmp_path: Path) -> None:
     dkms = fakes.Dkms(sources, kernels=[KERNEL]).use_root(tmp_path)
 
     assert len(run(dkms, "dkms status nvidia").stdout.splitlines()) == 2
+    assert [dkms.state("nvidia", version) for version in ("1", "2")] == ["built", "installed"]
 
 
 def test_build_fails_as_often_as_the_test_says(tmp_path: Path) -> None:
@@ -285,11 +289,13 @@ def test_autoinstall_fails_where_any_module_does(tmp_path: Path, failing: str) -
 def test_autoinstall_is_for_the_kernel_that_it_names(tmp_path: Path) -> None:
     kernels = [KERNEL, "6.1.0-55-cloud-amd64"]
     source = fakes.Source(name="nvidia", version="580.1")
-    dkms = fakes.Dkms([source], kernels=kernels).use_root(tmp_path)
+    modules = fakes.KernelModules(kernel=KERNEL).use_root(tmp_path)
+    dkms = fakes.Dkms([source], kernels=kernels, modules=modules).use_root(tmp_path)
     run(dkms, "dkms add nvidia/580.1")
 
     run(dkms, f"dkms autoinstall -k {kernels[1]}")
 
+    assert modules.module("nvidia") is None
     assert dkms.state("nvidia", "580.1", kernels[1]) == "installed"
     assert dkms.state("nvidia", "580.1", KERNEL) == "added"
 
@@ -449,14 +455,19 @@ def test_package_that_came_with_another_one_stays_once_it_is_asked_for(
     assert packages.is_installed("lib") is is_kept
 
 
-def test_upgraded_package_stays_held(tmp_path: Path) -> None:
-    old, new = (Package(name="a", version=version) for version in ("1", "2"))
+def test_upgraded_package_stays_held_and_keeps_its_configuration(tmp_path: Path) -> None:
+    old, new = (
+        Package(name="a", version=version, configuration={"/etc/a": f"of {version}\n"})
+        for version in ("1", "2")
+    )
     packages = fakes.Packages(installed=[old], archives={"/a.deb": new}).use_root(tmp_path)
+    packages.write_file("/etc/a", "mine\n")
     run(packages, "apt-mark hold a")
 
     run(packages, "dpkg -i /a.deb")
 
     assert (packages.version("a"), packages.is_held("a")) == ("2", True)
+    assert (tmp_path / "etc/a").read_text() == "mine\n"
 
 
 def test_name_of_a_package_may_have_the_nodes_architecture() -> None:
