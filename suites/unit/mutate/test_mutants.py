@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.mutate.mutants import mutants_of
 from harness.mutate.operators import Operator
+from harness.shell.commands_of import parse
 
 
 def planted(script: bytes) -> dict[bytes, Operator]:
@@ -31,6 +32,7 @@ PLANTED = (
     ("! a && b\nc\n", "a && b\nc\n", Operator.NEGATION),
     ('[ ! -e "$x" ] && b\nc\n', '[ -e "$x" ] && b\nc\n', Operator.NEGATION),
     ('if [ "$x" -ge 3 ]; then c; fi\n', 'if [ "$x" -gt 3 ]; then c; fi\n', Operator.COMPARISON),
+    ('if [ "$x" -lt 3 ]; then c; fi\n', 'if [ "$x" -le 3 ]; then c; fi\n', Operator.COMPARISON),
     ('if [ "$x" = a ]; then c; fi\n', 'if [ "$x" != a ]; then c; fi\n', Operator.COMPARISON),
     ('if [ -z "$x" ]; then c; fi\n', 'if [ -n "$x" ]; then c; fi\n', Operator.COMPARISON),
     ("if [[ a = b && -e c ]]; then d; fi\n", "if [[ a = b || -e c ]]; then d; fi\n", Operator.LIST),
@@ -65,8 +67,10 @@ PLANTED = (
     ("apt-get update\nb\n", "apt-get update &\nb\n", Operator.BACKGROUND),
     ("x=${y:-d}\n", "x=${y:-}\n", Operator.DEFAULT),
     ("x=${y:-d}\n", "x=d\n", Operator.DEFAULT),
+    ("#!/bin/bash -eu\nx=${y:-}\n", "#!/bin/bash -eu\nx=${y}\n", Operator.DEFAULT),
     ("x=${y:-false}\n", "x=${y:-true}\n", Operator.DEFAULT),
     ('x=${x:-}\nf "$x"\n', "x=${x:-}\nf $x\n", Operator.QUOTES),
+    ('x=a\nx=${x:-b c}\nf "$x"\n', "x=a\nx=${x:-b c}\nf $x\n", Operator.QUOTES),
     ("x=$(a | grep b)\n", "x=$(a)\n", Operator.PIPELINE),
     (": ${y:?m}\n", ": ${y:-}\n", Operator.DEFAULT),
     ("x=5\n", "x=6\n", Operator.ASSIGNMENT),
@@ -97,6 +101,7 @@ PLANTED = (
     ("(cd a; b)\nc\n", "{ cd a; b; }\nc\n", Operator.SUBSHELL),
     ("x=1\nf() {\n  local x\n  x=2\n}\nf\na $x\n", "x=1\nf() {\n  :\n  x=2\n}\nf\na $x\n", Operator.LOCAL),
     ('die() {\n  echo "$1" >&2\n  exit 1\n}\ndie a\nb\n', 'die() {\n  echo "$1" >&2\n  exit 1\n}\n:\nb\n', Operator.COMMAND),
+    ('error() {\n  echo "$1" >&2\n  exit 1\n}\nerror a\nb\n', 'error() {\n  echo "$1" >&2\n  exit 1\n}\n:\nb\n', Operator.COMMAND),
 )  # fmt: skip
 
 
@@ -165,10 +170,16 @@ def test_used_output_is_not_a_message() -> None:
     assert any(m.line == 2 for m in mutants_of(script))
 
 
-def test_mutant_parses() -> None:
+def test_mutants_are_different_readable_and_in_the_order_of_the_text() -> None:
     """A defect that bash refuses to read would be noticed by any test."""
-    script = b'f() {\n  a "$(b "$c")" | while read -r x; do d; done >f\n}\n'
-    assert all(b"$(" not in m.apply(script) or b")" in m.apply(script) for m in mutants_of(script))
+    compound = b'f() {\n  a "$(b "$c")" | while read -r x; do d; done >f\n}\n'
+    for script in (compound, *(before.encode() for before, _, _ in PLANTED)):
+        found = mutants_of(script)
+        places = [(each.start, each.end) for each in found]
+        assert places == sorted(places)
+        texts = {each.apply(script) for each in found}
+        assert len(texts) == len(found)
+        assert [text for text in texts if parse(text).has_error] == []
 
 
 def test_mutant_says_where_it_takes_effect() -> None:
@@ -178,6 +189,14 @@ def test_mutant_says_where_it_takes_effect() -> None:
     assert by_operator[Operator.EXIT_CODE].reached_by == {3}
     assert by_operator[Operator.CASE].reached_by == {4}
     assert by_operator[Operator.FAILURE].function == "f"
+    ended = b"if a; then\n  case $x in\n    b) c ;;\n    d)\n      e ;;\n  esac\nfi"
+    case = next(
+        each for each in mutants_of(ended) if each.new == b"" and b"e ;;" not in each.apply(ended)
+    )
+    assert (case.line, case.last_line, case.column) == (4, 5, 1)
+    change = "--- a/x.sh\n+++ b/x.sh\n"
+    assert case.diff(ended, "x.sh").startswith(change)
+    assert case.diff(ended, "x.sh").endswith(" fi\n\\ No newline at end of file\n")
 
 
 def test_undecodable_bytes_stay() -> None:

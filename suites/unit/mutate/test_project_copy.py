@@ -23,11 +23,13 @@ def test_without_git_all_is_copied_except_environments(tmp_path: Path) -> None:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(name)
     (root / "link").symlink_to("a.sh")
+    (root / "folder").symlink_to("spec")
     project = _without_git(root, Path("a.sh"))
     files = project.files()
-    assert {str(file) for file in files} == {"a.sh", "spec/a_spec.sh", "link"}
+    assert {str(file) for file in files} == {"a.sh", "spec/a_spec.sh", "link", "folder"}
     assert project.copy(files, copy) == copy
     assert (copy / "link").is_symlink()
+    assert (copy / "folder").is_symlink()
     assert (copy / "spec/a_spec.sh").read_text() == "spec/a_spec.sh"
 
 
@@ -48,5 +50,38 @@ def test_digest_leaves_out_the_given_files() -> None:
 
 
 def test_changed_lines_come_from_the_new_file() -> None:
-    diff = "--- a/x\n+++ b/x\n@@ -3 +3,2 @@\n-a\n+b\n+c\n@@ -9,2 +10,0 @@\n-d\n-e\n"
-    assert parse_changed_lines(diff) == {3, 4, 10, 11}
+    diff = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-x\n+y\n@@ -3 +3,2 @@\n-a\n+b\n+c\n@@ -9,2 +10,0 @@\n-d\n-e\n"
+    assert parse_changed_lines(diff) == {1, 3, 4, 10, 11}
+
+
+def test_with_git_its_files_are_copied_as_far_as_they_are_there(tmp_path: Path) -> None:
+    """One may be deleted, and not yet for git; the script itself may be ignored."""
+    for name in ("a.sh", "ignored.sh", "module/b.sh"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("one\ntwo\n")
+    git = ["git", "-C", str(tmp_path)]
+    files = [*git, "ls-files", "-z", "--full-name", "--cached", "--others", "--exclude-standard"]
+    changed = ["diff", "--no-ext-diff", "--no-color", "-U0", "main", "--", str(tmp_path / "a.sh")]
+    with (
+        ScriptedRunner()
+        .expect([*git, "rev-parse", "--show-toplevel"], stdout=f"{tmp_path}\n")
+        .expect([*files, str(tmp_path)], stdout="a.sh\0gone.sh\0module\0")
+        .expect([*git, "rev-parse", "--verify", "--quiet", "main^{commit}"])
+        .expect([*git, "cat-file", "-e", "main:ignored.sh"], exit_code=128)
+        .expect([*git, "rev-parse", "--verify", "--quiet", "main^{commit}"])
+        .expect([*git, "cat-file", "-e", "main:a.sh"])
+        .expect([*git, *changed], stdout="@@ -2 +2 @@\n")
+    ) as runner:
+        project = Project(tmp_path, [Path("ignored.sh")], runner)
+
+        found = project.files()
+        new = project.changed_lines(Path("ignored.sh"), "main")
+        assert project.changed_lines(Path("a.sh"), "main") == {2}
+
+    assert [str(file) for file in found] == ["a.sh", "ignored.sh", "module/b.sh"]
+    assert {1, 2} <= new
+    before = project.digests(found)
+    (tmp_path / "a.sh").chmod(0o755)
+    assert {name for name, digest in project.digests(found).items() if digest != before[name]} == {
+        "a.sh"
+    }

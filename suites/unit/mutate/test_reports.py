@@ -64,8 +64,19 @@ def test_no_report_passes_control_characters_on() -> None:
     assert not any("\u202e" in each for each in reports)
 
 
-def test_page_escapes_the_script() -> None:
+def test_page_escapes_the_script_and_marks_its_lines() -> None:
     assert "<b>" not in render_page(_report(*_EACH))
+    for outcomes, kind in (
+        ((Outcome.KILLED, Outcome.SURVIVED, Outcome.NOT_REACHED), "survived"),
+        ((Outcome.KILLED, Outcome.NOT_REACHED), "unreached"),
+        ((Outcome.TIMED_OUT, Outcome.NOT_TRIED), "noticed"),
+        ((Outcome.NOT_TRIED,), ""),
+    ):
+        report = _report(*outcomes)
+        report.texts = {**report.texts, Path("scripts/b.sh"): _TEXT}
+        first, second = render_page(report).split("<h2>")[1:]
+        assert f'<div class="{kind}" id="L2">' in first, outcomes
+        assert '<div class="" id="L2">' in second, outcomes
 
 
 def test_fence_is_longer_than_any_in_the_diff() -> None:

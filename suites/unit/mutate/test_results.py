@@ -46,4 +46,7 @@ def test_torn_line_is_ignored(tmp_path: Path) -> None:
         open_file.write(
             b'{"kind": "passed", "key": "m", "tests": {"t2"\n[]\n{"kind": "noticed"}\n'
         )
-    assert Results(tmp_path, "s").untried("m", {"t1": "d", "t2": "d"}) == ["t2"]
+    again = Results(tmp_path, "s")
+    assert again.untried("m", {"t1": "d", "t2": "d"}) == ["t2"]
+    again.keep_passed("m", {"t2": "d"})
+    assert Results(tmp_path, "s").untried("m", {"t1": "d", "t2": "d"}) == []
