@@ -314,6 +314,10 @@ def test_xid_without_a_text_gets_a_text(xid: int) -> None:
     assert function == Function.OS_ERROR_LOG
     assert words(body, 0) == [xid]
     assert body[12:].split(b"\0")[0]
+    driver.device.raise_xid(xid, "x" * 300)
+    driver.work()
+    ((_, _, body),) = driver.events()
+    assert body[12:].split(b"\0")[0] == b"x" * 255
 
 
 @pytest.mark.parametrize("release", sorted(known_releases()))

@@ -10,6 +10,7 @@ import pytest
 from harness.fixtures.recordings import load_recording
 from harness.gpu.gsp import state
 from harness.gpu.gsp.mig import profiles_of
+from harness.gpu.gsp.page_tables import Directory, Space
 from harness.gpu.gsp.rpc import ALLOC, Function
 from suites.unit.gpu.gsp.drivers import A100, CLIENT, H100, SUBDEVICE, T4, Driver, a_device
 
@@ -218,6 +219,7 @@ def test_exported_instance_has_its_own_engines(a100: Driver) -> None:
     graphics = [each.get("info.enginesMask[0]") & 0x1FE for each in exported]
     assert graphics == [0b111 << 1, 0b111 << 5]
     assert exported[0].get("info.gpcMask") & exported[1].get("info.gpcMask") == 0
+    assert [each.get("info.veidOffset") for each in exported] == [0, 32]
     assert a100.control(EXPORT, struct.pack("<I", 14).ljust(0x50, b"\0"))[0] == INVALID
 
 
@@ -324,12 +326,19 @@ def test_compute_instances_need_a_gpu_instance_and_a_known_size(a100: Driver) ->
     assert refused(a100, EXPORT_COMPUTE, 96, 0) == INVALID
 
 
-def test_freed_object_belongs_to_no_instance(a100: Driver) -> None:
-    subscribe(a100, make_instance(a100, THREE))
+def test_object_that_was_freed_or_is_of_an_earlier_boot_belongs_to_no_instance(
+    a100: Driver,
+) -> None:
+    number = make_instance(a100, THREE)
+    subscribe(a100, number)
 
     a100.call(Function.FREE, struct.pack("<4I", CLIENT, SUBDEVICE, SUBDEVICE, 0))
 
     assert refused(a100, CREATE, 460, 0, 0, 1, 3) == INVALID
+    subscribe(a100, number)
+    again = Driver(a100.device)
+    again.open()
+    assert refused(again, CREATE, 460, 0, 0, 1, 3) == INVALID
 
 
 def test_objects_of_instances_are_bounded(a100: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,6 +348,25 @@ def test_objects_of_instances_are_bounded(a100: Driver, monkeypatch: pytest.Monk
         subscribe(a100, handle, handle=handle)
 
     assert list(a100.device.state.subscriptions.values()) == [1, 2]
+    subscribe(a100, 5, handle=2)
+    assert list(a100.device.state.subscriptions.values()) == [1, 5]
+
+
+def test_roots_of_address_spaces_are_bounded_and_those_of_the_client_come_first(
+    a100: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "MOST_ROOTS", 3)
+    known = a100.device.state
+    places = [Directory(Space.GUEST, at, 47) for at in range(5)]
+    for client, handle, place in ((1, 1, 0), (1, 2, 1), (2, 3, 2), (2, 3, 3)):
+        known.add_root(client, handle, places[place])
+
+    assert list(known.roots.values()) == [places[0], places[1], places[3]]
+    assert [known.find_root(*each) for each in ((1, 1), (1, 9), (2, 9), (3, 9))] == [
+        *(places[0], places[1], places[3], places[3]),
+    ]
+    known.add_root(4, 4, places[4])
+    assert list(known.roots.values()) == [places[1], places[3], places[4]]
 
 
 def test_instances_of_two_gpus_have_different_uuids() -> None:

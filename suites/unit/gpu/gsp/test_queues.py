@@ -15,12 +15,13 @@ from harness.gpu.gsp.queues import (
     MOST_WAITING,
     PAGE,
     SLOTS,
+    Pages,
     QueueArguments,
     QueueError,
     Queues,
     checksum,
 )
-from suites.unit.gpu.gsp.driverside import NOWHERE, PAGES, STATUSES, DriverSide, message
+from suites.unit.gpu.gsp.driverside import NOWHERE, PAGES, STATUSES, DriverSide, Ram, message
 
 
 def test_message_of_several_units_is_read_across_pages() -> None:
@@ -122,6 +123,19 @@ def test_queues_outside_of_their_pages_are_refused(
 ) -> None:
     with pytest.raises(QueueError):
         QueueArguments.parse(struct.pack("<QI4xQQ", 0, pages, commands, statuses))
+
+
+def test_table_of_more_than_a_page_lies_in_the_first_of_its_pages() -> None:
+    ram = Ram()
+    pages = [0x100000 + PAGE * (7 * index % 601) for index in range(600)]
+    for first in (0, 512):
+        part = pages[first : first + 512]
+        ram.write(pages[first // 512], struct.pack(f"<{len(part)}Q", *part))
+    ram.write(pages[599] + 5, b"last")
+
+    found = Pages.by_table(ram, pages[0], 600)
+
+    assert found.read(599 * PAGE + 5, 4) == b"last"
 
 
 def test_page_outside_of_memory_is_refused() -> None:
