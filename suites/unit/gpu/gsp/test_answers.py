@@ -33,7 +33,7 @@ GPU_INFO, BUS_INFO, BOARD, CHIP, IMAGE, HISTOGRAM = (
 SAMPLES, FEATURES, SET_MIG_MODE = 0x20802096, 0x20803601, 0x20800AA3
 SENSORS, MARGIN, TEMPERATURE_LIMIT, OPERATING = 0x20808513, 0x2080852B, 0x20808546, 0x2080852C
 POWER, POLICIES = 0x2080A613, 0x2080A618
-CHIP_INFO, BARS, TRANSFER = 0x20800A36, 0x20801803, 0x20800AFA
+CHIP_INFO, BARS, TRANSFER, ENGINES = 0x20800A36, 0x20801803, 0x20800AFA, 0x20801112
 
 
 def opened(model: str = A100, *, number: int = 1) -> Driver:
@@ -61,6 +61,20 @@ def test_gpus_of_a_machine_have_different_handles() -> None:
     for handle in ("hInternalClient", "hInternalDevice", "hInternalSubdevice"):
         assert first.get(handle) != second.get(handle), handle
         assert first.get(handle), handle
+
+
+@pytest.mark.parametrize(("model", "graphics", "mib"), [(A100, 8, 40960), (T4, 1, 15360)])
+def test_engines_and_memory_are_those_of_the_model(model: str, graphics: int, mib: int) -> None:
+    driver = opened(model)
+    table, static = driver.ask(ENGINES), driver.static_info()
+
+    names = [
+        table.text(f"entries[{index}].engineName") for index in range(table.get("numEntries"))
+    ]
+    assert len([name for name in names if name.startswith("GRAPHICS")]) == graphics
+    assert names[-1] == "SW"
+    assert static.get("fb_length") == mib << 20
+    assert static.get("fbRegionInfoParams.fbRegion[0].limit") == (mib << 20) - 1
 
 
 def test_brand_differs_from_a_gpu_for_games() -> None:
