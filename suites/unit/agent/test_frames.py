@@ -136,16 +136,3 @@ def test_garbage_is_not_kept_while_no_frame_is_found() -> None:
     assert list(decoder.feed(frames.SYNC_FRAME + frames.encode(frames.PING, 1))) == [
         (frames.PING, 1, b"")
     ]
-
-
-def test_each_kind_of_frame_has_a_name() -> None:
-    kinds = [
-        *(frames.BOOT, frames.PROGRAM, frames.PROGRAM_END, frames.HELLO, frames.PING),
-        *(frames.REMEMBER, frames.SETTLE, frames.RUN, frames.SIGNAL, frames.CANCEL, frames.READ),
-        *(frames.WRITE, frames.WAIT_FILE, frames.WAIT_UNIT, frames.READ_RANGES, frames.RESIZE),
-        *(frames.MORE, frames.DATA, frames.DATA_END, frames.CREDIT, frames.STDOUT),
-        *(frames.STDERR, frames.RESULT, frames.ERROR, frames.SYNC),
-    ]
-
-    assert len(set(kinds)) == len(kinds)
-    assert sorted(kinds) == sorted(frames.NAMES)

@@ -193,11 +193,6 @@ def test_agent_without_a_path_searches_the_usual_one(
     assert kernel.started[0].environment["PATH"] == DEFAULT_PATH
 
 
-def test_own_path_of_the_agent_comes_before_the_usual_one() -> None:
-    assert base_environment({"PATH": "/opt/x", "USER": "me"})["PATH"] == "/opt/x"
-    assert base_environment({"USER": "me"})["USER"] == "me"
-
-
 # Streams
 
 

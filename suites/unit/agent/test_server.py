@@ -35,15 +35,6 @@ def test_hello_answer_identifies_the_agent(bench: Bench) -> None:
     }
 
 
-def test_frames_before_the_sync_mark_are_ignored() -> None:
-    bench = Bench()
-    bench.host.sendall(b"\x12the rest of what another client said")
-    bench.greets()
-
-    assert [request for _, request, _ in bench.gets()] == [1]
-    bench.close()
-
-
 def test_new_client_finds_nothing_of_the_earlier_client(bench: Bench) -> None:
     left = start(bench)
     left.says(b"for nobody")
@@ -89,12 +80,6 @@ def test_settling_does_not_change_names_that_are_not_given(bench: Bench) -> None
 
     assert result_of(bench.gets())["nonce"] is None
     assert (bench.system.hostname, bench.system.instance_id) == (None, None)
-
-
-def test_ping_is_one_small_frame_each_way(bench: Bench) -> None:
-    bench.sends(frames.PING, 9)
-
-    assert bench.gets() == [(frames.RESULT, 9, b"{}")]
 
 
 # Commands
@@ -554,18 +539,6 @@ def test_ranges_are_read_one_after_the_other(bench: Bench, tmp_path: Path) -> No
     assert result_of(got) == {"size": len(wanted)}
 
 
-def test_ranges_wait_for_credit(bench: Bench, tmp_path: Path) -> None:
-    (tmp_path / "disk").write_bytes(bytes(3 << 20))
-    bench.sends(frames.READ_RANGES, 2, {"path": str(tmp_path / "disk"), "ranges": [[0, 3 << 20]]})
-    first = sum(len(payload) for _, _, payload in bench.gets())
-    bench.sends(frames.CREDIT, 2, (4 << 20).to_bytes(4, "big"))
-
-    rest = bench.gets()
-
-    assert first == frames.OUTPUT_WINDOW
-    assert first + sum(len(p) for kind, _, p in rest if kind == frames.DATA) == 3 << 20
-
-
 @pytest.mark.parametrize("ranges", [[[0, 11]], [[20, 1]], [[0, 4], [9, 2]]])
 def test_range_beyond_the_end_is_an_error(
     bench: Bench, tmp_path: Path, ranges: list[list[int]]
@@ -574,12 +547,6 @@ def test_range_beyond_the_end_is_an_error(
     bench.sends(frames.READ_RANGES, 2, {"path": str(tmp_path / "disk"), "ranges": ranges})
 
     assert "ends before its byte" in error_of(bench.gets())
-
-
-def test_ranges_of_nothing_are_an_error(bench: Bench, tmp_path: Path) -> None:
-    bench.sends(frames.READ_RANGES, 2, {"path": str(tmp_path / "no"), "ranges": [[0, 1]]})
-
-    assert error_of(bench.gets()).startswith("No such file or directory")
 
 
 @pytest.fixture

@@ -147,13 +147,6 @@ def test_inforom_has_the_versions_of_the_recorded_card() -> None:
     assert opened(T4).control(IMAGE, bytes(16))[0] == NOT_SUPPORTED
 
 
-def test_objects_of_the_inforom_have_the_versions_of_the_model() -> None:
-    driver = opened(A100)
-
-    for kind, version in ((b"ECC", (6, 16)), (b"OBD", (2, 0))):
-        assert tuple(driver.control(0x2080014B, kind + bytes(2))[1][3:]) == version
-
-
 def test_histogram_of_spare_rows_has_all_banks() -> None:
     banks = opened(H100).ask(HISTOGRAM).get("histogram[0]")
 

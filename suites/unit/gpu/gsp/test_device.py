@@ -252,13 +252,6 @@ def test_answer_never_contains_the_drivers_uninitialised_stack(opened: Driver) -
     assert opened.control(0x132, b"\xff" * 8) == (0, b"\xff" * 8)
 
 
-def test_unknown_command_is_refused_and_noted(opened: Driver) -> None:
-    assert opened.control(UNKNOWN, b"\xff" * 8) == (0x56, b"\xff" * 8)
-    opened.control(UNKNOWN, b"")
-
-    assert opened.device.unknown_commands == {UNKNOWN: 2}
-
-
 def test_release_without_data_is_refused_with_a_sentence() -> None:
     driver = Driver(a_device(), "999.12.34")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from docs.generator.smi_fields import EMULATED, Mark, field_page, marked, read_fields
+from docs.generator.smi_fields import EMULATED, field_page, marked, read_fields
 from harness.errors import HarnessError
 from harness.fixtures.recordings import Recording, load_recording
 
@@ -29,33 +29,6 @@ def test_each_recorded_field_is_in_the_table_with_a_mark(model: str) -> None:
     for each in fields:
         head, end = f"| {each.path} | `{each.value}` |", f"| {each.origin.mark.value} |"
         assert [row for row in rows if row.startswith(head) and row.endswith(end)], each
-
-
-MARKS = {
-    "Product Name": Mark.TRUE,
-    "Product Brand": Mark.TRUE,
-    "GPU UUID": Mark.INVENTED,
-    "Serial Number": Mark.INVENTED,
-    "VBIOS Version": Mark.TRUE,
-    "FB Memory Usage / Total": Mark.TRUE,
-    "BAR1 Memory Usage / Total": Mark.TRUE,
-    "ECC Mode / Current": Mark.TRUE,
-    "ECC Errors / Volatile / DRAM Uncorrectable": Mark.TRUE,
-    "Remapped Rows / Uncorrectable Error": Mark.TRUE,
-    "PCI / Bus Id": Mark.TRUE,
-    "PCI / Device Id": Mark.TRUE,
-    "Temperature / GPU Current Temp": Mark.INVENTED,
-    "GPU Power Readings / Max Power Limit": Mark.TRUE,
-    "GPU Power Readings / Instantaneous Power Draw": Mark.INVENTED,
-    "Clocks / SM": Mark.NOT_AVAILABLE,
-}
-
-
-@pytest.mark.parametrize("model", [A100, H100])
-def test_fields_have_the_marks_that_readers_look_for(model: str) -> None:
-    marks = {each.path: each.origin.mark for each in marked(model)}
-
-    assert {path: marks.get(path) for path in MARKS} == MARKS
 
 
 @pytest.mark.parametrize(

@@ -172,19 +172,6 @@ def test_calls_are_compared_whole_and_counted_by_name(
     assert str(other.value).endswith("Its calls were:\n  curl a b\n  curl a b")
 
 
-def test_violation_lists_the_rules_and_missing_calls_are_told_as_none(
-    registry: MockRegistry, curl: MockedCommand
-) -> None:
-    curl.when().answers("x")
-    curl.when("a b", ANY, ...).answers("x")
-    said(registry, "curl other")
-
-    (violation,) = registry.violations
-    assert violation.endswith("It expects:\n  curl (no arguments)\n  curl 'a b' Like('*') …")
-    with pytest.raises(ExpectationError, match=r"Its calls were:\n  \(none\)"):
-        MockedCommand("wget", [], reads_stdin=False).assert_called_with("a")
-
-
 def test_spy_is_no_answer_for_a_command_that_is_missing(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
