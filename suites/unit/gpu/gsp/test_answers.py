@@ -32,7 +32,7 @@ GPU_INFO, BUS_INFO, BOARD, CHIP, IMAGE, HISTOGRAM = (
 )
 SAMPLES, FEATURES, SET_MIG_MODE = 0x20802096, 0x20803601, 0x20800AA3
 SENSORS, MARGIN, TEMPERATURE_LIMIT, OPERATING = 0x20808513, 0x2080852B, 0x20808546, 0x2080852C
-POWER, POLICIES = 0x2080A613, 0x2080A618
+POWER, POLICIES, TEMPERATURE_POLICIES = 0x2080A613, 0x2080A618, 0x2080852A
 CHIP_INFO, BARS, TRANSFER, ENGINES = 0x20800A36, 0x20801803, 0x20800AFA, 0x20801112
 
 
@@ -222,8 +222,18 @@ def test_temperature_is_set_by_the_test() -> None:
     assert sensors(driver, 0x101) == (0, [0, 1])
     assert sensors(driver, 0x1500) == (0, [0, 80])
     assert sensors(driver, 0x1234)[0] == NOT_SUPPORTED
+    both = bytearray(0x598)
+    struct.pack_into("<I", both, 0x14, 2)
+    for index, opcode in enumerate((0x101, 0x1500)):
+        struct.pack_into("<I", both, 0x20 + 0x2C * index, opcode)
+    assert words(driver.control(SENSORS, bytes(both))[1], 0x28, 0x28 + 0x2C) == [1, 80]
     _, margin = driver.control(MARGIN, bytes(0x614))
     assert words(margin, 0x110) == [7 << 8]
+    for each, has_margin in ((driver, 1), (opened(A100), 0)):
+        assert words(each.control(TEMPERATURE_POLICIES, bytes(0x5D8))[1], 0, 0x14) == [
+            1,
+            has_margin,
+        ]
 
 
 def test_too_many_instructions_to_sensors_do_no_harm() -> None:

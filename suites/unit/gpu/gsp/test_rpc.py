@@ -31,7 +31,7 @@ def test_call_of_one_message_is_whole() -> None:
 
 @pytest.mark.parametrize("length", [MOST_BODY, 3 * MOST_BODY, 200_001])
 def test_long_call_comes_back_together_from_its_parts(length: int) -> None:
-    sent = Rpc(function=CONTROL_CALL, body=a_control(b"\x5a" * length))
+    sent = Rpc(function=CONTROL_CALL, body=a_control(b"\x5a" * length), sequence=9)
     assembler = Assembler()
 
     parts = list(sent.parts())

@@ -40,9 +40,11 @@ def test_computed_name_stands_for_each_name() -> None:
 def test_script_looks_up_what_the_scripts_beside_it_do(tmp_path: Path) -> None:
     script = tmp_path / "main.sh"
     script.write_text('. "${HERE}/lib.sh"\nsource ./absent.sh\ntool=$(command -v curl)\n')
-    (tmp_path / "lib.sh").write_text(". ./main.sh\ntool=$(command -v wget)\n")
+    (tmp_path / "lib.sh").write_text(". ./main.sh\n. ./deep.sh\ntool=$(command -v wget)\n")
+    (tmp_path / "deep.sh").write_text(". ./deepest.sh\n")
+    (tmp_path / "deepest.sh").write_text("tool=$(command -v dkms)\n")
 
-    assert looked_up_in_file(script) == {"curl", "wget"}
+    assert looked_up_in_file(script) == {"curl", "wget", "dkms"}
 
 
 def test_script_that_changed_is_read_again(tmp_path: Path) -> None:

@@ -40,14 +40,14 @@ def options(folder: Path, text: str, local: str = "") -> SpecOptions:
 def test_later_options_replace_and_lists_grow(tmp_path: Path) -> None:
     found = options(
         tmp_path,
-        "--require one --require two # --require none\n--helperdir a\n--tag x,y:1\n-I lib\n"
+        "--require one --require two # --require none\n--helperdir a\n--tag x --tag y:1,w\n-I lib\n"
         "--env A=1=2 -e B\n--pattern '*_test.sh'\n",
         "--helperdir=b\n-T z\n-Imore\n--no-warning-as-failure\n-F\n--require three\n",
     )
 
     assert found.requires == ("one", "two", "three")
     assert (found.helper_dir, found.pattern) == ("b", "*_test.sh")
-    assert found.tags == ("x", "y:1", "z")
+    assert found.tags == ("x", "y:1", "w", "z")
     assert found.load_path == ("lib", "more")
     assert found.env == (("A", "1=2"), ("B", ""))
     assert (found.warning_as_failure, found.focus) == (False, True)

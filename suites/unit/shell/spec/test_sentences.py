@@ -55,6 +55,7 @@ VALUES = {
     "word 2 of line 1 of output": "two",
     "first word of the second line": "three",
     "length of line 1 of output": "7",
+    "length of value é": "1",
     "lines of output": "2",
     "lines of entire output": "3",
     "lines of stderr": "0",

@@ -64,6 +64,34 @@ def test_case_knows_its_place() -> None:
     assert case.all_tags == {"a:1", "b", "c"}
 
 
+def test_examples_have_the_rows_and_marks_of_all_groups_around_them() -> None:
+    rows = "Parameters\na 1\nb 1\nEnd\n"
+    text = (
+        f"xDescribe 'o'\n{rows}fDescribe 'i'\nIt 'gets $1'\n:\nEnd\nIt 'is $2'\n:\nEnd\nEnd\nEnd\n"
+    )
+
+    cases = _translate(f"{text}It 'alone'\n:\nEnd\n").cases
+
+    assert [(case.number, case.name, case.row) for case in cases] == [
+        *((0, "gets a", 0), (1, "gets b", 1), (2, "is 1 [1]", 0), (3, "is 1 [2]", 1)),
+        (4, "alone", None),
+    ]
+    assert [(case.is_skipped, case.is_focused) for case in cases] == [
+        *[(True, True)] * 4,
+        (False, False),
+    ]
+
+
+def test_mocks_share_a_file_if_name_and_text_are_the_same() -> None:
+    mocks = "".join(
+        f"Mock {name}\n{text}\nEnd\n" for name, text in (*[("a", ":")] * 2, ("b", ":"), ("a", "x"))
+    )
+
+    assert [(mock.name, mock.body) for mock in _translate(mocks).mocks] == [
+        *(("a", ":\n"), ("b", ":\n"), ("a", "x\n")),
+    ]
+
+
 def test_tab_after_a_word_makes_it_no_keyword() -> None:
     assert _translate("Describe\tx\n").script.startswith("Describe\tx\n")
 

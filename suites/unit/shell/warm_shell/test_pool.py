@@ -118,7 +118,11 @@ def test_shell_is_kept_for_the_next_test_with_the_same_code_and_start(pool: Warm
     shell = give_back(pool, IdleShell(pool, "a"))
     twin = give_back(pool, IdleShell(pool, "a"))
     spoilt = give_back(pool, IdleShell(pool, "b", is_clean=False))
+    other = IdleShell(pool, "a")
+    other.virtual = True
+    give_back(pool, other)
 
+    assert cast("object", pool.borrow(("a",), virtual=True)) is other
     assert (shell.is_closed, twin.is_closed, spoilt.is_closed) == (False, True, True)
     assert cast("object", pool.borrow(("a",), virtual=False)) is shell
 
