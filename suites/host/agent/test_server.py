@@ -7,7 +7,7 @@ import os
 import pytest
 
 from harness.agent import frames, units
-from suites.unit.agent.fakes import Bench, passes, result_of
+from suites.unit.agent.fakes import Bench, error_of, passes, result_of
 
 
 def show(active: str, sub: str = "x", load: str = "loaded") -> bytes:
@@ -59,3 +59,11 @@ def test_failed_unit_ends_the_wait(
     answer(bench, show("failed"), 1)
 
     assert result_of(bench.gets())["ActiveState"] == "failed"
+
+
+def test_system_without_systemd_is_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(units, "PRIVATE_SOCKET", "/nowhere")
+    bench.processes.refusal = FileNotFoundError(2, "No such file or directory")
+    bench.sends(frames.WAIT_UNIT, 2, {"unit": "a.service", "active": "active"})
+
+    assert "There is no 'systemctl' on this system" in error_of(bench.gets())

@@ -389,11 +389,14 @@ def test_command_waits_for_credit(bench: Bench) -> None:
 # The port
 
 
-def test_host_that_left_finds_the_agent_again(bench: Bench) -> None:
+def test_host_that_left_finds_the_agent_again(bench: Bench, tmp_path: Path) -> None:
     process = start(bench)
     process.says(b"before")
+    asked = {"path": str(tmp_path / "last"), "mode": 0o640, "has_more": False}
+    bench.sends(frames.WRITE, 3, frames.to_json(asked) + b"\nx")
     bench.host.sendall(b"\x14half a frame")
     bench.disconnects()
+    assert (tmp_path / "last").read_bytes() == b"x"
     process.says(b"while nobody listens")
     bench.turns()
     bench.reconnects()
