@@ -453,7 +453,7 @@ def test_bar_2_follows_an_invalidation_of_translations() -> None:
 
 def test_job_is_posted_once_until_it_begins() -> None:
     device = a_device()
-    done = []
+    done: list[bool | None] = []
 
     def job(_memories: Memories) -> None:
         done.append(device.post(job, "x") if len(done) < 2 else None)
