@@ -31,33 +31,19 @@ def test_missing_command_is_named_with_its_package(
         check_commands()
 
 
-def test_equal_reports_have_no_differing_example() -> None:
-    report = "PASSED a_spec.sh::one\nPASSED a_spec.sh::two\n2 passed\n"
+def test_reports_are_identical_if_each_example_passes_in_each() -> None:
+    """One example failed once, one was not reported each time, one always failed."""
+    passed = _REPORT.replace("FAILED", "PASSED")
 
-    compared = compare_reports([report, report])
+    same = compare_reports([passed, passed])
+    once, unreported = compare_reports([_REPORT, passed]), compare_reports([passed, ""])
+    always = compare_reports([_REPORT, _REPORT])
 
-    assert (compared.runs, compared.examples, compared.are_identical) == (2, 2, True)
-
-
-def test_example_that_failed_once_differs() -> None:
-    compared = compare_reports([_REPORT, _REPORT.replace("FAILED", "PASSED")])
-
-    assert list(compared.differing) == ["a_spec.sh::three"]
-    assert not compared.are_identical
-
-
-def test_example_that_was_not_reported_each_time_differs() -> None:
-    compared = compare_reports(["PASSED a_spec.sh::one\n", ""])
-
-    assert not compared.are_identical
-
-
-def test_example_that_always_failed_does_not_count_as_identical() -> None:
-    compared = compare_reports([_REPORT, _REPORT])
-
-    assert not compared.differing
-    assert list(compared.never_passed) == ["a_spec.sh::three"]
-    assert not compared.are_identical
+    assert (same.runs, same.examples, same.are_identical) == (2, 2, True)
+    assert list(once.differing) == list(always.never_passed) == ["a_spec.sh::three"]
+    assert not (once.never_passed)
+    assert not (always.differing)
+    assert not any(each.are_identical for each in (once, unreported, always))
 
 
 def test_suite_has_the_stated_number_of_examples(tmp_path: Path) -> None:

@@ -46,32 +46,16 @@ def test_all_tasks_are_done_while_there_is_time() -> None:
     assert run_all(a_task("a"), a_task("b"), a_task("a"), machines=2) == ["a", "b", "a"]
 
 
-def test_task_longer_than_the_remaining_time_is_not_begun_again() -> None:
-    pace = Pace(until=100.0)
-    pace.note("build", 60.0)
-    pace.note("prebaked", 20.0)
-
-    assert pace.has_time_for("build", 40.0)
-    assert not pace.has_time_for("build", 40.1)
-    assert pace.has_time_for("prebaked", 80.0)
-
-
-def test_longest_duration_of_a_kind_counts() -> None:
-    pace = Pace(until=100.0)
-    pace.note("build", 60.0)
-    pace.note("build", 30.0)
-
-    assert not pace.has_time_for("build", 50.0)
-
-
-def test_new_kind_counts_as_the_mean_of_the_others() -> None:
+def test_task_is_begun_if_the_longest_of_its_kind_would_end_in_time() -> None:
+    """One of a new kind counts as the mean of the others."""
     pace = Pace(until=100.0)
     assert pace.has_time_for("teardown", 99.0)
-    pace.note("build", 60.0)
-    pace.note("prebaked", 20.0)
+    for kind, took_s in (("build", 60.0), ("build", 30.0), ("prebaked", 20.0)):
+        pace.note(kind, took_s)
 
-    assert pace.has_time_for("teardown", 60.0)
-    assert not pace.has_time_for("teardown", 61.0)
+    for kind, latest in (("build", 40.0), ("prebaked", 80.0), ("teardown", 60.0)):
+        assert pace.has_time_for(kind, latest), kind
+        assert not pace.has_time_for(kind, latest + 0.1), kind
 
 
 def test_tasks_out_of_time_are_left_out() -> None:

@@ -31,18 +31,15 @@ def holds(sentence: str, facts: Facts = FACTS) -> bool:
 
 VALUES = {
     "output": "one two\nthree",
-    "the entire output": "one two\nthree\n\n",
     "stdout": "one two\nthree",
     "stderr": "",
     "status": "3",
     "variable X": "a b",
     "value a": "a",
     "function f()": "f",
-    "f()": "f",
     "file x": "/etc/x",
     "contents of the file x": "text",
     "the entire contents of file x": "text\n\n",
-    "path x entire contents": "text\n\n",
     "line 1 of output": "one two",
     "the second line of output": "three",
     "line second of output": "three",
@@ -75,7 +72,6 @@ def test_value_is_that_of_the_subject_by_its_modifiers() -> None:
 
 HOLDING = (
     "output should include two",
-    "output should not include four",
     "output should start with one",
     "output should end with three",
     "output should match pattern one*three",
@@ -84,16 +80,12 @@ HOLDING = (
     "status should eq 3",
     "variable X should be exported",
     "variable X should be readonly",
-    "variable X should be present",
     "variable X should be defined",
     "stderr should be blank",
-    "stderr should not be present",
     "stderr should be defined",
     "line 9 of output should be undefined",
-    "line 9 of output should be blank",
     "line 9 of output should not equal x",
     "path x should exist",
-    "path x should be exist",
     "path x should be a file",
     "file x should be readable",
     "file x should not be executable",
@@ -105,7 +97,6 @@ HOLDING = (
     "value 0 should not be failure",
     "value x_1 should be valid funcname",
     "value 1x should not be valid funcname",
-    "value a should equal a",
 )
 
 
