@@ -39,7 +39,6 @@ def written(tmp_path: Path, script: Path, name: str, tier: Tier, *lines: int) ->
 
 
 def test_lines_of_both_tiers_are_in_one_report(tmp_path: Path, script: Path) -> None:
-    written(tmp_path, script, "unit.data", Tier.MOCKED, 3)
     unit = written(tmp_path, script, "unit.data", Tier.MOCKED, 2)
     machine = written(tmp_path, script, "machine.data", Tier.MACHINE, 2, 5)
 
