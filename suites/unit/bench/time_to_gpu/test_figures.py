@@ -53,6 +53,9 @@ def test_unmeasured_values_are_null() -> None:
     assert document["ratio_precompiled_near"] is None
     assert document["ratio_teardown"] is None
     assert document["savings"] == {}
+    assert (
+        figures_of(benchmark({(Experiment.SCALE_UP, Mode.PREBAKED.value): PREBAKED})).unit_s == 1.0
+    )
 
 
 def test_share_of_the_compilation_is_a_share_of_the_wait() -> None:

@@ -77,9 +77,13 @@ def test_gpu_that_was_not_opened_has_an_empty_field() -> None:
 
 
 def test_csv_has_a_line_for_each_sample() -> None:
-    rows = list(csv.DictReader(io.StringIO(render_csv(figures_of(benchmark())))))
+    figures = figures_of(benchmark(teardowns={"fast": [0.5]}))
+    rows = list(csv.DictReader(io.StringIO(render_csv(figures))))
 
-    assert len(rows) == 10
+    assert len(rows) == 11
+    assert (rows[10]["experiment"], rows[10]["variant"], rows[10]["wait_s"]) == (
+        *("teardown", "fast", "0.5"),
+    )
     assert rows[0]["variant"] == "build-at-boot"
     assert float(rows[0]["wait_s"]) == 10.0
 

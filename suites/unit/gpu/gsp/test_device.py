@@ -276,6 +276,10 @@ def test_xid_reaches_the_driver_with_an_interrupt(opened: Driver) -> None:
     assert struct.unpack_from("<I", body) == (48,)
     assert body[12:].startswith(b"DBE\0")
     assert raised
+    raised.clear()
+    # The interrupt is signalled again once the driver can take another.
+    opened.write(0x88000 + 0x704, 0)
+    assert raised
     opened.write(0x110008, 0x50)
     opened.write(0x110004, 0x10)
     assert opened.read(0x110008) == 0x40

@@ -183,11 +183,12 @@ def test_instances_take_slices_that_are_then_gone(a100: Driver) -> None:
 
 
 def test_instance_that_ended_leaves_its_slices(a100: Driver) -> None:
-    number = make_instance(a100, THREE)
+    number, _ = make_instance(a100, THREE), make_instance(a100, THREE)
 
     a100.ask(SET, {"partitionCount": 1, "partitionInfo[0].swizzId": number})
 
-    assert a100.ask(CAPACITY, {"partitionFlag": THREE}).get("partitionCount") == 2
+    assert a100.ask(CAPACITY, {"partitionFlag": THREE}).get("partitionCount") == 1
+    assert a100.ask(LIST, ALL).get("validPartitionCount") == 1
 
 
 def test_no_room_and_unknown_kinds_are_refused(a100: Driver) -> None:
