@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.agent import PROTOCOL, commands, frames, jobs, port
+from harness.agent import PROTOCOL, commands, files, frames, jobs, port
 from suites.unit.agent.fakes import RUN, Bench, error_of, passes, result_of, start
 
 if TYPE_CHECKING:
@@ -624,6 +624,30 @@ def test_file_is_waited_for_below_folders_that_come_later(bench: Bench, tmp_path
 
     assert result_of(bench.gets()) == {}
     assert len(bench.server.loop._callbacks) == 1
+
+
+def test_ranges_of_nothing_are_an_error_with_its_name(bench: Bench, tmp_path: Path) -> None:
+    path = str(tmp_path / "no")
+    bench.sends(frames.READ_RANGES, 2, {"path": path, "ranges": [[0, 1]]})
+
+    assert error_of(bench.gets()) == f"No such file or directory '{path}'"
+
+
+def test_file_without_events_is_found_by_looking_again(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "inotify_init1")
+
+    monkeypatch.setattr(files, "Inotify", refuse)
+    bench.sends(frames.WAIT_FILE, 2, {"path": str(tmp_path / "file")})
+    for _ in range(2):
+        bench.turns(2)
+        passes(bench, monkeypatch, 0.5)
+    (tmp_path / "file").touch()
+    passes(bench, monkeypatch, 0.5)
+
+    assert result_of(bench.gets()) == {}
 
 
 def test_file_that_is_there_is_not_waited_for(bench: Bench, tmp_path: Path) -> None:
