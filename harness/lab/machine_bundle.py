@@ -346,7 +346,7 @@ def prune(evidence: Path, *, limit_mib: int, newest: Path) -> None:
     """
     found = [path.parent for path in evidence.glob(f"*/*/{CHECKPOINT}/{_DESCRIPTION}")]
     left = limit_mib * (1 << 20)
-    for folder in sorted(found, key=_changed, reverse=True):
+    for folder in sorted(found, key=lambda each: (each == newest, _changed(each)), reverse=True):
         left -= allocated_bytes(folder)
         if left < 0 and folder != newest:
             shutil.rmtree(folder, ignore_errors=True)
