@@ -102,7 +102,8 @@ class FakeKernel:
         for kind, *rest in file_actions:
             if kind == os.POSIX_SPAWN_OPEN:
                 target, path, flags, mode = rest
-                start.streams[target] = os.open(path, flags, mode)
+                # A runner that leads a session would get the terminal, and end with it.
+                start.streams[target] = os.open(path, flags | os.O_NOCTTY, mode)
             else:
                 source, target = rest
                 start.streams[target] = os.dup(start.streams.get(source, source))
