@@ -115,32 +115,31 @@ class Disturber:
         deadline = Deadline.after(most_s)
         began = SYSTEM_CLOCK.monotonic()
         # Not on the disk, which may be full.
-        output = open(os.memfd_create("output"), "w+b")  # noqa: SIM115, PTH123
-        process = spawn(
-            list(operation.argv),
-            stdout=output,
-            stderr=output,
-            cwd=operation.cwd,
-            env={"PYTHONPATH": str(_REPOSITORY), **self.environment},
-        )
-        undo: Callable[[], None] = lambda: None  # noqa: E731
-        try:
-            if disturb is not None:
-                SYSTEM_CLOCK.sleep(after_s)
-                undo = disturb(Running(process, self._others))
-            exit_code: int | None = None
+        with open(os.memfd_create("output"), "w+b") as output:  # noqa: PTH123
+            process = spawn(
+                list(operation.argv),
+                stdout=output,
+                stderr=output,
+                cwd=operation.cwd,
+                env={"PYTHONPATH": str(_REPOSITORY), **self.environment},
+            )
+            undo: Callable[[], None] = lambda: None  # noqa: E731
+            try:
+                if disturb is not None:
+                    SYSTEM_CLOCK.sleep(after_s)
+                    undo = disturb(Running(process, self._others))
+                exit_code: int | None = None
 
-            def poll() -> Observation[int]:
-                return Observation(process.poll(), "it runs")
+                def poll() -> Observation[int]:
+                    return Observation(process.poll(), "it runs")
 
-            with contextlib.suppress(WaitTimeoutError):
-                exit_code = wait_for("the operation", poll, deadline, interval_s=0.02)
-        finally:
-            undo()
-            if process.poll() is None:
-                end(process)
-        seconds = SYSTEM_CLOCK.monotonic() - began
-        with output:
+                with contextlib.suppress(WaitTimeoutError):
+                    exit_code = wait_for("the operation", poll, deadline, interval_s=0.02)
+            finally:
+                undo()
+                if process.poll() is None:
+                    end(process)
+            seconds = SYSTEM_CLOCK.monotonic() - began
             output.seek(0)
             said = output.read().decode(errors="replace")
         return Run(exit_code=exit_code, output=said, seconds=seconds)

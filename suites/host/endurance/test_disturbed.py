@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.provisioning.wait import Deadline
 from suites.endurance import disturbed, surroundings
 from suites.endurance.disturbed import Disturber, Running
 from suites.endurance.operations import Operation
@@ -18,6 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _MARK = "HARNESS_ENDURANCE_TEST"
+#: PF_KTHREAD of the kernel, in the ninth field of /proc/PID/stat.
+_KERNEL_THREAD = 0x00200000
+
+
+def _environment(process: Path) -> bytes:
+    """Return the environment of a process, which is empty for a moment while it becomes another program."""
+    deadline = Deadline.after(1.0)
+    while not (found := (process / "environ").read_bytes()):
+        _, _, fields = (process / "stat").read_text().rpartition(")")
+        state, flags = fields.split()[0], int(fields.split()[6])
+        if state == "Z" or flags & _KERNEL_THREAD or deadline.has_passed():
+            break
+    return found
 
 
 def _marked() -> dict[int, str]:
@@ -26,7 +40,7 @@ def _marked() -> dict[int, str]:
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
+            if mark in _environment(folder).split(b"\0"):
                 found[int(folder.name)] = (folder / "cmdline").read_bytes().decode()
     return found
 

@@ -245,6 +245,7 @@ OF_MACHINES = """
 
         class Lab:
             provisioner = None
+            machine_start = None
             @contextlib.contextmanager
             def boot(self, request, **_):
                 yield SimpleNamespace(
