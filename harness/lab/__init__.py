@@ -386,10 +386,13 @@ class Lab(LabImages):
             return start
         with contextlib.suppress(HarnessError):
             if self.transport is Transport.MPQEMU:
-                self._report(
+                message = (
                     f"Each node boots, which takes longer than a clone: '{self.transport.value}' of "
                     f"'{self.settings.qemu}' does not reach a clone's memory, so NVIDIA's driver could open "
                     "no GPU there. With QEMU 10.1.1 or newer nodes are clones; 'harness qemu sid' brings one."
+                )
+                self.listener(
+                    ProgressEvent(subject="machines", stage=Stage.CHECK, message=message)
                 )
                 return MachineStart.COLD
         return start
