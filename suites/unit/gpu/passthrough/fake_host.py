@@ -233,6 +233,7 @@ class FakeKernel:
     matching: dict[str, str] = field(default_factory=dict)
     dies_at_reset: set[str] = field(default_factory=set)
     failing_methods: set[str] = field(default_factory=set)
+    refused_methods: set[str] = field(default_factory=set)
     hangs: str | None = None
     writes: list[tuple[str, str]] = field(default_factory=list)
 
@@ -274,6 +275,8 @@ class FakeKernel:
         elif path.name == "drivers_probe":
             return self._probe(text)
         elif path.name == "reset_method":
+            if text in self.refused_methods:
+                return "Invalid argument"
             path.write_text(f"{text}\n")
         elif path.name == "reset":
             method = (path.parent / "reset_method").read_text().split()[0]

@@ -590,6 +590,18 @@ def test_reset_that_fails_by_all_methods_quarantines(
     assert (host.device(SECOND) / "reset_method").read_text() == "flr bus\n"
 
 
+def test_methods_of_a_reset_are_put_back_if_the_kernel_refuses_one(
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool
+) -> None:
+    with lease(pool, OTHER) as (gpu,):
+        kernel.failing_methods, kernel.refused_methods = {"flr", "bus"}, {"pm"}
+        (host.device(SECOND) / "reset_method").write_text("flr bus pm\n")
+        with pytest.raises(DeviceError, match=r"'pm' can't be written .*: Invalid argument"):
+            gpu.reset()
+
+    assert (host.device(SECOND) / "reset_method").read_text() == "flr bus pm\n"
+
+
 def test_write_that_does_not_return_quarantines(kernel: FakeKernel, pool: GpuPool) -> None:
     kernel.hangs = f"{SECOND}/reset"
 
