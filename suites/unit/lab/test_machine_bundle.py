@@ -242,7 +242,8 @@ def test_oldest_saved_machines_go_beyond_the_limit(tmp_path: Path) -> None:
     assert (saved[0].parent / "manifest.json").exists()
 
 
-def test_machines_within_the_limit_stay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [0, 1])
+def test_machines_within_the_limit_stay(tmp_path: Path, at: int) -> None:
     saved = [a_bundle(tmp_path / f"test-{number}/node/checkpoint") for number in range(2)]
     taken_mib = sum(allocated_bytes(folder) for folder in saved) // (1 << 20)
     for folder in saved:
@@ -253,10 +254,10 @@ def test_machines_within_the_limit_stay(tmp_path: Path) -> None:
     assert sum(allocated_bytes(folder) for folder in saved) == 2 << 20
     assert taken_mib < 2
 
-    prune(tmp_path, limit_mib=2, newest=saved[1])
+    prune(tmp_path, limit_mib=2, newest=saved[at])
     assert [folder.exists() for folder in saved] == [True, True]
-    prune(tmp_path, limit_mib=1, newest=saved[1])
-    assert [folder.exists() for folder in saved] == [False, True]
+    prune(tmp_path, limit_mib=1, newest=saved[at])
+    assert [folder.exists() for folder in saved] == [at == 0, at == 1]
 
 
 def test_newest_stays_also_beyond_the_limit(tmp_path: Path) -> None:

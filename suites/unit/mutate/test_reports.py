@@ -114,7 +114,7 @@ def test_sarif_has_all_parts_that_its_schema_requires() -> None:
     assert driver["name"]
     rules = [rule["id"] for rule in driver["rules"]]
     assert len(set(rules)) == len(rules)
-    # The survivor, and the one that is not reached.
+    # The mutant that survived, and the mutant on a line that no test reached.
     assert [result["level"] for result in run["results"]] == ["warning", "note"]
     for result in run["results"]:
         assert result["message"]["text"]

@@ -119,7 +119,7 @@ REFUSED = {
         message=":5: key 'files.opt/my/lib': The absolute path of a file in the machine is expected "
         "here, but the file has 'opt/my/lib'.",
     ),
-    "path that ends as that of a folder": Refused(
+    "path that ends with a slash": Refused(
         text=whole("/opt/my/lib:", "/opt/my/lib/:"), message="The absolute path of a file in"
     ),
     "path that climbs": Refused(

@@ -103,7 +103,7 @@ def test_xid_of_the_catalogue_has_one_meaning() -> None:
     assert [severities[xid] for xid in APPLICATION_XIDS] == [[Severity.APPLICATION]] * 6
 
 
-#: What follows an NVLink's Xid, by what it says of the GPU.
+#: Each Xid of an NVLink, from its number on, with the severity for the GPU.
 NVLINKS = {
     "144, SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000008 0x00000000)": Severity.NOTICE,
     "145, RLW_CTRL Nonfatal XC0 i0 Link 00 (0x00000003 0x80000000 0x00000000)": Severity.NOTICE,

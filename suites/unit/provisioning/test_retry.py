@@ -165,7 +165,7 @@ def test_failed_tries_are_tidied_even_past_the_budget(tmp_path: Path) -> None:
 
 
 def test_try_that_a_signal_ends_is_tidied(tmp_path: Path) -> None:
-    """The command's own processes end with it, and those of its container go on."""
+    """The processes of the command end with it; the processes of its container do not."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt

@@ -168,7 +168,7 @@ def test_empty_folders_of_the_driver_go_and_others_stay(teardown: Teardown) -> N
 
 
 def test_folder_of_the_record_stays_with_its_other_files(teardown: Teardown) -> None:
-    """Here the configuration names another record than the one that has the usual name."""
+    """The configuration names a record at another path than the default one."""
     teardown.node.build(VERSION, KERNEL)
     write_record(teardown.files, version=OTHER_VERSION)
     configuration = Configuration(gpu_dkms_marker_file="/opt/azure/aks-gpu/mine")

@@ -126,7 +126,7 @@ def test_other_refusal_of_nvidias_driver_is_an_error_of_the_node() -> None:
 
 
 def test_parts_add_up_to_the_wait() -> None:
-    """1 s lies before the first step and 2 s before the second; half of one that overlaps it is left."""
+    """There is a gap of 1 s before the first step, and of 2 s before the second. The third ends 0.5 s after it."""
     steps = [
         TimedStep(name="one", start_s=1.0, duration_s=2.0),
         TimedStep(name="two", start_s=5.0, duration_s=4.0),
