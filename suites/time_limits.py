@@ -26,31 +26,35 @@ LIMITS_S = {
     "node": 600,
     "passthrough": 1800,
 }
-#: Tests that take many minutes by themselves.
+#: Tests that take many minutes by themselves, in suites of machines.
 LONG_MARKS = ("nightly", "real_driver")
 LONG_S = 5400
+_QUICK_SUITES = ("unit", "host", "docs")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test with its limit, unless it has one; `-p no:timeout` leaves all unlimited."""
+    """Mark modules, and long tests, with their limits, unless they have one.
+
+    `-p no:timeout` leaves all unlimited.
+    """
     if not config.pluginmanager.hasplugin("timeout"):
         return
     suites = config.rootpath / "suites"
     multiplier = max(1.0, config.stash[SETTINGS].timeout_multiplier)
-    limits_s: dict[Path, int | None] = {}
+    of_files = {item.path: item for item in items if item.path.is_relative_to(suites)}
+    limits: dict[Path, pytest.Mark] = {}
+    for path, item in of_files.items():
+        suite = path.relative_to(suites).parts[0]
+        limit = pytest.mark.timeout(LIMITS_S[suite] * multiplier)
+        module = item.getparent(pytest.Module)
+        if module is not None and module.get_closest_marker("timeout") is None:
+            module.add_marker(limit)
+            if suite not in _QUICK_SUITES:
+                limits[path] = limit.mark
     for item in items:
-        if not isinstance(item, pytest.Function) or item.get_closest_marker("timeout") is not None:
-            continue
-        if item.path not in limits_s:
-            limits_s[item.path] = _limit_s(item.path, suites)
-        limit_s = limits_s[item.path]
-        if limit_s is None:
-            continue
-        if any(item.get_closest_marker(mark) for mark in LONG_MARKS):
-            limit_s = max(limit_s, LONG_S)
-        item.add_marker(pytest.mark.timeout(limit_s * multiplier))
-
-
-def _limit_s(path: Path, suites: Path) -> int | None:
-    """Return the limit of the suite that has this file, or None for a file of no suite."""
-    return LIMITS_S[path.relative_to(suites).parts[0]] if path.is_relative_to(suites) else None
+        if (
+            item.path in limits
+            and any(map(item.get_closest_marker, LONG_MARKS))
+            and item.get_closest_marker("timeout") is limits[item.path]
+        ):
+            item.add_marker(pytest.mark.timeout(LONG_S * multiplier))

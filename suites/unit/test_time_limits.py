@@ -22,13 +22,9 @@ def test_every_suite_has_a_limit() -> None:
 
 
 def test_test_has_the_limit_of_its_suite(request: pytest.FixtureRequest) -> None:
-    (marker,) = request.node.iter_markers("timeout")
-
-    assert marker.args == (60,)
+    assert request.node.get_closest_marker("timeout").args == (60,)
 
 
 @pytest.mark.timeout(50)
 def test_limit_of_a_test_stays(request: pytest.FixtureRequest) -> None:
-    (marker,) = request.node.iter_markers("timeout")
-
-    assert marker.args == (50,)
+    assert request.node.get_closest_marker("timeout").args == (50,)
