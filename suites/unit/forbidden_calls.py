@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _SUITE = Path(__file__).parent
 _SLEEP_S = 0.001
 _PROCESS, _SOCKET = "started a process", "used a socket"
+_NEW_SOCKET = "socket.__new__"
 #: Events of Python's audit hooks, and what a test did that raises one.
 _EVENTS = {
     "os.exec": _PROCESS,
@@ -46,19 +48,33 @@ class ForbiddenCalls:
 
     def install(self) -> None:
         """Watch for the rest of this process; Python has no way to remove an audit hook."""
-        sys.addaudithook(self._audit)
+        events = frozenset({*_EVENTS, _NEW_SOCKET})
+
+        def audit(event: str, arguments: tuple[object, ...]) -> None:
+            # Each file that is opened, and much else, raises an event.
+            if event in events and self._seen is not None:
+                self._audit(event, arguments)
+
+        sys.addaudithook(audit)
+        sleep = time.sleep  # noqa: TID251 - other suites sleep
+
+        def sleep_unless_watched(seconds: float) -> None:
+            if self._seen is None:
+                sleep(seconds)
+            elif seconds >= _SLEEP_S:  # pexpect pauses for less after each read
+                self._refuse(f"slept for {seconds} s")
+
+        time.sleep = sleep_unless_watched  # type: ignore[assignment]  # noqa: TID251
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[list[str]]:
         """Refuse the calls inside the block, and give the list of what was refused."""
         outer = self._seen
         self._seen = seen = list[str]()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("time.sleep", self._refuse_sleep)
-            try:
-                yield seen
-            finally:
-                self._seen = outer
+        try:
+            yield seen
+        finally:
+            self._seen = outer
 
     def check(self) -> None:
         """Fail where something was refused, even if whoever called caught that."""
@@ -68,18 +84,11 @@ class ForbiddenCalls:
             pytest.fail(_sentence(seen), pytrace=False)
 
     def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
-        if self._seen is None:
-            return
         what = _EVENTS.get(event)
-        if what is None and event == "socket.__new__" and arguments[1] not in _FAMILIES_OF_PAIRS:
+        if event == _NEW_SOCKET and arguments[1] not in _FAMILIES_OF_PAIRS:
             what = _SOCKET
         if what is not None:
             self._refuse(f"{what} ({event}: {_shown(arguments)})")
-
-    def _refuse_sleep(self, seconds: float) -> None:
-        # pexpect pauses for a tenth of a millisecond after each read.
-        if seconds >= _SLEEP_S:
-            self._refuse(f"slept for {seconds} s")
 
     def _refuse(self, what: str) -> None:
         if self._seen is not None:
