@@ -150,7 +150,9 @@ def render_user_data(user_data: UserData) -> str:
 
 def render_cloud_config(document: Mapping[str, object]) -> str:
     """Render a document as `#cloud-config`."""
-    return "#cloud-config\n" + yaml.safe_dump(dict(document), sort_keys=False)
+    # By libyaml, which takes a fortieth of the time for files of some 100 KiB.
+    dumper = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
+    return "#cloud-config\n" + yaml.dump(dict(document), Dumper=dumper, sort_keys=False)
 
 
 def cloud_config(user_data: UserData) -> dict[str, object]:
