@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
+from typing_extensions import override
 
 from harness.machine.libvirt import connection as connection_module
 from harness.machine.libvirt.connection import Connection
@@ -13,6 +15,37 @@ from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeLibvirt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+class Log(logging.Handler):
+    """What the product logs; workers that run the whole suite go without pytest's own `caplog`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    @property
+    def messages(self) -> list[str]:
+        return [record.getMessage() for record in self.records]
+
+    @property
+    def warnings(self) -> list[str]:
+        return [one.getMessage() for one in self.records if one.levelno >= logging.WARNING]
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    logger = logging.getLogger("harness")
+    handler, level = Log(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(level)
 
 
 class NoLoop:

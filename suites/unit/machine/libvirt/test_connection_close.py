@@ -16,6 +16,7 @@ from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeLibvirtErr
 from suites.unit.machine.libvirt.impatient_watchdog import join_late
 
 if TYPE_CHECKING:
+    from suites.unit.machine.libvirt.conftest import Log
     from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
 
 _LONG_S = 20.0
@@ -28,7 +29,7 @@ def _open(libvirt: FakeLibvirt, raw: FakeConnect) -> Connection:
 
 
 def test_connection_that_does_not_close_well_is_logged(
-    libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, log: Log
 ) -> None:
     def refuse() -> NoReturn:
         raise FakeLibvirtError("not now", code=Code.OPERATION_FAILED)
@@ -36,10 +37,10 @@ def test_connection_that_does_not_close_well_is_logged(
     raw = FakeConnect()
     monkeypatch.setattr(raw, "unregisterCloseCallback", refuse)
 
-    with caplog.at_level(logging.DEBUG, logger=_LOGGER), _open(libvirt, raw):
+    with _open(libvirt, raw):
         pass
 
-    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+    assert [(record.levelno, record.getMessage()) for record in log.records] == [
         (logging.WARNING, "The connection to 'qemu:///system' did not close well: not now")
     ]
     assert raw.calls[-1] == "close"
@@ -55,7 +56,7 @@ def test_connection_that_does_not_close_well_is_logged(
 def test_close_that_hangs_is_left_and_logged(
     libvirt: FakeLibvirt,
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    log: Log,
     call: str,
     what: str,
 ) -> None:
@@ -69,7 +70,7 @@ def test_close_that_hangs_is_left_and_logged(
     monkeypatch.setattr(connection_module, "_CLOSE_S", 0.05)
     monkeypatch.setattr(raw, call, hang)
 
-    with caplog.at_level(logging.DEBUG, logger=_LOGGER), _open(libvirt, raw):
+    with _open(libvirt, raw):
         pass
     release.set()
     join_late(what, _LONG_S)
@@ -79,4 +80,4 @@ def test_close_that_hangs_is_left_and_logged(
         f"{what} to 'qemu:///system' within "
     )
     # On a busy host the other call may have hung, too.
-    assert any(record.getMessage().startswith(start) for record in caplog.records)
+    assert any(record.getMessage().startswith(start) for record in log.records)

@@ -13,6 +13,8 @@ from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt, FakeLibvirtErr
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from suites.unit.machine.libvirt.conftest import Log
+
 LONG_S = 20.0
 
 
@@ -98,14 +100,14 @@ def test_loop_is_started_once(at_exit: list[Callable[[], None]]) -> None:
     end()
 
 
-def test_loop_that_ends_says_that_no_event_follows(caplog: pytest.LogCaptureFixture) -> None:
+def test_loop_that_ends_says_that_no_event_follows(log: Log) -> None:
     libvirt = LoopLibvirt(is_broken=True)
     EventLoop().start(libvirt)
     assert libvirt.has_turned.wait(LONG_S)
 
     libvirt.thread.join(LONG_S)
 
-    (record,) = caplog.records
+    (record,) = log.records
     assert record.getMessage() == "libvirt's event loop ended; no further event will be received"
     assert record.exc_info
     assert str(record.exc_info[1]) == "the loop is broken"

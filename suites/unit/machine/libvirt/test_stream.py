@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import socket
 import threading
 from pathlib import Path
@@ -33,6 +32,8 @@ from suites.unit.machine.libvirt.impatient_watchdog import hasty, join_late
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from suites.unit.machine.libvirt.conftest import Log
 
 LONG_S = 20.0
 
@@ -97,7 +98,7 @@ def test_output_of_the_guest_is_passed_on_and_logged(
 
 
 def test_failing_log_is_reported_and_the_guest_continues(
-    connection: Connection, guest: StreamConnect, caplog: pytest.LogCaptureFixture
+    connection: Connection, guest: StreamConnect, log: Log
 ) -> None:
     """A full disk is no end of the machine."""
     made = StreamSocket(connection, "the console", lambda _: 0, log=FULL)
@@ -112,7 +113,7 @@ def test_failing_log_is_reported_and_the_guest_continues(
         "the file system of '/dev'"
     )
     assert made.failure() == message
-    assert [record.getMessage() for record in caplog.records] == [message]
+    assert log.messages == [message]
     guest.stream.turn(HANGUP)
     made.close()
 
@@ -243,15 +244,14 @@ def test_end_of_the_output_is_the_end_also_without_a_hang_up(
 
 
 def test_broken_stream_ends_and_says_why(
-    opened: StreamSocket, guest: StreamConnect, caplog: pytest.LogCaptureFixture
+    opened: StreamSocket, guest: StreamConnect, log: Log
 ) -> None:
-    caplog.set_level(logging.DEBUG, stream.__name__)
     guest.stream.incoming = [FakeLibvirtError("broken", code=1)]
 
     guest.stream.turn(READABLE)
 
     assert opened.ours.recv(100) == b""
-    assert caplog.messages == ["the console ended: broken"]
+    assert log.messages == ["the console ended: broken"]
 
 
 def test_stream_that_breaks_as_it_is_written_to_ends_and_says_why(
@@ -259,19 +259,18 @@ def test_stream_that_breaks_as_it_is_written_to_ends_and_says_why(
     guest: StreamConnect,
     loop: FakeLoopLibvirt,
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    log: Log,
 ) -> None:
     def refuse(_: bytes) -> int:
         raise FakeLibvirtError("broken pipe", code=1)
 
-    caplog.set_level(logging.DEBUG, stream.__name__)
     monkeypatch.setattr(guest.stream, "send", refuse)
     opened.ours.send(b"root\n")
 
     loop.turn(READABLE)
 
     assert opened.ours.recv(100) == b""
-    assert caplog.messages == ["the console ended: broken pipe"]
+    assert log.messages == ["the console ended: broken pipe"]
 
 
 def test_output_that_nobody_reads_does_not_hold_up_the_end(
@@ -306,14 +305,14 @@ def test_loop_that_does_not_close_a_stream_is_reported(
     connection: Connection,
     loop: FakeLoopLibvirt,
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    log: Log,
 ) -> None:
     monkeypatch.setattr(stream, "_CLOSE_S", 0.01)
     made = StreamSocket(connection, "the console", lambda _: 0)
 
     made.close()
 
-    assert caplog.messages == ["libvirt's event loop did not close the console"]
+    assert log.messages == ["libvirt's event loop did not close the console"]
     assert made.ours.fileno() == -1
     loop.turn(READABLE | HANGUP)
 
@@ -429,7 +428,7 @@ def test_stream_that_libvirt_does_not_let_go_of_ends_all_the_same(
     guest: StreamConnect,
     loop: FakeLoopLibvirt,
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    log: Log,
 ) -> None:
     def refuse(watch: int) -> None:
         raise FakeLibvirtError(f"no handle {watch}", code=1)
@@ -444,4 +443,4 @@ def test_stream_that_libvirt_does_not_let_go_of_ends_all_the_same(
     assert guest.stream.is_aborted
     made.close()
     assert open_files() == before
-    assert caplog.record_tuples == []
+    assert log.records == []
