@@ -37,7 +37,8 @@ def _has_room(folder: Path) -> bool:
     return state.f_bavail * state.f_frsize >= _NEEDED_BYTES and state.f_favail >= _NEEDED_FILES
 
 
-@pytest.fixture(scope="session", autouse=True)
+# A host test after unit tests in the same process needs folders that an ordinary user may enter.
+@pytest.fixture(scope="package", autouse=True)
 def own_temporary_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Give each worker its own temporary folders, so that it waits for no lock of another worker."""
     with pytest.MonkeyPatch.context() as patch:
