@@ -93,7 +93,8 @@ class Memory:
 def records_in(data: bytes) -> Iterator[tuple[str, list[str]]]:
     """Split a complete text into records: a name, a count, that many fields.
 
-    Raises ValueError if it has no such form.
+    Between `called` and `when` stands what a trap printed that the called function had left. Raises
+    ValueError for a text of another form.
     """
     if data.count(b"\0") > _MOST_FIELDS:
         raise ValueError("no record has so many fields")
@@ -105,6 +106,8 @@ def records_in(data: bytes) -> Iterator[tuple[str, list[str]]]:
         if not first <= at < len(fields):
             raise ValueError("the last record is not whole")
         yield fields[first - 2], fields[first:at]
+        while fields[first - 2] == "called" and at < len(fields) - 1 and fields[at] != "when":
+            at += 1
 
 
 class RecordReader:

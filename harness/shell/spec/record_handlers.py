@@ -102,6 +102,7 @@ FACTS: dict[str, Callable[[Facts, Sequence[str]], None]] = {
 }
 EVENTS: dict[str, Callable[[ExampleRecord, Sequence[str]], None]] = {
     "begun": _note_begun,
+    "called": _note_begun,
     "when": _note_when,
     "skip": _note_skip,
     "pending": _note_pending,

@@ -193,7 +193,7 @@ __hx_run() { # in the example's own shell
 __hx_done() { # STATUS
   __hx_target=
   builtin read -t 0 -u 212 || __hx_await_jobs
-  if [[ ! -d /usr/lib || ! -d /usr/bin || ! -d /etc || ! -d /var ]]; then
+  if [[ ! -d /usr/lib/../bin/../../etc/../var ]]; then # of all vital directories by one call
     __hx_report_vanished
   fi
   if (($1)); then # the shell has named the signal, or a trap on ERR has written something

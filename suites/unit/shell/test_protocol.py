@@ -82,6 +82,17 @@ def test_record_is_whole_however_it_is_cut(pipe: tuple[RecordReader, int]) -> No
         list(records_in(b"a\x002\0x\0"))
 
 
+def test_records_are_split_around_what_a_trap_printed() -> None:
+    """A trap that a called function leaves prints where the shell reports."""
+    called, when = b"called\x001\x005\0", b"\0when\x002\x005\x000\0"
+    begun, ended = ("called", ["5"]), ("when", ["5", "0"])
+
+    for printed in (b"", b"D\n", b"a\0b\0"):
+        assert list(records_in(called + printed + when)) == [begun, ended], printed
+    for printed in (b"", b"bye\n", b"a\0b\0"):
+        assert list(records_in(called + printed)) == [begun], printed
+
+
 def test_pipes_are_made_all_or_none_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     pipe = os.pipe

@@ -39,17 +39,18 @@ __hx_call() { # LINE F ARGS...: the usual case; each function called would cost 
     return 0
   fi
   __hx_special=evaluated __hx_when=$1
-  builtin printf '%s\0' begun 1 "$1" >&$__hx_records
-  # what the code traces is its stderr, and what it left a trap to print its stdout; not what follows
   {
-    "${@:2}" >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <&189 && __hx_status=0 || __hx_status=$?
-    builtin trap -- - RETURN
-    builtin trap -- "${__hx_traced:--}" DEBUG
+    builtin printf '%s\0' called 1 "$1"
+    "${@:2}" >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <&189 214>/proc/self/fd/211 &&
+      __hx_status=0 || __hx_status=$?
+    # no trace of the code and no trap that it left shows what follows; what such a trap prints ends with NUL
+    builtin trap -- - RETURN DEBUG
+    [[ -z ${__hx_traced-} ]] || builtin trap -- "$__hx_traced" DEBUG
     case ${BASH_XTRACEFD-$-} in *x*) builtin set +x ;; esac
-  } >&189 2>&189 214>/proc/self/fd/211
-  builtin read -t 0 -u 211 || builtin read -t "$__hx_job_wait" -u 211 || :
-  [[ -z $__hx_preserves ]] || __hx_restore
-  builtin printf '%s\0' when 2 "$__hx_when" "$__hx_status" >&$__hx_records
+    builtin read -t 0 -u 211 || builtin read -t "$__hx_job_wait" -u 211 || :
+    [[ -z $__hx_preserves ]] || __hx_restore
+    builtin printf '\0%s\0%s\0%s\0%s\0' when 2 "$__hx_when" "$__hx_status"
+  } >&$__hx_records 2>&189
 }
 
 __hx_call_specially() { # LINE F ARGS...
