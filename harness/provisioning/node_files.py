@@ -6,8 +6,9 @@ import contextlib
 import errno
 import fcntl
 import fnmatch
-import glob
+import functools
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 READ_LIMIT_BYTES = 1 << 20
-#: What mkstemp(3) of Python puts in place of a random part, as a glob pattern.
-_RANDOM = "[a-z0-9_]" * 8
+#: What mkstemp(3) of Python puts in place of a random part.
+_RANDOM = re.compile("[a-z0-9_]{8}")
 
 
 class UnsafePathError(ValueError):
@@ -42,23 +43,18 @@ class NodeFiles:
 
     def at(self, path: str) -> Path:
         """Return the real path of the node's `path`; refuse a path that may mean `top` itself."""
-        parts = path.split("/")
-        if not path.startswith("/") or ".." in parts or not any(p not in {"", "."} for p in parts):
-            raise UnsafePathError(
-                f"The path '{path}' is refused: expected an absolute path below '/' without '..'."
-            )
-        # Never an absolute second part, which would leave `top` for the real root.
-        return self.top / f".{path}"
+        return _place(self.top, path)
 
     def exists(self, path: str) -> bool:
         """Return whether the path exists, also as a dangling symbolic link."""
         place = self.at(path)
-        return place.is_symlink() or place.exists()
+        return place.exists() or place.is_symlink()
 
     def names(self, directory: str) -> tuple[str, ...]:
         """Return the sorted names in a folder; none if there is no such folder."""
         try:
-            return tuple(sorted(entry.name for entry in self.at(directory).iterdir()))
+            with os.scandir(self.at(directory)) as entries:
+                return tuple(sorted(entry.name for entry in entries))
         except OSError:
             return ()
 
@@ -194,10 +190,11 @@ class NodeFiles:
         check: Callable[[str], None] | None = None,
     ) -> None:
         target = self.at(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(target.parent)
         _refuse_special(target)
         with _without_left_over(target):
-            descriptor, beside = tempfile.mkstemp(prefix=_prefix(target), dir=target.parent)
+            descriptor, name = tempfile.mkstemp(prefix=_prefix(target), dir=target.parent)
+            beside = Path(name)
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(text.encode(errors="surrogateescape"))
@@ -208,11 +205,11 @@ class NodeFiles:
                     os.fchmod(file.fileno(), mode)
                     os.fsync(file.fileno())
                 if check is not None:
-                    check(f"{path.rpartition('/')[0]}/{Path(beside).name}")
-                Path(beside).rename(target)
+                    check(f"{path.rpartition('/')[0]}/{beside.name}")
+                beside.rename(target)
             except BaseException:
                 with contextlib.suppress(OSError):
-                    Path(beside).unlink()
+                    beside.unlink()
                 raise
 
     def create(self, path: str, text: str) -> bool:
@@ -221,7 +218,7 @@ class NodeFiles:
         if target.exists():
             # A process that creates it from now on is seen below.
             return False
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(target.parent)
         descriptor, beside = tempfile.mkstemp(prefix=".", dir=target.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -240,7 +237,7 @@ class NodeFiles:
     def append(self, path: str, text: str) -> None:
         """Append text to a file; create the file and its folders if they are missing."""
         target = self.at(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(target.parent)
         with target.open("ab") as file:
             file.write(text.encode(errors="backslashreplace"))
 
@@ -265,6 +262,23 @@ class NodeFiles:
             target.unlink(missing_ok=True)
 
 
+# A run asks for the same paths again and again.
+@functools.lru_cache(maxsize=256)
+def _place(top: Path, path: str) -> Path:
+    parts = path.split("/")
+    if not path.startswith("/") or ".." in parts or not any(p not in {"", "."} for p in parts):
+        raise UnsafePathError(
+            f"The path '{path}' is refused: expected an absolute path below '/' without '..'."
+        )
+    # Never an absolute second part, which would leave `top` for the real root.
+    return top / f".{path}"
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 def _refuse_special(target: Path) -> None:
     """Refuse a device, FIFO or socket, such as `/dev/null`: renaming a file to its name would destroy it."""
     with contextlib.suppress(FileNotFoundError):
@@ -278,6 +292,13 @@ def _prefix(target: Path) -> str:
     return f".{os.fsdecode(os.fsencode(target.name)[:240])}."
 
 
+def _left_over(target: Path) -> Iterator[Path]:
+    prefix = _prefix(target)
+    with os.scandir(target.parent) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(prefix)]
+    return (target.with_name(n) for n in names if _RANDOM.fullmatch(n, len(prefix)))
+
+
 @contextlib.contextmanager
 def _without_left_over(target: Path) -> Iterator[None]:
     """Remove the temporary files of earlier writes of a target, unless somebody writes at this time.
@@ -289,7 +310,7 @@ def _without_left_over(target: Path) -> Iterator[None]:
     try:
         with contextlib.suppress(OSError):
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for left in target.parent.glob(f"{glob.escape(_prefix(target))}{_RANDOM}"):
+            for left in _left_over(target):
                 left.unlink()
         with contextlib.suppress(OSError):
             fcntl.flock(folder, fcntl.LOCK_SH)
