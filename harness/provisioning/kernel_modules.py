@@ -197,9 +197,9 @@ def module_directory(kernel: str) -> str:
 
 def installed_files(files: NodeFiles, kernel: str) -> tuple[str, ...]:
     """Return the paths of the driver's modules that DKMS installed for a kernel."""
-    folder = module_directory(kernel)
-    names = (name.replace("_", "-") for name in UNLOAD_ORDER)
-    return tuple(sorted(path for name in names for path in files.matching(folder, f"{name}.ko*")))
+    names = {name.replace("_", "-") for name in UNLOAD_ORDER}
+    found = files.matching(module_directory(kernel), "*.ko*")
+    return tuple(path for path in found if path.rpartition("/")[2].partition(".ko")[0] in names)
 
 
 def kernels(files: NodeFiles) -> tuple[str, ...]:

@@ -23,6 +23,9 @@ _TOKEN = re.compile(
 )
 """A string, or any other character."""
 
+#: Characters that mean nothing in a value, neither in a string nor outside one.
+_ORDINARY = re.compile(r"""[^"'\\#\[\]{}]+""")
+
 _ESCAPE = re.compile(
     r"\\(?:u(?P<u>[0-9A-Fa-f]{4})|U(?P<U>[0-9A-Fa-f]{8})|(?P<blank>[ \t]*\n\s*)|(?P<char>.))",
     re.DOTALL,
@@ -55,8 +58,8 @@ class TomlEntry:
         return self.value is None
 
 
-# A boot asks for the values of a few files tens of times.
-@functools.lru_cache(maxsize=4)
+# A boot asks for the values of a few texts tens of times.
+@functools.lru_cache(maxsize=16)
 def read_entries(text: str) -> tuple[TomlEntry, ...]:
     """Return the headers and keys of a text, each with its full path."""
     lines = text.split("\n")
@@ -133,6 +136,10 @@ def _read_value(lines: list[str], first: int, start: str) -> tuple[str, int, str
     while True:
         position = 0
         while position < len(rest):
+            if run := _ORDINARY.match(rest, position):
+                value.append(run[0])
+                position = run.end()
+                continue
             char = rest[position]
             if quote is not None:
                 if quote[0] == '"' and char == "\\":
@@ -172,6 +179,11 @@ def read_values(text: str) -> dict[Key, str]:
 
     Raises TomlTextError if the text cannot be parsed.
     """
+    return dict(_values(text))
+
+
+@functools.lru_cache(maxsize=16)
+def _values(text: str) -> dict[Key, str]:
     values: dict[Key, str] = {}
     for entry in read_entries(text):
         if entry.value is not None:
@@ -205,12 +217,12 @@ def _end_of_value(value: str, start: int) -> int:
 
 def get_value(text: str, path: Key) -> str | None:
     """Return the text of the value at `path`, or None if there is none."""
-    return read_values(text).get(path)
+    return _values(text).get(path)
 
 
 def values_below(text: str, table: Key) -> dict[str, str]:
     """Return the keys directly in a table, with the text of their values."""
-    return {path[-1]: value for path, value in read_values(text).items() if path[:-1] == table}
+    return {path[-1]: value for path, value in _values(text).items() if path[:-1] == table}
 
 
 def read_strings(value: str) -> tuple[str, ...]:
