@@ -31,7 +31,9 @@ class Unit(Enum):
     @property
     def bytes(self) -> int:
         """The bytes in one unit; 1 for a unit that is not a size."""
-        return {Unit.KIB: 1 << 10, Unit.MIB: 1 << 20}.get(self, 1)
+        if self is Unit.KIB:
+            return 1 << 10
+        return 1 << 20 if self is Unit.MIB else 1
 
 
 class LimitError(HarnessError):

@@ -37,8 +37,9 @@ def refuse_gaps(folder: Path, kind: Kind, pattern: str) -> None:
 
 def refuse_closed(folder: Path, pattern: str) -> None:
     """Raise HarnessError if something that matches `pattern` may exist and could not be read."""
+    parts = str(PurePosixPath(pattern)).split("/")
     for closed in _closed(folder):
-        if _hides(closed, pattern):
+        if _hides(closed, parts):
             raise HarnessError(
                 f"The user on the node had no permission to read '{closed}', so the evidence does "
                 f"not show whether '{pattern}' exists or what it says. Gather it as root.",
@@ -70,8 +71,7 @@ def _closed(folder: Path) -> Sequence[str]:
     )
 
 
-def _hides(closed: str, pattern: str) -> bool:
+def _hides(closed: str, parts: Sequence[str]) -> bool:
     """Return whether `closed` is a folder above a path that matches, or such a path itself."""
-    above = PurePosixPath(closed).parts
-    parts = PurePosixPath(pattern).parts[: len(above)]
-    return is_match(closed, str(PurePosixPath(*parts)))
+    depth = closed.rstrip("/").count("/")
+    return is_match(closed, "/".join(parts[: depth + 1]) or "/")
