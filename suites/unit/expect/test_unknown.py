@@ -8,7 +8,6 @@ apart from the product.
 from __future__ import annotations
 
 import contextlib
-import functools
 import glob
 import json
 import shutil
@@ -158,6 +157,10 @@ def close(folder: EvidenceFolder, *places: str) -> EvidenceFolder:
         if kept.is_dir():
             shutil.rmtree(kept)
         kept.unlink(missing_ok=True)
+    return _list_closed(folder, *places)
+
+
+def _list_closed(folder: EvidenceFolder, *places: str) -> EvidenceFolder:
     above = tuple(f"{place.rstrip('/')}/" for place in places)
     lines = (folder.root / "stat.txt").read_text().splitlines()
     folder.paths(*(line for line in lines if not line.split(" ", 4)[4].startswith(above)))
@@ -169,16 +172,36 @@ def close(folder: EvidenceFolder, *places: str) -> EvidenceFolder:
 def closed(folder: EvidenceFolder, place: str) -> Iterator[None]:
     """Close a place for the block; a new folder for each would be most of the time of these tests."""
     kept, listed = folder.root / "files" / place.lstrip("/"), folder.root / "stat.txt"
-    paths = [kept, *kept.rglob("*")]
-    texts = {path: path.read_text() for path in [listed, *paths] if path.is_file()}
-    close(folder, place)
+    aside, text = folder.root / "aside", listed.read_text()
+    is_kept = kept.exists()
+    if is_kept:
+        kept.rename(aside)
+    _list_closed(folder, place)
     try:
         yield
     finally:
         (folder.root / UNREADABLE_NAME).unlink()
-        for path, text in texts.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+        listed.write_text(text)
+        if is_kept:
+            aside.rename(kept)
+
+
+def nodes_of_cases(top: Path) -> Iterator[tuple[EvidenceFolder, list[str]]]:
+    """Make each different node of the cases once, and yield it with the names of its cases."""
+    names: dict[tuple[object, object], list[str]] = {}
+    for name, case in CASES.items():
+        names.setdefault((case.node, case.change), []).append(name)
+    for number, alike in enumerate(names.values()):
+        case = CASES[alike[0]]
+        yield case.change(case.node(top / str(number))), alike
+
+
+def is_unknown(case: str, folder: EvidenceFolder) -> bool:
+    try:
+        CASES[case].expectation(folder.evidence)
+    except HarnessError:
+        return True
+    return False
 
 
 def judged(case: str, folder: Path, change: Callable[[EvidenceFolder], object]) -> None:
@@ -242,51 +265,47 @@ NEVER_SILENT = ("uname-r", "units", "dmesg")
 
 
 @pytest.fixture(scope="session")
-def whole_node(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], EvidenceFolder]:
-    """Return a function that gives the node of a case, as good as new."""
-    top = tmp_path_factory.mktemp("nodes")
-
-    @functools.cache
-    def make(case: str) -> EvidenceFolder:
-        return CASES[case].change(CASES[case].node(top / case))
-
-    return make
+def whole_nodes(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> list[tuple[EvidenceFolder, list[str]]]:
+    """Return the nodes of all cases, which each test leaves as good as new."""
+    return list(nodes_of_cases(tmp_path_factory.mktemp("nodes")))
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 @pytest.mark.parametrize("command", REQUEST.commands)
 def test_command_without_an_answer_makes_dependent_results_unknown(
-    whole_node: Callable[[str], EvidenceFolder], command: str, way: Way
+    whole_nodes: list[tuple[EvidenceFolder, list[str]]], command: str, way: Way
 ) -> None:
     """The first way is also tried on the expectations that do not need the command."""
-    for case in CASES:
-        if way is WAYS[0] or command in needs_of(case):
-            _expect_unknown_without(whole_node(case), case, command, way)
+    for folder, alike in whole_nodes:
+        cases = [case for case in alike if way is WAYS[0] or command in needs_of(case)]
+        _expect_unknown_without(folder, cases, command, way)
 
 
 @pytest.mark.parametrize("command", NEVER_SILENT)
 def test_empty_answer_of_a_command_that_always_prints_makes_the_result_unknown(
-    whole_node: Callable[[str], EvidenceFolder], command: str
+    whole_nodes: list[tuple[EvidenceFolder, list[str]]], command: str
 ) -> None:
-    for case in CASES:
-        _expect_unknown_without(whole_node(case), case, command, Way("silent", 0))
+    for folder, alike in whole_nodes:
+        _expect_unknown_without(folder, alike, command, Way("silent", 0))
 
 
-def _expect_unknown_without(folder: EvidenceFolder, case: str, command: str, way: Way) -> None:
+def _expect_unknown_without(
+    folder: EvidenceFolder, cases: list[str], command: str, way: Way
+) -> None:
+    if not cases:
+        return
     answer = folder.root / "commands" / command
     texts = {path: path.read_text() for path in answer.parent.glob(f"{glob.escape(command)}*")}
     if answer.is_file():
         way.apply(folder, command)
     try:
-        CASES[case].expectation(folder.evidence)
-    except HarnessError:
-        seen = True
-    else:
-        seen = False
+        unknown = [case for case in cases if is_unknown(case, folder)]
     finally:
         for path, text in texts.items():
             path.write_text(text)
-    assert (case, seen) == (case, command in needs_of(case))
+    assert unknown == [case for case in cases if command in needs_of(case)]
 
 
 @pytest.mark.parametrize("command", REQUEST.commands)
@@ -333,12 +352,9 @@ def test_evidence_that_was_not_gathered_makes_the_result_unknown(
         case for case in CASES if not any(need.startswith("/") for need in needs_of(case))
     }
     passed = set()
-    for case in CASES:
-        try:
-            judged(case, tmp_path / case, change)
-        except HarnessError:
-            continue
-        passed.add(case)
+    for folder, alike in nodes_of_cases(tmp_path):
+        change(folder)
+        passed |= {case for case in alike if not is_unknown(case, folder)}
 
     assert passed == without_files | known
 
