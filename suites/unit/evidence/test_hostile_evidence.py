@@ -239,7 +239,7 @@ def test_journal_of_millions_of_fields_takes_little_memory(
 ) -> None:
     """16 MiB of it took 1 GiB."""
     stamps = b"_BOOT_ID=a\n__MONOTONIC_TIMESTAMP=1\n__REALTIME_TIMESTAMP=2\n"
-    fields = b"".join(b"F%d=\n" % each for each in range(20_000))
+    fields = b"".join(b"F%d=\n" % each for each in range(5_000))
     entries = (stamps + b"\n") * 300
     monkeypatch.setattr(history, "JOURNAL_ENTRIES", 100)
 
@@ -252,7 +252,7 @@ def test_journal_of_millions_of_fields_takes_little_memory(
 
     assert len(found) == 100
     assert len(found[0].fields) == 3
-    assert peak < 1 << 20
+    assert peak < 1 << 18
 
 
 def test_timeline_of_thousands_of_steps_names_the_limit(

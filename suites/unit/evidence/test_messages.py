@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,8 @@ def requested(folder: EvidenceFolder, **document: object) -> Evidence:
 
 
 def padded(folder: EvidenceFolder, path: str) -> Evidence:
-    return folder.file(path, "x" * (node_state.FILE_LIMIT_KIB << 10)).evidence
+    os.truncate(folder.file(path, "x").root / f"files{path}", node_state.FILE_LIMIT_KIB << 10)
+    return folder.evidence
 
 
 NOTHING = {"schema": 1, "files": ["/a/*.x"], "paths": ["/b"]}
