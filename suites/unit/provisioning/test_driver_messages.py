@@ -212,7 +212,7 @@ def test_gravest_of_several_words_of_a_program_counts(output: str, words: Driver
 )
 def test_long_line_is_read_in_time(text: str) -> None:
     """A guest's log may hold anything."""
-    assert len(parse_messages(f"{text}\n" * 10)) <= 10
+    assert len(parse_messages(f"{text}\n" * 2)) <= 2
 
 
 def test_many_lines_are_read_in_time() -> None:

@@ -30,6 +30,7 @@ def test_interval_of_a_median_of_nine_leaves_the_ends_out() -> None:
     assert (found.value, found.low, found.high, found.n) == (5.0, 2.0, 8.0, 9)
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_ratio_of_constants_has_no_width() -> None:
     found = ratio_of([5.0] * 4, [20.0] * 6)
 
@@ -40,6 +41,7 @@ def test_ratio_of_constants_has_no_width() -> None:
     assert not Estimate(value=0.8, low=0.6, high=1.0, n=5).excludes(1.0)
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_shift_is_the_median_of_all_pairs() -> None:
     """Of 1 and 2 against 2 and 6 the ratios are 2, 6, 1 and 3: between 2 and 3."""
     assert shift_ratio_of([1.0, 2.0], [2.0, 6.0]).value == 2.5
@@ -81,6 +83,7 @@ def test_zero_is_refused_as_a_baseline() -> None:
         ratio_of([1.0], [0.0])
 
 
+@pytest.mark.usefixtures("few_resamples")
 @given(_TIMES)
 def test_interval_contains_the_median_and_lies_within_the_samples(samples: list[float]) -> None:
     found = median_of(samples)
