@@ -59,7 +59,7 @@ class TomlEntry:
 
 
 # A boot asks for the values of a few texts tens of times.
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=8)
 def read_entries(text: str) -> tuple[TomlEntry, ...]:
     """Return the headers and keys of a text, each with its full path."""
     lines = text.split("\n")
@@ -182,7 +182,7 @@ def read_values(text: str) -> dict[Key, str]:
     return dict(_values(text))
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=8)
 def _values(text: str) -> dict[Key, str]:
     values: dict[Key, str] = {}
     for entry in read_entries(text):

@@ -103,6 +103,15 @@ def test_value_ends_where_its_quotes_and_brackets_do() -> None:
     }
 
 
+def test_values_that_were_read_belong_to_who_read_them() -> None:
+    text = "a = 1\n"
+
+    read_values(text).clear()
+
+    assert read_values(text) == {("a",): "1"}
+    assert get_value(text, ("a",)) == "1"
+
+
 def test_values_of_one_table_are_read_by_key() -> None:
     assert values_below("x = 1\n[a]\ny = 2\nb.z = 3\n[a.b]\nw = 4\n", ("a",)) == {"y": "2"}
     assert values_below("x = 1\n[a]\ny = 2\nb.z = 3\n[a.b]\nw = 4\n", ("a", "b")) == {
