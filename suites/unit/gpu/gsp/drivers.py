@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import TYPE_CHECKING
 
@@ -29,9 +30,12 @@ CLIENT, SUBDEVICE = 0xC1D00001, 0x5BD00001
 A100, H100, T4 = "a100-sxm4-40gb", "h100-sxm5-80gb", "t4-16gb"
 
 
+_model = functools.cache(find_model)
+
+
 def a_device(model: str = A100, number: int = 7) -> GspDevice:
     """Return a GPU as it is after power-on, with the BARs of vfio-user."""
-    found = find_model(model).emulated_as(GpuEmulation.GSP)
+    found = _model(model).emulated_as(GpuEmulation.GSP)
     bars = found.bars.vfio_user
     config = ConfigSpace(found.pci, bars, is_express=True, has_msi=True)
     return make_engine(found, bars, number)(config)
