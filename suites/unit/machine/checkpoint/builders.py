@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness.progress import ProgressEvent, Stage
 
 MIB = 1 << 20
+RAM_BYTES = 1 << 17
 PLENTY = 1 << 40
 FACTS = {"qemu": "7.2.22"}
 
@@ -83,8 +84,8 @@ class Cache:
     def _make(self, place: CheckpointPlace) -> Mapping[str, str]:
         self.made += 1
         with place.ram.open("wb") as ram:
-            ram.truncate(2 * MIB)
-            ram.seek(MIB // 2)
+            ram.truncate(RAM_BYTES)
+            ram.seek(RAM_BYTES // 4)
             ram.write(f"memory {self.made}".encode() + b"\1" * (self.blocks_mib * MIB))
         place.state.write_text(f"state {self.made}")
         place.disk.write_text(f"disk {self.made}")

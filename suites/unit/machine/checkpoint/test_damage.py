@@ -18,7 +18,7 @@ from harness.progress import Stage
 from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock
 from suites.unit.image.formats.small_qcow2 import qcow2_on
-from suites.unit.machine.checkpoint.builders import MIB, Cache, content_of
+from suites.unit.machine.checkpoint.builders import RAM_BYTES, Cache, content_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,12 +33,12 @@ def cache(tmp_path: Path) -> Cache:
 
 
 def _truncate_memory(checkpoint: Checkpoint) -> None:
-    os.truncate(checkpoint.ram, MIB)
+    os.truncate(checkpoint.ram, RAM_BYTES // 2)
 
 
 def _flip_a_byte(checkpoint: Checkpoint) -> None:
     with checkpoint.ram.open("r+b") as ram:
-        ram.seek(MIB // 2)
+        ram.seek(RAM_BYTES // 4)
         ram.write(b"M")
 
 
@@ -59,7 +59,7 @@ def _lose_the_lock(checkpoint: Checkpoint) -> None:
 
 
 DAMAGES = [
-    (_truncate_memory, r"ram' has 1048576 bytes, but 2097152 were published\."),
+    (_truncate_memory, r"ram' has 65536 bytes, but 131072 were published\."),
     (_flip_a_byte, r"ram' has the digest \w{16}…, but \w{16}… was published\."),
     (_lose_the_state, r"state' is missing\."),
     (_cut_the_manifest, r"manifest\.json' is malformed: .*"),
@@ -149,7 +149,7 @@ def test_child_is_made_again_after_its_parent(cache: Cache) -> None:
         assert content_of(grown) == "disk 4"
 
     first, second = cache.said(Stage.REFUSED)
-    assert "has 1048576 bytes" in first
+    assert "has 65536 bytes" in first
     assert second == (
         f"The checkpoint in '{child.folder}' needs a disk that '{parent.folder}' no longer has, "
         "because that checkpoint was made again. It is made again."
@@ -161,7 +161,7 @@ def test_nothing_is_made_on_a_damaged_parent(cache: Cache) -> None:
         _truncate_memory(parent)
 
         with (
-            pytest.raises(HarnessError, match="has 1048576 bytes"),
+            pytest.raises(HarnessError, match="has 65536 bytes"),
             cache.use("baked", parent=parent),
         ):
             pass

@@ -29,8 +29,8 @@ def cache(tmp_path: Path) -> Cache:
 @pytest.fixture
 def small(tmp_path: Path) -> Cache:
     """Return a store with room for two of the checkpoints that are made."""
-    cache = Cache(tmp_path, limit_mib=5)
-    cache.blocks_mib = 2
+    cache = Cache(tmp_path, limit_mib=3)
+    cache.blocks_mib = 1
     return cache
 
 
@@ -48,7 +48,7 @@ def test_least_recently_used_checkpoint_is_removed_first(small: Cache) -> None:
 
     assert small.names() == ["one", "three"]
     (sentence,) = small.said(Stage.REMOVED)
-    assert sentence == (f"'{two.folder}' was removed: it is not in use, and the limit is 5 MiB.")
+    assert sentence == (f"'{two.folder}' was removed: it is not in use, and the limit is 3 MiB.")
     assert list((small.folder / ".work").iterdir()) == []
 
 
@@ -173,7 +173,7 @@ def test_listing_shows_sizes_and_parents(small: Cache) -> None:
     assert (first.name, first.key, first.parent) == ("baked", child.key, parent.folder.name)
     assert (second.name, second.parent) == ("booted", None)
     assert first.last_used.isoformat() == "1970-01-02T00:00:00+00:00"
-    assert 2 <= first.size_mib < 3
+    assert 1 <= first.size_mib < 2
     assert first.created is not None
     assert not first.is_in_use
 

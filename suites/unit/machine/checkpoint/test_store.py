@@ -21,7 +21,14 @@ from harness.machine.checkpoint.manifest import CHECKPOINT_FORMAT
 from harness.progress import Stage
 from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock
-from suites.unit.machine.checkpoint.builders import FACTS, MIB, PLENTY, Cache, content_of
+from suites.unit.machine.checkpoint.builders import (
+    FACTS,
+    MIB,
+    PLENTY,
+    RAM_BYTES,
+    Cache,
+    content_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +50,7 @@ def test_checkpoint_is_made_once(cache: Cache) -> None:
         assert content_of(first) == "disk 1"
         assert first.name == "booted"
         assert first.state.read_text() == "state 1"
-        assert first.ram.stat().st_size == 2 * MIB
+        assert first.ram.stat().st_size == RAM_BYTES
         assert first.facts == FACTS
         assert first.parent is None
 
@@ -63,7 +70,7 @@ def test_manifest_records_the_inputs_of_a_checkpoint(cache: Cache) -> None:
     assert written.parent.key == parent.key
     assert written.parent.disk_sha256 == manifest.fact_of(parent.disk).sha256
     assert sorted(written.files) == ["disk.qcow2", "ram", "state"]
-    assert 0 < written.allocated_bytes < MIB
+    assert 0 < written.allocated_bytes < RAM_BYTES
 
 
 def test_new_checkpoint_is_read_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +224,7 @@ def test_only_the_checkpoint_remains(cache: Cache) -> None:
 def test_host_whose_cp_does_not_start_only_loses_space(cache: Cache) -> None:
     cache.copy.leaves = None
 
-    assert cache.have().ram.stat().st_size == 2 * MIB
+    assert cache.have().ram.stat().st_size == RAM_BYTES
     assert cache.copy.copied == ["ram"]
 
 
@@ -379,7 +386,7 @@ def half_made(cache: Cache) -> Path:
     checkpoint = cache.have()
     work = cache.folder / ".work" / checkpoint.folder.name
     (work / "content").mkdir(parents=True)
-    (work / "content/ram").write_bytes(b"half" * MIB)
+    (work / "content/ram").write_bytes(b"half" * (MIB // 4))
     shutil.rmtree(checkpoint.folder)
     return work
 
@@ -400,7 +407,7 @@ def test_leftovers_of_a_killed_maker_are_removed(cache: Cache) -> None:
 
     removals = cache.store.gc()
 
-    assert {(removal.path, removal.size_mib) for removal in removals} == {(work, 4), (doomed, 0)}
+    assert {(removal.path, removal.size_mib) for removal in removals} == {(work, 1), (doomed, 0)}
     assert not work.exists()
     assert not doomed.exists()
 
