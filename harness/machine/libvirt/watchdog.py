@@ -57,7 +57,8 @@ def watched(
 
     threading.Thread(target=work, name=f"libvirt: {what}", daemon=True).start()
     try:
-        concurrent.futures.wait([future], timeout=limit_s)
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            future.exception(timeout=limit_s)
     finally:
         # Also after Ctrl-C; a result that has not arrived by now is late.
         is_left = future.cancel()

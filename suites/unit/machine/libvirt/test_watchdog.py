@@ -79,14 +79,12 @@ def test_error_after_the_limit_is_discarded() -> None:
 def test_result_after_an_interrupt_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C ends the wait, and the call goes on."""
     call = Hang(lambda: 7)
-    wait = concurrent.futures.wait
 
-    def interrupted(futures: list[concurrent.futures.Future[int]], timeout: float) -> NoReturn:
+    def interrupted(_: object, timeout: float) -> NoReturn:
         del timeout
-        wait(futures, timeout=0.05)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(concurrent.futures, "wait", interrupted)
+    monkeypatch.setattr(concurrent.futures.Future, "exception", interrupted)
     with pytest.raises(KeyboardInterrupt):
         watched("a call", call, LONG_S, late=call.late.append)
 
