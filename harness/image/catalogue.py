@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
 from dataclasses import asdict, dataclass
@@ -360,6 +361,8 @@ def _inputs(
 
 def _refuse_clashes(document: Document, recipe: Recipe) -> None:
     """Refuse files that would have one path in the image while it is built."""
+    if len({script.folder for script in recipe.scripts}) < 2:
+        return
     files = recipe.script_files()
     for index, script in enumerate(recipe.scripts):
         for path in _files_below(script.path.parent):
@@ -395,15 +398,19 @@ def _read_cloud_image(file: Path, document: Document) -> CloudImageRecipe:
 
 def _files_below(folder: Path) -> Iterator[Path]:
     """Yield files and links in a stable order, without Python's byte code."""
-    for path in sorted(folder.rglob("*")):
-        if "__pycache__" in path.parts or (path.is_dir() and not path.is_symlink()):
-            continue
-        if not path.is_symlink() and not path.is_file():
-            raise BadInputError(
-                "It is no file, folder or link, so it can't be put into an image; remove it.",
-                source=str(path),
-            )
-        yield path
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.name == "__pycache__":
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files_below(Path(entry))
+            elif entry.is_symlink() or entry.is_file():
+                yield Path(entry)
+            else:
+                raise BadInputError(
+                    "It is no file, folder or link, so it can't be put into an image; remove it.",
+                    source=entry.path,
+                )
 
 
 def _fingerprint(path: Path) -> str:
