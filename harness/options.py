@@ -115,7 +115,7 @@ class Option:
         if self.type is not None:
             arguments["type"] = self.type
         said = ", else ".join(filter(None, (self.variable, self.otherwise)))
-        own = getattr(Settings(), self.field)
+        own = getattr(Settings, self.field)
         if not said and own is not None:
             arguments["default"] = default or (own if isinstance(own, (int, float)) else str(own))
             said = "%(default)s"
