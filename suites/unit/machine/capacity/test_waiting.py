@@ -268,7 +268,8 @@ def test_first_machine_and_further_ones_of_a_test_start_whatever_the_load(host: 
 
 def test_load_that_does_not_end_delays_a_machine_by_half_a_minute(host: FakeHost) -> None:
     host.is_busy(load=90, cpu=99)
-    clock = FakeClock()
+    # Each look at the load takes most of a second.
+    clock = FakeClock(on_sleep=lambda: clock.advance(0.7))
 
     with (
         at_once(host.broker(7), "node-a", mib(100)),
