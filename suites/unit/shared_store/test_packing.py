@@ -10,25 +10,31 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.artifact_cache import FileFact
-from harness.shared_store import StoreError
+from harness.shared_store import StoreError, packing
 from harness.shared_store.answers import FILE_TYPE
 from harness.shared_store.packing import DataBudget, pack, unpack_file, unpack_rest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MIB = 1 << 20
-NOISE = random.Random(1).randbytes(MIB + 100)  # noqa: S311 - no secret
+#: What is read at once in these tests.
+CHUNK = 1 << 16
+NOISE = random.Random(1).randbytes(CHUNK + 100)  # noqa: S311 - no secret
 CONTENTS = {
     "empty": b"",
     "byte": b"x",
-    "zeros of a memory file": bytes(2 * MIB),
+    "zeros of a memory file": bytes(2 * CHUNK),
     "data of a memory file": NOISE,
-    "a byte more": bytes(2 * MIB) + b"x",
-    "ends with a hole": NOISE[:100_000] + bytes(2 * MIB - 100_000),
-    "data amid holes": bytes(MIB + 5) + NOISE[:100] + bytes(MIB),
+    "a byte more": bytes(2 * CHUNK) + b"x",
+    "ends with a hole": NOISE[:20_000] + bytes(2 * CHUNK - 20_000),
+    "data amid holes": bytes(CHUNK + 5) + NOISE[:100] + bytes(CHUNK),
     "like another": b"x",
 }
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_CHUNK", CHUNK)
 
 
 def fact_of(content: bytes) -> FileFact:
