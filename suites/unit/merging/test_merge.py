@@ -20,7 +20,7 @@ from markdown_it import MarkdownIt
 
 from harness.cli import main
 from harness.errors import BadInputError, HarnessError
-from harness.limits import LimitError
+from harness.limits import COVERAGE_ENTRIES, LimitError
 from harness.merging.allure import merge_results
 from harness.merging.complete import find_folders, read_shards
 from harness.merging.junit import Case, case_name, cases_of, read_suite, write_merged
@@ -821,16 +821,17 @@ def test_hostile_file_of_a_shard_gives_a_sentence(tmp_path: Path, name: str, con
         ),
         (["update line_bits set numbits = zeroblob(200000)"], "limit 'coverage-lines'"),
         (
-            [f"{ENDLESS} insert into context(context) select 'c' || x from c limit 30000"],  # noqa: S608
+            [f"{ENDLESS} insert into context(context) select 'c' || x from c limit 300"],  # noqa: S608
             "limit 'coverage-entries'",
         ),
     ],
     ids=["view", "computed column", "virtual table", "trigger", "many lines", "many contexts"],
 )
 def test_coverage_without_end_gives_a_sentence(
-    tmp_path: Path, statements: Sequence[str], problem: str
+    tmp_path: Path, statements: Sequence[str], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Coverage.py runs SQL upon the file of another host."""
+    monkeypatch.setenv(COVERAGE_ENTRIES.variable, "200")
     script = tmp_path / "a.sh"
     script.write_text("echo\n")
     path = a_shard(tmp_path, 1, TESTS, count=1) / "start-1/coverage.shell"
