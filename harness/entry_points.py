@@ -20,6 +20,7 @@ from harness.errors import HarnessError, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from importlib.metadata import EntryPoint
 
 _PREFIX = "gpu_node_harness."
 
@@ -101,26 +102,35 @@ class PluginError(HarnessError):
 
 def plugins(group: Group) -> tuple[Plugin, ...]:
     """Return the entry points of a group, by name; nothing is imported."""
-    return _read_plugins(group, tuple(sys.path))
+    return _read_plugins(tuple(sys.path))[group]
 
 
 # The metadata of all installed packages is read for each answer.
 @functools.cache
-def _read_plugins(group: Group, _path: tuple[str, ...]) -> tuple[Plugin, ...]:
+def _read_plugins(_path: tuple[str, ...]) -> Mapping[Group, tuple[Plugin, ...]]:
     from importlib.metadata import entry_points  # noqa: PLC0415 - as above
 
-    found = [
-        Plugin(
-            group=group,
-            name=entry.name,
-            value=entry.value,
-            distribution="a package without a name"
-            if entry.dist is None
-            else f"'{entry.dist.name} {entry.dist.version}'",
+    everything = entry_points()
+    return {
+        group: tuple(
+            sorted(
+                (_plugin(group, entry) for entry in everything.select(group=group.value)),
+                key=lambda each: (each.name, each.distribution),
+            )
         )
-        for entry in entry_points(group=group.value)
-    ]
-    return tuple(sorted(found, key=lambda each: (each.name, each.distribution)))
+        for group in Group
+    }
+
+
+def _plugin(group: Group, entry: EntryPoint) -> Plugin:
+    return Plugin(
+        group=group,
+        name=entry.name,
+        value=entry.value,
+        distribution="a package without a name"
+        if entry.dist is None
+        else f"'{entry.dist.name} {entry.dist.version}'",
+    )
 
 
 def find_plugin(group: Group, name: str) -> Plugin | None:
