@@ -111,8 +111,8 @@ def create_folders(folder: Path, mode: int) -> None:
 
     Raises OSError, also if another user was faster.
     """
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    for each in reversed(missing):
+    missing = itertools.takewhile(lambda each: not each.exists(), (folder, *folder.parents))
+    for each in reversed([*missing]):
         with contextlib.suppress(FileExistsError):
             each.mkdir(mode=mode)
         owner = each.lstat().st_uid
