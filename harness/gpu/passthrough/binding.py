@@ -46,6 +46,7 @@ class Binder:
 
     def __init__(self, root: Path, runner: Runner) -> None:
         self._root = root
+        self._sysfs = (root / "sys").resolve()
         self._runner = runner
 
     def bind_to_vfio(self, address: str) -> None:
@@ -202,7 +203,7 @@ class Binder:
     def _try_write(self, path: Path, text: str) -> str | None:
         """Return why the kernel refused, or None; raise RequirementError if this user may not."""
         expected = _WRITTEN.get(path.name)
-        is_of_sysfs = path.resolve().is_relative_to((self._root / "sys").resolve())
+        is_of_sysfs = path.resolve().is_relative_to(self._sysfs)
         if expected is None or not expected.fullmatch(text) or not is_of_sysfs:
             raise HarnessError(
                 f"'{text}' is not written into '{path}': it is neither a driver nor an address."
