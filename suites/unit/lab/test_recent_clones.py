@@ -14,7 +14,7 @@ import harness
 from harness import lease
 from harness.artifact_cache import MANIFEST, STAMP, USED
 from harness.gpu.transport import Transport
-from harness.image import Image, Kernel
+from harness.image import Image, Kernel, catalogue
 from harness.lab import recent_clones
 from harness.lab.recent_clones import recent_clone
 from harness.lab.running_machines import Machines
@@ -169,9 +169,11 @@ def test_kept_state_is_readable_only_for_its_user(clones: Clones) -> None:
 
 @pytest.fixture(autouse=True)
 def _small_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in for the harness's own files, all of which each search would look at."""
+    """Stand in for the harness's own files and recipes, all of which each search would look at."""
     package = files_in(tmp_path / "small-harness", "__init__.py")
     monkeypatch.setattr(harness, "__file__", str(package / "__init__.py"))
+    write_catalogue(tmp_path / "small-harness", name="shipped")
+    monkeypatch.setattr(catalogue, "SHIPPED_IMAGES", package)
 
 
 class OtherQemu(StuckDriver):
