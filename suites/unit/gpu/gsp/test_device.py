@@ -411,7 +411,7 @@ def test_access_of_a_hostile_guest_does_not_harm_the_device(
     driver.work()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=4 * settings().max_examples)
 @given(
     st.lists(
         st.tuples(st.integers(0, 110), st.integers(0, 0xFFFFFFFF), st.binary(max_size=400)),
