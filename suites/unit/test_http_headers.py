@@ -16,22 +16,18 @@ def a_header(name: str, value: str) -> Message:
     return headers
 
 
-@pytest.mark.parametrize(
-    ("value", "meaning"),
-    [
-        ("bytes 600-999/1000", (600, 1000)),
-        ("bytes 600-999/*", (600, None)),
-        ("bytes */1000", (None, 1000)),
-        ("bytes 600-999/1" + "0" * 18, (None, None)),
-        ("bytes 600-999/" + "9" * 5000, (None, None)),
-        ("items 1-2/3", (None, None)),
-        ("", (None, None)),
-    ],
-)
-def test_content_range_gives_offset_and_size(
-    value: str, meaning: tuple[int | None, int | None]
-) -> None:
-    assert content_range(a_header("Content-Range", value)) == meaning
+def test_content_range_gives_offset_and_size() -> None:
+    meant = {
+        "bytes 600-999/1000": (600, 1000),
+        "bytes 600-999/*": (600, None),
+        "bytes */1000": (None, 1000),
+        "bytes 600-999/1" + "0" * 18: (None, None),
+        "bytes 600-999/" + "9" * 5000: (None, None),
+        "items 1-2/3": (None, None),
+        "": (None, None),
+    }
+
+    assert {each: content_range(a_header("Content-Range", each)) for each in meant} == meant
 
 
 @pytest.mark.parametrize(
@@ -42,21 +38,21 @@ def test_length_is_a_number_or_unknown(value: str, meaning: int | None) -> None:
     assert length(a_header("Content-Length", value)) == meaning
 
 
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("7", 7.0),
-        ("Fri, 21 Aug 2026 12:00:40 GMT", 40.0),
-        ("Fri, 21 Aug 2026 11:00:00 GMT", 0.0),
-        ("soon", None),
-        ("\xb2", None),
-        ("9" * 5000, None),
-        ("Fri, 21 Aug 2026 12:00:40 +9999999999999999", None),
-        ("Fri, 21 Aug 99999 12:00:40 GMT", None),
-    ],
-)
-def test_pause_is_a_number_or_a_date(value: str, seconds: float | None) -> None:
-    assert retry_after(a_header("Retry-After", value), FakeClock()) == seconds
+def test_pause_is_a_number_or_a_date() -> None:
+    seconds = {
+        "7": 7.0,
+        "Fri, 21 Aug 2026 12:00:40 GMT": 40.0,
+        "Fri, 21 Aug 2026 11:00:00 GMT": 0.0,
+        "soon": None,
+        "\xb2": None,
+        "9" * 5000: None,
+        "Fri, 21 Aug 2026 12:00:40 +9999999999999999": None,
+        "Fri, 21 Aug 99999 12:00:40 GMT": None,
+    }
+
+    read = {each: retry_after(a_header("Retry-After", each), FakeClock()) for each in seconds}
+
+    assert read == seconds
 
 
 def test_no_header_asks_for_no_pause() -> None:

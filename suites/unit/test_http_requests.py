@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import socket
@@ -40,9 +41,9 @@ def test_origin_is_scheme_host_and_port(url: str, found: tuple[str, str, int]) -
     assert origin(url) == found
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
+def test_url_without_a_host_is_refused() -> None:
+    accepted = []
+    for url in (
         "",
         "registry.example",
         "//registry.example/x",
@@ -57,11 +58,11 @@ def test_origin_is_scheme_host_and_port(url: str, found: tuple[str, str, int]) -
         "ht\ntp://h/",
         "http://h/\u0663",
         "http://" + "h" * 9000,
-    ],
-)
-def test_url_without_a_host_is_refused(url: str) -> None:
-    with pytest.raises(RefusedUrlError):
-        origin(url)
+    ):
+        with contextlib.suppress(RefusedUrlError):
+            accepted.append((url, origin(url)))
+
+    assert accepted == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from importlib.metadata import requires
@@ -123,9 +124,9 @@ def test_setuptools_is_locked_for_the_build() -> None:
     assert f'requires = ["setuptools{asked.specifier}"]' in text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_lock_that_leaves_a_choice_is_refused() -> None:
+    accepted = []
+    for text in (
         "--index-url https://example.org/simple\n",
         "--extra-index-url https://example.org/simple\n",
         "--trusted-host example.org\n",
@@ -138,11 +139,11 @@ def test_setuptools_is_locked_for_the_build() -> None:
         "jq>=1 --hash=sha256:" + "0" * 64,
         "jq==1.* --hash=sha256:" + "0" * 64,
         "jq --hash=sha256:" + "0" * 64,
-    ],
-)
-def test_lock_that_leaves_a_choice_is_refused(text: str) -> None:
-    with pytest.raises(LockError):
-        read_lock(text)
+    ):
+        with contextlib.suppress(LockError):
+            accepted.append((text, read_lock(text)))
+
+    assert accepted == []
 
 
 def test_digests_and_markers_of_a_requirement_are_read() -> None:

@@ -59,8 +59,8 @@ def test_fault_of_the_second_gpu_is_named(field: str, word: str, fault: str) -> 
     assert found.startswith(fault)
 
 
-@pytest.mark.parametrize("field", sorted(WELL))
 @pytest.mark.parametrize("word", ["", "[Unknown Error]", "-1", "perhaps"])
-def test_answer_that_says_nothing_is_not_healthy(field: str, word: str) -> None:
-    with pytest.raises(HarnessError, match=f"expected to tell '{field}'.*unknown"):
-        parse_memory_health({**WELL, field: word})
+def test_answer_that_says_nothing_is_not_healthy(word: str) -> None:
+    for field in WELL:
+        with pytest.raises(HarnessError, match=f"expected to tell '{field}'.*unknown"):
+            parse_memory_health({**WELL, field: word})
