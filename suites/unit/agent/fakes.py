@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -224,16 +225,17 @@ class Bench:
             self.server.loop.run_once(0.0)
 
     def gets(self) -> list[tuple[int, int, bytes]]:
-        """Run the server, and return all frames that it sent."""
+        """Run the server until it has been silent for some rounds, and return all frames that it sent."""
         self.host.setblocking(False)
         got: list[tuple[int, int, bytes]] = []
-        for _ in range(200):
+        silent = 0
+        while silent < 20:
             self.server.loop.run_once(0.0)
-            try:
+            data = b""
+            with contextlib.suppress(BlockingIOError):
                 data = self.host.recv(1 << 20)
-            except BlockingIOError:
-                continue
             got.extend(self._decoder.feed(data))
+            silent = 0 if data else silent + 1
         self.host.setblocking(True)
         return got
 
