@@ -219,6 +219,13 @@ def test_fifo_among_the_files_of_a_recipe_is_refused(tmp_path: Path) -> None:
         recipe.key(builder="one")
 
 
+def test_link_to_a_folder_is_one_file_of_a_tree(tmp_path: Path) -> None:
+    recipe = a_recipe(tmp_path)
+    (recipe.trees[0].path / "etc/more").symlink_to("../usr")
+
+    assert [*recipe.tree_files()] == ["etc/fstab", "etc/more", "usr/bin/tool"]
+
+
 def test_key_changes_with_recipe_and_builder(tmp_path: Path) -> None:
     recipe = a_recipe(tmp_path)
     other = a_recipe(tmp_path, recipe=RECIPE.replace("containerd", "cri-o"))

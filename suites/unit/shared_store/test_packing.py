@@ -27,7 +27,7 @@ CONTENTS = {
     "data of a memory file": NOISE,
     "a byte more": bytes(2 * CHUNK) + b"x",
     "ends with a hole": NOISE[:20_000] + bytes(2 * CHUNK - 20_000),
-    "data amid holes": bytes(CHUNK + 5) + NOISE[:100] + bytes(CHUNK),
+    "data amid holes": bytes(CHUNK + 500) + NOISE[:100] + bytes(CHUNK),
     "like another": b"x",
 }
 
