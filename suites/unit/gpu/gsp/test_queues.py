@@ -35,6 +35,18 @@ def test_message_of_several_units_is_read_across_pages() -> None:
     assert list(queues.take()) == []
 
 
+def test_messages_are_read_across_the_end_of_the_queue() -> None:
+    driver = DriverSide()
+    queues = Queues(driver.ram, driver.arguments)
+    # Of two units each, in a queue with an odd number of slots.
+    for number in range(SLOTS):
+        body = message(76, bytes([number]) * PAGE)
+        driver.put(body)
+        driver.put(body)
+
+        assert [taken[: len(body)] for taken in queues.take()] == [body, body], number
+
+
 def test_device_reports_its_read_position_in_the_header_of_its_own_queue() -> None:
     driver = DriverSide()
     queues = Queues(driver.ram, driver.arguments)

@@ -1,0 +1,33 @@
+"""What an error of a machine that starts says of its evidence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.lab import evidence_collection
+from harness.lab.running_machines import host_evidence_kept
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.lab.machine import LabMachine
+
+MACHINE = cast("LabMachine", object())
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_error_keeps_the_evidence_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_known: bool
+) -> None:
+    """The guest's evidence says more than the host's."""
+    monkeypatch.setattr(evidence_collection, "try_save_host_evidence", lambda _, folder: folder)
+    guests = tmp_path / "guest"
+    error = HarnessError("It did not start.", evidence=guests if is_known else None)
+
+    with pytest.raises(HarnessError), host_evidence_kept(MACHINE, tmp_path / "host"):
+        raise error
+
+    assert error.evidence == (guests if is_known else tmp_path / "host")
