@@ -18,6 +18,7 @@ from harness.provisioning.containerd_config import (
     has_nvidia_runtime,
     has_short_names,
     imports_itself,
+    is_cri_disabled,
     read_runtimes,
 )
 from harness.provisioning.toml_text import TomlTextError, get_value
@@ -339,6 +340,20 @@ def test_table_of_the_default_runtime_is_not_a_handler_of_nvidia() -> None:
 
     assert not has_nvidia_runtime(text, TABLE)
     assert [each.is_nvidia for each in read_runtimes(text, TABLE)] == [True]
+
+
+def test_strings_are_read_in_either_kind_of_quotes() -> None:
+    """Both occur: containerd 2 prints literal strings."""
+    runtimes = f'[plugins."{CRI}".containerd]\ndefault_runtime_name = "kata"\n{KATA}{NVIDIA}{RUNC}'
+    basic = f'version = 2\nimports = ["c*.toml"]\ndisabled_plugins = ["cri"]\n{runtimes}'
+
+    for text in (basic, basic.replace('"', "'")):
+        assert default_runtime(text, TABLE) == "kata", text
+        assert has_nvidia_runtime(text, TABLE), text
+        assert has_short_names(text), text
+        assert imports_itself(text), text
+        assert is_cri_disabled(text), text
+        assert read_runtimes(text, TABLE) == read_runtimes(basic, TABLE), text
 
 
 def test_runtimes_are_read_in_their_order_and_once() -> None:
