@@ -121,6 +121,18 @@ def test_links_large_files_and_odd_names_are_no_obstacle(
     assert "data.bin" not in unit_test
 
 
+def test_folder_of_scripts_may_be_hidden_but_not_what_lies_in_it(project: Path) -> None:
+    (project / "ops/scripts/.git").mkdir()
+    (project / "ops/scripts/.git/hook.sh").write_text(MAIN)
+    (project / "ops/scripts").rename(project / ".ops")
+
+    assert main(["init", "--provisioner", ".ops"]) == 0
+
+    unit_test = (project / "tests/unit/test_scripts.py").read_text()
+    assert '".ops/library.sh"' in unit_test
+    assert "hook.sh" not in unit_test
+
+
 def test_specs_beside_the_scripts_run_too(project: Path) -> None:
     (project / "ops/spec").mkdir()
     (project / "ops/spec/library_spec.sh").touch()

@@ -42,6 +42,24 @@ def test_vector_that_is_not_enabled_stays_pending() -> None:
     assert tree.read(0x1600) == 1 << LEAF // 2
 
 
+def test_vectors_of_a_leaf_are_enabled_and_disabled_apart() -> None:
+    """A bit that is written as 0 changes nothing."""
+    tree = InterruptTree()
+    tree.write(0x1608, 1)
+    tree.write(0x1200, 0x28)
+    tree.write(0x1200, 0x100)
+    tree.write(0x1400, 0x8)
+
+    raised = []
+    for vector in (3, 5, 8):
+        tree.trigger(vector)
+        raised.append(tree.is_raised)
+        tree.write(0x1000, 1 << vector)
+
+    assert raised == [False, True, True]
+    assert not tree.is_raised
+
+
 def test_both_leaves_of_a_subtree_are_one_bit() -> None:
     tree = InterruptTree()
     tree.write(0x1200, 1)

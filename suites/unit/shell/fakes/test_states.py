@@ -302,6 +302,18 @@ def test_autoinstall_is_for_the_kernel_that_it_names(tmp_path: Path) -> None:
     assert dkms.state("nvidia", "580.1", KERNEL) == "added"
 
 
+def test_autoinstall_builds_for_a_further_kernel(tmp_path: Path) -> None:
+    kernels = [KERNEL, "6.1.0-55-cloud-amd64"]
+    source = fakes.Source(name="nvidia", version="580.1")
+    dkms = fakes.Dkms([source], kernels=kernels).use_root(tmp_path)
+    run(dkms, f"dkms install nvidia/580.1 -k {KERNEL}")
+
+    run(dkms, f"dkms autoinstall -k {kernels[1]}")
+
+    states = [dkms.state("nvidia", "580.1", kernel) for kernel in kernels]
+    assert states == ["installed", "installed"]
+
+
 def test_removal_for_one_kernel_keeps_the_others(tmp_path: Path) -> None:
     kernels = [KERNEL, "6.1.0-55-cloud-amd64"]
     source = fakes.Source(name="nvidia", version="580.1", installed_for=kernels)
