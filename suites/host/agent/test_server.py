@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
+from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.agent import frames, units
 from suites.unit.agent.fakes import Bench, error_of, passes, result_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def show(active: str, sub: str = "x", load: str = "loaded") -> bytes:
@@ -48,6 +53,29 @@ def test_unit_is_queried_until_it_is_in_the_wanted_state(
         "LoadState": "loaded",
     }
     assert bench.processes.started[0].argv[-2:] == ["--", "a.service"]
+
+
+def test_busy_systemd_does_not_put_the_query_off(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It sends signals more often than a unit is queried."""
+    monkeypatch.setattr(units, "PRIVATE_SOCKET", str(tmp_path / "private"))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(units.PRIVATE_SOCKET)
+        listener.listen()
+        bench.sends(frames.WAIT_UNIT, 2, {"unit": "a.service", "active": "active"})
+        bench.turns()
+        systemd, _ = listener.accept()
+        with systemd:
+            systemd.send(b"signal")
+            answer(bench, show("activating"), 1)
+            for _ in range(5):
+                passes(bench, monkeypatch, 0.02)
+                systemd.send(b"signal")
+                bench.turns()
+            answer(bench, show("active"), 2)
+
+    assert result_of(bench.gets())["ActiveState"] == "active"
 
 
 @pytest.mark.parametrize("wanted", ["active", "failed"])
