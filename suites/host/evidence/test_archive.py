@@ -105,6 +105,17 @@ def test_other_file_is_refused_as_an_archive(tmp_path: Path, name: str, words: s
         pass
 
 
+def test_archive_whose_checksum_is_wrong_is_refused(tmp_path: Path) -> None:
+    """All of its files can be read, and the packer says at the end that one of them is damaged."""
+    path = an_archive(tmp_path / "t.tar.gz", tarfile.TarInfo("t"))
+    data = bytearray(path.read_bytes())
+    data[-8] ^= 1
+    path.write_bytes(data)
+
+    with pytest.raises(BadInputError, match="damaged"), opened(path, tmp_path / "runs"):
+        pass
+
+
 def an_archive(path: Path, *members: tarfile.TarInfo) -> Path:
     with tarfile.open(path, "w:gz") as archive:
         for member in members:

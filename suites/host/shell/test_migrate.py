@@ -383,6 +383,11 @@ It 'is not satisfied'
   When call echo 'version is 9'
   The third word of output should satisfy later 10
 End
+It 'is no satisfaction, since it complains'
+  complains() { echo no >&2; }
+  When call true
+  The status should not satisfy complains
+End
 It 'has results'
   move() { moved=there; echo out; }
   shows() { echo "$1-$2-$3-$(cat)"; }
@@ -404,6 +409,7 @@ End
     assert _outcomes(project, spec) == {
         "test_is_satisfied": "passed",
         "test_is_not_satisfied": "failed",
+        "test_is_no_satisfaction_since_it_complains": "failed",
         "test_has_results": "passed",
         "test_has_another_result": "failed",
     }

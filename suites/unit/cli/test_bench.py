@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.bench.realistic_runs import RepeatedRuns
 from harness.bench.time_to_gpu.figures import figures_of, to_document
 from harness.bench.time_to_gpu.samples import Experiment, Mode
 from harness.cli import build_parser, main
@@ -35,6 +36,22 @@ def test_time_to_gpu_refuses_invalid_numbers(
         main(["bench", "time-to-gpu", option, value])
 
     assert f"'{value}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("differing", "never_passed", "status"),
+    [({}, [], 0), ({"a": ["passed", "failed"]}, [], 1), ({}, ["a"], 1)],
+)
+def test_runs_under_load_need_identical_and_good_verdicts(
+    differing: dict[str, list[str]],
+    never_passed: list[str],
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = RepeatedRuns(runs=2, examples=1, differing=differing, never_passed=never_passed)
+    monkeypatch.setattr("harness.cli.bench.repeat_under_load", lambda _: runs)
+
+    assert main(["bench", "shell", "--repeat-under-load", "2"]) == status
 
 
 @pytest.mark.parametrize(

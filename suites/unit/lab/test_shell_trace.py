@@ -92,6 +92,22 @@ def test_script_is_known_by_its_content_wherever_it_lies(
     assert refused == []
 
 
+def test_relative_name_is_below_the_folder_of_its_own_process(
+    machine: TracedMachine, script: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "install.sh"
+    other.write_text(f"{TEXT}# other\n")
+    first = machine.install("opt/a/install.sh", TEXT)
+    second = machine.install("opt/b/install.sh", other.read_text())
+    machine.trace("7", ("./install.sh", 1), cwd=first.parent)
+    machine.trace("8", ("./install.sh", 2), cwd=second.parent)
+
+    hits, refused = read_hits(machine.guest, [script, other])
+
+    assert hits == {str(script): {Place(1, 1, 1)}, str(other): {Place(2, 1, 1)}}
+    assert refused == []
+
+
 def test_another_version_does_not_count_and_is_reported(
     machine: TracedMachine, script: Path
 ) -> None:

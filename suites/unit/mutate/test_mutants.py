@@ -27,6 +27,7 @@ PLANTED = (
     ("if a && b && c; then d; fi\n", "if a && c; then d; fi\n", Operator.CONDITION),
     ("if a; then c; fi\n", "if true; then c; fi\n", Operator.CONDITION),
     ("if a; then c; fi\n", "if false; then c; fi\n", Operator.CONDITION),
+    ("if a; b; then c; fi\n", "if true; then c; fi\n", Operator.CONDITION),
     ("if a; then c; elif b; then d; fi\n", "if a; then c; elif true; then d; fi\n", Operator.CONDITION),
     ("[ -e x ] || b\nc\n", "! [ -e x ] || b\nc\n", Operator.NEGATION),
     ("! a && b\nc\n", "a && b\nc\n", Operator.NEGATION),

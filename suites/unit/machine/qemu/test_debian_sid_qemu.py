@@ -225,6 +225,8 @@ def test_program_runs_qemu_with_its_own_linker_libraries_and_firmware() -> None:
         *("-L", f"{root}/usr/share/seabios"),
         "$@",
     ]
+    # Arguments with blanks stay whole.
+    assert command.endswith(' "$@"')
 
 
 def test_unpacking_and_version_query_have_limits_of_their_own(
