@@ -21,7 +21,7 @@ from harness.visible_text import VisibleStream, is_longer, shortened, visible
 
 if TYPE_CHECKING:
     import warnings
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
     from typing import TextIO
 
@@ -33,6 +33,7 @@ _REPORTED_BYTES = MESSAGE_BYTES + 1024
 _MARK = "E "
 #: pytest's own classes of tracebacks, whose fields have text.
 _PARTS = "_pytest._code."
+_PLAIN = frozenset({int, float, bool, type(None)})
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 
 
@@ -124,7 +125,8 @@ class ReportGate:
         whole = ""
         if report.longrepr is not None and _is_long(report.longrepr):
             whole = self._keep(report.nodeid, f"message-{when}.txt", report.longreprtext)
-        report.longrepr = _changed(report.longrepr, partial(_clean, rest=whole))
+        if report.longrepr is not None:
+            report.longrepr = _changed(report.longrepr, partial(_clean, rest=whole))
         report.sections = [
             (visible(title), self._section(report.nodeid, title, content))
             for title, content in report.sections
@@ -158,15 +160,16 @@ class ReportGate:
 
 def _is_plain(value: object) -> bool:
     """Return whether a part of a report is short and printable as it is."""
-    match value:
-        case str():
-            return len(value) <= _REPORTED_BYTES and value.isascii() and value.isprintable()
-        case dict():
-            return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
-        case list() | tuple():
-            return all(map(_is_plain, value))
-        case _:
-            return value is None or isinstance(value, (int, float))
+    kind = type(value)
+    if kind is str:
+        text = cast("str", value)
+        return len(text) <= _REPORTED_BYTES and text.isascii() and text.isprintable()
+    if kind is dict:
+        keywords = cast("dict[object, object]", value)
+        return all(map(_is_plain, keywords)) and all(map(_is_plain, keywords.values()))
+    if kind is list or kind is tuple:
+        return all(map(_is_plain, cast("Sequence[object]", value)))
+    return kind in _PLAIN
 
 
 def _is_long(longrepr: object) -> bool:

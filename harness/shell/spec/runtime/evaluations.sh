@@ -49,7 +49,7 @@ __hx_call() { # LINE F ARGS...: the usual case; each function called would cost 
     case ${BASH_XTRACEFD-$-} in *x*) builtin set +x ;; esac
     builtin read -t 0 -u 211 || builtin read -t "$__hx_job_wait" -u 211 || :
     [[ -z $__hx_preserves ]] || __hx_restore
-    builtin printf '\0%s\0%s\0%s\0%s\0' when 2 "$__hx_when" "$__hx_status"
+    builtin printf '\0when\0002\000%s\0%s\0' "$__hx_when" "$__hx_status"
   } >&$__hx_records 2>&189
 }
 
