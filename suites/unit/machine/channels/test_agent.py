@@ -42,7 +42,7 @@ def test_agent_that_answers_is_ready(ready: Agent) -> None:
 
 def test_silent_guest_is_named_with_the_last_frame(agent: Agent) -> None:
     with pytest.raises(HarnessError) as late:
-        agent.wait_until_ready(soon(0.05))
+        agent.wait_until_ready(soon(0.02))
 
     assert str(late.value) == (
         "The agent of machine 'node' was not ready in time for its first request; last seen of "
@@ -288,7 +288,7 @@ def test_guest_that_reads_nothing_blocks_no_caller(
     started = time.monotonic()
     for _ in range(3):
         with pytest.raises(HarnessError, match="took too long"):
-            agent.write_bytes("/file", bytes(4 << 20), soon(0.05))
+            agent.write_bytes("/file", bytes(4 << 20), soon(0.02))
 
     assert time.monotonic() - started < 15
 
@@ -347,7 +347,7 @@ def test_unchanged_unit_is_reported_at_the_deadline(guest: PlayedGuest, ready: A
     guest.answers[frames.WAIT_UNIT] = says((frames.DATA, reply))
 
     with pytest.raises(HarnessError, match=r"last seen: inactive \(dead\).*'not-found'"):
-        ready.wait_for_unit("a.service", soon(0.05))
+        ready.wait_for_unit("a.service", soon(0.02))
 
 
 def test_threads_share_an_agent(guest: PlayedGuest, ready: Agent) -> None:

@@ -122,7 +122,7 @@ def test_restarted_agent_is_not_ready_before_it_says_hello_again(
     wait_until(lambda: guest.kinds().count("hello") == 2)
 
     with pytest.raises(HarnessError) as late:
-        ready.ping(soon(0.05))
+        ready.ping(soon(0.02))
 
     assert str(late.value) == (
         "The agent of machine 'node' was not ready in time for a ping; last seen of it: its "

@@ -83,7 +83,7 @@ def test_request_without_an_answer_is_named_with_the_last_frame(
     guest.answers[frames.CANCEL] = _CANCELLED
 
     with pytest.raises(HarnessError) as late:
-        ask(ready, soon(0.05))
+        ask(ready, soon(0.02))
 
     assert str(late.value) == f"Machine 'node' took too long over {what}; last seen: {seen}."
 

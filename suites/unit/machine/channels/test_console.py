@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LONG_S = 20.0
-_SHORT_S = 0.05
+_SHORT_S = 0.02
 
 
 class _Guest:

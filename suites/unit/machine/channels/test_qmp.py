@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Clock
 
 _LONG_S = 20.0
-_SHORT_S = 0.05
+_SHORT_S = 0.02
 
 
 def _session(qemu: FakeQemu) -> QmpSession:

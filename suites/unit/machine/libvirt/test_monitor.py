@@ -109,7 +109,7 @@ def test_command_has_the_limit_of_its_caller(
     with pytest.raises(
         LibvirtHangsError, match=r"did not answer QMP command 'stop' of machine 'first' at 'qemu"
     ):
-        one.execute("stop", limit_s=0.05)
+        one.execute("stop", limit_s=0.02)
     release.set()
 
 

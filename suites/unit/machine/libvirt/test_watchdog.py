@@ -57,7 +57,7 @@ def test_error_in_time_is_the_callers() -> None:
 def test_result_after_the_limit_is_passed_to_late() -> None:
     call = Hang(lambda: 7)
     with pytest.raises(LibvirtHangsError):
-        watched("a call", call, 0.05, late=call.late.append)
+        watched("a call", call, 0.02, late=call.late.append)
     assert call.late == []
 
     call.end()
@@ -69,7 +69,7 @@ def test_error_after_the_limit_is_discarded() -> None:
     """The thread ends quietly: pytest would tell of an error that escapes one."""
     call = Hang(fail)
     with pytest.raises(LibvirtHangsError):
-        watched("a call", call, 0.05, late=call.late.append)
+        watched("a call", call, 0.02, late=call.late.append)
 
     call.end()
 
