@@ -284,7 +284,7 @@ def test_guest_that_reads_nothing_blocks_no_caller(
     session = json.loads(guest.theirs.recv(4096)[len(frames.SYNC_FRAME) + 9 :])["session"]
     welcome(guest, 1, frames.to_json({"session": session}))
     agent.wait_until_ready(soon())
-    monkeypatch.setattr(agent_link, "_CANCEL_S", 0.05)
+    monkeypatch.setattr(agent_link, "_CANCEL_S", 0.02)
     started = time.monotonic()
     for _ in range(3):
         with pytest.raises(HarnessError, match="took too long"):

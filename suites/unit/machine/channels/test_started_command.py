@@ -283,7 +283,7 @@ def test_feeding_a_command_ends_with_the_command(guest: PlayedGuest) -> None:
 def test_command_without_an_end_is_not_awaited_beyond_its_limit(
     guest: PlayedGuest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_GRACE_S", 0.2)
+    monkeypatch.setattr(module, "_GRACE_S", 0.05)
 
     with (
         started(guest, "sleep", "inf", limit_s=0.0) as command,
