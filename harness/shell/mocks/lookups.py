@@ -65,18 +65,18 @@ def is_looked_up(name: str, names: frozenset[str]) -> bool:
 def _stamp(path: Path) -> tuple[int, int]:
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):
         return (0, 0)
     return (status.st_mtime_ns, status.st_size)
 
 
 @functools.lru_cache(maxsize=1024)
 def _read(path: Path, _stamp: tuple[int, int]) -> tuple[frozenset[str], tuple[Path, ...]]:
-    if not path.is_file():
-        return frozenset(), ()
     try:
+        if not path.is_file():
+            return frozenset(), ()
         text = path.read_text(errors="surrogateescape")
     except OSError:
         return frozenset(), ()
-    sourced = {path.with_name(found[1]) for found in _SOURCED.finditer(text)}
+    sourced = {path.parent / found[1] for found in _SOURCED.finditer(text)}
     return looked_up(text), tuple(sorted(sourced - {path}))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.shell.mocks.lookups import ANY_NAME, is_looked_up, looked_up, looked_up_in_file
 
 if TYPE_CHECKING:
@@ -59,3 +61,16 @@ def test_script_that_changed_is_read_again(tmp_path: Path) -> None:
 def test_what_is_no_script_looks_up_nothing(tmp_path: Path) -> None:
     assert looked_up_in_file(tmp_path) == frozenset()
     assert looked_up_in_file(tmp_path / "absent.sh") == frozenset()
+
+
+@pytest.mark.parametrize("words", [". .", "source ..", ". ./", f". {'a' * 300}", 'echo "done. ."'])
+def test_what_no_file_can_be_called_is_not_a_sourced_script(tmp_path: Path, words: str) -> None:
+    script = tmp_path / "setup.sh"
+    script.write_text(f"command -v curl\n{words}\n")
+
+    assert looked_up_in_file(script) == {"curl"}
+
+
+def test_a_path_that_no_file_can_have_has_no_lookups(tmp_path: Path) -> None:
+    assert looked_up_in_file(tmp_path / "a\0b") == frozenset()
+    assert looked_up_in_file(tmp_path / ("a" * 300)) == frozenset()
