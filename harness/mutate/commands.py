@@ -45,8 +45,10 @@ _ANY_ORDER = frozenset(
 _WRAPPERS = frozenset({"sudo", "nohup", "nice", "ionice", "setsid", "time"})
 _GREP = frozenset({"grep", "egrep", "zgrep"})
 _NUMBER = re.compile(
-    r"(?P<before>(?:--?[A-Za-z][\w-]*=)?)(?P<number>\d{1,9}(?:\.\d+)?)(?P<after>[smhd]?)$"
+    r"(?P<before>(?:--?[A-Za-z][\w-]*=|-[A-Za-z])?)(?P<number>\d{1,9}(?:\.\d+)?)(?P<after>[smhd]?)$"
 )
+_FIELD = re.compile(r"\$(?P<number>[1-9]\d?)\b")
+_AWK = frozenset({"awk", "gawk", "mawk"})
 _MODE = re.compile(r"0?[0-7]{3,4}$")
 _MODE_ARGUMENTS = {"chmod": None, "install": "-m", "mkdir": "-m", "umask": None, "mknod": "-m"}
 _UNIT_JOBS = frozenset({"start", "restart", "reload", "try-restart", "reload-or-restart"})
@@ -83,7 +85,9 @@ def change_command(script: Script, node: Node) -> Iterator[Change]:
     yield from _clusters(script, node, name, words)
     yield from _unwrapped(script, node, name, words)
     yield from _unit_jobs(script, node, name, words)
-    yield from unquoted_words(script, words, node)
+    yield from _fields(script, node, name, words)
+    called = node.child_by_field_name("name")
+    yield from unquoted_words(script, [*([] if called is None else called.children), *words], node)
     for word in words:
         if name in _GREP and not script.of(word).startswith("-"):
             yield from anchors(script, word, node)
@@ -177,6 +181,20 @@ def _numbers(script: Script, node: Node, name: str, words: list[Node]) -> Iterat
             number = found["number"]
             new = str(float(number) + 1) if "." in number else str(int(number) + 1)
             yield instead(Operator.NUMBER, word, f"{found['before']}{new}{found['after']}", node)
+
+
+def _fields(script: Script, node: Node, name: str, words: list[Node]) -> Iterator[Change]:
+    """Let an awk program take the field after the one that it takes."""
+    for word in words:
+        if name in _AWK and word.type == "raw_string":
+            text = script.of(word)
+            for found in _FIELD.finditer(text):
+                start = word.start_byte + len(
+                    text[: found.start("number")].encode(errors="surrogateescape")
+                )
+                end = start + len(found["number"])
+                new = str(int(found["number"]) + 1)
+                yield Change(Operator.NUMBER, start, end, new, node)
 
 
 def _other_mode(text: str) -> str:

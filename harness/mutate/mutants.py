@@ -24,16 +24,19 @@ from harness.mutate.conditions import (
 from harness.mutate.operators import Operator
 from harness.mutate.script import Script
 from harness.mutate.steps import (
+    change_check,
     change_function,
     change_pipeline,
     change_statement,
     change_subshell,
+    change_sum,
 )
 from harness.mutate.words import (
     change_assignment,
     change_expansion,
     change_here_document,
     change_redirect,
+    change_redirect_order,
     change_substitution,
 )
 from harness.shell.commands_of import parse
@@ -86,7 +89,7 @@ _PLANTS: dict[str, tuple[Plant, ...]] = {
     "binary_expression": (change_arithmetic,),
     "postfix_expression": (change_arithmetic,),
     "unary_expression": (),
-    "if_statement": (change_if,),
+    "if_statement": (change_if, change_check),
     "elif_clause": (change_if,),
     "while_statement": (change_while,),
     "for_statement": (change_for,),
@@ -94,7 +97,8 @@ _PLANTS: dict[str, tuple[Plant, ...]] = {
     "function_definition": (change_function,),
     "subshell": (change_subshell,),
     "command": (change_command, change_statement),
-    "redirected_statement": (change_statement,),
+    "redirected_statement": (change_redirect_order, change_statement),
+    "compound_statement": (change_sum,),
     "pipeline": (change_pipeline, change_statement),
     "unset_command": (change_statement,),
     "declaration_command": (change_declaration,),

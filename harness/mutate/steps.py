@@ -62,6 +62,18 @@ def change_subshell(script: Script, node: Node) -> Iterator[Change]:
         yield instead(Operator.SUBSHELL, node, f"{{ {inner}; }}")
 
 
+def change_check(script: Script, node: Node) -> Iterator[Change]:
+    """Take the step after a check before it."""
+    if is_statement(node):
+        yield from _swapped(script, node)
+
+
+def change_sum(script: Script, node: Node) -> Iterator[Change]:
+    """Leave out `((…))`, a sum that stands for itself."""
+    if script.of(node).startswith("((") and is_statement(node):
+        yield from _left_out(script, node)
+
+
 def change_statement(script: Script, node: Node) -> Iterator[Change]:
     if not is_statement(node) or script.is_message(node):
         return
@@ -119,12 +131,9 @@ def _swapped(script: Script, node: Node) -> Iterator[Change]:
     between = script.text[node.end_byte : after.start_byte]
     if between.strip(b" \t\n;") or b"\n" not in between:
         return
-    if not (_is_step(script, node) and _is_step(script, after)):
-        return
-    if not _related(script, node, after):
-        return
-    names = name_of(script, node), name_of(script, after)
-    if names[0] and names[0] == names[1] and names[0] not in _ORDERED | set(script.functions):
+    if not _is_step(script, after) or not (
+        _is_check(script, node) or _is_step_before(script, node, after)
+    ):
         return
     new = f"{script.of(after)}{between.decode()}{script.of(node)}"
     yield Change(Operator.ORDER, node.start_byte, after.end_byte, new, node)
@@ -138,6 +147,22 @@ def _related(script: Script, one: Node, other: Node) -> bool:
     """Tell whether two commands have a word in common: without one, their order hardly matters."""
     first, second = (set(_WORD.findall(script.of(each))) for each in (one, other))
     return bool(first & second - _COMMON_WORDS)
+
+
+def _is_step_before(script: Script, node: Node, after: Node) -> bool:
+    if not _is_step(script, node) or not _related(script, node, after):
+        return False
+    names = name_of(script, node), name_of(script, after)
+    return not names[0] or names[0] != names[1] or names[0] in _ORDERED | set(script.functions)
+
+
+def _is_check(script: Script, node: Node) -> bool:
+    """Tell whether an `if` without an `else` leaves the function, the loop or the script."""
+    return (
+        node.type == "if_statement"
+        and not any(child.type in {"else_clause", "elif_clause"} for child in node.children)
+        and any(script.command_name(command) in ENDING for command in below(node, "command"))
+    )
 
 
 def _is_step(script: Script, node: Node) -> bool:

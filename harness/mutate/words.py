@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -158,7 +159,8 @@ def change_expansion(script: Script, node: Node) -> Iterator[Change]:
     if kind in {":-", "-", ":=", "="}:
         if word.strip("\"'"):
             end = node.children[-1].start_byte
-            other = FLIPPED.get(word.strip("\"'"), "")
+            bare = word.strip("\"'")
+            other = str(int(bare) + 1) if bare.isdecimal() else FLIPPED.get(bare, "")
             yield Change(Operator.DEFAULT, sign.end_byte, end, other, anchor)
             if kind in {":-", "-"} and re.fullmatch(r"""[\w./:=@%+,-]+|"[^"]*"|'[^']*'""", word):
                 yield instead(Operator.DEFAULT, node, word, anchor)
@@ -222,6 +224,21 @@ def change_redirect(script: Script, node: Node) -> Iterator[Change]:
     if sign.type in {">", ">>"} and not text.startswith("2"):
         other = {">": ">>", ">>": ">"}[sign.type]
         yield instead(Operator.REDIRECTION, sign, other, statement)
+
+
+def change_redirect_order(script: Script, statement: Node) -> Iterator[Change]:
+    """Swap `2>&1` and the redirection of the output beside it: errors go where the output went."""
+    body = statement.child_by_field_name("body")
+    is_used = script.has_used_output(body or statement)
+    for one, other in itertools.pairwise(redirects_of(statement)):
+        texts = [script.of(each).replace(" ", "") for each in (one, other)]
+        if "2>&1" not in texts or texts[0] == texts[1]:
+            continue
+        target = texts[1 - texts.index("2>&1")]
+        if not re.match(r"1?>", target) or ("/dev/null" in target and not is_used):
+            continue
+        new = f"{script.of(other)} {script.of(one)}"
+        yield Change(Operator.REDIRECTION, one.start_byte, other.end_byte, new, statement)
 
 
 def change_here_document(script: Script, node: Node) -> Iterator[Change]:
