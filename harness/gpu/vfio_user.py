@@ -257,9 +257,9 @@ class VfioUserServer(DeviceServer[Message]):
 
     @override
     def _open(self) -> None:
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # By a descriptor, the length of the folder's path does not count.
         folder = os.open(self.socket_path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._listener.bind(f"/proc/self/fd/{folder}/{self.socket_path.name}")
             self.socket_path.chmod(0o600)
@@ -347,12 +347,13 @@ class VfioUserServer(DeviceServer[Message]):
         if index not in {_INTX, _MSI}:
             close_all(self._taken)
             raise _RefusedError(errno.EINVAL)
-        if self._taken or not count:
+        # Other actions mask the interrupt, or say how to unmask it.
+        if flags & _IRQ_TRIGGER and (self._taken or not count):
             before = self._irqs.pop(index, None)
             if before is not None:
                 os.close(before)
-        if self._taken and flags & _IRQ_TRIGGER:
-            self._irqs[index] = self._taken.pop(0)
+            if self._taken:
+                self._irqs[index] = self._taken.pop(0)
         close_all(self._taken)
         return b""
 

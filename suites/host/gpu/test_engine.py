@@ -28,6 +28,8 @@ _END_S = 10.0
 ADDRESS = 0x1000
 #: EVENTFD and TRIGGER.
 _SET_TRIGGER = 0x24
+#: EVENTFD and UNMASK.
+_SET_UNMASK = 0x14
 INTX, MSI = 0, 1
 _MSI_CAPABILITY = 0x05
 
@@ -85,12 +87,42 @@ def test_access_is_answered_before_dma_and_during_dma(vfio: Vfio) -> None:
 
     assert vfio.engine.done.wait(_END_S)
     assert vfio.engine.errors == []
+    # Nothing is awaited any more.
+    vfio.grant(write, write.payload[:16])
+    assert vfio.server.wait_for_end(_END_S).kind is EndKind.VIOLATION
 
 
-def test_dma_that_qemu_refuses_is_an_error_of_the_guest(vfio: Vfio) -> None:
+def test_accesses_that_came_go_before_dma(vfio: Vfio) -> None:
+    start = vfioside.write_message(0, 0, struct.pack("<I", ADDRESS))
+    vfio.qemu.post(start + vfioside.read_message(0, 0x88, 4))
+
+    seen = [vfio.qemu.answer().command for _ in range(3)]
+    assert seen == [Command.REGION_WRITE, Command.REGION_READ, Command.DMA_READ]
+
+
+def test_dma_across_pages_is_a_request_for_each(vfio: Vfio) -> None:
+    vfio.qemu.write(0, 0, ADDRESS + 0xFF4)
+
+    read = vfio.expect_request(Command.DMA_READ)
+    vfio.grant(read, read.payload + b"8 octets")
+    for address, data in ((ADDRESS + 0xFFC, b"8 oc"), (ADDRESS + 0x1000, b"tets")):
+        write = vfio.expect_request(Command.DMA_WRITE)
+        assert write.payload == struct.pack("<QQ", address, 4) + data
+        vfio.grant(write, write.payload[:16])
+
+    assert vfio.engine.done.wait(_END_S)
+    assert vfio.engine.errors == []
+
+
+@pytest.mark.parametrize("granted", [0, 1], ids=["read", "write"])
+def test_dma_that_qemu_refuses_is_an_error_of_the_guest(vfio: Vfio, granted: int) -> None:
     vfio.start_copy()
+    if granted:
+        read = vfio.expect_request(Command.DMA_READ)
+        vfio.grant(read, read.payload + b"8 octets")
+    refused = (Command.DMA_READ, Command.DMA_WRITE)[granted]
 
-    vfio.grant(vfio.expect_request(Command.DMA_READ), b"", flags=0x21)
+    vfio.grant(vfio.expect_request(refused), b"", flags=0x21)
 
     assert vfio.engine.done.wait(_END_S)
     assert [type(error) for error in vfio.engine.errors] == [GuestMemoryError]
@@ -160,8 +192,31 @@ def test_guest_that_masks_its_interrupt_gets_no_interrupt(vfio: Vfio) -> None:
     os.close(fd)
 
 
+def test_descriptor_that_unmasks_an_interrupt_does_not_signal_it(vfio: Vfio) -> None:
+    signals, unmasks = (os.eventfd(0, os.EFD_NONBLOCK) for _ in range(2))
+    vfio.set_irq(INTX, [signals])
+    payload = struct.pack("<IIIII", 20, _SET_UNMASK, INTX, 0, 1)
+    vfio.qemu.post(vfioside.message(Command.DEVICE_SET_IRQS, payload), [unmasks])
+    assert vfio.qemu.answer().error == 0
+
+    vfio.engine.signal()
+
+    assert os.eventfd_read(signals) == 1
+    with pytest.raises(BlockingIOError):
+        os.eventfd_read(unmasks)
+    for fd in (signals, unmasks):
+        os.close(fd)
+
+
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     before = open_descriptors()
+    with contextlib.ExitStack() as stack:
+        mpqemu = Mpqemu(stack)
+        for _ in range(2):
+            mpqemu.share()
+            mpqemu.qemu.post(qemuside.message(MpqemuCommand.SET_IRQFD), [mpqemu.memory])
+        mpqemu.qemu.config_read(0)
+    assert open_descriptors() == before
     with contextlib.ExitStack() as stack:
         vfio = Vfio(tmp_path, stack)
         with contextlib.closing(os.fdopen(os.eventfd(0), "rb")) as event:
@@ -263,7 +318,11 @@ def test_missing_memory_is_an_error_of_the_guest(mpqemu: Mpqemu, size: int) -> N
 
 def test_interrupt_of_mpqemu_is_signalled(mpqemu: Mpqemu) -> None:
     with contextlib.closing(os.fdopen(os.eventfd(0, os.EFD_NONBLOCK), "rb")) as event:
-        mpqemu.qemu.post(qemuside.message(MpqemuCommand.SET_IRQFD), [event.fileno()])
+        # Of what comes together, the last message has the descriptor.
+        read = qemuside.config_message(MpqemuCommand.PCI_CFGREAD, 0)
+        both = read + qemuside.message(MpqemuCommand.SET_IRQFD)
+        mpqemu.qemu.post(both, [event.fileno()])
+        mpqemu.qemu.answer()
         mpqemu.copy()
 
         assert os.eventfd_read(event.fileno()) == 1

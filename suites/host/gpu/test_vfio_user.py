@@ -63,6 +63,8 @@ def test_device_is_realized_as_qemu_does_it(server: VfioUserServer, qemu: QemuSi
     assert (version.number, version.command, version.flags) == (1, Command.VERSION, 1)
     assert struct.unpack_from("<HH", version.payload) == (0, 1)
     assert version.payload.endswith(b"}\0")
+    older = qemu.ask(message(Command.VERSION, struct.pack("<HH", 0, 0)))
+    assert struct.unpack_from("<HH", older.payload) == (0, 0)
 
     info = qemu.ask(message(Command.DEVICE_GET_INFO, struct.pack("<IIII", 16, 0, 0, 0)))
     assert struct.unpack("<IIII", info.payload) == (16, 3, 9, 5)
@@ -256,6 +258,18 @@ def test_server_that_was_never_plugged_or_started_can_be_closed_twice(tmp_path: 
 
     assert open_descriptors() == before
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("folder", ["", "missing"], ids=["taken socket", "missing folder"])
+def test_server_that_cannot_start_leaves_no_descriptor(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "gpu0.sock").touch()
+    before = open_descriptors()
+    server = VfioUserServer(a_gpu(), folder=tmp_path / folder)
+
+    with pytest.raises(OSError, match=r"in use|No such"):
+        server.start()
+
+    assert open_descriptors() == before
 
 
 def test_stalled_gpu_does_not_keep_the_server_from_closing(
