@@ -100,6 +100,8 @@ def test_chip_and_bars_are_those_of_the_configuration_space() -> None:
     pci = driver.device.state.model.pci
     places = {0: 0xE000_0000, 1: 0x10_0000_0000, 3: 0x20_0000_0000}
     driver.device.state.bar_address = places.get
+    # In whatever order the model lists them.
+    driver.device.state.bars = dict(sorted(driver.device.state.bars.items(), reverse=True))
 
     chip, bars = driver.ask(CHIP_INFO), driver.ask(BARS)
 
@@ -284,6 +286,17 @@ def test_power_of_release_535_has_the_same_offset() -> None:
 def test_model_without_these_facts_and_parameters_of_another_size_are_not_supported() -> None:
     assert opened(T4).control(POLICIES, bytes(0x1B28))[0] == NOT_SUPPORTED
     assert opened(H100).control(POLICIES, bytes(0x1B24))[0] == NOT_SUPPORTED
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 14])
+def test_answer_has_the_size_of_the_parameters_that_came(size: int) -> None:
+    driver = opened()
+
+    sizes = {
+        hex(command): len(driver.control(command, bytes(size))[1]) for command in sorted(ANSWERS)
+    }
+
+    assert sizes == dict.fromkeys(sizes, size)
 
 
 def test_unknown_command_is_counted_and_a_refused_command_is_not() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.gpu.gsp import channels
 from harness.gpu.gsp.address_space import AddressSpace, Memories, UnmappedError
 from harness.gpu.gsp.channels import Channel, ChannelError, ChannelPlace
 from harness.gpu.gsp.frame_buffer import FrameBuffer
@@ -148,14 +149,32 @@ def test_host_releases_its_own_semaphore() -> None:
     assert work.ram.read(SEMAPHORE, 16) == struct.pack("<IIQ", 1, 2, 0)
 
 
-def test_immediate_and_non_incrementing_methods_are_understood() -> None:
+@pytest.mark.parametrize(("opcode", "values"), [(3, (1, SEMAPHORE)), (5, (SEMAPHORE, 1, 0))])
+def test_other_ways_to_count_methods_are_understood(opcode: int, values: tuple[int, ...]) -> None:
+    """Immediate, not incrementing, and incrementing once."""
     work = Work()
+    work.ram.write(SEMAPHORE, b"\xff" * 8)
     immediate = 4 << 29 | 9 << 16 | 0x64 >> 2
-    same = 3 << 29 | 2 << 16 | 0x5C >> 2
 
-    work.run(same, 1, SEMAPHORE, immediate, *a_method(0x6C, 1))
+    work.run(
+        opcode << 29 | len(values) << 16 | 0x5C >> 2,
+        *(*values, immediate, *a_method(0x68, 7), *a_method(0x6C, 1)),
+    )
 
-    assert work.ram.read(SEMAPHORE, 4) == struct.pack("<I", 9)
+    assert work.ram.read(SEMAPHORE, 8) == struct.pack("<I", 9) + b"\xff" * 4
+
+
+@pytest.mark.parametrize(
+    ("launch", "released"),
+    [(0, b"\xff" * 16), (1 << 3, b"M\0\0\0" + b"\xff" * 12), (2 << 3, b"M" + bytes(15))],
+)
+def test_launch_without_a_transfer_releases_its_semaphore(launch: int, released: bytes) -> None:
+    work = Work()
+    work.ram.write(SEMAPHORE, b"\xff" * 16)
+
+    work.run(*a_method(0x240, 0, SEMAPHORE, ord("M")), *a_method(0x300, launch))
+
+    assert work.ram.read(SEMAPHORE, 16) == released
 
 
 @pytest.mark.parametrize(
@@ -164,6 +183,7 @@ def test_immediate_and_non_incrementing_methods_are_understood() -> None:
         (0xE0000001,),
         (*a_method(0x418, 0xFFFFFFFF), *a_method(0x300, TRANSFER | PHYSICAL)),
         (*a_method(0x418, 1, 0xFFFFFFFF), *a_method(0x300, TRANSFER | 1 << 9)),
+        (*a_method(0x418, 1 << 20, 65), *a_method(0x300, TRANSFER | 1 << 9)),
         (
             *a_method(0x700, 1),
             *a_method(0x418, 0xFFFFFFFF),
@@ -177,8 +197,12 @@ def test_work_that_the_driver_does_not_submit_is_refused(words: tuple[int, ...])
         Work().run(*words)
 
 
-def test_entries_are_read_together_and_over_the_end_of_the_ring() -> None:
+@pytest.mark.parametrize("most", [1, 4096])
+def test_entries_are_read_together_and_over_the_end_of_the_ring(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
     """Each read is a message to QEMU: one for each of 4,000 entries took longer than the driver waits."""
+    monkeypatch.setattr(channels, "_MOST_ENTRIES", most)
     work = Work()
     for value in range(ENTRIES):
         at = PUSH + 0x40 * value
@@ -186,10 +210,10 @@ def test_entries_are_read_together_and_over_the_end_of_the_ring() -> None:
         work.ram.write(at, struct.pack(f"<{len(words)}I", *words))
         work.ram.write(RING + 8 * value, struct.pack("<II", at, len(words) << 10))
 
-    for put, last in ((ENTRIES - 2, ENTRIES - 3), (3, 2)):
+    for put, last, more in ((ENTRIES - 2, ENTRIES - 3, []), (3, 2, [True] if most == 1 else [])):
         work.ram.write(STATE + 0x8C, struct.pack("<I", put))
         work.ram.reads.clear()
-        work.channel.run()
+        assert [work.channel.run() for _ in range(1 + len(more))] == [*more, False]
         assert work.ram.read(SEMAPHORE, 4) == struct.pack("<I", last)
         assert work.ram.read(STATE + 0x88, 4) == struct.pack("<I", put)
         assert len([at for at in work.ram.reads if RING <= at < RING + 8 * ENTRIES]) <= 2

@@ -69,8 +69,12 @@ def test_window_shows_the_frame_buffer_where_its_register_says(model: str) -> No
     driver.write(register, 0x1235)
 
     assert device.read(0, 0x700010, 4) == 0
-    driver.write(register, 0x1234)
+    # The bits above say in which memory the window is; here it is always the GPU's.
+    driver.write(register, 1 << 24 | 0x1234)
     assert device.read(0, 0x700014, 4) == 0x11223344
+    device.reset()
+    driver.write(register, 0x1234)
+    assert device.read(0, 0x700014, 4) == 0
 
 
 def test_part_of_a_register_is_written_and_read() -> None:
@@ -80,6 +84,36 @@ def test_part_of_a_register_is_written_and_read() -> None:
 
     assert device.read(0, 0x110080, 4) == 0xAB00
     assert device.read(0, 0x110081, 1) == 0xAB
+
+
+def test_guest_cannot_make_the_device_remember_registers_without_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = Driver(a_device())
+    driver.write(0x110048, 1)
+    monkeypatch.setattr("harness.gpu.gsp.device._REGISTER_LIMIT", 0)
+
+    for register in (0x110048, 0x11004C):
+        driver.write(register, 2)
+
+    assert (driver.read(0x110048), driver.read(0x11004C)) == (2, 0)
+
+
+@pytest.mark.parametrize("address", [0, 0xFF, 0x5_0000_00FF])
+def test_booter_that_gets_no_description_of_a_boot_ends_the_gsp(
+    opened: Driver, address: int
+) -> None:
+    opened.write(0x840040, address & 0xFFFFFFFF)
+    opened.write(0x840044, address >> 32)
+    opened.write(0x840100, 2)
+    opened.work()
+
+    opened.side.put(message(Function.FREE, bytes(16)))
+    opened.write(0x110C00, 0)
+    opened.work()
+
+    assert opened.events() == []
+    assert [opened.read(each) for each in (0x111240, 0x111388, 0x1FA824, 0x1FA828)] == [0] * 4
 
 
 def test_start_of_the_booter_is_posted_and_reads_as_busy() -> None:
@@ -345,8 +379,13 @@ def test_hung_gsp_answers_nothing(opened: Driver) -> None:
 def test_unload_ends_the_queue_and_a_new_boot_follows(opened: Driver) -> None:
     opened.write(0xB81640, 153)
 
-    opened.call(Function.UNLOADING_GUEST_DRIVER, bytes(8))
+    # What follows that in the queue is answered no more.
+    for function in (Function.UNLOADING_GUEST_DRIVER, Function.FREE):
+        opened.side.put(message(function, bytes(8)))
+    opened.write(0x110C00, 0)
+    opened.work()
 
+    assert [function for function, _, _ in opened.events()] == [Function.UNLOADING_GUEST_DRIVER]
     assert opened.read(0xB81000 + 4 * 4) == 0
     assert opened.read(0x110040) == 0x80000000
     opened.write(0x110C00, 0)
@@ -433,7 +472,9 @@ def test_call_of_a_hostile_guest_does_not_harm_the_gsp(
             driver.events()
 
 
-def test_bar_2_follows_an_invalidation_of_translations() -> None:
+@pytest.mark.parametrize("bar", [1, 3])
+def test_bar_of_virtual_memory_follows_its_tables_until_a_reset(bar: int) -> None:
+    """BAR 1 has its directory at a fixed place; the driver says where that of BAR 2 is, which has index 3."""
     device = a_device()
     driver = Driver(device)
     driver.open()
@@ -444,15 +485,41 @@ def test_bar_2_follows_an_invalidation_of_translations() -> None:
     device.write(0, 0x700000 + table, data >> 12 << 8 | 1, 8)
     root = directories[0] >> 12 << 8 | 2
     driver.call(Function.UPDATE_BAR_PDE, struct.pack("<I4xQQ", 1, root, 47))
+    driver.call(Function.UPDATE_BAR_PDE, struct.pack("<I4xQQ", 0, 0, 47))
+    window = device.state.bar1_root >> 16
+    driver.write(0x1700, window)
+    device.write(0, 0x700000, root, 8)
+    driver.write(0x1700, 0)
 
-    device.write(3, 0, ord("h"), 1)
+    device.write(bar, 0, ord("h"), 1)
     device.write(0, 0x700000 + table, (data + 0x1000) >> 12 << 8 | 1, 8)
-    device.write(3, 1, ord("i"), 1)
+    device.write(bar, 1, ord("i"), 1)
     driver.write(0xB830B0, 1 << 31)
-    device.write(3, 0, ord("a"), 1)
+    device.write(bar, 0, ord("a"), 1)
 
     assert device.read(0, 0x700000 + data, 2) == int.from_bytes(b"hi", "little")
     assert device.read(0, 0x700000 + data + 0x1000, 1) == ord("a")
+    # Another directory of BAR 2, with nothing in it.
+    driver.call(Function.UPDATE_BAR_PDE, struct.pack("<I4xQQ", 1, 0x50000 >> 12 << 8 | 2, 47))
+    assert device.read(bar, 0, 1) == (0xFF if bar == 3 else ord("a"))
+    driver.call(Function.UPDATE_BAR_PDE, struct.pack("<I4xQQ", 1, root, 47))
+    assert device.read(bar, 0, 1) == ord("a")
+    device.reset()
+    assert device.read(bar, 0, 1) == 0xFF
+
+
+def test_posted_jobs_are_bounded_and_end_with_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.gpu.gsp.device._MOST_POSTED", 2)
+    monkeypatch.setenv(GPU_MEMORY.variable, "1")
+    device, done = a_device(), []
+
+    def fill(memories: Memories) -> None:
+        done.append("fill")
+        memories.frame_buffer.write(0, b"\1" * (2 << 20))
+
+    assert [device.post(fill, name) for name in ("a", "b", "c")] == [True, True, False]
+    device.work(Ram())
+    assert done == ["fill"]
 
 
 def test_job_is_posted_once_until_it_begins() -> None:

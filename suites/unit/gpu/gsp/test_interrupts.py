@@ -25,7 +25,14 @@ def test_vector_raises_the_interrupt_while_it_is_pending_and_enabled() -> None:
     # The driver triggers it itself.
     assert tree.write(0x1640, VECTOR)
     seen += [(tree.is_raised, tree.read(0x1000 + 4 * LEAF), tree.read(0x1600))]
-    tree.write(0x1610, 0xFFFFFFFF)
+    tree.write(0x1610, 0xFFFFFFFF ^ 1 << LEAF // 2)
+    raised = [tree.is_raised]
+    tree.clear()
+    raised.append(tree.is_raised)
+    tree.trigger(VECTOR)
+    raised.append(tree.is_raised)
+    tree.write(0x1610, 1 << LEAF // 2)
+    assert raised == [True, False, True]
 
     top = 1 << LEAF // 2
     assert seen == [(True, BIT, top), (False, 0, 0), (True, BIT, top)]

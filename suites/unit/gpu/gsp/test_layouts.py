@@ -73,6 +73,9 @@ def test_users_folder_adds_a_release(tmp_path: Path) -> None:
 
     assert list(known_releases(tmp_path)) == ["535.261.03", "550.163.01", "999.1", "1000.1"]
     assert read_layouts("999.1", tmp_path).struct("OUTER").fields["inner"].count == 2
+    # It may also have other data of a release that the harness has.
+    _write(tmp_path, "550.163.01")
+    assert read_layouts("550.163.01", tmp_path).structs == ("INNER", "OUTER")
 
 
 def test_release_without_data_is_refused_with_the_known_ones_and_the_command() -> None:
@@ -94,6 +97,7 @@ def test_release_without_data_is_refused_with_the_known_ones_and_the_command() -
         ({"release": "999.2"}, "'999.2'"),
         ({"structs": {"A": [4, [["x", 0, 4, "NOT_THERE", 1]]]}, "commands": {}}, "'NOT_THERE'"),
         ({"structs": {"A": [4, [["x", 2, 4, "u32", 1]]]}, "commands": {}}, "byte 6 of 4"),
+        ({"structs": {"A": [8, [["x", 0, 4, "u32", 3]]]}, "commands": {}}, "byte 12 of 8"),
         ({"structs": {"A": [4, [["x", 0, -4, "u32", 1]]]}, "commands": {}}, "structs.A"),
         ({"structs": {"A": [4, [["x", 0, 4, "u33", 1]]]}, "commands": {}}, "'u33'"),
         ({"commands": {"0x20800001": ["doThis", "NOT_THERE"]}}, "'NOT_THERE'"),

@@ -189,6 +189,17 @@ def test_instance_that_ended_leaves_its_slices(a100: Driver) -> None:
 
     assert a100.ask(CAPACITY, {"partitionFlag": THREE}).get("partitionCount") == 1
     assert a100.ask(LIST, ALL).get("validPartitionCount") == 1
+    # One call may end an instance and make others.
+    other = a100.ask(LIST, ALL).get("queryPartitionInfo[0].swizzId")
+    values = {"partitionCount": 3, "partitionInfo[0].swizzId": other}
+    for index in (1, 2):
+        values |= {
+            f"partitionInfo[{index}].partitionFlag": QUARTER,
+            f"partitionInfo[{index}].bValid": 1,
+        }
+    made = a100.ask(SET, values)
+    assert [made.get(f"partitionInfo[{index}].swizzId") for index in (1, 2)] == [3, 4]
+    assert a100.ask(LIST, ALL).get("validPartitionCount") == 2
 
 
 def test_no_room_and_unknown_kinds_are_refused(a100: Driver) -> None:
@@ -288,6 +299,7 @@ def test_compute_instances_share_a_gpu_instance(a100: Driver) -> None:
     assert refused(a100, CREATE, 460, 0, 0, 1, 1) == INSUFFICIENT
     a100.ask(DELETE, {"execPartCount": 1, "execPartId[0]": 0})
     assert refused(a100, EXPORT_COMPUTE, 96, 0) == INVALID
+    assert a100.ask(EXPORT_COMPUTE, {"id": 1}).get("info.smCount") == 28
     assert make_compute_instance(a100, 14) == 0
 
 
@@ -402,8 +414,10 @@ def test_all_small_instances_have_their_own_gpcs(a100: Driver) -> None:
 )
 def test_each_graphics_engine_has_gpcs_with_mig(a100: Driver, command: int, field: str) -> None:
     """The second compute instance of a GPU instance was refused: 'numGpcs > 0'."""
-    a100.control(SET_MODE, struct.pack("<I", 1))
+    seen = []
+    for mode in (1, 0):
+        a100.control(SET_MODE, struct.pack("<I", mode))
+        answered = a100.ask(command)
+        seen.append([engine for engine in range(8) if answered.get(field.format(engine))])
 
-    answered = a100.ask(command)
-
-    assert all(answered.get(field.format(engine)) for engine in range(8))
+    assert seen == [[0, 1, 2, 3, 4, 5, 6, 7], [0]]

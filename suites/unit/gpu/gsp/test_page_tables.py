@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.gpu.gsp import address_space
 from harness.gpu.gsp.address_space import AddressSpace, Memories, UnmappedError
 from harness.gpu.gsp.frame_buffer import FrameBuffer
 from harness.gpu.gsp.guest_memory import GuestMemoryError
@@ -90,9 +92,12 @@ def test_small_page_in_the_frame_buffer_is_written(version: Version) -> None:
 def test_large_page_is_found(version: Version) -> None:
     tables = Tables(version)
     tables.put(tables.descend(), _page_entry(version, 0x80000000, 0))
-    tables.memories.write(Space.FRAME_BUFFER, 0x80000000 + (VIRTUAL & 0x1FFFFF), b"here")
+    at = 0x80000000 + (VIRTUAL & 0x1FFFFF)
+    tables.memories.write(Space.FRAME_BUFFER, at, b"here")
 
     assert tables.space().read(VIRTUAL, 4) == b"here"
+    tables.space().write(VIRTUAL + 4093, b"12345678")
+    assert tables.memories.read(Space.FRAME_BUFFER, at + 4093, 9) == b"12345678\0"
 
 
 @pytest.mark.parametrize("has_small_table", [False, True])
@@ -107,8 +112,8 @@ def test_big_page_is_found_if_the_small_table_has_none(
         small = next(tables._free)
         tables.put(dual + 8, _directory_entry(version, small, 1))
         tables.put(small + 8 * (VIRTUAL + 0x10000 >> 12 & 0x1FF), _page_entry(version, DATA, 0))
-    # The address of a table of big pages is in units of 256 bytes.
-    entry = table | 2 if version is Version.V3 else table >> 8 << 4 | 2
+    # The address of a table of big pages is in units of 256 bytes; the bits above are no part of it.
+    entry = table | 2 | 1 << 60 if version is Version.V3 else table >> 8 << 4 | 2 | 1 << 40
     tables.put(dual, entry)
     page = _page_entry(version, 0x70000, 0)
     tables.put(table + 8 * (VIRTUAL >> 16 & 31), page)
@@ -204,6 +209,23 @@ def test_remembered_page_is_looked_up_again_on_request(version: Version) -> None
     space.forget_translations()
     with pytest.raises(UnmappedError):
         space.read(VIRTUAL, 5)
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_guest_cannot_make_a_space_remember_without_bound(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(address_space, "_MOST_KNOWN", most)
+    tables = Tables(Version.V2)
+    dual = tables.descend()
+    tables.put(dual, _page_entry(Version.V2, 0x80000000, 0))
+    root = Directory(Space.FRAME_BUFFER, ROOT, Version.V2.root_shift)
+    space = AddressSpace(tables.memories, Version.V2, root, has_tlb=True)
+    space.read(VIRTUAL, 4097)
+    tables.put(dual, 0)
+
+    with pytest.raises(UnmappedError) if most == 1 else contextlib.nullcontext():
+        space.read(VIRTUAL, 1)
 
 
 @VERSIONS

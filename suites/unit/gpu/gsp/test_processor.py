@@ -10,7 +10,7 @@ from harness.gpu.gsp.channels import Channel
 from harness.gpu.gsp.layouts import read_layouts
 from harness.gpu.gsp.page_tables import Version
 from harness.gpu.gsp.records import Record
-from harness.gpu.gsp.rpc import ALLOC, Function
+from harness.gpu.gsp.rpc import ALLOC, CONTROL, Function
 from suites.unit.gpu.gsp.drivers import CLIENT, SUBDEVICE, Driver, a_device
 
 CHANNEL, PARAMETERS = 0xC56F, "NV_CHANNEL_ALLOC_PARAMS"
@@ -92,6 +92,26 @@ def test_each_channel_does_its_own_work_until_it_is_freed(driver: Driver) -> Non
         submit(driver, number, 1)
 
     assert ring(driver) == [1, 2]
+
+
+def test_channel_is_of_the_address_space_that_it_names(driver: Driver) -> None:
+    values = {"levels[0].aperture": 1, "levels[0].physAddress": 0x90000}
+    parameters = filled(driver, ROOT_DIRECTORY, values)
+    words = (CLIENT, SUBDEVICE + 1, 0x90F10106, 0, len(parameters), 0)
+    driver.call(Function.GSP_RM_CONTROL, CONTROL.pack(*words) + parameters)
+    allocate(driver, 1)
+    submit(driver, 1, 0)
+
+    assert ring(driver) == [1, 0]
+
+
+def test_address_space_of_an_earlier_boot_has_no_channels(driver: Driver) -> None:
+    again = Driver(driver.device)
+    again.open()
+    allocate(again, 1)
+    submit(again, 1, 0)
+
+    assert ring(again) == [0, 0]
 
 
 @pytest.mark.parametrize("push", [NOWHERE, 2 * NOWHERE, 1 << 21 | 1 << 30])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -29,22 +30,28 @@ def test_call_of_one_message_is_whole() -> None:
     assert rpc == Rpc(function=CONTROL_CALL, body=body)
 
 
-@pytest.mark.parametrize("length", [MOST_BODY, 3 * MOST_BODY, 200_001])
+@pytest.mark.parametrize(
+    "length",
+    [MOST_BODY - HEADER.size - CONTROL.size + 1, MOST_BODY, 3 * MOST_BODY, 200_001],
+)
 def test_long_call_comes_back_together_from_its_parts(length: int) -> None:
     sent = Rpc(function=CONTROL_CALL, body=a_control(b"\x5a" * length), sequence=9)
     assembler = Assembler()
 
-    parts = list(sent.parts())
-    found = [assembler.feed(part) for part in parts]
+    first = next(sent.parts())
+    later = list(replace(sent, sequence=10).parts())[1:]
+    found = [assembler.feed(part) for part in (first, *later)]
 
-    assert len(parts) > 1
-    assert found[:-1] == [None] * (len(parts) - 1)
-    assert found[-1] == sent
+    assert later
+    assert found == [*[None] * len(later), sent]
+    with pytest.raises(RpcError, match="none was begun"):
+        assembler.feed(later[-1])
 
 
-def test_allocation_has_more_than_its_stated_length() -> None:
-    body = ALLOC.pack(1, 2, 3, 0xC56F, 0, 8, 0, 0) + b"ABCDEFGH"
-    units = message(Function.GSP_RM_ALLOC, body, size=HEADER.size + ALLOC.size)
+@pytest.mark.parametrize("stated", [0, 8, 12])
+def test_allocation_may_have_more_than_its_stated_length(stated: int) -> None:
+    body = ALLOC.pack(1, 2, 3, 0xC56F, 0, 8, 0, 0) + b"ABCDEFGHIJKL"[: max(8, stated)]
+    units = message(Function.GSP_RM_ALLOC, body, size=HEADER.size + ALLOC.size + stated)
 
     assert Assembler().feed(units) == Rpc(function=Function.GSP_RM_ALLOC, body=body)
 
