@@ -24,6 +24,7 @@ from suites.unit.gpu.passthrough.fake_host import (
     VGA_CLASS,
     FakeHost,
 )
+from suites.unit.gpu.socketside import open_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +90,10 @@ def test_function_has_the_facts_in_sysfs(host: FakeHost) -> None:
     assert not function.is_boot_vga
 
 
-def test_unset_values_are_absent(host: FakeHost) -> None:
+@pytest.mark.parametrize("override", ["(null)\n", "\n", ""])
+def test_unset_values_are_absent(host: FakeHost, override: str) -> None:
+    (host.device(GPU) / "driver_override").write_text(override)
+
     function = read_host(host.root).functions[GPU]
 
     assert (function.driver, function.driver_override) == (None, None)
@@ -250,13 +254,14 @@ def test_disk_with_several_paths_is_found(host: FakeHost) -> None:
     assert "0000:65:00.4: The host has mounted '/'" in verdict(host).reason
 
 
-def test_group_of_a_swap_partition_is_refused(host: FakeHost) -> None:
+@pytest.mark.parametrize("disk", ["sda", "nvme0n1"])
+def test_group_of_a_swap_partition_is_refused(host: FakeHost, disk: str) -> None:
     host.add_function(USB, group=5, class_code=USB_CLASS)
-    host.add_disk("sda", USB, "8:1")
+    host.add_disk(disk, USB, "8:1")
     with (host.root / "proc/swaps").open("a") as table:
-        table.write("/dev/sdap1 partition 1000 0 -2\n")
+        table.write(f"/dev/{disk}p1 partition 1000 0 -2\n")
 
-    assert f"{USB}: The host swaps to '/dev/sdap1' on it." in verdict(host).reason
+    assert f"{USB}: The host swaps to '/dev/{disk}p1' on it." in verdict(host).reason
 
 
 @pytest.mark.parametrize(
@@ -300,18 +305,6 @@ def test_network_file_system_has_no_disk(host: FakeHost) -> None:
     host.mount("0:51", "/home", "nfs4", "server:/home")
 
     assert verdict(host).is_usable
-
-
-def test_group_of_the_card_with_the_default_route_is_refused(host: FakeHost) -> None:
-    host.add_function("0000:65:00.5", group=5, class_code=NIC_CLASS)
-    host.add_interface("eth0", "0000:65:00.5", is_default=True)
-
-    found = verdict(host)
-
-    assert found.kind is VerdictKind.REFUSED
-    assert (
-        "0000:65:00.5: The default route of the host is by its interface 'eth0'." in found.reason
-    )
 
 
 def test_network_card_without_the_default_route_goes_with_its_card(host: FakeHost) -> None:
@@ -496,6 +489,13 @@ def test_gpu_with_mediated_devices_is_refused(host: FakeHost) -> None:
 
     assert "mediated devices (vGPUs): 83b8f4f2, 93b8f4f2" in verdict(host).reason
     assert verdict(host, SECOND).is_usable
+    # They belong to no function above their own, such as its root port.
+    below = host.add_function("0000:00:1f.0", group=8, below=PORT)
+    (below / "a3b8f4f2").mkdir()
+    host.link("sys/bus/mdev/devices/a3b8f4f2", below / "a3b8f4f2")
+    functions = read_host(host.root).functions
+    seen = {each: functions[each].mdevs for each in (PORT, "0000:00:1f.0")}
+    assert seen == {PORT: (), "0000:00:1f.0": ("a3b8f4f2",)}
 
 
 def test_gpu_that_only_offers_mediated_devices_is_usable(host: FakeHost) -> None:
@@ -616,9 +616,10 @@ def test_process_that_drives_a_function_itself_is_named(
     assert verdict(host, SECOND).is_usable
 
 
-def test_verdict_is_unknown_if_processes_cannot_be_seen(host: FakeHost) -> None:
+@pytest.mark.parametrize("driver", ["nvidia", "nouveau"])
+def test_verdict_is_unknown_if_processes_cannot_be_seen(host: FakeHost, driver: str) -> None:
     """An ordinary user does not see what processes of others have open."""
-    host.bind(GPU, "nvidia")
+    host.bind(GPU, driver)
     host.bind(SECOND, "vfio-pci")
     (host.root / "proc/1/fd").rmdir()
     (host.root / "proc/1").rmdir()
@@ -655,18 +656,29 @@ def test_first_of_two_reasons_of_one_kind_is_shown_first(
     first = verdict(host).with_finding(kind, "One.")
 
     assert first.with_finding(kind, "Two.").reasons == ("One.", "Two.")
-    assert first.with_finding(VerdictKind.REFUSED, "No.").kind is VerdictKind.REFUSED
+    refused = first.with_finding(VerdictKind.REFUSED, "No.")
+    assert refused.kind is VerdictKind.REFUSED
+    assert refused.reasons == (("One.", "No.") if kind is refused.kind else ("No.", "One."))
 
 
-def test_refusal_counts_more_than_use(host: FakeHost) -> None:
+def test_refusal_counts_more_than_what_is_unknown_and_that_more_than_use(host: FakeHost) -> None:
     host.add_function(NVME, group=5, class_code=NVME_CLASS)
     host.add_process(1234, "qemu", "/dev/vfio/5")
+    host.mount("0:50", "/srv", "zfs", "tank/root")
 
     found = verdict(host)
 
     assert found.kind is VerdictKind.REFUSED
-    assert "shares" in found.reasons[0]
-    assert "open" in found.reasons[1]
+    for part, reason in zip(("shares", "may need", "open"), found.reasons, strict=True):
+        assert part in reason
+
+
+def test_no_file_of_a_function_stays_open(host: FakeHost) -> None:
+    before = open_descriptors()
+
+    read_host(host.root)
+
+    assert open_descriptors() == before
 
 
 def test_host_without_pci_has_no_gpus(tmp_path: Path) -> None:

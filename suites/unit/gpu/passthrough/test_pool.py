@@ -140,11 +140,11 @@ def test_first_gpu_is_returned_if_the_second_cannot_be_taken(
     with pytest.raises(HarnessError, match=f"{SECOND} does not answer"), lease(pool, *wishes):
         pass
 
-    assert {each: host.driver_of(each) for each in (GPU, AUDIO)} == {
-        GPU: "nvidia",
-        AUDIO: "snd_hda_intel",
-    }
+    assert (drivers(host)[GPU], drivers(host)[AUDIO]) == ("nvidia", "snd_hda_intel")
     assert verdicts(pool) == {GPU: VerdictKind.USABLE, SECOND: VerdictKind.REFUSED}
+    # As after any lease, it does not keep what was left on it.
+    resets = [path for path, _ in kernel.writes if path == f"devices/{GPU}/reset"]
+    assert len(resets) == (2 if wishes[0] is FIRST else 0)
 
 
 @pytest.mark.parametrize(("broken", "sound"), [(GPU, SECOND), (SECOND, GPU)])
@@ -161,6 +161,19 @@ def test_sound_gpu_of_two_is_returned(
     assert host.driver_of(sound) == BEFORE[sound]
     assert verdicts(pool) == {sound: VerdictKind.USABLE, broken: VerdictKind.REFUSED}
     assert pool.leases() == []
+
+
+def test_each_gpu_that_is_not_returned_is_named(host: FakeHost, pool: GpuPool) -> None:
+    held = lease(pool, FIRST, OTHER)
+    held.__enter__()
+    for each in (GPU, SECOND):
+        (host.device(each) / "config").write_bytes(b"\xff" * 64)
+
+    with pytest.raises(DeviceError) as caught:
+        held.__exit__(None, None, None)
+
+    for each in (GPU, SECOND):
+        assert f"GPU {each} is quarantined" in str(caught.value)
 
 
 def test_second_lease_takes_the_other_gpu(pool: GpuPool, other_pool: GpuPool) -> None:
@@ -319,9 +332,16 @@ def test_invalid_address_is_bad_input(pool: GpuPool) -> None:
         pass
 
 
-def test_address_may_lack_its_segment(pool: GpuPool) -> None:
-    with lease(pool, GpuChoice(address="66:00.0")) as (gpu,):
-        assert gpu.gpu.address == SECOND
+@pytest.mark.parametrize(
+    ("text", "address"), [("66:00.0", SECOND), (" 10001:66:00.0", "10001:66:00.0")]
+)
+def test_address_may_lack_its_segment(
+    host: FakeHost, pool: GpuPool, text: str, address: str
+) -> None:
+    host.add_function("10001:66:00.0", group=9)
+
+    with lease(pool, GpuChoice(address=text)) as (gpu,):
+        assert gpu.gpu.address == address
 
 
 def test_shared_group_is_refused_at_once_and_the_other_gpu_taken(
@@ -357,6 +377,39 @@ def test_gpu_in_use_is_waited_for(host: FakeHost, pool: GpuPool) -> None:
     assert drivers(host) == BEFORE
 
 
+def test_each_reason_to_wait_is_reported_once(host: FakeHost, pool: GpuPool) -> None:
+    host.add_process(77, "first", "/dev/nvidia0")
+    host.write(f"proc/driver/nvidia/gpus/{GPU}/information", "Device Minor: 0\n")
+    reports: list[str] = []
+
+    def report(text: str) -> None:
+        reports.append(text)
+        if len(reports) == 1:
+            host.add_process(78, "second", "/dev/nvidia0")
+
+    with (
+        pytest.raises(HarnessError, match="last seen"),
+        pool.lease([FIRST], holder="a test", deadline=Deadline.after(8), report=report),
+    ):
+        pass
+
+    seen = [("'first'" in each, "'second'" in each) for each in reports]
+    assert seen == [(True, False), (True, True)]
+
+
+def test_gpu_that_appears_while_others_are_held_is_taken(
+    host: FakeHost, pool: GpuPool, other_pool: GpuPool
+) -> None:
+    def plug(_: str) -> None:
+        host.add_function("0000:67:00.0", group=7)
+
+    with (
+        lease(pool, FIRST, OTHER),
+        other_pool.lease([ANY], holder="x", deadline=Deadline.after(40), report=plug) as (gpu,),
+    ):
+        assert gpu.gpu.address == "0000:67:00.0"
+
+
 def test_gpu_that_another_process_opened_stays_untouched(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,6 +421,19 @@ def test_gpu_that_another_process_opened_stays_untouched(
         with pytest.raises(HarnessError, match="/dev/vfio/6' open"), lease(pool, OTHER):
             pass
     assert kernel.writes == []
+
+
+def test_file_of_an_excluded_gpu_is_not_opened(
+    host: FakeHost, kernel: FakeKernel, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may belong to a machine of somebody else, which just then wants to open it."""
+    inventory = Inventory(gpus={SECOND: GpuKeys(exclude="mine")})
+    host.bind(SECOND, "vfio-pci")
+
+    with busy(monkeypatch, 6):
+        pool = GpuPool(folder, inventory=inventory, root=host.root, runner=kernel)
+        assert "open" not in reason(pool, SECOND)
+    assert verdicts(pool)[SECOND] is VerdictKind.REFUSED
 
 
 def test_other_gpu_is_taken_if_one_turns_out_to_be_open(
@@ -475,6 +541,19 @@ def test_file_that_this_user_may_not_open_is_not_a_fault_of_the_gpu(
         host.unbind(each)
         host.bind(each, "vfio-pci")
     assert verdicts(pool)[GPU] is VerdictKind.REFUSED
+
+
+def test_error_of_taking_a_gpu_counts_more_than_that_of_its_return(
+    kernel: FakeKernel, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def probe(*_: object) -> VfioFile:
+        kernel.broken["driver_override"] = "Input/output error"
+        return VfioFile.FORBIDDEN
+
+    monkeypatch.setattr(handover_module, "probe_vfio_file", probe)
+
+    with pytest.raises(RequirementError, match=r"may not open '/dev/vfio/5'"), lease(pool, FIRST):
+        pass
 
 
 def test_sysfs_that_this_user_may_not_write_is_not_a_fault_of_the_gpu(
@@ -585,6 +664,11 @@ def test_reset_that_fails_by_all_methods_quarantines(
         kernel.failing_methods |= {"flr", "bus"}
         with pytest.raises(DeviceError, match=r"can't be reset by flr, bus: Connection timed out"):
             gpu.reset()
+        # The first fault is the cause of later ones.
+        kernel.failing_methods.clear()
+        kernel.dies_at_reset.add(SECOND)
+        with pytest.raises(DeviceError, match="does not answer"):
+            gpu.reset()
 
     assert "can't be reset by flr, bus" in reason(pool, SECOND)
     assert (host.device(SECOND) / "reset_method").read_text() == "flr bus\n"
@@ -666,8 +750,26 @@ def test_released_gpu_is_back_on_its_driver(
 def test_gpu_that_is_not_quarantined_is_not_released(pool: GpuPool, other_pool: GpuPool) -> None:
     with pytest.raises(RequirementError, match=f"{GPU} is not quarantined; quarantined are none"):
         pool.release(GPU)
-    with lease(pool, FIRST), pytest.raises(RequirementError, match="is held by 'a test'"):
-        other_pool.release(GPU)
+    for each in (other_pool, pool):
+        with lease(pool, FIRST), pytest.raises(RequirementError, match="is held by 'a test'"):
+            each.release(GPU)
+
+
+def test_gpu_whose_drivers_were_not_recorded_is_released_only_if_it_answers(
+    host: FakeHost, pool: GpuPool
+) -> None:
+    pool._records.save_quarantine(GPU, Quarantine(reason="It smells.", since="now", user="ann"))
+    config = host.device(GPU) / "config"
+    content = config.read_bytes()
+    config.write_bytes(b"\xff" * 64)
+
+    with pytest.raises(DeviceError, match="does not answer"):
+        pool.release(GPU)
+    assert "It smells." in reason(pool)
+
+    config.write_bytes(content)
+    pool.release(GPU)
+    assert verdicts(pool)[GPU] is VerdictKind.USABLE
 
 
 def test_quarantined_gpu_is_neither_restored_nor_taken(host: FakeHost, pool: GpuPool) -> None:
@@ -790,6 +892,44 @@ def test_abandoned_gpu_of_which_a_function_is_dead_is_quarantined(
     assert kernel.writes == []
     assert verdicts(pool)[GPU] is VerdictKind.REFUSED
     assert pool.restore_abandoned() == []
+
+
+def test_abandoned_gpu_of_which_a_function_is_open_stays_as_it_is(
+    host: FakeHost,
+    kernel: FakeKernel,
+    pool: GpuPool,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run was killed while it gave the functions back, and its machine lives on."""
+    functions = {each: {"driver": BEFORE[each], "override": None} for each in (GPU, AUDIO)}
+    content = {"boot_id": host.boot_id, "functions": functions}
+    (folder / f"drivers-{GPU}.json").write_text(json.dumps(content))
+    host.unbind(AUDIO)
+    host.bind(AUDIO, "vfio-pci")
+
+    with busy(monkeypatch, 5):
+        (done,) = pool.restore_abandoned()
+
+    assert not done.is_restored
+    assert "has '/dev/vfio/5' open" in done.sentence
+    assert kernel.writes == []
+
+
+def test_record_of_functions_without_a_group_is_not_followed(
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path
+) -> None:
+    first, other = "0000:70:00.0", "0000:71:00.0"
+    for each in (first, other):
+        host.add_function(each, group=None)
+    functions = {each: {"driver": None, "override": "x"} for each in (first, other)}
+    content = {"boot_id": host.boot_id, "functions": functions}
+    (folder / f"drivers-{first}.json").write_text(json.dumps(content))
+
+    (done,) = pool.restore_abandoned()
+
+    assert f"is not in the IOMMU group of {first}" in done.sentence
+    assert kernel.writes == []
 
 
 def test_records_are_open_to_the_group(pool: GpuPool, folder: Path) -> None:

@@ -145,13 +145,21 @@ def test_nothing_is_written_if_the_writer_could_not_write_all_of_it(
     assert not done.is_restored
     assert f"of user {_OTHER_NAME} is not followed (that user may not write" in done.sentence
     assert AUDIO in done.sentence
-    # What the owner may not write, it may not write as a member of the group either.
+    # What the owner may not write, it may not write as a member of the group either, nor that as anybody.
     override = host.device(GPU) / "driver_override"
     let_the_group_bind(host, GPU, AUDIO)
-    os.chown(override, _OTHER_USER, _OTHER_GROUP)
-    override.chmod(0o464)
+    for owner, mode in ((_OTHER_USER, 0o464), (0, 0o646)):
+        os.chown(override, owner, _OTHER_GROUP)
+        override.chmod(mode)
+        (done,) = pool.restore_abandoned()
+        assert f"/{GPU}/driver_override'" in done.sentence
+    # Nor does it help that the first function only has another override, which it may write.
+    host.unbind(GPU)
+    host.bind(GPU, BEFORE[0])
+    override.chmod(0o664)
+    os.chown(host.device(AUDIO) / "driver_override", 0, 0)
     (done,) = pool.restore_abandoned()
-    assert f"/{GPU}/driver_override'" in done.sentence
+    assert f"/{AUDIO}/driver_override'" in done.sentence
     assert kernel.writes == []
     assert record.exists()
 
