@@ -104,11 +104,13 @@ def test_implementation_and_revision_have_fields_of_their_own(tmp_path: Path) ->
 
 
 def test_user_adds_a_model_by_a_file(tmp_path: Path) -> None:
-    _model(tmp_path, MODEL_FILE + "registers: {0x88000: 0xffffffff}\n")
+    """Its registers count more than those that follow from the chip."""
+    _model(tmp_path, MODEL_FILE + "registers: {0x88000: 0xffffffff, 0xa00: 5}\n")
 
     catalogue = load_catalogue(tmp_path)
 
-    assert catalogue.get("my-gpu").boot_registers[0x88000] == 0xFFFFFFFF
+    registers = catalogue.get("my-gpu").boot_registers
+    assert registers == {PMC_BOOT_0: 0x172000A1, PMC_BOOT_42: 5, 0x88000: 0xFFFFFFFF}
     assert "h100-sxm5-80gb" in catalogue.models
 
 
@@ -195,6 +197,13 @@ def test_second_model_with_the_same_name_is_refused(tmp_path: Path) -> None:
         with pytest.raises(BadInputError, match="Another folder has a model") as slip:
             load(tmp_path)
         assert slip.value.source == str(file)
+    file.unlink()
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        file = _model(folder)
+    with pytest.raises(BadInputError, match="Another folder has a model 'my-gpu'") as slip:
+        load_catalogue(tmp_path / "a", tmp_path / "b")
+    assert slip.value.source == str(file)
 
 
 def test_file_name_that_cannot_name_a_model_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.gpu import Bar, PciIdentity
-from harness.gpu.config_space import BAR_0, COMMAND, COMMAND_MEMORY, EXPRESS, ConfigSpace
+from harness.gpu.config_space import (
+    BAR_0,
+    BEFORE_HOPPER,
+    COMMAND,
+    COMMAND_MEMORY,
+    EXPRESS,
+    FROM_HOPPER,
+    ConfigSpace,
+    Places,
+)
 
 _MIB = 1 << 20
 _IDENTITY = PciIdentity(
@@ -193,6 +202,27 @@ def test_read_only_link_registers_ignore_writes() -> None:
 
     assert space.read(EXPRESS + 0x08, 4) == 0x7FFF
     assert space.read(EXPRESS + 0x0C, 4) == before
+
+
+@pytest.mark.parametrize("places", [BEFORE_HOPPER, FROM_HOPPER], ids=["before Hopper", "Hopper"])
+def test_power_and_messages_are_set_where_the_driver_expects_them(places: Places) -> None:
+    """What a driver can only read stays as it is."""
+    space = ConfigSpace(
+        _IDENTITY, {0: Bar(mib=16)}, is_express=True, has_msi=True, places=places, generation=3
+    )
+    offsets = [places.power, places.power + 4, *range(places.msi, places.msi + 16, 4)]
+    link = places.express + 0x2C
+    for offset in (*offsets, link):
+        space.write(offset, 0xFFFFFFFF, 4)
+
+    assert [space.read(offset, 4) for offset in offsets] == [
+        *(0x0003 << 16 | places.msi << 8 | 1, 3),
+        *(0x81 << 16 | places.express << 8 | 5, 0xFFFFFFFC, 0xFFFFFFFF, 0xFFFF),
+    ]
+    # Its speeds are a bit for each generation, from bit 1 on.
+    assert space.read(link, 4) == 0b1110
+    space.write(places.msi + 2, 0, 2)
+    assert space.read(places.msi, 4) == 0x80 << 16 | places.express << 8 | 5
 
 
 def _give_addresses(space: ConfigSpace) -> None:

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.gpu import emulated
+from harness.gpu.emulated import EmulatedGpu
 from harness.gpu.trace import NO_BAR, IncidentKind
 from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock
-from suites.unit.gpu.models import BAR_0, BAR_1, MIB, a_gpu, configure
+from suites.unit.gpu.fake_engine import CopyingEngine
+from suites.unit.gpu.models import BAR_0, BAR_1, MIB, a_gpu, a_model, configure
 
 
 def test_guest_reads_the_boot_registers() -> None:
@@ -73,15 +75,20 @@ def test_address_that_no_bar_claims_reads_all_ones() -> None:
     gpu.memory_write(outside, 1, 4)
 
     assert gpu.memory_read(outside, 4) == 0xFFFFFFFF
-    assert [access.offset for access in gpu.trace.bar_accesses(NO_BAR)] == [outside, outside]
+    # Nor does a BAR claim an access that ends behind it, for a transport that names the BAR.
+    gpu.bar_write(1, 16 * MIB - 2, 1, 4)
+    assert gpu.bar_read(1, 16 * MIB - 2, 4) == 0xFFFFFFFF
+    seen = [access.offset for access in gpu.trace.bar_accesses(NO_BAR)]
+    assert seen == [outside, outside, 16 * MIB - 2, 16 * MIB - 2]
 
 
-def test_untouched_bar_leaves_no_access() -> None:
+def test_trace_has_the_bytes_that_were_written() -> None:
     gpu = configure(a_gpu())
-    gpu.memory_read(BAR_1, 4)
 
-    assert gpu.trace.bar_accesses(0) == ()
-    assert len(gpu.trace.bar_accesses(1)) == 1
+    gpu.config_write(0x3C, 0x1FF05, 1)
+    gpu.memory_write(BAR_0 + 0x100, 0x1FF06, 1)
+
+    assert [access.value for access in gpu.trace.accesses[-2:]] == [5, 6]
 
 
 def test_reset_forgets_writes_of_the_guest_but_not_the_script_of_the_test() -> None:
@@ -107,6 +114,18 @@ def test_register_has_its_scripted_value_until_that_is_undone() -> None:
 
     gpu.clear_answer(0xA00)
     assert gpu.memory_read(BAR_0 + 0xA00, 4) == 0x180A1000
+
+
+def test_scripted_value_counts_more_than_the_answer_of_an_engine() -> None:
+    model = a_model()
+    gpu = EmulatedGpu(model, bars=model.bars.mpqemu, engine=lambda _: CopyingEngine())
+
+    gpu.answer(0x84, 0x11223344)
+
+    assert gpu.bar_read(0, 0x80, 4) == 0x80
+    assert (gpu.bar_read(0, 0x84, 4), gpu.bar_read(0, 0x86, 2)) == (0x11223344, 0x1122)
+    gpu.clear_answer(0x84)
+    assert gpu.bar_read(0, 0x84, 4) == 0x84
 
 
 def test_missing_register_cannot_be_scripted() -> None:

@@ -123,6 +123,26 @@ def test_every_descriptor_is_closed_and_nothing_written(qemu: QemuSide) -> None:
 
 
 @pytest.mark.parametrize(
+    "data", [config_message(Command.PCI_CFGREAD, 0) + _SYSMEM, _SYSMEM[:40]], ids=["whole", "part"]
+)
+def test_descriptor_of_a_request_that_is_not_carried_out_is_closed(
+    server: MpqemuServer, qemu: QemuSide, data: bytes
+) -> None:
+    """With whole messages, the second one has it, and the GPU stalls at the first."""
+    ours, theirs = os.pipe()
+    server.gpu.stall(3600.0)
+
+    qemu.post(data, [theirs])
+    os.close(theirs)
+    wait_for_descriptor_to_be_let_go(server)
+    server.close()
+
+    with os.fdopen(ours, "rb", buffering=0) as pipe:
+        os.set_blocking(ours, False)
+        assert pipe.read(1) == b""
+
+
+@pytest.mark.parametrize(
     ("wrong", "words"),
     [
         (message(8), "unknown command 8"),
@@ -137,10 +157,10 @@ def test_every_descriptor_is_closed_and_nothing_written(qemu: QemuSide) -> None:
 def test_protocol_violation_ends_the_connection_with_a_reason(
     server: MpqemuServer, qemu: QemuSide, wrong: bytes, words: str
 ) -> None:
-    assert qemu.config_read(0) == 0x233010DE
+    # A request before it is answered, though both come together.
+    qemu.post(config_message(Command.PCI_CFGREAD, 0) + wrong)
 
-    qemu.post(wrong)
-
+    assert qemu.answer() == 0x233010DE
     ending = server.wait_for_end(_END_S)
     assert ending.kind is EndKind.VIOLATION
     assert words in ending.detail
@@ -222,10 +242,12 @@ def test_stalled_gpu_does_not_keep_the_server_from_closing() -> None:
         qemu.post(config_message(Command.PCI_CFGREAD, 0))
         _wait_until_pending(server)
 
+        assert server.stall_report(0.0) is not None
         server.close()
 
         assert server.wait_for_end(0.0).kind is EndKind.CLOSED
         assert gpu.trace.accesses == ()
+        assert server.stall_report(0.0) is None
 
 
 def test_client_that_never_reads_does_not_keep_the_server_from_closing(

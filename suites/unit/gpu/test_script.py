@@ -46,8 +46,9 @@ def test_dead_gpu_is_found_on_the_bus_but_its_bars_are_silent() -> None:
     GpuScript(is_dead=True).apply(gpu)
 
     gpu.bar_write(0, 0x100, 1, 4)
+    gpu.config_write(0x3C, 7, 1)
 
-    assert gpu.config_read(0, 4) == 0x233010DE
+    assert (gpu.config_read(0, 4), gpu.config_read(0x3C, 1)) == (0x233010DE, 7)
     assert _read(gpu, PMC_BOOT_0) == 0xFFFFFFFF
     assert gpu.trace.incidents_of(IncidentKind.DIED)
 
@@ -137,3 +138,8 @@ def test_mig_waits_for_the_reset_that_it_needs() -> None:
     gpu.reset()
     assert gpu.mig_mode == MigMode(is_enabled=True, is_pending=True)
     assert _read(gpu, MIG) == MIG_ABLE | MIG_ENABLED | MIG_PENDING
+
+    gpu.bar_write(0, MIG, 0, 4)
+    assert gpu.mig_mode == MigMode(is_enabled=True, is_pending=False)
+    gpu.reset()
+    assert gpu.mig_mode == MigMode(is_enabled=False, is_pending=False)

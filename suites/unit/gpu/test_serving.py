@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.gpu.catalogue import load_catalogue
+from harness.gpu.gsp.device import GspDevice
 from harness.gpu.mpqemu import MpqemuServer
 from harness.gpu.serving import serve_gpu
 from harness.gpu.transport import Transport
 from harness.gpu.vfio_user import VfioUserServer
+from harness.settings import GpuEmulation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,14 +26,19 @@ def test_mpqemu_gets_narrow_bars_and_conventional_space(tmp_path: Path) -> None:
 
 def test_vfio_user_gets_bars_that_fit_and_express_space(tmp_path: Path) -> None:
     server = serve_gpu(
-        load_catalogue().get("h200-sxm5-141gb"),
+        load_catalogue().get("h200-sxm5-141gb").emulated_as(GpuEmulation.GSP),
         Transport.VFIO_USER,
         folder=tmp_path,
         device_id="gpu3",
+        number=4,
         aperture_mib=64 << 10,
     )
 
     assert isinstance(server, VfioUserServer)
     assert server.gpu.bars[2].mib == 32 << 10
+    engine = server.gpu.engine
+    assert isinstance(engine, GspDevice)
+    assert engine.state.bars == server.gpu.bars
+    assert engine.state.number == 4
     assert server.gpu.config_size == 4096
     assert server.socket_path == tmp_path / "gpu3.sock"
