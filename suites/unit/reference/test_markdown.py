@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from harness.reference.markdown import table
+import pytest
+
+from harness.reference.markdown import prose, sentence, table
 
 
 def test_cell_keeps_its_vertical_bars_and_stays_one_line() -> None:
@@ -13,3 +15,25 @@ def test_cell_keeps_its_vertical_bars_and_stays_one_line() -> None:
         "| --- | --- |",
         "| --a | one\\|two lines |",
     ]
+
+
+def test_names_in_prose_are_code_unless_they_are_already() -> None:
+    text = """Take node_name, `x_y` or --dry-run of a/b_c.
+
+    Such as:
+
+        code_of_an_example --x
+    """
+
+    assert prose(text).splitlines() == [
+        "Take `node_name`, `x_y` or `--dry-run` of a/b_c.",
+        "",
+        "Such as:",
+        "",
+        "    code_of_an_example --x",
+    ]
+
+
+@pytest.mark.parametrize("words", ["one word", "one word.", " one word"])
+def test_words_become_one_sentence(words: str) -> None:
+    assert sentence(words) == "One word."

@@ -2,9 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import pytest
 
-from harness.reference.shapes import show_default
+from harness.provisioner.yaml_file import ProvisionerFile
+from harness.reference.shapes import data_file_keys, field_rows, show_default
+
+
+@dataclass
+class Shape:
+    """A shape with a docstring below some of its fields."""
+
+    first: int
+    """What it_is for."""
+    second: list[int] = field(default_factory=list)
+
+    def method(self) -> None:
+        """No field's."""
+
+    third: str = "x"
+    """The last
+    of them."""
+
+
+def test_fields_have_their_defaults_and_the_docstrings_below_them() -> None:
+    assert field_rows(Shape) == [
+        ("`first`", "required", "What `it_is` for."),
+        ("`second`", "none", ""),
+        ("`third`", "`x`", "The last\nof them."),
+    ]
+
+
+def test_keys_of_inner_shapes_have_the_whole_path() -> None:
+    keys = [key for key, _, _ in data_file_keys(ProvisionerFile)]
+
+    assert len(keys) == len(set(keys))
+    assert {"`outcome.file.path`", "`outcome.log.path`"} <= set(keys)
 
 
 @pytest.mark.parametrize(
