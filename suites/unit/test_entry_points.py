@@ -126,19 +126,32 @@ def test_broken_models_break_nothing_else(site: Site, capsys: pytest.CaptureFixt
     assert output.err == f"harness: {sentence}\n"
 
 
-def test_invalid_model_of_a_package_is_named_by_file_and_key(site: Site) -> None:
-    package = site.install("acme", {Group.GPU_MODELS: "acme = acme_plugin"})
-    (package / "acme-a1.yaml").write_text(MODEL_FILE.replace("chip:", "chips:"))
+def test_invalid_model_of_each_package_is_named_by_file_and_key(site: Site) -> None:
+    seen = []
+    for name in ("acme", "rival"):
+        package = site.install(name, {Group.GPU_MODELS: f"{name} = {name}_plugin"})
+        (package / f"{name}-a1.yaml").write_text(MODEL_FILE.replace("chip:", "chips:"))
+        seen.append(f"in '{name} 1.2' can't be used: {package / f'{name}-a1.yaml'}:")
 
-    (error,) = load_catalogue().errors
+    errors = load_catalogue().errors
 
-    assert f"in 'acme 1.2' can't be used: {package / 'acme-a1.yaml'}:" in str(error)
-    assert "key 'chips': This key is not known here" in str(error)
+    for part, error in zip(seen, errors, strict=True):
+        assert part in str(error)
+        assert "key 'chips': This key is not known here" in str(error)
 
 
 _EXPECTATIONS = '''
-from harness.errors import ExpectationError
+from harness.errors import ExpectationError, HarnessError
 from harness.expect.every_node import NodeExpectation
+
+def wrong(evidence):
+    raise ExpectationError("Acme is wrong.")
+
+def dark(evidence):
+    raise HarnessError("Acme can't be seen.")
+
+class Kind:
+    pass
 
 def agent_runs(evidence):
     """Acme's agent runs.
@@ -160,7 +173,16 @@ not_a_function = "agent_runs"
 
 
 def test_expectations_of_a_package_are_judged_with_the_others(site: Site) -> None:
-    names = ("agent_runs", "crashes", "says_so", "ready", "not_a_function")
+    names = (
+        "agent_runs",
+        "crashes",
+        "says_so",
+        "ready",
+        "not_a_function",
+        "Kind",
+        "wrong",
+        "dark",
+    )
     entries = "\n".join(f"acme-{name} = acme_plugin:{name}" for name in names)
     site.install("acme", {Group.EXPECTATIONS: entries}, _EXPECTATIONS)
     folder = EvidenceFolder(site.folder)
@@ -180,8 +202,11 @@ def test_expectations_of_a_package_are_judged_with_the_others(site: Site) -> Non
     assert verdicts["acme-ready"] == ("acme is ready", VerdictState.MET, "Acme was seen.")
     assert verdicts["acme-crashes"][1] is VerdictState.UNKNOWN
     assert "in 'acme 1.2' can't be used: it raises AttributeError" in verdicts["acme-crashes"][2]
-    assert verdicts["acme-not_a_function"][1] is VerdictState.UNKNOWN
-    assert "a function of evidence is expected" in verdicts["acme-not_a_function"][2]
+    for name in ("not_a_function", "Kind"):
+        assert verdicts[f"acme-{name}"][1] is VerdictState.UNKNOWN
+        assert "a function of evidence is expected" in verdicts[f"acme-{name}"][2]
+    assert verdicts["acme-wrong"][1:] == (VerdictState.NOT_MET, "Acme is wrong.")
+    assert verdicts["acme-dark"][1:] == (VerdictState.UNKNOWN, "Acme can't be seen.")
 
     folder.command("units", "acme.service loaded failed failed Acme\n")
     agent = next(each for each in every_expectation() if each.name == "acme-agent_runs")

@@ -390,6 +390,17 @@ def test_expected_result_is_accepted(tmp_path: Path, case: Case) -> None:
     case.judge(tmp_path)
 
 
+@pytest.mark.parametrize("outcome", [FILE, PATTERNS], ids=["file", "log"])
+def test_decision_without_a_reason_does_not_have_any(
+    tmp_path: Path, outcome: OutcomeDeclaration
+) -> None:
+    evidence = evidence_of(tmp_path, outcome)
+
+    expect.decided(evidence, "skip-build")
+    with pytest.raises(ExpectationError, match="with reason 'kernel', but it was 'skip-build'"):
+        expect.decided(evidence, "skip-build", reason="kernel")
+
+
 def test_end_at_a_step_needs_a_declared_error(tmp_path: Path) -> None:
     evidence = evidence_of(tmp_path, PATTERNS)
 

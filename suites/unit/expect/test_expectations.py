@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
 from pathlib import Path
 
 import pytest
@@ -34,23 +31,6 @@ def test_no_expectation_is_left_out(cases: dict[str, Case]) -> None:
     # The expectations on every node have their own tests in test_every_node.
     of_nodes = {each.judge.__name__ for each in NODE_EXPECTATIONS}
     assert seen == set(expect.__all__) - of_nodes - TESTED_APART
-
-
-def test_every_public_expectation_is_exported() -> None:
-    """An expectation of a module is public only if `harness.expect` exports it."""
-    modules = (
-        importlib.import_module(f"{expect.__name__}.{found.name}")
-        for found in pkgutil.iter_modules(expect.__path__)
-        if found.name not in NO_EXPECTATIONS
-    )
-    public = {
-        name
-        for module in modules
-        for name, value in inspect.getmembers(module, inspect.isfunction)
-        if value.__module__ == module.__name__ and not name.startswith("_")
-    }
-
-    assert public == set(expect.__all__)
 
 
 def test_step_is_returned_with_its_known_facts(tmp_path: Path) -> None:

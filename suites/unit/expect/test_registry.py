@@ -59,23 +59,6 @@ def test_pause_is_between_the_end_of_a_try_and_the_next_one() -> None:
         expect.pulls_paused(a_log((1, 2, 500), (7, 8, 500), (12.5, 14, 200)), 5)
 
 
-def test_pause_of_a_single_try_is_refused() -> None:
-    with pytest.raises(ExpectationError, match="no two tries"):
-        expect.pulls_paused(a_log((1, 2, 200)), 5)
-
-
-def test_answer_of_a_pull_is_refused_if_it_differs_or_is_missing() -> None:
-    log = a_log((1, 2, 429), (7, 8, 200))
-
-    expect.pull_answered(log, 1, status=429)
-    with pytest.raises(
-        ExpectationError, match=r"Pull 2 was expected to get 429 only, .* \['200'\]"
-    ):
-        expect.pull_answered(log, 2, status=429)
-    with pytest.raises(ExpectationError, match=r"Pull 3 .* but got nothing"):
-        expect.pull_answered(log, 3, status=200)
-
-
 @pytest.mark.parametrize("statuses", [(500, 200), (200, 500), (200, None)])
 def test_each_request_of_a_pull_has_to_be_answered_alike(statuses: tuple[int, int | None]) -> None:
     first, second = statuses
