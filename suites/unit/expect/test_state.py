@@ -151,6 +151,12 @@ def test_changes_of_every_node_at_rest_are_allowed() -> None:
     assert "/var/logs" in difference(a_state(), a_state({"/var/logs": a_file()}))
 
 
+def test_allowed_changes_come_on_top_of_those_at_rest() -> None:
+    after = a_state({"/opt/a": a_file(), "/var/log/x": a_file()})
+
+    expect.unchanged(a_state(), after, allow=AllowedChanges(paths=["/opt/*"]))
+
+
 def test_pattern_must_match_the_whole_name() -> None:
     allow = AllowedChanges(paths=["/opt/gpu"], units=["*"])
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import pytest
 
 from harness.errors import HarnessError, RequirementError
@@ -10,9 +13,14 @@ from harness.gpu.transport import (
     QemuVersion,
     Transport,
     choose_transport,
+    find_transport,
     parse_device_names,
     parse_qemu_version,
 )
+from harness.provisioning.command import CommandResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _HEAD = """\
 Controller/Bridge/Hub devices:
@@ -60,6 +68,32 @@ def test_mpqemu_serves_if_it_is_safe() -> None:
     }
 
     assert chosen == dict.fromkeys(safe, Transport.MPQEMU)
+
+
+@dataclass
+class Qemu:
+    """Plays a QEMU that lists its devices on one of its streams."""
+
+    stream: str
+
+    def run(self, argv: Sequence[str], **_: object) -> CommandResult:
+        said = {
+            ("--version",): "QEMU emulator version 7.2.22",
+            ("-device", "help"): _HEAD + _MPQEMU,
+        }
+        text = said[tuple(argv[1:])]
+        is_error = self.stream == "stderr" and "-device" in argv
+        return CommandResult(
+            argv=tuple(argv),
+            exit_code=0,
+            stdout="" if is_error else text,
+            stderr=text if is_error else "",
+        )
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_devices_are_found_wherever_qemu_lists_them(stream: str) -> None:
+    assert find_transport("/opt/qemu", "tcg", Qemu(stream)) is Transport.MPQEMU
 
 
 @pytest.mark.parametrize(("version", "accelerator"), [((10, 1, 1), "kvm"), ((11, 1, 3), "tcg")])

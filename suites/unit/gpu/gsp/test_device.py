@@ -44,6 +44,11 @@ def test_chip_is_identified_and_its_processors_wait(model: str) -> None:
     assert driver.read(0x110100) & 0x10
 
 
+@pytest.mark.parametrize(("model", "loads"), [(A100, 0), ("a10-24gb", 1 << 31)])
+def test_falcon_that_loads_by_dma_says_so_beside_what_all_say(model: str, loads: int) -> None:
+    assert Driver(a_device(model)).read(0x1100F4) == loads | 1 << 10
+
+
 def test_memory_size_is_a_magnitude_with_a_scale() -> None:
     assert Driver(a_device()).read(0x100CE0) == 40 << 4 | 10
     assert Driver(a_device(T4)).read(0x100CE0) == 15 << 4 | 10
@@ -272,6 +277,8 @@ def test_driver_asks_for_name_and_uuid(release: str) -> None:
 
     assert status == 0
     assert name[4:].rstrip(b"\0") == b"NVIDIA A100-SXM4-40GB"
+    _, wide = driver.control(NAME, struct.pack("<I", 1).ljust(132, b"\xff"))
+    assert wide[4:].decode("utf-16-le").rstrip("\0") == "NVIDIA A100-SXM4-40GB"
     assert gid[8:28] == struct.pack("<I", 16) + bytes.fromhex("00000000000040008000000000000007")
 
 

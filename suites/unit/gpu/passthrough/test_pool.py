@@ -747,11 +747,14 @@ def test_released_gpu_is_back_on_its_driver(
         pass
 
 
-def test_gpu_that_is_not_quarantined_is_not_released(pool: GpuPool, other_pool: GpuPool) -> None:
+def test_gpu_that_is_not_quarantined_is_not_released(
+    host: FakeHost, kernel: FakeKernel, folder: Path, pool: GpuPool, other_pool: GpuPool
+) -> None:
     with pytest.raises(RequirementError, match=f"{GPU} is not quarantined; quarantined are none"):
         pool.release(GPU)
-    for each in (other_pool, pool):
-        with lease(pool, FIRST), pytest.raises(RequirementError, match="is held by 'a test'"):
+    own = GpuPool(folder, root=host.root, runner=kernel)
+    for holder, each in ((pool, other_pool), (own, own)):
+        with lease(holder, FIRST), pytest.raises(RequirementError, match="is held by 'a test'"):
             each.release(GPU)
 
 
