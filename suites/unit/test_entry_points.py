@@ -135,6 +135,9 @@ def test_invalid_model_of_each_package_is_named_by_file_and_key(site: Site) -> N
 
     errors = load_catalogue().errors
 
+    for name in ("one", "two"):
+        site.install(name, {Group.GPU_MODELS: f"{name} = {name}_plugin:absent"})
+    assert len(load_catalogue().errors) == 4
     for part, error in zip(seen, errors, strict=True):
         assert part in str(error)
         assert "key 'chips': This key is not known here" in str(error)
