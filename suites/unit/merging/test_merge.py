@@ -219,10 +219,10 @@ def test_shard_of_another_division_is_refused(tmp_path: Path) -> None:
 
 def test_shard_whose_run_ended_early_is_refused(tmp_path: Path) -> None:
     a_shard(tmp_path, 1, TESTS[:1], count=2)
-    a_shard(tmp_path, 2, TESTS[1:], count=2, ran=TESTS[1:4])
+    a_shard(tmp_path, 2, TESTS[1:], count=2, ran=TESTS[1:5])
 
     with pytest.raises(
-        BadInputError, match=r"Shard 2/2 has no result of 2 of its 5 tests, such as 'a.py::test_4'"
+        BadInputError, match=r"Shard 2/2 has no result of 1 of its 5 tests, such as 'a.py::test_5'"
     ):
         merge([tmp_path], tmp_path / "to", is_partial=False, root=tmp_path)
 
@@ -270,7 +270,9 @@ def test_incomplete_set_is_merged_on_request_and_says_what_is_missing(
     assert "* Shard 2/3 is missing" in capsys.readouterr().out
 
 
-def test_failures_are_grouped_by_cause_and_families_kept_apart() -> None:
+def test_failures_are_grouped_by_cause_and_families_kept_apart(tmp_path: Path) -> None:
+    shards, _ = read_shards([a_shard(tmp_path, 1, TESTS, count=1)])
+
     def failed(number: int, problem: str, *, is_broken: bool = False) -> Case:
         return Case(
             name=f"a::test_{number}",
@@ -283,16 +285,19 @@ def test_failures_are_grouped_by_cause_and_families_kept_apart() -> None:
         )
 
     page = render_summary(
-        [],
+        shards,
         [
             failed(1, "Waited 12.5 s for '/run/a1/x'.\nmore"),
             failed(2, "Waited 7 s for '/run/b2/y/z'."),
             failed(3, "No disk.", is_broken=True),
+            failed(4, "No disk."),
         ],
         [],
     )
 
-    assert "2 expectations not met, 1 could not tell" in page
+    assert "3 expectations not met, 1 could not tell" in page
+    assert "| 1/1 | 6 | 4 | 60 |" in page
+    assert "### 1 failed: No disk." in page
     assert "### 2 failed: Waited N s for PATH." in page
     assert "### 1 could not tell: No disk." in page
 
@@ -395,8 +400,10 @@ def test_malformed_junit_report_is_named_before_anything_is_written(tmp_path: Pa
 
 
 def test_reports_of_a_shard_are_not_overwritten(tmp_path: Path) -> None:
+    """Also if another path leads to them."""
     three_shards(tmp_path / "shards")
-    place = tmp_path / "shards/2/start-1/allure"
+    (tmp_path / "link").symlink_to(tmp_path / "shards/2")
+    place = tmp_path / "link/start-1/allure"
 
     with pytest.raises(BadInputError, match="in the reports of shard 2/3"):
         merge([tmp_path / "shards"], place, is_partial=False, root=tmp_path)
@@ -767,6 +774,7 @@ ENTITIES = '<!DOCTYPE x [<!ENTITY a "lol">]>'
         ("testsuite", "other"),
         ('failures="0"', 'failures="1"'),
         ('errors="0"', 'errors="1"'),
+        ("</testsuites>", '<testsuite failures="1"/></testsuites>'),
     ],
 )
 def test_hostile_junit_report_gives_a_sentence(tmp_path: Path, old: str, new: str) -> None:
@@ -910,17 +918,19 @@ def test_link_in_place_of_a_folder_of_reports_is_refused(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize(
-    ("variable", "message"),
+    ("variable", "most", "message"),
     [
-        ("HARNESS_LIMIT_REPORT_ELEMENTS", "limit 'report-elements'"),
-        ("HARNESS_LIMIT_REPORT_LEVELS", "limit 'report-levels'"),
+        ("HARNESS_LIMIT_REPORT_ELEMENTS", 32, "limit 'report-elements'"),
+        ("HARNESS_LIMIT_REPORT_LEVELS", 3, "limit 'report-levels'"),
     ],
 )
 def test_limit_of_a_report_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, most: int, message: str
 ) -> None:
     a_shard(tmp_path, 1, TESTS, count=1)
-    monkeypatch.setenv(variable, "2")
+    monkeypatch.setenv(variable, str(most))
+    merged_one(tmp_path)
+    monkeypatch.setenv(variable, str(most - 1))
 
     with pytest.raises(LimitError, match=message):
         merged_one(tmp_path)
@@ -956,6 +966,8 @@ def test_merge_on_a_full_disk_leaves_no_report_of_an_earlier_one(
 ) -> None:
     a_shard(tmp_path, 1, TESTS, count=1)
     merged_one(tmp_path)
+    for name in ("behaviours.json", "bench.json", "coverage.shell"):
+        (tmp_path / "to" / name).touch()
 
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -140,7 +140,7 @@ def test_log_that_is_full_tells_no_half_of_it(monkeypatch: pytest.MonkeyPatch) -
     [
         {"status": 399},
         {"status": 600},
-        {"blob_status": 200},
+        {"status": 500, "blob_status": 200},
         {"cut_after_bytes": -1},
         {"bytes_per_s": 0},
     ],

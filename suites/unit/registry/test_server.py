@@ -206,16 +206,19 @@ def test_malformed_archive_is_refused(tmp_path: Path, archive: bytes, why: str) 
 class FakeConnection:
     """Plays the registry's connection, of which each request has one of its own."""
 
-    def __init__(self, asked: list[tuple[str, str, bytes, str | None]], refused: str) -> None:
+    def __init__(
+        self, asked: list[tuple[str, str, bytes, str | None]], refused: str, status: int
+    ) -> None:
         self._asked = asked
         self._refused = refused
+        self._refusal = status
         self.status = 0
         self.is_closed = False
 
     def request(self, method: str, path: str, *, body: bytes, headers: Mapping[str, str]) -> None:
         self._asked.append((method, path, body, headers.get("Content-Type")))
         is_refused = bool(self._refused) and self._refused in path
-        self.status = 500 if is_refused else 202 if method == "POST" else 201
+        self.status = self._refusal if is_refused else 202 if method == "POST" else 201
 
     def getresponse(self) -> FakeConnection:
         return self
@@ -232,17 +235,20 @@ class FakeConnection:
 
 
 class Pushed:
-    """A server whose requests are seen; paths with `refused` in them are answered with 500."""
+    """A server whose requests are seen; paths with `refused` in them are answered with `status`."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, refused: str = "") -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, refused: str = "", status: int = 500
+    ) -> None:
         self.asked: list[tuple[str, str, bytes, str | None]] = []
         self.connections: list[FakeConnection] = []
         self.refused = refused
+        self.status = status
         monkeypatch.setattr(RegistryServer, "connection", lambda _: self._connection())
         self.server = RegistryServer(folder=Path("/registry"))
 
     def _connection(self) -> FakeConnection:
-        self.connections.append(FakeConnection(self.asked, self.refused))
+        self.connections.append(FakeConnection(self.asked, self.refused, self.status))
         return self.connections[-1]
 
 
@@ -280,13 +286,15 @@ def test_image_is_pushed_with_its_blobs_before_its_manifest(
     assert all(connection.is_closed for connection in pushed.connections)
 
 
-@pytest.mark.parametrize("refused", ["uploads/", "digest=", "manifests"])
+@pytest.mark.parametrize(
+    ("refused", "status"), [("uploads/", 500), ("digest=", 204), ("manifests", 401)]
+)
 def test_refused_push_is_told_with_the_answer(
-    monkeypatch: pytest.MonkeyPatch, refused: str
+    monkeypatch: pytest.MonkeyPatch, refused: str, status: int
 ) -> None:
-    pushed = Pushed(monkeypatch, refused)
+    pushed = Pushed(monkeypatch, refused, status)
 
-    with pytest.raises(HarnessError, match=rf"{refused}.* but answered with 500: because"):
+    with pytest.raises(HarnessError, match=rf"{refused}.* but answered with {status}: because"):
         pushed.server.push(_an_image()[0], repository="gpu", tag="1")
     assert all(connection.is_closed for connection in pushed.connections)
 
