@@ -234,7 +234,11 @@ def test_evidence_beyond_a_limit_is_refused(
 
 def test_nothing_is_left_of_a_stream_that_ends_early(tmp_path: Path) -> None:
     """Its last file may be cut."""
-    packed = gzip.compress(a_frame("command", "c") + a_frame("file", "/x", b"beg"))
+    frames = (
+        *(a_frame("paths", content=b"d 755 0 1.0 /\n"), a_frame("unreadable", "/b", b"")),
+        *(a_frame("command", "c"), a_frame("file", "/x", b"beg")),
+    )
+    packed = gzip.compress(b"".join(frames))
 
     _refused(tmp_path / "e", base64.b64encode(packed).decode())
 
@@ -412,14 +416,14 @@ def test_host_side_is_kept_with_a_manifest(tmp_path: Path) -> None:
     keep_host_files(
         tmp_path / "e",
         {"serial.log": source, "stderr.log": tmp_path / "absent"},
-        {"qmp-events.json": "[]"},
+        {"qmp-events.json": "[]", "argv.txt": "qemu"},
     )
 
     manifest = json.loads((tmp_path / "e/manifest.json").read_text())
     assert (tmp_path / "e/host/serial.log").read_text() == "boot\n"
     assert manifest == {
         "schema": 1,
-        "files": ["host/qmp-events.json", "host/serial.log"],
+        "files": ["host/argv.txt", "host/qmp-events.json", "host/serial.log"],
         "missing": ["stderr.log"],
     }
 

@@ -10,7 +10,7 @@ from harness.errors import HarnessError
 from harness.evidence import CLOUD_INIT_OUTPUT_PATH, RECORD_PATH, node_state
 from harness.evidence.node_state import PathStat
 from harness.evidence.outcome import ReportedStep, parse_log_steps
-from harness.provisioner import EXIT_CODE_PATH
+from harness.provisioner import EXIT_CODE_PATH, RUNS_FOLDER
 from harness.provisioner.gpu_node import EVENTS_FOLDER, OUTCOME_PATH
 from suites.unit.evidence.folders import KERNEL, EvidenceFolder, a_gpu_node
 
@@ -71,6 +71,23 @@ def test_error_names_a_file_that_is_not_an_event(tmp_path: Path, text: str) -> N
 
 def test_node_that_never_ended_has_no_exit_code(tmp_path: Path) -> None:
     assert a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "").evidence.exit_code is None
+
+
+def test_end_of_a_run_is_of_that_run_and_of_this_boot(tmp_path: Path) -> None:
+    folder = a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "9\n")
+    for number in (1, 2, 3):
+        kept = f"{RUNS_FOLDER}/{number}"
+        folder.file(f"{kept}/exit-code", "79"[number > 1])
+        folder.file(f"{kept}/failed-command", f"{'779'[number - 1]}\n{number}\na.sh\nfalse\n")
+    evidence = folder.evidence
+    runs = [*map(evidence.of_run, (1, 2, 3)), evidence]
+
+    assert [run.exit_code for run in runs] == [7, 9, 9, 9]
+    # The second run went on after the command that it noted.
+    assert [run.failed_command and run.failed_command.line for run in runs] == [1, None, 3, 3]
+
+    folder.without(f"files{EXIT_CODE_PATH}")
+    assert [run.exit_code for run in runs] == [7, 9, None, None]
 
 
 def test_damaged_exit_code_is_named(tmp_path: Path) -> None:
@@ -299,6 +316,43 @@ def test_file_is_cut_from_its_limit_on(tmp_path: Path) -> None:
 
     with pytest.raises(HarnessError, match="Only the first 4096 KiB of '/x'"):
         folder.evidence.refuse_cut("/x")
+
+
+@pytest.mark.parametrize(
+    ("path", "ask"),
+    [
+        ("/etc/cdi/own.json", lambda evidence: evidence.cdi_devices),
+        ("/run/cdi/own.yaml", lambda evidence: evidence.cdi_device_nodes),
+        (f"{EVENTS_FOLDER}/2.json", lambda evidence: evidence.event_names),
+        ("/proc/modules", lambda evidence: evidence.loaded_modules),
+        (CLOUD_INIT_OUTPUT_PATH, lambda evidence: evidence.whole_log),
+    ],
+)
+def test_beginning_of_a_file_is_not_taken_for_all_of_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    ask: Callable[[Evidence], object],
+) -> None:
+    monkeypatch.setattr(node_state, "FILE_LIMIT_KIB", 1)
+    folder = a_gpu_node(tmp_path).event("1", "AKS.CSE.x").event("2", "AKS.CSE.y")
+    ask(folder.evidence)
+
+    folder.file(path, "x" * 1024)
+    with pytest.raises(HarnessError, match=f"Only the first 1 KiB of '{path}'"):
+        ask(folder.evidence)
+
+
+@pytest.mark.parametrize("closed", ["/usr/local/sbin", "/usr/bin", "/bin"])
+def test_program_in_a_closed_folder_may_be_there(tmp_path: Path, closed: str) -> None:
+    folder = a_gpu_node(tmp_path).command("ctr", "", 127).command("lspci", "", 126)
+    (tmp_path / "unreadable.txt").write_text("/srv\n")
+
+    assert folder.evidence.is_command_absent("ctr")
+    assert not folder.evidence.is_command_absent("lspci")
+    (tmp_path / "unreadable.txt").write_text(f"/srv\n{closed}\n")
+    with pytest.raises(HarnessError, match=f"permission to read '{closed}'"):
+        folder.evidence.is_command_absent("ctr")
 
 
 def test_paths_are_a_mapping(tmp_path: Path) -> None:

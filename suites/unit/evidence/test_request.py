@@ -91,6 +91,7 @@ def test_name_that_is_not_utf8_is_kept() -> None:
         (b"", "the stream is incomplete"),
         (b"x\nn end \0", "the stream is incomplete"),
         (b"\nn end \0\n", "the stream is incomplete"),
+        (b"\nn end \0\nn end \0", "the stream is incomplete"),
         (b"\nn file /a\0", "the stream is incomplete"),
         (
             b"\nn file /" + b"a" * 90 + b"\nn end \0",

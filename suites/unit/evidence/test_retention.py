@@ -98,7 +98,8 @@ def test_bundles_of_this_run_take_room_from_the_older_ones() -> None:
 
 
 def test_new_bundle_is_later_than_bundles_of_a_clock_that_was_ahead() -> None:
-    assert made_after([a_bundle("a", days=-1)], 0.0) == DAY_S + 1
+    ahead = [a_bundle("a", days=-2), a_bundle("b", days=-1)]
+    assert made_after(ahead, 0.0) == made_after(ahead[::-1], 0.0) == 2 * DAY_S + 1
     assert made_after([a_bundle("a", days=1)], 0.0) == 0.0
     assert made_after([], 3.0) == 3.0
 

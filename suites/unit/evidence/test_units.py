@@ -17,14 +17,16 @@ EXPORTER = """\
 ExecStart={ path=/usr/bin/dcgm-exporter ; argv[]=/usr/bin/dcgm-exporter -f /etc/c.csv --address :19400 \
 ; ignore_errors=no ; start_time=[n/a] ; stop_time=[n/a] ; pid=0 ; code=(null) ; status=0/0 }
 Id=nvidia-dcgm-exporter.service
+Names=nvidia-dcgm-exporter.service dcgm.service
 LoadState=loaded
 ActiveState=activating
 UnitFileState=enabled
 InactiveExitTimestampMonotonic=92320066
 ActiveEnterTimestampMonotonic=0
 """
-ABSENT = """\
-Id=dra-driver-nvidia-gpu.service
+ABSENT_UNIT = "dra-driver-nvidia-gpu.service"
+ABSENT = f"""\
+Id={ABSENT_UNIT}
 LoadState=not-found
 ActiveState=inactive
 UnitFileState=
@@ -35,7 +37,7 @@ ActiveEnterTimestampMonotonic=0
 
 def test_command_can_not_pass_for_a_property() -> None:
     text = EXPORTER.replace("--address", "\u2028ActiveState=active\x85--address")
-    (unit,) = parse_shown_units("\n".join([*text.split("\n")[1:-1], text.split("\n")[0]])).values()
+    unit, _ = parse_shown_units("\n".join([*text.split("\n")[1:-1], text.split("\n")[0]])).values()
 
     assert unit.active == "activating"
 
@@ -43,8 +45,9 @@ def test_command_can_not_pass_for_a_property() -> None:
 def test_units_are_told_apart_by_their_blocks() -> None:
     units = parse_shown_units(f"{EXPORTER}\n{ABSENT}")
 
-    exporter, absent = units.values()
-    assert list(units) == ["nvidia-dcgm-exporter.service", "dra-driver-nvidia-gpu.service"]
+    exporter, other, absent = units.values()
+    assert list(units) == ["nvidia-dcgm-exporter.service", "dcgm.service", ABSENT_UNIT]
+    assert other is exporter
     assert exporter.commands == ("/usr/bin/dcgm-exporter -f /etc/c.csv --address :19400",)
     assert (exporter.load, exporter.active, exporter.enablement) == (
         "loaded",
@@ -64,7 +67,7 @@ def test_timestamp_of_nothing_differs_from_the_beginning_of_time() -> None:
 def test_each_command_of_a_unit_counts() -> None:
     line = EXPORTER.splitlines()[0]
 
-    (unit,) = parse_shown_units(f"{line}\n{EXPORTER}").values()
+    unit, _ = parse_shown_units(f"{line}\n{EXPORTER}").values()
 
     assert len(unit.commands) == 2
 

@@ -90,10 +90,12 @@ def test_saved_machine_is_left_out(tmp_path: Path) -> None:
         (lambda: tar_of(("t/a", bytes(2 * _MIB))), "'archive-mib'.*ARCHIVE_MIB"),
         (lambda: tar_of(*[(f"t/{each}", bytes(_MIB // 4)) for each in range(5)]), "'archive-mib'"),
         (lambda: tar_of(*[(f"t/{each}", b"") for each in range(101)]), "'archive-entries'"),
+        # Each takes a block of the disk.
+        (lambda: tar_of(*[(f"t/{each}", b"x") for each in range(257)]), "'archive-mib'"),
         (lambda: tar_of(("d/" * 200 + "a", b"")), "'path-levels'"),
         (lambda: sparse_tar(200 << 30), "'archive-mib'"),
     ],
-    ids=["one", "many", "entries", "deep", "sparse"],
+    ids=["one", "many", "entries", "small", "deep", "sparse"],
 )
 def test_archive_beyond_a_limit_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[], bytes], words: str
@@ -140,7 +142,7 @@ def test_header_of_any_size_is_not_read_into_memory(tmp_path: Path, kind: bytes)
     header.type, header.size = kind, 1 << 40
 
     class Endless(io.RawIOBase):
-        head = header.tobuf(tarfile.GNU_FORMAT)
+        head = tar_of(("t/a", b"x"))[:1024] + header.tobuf(tarfile.GNU_FORMAT)
         asked = 0
 
         @override

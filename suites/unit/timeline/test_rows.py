@@ -42,11 +42,11 @@ def test_rows_are_in_the_order_of_their_begin_and_gaps_come_last() -> None:
     )
     other = a_timeline(a_span("c", 0.0, 50.0), gaps=(Gap(what="journal", reason="No answer."),))
 
-    rows = rows_of([one, other])
+    rows = rows_of([one, other, a_timeline()])
 
     assert [row.name for row in rows] == ["c", "a", "b", "step", "journal"]
-    assert [len(spans) for spans in rows[1].spans] == [1, 0]
-    assert rows[-1].reasons == (None, "No answer.")
+    assert [len(spans) for spans in rows[1].spans] == [1, 0, 0]
+    assert rows[-1].reasons == (None, "No answer.", None)
 
 
 def test_too_many_rows_are_those_of_the_longest_work_in_their_order() -> None:
@@ -86,7 +86,7 @@ def test_table_of_the_page_has_all_times_and_runs_nothing_of_a_guest(
     evil = "<script>x</script>"
     span = a_span(
         evil, 2.0, 5.0, state=SpanState.FAILED, detail=evil, blockers=(evil, "b"),
-        blocked_from_s=0.5, is_critical=True,
+        blocked_from_s=0.0, is_critical=True,
     )  # fmt: skip
     timeline = a_timeline(
         span,
@@ -103,7 +103,7 @@ def test_table_of_the_page_has_all_times_and_runs_nothing_of_a_guest(
     row = (
         f'<tr class=critical><td class="n">2.0 s</td><td class="n">3.0 s</td><td class="">{shown}</td>'
         f'<td class="">systemd unit, critical</td><td class="">failed: {shown}</td>'
-        f'<td class="">{shown}, b</td><td class="n">1.5 s</td></tr>'
+        f'<td class="">{shown}, b</td><td class="n">2.0 s</td></tr>'
     )
     assert page.count(row) == 2
     assert page.count('<td class=""></td><td class="n"></td></tr>') == 2

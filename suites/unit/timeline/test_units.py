@@ -53,6 +53,8 @@ def test_journal_of_an_earlier_boot_has_each_start_of_a_unit() -> None:
         an_entry(4.0, UNIT="a.service", MESSAGE_ID=STARTING),
         an_entry(4.5, UNIT="b.service", MESSAGE_ID=STARTED),
         an_entry(6.0, UNIT="a.service", MESSAGE_ID=STARTED),
+        # Of a start that was given up nothing is told.
+        an_entry(6.5, UNIT="c.service", MESSAGE_ID=STARTING),
         an_entry(7.0, UNIT="c.service", MESSAGE_ID=STARTING),
     )
 

@@ -27,15 +27,23 @@ def after(name: str, *names: str) -> UnitTimes:
 
 
 @pytest.mark.parametrize(
-    ("start_s", "blockers", "from_s"),
-    [(6.0, ("b",), 3.0), (9.0, ("b",), 3.0), (9.1, (), None), (5.5, ("a",), 1.0)],
+    ("began_s", "start_s", "blockers", "from_s"),
+    [
+        (1.0, 6.0, ("b",), 3.0),
+        (1.0, 9.0, ("b",), 3.0),
+        (1.0, 9.1, (), None),
+        (1.0, 5.5, ("a",), 1.0),
+        (4.0, 6.0, ("b",), 4.0),
+        # In the initrd, before the systemd of the system.
+        (7.0, 6.0, ("b",), 6.0),
+    ],
 )
 def test_unit_waited_for_the_one_that_was_ready_last(
-    start_s: float, blockers: tuple[str, ...], from_s: float | None
+    began_s: float, start_s: float, blockers: tuple[str, ...], from_s: float | None
 ) -> None:
     spans = [a_span("a", 1.0, 3.0), a_span("b", 2.0, 6.0), a_span("c", start_s, 10.0)]
 
-    found = with_blockers(spans, [after("c", "a", "b", "absent")], began_s=1.0, offset_s=0.0)
+    found = with_blockers(spans, [after("c", "a", "b", "absent")], began_s=began_s, offset_s=0.0)
 
     assert (found[2].blockers, found[2].blocked_from_s) == (blockers, from_s)
 
