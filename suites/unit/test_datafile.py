@@ -65,6 +65,7 @@ def test_right_file_becomes_the_shape(tmp_path: Path) -> None:
             "known are 'inches'",
         ),
         ("name: a\nwheels:\n- inches: 0\n", 3, "wheels.0.inches", "the file has 0"),
+        ("name: a\nwheels:\n- inches: 28\n- 28\n", 4, "wheels.1", "the file has 28"),
         ("name: a\nby_gear:\n  0x1: {size: 2}\n", 3, "by_gear.1.size", "known are 'inches'"),
         ("name: a\nname: b\n", 2, "name", "is a duplicate"),
         ("name: a\nby_gear: {1: {inches: 1},\n 0x1: {inches: 2}}\n", 3, "1", "is a duplicate"),
@@ -100,8 +101,31 @@ def test_values_below_a_replaced_key_come_from_the_later_file(tmp_path: Path) ->
     assert found.data == {"a": {"b": [2]}, "b": {"a": [1, 2]}, "c": 2}
     places = [found.place(("b", "a", index)) for index in (0, 1)]
     assert [(place.file, place.line) for place in places] == [(file, 2) for file in files]
+    # A person finds an item by its number in that file.
+    slip = found.refusal("It is wrong.", ("b", "a", 1))
+    assert (slip.source, slip.key) == (str(files[1]), "b.a.0")
     # The mapping is gone with all that was in it.
     assert found.place(("c", "d")).file == files[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "least"),
+    [
+        ("DATA_DIGITS", "a: 123", "a: 1234"),
+        ("DATA_LEVELS", "a: [{}]", "a: [[{}]]"),
+        ("DATA_FILE_KIB", "a: ".ljust(3 << 10, "b"), "a: ".ljust((3 << 10) + 1, "b")),
+    ],
+)
+def test_as_much_as_a_limit_is_allowed_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, most: str, least: str
+) -> None:
+    monkeypatch.setenv(f"HARNESS_LIMIT_{name}", "3")
+
+    assert parse_yaml(most) == read_document(_file(tmp_path, most)).data
+    with pytest.raises(ValueError, match=name):
+        parse_yaml(least)
+    with pytest.raises(BadInputError, match=name):
+        read_document(_file(tmp_path, least))
 
 
 def test_endless_file_is_refused(tmp_path: Path) -> None:
@@ -230,17 +254,4 @@ def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     file.write_bytes(b"name: \xff\xfe\n")
 
     with pytest.raises(BadInputError, match="cannot be read"):
-        read_data_file(file, _Bicycle)
-
-
-@given(
-    text=st.one_of(
-        st.text(alphabet="name: whels[]{}-&*!?|>'\"#,\n\t0x1", max_size=60), st.text(max_size=30)
-    )
-)
-def test_any_text_is_read_or_refused(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "bicycle.yaml"
-    file.write_text(text, encoding="utf-8", errors="replace")
-
-    with contextlib.suppress(BadInputError):
         read_data_file(file, _Bicycle)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from harness import debian_packages
+from harness import debian_packages, lease
 from harness.debian_packages import SNAPSHOT_VARIABLE, ensure_unpacked, unpack_packages
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.provisioning.command import CommandError, CommandResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _SNAPSHOT = "http://snapshot.debian.org/archive/debian/20260801T000000Z"
 _EXPIRED = """\
@@ -25,12 +26,12 @@ E: mmdebstrap failed to run
 
 
 class ScriptedUnpacking:
-    """Plays mmdebstrap and tar; `says` is what mmdebstrap fails with."""
+    """Plays mmdebstrap and tar; `says` is what `failing` fails with."""
 
-    def __init__(self, *, says: str = "") -> None:
+    def __init__(self, *, says: str = "", failing: str = "mmdebstrap") -> None:
         self.tar: list[tuple[str, ...]] = []
         self.mmdebstrap: list[tuple[str, ...]] = []
-        self._says = says
+        self._says = {failing: says}
 
     def run(
         self,
@@ -42,16 +43,17 @@ class ScriptedUnpacking:
     ) -> CommandResult:
         assert timeout_s > 0
         assert (stdin, env) == (None, None)
-        code, stderr = 0, ""
+        stderr = self._says.get(argv[0], "")
         if argv[0] == "mmdebstrap":
             self.mmdebstrap.append(tuple(argv))
-            code, stderr = int(bool(self._says)), self._says
             (archive,) = (word for word in argv if word.endswith("/root.tar"))
             Path(archive).write_bytes(b"")
         else:
             assert argv[0] == "tar"
             self.tar.append(tuple(argv))
-        return CommandResult(argv=tuple(argv), exit_code=code, stdout="", stderr=stderr)
+        return CommandResult(
+            argv=tuple(argv), exit_code=int(bool(stderr)), stdout="", stderr=stderr
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -82,13 +84,13 @@ def test_keys_of_debian_that_are_missing_are_named_before_anything_is_fetched(
         _unpack(tmp_path, runner)
 
 
-def _ensure(tmp_path: Path, *, says: str = "") -> Path:
+def _ensure(tmp_path: Path, runner: ScriptedUnpacking | None = None) -> Path:
     return ensure_unpacked(
         ["usr/bin/jq"],
         package="jq",
         release="sid",
         store=tmp_path / "store",
-        runner=ScriptedUnpacking(says=says),
+        runner=runner or ScriptedUnpacking(),
         report=lambda _message: None,
     )
 
@@ -107,11 +109,31 @@ def test_dates_of_lists_are_checked(tmp_path: Path) -> None:
     assert not (tmp_path / "root.tar").exists()
 
 
-def test_nothing_is_left_of_an_attempt_that_failed(tmp_path: Path) -> None:
+def test_programs_that_another_process_unpacked_meanwhile_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = _ensure(tmp_path)
+    aside = root.rename(tmp_path / "aside")
+
+    @contextlib.contextmanager
+    def hold(path: Path, *, timeout_s: float, what: str) -> Iterator[None]:
+        with lease.hold(path, timeout_s=timeout_s, what=what):
+            aside.rename(root)
+            yield
+
+    monkeypatch.setattr(debian_packages, "hold", hold)
+    runner = ScriptedUnpacking()
+
+    assert _ensure(tmp_path, runner) == root
+    assert (runner.mmdebstrap, runner.tar) == ([], [])
+
+
+@pytest.mark.parametrize("failing", ["mmdebstrap", "tar"])
+def test_nothing_is_left_of_an_attempt_that_failed(tmp_path: Path, failing: str) -> None:
     (tmp_path / "store/.work-killed").mkdir(parents=True)
 
     with pytest.raises(CommandError, match="E: no network"):
-        _ensure(tmp_path, says="E: no network\n")
+        _ensure(tmp_path, ScriptedUnpacking(says="E: no network\n", failing=failing))
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["lock"]
 
     root = _ensure(tmp_path)

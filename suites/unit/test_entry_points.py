@@ -70,6 +70,7 @@ def test_entry_that_raises_on_import_is_named_with_its_distribution_and_group(si
     [
         ("", "it raises AttributeError on import"),
         ("import sys; sys.exit('bye')", "it raises SystemExit on import (bye)"),
+        ("raise RuntimeError", "it raises RuntimeError on import (RuntimeError())"),
         ("import absent", "it raises ModuleNotFoundError on import (No module named 'absent')"),
         ("thing = '.'", "absolute path of a folder is expected, but it gives '.'"),
         ("thing = '/absent/folder'", "absolute path of a folder is expected, but it gives '/abs"),

@@ -38,16 +38,19 @@ def test_evidence_travels_with_the_error() -> None:
 
 def test_errors_that_lead_to_each_other_are_found_once() -> None:
     first, second, third = HarnessError("1"), ExpectationError("2"), HarnessError("3")
+    fourth = HarnessError("4")
     first.__cause__, second.__context__, third.__cause__ = second, third, first
+    # `raise second from ...` within the handling of another error.
+    first.__context__ = fourth
 
     found = [error.sentence for error in errors_in(first, EvidencedError)]
-    assert sorted(found) == ["1", "2", "3"]
+    assert sorted(found) == ["1", "2", "3", "4"]
 
 
 def test_message_of_an_error_controls_no_terminal() -> None:
-    error = HarnessError("The guest said: \x1b]0;owned\x07\x1b[2J")
+    error = HarnessError("The guest said: \x1b[2J", evidence=Path("/kept/\x1b]0;owned\x07"))
 
-    assert str(error) == r"The guest said: \x1b]0;owned\x07\x1b[2J"
+    assert str(error) == (r"The guest said: \x1b[2J The evidence is in '/kept/\x1b]0;owned\x07'.")
 
 
 def test_long_message_shows_its_ends_and_names_the_file_of_the_whole() -> None:

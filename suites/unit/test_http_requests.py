@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import http.client
 import io
 import socket
+import ssl
 import urllib.error
 import urllib.request
 from http.client import HTTPMessage
+from typing import Any
 
 import pytest
 
 from harness.http_requests import (
+    HttpOpener,
     NoDowngrade,
     Pace,
     PacedFile,
@@ -109,18 +113,36 @@ def test_redirect_from_https_leads_only_to_https(target: str, *, is_followed: bo
     assert (made is not None) == is_followed
 
 
-@pytest.mark.parametrize("header", ["Location", "URI"])
-def test_redirect_that_is_not_followed_is_closed_and_explained(header: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "header"), [(301, "URI"), *((code, "Location") for code in (302, 303, 307, 308))]
+)
+def test_redirect_that_is_not_followed_is_closed_and_explained(code: int, header: str) -> None:
     request = urllib.request.Request("https://example.org/x")
     headers, body = HTTPMessage(), io.BytesIO(b"moved")
     headers[header] = "http://example.org/y"
 
-    assert NoDowngrade().http_error_302(request, body, 302, "Found", headers) is None
+    follow = getattr(NoDowngrade(), f"http_error_{code}")
+    assert follow(request, body, code, "Found", headers) is None
     assert body.closed
-    error = urllib.error.HTTPError(request.full_url, 302, "Found", headers, None)
+    error = urllib.error.HTTPError(request.full_url, code, "Found", headers, None)
     assert why_not_followed(error) == (
         "'http://example.org/y' is not https, but 'https://example.org/x' is"
     )
+
+
+def test_server_has_to_prove_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    contexts: list[ssl.SSLContext] = []
+
+    def connect(connection: Any) -> None:
+        contexts.append(connection._context)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(http.client.HTTPSConnection, "connect", connect)
+    with pytest.raises(urllib.error.URLError):
+        HttpOpener().open(urllib.request.Request("https://r/v2/"), a_pace(FakeClock()))
+
+    (context,) = contexts
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 
 def test_body_is_read_up_to_one_byte_beyond_the_limit() -> None:
@@ -157,6 +179,9 @@ def test_bytes_that_come_in_time_begin_a_new_span() -> None:
         pace.count(100, since)
 
     assert pace.seconds == 10.0
+    clock.advance(10.0)
+    with pytest.raises(StalledError, match="sent nothing"):
+        pace.count(0, clock.monotonic() - 10.0)
 
 
 def test_too_few_bytes_end_the_exchange() -> None:
@@ -173,7 +198,11 @@ def test_too_few_bytes_end_the_exchange() -> None:
 
 def test_file_that_is_uploaded_too_slowly_ends_the_exchange() -> None:
     clock = FakeClock()
-    file = PacedFile(io.BytesIO(b"x" * 99), a_pace(clock))
+    file = PacedFile(io.BytesIO(b"x" * 219), a_pace(clock))
+    # The time of each block counts once.
+    for _ in range(3):
+        assert len(file.read(40)) == 40
+        clock.advance(4.0)
     assert len(file.read(1000)) == 99
     clock.advance(10.0)
 

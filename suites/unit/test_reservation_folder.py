@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import fcntl
 import json
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from harness.errors import HarnessError, RequirementError
 from harness.reservation_folder import ReservationFolder, Sharing, ahead_of, one_line
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,9 +85,42 @@ def test_folder_with_a_mode_that_does_not_share_safely_is_refused(
     folder: Path, mode: int, why: str
 ) -> None:
     folder.chmod(mode)
+    opened = len([*Path("/proc/self/fd").iterdir()])
 
     with pytest.raises(RequirementError, match=why), shared(folder).enter(Note("a")):
         pass
+    assert len([*Path("/proc/self/fd").iterdir()]) == opened
+
+
+@pytest.mark.usefixtures("fake_time")
+def test_child_that_has_not_begun_its_program_does_not_keep_the_folder_locked(
+    folder: Path,
+) -> None:
+    with shared(folder).open() as book:
+        child = os.dup(book.descriptor)
+
+    with shared(folder).enter(Note("a")) as name:
+        assert (folder / name).exists()
+    os.close(child)
+
+
+def test_entry_is_replaced_as_a_whole_and_leaves_nothing_if_it_cannot_be_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with shared(folder).enter(Note("a long name")) as name:
+        with shared(folder).open() as book:
+            book.write(name, Note("b"))
+            assert [note.who for _, note in book.entries()] == ["b"]
+        monkeypatch.setattr(os, "pwrite", full)
+        with (
+            pytest.raises(HarnessError, match="'c' can't be written"),
+            shared(folder).enter(Note("c")),
+        ):
+            pass
+        assert [path.name for path in folder.iterdir()] == [name]
 
 
 @pytest.mark.parametrize("mode", [0o2770, 0o755])

@@ -142,17 +142,22 @@ def test_file_that_grows_after_it_was_opened_is_not_read_to_its_end(tmp_path: Pa
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 @pytest.mark.parametrize(
-    ("mode", "folder_group", "is_read"),
-    [(0o2770, _OTHER_GROUP, True), (0o2770, 1, False), (0o755, _OTHER_GROUP, False)],
+    ("mode", "folder_user", "folder_group", "is_read"),
+    [
+        (0o2770, 0, _OTHER_GROUP, True),
+        (0o2770, 0, 1, False),
+        (0o755, 0, _OTHER_GROUP, False),
+        (0o755, _OTHER_USER, 1, True),
+    ],
 )
-def test_file_of_another_user_counts_only_in_a_folder_of_its_group(
-    tmp_path: Path, mode: int, folder_group: int, *, is_read: bool
+def test_file_of_another_user_counts_only_in_a_folder_of_that_user_or_of_its_group(
+    tmp_path: Path, mode: int, folder_user: int, folder_group: int, *, is_read: bool
 ) -> None:
     path = tmp_path / "pool" / "file"
     path.parent.mkdir()
     path.touch()
     os.chown(path, _OTHER_USER, _OTHER_GROUP)
-    os.chown(path.parent, 0, folder_group)
+    os.chown(path.parent, folder_user, folder_group)
     path.parent.chmod(mode)
 
     if is_read:
@@ -162,6 +167,18 @@ def test_file_of_another_user_counts_only_in_a_folder_of_its_group(
     else:
         with pytest.raises(StrangeFileError, match="it does not have the folder's group"):
             _content(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has files of root")
+def test_file_of_root_is_read_but_is_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+
+    assert _content(tmp_path / "file") == b""
+    with pytest.raises(StrangeFileError, match="another user has replaced it"):
+        _content(tmp_path / "file", is_ours=True)
 
 
 def test_folder_with_too_many_files_is_named(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -94,6 +95,20 @@ def test_expectation_is_a_step_named_by_its_call(listener: Listener) -> None:
     assert as_step("provisioned", provisioned)("e", "x" * 80, exit_code=3) == f"e{('x' * 80,)}3"
 
     assert listener.told[0] == f"+expect.provisioned('{'x' * 59}…, exit_code=3)"
+
+
+def test_each_listener_learns_of_the_whole_steps_that_began_while_it_listened() -> None:
+    first, second = Listener(), Listener()
+    with contextlib.ExitStack() as early, contextlib.ExitStack() as late:
+        early.enter_context(listening(first))
+        with take_step("Boot"):
+            late.enter_context(listening(second))
+        early.close()
+        with take_step("Wait"):
+            pass
+
+    assert first.told == ["+Boot", "-Boot"]
+    assert second.told == ["+Wait", "-Wait"]
 
 
 def test_nobody_listens_in_a_run_without_a_report() -> None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from harness.artifact_cache import DISK, DamagedError, FileFact, ParentPin, manifest
+from harness.artifact_cache import (
+    DISK,
+    MANIFEST,
+    STAMP,
+    DamagedError,
+    FileFact,
+    ParentPin,
+    manifest,
+)
 from harness.artifact_cache.manifest import ManifestFormat, facts_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +64,43 @@ def test_file_that_changes_while_it_is_verified_is_read_again(
 
     with pytest.raises(DamagedError, match=f"{name}' has the digest"):
         FORMAT.check(folder, "k")
+
+
+@pytest.mark.parametrize("field", ["st_ino", "st_size", "st_mtime_ns", "st_ctime_ns", "boot"])
+def test_files_are_read_again_after_a_change_of_their_inodes_or_a_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    """The time of a change can't be set back, unlike that of the content."""
+    folder = a_folder(tmp_path / "x")
+    found = FORMAT.check(folder, "k")
+    assert FORMAT.is_verified_since_boot(folder, found)
+    state = Path.stat
+
+    def changed(path: Path) -> object:
+        facts = state(path)
+        fields = {name: getattr(facts, name) for name in dir(facts) if name.startswith("st_")}
+        fields[field] = fields.get(field, 0) + 1
+        return SimpleNamespace(**fields)
+
+    if field == "boot":
+        (tmp_path / "boot").write_text("another\n")
+        monkeypatch.setattr(manifest, "BOOT_ID", tmp_path / "boot")
+    else:
+        monkeypatch.setattr(Path, "stat", changed)
+
+    assert not FORMAT.is_verified_since_boot(folder, found)
+
+
+def test_what_describes_a_folder_is_closed_to_others_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = a_folder(tmp_path / "x")
+        FORMAT.check(folder, "k")
+    finally:
+        os.umask(before)
+
+    assert [(folder / name).stat().st_mode & 0o777 for name in (MANIFEST, STAMP)] == [0o600] * 2
+    assert sorted(path.name for path in folder.iterdir()) == sorted([DISK, MANIFEST, STAMP])
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,26 @@ def test_folder_that_another_process_makes_is_not_removed(tmp_path: Path) -> Non
     assert holder.exists()
 
 
+def test_note_of_the_next_process_that_makes_the_folder_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = tmp_path / ".locks/one.holder"
+    noted: list[str] = []
+    release = FileLock.release
+
+    def release_and_hold_elsewhere(lock: FileLock, force: bool = False) -> None:
+        release(lock, force)
+        if lock.lock_file.endswith("/one.lock") and not noted:
+            noted.append(lock.lock_file)
+            holder.touch()
+
+    monkeypatch.setattr(FileLock, "release", release_and_hold_elsewhere)
+    ensure_one(ArtifactStore(tmp_path, noun="thing"))
+
+    assert noted
+    assert holder.exists()
+
+
 def test_error_of_a_folder_is_not_hidden_by_an_error_of_its_removal(tmp_path: Path) -> None:
     """As where no descriptors are left: the removal needs some, too."""
 
