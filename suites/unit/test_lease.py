@@ -305,8 +305,7 @@ def test_lock_held_elsewhere_ends_the_wait_with_its_name(tmp_path: Path) -> None
 def test_lock_is_free_after_an_error(tmp_path: Path) -> None:
     path = tmp_path / "lock"
 
-    # A report of the error may keep it for the rest of the run.
-    with pytest.raises(ZeroDivisionError) as _kept, hold(path, timeout_s=1, what="x"):
+    with contextlib.suppress(ZeroDivisionError), hold(path, timeout_s=1, what="x"):
         raise ZeroDivisionError
 
     with hold(path, timeout_s=0.01, what="x"):

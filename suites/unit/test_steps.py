@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -153,6 +154,7 @@ def test_times_of_another_clock_are_moved_into_the_step(
 ) -> None:
     outer = Step("Provision", start_s=10, stop_s=20)
 
-    (found,) = moved_into([inner("build", start_s, stop_s)], outer)
+    part = inner("make", start_s, stop_s)
+    (found,) = moved_into([replace(part, title="build", inner=(part,))], outer)
 
-    assert (found.start_s, found.stop_s) == moved
+    assert [(each.start_s, each.stop_s) for each in (found, *found.inner)] == [moved, moved]

@@ -521,7 +521,7 @@ def test_two_failed_units_are_both_named_by_their_own_lines(tmp_path: Path) -> N
     write(
         tmp_path,
         "commands/failed-units",
-        "a.service loaded failed failed A\n\nb.service loaded failed failed B\nc.service x\n",
+        "a.service loaded failed failed A\n\nb.service loaded failed failed B\ncloud-final.service x\n",
     )
     write(
         tmp_path,
@@ -537,7 +537,7 @@ def test_two_failed_units_are_both_named_by_their_own_lines(tmp_path: Path) -> N
     assert explain(tmp_path) == [
         "unit 'a.service' failed: a[9]: last",
         "unit 'b.service' failed: systemd[1]: b.service: Failed with result 'signal'.",
-        "unit 'c.service' failed: the journal has no line of it",
+        "unit 'cloud-final.service' failed: the journal has no line of it",
     ]
 
 

@@ -392,23 +392,6 @@ def test_impossible_request_is_refused(more: dict[str, Any], sentence: str) -> N
     assert sentence in str(caught.value)
 
 
-def test_command_of_a_taken_name_is_refused() -> None:
-    """Otherwise an expectation would read the output of another command."""
-    more = AdditionalEvidence(commands={"dmesg": ["echo"]})
-
-    with pytest.raises(
-        BadInputError, match=r"key 'commands.dmesg': The output of 'dmesg' is already"
-    ):
-        node_request([]).extended(more)
-
-
-def test_request_covers_every_kernel_of_the_image() -> None:
-    request = node_request(["6.1.0-56", "6.1.0-55"])
-
-    assert request.commands["modinfo-6.1.0-55"] == ["modinfo", "-k", "6.1.0-55", "nvidia"]
-    assert not [argv for argv in request.commands.values() if argv[0] == "nvidia-smi"]
-
-
 def test_host_side_is_kept_with_a_manifest(tmp_path: Path) -> None:
     source = tmp_path / "serial.log"
     source.write_text("boot\n")
@@ -426,14 +409,6 @@ def test_host_side_is_kept_with_a_manifest(tmp_path: Path) -> None:
         "files": ["host/argv.txt", "host/qmp-events.json", "host/serial.log"],
         "missing": ["stderr.log"],
     }
-
-
-def _all_paths_of(request: EvidenceRequest) -> Sequence[str]:
-    return [*request.files, *request.paths]
-
-
-def test_every_requested_path_is_absolute() -> None:
-    assert not [path for path in _all_paths_of(node_request([])) if not path.startswith("/")]
 
 
 def test_declared_evidence_is_added() -> None:

@@ -12,7 +12,7 @@ from harness.evidence.node_state import PathStat
 from harness.evidence.outcome import ReportedStep, parse_log_steps
 from harness.provisioner import EXIT_CODE_PATH, RUNS_FOLDER
 from harness.provisioner.gpu_node import EVENTS_FOLDER, OUTCOME_PATH
-from suites.unit.evidence.folders import KERNEL, EvidenceFolder, a_gpu_node
+from suites.unit.evidence.folders import KERNEL, OTHER_KERNEL, EvidenceFolder, a_gpu_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,13 +30,6 @@ def test_outcome_is_read_with_its_steps(tmp_path: Path) -> None:
         ReportedStep(name="install-driver", status="done", duration_s=1.5),
         ReportedStep(name="restart-dcgm", status="failed", duration_s=0.1, detail="slow"),
     )
-
-
-def test_outcome_without_a_decision_is_read(tmp_path: Path) -> None:
-    outcome = a_gpu_node(tmp_path).outcome(decision=None).evidence.outcome
-
-    assert outcome is not None
-    assert (outcome.action, outcome.reason) == (None, None)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"steps": 1}'])
@@ -73,16 +66,20 @@ def test_node_that_never_ended_has_no_exit_code(tmp_path: Path) -> None:
     assert a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "").evidence.exit_code is None
 
 
-def test_end_of_a_run_is_of_that_run_and_of_this_boot(tmp_path: Path) -> None:
-    folder = a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "9\n")
+def test_results_of_a_run_are_of_that_run_and_of_this_boot(tmp_path: Path) -> None:
+    folder = EvidenceFolder(tmp_path).file(EXIT_CODE_PATH, "9\n")
     for number in (1, 2, 3):
         kept = f"{RUNS_FOLDER}/{number}"
         folder.file(f"{kept}/exit-code", "79"[number > 1])
         folder.file(f"{kept}/failed-command", f"{'779'[number - 1]}\n{number}\na.sh\nfalse\n")
+        folder.event(str(number), f"AKS.CSE.{number}")
+        before = "".join(f"{EVENTS_FOLDER}/{each}.json\n" for each in range(number))
+        folder.file(f"{kept}/events-before", before)
     evidence = folder.evidence
     runs = [*map(evidence.of_run, (1, 2, 3)), evidence]
 
     assert [run.exit_code for run in runs] == [7, 9, 9, 9]
+    assert [run.event_names for run in runs] == [[f"AKS.CSE.{each}"] for each in (1, 2, 3, 3)]
     # The second run went on after the command that it noted.
     assert [run.failed_command and run.failed_command.line for run in runs] == [1, None, 3, 3]
 
@@ -153,7 +150,16 @@ def test_units_come_by_name_and_state(tmp_path: Path) -> None:
 
 
 def test_vermagic_belongs_to_the_requested_kernel(tmp_path: Path) -> None:
-    assert a_gpu_node(tmp_path).evidence.vermagic_of(KERNEL) == f"{KERNEL} SMP mod_unload"
+    evidence = a_gpu_node(tmp_path).evidence
+
+    assert evidence.vermagic_of(KERNEL) == f"{KERNEL} SMP mod_unload"
+    assert evidence.vermagic_of(OTHER_KERNEL) is None
+    # Another kernel's modules say nothing of it.
+    (tmp_path / "unreadable.txt").write_text(f"/lib/modules/{KERNEL}/updates\n")
+    assert evidence.vermagic_of(OTHER_KERNEL) is None
+    (tmp_path / "unreadable.txt").write_text(f"/lib/modules/{OTHER_KERNEL}/updates\n")
+    with pytest.raises(HarnessError, match=f"permission to read '/lib/modules/{OTHER_KERNEL}"):
+        evidence.vermagic_of(OTHER_KERNEL)
 
 
 def test_copy_is_complete_and_replaces_older_files(tmp_path: Path) -> None:
@@ -200,10 +206,6 @@ def test_bus_is_read_from_sysfs_if_lspci_does_not_run(tmp_path: Path, exit_code:
     (function,) = folder.evidence.pci_functions
 
     assert (function.vendor, function.device, function.driver_in_use) == ("10de", "2330", None)
-
-
-def test_node_without_module_has_no_driver_version(tmp_path: Path) -> None:
-    assert a_gpu_node(tmp_path).evidence.driver_version is None
 
 
 def test_cdi_specs_come_from_both_folders(tmp_path: Path) -> None:

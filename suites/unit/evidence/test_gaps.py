@@ -123,9 +123,3 @@ def test_gathering_that_did_not_end_proves_nothing(folder: Path) -> None:
     (folder / "unreadable.txt").unlink()
     with pytest.raises(HarnessError, match="is not complete"):
         refuse_closed(folder, "/etc/x")
-
-
-def test_evidence_of_an_earlier_version_counts_as_complete(tmp_path: Path) -> None:
-    (tmp_path / "commands").mkdir()
-
-    refuse_gaps(tmp_path, "files", "/etc/x")

@@ -107,34 +107,6 @@ def test_critical_path_ends_at_the_last_goal(
     assert read_timeline(node.write()).critical_path[-1].name == last
 
 
-def test_containers_have_their_names_and_run_until_their_own_end(tmp_path: Path) -> None:
-    """Other programs may print what containerd does."""
-    first, second = "ab" * 32, "cd" * 32
-    named = (
-        'msg="CreateContainer within sandbox \\"s\\" for &ContainerMetadata{Name:plugin,Attempt:0,} '
-        f'returns container id \\"{first}\\""'
-    )
-    node = HistoryFolder(tmp_path, uptime_s=50.0)
-    node.entries = [
-        an_entry(at_s, text, SYSLOG_IDENTIFIER=program)
-        for at_s, text, program in (
-            (20.0, f'msg="connecting to shim {first}"', "containerd"),
-            (21.0, named, "containerd"),
-            (22.0, f'msg="connecting to shim {second}"', "containerd"),
-            (23.0, f'msg="starting signal loop" path=/run/x/{second}', "containerd"),
-            (24.0, 'msg="connecting to shim third"', "sh"),
-            (30.0, f'msg="shim disconnected" id={first}', "containerd"),
-        )
-    ]
-
-    spans = read_timeline(node.write()).spans
-
-    assert [(span.name, span.start_s, span.end_s, span.state) for span in spans] == [
-        ("plugin", 20.0, 30.0, SpanState.DONE),
-        ("cdcdcdcdcdcd…", 22.0, 50.0, SpanState.RUNNING),
-    ]
-
-
 def test_panics_and_the_end_of_a_machine_are_marked(tmp_path: Path) -> None:
     """Events of the machine that became the checkpoint have no marks."""
     folder = a_node_that_built(tmp_path).write()
@@ -313,12 +285,6 @@ def test_machine_that_booted_itself_did_not_continue(tmp_path: Path) -> None:
     assert not [one for one in timeline.moments if "checkpoint" in one.words]
 
 
-def test_failed_unit_is_shown(tmp_path: Path) -> None:
-    span = by_name(read_timeline(a_node_that_built(tmp_path).write()))["getty-static.service"]
-
-    assert (span.state, span.detail) == (SpanState.FAILED, "result: exit-code")
-
-
 def test_dkms_build_before_the_boot_is_left_out(tmp_path: Path) -> None:
     node = a_node_that_built(tmp_path)
     path = next(iter(node.dkms))
@@ -328,17 +294,6 @@ def test_dkms_build_before_the_boot_is_left_out(tmp_path: Path) -> None:
     )
 
     assert Lane.DKMS not in {span.lane for span in read_timeline(node.write()).spans}
-
-
-def test_failed_dkms_build_is_shown(tmp_path: Path) -> None:
-    """Its log stays in the folder of the build, which no kernel names."""
-    node = a_node_that_built(tmp_path)
-    (log,) = node.dkms.values()
-    node.dkms = {"/var/lib/dkms/nvidia/580.126.09/build/make.log": log}
-
-    span = by_name(read_timeline(node.write()))["nvidia 580.126.09"]
-
-    assert (span.state, span.start_s, span.end_s) == (SpanState.FAILED, 164, 250)
 
 
 @pytest.mark.parametrize(
