@@ -202,8 +202,6 @@ class Domain:
                 f"Machine '{self._machine}' may still run: {error} Once a libvirtd answers there, look "
                 f"for its domain by `virsh list`, and end it by `virsh destroy {self.name}`."
             ) from error
-        if has_begun:
-            self._has_ended = True
         left = connection.run(
             "the list of domains", lambda: [each.UUIDString() for each in raw.listAllDomains(0)]
         )
@@ -212,6 +210,8 @@ class Domain:
                 f"Machine '{self._machine}' was ended, but libvirt at '{connection.uri}' still lists "
                 f"its domain '{self.name}'; end it by `virsh destroy {self.name}`."
             )
+        if has_begun:
+            self._has_ended = True
 
     def close(self) -> None:
         """End the domain, and stop watching it."""

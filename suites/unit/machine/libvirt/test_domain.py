@@ -80,10 +80,6 @@ def start(domain: Domain) -> None:
     domain.start("<domain/>", emulator="/usr/bin/qemu")
 
 
-def test_name_is_the_machines_with_digits_of_its_own(domain: Domain) -> None:
-    assert domain.name == f"node-{domain.uuid[:8]}"
-
-
 def test_closed_domain_is_ended_and_unregistered(domain: Domain, host: FakeHost) -> None:
     start(domain)
     assert domain.is_running

@@ -80,6 +80,23 @@ def test_refused_end_says_which_machine_continues(domain: Domain, host: FakeHost
     assert domain.is_running
 
 
+@pytest.mark.parametrize("trouble", ["refuses_end", "is_stubborn", "refuses_calls"])
+def test_domain_that_could_not_be_shown_to_be_gone_is_watched_no_longer_and_ended_again(
+    domain: Domain, host: FakeHost, qemu: FakeLibvirtQemu, trouble: str
+) -> None:
+    """`kill` hides the first error, so the end of the machine has to look again."""
+    setattr(host, trouble, True)
+    with pytest.raises(HarnessError):
+        domain.destroy()
+
+    with pytest.raises(HarnessError) as failed:
+        domain.close()
+
+    assert domain.uuid in host.living or "the list of domains" in str(failed.value)
+    assert host.callbacks == {}
+    assert qemu.callbacks == {}
+
+
 def test_domain_is_ended_once(domain: Domain, host: FakeHost) -> None:
     domain.destroy()
     assert not domain.is_running
