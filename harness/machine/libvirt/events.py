@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import threading
 from dataclasses import dataclass
@@ -90,7 +91,8 @@ class DomainEvents:
         try:
             self._register()
         except BaseException:
-            self.close()
+            with contextlib.suppress(HarnessError):
+                self.close()
             raise
 
     @property
@@ -144,11 +146,14 @@ class DomainEvents:
         registrations, self._registrations = self._registrations, []
         if self._is_lost:
             return
-        for registration in registrations:
-            self._connection.run(
-                f"the removal of the event registration of domain '{self._name}'",
-                _bound(self._connection.raw.domainEventDeregisterAny, registration),
-            )
+        # Each, whether or not libvirt refuses another.
+        with contextlib.ExitStack() as removal:
+            for registration in registrations:
+                removal.callback(
+                    self._connection.run,
+                    f"the removal of the event registration of domain '{self._name}'",
+                    _bound(self._connection.raw.domainEventDeregisterAny, registration),
+                )
 
     def __enter__(self) -> Self:
         return self

@@ -150,12 +150,12 @@ def test_closed_watch_leaves_no_callback(raw: FakeConnect, connection: Connectio
 
 
 class RefusingConnect(FakeConnect):
-    """A connection on which only some events can be registered, or none be given up."""
+    """A connection on which only some events can be registered, and the number `kept` not be given up."""
 
-    def __init__(self, *, registers: int, may_deregister: bool = True) -> None:
+    def __init__(self, *, registers: int = 5, kept: int | None = None) -> None:
         super().__init__()
         self.registers = registers
-        self.may_deregister = may_deregister
+        self.kept = kept
 
     @override
     def domainEventRegisterAny(
@@ -167,13 +167,32 @@ class RefusingConnect(FakeConnect):
 
     @override
     def domainEventDeregisterAny(self, registration: int) -> int:
-        if not self.may_deregister:
+        if registration == self.kept:
             raise FakeLibvirtError("not now", code=1)
         return super().domainEventDeregisterAny(registration)
 
 
-def test_watch_that_can_not_register_all_its_callbacks_leaves_none(libvirt: FakeLibvirt) -> None:
-    raw = RefusingConnect(registers=3)
+@pytest.mark.parametrize("kept", [0, 2, 4])
+def test_watch_leaves_no_callback_but_those_that_libvirt_keeps(
+    libvirt: FakeLibvirt, kept: int
+) -> None:
+    raw = RefusingConnect(kept=kept)
+    libvirt.connects.append(raw)
+
+    with Connection.open("qemu:///system", deadline=Deadline.after(_LONG_S)) as connection:
+        events = DomainEvents(connection, name="node", uuid="one")
+        with pytest.raises(LibvirtError, match="registration of domain 'node': not now"):
+            events.close()
+
+    assert list(raw.callbacks) == [kept]
+
+
+@pytest.mark.parametrize("kept", [None, 1])
+def test_watch_that_can_not_register_all_its_callbacks_leaves_none(
+    libvirt: FakeLibvirt, kept: int | None
+) -> None:
+    """The first refusal is reported."""
+    raw = RefusingConnect(registers=3, kept=kept)
     libvirt.connects.append(raw)
 
     with Connection.open("qemu:///system", deadline=Deadline.after(_LONG_S)) as connection:
@@ -185,7 +204,7 @@ def test_watch_that_can_not_register_all_its_callbacks_leaves_none(libvirt: Fake
     assert str(refused.value) == (
         "libvirt at 'qemu:///system' failed the event registration of domain 'node': no more."
     )
-    assert raw.callbacks == {}
+    assert list(raw.callbacks) == ([] if kept is None else [kept])
 
 
 def test_watch_of_a_lost_connection_ends_without_a_request(
