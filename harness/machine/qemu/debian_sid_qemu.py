@@ -7,6 +7,7 @@ touched.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 import re
@@ -97,8 +98,12 @@ def ensure_sid_qemu(
             program = work / _NAME
             program.write_text(render_program(folder, version, _digest(work / "root" / _PROGRAM)))
             program.chmod(0o700)
-            shutil.rmtree(folder, ignore_errors=True)
+            # Not removed in its place: a process that is killed meanwhile would leave half of it there.
+            old = store / f".work-{secrets.token_hex(4)}"
+            with contextlib.suppress(FileNotFoundError):
+                folder.rename(old)
             work.rename(folder)
+            shutil.rmtree(old, ignore_errors=True)
         finally:
             shutil.rmtree(work, ignore_errors=True)
         report(f"unpacked {version} in '{folder}'")

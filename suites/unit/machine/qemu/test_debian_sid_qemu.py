@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shlex
+import shutil
 import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -24,7 +26,7 @@ from harness.machine.qemu.debian_sid_qemu import (
 from harness.provisioning.command import CommandError, CommandResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _VERSION = "QEMU emulator version 11.1.3 (Debian 1:11.1.3+ds-1)\n"
 
@@ -155,13 +157,44 @@ def test_old_qemu_is_not_taken(tmp_path: Path) -> None:
     assert find_sid_qemu(tmp_path / "cache") is None
 
 
-def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
-    left = tmp_path / "cache" / "qemu-sid" / ".work-1234"
-    left.mkdir(parents=True)
+def test_leftovers_of_killed_runs_are_removed(tmp_path: Path) -> None:
+    left = [tmp_path / "cache" / "qemu-sid" / f".work-{number}" for number in (1234, 5678)]
+    for each in left:
+        each.mkdir(parents=True)
 
     ensure_sid_qemu(tmp_path / "cache", UnpackingRunner(), report=_silence)
 
-    assert not left.exists()
+    assert [each.exists() for each in left] == [False, False]
+
+
+def test_interrupted_unpacking_leaves_nothing(tmp_path: Path) -> None:
+    def interrupt(_message: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ensure_sid_qemu(tmp_path / "cache", UnpackingRunner(), report=interrupt)
+
+    assert [file.name for file in (tmp_path / "cache" / "qemu-sid").iterdir()] == ["lock"]
+
+
+def test_qemu_that_another_process_unpacked_meanwhile_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+
+    @contextlib.contextmanager
+    def wait_for_another(lock: Path, *, timeout_s: float, what: str) -> Iterator[None]:
+        monkeypatch.setattr(debian_sid_qemu, "hold", lease.hold)
+        ensure_sid_qemu(cache, UnpackingRunner(), report=_silence)
+        with lease.hold(lock, timeout_s=timeout_s, what=what):
+            yield
+
+    monkeypatch.setattr(debian_sid_qemu, "hold", wait_for_another)
+    runner = UnpackingRunner()
+
+    ensure_sid_qemu(cache, runner, report=_silence)
+
+    assert runner.programs == []
 
 
 @pytest.mark.parametrize(
@@ -249,6 +282,28 @@ def test_refresh_replaces_the_same_version(tmp_path: Path) -> None:
     assert made == old
     assert hashlib.sha256(b"new").hexdigest() in made.program.read_text()
     assert (made.program.parent / "root/usr/bin/qemu-system-x86_64").read_bytes() == b"new"
+
+
+def test_refresh_that_is_killed_leaves_a_whole_qemu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    ensure_sid_qemu(cache, UnpackingRunner(), report=_silence)
+
+    def begin(folder: Path, **_: object) -> NoReturn:
+        (folder / "version").unlink(missing_ok=True)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed:
+        killed.setattr(shutil, "rmtree", begin)
+        with pytest.raises(KeyboardInterrupt):
+            ensure_sid_qemu(cache, UnpackingRunner(), refresh=True, report=_silence)
+
+    found = find_sid_qemu(cache)
+    assert found is not None
+    assert (found.program.parent / "root/usr/bin/qemu-system-x86_64").exists()
+    ensure_sid_qemu(cache, UnpackingRunner(), refresh=True, report=_silence)
+    assert len(list((cache / "qemu-sid").iterdir())) == 2
 
 
 def test_qemu_of_another_list_of_packages_is_not_taken(
