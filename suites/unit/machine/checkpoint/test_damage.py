@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness import lease
 from harness.artifact_cache import manifest
+from harness.artifact_cache.store import ArtifactStore
 from harness.errors import HarnessError
 from harness.image.formats.qcow2 import backing_name
 from harness.machine.checkpoint.manifest import CHECKPOINT_FORMAT
 from harness.progress import Stage
-from harness.provisioning.wait import Deadline
+from harness.provisioning.wait import Deadline, WaitTimeoutError
 from suites.fakes.clock import FakeClock
 from suites.unit.image.formats.small_qcow2 import qcow2_on
 from suites.unit.machine.checkpoint.builders import RAM_BYTES, Cache, content_of
@@ -225,32 +228,38 @@ def test_damaged_checkpoint_in_use_is_not_replaced(cache: Cache) -> None:
     with cache.use() as checkpoint:
         _truncate_memory(checkpoint)
 
+        clock = FakeClock()
         with (
             pytest.raises(HarnessError, match=r"damaged but still in use.*`fuser '.*/used'`"),
-            other.use(deadline=Deadline.after(100, FakeClock())),
+            other.use(deadline=Deadline.after(100, clock)),
         ):
             pass
 
+        assert 60 <= clock.elapsed_s < 61, "Who only found the damage has gone by then."
         assert checkpoint.ram.exists()
     assert content_of(other.have()) == "disk 1"
     assert other.made == 1
 
 
-def test_damaged_parent_of_a_held_checkpoint_is_not_replaced(cache: Cache) -> None:
-    """The child's disk lies on it."""
-    parent, child = cache.have_two()
-    _truncate_memory(parent)
+@pytest.mark.parametrize("name", ["booted", "baked"])
+def test_damaged_ancestor_of_a_held_checkpoint_is_not_replaced(cache: Cache, name: str) -> None:
+    """The disk of its descendant lies on it."""
+    with cache.use("booted") as parent, cache.use("baked", parent=parent) as child:
+        grandchild = cache.have("warm", parent=child)
+    damaged, below = (parent, None) if name == "booted" else (child, parent)
 
-    with (
-        cache.store.hold(child, deadline=Deadline.after(60)),
-        pytest.raises(HarnessError) as caught,
-        cache.use("booted", deadline=Deadline.after(100, FakeClock())),
-    ):
-        pass
+    with ExitStack() as holding:
+        holding.enter_context(cache.store.hold(grandchild, deadline=Deadline.after(60)))
+        _truncate_memory(damaged)
+        with (
+            pytest.raises(HarnessError) as caught,
+            cache.use(name, parent=below, deadline=Deadline.after(100, FakeClock())),
+        ):
+            pass
 
     assert str(caught.value) == (
-        f"The checkpoint in '{parent.folder}' is damaged but still in use, so it can't be made "
-        f"again; end the processes that use it (`fuser '{parent.folder}/used'` names them)."
+        f"The checkpoint in '{damaged.folder}' is damaged but still in use, so it can't be made "
+        f"again; end the processes that use it (`fuser '{damaged.folder}/used'` names them)."
     )
 
 
@@ -262,6 +271,29 @@ def test_processes_that_only_found_the_damage_are_waited_for(cache: Cache) -> No
 
         with other.use(deadline=Deadline.after(100, FakeClock(on_sleep=reading.close))):
             assert other.made == 1
+
+
+def test_nobody_begins_to_use_a_damaged_checkpoint_that_is_being_replaced(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _truncate_memory(cache.have())
+    move = ArtifactStore.move_to_trash
+    shared: list[Path] = []
+
+    def try_to_share(self: ArtifactStore, folder: Path) -> Path:
+        deadline = Deadline.after(0, FakeClock())
+        with (
+            contextlib.suppress(WaitTimeoutError),
+            lease.hold_shared(folder / "used", deadline=deadline),
+        ):
+            shared.append(folder)
+        return move(self, folder)
+
+    monkeypatch.setattr(ArtifactStore, "move_to_trash", try_to_share)
+
+    cache.have()
+
+    assert (cache.made, shared) == (2, [])
 
 
 def test_damaged_checkpoint_can_be_collected(cache: Cache) -> None:
