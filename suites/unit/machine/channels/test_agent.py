@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import socket
 import threading
 import time
@@ -15,8 +16,8 @@ from harness.agent import OLDEST_PROTOCOL, PROTOCOL, frames
 from harness.errors import HarnessError
 from harness.machine.channels import agent as agent_module
 from harness.machine.channels import agent_link
-from harness.machine.channels.guest import Guest
 from harness.provisioning.wait import Deadline
+from suites.fakes.clock import FakeClock
 from suites.unit.machine.channels.played_guest import (
     ENDED,
     PROGRAM,
@@ -32,12 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.machine.channels.agent import Agent
-
-
-def test_agent_that_answers_is_ready(ready: Agent) -> None:
-    assert ready.welcome is not None
-    assert (ready.welcome.boot_id, ready.welcome.has_nonce) == ("boot-1", True)
-    assert ready.ping(soon()) < 20
 
 
 def test_silent_guest_is_named_with_the_last_frame(agent: Agent) -> None:
@@ -104,6 +99,25 @@ def test_answer_to_an_earlier_client_is_ignored(guest: PlayedGuest, agent: Agent
     assert agent.ping(soon()) < 20
 
 
+def test_answer_that_comes_before_the_welcome_is_another_clients(
+    guest: PlayedGuest, agent: Agent
+) -> None:
+    """A restored agent may still answer the host of its template, whose requests had the same numbers."""
+    hello: list[tuple[int, bytes]] = []
+    guest.answers[frames.HELLO] = lambda _, *asked: hello.append(asked)
+
+    def settle(guest: PlayedGuest, request: int, _payload: bytes) -> None:
+        guest.theirs.sendall(frames.SYNC_FRAME)
+        guest.says(frames.RESULT, request, {"nonce": "another's", "before_ns": 0})
+        welcome(guest, *hello[0])
+        guest.says(frames.RESULT, request, {"nonce": "its own", "before_ns": 0})
+
+    guest.answers[frames.SETTLE] = settle
+    guest.starts()
+
+    assert agent.settle(soon()).nonce == "its own"
+
+
 def test_settling_is_the_first_request_of_a_clone(guest: PlayedGuest, agent: Agent) -> None:
     guest.answers[frames.SETTLE] = says(
         (frames.RESULT, {"nonce": "n-1", "before_ns": 0, "wall_ns": 1})
@@ -138,7 +152,8 @@ def test_settling_before_the_first_boot_is_requested_again(
     settling = threading.Thread(target=lambda: answers.append(agent.settle(soon())))
     settling.start()
     wait_until(lambda: len(guest.theirs.recv(4096, socket.MSG_PEEK)) > 200)
-    guest.theirs.recv(4096)  # The loader has no use for it.
+    # The loader has no use for it.
+    lost = json.loads(re.findall(rb'{[^{]*"wall_ns"[^}]*}', guest.theirs.recv(4096))[0])
     guest.answers[frames.SETTLE] = says(
         (frames.RESULT, {"nonce": None, "before_ns": 0, "wall_ns": 1})
     )
@@ -147,21 +162,9 @@ def test_settling_before_the_first_boot_is_requested_again(
     settling.join(20)
 
     assert len(answers) == 1
-
-
-def test_guest_runs_commands_over_the_agent(guest: PlayedGuest, ready: Agent) -> None:
-    guest.answers[frames.RUN] = says(
-        (frames.STDOUT, b"6.1."), (frames.STDOUT, b"0\n"), (frames.RESULT, ENDED)
-    )
-
-    assert Guest("node", ready).output_of("uname", "-r") == "6.1.0"
-    (asked,) = (payload for kind, _, payload in guest.seen if kind == frames.RUN)
-    assert json.loads(asked) == {
-        "argv": ["uname", "-r"],
-        "env": {},
-        "limit_s": 60.0,
-        "stdin": "none",
-    }
+    # It is later by the time of a boot.
+    (asked,) = guest.payloads(frames.SETTLE)
+    assert json.loads(asked)["wall_ns"] > lost["wall_ns"]
 
 
 def test_result_has_all_of_a_command(guest: PlayedGuest, ready: Agent) -> None:
@@ -199,6 +202,19 @@ def test_command_beyond_its_time_is_ended_by_the_host(guest: PlayedGuest, ready:
     assert guest.kinds()[-2:] == ["cancel", "ping"]
 
 
+def test_deadline_of_the_caller_ends_a_command_before_the_time_of_the_guest(
+    guest: PlayedGuest, ready: Agent
+) -> None:
+    """The limit of the command is then the guest's own."""
+    ready.link.guest_deadline = _gives(20.0)
+    guest.answers[frames.CANCEL] = says((frames.RESULT, ENDED))
+
+    result = ready.run(["tool"], timeout_s=15, deadline=soon(0.0))
+
+    assert (result.exit_code, result.timed_out) == (124, True)
+    assert json.loads(guest.payloads(frames.RUN)[0])["limit_s"] == 15
+
+
 def test_command_within_its_time_of_the_guest_ends_by_itself(
     guest: PlayedGuest, ready: Agent
 ) -> None:
@@ -222,31 +238,17 @@ def test_unread_stdin_takes_at_most_a_window(guest: PlayedGuest, ready: Agent) -
     assert sent == frames.STDIN_WINDOW
 
 
-def test_more_output_than_is_kept_ends_the_command(
-    guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HARNESS_LIMIT_COMMAND_OUTPUT_MIB", "1")
-    guest.answers[frames.RUN] = says(*[(frames.STDOUT, bytes(60_000))] * 18)
-    guest.answers[frames.CANCEL] = says((frames.RESULT, {"cancelled": True}))
-
-    with pytest.raises(
-        HarnessError, match=r"'yes' in machine 'node': .* read its output by `stream`"
-    ):
-        ready.run(["yes"], timeout_s=5)
-
-    assert guest.kinds()[-1] == "cancel"
-
-
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_exception_of_a_callback_is_raised_and_ends_the_command(
-    guest: PlayedGuest, ready: Agent
+    guest: PlayedGuest, ready: Agent, error: type[BaseException]
 ) -> None:
     guest.answers[frames.RUN] = says((frames.STDOUT, b"x"))
     guest.answers[frames.CANCEL] = says((frames.RESULT, {"cancelled": True}))
 
     def refuse(_chunk: bytes) -> None:
-        raise ValueError("not this")
+        raise error("not this")
 
-    with pytest.raises(ValueError, match="not this"):
+    with pytest.raises(error, match="not this"):
         ready.stream(["tool"], timeout_s=5, on_stdout=refuse)
     assert guest.kinds()[-1] == "cancel"
 
@@ -310,6 +312,9 @@ def test_files_are_read_and_written(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.READ] = says((frames.DATA, b"one"), (frames.RESULT, {"size": 7}))
     with pytest.raises(HarnessError, match="sent 3 bytes of '/etc/x', but reports 7"):
         ready.read_bytes("/etc/x", soon())
+    guest.answers[frames.READ] = says((frames.DATA, b"one"), (frames.RESULT, {"size": 2}))
+    with pytest.raises(HarnessError, match="sent 3 bytes of '/etc/x', but reports 2"):
+        ready.read_bytes("/etc/x", soon())
     guest.answers[frames.WRITE] = says((frames.RESULT, {}))
     ready.write_bytes("/etc/x", b"content", soon(), 0o600)
     assert guest.seen[-1][2] == b'{"path":"/etc/x","mode":384,"has_more":false}\ncontent'
@@ -341,13 +346,23 @@ def test_failing_unit_is_reported_at_once(guest: PlayedGuest, ready: Agent) -> N
     assert ready.wait_for_unit("a.service", soon(), "failed").result == "exit-code"
 
 
-def test_unchanged_unit_is_reported_at_the_deadline(guest: PlayedGuest, ready: Agent) -> None:
+def test_unchanged_unit_is_reported_at_the_deadline(
+    guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    parse = agent_module.UnitStatus.from_json
+
+    def parse_late(content: bytes) -> agent_module.UnitStatus:
+        clock.advance(30)
+        return parse(content)
+
+    monkeypatch.setattr(agent_module.UnitStatus, "from_json", parse_late)
     guest.answers[frames.CANCEL] = says((frames.RESULT, {"cancelled": True}))
     reply = {"ActiveState": "inactive", "SubState": "dead", "Result": "", "LoadState": "not-found"}
     guest.answers[frames.WAIT_UNIT] = says((frames.DATA, reply))
 
     with pytest.raises(HarnessError, match=r"last seen: inactive \(dead\).*'not-found'"):
-        ready.wait_for_unit("a.service", soon(0.02))
+        ready.wait_for_unit("a.service", Deadline.after(20, clock))
 
 
 def test_threads_share_an_agent(guest: PlayedGuest, ready: Agent) -> None:

@@ -70,7 +70,7 @@ def test_loss_of_the_connection_to_qemu_is_reported_first(log: EventLog) -> None
 
 
 @pytest.mark.parametrize("name", ["add", "wake", "end"])
-def test_wait_checks_again_when_something_changes(log: EventLog, name: str) -> None:
+def test_all_waits_check_again_when_something_changes(log: EventLog, name: str) -> None:
     looks = threading.Semaphore(0)
 
     def look(_seen: str) -> None:
@@ -81,16 +81,20 @@ def test_wait_checks_again_when_something_changes(log: EventLog, name: str) -> N
         "wake": log.wake,
         "end": log.end,
     }[name]
-    with ThreadPoolExecutor(1) as pool:
-        waiter = pool.submit(
-            log.wait_for, "its stop", names("STOP"), Deadline.after(3 * _LOOK_S), loss=look
-        )
-        assert looks.acquire(timeout=_LOOK_S)
+    with ThreadPoolExecutor(2) as pool:
+        deadline = Deadline.after(3 * _LOOK_S)
+        waiters = [
+            pool.submit(log.wait_for, "its stop", names("STOP"), deadline, loss=look)
+            for _ in range(2)
+        ]
+        assert all(looks.acquire(timeout=_LOOK_S) for _ in waiters)
         change()
-        assert looks.acquire(timeout=_LOOK_S)
+        has_looked = [looks.acquire(timeout=_LOOK_S) for _ in waiters]
         log.end()
+        log.wake()
 
-    assert isinstance(waiter.exception(), HarnessError)
+    assert has_looked == [True, True]
+    assert all(isinstance(waiter.exception(), HarnessError) for waiter in waiters)
 
 
 def test_disk_that_could_not_be_written_is_named() -> None:

@@ -75,9 +75,9 @@ def test_report_of_cloud_init_comes_from_its_status_file() -> None:
     assert report.errors == ("no such module",)
 
 
-def test_output_comes_stripped() -> None:
-    with ScriptedRunner().expect("uname -r", stdout="6.1.0-56\n") as runner:
-        assert Guest("node", runner).output_of("uname", "-r") == "6.1.0-56"
+def test_output_comes_stripped_within_the_callers_limit() -> None:
+    with ScriptedRunner().expect("uname -r", stdout="6.1.0-56\n", timeout_s=2.5) as runner:
+        assert Guest("node", runner).output_of("uname", "-r", timeout_s=2.5) == "6.1.0-56"
 
 
 def test_output_of_a_failed_command_is_refused() -> None:
@@ -134,6 +134,14 @@ def test_present_result_is_read_even_at_the_deadline() -> None:
     script = ScriptedRunner().expect(["sh", "-c", WAIT], stdout=text, timeout_s=1)
     with script as runner:
         Guest("node", runner).wait_for_cloud_init_result(Deadline.after(0, FakeClock()))
+
+
+def test_result_of_cloud_init_is_waited_for_again_if_the_deadline_was_put_off() -> None:
+    """Meanwhile the guest made progress, of which the command's own limit knows nothing."""
+    text = json.dumps({"v1": {"datasource": None, "errors": []}})
+    script = ScriptedRunner().expect(["sh", "-c", WAIT], is_timed_out=True)
+    with script.expect(["sh", "-c", WAIT], stdout=text) as runner:
+        Guest("node", runner).wait_for_cloud_init_result(Deadline.after(30, FakeClock()))
 
 
 def test_missing_result_of_cloud_init_names_its_log() -> None:

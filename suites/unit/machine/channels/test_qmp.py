@@ -81,7 +81,9 @@ def test_every_command_has_a_deadline(
     )
     with pytest.raises(HarnessError, match=f"^{re.escape(expected)}$"):
         session.execute("stop")
-    assert limits_s == [COMMAND_S]
+    with pytest.raises(HarnessError, match=f"^{re.escape(expected)}$"):
+        session.execute("stop", limit_s=7.5)
+    assert limits_s == [COMMAND_S, 7.5]
 
 
 def test_answer_is_waited_for_until_the_limit(

@@ -265,17 +265,27 @@ def test_input_of_a_command_that_has_ended_goes_nowhere(guest: PlayedGuest) -> N
     assert said_by(guest, frames.DATA) == []
 
 
-def test_feeding_a_command_ends_with_the_command(guest: PlayedGuest) -> None:
+@pytest.mark.parametrize("is_read", [True, False])
+def test_feeding_a_command_ends_with_the_wait_for_it(guest: PlayedGuest, *, is_read: bool) -> None:
+    """However that ends: who reads the output may have gone."""
+
     def end(played: PlayedGuest, request: int, _: bytes) -> None:
         if sum(map(len, said_by(guest, frames.DATA))) == frames.STDIN_WINDOW:
+            played.says(frames.STDOUT, request, b"bye")
             played.says(frames.RESULT, request, ENDED)
+
+    def read(*_: object) -> None:
+        if not is_read:
+            raise BrokenPipeError("nobody reads")
 
     guest.answers[frames.DATA] = end
 
     with started(guest) as command:
-        feeding = threading.Thread(target=command.feed, args=(bytes(2 * frames.STDIN_WINDOW),))
+        content = bytes(2 * frames.STDIN_WINDOW)
+        feeding = threading.Thread(target=command.feed, args=(content,), daemon=True)
         feeding.start()
-        assert command.wait(lambda *_: None) == 0
+        with contextlib.nullcontext() if is_read else pytest.raises(BrokenPipeError):
+            command.wait(read)
         feeding.join(_JOIN_S)
         assert not feeding.is_alive()
 
