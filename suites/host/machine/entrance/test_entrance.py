@@ -9,21 +9,25 @@ import re
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from harness.agent import frames
 from harness.errors import HarnessError
+from harness.machine.channels.console import Console
 from harness.machine.entrance import client
 from harness.machine.entrance.messages import Kind, Receiver, Request, Verb, send
 from harness.machine.entrance.roster import RunningMachine
+from harness.machine.entrance.server import served_entrance
+from suites.host.machine.entrance.enterable import Enterable
 from suites.unit.machine.channels.played_guest import ENDED, PlayedGuest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from harness.machine.channels.agent import Agent
     from suites.host.machine.entrance.enterable import Place
 
 _JOIN_S = 5.0
@@ -219,6 +223,23 @@ def test_process_may_end_while_its_machine_has_visitors(
     assert [each.name for each in threads if not each.daemon] == []
 
 
+def test_all_visitors_leave_with_the_entrance(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    console = Console("node", ours)
+    with contextlib.ExitStack() as visits, theirs, contextlib.closing(console):
+        with served_entrance(Enterable(agent=cast("Agent", None), console=console), tmp_path):
+            visitors = [
+                visits.enter_context(contextlib.closing(_connected_in(tmp_path))) for _ in range(2)
+            ]
+            theirs.sendall(b"login: ")
+            for each in visitors:
+                send(each, Kind.REQUEST, Request(verb=Verb.CONSOLE).to_bytes())
+                assert Receiver(each).next() == (Kind.OUTPUT, b"login: ")
+
+        assert [Receiver(each).next() for each in visitors] == [None, None]
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_console_shows_its_output_and_takes_keys(place: Place) -> None:
     with contextlib.closing(_connected(place)) as sock:
         place.serial.sendall(b"login: ")
@@ -316,14 +337,6 @@ def test_machine_that_has_ended_cannot_be_entered(tmp_path: Path) -> None:
         client.run_in(gone, ["true"])
 
 
-def test_bytes_that_are_not_a_message_are_refused() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.sendall(b"GET / HTTP/1.1\r\n")
-        with pytest.raises(HarnessError, match="is not a message"):
-            Receiver(ours).next()
-
-
 @contextlib.contextmanager
 def answered_by(
     folder: Path, answer: bytes, gone: threading.Event | None = None
@@ -357,9 +370,13 @@ def answered_by(
 
 
 def _connected(place: Place) -> socket.socket:
+    return _connected_in(place.machine.folder)
+
+
+def _connected_in(folder: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.settimeout(_JOIN_S)
-    descriptor = os.open(place.machine.folder, os.O_PATH)
+    descriptor = os.open(folder, os.O_PATH)
     sock.connect(f"/proc/self/fd/{descriptor}/entrance")
     os.close(descriptor)
     return sock

@@ -198,14 +198,19 @@ def test_guest_learns_of_the_terminals_new_size(place: Place, terminal: int) -> 
         is_set = signal.getsignal(signal.SIGWINCH) != before
         return Observation(True if is_set else None, "it does not")
 
-    before = signal.getsignal(signal.SIGWINCH)
+    def before(*_: object) -> None:
+        """Handle the signal as the caller does."""
+
     place.guest.answers[frames.RUN] = run
     place.guest.answers[frames.RESIZE] = resize
+    at_first = signal.signal(signal.SIGWINCH, before)
+    try:
+        assert client.run_in(place.machine, ["vi"]) == 3
 
-    assert client.run_in(place.machine, ["vi"]) == 3
-
-    assert sizes == [{"rows": 50, "columns": 132}]
-    assert signal.getsignal(signal.SIGWINCH) == before
+        assert sizes == [{"rows": 50, "columns": 132}]
+        assert signal.getsignal(signal.SIGWINCH) == before
+    finally:
+        signal.signal(signal.SIGWINCH, at_first)
 
 
 def test_shell_without_a_terminal_is_a_plain_one(place: Place) -> None:
@@ -242,7 +247,7 @@ def test_console_is_left_by_a_key_that_the_guest_does_not_get(
         stdin(b"root\r")
         keys.append(place.serial.recv(100))
         seen.wait(_JOIN_S)
-        stdin(b"\x1d")
+        stdin(b"q\x1d")
 
     monkeypatch.setattr(client, "_write", show)
     typing = threading.Thread(target=person)
@@ -288,14 +293,19 @@ def test_console_ends_with_its_machine(place: Place) -> None:
     client.attach_console(place.machine)
 
 
-def test_machine_that_ends_amid_a_command_is_named_with_its_process(place: Place) -> None:
+def test_machine_that_ends_amid_a_command_is_named_and_leaves_the_terminal_as_it_was(
+    place: Place, terminal: int
+) -> None:
     def end(guest: PlayedGuest, *_: object) -> None:
         guest.theirs.close()
 
     place.guest.answers[frames.RUN] = end
+    before = termios.tcgetattr(terminal)
 
     with pytest.raises(HarnessError, match="node"):
         client.run_in(place.machine, ["sleep", "1000"])
+
+    assert termios.tcgetattr(terminal) == before
 
 
 def test_ssh_is_entered_with_the_answer_of_the_machine(

@@ -74,13 +74,18 @@ def connection(host: HostWithStreams) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def started_machine(
-    connection: Connection, host: HostWithStreams, folder: Path, **changes: Any
+    connection: Connection,
+    host: HostWithStreams,
+    folder: Path,
+    *attachments: HostGpuAttachment,
+    **changes: Any,
 ) -> Iterator[LibvirtMachine]:
     """Start a machine whose QEMU connects to the socket of the agent."""
     path = folder / "agent"
     machine = LibvirtMachine(
         a_machine_spec(root_ports=2, **changes),
         folder,
+        attachments,
         connection=connection,
         host=a_host(),
         agent_socket=path,
@@ -133,7 +138,7 @@ def test_machines_of_a_driver_hear_of_their_own_qemu_by_one_registration(
         for name in ("one", "two"):
             folder = tmp_path / name
             folder.mkdir()
-            machines.append(driver.machine(a_machine_spec(name=name), folder))
+            machines.append(driver.machine(a_machine_spec(name="the-same"), folder))
             path = machines[-1]._host.agent_socket
             agent = ends.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             host.after_start = partial(agent.connect, str(path))
@@ -156,9 +161,10 @@ def test_driver_makes_machines_by_the_libvirtd_that_was_restarted(
     libvirt.connects.append(HostWithStreams())
     host.break_down()
 
-    driver.machine(a_machine_spec(), tmp_path)
+    machine = driver.machine(a_machine_spec(qemu="another-qemu"), tmp_path)
 
     assert not connection.is_lost
+    assert machine._host.emulator == "another-qemu"
 
 
 def test_restored_machine_waits_for_its_state(
@@ -184,6 +190,22 @@ def test_machine_whose_console_can_not_be_opened_is_ended(
     assert host.living == []
 
 
+def test_machine_whose_start_was_interrupted_is_ended(
+    connection: Connection, host: HostWithStreams, tmp_path: Path
+) -> None:
+    """Ctrl-C comes while libvirt starts its domain."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    host.before_start = lambda: setattr(host, "after_start", interrupt)
+
+    with pytest.raises(KeyboardInterrupt), started_machine(connection, host, tmp_path):
+        raise AssertionError("it started all the same")
+
+    assert host.living == []
+
+
 def test_killed_machine_does_not_run(machine: LibvirtMachine, host: HostWithStreams) -> None:
     machine.kill()
 
@@ -203,6 +225,33 @@ def test_seed_is_plugged_and_unplugged_as_a_disk(
 
 
 # -- GPUs of the host ---------------------------------------------------------------------------------
+
+
+def test_all_gpus_are_plugged_in_before_the_guest_runs(
+    connection: Connection, host: HostWithStreams, tmp_path: Path
+) -> None:
+    with started_machine(connection, host, tmp_path, GPU, OTHER_GPU):
+        host.hang_up()
+
+        assert host.calls[-3:] == [
+            f"attach {render_host_gpu(GPU, port=0)}",
+            f"attach {render_host_gpu(OTHER_GPU, port=1)}",
+            "resume",
+        ]
+
+
+def test_gpu_of_the_host_that_the_guest_keeps_can_be_unplugged_later(
+    machine: LibvirtMachine, host: HostWithStreams
+) -> None:
+    machine.plug(GPU)
+    host.is_stubborn = True
+    with pytest.raises(HarnessError, match="did not report the removal of the host's GPU 'gpu0'"):
+        machine.unplug(GPU.id, Deadline.after(0.0))
+    host.is_stubborn = False
+
+    machine.unplug(GPU.id, Deadline.after(LONG_S))
+
+    assert host.calls[-2:] == ["detach ua-gpu0", "detach ua-gpu0"]
 
 
 def test_gpus_of_the_host_take_free_root_ports(
@@ -271,12 +320,20 @@ def test_full_disk_explains_why_a_machine_will_not_continue(
     )
 
 
+@pytest.mark.parametrize("is_open_again", [False, True])
 def test_end_of_libvirtd_explains_why_a_machine_will_not_continue(
-    machine: LibvirtMachine, host: HostWithStreams, libvirt: FakeLibvirt
+    machine: LibvirtMachine,
+    host: HostWithStreams,
+    connection: Connection,
+    libvirt: FakeLibvirt,
+    *,
+    is_open_again: bool,
 ) -> None:
     libvirt.connects.append(HostWithStreams())
 
     host.break_down()
+    if is_open_again:
+        connection.reopen(Deadline.after(LONG_S))
 
     assert machine.failure() == (
         f"libvirtd at '{URI}' ended or was restarted, and its machines with it"

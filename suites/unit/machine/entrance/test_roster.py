@@ -70,10 +70,13 @@ def test_folder_is_private(roster: Roster, tmp_path: Path) -> None:
 
 
 def test_machine_is_found_by_id_and_by_a_name_that_only_it_has(roster: Roster) -> None:
+    """An id comes before a name, which anybody may give to another machine."""
     first, second, other = a_machine("node-1"), a_machine("node-2"), a_machine("clone-3", "clone")
     with roster.entered(first), roster.entered(second), roster.entered(other):
         assert roster.find("node-2") == second
         assert roster.find("clone") == other
+        with roster.entered(a_machine("other-4", "node-2")):
+            assert roster.find("node-2") == second
         with pytest.raises(
             BadInputError,
             match=(
@@ -134,10 +137,12 @@ def test_long_command_is_cut_so_that_its_entry_can_be_read(
         assert [each.purpose for each in roster.machines()] == [purpose]
 
 
-@pytest.mark.parametrize("process", ["-1", "0", "true", "null"])
-def test_entry_with_an_invalid_process_is_ignored(process: str) -> None:
+@pytest.mark.parametrize("field", ["process", "user"])
+@pytest.mark.parametrize("process", ["-1", "0", "true", '"7"'])
+def test_entry_with_an_invalid_process_is_ignored(field: str, process: str) -> None:
     """`harness gc` sends a signal to it, and -1 means every process of the user."""
-    text = a_machine("a").to_json().replace('"process": 1,', f'"process": {process},')
+    text = replace(a_machine("a"), user=1).to_json()
+    text = text.replace(f'"{field}": 1,', f'"{field}": {process},')
 
     with pytest.raises((ValueError, TypeError, OverflowError)):
         RunningMachine.from_json(text)

@@ -176,16 +176,6 @@ def test_private_daemon_is_used_if_nobody_listens_and_this_is_reported(
     assert report.endswith(" Until then, this run starts a private libvirtd.")
 
 
-def test_daemon_that_answers_is_used(libvirt: FakeLibvirt, tmp_path: Path) -> None:
-    libvirt.connects.append(FakeConnect())
-    reports: list[str] = []
-
-    with contextlib.ExitStack() as opened:
-        assert connect("qemu:///system", tmp_path, opened, reports.append).uri == "qemu:///system"
-
-    assert reports == []
-
-
 class HostWithCapabilities(FakeConnect):
     """A libvirt that tells what its host has."""
 
@@ -206,16 +196,27 @@ def required(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return programs
 
 
-@pytest.mark.parametrize(("qemu", "emulator"), [("mine", "/opt/mine"), ("absent", "absent")])
+@pytest.mark.parametrize(
+    ("uri", "qemu", "emulator"),
+    [(None, "mine", "/opt/mine"), ("qemu:///system", "absent", "absent")],
+)
 def test_open_driver_knows_its_host_and_leaves_no_socket(
-    libvirt: FakeLibvirt, required: list[str], tmp_path: Path, qemu: str, emulator: str
+    libvirt: FakeLibvirt,
+    required: list[str],
+    tmp_path: Path,
+    *,
+    uri: str | None,
+    qemu: str,
+    emulator: str,
 ) -> None:
+    """Neither its own, nor those of a driver whose process was killed."""
     raw = HostWithCapabilities()
     libvirt.connects.append(raw)
+    (tmp_path / "libvirt" / "s-killed").mkdir(parents=True, mode=0o700)
 
-    with LibvirtDriver.open(None, qemu=qemu, cache=tmp_path / "cache", report=print) as driver:
+    with LibvirtDriver.open(uri, qemu=qemu, cache=tmp_path / "cache", report=print) as driver:
         assert isinstance(driver, LibvirtDriver)
-        assert libvirt.opened == ["qemu:///session"]
+        assert libvirt.opened == [uri or "qemu:///session"]
         assert required == [qemu]
         assert driver._host == DomainHost(
             emulator=emulator, security_models=("dac",), owner=(os.geteuid(), os.getegid())
