@@ -40,6 +40,9 @@ class FakeMachine(MonitoredMachine):
         self.steps: list[str] = []
         self.deadlines: list[Deadline] = []
         self.ending: str | None = None
+        self.start_error: BaseException = HarnessError("QEMU does not start.")
+        self.exit_error: HarnessError | None = None
+        self.seed_error: HarnessError | None = None
         self.console = cast("Console", SimpleNamespace(tail=lambda: "Reached target Power-Off."))
 
     @property
@@ -49,7 +52,7 @@ class FakeMachine(MonitoredMachine):
 
     @override
     def _start(self) -> None:
-        raise HarnessError("QEMU does not start.")
+        raise self.start_error
 
     @override
     def close(self) -> None:
@@ -71,6 +74,8 @@ class FakeMachine(MonitoredMachine):
     def _wait_for_exit(self, deadline: Deadline) -> str | None:
         self.steps.append("wait for exit")
         self.deadlines.append(deadline)
+        if self.exit_error is not None:
+            raise self.exit_error
         return self.ending
 
     @override
@@ -84,10 +89,14 @@ class FakeMachine(MonitoredMachine):
     @override
     def _attach_seed(self, seed: Path) -> None:
         self.steps.append(f"attach {seed.name}")
+        if self.seed_error is not None:
+            raise self.seed_error
 
     @override
     def _detach_seed(self, deadline: Deadline) -> None:
         self.steps.append("detach seed")
+        if self.seed_error is not None:
+            raise self.seed_error
 
     @staticmethod
     @override

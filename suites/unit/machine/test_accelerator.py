@@ -249,14 +249,20 @@ def test_verdict_of_another_proof_is_not_believed(
     assert choose(ProofRunner(PROVED), cache, device).accelerator is Accelerator.KVM
 
 
-def test_replaced_qemu_is_proved_again(cache: Path, device: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_as_long", [True, False])
+def test_replaced_qemu_is_proved_again(
+    cache: Path, device: Path, tmp_path: Path, *, is_as_long: bool
+) -> None:
     program = tmp_path / "qemu"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     qemu = ProofRunner(HANGS)
     choose(qemu, cache, device, program=str(program))
 
-    program.write_text("#!/bin/sh\n# upgraded\n")
+    if is_as_long:
+        os.utime(program, (1, 1))
+    else:
+        program.write_text("#!/bin/sh\n# upgraded\n")
     choose(qemu, cache, device, program=str(program))
 
     assert len(qemu.calls) == 2

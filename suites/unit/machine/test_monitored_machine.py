@@ -9,7 +9,6 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.gpu import GpuAttachment, HostGpuAttachment
-from harness.machine import monitored_machine
 from harness.machine.channels.monitor import COMMAND_S
 from harness.machine.monitored_machine import RootPorts, wait_until_idle
 from harness.provisioning.wait import Deadline
@@ -19,14 +18,16 @@ from suites.unit.machine.fake_machine import FakeMachine, a_machine, soon
 from suites.unit.machine.fake_monitor import FakeMonitor, an_event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 
-def test_machine_that_does_not_start_is_closed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [HarnessError("no QEMU"), KeyboardInterrupt("Ctrl-C")], ids=type)
+def test_machine_that_does_not_start_is_closed(tmp_path: Path, error: BaseException) -> None:
     machine = a_machine(tmp_path)
+    machine.start_error = error
 
-    with pytest.raises(HarnessError, match="does not start"), machine:
+    with pytest.raises(type(error), match=str(error)), machine:
         pass
 
     assert machine.steps == ["close"]
@@ -49,10 +50,11 @@ def test_device_is_plugged_into_the_first_free_port_by_the_id_that_qemu_has(
 
 
 def test_gpu_of_the_host_gets_the_time_to_lock_the_memory_of_the_guest(tmp_path: Path) -> None:
+    """For each of its functions: which one QEMU locks the memory for is its own affair."""
     monitor = FakeMonitor()
     machine = a_machine(tmp_path, monitor)
 
-    machine.plug(HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0",)))
+    machine.plug(HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0", "0000:65:00.1")))
 
     assert monitor.limits_s["device_add"] == COMMAND_S + machine.spec.memory_mib / 16
 
@@ -98,6 +100,26 @@ def test_seed_is_detached_only_if_there_is_one(tmp_path: Path) -> None:
     machine.unplug_seed(soon())
 
     assert machine.steps == ["attach seed.iso", "detach seed"]
+
+
+def test_seed_is_there_from_its_plugging_to_its_removal(tmp_path: Path) -> None:
+    """An attempt that failed changes neither."""
+    machine = a_machine(tmp_path)
+    machine.seed_error = HarnessError("not now")
+    with pytest.raises(HarnessError, match="not now"):
+        machine.plug_seed(tmp_path / "seed.iso")
+    machine.unplug_seed(soon())
+    assert machine.steps == ["attach seed.iso"]
+
+    machine.seed_error = None
+    machine.plug_seed(tmp_path / "seed.iso")
+    machine.seed_error = HarnessError("not now")
+    with pytest.raises(HarnessError, match="not now"):
+        machine.unplug_seed(soon())
+    machine.seed_error = None
+    machine.unplug_seed(soon())
+
+    assert machine.steps[2:] == ["detach seed", "detach seed"]
 
 
 @pytest.mark.parametrize(
@@ -154,22 +176,6 @@ def test_ssh_port_is_forwarded_by_qemu(tmp_path: Path) -> None:
     assert a_machine(tmp_path, monitor).ssh_port() == 34567
 
     assert monitor.arguments["human-monitor-command"] == {"command-line": "info usernet"}
-
-
-def test_rest_of_a_guest_is_judged_by_the_time_that_its_qemu_uses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, float, Deadline]] = []
-
-    def wait(name: str, processor_s: Callable[[], float], deadline: Deadline) -> None:
-        asked.append((name, processor_s(), deadline))
-
-    monkeypatch.setattr(monitored_machine, "wait_until_idle", wait)
-    deadline = soon()
-
-    a_machine(tmp_path).wait_until_idle(deadline)
-
-    assert asked == [("node", 0.0, deadline)]
 
 
 def test_machine_that_boots_from_a_seed_has_it_taken_out_again(tmp_path: Path) -> None:
@@ -233,21 +239,6 @@ def a_large_attachment(*, window_mib: int, aperture_mib: int = 0) -> GpuAttachme
         root_port_window_mib=window_mib,
         aperture_mib=aperture_mib,
     )
-
-
-def test_attachments_at_start_have_the_first_ports() -> None:
-    ports = RootPorts(a_machine_spec(root_ports=3), [an_attachment("gpu0"), an_attachment("gpu1")])
-
-    assert ports.choose(an_attachment("gpu2")) == "rp2"
-
-
-def test_port_is_free_until_it_is_taken() -> None:
-    """A device that QEMU refuses takes none."""
-    ports = RootPorts(a_machine_spec(root_ports=2))
-
-    assert [ports.choose(an_attachment("gpu0")) for _ in range(2)] == ["rp0", "rp0"]
-    ports.take("gpu0", "rp0")
-    assert ports.choose(an_attachment("gpu1")) == "rp1"
 
 
 def test_port_of_a_device_that_went_is_free_again() -> None:

@@ -44,13 +44,13 @@ def test_state_that_can_not_be_saved_is_reported_and_its_qemu_is_not_ended(tmp_p
     assert machine.steps == ["pause", "wait for exit"]
 
 
-def test_saved_state_is_never_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "state").write_text("kept")
+def test_qemu_that_goes_on_after_a_refusal_does_not_hide_it(tmp_path: Path) -> None:
+    monitor = FakeMonitor(events={"migrate": an_event("MIGRATION", status="failed")})
+    machine = a_machine(tmp_path, monitor)
+    machine.exit_error = HarnessError("Waited 2.0 s for QEMU to end.")
 
-    with pytest.raises(FileExistsError):
-        a_machine(tmp_path).save(tmp_path / "state")
-
-    assert (tmp_path / "state").read_text() == "kept"
+    with pytest.raises(HarnessError, match=r"It ended as 'failed'\. Its stderr ends with:"):
+        machine.save(tmp_path / "state")
 
 
 def test_guest_runs_once_its_state_is_loaded(tmp_path: Path) -> None:
