@@ -87,6 +87,19 @@ def test_output_that_nobody_reads_has_a_limit(monkeypatch: pytest.MonkeyPatch) -
     assert peak_mib() < 8
 
 
+@pytest.mark.parametrize(("size", "count"), [(1, 10_000), (60_000, 20)])
+def test_output_that_was_read_makes_room(
+    monkeypatch: pytest.MonkeyPatch, size: int, count: int
+) -> None:
+    monkeypatch.setenv("HARNESS_LIMIT_AGENT_BACKLOG_MIB", "1")
+    call = Call(1, "the command 'yes'", lambda _request: b"")
+    said = (frames.STDOUT, b"y" * size)
+
+    for _ in range(count):
+        call.put(*said)
+        assert call.next(soon()) == said
+
+
 def test_output_that_comes_byte_by_byte_is_held_as_one() -> None:
     call = Call(1, "the command 'yes'", lambda _request: b"")
     for _ in range(frames.MAX_PAYLOAD + 1):
