@@ -134,14 +134,6 @@ def test_invalid_answer_is_named_with_its_request(
     assert str(refused.value) == f"Machine 'node' answered {refusal}"
 
 
-def test_agent_remembers_the_nonce_that_it_is_given(guest: PlayedGuest, ready: Agent) -> None:
-    guest.answers[frames.REMEMBER] = says((frames.RESULT, {}))
-
-    ready.remember("n-1", soon())
-
-    assert [json.loads(asked) for asked in guest.payloads(frames.REMEMBER)] == [{"nonce": "n-1"}]
-
-
 def test_settling_tells_a_clone_from_a_machine_without_a_nonce(
     guest: PlayedGuest, ready: Agent
 ) -> None:

@@ -41,11 +41,6 @@ class Unreachable:
         raise HarnessError("The connection broke.")
 
 
-def test_failure_of_a_command_is_a_result() -> None:
-    with ScriptedRunner().expect("false", exit_code=1) as runner:
-        assert Guest("node", runner).run("false").exit_code == 1
-
-
 def test_command_has_the_callers_limit_input_and_environment() -> None:
     environment = {"LC_ALL": "C"}
     script = ScriptedRunner().expect("cat", timeout_s=2.5, stdin="text", env=environment)
@@ -161,11 +156,6 @@ def test_missing_function_on_the_bus_shows_the_bus() -> None:
     )
     with script as runner, pytest.raises(HarnessError, match=r"lists:\n00:00\.0 Host bridge"):
         Guest("node", runner).wait_for_pci("10de:2330")
-
-
-def test_power_off_asks_systemd() -> None:
-    with ScriptedRunner().expect("systemctl --no-block poweroff") as runner:
-        Guest("node", runner).power_off()
 
 
 def test_power_off_that_closes_the_connection_is_not_an_error() -> None:

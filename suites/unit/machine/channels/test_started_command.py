@@ -318,17 +318,3 @@ def test_invalid_answer_is_reported_for_its_command(guest: PlayedGuest) -> None:
             match=r"^Machine 'node' answered the command 'cat a file' in an unknown form: ",
         ):
             command.wait(lambda *_: None)
-
-
-@pytest.mark.parametrize("argv", [[], "ls"])
-def test_invalid_command_is_refused(guest: PlayedGuest, argv: list[str]) -> None:
-    agent = Agent("node", guest.ours, PROGRAM)
-
-    with (
-        contextlib.closing(agent),
-        pytest.raises((TypeError, ValueError)),
-        started_command(agent.link, argv, limit_s=1.0, env={}),
-    ):
-        pass
-
-    assert said_by(guest, frames.RUN) == []

@@ -355,16 +355,6 @@ def test_device_is_removed_once_libvirt_reports_it(domain: Domain, host: FakeHos
     assert host.calls[-1] == "detach ua-seed"
 
 
-def test_device_that_the_guest_keeps_is_reported_at_the_deadline(
-    domain: Domain, host: FakeHost
-) -> None:
-    start(domain)
-    host.is_stubborn = True
-
-    with pytest.raises(HarnessError, match="did not report the removal of the seed"):
-        domain.detach("the seed", "ua-seed", Deadline.after(0.0))
-
-
 @pytest.mark.parametrize(
     ("detail", "ending"), [(0, POWERED_OFF), (2, "crashed"), (77, "number 77")]
 )

@@ -168,13 +168,3 @@ def test_domain_that_crashed_has_ended(domain: Domain, host: FakeHost) -> None:
         "QEMU of machine 'node' ended (crashed) while waiting for a stop; seen: no event. libvirt's log "
         "of the domain and the console say why."
     )
-
-
-def test_end_that_does_not_come_names_machine_and_domain(domain: Domain) -> None:
-    with pytest.raises(HarnessError) as failed:
-        domain.wait_for_end(too_late())
-
-    assert str(failed.value) == (
-        f"libvirt did not report the end of machine 'node' of domain '{domain.name}' in time; seen: no "
-        "event. Its console shows what the guest does."
-    )

@@ -82,14 +82,6 @@ def test_transport_that_needs_a_socket_by_its_path_is_refused(
         driver.transport(Accelerator.TCG)
 
 
-def test_transport_that_takes_a_descriptor_is_taken(
-    driver: LibvirtDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(driver_module, "find_transport", lambda *_: Transport.MPQEMU)
-
-    assert driver.transport(Accelerator.TCG) is Transport.MPQEMU
-
-
 def test_named_daemon_is_not_replaced_by_a_private_one(
     libvirt: FakeLibvirt, tmp_path: Path
 ) -> None:

@@ -117,12 +117,6 @@ def test_kvm_that_qemus_user_may_not_open_is_reported_as_the_trap() -> None:
     )
 
 
-def test_owner_of_kvm_that_has_no_name_is_a_number() -> None:
-    device = Device(mode=0o600, owner=424242, group=434343)
-
-    assert "has mode 0600 and owner 424242:434343:" in judge_kvm(device, USER).found
-
-
 def test_groups_of_qemus_user_count(monkeypatch: pytest.MonkeyPatch) -> None:
     def groups(name: str, group: int) -> list[int]:
         return [group, 36] if name == "libvirt-qemu" else [group]

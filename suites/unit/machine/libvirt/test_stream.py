@@ -118,16 +118,6 @@ def test_failing_log_is_reported_and_the_guest_continues(
     made.close()
 
 
-def test_typed_text_reaches_the_guest(
-    opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
-) -> None:
-    opened.ours.send(b"root\n")
-
-    loop.turn(READABLE)
-
-    assert guest.stream.taken == b"root\n"
-
-
 def test_sender_waits_for_a_full_stream(
     opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
