@@ -19,6 +19,7 @@ class FakeCopy:
 
     def __init__(self) -> None:
         self.copied: list[str] = []
+        self.limits_s: list[float] = []
         self.leaves: bytes | None = b"half"
 
     def run(
@@ -30,7 +31,7 @@ class FakeCopy:
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
         assert argv[:2] == ["cp", "--sparse=always"]
-        assert timeout_s > 0
+        self.limits_s.append(timeout_s)
         assert stdin is None
         assert env is None
         self.copied.append(Path(argv[2]).name)

@@ -224,8 +224,10 @@ def test_only_the_checkpoint_remains(cache: Cache) -> None:
 def test_host_whose_cp_does_not_start_only_loses_space(cache: Cache) -> None:
     cache.copy.leaves = None
 
-    assert cache.have().ram.stat().st_size == RAM_BYTES
+    with cache.use(deadline=Deadline.after(30, FakeClock())) as checkpoint:
+        assert checkpoint.ram.stat().st_size == RAM_BYTES
     assert cache.copy.copied == ["ram"]
+    assert cache.copy.limits_s == [30]
 
 
 def test_checkpoint_that_another_process_holds_exclusively_is_awaited_until_the_deadline(
@@ -422,14 +424,15 @@ def test_staging_folder_of_a_running_process_is_kept(cache: Cache) -> None:
     assert content_of(cache.have()) == "disk 1"
 
 
-def test_missing_file_of_a_new_checkpoint_is_refused(cache: Cache) -> None:
-    cache.meanwhile = lambda place: place.state.unlink()
+@pytest.mark.parametrize("name", ["ram", "state", "disk.qcow2"])
+def test_missing_file_of_a_new_checkpoint_is_refused(cache: Cache, name: str) -> None:
+    cache.meanwhile = lambda place: (place.ram.parent / name).unlink()
 
     with pytest.raises(HarnessError) as caught, cache.use():
         pass
 
     assert str(caught.value) == (
-        "The maker of the checkpoint 'booted' wrote no file 'state'; it has to write ram, state, "
+        f"The maker of the checkpoint 'booted' wrote no file '{name}'; it has to write ram, state, "
         "disk.qcow2."
     )
 
