@@ -173,6 +173,20 @@ def test_domain_of_an_earlier_connection_is_lost_though_the_connection_is_alive(
     assert domain.is_lost
 
 
+def test_domain_belongs_to_the_connection_by_which_it_starts(
+    domain: Domain, host: FakeHost, connection: Connection, libvirt: FakeLibvirt
+) -> None:
+    successor = FakeHost()
+    successor.uuid = domain.uuid
+    libvirt.connects.append(successor)
+    host.break_down()
+    connection.reopen(Deadline.after(LONG_S))
+
+    start(domain)
+
+    assert domain.is_running
+
+
 @pytest.mark.parametrize(
     ("said", "remedy"),
     [
