@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import socket
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from harness.agent import frames, units
 from suites.unit.agent.fakes import Bench, error_of, passes, result_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -55,27 +58,89 @@ def test_unit_is_queried_until_it_is_in_the_wanted_state(
     assert bench.processes.started[0].argv[-2:] == ["--", "a.service"]
 
 
-def test_busy_systemd_does_not_put_the_query_off(
+@pytest.fixture
+def systemd(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """It sends signals more often than a unit is queried."""
+) -> Iterator[socket.socket]:
+    """Return systemd's end of the connection of a wait that has begun."""
     monkeypatch.setattr(units, "PRIVATE_SOCKET", str(tmp_path / "private"))
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(units.PRIVATE_SOCKET)
         listener.listen()
         bench.sends(frames.WAIT_UNIT, 2, {"unit": "a.service", "active": "active"})
         bench.turns()
-        systemd, _ = listener.accept()
-        with systemd:
-            systemd.send(b"signal")
-            answer(bench, show("activating"), 1)
-            for _ in range(5):
-                passes(bench, monkeypatch, 0.02)
-                systemd.send(b"signal")
-                bench.turns()
-            answer(bench, show("active"), 2)
+        connection, _ = listener.accept()
+        with connection:
+            connection.send(b"signal")
+            yield connection
+
+
+def test_busy_systemd_does_not_put_the_query_off(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, systemd: socket.socket
+) -> None:
+    """It sends signals more often than a unit is queried."""
+    answer(bench, show("activating"), 1)
+    for _ in range(5):
+        passes(bench, monkeypatch, 0.02)
+        systemd.send(b"signal")
+        bench.turns()
+    answer(bench, show("active"), 2)
 
     assert result_of(bench.gets())["ActiveState"] == "active"
+
+
+def test_unit_is_queried_after_a_signal_or_a_while_and_less_often_without_a_change(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, systemd: socket.socket
+) -> None:
+    for number, active in enumerate(["activating"] * 4 + ["inactive"], 1):
+        bench.turns()
+        systemd.send(b"during the query")
+        bench.turns()
+        answer(bench, show(active), number)
+        bench.turns()
+        if number == 4:
+            passes(bench, monkeypatch, 0.2)
+        assert len(bench.processes.started) == number
+        passes(bench, monkeypatch, 0.06 if number in {1, 5} else 0.5)
+    answer(bench, show("inactive"), 6)
+    bench.turns()
+    passes(bench, monkeypatch, 4)
+    assert len(bench.processes.started) == 6, "No signal came."
+    passes(bench, monkeypatch, 1.1)
+    answer(bench, show("active"), 7)
+
+    assert result_of(bench.gets())["ActiveState"] == "active"
+
+
+def test_systemd_that_executes_itself_again_is_queried_without_signals(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, systemd: socket.socket
+) -> None:
+    answer(bench, show("activating"), 1)
+    bench.turns()
+    systemd.close()
+    for number in (2, 3):
+        bench.turns()
+        passes(bench, monkeypatch, 0.5)
+        answer(bench, show("activating"), number)
+
+
+def test_query_waits_for_memory_and_ends_with_its_wait(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, systemd: socket.socket
+) -> None:
+    bench.processes.refusal = OSError(errno.ENOMEM, "Cannot allocate memory")
+    assert bench.gets() == []
+    bench.processes.refusal = None
+    passes(bench, monkeypatch, 0.5)
+    (query,) = bench.processes.started
+    bench.sends(frames.CANCEL, 2)
+
+    assert result_of(bench.gets()) == {"cancelled": True}
+    assert query.signals == [signal.SIGKILL]
+    assert systemd.recv(1000).startswith(b"\0AUTH")
+    assert systemd.recv(1) == b""
+    query.ends(-9)
+    passes(bench, monkeypatch, 60)
+    assert len(bench.processes.started) == 1
 
 
 @pytest.mark.parametrize("wanted", ["active", "failed"])

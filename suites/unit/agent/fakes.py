@@ -7,6 +7,7 @@ import json
 import os
 import socket
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -252,6 +253,10 @@ class Bench:
     def close(self) -> None:
         self.host.close()
         self.device.unplug()
+
+
+def open_files() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
 RUN = {"argv": ["tool", "--now"], "env": {"A": "1"}, "limit_s": 60, "stdin": "none"}

@@ -86,14 +86,25 @@ def test_sync_lost_while_a_frame_is_handled_stays_lost() -> None:
     assert list(decoder.feed(frames.SYNC_FRAME + stream))[1] == (frames.PING, 2, b"")
 
 
-def test_long_message_goes_in_parts() -> None:
-    message = bytes(range(256)) * 600
-    decoder = Decoder(is_synced=True)
+def test_sync_mark_is_found_wherever_it_is_cut() -> None:
+    stream = frames.SYNC_FRAME + frames.encode(frames.PING, 1)
+    for cut in range(len(stream)):
+        decoder = Decoder(is_synced=False)
+        parts = [b"garbage" * 9 + stream[:cut], stream[cut:]]
 
-    parts = list(decoder.feed(frames.encode_message(frames.RUN, 3, message)))
+        assert [each for part in parts for each in decoder.feed(part)] == [(frames.PING, 1, b"")]
 
-    assert [kind for kind, _, _ in parts] == [frames.MORE, frames.MORE, frames.RUN]
-    assert b"".join(payload for _, _, payload in parts) == message
+
+@pytest.mark.parametrize("parts", [1, 2, frames.MAX_MESSAGE // frames.MAX_PAYLOAD])
+@pytest.mark.parametrize("short", [0, 1])
+def test_message_of_any_length_up_to_the_limit_arrives(parts: int, short: int) -> None:
+    message = bytes(range(256)) * (parts * frames.MAX_PAYLOAD // 256)
+    message = message[: len(message) - short]
+
+    got = list(Decoder(is_synced=True).feed(frames.encode_message(frames.RUN, 3, message)))
+
+    assert [kind for kind, _, _ in got] == [frames.MORE] * (parts - 1) + [frames.RUN]
+    assert b"".join(payload for _, _, payload in got) == message
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import pytest
 
 from harness.agent import processes
 from harness.agent.processes import DEFAULT_PATH, Processes, base_environment
+from suites.unit.agent.fakes import open_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -141,10 +142,6 @@ def close(child: processes.Child) -> None:
     for fd in {child.pidfd, child.stdin, child.stdout, child.stderr} - {None}:
         assert fd is not None
         os.close(fd)
-
-
-def open_files() -> set[str]:
-    return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
 # Environment

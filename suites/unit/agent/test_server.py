@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.agent import PROTOCOL, commands, files, frames, jobs, port
-from suites.unit.agent.fakes import RUN, Bench, error_of, passes, result_of, start
+from harness.agent.loop import NOBODY, READABLE, Loop
+from suites.unit.agent.fakes import RUN, Bench, error_of, open_files, passes, result_of, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from suites.unit.agent.fakes import Started
 
 
 # Sessions
@@ -386,23 +389,148 @@ def test_command_waits_for_credit(bench: Bench) -> None:
     process.ends()
 
 
+def test_both_outputs_wait_for_credit_and_go_on_with_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "OUTPUT_WINDOW", 4)
+    process = start(bench)
+    os.write(process.stderr, b"8 bytes.")
+    assert bench.gets() == [(frames.STDERR, 2, b"8 bytes.")]
+    process.says(b"out")
+    os.write(process.stderr, b"err")
+    bench.sends(frames.CREDIT, 2, (4).to_bytes(4, "big"))
+    assert bench.gets() == [], "Four bytes were sent before their credit."
+    bench.sends(frames.CREDIT, 2, (100).to_bytes(4, "big"))
+
+    assert sorted(bench.gets()) == [(frames.STDOUT, 2, b"out"), (frames.STDERR, 2, b"err")]
+    process.ends()
+
+
+@pytest.mark.parametrize("terminal", [None, {"rows": 1, "columns": 1}])
+@pytest.mark.parametrize("stdin", ["none", "more"])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_command_that_has_ended_leaves_no_descriptor_open(
+    bench: Bench, terminal: object, stdin: str, *, is_cancelled: bool
+) -> None:
+    before = open_files()
+    process = start(bench, stdin=stdin, terminal=terminal)
+    if is_cancelled:
+        bench.sends(frames.CANCEL, 2)
+        bench.turns()
+    process.ends()
+    if process.stdin not in (None, process.stdout):
+        os.close(process.stdin)
+    bench.turns()
+
+    assert process.is_reaped
+    assert open_files() == before
+
+
 # The port
 
 
-def test_host_that_left_finds_the_agent_again(bench: Bench, tmp_path: Path) -> None:
+def flood(bench: Bench, process: Started) -> None:
+    """Let a command write until the agent reads no more, since the host does not."""
+    os.set_blocking(process.stdout, False)
+    for _ in range(40):
+        with contextlib.suppress(BlockingIOError):
+            os.write(process.stdout, bytes(65_536))
+        bench.turns(2)
+
+
+def test_new_client_of_a_flooded_port_gets_only_its_own_answers(bench: Bench) -> None:
+    flooding = start(bench)
+    flood(bench, flooding)
+    bench.sends(frames.PING, 9)
+    bench.turns()
+    bench.greets("session-2")
+
+    got = bench.gets()
+
+    assert [frame[:2] for frame in got if frame[0] != frames.STDOUT] == [(frames.RESULT, 1)]
+    assert got[-1][0] == frames.RESULT
+    own = start(bench, 3)
+    own.says(b"of the new client")
+    assert bench.gets() == [(frames.STDOUT, 3, b"of the new client")]
+    for each in (flooding, own):
+        each.ends()
+    bench.turns()
+
+
+def test_command_goes_on_when_the_host_leaves_a_flooded_port(bench: Bench) -> None:
+    process = start(bench)
+    flood(bench, process)
+    bench.disconnects()
+    process.ends()
+    bench.turns()
+
+    assert process.is_reaped
+
+
+def test_error_of_a_request_that_goes_on_does_not_hold_up_the_next(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(bytes(600_000))
+    for request in (2, 3):
+        bench.sends(frames.READ, request, {"path": str(tmp_path / "file")})
+    bench.turns()
+    write = jobs.Job.output
+
+    def fail(job: jobs.Job, kind: int, chunk: bytes) -> None:
+        if job.request == 2:
+            raise MemoryError
+        write(job, kind, chunk)
+
+    monkeypatch.setattr(jobs.Job, "output", fail)
+
+    got = bench.gets()
+
+    assert error_of(got) == "MemoryError: "
+    assert got[-1] == (frames.RESULT, 3, b'{"size":600000}'), "An end comes after its own data."
+
+
+def test_error_of_any_length_arrives(bench: Bench) -> None:
+    path = "x" * 100_000
+    bench.sends(frames.READ, 2, {"path": path})
+
+    first, last = bench.gets()
+
+    assert (first[:2], last[:2]) == ((frames.MORE, 2), (frames.ERROR, 2))
+    assert json.loads(first[2] + last[2]) == {"message": f"File name too long '{path}'"}
+
+
+def test_short_writes_lose_nothing(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    process = start(bench, stdin="more")
+    monkeypatch.setattr("os.write", lambda fd, data: write(fd, bytes(data[:7])))
+    asked = {"path": str(tmp_path / "file"), "mode": 0o640, "has_more": False}
+    bench.sends(frames.WRITE, 3, frames.to_json(asked) + b"\nlonger than seven\nbytes")
+    bench.sends(frames.DATA, 2, b"longer than seven")
+
+    assert result_of(bench.gets()) == {}
+    assert (tmp_path / "file").read_bytes() == b"longer than seven\nbytes"
+    assert process.reads() == b"longer than seven"
+    process.ends()
+
+
+def test_host_that_left_finds_the_agent_again(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = start(bench)
     process.says(b"before")
     asked = {"path": str(tmp_path / "last"), "mode": 0o640, "has_more": False}
     bench.sends(frames.WRITE, 3, frames.to_json(asked) + b"\nx")
-    bench.host.sendall(b"\x14half a frame")
+    bench.host.sendall(frames.encode(frames.RUN, 9, bytes(100))[:50])
     bench.disconnects()
     assert (tmp_path / "last").read_bytes() == b"x"
     process.says(b"while nobody listens")
-    bench.turns()
+    for _ in range(2):
+        passes(bench, monkeypatch, 1)
     bench.reconnects()
     bench.greets("session-2")
-    for _ in range(3):
-        bench.server.loop.run_once(0.05)
+    passes(bench, monkeypatch, 1)
 
     got = bench.gets()
 
@@ -430,6 +558,7 @@ def test_invalid_stream_is_refused_until_the_next_sync_mark(bench: Bench) -> Non
         (frames.RUN, b"not JSON"),
         (frames.RUN, b'{"argv": [], "limit_s": 1, "stdin": "none"}\n'),
         (frames.READ, b"[]"),
+        (frames.READ, b'{"path": "a"} {"path": "b"}'),
         (frames.SETTLE, b"{}"),
         (frames.HELLO, b"\xff"),
         (frames.WRITE, b"{}\n"),
@@ -561,7 +690,7 @@ def umask() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("umask")
-@pytest.mark.parametrize("mode", [0o666, 0])
+@pytest.mark.parametrize("mode", [0o4666, 0])
 @pytest.mark.parametrize("is_there", [False, True])
 def test_written_file_appears_whole(
     bench: Bench, tmp_path: Path, mode: int, *, is_there: bool
@@ -580,7 +709,7 @@ def test_written_file_appears_whole(
     bench.sends(frames.DATA_END, 2)
 
     assert result_of(bench.gets()) == {}
-    assert path.stat().st_mode & 0o777 == mode
+    assert path.stat().st_mode & 0o7777 == mode
     path.chmod(0o600)
     assert path.read_bytes() == b"one two"
     assert list(path.parent.iterdir()) == [path]
@@ -596,13 +725,32 @@ def test_name_may_be_as_long_as_linux_allows(bench: Bench, tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_given_up_file_leaves_nothing(bench: Bench, tmp_path: Path) -> None:
+def test_given_up_file_leaves_nothing_and_what_is_left_is_no_obstacle(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """An agent that was killed leaves a part, and the next one may have its process id."""
     asked = {"path": str(tmp_path / "file"), "mode": 0o640, "has_more": True}
     bench.sends(frames.WRITE, 2, frames.to_json(asked) + b"\nhalf")
+    bench.turns()
+    (part,) = tmp_path.iterdir()
     bench.sends(frames.CANCEL, 2)
 
     assert result_of(bench.gets()) == {"cancelled": True}
     assert list(tmp_path.iterdir()) == []
+    part.write_bytes(b"a longer text of before")
+    bench.sends(frames.WRITE, 2, frames.to_json({**asked, "has_more": False}) + b"\nx")
+    assert result_of(bench.gets()) == {}
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"x")]
+
+
+def test_written_bytes_are_credited(bench: Bench, tmp_path: Path) -> None:
+    asked = {"path": str(tmp_path / "file"), "mode": 0o640, "has_more": True}
+    bench.sends(frames.WRITE, 2, frames.to_json(asked) + b"\n")
+    for _ in range(5):
+        bench.sends(frames.DATA, 2, bytes(60_000))
+        bench.turns(3)
+
+    assert 300_000 - 65_536 < credit_of(bench.gets()) <= 300_000
 
 
 def test_folder_cannot_be_overwritten_by_a_file(bench: Bench, tmp_path: Path) -> None:
@@ -656,6 +804,53 @@ def test_file_that_is_there_is_not_waited_for(bench: Bench, tmp_path: Path) -> N
     assert result_of(bench.gets()) == {}
 
 
+def test_timer_that_is_cancelled_in_the_round_that_it_is_due_does_not_call(bench: Bench) -> None:
+    called: list[str] = []
+    loop = bench.server.loop
+    timers: list[int] = []
+    loop.call_later(0, lambda: loop.cancel_timer(timers[0]))
+    timers.append(loop.call_later(0, lambda: called.append("cancelled")))
+    loop.call_later(0, lambda: called.append("next"))
+
+    bench.turns(2)
+
+    assert called == ["next"]
+
+
+def test_error_of_a_callback_is_of_the_request_that_registered_it() -> None:
+    errors: list[tuple[int, str]] = []
+    loop = Loop(lambda owner, error: errors.append((owner, str(error))))
+    ours, others = os.pipe()
+    os.write(others, b"x")
+
+    def fail(text: str) -> None:
+        raise ValueError(text)
+
+    def event(_events: int) -> None:
+        loop.remove(ours)
+        loop.add(ours, READABLE, read)
+        fail("event")
+
+    def begin() -> None:
+        loop.call_soon(lambda: fail("soon"))
+        loop.call_later(0, lambda: fail("later"))
+        loop.add(ours, READABLE, event)
+
+    def read(_events: int) -> None:
+        os.read(ours, 1)
+        errors.append((loop.owner, "none"))
+
+    loop.owner = 7
+    loop.call_soon(begin)
+    for _ in range(4):
+        loop.run_once(0.0)
+        assert loop.owner == NOBODY
+
+    assert sorted(errors) == [(7, "event"), (7, "later"), (7, "none"), (7, "soon")]
+    for fd in (ours, others):
+        os.close(fd)
+
+
 def test_loop_waits_for_the_timer_that_is_due_first(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -675,18 +870,18 @@ def test_loop_waits_for_the_timer_that_is_due_first(
     assert waits == [pytest.approx(5000, rel=0.1), 2000]
 
 
-def test_folder_that_goes_and_comes_again_is_followed(bench: Bench, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_file", [False, True])
+def test_folder_that_goes_and_comes_again_is_followed(
+    bench: Bench, tmp_path: Path, *, is_file: bool
+) -> None:
     folder = tmp_path / "a"
-    folder.mkdir()
+    folder.touch() if is_file else folder.mkdir()
     bench.sends(frames.WAIT_FILE, 2, {"path": str(folder / "file")})
     bench.gets()
-    folder.rmdir()
+    folder.unlink() if is_file else folder.rmdir()
     bench.gets()
     folder.mkdir()
     bench.gets()
     (folder / "file").write_text("")
 
     assert result_of(bench.gets()) == {}
-
-
-# Units
