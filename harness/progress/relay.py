@@ -71,7 +71,7 @@ class Receiver:
 
     def _receive(self) -> None:
         while content := self._socket.recv(_MESSAGE_BYTES):
-            with contextlib.suppress(ValueError, KeyError, TypeError):
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
                 fields = parse_json(content)
                 worker = str(fields.pop("worker"))
                 stage = Stage(fields.pop("stage"))

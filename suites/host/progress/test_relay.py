@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from typing import TYPE_CHECKING
 
-from harness.progress import ProgressEvent, Stage
+from harness.progress import ProgressEvent, Stage, relay
 from harness.progress.relay import Receiver, Sender
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 _EVENT = ProgressEvent(subject="node-1", stage=Stage.BUSY, message="waits", until=12.5)
 
@@ -35,6 +38,33 @@ def test_long_message_is_cut_and_arrives(tmp_path: Path) -> None:
     receiver.close()
 
     assert len(taken[0].message) == 2000
+
+
+def test_datagrams_of_others_are_passed_over(tmp_path: Path) -> None:
+    taken: list[ProgressEvent] = []
+    receiver = Receiver(tmp_path, lambda event, _worker: taken.append(event))
+    wrong = (b"{", b"[]", b"3", b"{}", b'{"worker": "gw0", "stage": "x"}', b"\xff")
+    unknown = b'{"worker": "gw0", "stage": "busy", "subject": "a", "message": "b", "more": 1}'
+
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as other:
+        for content in (*wrong, unknown):
+            other.sendto(content, receiver.place)
+    with contextlib.closing(Sender(receiver.place, "gw0")) as sender:
+        sender(_EVENT)
+    receiver.close()
+
+    assert taken == [_EVENT]
+
+
+def test_sender_waits_for_nobody_who_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "_SEND_S", 0.001)
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as silent:
+        silent.bind(str(tmp_path / "progress"))
+        with contextlib.closing(Sender(str(tmp_path / "progress"), "gw0")) as sender:
+            for _ in range(600):
+                sender(_EVENT)
 
 
 def test_sender_continues_when_the_receiver_is_gone(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.progress import Stage
+from harness.progress import Stage, clock_time, deadline_words
 from harness.progress.activities import Activities, MachineActivity, watched
 from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock
@@ -72,11 +73,11 @@ def test_machine_that_failed_has_ended(told: _Told) -> None:
     assert told.said[-1] == (Stage.ENDED, "has ended")
 
 
-def test_note_replaces_the_activity_and_keeps_the_deadline(told: _Told) -> None:
-    with told.machine.during("waits", Deadline.after(30, told.clock)):
-        told.machine.note("waits, step 2")
+def test_note_replaces_the_activity_and_keeps_its_stage_and_deadline(told: _Told) -> None:
+    with told.machine.during("runs", Deadline.after(30, told.clock), stage=Stage.RUNS):
+        told.machine.note("runs, step 2")
 
-    assert told.events[1].message == "waits, step 2"
+    assert told.said[1] == (Stage.RUNS, "runs, step 2")
     assert told.events[1].until == told.events[0].until
 
 
@@ -146,6 +147,18 @@ def test_end_of_a_wait_starts_the_minute_again(told: _Told) -> None:
     assert "runs for a test for 119 s" in told.events[-2].message
 
 
+def test_times_are_those_of_the_place_where_people_read_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "EST5")
+        time.tzset()
+        said = clock_time(0.0), deadline_words(3600.0), deadline_words(None)
+    time.tzset()
+
+    assert said == ("19:00:00", ", until 20:00:00 at most", "")
+
+
 def test_console_that_floods_is_cut(told: _Told) -> None:
     with told.machine.during("waits"):
         for number in range(1000):
@@ -161,10 +174,18 @@ def test_console_that_floods_is_cut(told: _Told) -> None:
     assert max(map(len, message.splitlines())) <= 170
 
 
-def test_machine_is_watched_until_it_ends() -> None:
+def test_machine_is_watched_until_it_ends_or_fails() -> None:
     machine = Activities(lambda _event: None).of("node-1")
 
-    with watched(machine), machine.during("starts"):
-        (thread,) = (each for each in threading.enumerate() if each.name == "activity")
+    threads: list[threading.Thread] = []
+
+    def fail() -> None:
+        with watched(machine), machine.during("starts"):
+            threads.extend(each for each in threading.enumerate() if each.name == "activity")
+            raise ValueError("x")
+
+    with pytest.raises(ValueError, match="x"):
+        fail()
+    (thread,) = threads
 
     assert not thread.is_alive()

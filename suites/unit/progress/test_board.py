@@ -10,7 +10,7 @@ import pytest
 from harness.progress import ProgressEvent, Stage
 from harness.progress.board import Board
 
-_CONSOLE = "waits for 60 s; its console has printed 1 lines since, the last of them:\n  | Started"
+_CONSOLE = "waits for 60 s; its console has printed 1 lines since, the last of them:\n  | Begun\n  | Started"
 
 
 def _event(
@@ -69,7 +69,7 @@ def test_console_of_a_long_wait_is_a_line_and_in_the_row() -> None:
 
     lines = board.take(_event(Stage.CONSOLE, _CONSOLE), "", 160.0)
 
-    assert lines[0].endswith("\n  | Started")
+    assert lines[0].endswith("\n  | Begun\n  | Started")
     (row,) = board.rows(161.0)
     assert (row.event.message, row.console) == ("waits", "Started")
 
@@ -84,14 +84,14 @@ def test_machine_of_a_person_is_not_shown() -> None:
 
 def test_row_of_a_cache_goes_when_it_is_ready_or_silent_for_long() -> None:
     board = Board()
-    board.take(_event(Stage.BUILD, "installing", "a"), "", 100.0)
-    board.take(_event(Stage.CHECK, "looking", "c"), "", 100.0)
+    board.take(_event(Stage.BUILD, "installing", "c"), "", 100.0)
+    board.take(_event(Stage.CHECK, "looking", "a"), "", 100.0)
     board.take(_event(Stage.CHECK, "looking", "b"), "", 100.5)
-    board.take(_event(Stage.READY, "it takes 3 MiB", "a"), "", 101.0)
-    board.take(_event(Stage.FETCH, "10 %", "c"), "", 101.0)
+    board.take(_event(Stage.READY, "it takes 3 MiB", "c"), "", 101.0)
+    board.take(_event(Stage.FETCH, "10 %", "a"), "", 101.0)
 
-    assert [row.subject for row in board.rows(102.0)] == ["b", "c"], "The oldest comes first."
-    assert [row.subject for row in board.rows(500.0)] == ["c"]
+    assert [row.subject for row in board.rows(102.0)] == ["b", "a"], "The oldest comes first."
+    assert [row.subject for row in board.rows(500.0)] == ["a"]
 
 
 @pytest.mark.parametrize("stage", [Stage.BUILD, Stage.FETCH])
@@ -132,6 +132,8 @@ def test_machine_of_a_test_is_shown_if_all_else_is_silent() -> None:
 
     beside = board.due(130.0)
     board.take(_event(Stage.READY, "it takes 3 MiB", "debian-12"), "gw1", 131.0)
+    for stage, now in ((Stage.BUSY, 140.0), (Stage.ENDED, 141.0)):
+        assert board.take(_event(stage, "too quick for a line", "node-2"), "gw1", now) == []
     alone = board.due(157.0)
 
     assert beside == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -17,7 +18,7 @@ _ROW = Row(
     event=_EVENT,
     since=100.0,
     begin=_EVENT,
-    began=100.0,
+    began=70.0,
     told=100.0,
     console="Started two",
 )
@@ -169,9 +170,9 @@ def test_rows_take_half_of_the_terminal_at_most() -> None:
     written: list[str] = []
     region = LiveRegion(written.append, lambda: (80, 6))
 
-    region.draw([_ROW] * 9, 112.0)
+    region.draw([replace(_ROW, subject=f"node-{number}") for number in range(9)], 112.0)
 
-    assert written[0].count("node-1") == 3
+    assert re.findall(r"node-\d", written[0]) == ["node-0", "node-1", "node-2"]
 
 
 def test_line_begins_on_a_line_of_its_own() -> None:
@@ -191,6 +192,7 @@ def test_display_shows_due_activities_and_nothing_after_its_end() -> None:
     display.look()
     display.close()
     display(_EVENT, "gw0")
+    now[0] = 200.0
     display.look()
 
     (line,) = written
@@ -203,13 +205,13 @@ def test_words_of_a_guest_can_not_control_the_terminal() -> None:
     display = Display(PlainLines(written.append), Board(), clock=lambda: 0.0)
     evil = "\x1b]0;owned\x07\x1b[2J\u202e\udce9"
 
-    display(ProgressEvent(subject=evil, stage=Stage.FETCH, message=f"{evil}\n{'y' * 100_000}"))
+    for stage in (Stage.FETCH, Stage.PLAN):
+        display(ProgressEvent(subject=evil, stage=stage, message=f"{evil}\n{'y' * 100_000}"))
     display.close()
 
-    said = "".join(written)
-    assert "\\x1b]0;owned\\x07" in said
-    assert said.replace("\n", "").isprintable()
-    assert len(said) < 10_000
+    assert all("\\x1b]0;owned\\x07" in said for said in written)
+    assert "".join(written).replace("\n", "").isprintable()
+    assert max(map(len, written)) < 10_000
 
 
 _PLAN = ProgressEvent(subject="run", stage=Stage.PLAN, message="first use: 1 thing\n  image a")
