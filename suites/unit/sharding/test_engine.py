@@ -27,6 +27,7 @@ from harness.sharding.engine import shard_of
             "3/4",
         ),
         ({"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_COUNT": "3"}, "3/3"),
+        ({"CI_NODE_INDEX": "10000", "CI_NODE_TOTAL": "10000"}, "10000/10000"),
         ({"CI_NODE_INDEX": "", "CIRCLE_NODE_INDEX": "0", "CIRCLE_NODE_TOTAL": "2"}, "1/2"),
     ],
 )

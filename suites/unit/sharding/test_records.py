@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +14,7 @@ from harness.sharding.manifest import (
     MANIFEST,
     ShardManifest,
     begin,
+    digest_of,
     read_manifest,
     starts_of,
     write_manifest,
@@ -37,7 +40,10 @@ def test_durations_are_written_in_an_order_and_rounded_so_that_versions_differ_l
     path = tmp_path / "durations"
     assert read_durations(path) == {}
 
-    write_durations(path, {"b.py::y": 2.0, "a.py::x": 1.23456})
+    write_durations(path, {})
+    with path.open() as earlier:
+        write_durations(path, {"b.py::y": 2.0, "a.py::x": 1.23456})
+        assert earlier.read() == "{}\n", "Who reads it meanwhile has all of the earlier one."
 
     assert path.read_text() == '{\n    "a.py::x": 1.2346,\n    "b.py::y": 2.0\n}\n'
     assert list(tmp_path.iterdir()) == [path]
@@ -47,13 +53,15 @@ def test_durations_are_written_in_an_order_and_rounded_so_that_versions_differ_l
 def test_other_content_is_refused_by_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "durations").write_text(content)
 
-    with pytest.raises(BadInputError, match="durations"):
-        read_durations(tmp_path / "durations")
+    for path in (tmp_path / "durations", tmp_path):
+        with pytest.raises(BadInputError, match=path.name):
+            read_durations(path)
 
 
 def test_shard_that_was_killed_is_reported_with_its_starts(tmp_path: Path) -> None:
     assert begin(tmp_path) == (1, tmp_path / "start-1")
     assert begin(tmp_path) == (2, tmp_path / "start-2")
+    assert (tmp_path / "start-2").stat().st_mode & 0o777 == 0o700
 
     with pytest.raises(BadInputError, match=r"started 2 times, but wrote no 'shard\.json'"):
         read_manifest(tmp_path)
@@ -72,6 +80,10 @@ def test_starts_are_counted_beyond_nine(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["start-1"]
 
 
+def test_digest_tells_sets_of_tests_apart_and_not_their_orders() -> None:
+    assert digest_of(["a", "b"]) == digest_of(["b", "a"]) != digest_of(["ab"])
+
+
 def test_two_starts_at_once_get_a_folder_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +99,10 @@ def test_record_of_a_shard_is_read_back_and_stands_in_no_other_file(tmp_path: Pa
         host="h", root="/r", started="2026-11-27", seconds=1.5, first_test_s=None, exit_status=1,
     )  # fmt: skip
 
-    write_manifest(tmp_path, written)
+    write_manifest(tmp_path, replace(written, exit_status=2))
+    with (tmp_path / MANIFEST).open() as earlier:
+        write_manifest(tmp_path, written)
+        assert json.load(earlier)["exit_status"] == 2, "Who reads meanwhile has the earlier one."
 
     assert read_manifest(tmp_path) == written
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST]
