@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.bench.clone import CloneBench
+from harness.bench.gpu import GpuRates
 from harness.bench.realistic_runs import RepeatedRuns
+from harness.bench.spread import Spread
 from harness.bench.time_to_gpu.figures import figures_of, to_document
 from harness.bench.time_to_gpu.samples import Experiment, Mode
 from harness.cli import build_parser, main
 from harness.cli.options import machine_words, settings_of
 from harness.cli.time_to_gpu import _options
+from harness.gpu.transport import Transport
+from harness.settings import Settings
 from suites.unit.bench.time_to_gpu.benchmarks import BUILDS, PREBAKED, benchmark
 
 if TYPE_CHECKING:
@@ -27,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("few_resamples")
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--samples", "0"), ("--resets", "-1"), ("--quantile", "1.5")],
+    [("--samples", "0"), ("--resets", "-1"), ("--quantile", "1.5"), ("--margin", "nan")],
 )
 def test_time_to_gpu_refuses_invalid_numbers(
     option: str, value: str, capsys: pytest.CaptureFixture[str]
@@ -52,6 +59,68 @@ def test_runs_under_load_need_identical_and_good_verdicts(
     monkeypatch.setattr("harness.cli.bench.repeat_under_load", lambda _: runs)
 
     assert main(["bench", "shell", "--repeat-under-load", "2"]) == status
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = SimpleNamespace(settings=Settings())
+    opened = SimpleNamespace(open=lambda *_: contextlib.nullcontext(lab))
+    monkeypatch.setattr("harness.cli.bench.Lab", opened)
+
+
+@pytest.mark.usefixtures("lab")
+def test_clones_are_measured_as_often_as_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(_lab: object, *, runs: int, cold_runs: int, progress: Any, **_: object) -> Any:
+        for run in (1, 2):
+            progress("clone", run, 2)
+        medians = {"cold_boot_s": 30.0, "clone_ready_s": 0.2, "prompt_s": 0.1234567}
+        spreads = {
+            name: Spread(median=median, p95=2 * median, runs=cold_runs if median > 1 else runs)
+            for name, median in medians.items()
+        }
+        return CloneBench(accelerator="tcg", spreads=spreads)
+
+    monkeypatch.setattr("harness.cli.bench.measure_clones", measure)
+
+    assert main(["bench", "clone", "--json", "--runs=7", "--cold-runs=2"]) == 0
+
+    streams = capsys.readouterr()
+    assert json.loads(streams.out) == {
+        "accelerator": "tcg",
+        "cold_boot_s": {"median": 30.0, "p95": 60.0, "runs": 2},
+        "clone_ready_s": {"median": 0.2, "p95": 0.4, "runs": 7},
+        "prompt_s": {"median": 0.123, "p95": 0.247, "runs": 7},
+        "cold_boot_s/clone_ready_s": 150.0,
+        "cold_boot_s/prompt_s": 243.0,
+    }
+    assert streams.err.count("\n") == 1
+    assert streams.err.endswith("\n")
+
+
+def test_gpu_and_shell_are_measured_as_long_as_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def rates(model: Any, *, runs: int, seconds: float) -> Any:
+        assert model.name == "t4-16gb"
+        return {
+            each: GpuRates(config_reads_per_s=runs, bar_reads_per_s=seconds) for each in Transport
+        }
+
+    monkeypatch.setattr("harness.cli.bench.measure_gpu", rates)
+    monkeypatch.setattr("harness.cli.bench.measure_realistic", lambda rounds: (rounds, None))
+    monkeypatch.setattr("harness.cli.bench.shell_figures", lambda own, _: {"start_ms": own})
+
+    assert main(["bench", "gpu", "--json", "--model=t4-16gb", "--runs=3", "--seconds=0.5"]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert main(["bench", "shell", "--json", "--realistic", "--rounds=4"]) == 0
+
+    assert json.loads(capsys.readouterr().out) == {"start_ms": 4}
+    assert (measured["model"], measured["runs"]) == ("t4-16gb", 3)
+    assert measured["transports"] == {
+        each.value: {"config_reads_per_s": 3, "bar_reads_per_s": 0.5} for each in Transport
+    }
 
 
 @pytest.mark.parametrize(
@@ -101,8 +170,16 @@ def planned(*options: str) -> Options:
     return _options(build_parser("bench").parse_args(["bench", "time-to-gpu", *options]))
 
 
-def test_stand_in_keeps_its_time_limit() -> None:
-    assert planned().minutes == 14
+def test_stand_in_keeps_its_time_limit_and_its_registry() -> None:
+    assert (planned().minutes, planned().has_registry) == (14, True)
+    assert not planned("--no-registry").has_registry
+    assert not planned("--payload=nvidia").has_registry
+
+
+def test_number_of_0_is_not_the_default() -> None:
+    found = planned("--resets=0", "--trims=0", "--teardowns=0", "--padding-mib=0")
+
+    assert (found.resets, found.trims, found.teardowns, found.padding_mib) == (0, 0, 0, 0)
 
 
 def test_nvidias_driver_has_no_time_limit_unless_one_is_given() -> None:
@@ -124,7 +201,7 @@ def test_each_plan_takes_the_number_of_vcpus(plan: Sequence[str]) -> None:
     assert planned(*plan, "--cpus=2").cpus == 2
 
 
-@pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.05, 0), (2.0, 1)])
+@pytest.mark.parametrize(("factor", "code"), [(0.5, 0), (1.0, 0), (1.05, 0), (2.0, 1)])
 def test_compare_ends_with_one_on_a_regression(
     factor: float, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,7 +235,7 @@ def test_report_of_an_earlier_run_is_written_again(
     code = main(
         [
             *("bench", "time-to-gpu", "--json", "--no-plots", "--reference-s=300"),
-            *(f"--again={first}", f"--output={again}"),
+            *(f"--again={first}", f"--output={again}", "--quick", "--payload=nvidia"),
         ]
     )
 

@@ -152,14 +152,26 @@ def test_age_has_one_unit() -> None:
     assert {seconds: duration(seconds) for seconds in shown} == shown
 
 
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (["booted"], ["baked"]),
+        (["baked", "booted"], []),
+        (["baked"], ["booted"]),
+        (["baked", "nope"], ["baked", "booted", "baked"]),
+    ],
+)
 @pytest.mark.usefixtures("two")
-def test_named_checkpoint_is_removed_with_its_descendants(
-    store: CheckpointStore, capsys: pytest.CaptureFixture[str]
+def test_named_checkpoints_are_removed_with_their_descendants_or_none(
+    store: CheckpointStore, words: list[str], left: list[str]
 ) -> None:
-    assert main(["checkpoints", "rm", "booted"]) == 0
+    """Two may have one name."""
+    deadline = Deadline.after(60)
+    with store.use("baked", {"other": "1"}, _make, memory_mib=1, deadline=deadline):
+        pass
+    assert main(["checkpoints", "rm", *words]) == (2 if len(left) == 3 else 0)
 
-    assert store.ls() == []
-    assert "booted" in capsys.readouterr().out
+    assert sorted(each.name for each in store.ls()) == sorted(left)
 
 
 def test_checkpoint_is_removed_by_the_start_of_its_key(

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import io
 import json
 import os
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
 
-from harness.cli import build_parser, demo, doctor, main
+from harness.cli import bake, build_parser, demo, doctor, images, main, qemu
 from harness.cli.demo import Scenario, Verdict, judge
 from harness.cli.progress import show_event
 from harness.errors import ExpectationError, HarnessError
 from harness.evidence import Evidence
 from harness.expect.failure import failure
+from harness.image import DriverImage
+from harness.image.cloud.store import FetchOptions
 from harness.payload import build_payload
 from harness.progress import ProgressEvent, Stage
 from harness.provisioning.command import CommandError, CommandResult
@@ -29,6 +35,9 @@ from suites.unit.image.cloud_image_folder import (
     published_files,
     write_cloud_image_recipe,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FAILED = CommandResult(argv=("false",), exit_code=1, stdout="", stderr="no")
 
@@ -91,6 +100,22 @@ def test_other_error_of_the_interpreter_does_not_count_as_a_lack(
 
     with pytest.raises(RuntimeError, match="changed size"):
         main(["doctor"])
+
+
+def test_reader_that_went_away_ends_the_command_as_a_shell_tells_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was printed last meets the closed pipe only when it is flushed."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    replaced: list[int] = []
+    monkeypatch.setattr("os.dup2", lambda _fd, place: replaced.append(place))
+
+    with contextlib.suppress(BrokenPipeError), os.fdopen(theirs, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        code = main(["payload", "build", "--print-path"])
+
+    assert (code, replaced) == (141, [1])
 
 
 @pytest.mark.parametrize("argv", [[], ["image"], ["doctor", "--accelerator=xen"]])
@@ -270,6 +295,92 @@ def test_verification_of_a_damaged_image_ends_with_2(
     assert f"file '{disk}' has the digest" in facts["damage"]
 
 
+@dataclass
+class FakeCache:
+    """A cache with one folder, which is damaged if it is named so."""
+
+    name: str
+    asked: list[dt.timedelta]
+
+    @property
+    def cache(self) -> FakeCache:
+        return self
+
+    def verify(self) -> list[object]:
+        damage = "It is damaged." if self.name == "damaged" else None
+        return [SimpleNamespace(name=self.name, key="sha256:0123456789abcdef0", damage=damage)]
+
+    def collect_unused(self, unused: dt.timedelta, *, at: object) -> list[object]:
+        del at
+        self.asked.append(unused)
+        return [SimpleNamespace(path=self.name, size_mib=1.0, reason="it is old.")]
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_all_caches_of_images_are_verified_and_cleaned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], damaged: int
+) -> None:
+    asked: list[dt.timedelta] = []
+    names = ["built", "fetched", "derived"]
+    names[damaged] = "damaged"
+    stores = ("ImageStore", "CloudImageStore", "DerivedStore")
+    for store, name in zip(stores, names, strict=True):
+        monkeypatch.setattr(images, store, lambda _folder, name=name: FakeCache(name, asked))
+
+    assert main(["image", "verify"]) == 2
+    streams = capsys.readouterr()
+    assert main(["image", "gc", "--unused-days=0.5"]) == 0
+
+    sound = [f"{name} 0123456789abcdef: ok" for name in names if name != "damaged"]
+    assert streams.out.splitlines() == sound
+    assert streams.err == "harness: It is damaged.\n"
+    assert re.findall("Removed '([a-z]+)'", capsys.readouterr().out) == names
+    assert asked == [dt.timedelta(hours=12)] * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], FetchOptions(is_offline=False, is_renewal=False, mirrors=[])),
+        (["--update"], FetchOptions(is_offline=False, is_renewal=True, mirrors=[])),
+        (
+            ["--offline", "--mirror=file:///a", "--mirror=file:///b"],
+            FetchOptions(is_offline=True, is_renewal=False, mirrors=["file:///a", "file:///b"]),
+        ),
+    ],
+)
+def test_options_of_a_fetch_are_passed_on(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], expected: FetchOptions
+) -> None:
+    asked: list[FetchOptions] = []
+
+    def ensure(_store: object, _source: object, *, options: FetchOptions, **_: object) -> NoReturn:
+        asked.append(options)
+        raise HarnessError("enough")
+
+    monkeypatch.setattr("harness.cli.images.CloudImageStore.ensure", ensure)
+
+    assert main(["image", "fetch", "--image=ubuntu-24.04", *words]) == 2
+
+    assert asked == [expected]
+
+
+@pytest.mark.parametrize("words", [[], ["--refresh"]])
+def test_qemu_is_unpacked_again_only_if_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    def ensure(_cache: object, _runner: object, *, refresh: bool, report: object) -> object:
+        assert callable(report)
+        return SimpleNamespace(program=Path("/qemu"), version="11.0" if refresh else "10.2")
+
+    monkeypatch.setattr(qemu, "ensure_sid_qemu", ensure)
+
+    assert main(["qemu", "sid", "--json", *words]) == 0
+
+    version = "11.0" if words else "10.2"
+    assert json.loads(capsys.readouterr().out) == {"program": "/qemu", "version": version}
+
+
 def test_local_file_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "my.qcow2").write_bytes(IMAGE)
 
@@ -309,6 +420,57 @@ def test_bake_that_would_fail_after_minutes_is_refused_at_once(
     assert main(["image", "bake", *(option.format(taken=taken) for option in options)]) == 2
 
     assert refusal.format(taken=taken) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("has_output", [False, True])
+@pytest.mark.parametrize("image", ["debian-12", "ubuntu-24.04"])
+def test_baked_disk_is_named_with_its_size(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    image: str,
+    *,
+    has_output: bool,
+) -> None:
+    baked = SimpleNamespace(name=f"{image}-baked", disk=tmp_path / "cached")
+    asked: list[object] = []
+
+    def bake_node(_lab: object, name: str) -> object:
+        asked.append(name)
+        return baked
+
+    def bake_cloud_image(_lab: object, source: object, *, driver: object) -> object:
+        asked.append((source, driver))
+        return baked
+
+    def write(_baked: object, output: Path) -> Path:
+        output.write_bytes(bytes(3 << 20))
+        return output
+
+    def open_lab(settings: object, _listener: object) -> object:
+        lab = SimpleNamespace(settings=settings, cloud_image=lambda name: f"the {name}")
+        return contextlib.nullcontext(lab)
+
+    baked.disk.write_bytes(bytes(1 << 20))
+    monkeypatch.setattr(bake, "Lab", SimpleNamespace(open=open_lab))
+    monkeypatch.setattr(bake, "bake_node", bake_node)
+    monkeypatch.setattr(bake, "bake_cloud_image", bake_cloud_image)
+    monkeypatch.setattr(bake, "write_standalone", write)
+    output = tmp_path / "out.qcow2"
+    options = [f"--output={output}"] if has_output else []
+    is_cloud = image == "ubuntu-24.04"
+    if is_cloud:
+        options.append("--driver=mcr.example.org/gpu:1.2-3")
+
+    assert main(["image", "bake", f"--image={image}", "--json", *options]) == 0
+
+    assert json.loads(capsys.readouterr().out) == {
+        "name": baked.name,
+        "disk": str(output if has_output else baked.disk),
+        "size_mib": 3 if has_output else 1,
+    }
+    driver = DriverImage(repository="mcr.example.org/gpu", version="1.2", sha="3")
+    assert asked == [(f"the {image}", driver) if is_cloud else image]
 
 
 def test_driver_with_a_malformed_reference_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -396,6 +558,75 @@ def test_unmet_expectation_does_not_hide_the_next_ones(tmp_path: Path) -> None:
         ("first", "Expected [/x] but saw [bold]."),
         ("second", None),
     ]
+
+
+class DemoLab:
+    """A lab whose node 'one' is not as expected, or can't be provisioned."""
+
+    accelerator = SimpleNamespace(reason="it is the only one")
+
+    def __init__(self, folder: Path, error: HarnessError | None) -> None:
+        self.folder = folder
+        self.error = error
+        self.evidence = SimpleNamespace(folder=folder, outcome=None, record=None)
+        self.saved: list[str] = []
+        self.is_killed = False
+
+    def node_image(self) -> object:
+        return SimpleNamespace(name="node", disk="disk")
+
+    @contextlib.contextmanager
+    def boot(self, request: Any) -> Iterator[object]:
+        def wait(_say: object) -> None:
+            if self.error is not None and request.name == "one":
+                raise self.error
+
+        yield SimpleNamespace(wait_until_provisioned=wait, evidence=lambda: self.evidence)
+
+    def save_evidence(self, _evidence: object, name: str) -> Path:
+        self.saved.append(name)
+        return self.folder / name
+
+    def try_save_evidence(self, _node: object, name: str) -> Path:
+        return self.save_evidence(None, name)
+
+    def kill_machines(self) -> None:
+        self.is_killed = True
+
+
+@pytest.mark.parametrize("error", [None, HarnessError("It hangs.")])
+def test_demo_keeps_the_evidence_of_the_node_that_is_not_as_expected(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: HarnessError | None,
+) -> None:
+    lab = DemoLab(tmp_path, error)
+    planned = [
+        Scenario(
+            title=name,
+            request=cast(
+                "Any", SimpleNamespace(name=name, booted_kernel=SimpleNamespace(version="6.1"))
+            ),
+            expectations=expectations,
+        )
+        for name, expectations in (
+            ("one", [("met", _accept), ("unmet", _refuse)]),
+            ("two", [("met", _accept)]),
+        )
+    ]
+    opened = SimpleNamespace(open=lambda *_: contextlib.nullcontext(lab))
+    monkeypatch.setattr(demo, "Lab", opened)
+    monkeypatch.setattr(demo, "bake_node", lambda _: None)
+    monkeypatch.setattr(demo, "bake_evidence", lambda _: lab.evidence)
+    monkeypatch.setattr(demo, "scenarios", lambda _: planned)
+
+    assert main(["demo"]) == (1 if error is None else 2)
+
+    assert (lab.saved, lab.is_killed) == (["demo/one"], error is not None)
+    streams = capsys.readouterr()
+    assert "2 of 3 expectations met" in streams.out or error is not None
+    assert f"{tmp_path}/demo/one" in streams.err.replace("\n", "")
 
 
 @pytest.mark.parametrize(("failure", "code"), [(None, 0), ("Expected [/x] but saw [bold].", 1)])

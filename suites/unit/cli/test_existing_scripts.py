@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +11,9 @@ from harness.cli import main
 from harness.image.catalogue import Recipe, load_catalogue
 from harness.provisioner.yaml_file import read_provisioner
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-MAIN = "#!/usr/bin/env bash\n. ./library.sh\ncheck || exit 20\nexit 3\n"
+MAIN = (
+    "#!/usr/bin/env bash\n. ./library.sh\ncheck || exit 20\nexit 255\nexit 256\nexit 0\nexit 3\n"
+)
 LIBRARY = "check() {\n  [ -e /etc/region ]\n}\n"
 
 
@@ -38,7 +37,7 @@ def test_scripts_become_the_provisioner_with_tests_of_them(project: Path) -> Non
     assert {file.path for file in provisioner.files} == {
         *("/opt/scripts/provision.sh", "/opt/scripts/library.sh")
     }
-    assert provisioner.outcome.exit_codes == {0: "ok", 3: "exit-3", 20: "exit-20"}
+    assert provisioner.outcome.exit_codes == {0: "ok", 3: "exit-3", 20: "exit-20", 255: "exit-255"}
     machine_test = (project / "tests/e2e/test_node.py").read_text()
     unit_test = (project / "tests/unit/test_scripts.py").read_text()
     expected = [line.strip() for line in machine_test.splitlines() if "expect." in line]
@@ -144,13 +143,38 @@ def test_specs_beside_the_scripts_run_too(project: Path) -> None:
     assert "testpaths = tests ops/scripts ops/spec" in lines
 
 
-def test_script_that_is_not_a_program_is_run_by_its_shell(project: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "program"), [("", "bash"), ("#!/bin/dash\n", "dash"), ("#! /usr/bin/env sh\n", "sh")]
+)
+def test_script_that_is_not_a_program_is_run_by_its_shell(
+    project: Path, first: str, program: str
+) -> None:
     (project / "ops/scripts/provision.sh").unlink()
+    (project / "ops/scripts/library.sh").write_text(first + LIBRARY)
 
     main(["init", "--provisioner", "ops/scripts"])
 
     provisioner = read_provisioner(project / "provisioner.yaml")
-    assert list(provisioner.run) == ["bash", "/opt/scripts/library.sh"]
+    assert list(provisioner.run) == [program, "/opt/scripts/library.sh"]
+
+
+def test_project_in_the_folder_of_its_scripts_has_its_name_and_no_tests_of_others(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "ops/other").mkdir()
+    (project / "ops/other/other_spec.sh").touch()
+    again = project / "ops/scripts/again"
+    again.mkdir()
+    (again / "provision.sh").write_text(MAIN)
+    (again / "provision.sh").chmod(0o755)
+    monkeypatch.chdir(project / "ops/scripts")
+
+    assert main(["init", "--provisioner", ".", "--run", "again/provision.sh"]) == 0
+
+    provisioner = read_provisioner(Path("provisioner.yaml"))
+    assert provisioner.name == "scripts"
+    assert list(provisioner.run) == ["/opt/scripts/again/provision.sh"]
+    assert "testpaths = tests\n" in Path("pytest.ini").read_text()
 
 
 @pytest.mark.parametrize(

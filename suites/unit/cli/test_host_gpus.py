@@ -151,22 +151,25 @@ class EndedProcess:
 
 
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize(("ended", "code"), [(0, 0), (3, 3), (-9, 137)])
+@pytest.mark.parametrize(("returncode", "code"), [(0, 0), (3, 3), (-9, 137)])
 def test_exit_code_of_the_command_is_as_a_shell_tells_it(
-    monkeypatch: pytest.MonkeyPatch, host: FakeHost, ended: int, code: int
+    monkeypatch: pytest.MonkeyPatch, host: FakeHost, returncode: int, code: int
 ) -> None:
     seen: list[tuple[list[str], str, object]] = []
+    ended: list[int] = []
 
     def spawn(argv: list[str], *, env: dict[str, str], **_rest: object) -> EndedProcess:
         bound = read_functions(host.root)[GPU].driver
         seen.append((argv, env[host_gpus.ADDRESSES_VARIABLE], bound))
-        return EndedProcess(ended)
+        return EndedProcess(returncode)
 
     monkeypatch.setattr(host_gpus, "spawn", spawn)
-    monkeypatch.setattr(host_gpus, "end", lambda _: None)
+    monkeypatch.setattr(host_gpus, "end", lambda process: ended.append(process.returncode))
+    monkeypatch.setenv(host_gpus.ADDRESSES_VARIABLE, "of another run")
 
     assert main(["gpu", "host", "run", "--", "tool", "--flag"]) == code
 
+    assert ended == [returncode]
     assert seen == [(["tool", "--flag"], f"{GPU},{AUDIO}", "vfio-pci")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -26,11 +27,15 @@ def files_below(folder: Path) -> dict[str, bytes]:
 def test_project_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "new" / "gpu tests"
 
-    assert main(["init", str(folder)]) == 0
+    umask = os.umask(0o077)
+    try:
+        assert main(["init", str(folder)]) == 0
+    finally:
+        os.umask(umask)
 
     written = files_below(folder)
     assert {"pytest.ini", "images/node.yaml", "tests/e2e/test_first_node.py"} < set(written)
-    assert (folder / "scripts/prepare_node.sh").stat().st_mode & 0o111
+    assert (folder / "scripts/prepare_node.sh").stat().st_mode & 0o777 == 0o700
     assert not (folder / "pytest.ini").stat().st_mode & 0o111
     assert f"cd '{folder}' && harness doctor && pytest" in capsys.readouterr().out
 

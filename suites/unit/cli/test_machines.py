@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from harness.machine.entrance.roster import RunningMachine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from suites.fakes.clock import FakeClock
 
 PRINTED = b"\x1b[32mok\x1b[0m \x1b]52;c;ZXZpbA==\x07\x1b[6n\x1b]0;owned\x07 caf\xc3\xa9\n"
 
@@ -39,7 +42,9 @@ def test_console_on_a_terminal_only_draws(
 ) -> None:
     """Its guest would set the title and the clipboard, and type answers into the shell."""
     log = tmp_path / "serial.log"
-    log.write_bytes(PRINTED)
+    # A character of two bytes is read in two parts.
+    before = b"x" * ((1 << 16) - PRINTED.index(b"\xc3") - 1)
+    log.write_bytes(before + PRINTED)
     machine = SimpleNamespace(id="one", serial_log=log)
     roster = SimpleNamespace(find=lambda _: machine, machines=lambda: [machine])
     monkeypatch.setattr(machines, "Roster", lambda _: roster)
@@ -50,7 +55,7 @@ def test_console_on_a_terminal_only_draws(
 
     assert main(["logs", "one"]) == 0
 
-    assert raw.getvalue() == expected
+    assert raw.getvalue() == before + expected
 
 
 def a_machine(name: str, **fields: Any) -> RunningMachine:
@@ -209,6 +214,31 @@ def test_machine_of_a_running_test_is_not_ended(
 
     assert "'busy' is not kept; kept machines are: 'one', 'two'" in capsys.readouterr().err
     assert removing.done == []
+
+
+def test_kept_machine_has_ended_when_its_process_is_asked_and_it_runs_no_more(
+    running: list[RunningMachine], monkeypatch: pytest.MonkeyPatch, fake_time: FakeClock
+) -> None:
+    """The process that holds it ends it, and other machines for the same test go on."""
+    asked: list[tuple[int, int]] = []
+    running += [a_machine("one", process=7, user=9, until=9.0), a_machine("two")]
+    monkeypatch.setattr("harness.lease.abandoned", lambda _: [])
+    monkeypatch.setattr("harness.lease.sweep", lambda _: [])
+    monkeypatch.setattr(machines, "_old_bundles", lambda _: [])
+
+    def ask(process: int, number: int) -> None:
+        asked.append((process, number))
+        if len(asked) == 2:
+            del running[0]
+            raise ProcessLookupError
+
+    monkeypatch.setattr("os.kill", ask)
+
+    assert main(["gc"]) == 2
+    assert fake_time.elapsed_s == pytest.approx(30, abs=1)
+    assert main(["gc"]) == 0
+
+    assert asked == [(7, signal.SIGTERM)] * 2
 
 
 def test_bundles_beyond_the_limits_are_old(

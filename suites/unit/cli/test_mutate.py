@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.cli import main
+from harness.cli import main, mutate
 from harness.mutate.run import Report
 
 if TYPE_CHECKING:
@@ -48,23 +50,36 @@ def test_choices_are_passed_on_and_reports_written(requests: list[Any], tmp_path
 
     assert main(
         [
-            "mutate", "a.sh", "--machines", "--workers=3", "--since=HEAD", "--messages",
+            "mutate", "a.sh", "--machines", "--workers=3", "--since=HEAD", "--messages", "--minutes=2",
             "--pytest-option=--image=x", "--pytest-option=-q", "--tests", "t",
             *(f"--{kind}={file}" for kind, file in files.items()),
         ]
     ) == 0  # fmt: skip
 
     (request,) = requests
-    assert (request.workers, request.since, request.messages, request.until) == (
-        3,
-        "HEAD",
-        True,
-        None,
-    )
+    assert (request.workers, request.since, request.messages) == (3, "HEAD", True)
+    assert request.until == pytest.approx(time.monotonic() + 120, abs=60)
     assert (request.tests.paths, request.tests.with_machines) == (("t",), True)
     assert request.tests.options == ("--image=x", "-q")
     assert all(file.stat().st_size for file in files.values())
     assert json.loads(files["sarif"].read_text())["version"] == "2.1.0"
+
+
+def test_log_has_a_line_of_progress_every_ten_seconds(
+    requests: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(mutate, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    assert main(["mutate", "a.sh"]) == 0
+    capsys.readouterr()
+    (request,) = requests
+    assert (request.since, request.until) == (None, None)
+
+    for second in (101, 110, 111, 119, 121):
+        now[0] = second
+        request.progress(f"at {second}")
+
+    assert capsys.readouterr().err == "at 110\nat 121\n"
 
 
 @pytest.mark.parametrize("option", ["--minutes=0", "--workers=0"])

@@ -48,7 +48,7 @@ def test_error_can_not_control_the_terminal(
 @pytest.mark.parametrize(
     "error",
     [
-        HarnessError("y" * 20_000),
+        HarnessError(EVIL + "y" * 20_000),
         CommandError(
             "It", CommandResult(argv=("x",), exit_code=1, stdout="y\n" * 10_000, stderr="")
         ),
@@ -72,6 +72,7 @@ def test_long_error_is_shown_in_part_and_kept_whole(
     assert len(said) < 9000
     assert f"The whole text is in '{kept}'." in said
     assert kept.stat().st_size >= 20_000
+    assert kept.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_long_error_that_can_not_be_kept_is_shown_in_part(
@@ -121,10 +122,13 @@ def test_program_that_a_command_prints_stays_as_it_is(
 ) -> None:
     def show(*_: object) -> int:
         sys.stdout.write("x = '\xad'\n")
+        sys.stderr.write(EVIL)
         return 0
 
     monkeypatch.setattr(migrate, "run", show)
 
     main(["migrate", "a_spec.sh"])
 
-    assert capsys.readouterr().out == "x = '\xad'\n"
+    said = capsys.readouterr()
+    assert said.out == "x = '\xad'\n"
+    assert said.err.isprintable()

@@ -3,27 +3,69 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from typing import TYPE_CHECKING
+
+import pytest
 
 from harness.cli import main
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    lines = [{"version": 2}, [1.0, "o", "\x1b[31ma"], [1.5, "o", "b"], [60.0, "o", "c"]]
+    place = tmp_path / "test/node/host"
+    place.mkdir(parents=True)
+    (place / "serial.cast").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return place
 
 
 def test_pauses_are_those_of_the_console_but_for_long_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sleeps: list[float] = []
     monkeypatch.setattr(
         "harness.provisioning.wait.SystemClock.sleep", lambda _, seconds: sleeps.append(seconds)
     )
-    lines = [{"version": 2}, [1.0, "o", "a"], [1.5, "o", "b"], [60.0, "o", "c"]]
-    (tmp_path / "serial.cast").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
-    assert main(["replay", "--speed=2", str(tmp_path)]) == 0
+    assert main(["replay", "--speed=2", str(recording)]) == 0
 
-    assert capsys.readouterr().out == "abc"
+    assert capsys.readouterr().out == "\x1b[31mabc"
     assert sleeps == [0.5, 0.25, 1.0]
+
+
+def test_interrupted_replay_leaves_the_terminal_as_it_was(
+    recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.provisioning.wait.SystemClock.sleep", interrupt)
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True)
+
+    assert main(["replay", str(recording.parents[1])]) == 130
+
+    assert capsys.readouterr().out.startswith("\x1b[0m\x1b[?25h")
+
+
+def test_one_machine_of_several_is_asked_for(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = recording.parents[1]
+    shutil.copytree(test / "node", test / "other")
+
+    assert main(["replay", str(test)]) == 2
+
+    assert "several machines" in capsys.readouterr().err
+    assert main(["replay", "--speed=0", str(test / "other")]) == 0
+    assert main(["replay", str(test / "other/none")]) == 2
+
+
+@pytest.mark.parametrize("speed", ["-1", "nan", "fast"])
+def test_speed_that_is_none_is_refused(speed: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["replay", f"--speed={speed}", "x"])

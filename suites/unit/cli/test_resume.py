@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import signal
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +18,9 @@ from harness.settings import AcceleratorOption, MachineDriver, Settings
 from suites.unit.lab.bundle_folder import a_bundle
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
+
+    from suites.fakes.clock import FakeClock
 
 OWN, OTHER = "qemu+ssh://own/system", "qemu:///session"
 
@@ -63,6 +69,66 @@ def test_accelerator_is_the_one_that_ran_the_machine(
     assert found.qemu == "my-qemu"
 
 
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch, fake_time: FakeClock) -> list[object]:
+    """Return what is asked for; the machine runs until 5000 s have passed."""
+    asked: list[object] = []
+
+    class Vm:
+        @property
+        def is_running(self) -> bool:
+            return fake_time.elapsed_s < 5000
+
+    machine = SimpleNamespace(folder=Path("/runs/node-1"), vm=Vm())
+
+    @contextlib.contextmanager
+    def resumed(bundle: MachineBundle, **options: object) -> Iterator[object]:
+        asked.append((bundle.name, options))
+        yield machine
+
+    def run_in(machine: object, argv: object) -> int:
+        asked.append((machine, argv))
+        return 3
+
+    lab = SimpleNamespace(resume=resumed, roster=SimpleNamespace(find=lambda word: word))
+    monkeypatch.setattr(
+        resume, "Lab", SimpleNamespace(open=lambda *_: contextlib.nullcontext(lab))
+    )
+    monkeypatch.setattr("time.time", lambda: 1000.0 + fake_time.elapsed_s)
+    monkeypatch.setattr(resume, "run_in", run_in)
+    monkeypatch.setattr("signal.signal", lambda number, _: asked.append(number))
+    return asked
+
+
+@pytest.mark.usefixtures("saved")
+@pytest.mark.parametrize("hold", [("1", 3600), ("2.5", 5000), ("0", 0)])
+def test_held_machine_is_kept_until_its_time_or_its_end(
+    tmp_path: Path,
+    held: list[object],
+    fake_time: FakeClock,
+    capsys: pytest.CaptureFixture[str],
+    hold: tuple[str, int],
+) -> None:
+    hours, seconds = hold
+    until = 1000.0 + 3600 * float(hours)
+
+    assert main(["resume", str(tmp_path / "node"), f"--hold={hours}", "--base=b"]) == 0
+
+    assert held == [signal.SIGTERM, ("node", {"base": Path("b"), "kept_until": until})]
+    assert fake_time.elapsed_s == pytest.approx(seconds, abs=1)
+    assert capsys.readouterr().out.endswith("node-1\n")
+
+
+@pytest.mark.usefixtures("saved")
+def test_resumed_machine_is_entered_and_ends_with_the_command(
+    tmp_path: Path, held: list[object]
+) -> None:
+    assert main(["resume", str(tmp_path / "node"), "--", "id", "-u"]) == 3
+
+    options = {"base": None, "kept_until": None}
+    assert held == [("node", options), ("node-1", ["id", "-u"])]
+
+
 @pytest.mark.parametrize(
     ("words", "uri"),
     [([], None), (["--machine-uri", OTHER], OTHER)],
@@ -90,26 +156,3 @@ def test_options_of_the_command_are_passed_on(
     assert main([*line, "--", "ls", "-l"]) == 7
 
     assert asked == ["my-qemu", tmp_path, ["ls", "-l"], tmp_path / "b", uri, None]
-
-
-def test_machine_of_an_evidence_folder_is_found_and_resumed(
-    tmp_path: Path, saved: MachineBundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[object] = []
-
-    def fake_continue(
-        settings: Settings,
-        bundle: MachineBundle,
-        argv: object,
-        *,
-        base: Path | None,
-        until: float | None,
-    ) -> int:
-        asked.extend([settings.machine_driver, bundle.folder, argv, base, until])
-        return 0
-
-    monkeypatch.setattr(resume, "_continue", fake_continue)
-
-    assert resume.resume(Settings(), tmp_path / "node", ["id"], until=5.0) == 0
-
-    assert asked == [MachineDriver.QEMU, saved.folder, ["id"], None, 5.0]

@@ -53,7 +53,9 @@ class FakeShared:
     refusal: str = ""
     pushed: list[str] = field(default_factory=list)
     pulled: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
     is_damaged: bool = False
+    is_gone: bool = False
 
     def push(self, folder: Path, *, progress: Progress) -> bool:
         del progress
@@ -65,6 +67,8 @@ class FakeShared:
     def pull(self, name: str, into: Path, *, progress: Progress) -> bool:
         del progress
         self.pulled.append(name)
+        if self.is_gone:
+            return False
         into.rmdir()
         a_folder(into)
         if self.is_damaged:
@@ -73,6 +77,9 @@ class FakeShared:
 
     def ls(self) -> Sequence[StoredArtifact]:
         return self.stored
+
+    def remove(self, artifact: StoredArtifact) -> None:
+        self.removed.append(artifact.tag)
 
 
 @dataclass
@@ -165,12 +172,53 @@ def test_names_are_pulled_by_their_beginnings(caches: Caches) -> None:
     assert FORMAT.read(caches.folder / "images/rhel-9-2").key == "k"
 
 
-def test_damaged_pull_does_not_reach_the_cache(caches: Caches) -> None:
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_damaged_or_removed_pull_does_not_reach_the_cache(
+    caches: Caches, capsys: pytest.CaptureFixture[str], *, is_gone: bool
+) -> None:
     caches.images.stored, caches.images.is_damaged = [stored("rhel-9-1")], True
+    caches.images.is_gone = is_gone
 
     assert main(["store", "pull", URL]) == 2
 
     assert not (caches.folder / "images/rhel-9-1").exists()
+    assert ("removed from the store" in capsys.readouterr().err) == is_gone
+
+
+def test_damaged_artifact_of_the_cache_is_pulled_again(caches: Caches) -> None:
+    caches.images.stored = [stored("debian-12-0123")]
+    disk = caches.folder / "images/debian-12-0123" / DISK
+    whole = disk.read_bytes()
+    disk.write_bytes(whole[:-1] + b"!")
+
+    assert main(["store", "pull", URL]) == 0
+
+    assert caches.images.pulled == ["debian-12-0123"]
+    assert disk.read_bytes() == whole
+
+
+@pytest.mark.parametrize(("days", "removed"), [("7", ["old"]), ("0", ["old", "new"]), ("10", [])])
+def test_what_was_pushed_longer_ago_is_removed_and_what_does_not_say_when_is_kept(
+    caches: Caches, capsys: pytest.CaptureFixture[str], days: str, removed: list[str]
+) -> None:
+    now = dt.datetime.now(tz=dt.timezone.utc)
+    ages = {"old": dt.timedelta(days=7, minutes=1), "new": dt.timedelta(days=6)}
+    caches.images.stored = [stored(tag, now - age) for tag, age in ages.items()]
+    caches.checkpoints.stored = [stored("undated", pushed=None)]
+
+    assert main(["store", "gc", URL, f"--older-than-days={days}"]) == 0
+
+    assert (caches.images.removed, caches.checkpoints.removed) == (removed, [])
+    assert "Kept images/undated" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("days", ["nan", "-1", "36501"])
+def test_age_that_is_none_removes_nothing(caches: Caches, days: str) -> None:
+    caches.images.stored = [stored("a")]
+
+    assert main(["store", "gc", URL, f"--older-than-days={days}"]) == 2
+
+    assert caches.images.removed == []
 
 
 def test_pull_of_what_the_cache_has_takes_nothing_from_the_store(caches: Caches) -> None:
