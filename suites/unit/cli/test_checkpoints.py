@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.cli import main
-from harness.cli.columns import duration
+from harness.cli.columns import duration, print_columns
 from harness.machine.checkpoint.store import Checkpoint, CheckpointStore
 from harness.provisioning.wait import Deadline
 from harness.settings import Settings
@@ -144,6 +144,14 @@ def test_invalid_limit_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]
 
     assert caught.value.code == 2
     assert "--limit-mib" in capsys.readouterr().err
+
+
+def test_cell_stays_on_its_line_and_in_its_column(capsys: pytest.CaptureFixture[str]) -> None:
+    print_columns(("NAME", "FOR"), [("a\nb\x1b[2J", "x"), ("c", "")])
+
+    header, first, last = capsys.readouterr().out.splitlines()
+    assert first.isprintable()
+    assert (header.index("FOR"), last) == (first.index("  x") + 2, "c")
 
 
 def test_age_has_one_unit() -> None:

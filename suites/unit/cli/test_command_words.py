@@ -13,6 +13,7 @@ from harness.cli import build_parser
         ("resume DIR", [], {}),
         ("resume DIR -- ls -l", ["ls", "-l"], {}),
         ("resume DIR ls", ["ls"], {}),
+        ("resume DIR ls -- -l", ["ls", "-l"], {}),
         ("resume DIR --qemu q -- ls -l", ["ls", "-l"], {"qemu": "q"}),
         ("resume --qemu q DIR -- ls --qemu x", ["ls", "--qemu", "x"], {"qemu": "q"}),
         ("resume DIR -- sh -- x", ["sh", "--", "x"], {}),
