@@ -6,13 +6,13 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.progress import ProgressEvent, Stage, relay
 from harness.progress.relay import Receiver, Sender
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 _EVENT = ProgressEvent(subject="node-1", stage=Stage.BUSY, message="waits", until=12.5)
 
@@ -27,6 +27,13 @@ def test_events_arrive_with_their_worker(tmp_path: Path) -> None:
     receiver.close()
 
     assert taken == [(_EVENT, "gw0"), (_EVENT, "gw1")]
+
+
+def test_folder_whose_path_is_too_long_is_refused_and_leaves_nothing_open(tmp_path: Path) -> None:
+    (tmp_path / ("x" * 200)).mkdir()
+
+    with pytest.raises(OSError, match="too long"):
+        Receiver(tmp_path / ("x" * 200), lambda _event, _worker: None)
 
 
 def test_long_message_is_cut_and_arrives(tmp_path: Path) -> None:

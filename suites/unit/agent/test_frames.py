@@ -84,6 +84,9 @@ def test_sync_lost_while_a_frame_is_handled_stays_lost() -> None:
 
     assert list(decoder.feed(stream)) == []
     assert list(decoder.feed(frames.SYNC_FRAME + stream))[1] == (frames.PING, 2, b"")
+    assert list(decoder.feed(frames.SYNC_FRAME[:9])) == []
+    decoder.lose_sync()
+    assert list(decoder.feed(frames.SYNC_FRAME[9:] + stream)) == [], "The mark was not whole."
 
 
 def test_sync_mark_is_found_wherever_it_is_cut() -> None:

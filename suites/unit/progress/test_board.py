@@ -74,12 +74,14 @@ def test_console_of_a_long_wait_is_a_line_and_in_the_row() -> None:
     assert (row.event.message, row.console) == ("waits", "Started")
 
 
-def test_machine_of_a_person_is_not_shown() -> None:
+def test_machine_of_a_person_is_shown_only_while_it_waits() -> None:
     board = Board(tells_running=False)
     board.take(_event(Stage.RUNS, "runs for harness shell"), "", 100.0)
 
     assert board.take(_event(Stage.CONSOLE, _CONSOLE), "", 160.0) == []
     assert board.due(500.0) == []
+    board.take(_event(Stage.BUSY, "waits"), "", 501.0)
+    assert len(board.take(_event(Stage.CONSOLE, _CONSOLE), "", 561.0)) == 1
 
 
 def test_row_of_a_cache_goes_when_it_is_ready_or_silent_for_long() -> None:
@@ -138,6 +140,14 @@ def test_machine_of_a_test_is_shown_if_all_else_is_silent() -> None:
 
     assert beside == []
     assert _without_times(alone) == ["HH:MM:SS gw0 [node-1] runs: runs for test_a, for 57 s"]
+
+
+def test_machine_of_a_test_is_not_shown_soon_after_a_line_that_was_due() -> None:
+    board = Board()
+    board.take(_event(Stage.BUILD, "installing", "debian-12"), "gw1", 110.0)
+    board.take(_event(Stage.RUNS, "runs for test_a"), "gw0", 112.0)
+
+    assert [len(board.due(now)) for now in (135.0, 138.0)] == [1, 0]
 
 
 def test_long_parts_of_a_wait_have_lines_and_its_end_names_the_whole_wait() -> None:

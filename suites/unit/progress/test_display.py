@@ -191,7 +191,7 @@ def test_display_shows_due_activities_and_nothing_after_its_end() -> None:
     now[0] = 107.0
     display.look()
     display.close()
-    display(_EVENT, "gw0")
+    display(replace(_EVENT, stage=Stage.BUILD), "gw0")
     now[0] = 200.0
     display.look()
 
