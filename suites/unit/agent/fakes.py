@@ -130,8 +130,9 @@ class FakeProcesses(Processes):
 
     @override
     def signal_group(self, pid: int, number: int) -> None:
-        assert not self._of(pid).is_reaped, "its number may be another's by now"
+        # The loop takes an error of a callback for one of its request, so the signal is noted first.
         self._of(pid).signals.append(number)
+        assert not self._of(pid).is_reaped, "its number may be another's by now"
 
     @override
     def reap(self, pid: int) -> int:

@@ -49,7 +49,9 @@ def test_durations_are_written_in_an_order_and_rounded_so_that_versions_differ_l
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("content", ["{", "3", '{"a": "long"}', '{"a": -1}', '{"a": NaN}'])
+@pytest.mark.parametrize(
+    "content", ["{", "3", '{"a": "long"}', '{"a": -1}', '{"a": NaN}', '{"a": "nan"}']
+)
 def test_other_content_is_refused_by_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "durations").write_text(content)
 
