@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -96,19 +97,22 @@ def test_longest_tests_are_placed_first_and_shorter_ones_fill_what_is_left() -> 
     assert max(loads(shards)) == 22, "Of the tests that fit nowhere, the longest comes first."
 
 
-def test_families_of_which_a_test_fits_nowhere_lose_none_and_the_longest_fills_first() -> None:
-    for rows in ("c8 b1 c3 b9 b8 a7 c8 b7", "c4 b8 a4 a5 a8 a6 a3 a8"):
-        tests = [
-            a_test(number, family=word[0], duration_s=int(word[1:]))
-            for number, word in enumerate(rows.split())
-        ]
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [("c8 b1 c3 b9 b8 a7 c8 b7", [24, 27]), ("c4 b8 a4 a5 a8 a6 a3 a8", [23, 23])],
+)
+def test_families_of_which_a_test_fits_nowhere_lose_none_and_the_longest_fills_first(
+    rows: str, expected: list[float]
+) -> None:
+    tests = [
+        a_test(number, family=word[0], duration_s=int(word[1:]))
+        for number, word in enumerate(rows.split())
+    ]
 
-        shards = split(tests, 2)
+    shards = split(tests, 2)
 
-        assert sorted(test.test_id for shard in shards for test in shard) == sorted(
-            test.test_id for test in tests
-        )
-    assert loads(shards) == [23, 23]
+    assert sorted(loads(shards)) == expected
+    assert sum(map(len, shards)) == len({test.test_id for shard in shards for test in shard}) == 8
 
 
 def test_unknown_test_takes_as_long_as_its_file_does_in_the_mean() -> None:
