@@ -18,18 +18,6 @@ def test_advice_of_samples_worked_out_by_hand() -> None:
     assert advice.n == 5
 
 
-@pytest.mark.parametrize("by", [0.5, 7.0])
-def test_samples_shifted_by_an_amount_shift_the_advice(by: float) -> None:
-    """By that amount and its margin."""
-    before = advise(_STARTS, q=0.8, margin=0.5)
-    after = advise([start + by for start in _STARTS], q=0.8, margin=0.5)
-
-    assert after.max_node_provision_time - before.max_node_provision_time == pytest.approx(
-        1.5 * by
-    )
-    assert after.unneeded_time - before.unneeded_time == pytest.approx(1.5 * by)
-
-
 def test_no_advice_without_samples() -> None:
     with pytest.raises(ValueError, match="without samples"):
         advise([])

@@ -17,27 +17,16 @@ from harness.bench.time_to_gpu.critical_path import (
 )
 from harness.bench.time_to_gpu.samples import Experiment, Payload, Sample, Segment, UnitTimes
 from harness.errors import ExpectationError, HarnessError
+from suites.unit.bench.time_to_gpu.fleets import events_of
 
 _MOMENTS = Moments(
     ready_s=100.0, ready_wall_s=5000.0, ended_s=109.0, capacity_s=110.0, allocated_s=110.1
 )
 
 
-def _events(*named: tuple[str, float] | tuple[str, float, int]) -> list[dict[str, object]]:
-    return [
-        {
-            "name": each[0],
-            "monotonic_s": each[1],
-            "wall_s": each[1] + 1000,
-            **({"count": each[2]} if len(each) == 3 else {}),
-        }
-        for each in named
-    ]
-
-
 def test_capacity_that_a_restart_of_the_kubelet_cleared_does_not_count() -> None:
     """The plugin registers, the provisioner restarts the kubelet, and the plugin registers again."""
-    events = _events(
+    events = events_of(
         ("node-ready", 10.0),
         *(("capacity", 20.0, 1), ("allocated", 20.1)),
         *(("capacity", 21.0, 0), ("kubelet-stopped", 21.0), ("kubelet-started", 22.0)),
@@ -52,7 +41,7 @@ def test_capacity_that_a_restart_of_the_kubelet_cleared_does_not_count() -> None
 
 
 def test_capacity_that_went_and_came_back_counts_from_its_return() -> None:
-    events = _events(
+    events = events_of(
         *(("kubelet-started", 5.0), ("node-ready", 10.0), ("mark", 11.0)),
         *(("capacity", 20.0, 1), ("capacity", 21.0, 0), ("capacity", 24.0, 1)),
         ("allocated", 24.2),
@@ -65,7 +54,7 @@ def test_capacity_that_went_and_came_back_counts_from_its_return() -> None:
 
 
 def test_second_start_of_the_kubelet_counts_and_not_the_first() -> None:
-    events = _events(
+    events = events_of(
         *(("kubelet-started", 5.0), ("node-ready", 10.0), ("mark", 11.0)),
         *(("capacity", 20.0, 1), ("allocated", 20.1)),
         *(("kubelet-started", 30.0), ("capacity", 31.0, 1), ("allocated", 31.5)),
@@ -78,30 +67,30 @@ def test_second_start_of_the_kubelet_counts_and_not_the_first() -> None:
 
 
 def test_wait_is_not_over_before_the_provisioner_has_ended() -> None:
-    events = _events(("node-ready", 10.0), ("capacity", 20.0, 1), ("allocated", 20.1))
+    events = events_of(("node-ready", 10.0), ("capacity", 20.0, 1), ("allocated", 20.1))
 
     assert moments_of(events) is None
 
 
 def test_failure_in_the_guest_ends_the_wait() -> None:
     with pytest.raises(HarnessError, match="failed in the guest"):
-        moments_of(_events(("node-ready", 1.0), ("error", 2.0)))
+        moments_of(events_of(("node-ready", 1.0), ("error", 2.0)))
 
 
 def test_gpu_that_was_allocated_without_a_capacity_is_no_measurement() -> None:
     """Its events may be out of order."""
-    begin = _events(("node-ready", 1.0), ("mark", 2.0))
+    begin = events_of(("node-ready", 1.0), ("mark", 2.0))
 
     for end in (
         (("capacity", 3.0, 0), ("allocated", 4.0)),
         (("allocated", 3.0), ("capacity", 3.1, 1)),
     ):
         with pytest.raises(HarnessError, match="advertised none since its last start"):
-            moments_of([*begin, *_events(*end)])
+            moments_of([*begin, *events_of(*end)])
 
 
 def _events_of_a_refusal(name: str) -> list[dict[str, object]]:
-    events = _events(
+    events = events_of(
         ("node-ready", 10.0), ("mark", 19.0), ("capacity", 20.0, 1), ("allocated", 20.1)
     )
     events[-1] |= {"paths": ["/dev/nvidia0"], "refused": name}

@@ -7,33 +7,17 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from harness.bench.time_to_gpu.node_tools import TOOLS
-from harness.bench.time_to_gpu.nodes import FAR, NEAR, PRECOMPILED, Fleet
+from harness.bench.time_to_gpu.nodes import FAR, NEAR, PRECOMPILED, TRIM_FOLDER
 from harness.bench.time_to_gpu.nvidia import INSTALL_LIMIT_S, with_longer_limit
 from harness.bench.time_to_gpu.samples import Mode, Payload
 from harness.provisioner import BOOT, TEARDOWN
-from harness.settings import Settings
-from suites.unit.gpu.models import a_model
+from suites.unit.bench.time_to_gpu.fleets import a_fleet
 from suites.unit.lab.builders import a_provisioner, an_image
 
 if TYPE_CHECKING:
     import pytest
 
-    from harness.lab import Lab
     from harness.lab.registry import Registry
-
-
-def a_fleet(payload: Payload = Payload.STAND_IN) -> Fleet:
-    """Return a fleet whose lab has settings only, so that it can make nothing."""
-    return Fleet(
-        lab=cast("Lab", SimpleNamespace(settings=Settings())),
-        gpu=a_model(),
-        node_image=an_image(),
-        builtin=a_provisioner(),
-        own=None,
-        registry=None,
-        shapes={},
-        payload=payload,
-    )
 
 
 def test_build_at_boot_needs_no_bake() -> None:
@@ -119,6 +103,24 @@ def test_module_of_nvidias_image_is_removed_if_the_node_has_to_build_it() -> Non
 
     assert request.before == [list(fleet.builtin.guest_command(TEARDOWN))]
     assert request.config["retry_budget_s"] == INSTALL_LIMIT_S
+
+
+def test_distance_is_added_to_what_the_node_has_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of a node, such as those for trims, and what runs before it stay."""
+    registry = cast("Registry", SimpleNamespace(reachable=lambda request: request))
+    monkeypatch.setattr(
+        "harness.bench.time_to_gpu.nodes.bake_node", lambda _lab, **_words: an_image()
+    )
+    fleet = replace(a_fleet(), registry=registry)
+
+    trimmed = fleet.trimmed()
+    shaped = fleet.near_registry(replace(trimmed, before=[["first"]]), FAR)
+
+    names = [file.path.removeprefix(f"{TOOLS}/") for file in trimmed.files]
+    trims = TRIM_FOLDER.removeprefix(f"{TOOLS}/")
+    assert names == [f"{trims}/ctr", f"{trims}/systemctl", "shape.sh"]
+    assert [argv[0] for argv in shaped.before] == ["first", "sh"]
+    assert replace(fleet, registry=None).trimmed().before == []
 
 
 def test_longer_limit_applies_only_to_the_boot() -> None:
