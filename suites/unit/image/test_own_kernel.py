@@ -21,6 +21,7 @@ def modules_of(folder: Path, version: str = VERSION) -> Path:
     (modules / "kernel/net/dummy.ko").write_text("module")
     (modules / "modules.dep").write_text("kernel/net/dummy.ko:")
     (modules / "build").symlink_to("/usr/src/linux")
+    (modules / "kernel/net/source").symlink_to("dummy.ko")
     return modules
 
 
@@ -34,7 +35,9 @@ def test_modules_are_found_in_their_folder_and_below_the_install_path(
     kernel = KernelFiles(vmlinuz=vmlinuz, modules=tmp_path if is_above else modules)
 
     assert kernel.version == VERSION
-    assert [name for name, _ in kernel.module_files()] == ["kernel/net/dummy.ko", "modules.dep"]
+    assert [name for name, _ in kernel.module_files()] == [
+        *("kernel/net/dummy.ko", "kernel/net/source", "modules.dep"),
+    ]
 
 
 def test_modules_of_another_kernel_are_refused(tmp_path: Path) -> None:
@@ -95,7 +98,7 @@ def test_file_that_is_not_a_package_is_refused(tmp_path: Path) -> None:
         KernelPackages(packages=())
 
 
-def test_digest_follows_names_contents_and_initrd(tmp_path: Path) -> None:
+def test_digest_follows_names_contents_links_and_initrd(tmp_path: Path) -> None:
     modules = modules_of(tmp_path)
     vmlinuz = a_vmlinuz(tmp_path / "vmlinuz")
     seen = {KernelFiles(vmlinuz=vmlinuz, modules=modules).digest()}
@@ -107,5 +110,9 @@ def test_digest_follows_names_contents_and_initrd(tmp_path: Path) -> None:
     seen.add(KernelFiles(vmlinuz=vmlinuz, modules=modules).digest())
     (modules / "kernel/net/dummy.ko").rename(modules / "kernel/net/dumny.ko")
     seen.add(KernelFiles(vmlinuz=vmlinuz, modules=modules).digest())
+    for target in ("dumny.ko", "../net/dumny.ko"):
+        (modules / "kernel/net/source").unlink()
+        (modules / "kernel/net/source").symlink_to(target)
+        seen.add(KernelFiles(vmlinuz=vmlinuz, modules=modules).digest())
 
-    assert len(seen) == 4
+    assert len(seen) == 6

@@ -6,7 +6,7 @@ import io
 import tarfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -22,6 +22,7 @@ from harness.image.catalogue import Archive
 from harness.image.formats.kernel_versions import version_key
 from harness.image.formats.oci import tar_of
 from harness.provisioning.wait import Deadline, WaitTimeoutError
+from suites.fakes.clock import FakeClock
 from suites.unit.image.cataloguefolder import a_recipe
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class ScriptedBuildCommands:
                 Path(argv[-2]).write_bytes(b"raw")
             case "qemu-img":
                 Path(argv[-1]).write_bytes(b"QFI\xfb")
-            case "true" | "rm":
+            case "true" | "rm" | "find":
                 pass
             case _:
                 raise AssertionError(f"No answer was scripted for {argv}.")
@@ -145,6 +146,7 @@ class Attempt:
         privilege: Privilege = Privilege.ROOT,
         lacking: Sequence[str] = (),
         free: int = SPACE_MIB << 20,
+        deadline: Deadline | None = None,
     ) -> BuiltDisk:
         builder = MmdebstrapBuilder(
             run=commands,
@@ -159,7 +161,7 @@ class Attempt:
             work=self.work,
             log=self.log,
             listener=self.events.append,
-            deadline=Deadline.after(900),
+            deadline=deadline or Deadline.after(900),
         )
 
 
@@ -345,11 +347,61 @@ def test_user_without_namespaces_gets_a_remedy(attempt: Attempt) -> None:
         attempt.build(commands, privilege=Privilege.USER)
 
 
-def test_wrong_number_of_kernels_is_refused(attempt: Attempt) -> None:
-    commands = ScriptedBuildCommands(kernels=["6.1.0-9"])
+@pytest.mark.parametrize("kernels", [["6.1.0-9"], ["6.1.0-8", "6.1.0-9", "6.1.0-10"]])
+def test_wrong_number_of_kernels_is_refused(attempt: Attempt, kernels: list[str]) -> None:
+    with pytest.raises(
+        ImageBuildError, match=f"has {len(kernels)} kernels, but its recipe asks for 2"
+    ):
+        attempt.build(ScriptedBuildCommands(kernels=kernels))
 
-    with pytest.raises(ImageBuildError, match="has 1 kernels, but its recipe asks for 2"):
-        attempt.build(commands)
+
+@pytest.mark.parametrize("privilege", Privilege)
+def test_files_of_a_build_are_removed_by_their_owners(
+    attempt: Attempt, privilege: Privilege
+) -> None:
+    """A user's build leaves files of subordinate ids; the rest is the user's own."""
+    attempt.build(ScriptedBuildCommands(), privilege=privilege)
+    commands = ScriptedBuildCommands()
+    builder = MmdebstrapBuilder(run=commands, privilege=privilege)
+
+    builder.clean(attempt.work)
+    builder.clean(attempt.work)
+
+    assert not attempt.work.exists()
+    removals = [(argv[-4], "--map-auto" in argv) for argv in commands.calls]
+    scratch = (str(attempt.work / "scratch"), True)
+    assert removals == ([scratch] if privilege is Privilege.USER else [])
+
+
+def test_build_that_goes_on_printing_may_take_longer_than_its_limit(attempt: Attempt) -> None:
+    clock = FakeClock()
+
+    class Slow(ScriptedBuildCommands):
+        @override
+        def __call__(self, argv: Sequence[str], **words: Any) -> int:
+            if _program(argv) != "true":
+                clock.sleep(500)
+                words["on_line"]("Unpacking gcc")
+            return super().__call__(argv, **words)
+
+    attempt.build(Slow(), deadline=Deadline.after(900, clock))
+
+    assert clock.elapsed_s == 2500
+
+
+def test_builder_is_another_one_if_any_of_its_files_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images that the other one built are not used."""
+    files = [tmp_path / "first", tmp_path / "second"]
+    monkeypatch.setattr("harness.image.build.builder.builder_sources", lambda: files)
+    versions: set[str] = set()
+    for changed in (*files, *files):
+        changed.write_text(f"{len(versions)}")
+        if all(file.exists() for file in files):
+            versions.add(MmdebstrapBuilder().version)
+
+    assert len(versions) == 3
 
 
 def test_kernel_without_an_initrd_is_named_with_the_remedy(attempt: Attempt) -> None:

@@ -99,7 +99,7 @@ def test_entry_for_recovery_boots_no_node() -> None:
 
 def test_entries_after_a_submenu_are_outside_of_it() -> None:
     menu = (
-        "submenu 'More' --id 'more' {\n menuentry 'a' --id 'a' {\n  linuxefi /vmlinuz-1 ro\n }\n}\n"
+        "submenu 'More' --id 'more' {\n menuentry 'a' --id 'a' {\n  linuxefi /vmlinuz-1 ro\n }}\n"
         "linux /vmlinuz-0 ro\nmenuentry 'b' --id 'b' {\n linux16 /vmlinuz-2 ro\n}\n"
     )
 

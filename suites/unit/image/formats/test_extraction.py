@@ -34,7 +34,7 @@ LISTING = (
 class Programs:
     """Plays qemu-img, which copies nothing, and debugfs by its requests."""
 
-    def __init__(self, listings: Mapping[str, str], dumped: bytes = b"12345678") -> None:
+    def __init__(self, listings: Mapping[str, str], dumped: bytes | None = b"12345678") -> None:
         self.listings = listings
         self.dumped = dumped
         self.ran: list[tuple[str, ...]] = []
@@ -51,7 +51,7 @@ class Programs:
             word, *rest = argv[2].split(" ", 2)
             if word == "ls":
                 said = self.listings.get(f"{argv[3].rpartition('-')[2]} {rest[-1]}", "")
-            else:
+            elif self.dumped is not None:
                 Path(rest[-1].strip('"')).write_bytes(self.dumped)
         return CommandResult(argv=tuple(argv), exit_code=0, stdout=said, stderr="")
 
@@ -106,6 +106,12 @@ def test_copy_that_is_not_whole_is_refused_and_leaves_no_file(
     system.take("/boot", "vmlinuz-6.1", tmp_path / "kernel")
     with pytest.raises(HarnessError, match="has 3 bytes, but 8 were extracted"):
         system.take("/boot", "initrd.img-6.1", tmp_path / "initrd")
+
+    # What the failed copy left is as large as this file.
+    assert isinstance(extractor.runner, Programs)
+    extractor.runner.dumped = None
+    with pytest.raises(HarnessError, match="has 8 bytes, but 0 were extracted"):
+        system.take("/boot", "vmlinuz-6.1", tmp_path / "initrd")
 
     assert (tmp_path / "kernel").read_bytes() == b"12345678"
     assert not (tmp_path / "initrd").exists()
