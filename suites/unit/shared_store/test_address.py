@@ -172,6 +172,21 @@ def test_list_whose_next_page_has_nothing_new_ends(link: str) -> None:
     assert client.tags("images") == ["a", "b"]
 
 
+def test_list_of_several_pages_has_the_tags_of_all() -> None:
+    class Paged(OneAnswer):
+        @override
+        def open(self, request: urllib.request.Request, pace: Pace) -> http.client.HTTPResponse:
+            pages = [b'{"tags": ["b", "a"]}', b'{"tags": ["c"]}', b'{"tags": ["a", "d"]}']
+            number = len(self.requests)
+            self.body = pages[number]
+            del self.headers["Link"]
+            if number + 1 < len(pages):
+                self.headers["Link"] = f"<?last={number}>; rel=next"
+            return super().open(request, pace)
+
+    assert a_client(Paged(b"")).tags("images") == ["a", "b", "c", "d"]
+
+
 def test_answer_that_is_longer_than_the_blob_does_not_fill_the_disk(tmp_path: Path) -> None:
     got: list[int] = []
     client = a_client(OneAnswer(bytes(5 << 20)))

@@ -103,6 +103,19 @@ def test_blob_of_another_content_is_refused(tmp_path: Path, name: str, change: s
         unpack_file(packed, tmp_path / "to/disk", fact_of(wanted), "x", DataBudget("x", 1))
 
 
+@pytest.mark.parametrize("left_out", [1, 8])
+def test_blob_without_its_end_is_refused_although_the_file_is_whole(
+    tmp_path: Path, left_out: int
+) -> None:
+    """At the end are a checksum and the size, of four bytes each."""
+    a_folder(tmp_path / "x")
+    (packed, *_) = _kept(tmp_path / "x", tmp_path)
+    packed.write_bytes(packed.read_bytes()[:-left_out])
+
+    with pytest.raises(StoreError, match="ends before the end of the file"):
+        unpack_file(packed, tmp_path / "to", fact_of(b""), "x", DataBudget("x", 1))
+
+
 def _kept(folder: Path, to: Path) -> list[Path]:
     """Return the blobs of a folder; `pack` removes each."""
     kept = []

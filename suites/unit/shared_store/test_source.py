@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.artifact_cache import KEY_DIGITS
+from harness.artifact_cache import KEY_DIGITS, MANIFEST
 from harness.progress import Progress, ProgressEvent, Stage
 from harness.provisioning.wait import Deadline
 from harness.shared_store import StoreError
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from suites.fakes.clock import FakeClock
 
 TAGS = ("baked-0123", "booted-0123", "booted-4567")
+#: What comes of a blob at once.
+STEP = 3000
 NOON = dt.datetime(2026, 8, 21, 12, tzinfo=dt.timezone.utc)
 
 
@@ -87,11 +89,12 @@ def test_next_page_is_in_angle_brackets(link: str | None, page: str | None) -> N
 
 @dataclass
 class FakeClient:
-    """A registry whose artifacts are files in memory: for each tag its parts, and its one file `a`."""
+    """A registry whose artifacts are files in memory: for each tag its parts; all have the same files."""
 
     work: Path
     parts: dict[str, dict[str, object]] = field(default_factory=dict)
-    content: bytes = b"x" * 5000
+    contents: Mapping[str, bytes] = field(default_factory=lambda: {"sub/a": b"x" * 5000})
+    blobs: dict[str, bytes] = field(default_factory=dict)
     kind: str = ARTIFACT_TYPE
     address: str = "registry"
     deadlines: list[float] = field(default_factory=list)
@@ -110,20 +113,27 @@ class FakeClient:
         self.deadlines.append(deadline.remaining_s())
         if tag not in self.parts:
             return None
-        packed = self.work / "packed"
-        _compress(self._file(), packed)
-        blob = hashlib.sha256(packed.read_bytes()).hexdigest()
-        layer = {
-            "mediaType": FILE_TYPE,
-            "digest": f"sha256:{blob}",
-            "size": packed.stat().st_size,
-            "annotations": {TITLE: "sub/a"},
-        }
+        layers = []
+        for title, content in self.contents.items():
+            plain, packed = self.work / "plain", self.work / "packed"
+            plain.write_bytes(content)
+            _compress(plain, packed)
+            blob = packed.read_bytes()
+            digest = f"sha256:{hashlib.sha256(blob).hexdigest()}"
+            self.blobs[digest] = blob
+            layers.append(
+                {
+                    "mediaType": FILE_TYPE,
+                    "digest": digest,
+                    "size": len(blob),
+                    "annotations": {TITLE: title},
+                }
+            )
         own = hashlib.sha256(tag.encode()).hexdigest()
         manifest = {
             "artifactType": self.kind,
             "config": {"digest": f"sha256:{own}"},
-            "layers": [layer],
+            "layers": layers,
             "annotations": {NEEDS: f"needs of {tag}"},
         }
         return manifest, f"sha256:{own}"
@@ -132,8 +142,11 @@ class FakeClient:
         del digest
         self.deadlines.append(deadline.remaining_s())
         tag = what.rpartition(" ")[2].strip("'")
-        facts = {"size": len(self.content), "sha256": hashlib.sha256(self.content).hexdigest()}
-        return json.dumps({"parts": self.parts[tag], "files": {"sub/a": facts}}).encode()
+        files = {
+            title: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            for title, content in self.contents.items()
+        }
+        return json.dumps({"parts": self.parts[tag], "files": files}).encode()
 
     def fetch_blob(
         self,
@@ -146,20 +159,15 @@ class FakeClient:
         progress: Callable[[int], None],
         deadline: Deadline,
     ) -> None:
-        del digest, what, deadline
+        del what, deadline
         have = part.stat().st_size if part.exists() else 0
-        packed = (self.work / "packed").read_bytes()
         with part.open("ab") as sink:
-            for byte in packed[have:size]:
-                sink.write(bytes([byte]))
+            for begin in range(have, size, STEP):
+                chunk = self.blobs[digest][begin : min(size, begin + STEP)]
+                sink.write(chunk)
                 sink.flush()
-                progress(1)
+                progress(len(chunk))
                 self.breaks()
-
-    def _file(self) -> Path:
-        path = self.work / "plain"
-        path.write_bytes(self.content)
-        return path
 
 
 @pytest.fixture
@@ -248,28 +256,30 @@ def test_pull_continues_and_reports_its_progress(
     fake_time: FakeClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of what an earlier pull left, the share counts, but not the speed."""
+    """Of what an earlier pull left of the second file, the share counts, but not the speed."""
     times = SimpleNamespace(monotonic=fake_time.monotonic, time=time.time)
     monkeypatch.setattr(source_module, "time", times)
-    client.parts, client.content = {"baked-01": ONE}, os.urandom(2000)
+    client.contents = {name: os.urandom(100 * STEP) for name in ("sub/a", "b")}
+    client.parts = {"baked-01": ONE}
     manifest, _ = client.manifest("", "baked-01", deadline=Deadline.after(9)) or ({}, "")
-    (layer,) = manifest["layers"]
-    digits = layer["digest"].rpartition(":")[2][:KEY_DIGITS]
+    digest = manifest["layers"][1]["digest"]
+    digits = digest.rpartition(":")[2][:KEY_DIGITS]
     parts = client.work / "parts"
     parts.mkdir(mode=0o700)
-    packed = (client.work / "packed").read_bytes()
-    (parts / f"baked-01.{digits}").write_bytes(packed[: len(packed) // 2])
+    (parts / f"baked-01.{digits}").write_bytes(client.blobs[digest][: 50 * STEP])
     (parts / "old").mkdir()
     (parts / "new.0").touch()
     os.utime(parts / "old", (1, 1))
-    client.breaks = lambda: fake_time.sleep(10.5 / (len(packed) - len(packed) // 2))
+    # The 140th of some 150 steps comes after ten seconds.
+    client.breaks = lambda: fake_time.sleep(10.0 / 139.5)
 
     assert fetch(client, events)
 
-    assert (client.work / "into/sub/a").read_bytes() == client.content
-    assert (client.work / "into/sub/a").stat().st_mode & 0o777 == 0o600
+    for name, content in client.contents.items():
+        assert (client.work / "into" / name).read_bytes() == content
+        assert (client.work / "into" / name).stat().st_mode & 0o777 == 0o600
     assert [path.name for path in parts.iterdir()] == ["new.0"]
-    assert [event.message for event in events[1:]] == ["97 %, 0.0 MiB/s"]
+    assert [event.message for event in events[1:]] == ["94 %, 0.0 MiB/s"]
 
 
 def test_part_of_a_refused_pull_is_not_left(
@@ -293,3 +303,26 @@ def test_part_of_a_refused_pull_is_not_left(
         Stage.REFUSED,
         "It is gone. It is made here.",
     )
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+@pytest.mark.parametrize("manifest", [None, "{", '{"files": {"a": {"size": 1, "sha256": "x"}}}'])
+def test_folder_that_can_not_be_offered_fails_nothing(
+    client: FakeClient, events: list[ProgressEvent], manifest: str | None, *, is_writable: bool
+) -> None:
+    """The test that made it goes on with it."""
+    folder = client.work / "baked-01"
+    folder.mkdir()
+    if manifest is not None:
+        (folder / MANIFEST).write_text(manifest)
+    cache = SharedCache(
+        client=client,  # type: ignore[arg-type]
+        repository="checkpoints",
+        partial=client.work / "parts",
+        is_writable=is_writable,
+    )
+
+    cache.offer(folder, progress=Progress("baked-01", events.append))
+
+    refused = [event for event in events if event.stage is Stage.REFUSED]
+    assert len(refused) == (1 if is_writable else 0)
