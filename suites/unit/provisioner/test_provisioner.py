@@ -114,6 +114,19 @@ def test_configuration_has_the_declared_format(form: ConfigurationFormat, conten
     assert file.content == content
 
 
+def test_node_wins_over_the_declared_values_and_a_request_over_both() -> None:
+    """A fact that is false, or none, is a fact."""
+    node_values = {"B": NodeFact.HAS_GPUS, "C": NodeFact.GPU_COUNT, "D": NodeFact.GPU_COUNT}
+    values = dict.fromkeys("ABCD", 7)
+    configuration = ConfigurationFile(path="/etc/c", values=values, node_values=node_values)
+
+    (file,) = replace(MINE, configuration=configuration).guest_files(
+        {NodeFact.HAS_GPUS: False, NodeFact.GPU_COUNT: 0}, {"D": 2}
+    )
+
+    assert json.loads(file.content) == {"A": 7, "B": False, "C": 0, "D": 2}
+
+
 @pytest.mark.parametrize(
     ("form", "value"),
     [
@@ -155,7 +168,10 @@ def test_bake_depends_on_all_that_is_put_into_the_machine() -> None:
         replace(mine, configuration=replace(configuration, values={"a": 1})),
         replace(mine, configuration=replace(configuration, mode=0o644)),
         replace(mine, configuration=replace(configuration, format=ConfigurationFormat.ENV)),
-        replace(mine, configuration=replace(configuration, node_values={"a": NodeFact.HAS_GPUS})),
+        *(
+            replace(mine, configuration=replace(configuration, node_values={"a": fact}))
+            for fact in (NodeFact.HAS_GPUS, NodeFact.GPU_COUNT)
+        ),
     ]
 
     assert len({each.digest for each in changed}) == len(changed)

@@ -138,7 +138,7 @@ REFUSED = {
         message="The file '{folder}/lib/fifo' cannot be read (It is no regular file).",
     ),
     "configuration over a file": Refused(
-        text=whole("/etc/my/config.env", "/opt/my/provision.sh"),
+        text=whole("/etc/my/config.env", "/opt//my/provision.sh"),
         message=": key 'files': Two files would be '/opt/my/provision.sh' in the machine",
     ),
     "exit code without a name": Refused(
@@ -173,6 +173,10 @@ REFUSED = {
         text=whole("MY_GPU: false", "MY_GPU: [a]"),
         message=": key 'config.values.MY_GPU': A file of the format 'env' maps names of shell variables "
         "to texts, numbers or booleans, but 'MY_GPU' is ['a']; use the format 'json'.",
+    ),
+    "value of a bake that no shell takes": Refused(
+        text=whole("format: env", "format: env, bake_values: {MY_GPU: [a]}"),
+        message=": key 'config.values.MY_GPU': A file of the format 'env' maps names of shell",
     ),
     "name that no shell takes": Refused(
         text=whole("MY_GPU: false", "my-gpu: 1"), message="key 'config.values.my-gpu': "
