@@ -227,14 +227,26 @@ def test_link_to_a_folder_is_one_file_of_a_tree(tmp_path: Path) -> None:
 
 
 def test_key_changes_with_recipe_and_builder(tmp_path: Path) -> None:
+    said = (
+        "bookworm\n",
+        "/deb.debian",
+        "newest: 2",
+        "containerd",
+        "share/man",
+        "580.126.09",
+        "20260801",
+    )
+    instead = ("trixie\n", "/example", "newest: 3", "cri-o", "share/doc", "580.126.10", "20260901")
+    texts = [RECIPE.replace(*each, 1) for each in zip(said, instead, strict=True)]
+    assert RECIPE not in texts
     recipe = a_recipe(tmp_path)
-    other = a_recipe(tmp_path, recipe=RECIPE.replace("containerd", "cri-o"))
-
     larger = replace(recipe, file=replace(recipe.file, disk_gib=recipe.file.disk_gib + 1))
+    recipes = (recipe, larger, replace(recipe, name="other"))
 
-    recipes = (recipe, other, larger)
     keys = {recipe.key(builder="two"), *(each.key(builder="one") for each in recipes)}
-    assert len(keys) == 4
+    keys |= {a_recipe(tmp_path, recipe=text).key(builder="one") for text in texts}
+
+    assert len(keys) == 4 + len(texts)
 
 
 CLOUD_IMAGE_SLIPS = [

@@ -158,6 +158,19 @@ def test_steps_without_stamps_follow_one_another() -> None:
     ]
 
 
+def test_time_after_the_last_step_is_no_gap_if_one_step_has_its_stamp() -> None:
+    steps = [
+        TimedStep(name="one", start_s=1.0, duration_s=2.0),
+        TimedStep(name="two", duration_s=3.0),
+    ]
+
+    path = critical_path(_MOMENTS, steps)
+
+    assert [(part.name, part.duration_s) for part in path] == [
+        *(("one", 2.0), ("two", 3.0), (BETWEEN, 1.0), (REGISTRATION, 4.0)),
+    ]
+
+
 def test_provisioner_without_steps_is_one_part() -> None:
     path = critical_path(_MOMENTS, [])
 

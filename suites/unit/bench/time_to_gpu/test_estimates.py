@@ -35,6 +35,7 @@ def test_ratio_of_constants_has_no_width() -> None:
     found = ratio_of([5.0] * 4, [20.0] * 6)
 
     assert found == Estimate(value=0.25, low=0.25, high=0.25, n=4)
+    assert ratio_of([5.0] * 6, [20.0] * 4) == found
     assert found.excludes(1.0)
     assert not found.is_claimable
     assert not Estimate(value=1.2, low=1.0, high=1.4, n=5).excludes(1.0)
