@@ -30,10 +30,12 @@ def note_machines(item: pytest.Item, machines: Iterable[LabMachine], settings: S
                 found.setdefault(name, {})[value] = None
     known = item.stash.setdefault(_FACTS, {})
     for name, values in found.items():
-        if name not in known:
-            known[name] = ", ".join(values)
-            # JUnit takes its properties from the teardown's report, which copies the item's.
-            item.user_properties.append((name, known[name]))
+        # The test may have started machines after its set-up.
+        before = (name, known.get(name))
+        known[name] = ", ".join(values)
+        # JUnit takes its properties from the teardown's report, which copies the item's.
+        item.user_properties[:] = [each for each in item.user_properties if each != before]
+        item.user_properties.append((name, known[name]))
 
 
 def facts_of(item: pytest.Item) -> Mapping[str, str]:
