@@ -1,0 +1,173 @@
+"""The server that runs chosen tests in forks of one pytest, asked by its protocol with short limits."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.provisioning.command import spawn
+from harness.provisioning.wait import SYSTEM_CLOCK, Deadline, Observation, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+_START = "import sys; from harness.plugin.fork_server import main; main(sys.argv[1:])"
+_TESTS = """\
+import os, subprocess, sys, time
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent
+TEXT = (FOLDER / "collected.sh").read_text()
+count = 0
+
+def burn(seconds):
+    began = time.process_time()
+    while time.process_time() - began < seconds:
+        pass
+
+@pytest.mark.parametrize("number", range(3))
+def test_some_work(number):
+    burn(0.15)
+    time.sleep(0.3)
+
+def test_child_works():
+    subprocess.run([sys.executable, "-c", "while True: pass"])
+
+def test_waits():
+    time.sleep(600)
+
+def test_first_in_its_process():
+    global count
+    count += 1
+    assert count == 1
+    (FOLDER / "run.sh").read_text()
+
+@pytest.fixture
+def ends_badly():
+    yield
+    raise OSError("the end fails too")
+
+def test_fails(ends_badly):
+    assert not "the first reason"
+
+def test_leaves_a_process():
+    left = subprocess.Popen(["setsid", "sleep", "600"])
+    (FOLDER / "left").write_text(str(left.pid))
+
+def test_dies():
+    os._exit(3)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("forks")
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "test_it.py").write_text(_TESTS)
+    for name in ("collected.sh", "run.sh"):
+        (folder / name).write_text("true\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def hello_and_ask(folder: Path) -> Iterator[tuple[Mapping[str, Any], Callable[..., Any]]]:
+    """Start the server; give its first message, and a function that asks it for tests."""
+    own, other = socket.socketpair()
+    scripts = [str(folder / name) for name in ("collected.sh", "run.sh")]
+    what = json.dumps({"scripts": scripts, "machines": False, "tests": [str(folder)]})
+    options = ["-x", "-q", "--tb=no", "-n", "0", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    argv = [sys.executable, "-c", _START, str(other.fileno()), "collected", what, *options]
+    with own, other, (folder / "log").open("wb") as log:
+        server = spawn(
+            argv, cwd=folder, stdout=log.fileno(), stderr=log.fileno(), pass_fds=[other.fileno()]
+        )
+        other.close()
+        own.settimeout(100.0)
+
+        def answer() -> Mapping[str, Any]:
+            with own.makefile("r") as lines:
+                read: Mapping[str, Any] = json.loads(lines.readline())
+            return read
+
+        def ask(*tests: str, cpu_s: float = 30.0, wall_s: float = 60.0) -> Mapping[str, Any]:
+            request = {
+                "tests": [f"test_it.py::{test}" for test in tests],
+                "cpu_limit_s": cpu_s,
+                "wall_limit_s": wall_s,
+            }
+            own.sendall(json.dumps(request).encode() + b"\n")
+            return answer()
+
+        try:
+            yield answer(), ask
+        finally:
+            server.kill()
+            server.wait()
+
+
+@pytest.fixture
+def ask(hello_and_ask: tuple[Mapping[str, Any], Callable[..., Any]]) -> Callable[..., Any]:
+    return hello_and_ask[1]
+
+
+def test_each_test_has_the_whole_limit_of_processor_time(ask: Callable[..., Any]) -> None:
+    answer = ask(*(f"test_some_work[{number}]" for number in range(3)), cpu_s=0.25)
+    assert answer["failed"] == []
+    assert answer["cpu_s"] >= 0.45
+    assert "timed_out" not in answer
+
+
+@pytest.mark.parametrize(
+    ("test", "limits"),
+    [("test_child_works", {"cpu_s": 0.2}), ("test_waits", {"wall_s": 0.2})],
+)
+def test_test_beyond_a_limit_is_ended_and_named(
+    ask: Callable[..., Any], test: str, limits: Mapping[str, float]
+) -> None:
+    """What children of the test use counts too."""
+    answer = ask("test_first_in_its_process", test, **limits)
+    assert (answer["timed_out"], answer["died"]) == (True, False)
+    assert answer["after"] == f"test_it.py::{test}"
+
+
+def test_fork_that_ends_early_has_died(ask: Callable[..., Any]) -> None:
+    answer = ask("test_first_in_its_process", "test_dies")
+    assert (answer["timed_out"], answer["died"]) == (False, True)
+
+
+def test_each_request_finds_the_collected_state_and_counts_its_own_reads(
+    hello_and_ask: tuple[Mapping[str, Any], Callable[..., Any]], folder: Path
+) -> None:
+    hello, ask = hello_and_ask
+    assert hello["read"] == [str(folder / "collected.sh")]
+    for _ in range(2):
+        answer = ask("test_first_in_its_process")
+        assert (answer["failed"], answer["read"]) == ([], [str(folder / "run.sh")])
+
+
+def test_first_failure_of_a_test_is_named_with_its_reason(ask: Callable[..., Any]) -> None:
+    answer = ask("test_fails", "test_waits")
+    assert answer["failed"] == ["test_it.py::test_fails"]
+    assert "the first reason" in answer["why"]
+    assert "the end fails" not in answer["why"]
+
+
+def test_process_that_a_test_leaves_ends_with_its_fork(
+    ask: Callable[..., Any], folder: Path
+) -> None:
+    assert ask("test_leaves_a_process")["failed"] == []
+    left = folder / "left"
+    stat = Path("/proc", left.read_text(), "stat")
+
+    def gone() -> Observation[bool]:
+        state = stat.read_text().rpartition(")")[2].split()[0] if stat.exists() else "gone"
+        return Observation(True if state in ("gone", "Z") else None, f"it is {state}")
+
+    wait_for("the end of the process", gone, Deadline.after(30.0, SYSTEM_CLOCK), interval_s=0.05)
