@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import BadInputError, HarnessError
+from harness.evidence.node_state import FILE_LIMIT_KIB
 from harness.lab.call_recorder import CALLS, CallRecorder, RecordedCall, parse_calls
 from suites.unit.evidence.folders import EvidenceFolder
 
@@ -49,6 +50,18 @@ def test_log_that_was_not_gathered_is_unknown(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="what it lacks proves nothing"):
         recorder.calls(EvidenceFolder(tmp_path).evidence)
     assert recorder.calls(EvidenceFolder(tmp_path).file(CALLS, LOG).evidence)[1].exit_code == 1
+    cut = EvidenceFolder(tmp_path).file(CALLS, LOG.ljust(FILE_LIMIT_KIB << 10))
+    with pytest.raises(HarnessError, match="cannot be told what follows"):
+        recorder.calls(cut.evidence)
+
+
+def test_each_command_is_replaced_by_a_program_for_all_users() -> None:
+    files = CallRecorder(["dkms", "modprobe"]).files
+
+    assert [(file.path, file.mode) for file in files] == [
+        ("/usr/local/sbin/dkms", 0o755),
+        ("/usr/local/sbin/modprobe", 0o755),
+    ]
 
 
 @pytest.mark.parametrize("commands", ["dkms", []])
@@ -64,6 +77,6 @@ def test_invalid_name_is_refused() -> None:
     accepted = []
     for name in ("", "/usr/bin/dkms", "x;y"):
         with contextlib.suppress(BadInputError):
-            accepted.append(CallRecorder([name]))
+            accepted.append(CallRecorder(["dkms", name]))
 
     assert accepted == []

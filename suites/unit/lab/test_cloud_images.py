@@ -47,12 +47,14 @@ def test_agent_comes_before_cloud_init_writes_files() -> None:
 
 
 def test_agents_files_arrive_as_they_are() -> None:
-    loader = "/usr/lib/harness/agent-loader"
-
-    (put,) = [argv for argv in agent_commands() if loader in argv]
-
-    assert put[-1] == "0755"
-    assert base64.b64decode(put[-2]) == (TREE / loader[1:]).read_bytes()
+    """Systemd warns of a unit that is executable."""
+    for path, mode in (
+        ("/usr/lib/harness/agent-loader", "0755"),
+        ("/etc/systemd/system/harness-agent.service", "0644"),
+    ):
+        (put,) = [argv for argv in agent_commands() if path in argv]
+        assert put[-1] == mode
+        assert base64.b64decode(put[-2]) == (TREE / path[1:]).read_bytes()
 
 
 def test_agent_is_started_at_later_boots_too() -> None:

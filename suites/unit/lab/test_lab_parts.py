@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
 
@@ -306,14 +306,35 @@ def test_node_that_may_reboot_boots_from_cold(
 
 
 def test_node_that_skips_cloud_init_continues_after_it_with_a_name_of_its_own(
-    lab: Lab, created: list[MachineDescription], states: list[Any]
+    lab: Lab,
+    created: list[MachineDescription],
+    states: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    request = a_request(skip_cloud_init=True)
+    def no_keys() -> NoReturn:
+        raise AssertionError("Its guest takes no keys, and the host may have no OpenSSH.")
 
+    monkeypatch.setattr(lab, "keys", no_keys)
+    request = a_request(skip_cloud_init=True)
     machine = machine_of(lab, created, request, start=MachineStart.CLONE)
 
     assert states == [cloud_init_done(booted(an_image(), slots=1))]
     assert (machine.seed, machine.hostname) == (None, "node")
+
+
+@pytest.mark.usefixtures("states")
+def test_clone_is_renamed_only_on_request(lab: Lab, created: list[MachineDescription]) -> None:
+    for hostname in (None, "other"):
+        with (
+            pytest.raises(HarnessError, match="not started"),
+            lab.clone(booted(an_image()), "mine", hostname=hostname),
+        ):
+            pass
+
+    assert [(each.spec.name, each.hostname) for each in created] == [
+        ("mine", None),
+        ("mine", "other"),
+    ]
 
 
 def test_node_continues_from_the_state_that_it_derives(
@@ -385,13 +406,18 @@ def test_machine_of_a_cloud_image_has_one_slot_and_the_memory_of_its_boot(
 ) -> None:
     boot = CloudImageBoot(memory_mib=2048)
 
-    with (
-        pytest.raises(HarnessError, match="not started"),
-        lab.boot_cloud_image(a_cloud_image(), boot, name="mine", disk=tmp_path / "disk"),
-    ):
-        pass
+    for _ in range(2):
+        with (
+            pytest.raises(HarnessError, match="not started"),
+            lab.boot_cloud_image(a_cloud_image(), boot, name="mine", disk=tmp_path / "disk"),
+        ):
+            pass
 
-    (machine,) = created
+    machine, again = created
+    assert machine.seed is not None
+    assert again.seed is not None
+    # Else cloud-init would take the second boot of a disk for no first boot.
+    assert machine.seed.meta_data != again.seed.meta_data
     spec = machine.spec
     assert (spec.name, spec.root_ports, spec.memory_mib) == ("mine", 1, 2048)
     assert spec.disk == tmp_path / "disk"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from harness.errors import HarnessError
+from harness.evidence import state_capture
 from harness.lab.machine import LabMachine
 from harness.lab.machine_bundle import read_bundle
 from harness.machine.capacity.broker import Demand
@@ -202,6 +203,18 @@ def test_machine_that_was_not_started_has_no_vm(stage: Stage) -> None:
         _ = machine.vm
     with machine:
         assert machine.has_vm
+
+
+def test_last_state_is_the_one_that_was_taken_last(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = iter(["first", "second"])
+    monkeypatch.setattr(state_capture, "take_state", lambda *_, **_named: next(taken))
+
+    with stage.machine() as machine:
+        found: list[object] = [machine.state(), machine.state(), machine.last_state]
+
+    assert found == ["first", "second", "second"]
 
 
 def test_first_use_of_the_agent_waits_until_it_is_ready(stage: Stage) -> None:

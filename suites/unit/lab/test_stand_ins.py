@@ -71,7 +71,8 @@ def test_own_unit_among_the_files_is_a_stand_in() -> None:
         content=f"[Service]\nEnvironmentFile=-{STAND_INS}/agent.env\n".encode(),
     )
 
-    request = a_request(files=[unit], stand_ins={"agent": {"START_DELAY_S": "1"}})
+    files = [GuestFile(path="/etc/first", content=b""), unit]
+    request = a_request(files=files, stand_ins={"agent": {"START_DELAY_S": "1"}})
     assert request.stand_ins == {"agent": {"START_DELAY_S": "1"}}
     with pytest.raises(BadInputError, match="No stand-in 'agents' is known"):
         a_request(files=[unit], stand_ins={"agents": {"START_DELAY_S": "1"}})
