@@ -29,6 +29,7 @@ def holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def hold(folder: Path, settings: Settings) -> str:
     evidence = folder / "evidence of node"
     evidence.mkdir()
+    (evidence / "holder.log").write_text("held: of-an-earlier-run\n")
     bundle = SimpleNamespace(folder=evidence / "checkpoint")
     return live_machines.hold(cast("MachineBundle", bundle), evidence, settings)
 
@@ -45,12 +46,13 @@ def test_machine_is_held_by_another_process(holder: Path, tmp_path: Path) -> Non
         machine_driver=MachineDriver.LIBVIRT,
         machine_uri="qemu:///system",
         machine_keep_hours=2.5,
+        gpu_models=(tmp_path / "one", tmp_path / "two"),
     )
 
     assert hold(tmp_path, settings) == "node-9"
     assert (tmp_path / "words").read_text() == (
         f"-m harness.cli resume {tmp_path}/evidence of node/checkpoint --hold 2.5 --qemu my-qemu "
-        "--machine-uri qemu:///system\n"
+        f"--machine-uri qemu:///system --gpu-models {tmp_path}/one --gpu-models {tmp_path}/two\n"
     )
 
 

@@ -65,37 +65,10 @@ def test_evidence_of_a_failed_test_is_kept(inner: Inner) -> None:
     result.stdout.fnmatch_lines([f"*kept in '{inner.folder}/evidence/test_inner.py-test_kernel/*"])
 
 
-def test_evidence_of_a_passed_test_is_not_kept(inner: Inner) -> None:
-    inner.run(PASSES).assert_outcomes(passed=1)
-
-    assert inner.kept() == []
-
-
-def test_evidence_always_keeps_evidence_of_passed_tests(inner: Inner) -> None:
-    inner.run(PASSES, "--evidence=always").assert_outcomes(passed=1)
-
-    assert KEPT[1] in inner.kept()
-
-
 def test_evidence_is_written_to_the_requested_folder(inner: Inner) -> None:
     inner.run(FAILS, "--evidence-dir=a b/kept")
 
     assert (inner.folder / "a b/kept" / KEPT[1]).is_file()
-
-
-def test_evidence_of_a_fixture_that_fails_is_kept(inner: Inner) -> None:
-    source = """
-        import pytest
-        @pytest.fixture
-        def broken(node):
-            raise RuntimeError("no boot")
-        def test_kernel(broken):
-            pass
-        """
-
-    inner.run(source).assert_outcomes(errors=1)
-
-    assert KEPT[1] in inner.kept()
 
 
 @pytest.mark.parametrize("end", ["skip", "xfail"])
@@ -103,49 +76,6 @@ def test_skipped_test_keeps_nothing(inner: Inner, end: str) -> None:
     inner.run(f"import pytest\ndef test_kernel(node):\n    pytest.{end}('no')\n")
 
     assert inner.kept() == []
-
-
-def test_nodes_with_the_same_name_do_not_overwrite_each_other(inner: Inner) -> None:
-    inner.run("def test_kernel(add):\n    add('node'); add('node'); add('other')\n    assert 0\n")
-
-    folders = sorted(path.name for path in (inner.folder / "evidence").glob("*/*/"))
-    assert folders == ["node", "node-2", "other"]
-
-
-def test_teardown_error_keeps_no_evidence(inner: Inner) -> None:
-    """A node of the module still runs, but the state that the test saw may be gone."""
-    source = """
-        import pytest
-        @pytest.fixture
-        def broken_end():
-            yield
-            raise RuntimeError("no end")
-        def test_kernel(module_node, broken_end):
-            pass
-        def test_next(module_node):
-            pass
-        """
-
-    inner.run(source).assert_outcomes(passed=2, errors=1)
-
-    assert inner.kept() == []
-
-
-def test_evidence_that_cannot_be_kept_does_not_end_the_run(inner: Inner) -> None:
-    source = """
-        def test_kernel(add):
-            add("full", OSError("No space left on device"))
-            add("whole")
-            assert False
-        def test_next():
-            pass
-        """
-
-    result = inner.run(source)
-
-    result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines(["*could only partly be kept in*full*No space left on device*"])
-    assert "test_inner.py-test_kernel/whole/host/serial.log" in inner.kept()
 
 
 FINDS_WRONG = """
@@ -209,85 +139,11 @@ def test_message_names_the_evidence_wherever_it_stands(inner: Inner) -> None:
         result.stdout.fnmatch_lines([f"*Wrong kernel. The evidence is in '{kept}'*"])
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Groups came with Python 3.11.")
-def test_group_counts_as_its_members(inner: Inner) -> None:
-    source = """
-        from harness.errors import ExpectationError, HarnessError
-        def test_wrong():
-            raise ExceptionGroup("two", [ExpectationError("a"), AssertionError("b")])
-        def test_some():
-            raise ExceptionGroup("two", [ExpectationError("a"), HarnessError("b")])
-        """
-
-    result = inner.run(source)
-
-    result.stdout.fnmatch_lines(["expectations not met: 1; the harness could not tell: 1"])
-
-
 def test_crashed_worker_is_a_harness_error(inner: Inner) -> None:
     result = inner.run("import os\ndef test_kernel():\n    os._exit(1)\n", "-n1")
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["expectations not met: 0; the harness could not tell: 1"])
-
-
-OF_MACHINES = """
-    import contextlib
-    from types import SimpleNamespace
-    import pytest
-    from harness.evidence import Evidence
-    from harness.lab.node import NodeRequest
-
-    @pytest.fixture(scope="session")
-    def lab(tmp_path_factory):
-        evidence = Evidence(tmp_path_factory.mktemp("evidence"))
-        (evidence.folder / "serial.log").touch()
-
-        class Lab:
-            provisioner = None
-            machine_start = None
-            @contextlib.contextmanager
-            def boot(self, request, **_):
-                yield SimpleNamespace(
-                    request=request,
-                    machine=SimpleNamespace(name=request.name),
-                    gathered=(),
-                    collect_available=lambda: evidence,
-                    wait_until_provisioned=lambda: None,
-                )
-            @contextlib.contextmanager
-            def clone(self, layer, name, **_):
-                yield SimpleNamespace(name=name)
-            @contextlib.contextmanager
-            def boot_cloud_image(self, image, boot, *, name):
-                yield SimpleNamespace(name=name)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("harness.plugin.evidence_sources.collect_available", lambda _: evidence)
-            yield Lab()
-
-    def test_node(boot_node):
-        boot_node(NodeRequest(name="first", image=None))
-        assert False
-    def test_clones(clone):
-        clone(None)
-        clone(None)
-        assert False
-    def test_cloud_image(boot_cloud_image):
-        boot_cloud_image(None)
-        assert False
-    """
-
-
-def test_evidence_of_every_machine_of_a_fixture_is_kept(inner: Inner) -> None:
-    inner.run(OF_MACHINES, "--image=debian-13").assert_outcomes(failed=3)
-
-    assert [name for name in inner.kept() if name.endswith("serial.log")] == [
-        "test_inner.py-test_clones/clone1/serial.log",
-        "test_inner.py-test_clones/clone2/serial.log",
-        "test_inner.py-test_cloud_image/cloud-image/serial.log",
-        "test_inner.py-test_node/first/serial.log",
-    ]
 
 
 def test_test_that_passed_unexpectedly_keeps_its_evidence(inner: Inner) -> None:
@@ -318,12 +174,6 @@ def test_node_failures_and_harness_errors_are_counted_separately(inner: Inner) -
     result.stdout.fnmatch_lines(["expectations not met: 3; the harness could not tell: 3"])
 
 
-def test_passed_run_prints_no_counts(inner: Inner) -> None:
-    result = inner.run(PASSES)
-
-    result.stdout.no_fnmatch_line("*expectations not met*")
-
-
 NEEDS = """
     import pytest
     from harness.errors import RequirementError
@@ -342,22 +192,6 @@ def test_missing_requirement_skips_with_its_reason(inner: Inner) -> None:
 
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED*There is no QEMU; run `./dev setup`."])
-
-
-def test_missing_requirement_fails_under_ci(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CI", "true")
-
-    result = inner.run(NEEDS)
-
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*RequirementError: There is no QEMU; run `./dev setup`."])
-
-
-def test_missing_requirement_fails_if_a_gpu_is_required(inner: Inner) -> None:
-    result = inner.run(NEEDS, "--require-gpu")
-
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*RequirementError: There is no QEMU; run `./dev setup`."])
 
 
 def test_other_harness_errors_are_never_skips(inner: Inner) -> None:
@@ -477,18 +311,6 @@ def test_paths_and_urls_have_short_names_in_test_ids(inner: Inner) -> None:
     )
 
 
-def test_recipes_come_from_the_harness_and_from_further_folders(inner: Inner) -> None:
-    source = """
-        def test_settings(settings, pytestconfig):
-            root = pytestconfig.rootpath
-            assert settings.image_folders == (root / "kept", root / "one", root / "two")
-        """
-
-    inner.run(
-        source, "-o", "images_dir=kept", "--images-dir=one", "--images-dir=two"
-    ).assert_outcomes(passed=1)
-
-
 def test_further_images_can_be_deselected(inner: Inner) -> None:
     images = "debian-13,debian-12,ubuntu-22.04"
 
@@ -498,47 +320,12 @@ def test_further_images_can_be_deselected(inner: Inner) -> None:
     result.stdout.fnmatch_lines(["*test_node?debian-13? PASSED*"])
 
 
-def test_pin_without_a_reason_is_refused(inner: Inner) -> None:
-    source = OF_NODES.replace('reason="it is about the harness"', "")
-
-    result = inner.run(source)
-
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(
-        ["*test_harness*pin_image*The marker takes exactly one argument, a reason*"]
-    )
-
-
-def test_mistyped_marker_is_an_error(inner: Inner) -> None:
-    source = "import pytest\n@pytest.mark.slwo\ndef test_x():\n    pass\n"
-
-    inner.run(source, "--strict-markers").assert_outcomes(errors=1)
-
-
 def test_declared_markers_are_known(inner: Inner) -> None:
     source = (
         "import pytest\n@pytest.mark.slow\n@pytest.mark.real_driver\ndef test_x():\n    pass\n"
     )
 
     inner.run(source, "--strict-markers").assert_outcomes(passed=1)
-
-
-ACCEPTED = """
-def test_settings(settings):
-    assert settings.accepted_licences == {wanted}
-"""
-
-
-def test_licences_are_accepted_by_option(inner: Inner) -> None:
-    source = ACCEPTED.format(wanted={"one", "two"})
-
-    inner.run(source, "--accept-licence=one", "--accept-licence=two").assert_outcomes(passed=1)
-
-
-def test_licences_are_accepted_by_ini(inner: Inner) -> None:
-    (inner.folder / "pytest.ini").write_text("[pytest]\naccept_licence = one\n")
-
-    inner.run(ACCEPTED.format(wanted={"one"})).assert_outcomes(passed=1)
 
 
 def test_folders_of_gpu_models_come_from_ini_and_options(inner: Inner) -> None:

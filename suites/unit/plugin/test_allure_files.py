@@ -94,11 +94,14 @@ def test_missing_file_is_an_error_of_the_test(tmp_path: Path) -> None:
 
 def test_large_file_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_ATTACHMENT_MIB", "1")
-    (tmp_path / "serial.log").write_bytes(b"")
-    os.truncate(tmp_path / "serial.log", (1 << 20) + 1)
+    for name, size in (("serial.log", (1 << 20) + 1), ("serial.cast", 1 << 20)):
+        (tmp_path / name).write_bytes(b"")
+        os.truncate(tmp_path / name, size)
 
     AllureFiles(tmp_path / "to").report_attached_file(str(tmp_path / "serial.log"), "a.txt")
+    AllureFiles(tmp_path / "to").report_attached_file(str(tmp_path / "serial.cast"), "a.cast")
 
+    assert (tmp_path / "to/a.cast").stat().st_size == 1 << 20
     note = (tmp_path / "to/a.txt").read_text()
     assert "serial.log: the size of one attachment" in note
     assert "limit 'attachment-mib'" in note

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from allure_commons import model2
 from allure_commons.types import LabelType
 
 from harness.errors import BadInputError
-from harness.plugin.allure_report import AllureReport, _escaped, _severities
-from harness.settings import Settings
+from harness.plugin.allure_report import AllureReport, _severities
+from harness.plugin.verdicts import mark_broken
+from harness.settings import MachineDriver, Settings
 
 NODE = "suites/e2e/record/test_boot.py::TestBoot::test_x[a::b]"
 DEFAULT = [
@@ -65,5 +68,48 @@ def test_severity_that_is_none_is_refused(line: str) -> None:
         _severities(a_config(line))
 
 
-def test_properties_of_the_run_are_on_one_line_each() -> None:
-    assert _escaped("C:\\x\ny") == "C:\\\\x\\ny"
+def test_run_is_described_by_the_machines_of_all_workers_in_a_line_each(tmp_path: Path) -> None:
+    config: Any = None
+    settings = Settings(machine_driver=MachineDriver.LIBVIRT)
+    report = AllureReport(config, settings, tmp_path, {})
+    for facts in ({"image": ["b", "c"], "gpu": ["C:\\x\ny"]}, {"image": ["a", "b"]}, None):
+        output = {} if facts is None else {"workeroutput": {"harness_allure_environment": facts}}
+        report.pytest_testnodedown(SimpleNamespace(**output))
+
+    report._describe_run()
+
+    lines = (tmp_path / "environment.properties").read_text().splitlines()
+    assert {"image=a, b, c", "gpu=C:\\\\x\\ny", "machine_driver=libvirt"} <= set(lines)
+
+
+def test_only_another_vm_driver_makes_another_test_of_it() -> None:
+    config: Any = None
+    report = AllureReport(config, Settings(), Path("results"), {})
+    item: Any = SimpleNamespace(config=SimpleNamespace(rootpath=Path("/root")))
+    ids = []
+    for driver, kernel in (("qemu", "6.1"), ("qemu", "6.8"), ("libvirt", "6.1")):
+        result = model2.TestResult(fullName="a.py::x", parameters=[])
+        report._set_parameters(result, item, {"machine_driver": driver, "kernel": kernel})
+        ids.append(result.historyId)
+
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_status_is_of_the_first_error_of_the_present_test() -> None:
+    config: Any = None
+    report = AllureReport(config, Settings(), Path("results"), {})
+    found = []
+    for phases in (["passed", "broken", "failed"], ["failed", "broken"], ["passed"]):
+        item: Any = SimpleNamespace(nodeid="a.py::x")
+        next(report.pytest_runtest_protocol(item))
+        for phase in phases:
+            made: Any = SimpleNamespace(failed=phase != "passed")
+            if phase == "broken":
+                mark_broken(made)
+            hook = report.pytest_runtest_makereport()
+            next(hook)
+            with contextlib.suppress(StopIteration):
+                hook.send(made)
+        found.append(report._status)
+
+    assert found == ["broken", "failed", None]

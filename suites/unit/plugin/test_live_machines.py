@@ -13,6 +13,7 @@ from harness.plugin import live_machines
 from harness.plugin.evidence_sources import MachineEvidenceSource
 from harness.plugin.live_machines import NOT_SAVED, is_to_be_saved, save_machine
 from harness.plugin.report import Reporter
+from harness.provisioning.wait import WaitTimeoutError
 from harness.settings import FailureCheckpoint, MachineKeep, Settings
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class FakeMachine:
     name = "node"
     has_vm = True
 
-    def __init__(self, refusal: HarnessError | None = None) -> None:
+    def __init__(self, refusal: Exception | None = None) -> None:
         self.folder = Path("/runs/node-3fa2b1")
         self._refusal = refusal
 
@@ -72,8 +73,24 @@ def test_saved_machine_is_listed_with_its_size(tmp_path: Path) -> None:
     )
 
 
-def test_reason_stays_if_a_machine_cannot_be_saved(tmp_path: Path) -> None:
-    saved = save(FakeMachine(HarnessError("It hangs.")), tmp_path, keep=MachineKeep.ALL)
+def test_older_saved_machines_beyond_the_limit_of_such_go(tmp_path: Path) -> None:
+    folders = [tmp_path / name / "node/checkpoint" for name in ("older", "test")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "machine.json").write_text("{}")
+    settings = Settings(
+        evidence_folder=tmp_path, failure_checkpoint_limit_mib=0, checkpoint_limit_mib=1000
+    )
+
+    machine, evidence = cast("LabMachine", FakeMachine()), folders[1].parent
+    save_machine(machine, evidence, settings, test="t.py::t", has_failed=True)
+
+    assert [folder.exists() for folder in folders] == [False, True]
+
+
+@pytest.mark.parametrize("kind", [HarnessError, WaitTimeoutError, OSError])
+def test_reason_stays_if_a_machine_cannot_be_saved(tmp_path: Path, kind: type[Exception]) -> None:
+    saved = save(FakeMachine(kind("It hangs.")), tmp_path, keep=MachineKeep.ALL)
 
     assert saved == live_machines.SavedMachine(
         sentence="the machine could not be saved: It hangs."
@@ -124,13 +141,6 @@ def test_machine_that_is_not_held_is_reported(
     assert "it could not be kept: No memory is left." in saved.sentence
 
 
-def hold(folder: Path, settings: Settings) -> str:
-    evidence = folder / "evidence of node"
-    evidence.mkdir()
-    bundle = SimpleNamespace(folder=evidence / "checkpoint")
-    return live_machines.hold(cast("MachineBundle", bundle), evidence, settings)
-
-
 def test_debugger_says_how_to_enter_the_machines() -> None:
     lines: list[str] = []
     reporter = Reporter(Settings())
@@ -140,6 +150,11 @@ def test_debugger_says_how_to_enter_the_machines() -> None:
     reporter.pytest_enter_pdb(cast("pytest.Config", config))
     assert lines == []
 
-    reporter.add(MachineEvidenceSource(cast("LabMachine", FakeMachine())))
+    machines = [FakeMachine() for _ in range(3)]
+    machines[1].has_vm = False
+    machines[2].folder = Path("/runs/other-4")
+    for machine in machines:
+        reporter.add(MachineEvidenceSource(cast("LabMachine", machine)))
     reporter.pytest_enter_pdb(cast("pytest.Config", config))
-    assert lines == ["enter the machine, in another terminal: harness shell --machine node-3fa2b1"]
+    enter = "enter the machine, in another terminal: harness shell --machine"
+    assert lines == [f"{enter} node-3fa2b1", f"{enter} other-4"]

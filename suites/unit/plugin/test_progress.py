@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -81,3 +82,46 @@ def test_rows_change_only_where_nothing_else_writes(
 
     assert reporter._can_be_live(terminal) is is_live
     reporter.pytest_unconfigure()
+
+
+@pytest.mark.parametrize("is_shown", [True, False], ids=["shown", "before-the-first-event"])
+def test_rows_are_away_until_the_last_of_those_who_left_the_terminal_is_done(
+    monkeypatch: pytest.MonkeyPatch, *, is_shown: bool
+) -> None:
+    paused: list[int] = []
+
+    class FakeDisplay:
+        def __init__(self, *_: object) -> None:
+            self.paused = 0
+
+        def pause(self) -> None:
+            self.paused += 1
+
+        def go_on(self) -> None:
+            self.paused -= 1
+
+        def close(self) -> None:
+            paused.append(self.paused)
+
+        def __call__(self, _event: object) -> None:
+            paused.append(self.paused)
+
+    monkeypatch.setattr(progress, "Display", FakeDisplay)
+    manager = pytest.PytestPluginManager()
+    config: Any = SimpleNamespace(pluginmanager=manager)
+    reporter = progress.ProgressReporter(config, is_ci=False)
+    manager.register(reporter, progress.PROGRESS)
+    event: Any = None
+    if is_shown:
+        reporter.listener()(event)
+    with contextlib.suppress(KeyError), progress.terminal_left(config):
+        reporter.pytest_enter_pdb()
+        with progress.terminal_left(config):
+            pass
+        reporter.listener()(event)
+        reporter.pytest_leave_pdb()
+        raise KeyError
+    reporter.listener()(event)
+    reporter.pytest_unconfigure()
+
+    assert paused == [*([0] if is_shown else []), 2, 0, 0]

@@ -123,18 +123,61 @@ def test_error_names_where_its_evidence_is_now(tmp_path: Path) -> None:
     assert outer.evidence == Path("/elsewhere")
 
 
+@dataclass
+class FakeMachineSource(FakeSource):
+    """Plays a node with a machine."""
+
+    machine: Any = None
+
+
+@pytest.mark.parametrize(
+    ("when", "is_saved"), [("call", True), ("setup", True), ("teardown", False)]
+)
+def test_machine_that_cannot_be_saved_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, *, is_saved: bool
+) -> None:
+    def save(machine: Any, folder: Path, *_: object, **_named: object) -> Any:
+        if machine == "broken":
+            raise ValueError(machine)
+        return live_machines.SavedMachine(sentence=f"{machine} in {folder.name}", kept="enter it")
+
+    monkeypatch.setattr(live_machines, "save_machine", save)
+    reporter = Reporter(Settings(evidence_folder=tmp_path))
+    for source in (
+        FakeMachineSource("one", machine="broken"),
+        FakeSource("log"),
+        FakeMachineSource("two", machine="sound"),
+    ):
+        reporter.add(source)
+    kept = reporter._keep(an_item(), WRONG)
+
+    reporter._save_machines(an_item(), a_call(when, WRONG), kept, has_failed=True)
+
+    of_broken = "the machine could not be saved: ValueError('broken')"
+    saved = [of_broken, None, "sound in two"] if is_saved else [None] * 3
+    assert [one.saved for one in kept] == saved
+    assert [one.kept for one in kept] == [None, None, "enter it" if is_saved else None]
+
+
 def a_config(reporter: Reporter, **options: Any) -> Any:
     manager = SimpleNamespace(getplugin=lambda _: reporter)
     return SimpleNamespace(pluginmanager=manager, getoption=options.get)
 
 
-def test_source_is_asked_only_within_its_context() -> None:
-    reporter, counts = Reporter(Settings()), list[int]()
+def test_source_is_asked_only_within_its_context(tmp_path: Path) -> None:
+    reporter = Reporter(Settings(evidence_folder=tmp_path))
+    one, two = FakeSource("one"), FakeSource("two")
+    until = [contextlib.ExitStack() for _ in (one, two)]
 
-    with contextlib.suppress(AssertionError), kept_on_failure(a_config(reporter), FakeSource()):
-        counts.append(len(reporter._sources))
-        raise AssertionError
-    assert [*counts, len(reporter._sources)] == [1, 0]
+    for source, stack in zip((one, two), until, strict=True):
+        stack.enter_context(kept_on_failure(a_config(reporter), source))
+        reporter._keep(an_item(), None)
+    # A source of the session may come after a source of the module, and stay longer.
+    for stack in until:
+        with contextlib.suppress(AssertionError), stack:
+            raise AssertionError
+        reporter._keep(an_item(), None)
+    assert (len(one.gathered), len(two.gathered)) == (2, 2)
 
 
 def a_report(**fields: Any) -> pytest.TestReport:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from harness.errors import BadInputError, RequirementError
 from harness.gpu.script import GpuScript
-from harness.plugin.select import gpu_scripts, pinned_provisioner, requirements
+from harness.plugin.select import gpu_scripts, images_of, pinned_provisioner, requirements
 from harness.settings import Settings
 
 pytestmark = pytest.mark.gpu_script("gpu0", is_dead=True)
@@ -79,6 +82,22 @@ def test_pin_without_a_provisioner_is_refused(request: pytest.FixtureRequest) ->
         pinned_provisioner(request.node)
 
     assert slip.value.source == request.node.nodeid
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        pytest.mark.pin_image,
+        pytest.mark.pin_image(reason=""),
+        pytest.mark.pin_image("x", reason="y"),
+        pytest.mark.pin_image(reason="y", of="z"),
+    ],
+)
+def test_pin_of_an_image_has_a_reason_and_nothing_else(mark: pytest.MarkDecorator) -> None:
+    item: Any = SimpleNamespace(nodeid="a.py::x", get_closest_marker=lambda _: mark.mark)
+
+    with pytest.raises(BadInputError, match=r"a\.py::x: key 'pin_image'"):
+        images_of(item, ["one", "two"])
 
 
 @pytest.mark.parametrize(

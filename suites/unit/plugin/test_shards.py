@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.plugin import shards
 from harness.plugin.shards import ShardPlugin, family_of, register
 from harness.sharding import Shard
 from harness.sharding.manifest import begin, read_manifest
@@ -27,6 +28,8 @@ class FakeItem:
     fixtures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scopes: Mapping[str, str] = field(default_factory=dict)
     image: str = ""
+    overridden: str | None = None
+    """A fixture that the suite 'own' has again, for a module."""
 
     @property
     def callspec(self) -> object:
@@ -34,16 +37,18 @@ class FakeItem:
 
     @property
     def _fixtureinfo(self) -> object:
-        return SimpleNamespace(
-            name2fixturedefs={
-                name: [
-                    SimpleNamespace(
-                        argnames=arguments, scope=self.scopes.get(name, "session"), baseid=""
-                    )
-                ]
-                for name, arguments in self.fixtures.items()
-            }
-        )
+        found = {
+            name: [
+                SimpleNamespace(
+                    argnames=arguments, scope=self.scopes.get(name, "session"), baseid=""
+                )
+            ]
+            for name, arguments in self.fixtures.items()
+        }
+        if self.overridden is not None:
+            own = SimpleNamespace(argnames=("lab",), scope="session", baseid="own")
+            found[self.overridden].append(own)
+        return SimpleNamespace(name2fixturedefs=found)
 
     def get_closest_marker(self, _name: str) -> None:
         return None
@@ -118,6 +123,13 @@ def test_family_is_that_of_the_saved_states_that_a_test_needs(
     item: Any = FakeItem("a.py::x", fixtures, scopes, "debian-12")
 
     assert family_of(item).strip() == family
+
+
+def test_fixture_that_a_suite_overrides_makes_another_family() -> None:
+    item: Any = FakeItem("own/a.py::x", {"state": ("lab",)}, {"state": "module"}, "debian-12")
+    item.overridden = "state"
+
+    assert family_of(item) == "own::state debian-12"
 
 
 def a_report(test: str, when: str, duration: float = 1.5) -> Any:
@@ -285,8 +297,13 @@ def test_shard_that_was_started_again_stops_and_leaves_the_record_to_the_later_s
     assert not (tmp_path / "shard.json").exists()
 
 
-def test_first_test_of_any_worker_counts() -> None:
+def test_first_test_of_any_worker_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = a_plugin(1, 2)
+    times = iter([9.0, 10.0])
+    monkeypatch.setattr(shards, "time", SimpleNamespace(time=lambda: next(times)))
+    for _ in range(2):
+        plugin.pytest_runtest_call()
+    assert plugin._first_test == 9.0
     for first in (None, 8.0, 5.0, None):
         output = ("digest", 2, ["a.py::x"], first)
         node: Any = SimpleNamespace(workeroutput={"harness_shard": output})
@@ -301,14 +318,16 @@ def test_first_test_of_any_worker_counts() -> None:
     )
 
 
-@pytest.mark.parametrize(("collected", "status"), [(0, 5), (7, 0)])
+@pytest.mark.parametrize(
+    ("collected", "before", "status"), [(0, 5, 5), (7, 5, 0), (7, 2, 2), (7, 3, 3)]
+)
 def test_shard_without_tests_succeeds_only_if_the_run_has_some(
-    collected: int, status: int
+    collected: int, before: int, status: int
 ) -> None:
     plugin = a_plugin()
     plugin._collection = ("digest", collected)
-    session: Any = SimpleNamespace(config=SimpleNamespace(), exitstatus=5)
+    session: Any = SimpleNamespace(config=SimpleNamespace(), exitstatus=before)
 
-    next(plugin.pytest_sessionfinish(session, 5))
+    next(plugin.pytest_sessionfinish(session, before))
 
     assert session.exitstatus == status

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness.errors import BadInputError
-from harness.plugin.unwritten import is_replaceable, reason_of, require_writable
+from harness.plugin.unwritten import (
+    is_replaceable,
+    note_unwritten,
+    reason_of,
+    require_writable,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +60,26 @@ def test_full_disk_is_seen_before_the_tests_run(
 
     with pytest.raises(BadInputError, match="No space left on device"):
         require_writable(tmp_path, option="--alluredir")
+
+
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("has_terminal", [True, False])
+def test_missing_report_is_said_and_ends_the_run_with_an_error(
+    capsys: pytest.CaptureFixture[str], before: int, has_terminal: bool
+) -> None:
+    def write_line(line: str, *, red: bool) -> None:
+        assert red
+        sys.stderr.write(f"{line}\n")
+
+    terminal = SimpleNamespace(write_line=write_line) if has_terminal else None
+    plugins = SimpleNamespace(getplugin=lambda _: terminal)
+    config = SimpleNamespace(pluginmanager=plugins)
+    session: Any = SimpleNamespace(config=config, exitstatus=before)
+
+    note_unwritten(session, "r.xml", OSError(errno.ENOSPC, "No space"))
+
+    assert session.exitstatus == pytest.ExitCode.INTERNAL_ERROR
+    assert capsys.readouterr().err.count("'r.xml' could not be written: No space.") == 1
 
 
 def test_link_and_device_are_written_in_their_place(tmp_path: Path) -> None:

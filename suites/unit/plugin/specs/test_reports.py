@@ -1,0 +1,68 @@
+"""Passed examples wait in a worker, and come out in the controller, each once and in order."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.plugin.specs.reports import (
+    ReportBatch,
+    passed_report,
+    pytest_runtest_logreport,
+)
+
+PLACE = ("a_spec.sh", 1, "x")
+
+
+def a_batch(*starts: float) -> ReportBatch:
+    batch = ReportBatch()
+    for number, start in enumerate(starts):
+        item: Any = SimpleNamespace(nodeid=f"a_spec.sh::{number}", location=PLACE)
+        batch.add(item, start, 0.5)
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("starts", "is_due"),
+    [
+        ([], False),
+        ([99.9, 99.95], False),
+        ([99.7, 99.95], True),
+        ([100.0] * 49, False),
+        ([100.0] * 50, True),
+    ],
+)
+def test_batch_goes_when_it_is_full_or_its_first_has_waited(
+    starts: list[float], *, is_due: bool
+) -> None:
+    assert a_batch(*starts).is_due(100.0) is is_due
+
+
+def test_waiting_examples_are_reported_by_the_controller_once() -> None:
+    batch = a_batch(1.0, 2.0)
+    carrier, next_one = (passed_report(f"a_spec.sh::{name}", PLACE, 3.0, 0.1) for name in "ab")
+    batch.attach(carrier)
+    batch.attach(next_one)
+    told: list[pytest.TestReport] = []
+
+    def tell(report: pytest.TestReport) -> None:
+        told.append(report)
+
+    hook = SimpleNamespace(pytest_runtest_logreport=tell)
+    node = SimpleNamespace(config=SimpleNamespace(hook=hook))
+
+    # The worker, which has no node, reports first.
+    for report in (carrier, next_one):
+        pytest_runtest_logreport(report)
+    assert told == []
+    for report in (carrier, carrier, next_one):
+        vars(report)["node"] = node
+        pytest_runtest_logreport(report)
+
+    assert [(each.nodeid, each.start, each.stop) for each in told] == [
+        ("a_spec.sh::0", 1.0, 1.5),
+        ("a_spec.sh::1", 2.0, 2.5),
+    ]
+    assert all(vars(each)["node"] is node and each.passed for each in told)
