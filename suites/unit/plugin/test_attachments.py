@@ -40,6 +40,16 @@ def test_declared_files_of_a_provisioner_are_attached(tmp_path: Path) -> None:
     }
 
 
+def test_empty_file_is_attached_only_where_that_says_something(tmp_path: Path) -> None:
+    (tmp_path / "host").mkdir()
+    for name in ("serial.log", "stderr.log", "argv.txt"):
+        (tmp_path / "host" / name).write_text("x" * (name == "argv.txt"))
+
+    found = _attached(tmp_path, None)
+
+    assert {path.name for path in found} == {"stderr.log", "argv.txt"}
+
+
 def test_damaged_declaration_attaches_nothing_more(tmp_path: Path) -> None:
     (tmp_path / DECLARATION_NAME).write_text("{")
 

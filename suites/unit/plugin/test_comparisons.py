@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
+
+import pytest
 
 from harness.evidence.state import NodeState, StateKind
 from harness.evidence.units import ShownUnit
@@ -55,6 +58,22 @@ def test_states_are_compared_as_a_difference_of_at_most_40_lines() -> None:
     assert "unit-0.service" in lines[2]
     assert len(lines) == 40
     assert lines[-1].startswith("… and ")
+
+
+@pytest.mark.parametrize(("count", "last"), [(39, "f38: 1 == 2"), (40, "… and 2 more lines")])
+def test_value_of_many_fields_has_40_lines_without_fields_that_do_not_compare(
+    count: int, last: str
+) -> None:
+    fields: list[tuple[str, type, Any]] = [(f"f{number}", int, 0) for number in range(count)]
+    fields.append(("apart", int, dataclasses.field(default=0, compare=False)))
+    kind = dataclasses.make_dataclass("Many", fields)
+    kind.__module__ = "harness.many"
+
+    lines = pytest_assertrepr_compare("==", kind(*[1] * count, 1), kind(*[2] * count, 2))
+
+    assert lines is not None
+    assert lines[0] == f"Many: {count} of {count} fields differ"
+    assert (len(lines), lines[-1].strip()) == (40, last)
 
 
 def test_equal_states_say_that_they_do_not_differ() -> None:

@@ -49,15 +49,17 @@ def test_what_can_not_be_added_is_written_down_and_the_rest_is_added(
         raise OSError("no answer")
 
     refuse.__name__ = "_add_history"
-    monkeypatch.setattr(failure_bundle, "_add_history", refuse)
+    for part in ("history", "difference", "versions"):
+        monkeypatch.setattr(failure_bundle, f"_add_{part}", refuse)
     monkeypatch.setattr(
         failure_bundle, "_add_timeline", lambda _, folder: (folder / "timeline").touch()
     )
     machine: Any = object()
 
-    completed(machine, tmp_path, None)
+    completed(machine, tmp_path, ValueError("wrong"))
 
-    assert (tmp_path / "left-out.txt").read_text() == "add_history: OSError('no answer')\n"
+    line = "add_history: OSError('no answer')\n"
+    assert (tmp_path / "left-out.txt").read_text() == 3 * line
     assert (tmp_path / "timeline").exists()
 
 

@@ -40,8 +40,9 @@ def test_text_without_a_list_is_its_first_line() -> None:
 
 
 def test_cause_in_the_error_itself_is_named_before_one_in_the_evidence(tmp_path: Path) -> None:
-    (tmp_path / "host").mkdir()
-    (tmp_path / "host/serial.log").write_text("Kernel panic - not syncing: VFS\n")
+    for node in ("a", "b"):
+        (tmp_path / node / "host").mkdir(parents=True)
+        (tmp_path / node / "host/serial.log").write_text("Kernel panic - not syncing: VFS\n")
     crash = SimpleNamespace(message="It failed.")
     report: Any = SimpleNamespace(
         skipped=False,
@@ -51,11 +52,16 @@ def test_cause_in_the_error_itself_is_named_before_one_in_the_evidence(tmp_path:
         longrepr=SimpleNamespace(reprcrash=crash),
     )
 
-    note_reason(report, HarnessError("It failed.\ncp: No space left on device"), [tmp_path])
+    note_reason(
+        report,
+        HarnessError("It failed.\ncp: No space left on device"),
+        [tmp_path / node for node in "ab"],
+    )
 
     named = "no space on the guest's disk: cp: No space left on device"
     assert crash.message == f"{named}\nIt failed."
     shown = [value for name, value in report.user_properties if name == "cause"]
+    assert len(set(shown)) == len(shown)
     assert [shown[0], shown[2]] == [named, "kernel panic: Kernel panic - not syncing: VFS"]
 
 
