@@ -27,6 +27,7 @@ def test_first_items_of_a_list_are_shown() -> None:
     )
 
     assert why(error) == ["5 things differ:", "  + /a", "  + /b", "  + /c"]
+    assert why(ExpectationError("2 differ:\n  + /a\n  + /a")) == ["2 differ:", "  + /a"]
 
 
 def test_command_is_shown_but_not_its_output() -> None:
@@ -61,7 +62,6 @@ def test_cause_in_the_error_itself_is_named_before_one_in_the_evidence(tmp_path:
     named = "no space on the guest's disk: cp: No space left on device"
     assert crash.message == f"{named}\nIt failed."
     shown = [value for name, value in report.user_properties if name == "cause"]
-    assert len(set(shown)) == len(shown)
     assert [shown[0], shown[2]] == [named, "kernel panic: Kernel panic - not syncing: VFS"]
 
 
