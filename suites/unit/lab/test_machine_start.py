@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+import contextlib
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -21,6 +22,8 @@ from suites.unit.lab.stage import Stage, a_checkpoint
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harness.gpu import GpuModel
+    from harness.gpu.server import DeviceServer
     from harness.machine import Machine
 
 
@@ -85,6 +88,30 @@ def test_gpus_are_served_until_the_vm_has_ended(
         stage.noted.clear()
 
     assert stage.names.index("end") < stage.names.index("gpus closed")
+
+
+def test_gpu_that_can_not_be_served_ends_those_before_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = stage.machine(gpus=[a_model(), a_model()])
+    serve, closed = machine.gpus.serve, list[str]()
+
+    def serve_one(model: GpuModel) -> DeviceServer[Any]:
+        if machine.gpus.emulated:
+            raise HarnessError("No socket is left.")
+        server = serve(model)
+        with_end = contextlib.ExitStack()
+        with_end.callback(server.close)
+        with_end.callback(closed.append, server.device_id)
+        monkeypatch.setattr(server, "close", with_end.close)
+        return server
+
+    monkeypatch.setattr(machine.gpus, "serve", serve_one)
+
+    with pytest.raises(HarnessError, match="No socket is left"), machine:
+        pass
+
+    assert closed == ["gpu0"]
 
 
 def test_clone_gets_its_gpus_after_its_state(stage: Stage) -> None:
