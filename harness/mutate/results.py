@@ -78,7 +78,13 @@ class Results:
     def _kept(self) -> Iterator[dict[str, Any]]:
         if not self._path.is_file():
             return
-        for line in self._path.read_bytes().splitlines():
+        content = self._path.read_bytes()
+        if content and not content.endswith(
+            b"\n"
+        ):  # torn by a kill; what follows is a line of its own
+            with self._path.open("ab") as file:
+                file.write(b"\n")
+        for line in content.splitlines():
             with contextlib.suppress(ValueError):
                 value = json.loads(line)
                 if isinstance(value, dict):

@@ -153,7 +153,7 @@ def test_whole_command(project: _Project) -> None:
     again, outcomes_again = project.outcomes()
     assert again.exit_code == 0, again.render()
     assert outcomes_again == outcomes
-    assert again.duration_s < result.duration_s
+    assert "the outcome was known from an earlier run" in again.stdout
 
 
 def test_kill_leaves_the_files_and_the_next_run_continues(project: _Project) -> None:
@@ -187,13 +187,6 @@ def test_kill_leaves_the_files_and_the_next_run_continues(project: _Project) -> 
         assert file.read_bytes().startswith(content[: content.rfind(b"\n") + 1])
     folders = list((project.root.parent / "tmp").glob("harness-mutate-*/run-*"))
     assert not folders, "the copies of the killed run are still there"
-
-
-def test_time_limit_leaves_the_rest_untried(project: _Project) -> None:
-    result, outcomes = project.outcomes("--minutes=0.0001")
-    assert result.exit_code == 0, result.render()
-    assert set(outcomes.values()) <= {"not tried", "not reached"}
-    assert "the next run goes on with them" in result.stdout
 
 
 def test_changed_lines_only(project: _Project) -> None:

@@ -17,6 +17,8 @@ PLANTED = (
     ("set -eu\na\n", "set -u\na\n", Operator.SHELL_OPTION),
     ("set -euo pipefail\na\n", "set -eu\na\n", Operator.SHELL_OPTION),
     ("set -e\na\n", ":\na\n", Operator.SHELL_OPTION),
+    ("set -o pipefail\na\n", ":\na\n", Operator.SHELL_OPTION),
+    ("a\nb || true\n", "a\nb\n", Operator.FAILURE),
     ("a || exit 3\nb\n", "a\nb\n", Operator.FAILURE),
     ("f() {\n  a || return\n  b\n}\n", "f() {\n  a\n  b\n}\n", Operator.FAILURE),
     ("a && b\nc\n", "a || b\nc\n", Operator.LIST),
@@ -38,6 +40,7 @@ PLANTED = (
     ('if [ -z "$x" ]; then c; fi\n', 'if [ -n "$x" ]; then c; fi\n', Operator.COMPARISON),
     ("if [[ a = b && -e c ]]; then d; fi\n", "if [[ a = b || -e c ]]; then d; fi\n", Operator.LIST),
     ("if [[ a = b && -e c ]]; then d; fi\n", "if [[ -e c ]]; then d; fi\n", Operator.CONDITION),
+    ("if [[ a = b && -e c && -e d ]]; then e; fi\n", "if [[ a = b && -e c ]]; then e; fi\n", Operator.CONDITION),
     ("while a; do b; done\n", "until a; do b; done\n", Operator.LOOP),
     ("for x in a b; do c; done\n", "for x in a; do c; done\n", Operator.LOOP),
     ("while a; do break; done\n", "while a; do continue; done\n", Operator.LOOP),
@@ -56,6 +59,8 @@ PLANTED = (
     ("x=$(cut -f1 f)\n", "x=$(cut -f2 f)\n", Operator.NUMBER),
     ("x=$(awk '{print $1}' f)\n", "x=$(awk '{print $2}' f)\n", Operator.NUMBER),
     ("sleep 10s\na\n", "sleep 11s\na\n", Operator.NUMBER),
+    ("sleep 0.5\na\n", "sleep 1.5\na\n", Operator.NUMBER),
+    ("chmod 0777 /f\na\n", "chmod 0700 /f\na\n", Operator.MODE),
     ("chmod 0644 /f\na\n", "chmod 0666 /f\na\n", Operator.MODE),
     ("install -m 600 a b\n", "install -m 622 a b\n", Operator.MODE),
     ("chmod +x /f\na\n", "chmod -x /f\na\n", Operator.MODE),
@@ -66,7 +71,7 @@ PLANTED = (
     ("x=$(a 2>&1 >/dev/null)\n", "x=$(a >/dev/null 2>&1)\n", Operator.REDIRECTION),
     ("a >f 2>&1\nb\n", "a 2>&1 >f\nb\n", Operator.REDIRECTION),
     ("cat <<E >>f\nx\nE\n", "cat <<E >f\nx\nE\n", Operator.REDIRECTION),
-    ("cat <<E >f\nx\ny\nE\n", "cat <<E >f\nx\nE\n", Operator.HERE_DOCUMENT),
+    ("cat <<E >f\nx\n \ny\nE\n", "cat <<E >f\nx\n \nE\n", Operator.HERE_DOCUMENT),
     ("systemctl daemon-reload\nsystemctl restart a\n", "systemctl restart a\nsystemctl daemon-reload\n", Operator.ORDER),
     ("if a; then\n  exit 1\nfi\nrm -f x\n", "rm -f x\nif a; then\n  exit 1\nfi\n", Operator.ORDER),
     ("systemctl start a\nb\n", "systemctl start --no-block a\nb\n", Operator.UNIT),
@@ -96,11 +101,14 @@ PLANTED = (
     ("f() {\n  a\n  b\n}\n", "f() {\n  return 0; a\n  b\n}\n", Operator.FUNCTION),
     ("case $x in\n  a) b ;;\n  *) c ;;\nesac\n", "case $x in\n\n  *) c ;;\nesac\n", Operator.CASE),
     ("case $x in\n  a | b) c ;;\nesac\n", "case $x in\n  b) c ;;\nesac\n", Operator.CASE),
+    ("case $x in\n  a | b) c ;;\nesac\n", "case $x in\n  a) c ;;\nesac\n", Operator.CASE),
+    ("case $x in\n  a) : ;;\n  *) c ;;\nesac\n", "case $x in\n\n  *) c ;;\nesac\n", Operator.CASE),
     ("case $x in\n  a*) c ;;\nesac\n", "case $x in\n  a) c ;;\nesac\n", Operator.PATTERN),
     ("grep -Fixq a f\nb\n", "grep -ixq a f\nb\n", Operator.OPTION),
     ("curl -fsS u\n", "curl -sS u\n", Operator.OPTION),
     ("grep '^a$' f\n", "grep 'a$' f\n", Operator.PATTERN),
     ("x=${y##*/}\n", "x=${y#*/}\n", Operator.PATTERN),
+    ("x=${y%.*}\n", "x=${y%%.*}\n", Operator.PATTERN),
     ("x=${y%.*}\n", "x=${y}\n", Operator.SUBSTITUTION),
     ("rm -f a*\n", "rm -f a\n", Operator.PATTERN),
     ("a | b | c\n", "a | c\n", Operator.PIPELINE),
@@ -111,6 +119,10 @@ PLANTED = (
     ("export A=b\n", "A=b\n", Operator.EXPORT),
     ("(cd a; b)\nc\n", "{ cd a; b; }\nc\n", Operator.SUBSHELL),
     ("x=1\nf() {\n  local x\n  x=2\n}\nf\na $x\n", "x=1\nf() {\n  :\n  x=2\n}\nf\na $x\n", Operator.LOCAL),
+    ("f() {\n  local x\n  x=2\n}\ng() {\n  f\n}\nh() {\n  g\n}\nx=1\nh\na $x\n",
+     "f() {\n  :\n  x=2\n}\ng() {\n  f\n}\nh() {\n  g\n}\nx=1\nh\na $x\n", Operator.LOCAL),
+    ("f() {\n  local x\n  x=2\n}\ng() {\n  while b $x; do\n    f\n  done\n}\ng\n",
+     "f() {\n  :\n  x=2\n}\ng() {\n  while b $x; do\n    f\n  done\n}\ng\n", Operator.LOCAL),
     ('die() {\n  echo "$1" >&2\n  exit 1\n}\ndie a\nb\n', 'die() {\n  echo "$1" >&2\n  exit 1\n}\n:\nb\n', Operator.COMMAND),
     ('error() {\n  echo "$1" >&2\n  exit 1\n}\nerror a\nb\n', 'error() {\n  echo "$1" >&2\n  exit 1\n}\n:\nb\n', Operator.COMMAND),
 )  # fmt: skip
@@ -132,6 +144,9 @@ def test_each_operator_has_a_sample() -> None:
 #: A script, and what would be the same script.
 SAME = (
     ("a message", 'log() {\n  echo "$*" >&2\n}\nlog "no disk"\n', 'log() {\n  echo "$*" >&2\n}\nlog\n'),
+    ("a message that gets the output of a command", "a | logger hello\nb\n", "a | logger\nb\n"),
+    ("a dollar that ends no line", "grep 'a\\$' f\n", "grep 'a\\' f\n"),
+    ("a job that does not wait anyway", "systemctl start --no-block a\nb\n", "systemctl start --no-block --no-block a\nb\n"),
     ("the words of one that ends the run", 'die() {\n  echo "$1" >&2\n  exit 1\n}\ndie "no disk"\n',
      'die() {\n  echo "$1" >&2\n  exit 1\n}\ndie\n'),
     ("a last return 0", "f() {\n  x=1\n  return 0\n}\n", "f() {\n  x=1\n  :\n}\n"),
@@ -208,11 +223,20 @@ def test_mutant_says_where_it_takes_effect() -> None:
         each for each in mutants_of(ended) if each.new == b"" and b"e ;;" not in each.apply(ended)
     )
     assert (case.line, case.last_line, case.column) == (4, 5, 1)
+    [document] = [
+        m for m in mutants_of(b"cat <<E >f\nx\nE\n") if m.operator is Operator.HERE_DOCUMENT
+    ]
+    assert (document.line, document.last_line) == (2, 2)
+    [argument] = [m for m in mutants_of(b"a \\\n  b\nc\n") if m.operator is Operator.ARGUMENT]
+    assert argument.reached_by == {1}
     change = "--- a/x.sh\n+++ b/x.sh\n"
     assert case.diff(ended, "x.sh").startswith(change)
     assert case.diff(ended, "x.sh").endswith(" fi\n\\ No newline at end of file\n")
 
 
-def test_undecodable_bytes_stay() -> None:
+def test_undecodable_bytes_and_what_the_parser_does_not_understand_stay() -> None:
+    odd = b"rm -f /x\na ${b:=(}\n"
+    assert parse(odd).has_error
+    assert any(m.apply(odd) == b":\na ${b:=(}\n" for m in mutants_of(odd))
     script = b"a \xff b\nc || exit 1\n"
     assert any(m.apply(script) == b"a \xff b\nc\n" for m in mutants_of(script))

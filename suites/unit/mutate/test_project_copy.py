@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from harness.errors import BadInputError
 from harness.mutate.project_copy import Project, digest_of_all, parse_changed_lines
+from harness.mutate.worker import TestChoice, Worker
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 
@@ -33,6 +35,23 @@ def test_without_git_all_is_copied_except_environments(tmp_path: Path) -> None:
     assert (copy / "spec/a_spec.sh").read_text() == "spec/a_spec.sh"
 
 
+def test_script_of_the_copy_keeps_its_mode_and_is_the_same_after_an_error(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    script = tmp_path / "project/a.sh"
+    script.write_text("a\n")
+    script.chmod(0o754)
+    project = _without_git(tmp_path / "project", Path("a.sh"))
+    worker = Worker(project, project.files(), tmp_path / "worker", TestChoice(paths=()))
+    copy = worker.top / "a.sh"
+
+    with contextlib.suppress(ZeroDivisionError), worker.planted(Path("a.sh"), b"b\n"):
+        assert (copy.read_text(), copy.stat().st_mode & 0o777) == ("b\n", 0o754)
+        raise ZeroDivisionError
+
+    assert (copy.read_text(), copy.stat().st_mode & 0o777) == ("a\n", 0o754)
+    assert script.read_text() == "a\n"
+
+
 def test_script_elsewhere_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "project"
     root.mkdir()
@@ -46,7 +65,8 @@ def test_script_elsewhere_is_refused(tmp_path: Path) -> None:
 def test_digest_leaves_out_the_given_files() -> None:
     digests = {"a": "1", "b": "2"}
     assert digest_of_all(digests, ["b"]) == digest_of_all({"a": "1", "b": "3"}, ["b"])
-    assert digest_of_all(digests, []) != digest_of_all({"a": "1", "b": "3"}, [])
+    for others in ({"a": "1", "b": "3"}, {"a": "1", "c": "2"}, {"a": "1"}):
+        assert digest_of_all(digests, []) != digest_of_all(others, [])
 
 
 def test_changed_lines_come_from_the_new_file() -> None:
@@ -59,13 +79,14 @@ def test_with_git_its_files_are_copied_as_far_as_they_are_there(tmp_path: Path) 
     for name in ("a.sh", "ignored.sh", "module/b.sh"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("one\ntwo\n")
+    (tmp_path / "link").symlink_to("module")
     git = ["git", "-C", str(tmp_path)]
     files = [*git, "ls-files", "-z", "--full-name", "--cached", "--others", "--exclude-standard"]
     changed = ["diff", "--no-ext-diff", "--no-color", "-U0", "main", "--", str(tmp_path / "a.sh")]
     with (
         ScriptedRunner()
         .expect([*git, "rev-parse", "--show-toplevel"], stdout=f"{tmp_path}\n")
-        .expect([*files, str(tmp_path)], stdout="a.sh\0gone.sh\0module\0")
+        .expect([*files, str(tmp_path)], stdout="a.sh\0gone.sh\0link\0module\0")
         .expect([*git, "rev-parse", "--verify", "--quiet", "main^{commit}"])
         .expect([*git, "cat-file", "-e", "main:ignored.sh"], exit_code=128)
         .expect([*git, "rev-parse", "--verify", "--quiet", "main^{commit}"])
@@ -78,7 +99,7 @@ def test_with_git_its_files_are_copied_as_far_as_they_are_there(tmp_path: Path) 
         new = project.changed_lines(Path("ignored.sh"), "main")
         assert project.changed_lines(Path("a.sh"), "main") == {2}
 
-    assert [str(file) for file in found] == ["a.sh", "ignored.sh", "module/b.sh"]
+    assert [str(file) for file in found] == ["a.sh", "ignored.sh", "link", "module/b.sh"]
     assert {1, 2} <= new
     before = project.digests(found)
     (tmp_path / "a.sh").chmod(0o755)

@@ -89,10 +89,19 @@ def test_fence_is_longer_than_any_in_the_diff() -> None:
     assert "\n````\n" in text
 
 
+def test_summary_shows_twenty_survivors_and_counts_the_others() -> None:
+    report = _report(Outcome.SURVIVED)
+    for count, others in ((20, ""), (21, "And 1 more"), (25, "And 5 more")):
+        report.results = report.results[:1] * count
+        text = render_markdown(report)
+        assert (text.count("<details>"), others in text) == (20, True)
+        assert ("more survived" in text) == bool(others)
+
+
 def test_table_of_markdown_keeps_its_columns() -> None:
     report = _report(*_EACH)
-    report.results += [replace(each, script=Path("scripts/b.sh")) for each in report.results]
-    report.texts = {**report.texts, Path("scripts/b.sh"): _TEXT}
+    report.results += [replace(each, script=Path("other/a.sh")) for each in report.results]
+    report.texts = {**report.texts, Path("other/a.sh"): _TEXT}
     rows = [line for line in render_markdown(report).splitlines() if line.startswith("|")]
     assert {row.replace("\\|", "").count("|") for row in rows} == {6}
     assert [row.partition("` ")[2] for row in rows[2:]] == ["| 2 | 1 | 1 | 1 |"] * 2
@@ -107,7 +116,10 @@ def test_json_has_each_mutant() -> None:
 
 def test_sarif_has_all_parts_that_its_schema_requires() -> None:
     """SARIF 2.1.0: version and runs; tool.driver.name; rules with an id; results with message.text."""
-    sarif = cast("Any", to_sarif(_report(*_EACH), "1.0"))
+    report = _report(*_EACH)
+    survived, *others = report.results
+    report.results = [replace(survived, mutant=replace(survived.mutant, last_line=3)), *others]
+    sarif = cast("Any", to_sarif(report, "1.0"))
     assert sarif["version"] == "2.1.0"
     [run] = sarif["runs"]
     driver = run["tool"]["driver"]
@@ -122,13 +134,14 @@ def test_sarif_has_all_parts_that_its_schema_requires() -> None:
         [location] = result["locations"]
         place = location["physicalLocation"]
         assert not place["artifactLocation"]["uri"].startswith("/")
-        assert 1 <= place["region"]["startLine"] <= place["region"]["endLine"]
+        assert place["region"]["startLine"] == 2
+        assert place["region"]["endLine"] == (3 if result["level"] == "warning" else 2)
         assert all(isinstance(value, str) for value in result["partialFingerprints"].values())
 
 
 def test_fingerprint_does_not_change_where_lines_move() -> None:
     report = _report(Outcome.SURVIVED)
-    moved = b"# new\n" + _TEXT
+    moved = b"# new\n" + _TEXT.replace(b"  c\n", b"  d\n")
     [result] = report.results
     there = next(
         m

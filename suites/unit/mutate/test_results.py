@@ -48,5 +48,8 @@ def test_torn_line_is_ignored(tmp_path: Path) -> None:
         )
     again = Results(tmp_path, "s")
     assert again.untried("m", {"t1": "d", "t2": "d"}) == ["t2"]
+    with file.open("ab") as open_file:
+        open_file.write(b'{"kind": "passed", "key"')
+    again = Results(tmp_path, "s")
     again.keep_passed("m", {"t2": "d"})
     assert Results(tmp_path, "s").untried("m", {"t1": "d", "t2": "d"}) == []

@@ -1,0 +1,298 @@
+"""Which tests run for a defect, what becomes of it, and what the next run knows of that."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.errors import RequirementError
+from harness.mutate.project_copy import Project
+from harness.mutate.run import Report, Request, run
+from harness.mutate.worker import Answer, Cost, TestChoice
+from harness.shell.mocks.scripted_runner import ScriptedRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_SCRIPT = "one.sh"
+_TEXT = "alpha\nbravo\ncharlie\ndelta \\\n  echo\n"
+_PASSED = Answer(
+    failed=None,
+    why="",
+    timed_out=False,
+    died=False,
+    lines={},
+    read=frozenset(),
+    cpu_s=0.0,
+    wall_s=0.0,
+)
+
+
+@dataclass(kw_only=True)
+class Behaviour:
+    """One test: the lines that it runs, its times, and how it ends where a word is gone from the script."""
+
+    lines: Sequence[int] = ()
+    notices: str | None = None
+    ends: str = "fails"
+    reads: bool = False
+    cpu_s: float = 1.0
+    wall_s: float = 2.0
+
+    def answer(self, test: str, text: str) -> Answer:
+        answer = replace(_PASSED, cpu_s=self.cpu_s, wall_s=self.wall_s)
+        if self.notices is None or self.notices in text:
+            return answer
+        return replace(
+            answer,
+            failed=test if self.ends == "fails" else None,
+            timed_out=self.ends == "takes too long",
+            died=self.ends == "dies",
+        )
+
+
+@dataclass
+class Suite:
+    """The tests of a project, in place of a pytest that runs them."""
+
+    tests: dict[str, Behaviour]
+    asked: list[tuple[list[str], Cost]] = field(default_factory=list)
+
+    def worker(
+        self, project: Project, files: Sequence[Path], folder: Path, _: TestChoice
+    ) -> Worker:
+        top = folder / "copy"
+        project.copy(files, top)
+        return Worker(self, top)
+
+
+class Worker:
+    def __init__(self, suite: Suite, top: Path) -> None:
+        self.suite = suite
+        self.top = top
+
+    def begin(self, *, collecting: bool) -> dict[str, Any]:
+        assert not collecting
+        tests = [[test, str(self.top / test.partition("::")[0])] for test in self.suite.tests]
+        return {"tests": tests, "read": [], "left_out": 0}
+
+    @contextlib.contextmanager
+    def planted(self, script: Path, text: bytes) -> Iterator[None]:
+        (self.top / script).write_bytes(text)
+        yield
+        (self.top / script).write_text(_TEXT)
+
+    def can_read(self, _: Path) -> bool:
+        return True
+
+    def run(self, tests: Sequence[str], cost: Cost, *, traces: bool = False) -> Answer:
+        script = self.top / _SCRIPT
+        if not traces:
+            self.suite.asked.append((list(tests), cost))
+        answer = _PASSED
+        for test in tests:
+            behaviour = self.suite.tests[test]
+            answer = behaviour.answer(test, script.read_text())
+            if traces:
+                lines = {str(script.resolve()): [[line, 1, 1] for line in behaviour.lines]}
+                read = frozenset({str(script)} if behaviour.reads else ())
+                return replace(answer, lines=lines, read=read)
+            if answer.failed or answer.timed_out or answer.died:
+                break
+        return answer
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Runs:
+    """A project whose script has four commands, and runs over it."""
+
+    root: Path
+    monkeypatch: pytest.MonkeyPatch
+
+    def run(self, tests: dict[str, Behaviour], **options: Any) -> tuple[Report, Suite]:
+        suite = Suite(tests)
+        self.monkeypatch.setattr("harness.mutate.run.Worker", suite.worker)
+        project = self.root / "project"
+        project.mkdir(exist_ok=True)
+        (project / _SCRIPT).write_text(_TEXT)
+        for test in tests:
+            (project / test.partition("::")[0]).touch()
+        runner = ScriptedRunner()
+        runner.expect(["git", "-C", str(project), "rev-parse", "--show-toplevel"], exit_code=128)
+        request = Request(
+            project=Project(project, [Path(_SCRIPT)], runner),
+            tests=TestChoice(paths=()),
+            results=self.root / "results",
+            workers=1,
+            **options,
+        )
+        return run(request), suite
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    return Runs(tmp_path, monkeypatch)
+
+
+def outcomes(report: Report) -> list[tuple[str, str | None]]:
+    """Return what became of each command that is left out, and which test noticed that."""
+    return [
+        (each.outcome.value, each.noticed_by) for each in report.results if each.mutant.new == b":"
+    ]
+
+
+def test_defect_is_tried_with_the_tests_that_reach_it(runs: Runs) -> None:
+    report, suite = runs.run(
+        {
+            "t.py::first": Behaviour(lines=[1, 2], notices="alpha"),
+            "t.py::second": Behaviour(lines=[2, 3], notices="charlie"),
+        }
+    )
+
+    assert outcomes(report) == [
+        ("killed", "t.py::first"),
+        ("survived", None),
+        ("killed", "t.py::second"),
+        ("not reached", None),
+    ]
+    assert sorted(sorted(tests) for tests, _ in suite.asked) == [
+        ["t.py::first"],
+        ["t.py::first", "t.py::second"],
+        ["t.py::second"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ends", "outcome", "noticed_by"),
+    [
+        ("fails", "killed", "t.py::a"),
+        ("takes too long", "timed out", None),
+        ("dies", "killed", None),
+    ],
+)
+def test_defect_is_noticed_however_a_test_ends(
+    runs: Runs, ends: str, outcome: str, noticed_by: str | None
+) -> None:
+    tests = {"t.py::a": Behaviour(lines=[1], notices="alpha", ends=ends)}
+
+    assert outcomes(runs.run(tests)[0])[0] == (outcome, noticed_by)
+    assert outcomes(runs.run(tests)[0])[0] == (outcome, "t.py::a")
+
+
+@pytest.mark.parametrize(
+    ("ends", "why"),
+    [
+        ("fails", "it fails"),
+        ("takes too long", "it takes too long"),
+        ("dies", "it ends the test run"),
+    ],
+)
+def test_test_that_does_not_pass_without_a_defect_is_left_out(
+    runs: Runs, ends: str, why: str
+) -> None:
+    unfit = Behaviour(lines=[1, 2], notices="zulu", ends=ends)
+    report, suite = runs.run({"t.py::unfit": unfit, "t.py::fit": Behaviour(lines=[1])})
+
+    assert report.unfit == {"t.py::unfit": why}
+    assert [outcome for outcome, _ in outcomes(report)][:2] == ["survived", "not reached"]
+    assert [tests for tests, _ in suite.asked] == [["t.py::fit"]]
+    with pytest.raises(RequirementError, match=why):
+        runs.run({"t.py::unfit": unfit})
+
+
+def test_test_that_reads_the_script_is_run_for_each_of_its_lines(runs: Runs) -> None:
+    """A line that no test runs stays unreached if such a test does not notice it."""
+    report, suite = runs.run(
+        {
+            "t.py::reads": Behaviour(reads=True, notices="charlie"),
+            "t.py::both": Behaviour(reads=True, lines=[1]),
+        }
+    )
+
+    assert outcomes(report) == [
+        ("survived", None),
+        ("not reached", None),
+        ("killed", "t.py::reads"),
+        ("not reached", None),
+    ]
+    assert sum("t.py::both" in tests for tests, _ in suite.asked) == 1
+
+
+def test_next_run_tries_only_tests_that_are_not_known_to_pass(runs: Runs) -> None:
+    tests = {
+        "t.py::long": Behaviour(lines=[1, 2, 3], cpu_s=5.0, wall_s=1.0, notices="bravo"),
+        "u.py::short": Behaviour(lines=[1, 2], cpu_s=1.0, wall_s=4.0),
+    }
+    first, suite = runs.run(tests)
+    assert first.known_before == 0
+    assert max(suite.asked, key=lambda each: len(each[0]))[1] == Cost(cpu_s=5.0, wall_s=4.0)
+
+    again, suite = runs.run(tests)
+    assert (again.known_before, suite.asked) == (3, [])
+    assert outcomes(again) == outcomes(first)
+
+    (runs.root / "project/u.py").write_text("changed\n")
+    changed, suite = runs.run(tests)
+    assert [asked for asked, _ in suite.asked] == [["u.py::short"]]
+    assert suite.asked[0][1] == Cost(cpu_s=1.0, wall_s=4.0)
+    assert (changed.known_before, outcomes(changed)) == (2, outcomes(first))
+
+
+def test_test_that_noticed_a_defect_is_the_first_to_look_at_another_of_the_line(
+    runs: Runs,
+) -> None:
+    few, many = "t.py::few", "u.py::many"
+    _, suite = runs.run(
+        {few: Behaviour(lines=[4]), many: Behaviour(lines=[1, 4], notices="delta \\\n  echo\n")}
+    )
+
+    first, *others = [tests for tests, _ in suite.asked if few in tests]
+    assert first == [few, many]
+    assert others
+    assert all(tests == [many, few] for tests in others)
+
+
+def test_tests_that_are_likely_to_notice_come_first_and_examples_keep_their_order(
+    runs: Runs,
+) -> None:
+    _, suite = runs.run(
+        {
+            "a_spec.sh::one": Behaviour(lines=[1, 2, 3]),
+            "a_spec.sh::two": Behaviour(lines=[1]),
+            "t.py::many": Behaviour(lines=[1, 2, 3]),
+            "t.py::few": Behaviour(lines=[1, 2]),
+            "u.py::notices": Behaviour(lines=[1, 2, 3], notices="charlie"),
+        }
+    )
+
+    asked = {frozenset(tests): tests for tests, _ in suite.asked}
+    whole = asked[max(asked, key=len)]
+    spec = ["a_spec.sh::one", "a_spec.sh::two"]
+    assert [test for test in whole if test in spec] == spec
+    assert whole[:2] == spec
+    assert whole.index("t.py::few") < whole.index("t.py::many") < whole.index("u.py::notices")
+
+
+def test_run_without_time_left_tries_nothing_and_says_what_it_knows(runs: Runs) -> None:
+    tests = {"t.py::a": Behaviour(lines=[1, 2], notices="alpha")}
+    over = time.monotonic() - 1
+
+    assert {outcome for outcome, _ in outcomes(runs.run(tests, until=over)[0])} == {"not tried"}
+    whole = outcomes(runs.run(tests)[0])
+    assert outcomes(runs.run(tests, until=over)[0]) == whole
+
+
+def test_only_defects_in_changed_lines_are_tried(runs: Runs) -> None:
+    runs.monkeypatch.setattr(Project, "changed_lines", lambda *_: {2, 5})
+
+    report, _ = runs.run({"t.py::a": Behaviour(lines=[1, 2])}, since="main")
+
+    assert outcomes(report) == [("survived", None), ("not reached", None)]
