@@ -76,3 +76,10 @@ def test_function_that_is_called_at_two_levels_ran_at_both() -> None:
     traced = {Place(2, 2, 1), Place(3, 2, 1), Place(2, 2, 2), Place(3, 2, 2), Place(4, 2, 2)}
 
     assert executed_lines(text, traced) == {2, 3, 4}
+
+
+def test_function_that_begins_with_a_long_command_ran_at_its_lowest_level() -> None:
+    text = "f() {\n  a \\\n    x\n  y=$(b)\n  c\n}\n"
+    traced = {Place(3, 2, 1), Place(4, 2, 2), Place(4, 2, 1), Place(5, 2, 2)}
+
+    assert executed_lines(text, traced) == {2, 4}

@@ -20,9 +20,9 @@ def test_trace_of_other_files_is_left_out(tmp_path: Path) -> None:
     script.touch()
     (tmp_path / "lib2.sh").touch()
     others = [entry(name, 4) for name in ("/usr/lib/b.sh", "lib2.sh", "lib/absent.sh")]
-    trace = entry("lib/a.sh", 3, depth=2, level=2) + "".join(others) + "noise\n"
+    trace = entry("lib/a.sh", 3, depth=2, level=3) + "".join(others) + "noise\n"
 
-    assert parse_trace(trace, tmp_path, [tmp_path / "lib"]) == {str(script): {Place(3, 2, 2)}}
+    assert parse_trace(trace, tmp_path, [tmp_path / "lib"]) == {str(script): {Place(3, 2, 3)}}
 
 
 def test_names_may_hold_spaces_and_colons(tmp_path: Path) -> None:

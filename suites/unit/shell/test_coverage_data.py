@@ -60,10 +60,14 @@ def test_lines_of_both_tiers_are_in_one_report(tmp_path: Path, script: Path) -> 
 
 
 def test_script_that_did_not_run_is_reported(tmp_path: Path, script: Path) -> None:
-    path = tmp_path / "data"
-    write_data({}, [script], path)
+    """Of an earlier run nothing is left in the file."""
+    path = written(tmp_path, script, "data", Tier.MOCKED, 2)
+    other = script.with_name("other.sh")
+    other.write_text(TEXT)
+    write_data({}, [script, other], path)
 
-    assert "0%" in report(combine([path]), html=None, lcov=None)
+    table = report(combine([path]), html=None, lcov=None)
+    assert [line.split()[-2] for line in table.splitlines() if ".sh" in line] == ["0%", "0%"]
 
 
 def test_data_of_another_version_is_refused(tmp_path: Path, script: Path) -> None:

@@ -11,7 +11,7 @@ def test_variables_have_their_values_elements_and_attributes() -> None:
         'declare -x lines="1\ndeclare -- no=\\"x\\"\n3"\n'
         'declare -ir number="7"\n'
         "declare -- only\n"
-        'declare -a list=([0]="a" [2]="b ] c")\n'
+        'declare -a list=([0]="a [7]=x" [2]="b ] c")\n'
         'declare -A map=([k]="v" ["a key"]="w" )\n'
         "declare -a none=()\n"
         "declare -- tab=$'a\\tb'\n"
@@ -23,7 +23,7 @@ def test_variables_have_their_values_elements_and_attributes() -> None:
         "lines": Variable(value='1\ndeclare -- no="x"\n3', attributes="x"),
         "number": Variable(value="7", attributes="ir"),
         "only": Variable(),
-        "list": Variable(elements={"0": "a", "2": "b ] c"}, attributes="a"),
+        "list": Variable(elements={"0": "a [7]=x", "2": "b ] c"}, attributes="a"),
         "map": Variable(elements={"k": "v", "a key": "w"}, attributes="A"),
         "none": Variable(elements={}, attributes="a"),
         "tab": Variable(value="a\tb"),

@@ -49,6 +49,8 @@ def test_each_line_of_an_order_takes_a_call_of_its_own(
         (("a", "b", "c"), ("...",), True),
         (("a", "b", "a", "c"), ("a", "...", "a", "c"), True),
         (("a", "c"), ("a", "...", "c"), True),
+        (("x", "a", "b", "a", "c"), ("...", "a", "...", "b", "..."), True),
+        (("a [x] *",), ("a [x] *",), True),
         (("a", "b"), ("...", "a"), False),
         (("a", "b"), ("a",), False),
         (("a",), ("a", "a"), False),

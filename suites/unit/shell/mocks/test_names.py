@@ -42,6 +42,7 @@ def test_command_or_path_of_a_file_is_a_name() -> None:
         ("a\0b", "control character"),
         ("a\x1b[31m", "control character"),
         ("x" * 256, "too long"),
+        ("é" * 128, "too long"),
         ("/" + "x/" * 2000 + "y", "too long"),
         ("\ud800", "can't be the name of a file"),
     ],
@@ -81,7 +82,7 @@ MENTIONED: dict[str, set[str]] = {
     '"/opt/a b/tool"; /opt/a-b/sbin/tool|cat': {"/opt/a-b/sbin/tool"},
     "ls /etc/tool /var/lib/tool": set(),
     "/usr/bin/tool-x; /usr/bin/tool/y; $DIR/bin/tool; ./bin/tool; a/bin/tool": set(),
-    "X=/opt/bin/tool": {"/opt/bin/tool"},
+    "X=/opt/bin/tool; /usr/sbin/tool": {"/opt/bin/tool", "/usr/sbin/tool"},
     "echo tool": set(),
 }
 

@@ -46,16 +46,41 @@ def test_environment_that_stays_the_same_is_kept_once(registry: MockRegistry) ->
 
 
 @pytest.mark.parametrize("optional", [False, True])
-def test_replaced_mock_keeps_its_expectations(optional: bool) -> None:
+def test_replaced_mocks_keep_their_expectations_until_asked_once(optional: bool) -> None:
     registry = MockRegistry()
-    first = MockedCommand("curl", registry.calls, reads_stdin=False, optional=optional)
-    registry.add(first)
-    first.when("a").answers("first\n")
+    for rule in ("a", "b"):
+        mock = MockedCommand("curl", registry.calls, reads_stdin=False, optional=optional)
+        registry.add(mock)
+        mock.when(rule).answers("x\n")
     registry.add(MockedCommand("curl", registry.calls, reads_stdin=False))
 
-    assert registry.take_unused_rules() == (
-        [] if optional else ["curl a (before a second mock of 'curl' replaced this one)"]
+    assert [rule.partition(" (")[0] for rule in registry.take_unused_rules()] == (
+        [] if optional else ["curl a", "curl b"]
     )
+    assert registry.take_unused_rules() == []
+
+
+def test_mock_of_a_path_answers_before_that_of_its_name() -> None:
+    registry = MockRegistry()
+    for name in ("tool", "/opt/bin/tool"):
+        mock = MockedCommand(name, registry.calls, reads_stdin=False)
+        mock.answers(name)
+        registry.add(mock)
+
+    paths = ("/opt/bin/tool", "/usr/bin/tool", "tool")
+    answers = [registry.answer(path, (), "/", None, "").stdout for path in paths]
+
+    assert answers == ["/opt/bin/tool", "tool", "tool"]
+    assert [(call.name, call.order) for call in registry.calls] == [
+        ("/opt/bin/tool", 0), ("tool", 1), ("tool", 2),
+    ]  # fmt: skip
+
+
+def test_call_keeps_its_own_environment(registry: MockRegistry) -> None:
+    for value in ("1", "2"):
+        registry.answer("curl", (), "/", None, f'declare -x A="{value}"\n')
+
+    assert [call.env for call in registry.calls] == [{"A": "1"}, {"A": "2"}]
 
 
 def test_replaced_mock_is_not_required_if_it_was_used() -> None:

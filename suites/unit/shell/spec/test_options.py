@@ -8,6 +8,7 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.shell.spec.options import SpecOptions, is_spec, read_options
+from harness.shell.spec.project import SHELLSPEC_VERSION, Project, environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,13 +43,13 @@ def test_later_options_replace_and_lists_grow(tmp_path: Path) -> None:
         tmp_path,
         "--require one --require two # --require none\n--helperdir a\n--tag x --tag y:1,w\n-I lib\n"
         "--env A=1=2 -e B\n--pattern '*_test.sh'\n",
-        "--helperdir=b\n-T z\n-Imore\n--no-warning-as-failure\n-F\n--require three\n",
+        "--helperdir=b\n-T z\n--load-path x\n-Imore\n--no-warning-as-failure\n-F\n--require three\n",
     )
 
     assert found.requires == ("one", "two", "three")
     assert (found.helper_dir, found.pattern) == ("b", "*_test.sh")
     assert found.tags == ("x", "y:1", "w", "z")
-    assert found.load_path == ("lib", "more")
+    assert found.load_path == ("lib", "x", "more")
     assert found.env == (("A", "1=2"), ("B", ""))
     assert (found.warning_as_failure, found.focus) == (False, True)
     assert options(tmp_path, "--focus\n", "--no-focus\n--warning-as-failure\n") == SpecOptions()
@@ -91,5 +92,26 @@ def test_specs_are_those_of_the_nearest_project(tmp_path: Path) -> None:
     (tmp_path / ".shellspec").write_text("--pattern '*_test.sh'\n")
     (tmp_path / "inner/.shellspec").write_text("--pattern '*/inner/x*'\n")
 
+    (tmp_path / "inner/deep").mkdir()
+    assert Project.of(tmp_path / "inner/deep/a_spec.sh", tmp_path).root == tmp_path / "inner"
+    assert Project.of(tmp_path / "a_spec.sh", tmp_path / "inner").root == tmp_path
     names = ("a_test.sh", "a_spec.sh", "inner/x.sh", "inner/a_test.sh", "inner/x.py")
     assert [is_spec(tmp_path / name) for name in names] == [True, False, True, False, False]
+
+
+def test_shell_of_a_spec_has_the_variables_and_the_path_of_its_project(tmp_path: Path) -> None:
+    found = options(
+        tmp_path, "-e A=1 -e A=2 --env SHELLSPEC_VERSION=9 -I lib\n--path /opt\n--helperdir help\n"
+    )
+    project = Project(root=tmp_path, options=found)
+
+    env = environment(
+        project, tmp_path / "spec/a_spec.sh", tmp_path, tmp_path / "7", tmp_path / "mocks"
+    )
+
+    assert (env["A"], env["SHELLSPEC_SPECFILE"], env["SHELLSPEC_SPEC_NO"]) == (
+        "2", "spec/a_spec.sh", "7",
+    )  # fmt: skip
+    assert env["SHELLSPEC_VERSION"] == SHELLSPEC_VERSION
+    assert env["SHELLSPEC_LOAD_PATH"] == f"{tmp_path}/help:{tmp_path}/lib"
+    assert env["PATH"] == f"{tmp_path}/help/support/bin:/opt"

@@ -93,6 +93,7 @@ HOLDING = (
     "value 12 should be valid number",
     "value -1 should not be valid number",
     "value 0 should be success",
+    "value 255 should be failure",
     "value 256 should not be failure",
     "value 0 should not be failure",
     "value x_1 should be valid funcname",

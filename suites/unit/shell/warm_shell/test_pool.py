@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from harness.errors import RequirementError
+from harness.errors import HarnessError, RequirementError
+from harness.shell.coverage import Place
+from harness.shell.mocks.registry import MockRegistry
 from harness.shell.sandbox import Sandbox, SandboxKind
 from harness.shell.warm_shell.pool import WarmShellPool
 
@@ -74,10 +76,9 @@ def test_copy_of_a_part_has_its_lines_where_the_script_has_them(
     assert copy.name == "install.sh"
     assert copy.read_text() == "\n\nf() {\n}\n"
     assert pool.copy_of(script, "f() {\n}", 3) == copy
-    assert (
-        len({copy, *(pool.copy_of(*each) for each in ((script, "f() {\n}", 4), (script, "x", 3)))})
-        == 3
-    )
+    twin = tmp_path / "other" / "install.sh"
+    others = ((script, "f() {\n}", 4), (script, "x", 3), (twin, "f() {\n}", 3))
+    assert len({copy, *(pool.copy_of(*each) for each in others)}) == 4
 
 
 def test_command_is_reported_where_a_script_stands_in_its_place(
@@ -101,6 +102,7 @@ class IdleShell:
         self.start = pool._start
         self.is_clean = is_clean
         self.is_closed = False
+        self.trace = ""
 
     def clear(self) -> bool:
         return self.is_clean
@@ -125,6 +127,48 @@ def test_shell_is_kept_for_the_next_test_with_the_same_code_and_start(pool: Warm
     assert cast("object", pool.borrow(("a",), virtual=True)) is other
     assert (shell.is_closed, twin.is_closed, spoilt.is_closed) == (False, True, True)
     assert cast("object", pool.borrow(("a",), virtual=False)) is shell
+
+
+def test_shell_with_mocks_at_its_start_is_a_new_one(
+    pool: WarmShellPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[MockRegistry] = []
+    monkeypatch.setattr(
+        "harness.shell.warm_shell.pool.WarmShell", lambda **words: started.append(words["mocks"])
+    )
+    shell = give_back(pool, IdleShell(pool, "a"))
+
+    pool.borrow(("a",), virtual=False, mocks=(mocks := MockRegistry()))
+
+    assert started == [mocks]
+    assert cast("object", pool.borrow(("a",), virtual=False)) is shell
+
+
+def test_lines_that_ran_are_kept_when_a_shell_ends(pool: WarmShellPool, tmp_path: Path) -> None:
+    script = tmp_path / "a.sh"
+    script.touch()
+    pool.coverage_of = (script,)
+    for number, is_clean in ((1, False), (2, True)):
+        shell = IdleShell(pool, "a", is_clean=is_clean)
+        shell.trace = f"+\x1e1\x1fa.sh\x1f{number}\x1f/\x1e:\n"
+        give_back(pool, shell)
+
+    pool.close()
+
+    assert pool.hits == {str(script): {Place(number, 1, 1) for number in (1, 2)}}
+
+
+def test_shell_that_can_not_be_cleared_is_ended(pool: WarmShellPool) -> None:
+    shell = IdleShell(pool, "a")
+
+    def clear() -> bool:
+        raise HarnessError("The throw-away root does not answer.")
+
+    shell.clear = clear  # type: ignore[method-assign]
+    with pytest.raises(HarnessError, match="does not answer"):
+        give_back(pool, shell)
+
+    assert shell.is_closed
 
 
 def test_shells_that_were_idle_longest_end_first(pool: WarmShellPool) -> None:

@@ -1,0 +1,136 @@
+"""What becomes of an example, from what its shell reported."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.shell.spec.record_handlers import EVENTS, FACTS
+from harness.shell.spec.sentences import Facts
+from harness.shell.spec.spec_file import Case, SpecFile
+from harness.shell.spec.verdict import (
+    ExampleRecord,
+    Outcome,
+    RecordedSentence,
+    Streams,
+    Verdict,
+    judge,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_CASE = Case(number=0, name="it", groups=(), begin=1, end=6)
+_SPEC = SpecFile(
+    path="a_spec.sh",
+    cases=(_CASE,),
+    script="",
+    texts=(),
+    mocks=(),
+    lines=("It 'it'", "When call f \\", "  x \\", "  y", "The output should eq a", "End"),
+    preserves=False,
+)
+_QUIET = Streams(
+    stdout=lambda: "a\n",
+    stderr=lambda: "b\n",
+    stdout_bytes=0,
+    stderr_bytes=0,
+    stray_stdout="",
+    stray_stderr="",
+)
+_CALLED = ("when", "2", "0")
+_HOLDS = "output should eq a"
+_FAILS = "output should eq b"
+
+
+def verdict(
+    *reports: Sequence[str] | str, exit_status: int = 0, end_message: str = "", **streams: Any
+) -> Verdict:
+    """Return the verdict on reports: sentences as texts, and records of the shell.
+
+    A sentence is judged after all records.
+    """
+    reported = ExampleRecord(exit_status=exit_status, end_message=end_message)
+    for report in (*reports, ("finished",)):
+        if isinstance(report, str):
+            reported.has_expectation = True
+            reported.sentences.append(
+                RecordedSentence(line=5, words=tuple(report.split()), facts=Facts())
+            )
+        elif report != ("unfinished",):
+            EVENTS[report[0]](reported, report[1:])
+    if ("unfinished",) in reports:
+        reported.finished = False
+    return judge(_SPEC, _CASE, reported, replace(_QUIET, **streams))
+
+
+@pytest.mark.parametrize(
+    ("reports", "streams", "outcome"),
+    [
+        ([], {}, Outcome.PENDING),
+        ([_CALLED, _HOLDS], {"stdout_bytes": 2}, Outcome.SUCCEEDED),
+        ([_CALLED, _HOLDS], {"stdout_bytes": 2, "stderr_bytes": 2}, Outcome.WARNED),
+        ([_CALLED, _HOLDS, "error should eq b"], {"stderr_bytes": 2}, Outcome.SUCCEEDED),
+        ([_CALLED, "error should eq b"], {"stdout_bytes": 2}, Outcome.WARNED),
+        ([("when", "2", "3"), _HOLDS], {}, Outcome.WARNED),
+        ([("when", "2", "3"), _HOLDS, "status should eq 3"], {}, Outcome.SUCCEEDED),
+        ([_CALLED], {}, Outcome.WARNED),
+        ([_CALLED, _FAILS], {}, Outcome.FAILED),
+        ([_CALLED, _FAILS], {"stderr_bytes": 2}, Outcome.FAILED),
+        ([_CALLED, _FAILS, _HOLDS], {}, Outcome.FAILED),
+        ([_CALLED, _HOLDS], {"stray_stderr": "x"}, Outcome.FAILED),
+        ([_CALLED, _HOLDS, ("unfinished",)], {}, Outcome.FAILED),
+        ([_CALLED, _HOLDS], {"exit_status": 1}, Outcome.FAILED),
+        ([("skip", ""), _CALLED, _HOLDS], {"stderr_bytes": 2}, Outcome.SKIPPED),
+        ([("skip", ""), _CALLED, _FAILS], {}, Outcome.FAILED),
+        ([("pending", "x"), _CALLED, _FAILS], {}, Outcome.PENDING),
+        ([("pending", "x"), _CALLED, _HOLDS], {}, Outcome.FIXED),
+        ([("pending", "x"), _CALLED, _FAILS], {"exit_status": 1}, Outcome.FAILED),
+        ([("misuse", "3", "x"), ("pending", "y"), _CALLED, _HOLDS], {}, Outcome.FAILED),
+        ([("pending", "y"), ("misuse", "3", "x"), _CALLED, _HOLDS], {}, Outcome.PENDING),
+    ],
+)
+def test_outcome_of_an_example(
+    reports: list[Sequence[str] | str], streams: dict[str, Any], outcome: Outcome
+) -> None:
+    assert verdict(*reports, **streams).outcome is outcome
+
+
+def test_reasons_are_those_of_the_example() -> None:
+    assert verdict(("pending", "later"), _CALLED, _FAILS).reason == "later"
+    assert verdict(("skip", "no GPU"), _CALLED).reason == "no GPU"
+    shown = verdict(_CALLED, _FAILS, _HOLDS).render(_SPEC, _CASE)
+    assert shown.startswith("a_spec.sh:5: The output should eq a\n")
+    assert "evaluation: When call f" in shown
+    assert _SPEC.line(4) == "When call f x y"
+
+
+@pytest.mark.parametrize(
+    ("exit_status", "end_message", "shown"),
+    [
+        (128 + signal.SIGKILL, "line 3: 77 Killed", "killed by signal 9"),
+        (128 + signal.SIGKILL, "", "ended with exit code 137"),
+        (255, "Killed", "ended with exit code 255"),
+    ],
+)
+def test_exit_code_of_a_signal_counts_as_one_if_the_shell_says_so(
+    exit_status: int, end_message: str, shown: str
+) -> None:
+    found = verdict(
+        _CALLED, _HOLDS, ("unfinished",), exit_status=exit_status, end_message=end_message
+    )
+
+    assert shown in found.render(_SPEC, _CASE)
+
+
+def test_result_of_a_function_that_fails_is_unset() -> None:
+    found: list[str | None] = []
+    for status in ("0", "1"):
+        facts = Facts()
+        FACTS["result"](facts, (status, "", "text\n\n"))
+        found.append(facts.result)
+
+    assert found == ["text", None]

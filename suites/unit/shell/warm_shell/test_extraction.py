@@ -1,0 +1,92 @@
+"""Functions that are taken out of a script, and what an evaluation leaves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError, ExpectationError
+from harness.provisioning.command import CommandResult
+from harness.shell.variables import Variable
+from harness.shell.warm_shell.evaluation import Evaluation, excerpt
+from harness.shell.warm_shell.extraction import extract_function, options_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from harness.provisioning.command import Argv
+
+_SCRIPT = """\
+f() {
+  first
+}
+function g { one; }
+if a; then
+  f() {
+    if b; then {
+      second
+    }; fi
+  }
+fi
+f
+"""
+
+
+class Bash:
+    """Plays `bash -n`: it can read what has as many opening braces as closing ones."""
+
+    def run(
+        self, argv: Argv, *, timeout_s: float, stdin: str | None = None, env: Mapping[str, str] | None = None
+    ) -> CommandResult:  # fmt: skip
+        del timeout_s, env
+        text = stdin or ""
+        code = 0 if text.count("{") == text.count("}") > 0 else 2
+        return CommandResult(argv=tuple(argv), exit_code=code, stdout="", stderr="")
+
+
+def test_last_definition_of_a_function_is_taken_with_its_line(tmp_path: Path) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(_SCRIPT)
+
+    assert extract_function(script, "g", Bash()) == ("function g { one; }", 4)
+    text, line = extract_function(script, "f", Bash())
+    assert (line, text.split("\n")[0].strip(), text.split("\n")[-1]) == (6, "f() {", "  }")
+    assert "second" in text
+    with pytest.raises(BadInputError, match="no function 'ff'"):
+        extract_function(script, "ff", Bash())
+
+
+def test_options_are_those_outside_of_functions_in_their_order() -> None:
+    script = "#!/bin/bash -u\nset -e\nf() {\n  set -x\n}\nset -- a\nshopt -s nullglob\nset +e\n"
+
+    assert options_of(script) == "set -u; set -e; shopt -s nullglob; set +e"
+
+
+def test_variables_of_an_evaluation() -> None:
+    evaluation = Evaluation(
+        status=3,
+        stdout="",
+        stderr="why\n",
+        variables={
+            "text": Variable(value="a"),
+            "list": Variable(elements={"0": "x", "2": "y"}),
+            "map": Variable(elements={"k": "v"}),
+            "declared": Variable(),
+        },
+    )
+
+    names = ("text", "list", "map", "declared", "absent")
+    assert [evaluation.variable(name) for name in names] == ["a", "x", None, None, None]
+    assert [evaluation.array(name) for name in names] == [[], ["x", "y"], ["v"], [], []]
+    assert evaluation.mapping("map") == {"k": "v"}
+    with pytest.raises(ExpectationError, match=r"status 3\.\nstdout: -\nstderr: why"):
+        evaluation.check()
+
+
+def test_long_text_is_shown_by_its_end() -> None:
+    assert excerpt("a\nb\n") == "a\nb"
+    shown = excerpt("\n".join(map(str, range(1, 101)))).splitlines()
+    assert (shown[1:], "100 lines" in shown[0]) == ([str(n) for n in range(61, 101)], True)
+    assert excerpt("x" * 5000).endswith("\n" + "x" * 4000)
