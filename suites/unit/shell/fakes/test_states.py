@@ -83,9 +83,11 @@ def test_start_of_a_unit_has_the_effect_that_the_test_gives(tmp_path: Path) -> N
     unit = fakes.Unit(on_start=lambda: modules.load("nvidia"))
     systemd = fakes.Systemd({"nvidia-modprobe": unit}).use_root(tmp_path)
 
-    run(systemd, "systemctl start nvidia-modprobe")
+    for _ in range(2):
+        run(systemd, "systemctl start nvidia-modprobe")
 
     assert modules.is_loaded("nvidia")
+    assert unit.starts == 1
 
 
 @pytest.mark.parametrize(
@@ -119,6 +121,7 @@ def test_settings_are_read_as_systemd_reads_them(tmp_path: Path) -> None:
 
     assert run(systemd, "systemctl is-enabled a").stdout == "disabled\n"
     assert run(systemd, "systemctl reload a").exit_code == 3
+    assert run(systemd, "systemctl disable a").stderr == ""
     assert run(systemd, "systemctl enable a").exit_code == 0
     assert {
         str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_symlink()
@@ -165,6 +168,7 @@ def test_failed_unit_starts_with_a_new_drop_in_only_after_a_reload(tmp_path: Pat
         (["enable a a", "disable a missing", "is-enabled static a"], [0, 1, 0]),
         (["enable static", "is-enabled a static", "is-enabled a"], [0, 0, 1]),
         (["start bad", "is-failed a bad", "reset-failed", "is-failed a bad"], [1, 0, 0, 1]),
+        (["start bad", "start bad", "is-failed bad"], [1, 0, 1]),
         (["start bad", "reset-failed a", "is-failed bad", "start bad"], [1, 0, 0, 0]),
         (["mask missing", "start missing", "unmask missing", "start missing"], [0, 1, 0, 5]),
         (["mask a", "unmask a", "start a", "is-active a"], [0, 0, 0, 0]),
@@ -182,6 +186,7 @@ def test_state_of_units_lasts_until_it_is_changed(
 def test_drop_ins_apply_by_name_and_the_one_in_etc_wins(tmp_path: Path) -> None:
     systemd = fakes.Systemd({"a": fakes.Unit(text="")}).use_root(tmp_path)
     for folder, name, text in (
+        ("/etc/systemd/system", "0.conf", "zeroth\n"),
         ("/etc/systemd/system", "2.conf", "second\n"),
         ("/usr/lib/systemd/system", "1.conf", "first\n"),
         ("/usr/lib/systemd/system", "2.conf", "hidden\n"),
@@ -190,7 +195,7 @@ def test_drop_ins_apply_by_name_and_the_one_in_etc_wins(tmp_path: Path) -> None:
 
     run(systemd, "systemctl start a")
 
-    assert systemd.unit("a").running_text == "first\nsecond\n"
+    assert systemd.unit("a").running_text == "zeroth\nfirst\nsecond\n"
 
 
 def test_unit_whose_file_the_code_deleted_is_gone(tmp_path: Path) -> None:
@@ -404,6 +409,12 @@ def test_removal_for_one_kernel_keeps_the_others(tmp_path: Path) -> None:
 
     assert dkms.state("nvidia", "580.1") == "added"
     assert dkms.state("nvidia", "580.1", kernels[1]) == "installed"
+    run(dkms, "dkms build nvidia/580.1 -a aarch64")
+    assert (
+        run(dkms, "dkms status -a aarch64").stdout == f"nvidia/580.1, {KERNEL}, aarch64: built\n"
+    )
+    run(dkms, "dkms remove nvidia/580.1 --all")
+    assert [dkms.state("nvidia", "580.1", kernel) for kernel in kernels] == [None, None]
 
 
 # containerd
