@@ -9,7 +9,7 @@ import pytest
 
 from harness.errors import ExpectationError, HarnessError, RequirementError
 from harness.shell.sandbox import Sandbox, SandboxKind
-from harness.shell.testing import ANY, Answer, Shell, UnmockedCommandError
+from harness.shell.testing import Answer, Call, Shell, UnmockedCommandError
 from harness.shell.warm_shell.pool import WarmShellPool
 
 _NOT_INSTALLED = "no-such-provisioning-tool"
@@ -95,6 +95,49 @@ def test_default_answer_that_was_not_used_fails_the_test(shell: Shell) -> None:
     shell.finish()
     shell.mock("curl").answers(effect=lambda _: None)
     shell.finish()
+    shell.mock("curl").answers("x")
+    shell.finish(has_failed=True)
+
+
+def test_refused_call_counts_for_its_own_evaluation_only(shell: Shell) -> None:
+    with pytest.raises(UnmockedCommandError):
+        shell.evaluate("curl; wget")
+    assert shell.evaluate("true").status == 0
+    with pytest.raises(UnmockedCommandError) as refused:
+        shell.evaluate("wget; curl")
+    assert [name in str(refused.value) for name in ("'curl' was run", "'wget' was run")] == [
+        True
+    ] * 2
+
+
+def test_variables_of_one_evaluation_come_before_those_of_the_test(shell: Shell) -> None:
+    shell.setenv(A="test", B="test")
+
+    assert shell.evaluate("echo $A $B", env={"A": "own"}).stdout == "own test\n"
+    assert shell.evaluate("echo $A $B").stdout == "test test\n"
+
+
+def test_shell_after_an_error_of_an_effect_has_the_mocks_again(shell: Shell) -> None:
+    def fail(_: Call) -> None:
+        raise ZeroDivisionError
+
+    shell.mock("curl").answers(effect=fail)
+    shell.mock("/opt/gpu/tool").answers("mocked\n")
+    with pytest.raises(ZeroDivisionError):
+        shell.evaluate("/opt/gpu/tool; curl")
+
+    assert shell.evaluate("/opt/gpu/tool; dash -c /opt/gpu/tool").stdout == "mocked\n" * 2
+
+
+def test_each_script_that_runs_finds_the_mocks_that_it_mentions(
+    shell: Shell, tmp_path: Path
+) -> None:
+    shell.mock("tool").answers("mocked\n")
+    for folder in ("one", "two"):
+        script = tmp_path / f"{folder}.sh"
+        script.write_text(f"/opt/{folder}/bin/tool\nbasename $(command -v tool)\n")
+
+        assert shell.run_script(script).stdout == "mocked\ntool\n"
 
 
 @pytest.mark.parametrize("code", ["f() {\n  if true\n}", "echo 'open"])
@@ -117,24 +160,6 @@ def test_defined_code_that_exits_is_an_error_of_the_harness(shell: Shell) -> Non
         shell.evaluate("true")
 
 
-def test_rule_comes_before_a_default_answer_that_was_stated_earlier(shell: Shell) -> None:
-    shell.mock("curl").answers("default\n").when("-f", ANY).answers("rule\n")
-
-    assert shell.evaluate("curl -f x; curl").stdout == "rule\ndefault\n"
-
-
-def test_second_default_answer_is_refused(shell: Shell) -> None:
-    curl = shell.mock("curl", optional=True).answers("a")
-    with pytest.raises(HarnessError, match="'curl' has a default answer already"):
-        curl.answers("b")
-
-
-@pytest.mark.parametrize("code", [256, -1])
-def test_exit_code_out_of_range_is_refused(shell: Shell, code: int) -> None:
-    with pytest.raises(HarnessError, match=f"from 0 to 255, not {code}"):
-        shell.mock("curl").answers(exit_code=code)
-
-
 def test_error_of_an_unmocked_command_shows_the_streams(shell: Shell) -> None:
     with pytest.raises(UnmockedCommandError, match=r"stdout: before\nstderr: lsmod: not mocked"):
         shell.evaluate("echo before; lsmod")
@@ -147,14 +172,6 @@ def test_command_may_fail_some_times_and_then_succeed(shell: Shell) -> None:
 
     assert result.stdout == "7\n7\ndata\ndata\n"
     assert result.stderr == "no route\n" * 2
-
-
-def test_command_that_does_not_fail_often_enough_is_reported(shell: Shell) -> None:
-    shell.mock("curl").fails(2)
-    shell.evaluate("curl; curl")
-    with pytest.raises(ExpectationError, match="did not happen"):
-        shell.finish()
-    shell.evaluate("curl")
 
 
 def test_answer_takes_virtual_time(shell: Shell) -> None:
@@ -235,6 +252,8 @@ def test_sourcing_after_the_first_use_is_refused(shell: Shell, tmp_path: Path, w
 
 
 def test_files_of_the_test_are_found_by_the_code(shell: Shell) -> None:
+    shell.hide("dpkg")
+    shell.write("/usr/bin/dpkg", "of the test\n")
     shell.write("/etc/gpu/config", "a=1\n")
     shell.write("/var/run/gpu/tool", "#!/bin/sh\necho run\n", mode=0o755)
 
@@ -245,6 +264,7 @@ def test_files_of_the_test_are_found_by_the_code(shell: Shell) -> None:
     assert not Path("/run/gpu").exists()
     shell.write("/etc/gpu/config", "c\n")
     assert shell.evaluate(f"cat {shlex.quote('/etc/gpu/config')}").stdout == "c\n"
+    assert shell.evaluate("cat /usr/bin/dpkg").stdout == "of the test\n"
 
 
 def test_files_of_the_kernel_are_faked(shell: Shell) -> None:
