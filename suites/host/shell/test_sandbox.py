@@ -26,6 +26,7 @@ from harness.shell.sandbox import (
     find_refusal,
     throwaway_root,
 )
+from harness.shell.sandbox.root_control import RootControl
 from harness.shell.sandbox.throwaway_root import CANNOT_ENTER, KERNEL_REFUSES, MARK
 from suites.host.shell.running import ordinary_user, run_pytest
 
@@ -371,7 +372,9 @@ _SLOW = _answer(124, timed_out=True)
 
 
 def test_user_gets_the_throwaway_root_if_the_kernel_grants_it() -> None:
-    assert choose_for_user(_Kernel(throwaway=_answer())).kind is SandboxKind.THROWAWAY
+    for network in Network:
+        chosen = choose_for_user(_Kernel(throwaway=_answer()), network)
+        assert (chosen.kind, chosen.network) == (SandboxKind.THROWAWAY, network)
 
 
 def test_user_without_name_spaces_gets_refused_writes_and_a_warning() -> None:
@@ -387,7 +390,15 @@ def test_host_without_a_sandbox_refuses_to_run() -> None:
         choose_for_user(_Kernel(throwaway=_REFUSED, refuse=_REFUSED))
 
 
-@pytest.mark.parametrize("answer", [_SLOW, _answer(1, "no room on device"), _answer(CANNOT_ENTER)])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        _SLOW,
+        _answer(1, "no room on device"),
+        _answer(CANNOT_ENTER, f"{MARK} no room on device"),
+        _answer(KERNEL_REFUSES, "the command's own words"),
+    ],
+)
 def test_error_in_the_probe_is_reported_and_costs_no_protection(answer: CommandResult) -> None:
     with pytest.raises(HarnessError, match="'throwaway' could not be found out"):
         choose_for_user(_Kernel(throwaway=answer, refuse=_answer()))
@@ -421,6 +432,20 @@ def test_root_gets_the_throwaway_root_without_a_question() -> None:
 
 def test_user_who_turns_the_sandbox_off_is_warned() -> None:
     assert "nothing protected this host" in choose_sandbox("off").why
+
+
+def test_answers_about_the_root_are_lines_and_their_end_is_noticed() -> None:
+    control = RootControl()
+    control.other_end.sendall(b"77\ndone\nno space\n")
+
+    assert control.first_process == 77
+    control.renew()
+    with pytest.raises(HarnessError, match="can't do 'fake /sys/module': no space"):
+        control.fake(Path("/sys/module"))
+    control.other_end.shutdown(socket.SHUT_WR)
+    with pytest.raises(HarnessError, match="does not answer: it has ended"):
+        control.renew()
+    control.close()
 
 
 def test_this_host_can_be_probed() -> None:

@@ -110,6 +110,8 @@ def test_files_are_read_and_changed(files: RootFiles) -> None:
     assert files.is_folder("/srv/a")
     assert files.target("/etc/link") == "new/config"
     assert files.target("/etc/file") is None
+    os.mkfifo(files.root / "pipe")
+    assert (files.read("/pipe"), files.is_file("/pipe")) == (None, False)
     assert files.names("/etc") == ["file", "link", "new"]
     status = files.status("/etc/new/config")
     assert status is not None
@@ -185,9 +187,12 @@ def test_impossible_path_is_reported_in_a_sentence(files: RootFiles, path: str) 
         ("/to-etc/../to-etc/new/x", "etc/new/x"),
         ("/../../etc/file", "etc/file"),
         ("/relative/x", "host/x"),
+        ("/etc/new/link/x", "srv/x"),
     ],
 )
 def test_place_of_a_file_is_below_the_root(files: RootFiles, path: str, place: str) -> None:
+    files.link("/etc/new/link", "/srv")
+
     assert files.place(path) == files.root / place
 
 
