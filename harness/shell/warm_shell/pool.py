@@ -19,13 +19,13 @@ from harness.shell.mocks.allowed_commands import (
     searched_path,
     write_denied_commands,
 )
-from harness.shell.mocks.registry import MockRegistry
 from harness.shell.sandbox import SandboxKind
 from harness.shell.warm_shell.warm_shell import ShellStart, WarmShell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from harness.shell.mocks.registry import MockRegistry
     from harness.shell.sandbox import Sandbox
 
 _MOST_IDLE = 8
@@ -167,15 +167,16 @@ class WarmShellPool:
         scratch = self.scratch / str(self._count)
         scratch.mkdir(mode=0o700)
         return WarmShell(
-            code=code, start=start, scratch=scratch, virtual=virtual,
-            mocks=MockRegistry() if mocks is None else mocks,
+            code=code, start=start, scratch=scratch, virtual=virtual, mocks=mocks
         )  # fmt: skip
 
     def give_back(self, warm_shell: WarmShell) -> None:
-        """Keep the shell for the next test, if it can be made clean."""
+        """Keep the shell for the next test, if others may use it and it can be made clean."""
         key = (warm_shell.code, warm_shell.virtual, warm_shell.start)
         try:
-            is_kept = key not in self._idle and warm_shell.clear()
+            is_kept = (
+                not warm_shell.serves_one_test and key not in self._idle and warm_shell.clear()
+            )
         except BaseException:
             self.discard(warm_shell)
             raise

@@ -14,7 +14,7 @@ from harness.errors import ExpectationError, HarnessError
 from harness.shell.clock import clock_environment, read_sleeps, write_clock_commands
 from harness.shell.lexer import quote
 from harness.shell.mocks.commands import Answer, UnmockedCommandError
-from harness.shell.mocks.registry import COMMAND_NOT_FOUND
+from harness.shell.mocks.registry import COMMAND_NOT_FOUND, MockRegistry
 from harness.shell.mocks.scripts import MOCKED_COMMAND, mock_script, write_mock_scripts
 from harness.shell.process import ShellFiles, ShellProcess, ShellSetting
 from harness.shell.protocol import Memory
@@ -27,7 +27,6 @@ from harness.shell.warm_shell.evaluation import Evaluation, ShellTimeoutError, e
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from harness.shell.mocks.registry import MockRegistry
     from harness.shell.sandbox import Sandbox
 
 RUNTIME = Path(__file__).with_name("runtime.sh")
@@ -69,7 +68,10 @@ class ShellStart:
 
 
 class WarmShell:
-    """A warm shell. `code` is the code that it runs at its start, one string for each sourced file."""
+    """A warm shell. `code` is the code that it runs at its start, one string for each sourced file.
+
+    With `mocks` that code runs with these mocks, and the shell serves one test.
+    """
 
     def __init__(
         self,
@@ -78,8 +80,9 @@ class WarmShell:
         start: ShellStart,
         scratch: Path,
         virtual: bool,
-        mocks: MockRegistry,
+        mocks: MockRegistry | None,
     ) -> None:
+        self.serves_one_test = mocks is not None
         self.code = tuple(code)
         self.start = start
         self.sandbox = start.sandbox
@@ -104,7 +107,7 @@ class WarmShell:
             self._reply_err.fd, self._caller_env.fd, self._caller_stdin.fd, self._code.fd,
         ]  # fmt: skip
         try:
-            self.process = self._start(mocks)
+            self.process = self._start(MockRegistry() if mocks is None else mocks)
         except BaseException:
             self._close_files()
             raise

@@ -87,6 +87,22 @@ def test_mocks_take_part_in_sourcing_if_asked_for(shell: Shell, tmp_path: Path) 
     assert shell.evaluate("true").variable("VERSION") == "riscv-grid"
 
 
+def test_answers_while_sourcing_are_not_seen_by_the_next_test(
+    warm_shells: WarmShellPool, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text("VERSION=$(echo 1 | cut -c1)\n")
+    versions = []
+    for mocked in (True, False, False):
+        shell = Shell(warm_shells, virtual=False, timeout_s=30)
+        shell.mock("cut", optional=True).answers("mocked\n")
+        shell.source(script, mocked=mocked)
+        versions.append(shell.evaluate("true").variable("VERSION"))
+        shell.finish()
+
+    assert versions == ["mocked", "1", "1"]
+
+
 def test_default_answer_that_was_not_used_fails_the_test(shell: Shell) -> None:
     shell.mock("curl").answers("x")
     with pytest.raises(ExpectationError, match=r"did not happen:\n  curl \(any arguments\)"):

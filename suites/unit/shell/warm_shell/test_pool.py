@@ -100,6 +100,7 @@ class IdleShell:
         self.code = (name,)
         self.virtual = False
         self.start = pool._start
+        self.serves_one_test = False
         self.is_clean = is_clean
         self.is_closed = False
         self.trace = ""
