@@ -108,7 +108,11 @@ __hx_leave() { # STATUS OPTIONS: in the evaluation's shell, when it is over
     __hx_status=$1
     exit() { __hx_end "${1-$__hx_status}"; }
     __hx_trace=()
-    [[ $2 != *x* ]] || __hx_trace=(builtin set -x)
+    if [[ -n ${__hx_traced-} ]]; then
+      __hx_trace=(builtin trap "$__hx_traced" DEBUG)
+    elif [[ $2 == *x* ]]; then
+      __hx_trace=(builtin set -x)
+    fi
     eval "\"\${__hx_trace[@]}\"
 { __hx_return $1; } 2>/dev/null
 $__hx_exit" >&218 2>&219
@@ -119,6 +123,7 @@ $__hx_exit" >&218 2>&219
 
 __hx_end() { # STATUS
   builtin set +eux
+  builtin trap - DEBUG
   builtin unset -f exit
   builtin declare -p >|/proc/self/fd/199
   builtin printf '%s\0' when 1 "$1" >&190

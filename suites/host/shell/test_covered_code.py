@@ -49,6 +49,12 @@ pick() {
     echo kernel # no
   fi
 }
+tidy() {
+  echo tidied
+}
+leave() {
+  trap tidy EXIT
+}
 main() { pick "$@"; } # no
 main "$@" # no
 exit 3 # no
@@ -99,7 +105,8 @@ def test_trace(shell):
     assert result.stdout.endswith("status 1\\n")
 
 def test_extract(shell):
-    shell.extract("lib/install.sh", "pick")
+    shell.extract("lib/install.sh", "pick", "tidy", "leave")
+    assert shell.call("leave").check().stdout == "tidied\\n"
     assert shell.call("pick", "open").check().stdout == "kernel-open\\n"
     assert "line 4: $1: unbound" in shell.call("pick").stderr
 
@@ -153,4 +160,4 @@ def test_all_lines_that_ran_count(run: PytestRun, tests: str, traced: str) -> No
     if traced:
         assert _counted(run, "traced.sh") == {3, 4, 5, 6, 7}
     if tests == "test_a.py":
-        assert _counted(run, "install.sh") == {4, 5}
+        assert _counted(run, "install.sh") == {4, 5, 11, 14}
