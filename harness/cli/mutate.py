@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 _RESULTS = "mutate"
 _SAID_EVERY_S = 10.0
+_REPORTS = {
+    "json": "all defects as JSON",
+    "html": "the scripts with their defects as an HTML page",
+    "sarif": "survivors as SARIF 2.1.0, for code review",
+    "markdown": "a summary in Markdown, for a pull request",
+}
 
 
 def add_parser(commands: Commands) -> None:
@@ -79,12 +85,7 @@ def add_parser(commands: Commands) -> None:
         metavar="OPTION",
         help="an option for pytest, such as --pytest-option=--image=debian-12; repeatable",
     )
-    for name, what in (
-        ("json", "all defects as JSON"),
-        ("html", "the scripts with their defects as an HTML page"),
-        ("sarif", "survivors as SARIF 2.1.0, for code review"),
-        ("markdown", "a summary in Markdown, for a pull request"),
-    ):
+    for name, what in _REPORTS.items():
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {what}")
     parser.set_defaults(run=_run)
 
@@ -101,7 +102,7 @@ def _run(arguments: argparse.Namespace) -> int:
             raise BadInputError("The number must be greater than 0.", source=name)
     until = None if arguments.minutes is None else time.monotonic() + arguments.minutes * 60
     request = Request(
-        project=Project(Path.cwd(), arguments.scripts),
+        project=Project(Path.cwd(), arguments.scripts, without=_reports(arguments)),
         tests=TestChoice(
             paths=tuple(arguments.tests),
             with_machines=arguments.machines,
@@ -120,8 +121,10 @@ def _run(arguments: argparse.Namespace) -> int:
     print(render_text(report), end="")
     _write(arguments, report)
     score = report.score
-    is_enough = arguments.fail_under is None or (
-        score is not None and score >= arguments.fail_under
+    is_enough = (
+        arguments.fail_under is None
+        or not report.results
+        or (score is not None and score >= arguments.fail_under)
     )
     if not is_enough:
         shown = "none was tried" if score is None else f"{score:.1f} % were noticed"
@@ -130,6 +133,11 @@ def _run(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 0 if is_enough else 1
+
+
+def _reports(arguments: argparse.Namespace) -> list[Path]:
+    """Return the files that the reports go to."""
+    return [path for name in _REPORTS if (path := getattr(arguments, name)) is not None]
 
 
 def _write(arguments: argparse.Namespace, report: Report) -> None:

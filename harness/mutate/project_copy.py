@@ -26,12 +26,21 @@ _NOT_COPIED = frozenset(
 class Project:
     """The files of a project for a copy: the files that git tracks or would add, or all files without git.
 
-    `top` is the copied directory, `start` the directory below it that tests run in.
+    `top` is the copied directory, `start` the directory below it that tests run in. Files `without`
+    which the project is the same, such as reports of an earlier run, are not among its files.
     """
 
-    def __init__(self, start: Path, scripts: Iterable[Path], runner: Runner | None = None) -> None:
+    def __init__(
+        self,
+        start: Path,
+        scripts: Iterable[Path],
+        runner: Runner | None = None,
+        *,
+        without: Iterable[Path] = (),
+    ) -> None:
         self._runner = runner or LocalRunner()
         self.start = start.resolve()
+        self._without = {(self.start / path).resolve() for path in without}
         found = self._git("rev-parse", "--show-toplevel")
         self.has_git = found is not None
         self.top = self.start if found is None else Path(found.strip()).resolve()
@@ -77,6 +86,7 @@ class Project:
                 found |= (
                     set(self._walk(path)) if path.is_dir() and not path.is_symlink() else {path}
                 )
+        found -= self._without
         found |= {self.top / script for script in self.scripts}
         return sorted(p.relative_to(self.top) for p in found if p.is_symlink() or p.is_file())
 

@@ -102,20 +102,10 @@ def is_last_success(script: Script, node: Node) -> bool:
     if script.of(node) not in {"return", "return 0", "exit", "exit 0", "exit $?", "return $?"}:
         return False
     block = node.parent
-    if block is None or block.parent is None:
+    if block is None or statements(block)[-1] != node:
         return False
-    own = statements(block)
-    is_last = own[-1] == node and (
-        block.parent.type == "function_definition" or block.type == "program"
-    )
-    if not is_last:
-        return False
-    if script.of(node) not in {"return 0", "exit 0"}:
-        return True
-    before = own[-2] if len(own) > 1 else None
-    return before is not None and (
-        script.is_message(before) or before.type in {"variable_assignment", "declaration_command"}
-    )
+    around = block.parent
+    return around is None or around.type == "function_definition"
 
 
 def _swapped(script: Script, node: Node) -> Iterator[Change]:

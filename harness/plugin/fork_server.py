@@ -230,7 +230,7 @@ class ForkServer:
         told = _Lines(reading)
         reached: str | None = None
         answer: dict[str, object] | None = None
-        quiet_since = started
+        quiet_since = looked = started
         used_before: float | None = None
         timed_out = False
         cpu_limit, wall_limit = float(request["cpu_limit_s"]), float(request["wall_limit_s"])
@@ -240,6 +240,9 @@ class ForkServer:
                 _end(child)
                 os._exit(0)
             now = time.monotonic()
+            if now - looked > 2 * _LOOK_S:  # this process was stopped itself, and so was the fork
+                quiet_since += now - looked - _LOOK_S
+            looked = now
             if reading in ready:
                 lines = told.read()
                 if lines is None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _START = "import sys; from harness.plugin.fork_server import main; main(sys.argv[1:])"
 _TESTS = """\
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
 from pathlib import Path
 
 import pytest
@@ -63,6 +63,13 @@ def test_leaves_a_process():
 
 def test_dies():
     os._exit(3)
+
+def test_stops_the_server():
+    time.sleep(0.4)
+    os.kill(os.getppid(), signal.SIGSTOP)
+    time.sleep(1.3)
+    os.kill(os.getppid(), signal.SIGCONT)
+    time.sleep(0.1)
 """
 
 
@@ -135,6 +142,12 @@ def test_test_beyond_a_limit_is_ended_and_named(
     answer = ask("test_first_in_its_process", test, **limits)
     assert (answer["timed_out"], answer["died"]) == (True, False)
     assert answer["after"] == f"test_it.py::{test}"
+
+
+def test_time_in_which_the_server_was_stopped_does_not_count(ask: Callable[..., Any]) -> None:
+    answer = ask("test_first_in_its_process", "test_stops_the_server", wall_s=1.0)
+    assert answer["failed"] == []
+    assert "timed_out" not in answer
 
 
 def test_fork_that_ends_early_has_died(ask: Callable[..., Any]) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from harness.cli import main, mutate
-from harness.mutate.run import Report
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from harness.mutate.mutants import mutants_of
+from harness.mutate.results import Outcome
+from harness.mutate.run import Report, Result
 
 
 @pytest.fixture
@@ -26,21 +26,37 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return Report(results=[], texts={}, tests=1, unfit={}, left_out=0, seconds=1.0)
 
     monkeypatch.setattr("harness.mutate.run.run", run)
-    monkeypatch.setattr("harness.mutate.project_copy.Project", lambda *_: None)
+    monkeypatch.setattr("harness.mutate.project_copy.Project", lambda *_, **__: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.sh").write_text("#!/bin/bash\necho a\n")
     return asked
 
 
 @pytest.mark.parametrize(
-    ("score", "least", "code"),
-    [(None, None, 0), (80.0, "80", 0), (79.9, "80", 1), (None, "0", 1)],
+    ("outcomes", "least", "code"),
+    [
+        ([Outcome.SURVIVED], None, 0),
+        ([Outcome.KILLED, Outcome.SURVIVED, Outcome.NOT_TRIED], "50", 0),
+        ([Outcome.KILLED, Outcome.SURVIVED, Outcome.NOT_REACHED], "50", 1),
+        ([Outcome.NOT_TRIED], "0", 1),
+        ([], "80", 0),
+    ],
 )
-@pytest.mark.usefixtures("requests")
 def test_too_few_noticed_defects_end_with_1(
-    monkeypatch: pytest.MonkeyPatch, score: float | None, least: str | None, code: int
+    requests: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    outcomes: list[Outcome],
+    least: str | None,
+    code: int,
 ) -> None:
-    monkeypatch.setattr(Report, "score", score)
+    del requests
+    script, text = Path("a.sh"), b"rm a\n"
+    (mutant, *_) = mutants_of(text)
+    results = [Result(script=script, mutant=mutant, outcome=each) for each in outcomes]
+    report = Report(
+        results=results, texts={script: text}, tests=1, unfit={}, left_out=0, seconds=1.0
+    )
+    monkeypatch.setattr("harness.mutate.run.run", lambda _: report)
 
     assert main(["mutate", "a.sh", *([f"--fail-under={least}"] if least else [])]) == code
 

@@ -149,6 +149,8 @@ SAME = (
     ("a job that does not wait anyway", "systemctl start --no-block a\nb\n", "systemctl start --no-block --no-block a\nb\n"),
     ("the words of one that ends the run", 'die() {\n  echo "$1" >&2\n  exit 1\n}\ndie "no disk"\n',
      'die() {\n  echo "$1" >&2\n  exit 1\n}\ndie\n'),
+    ("a last return 0 after what may fail", "f() {\n  a\n  return 0\n}\n", "f() {\n  a\n  :\n}\n"),
+    ("a last exit 0", "a\nexit 0\n", "a\n:\n"),
     ("a last return 0", "f() {\n  x=1\n  return 0\n}\n", "f() {\n  x=1\n  :\n}\n"),
     ("quotes in an assignment", 'x="$y"\n', "x=$y\n"),
     ("quotes in [[", '[[ "$x" = a ]]\n', "[[ $x = a ]]\n"),

@@ -35,6 +35,18 @@ def test_without_git_all_is_copied_except_environments(tmp_path: Path) -> None:
     assert (copy / "spec/a_spec.sh").read_text() == "spec/a_spec.sh"
 
 
+def test_reports_of_an_earlier_run_are_no_files_of_the_project(tmp_path: Path) -> None:
+    for name in ("a.sh", "out.json", "old.json"):
+        (tmp_path / name).touch()
+    runner = ScriptedRunner()
+    runner.expect(["git", "-C", str(tmp_path), "rev-parse", "--show-toplevel"], exit_code=128)
+    reports = [Path("out.json"), tmp_path / "absent.html", Path("a.sh")]
+
+    project = Project(tmp_path, [Path("a.sh")], runner, without=reports)
+
+    assert [str(file) for file in project.files()] == ["a.sh", "old.json"]
+
+
 def test_script_of_the_copy_keeps_its_mode_and_is_the_same_after_an_error(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     script = tmp_path / "project/a.sh"
