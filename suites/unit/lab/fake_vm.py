@@ -27,8 +27,13 @@ PID = 4711
 
 
 def limit_of(deadline: Deadline) -> int:
-    """Return the seconds of a deadline that has just begun."""
-    return math.ceil(deadline.remaining_s())
+    """Return the seconds of a deadline that has just begun; of a long one, some are over already."""
+    return _limit(deadline.remaining_s())
+
+
+def _limit(seconds: float) -> int:
+    step = 15 if seconds > 15 else 1
+    return math.ceil(seconds / step) * step
 
 
 @dataclass
@@ -97,9 +102,7 @@ class FakeAgent:
     ) -> CommandResult:
         self._note("run", *argv)
         self.environments[tuple(argv)] = dict(env or {})
-        self.limits_s[tuple(argv)] = (
-            math.ceil(timeout_s) if deadline is None else limit_of(deadline)
-        )
+        self.limits_s[tuple(argv)] = _limit(timeout_s) if deadline is None else limit_of(deadline)
         if stdin is not None:
             self.stdin[tuple(argv)] = stdin.encode()
         stdout, code = self._answer(argv)
@@ -115,7 +118,7 @@ class FakeAgent:
         on_stderr: Callable[[bytes], None] = lambda _: None,
     ) -> SimpleNamespace:
         self._note("stream", *argv)
-        self.limits_s[tuple(argv)] = math.ceil(timeout_s)
+        self.limits_s[tuple(argv)] = _limit(timeout_s)
         if stdin is not None:
             self.stdin[tuple(argv)] = stdin
         stdout, code = self._answer(argv)
