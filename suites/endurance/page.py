@@ -36,7 +36,7 @@ All but *load* and *flakes* run in name spaces of their own, with a `/tmp` in me
 that everything that a try leaves is seen. That takes root, or a host whose users may make name spaces.
 
 Not tried so far: a VFIO binding, a bake, a build by mmdebstrap, checkpoints of whole guests, a throttled disk,
-runs of several users, an hour of any campaign. A clock that jumps did not run.
+runs of several users, an hour of any campaign but *crash*. A clock that jumps did not run.
 
 ## Campaigns
 """
