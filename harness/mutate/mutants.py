@@ -88,7 +88,7 @@ _PLANTS: dict[str, tuple[Plant, ...]] = {
     "test_command": (change_test,),
     "binary_expression": (change_arithmetic,),
     "postfix_expression": (change_arithmetic,),
-    "unary_expression": (),
+    "unary_expression": (change_arithmetic,),
     "if_statement": (change_if, change_check),
     "elif_clause": (change_if,),
     "while_statement": (change_while,),

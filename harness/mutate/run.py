@@ -92,6 +92,9 @@ def run(request: Request) -> Report:
     """Try the mutants of the request's scripts; mutants that were not tried in time say so."""
     started = time.monotonic()
     project = request.project
+    changed: dict[Path, set[int]] = {}
+    if request.since is not None:
+        changed = {each: project.changed_lines(each, request.since) for each in project.scripts}
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder("harness-mutate"))
         files = project.files()
@@ -102,7 +105,7 @@ def run(request: Request) -> Report:
             workers.append(Worker(project, files, own, request.tests))
             stack.callback(workers[-1].close)
         texts = {script: (project.top / script).read_bytes() for script in project.scripts}
-        found = _Run(request, workers, project.digests(files), texts)
+        found = _Run(request, workers, project.digests(files), texts, changed)
         report = found.report()
         report.seconds = time.monotonic() - started
         return report
@@ -114,6 +117,7 @@ class _Run:
     workers: list[Worker]
     digests: Mapping[str, str]
     texts: Mapping[Path, bytes]
+    changed: Mapping[Path, set[int]]
     lock: threading.Lock = field(default_factory=threading.Lock)
     noticing: dict[tuple[str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
 
@@ -279,7 +283,7 @@ class _Run:
         mutants = mutants_of(self.texts[script], messages=self.request.messages)
         if self.request.since is None:
             return mutants
-        changed = self.request.project.changed_lines(script, self.request.since)
+        changed = self.changed[script]
         return [m for m in mutants if changed.intersection(range(m.line, m.last_line + 1))]
 
     def _try(

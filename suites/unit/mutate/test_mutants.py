@@ -45,6 +45,7 @@ PLANTED = (
     ("for x in a b; do c; done\n", "for x in a; do c; done\n", Operator.LOOP),
     ("while a; do break; done\n", "while a; do continue; done\n", Operator.LOOP),
     ("for ((i = 0; i < 3; i++)); do a; done\n", "for ((i = 0; i <= 3; i++)); do a; done\n", Operator.ARITHMETIC),
+    ("((++n))\n", "((--n))\n", Operator.ARITHMETIC),
     ("n=$((n + 1))\n", "n=$((n - 1))\n", Operator.ARITHMETIC),
     ("rm -rf /x\na\n", ":\na\n", Operator.COMMAND),
     ("f() {\n  ((++n))\n  a\n}\n", "f() {\n  :\n  a\n}\n", Operator.COMMAND),

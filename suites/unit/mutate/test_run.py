@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.errors import RequirementError
+from harness.errors import BadInputError, RequirementError
 from harness.mutate.project_copy import Project
 from harness.mutate.run import Report, Request, run
 from harness.mutate.worker import Answer, Cost, TestChoice
@@ -296,3 +296,10 @@ def test_only_defects_in_changed_lines_are_tried(runs: Runs) -> None:
     report, _ = runs.run({"t.py::a": Behaviour(lines=[1, 2])}, since="main")
 
     assert outcomes(report) == [("survived", None), ("not reached", None)]
+
+
+def test_revision_that_is_not_there_is_refused_before_tests_run(runs: Runs) -> None:
+    runs.monkeypatch.setattr(Project, "files", lambda _: pytest.fail("the project was copied"))
+
+    with pytest.raises(BadInputError, match="not a git working tree"):
+        runs.run({"t.py::a": Behaviour(lines=[1, 2])}, since="main")
