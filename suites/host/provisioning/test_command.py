@@ -146,21 +146,6 @@ def test_death_by_signal_is_negative() -> None:
     assert RUNNER.run(("sh", "-c", "kill -TERM $$"), timeout_s=30).exit_code == -15
 
 
-def test_report_of_a_command_shows_all_of_it() -> None:
-    result = CommandResult(
-        argv=("a", "b c"),
-        exit_code=124,
-        stdout=" out\n",
-        stderr="",
-        duration_s=1.26,
-        timed_out=True,
-    )
-
-    assert result.render() == (
-        "command: a 'b c'\nexit code: 124 (time limit), after 1.3 s\nstdout: out\nstderr: -"
-    )
-
-
 def test_command_that_writes_without_end_is_killed() -> None:
     started = time.monotonic()
 
@@ -189,12 +174,6 @@ def test_limit_is_of_both_outputs_together(script: str, *, is_kept: bool) -> Non
 
     assert result.wrote_too_much is not is_kept
     assert result.ok is is_kept
-
-
-def test_result_that_is_not_whole_is_no_success() -> None:
-    result = CommandResult(argv=("a",), exit_code=0, stdout="x", stderr="", wrote_too_much=True)
-
-    assert not result.ok
 
 
 @pytest.mark.parametrize(
@@ -237,21 +216,6 @@ def test_message_shows_the_end_of_long_output() -> None:
     assert len(str(error)) < 8 << 10
     assert str(error).count("line 99999") == 2
     assert "stdout: [1086390 characters before are left out] " in str(error)
-
-
-def test_check_returns_success_and_raises_failure() -> None:
-    good = CommandResult(argv=("a",), exit_code=0, stdout="", stderr="")
-    bad = CommandResult(argv=("a",), exit_code=1, stdout="", stderr="no")
-
-    assert good.check("Doing it") is good
-    with pytest.raises(CommandError) as error:
-        bad.check("Doing it")
-
-    assert str(error.value) == (
-        "Doing it failed.\ncommand: a\nexit code: 1, after 0.0 s\nstdout: -\nstderr: no"
-    )
-    assert error.value.purpose == "Doing it"
-    assert error.value.result is bad
 
 
 def test_spawned_process_has_its_folder_environment_and_session(

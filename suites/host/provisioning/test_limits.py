@@ -55,11 +55,13 @@ def test_command_that_leaves_a_daemon_behind_has_its_own_exit_code(
 def test_command_that_ended_before_its_limit_has_not_timed_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(command, "_LEFT_BEHIND_S", 60)
     monkeypatch.setattr(command, "_KILLED_S", 0.1)
-    script = "setsid sleep 9 & echo $!; exit 0"
+    script = "setsid sh -c 'sleep 9; echo late' & echo $!; exit 0"
 
     with ended_daemon(RUNNER.run(("sh", "-c", script), timeout_s=2)) as result:
         assert (result.exit_code, result.timed_out, result.ok) == (0, False, True)
+        assert "late" not in result.stdout
 
 
 def test_leftover_group_processes_that_hold_output_are_killed(

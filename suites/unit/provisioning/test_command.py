@@ -95,6 +95,7 @@ def test_success_is_an_end_of_its_own_with_all_of_its_output(
         return
     with pytest.raises(CommandError, match=r"^Listing failed\.\ncommand: ls") as error:
         seen.check("Listing")
+    assert error.value.purpose == "Listing"
     assert error.value.result is seen
 
 

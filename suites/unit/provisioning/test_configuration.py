@@ -10,6 +10,7 @@ import pytest
 
 from harness.provisioning.cdi import Engine
 from harness.provisioning.configuration import (
+    PREBAKE_FLAG,
     Configuration,
     ConfigurationError,
     load_configuration,
@@ -36,8 +37,9 @@ def test_empty_configuration_is_a_node_without_gpu() -> None:
     assert defaults.cdi_enabled
     assert defaults.mcr_repository_base == "mcr.microsoft.com"
     assert defaults.gpu_dkms_marker_file == "/opt/azure/aks-gpu/dkms-marker"
-    assert defaults.budget_s(is_bake=False) == 780
-    assert defaults.budget_s(is_bake=True) == 7200
+    for configuration in (defaults, Configuration(feature_flags=(PREBAKE_FLAG,))):
+        assert configuration.budget_s(is_bake=False) == 780
+        assert configuration.budget_s(is_bake=True) == 7200
     assert Configuration(retry_budget_s=5).budget_s(is_bake=True) == 5
     assert Configuration(retry_budget_s=5).budget_s(is_bake=False) == 5
 

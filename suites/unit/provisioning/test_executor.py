@@ -198,36 +198,35 @@ def test_file_that_cannot_be_read_fails_the_step(tmp_path: Path) -> None:
         executor.run(Plan((step("one", read),)))
 
 
-def test_fallback_is_left_out_when_it_is_not_needed(tmp_path: Path) -> None:
-    with ScriptedRunner().expect("quick") as runner:
-        executor = Executor(make_node(runner, tmp_path))
-        executor.run(
-            Plan(
-                (
-                    step("quick", run("quick"), exit_code=None),
-                    step("full", run("full"), only_after_failure_of="quick"),
-                )
-            )
-        )
-
-    assert statuses(executor) == {"quick": "done", "full": "skipped"}
-    assert executor.reports[1].detail == "Only needed after failure of 'quick'."
-
-
-def test_fallback_runs_after_the_failure_and_not_after_a_skip(tmp_path: Path) -> None:
-    with ScriptedRunner().expect("a b", exit_code=1).expect("full") as runner:
+def test_fallback_runs_after_the_failure_of_its_own_step_only(tmp_path: Path) -> None:
+    with (
+        ScriptedRunner()
+        .expect("a b", exit_code=1)
+        .expect("c", exit_code=1)
+        .expect("d")
+        .expect("full")
+        .expect("other") as runner
+    ):
         executor = Executor(make_node(runner, tmp_path))
         executor.run(
             Plan(
                 (
                     step("quick", run("a b"), exit_code=None),
+                    step("next", run("c"), exit_code=None),
+                    step("last", run("d"), exit_code=None),
                     step("full", run("full"), only_after_failure_of="quick"),
-                    step("fuller", run("fuller"), only_after_failure_of="full"),
+                    step("other", run("other"), only_after_failure_of="next"),
+                    step("after done", run("x"), only_after_failure_of="last"),
+                    step("after fallback", run("x"), only_after_failure_of="full"),
+                    step("after skip", run("x"), only_after_failure_of="after done"),
                 )
             )
         )
 
-    assert statuses(executor) == {"quick": "failed", "full": "done", "fuller": "skipped"}
+    assert [report.status.value for report in executor.reports] == [
+        *("failed", "failed", "done", "done", "done", "skipped", "skipped", "skipped")
+    ]
+    assert executor.reports[-1].detail == "Only needed after failure of 'after done'."
 
 
 def _when(*then: Action) -> When:

@@ -100,6 +100,28 @@ def test_image_that_containerd_has_is_not_pulled(
     assert (pulls(simulated), images_run(simulated)) == ([], [reference()])
 
 
+def test_image_of_one_registry_counts_although_another_has_none(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    """A mirror is asked first; nothing that is asked lasts longer than the budget."""
+    simulated.registry = {reference()}
+    run, limits = simulated.run, []
+
+    def ask(argv: tuple[str, ...], *, timeout_s: float, **options: object) -> CommandResult:
+        result = run(argv, timeout_s=timeout_s, **options)  # type: ignore[arg-type]
+        if argv[3:5] not in {("images", "ls"), ("image", "pull")}:
+            return result
+        limits.append(timeout_s)
+        return replace(result, stderr=NO_SUCH_IMAGE[2].format(name=reference()))
+
+    simulated.run = ask  # type: ignore[method-assign, assignment]
+
+    assert invocation.run("boot", configured(retry_budget_s=7)) == 0
+
+    assert images_run(simulated) == [reference()]
+    assert set(limits) == {7}
+
+
 def test_missing_image_is_asked_for_once_and_the_driver_is_built(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:

@@ -187,11 +187,11 @@ def test_success_is_not_tidied(tmp_path: Path) -> None:
 def test_program_that_is_not_on_path_is_looked_for_elsewhere(tmp_path: Path) -> None:
     with (
         ScriptedRunner()
-        .expect("work hard", timeout_s=30, env={"A": "b"}, exit_code=127)
-        .expect("/opt/work hard", timeout_s=30, env={"A": "b"}) as runner
+        .expect("work hard", timeout_s=20, env={"A": "b"}, exit_code=127)
+        .expect("/opt/work hard", timeout_s=20, env={"A": "b"}) as runner
     ):
         run = command(fallback_program="/opt/work", env=(("A", "b"),))
-        assert try_command(make_node(runner, tmp_path), run) is None
+        assert try_command(make_node(runner, tmp_path, budget_s=20), run) is None
 
 
 def test_failure_on_path_does_not_lead_to_another_program(tmp_path: Path) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from harness.provisioning.command import CommandResult
-from harness.provisioning.plan import Write
 from harness.provisioning.systemd import (
-    drop_in,
     enqueue,
+    read_environment,
+    render_assignment,
     reset_failed,
     says_loaded,
     start,
@@ -77,7 +79,14 @@ def test_only_a_loaded_unit_counts(stdout: str, exit_code: int, *, is_loaded: bo
     assert where_loaded("a").is_met(result) is is_loaded
 
 
-def test_drop_in_is_written_to_the_folder_of_its_unit() -> None:
-    assert drop_in("kubelet", "10-x.conf", "[Service]\n") == Write(
-        path="/etc/systemd/system/kubelet.service.d/10-x.conf", text="[Service]\n"
-    )
+@pytest.mark.parametrize(
+    "value",
+    ["", "a=b,c", "a  b ", 'a"b', "a'b", "$HOME", "`id`", "a\\ b", "a\\", "#", "a\nB=3"],
+)
+def test_variable_has_the_same_value_for_systemd_and_for_a_shell(value: str) -> None:
+    line = render_assignment("A", value)
+
+    read = [(each.name, each.value) for each in read_environment(f"X=1\n{line}\nY=2\n")]
+    assert read == [("X", "1"), ("A", value), ("Y", "2")]
+    # A shell replaces nothing in it, and ends its quotes at the end.
+    assert re.fullmatch(r'A=([a-z=,]*|"([^"\\$`]|\\["\\$`])*")', line)

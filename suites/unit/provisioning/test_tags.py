@@ -51,12 +51,16 @@ def test_tag_is_on_by_its_whole_name_and_value(name: str, value: str, *, is_on: 
     assert metadata.is_on("SkipGpuDriverInstall") is is_on
 
 
-def test_one_valid_tag_of_two_is_enough() -> None:
-    assert Metadata(tags=(("A", "false"), ("a", "true"))).is_on("A")
+@pytest.mark.parametrize("values", [("false", "true"), ("true", "false"), ("", "true", "no")])
+def test_one_valid_tag_of_several_is_enough(values: tuple[str, ...]) -> None:
+    assert Metadata(tags=tuple(zip("AaA", values, strict=False))).is_on("A")
 
 
-def test_tag_with_a_value_that_is_not_a_string_raises_an_error() -> None:
-    metadata = Metadata(tags=(("A", None), ("b", "true")))
+@pytest.mark.parametrize("values", [(None,), (None, "true"), ("true", None), ("false", None)])
+def test_tag_with_a_value_that_is_not_a_string_raises_an_error(
+    values: tuple[str | None, ...],
+) -> None:
+    metadata = Metadata(tags=(*zip("Aa", values, strict=False), ("b", "true")))
 
     with pytest.raises(TagLookupError) as failure:
         metadata.is_on("a")

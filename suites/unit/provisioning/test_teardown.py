@@ -182,8 +182,8 @@ def test_folder_of_the_record_stays_with_its_other_files(teardown: Teardown) -> 
 
 def test_sources_of_every_version_in_dkms_go(teardown: Teardown) -> None:
     """On a managed node, all of them are the image's."""
-    teardown.node.build(OTHER_VERSION, KERNEL)
-    teardown.node.build(VERSION, KERNEL)
+    for version in (OTHER_VERSION, "999.1", VERSION):
+        teardown.node.build(version, KERNEL)
     kept = ("/usr/src/linux-headers-6.1.0/x", "/usr/src/nvidia-1.0/x", "/usr/src/nvidia-fs-2.1/x")
     for path in kept:
         teardown.files.write(path, "")
