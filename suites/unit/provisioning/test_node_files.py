@@ -209,14 +209,21 @@ def test_folder_is_locked_while_a_file_is_written(
     assert files.names("/etc") == ("x",)
 
 
-def test_write_replaces_a_link_rather_than_its_target(files: NodeFiles) -> None:
+@pytest.mark.parametrize("target", ["kept", "fifo", "folder", "nowhere", "link"])
+def test_write_replaces_a_link_rather_than_its_target(files: NodeFiles, target: str) -> None:
+    """A masked unit is a link to a device."""
     files.write("/kept", "kept")
-    files.at("/link").symlink_to("kept")
+    os.mkfifo(files.at("/fifo"))
+    files.make_directory("/folder")
+    files.at("/link").symlink_to(target)
 
     files.write("/link", "new")
 
+    assert (files.read("/link"), files.link_target("/link")) == ("new", None)
     assert files.read("/kept") == "kept"
-    assert files.read("/link") == "new"
+    assert files.at("/fifo").is_fifo()
+    assert files.names("/folder") == ()
+    assert not files.exists("/nowhere")
 
 
 def test_create_refuses_an_existing_name_and_leaves_no_litter(files: NodeFiles) -> None:
@@ -392,16 +399,6 @@ def test_file_that_the_system_does_not_give_is_unreadable(
     assert str(failure.value) == f"'/x' cannot be read: {os.strerror(error)}."
 
 
-def test_removing_a_link_leaves_its_target(files: NodeFiles) -> None:
-    files.write("/kept/file", "")
-    files.at("/link").symlink_to("kept")
-
-    files.remove("/link")
-
-    assert not files.exists("/link")
-    assert files.exists("/kept/file")
-
-
 def test_removing_takes_files_and_trees_and_reports_every_error(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -533,15 +530,16 @@ def test_dots_within_a_name_are_allowed(files: NodeFiles, tmp_path: Path, path: 
     assert files.at(path) == tmp_path / path.lstrip("/")
 
 
-def test_removing_a_tree_leaves_targets_of_its_links(files: NodeFiles) -> None:
+def test_removing_links_and_trees_with_links_leaves_their_targets(files: NodeFiles) -> None:
     files.write("/kept/file", "")
     files.make_directory("/tree")
     files.at("/tree/link").symlink_to("../kept")
     files.at("/tree/gone").symlink_to("nowhere")
+    files.at("/link").symlink_to("kept")
 
-    files.remove("/tree")
-
-    assert not files.exists("/tree")
+    for path in ("/link", "/tree"):
+        files.remove(path)
+        assert not files.exists(path)
     assert files.exists("/kept/file")
 
 
