@@ -31,18 +31,6 @@ def test_this_host_is_judged_whatever_its_state(
     assert (tmp_path / "node/local/commands/uname-r").read_text().strip()
 
 
-def test_only_chosen_expectations_are_in_the_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["node", "judge", "local:", "--only=log", "--only=cdi", f"--evidence-dir={tmp_path}"])
-
-    printed = capsys.readouterr().out
-    assert "the kernel log" in printed
-    assert "a CDI spec" in printed
-    assert "a GPU is on the bus" not in printed
-    assert f"The evidence is in '{tmp_path}/node/local'." in printed.replace("\n", "")
-
-
 def test_node_that_does_not_answer_ends_with_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,17 +54,3 @@ def test_new_evidence_replaces_older_evidence(tmp_path: Path) -> None:
 
     assert (tmp_path / "node/local/commands/dmesg").exists()
     assert not yesterday.exists()
-
-
-def test_driver_is_asked_only_on_request(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`nvidia-smi` loads the driver's module, and nothing is to change by itself."""
-    names = {}
-    for option in ((), ("--nvidia-smi",)):
-        main(["node", "judge", "--json", f"--evidence-dir={tmp_path}", *option])
-        verdicts = json.loads(capsys.readouterr().out)["verdicts"]
-        names[option] = [each["name"] for each in verdicts]
-
-    assert "nvidia-smi" not in names[()]
-    assert names["--nvidia-smi",] == [*names[()], "nvidia-smi"]

@@ -31,7 +31,6 @@ from harness.provisioning.wait import WaitTimeoutError
 from suites.unit.image.cloud_image_folder import (
     DIGEST,
     ENTRY,
-    IMAGE,
     published_files,
     write_cloud_image_recipe,
 )
@@ -161,19 +160,6 @@ def test_invalid_option_value_is_reported_in_a_sentence(
     assert f"error: argument {sentence}" in capsys.readouterr().err
 
 
-def test_unreadable_spec_is_reported_with_a_remedy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for spec, why in (
-        (tmp_path / "none_spec.sh", "No such file or directory"),
-        (tmp_path, "Is a directory"),
-    ):
-        assert main(["migrate", str(spec)]) == 2
-        assert capsys.readouterr().err == (
-            f"harness: {spec}: The spec can't be read ({why}); give the path of a *_spec.sh file.\n"
-        )
-
-
 def test_spec_that_is_not_utf8_is_printed_in_any_locale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,14 +200,6 @@ def test_payload_is_packed_into_the_cache(
     assert path.read_bytes() == build_payload().content
 
 
-def test_listing_shows_the_kind_of_each_image(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["image", "ls", "--json"]) == 0
-
-    kinds = {entry["name"]: entry["kind"] for entry in json.loads(capsys.readouterr().out)}
-    assert kinds["debian-12"] == "build"
-    assert kinds["ubuntu-24.04"] == "url"
-
-
 def test_recipe_is_not_fetched_and_cloud_image_is_not_built(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -230,16 +208,6 @@ def test_recipe_is_not_fetched_and_cloud_image_is_not_built(
 
     assert main(["image", "build", "--image=ubuntu-24.04"]) == 2
     assert "`harness image fetch --image ubuntu-24.04` downloads it" in capsys.readouterr().err
-
-
-def test_fetching_offline_says_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    assert main(["image", "fetch", "--image=ubuntu-24.04", "--offline"]) == 2
-
-    assert "The image 'ubuntu-24.04' is not in the cache" in capsys.readouterr().err
 
 
 def _cached_cloud_image(top: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -381,20 +349,6 @@ def test_qemu_is_unpacked_again_only_if_that_is_asked_for(
     assert json.loads(capsys.readouterr().out) == {"program": "/qemu", "version": version}
 
 
-def test_local_file_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "my.qcow2").write_bytes(IMAGE)
-
-    assert main(["image", "fetch", "--json", f"--image={tmp_path / 'my.qcow2'}"]) == 0
-
-    assert json.loads(capsys.readouterr().out) == {
-        "name": "my",
-        "digest": f"sha256:{DIGEST}",
-        "disk": str(tmp_path / "my.qcow2"),
-        "size_mib": 0,
-        "virtual_mib": 3,
-    }
-
-
 @pytest.mark.parametrize(
     ("options", "refusal"),
     [
@@ -473,14 +427,6 @@ def test_baked_disk_is_named_with_its_size(
     assert asked == [(f"the {image}", driver) if is_cloud else image]
 
 
-def test_driver_with_a_malformed_reference_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["image", "bake", "--driver=gpu"])
-
-    assert caught.value.code == 2
-    assert "'gpu' does not have the form REPOSITORY:VERSION-SHA" in capsys.readouterr().err
-
-
 def test_broken_recipe_is_reported_after_the_list_of_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -498,42 +444,6 @@ def test_broken_recipe_is_reported_after_the_list_of_the_others(
     assert shown.err.startswith(f"harness: {tmp_path / 'broken.yaml'}:3: key 'packges': ")
     assert listed["broken"]["problem"].startswith(f"{tmp_path / 'broken.yaml'}:3: ")
     assert listed["ours"]["kind"] == "build"
-
-
-def test_image_file_is_not_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "our.qcow2").write_bytes(IMAGE)
-
-    assert main(["image", "build", f"--image={tmp_path / 'our.qcow2'}"]) == 2
-
-    assert "is an image file, which needs no build; tests make a node" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("absent.qcow2", "This file does not exist."),
-        ("folder.qcow2", "This is a folder; give the path of the image file in it."),
-        ("text.qcow2", "The file is neither a qcow2 image nor a raw disk with partitions; "),
-    ],
-)
-def test_path_without_an_image_is_refused_in_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, sentence: str
-) -> None:
-    (tmp_path / "folder.qcow2").mkdir()
-    (tmp_path / "text.qcow2").write_text("no disk\n")
-
-    for action in ("fetch", "build"):
-        assert main(["image", action, f"--image={tmp_path / name}"]) == 2
-
-        assert capsys.readouterr().err.startswith(f"harness: {tmp_path / name}: {sentence}")
-
-
-def test_folder_without_recipes_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["image", "ls", f"--images-dir={tmp_path / 'absent'}"]) == 2
-
-    assert str(tmp_path / "absent") in capsys.readouterr().err
 
 
 def _refuse(evidence: Evidence) -> NoReturn:
@@ -695,12 +605,3 @@ def test_test_is_run_by_pytest_in_this_terminal(
     monkeypatch.setattr(os, "execv", become)
 
     assert main(words.split()) == 130
-
-
-def test_completion_has_commands_and_their_options(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "bash"]) == 0
-
-    printed = capsys.readouterr().out
-    assert "checkpoints" in printed
-    assert "--state" in printed
-    assert "cloud-init-done" in printed

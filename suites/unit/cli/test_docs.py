@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+
 import pytest
 
 from harness.cli import main
@@ -70,3 +74,37 @@ def test_word_is_no_pattern(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docs", "reference/provisioning", "--search", "argv[]("]) == 2
 
     assert "No page has 'argv[]('." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("columns", "own", "widest"), [(300, None, 120), (50, "M", 50)])
+def test_page_is_shown_in_a_pager_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    columns: int,
+    own: str | None,
+    widest: int,
+) -> None:
+    shown: list[tuple[str, str | None]] = []
+    monkeypatch.setattr("pydoc.pager", lambda text: shown.append((text, os.environ.get("LESS"))))
+    for name, value in (
+        ("COLUMNS", str(columns)),
+        ("TERM", "xterm"),
+        ("NO_COLOR", ""),
+        ("LESS", own or ""),
+    ):
+        monkeypatch.setenv(name, value)
+    if own is None:
+        monkeypatch.delenv("LESS")
+    assert main(["docs", "trust"]) == 0
+    assert capsys.readouterr().out.startswith("# Trust")
+    assert shown == []
+
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True)
+    assert main(["docs", "trust"]) == 0
+
+    ((text, options),) = shown
+    lines = [re.sub(r"\x1b\[[0-9;]*m|\x1b\]8;.*?\x1b\\\\", "", line) for line in text.splitlines()]
+    assert max(map(len, lines)) == widest
+    assert "\x1b[1" in text
+    assert options == (own or "FRX")
+    assert "Trust" not in capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -16,10 +15,9 @@ from harness.cli.doctor import examine
 from harness.errors import HarnessError, RequirementError
 from harness.machine import accelerator
 from harness.machine.capacity.broker import Demand, Entry
-from harness.machine.libvirt.binding import load_libvirt
 from harness.machine.requirement_check import RequirementCheck
 from harness.provisioning.command import CommandResult
-from harness.settings import AcceleratorOption, MachineDriver, Settings
+from harness.settings import AcceleratorOption, Settings
 from suites.unit.image.cloud_image_folder import DIGEST, IMAGE
 
 if TYPE_CHECKING:
@@ -188,23 +186,6 @@ def test_program_that_does_not_run_is_not_met(host: Host, settings: Settings, co
     assert f"ended with {code}: cannot open shared object file" in found["mmdebstrap"].found
 
 
-def test_qemu_without_the_device_names_versions_that_work(host: Host, settings: Settings) -> None:
-    host.devices = 'name "virtio-rng-pci", bus PCI\n'
-
-    found = missing(examine(settings, host))["emulated-GPU transport"]
-
-    assert "it has no device 'x-pci-proxy-dev'" in found.found
-    assert "use QEMU 6.0 to 8.1" in found.found
-
-
-def test_qemu_without_a_version_is_refused(host: Host, settings: Settings) -> None:
-    host.qemu_version = "something else\n"
-
-    found = missing(examine(settings, host))["emulated-GPU transport"]
-
-    assert "QEMU's version was expected, but it printed 'something else" in found.found
-
-
 def test_requested_but_unusable_accelerator_is_reported(
     host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,13 +233,6 @@ def test_folder_without_images_hides_nothing_else(
     found = missing(examine(replace(settings, image_folders=(tmp_path,)), host))
 
     assert list(found) == ["mmdebstrap", "image"]
-
-
-def test_existing_node_runs_no_machines(host: Host, settings: Settings) -> None:
-    found = missing(examine(replace(settings, machine_driver=MachineDriver.NODE), host))
-
-    assert list(found) == ["machines"]
-    assert "--machine-driver=qemu" in str(found["machines"].remedy)
 
 
 def test_too_little_disk_is_reported_with_a_remedy(
@@ -319,48 +293,12 @@ def test_unreadable_reservations_are_reported(
     assert missing(examine(settings, host))["memory"].found == "The broker's folder is a link."
 
 
-@pytest.mark.usefixtures("host")
-def test_json_is_for_programs(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    findings = [
-        RequirementCheck(requirement="disk", is_met=False, found="0 GiB", remedy="Free some.")
-    ]
-    monkeypatch.setattr(doctor, "examine", lambda *_: findings)
-
-    code = main(["doctor", "--json"])
-
-    assert code == 2
-    assert json.loads(capsys.readouterr().out) == [
-        {
-            "requirement": "disk",
-            "is_met": False,
-            "found": "0 GiB",
-            "remedy": "Free some.",
-            "is_needed": True,
-            "package": None,
-        }
-    ]
-
-
 def test_libvirt_is_not_required_by_another_driver(
     host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "libvirt", None)
 
     assert missing(examine(settings, host)) == {}
-
-
-def test_requested_libvirt_is_required(
-    host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load_libvirt.cache_clear()
-    monkeypatch.setitem(sys.modules, "libvirt", None)
-
-    found = missing(examine(replace(settings, machine_driver=MachineDriver.LIBVIRT), host))
-
-    assert list(found) == ["libvirt's Python binding"]
-    assert "pip install 'gpu-node-harness[libvirt]'" in found["libvirt's Python binding"].found
 
 
 def test_table_escapes_markup(

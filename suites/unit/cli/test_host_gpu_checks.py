@@ -93,6 +93,20 @@ def test_host_without_gpus_for_tests_has_no_rows(host: FakeHost, settings: Setti
     assert examine_host_gpus(settings, host.root) == []
 
 
+def test_gpu_of_a_known_kind_has_a_row_whatever_its_model(
+    host: FakeHost, settings: Settings
+) -> None:
+    """One of them may have lost its group, as in a machine of its own."""
+    host.add_function("0000:67:00.0", group=None, device=0x1234)
+    host.add_function("0000:68:00.0", group=8, vendor=0x1002)
+    host.add_function("0000:69:00.0", group=9, class_code=VGA_CLASS, device=0x1234)
+
+    rows = [check.requirement for check in examine_host_gpus(settings, host.root)]
+
+    assert rows[4:] == [f"GPU {address}" for address in (GPU, SECOND, "0000:67:00.0")]
+    assert rows[0] not in missing(host, settings)
+
+
 def test_missing_gpu_is_reported_on_a_host_with_an_inventory(
     host: FakeHost, inventory: Settings
 ) -> None:
@@ -158,13 +172,16 @@ def test_process_that_has_a_gpu_open_is_named(host: FakeHost, settings: Settings
 
 def test_leased_gpu_is_no_fault(host: FakeHost, settings: Settings) -> None:
     pool = GpuPool(settings.gpu_pool_folder, root=host.root, runner=FakeKernel(host))
+    host.add_function(NVME, group=6, class_code=NVME_CLASS, driver="nvme")
 
     with pool.lease([GpuChoice()], holder="a suite", deadline=Deadline.after(1)):
         checks = examine_host_gpus(settings, host.root)
 
-    row = next(check for check in checks if check.requirement == f"GPU {GPU}")
-    assert row.is_met
-    assert "It is held by 'a suite'" in row.found
+    rows = {check.requirement: check for check in checks}
+    assert rows[f"GPU {GPU}"].is_met
+    assert "It is held by 'a suite'" in rows[f"GPU {GPU}"].found
+    # The lease is of another GPU.
+    assert not rows[f"GPU {SECOND}"].is_met
 
 
 @pytest.mark.parametrize(
@@ -175,19 +192,13 @@ def test_limit_of_locked_memory_is_checked_for_ordinary_users(
     monkeypatch: pytest.MonkeyPatch, limit: int, *, is_met: bool
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    # A person may raise the limit to the second number, but has not.
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, resource.RLIM_INFINITY))
 
     row = host_gpu_checks._locked_memory()
 
     assert row.is_met == is_met
     assert is_met or "`LimitMEMLOCK=infinity`" in str(row.remedy)
-
-
-def test_root_may_lock_any_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (0, 0))
-
-    assert host_gpu_checks._locked_memory().is_met
 
 
 def test_missing_folder_of_leases_is_reported_to_ordinary_users(
@@ -214,12 +225,15 @@ def test_mistake_in_the_inventory_is_a_row(
 
 
 def test_gpus_count_as_a_fault_only_if_an_inventory_gives_them_to_tests(
-    host: FakeHost, settings: Settings, inventory: Settings
+    host: FakeHost, settings: Settings, inventory: Settings, tmp_path: Path
 ) -> None:
     iommu_off(host, "GenuineIntel")
 
     assert not missing(host, settings)["IOMMU"].is_needed
     assert missing(host, inventory)["IOMMU"].is_needed
+    # The host's own, which no option names.
+    (tmp_path / "absent.yaml").write_text("schema: 1\n")
+    assert missing(host, settings)["IOMMU"].is_needed
 
 
 @pytest.mark.parametrize(

@@ -64,18 +64,3 @@ def test_loaded_module_stays(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert imported() is module
     assert capsys.readouterr().out == "loads\n"
-
-
-def test_missing_attribute_is_the_modules_own_error() -> None:
-    load_on_use(NAME)
-
-    with pytest.raises(AttributeError, match=f"module '{NAME}' has no attribute 'missing'"):
-        _ = imported().missing
-
-
-def test_missing_module_is_an_error_at_its_use() -> None:
-    load_on_use(f"{NAME}_missing")
-    module = __import__(f"{NAME}_missing")
-
-    with pytest.raises(ModuleNotFoundError, match=f"{NAME}_missing"):
-        _ = module.anything
