@@ -53,6 +53,7 @@ class FakeAgent:
     link: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(explain_delay=None))
     stdin: dict[tuple[str, ...], bytes] = field(default_factory=dict)
     limits_s: dict[tuple[str, ...], int] = field(default_factory=dict)
+    timeouts_s: dict[tuple[str, ...], int] = field(default_factory=dict)
     environments: dict[tuple[str, ...], dict[str, str]] = field(default_factory=dict)
 
     def _note(self, *request: object) -> None:
@@ -102,6 +103,7 @@ class FakeAgent:
     ) -> CommandResult:
         self._note("run", *argv)
         self.environments[tuple(argv)] = dict(env or {})
+        self.timeouts_s[tuple(argv)] = _limit(timeout_s)
         self.limits_s[tuple(argv)] = _limit(timeout_s) if deadline is None else limit_of(deadline)
         if stdin is not None:
             self.stdin[tuple(argv)] = stdin.encode()

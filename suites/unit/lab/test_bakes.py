@@ -21,6 +21,7 @@ from harness.provisioner.outcome import OutcomeDeclaration, OutcomeFile
 from harness.provisioning.command import CommandResult, LocalRunner
 from suites.unit.evidence.folders import EvidenceFolder
 from suites.unit.lab.builders import a_cloud_image, a_provisioner, an_image
+from suites.unit.lab.fake_vm import limit_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from harness.evidence import Evidence
     from harness.image import CloudImage
     from harness.lab.node import NodeRequest
+    from harness.provisioning.wait import Deadline
 
 
 @dataclass
@@ -157,6 +159,30 @@ def test_bake_with_another_driver_payload_or_request_is_different(
     assert [parts for parts in bakes if bakes.count(parts) > 1] == []
 
 
+def test_bake_has_the_time_of_its_provisioner_and_more_by_the_patience_of_the_host(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits_s: list[int] = []
+
+    def ensure(*_: object, deadline: Deadline, **__: object) -> None:
+        limits_s.append(limit_of(deadline))
+
+    monkeypatch.setattr(Lab, "node_image", lambda *_: an_image())
+    monkeypatch.setattr(ImageStore, "ensure_derived", ensure)
+    monkeypatch.setattr(DerivedStore, "bake", ensure)
+    slow = replace(lab, settings=replace(lab.settings, timeout_multiplier=2.0))
+    longer = replace(lab.provisioner, timeout_s=lab.provisioner.timeout_s + 100)
+    for one, provisioner in ((lab, None), (slow, None), (lab, longer)):
+        bake_node(one, provisioner=provisioner)
+        bake_cloud_image(one, a_cloud_image(), provisioner=provisioner)
+
+    # Beside the provisioner, a node boots; a cloud image boots for the first time, and is cleaned.
+    own_s, factor = lab.provisioner.timeout_s, round(3 * lab.patience)
+    of_lab = [round(own_s + extra_s) * factor for extra_s in (60, 180)]
+    slower = [2 * limit_s for limit_s in of_lab]
+    assert limits_s == [*of_lab, *slower, *(limit_s + 100 * factor for limit_s in of_lab)]
+
+
 def test_requested_driver_overrides_the_driver_of_the_entry(
     lab: Lab, parts_of: Callable[..., Mapping[str, str]]
 ) -> None:
@@ -186,17 +212,6 @@ def test_existing_path_stays_untouched(tmp_path: Path) -> None:
     assert str(refused.value) == f"{place}: There is such a file already."
 
     assert (tmp_path / "mine.qcow2").read_text() == "mine"
-
-
-def test_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    place = tmp_path / "absent" / "mine.qcow2"
-
-    with pytest.raises(BadInputError) as refused:
-        write_standalone(a_cloud_image(), place)
-
-    assert str(refused.value) == (
-        f"{place}: The image could not be written there (No such file or directory)."
-    )
 
 
 def test_disk_that_cannot_be_converted_leaves_nothing(

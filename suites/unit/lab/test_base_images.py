@@ -108,25 +108,6 @@ def test_base_on_a_parent_is_found(tmp_path: Path) -> None:
     assert find_base(BASE, [tmp_path]) == disk
 
 
-def test_message_names_each_image_to_copy(tmp_path: Path) -> None:
-    images, derived = tmp_path / "images", tmp_path / "derived"
-    an_image(images, "34" * 32)
-    baked = replace(
-        BASE,
-        folder="/there/derived/bake",
-        parents=("/there/images/middle", "/there/images/image-3434"),
-    )
-
-    with pytest.raises(HarnessError) as caught:
-        find_base(baked, [images, derived])
-
-    commands = (
-        f"`rsync -a HOST:/there/derived/bake {derived}/` and "
-        f"`rsync -a HOST:/there/images/middle {images}/`."
-    )
-    assert f"copy it from the host that made the bundle: {commands}" in str(caught.value)
-
-
 @pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded", "bundle of old"])
 def test_base_whose_parent_is_missing_is_refused(tmp_path: Path, is_recorded: bool) -> None:
     folder = tmp_path / "image-1212"

@@ -10,9 +10,7 @@ import pytest
 
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.gpu.transport import Transport
-from harness.image import FirmwareType
 from harness.lab import Lab
-from harness.lab.cloud_images import CloudImageBoot
 from harness.lab.machine import LabMachine
 from harness.lab.saved_states import BuiltImageSource, booted
 from harness.machine.accelerator import AcceleratorChoice
@@ -260,20 +258,6 @@ def test_cloud_image_is_found_by_its_path(lab: Lab, tmp_path: Path) -> None:
     assert (image.name, image.digest) == ("our", f"sha256:{DIGEST}")
 
 
-def test_built_image_is_not_a_cloud_image(lab: Lab) -> None:
-    with pytest.raises(BadInputError, match="'debian-12' is built from a recipe"):
-        lab.cloud_image("debian-12")
-
-
-def test_path_of_a_missing_node_image_is_reported_as_that(lab: Lab, tmp_path: Path) -> None:
-    path = tmp_path / "absent.qcow2"
-
-    with pytest.raises(BadInputError) as refusal:
-        lab.node_image(str(path))
-
-    assert str(refusal.value) == f"{path}: This file does not exist."
-
-
 def test_cloud_image_machine_that_does_not_start_leaves_nothing(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "our.qcow2").write_bytes(IMAGE)
     image = lab.cloud_image(str(tmp_path / "our.qcow2"))
@@ -285,20 +269,6 @@ def test_cloud_image_machine_that_does_not_start_leaves_nothing(lab: Lab, tmp_pa
         pass
 
     assert list(lab.folder.iterdir()) == []
-
-
-def test_missing_uefi_firmware_is_reported_with_the_package(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("harness.machine.uefi_firmware.descriptor_folders", lambda: [tmp_path])
-    (tmp_path / "our.qcow2").write_bytes(IMAGE)
-    image = lab.cloud_image(str(tmp_path / "our.qcow2"))
-
-    with (
-        pytest.raises(RequirementError, match="apt-get install --no-install-recommends ovmf"),
-        lab.boot_cloud_image(image, CloudImageBoot(firmware=FirmwareType.UEFI)),
-    ):
-        pass
 
 
 def test_provisioner_with_user_data_needs_cloud_init(lab: Lab) -> None:

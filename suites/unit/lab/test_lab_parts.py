@@ -26,8 +26,7 @@ from harness.lab.saved_states import BuiltImageSource, booted, cloud_init_done, 
 from harness.machine.description.spec import DEFAULT_SLOTS, HostPort
 from harness.progress import ProgressEvent
 from harness.progress import Stage as Progress
-from harness.settings import GpuEmulation, GpuSource, LicenceId, MachineStart
-from suites.unit.evidence.folders import EvidenceFolder
+from harness.settings import GpuEmulation, LicenceId, MachineStart
 from suites.unit.gpu.models import a_model
 from suites.unit.lab.builders import a_cloud_image, a_request, an_image
 from suites.unit.lab.fake_vm import limit_of
@@ -38,31 +37,11 @@ if TYPE_CHECKING:
 
     from harness.evidence import Evidence
     from harness.lab.description import MachineDescription
-    from harness.lab.guest_channels import MachineServices
     from harness.lab.node import Node
     from harness.machine.checkpoint.store import Checkpoint
 
 
 # -- its parts ---------------------------------------------------------------------------------------
-
-
-def services_of(lab: Lab) -> MachineServices:
-    """Return what a lab's machines share; it is no public part of it."""
-    return lab.machines._services
-
-
-def test_waits_of_a_machine_are_events_of_the_run(lab: Lab) -> None:
-    events: list[ProgressEvent] = []
-    lab = replace(lab, listener=events.append)
-
-    services_of(lab).report("'node' waits for room")
-
-    (event,) = events
-    assert (event.subject, event.stage, event.message) == (
-        "machines",
-        Progress.WAIT,
-        "'node' waits for room",
-    )
 
 
 def test_caches_are_where_the_settings_say(
@@ -443,18 +422,3 @@ def test_evidence_that_can_not_be_kept_does_not_hide_the_first_error(
 
     (event,) = events
     assert event.message == "the evidence of 'node' could not be kept: No space."
-
-
-def test_evidence_of_a_node_that_does_not_answer_is_kept(lab: Lab, tmp_path: Path) -> None:
-    evidence = EvidenceFolder(tmp_path / "node").file("/proc/uptime", "1").evidence
-    node = SimpleNamespace(collect_available=lambda: evidence)
-
-    kept = lab.try_save_evidence(cast("Node", node), "test/node")
-
-    assert kept == lab.settings.evidence_folder / "test/node"
-
-
-def test_source_of_the_gpus_comes_from_the_settings(lab: Lab) -> None:
-    lab = replace(lab, settings=replace(lab.settings, gpu_source=GpuSource.HOST))
-
-    assert services_of(lab).gpu_sources.source is GpuSource.HOST

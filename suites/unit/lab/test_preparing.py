@@ -457,21 +457,6 @@ def test_evidence_of_a_bake_lies_beside_the_disk() -> None:
     assert bake_evidence(an_image()).folder == an_image().disk.parent / "evidence"
 
 
-@pytest.mark.usefixtures("asked", "workshop")
-def test_bake_that_leaves_no_reason_says_where_to_look(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def collect(_: Node, folder: Path) -> Evidence:
-        return EvidenceFolder(folder).file(EXIT_CODE_PATH, "84\n").evidence
-
-    monkeypatch.setattr(Node, "collect", collect)
-
-    with pytest.raises(
-        HarnessError, match=r"\): it left no reason, so read the output of cloud-init\."
-    ):
-        bake_node(lab)
-
-
 # -- a disk of a person's own ----------------------------------------------------------------------
 
 

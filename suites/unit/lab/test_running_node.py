@@ -123,6 +123,8 @@ def test_command_of_the_provisioner_runs_as_cloud_init_would(stage: Stage, node:
     expected = a_provisioner().guest_command("boot", output=CLOUD_INIT_OUTPUT_PATH)
     assert stage.agent.commands()[-1] == tuple(expected)
     assert stage.agent.limits_s[tuple(expected)] == LIMIT_S
+    # Of a node that makes progress, the deadline moves to three times that.
+    assert stage.agent.timeouts_s[tuple(expected)] == LIMIT_S * 3
     assert "is provisioned by command 'boot'" in [event.message for event in stage.events]
 
 

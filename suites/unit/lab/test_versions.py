@@ -114,22 +114,6 @@ def test_image_whose_manifest_can_not_be_read_has_no_digest(
     assert versions_of(machine, tmp_path)["image"] == {"name": "debian-12", "digest": None}
 
 
-def test_harness_that_is_not_installed_has_no_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", missing)
-    monkeypatch.setattr(importlib.metadata, "requires", missing)
-    monkeypatch.setattr(versions, "_python_packages", versions._python_packages.__wrapped__)
-
-    found = versions_of(a_machine(), tmp_path)
-
-    assert found["harness"] == {"version": None, "commit": "bb84073"}
-    assert found["python_packages"] == {}
-
-
 # -- the commit --------------------------------------------------------------------------------------
 
 

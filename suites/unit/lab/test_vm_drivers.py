@@ -46,16 +46,6 @@ def test_host_without_libvirts_binding_gets_the_extra_as_remedy(
         pass
 
 
-def test_existing_node_starts_no_machines(tmp_path: Path) -> None:
-    settings = Settings(cache=tmp_path, machine_driver=MachineDriver.NODE)
-
-    with (
-        pytest.raises(RequirementError, match=r"no machine is started.*--machine-driver=qemu"),
-        open_driver(settings, print),
-    ):
-        pass
-
-
 def test_existing_node_lacks_machines_of_its_own(tmp_path: Path) -> None:
     (check,) = examine_driver(Settings(cache=tmp_path, machine_driver=MachineDriver.NODE), None)
 
