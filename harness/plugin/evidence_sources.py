@@ -39,17 +39,24 @@ class NodeEvidenceSource:
         """Keep all evidence that the test has gathered, the latest in the top folder.
 
         If the error does not refer to any of it, evidence is gathered once more, because the node
-        may have changed.
+        may have changed. If that fails, the earlier evidence is kept before its error is raised.
         """
-        gathered = self.node.gathered
+        gathered, failed = self.node.gathered, None
         if not gathered or not (error is None or _is_about(error, gathered)):
-            gathered = (*gathered, self.node.collect_available())
+            try:
+                gathered = (*gathered, self.node.collect_available())
+            except Exception as raised:
+                if not gathered:
+                    raise
+                failed = raised
         *earlier, last = gathered
         yield last.folder, completed(self.machine, last.copy_to(folder), error)
         if (folder / STATES).is_dir():
             yield self.node.folder / STATES, folder / STATES
         for number, one in enumerate(earlier, start=1):
             yield one.folder, one.copy_to(folder / f"earlier-{number}")
+        if failed is not None:
+            raise failed
 
 
 def _is_about(error: BaseException, gathered: Sequence[Evidence]) -> bool:

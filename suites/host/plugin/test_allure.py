@@ -227,25 +227,17 @@ def test_history_follows_the_test_in_any_run(inner: Inner) -> None:
 
 def test_evidence_is_in_steps_by_folder_with_types_and_names(inner: Inner) -> None:
     source = """
-        import json
-        from pathlib import Path
-        from harness.provisioner.gpu_node import EVENTS_FOLDER
-
         class Source:
             name = "node"
 
             def gather(self, folder, error):
-                events = folder / "files" / EVENTS_FOLDER.lstrip("/")
-                for path in (folder / "host", folder / "commands", events):
+                for path in (folder / "host", folder / "commands"):
                     path.mkdir(parents=True)
                 (folder / "timeline.html").write_text("<p>")
                 (folder / "host/serial.log").write_text("Linux")
                 (folder / "host/argv.txt").write_text("")
                 (folder / "host/serial.cast").write_text("{}")
                 (folder / "commands/journal").write_text("-- Boot")
-                (events / "1700000000001.json").write_text(json.dumps({"TaskName": "AKS.CSE.apt"}))
-                (events / "1700000000002.json").write_text(json.dumps({"TaskName": "AKS.CSE.apt"}))
-                (events / "1700000000003.json").write_text("{")
                 yield folder, folder
                 raise OSError("No space left on device")
 
@@ -270,11 +262,6 @@ def test_evidence_is_in_steps_by_folder_with_types_and_names(inner: Inner) -> No
             "serial.cast": "application/x-asciicast",
         },
         "Output of commands in the guest": {"journal": "text/plain"},
-        "Files of the guest": {
-            "event: AKS.CSE.apt": "application/json",
-            "event: AKS.CSE.apt (2)": "application/json",
-            "event: not readable": "application/json",
-        },
     }
     html = next(each for each in step["attachments"])
     assert (inner.folder / "results" / html["source"]).read_text() == "<p>"

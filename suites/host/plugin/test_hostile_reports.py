@@ -288,17 +288,6 @@ def test_each_run_of_a_repeated_test_keeps_its_evidence(inner: Inner) -> None:
     assert "test_inner.py-test_it" in folders
 
 
-def test_tests_of_similar_names_keep_their_evidence_apart(inner: Inner) -> None:
-    for name in ("a/b", "a-b"):
-        path = inner.folder / f"{name}.py"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("def test_it(node): assert False\n")
-
-    inner.run_apart("", "-n0", "a/b.py", "a-b.py")
-
-    assert len([path for path in inner.kept() if "serial.log" in path]) == 2
-
-
 @pytest.mark.parametrize("place", ["/dev/stdout", "link.xml", "a/b.xml"])
 def test_file_of_junit_can_be_a_link_or_a_device(tmp_path: Path, place: str) -> None:
     (tmp_path / "test_a.py").write_text("def test_it(): ...\n")

@@ -116,11 +116,3 @@ def test_first_run_says_what_it_makes_before_it_begins(inner: Inner, workers: st
     assert re.search(r"^  image debian-12 +about \d+ \w+, by its recipe", output, re.MULTILINE)
     assert re.search(r"^  bake debian-12 +about \d+ \w+, by its recipe", output, re.MULTILINE)
     assert output.index("first use") < output.index("it was begun")
-
-
-@pytest.mark.usefixtures("empty_cache")
-@pytest.mark.parametrize("option", ["--collect-only", "--setup-plan"])
-def test_run_that_makes_nothing_says_nothing(inner: Inner, option: str) -> None:
-    result = inner.run_apart(_NO_BUILD + _OF_A_BAKE, "--image=debian-12", option)
-
-    assert "first use" not in f"{result.stdout}{result.stderr}"

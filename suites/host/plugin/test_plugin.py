@@ -65,19 +65,6 @@ def test_evidence_of_a_failed_test_is_kept(inner: Inner) -> None:
     result.stdout.fnmatch_lines([f"*kept in '{inner.folder}/evidence/test_inner.py-test_kernel/*"])
 
 
-def test_evidence_is_written_to_the_requested_folder(inner: Inner) -> None:
-    inner.run(FAILS, "--evidence-dir=a b/kept")
-
-    assert (inner.folder / "a b/kept" / KEPT[1]).is_file()
-
-
-@pytest.mark.parametrize("end", ["skip", "xfail"])
-def test_skipped_test_keeps_nothing(inner: Inner, end: str) -> None:
-    inner.run(f"import pytest\ndef test_kernel(node):\n    pytest.{end}('no')\n")
-
-    assert inner.kept() == []
-
-
 FINDS_WRONG = """
     from pathlib import Path
     from harness.errors import ExpectationError
@@ -139,13 +126,6 @@ def test_message_names_the_evidence_wherever_it_stands(inner: Inner) -> None:
         result.stdout.fnmatch_lines([f"*Wrong kernel. The evidence is in '{kept}'*"])
 
 
-def test_crashed_worker_is_a_harness_error(inner: Inner) -> None:
-    result = inner.run("import os\ndef test_kernel():\n    os._exit(1)\n", "-n1")
-
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["expectations not met: 0; the harness could not tell: 1"])
-
-
 def test_test_that_passed_unexpectedly_keeps_its_evidence(inner: Inner) -> None:
     inner.run(
         "import pytest\n@pytest.mark.xfail(strict=True)\ndef test_kernel(node):\n    pass\n"
@@ -165,13 +145,6 @@ def test_junit_names_the_evidence_once(inner: Inner, source: str, option: str) -
         each.get("value") for each in tree.iter("property") if each.get("name") == "evidence"
     ]
     assert values == [str(inner.folder / "evidence/test_inner.py-test_kernel/node")]
-
-
-def test_node_failures_and_harness_errors_are_counted_separately(inner: Inner) -> None:
-    result = inner.run(MIXED)
-
-    result.assert_outcomes(failed=5, errors=1, xfailed=1)
-    result.stdout.fnmatch_lines(["expectations not met: 3; the harness could not tell: 3"])
 
 
 NEEDS = """
@@ -318,14 +291,6 @@ def test_further_images_can_be_deselected(inner: Inner) -> None:
 
     result.assert_outcomes(passed=3, deselected=2)
     result.stdout.fnmatch_lines(["*test_node?debian-13? PASSED*"])
-
-
-def test_declared_markers_are_known(inner: Inner) -> None:
-    source = (
-        "import pytest\n@pytest.mark.slow\n@pytest.mark.real_driver\ndef test_x():\n    pass\n"
-    )
-
-    inner.run(source, "--strict-markers").assert_outcomes(passed=1)
 
 
 def test_folders_of_gpu_models_come_from_ini_and_options(inner: Inner) -> None:

@@ -36,10 +36,6 @@ def test_that_kills_its_worker(announce):
     input_comes()
     os._exit(1)
 
-def test_that_ends_its_worker_at_once(announce):
-    announce(ProgressEvent(subject="node-2", stage=Stage.BUSY, message="boots"))
-    os._exit(1)
-
 def test_of_a_machine(announce):
     announce(ProgressEvent(subject="node-1", stage=Stage.BUSY, message="waits for cloud-init"))
     input_comes()
@@ -56,26 +52,6 @@ def test_at_a_prompt(announce):
 def input_comes():
     with open("go-on") as pipe:
         pipe.read()
-"""
-#: Delays the display of the first event until the worker that sent it has ended.
-_LATE_DISPLAY = """\
-import threading
-import pytest
-from harness.plugin import progress
-from harness.progress.display import Display
-
-ended = threading.Event()
-
-class LateDisplay(Display):
-    def __init__(self, *arguments):
-        ended.wait(60)
-        super().__init__(*arguments)
-
-progress.Display = LateDisplay
-
-@pytest.hookimpl(optionalhook=True, trylast=True)
-def pytest_testnodedown():
-    ended.set()
 """
 #: What begins the drawing of rows, and removes them.
 _DRAWN, _REMOVED = "\x1b7", "\x1b[J"
@@ -143,17 +119,6 @@ def test_lines_of_workers_reach_the_terminal_with_the_name_of_the_worker(machine
     assert sorted(said) == ["0", "1"]
 
 
-def test_lines_of_workers_come_without_a_socket(machines: Path) -> None:
-    too_long = machines / ("long" * 30)
-    too_long.mkdir()
-
-    argv = _argv(machines, "-n", "1", environment=(f"TMPDIR={too_long}",))
-    result = LocalRunner().run(argv, timeout_s=_PATIENCE_S)
-
-    assert result.ok
-    assert "[node-0] build: installing" in result.stderr
-
-
 @pytest.mark.parametrize("word", ["CI=true", "-s", "--capture=tee-sys"])
 def test_terminal_shows_lines_if_rows_would_be_wrong(machines: Path, word: str) -> None:
     options, environment = ((), (word,)) if word[0] != "-" else ((word,), ())
@@ -210,16 +175,6 @@ def test_rows_of_a_worker_that_was_killed_go(live: Path) -> None:
         (live / "go-on").write_text("")
 
         assert "node-2" not in _rest(terminal).rpartition(_REMOVED)[0]
-
-
-def test_worker_that_ended_before_its_first_event_was_shown_has_no_row(live: Path) -> None:
-    (live / "conftest.py").write_text(_LATE_DISPLAY)
-    with _at_a_terminal(_argv(live, "-n", "1", "-k", "at_once or of_a_machine")) as terminal:
-        terminal.expect(r"node-1.*waits for cloud-init.*\x1b8")
-        (live / "go-on").write_text("")
-
-        assert isinstance(terminal.before, str)
-        assert "node-2" not in terminal.before + _rest(terminal)
 
 
 def test_no_row_is_drawn_at_the_prompt_of_a_debugger(live: Path) -> None:

@@ -99,14 +99,6 @@ def test_assertion_without_a_machine_has_no_cause(inner: Inner) -> None:
     result.stdout.no_fnmatch_line("why *")
 
 
-def test_misspelt_fixture_does_not_count_as_an_error_of_the_harness(inner: Inner) -> None:
-    result = inner.run("def test_kernel(nodee):\n    pass\n")
-
-    result.stdout.fnmatch_lines(
-        ["expectations not met: 0; the harness could not tell: 0; tests that ask for no known*: 1"]
-    )
-
-
 def test_missing_requirements_are_listed_for_skipped_tests(inner: Inner) -> None:
     source = """
         from harness.errors import RequirementError
@@ -155,15 +147,3 @@ def test_path_that_pytest_took_for_a_test_is_refused_if_the_ini_file_was_not_rea
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert f"'{inner.folder}/pytest.ini'; write '--qemu={qemu}'" in result.stderr.str()
-
-
-def test_path_in_one_word_with_its_option_is_not_taken_for_a_test(
-    inner: Inner, tmp_path: Path
-) -> None:
-    (inner.folder / "pytest.ini").write_text("[pytest]\n")
-    qemu = tmp_path / "qemu"
-    qemu.symlink_to("/bin/sh")
-
-    result = inner.run("def test_kernel():\n    pass\n", f"--qemu={qemu}")
-
-    result.assert_outcomes(passed=1)

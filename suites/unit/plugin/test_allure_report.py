@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import allure_commons
 import pytest
 from allure_commons import model2
+from allure_commons.logger import AllureFileLogger
 from allure_commons.types import LabelType
 
 from harness.errors import BadInputError
 from harness.plugin.allure_report import AllureReport, _severities
 from harness.plugin.verdicts import mark_broken
 from harness.settings import MachineDriver, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NODE = "suites/e2e/record/test_boot.py::TestBoot::test_x[a::b]"
 DEFAULT = [
@@ -114,3 +119,78 @@ def test_status_is_of_the_first_error_of_the_present_test() -> None:
         found.append(report._status)
 
     assert found == ["broken", "failed", None]
+
+
+class Listening:
+    """A run's configuration with Allure's plug-in, as far as it is asked."""
+
+    def __init__(self, **output: dict[str, Any]) -> None:
+        listener = SimpleNamespace(allure_logger=SimpleNamespace(get_item=lambda _: None))
+        self.pluginmanager = SimpleNamespace(getplugin={"allure_listener": listener}.get)
+        vars(self).update(output)
+
+
+def loggers() -> list[AllureFileLogger]:
+    plugins = allure_commons.plugin_manager.get_plugins()
+    return [each for each in plugins if isinstance(each, AllureFileLogger)]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[AllureFileLogger]:
+    """Give Allure its own writer, into another folder."""
+    before = loggers()
+    for each in before:
+        allure_commons.plugin_manager.unregister(each)
+    mine = AllureFileLogger(tmp_path / "own")  # type: ignore[no-untyped-call]
+    allure_commons.plugin_manager.register(mine)
+    yield mine
+    for each in loggers():
+        allure_commons.plugin_manager.unregister(each)
+    for each in before:
+        allure_commons.plugin_manager.register(each)
+
+
+def test_files_are_written_once_and_allure_has_its_own_writer_back(
+    tmp_path: Path, own: AllureFileLogger
+) -> None:
+    config: Any = Listening()
+    session: Any = SimpleNamespace(config=config, exitstatus=0)
+    report = AllureReport(config, Settings(), tmp_path / "results", {})
+
+    report.pytest_sessionstart()
+    allure_commons.plugin_manager.hook.report_attached_data(body="x", file_name="a.txt")
+    report.pytest_sessionfinish(session)
+
+    assert loggers() == [own]
+    assert report not in allure_commons.plugin_manager.get_plugins()
+    names = {path.name for path in (tmp_path / "results").iterdir()}
+    assert names == {"a.txt", "environment.properties", "categories.json"}
+    assert not any((tmp_path / "own").iterdir())
+    assert session.exitstatus == 0
+
+
+def test_first_file_that_a_worker_could_not_write_ends_the_run_with_an_error(
+    tmp_path: Path, own: AllureFileLogger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del own
+    outputs: list[dict[str, Any]] = []
+    for names in (("a.txt", "b.txt"), ("c.txt",), ()):
+        config: Any = Listening(workeroutput={})
+        worker = AllureReport(config, Settings(), tmp_path / "results", {})
+        worker.pytest_sessionstart()
+        for name in names:
+            (tmp_path / "results" / name).mkdir(parents=True)
+            allure_commons.plugin_manager.hook.report_attached_data(body="x", file_name=name)
+        worker.pytest_sessionfinish(SimpleNamespace(config=config))  # type: ignore[arg-type]
+        outputs.append(config.workeroutput)
+    config = Listening()
+    session: Any = SimpleNamespace(config=config, exitstatus=0)
+    report = AllureReport(config, Settings(), tmp_path / "results", {})
+
+    report.pytest_sessionstart()
+    for output in outputs:
+        report.pytest_testnodedown(SimpleNamespace(workeroutput=output))
+    report.pytest_sessionfinish(session)
+
+    assert session.exitstatus == pytest.ExitCode.INTERNAL_ERROR
+    assert "a.txt: Is a directory" in capsys.readouterr().err

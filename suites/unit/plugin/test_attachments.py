@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allure_commons.types import AttachmentType
@@ -10,11 +12,10 @@ from allure_commons.types import AttachmentType
 from harness.plugin.attachments import _attached, _declaration, attach
 from harness.provisioner import EvidenceDeclaration, Provisioner
 from harness.provisioner.declaration import DECLARATION_NAME, write_declaration
+from harness.provisioner.gpu_node import EVENTS_FOLDER
 from harness.provisioner.outcome import LogPatterns, OutcomeDeclaration
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
 
@@ -57,6 +58,42 @@ def test_damaged_declaration_attaches_nothing_more(tmp_path: Path) -> None:
 
     assert declaration is None
     assert [path.name for path in _attached(tmp_path, declaration)] == [DECLARATION_NAME]
+
+
+def test_namesakes_are_numbered_within_their_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events have the names of their tasks; other files are named by paths."""
+    seen: list[str] = []
+
+    def step(title: str) -> nullcontext[None]:
+        seen.append(f"> {title}")
+        return nullcontext()
+
+    monkeypatch.setattr("allure.step", step)
+    monkeypatch.setattr(
+        "allure.attach.file", lambda path, name, **_: seen.append(f"{Path(path).name} {name}")
+    )
+    events = tmp_path / "files" / EVENTS_FOLDER.lstrip("/")
+    events.mkdir(parents=True)
+    for number, task in enumerate(("apt", "dkms", "apt", "apt", "dkms"), start=1001):
+        (events / f"{number}.json").write_text(json.dumps({"TaskName": task}))
+    (events / "1006.json").write_text("{")
+    for name in ("journal", "dmesg"):
+        (tmp_path / "commands").mkdir(exist_ok=True)
+        (tmp_path / "commands" / name).write_text("x")
+
+    attach(tmp_path, "node")
+
+    assert [each for each in seen if each.startswith(("1", "journal", "dmesg", ">"))] == [
+        "> Evidence of 'node'",
+        "> Output of commands in the guest",
+        *("journal journal", "dmesg dmesg"),
+        "> Files of the guest",
+        *("1001.json event: apt", "1002.json event: dkms", "1003.json event: apt (2)"),
+        *("1004.json event: apt (3)", "1005.json event: dkms (2)"),
+        "1006.json event: not readable",
+    ]
 
 
 def test_report_runs_nothing_that_a_guest_wrote(

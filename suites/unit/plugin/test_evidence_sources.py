@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
+from typing_extensions import override
 
 from harness.errors import ExpectationError, HarnessError
 from harness.plugin.evidence_sources import (
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.evidence import Evidence
-    from harness.lab.machine import LabMachine
     from harness.lab.node import Node
 
 
@@ -54,15 +55,6 @@ def gather(folder: Path, node: FakeNode, error: BaseException | None = None) -> 
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
 
 
-def test_evidence_that_the_test_judged_is_kept(tmp_path: Path) -> None:
-    node = FakeNode(
-        gathered=(EvidenceFolder(tmp_path / "1").file("/judged.txt", "").evidence,),
-        fresh=EvidenceFolder(tmp_path / "2").file("/fresh.txt", "").evidence,
-    )
-
-    assert gather(tmp_path / "kept/node", node) == ["files/judged.txt"]
-
-
 def test_all_evidence_that_the_test_judged_is_kept_and_is_found_again(tmp_path: Path) -> None:
     """The latest is in the top folder; the failure may refer to an earlier one."""
     names = ("first", "second", "third")
@@ -84,16 +76,43 @@ def test_all_evidence_that_the_test_judged_is_kept_and_is_found_again(tmp_path: 
         assert (moved[tmp_path / name] / f"files/{name}.txt").is_file()
 
 
-def test_error_about_states_refers_to_their_kept_difference(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_states", [True, False])
+@pytest.mark.parametrize("kind", [NodeEvidenceSource, MachineEvidenceSource])
+def test_error_about_states_refers_to_their_kept_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, *, has_states: bool
+) -> None:
     fresh = EvidenceFolder(tmp_path / "fresh").file("/a.txt", "").evidence
-    (fresh.folder / "states").mkdir()
-    (fresh.folder / "states" / "difference-1.txt").touch()
+    states = (fresh.folder / "states", tmp_path / "machine/states")
+    for folder in states if has_states else states[1:]:
+        folder.mkdir(parents=True)
+        (folder / "difference-1.txt").touch()
     node, kept = FakeNode(fresh=fresh, folder=tmp_path / "machine"), tmp_path / "kept"
+    monkeypatch.setattr("harness.plugin.evidence_sources.collect_available", lambda _: fresh)
 
-    moved = dict(NodeEvidenceSource(cast("Node", node)).gather(kept, None))
+    moved = dict(kind(node).gather(kept, None))
 
-    assert moved[tmp_path / "machine" / "states"] == kept / "states"
-    assert (kept / "states" / "difference-1.txt").is_file()
+    expected = {tmp_path / "machine/states": kept / "states"} if has_states else {}
+    assert moved == {fresh.folder: kept, **expected}
+    assert (kept / "states/difference-1.txt").is_file() is has_states
+
+
+def test_evidence_that_can_not_be_gathered_again_leaves_the_earlier(tmp_path: Path) -> None:
+    class UnreachableNode(FakeNode):
+        @override
+        def collect_available(self) -> Evidence:
+            raise OSError("No space left on device")
+
+    folders = [EvidenceFolder(tmp_path / name).file(f"/{name}.txt", "") for name in "ab"]
+    node = UnreachableNode(gathered=tuple(each.evidence for each in folders))
+    kept = tmp_path / "kept/node"
+    gathering = NodeEvidenceSource(cast("Node", node)).gather(kept, KeyError("x"))
+
+    moved = dict(itertools.islice(gathering, 2))
+    with pytest.raises(OSError, match="No space left"):
+        next(gathering)
+
+    assert moved == {tmp_path / "b": kept, tmp_path / "a": kept / "earlier-1"}
+    assert (kept / "earlier-1/files/a.txt").is_file()
 
 
 @pytest.mark.parametrize(
@@ -147,19 +166,33 @@ def test_evidence_of_an_earlier_run_is_replaced(tmp_path: Path) -> None:
     assert gather(tmp_path / "kept/node", node) == ["files/fresh.txt"]
 
 
-def test_machine_is_looked_at_when_its_test_has_failed(
+def test_machine_that_gives_no_evidence_leaves_its_reason_and_the_hosts_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fresh = EvidenceFolder(tmp_path / "2").file("/fresh.txt", "").evidence
-    monkeypatch.setattr(
-        "harness.plugin.evidence_sources.collect_available", lambda _machine: fresh
+    completed: list[tuple[object, Path, object]] = []
+
+    def complete(machine: object, folder: Path, error: object) -> Path:
+        completed.append((machine, folder, error))
+        return folder
+
+    def refuse() -> NoReturn:
+        raise HarnessError("It did not answer a ping.")
+
+    monkeypatch.setattr("harness.plugin.evidence_sources.completed", complete)
+    (tmp_path / "clone1").mkdir()
+    vm = SimpleNamespace(logs={}, events=())
+    machine: Any = SimpleNamespace(
+        name="clone1", folder=tmp_path / "clone1", vm=vm, gpu_traces=dict, require_answer=refuse
     )
-    source = MachineEvidenceSource(cast("LabMachine", SimpleNamespace(name="clone1")))
+    source, kept, error = MachineEvidenceSource(machine), tmp_path / "kept", HarnessError("x")
 
-    moved = dict(source.gather(tmp_path / "kept" / source.name, HarnessError("It hangs.")))
+    moved = dict(source.gather(kept / source.name, error))
 
-    assert moved == {fresh.folder: tmp_path / "kept/clone1"}
-    assert (tmp_path / "kept/clone1/files/fresh.txt").is_file()
+    ((origin, place),) = moved.items()
+    assert (origin.parent, place) == (machine.folder, kept / "clone1")
+    assert (place / "not-collected.txt").read_text() == "It did not answer a ping.\n"
+    assert (place / "host/qmp-events.json").is_file()
+    assert completed == [(machine, place, error)]
 
 
 def test_evidence_that_was_gathered_once_is_copied_and_is_found_again(tmp_path: Path) -> None:

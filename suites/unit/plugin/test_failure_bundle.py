@@ -10,57 +10,11 @@ from typing_extensions import override
 
 from harness.evidence.retention import Bundle
 from harness.plugin import failure_bundle
-from harness.plugin.failure_bundle import completed, finish_bundle
+from harness.plugin.failure_bundle import finish_bundle
 from harness.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-@pytest.mark.parametrize(
-    ("error", "added"),
-    [
-        (None, ["history", "timeline"]),
-        (ValueError("wrong"), ["history", "difference", "versions", "timeline"]),
-    ],
-    ids=["passed", "failed"],
-)
-def test_evidence_that_is_kept_has_a_timeline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None, added: list[str]
-) -> None:
-    """A test that passed has one where its evidence is kept, and no marks of one that failed."""
-    seen: list[str] = []
-    for part in ("history", "difference", "versions", "timeline"):
-        monkeypatch.setattr(
-            failure_bundle,
-            f"_add_{part}",
-            lambda _machine, _folder, part=part: seen.append(part),
-        )
-    machine: Any = object()
-
-    assert completed(machine, tmp_path, error) == tmp_path
-    assert seen == added
-
-
-def test_what_can_not_be_added_is_written_down_and_the_rest_is_added(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError("no answer")
-
-    refuse.__name__ = "_add_history"
-    for part in ("history", "difference", "versions"):
-        monkeypatch.setattr(failure_bundle, f"_add_{part}", refuse)
-    monkeypatch.setattr(
-        failure_bundle, "_add_timeline", lambda _, folder: (folder / "timeline").touch()
-    )
-    machine: Any = object()
-
-    completed(machine, tmp_path, ValueError("wrong"))
-
-    line = "add_history: OSError('no answer')\n"
-    assert (tmp_path / "left-out.txt").read_text() == 3 * line
-    assert (tmp_path / "timeline").exists()
 
 
 class FakeItem:

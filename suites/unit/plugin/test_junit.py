@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,16 +72,16 @@ def test_example_keeps_its_name(nodeid: str, description: str, names: tuple[str,
 
 
 def phases(
-    monkeypatch: pytest.MonkeyPatch, *phases: tuple[str, str]
+    monkeypatch: pytest.MonkeyPatch, *phases: tuple[str, str], tests: str = "x"
 ) -> Sequence[tuple[str, bool]]:
-    """Report phases of one test, each with its outcome; return which of them were marked."""
+    """Report phases of tests in turns, each with its outcome; return which of them were marked."""
     config: Any = SimpleNamespace(stash=pytest.Stash())
     errors = JUnitErrors(Path("out.xml"), config)
     monkeypatch.setattr(junit, "is_broken", lambda report: report.outcome == "broken")
     marked = []
-    for when, outcome in phases:
+    for (when, outcome), test in zip(phases, itertools.cycle(tests), strict=False):
         report: Any = SimpleNamespace(
-            nodeid="a.py::x",
+            nodeid=f"a.py::{test}",
             when=when,
             outcome=outcome,
             failed=outcome in {"failed", "broken"},
@@ -122,6 +123,17 @@ def test_second_run_of_a_test_is_judged_by_itself(
     )
 
     assert [is_marked for _, is_marked in found] == [False, True, True, False, False, False]
+
+
+def test_tests_of_two_workers_are_judged_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their reports come in any order."""
+    calls = ("call", "broken"), ("call", "passed")
+
+    found = phases(monkeypatch, SETUP, SETUP, *calls, TEARDOWN, TEARDOWN, tests="xy")
+    late = phases(monkeypatch, SETUP, TEARDOWN, calls[0], SETUP, TEARDOWN, calls[1], tests="xy")
+
+    assert [is_marked for _, is_marked in found] == [False, False, True, False, True, False]
+    assert [is_marked for _, is_marked in late] == [False, False, True, False, True, False]
 
 
 def test_error_in_setup_is_one_for_pytest_already(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
 
 from harness.errors import HarnessError
+from harness.machine.entrance.roster import Roster
 from harness.plugin import live_machines
 from harness.plugin.evidence_sources import MachineEvidenceSource
 from harness.plugin.live_machines import NOT_SAVED, is_to_be_saved, save_machine
@@ -63,14 +65,6 @@ def test_machine_is_saved_on_request(
     settings = Settings(failure_checkpoint=checkpoint, machine_keep=keep)
 
     assert is_to_be_saved(settings, has_failed=has_failed) is expected
-
-
-def test_saved_machine_is_listed_with_its_size(tmp_path: Path) -> None:
-    saved = save(FakeMachine(), tmp_path, keep=MachineKeep.NONE)
-
-    assert saved == live_machines.SavedMachine(
-        sentence=f"resume the machine (78 MiB): harness resume '{tmp_path / 'test/node'}'"
-    )
 
 
 def test_older_saved_machines_beyond_the_limit_of_such_go(tmp_path: Path) -> None:
@@ -158,3 +152,40 @@ def test_debugger_says_how_to_enter_the_machines() -> None:
     reporter.pytest_enter_pdb(cast("pytest.Config", config))
     enter = "enter the machine, in another terminal: harness shell --machine"
     assert lines == [f"{enter} node-3fa2b1", f"{enter} other-4"]
+
+
+def test_what_a_shell_is_for_can_not_control_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The id of a test has its parameters as they are."""
+    order: list[str] = []
+
+    class Capture:
+        def suspend(self, *, in_: bool) -> None:
+            assert in_
+            order.append("suspend")
+
+        def resume(self) -> None:
+            order.append("resume")
+
+    def leave(_: object) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def run_in(_: object) -> NoReturn:
+        order.append("shell")
+        raise HarnessError("It said \x1b[2J.")
+
+    monkeypatch.setattr(live_machines, "terminal_left", leave)
+    monkeypatch.setattr(live_machines, "run_in", run_in)
+    monkeypatch.setattr(live_machines, "roster_folder", lambda: tmp_path)
+    monkeypatch.setattr(Roster, "find", lambda _, name: name)
+    config: Any = SimpleNamespace(pluginmanager=SimpleNamespace(getplugin=lambda _: Capture()))
+
+    live_machines.open_shell(
+        config, cast("LabMachine", FakeMachine()), "t.py::t[\x1b]0;x\x07] failed"
+    )
+
+    said = capsys.readouterr().err
+    assert "t.py::t[\\x1b]0;x\\x07] failed: a shell in machine 'node'" in said
+    assert said.endswith("It said \\x1b[2J.\n")
+    assert order == ["suspend", "shell", "resume"]

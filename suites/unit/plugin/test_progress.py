@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -125,3 +125,76 @@ def test_rows_are_away_until_the_last_of_those_who_left_the_terminal_is_done(
     reporter.pytest_unconfigure()
 
     assert paused == [*([0] if is_shown else []), 2, 0, 0]
+
+
+class FakeReceiver:
+    """Plays the receiver of events that workers send."""
+
+    def __init__(self, folder: Path, take: object) -> None:
+        self.place, self.folder, self.take = str(folder / "progress"), folder, take
+        self.closed_in: list[bool] = []
+
+    def close(self) -> None:
+        self.closed_in.append(self.folder.is_dir())
+
+
+def a_worker(name: str) -> Any:
+    return SimpleNamespace(workerinput={"workerid": name})
+
+
+def test_workers_send_to_one_receiver_and_are_forgotten_when_they_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[FakeReceiver] = []
+    told: list[tuple[str, object]] = []
+
+    def receive(folder: Path, take: object) -> FakeReceiver:
+        made.append(FakeReceiver(folder, take))
+        return made[-1]
+
+    class FakeDisplay:
+        def __init__(self, *_: object) -> None: ...
+
+        def __call__(self, event: str, worker: str) -> None:
+            told.append((event, worker))
+
+        def forget(self, worker: str) -> None:
+            told.append(("forget", worker))
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(progress, "Receiver", receive)
+    monkeypatch.setattr(progress, "Display", FakeDisplay)
+    config: Any = SimpleNamespace(pluginmanager=pytest.PytestPluginManager())
+    reporter = progress.ProgressReporter(config, is_ci=False)
+    workers = [a_worker(f"gw{number}") for number in range(3)]
+    for worker in workers:
+        reporter.pytest_configure_node(worker)
+
+    (receiver,) = made
+    assert {worker.workerinput["harness_progress"] for worker in workers} == {receiver.place}
+    # Its events may still be on their way.
+    reporter.pytest_testnodedown(workers[1])
+    reporter._take("boots", "gw0")  # type: ignore[arg-type]
+    reporter.pytest_testnodedown(workers[0])
+    assert told == [("forget", "gw1"), ("boots", "gw0"), ("forget", "gw0")]
+    reporter.pytest_unconfigure()
+    assert receiver.closed_in == [True]
+    assert not receiver.folder.exists()
+
+
+def test_workers_without_a_receiver_print_lines_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError("AF_UNIX path too long")
+
+    monkeypatch.setattr(progress, "Receiver", refuse)
+    config: Any = SimpleNamespace(pluginmanager=pytest.PytestPluginManager())
+    reporter = progress.ProgressReporter(config, is_ci=False)
+    worker = a_worker("gw0")
+
+    reporter.pytest_configure_node(worker)
+    reporter.pytest_unconfigure()
+
+    assert worker.workerinput == {"workerid": "gw0"}

@@ -14,6 +14,7 @@ from harness.errors import ExpectationError, HarnessError
 from harness.plugin import live_machines
 from harness.plugin.failure_summary import write_missing
 from harness.plugin.report import Reporter, _names, _point, kept_on_failure, shell_before
+from harness.plugin.verdicts import is_broken
 from harness.settings import EvidenceMode, MachineKeep, MachineShell, Settings
 
 if TYPE_CHECKING:
@@ -186,6 +187,54 @@ def a_report(**fields: Any) -> pytest.TestReport:
         "longrepr": None, "when": "call", "user_properties": [],
     }  # fmt: skip
     return pytest.TestReport(**{**usual, **fields})
+
+
+LOOKUP = pytest.FixtureLookupError.__new__(pytest.FixtureLookupError)
+BROKEN, KEPT = ("harness_could_not_tell", "true"), ("evidence", "/kept/a.py-test_x/node")
+
+
+@pytest.mark.parametrize(
+    ("when", "error", "of_test", "of_phase"),
+    [
+        ("call", ExpectationError("x"), [KEPT], [("cause", "x"), KEPT]),
+        ("call", HarnessError("x"), [BROKEN, KEPT], [("cause", "x"), BROKEN, KEPT]),
+        ("setup", KeyError("x"), [BROKEN, KEPT], [BROKEN, KEPT]),
+        ("setup", LOOKUP, [KEPT], [("miswritten_test", "true"), KEPT]),
+        ("teardown", HarnessError("x"), [BROKEN], [("cause", "x"), BROKEN]),
+        ("call", SKIPPED, [], []),
+        ("call", None, [], []),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_properties_of_a_test_say_whose_error_it_is_and_where_the_evidence_is(
+    monkeypatch: pytest.MonkeyPatch, when: str, error: Any, of_test: Any, of_phase: Any
+) -> None:
+    """JUnit takes those of the test, and the summary those of the phase."""
+    monkeypatch.setattr("harness.plugin.report.hide_own_frames", lambda: None)
+    reporter = Reporter(Settings(evidence_folder=Path("/kept")))
+    reporter.add(FakeSource())
+    item = an_item(user_properties=[], stash=pytest.Stash())
+    outcome = "passed" if error is None else "skipped" if error is SKIPPED else "failed"
+    hook = reporter.pytest_runtest_makereport(item, a_call(when, error))
+    next(hook)
+
+    with pytest.raises(StopIteration) as made:
+        hook.send(a_report(outcome=outcome, when=when, user_properties=[]))
+
+    report = made.value.value
+    assert (item.user_properties, report.user_properties) == (of_test, of_phase)
+    assert is_broken(report) is (BROKEN in of_phase)
+
+
+def test_title_of_a_test_is_noted_once_however_often_it_runs() -> None:
+    def first() -> None:
+        """Boot a node."""
+
+    item = an_item(user_properties=[], stash=pytest.Stash(), function=first)
+    for when in ("setup", "call", "teardown", "setup", "call", "teardown"):
+        next(Reporter(Settings()).pytest_runtest_makereport(item, a_call(when)))
+
+    assert item.user_properties == [("title", "Boot a node")]
 
 
 def test_summary_counts_nodes_and_harness_apart() -> None:

@@ -14,7 +14,6 @@ from harness.errors import BadInputError
 from harness.plugin.unwritten import (
     is_replaceable,
     note_unwritten,
-    reason_of,
     require_writable,
 )
 
@@ -89,14 +88,3 @@ def test_link_and_device_are_written_in_their_place(tmp_path: Path) -> None:
 
     names = ("file", "absent", "link", "pipe")
     assert [is_replaceable(tmp_path / name) for name in names] == [True, True, False, False]
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (OSError(errno.EACCES, "Permission denied", "/x"), "Permission denied"),
-        (OSError("of its own."), "of its own"),
-    ],
-)
-def test_reason_is_in_the_words_of_the_system(error: Exception, words: str) -> None:
-    assert reason_of(error) == words
