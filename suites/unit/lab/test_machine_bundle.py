@@ -237,23 +237,26 @@ def test_oldest_saved_machines_go_beyond_the_limit(tmp_path: Path) -> None:
 def test_machine_that_another_worker_removes_meanwhile_counts_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved = [a_bundle(tmp_path / f"test-{number}/node/checkpoint") for number in range(4)]
+    saved = [a_bundle(tmp_path / f"test-{number}/node/checkpoint") for number in range(5)]
     for number, folder in enumerate(saved):
         (folder / "filling").write_bytes(os.urandom(300 << 10))
         os.utime(folder, (number, number))
 
     def allocated(folder: Path) -> int:
-        # One goes before it is looked at, and one while it is counted.
-        shutil.rmtree(saved[1], ignore_errors=True)
-        return allocated_bytes(folder)
+        # One goes before it is looked at, one while it is counted, and one before it is removed.
+        shutil.rmtree(saved[2], ignore_errors=True)
+        taken = allocated_bytes(folder)
+        if folder == saved[0]:
+            shutil.rmtree(folder)
+        return taken
 
     found = [folder / "machine.json" for folder in (*saved, tmp_path / "gone/node/checkpoint")]
     monkeypatch.setattr(Path, "glob", lambda *_: iter(found))
     monkeypatch.setattr(machine_bundle, "allocated_bytes", allocated)
 
-    prune(tmp_path, limit_mib=1, newest=saved[3])
+    prune(tmp_path, limit_mib=1, newest=saved[4])
 
-    assert [folder.exists() for folder in saved] == [True, False, True, True]
+    assert [folder.exists() for folder in saved] == [False, True, False, True, True]
 
 
 @pytest.mark.parametrize("at", [0, 1])

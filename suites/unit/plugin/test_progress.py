@@ -176,8 +176,8 @@ def test_workers_send_to_one_receiver_and_are_forgotten_when_they_end(
     # Its events may still be on their way.
     reporter.pytest_testnodedown(workers[1])
     reporter._take("boots", "gw0")  # type: ignore[arg-type]
-    reporter.pytest_testnodedown(workers[0])
-    assert told == [("forget", "gw1"), ("boots", "gw0"), ("forget", "gw0")]
+    reporter.pytest_testnodedown(workers[2])
+    assert told == [("forget", "gw1"), ("boots", "gw0"), ("forget", "gw2")]
     reporter.pytest_unconfigure()
     assert receiver.closed_in == [True]
     assert not receiver.folder.exists()
