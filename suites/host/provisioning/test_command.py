@@ -92,6 +92,14 @@ def test_more_than_a_pipe_holds_goes_in_and_out_at_once() -> None:
     assert (result.ok, result.stdout, result.stderr) == (True, text, text)
 
 
+def test_command_that_stops_reading_its_input_is_killed_at_its_limit() -> None:
+    script = "head -c 8192 >/dev/null; sleep 3"
+
+    result = RUNNER.run(("sh", "-c", script), timeout_s=0.3, stdin="x" * 300_000)
+
+    assert (result.exit_code, result.timed_out) == (124, True)
+
+
 def test_input_that_is_not_read_is_not_an_error() -> None:
     assert RUNNER.run(("true",), timeout_s=30, stdin="x" * 300_000).ok
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ExpectationError, HarnessError, RequirementError
+from harness.provisioning.wait import SYSTEM_CLOCK, Deadline, Observation, wait_for
 from harness.shell.sandbox import Sandbox, SandboxKind
 from harness.shell.testing import Answer, Call, Shell, UnmockedCommandError
 from harness.shell.warm_shell.pool import WarmShellPool
@@ -101,6 +102,30 @@ def test_answers_while_sourcing_are_not_seen_by_the_next_test(
         shell.finish()
 
     assert versions == ["mocked", "1", "1"]
+
+
+def test_answer_to_a_killed_process_is_not_given_to_the_next_test(
+    warm_shells: WarmShellPool,
+) -> None:
+    first, second = (Shell(warm_shells, virtual=False, timeout_s=30) for _ in range(2))
+
+    def let_it_be_killed(_: Call) -> None:
+        first.path("/asked").touch()
+        killed = first.path("/killed")
+        wait_for(
+            "the end of the process",
+            lambda: Observation(True if killed.exists() else None, "it runs"),
+            Deadline.after(10.0, SYSTEM_CLOCK),
+            interval_s=0.01,
+        )
+
+    first.mock("slow").answers("late\n", effect=let_it_be_killed)
+    first.evaluate("slow & until [ -e /asked ]; do :; done; kill -KILL $!; wait $!; : >/killed")
+    first.finish()
+
+    second.mock("curl").answers("fresh\n")
+    assert second.evaluate("curl; curl").check().stdout == "fresh\nfresh\n"
+    second.finish()
 
 
 def test_default_answer_that_was_not_used_fails_the_test(shell: Shell) -> None:

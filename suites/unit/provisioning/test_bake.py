@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.provisioning.bake import COMPONENTS_PATH, listed_tags
-from harness.provisioning.node_files import NodeFiles
+from harness.provisioning.node_files import NodeFiles, UnreadableFileError
 
 from .fakes import (
     IMAGE,
@@ -297,6 +297,27 @@ def test_failed_build_is_removed_except_for_its_log(
         assert kept == f"CC of {version}\n"
     assert "status=cleaned" in invocation.prebake_lines()[-1]
     assert len([call for call in simulated.calls if call[-1] == "build-only"]) == 3
+
+
+def test_failed_build_is_removed_although_one_of_its_logs_cannot_be_read(
+    simulated: SimulatedNode, invocation: Invocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_after_building_half(simulated)
+    content = NodeFiles._content
+
+    def refuse(files: NodeFiles, path: str, limit: int) -> bytes | None:
+        if path == f"{DKMS}/{OTHER_VERSION}/build/make.log":
+            raise UnreadableFileError(f"'{path}' is a FIFO.")
+        return content(files, path, limit)
+
+    monkeypatch.setattr(NodeFiles, "_content", refuse)
+
+    assert invocation.run("bake", BAKE) == 1
+
+    assert "make: *** [nvidia.o] Error 1" in str(invocation.outcome()["error"])
+    assert not simulated.files.exists(DKMS)
+    kept = simulated.files.read(f"/var/log/gpu-node/failed-bake/make-{VERSION}.log")
+    assert kept == f"CC of {VERSION}\n"
 
 
 def test_interrupted_build_is_taken_away_and_its_container_too(

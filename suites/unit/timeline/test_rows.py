@@ -24,7 +24,7 @@ def test_units_that_took_little_are_left_out_unless_they_matter() -> None:
         a_span("long", 0.0, 4.0),
         a_span("short", 0.0, 3.9),
         a_span("critical", 0.0, 0.1, is_critical=True),
-        a_span("failed", 0.0, 0.1, state=SpanState.FAILED),
+        *(a_span(each.value, 9.0, 9.1, state=each) for each in SpanState),
         a_span("step", 0.0, 9.0, lane=Lane.STEPS),
         *(a_span(f"longer-{number}", 0.0, 5.0 + number) for number in range(25)),
         a_span("longest", 0.0, 900.0),
@@ -32,8 +32,9 @@ def test_units_that_took_little_are_left_out_unless_they_matter() -> None:
 
     shown = shown_units(timeline)
 
-    assert {"critical", "failed", "longest", "longer-0", "longer-24"} <= shown
-    assert not {"short", "step", "long"} & shown
+    not_done = {"failed", "running", "waiting"}
+    assert {"critical", *not_done, "longest", "longer-0", "longer-24"} <= shown
+    assert not {"short", "step", "long", "done"} & shown
 
 
 def test_rows_are_in_the_order_of_their_begin_and_gaps_come_last() -> None:

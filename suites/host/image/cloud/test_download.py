@@ -66,6 +66,16 @@ def download(tmp_path: Path) -> Download:
     return Download(tmp_path)
 
 
+def whole_cut_at(count: int) -> Callable[[Handler], None]:
+    """Send the first bytes of the file, whatever range is asked for."""
+
+    def serve(handler: Handler) -> None:
+        del handler.headers["Range"]
+        cut_at(count)(handler)
+
+    return serve
+
+
 def failure_of(*errors: str) -> str:
     """Return the sentences that a download ends with."""
     return "\n".join(
@@ -113,6 +123,17 @@ def test_download_with_progress_survives_more_cuts_than_tries(
     assert download.part.read_bytes() == CONTENT
     assert len(server.asked(FILE)) == 10
     assert download.clock.sleeps == [2.0] * 9
+
+
+def test_only_more_than_ever_before_is_progress(server: ImageServer, tmp_path: Path) -> None:
+    """A server without ranges begins anew each time."""
+    download = Download(tmp_path, patience=Patience(tries=3))
+    server.fail_with(FILE, *(whole_cut_at(each) for each in (600, 300, 500, 300, 500)))
+
+    failure = download.fail(server.url(FILE))
+
+    assert "3 times in a row" in failure
+    assert len(server.asked(FILE)) == 3
 
 
 def test_next_process_resumes_the_download_of_a_killed_one(
