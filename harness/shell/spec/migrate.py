@@ -244,7 +244,9 @@ class _Migration:
         scope = self.scopes[-1]
         if len(words) > 1 and words[1].raw == "if":
             reason = words[2].text if len(words) > 2 else "skipped in the spec"
-            code = strip_comment(rest_after(text, 3))
+            code = strip_comment(rest_after(text, 3)) if len(words) > 3 else ""
+            if not code:
+                return  # without a command nothing is skipped
             scope.add(
                 Kind.PYTHON,
                 f"if shell.evaluate({code!r}).status == 0:\n    pytest.skip({reason!r})",

@@ -43,6 +43,7 @@ _NOT_TOLD = {
     "exit under call aborts",
     "unset in call ends the example",
     "an unquoted variable that splits",
+    "Skip if, with a command that expands to nothing",
     "plain statements after Skip still run",
 }
 _OTHER_SHELL_AROUND = {

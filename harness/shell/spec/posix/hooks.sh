@@ -88,7 +88,8 @@ __hx_skip() { # [REASON]
   fi
 }
 
-__hx_skip_if() { # REASON CMD...
+__hx_skip_if() { # [REASON [CMD...]]: without a command nothing is skipped
+  [ $# -gt 1 ] || return 0
   local __hx_reason="$1"
   shift
   if ("$@") >/dev/null 2>&1; then

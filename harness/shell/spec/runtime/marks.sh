@@ -9,8 +9,8 @@ __hx_skip() { # [REASON]
   fi
 }
 
-__hx_skip_if() { # REASON CMD...
-  if ("${@:2}") >/dev/null 2>&1; then
+__hx_skip_if() { # [REASON [CMD...]]: without a command nothing is skipped
+  if (($# > 1)) && ("${@:2}") >/dev/null 2>&1; then
     __hx_skip "$1"
   fi
 }

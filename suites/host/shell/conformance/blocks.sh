@@ -152,6 +152,15 @@ Describe 'marks'
     Skip if 'true is true' true
     The value a should equal b
   End
+  It 'succeeded: Skip if, with a reason alone'
+    Skip if 'true'
+    The value a should equal a
+  End
+  It 'succeeded: Skip if, with a command that expands to nothing'
+    none=
+    Skip if 'nothing is true' $none
+    The value a should equal a
+  End
   It 'succeeded: Skip if not'
     Skip if 'false is not true' false
     The value a should equal a
