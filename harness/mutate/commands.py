@@ -184,7 +184,7 @@ def _numbers(script: Script, node: Node, name: str, words: list[Node]) -> Iterat
 
 
 def _fields(script: Script, node: Node, name: str, words: list[Node]) -> Iterator[Change]:
-    """Let an awk program take the field after the one that it takes."""
+    """Raise a field number of an awk program by one."""
     for word in words:
         if name in _AWK and word.type == "raw_string":
             text = script.of(word)

@@ -63,7 +63,7 @@ def change_subshell(script: Script, node: Node) -> Iterator[Change]:
 
 
 def change_check(script: Script, node: Node) -> Iterator[Change]:
-    """Take the step after a check before it."""
+    """Swap a check with the step after it."""
     if is_statement(node):
         yield from _swapped(script, node)
 
