@@ -14,7 +14,7 @@ def test_variables_have_their_values_elements_and_attributes() -> None:
         'declare -a list=([0]="a [7]=x" [2]="b ] c")\n'
         'declare -A map=([k]="v" ["a key"]="w" )\n'
         "declare -a none=()\n"
-        "declare -- tab=$'a\\tb'\n"
+        "declare -- tab=$'a\\t\"b'\n"
         'declare -- quotes="\\$HOME \\"q\\" \\\\"\n'
     )
 
@@ -26,7 +26,7 @@ def test_variables_have_their_values_elements_and_attributes() -> None:
         "list": Variable(elements={"0": "a [7]=x", "2": "b ] c"}, attributes="a"),
         "map": Variable(elements={"k": "v", "a key": "w"}, attributes="A"),
         "none": Variable(elements={}, attributes="a"),
-        "tab": Variable(value="a\tb"),
+        "tab": Variable(value='a\t"b'),
         "quotes": Variable(value='$HOME "q" \\'),
     }
 
