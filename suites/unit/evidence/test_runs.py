@@ -75,6 +75,8 @@ def test_output_is_that_of_the_last_run_with_its_number(tmp_path: Path) -> None:
             {"outcome_before": "one", "outcome_stamp_before": "5", "outcome_stamp_after": "5"},
             ["one", None],
         ),
+        # The machine stopped during run 2.
+        ({}, {"outcome_before": "two", "outcome_stamp_before": "5"}, ["two", None]),
         # Run 1 removed it, and run 2 wrote it.
         ({"outcome_before": "old"}, {}, [None, "two"]),
     ],
