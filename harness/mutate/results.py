@@ -79,9 +79,8 @@ class Results:
         if not self._path.is_file():
             return
         content = self._path.read_bytes()
-        if content and not content.endswith(
-            b"\n"
-        ):  # torn by a kill; what follows is a line of its own
+        # A line that a kill has torn is ended, so that the next one is whole.
+        if content and not content.endswith(b"\n"):
             with self._path.open("ab") as file:
                 file.write(b"\n")
         for line in content.splitlines():
