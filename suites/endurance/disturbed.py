@@ -205,11 +205,15 @@ class Disturber:
 
 @contextlib.contextmanager
 def disturbed_operations(
-    folder: Path, ways: Callable[[Operation], Mapping[str, Disturbing]], *, must_pass: bool = False
+    folder: Path,
+    ways: Callable[[Operation], Mapping[str, Disturbing]],
+    *,
+    must_pass: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Mapping[str, Case]]:
     """Yield a case for each operation and each of the `ways` to disturb it."""
     with operations(folder) as found:
-        disturber = Disturber(found, watched=[folder.parent])
+        disturber = Disturber(found, watched=[folder.parent], environment=environment or {})
 
         def case(name: str, disturb: Disturbing) -> Case:
             def tried(attempt: Attempt) -> list[str]:
