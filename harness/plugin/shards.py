@@ -104,6 +104,7 @@ class ShardPlugin:
     start: int = 0
     reports: Path | None = None
     _started: float = field(default_factory=time.time)
+    _began: float = field(default_factory=time.monotonic)
     _session: pytest.Session | None = None
     _first_test: float | None = None
     _collection: tuple[str, int] | None = None
@@ -139,7 +140,7 @@ class ShardPlugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_call(self) -> None:
         if self._first_test is None:
-            self._first_test = time.time()
+            self._first_test = time.monotonic()
 
     def pytest_runtest_logfinish(self) -> None:
         if self._is_superseded() and self._session is not None:
@@ -222,10 +223,10 @@ class ShardPlugin:
                 host=platform.node(),
                 root=str(config.rootpath),
                 started=stamp.isoformat(timespec="seconds"),
-                seconds=round(time.time() - self._started, 2),
+                seconds=round(time.monotonic() - self._began, 2),
                 first_test_s=None
                 if self._first_test is None
-                else round(self._first_test - self._started, 2),
+                else round(self._first_test - self._began, 2),
                 exit_status=status,
             ),
         )

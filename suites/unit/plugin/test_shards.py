@@ -136,14 +136,22 @@ def a_report(test: str, when: str, duration: float = 1.5) -> Any:
     return SimpleNamespace(nodeid=f"a.py::{test}", when=when, duration=duration)
 
 
-def test_record_has_what_ended_and_how_long_it_took(tmp_path: Path) -> None:
+def test_record_has_what_ended_and_how_long_it_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The clock of the wall is set back by an hour meanwhile.
+    walls, seconds = iter([3600.0 * 10, 3600.0 * 9]), iter([100.0, 104.0, 130.0])
+    clocks = SimpleNamespace(time=lambda: next(walls), monotonic=lambda: next(seconds))
     plugin = a_plugin(2, 3, tmp_path)
+    plugin._started, plugin._began = clocks.time(), clocks.monotonic()
+    monkeypatch.setattr(shards, "time", clocks)
     plugin.start, plugin.reports = begin(tmp_path)
     plugin._collection, plugin._tests = ("digest", 7), ("a.py::x", "a.py::y", "a.py::z")
     for test in ("x", "x", "y"):
         for when in ("setup", "call", "teardown"):
             plugin.pytest_runtest_logreport(a_report(test, when))
     plugin.pytest_runtest_logreport(a_report("z", "setup"))
+    plugin.pytest_runtest_call()
     config: Any = SimpleNamespace(getoption=lambda *_: None, rootpath=tmp_path)
 
     plugin._record(plugin.reports, plugin._collection, 1, config=config)
@@ -151,7 +159,8 @@ def test_record_has_what_ended_and_how_long_it_took(tmp_path: Path) -> None:
     written = read_manifest(tmp_path)
     assert (written.number, written.count, written.collected, written.exit_status) == (2, 3, 7, 1)
     assert (written.ran, written.repeated) == (("a.py::x", "a.py::y"), ("a.py::x",))
-    assert written.first_test_s is None
+    assert (written.first_test_s, written.seconds) == (4.0, 30.0)
+    assert written.started == "1970-01-01T10:00:00+00:00"
     assert json.loads((plugin.reports / "durations.json").read_text()) == {
         "a.py::x": 9.0,
         "a.py::y": 4.5,
@@ -300,7 +309,7 @@ def test_shard_that_was_started_again_stops_and_leaves_the_record_to_the_later_s
 def test_first_test_of_any_worker_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = a_plugin(1, 2)
     times = iter([9.0, 10.0])
-    monkeypatch.setattr(shards, "time", SimpleNamespace(time=lambda: next(times)))
+    monkeypatch.setattr(shards, "time", SimpleNamespace(monotonic=lambda: next(times)))
     for _ in range(2):
         plugin.pytest_runtest_call()
     assert plugin._first_test == 9.0
