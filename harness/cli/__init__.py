@@ -97,8 +97,8 @@ class _ListedCommands:
         return self._listing.add_parser(name, help=_COMMANDS[name].help)
 
 
-#: What `threading` says if memory or the limit of processes forbids a thread.
-_NO_THREAD = "can't start new thread"
+#: How the errors end if memory or a limit forbids a thread, or, in the loader's words, a module.
+_LACKS = ("can't start new thread", "failed to map segment from shared object")
 
 
 def build_parser(*names: str) -> argparse.ArgumentParser:
@@ -170,8 +170,8 @@ def exit_code_of(act: Callable[[], int], *, command: str) -> int:
     except (HarnessError, CommandError, WaitTimeoutError, OSError) as error:
         print_error(error)
         return 2
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and str(error) != _NO_THREAD:
+    except (MemoryError, RuntimeError, ImportError) as error:
+        if not isinstance(error, MemoryError) and not str(error).endswith(_LACKS):
             raise
         print_error(
             RequirementError(

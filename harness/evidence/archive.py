@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, cast
 
 from harness.errors import BadInputError, HarnessError
-from harness.lease import leased_folder
+from harness.lease import leased_folder, sweep
 from harness.limits import ARCHIVE, ARCHIVE_ENTRIES, PATH_LEVELS
 from harness.provisioning.command import PIPE, LocalRunner, end, spawn
 
@@ -91,8 +91,8 @@ def write_archive(folder: Path) -> Path:
 def opened(bundle: Path, runs: Path, *, has_machine: bool = False) -> Iterator[Path]:
     """Give the folder of a test's evidence, which is `bundle` itself unless that is an archive.
 
-    An archive is unpacked into a folder below `runs` that is removed at the end; saved machines
-    are unpacked only if `has_machine` is true. Raises BadInputError if it is neither, and
+    An archive is unpacked into a folder below `runs` that is removed at the end, as are folders
+    there that a killed process left; saved machines are unpacked only if `has_machine` is true. Raises BadInputError if it is neither, and
     LimitError if the archive is too large.
     """
     if bundle.is_dir():
@@ -111,6 +111,7 @@ def opened(bundle: Path, runs: Path, *, has_machine: bool = False) -> Iterator[P
             f"'{bundle}' is packed by '{packer}', which this host lacks; install it with "
             f"`apt-get install {packer}`."
         )
+    sweep(runs)
     with leased_folder(runs, prefix="bundle") as folder:
         try:
             with bundle.open("rb") as packed, _unpacking(packer, packed) as stream:

@@ -6,6 +6,7 @@ a verdict, which readers count as passed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import xml.etree.ElementTree as ET
@@ -90,7 +91,8 @@ class JUnitErrors:
         except (OSError, UnicodeError, ET.ParseError) as error:
             note_unwritten(session, self._path, error)
             if is_replaceable(self._path):
-                self._path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    self._path.unlink()
             # Else it says that there is a file.
             del config.stash[xml_key]
             config.pluginmanager.unregister(xml)

@@ -36,7 +36,12 @@ _GRACE_S = 60.0
 _PATIENCE = 10.0
 _LEAST_S = 180.0
 _REPOSITORY = Path(__file__).parents[2]
-_OUTPUT_CHARACTERS = 1500
+_OUTPUT_CHARACTERS = 4000
+_TRACEBACK = re.compile(r"^Traceback \(most recent", re.MULTILINE)
+#: Python itself can't load its modules, before the harness begins.
+_UNLOADED = re.compile(
+    r"^ImportError: .*: failed to map segment from shared object$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,11 @@ class Disturber:
             return [] if wrong is None else [wrong]
         if must_pass:
             return [f"it ends with {run.exit_code}: {run.shown}"]
-        if run.exit_code > 0 and re.search(r"^Traceback \(most recent", run.output, re.MULTILINE):
+        if (
+            run.exit_code > 0
+            and _TRACEBACK.search(run.output)
+            and not _UNLOADED.search(run.output)
+        ):
             return [f"it ends with {run.exit_code} and a traceback: {run.shown}"]
         if run.exit_code > 0 and not run.output.strip():
             return [f"it ends with {run.exit_code} and says nothing"]

@@ -42,8 +42,28 @@ FAULTS = (
     ),
     Fault(
         campaign="resources",
-        what="a command that has no memory left while Python loads a compiled module ends with a traceback",
+        what="a command that had no memory left for a compiled module that it loads late ended with a traceback",
+        test="suites/unit/cli/test_cli.py::test_lack_of_memory_or_threads_is_reported_in_a_sentence",
+    ),
+    Fault(
+        campaign="resources",
+        what="a command that has no memory left for a compiled module that Python loads first ends with a traceback",
         why="It names the module and `failed to map segment`; the harness has not begun by then.",
+    ),
+    Fault(
+        campaign="resources",
+        what="pytest's session ended with an internal error where JUnit's file could be neither written nor removed",
+        test="suites/host/plugin/test_hostile_reports.py::test_folder_of_reports_that_is_gone_is_reported_in_a_sentence",
+    ),
+    Fault(
+        campaign="resources",
+        what="the folder of an unpacked bundle, whose removal lacked a descriptor, stayed until `gc` ran",
+        test="suites/host/evidence/test_archive.py::test_folder_that_a_killed_process_unpacked_is_removed_by_the_next",
+    ),
+    Fault(
+        campaign="time",
+        what="a shard's seconds were wrong, or below zero, where the clock was set during its run",
+        test="suites/unit/plugin/test_shards.py::test_record_has_what_ended_and_how_long_it_took",
     ),
     Fault(
         campaign="crash",
@@ -64,10 +84,5 @@ FAULTS = (
         campaign="load",
         what="an emulated guest panicked at its start, since it missed ticks of the timer, on a host that seven other jobs kept busy",
         test="suites/unit/machine/description/test_spec.py::test_emulated_machine_trusts_its_timer",
-    ),
-    Fault(
-        campaign="time",
-        what="libfaketime 0.9.10, which was to move the clock, makes each sleep of Python 3.11 fail",
-        why="The cases of a clock that jumps are taken out.",
     ),
 )

@@ -35,8 +35,11 @@ of them, an hour for all of a campaign. The exit status is 1 where a promise was
 All but *load* and *flakes* run in name spaces of their own, with a `/tmp` in memory and without a network, so
 that everything that a try leaves is seen. That takes root, or a host whose users may make name spaces.
 
-Not tried so far: a VFIO binding, a bake, a build by mmdebstrap, checkpoints of whole guests, a throttled disk,
-runs of several users, an hour of any campaign but *crash*. A clock that jumps did not run.
+In *time*, a library that programs load moves the clock and slows the disk; the kernel's own clock, by which files
+have their times, stays.
+
+Not tried so far: a VFIO binding, a bake, a build by mmdebstrap, checkpoints of whole guests, runs of several users,
+an hour of any campaign but *crash*.
 
 ## Campaigns
 """

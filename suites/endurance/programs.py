@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _LONG_S = 120.0
 _MIB = 1 << 20
-_MEMORY = bytes(range(251)) * 40_000
+_PATTERN, _PATTERNS = bytes(range(251)), 40_000
 
 
 def _bundle(folder: Path) -> None:
@@ -38,7 +38,7 @@ def _bundle(folder: Path) -> None:
 def _make(place: CheckpointPlace) -> Mapping[str, str]:
     with place.ram.open("wb") as ram:
         ram.truncate(16 * _MIB)
-        ram.write(_MEMORY)
+        ram.write(_PATTERN * _PATTERNS)
     place.state.write_text("state")
     place.disk.write_text("disk")
     return {"qemu": "QEMU 7.2", "processor": "any processor"}
@@ -70,7 +70,7 @@ def checkpoint(
         deadline=Deadline.after(_LONG_S),
         listener=lambda event: print(event.message, flush=True),  # noqa: T201
     ) as checkpoint:
-        if not checkpoint.ram.read_bytes().startswith(_MEMORY):
+        if not checkpoint.ram.read_bytes().startswith(_PATTERN * _PATTERNS):
             raise HarnessError(f"The checkpoint '{checkpoint.folder}' has other memory.")
         damaged = [each.damage for each in store.verify() if each.damage is not None]
         if damaged:

@@ -82,4 +82,4 @@ def _relative(path: Path, root: Path) -> str:
     """Return the way from `root` to a directory below it, '' where it is the same."""
     if not path.is_relative_to(root):
         return str(path)
-    return str(path.relative_to(root)).removeprefix(".")
+    return "" if path == root else str(path.relative_to(root))

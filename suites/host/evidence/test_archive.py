@@ -54,6 +54,20 @@ def test_archive_becomes_the_folder_again(
     assert [path for path in (tmp_path / "runs").iterdir() if path.is_dir()] == []
 
 
+def test_folder_that_a_killed_process_unpacked_is_removed_by_the_next(
+    evidence: Path, tmp_path: Path
+) -> None:
+    left = tmp_path / "runs/bundle-0"
+    left.mkdir(parents=True)
+    (left / "lease").touch()
+
+    with (
+        opened(write_archive(evidence), tmp_path / "runs") as folder,
+        opened(write_archive(evidence), tmp_path / "runs") as other,
+    ):
+        assert {folder, other} == {path for path in left.parent.iterdir() if path.is_dir()}
+
+
 def test_saved_machine_is_only_unpacked_if_it_is_needed(evidence: Path, tmp_path: Path) -> None:
     with opened(write_archive(evidence), tmp_path / "runs") as folder:
         names = {path.name for path in folder.rglob("*") if path.is_file()}

@@ -264,6 +264,19 @@ def test_full_disk_is_reported_in_a_sentence_and_fails_the_run(
     assert "wrote no 'shard.json'" in capsys.readouterr().err
 
 
+def test_folder_of_reports_that_is_gone_is_reported_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text(
+        "from pathlib import Path\ndef test_it(): Path('r').rename('moved'); Path('r').touch()\n"
+    )
+
+    result = run(tmp_path, "-n0", "--junitxml=r/junit.xml")
+
+    assert result.exit_code == pytest.ExitCode.INTERNAL_ERROR, result.render()
+    assert "1 passed" in result.stdout
+    assert "r/junit.xml' could not be written" in result.stdout
+    assert "Traceback" not in result.stdout + result.stderr
+
+
 @pytest.mark.parametrize("option", ["--report-dir", "--alluredir", "--junitxml"])
 def test_impossible_folder_for_reports_is_refused_before_the_run(
     tmp_path: Path, option: str

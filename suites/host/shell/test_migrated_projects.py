@@ -173,3 +173,12 @@ def test_project_below_pytests_root_directory_runs_where_it_is(project: SpecProj
     result = project.run(str(project.write("test_it.py", module)))
 
     assert outcomes(result)["test_x"] == "passed", result.render()
+
+
+def test_project_in_a_hidden_folder_keeps_its_name(project: SpecProject) -> None:
+    project.write(".tools/.shellspec", "")
+    spec = project.write(".tools/spec/it_spec.sh", "")
+
+    found = MigratedProject.of(Project.of(spec, project.root), spec, project.root)
+
+    assert (found.options["project"], found.folder) == (".tools", ".tools")
