@@ -38,6 +38,10 @@ _LEAST_S = 180.0
 _REPOSITORY = Path(__file__).parents[2]
 _OUTPUT_CHARACTERS = 4000
 _TRACEBACK = re.compile(r"^Traceback \(most recent", re.MULTILINE)
+#: A line of a traceback that passes through the harness; pytest and its plugins have tracebacks of their own.
+_OUR_FRAME = re.compile(
+    rf'^  File "{re.escape(str(_REPOSITORY))}/(?:harness|suites)/', re.MULTILINE
+)
 #: Python itself can't load its modules, before the harness begins.
 _UNLOADED = re.compile(
     r"^ImportError: .*: failed to map segment from shared object$", re.MULTILINE
@@ -188,11 +192,8 @@ class Disturber:
             return [] if wrong is None else [wrong]
         if must_pass:
             return [f"it ends with {run.exit_code}: {run.shown}"]
-        if (
-            run.exit_code > 0
-            and _TRACEBACK.search(run.output)
-            and not _UNLOADED.search(run.output)
-        ):
+        is_ours = _TRACEBACK.search(run.output) and _OUR_FRAME.search(run.output)
+        if run.exit_code > 0 and is_ours and not _UNLOADED.search(run.output):
             return [f"it ends with {run.exit_code} and a traceback: {run.shown}"]
         if run.exit_code > 0 and not run.output.strip():
             return [f"it ends with {run.exit_code} and says nothing"]

@@ -52,6 +52,17 @@ FAULTS = (
     ),
     Fault(
         campaign="resources",
+        what="pytest, its workers or Allure's plugin end with a traceback where they have no descriptor left",
+        why="It names the cause, and does not pass through the harness.",
+    ),
+    Fault(
+        campaign="resources",
+        what="a run with workers that has no memory left while xdist starts them waits for them without end",
+        why="execnet, and pytest-rerunfailures, wait for the other side's answer without a time limit. "
+        "Such runs are not tried with short memory.",
+    ),
+    Fault(
+        campaign="resources",
         what="pytest's session ended with an internal error where JUnit's file could be neither written nor removed",
         test="suites/host/plugin/test_hostile_reports.py::test_folder_of_reports_that_is_gone_is_reported_in_a_sentence",
     ),

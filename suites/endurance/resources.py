@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from suites.endurance.campaign import Case
-    from suites.endurance.disturbed import Running
+    from suites.endurance.disturbed import Disturbing, Running
+    from suites.endurance.operations import Operation
 
 _KIB = 1 << 10
 _MIB = 1 << 20
@@ -39,15 +40,20 @@ class Resources:
     )
 
     def opened(self, folder: Path) -> AbstractContextManager[Mapping[str, Case]]:
-        return disturbed_operations(
-            folder,
-            lambda operation: {
-                "full disk": _fill_disk,
-                "no descriptors": _take_descriptors,
-                "short memory": _take_memory,
-                "read-only folder": functools.partial(_take_writing, operation.cwd),
-            },
-        )
+        return disturbed_operations(folder, _ways)
+
+
+def _ways(operation: Operation) -> Mapping[str, Disturbing]:
+    ways: dict[str, Disturbing] = {
+        "full disk": _fill_disk,
+        "no descriptors": _take_descriptors,
+        "short memory": _take_memory,
+        "read-only folder": functools.partial(_take_writing, operation.cwd),
+    }
+    if "-n" in operation.argv:
+        # xdist and its workers wait for each other without a time limit.
+        del ways["short memory"]
+    return ways
 
 
 def _fill_disk(_running: Running, amount: float) -> Callable[[], None]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _MARK = "HARNESS_ENDURANCE_TEST"
 #: PF_KTHREAD of the kernel, in the ninth field of /proc/PID/stat.
 _KERNEL_THREAD = 0x00200000
+_REPOSITORY = Path(__file__).parents[3]
+_TRACEBACK = 'Traceback (most recent call last):\n  File "'
 
 
 def _environment(process: Path) -> bytes:
@@ -89,9 +91,11 @@ def tried(folder: Path, script: str, *, must_pass: bool = False) -> list[str]:
         ("test ! -e $1 || exec sleep 60", ["it: it does not end within"]),
         ("test ! -e $1 || exit 2", ["it: it ends with 2 and says nothing"]),
         (
-            "test ! -e $1 || { echo 'Traceback (most recent call last):'; exit 1; }",
+            f"test ! -e $1 || {{ echo '{_TRACEBACK}{_REPOSITORY}/harness/cli'; exit 1; }}",
             ["it: it ends with 1 and a traceback"],
         ),
+        # Of pytest or one of its plugins.
+        (f"test ! -e $1 || {{ echo '{_TRACEBACK}/usr/lib/python3/xdist'; exit 1; }}", []),
         (
             "if test -e $1; then touch ../broken; elif test -e ../broken; then exit 2; fi",
             ["it: the next run ends with 2"],
