@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 _GIT_S = 120.0
 _HOUR_S = 3600.0
-_NOT_BUGS = ("suites", "fixtures")
+#: The fixtures themselves are part of the product; these are what tests read.
+_NOT_BUGS = ("suites", "fixtures/data")
 
 
 class Tier(enum.Enum):
@@ -80,12 +81,13 @@ class Selection:
 
     def _nearest(self, top: Path, changed: str) -> str | None:
         """Return the folder, or the file, of tests that mirrors a changed file."""
-        parts = PurePosixPath(changed).with_suffix("").parts[1:]
+        path = PurePosixPath(changed).with_suffix("")
+        parts = path.parts[1:] if path.parts[0] == "harness" else path.parts
         for number in range(len(parts), 0, -1):
             folder = PurePosixPath(self.tier.folder, *parts[:number])
-            for path in (folder, folder.with_name(f"test_{folder.name}.py")):
-                if (top / path).exists():
-                    return str(path)
+            for near in (folder, folder.with_name(f"test_{folder.name}.py")):
+                if (top / near).exists():
+                    return str(near)
         return None
 
 
@@ -207,7 +209,7 @@ class PatchRunner:
         return changed
 
     def _check_changed(self, patch: Path, name: str) -> None:
-        if PurePosixPath(name).parts[0] in _NOT_BUGS:
+        if any(PurePosixPath(name).is_relative_to(folder) for folder in _NOT_BUGS):
             raise BadInputError(
                 f"The patch changes '{name}'. A planted bug is one of the product, not of its tests.",
                 source=str(patch),

@@ -51,12 +51,21 @@ def test_unknown_tiers_and_tests_are_refused(
 
 
 def test_tests_nearest_to_the_bug_run_first(tmp_path: Path) -> None:
-    for name in ("suites/unit/gpu/pool/test_x.py", "suites/unit/gpu/test_y.py"):
+    for name in (
+        *("suites/unit/gpu/pool/test_x.py", "suites/unit/gpu/test_y.py"),
+        "suites/unit/fixtures/test_shell.py",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "suites/unit/test_lease.py").touch()
-    changed = ("harness/gpu/pool/a.py", "harness/gpu/y.py", "harness/lease.py", "images/b.toml")
-    near = ("suites/unit/gpu/pool", "suites/unit/gpu/test_y.py", "suites/unit/test_lease.py")
+    changed = (
+        *("harness/gpu/pool/a.py", "harness/gpu/y.py", "harness/lease.py", "images/b.toml"),
+        "fixtures/shell.py",
+    )
+    near = (
+        *("suites/unit/fixtures/test_shell.py", "suites/unit/gpu/pool"),
+        *("suites/unit/gpu/test_y.py", "suites/unit/test_lease.py"),
+    )
 
     assert list(Selection(tier=Tier.UNIT).runs(tmp_path, changed)) == [
         near,
