@@ -35,7 +35,7 @@ class Group(enum.Enum):
     PROVISIONERS = f"{_PREFIX}provisioners"
     """A provisioner, or the path of its YAML file; the entry's name is its name."""
     MACHINE_DRIVERS = f"{_PREFIX}machine_drivers"
-    """A function that opens a VM driver; the entry's name is that of `--machine-driver`."""
+    """A function that opens a VM driver; the entry's name is a value of `--machine-driver`."""
     EXPECTATIONS = f"{_PREFIX}expectations"
     """An expectation on every GPU node; the entry's name is its name."""
 

@@ -130,7 +130,7 @@ class PacedFile(io.RawIOBase):
 
     @override
     def read(self, size: int = -1) -> bytes:
-        # The time since the last block is that of sending it.
+        # The time since the last block was spent on sending it.
         if self._since is not None:
             self._pace.count(self._last, self._since)
         _ = self._pace.seconds

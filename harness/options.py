@@ -250,7 +250,7 @@ _ROWS = (
     Option(
         "--bundle-limit-mib",
         "limit of disk space for all that failed tests left in --evidence-dir, in MiB; beyond it the "
-        "oldest are removed, except that of the last failure",
+        "oldest are removed, except the evidence of the last failure",
         metavar="MIB",
         type=int,
     ),

@@ -149,7 +149,7 @@ def _gitlab_gpus() -> Mapping[str, Any]:
     return {
         "night": {
             "rules": [{"if": '$CI_PIPELINE_SOURCE == "schedule"'}],
-            # Its executor is `shell`: the GPUs are those of the host.
+            # Its executor is `shell`: the GPUs are the host's.
             "tags": ["gpu-lab"],
             "resource_group": "gpu-lab",
             "timeout": f"{_NIGHT_MINUTES} minutes",

@@ -31,7 +31,7 @@ STAMP = "verified.json"
 """Records which files had the right digests, and their inode data at that time."""
 
 USED = "used"
-"""Locked by the users of a folder; its modification time is that of the last use."""
+"""Locked by the users of a folder; its modification time is the time of the last use."""
 
 KEY_DIGITS = 16
 """Digits of a key that file names contain."""

@@ -83,7 +83,7 @@ class PciFunction:
     device: str
     driver_in_use: str | None
     is_answering: bool | None = True
-    """False if its configuration space reads all ones, as that of a device which left the bus.
+    """False if its configuration space reads all ones, as after the device left the bus.
 
     None if it was not read."""
 

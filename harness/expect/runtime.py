@@ -301,7 +301,7 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
 
 
 def _runtime_unit(evidence: Evidence) -> str:
-    """Return the unit that runs the node's pods; if none is active, the one that should be.
+    """Return the unit that runs the node's pods; if none is active, the unit that should be.
 
     Packages of Docker bring a containerd along, which does not run where another unit has its own.
     """

@@ -88,13 +88,13 @@ class NodeRequest:
     kernel: Kernel | OwnKernel | None = None
     """The kernel to boot: one of the image, by default the newest, or one on the host."""
     provisioner: Provisioner | None = None
-    """The provisioner to use; by default that of the run, from `--provisioner`."""
+    """The provisioner to use; by default the run's provisioner, from `--provisioner`."""
     command: str | None = BOOT
     """The provisioner's command that cloud-init runs; None for none."""
     config: Mapping[str, object] = field(default_factory=dict)
     """Keys of the provisioner's configuration, added to those that it declares."""
     gpus: Sequence[RequestedGpu] = ()
-    """The GPUs that are plugged from the start: models, or `GpuChoice` for those of the host."""
+    """The GPUs that are plugged from the start: models, or `GpuChoice` for GPUs of the host."""
     gpu_scripts: Mapping[str, GpuScript] = field(default_factory=dict)
     """Faults of a GPU from the moment it is plugged, by device id (`gpu0`)."""
     spare_slots: int = 1

@@ -89,7 +89,7 @@ def _lines(
         times = each.manifest.start
         yield (
             f"Shard {each.name} was started {times} times: its job ended before the tests did, and ran "
-            "again. The results are those of the last start."
+            "again. The results are from the last start."
         )
         yield ""
     yield from _failures(failed)

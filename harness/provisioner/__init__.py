@@ -150,7 +150,7 @@ class Provisioner:
     folders: Sequence[str] = ()
     """Folders of `files` in which nothing else lies."""
     user_data: Mapping[str, object] = field(default_factory=dict)
-    """A cloud-config of its own, merged with that of the harness."""
+    """A cloud-config of its own, merged with the harness's cloud-config."""
     user_data_source: str = ""
     """The file that it comes from, for messages."""
     bake: Argv | None = None

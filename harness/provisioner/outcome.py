@@ -106,7 +106,7 @@ class OutcomeFile:
     path: GuestPath
     """Its path in the machine."""
     exit_code: Pointer | None = None
-    """JSON pointer to the exit code, which has to be that of the command."""
+    """JSON pointer to the exit code, which has to be the command's exit code."""
     exit_name: Pointer | None = None
     """JSON pointer to the name of the exit code."""
     error: Pointer | None = None

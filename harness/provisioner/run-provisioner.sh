@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs a provisioner's command as the next numbered run of this instance, so that the evidence of
-# each run can be told from that of the others:
+# Runs a provisioner's command as the next numbered run of this instance, so that each run has
+# evidence of its own:
 #
 #   run-provisioner.sh NAME OUTCOME EVENTS LOG OUTPUT PROGRAM [ARGUMENT...]
 #
@@ -16,8 +16,7 @@ runner_latest=/run/gpu-node-exit-code
 runner_failed=/run/gpu-node-failed-command
 runner_runs=/var/lib/cloud/instance/provisioner-runs
 
-# Prints inode and time of the outcome, by which a run that wrote the same text again can be told from
-# one that wrote none.
+# Prints inode and time of the outcome, which differ after a run that wrote the same text again.
 stamp_outcome() {
     [ -z "$runner_outcome" ] || [ ! -f "$runner_outcome" ] || stat -c '%i %y' -- "$runner_outcome"
 }

@@ -118,7 +118,7 @@ class ProvisionerFile:
     files: Mapping[GuestPath, FileSource] = field(default_factory=dict)
     """Files and folders to put into the machine, by their paths there."""
     user_data: Text | None = None
-    """Path of a `#cloud-config` that is merged with that of the harness."""
+    """Path of a `#cloud-config` that is merged with the harness's cloud-config."""
     bake: Argv | None = None
     """The command that bakes an image."""
     teardown: Argv | None = None

@@ -25,7 +25,7 @@ CRI_PLUGINS: dict[int, Key] = {
 }
 """The table of CRI settings in containerd's configuration, by the version of the file.
 
-Later versions have that of version 3 (containerd-config.toml(5) of containerd 2.3).
+Later versions have the table of version 3 (containerd-config.toml(5) of containerd 2.3).
 """
 
 NATIVE_PREFIX = "cdi.k8s.io/"

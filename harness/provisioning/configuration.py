@@ -39,7 +39,7 @@ class Configuration:
     gpu_node: bool = False
     """The node has a GPU; a node without one gets no driver."""
     gpu_driver_type: str | None = None
-    """`cuda-lts`, `cuda`, `grid`, …; by default that of the VM size, else `cuda-lts`."""
+    """`cuda-lts`, `cuda`, `grid`, …; by default the VM size's kind, else `cuda-lts`."""
     gpu_driver_version: str | None = None
     """The driver's version: the first half of the image's tag."""
     gpu_image_sha: str | None = None
@@ -47,7 +47,7 @@ class Configuration:
     config_gpu_driver_if_needed: bool = False
     """Install the driver; otherwise use the present one, unless it does not work."""
     gpu_needs_fabric_manager: bool = False
-    """Start the fabric manager; otherwise stop one that came with the image."""
+    """Start the fabric manager; otherwise stop a fabric manager that came with the image."""
     gpu_instance_profile: str | None = None
     """Partition the GPU: `MIG1g`, `MIG2g`, `MIG3g`, `MIG4g` or `MIG7g`."""
     mig_node: bool = False

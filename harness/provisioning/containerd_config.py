@@ -35,7 +35,7 @@ DEFAULT_RUNTIME_TABLE = "default_runtime"
 
 _OTHER_TABLES = (DEFAULT_RUNTIME_TABLE, "untrusted_workload_runtime")
 PROGRAM_KEYS = (("options", "BinaryName"), ("options", "Runtime"), ("runtime_engine",))
-"""The keys of a runtime's program: of the shims `runc`, then of that of containerd before 1.4."""
+"""The keys of a runtime's program: of the shims `runc`, then of the shim of containerd before 1.4."""
 
 _CRI_PLUGIN_NAMES = frozenset(
     {
@@ -223,6 +223,6 @@ def _what_to_do(dump: str, own: str) -> str:
         return f"See '{CONTAINERD_CONFIG}'."
     return (
         f"'{CONTAINERD_CONFIG}' imports {imported}: settings of the CRI plugin in an imported file "
-        "replace all those of the importing file, in containerd before 2.1 and where the formats of the "
+        "replace all entries of the importing file, in containerd before 2.1 and where the formats of the "
         "files differ. Write these settings into one file."
     )

@@ -16,7 +16,7 @@ class ExitCode(enum.IntEnum):
     COMMAND_FAILED = 1
     """`bake` or the unit mig-partition failed; they have no numbers for their causes."""
     INVALID_CONFIGURATION = 2
-    """The configuration or the command line is wrong; the number is that of argparse."""
+    """The configuration or the command line is wrong; argparse uses the same number."""
     UNSUPPORTED_OS = 3
     """A driver is wanted on an operating system that is not supported."""
     SYSTEMCTL_START_FAIL = 4

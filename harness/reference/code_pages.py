@@ -70,7 +70,7 @@ def fixture_page() -> str:
     ]
     return page(
         "Fixtures",
-        "The scope `session` is that of one pytest-xdist worker. How to use them: "
+        "The scope `session` is one pytest-xdist worker's session. How to use them: "
         "[Write an e2e test](../writing-e2e-tests.md).\n",
         *parts,
         "## Fields of `NodeRequest`\n",

@@ -131,7 +131,7 @@ def read_timeline(folder: Path, *, title: str | None = None) -> Timeline:
         moments += _panics(reader, boots)
     continued_s = _continued(reader, boots)
     if continued_s is not None:
-        # The guest's clock is that of the checkpoint until it is set, and until then all entries are older.
+        # Until the guest's clock is set it shows the checkpoint's time, and all entries are older.
         continued_s = min(continued_s, end_s)
         moments.append(Moment(at_s=continued_s, words="continued from a checkpoint"))
     return Timeline(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness.bench.time_to_gpu.plots import Plot
 
 _EMULATED = (
-    "The processor was emulated (TCG). Seconds are those of an emulated node and say nothing about a real "
+    "The processor was emulated (TCG). Seconds were measured on an emulated node and say nothing about a real "
     "one: read the ratios. The network is not slowed down with the processor, so that pulls weigh less "
     "here than on a real node."
 )

@@ -52,7 +52,7 @@ class Options:
     trims: int = 5
     teardowns: int = 5
     is_judged: bool = True
-    """Whether the nodes after teardowns are compared with one that never had the driver."""
+    """Whether the nodes after teardowns are compared with a node that never had the driver."""
     modes: Sequence[Mode] = ()
     """The modes to measure; all that are possible by default."""
     has_registry: bool = True
@@ -66,7 +66,7 @@ class Options:
     own: Provisioner | None = None
     """The user's own provisioner, measured beside the harness's."""
     payload: Payload = Payload.STAND_IN
-    """The driver; the lab's image has to be one that has it."""
+    """The driver; the lab's image has to contain it."""
 
 
 #: The plan with NVIDIA's own driver. Its image has the module already, so each node once had the

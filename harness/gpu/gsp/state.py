@@ -62,7 +62,7 @@ class ComputeInstance:
 
     size: int
     first: int
-    """Its first GPC, counted from that of the GPU instance."""
+    """Its first GPC, counted from the first GPC of the GPU instance."""
     gpcs: int
     shared_engines: int
 

@@ -63,6 +63,6 @@ def _fitting(choice: GpuChoice, host: HostDevices) -> list[HostGpu]:
 
 def _all_gpus(host: HostDevices) -> str:
     if not host.gpus:
-        return "This host has no GPU on its PCI bus; `lspci` lists what it has."
+        return "This host has no GPU on its PCI bus; `lspci` lists its devices."
     gpus = ", ".join(f"{gpu.address} ({gpu.model or gpu.function.ids})" for gpu in host.gpus)
     return f"This host's GPUs are {gpus}; `harness gpu host ls` lists them with a verdict."

@@ -316,7 +316,7 @@ def _read_mapped_blocks(read: ReadRanges, block: int, inodes: Mapping[int, Inode
 
 
 def _parse_extents(node: bytes) -> tuple[list[range], list[int]]:
-    """Return the blocks that a node of an extent tree maps, and those of the nodes below it."""
+    """Return the blocks that a node of an extent tree and the nodes below it map."""
     magic, entries, _, depth = struct.unpack_from("<HHHH", node)
     if magic != _EXTENTS_MAGIC:
         raise Ext4Error("a file is mapped by no extents")
