@@ -10,13 +10,13 @@ from harness.visible_text import visible
 _XDIST_GROUP = re.compile(r"(?<=[\w\]])@[^@/\]]+$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
 _DIGEST_LENGTH = 12
+_NAME_LENGTH = 140
 #: Node ids that can be read back from the folder's name, in which `::`, `/` and brackets are '-'; on a file
 #: system that does not tell upper case from lower case, too. So none has the folder of another.
 _PLAIN = re.compile(
-    r"(?=.{1,150}$)([a-z0-9_]+/)*[a-z0-9_]+\.py::[a-z0-9_]+"
+    rf"(?=.{{1,{_NAME_LENGTH}}}$)([a-z0-9_]+/)*[a-z0-9_]+\.py::[a-z0-9_]+"
     rf"(\[(?![a-z0-9._=-]*-[0-9a-f]{{{_DIGEST_LENGTH}}}\])[a-z0-9._=-]*[a-z0-9_=]\])?"
 )
-_NAME_LENGTH = 140
 
 
 def shown_id(node_id: str) -> str:

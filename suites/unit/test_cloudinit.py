@@ -256,8 +256,14 @@ def test_recoverable_errors_are_separated_from_errors() -> None:
 
     assert report.status is CloudInitStatus.RECOVERABLE
     assert report.recoverable == ("WARNING: Unable to find a hostname",)
-    grave = CloudInitReport.from_json(STATUS_25.replace('"errors": []', '"errors": ["x"]', 1))
+    grave = CloudInitReport.from_json(
+        STATUS_25.replace("[]", '["x", "y"]', 1)
+        .replace("[]", '["z"]', 1)
+        .replace("{}", '{"ERROR": ["late"]}')
+    )
     assert grave.status is CloudInitStatus.ERROR
+    assert grave.errors == ("x", "y", "z")
+    assert grave.recoverable == (*report.recoverable, "ERROR: late")
 
 
 @pytest.mark.parametrize("version", ["22.4.2", "25.1.4"])

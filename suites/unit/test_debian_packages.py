@@ -84,11 +84,17 @@ def test_keys_of_debian_that_are_missing_are_named_before_anything_is_fetched(
         _unpack(tmp_path, runner)
 
 
-def _ensure(tmp_path: Path, runner: ScriptedUnpacking | None = None) -> Path:
+def _ensure(
+    tmp_path: Path,
+    runner: ScriptedUnpacking | None = None,
+    *,
+    file: str = "usr/bin/jq",
+    release: str = "sid",
+) -> Path:
     return ensure_unpacked(
-        ["usr/bin/jq"],
+        [file],
         package="jq",
-        release="sid",
+        release=release,
         store=tmp_path / "store",
         runner=runner or ScriptedUnpacking(),
         report=lambda _message: None,
@@ -156,13 +162,19 @@ def test_snapshot_is_taken_whatever_its_date(
     )
 
 
-def test_programs_of_a_snapshot_are_not_taken_for_the_newest(
+def test_other_files_releases_and_snapshots_have_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newest = _ensure(tmp_path)
+    folders = [
+        _ensure(tmp_path),
+        _ensure(tmp_path, file="usr/bin/other"),
+        _ensure(tmp_path, release="bookworm"),
+    ]
     monkeypatch.setenv(SNAPSHOT_VARIABLE, _SNAPSHOT)
+    folders.append(_ensure(tmp_path))
 
-    assert _ensure(tmp_path) != newest
+    assert len(set(folders)) == 4
+    assert _ensure(tmp_path) == folders[-1]
 
 
 def test_expired_list_is_refused_with_the_way_to_a_snapshot(tmp_path: Path) -> None:

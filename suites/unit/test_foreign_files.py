@@ -7,19 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from harness.foreign_files import open_plain, read_plain, read_plain_text
+from harness.foreign_files import last_bytes, open_plain, read_plain, read_plain_text
 from harness.limits import Limit, LimitError, Unit
 
 LIMIT = Limit(name="few-kib", default=1, unit=Unit.KIB, what="a file")
 
 
-def test_plain_file_is_read(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/b").write_bytes(b"x\xff")
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
-    assert read_plain(tmp_path / "a/b", limit=LIMIT) == b"x\xff"
-    assert read_plain(tmp_path / "a/b", limit=LIMIT, below=tmp_path) == b"x\xff"
-    assert read_plain_text(tmp_path / "a/b") == "x\ufffd"
+
+def test_plain_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    file = tmp_path / "a/b/c"
+    file.write_bytes(b"x\xff")
+    opened = descriptors()
+
+    assert read_plain(file, limit=LIMIT) == b"x\xff"
+    assert read_plain(file, limit=LIMIT, below=tmp_path) == b"x\xff"
+    assert read_plain_text(file) == "x\ufffd"
+    assert last_bytes(file, 1) == b"\xff"
+    assert last_bytes(file, 3) == b"x\xff"
+    assert descriptors() == opened
 
 
 def test_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
@@ -39,6 +48,7 @@ def test_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
 def test_file_without_a_size_is_bounded() -> None:
     with pytest.raises(LimitError):
         read_plain(Path("/proc/self/maps"), limit=LIMIT)
+    assert len(last_bytes(Path("/proc/self/maps"), 10)) == 10
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "folder", "absent", "nul", "long"])
@@ -61,11 +71,13 @@ def test_path_that_is_not_a_plain_file_is_an_error(tmp_path: Path, kind: str) ->
         case _:
             pass
 
-    opened = len(list(Path("/proc/self/fd").iterdir()))
+    opened = descriptors()
     for below in (None, tmp_path):
         with pytest.raises(OSError, match=r".+"):
             read_plain(path, below=below)
-    assert len(list(Path("/proc/self/fd").iterdir())) == opened
+    with pytest.raises(OSError, match=r".+"):
+        last_bytes(path, 1)
+    assert descriptors() == opened
 
 
 def test_no_link_between_the_folder_and_the_file_is_followed(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ def test_json_is_read_as_python_reads_it(value: object) -> None:
     [
         ("[" * 100_000, "'data-levels'"),
         ('{"a":' * 101 + "1" + "}" * 101, "'data-levels'"),
+        ("[0," * 101 + "0" + "]" * 101, "'data-levels'"),
+        ('{"b":0,"a":' * 101 + "1" + "}" * 101, "'data-levels'"),
         ("9" * 301, "'data-digits'"),
         ("0." + "9" * 5000, "'data-digits'"),
         ('"' + "\u00e9" * (3 << 20) + '"', "'json-mib'"),

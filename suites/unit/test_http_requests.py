@@ -130,16 +130,17 @@ def test_redirect_that_is_not_followed_is_closed_and_explained(code: int, header
     )
 
 
-def test_server_has_to_prove_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_has_to_prove_its_name_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     contexts: list[ssl.SSLContext] = []
 
     def connect(connection: Any) -> None:
+        assert connection.timeout == 7.0
         contexts.append(connection._context)
         raise ConnectionRefusedError
 
     monkeypatch.setattr(http.client.HTTPSConnection, "connect", connect)
     with pytest.raises(urllib.error.URLError):
-        HttpOpener().open(urllib.request.Request("https://r/v2/"), a_pace(FakeClock()))
+        HttpOpener().open(urllib.request.Request("https://r/v2/"), a_pace(FakeClock(), 7.0))
 
     (context,) = contexts
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)

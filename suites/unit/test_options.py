@@ -47,6 +47,20 @@ def test_option_wins_over_the_variable_and_the_variable_over_the_ini_file(
     assert _settings({"store": "option"}, {"store": "ini"}).store == "option"
 
 
+def test_relative_path_of_an_ini_file_and_of_an_option_is_below_the_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "project"
+
+    for given in (
+        _settings({}, {"gpu_inventory": "a"}, root=root),
+        _settings({"gpu_inventory": "a"}, root=root),
+    ):
+        assert given.gpu_inventory == root / "a"
+    assert _settings({"gpu_inventory": "a"}).gpu_inventory == tmp_path / "a"
+
+
 def test_words_become_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     settings = _settings(

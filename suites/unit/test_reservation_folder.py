@@ -144,6 +144,14 @@ def test_folder_of_another_ordinary_user_is_refused(
         pass
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders of root")
+def test_folder_of_root_is_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+
+    with shared(folder).open() as book:
+        assert book.entries() == []
+
+
 def test_folder_that_this_user_may_not_write_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

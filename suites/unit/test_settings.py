@@ -41,7 +41,7 @@ def test_images_are_separated_by_commas() -> None:
 
 
 def test_images_have_different_names_in_the_ids_of_tests() -> None:
-    files = ("/a/My.Node.qcow2", "https://h/b/my_node.raw#sha256=0", "./my-node.img")
+    files = ("/a/My.Node.qcow2", "https://h/b/my_node.raw#sha256=a/b.raw", "./my-node.img")
 
     assert image_ids(("debian-12", *files)) == ("debian-12", "my-node", "my-node-3", "my-node-4")
 
@@ -110,9 +110,13 @@ def test_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.Monke
 def test_relative_cache_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """QEMU runs in the machine's folder, from where a relative path leads elsewhere."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    found = []
+    for value in ("cache", " ", ""):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        found.append(Settings().cache.parent)
 
-    assert Settings().cache.is_absolute()
+    assert found == [tmp_path / "cache", *[tmp_path / "home/.cache"] * 2]
 
 
 def test_licences_are_accepted_by_option_and_environment() -> None:

@@ -218,16 +218,22 @@ def _others_folder(path: Path) -> None:
     path.chmod(0o777)
 
 
+def _folder_of_a_group(path: Path) -> None:
+    path.mkdir()
+    path.chmod(0o710)
+
+
 @pytest.mark.parametrize(
     "squat",
     [
         _others_folder,
+        _folder_of_a_group,
         lambda path: path.symlink_to(path.parent / "target"),
         lambda path: path.symlink_to("absent"),
         os.mkfifo,
         lambda path: path.touch(0o600),
     ],
-    ids=["folder", "link", "dead link", "FIFO", "file"],
+    ids=["folder", "group", "link", "dead link", "FIFO", "file"],
 )
 def test_name_that_another_user_took_first_is_not_touched(
     tmp_path: Path, squat: Callable[[Path], None]

@@ -169,10 +169,12 @@ def test_files_are_written_once_and_allure_has_its_own_writer_back(
     assert session.exitstatus == 0
 
 
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("has_environment", [False, True])
 def test_first_file_that_a_worker_could_not_write_ends_the_run_with_an_error(
-    tmp_path: Path, own: AllureFileLogger, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, has_environment: bool
 ) -> None:
-    del own
+    """What the run could not write itself comes later."""
     outputs: list[dict[str, Any]] = []
     for names in (("a.txt", "b.txt"), ("c.txt",), ()):
         config: Any = Listening(workeroutput={})
@@ -186,6 +188,8 @@ def test_first_file_that_a_worker_could_not_write_ends_the_run_with_an_error(
     config = Listening()
     session: Any = SimpleNamespace(config=config, exitstatus=0)
     report = AllureReport(config, Settings(), tmp_path / "results", {})
+    if not has_environment:
+        (tmp_path / "results/environment.properties").mkdir()
 
     report.pytest_sessionstart()
     for output in outputs:

@@ -74,11 +74,12 @@ def test_suite_is_the_folder_of_the_family(
 
 
 def test_severity_of_the_innermost_folder_applies() -> None:
-    severities = {"suites": "minor", "suites/e2e/record": "critical"}
-
-    assert severity_of("suites/e2e/record/test_a.py", severities) == "critical"
-    assert severity_of("suites/e2e/records/test_a.py", severities) == "minor"
-    assert severity_of("tests/test_a.py", severities) is None
+    given = {"suites": "minor", "suites/e2e/record": "critical", "suites/e2e": "normal"}
+    for severities in (given, dict(reversed(given.items()))):
+        assert severity_of("suites/e2e/record/test_a.py", severities) == "critical"
+        assert severity_of("suites/e2e/records/test_a.py", severities) == "normal"
+        assert severity_of("suites/e2e2/test_a.py", severities) == "minor"
+        assert severity_of("tests/test_a.py", severities) is None
 
 
 def test_parameters_are_the_same_in_each_process_and_checkout() -> None:
@@ -86,7 +87,7 @@ def test_parameters_are_the_same_in_each_process_and_checkout() -> None:
         {
             "image": "/checkout/own.qcow2",
             "way": Way.COLD,
-            "names": {"b", "a"},
+            "names": set("hgfedcba"),
             "object": Unnamed(),
             "make": len,
             "count": 1,
@@ -99,7 +100,7 @@ def test_parameters_are_the_same_in_each_process_and_checkout() -> None:
     assert shown == {
         "image": "own.qcow2",
         "way": "cold",
-        "names": "a, b",
+        "names": "a, b, c, d, e, f, g, h",
         "object": "case-7",
         "make": "<built-in function len>",
         "count": "1",

@@ -123,11 +123,14 @@ def test_evidence_that_can_not_be_gathered_again_leaves_the_earlier(tmp_path: Pa
 def test_evidence_that_the_test_judged_is_enough(
     tmp_path: Path, end: Callable[[Evidence], BaseException | None]
 ) -> None:
-    judged = EvidenceFolder(tmp_path / "1").file("/judged.txt", "").evidence
+    judged, later = (
+        EvidenceFolder(tmp_path / name).file(f"/{name}.txt", "").evidence
+        for name in ("judged", "later")
+    )
 
-    files = gather(tmp_path / "kept/node", FakeNode(gathered=(judged,)), end(judged))
+    files = gather(tmp_path / "kept/node", FakeNode(gathered=(judged, later)), end(judged))
 
-    assert files == ["files/judged.txt"]
+    assert files == ["earlier-1/files/judged.txt", "files/later.txt"]
 
 
 @pytest.mark.parametrize(

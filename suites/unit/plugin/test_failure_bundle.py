@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import os
+import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from typing_extensions import override
 
-from harness.evidence.retention import Bundle
+from harness.evidence.retention import VERSIONS
 from harness.plugin import failure_bundle
 from harness.plugin.failure_bundle import finish_bundle
 from harness.settings import Settings
@@ -38,54 +40,77 @@ def a_call(error: BaseException | None) -> Any:
     return SimpleNamespace(when="call", excinfo=excinfo)
 
 
+def a_bundle(evidence: Path, name: str, made_s: float) -> Path:
+    """Write what a failed test left, and return the folder of its machine."""
+    machine = evidence / name / "node"
+    machine.mkdir(parents=True)
+    (machine / VERSIONS).write_text('{"schema": 1, "harness": "1", "payload": "", "agent": ""}')
+    os.utime(evidence / name, (made_s, made_s))
+    return machine
+
+
 @pytest.fixture
-def removed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the bundles that are removed, of a folder with an old one and the test's own."""
-    gone: list[str] = []
-
-    class OldBundle(Bundle):
-        @override
-        def remove(self) -> None:
-            gone.append(self.name)
-
-    bundles = [
-        OldBundle(name=name, parts=(), made_s=0.0, size_bytes=1) for name in ("test", "older")
-    ]
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Return the settings of a run that keeps only the bundle of the last failure."""
 
     def write_archive(test: Path) -> Path:
-        archive = test.with_suffix(".tar.zst")
+        archive = test.with_name(f"{test.name}.tar.zst")
         archive.write_bytes(bytes(3 << 19))
         return archive
 
     monkeypatch.setattr(failure_bundle, "write_archive", write_archive)
-    monkeypatch.setattr(failure_bundle, "bundles_in", lambda _: bundles)
-    monkeypatch.setattr(failure_bundle, "beyond_limits", lambda found, **_: list(found))
-    return gone
+    return Settings(evidence_folder=tmp_path, bundle_limit_mib=0)
+
+
+def finish(settings: Settings, machine: Path, *, run_started_s: float = math.inf) -> FakeItem:
+    item: Any = FakeItem()
+    finish_bundle(item, a_call(ValueError()), settings, [machine], run_started_s=run_started_s)
+    return cast("FakeItem", item)
 
 
 def test_failing_line_has_its_locals_and_old_bundles_go_but_not_the_tests_own(
-    tmp_path: Path, removed: list[str]
+    tmp_path: Path, settings: Settings
 ) -> None:
-    folder = tmp_path / "test/node"
-    folder.mkdir(parents=True)
-    item: Any = FakeItem()
+    for made_s, name in enumerate(("old", "older"), 1000):
+        a_bundle(tmp_path, name, made_s)
 
-    finish_bundle(item, a_call(ValueError()), Settings(), [folder], run_started_s=0.0)
+    item = finish(settings, a_bundle(tmp_path, "test", 1.0))
 
     text = (tmp_path / "test/traceback.txt").read_text()
     assert text == "locals: True, style: long\n"
     assert (item.config.option.showlocals, item.config.option.tbstyle) == (False, "auto")
-    assert removed == ["older"]
+    assert {path.name for path in tmp_path.iterdir()} == {"test", "test.tar.zst"}
     (said,) = item.sections
     assert said.startswith(f"all of it in one file: '{tmp_path}/test.tar.zst' (1.5 MiB)")
-    assert "removed 1 older bundles" in said
+    assert "removed 2 older bundles" in said
+
+
+def test_nothing_that_was_made_since_the_run_started_is_removed(
+    tmp_path: Path, settings: Settings
+) -> None:
+    a_bundle(tmp_path, "other", 1000.0)
+
+    item = finish(settings, a_bundle(tmp_path, "test", 1.0), run_started_s=0.0)
+
+    assert (tmp_path / "other").is_dir()
+    assert "removed" not in item.sections[0]
+
+
+def test_bundle_is_the_latest_also_when_the_clock_is_behind(
+    tmp_path: Path, settings: Settings
+) -> None:
+    ahead_s = time.time() + 86_400
+    for later_s, name in enumerate(("first", "second")):
+        a_bundle(tmp_path, name, ahead_s + later_s)
+
+    finish(settings, a_bundle(tmp_path, "test", 1.0))
+
+    assert (tmp_path / "test.tar.zst").stat().st_mtime > ahead_s + 1
 
 
 def test_evidence_that_could_not_be_kept_leaves_no_bundle(
-    tmp_path: Path, removed: list[str]
+    tmp_path: Path, settings: Settings
 ) -> None:
-    item: Any = FakeItem()
+    item = finish(settings, tmp_path / "test/node")
 
-    finish_bundle(item, a_call(None), Settings(), [tmp_path / "test/node"], run_started_s=0.0)
-
-    assert (item.sections, removed, list(tmp_path.iterdir())) == ([], [], [])
+    assert (item.sections, list(tmp_path.iterdir())) == ([], [])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from harness.errors import EvidencedError, ExpectationError, HarnessError
-from harness.plugin.failure_summary import note_reason, write_causes
+from harness.plugin.failure_summary import note_reason, write_causes, write_missing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +35,10 @@ def test_first_items_of_a_list_are_shown() -> None:
 def test_command_is_shown_but_not_its_output() -> None:
     error = HarnessError("It failed.\ncommand: x\nexit code: 1\nstdout: a\n  b\nstderr: c")
 
+    silent = HarnessError("It failed.\ncommand: x\nexit code: 1\nstdout: a\nstderr: -.")
+
     assert why(error) == ["It failed.", "command: x", "stderr: c"]
+    assert why(silent) == ["It failed.", "command: x"]
 
 
 def test_text_without_a_list_is_its_first_line() -> None:
@@ -43,6 +48,8 @@ def test_text_without_a_list_is_its_first_line() -> None:
 def test_cause_in_the_error_itself_is_named_before_one_in_the_evidence(tmp_path: Path) -> None:
     for node in ("a", "b"):
         (tmp_path / node / "host").mkdir(parents=True)
+        (tmp_path / node / "commands").mkdir()
+        (tmp_path / node / "commands/failed-units").write_text(f"{node}.service loaded failed\n")
         (tmp_path / node / "host/serial.log").write_text("Kernel panic - not syncing: VFS\n")
     crash = SimpleNamespace(message="It failed.")
     report: Any = SimpleNamespace(
@@ -63,6 +70,27 @@ def test_cause_in_the_error_itself_is_named_before_one_in_the_evidence(tmp_path:
     assert crash.message == f"{named}\nIt failed."
     shown = [value for name, value in report.user_properties if name == "cause"]
     assert [shown[0], shown[2]] == [named, "kernel panic: Kernel panic - not syncing: VFS"]
+    for node in "ab":
+        assert any(each.startswith(f"unit '{node}.service' failed") for each in shown)
+
+
+@pytest.mark.parametrize("chars", ["", "fE", "s", "a", "A"])
+def test_each_missing_requirement_is_listed_once_unless_pytest_lists_skips(chars: str) -> None:
+    skipped = [
+        SimpleNamespace(user_properties=[("missing_requirement", reason), ("evidence", "/e")])
+        for reason in ("no QEMU", "no keys", "no QEMU")
+    ]
+    lines: list[str] = []
+    reporter: Any = SimpleNamespace(
+        config=SimpleNamespace(option=SimpleNamespace(reportchars=chars)),
+        stats={"skipped": [*skipped, SimpleNamespace()]},
+        write_line=lines.append,
+    )
+
+    write_missing(reporter)
+
+    is_listed = chars in {"", "fE"}
+    assert lines == (["skipped 2: no QEMU", "skipped 1: no keys"] if is_listed else [])
 
 
 def test_path_with_hyphens_stays_in_one_line() -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
 import pytest
+from typing_extensions import override
 
 from harness.image.catalogue import load_catalogue
 from harness.image.store import BuildTime
-from harness.plugin.first_use import Making, about, makings_of, render
+from harness.plugin.first_use import FirstUse, Making, about, makings_of, render
 from harness.plugin.machine_plan import Kind, Need
+from harness.progress import ProgressEvent, Stage
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 IMAGE = Need(kind=Kind.IMAGE, name="debian-12", status="not cached", is_missing=True)
 BAKE = Need(kind=Kind.BAKE, name="debian-12", status="not cached", is_missing=True)
@@ -67,7 +76,7 @@ def test_repeated_work_takes_as_long_again_under_any_load() -> None:
 def test_speed_of_this_host_counts_for_new_images() -> None:
     times = (BuildTime(name="debian-12", is_derived=False, seconds=3 * 106.0),)
 
-    found = estimated(BAKE, times=times)
+    found = estimated(BAKE, times=times, load=20.0)
 
     assert found["bake debian-12"] == (360, "by its recipe and what was made here before")
 
@@ -76,6 +85,26 @@ def test_image_that_the_catalogue_no_longer_has_still_counts() -> None:
     times = (BuildTime(name="gone", is_derived=False, seconds=120.0),)
 
     assert estimated(BAKE, times=times)["bake debian-12"][0] == 240
+
+
+@pytest.mark.parametrize(("worker", "speaks"), [(None, False), ("gw0", True), ("gw1", False)])
+def test_one_worker_announces_for_all(worker: str | None, *, speaks: bool) -> None:
+    class Announcing(FirstUse):
+        @override
+        def lines(self, config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
+            return ["first", "second"]
+
+    told: list[ProgressEvent] = []
+    config = (
+        SimpleNamespace() if worker is None else SimpleNamespace(workerinput={"workerid": worker})
+    )
+    session: Any = SimpleNamespace(config=config, items=[])
+
+    Announcing(Settings(), lambda: told.append).pytest_collection_finish(session)
+
+    assert [(each.stage, each.message) for each in told] == [
+        (Stage.PLAN, "first\nsecond")
+    ] * speaks
 
 
 def test_announcement_has_each_thing_and_the_sum() -> None:

@@ -6,55 +6,142 @@ import itertools
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from _pytest.junitxml import LogXML, xml_key
 
 from harness.plugin import junit
-from harness.plugin.junit import (
-    _MARK,
-    JUnitErrors,
-    names_of_example,
-    remove_unfinished,
-    tell_apart,
-)
+from harness.plugin.junit import _MARK, JUnitErrors, names_of_example
+from harness.plugin.verdicts import mark_broken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-REPORT = f"""
-<testsuites><testsuite failures="2" errors="1" tests="3">
-<testcase name="a"><properties><property name="{_MARK}" value="true"/><property name="x" value="1"/>
-</properties><failure message="QEMU died"/></testcase>
-<testcase name="b"><failure message="wrong"/></testcase>
-<testcase name="c"><error message="teardown"/></testcase>
-</testsuite></testsuites>
-"""
 
-
-def test_marked_failure_becomes_an_error_and_is_counted_as_one() -> None:
-    root = ET.fromstring(REPORT)  # noqa: S314 - a literal
-
-    assert tell_apart(root) == 1
-
-    (suite,) = root.iter("testsuite")
-    assert (suite.get("failures"), suite.get("errors"), suite.get("tests")) == ("1", "2", "3")
-    assert [[each.tag for each in case if each.tag != "properties"] for case in suite] == [
-        ["error"],
-        ["failure"],
-        ["error"],
-    ]
-    assert [each.get("name") for each in root.iter("property")] == ["x"]
-
-
-def test_test_during_which_the_run_ended_has_no_test_case() -> None:
-    root = ET.fromstring(  # noqa: S314 - a literal
-        """<testsuites><testsuite tests="1"><testcase name="ended"/><testcase/></testsuite></testsuites>"""
+def a_config(path: Path) -> Any:
+    return SimpleNamespace(
+        option=SimpleNamespace(xmlpath=str(path)),
+        stash=pytest.Stash(),
+        pluginmanager=pytest.PytestPluginManager(),
     )
 
-    assert remove_unfinished(root) == 1
 
-    assert [case.get("name") for case in root.iter("testcase")] == ["ended"]
+class Run:
+    """Plays a run of pytest that writes `path`, with pytest's own writer."""
+
+    def __init__(self, path: Path) -> None:
+        self.xml = LogXML(str(path), None, logging="no")
+        self.config = a_config(path)
+        self.config.stash[xml_key] = self.xml
+        self.config.pluginmanager.register(self.xml)
+        self.errors = JUnitErrors(path, self.config)
+        self.xml.pytest_sessionstart()
+
+    def report(
+        self, test: str, when: Any, outcome: Any = "passed", *, broken: bool = False
+    ) -> None:
+        report = pytest.TestReport(
+            f"a.py::{test}",
+            ("a.py", 1, test),
+            {},
+            outcome,
+            "no" if outcome == "failed" else None,
+            when,
+        )
+        if broken:
+            mark_broken(report)
+        self.errors.pytest_runtest_logreport(report)
+        self.xml.pytest_runtest_logreport(report)
+
+    def run(self, test: str, outcome: Any = "passed", *, broken: bool = False) -> None:
+        self.report(test, "setup")
+        self.report(test, "call", outcome, broken=broken)
+        self.report(test, "teardown")
+
+    def finish(self) -> int:
+        """End the run, and return its exit status."""
+        session: Any = SimpleNamespace(config=self.config, exitstatus=0)
+        ending = self.errors.pytest_sessionfinish(session)
+        next(ending)
+        self.xml.pytest_sessionfinish()
+        with pytest.raises(StopIteration):
+            ending.send(None)
+        return int(session.exitstatus)
+
+
+@pytest.mark.parametrize("broken", [[], ["b"], ["b", "d"]])
+@pytest.mark.parametrize("begun", [[], ["e"], ["e", "f"]])
+def test_file_has_errors_apart_from_failures_and_only_tests_that_ended(
+    tmp_path: Path, broken: list[str], begun: list[str]
+) -> None:
+    run = Run(tmp_path / "junit.xml")
+    for test in "abcd":
+        run.run(test, "passed" if test == "c" else "failed", broken=test in broken)
+    for test in begun:
+        run.report(test, "setup")
+
+    status = run.finish()
+
+    root = ET.parse(tmp_path / "junit.xml").getroot()  # noqa: S314 - the test's own
+    (suite,) = root.iter("testsuite")
+    found = {
+        str(case.get("name")): [each.tag for each in case if each.tag != "properties"]
+        for case in suite.iter("testcase")
+    }
+    assert found == {
+        test: [] if test == "c" else ["error"] if test in broken else ["failure"]
+        for test in "abcd"
+    }
+    assert (suite.get("failures"), suite.get("errors")) == (str(3 - len(broken)), str(len(broken)))
+    assert not list(root.iter("property"))
+    assert [path.name for path in tmp_path.iterdir()] == ["junit.xml"]
+    assert status == 0
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_file_that_can_not_be_written_leaves_nothing_old_or_half(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    is_link: bool,
+) -> None:
+    """What somebody put there as a link, such as to a device, stays."""
+    path = tmp_path / "junit.xml"
+    (tmp_path / "earlier.xml").write_text("earlier")
+    if is_link:
+        path.symlink_to("earlier.xml")
+    else:
+        path.write_text("earlier")
+    run = Run(path)
+    run.run("a")
+
+    def fail(at: Path, content: bytes) -> NoReturn:
+        at.write_text(content[:9].decode())
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    status = run.finish()
+
+    assert status == pytest.ExitCode.INTERNAL_ERROR
+    assert {each.name for each in tmp_path.iterdir()} == {"earlier.xml", *["junit.xml"] * is_link}
+    assert "No space left on device" in capsys.readouterr().err
+    assert not run.config.pluginmanager.is_registered(run.xml)
+
+
+@pytest.mark.parametrize("is_worker", [False, True])
+def test_only_the_process_that_writes_the_file_changes_it(
+    tmp_path: Path, *, is_worker: bool
+) -> None:
+    config = a_config(tmp_path / "junit.xml")
+    config.getoption = lambda *_: config.option.xmlpath
+    if is_worker:
+        config.workerinput = {}
+
+    junit.register(config)
+
+    assert config.pluginmanager.has_plugin("harness-junit") is not is_worker
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pytest
 
 from harness.errors import ExpectationError, HarnessError
 from harness.plugin import live_machines
-from harness.plugin.failure_summary import write_missing
 from harness.plugin.report import Reporter, _names, _point, kept_on_failure, shell_before
 from harness.plugin.verdicts import is_broken
 from harness.settings import EvidenceMode, MachineKeep, MachineShell, Settings
@@ -49,6 +48,7 @@ def a_call(when: str, error: BaseException | None = None) -> Any:
 
 
 SKIPPED = pytest.skip.Exception("x")
+XFAILED = pytest.xfail.Exception("x")
 WRONG = AssertionError()
 
 
@@ -60,6 +60,7 @@ WRONG = AssertionError()
         (EvidenceMode.ON_FAILURE, MachineKeep.NONE, "call", None, False),
         (EvidenceMode.ON_FAILURE, MachineKeep.ALL, "call", None, True),
         (EvidenceMode.ON_FAILURE, MachineKeep.NONE, "call", SKIPPED, False),
+        (EvidenceMode.ON_FAILURE, MachineKeep.NONE, "call", XFAILED, False),
         (EvidenceMode.ALWAYS, MachineKeep.NONE, "call", None, True),
         (EvidenceMode.ALWAYS, MachineKeep.NONE, "setup", None, False),
         (EvidenceMode.ALWAYS, MachineKeep.NONE, "teardown", WRONG, False),
@@ -202,7 +203,10 @@ BROKEN, KEPT = ("harness_could_not_tell", "true"), ("evidence", "/kept/a.py-test
         ("setup", LOOKUP, [KEPT], [("miswritten_test", "true"), KEPT]),
         ("teardown", HarnessError("x"), [BROKEN], [("cause", "x"), BROKEN]),
         ("call", SKIPPED, [], []),
+        ("call", XFAILED, [], []),
         ("call", None, [], []),
+        ("call", "passed against a strict xfail", [KEPT], [KEPT]),
+        ("teardown", "passed against a strict xfail", [], []),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
@@ -214,7 +218,8 @@ def test_properties_of_a_test_say_whose_error_it_is_and_where_the_evidence_is(
     reporter = Reporter(Settings(evidence_folder=Path("/kept")))
     reporter.add(FakeSource())
     item = an_item(user_properties=[], stash=pytest.Stash())
-    outcome = "passed" if error is None else "skipped" if error is SKIPPED else "failed"
+    outcome = "passed" if error is None else "skipped" if error in (SKIPPED, XFAILED) else "failed"
+    error = None if isinstance(error, str) else error
     hook = reporter.pytest_runtest_makereport(item, a_call(when, error))
     next(hook)
 
@@ -257,19 +262,6 @@ def test_summary_counts_nodes_and_harness_apart() -> None:
         "kept: harness shell --machine one",
         "expectations not met: 1; the harness could not tell: 2; tests that ask for no known fixture: 1",
     ]
-
-
-@pytest.mark.parametrize(("shown", "is_told"), [("fE", True), ("s", False), ("A", False)])
-def test_what_the_host_lacks_is_told_where_skips_are_not(shown: str, *, is_told: bool) -> None:
-    missing = [("missing_requirement", "No KVM.")]
-    stats = {"skipped": [a_report(user_properties=missing)] * 2 + [a_report()]}
-    lines: list[str] = []
-    config = SimpleNamespace(option=SimpleNamespace(reportchars=shown))
-    terminal: Any = SimpleNamespace(stats=stats, write_line=lines.append, config=config)
-
-    write_missing(terminal)
-
-    assert lines == (["skipped 2: No KVM."] if is_told else [])
 
 
 @pytest.fixture
@@ -317,7 +309,8 @@ def test_shell_before_a_test_or_in_its_place(
     words: list[str],
     ends_by: type[BaseException] | None,
 ) -> None:
-    config = a_config(Reporter(Settings(machine_shell=moment)))
+    options = {} if moment is MachineShell.INSTEAD else {"--machine-shell-command": "true"}
+    config = a_config(Reporter(Settings(machine_shell=moment)), **options)
     machine: Any = SimpleNamespace(name="node")
 
     if ends_by is None:

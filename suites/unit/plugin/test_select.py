@@ -84,6 +84,19 @@ def test_pin_without_a_provisioner_is_refused(request: pytest.FixtureRequest) ->
     assert slip.value.source == request.node.nodeid
 
 
+@pytest.mark.parametrize("is_pinned", [False, True])
+def test_images_after_the_first_are_marked_unless_the_first_is_pinned(*, is_pinned: bool) -> None:
+    mark = pytest.mark.pin_image(reason="It makes no difference.").mark if is_pinned else None
+    item: Any = SimpleNamespace(nodeid="a.py::x", get_closest_marker=lambda _: mark)
+
+    found: Any = images_of(item, ["/one.raw", "two", "three"])
+
+    assert [(*each.values, each.id, bool(each.marks)) for each in found] == [
+        ("/one.raw", "one", False),
+        *([] if is_pinned else [("two", "two", True), ("three", "three", True)]),
+    ]
+
+
 @pytest.mark.parametrize(
     "mark",
     [

@@ -30,6 +30,7 @@ class FakeItem:
     image: str = ""
     overridden: str | None = None
     """A fixture that the suite 'own' has again, for a module."""
+    provisioner: str = ""
 
     @property
     def callspec(self) -> object:
@@ -50,8 +51,9 @@ class FakeItem:
             found[self.overridden].append(own)
         return SimpleNamespace(name2fixturedefs=found)
 
-    def get_closest_marker(self, _name: str) -> None:
-        return None
+    def get_closest_marker(self, name: str) -> object:
+        is_set = name == "provisioner" and self.provisioner
+        return SimpleNamespace(args=(self.provisioner,)) if is_set else None
 
 
 class FakeHook:
@@ -121,8 +123,10 @@ def test_family_is_that_of_the_saved_states_that_a_test_needs(
     fixtures: Mapping[str, tuple[str, ...]], scopes: Mapping[str, str], family: str
 ) -> None:
     item: Any = FakeItem("a.py::x", fixtures, scopes, "debian-12")
+    other: Any = FakeItem("a.py::x", fixtures, scopes, "debian-12", provisioner="own.yaml")
 
     assert family_of(item).strip() == family
+    assert family_of(other) == (family if family == "a.py" else f"{family} own.yaml")
 
 
 def test_fixture_that_a_suite_overrides_makes_another_family() -> None:
@@ -146,24 +150,38 @@ def test_record_has_what_ended_and_how_long_it_took(
     plugin._started, plugin._began = clocks.time(), clocks.monotonic()
     monkeypatch.setattr(shards, "time", clocks)
     plugin.start, plugin.reports = begin(tmp_path)
-    plugin._collection, plugin._tests = ("digest", 7), ("a.py::x", "a.py::y", "a.py::z")
+    plugin._collection, plugin._tests = (
+        ("digest", 7),
+        tuple(f"a.py::{test}" for test in ("x", "y", "z", "crashed")),
+    )
     for test in ("x", "x", "y"):
         for when in ("setup", "call", "teardown"):
             plugin.pytest_runtest_logreport(a_report(test, when))
     plugin.pytest_runtest_logreport(a_report("z", "setup"))
     plugin.pytest_runtest_call()
-    config: Any = SimpleNamespace(getoption=lambda *_: None, rootpath=tmp_path)
+    # As xdist reports a worker that crashed in the test.
+    for when in ("setup", "???"):
+        plugin.pytest_runtest_logreport(a_report("crashed", when, 0.5))
+    config = SimpleNamespace(getoption=lambda *_: None, rootpath=tmp_path)
+    session: Any = SimpleNamespace(config=config, exitstatus=0)
 
-    plugin._record(plugin.reports, plugin._collection, 1, config=config)
+    ending = plugin.pytest_sessionfinish(session, 0)
+    next(ending)
+    # Another plug-in could not write its report.
+    session.exitstatus = 3
+    with pytest.raises(StopIteration):
+        next(ending)
 
     written = read_manifest(tmp_path)
-    assert (written.number, written.count, written.collected, written.exit_status) == (2, 3, 7, 1)
-    assert (written.ran, written.repeated) == (("a.py::x", "a.py::y"), ("a.py::x",))
+    assert (written.number, written.count, written.collected, written.exit_status) == (2, 3, 7, 3)
+    assert written.ran == ("a.py::crashed", "a.py::x", "a.py::y")
+    assert written.repeated == ("a.py::x",)
     assert (written.first_test_s, written.seconds) == (4.0, 30.0)
     assert written.started == "1970-01-01T10:00:00+00:00"
     assert json.loads((plugin.reports / "durations.json").read_text()) == {
         "a.py::x": 9.0,
         "a.py::y": 4.5,
+        "a.py::crashed": 1.0,
     }
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import io
+import os
+import warnings
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import NoReturn, cast
 
 import pytest
 from hypothesis import given
@@ -15,9 +19,6 @@ from hypothesis import strategies as st
 from harness.errors import MESSAGE_BYTES, EvidencedError, ExpectationError
 from harness.plugin.visible_reports import ReportGate
 from harness.provisioning.command import CommandError, CommandResult
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\x00\x85\u202e\udce9\ufffe <script>"
 
@@ -52,13 +53,16 @@ def test_control_characters_of_a_report_are_visible(
         sections=[(f"Captured {EVIL}", EVIL)],
         user_properties=[("behaviour", EVIL), (EVIL, 5), ("list", [EVIL])],
         keywords={EVIL: 1},
+        of_a_plugin={"plain": EVIL},
     )
     report.nodeid = f"t.py::t[{EVIL}]"
 
     gate.pytest_runtest_logreport(report)
 
-    shown = "\n".join(map(str, (report.longreprtext, report.nodeid, report.keywords)))
-    shown += "".join(map(str, (*report.sections, *report.user_properties)))
+    dicts = report.keywords, vars(report)["of_a_plugin"]
+    shown = "\n".join(map(str, (report.longreprtext, report.nodeid, *dicts)))
+    shown += "".join(part for pair in report.sections for part in pair)
+    shown += "".join(map(str, report.user_properties))
     assert "\\x1b]0;owned\\x07" in shown
     assert "\\x1b[8mhidden" in shown
     assert "\\udce9" in shown
@@ -134,15 +138,36 @@ def test_error_names_the_file_with_its_whole_sentence(
         assert f"The whole text is in '{path}'." in str(each)
 
 
-def test_unwritable_file_is_reported_in_a_sentence(
-    gate: ReportGate, request: pytest.FixtureRequest, tmp_path: Path
+def test_file_that_can_not_be_written_is_reported_and_not_left_half(
+    gate: ReportGate,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "evidence").write_text("")
     report = a_report(AssertionError("y" * 500_000), request)
 
-    gate.pytest_runtest_logreport(report)
+    def fill(path: Path, text: str, **_: object) -> NoReturn:
+        path.write_bytes(text[:9].encode())
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", fill)
+        gate.pytest_runtest_logreport(report)
 
     assert "The whole text could not be kept in" in report.longreprtext
+    assert not [path for path in (tmp_path / "evidence").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("message", [f"{EVIL}.", UserWarning(EVIL), UserWarning("y" * 100_000)])
+def test_warning_is_visible_and_limited(gate: ReportGate, message: str | Warning) -> None:
+    warning = warnings.WarningMessage(message, UserWarning, f"/{EVIL}.py", 1)
+
+    gate.pytest_warning_recorded(warning)
+
+    shown = f"{warning.filename}{warning.message}".replace("\n", "")
+    assert shown.isprintable()
+    assert "\\x1b]0;owned\\x07" in shown
+    assert len(shown) < 2 * MESSAGE_BYTES
 
 
 def test_captured_output_is_bounded(

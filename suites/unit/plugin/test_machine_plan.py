@@ -1,0 +1,152 @@
+"""What the machines of a selection of tests need, and which of it is there."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.errors import HarnessError, RequirementError
+from harness.lab.cached_only import NotCachedError
+from harness.lab.saved_states import SavedState
+from harness.plugin.machine_plan import Kind, needs_of
+from harness.settings import MachineStart, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def a_fixture(
+    make: Callable[..., object], *arguments: str, place: str = "", scope: str = "session"
+) -> object:
+    """Return a fixture of the harness, which has the given arguments."""
+
+    def func(**_: object) -> object:
+        return make()
+
+    func.__module__ = "harness.fixtures.some"
+    return SimpleNamespace(func=func, argnames=arguments, baseid=place, scope=scope)
+
+
+def fails(error: BaseException) -> Callable[[], object]:
+    def fail() -> object:
+        raise error
+
+    return fail
+
+
+def a_state(name: str) -> Callable[[], object]:
+    origin: Any = None
+    return lambda: SavedState(name=name, origin=origin)
+
+
+NOT_CACHED = NotCachedError("It is not cached.")
+FIXTURES = {
+    "node_image": a_fixture(fails(NOT_CACHED), "lab", "image_name"),
+    "baked_image": a_fixture(fails(NOT_CACHED), "lab", "image_name"),
+    "provisioner": a_fixture(lambda: None, "lab"),
+    "boot_node": a_fixture(lambda: None, "lab", scope="function"),
+    "driver_baked": a_fixture(a_state("driver_baked"), "lab"),
+    "node_booted": a_fixture(a_state("node_booted"), "lab"),
+    "own": a_fixture(a_state("own"), "lab"),
+}
+
+
+def an_item(*names: str, image: str = "debian-12", known: Mapping[str, object] = FIXTURES) -> Any:
+    """Return a test that uses fixtures by their names."""
+    definitions = {name: [each] for name, each in known.items()}
+    manager = SimpleNamespace(getfixturedefs=lambda name, _: definitions.get(name))
+    return SimpleNamespace(
+        fixturenames=names,
+        callspec=SimpleNamespace(params={"image_name": image}),
+        session=SimpleNamespace(_fixturemanager=manager),
+        _fixtureinfo=SimpleNamespace(name2fixturedefs={name: definitions[name] for name in names}),
+    )
+
+
+def needed(*items: Any, start: MachineStart = MachineStart.CLONE, **more: bool) -> list[Any]:
+    """Return kind, name, whether it is missing, and the number of tests of each need."""
+    lab: Any = SimpleNamespace(
+        machine_start=start,
+        settings=Settings(),
+        listener=None,
+        ensure_checkpoint=lambda state: None if state.name != "gone" else fails(NOT_CACHED)(),
+    )
+    config: Any = None
+    needs = needs_of(config, items, lab, **more)
+    return sorted(
+        ((need.kind.value, need.name, need.is_missing, count) for need, count in needs.items())
+    )
+
+
+def test_each_image_of_a_test_is_a_need_of_its_own() -> None:
+    items = [an_item("node_image", image=image) for image in ("a", "b", "a")]
+
+    assert needed(*items) == [("image", "a", True, 2), ("image", "b", True, 1)]
+
+
+def test_fixtures_of_one_name_in_two_suites_are_two_needs() -> None:
+    items = [
+        an_item("own", known={"own": a_fixture(a_state(state), "lab", place=place)})
+        for place, state in (("one", "first"), ("two", "gone"), ("one", "first"))
+    ]
+
+    assert needed(*items) == [
+        ("checkpoint", "first", False, 2),
+        ("checkpoint", "gone", True, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "start", "states"),
+    [
+        (["node_image"], MachineStart.CLONE, ["node_booted"]),
+        (["node_image", "provisioner"], MachineStart.BOTH, ["node_booted"]),
+        (["node_image"], MachineStart.COLD, []),
+        (["node_image", "own"], MachineStart.CLONE, ["own"]),
+        (["baked_image"], MachineStart.CLONE, ["driver_baked"]),
+        (["node_image", "baked_image"], MachineStart.CLONE, ["driver_baked"]),
+    ],
+)
+def test_nodes_start_from_the_state_of_their_image(
+    names: list[str], start: MachineStart, states: list[str]
+) -> None:
+    found = needed(an_item("boot_node", *names), start=start)
+
+    assert [name for kind, name, *_ in found if kind == "checkpoint"] == states
+    assert not any(kind == "checkpoint" for kind, *_ in needed(an_item(*{*names} - {"own"})))
+
+
+@pytest.mark.parametrize(
+    ("error", "is_missing"),
+    [
+        (NOT_CACHED, True),
+        (HarnessError("It is damaged."), False),
+        (RequirementError("There is no KVM."), False),
+        (pytest.skip.Exception("There is no GPU."), False),
+    ],
+)
+def test_only_what_a_cache_lacks_is_made_first(error: BaseException, *, is_missing: bool) -> None:
+    known = {"own": a_fixture(fails(error), "lab")}
+
+    assert needed(an_item("own", known=known)) == [
+        ("checkpoint", "own of debian-12", is_missing, 1)
+    ]
+
+
+def test_fixture_of_a_suite_is_not_called() -> None:
+    made: Any = a_fixture(fails(AssertionError("It was called.")), "lab")
+    made.func.__module__ = "suites.e2e.conftest"
+
+    assert needed(an_item("own", known={"own": made})) == [(Kind.OTHER.value, "own", False, 1)]
+
+
+@pytest.mark.parametrize(
+    ("names", "has_image"), [(["node_image"], True), (["baked_image"], True), (["own"], False)]
+)
+def test_image_below_another_is_listed_on_request(names: list[str], *, has_image: bool) -> None:
+    found = needed(an_item(*names), with_parents=True)
+
+    assert (("image", "debian-12", True, 1) in found) is has_image
+    assert len(found) == len({*names, *["node_image"] * has_image})
