@@ -80,10 +80,16 @@ def outline(steps: list[dict[str, Any]]) -> list[object]:
     ]
 
 
-def test_steps_of_a_test_come_from_its_machine_and_its_expectations(inner: Inner) -> None:
+def test_steps_of_a_test_come_from_its_machine_and_its_name_from_its_docstring(
+    inner: Inner,
+) -> None:
     inner.run(STEPS, "--alluredir=results")
 
     found = results(inner)
+    assert found["test_wrong"]["name"] == "A node has its own kernel: with a colon"
+    assert found["test_wrong"]["description"] == "The rest of it."
+    # Without a docstring it is called by its function.
+    assert found["test_unknown"]["name"] == "test_unknown"
     assert outline(found["test_wrong"]["steps"]) == [
         ("Provision node 'node'", "passed", ("install-driver", "failed", ("apt", "passed"))),
         ("expect.kernel_running('6.1')", "failed"),
@@ -147,16 +153,6 @@ def test_step_outside_of_a_test_changes_nothing(inner: Inner) -> None:
     assert "steps" not in results(inner)["test_threads"]
 
 
-def test_title_and_description_come_from_the_docstring(inner: Inner) -> None:
-    inner.run(STEPS, "--alluredir=results")
-
-    found = results(inner)
-    assert found["test_wrong"]["name"] == "A node has its own kernel: with a colon"
-    assert found["test_wrong"]["description"] == "The rest of it."
-    # Without a docstring it is called by its function.
-    assert found["test_unknown"]["name"] == "test_unknown"
-
-
 def test_title_suite_and_severity_set_by_a_test_are_kept(inner: Inner) -> None:
     source = '''
         import allure
@@ -189,17 +185,6 @@ def test_severity_and_tag_come_from_folder_and_marker(inner: Inner) -> None:
     assert labels(result)["severity"] == "critical"
     assert labels(result)["tag"] == "nightly"
     assert labels(result)["suite"] == "inner"
-
-
-def test_wrong_severity_ends_the_run_at_its_start(inner: Inner) -> None:
-    (inner.folder / "pytest.ini").write_text("[pytest]\nallure_severity = suites: grave")
-
-    result = inner.run("def test_kernel():\n    pass\n", "--alluredir=results")
-
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
-        ["*allure_severity*'suites: grave' is not a folder with a severity*"]
-    )
 
 
 def history(inner: Inner, source: str, *options: str) -> dict[tuple[str, ...], str]:

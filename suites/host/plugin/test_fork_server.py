@@ -22,6 +22,8 @@ import os, signal, subprocess, sys, time
 from pathlib import Path
 
 import pytest
+from harness.plugin.specs.runs import hits_of
+from harness.shell.coverage import Tier
 
 FOLDER = Path(__file__).parent
 TEXT = (FOLDER / "collected.sh").read_text()
@@ -64,6 +66,10 @@ def test_leaves_a_process():
 def test_dies():
     os._exit(3)
 
+def test_runs_lines_in_both_tiers(pytestconfig):
+    for number, tier in enumerate(Tier):
+        hits_of(pytestconfig, tier)["run.sh"] = {(number, line) for line in range(9999)}
+
 def test_stops_the_server():
     time.sleep(0.4)
     os.kill(os.getppid(), signal.SIGSTOP)
@@ -103,8 +109,11 @@ def hello_and_ask(folder: Path) -> Iterator[tuple[Mapping[str, Any], Callable[..
                 read: Mapping[str, Any] = json.loads(lines.readline())
             return read
 
-        def ask(*tests: str, cpu_s: float = 30.0, wall_s: float = 60.0) -> Mapping[str, Any]:
+        def ask(
+            *tests: str, cpu_s: float = 30.0, wall_s: float = 60.0, traces: bool = False
+        ) -> Mapping[str, Any]:
             request = {
+                "traces": traces,
                 "tests": [f"test_it.py::{test}" for test in tests],
                 "cpu_limit_s": cpu_s,
                 "wall_limit_s": wall_s,
@@ -170,6 +179,18 @@ def test_first_failure_of_a_test_is_named_with_its_reason(ask: Callable[..., Any
     assert answer["failed"] == ["test_it.py::test_fails"]
     assert "the first reason" in answer["why"]
     assert "the end fails" not in answer["why"]
+
+
+@pytest.mark.parametrize("traces", [True, False])
+def test_lines_of_both_tiers_are_told_on_request(ask: Callable[..., Any], *, traces: bool) -> None:
+    """They are more than a pipe takes at once."""
+    answer = ask("test_runs_lines_in_both_tiers", traces=traces)
+
+    assert answer["failed"] == []
+    found = {tuple(place) for place in answer["hits"].get("run.sh", ())}
+    assert found == (
+        {(tier, line) for tier in range(2) for line in range(9999)} if traces else set()
+    )
 
 
 def test_process_that_a_test_leaves_ends_with_its_fork(

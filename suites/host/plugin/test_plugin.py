@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import sys
@@ -26,35 +25,8 @@ KEPT = [f"test_inner.py-test_kernel/node/{name}" for name in ("host/argv.txt", "
 ARCHIVE = f"test_inner.py-test_kernel{'.tar.zst' if shutil.which('zstd') else '.tar.gz'}"
 
 
-def test_traceback_with_local_variables_is_kept(inner: Inner) -> None:
-    inner.run("def test_kernel(node):\n    found = 41 + 1\n    assert found == 0\n")
-
-    text = (inner.folder / "evidence/test_inner.py-test_kernel/traceback.txt").read_text()
-    assert "found      = 42" in text
-
-
-def test_older_bundles_beyond_the_limits_are_removed(inner: Inner) -> None:
-    old = inner.folder / "evidence/old"
-    foreign = inner.folder / "evidence/foreign.tar.gz"
-    (old / "node").mkdir(parents=True)
-    versions = {"schema": 1, "harness": {}, "payload": "p", "agent": "a"}
-    (old / "node/versions.json").write_text(json.dumps(versions))
-    foreign.touch()
-    for path in (old, foreign):
-        os.utime(path, (1000, 1000))
-
-    result = inner.run(FAILS, "--bundle-limit-days=7")
-
-    assert not old.exists()
-    assert foreign.exists()
-    assert ARCHIVE in inner.kept()
-    result.stdout.fnmatch_lines(
-        ["*removed 1 older bundles, beyond --bundle-limit-days or --bundle-limit-mib*"]
-    )
-
-
 def test_evidence_of_a_failed_test_is_kept(inner: Inner) -> None:
-    result = inner.run(FAILS)
+    result = inner.run("def test_kernel(node):\n    found = 41 + 1\n    assert found == 0\n")
 
     assert inner.kept() == [
         ARCHIVE,
@@ -62,6 +34,8 @@ def test_evidence_of_a_failed_test_is_kept(inner: Inner) -> None:
         "test_inner.py-test_kernel/node/manifest.json",
         "test_inner.py-test_kernel/traceback.txt",
     ]
+    text = (inner.folder / "evidence/test_inner.py-test_kernel/traceback.txt").read_text()
+    assert "found      = 42" in text
     result.stdout.fnmatch_lines([f"*kept in '{inner.folder}/evidence/test_inner.py-test_kernel/*"])
 
 
@@ -145,32 +119,6 @@ def test_junit_names_the_evidence_once(inner: Inner, source: str, option: str) -
         each.get("value") for each in tree.iter("property") if each.get("name") == "evidence"
     ]
     assert values == [str(inner.folder / "evidence/test_inner.py-test_kernel/node")]
-
-
-NEEDS = """
-    import pytest
-    from harness.errors import RequirementError
-    from harness.plugin.select import requirements
-    @pytest.fixture
-    def lab(settings):
-        with requirements(settings):
-            raise RequirementError("There is no QEMU; run `./dev setup`.")
-    def test_node(lab):
-        pass
-    """
-
-
-def test_missing_requirement_skips_with_its_reason(inner: Inner) -> None:
-    result = inner.run(NEEDS, "-rs")
-
-    result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*There is no QEMU; run `./dev setup`."])
-
-
-def test_other_harness_errors_are_never_skips(inner: Inner) -> None:
-    source = NEEDS.replace("RequirementError", "HarnessError")
-
-    inner.run(source).assert_outcomes(errors=1)
 
 
 @pytest.mark.parametrize(
@@ -260,27 +208,6 @@ def test_tests_of_nodes_run_with_both_distributions(inner: Inner) -> None:
             "*test_harness?debian-12?*takes debian-12*",
             "*test_node?debian-13?*boots debian-13*",
         ]
-    )
-
-
-def test_run_takes_the_images_that_it_is_given(inner: Inner) -> None:
-    """Tests of the harness use the first image; the test id includes it too."""
-    result = inner.run(OF_NODES, "-v", "-s", "--image=debian-13")
-
-    result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(
-        ["*test_node?debian-13?*boots debian-13*", "*test_harness?debian-13?*"]
-    )
-
-
-def test_paths_and_urls_have_short_names_in_test_ids(inner: Inner) -> None:
-    url = f"https://example.org/out/Node.qcow2#sha256={'0' * 64}"
-
-    result = inner.run(OF_NODES, "-v", "-s", f"--image=out/node.raw,{url}", "-k", "test_node")
-
-    result.assert_outcomes(passed=2, deselected=2)
-    result.stdout.fnmatch_lines(
-        ["*test_node?node? *boots out/node.raw*", f"*test_node?node-2? *boots {url}*"]
     )
 
 

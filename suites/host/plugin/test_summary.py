@@ -72,17 +72,6 @@ def test_failure_has_its_cause_with_the_remedy(
     )
 
 
-def test_failed_command_is_named_with_its_output(inner: Inner) -> None:
-    block = (
-        "command: mount /x\\nexit code: 32, after 0.1 s\\nstdout: -\\nstderr: mount: bad option"
-    )
-    source = CAUSE.replace("Its last lines:\\nmany", f"A command failed.\\n{block}")
-
-    result = inner.run(source)
-
-    result.stdout.fnmatch_lines(["why *", "  command: mount /x", "  stderr: mount: bad option"])
-
-
 def test_assertion_of_a_test_has_the_cause_too(inner: Inner) -> None:
     """What a full disk breaks is often found by an assertion of the test itself."""
     source = CAUSE.replace("raise HarnessError(", "assert 2 == 0, (")

@@ -398,7 +398,7 @@ def test_host_side_is_kept_with_a_manifest(tmp_path: Path) -> None:
 
     keep_host_files(
         tmp_path / "e",
-        {"serial.log": source, "stderr.log": tmp_path / "absent"},
+        {"a.log": tmp_path / "absent", "serial.log": source, "stderr.log": tmp_path / "absent"},
         {"qmp-events.json": "[]", "argv.txt": "qemu"},
     )
 
@@ -407,7 +407,7 @@ def test_host_side_is_kept_with_a_manifest(tmp_path: Path) -> None:
     assert manifest == {
         "schema": 1,
         "files": ["host/argv.txt", "host/qmp-events.json", "host/serial.log"],
-        "missing": ["stderr.log"],
+        "missing": ["a.log", "stderr.log"],
     }
 
 
@@ -488,8 +488,11 @@ def test_folders_of_evidence_are_private(tmp_path: Path) -> None:
     assert modes == dict.fromkeys(folders, 0o700)
 
 
-def test_nonce_is_new_for_each_gathering(tmp_path: Path) -> None:
+def test_nonce_is_new_for_each_gathering_and_what_is_looked_for_is_recorded(
+    tmp_path: Path,
+) -> None:
     """Else a guest could prepare a file that ends the frame which it is in."""
+    request = EvidenceRequest(commands={}, files=["/file"], paths=["/path"])
     scripts: list[str] = []
 
     class Guest:
@@ -500,7 +503,9 @@ def test_nonce_is_new_for_each_gathering(tmp_path: Path) -> None:
 
     for number in (1, 2):
         with pytest.raises(HarnessError):
-            collect_guest(Guest(), NOTHING, tmp_path / str(number))
+            collect_guest(Guest(), request, tmp_path / str(number))
+        recorded = json.loads((tmp_path / str(number) / "requested.json").read_text())
+        assert (recorded["files"], recorded["paths"]) == (["/file"], ["/path"])
 
     nonces = [re.findall(r"\\n([0-9a-f]{32}) ", script)[0] for script in scripts]
     assert len(set(nonces)) == 2

@@ -63,6 +63,7 @@ def test_what_was_looked_for_is_known_by_its_kind(
     ("text", "why"),
     [
         ("{", "unknown form"),
+        ('{"schema": 0, "files": []}', "has the schema 0, but"),
         ('{"schema": 1}', "unknown form"),
         (
             '{"schema": 2, "files": []}',
@@ -105,6 +106,14 @@ def test_what_could_not_be_read_hides_what_is_below_it(
         return
     with pytest.raises(HarnessError, match="no permission to read '/etc/ssl/private'"):
         refuse_closed(folder, pattern)
+
+
+def test_closed_root_hides_everything(folder: Path) -> None:
+    (folder / "unreadable.txt").write_text("/\n")
+
+    for pattern in ("/etc/x", "/*", "/"):
+        with pytest.raises(HarnessError, match="no permission to read '/',"):
+            refuse_closed(folder, pattern)
 
 
 def test_whole_listing_needs_all_of_it(folder: Path) -> None:

@@ -109,12 +109,12 @@ def test_bundle_is_a_folder_with_versions_and_its_archive(tmp_path: Path) -> Non
         (tmp_path / name / "node").mkdir(parents=True)
         (tmp_path / name / "node/versions.json").write_text(VERSIONS)
         (tmp_path / f"{name}.tar.zst").write_bytes(b"x" * 1000)
-    for path in (tmp_path / "old", tmp_path / "old.tar.zst"):
-        os.utime(path, (1000, 1000))
+    for number, path in enumerate((tmp_path / "old", tmp_path / "old.tar.zst")):
+        os.utime(path, (1000 + number, 1000 + number))
 
     new, old = bundles_in(tmp_path)
 
-    assert (new.name, old.name) == ("new", "old")
+    assert (new.name, old.name, old.made_s) == ("new", "old", 1001)
     assert old.parts == (tmp_path / "old", tmp_path / "old.tar.zst")
     folder_bytes = (tmp_path / "old/node/versions.json").stat().st_blocks * 512
     assert old.size_bytes >= folder_bytes + 1000

@@ -92,6 +92,33 @@ def test_outcome_is_of_the_run_that_wrote_it(
     assert [runs.outcome(number, "two") for number in (1, 2)] == outcomes
 
 
+def test_middle_run_ends_where_the_next_one_begins(tmp_path: Path) -> None:
+    runs = some_runs(
+        tmp_path,
+        {},
+        {"outcome_before": "one", "log_bytes_before": "3", "events_before": "/1"},
+        {"outcome_before": "two", "log_bytes_before": "6", "events_before": "/1\n/2"},
+        {"outcome_before": "three", "log_bytes_before": "11", "events_before": "/1\n/2\n/3"},
+    )
+    files = {f"/{number}": "{}" for number in range(1, 5)}
+
+    found = [
+        (
+            runs.outcome(number, "four"),
+            runs.log(number, b"onetwothreefour"),
+            [*runs.events(number, files)],
+        )
+        for number in runs.numbers
+    ]
+
+    assert found == [
+        ("one", b"one", ["/1"]),
+        ("two", b"two", ["/2"]),
+        ("three", b"three", ["/3"]),
+        ("four", b"four", ["/4"]),
+    ]
+
+
 @pytest.mark.parametrize(
     ("second", "content", "logs"),
     [

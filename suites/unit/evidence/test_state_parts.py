@@ -45,6 +45,7 @@ def test_mounts_at_one_place_have_numbers() -> None:
         r"27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw",
         r"28 27 0:5 /sub /a\040b ro master:2 propagate_from:1 - tmpfs none rw,size=1k",
         r"29 28 0:6 / /a\040b rw - tmpfs none rw",
+        r"30 29 0:7 / /a\040b ro - tmpfs third ro",
     ]
 
     found = list(state_parts.parse_mountinfo(lines))
@@ -54,6 +55,7 @@ def test_mounts_at_one_place_have_numbers() -> None:
         "/": {"source": "/dev/vda", "kind": "ext4", "root": "/", "options": "rw,relatime;rw"},
         "/a b": {"source": "none", "kind": "tmpfs", "root": "/sub", "options": "ro;rw,size=1k"},
         "/a b #2": {"source": "none", "kind": "tmpfs", "root": "/", "options": "rw;rw"},
+        "/a b #3": {"source": "third", "kind": "tmpfs", "root": "/", "options": "ro;ro"},
     }
 
 

@@ -152,6 +152,7 @@ def test_only_the_process_that_writes_the_file_changes_it(
         ("a_spec.sh::]", "]", ("a_spec.sh", "]")),
         ("a_spec.sh::gpu::probe::a::b", "gpu::probe a::b", ("a_spec.sh.gpu::probe", "a::b")),
         ("a_spec.sh::g::b <line 28>", "g b", ("a_spec.sh.g", "b <line 28>")),
+        ("a_spec.sh::g::h <line 9>::a::b", "g h a::b", ("a_spec.sh.g.h <line 9>", "a::b")),
     ],
 )  # fmt: skip
 def test_example_keeps_its_name(nodeid: str, description: str, names: tuple[str, str]) -> None:

@@ -127,10 +127,11 @@ def test_rows_of_a_worker_go_with_it() -> None:
     written: list[str] = []
     display = Display(LiveRegion(written.append, lambda: (80, 24)), Board(), clock=lambda: 100.0)
 
-    display(_EVENT, "gw10")
+    for name in ("node-1", "node-2"):
+        display(replace(_EVENT, subject=name), "gw10")
     display.forget("gw1")
     display.look()
-    assert "node-1" in written[-1]
+    assert all(name in written[-1] for name in ("node-1", "node-2"))
 
     display.forget("gw10")
     display.look()
@@ -164,6 +165,23 @@ def test_rows_whose_drawing_was_interrupted_are_removed() -> None:
     display.close()
 
     assert written[1:] == ["\x1b[J"]
+
+
+def test_rows_whose_removal_was_interrupted_are_removed() -> None:
+    written: list[str] = []
+
+    def write(text: str) -> None:
+        written.append(text)
+        if len(written) == 2:
+            raise KeyboardInterrupt
+
+    region = LiveRegion(write, lambda: (80, 24))
+    region.draw([_ROW], 112.0)
+    with pytest.raises(KeyboardInterrupt):
+        region.draw([], 113.0)
+    region.clear()
+
+    assert written[2:] == ["\x1b[J"]
 
 
 def test_rows_take_half_of_the_terminal_at_most() -> None:
