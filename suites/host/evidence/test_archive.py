@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import shutil
@@ -141,47 +140,6 @@ def a_member(name: str, kind: bytes = tarfile.REGTYPE, *, link: str = "") -> tar
     member = tarfile.TarInfo(name)
     member.type, member.linkname = kind, link
     return member
-
-
-@pytest.mark.parametrize(
-    "member",
-    [
-        a_member("t/serial.cast", tarfile.SYMTYPE, link="/etc/hostname"),
-        a_member("t/serial.cast", tarfile.FIFOTYPE),
-        a_member("t/host", tarfile.SYMTYPE, link="/etc"),
-    ],
-    ids=["link-to-a-file", "fifo", "link-to-a-folder"],
-)
-def test_archive_with_more_than_files_is_refused(tmp_path: Path, member: tarfile.TarInfo) -> None:
-    """A link would show a file of this host, and a reader waits for ever at a FIFO."""
-    archive = an_archive(tmp_path / "t.tar.gz", member)
-
-    with (
-        pytest.raises(BadInputError, match="neither a file nor a folder"),
-        opened(archive, tmp_path / "runs"),
-    ):
-        pass
-    assert [path for path in (tmp_path / "runs").iterdir() if path.is_dir()] == []
-
-
-@pytest.mark.parametrize("name", ["../../escaped", "/escaped"])
-def test_archive_writes_nothing_outside(tmp_path: Path, name: str) -> None:
-    member = a_member(str(tmp_path / "escaped") if name.startswith("/") else name)
-    archive = an_archive(tmp_path / "t.tar.gz", member)
-
-    with contextlib.suppress(BadInputError), opened(archive, tmp_path / "runs"):
-        pass
-
-    assert not (tmp_path / "escaped").exists()
-
-
-def test_folder_without_permissions_can_be_read_and_removed(tmp_path: Path) -> None:
-    closed = a_member("t", tarfile.DIRTYPE)
-    closed.mode = 0
-    archive = an_archive(tmp_path / "t.tar.gz", closed)
-
-    with opened(archive, tmp_path / "runs") as folder:
-        assert stat.S_IMODE((folder / "t").stat().st_mode) == 0o700
 
 
 def test_name_with_a_colon_does_not_mean_a_remote_host(

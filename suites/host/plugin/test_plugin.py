@@ -127,10 +127,11 @@ def test_junit_names_the_evidence_once(inner: Inner, source: str, option: str) -
         ("--accelerator=xen", r"--accelerator: invalid choice: 'xen' .*auto.*kvm.*tcg"),
         ("--image=noble,", r"--image: 'noble,' is not a list of images"),
         ("--evidence=never", r"--evidence: invalid choice: 'never' .*on-failure.*always"),
+        ("--machine-shell=before -n 1", r"--machine-shell: .*add '-n 0'"),
     ],
 )
 def test_bad_option_names_the_known_choices(inner: Inner, option: str, words: str) -> None:
-    result = inner.run(PASSES, option)
+    result = inner.run(PASSES, *option.split())
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert re.search(words, result.stderr.str())
@@ -150,6 +151,17 @@ def test_options_become_settings(inner: Inner) -> None:
         *("--accelerator=tcg", "--qemu=sh", "--image=ubuntu-24.04", "--evidence=always"),
         *("--evidence-dir=kept", "--checkpoint-limit-mib=512"),
     ).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(("options", "word"), [([], "on-failure"), (["--pdb"], "never")])
+def test_machine_that_is_debugged_alive_is_not_saved(
+    inner: Inner, options: list[str], word: str
+) -> None:
+    source = (
+        f"def test_settings(settings):\n    assert settings.failure_checkpoint.value == {word!r}\n"
+    )
+
+    inner.run(source, *options).assert_outcomes(passed=1)
 
 
 def test_provisioner_is_a_path_relative_to_the_root(inner: Inner) -> None:

@@ -108,7 +108,10 @@ def test_missing_requirements_are_listed_for_skipped_tests(inner: Inner) -> None
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--image=debian-21", r"no image 'debian-21' in the catalogue; known are .*'debian-12'"),
+        (
+            "--image=debian-12,debian-21",
+            r"no image 'debian-21' in the catalogue; known are .*'debian-12'",
+        ),
         ("--qemu=/nope", r"--qemu: There is no program '/nope' on this host"),
     ],
 )

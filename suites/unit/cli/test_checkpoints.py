@@ -192,17 +192,20 @@ def test_checkpoint_is_removed_by_the_start_of_its_key(
     assert [each.key for each in store.ls()] == [parent.key]
 
 
+@pytest.mark.parametrize("words", [["booted"], ["booted", "baked"], ["baked", "booted"]])
 def test_checkpoint_in_use_stays(
     store: CheckpointStore,
     two: tuple[Checkpoint, Checkpoint],
     capsys: pytest.CaptureFixture[str],
+    words: list[str],
 ) -> None:
-    parent, _ = two
+    parent, child = two
     deadline = Deadline.after(60)
     with store.use("booted", {}, _make, memory_mib=1, deadline=deadline):
-        assert main(["checkpoints", "rm", "booted"]) == 2
+        assert main(["checkpoints", "rm", *words]) == 2
 
     assert parent.folder.exists()
+    assert not child.folder.exists()
     assert "stays, since a machine uses it" in capsys.readouterr().err
 
 

@@ -36,6 +36,7 @@ class Host:
     qemu_version: str = "QEMU emulator version 7.2.22 (Debian 1:7.2)\n"
     devices: str = 'name "x-pci-proxy-dev", bus PCI\n'
     exit_codes: dict[str, int] = field(default_factory=dict)
+    timed_out: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for name in PROGRAMS:
@@ -61,6 +62,7 @@ class Host:
         return CommandResult(
             argv=tuple(argv),
             exit_code=self.exit_codes.get(name, 0),
+            timed_out=name in self.timed_out,
             stdout=answers[argv[1]],
             stderr="cannot open shared object file"
             if self.exit_codes.get(name)
@@ -177,9 +179,14 @@ def test_missing_qemu_skips_checks_that_depend_on_it(host: Host, settings: Setti
     assert all(each.remedy for each in found.values())
 
 
-@pytest.mark.parametrize("code", [-6, 126, 127])
-def test_program_that_does_not_run_is_not_met(host: Host, settings: Settings, code: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "timed_out"), [(-6, False), (126, False), (127, False), (1, True)]
+)
+def test_program_that_does_not_run_is_not_met(
+    host: Host, settings: Settings, code: int, *, timed_out: bool
+) -> None:
     host.exit_codes["mmdebstrap"] = code
+    host.timed_out = {"mmdebstrap"} if timed_out else set()
 
     found = missing(examine(settings, host))
 
@@ -299,6 +306,30 @@ def test_libvirt_is_not_required_by_another_driver(
     monkeypatch.setitem(sys.modules, "libvirt", None)
 
     assert missing(examine(settings, host)) == {}
+
+
+@pytest.mark.parametrize(
+    ("findings", "code"),
+    [
+        ([(True, True)], 0),
+        ([(False, False), (True, True), (True, False)], 0),
+        ([(True, True), (False, True), (True, True)], 2),
+    ],
+)
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_host_that_lacks_what_is_needed_ends_it_with_2(
+    monkeypatch: pytest.MonkeyPatch,
+    findings: list[tuple[bool, bool]],
+    code: int,
+    options: list[str],
+) -> None:
+    checks = [
+        RequirementCheck(requirement="x", is_met=is_met, found="", is_needed=is_needed)
+        for is_met, is_needed in findings
+    ]
+    monkeypatch.setattr(doctor, "examine", lambda *_: checks)
+
+    assert main(["doctor", *options]) == code
 
 
 def test_table_escapes_markup(

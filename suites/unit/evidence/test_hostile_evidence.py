@@ -7,7 +7,6 @@ import gzip
 import json
 import os
 import tempfile
-import time
 import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,7 +34,6 @@ from harness.evidence.node_state import (
 from harness.evidence.reported_steps import inner_steps
 from harness.gpu.trace_file import parse_trace
 from harness.limits import LimitError
-from harness.timeline.boots import Boots
 from harness.timeline.reading import read_timeline
 
 if TYPE_CHECKING:
@@ -288,21 +286,6 @@ def test_timeline_of_thousands_of_steps_names_the_limit(
         "more than 10 entries, which is the limit 'timeline-entries'" in gaps["provisioning steps"]
     )
     assert "'timeline-entries'" in gaps["systemd units"]
-
-
-def test_time_by_the_wall_clock_is_found_fast_among_many_entries() -> None:
-    entries = [
-        history.JournalEntry(boot="a", monotonic_s=float(at), wall_s=1000.0 + at, fields={})
-        for at in range(20_000)
-    ]
-    boots = Boots.of(entries, most=1)
-    started = time.monotonic()
-
-    found = [boots.at_wall(1000.4 + at) for at in range(2_000)]
-
-    assert found == [pytest.approx(at + 0.4) for at in range(2_000)]
-    # It looked at each entry for each time: 20 s.
-    assert time.monotonic() - started < 5
 
 
 NAMES = st.sampled_from(

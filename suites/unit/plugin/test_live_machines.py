@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import pytest
 
 from harness.errors import HarnessError
-from harness.machine.entrance.roster import HELD, Roster
+from harness.machine.entrance.roster import Roster
 from harness.plugin import live_machines
 from harness.plugin.evidence_sources import MachineEvidenceSource
-from harness.plugin.live_machines import NOT_SAVED, hold, is_to_be_saved, save_machine
+from harness.plugin.live_machines import NOT_SAVED, is_to_be_saved, save_machine
 from harness.plugin.report import Reporter
-from harness.provisioning.command import CommandResult
 from harness.provisioning.wait import WaitTimeoutError
-from harness.settings import FailureCheckpoint, MachineDriver, MachineKeep, Settings
+from harness.settings import FailureCheckpoint, MachineKeep, Settings
 
 if TYPE_CHECKING:
     from harness.lab.machine import LabMachine
@@ -135,59 +134,6 @@ def test_machine_that_is_not_held_is_reported(
     assert isinstance(saved, live_machines.SavedMachine)
     assert saved.kept is None
     assert "it could not be kept: No memory is left." in saved.sentence
-
-
-class Holder:
-    """Starts the process that holds a machine, which says something at once."""
-
-    def __init__(self, says: str) -> None:
-        self.says = says
-        self.argv: list[str] = []
-
-    def run(self, argv: list[str], *, timeout_s: float) -> CommandResult:
-        assert timeout_s > 0
-        self.argv = argv
-        log = Path(argv[argv.index("hold") + 1])
-        assert not log.exists()
-        log.write_text(self.says)
-        return CommandResult(argv=tuple(argv), exit_code=0, stdout="", stderr="")
-
-
-@pytest.mark.parametrize(
-    ("says", "found"),
-    [
-        (f"loading\n{HELD}node-2\n", "node-2"),
-        ("no memory\nended: 2\n", "ended with exit code 2 after it said: no memory"),
-    ],
-)
-def test_machine_is_held_as_its_own_holder_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, found: str
-) -> None:
-    """What the holder of an earlier run of the test said there does not count."""
-    (tmp_path / "holder.log").write_text(f"{HELD}node-1\nended: 1\n")
-    holder = Holder(says)
-    monkeypatch.setattr(live_machines, "LocalRunner", lambda: holder)
-    settings = Settings(
-        machine_driver=MachineDriver.LIBVIRT,
-        machine_uri="qemu:///session",
-        machine_keep_hours=1.5,
-        qemu="/opt/qemu",
-        gpu_models=(Path("/a"), Path("/b")),
-    )
-
-    with pytest.raises(HarnessError, match=found) if " " in found else contextlib.nullcontext():
-        assert (
-            hold(cast("MachineBundle", SimpleNamespace(folder=tmp_path)), tmp_path, settings)
-            == found
-        )
-
-    assert [*zip(holder.argv[-10::2], holder.argv[-9::2], strict=True)] == [
-        ("--hold", "1.5"),
-        ("--qemu", "/opt/qemu"),
-        ("--machine-uri", "qemu:///session"),
-        ("--gpu-models", "/a"),
-        ("--gpu-models", "/b"),
-    ]
 
 
 def test_debugger_says_how_to_enter_the_machines() -> None:
