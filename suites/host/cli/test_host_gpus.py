@@ -30,8 +30,3 @@ def test_command_runs_with_its_gpu_on_vfio(
 
     assert capfd.readouterr().out == f"{GPU},{AUDIO} vfio-pci\n"
     assert host.driver_of(GPU) == "nvidia"
-
-
-@pytest.mark.usefixtures("kernel")
-def test_command_that_a_signal_ends_gives_the_code_of_a_shell() -> None:
-    assert main(["gpu", "host", "run", "--", "sh", "-c", "kill -TERM $$"]) == 143

@@ -10,7 +10,7 @@ import pytest
 
 from harness.bench import clone
 from harness.bench.call_accounting import Call, CallAccounting
-from harness.bench.clone import CloneBench
+from harness.bench.clone import MEASURES, CloneBench, measure_clones
 from harness.bench.spread import Spread
 from harness.errors import HarnessError
 
@@ -27,6 +27,36 @@ def test_clone_is_compared_with_a_cold_boot_by_medians() -> None:
     bench = CloneBench(accelerator="tcg", spreads=spreads)
 
     assert (bench.speedup, bench.prompt_speedup) == (40.0, 10.0)
+
+
+def test_each_measure_has_its_own_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    medians = {name: float(number) for number, name in enumerate(MEASURES, start=1)}
+    plain = ("clone_ready_s", "ping_ms", "exec_ms", "private_mib")
+    prompt = SimpleNamespace(prompt_s=medians["prompt_s"], answer_s=medians["answer_s"])
+    for name, value in (
+        ("booted", None),
+        ("cloud_init_done", None),
+        ("_cold_boot", medians["cold_boot_s"]),
+        ("_plain_clone", {name: medians[name] for name in plain}),
+        ("_gpu_clone", medians["clone_gpu_s"]),
+        ("measure_prompt", prompt),
+        ("seconds_of_command", medians["command_s"]),
+    ):
+        monkeypatch.setattr(clone, name, lambda *_, value=value: value)
+    chosen = SimpleNamespace(accelerator=SimpleNamespace(accel="tcg"))
+    lab: Any = SimpleNamespace(
+        node_image=lambda: None, ensure_checkpoint=lambda _: None, accelerator=chosen
+    )
+    told: list[tuple[str, int, int]] = []
+
+    bench = measure_clones(
+        lab, runs=2, cold_runs=3, shell_words=[], progress=lambda *each: told.append(each)
+    )
+
+    assert {name: spread.median for name, spread in bench.spreads.items()} == medians
+    runs = {name: spread.runs for name, spread in bench.spreads.items()}
+    assert runs == {name: 3 if name == "cold_boot_s" else 2 for name in MEASURES}
+    assert told[:4] == [*(("cold boot", run, 3) for run in (1, 2, 3)), ("clone", 1, 2)]
 
 
 def test_memory_of_a_clone_is_what_its_process_has_written(

@@ -253,6 +253,7 @@ def test_shell_that_is_measured_has_the_machines_of_the_bench() -> None:
             "--machine-driver=libvirt",
         ),
         *("--machine-uri=qemu:///session", "--image=noble", "--images-dir=mine"),
+        *("--images-dir=theirs", "--accept-licence=one", "--accept-licence=two"),
         *("--checkpoint-limit-mib=100", "--store=registry.example:5000/team"),
     ]
     measured = settings_of(build_parser("bench").parse_args(["bench", "clone", *asked]))

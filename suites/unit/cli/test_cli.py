@@ -150,6 +150,7 @@ def test_wrong_command_line_ends_with_2(
             "image gc --unused-days=-3",
             "--unused-days: '-3' is not a number of days; give 0 or more.",
         ),
+        ("image gc --unused-days=1e10", "--unused-days: '1e10' is not a number of days"),
         (
             "image gc --unused-days=nan",
             "--unused-days: 'nan' is not a number of days; give 0 or more",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -219,6 +220,28 @@ def test_gpus_of_a_dead_holder_are_restored(
 
     assert capsys.readouterr().out == f"{GPU} is back on the drivers that it had.\n"
     assert host.driver_of(GPU) == "nvidia"
+
+
+@pytest.mark.parametrize(
+    ("restored", "code"), [([], 0), ([True, True], 0), ([True, False], 2), ([False, True], 2)]
+)
+def test_each_gpu_has_to_be_restored(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    restored: list[bool],
+    code: int,
+) -> None:
+    done = [
+        SimpleNamespace(is_restored=each, sentence=f"GPU {number} \x1b[2J")
+        for number, each in enumerate(restored)
+    ]
+    pool = SimpleNamespace(restore_abandoned=lambda: done, strange_files=list)
+    monkeypatch.setattr("harness.cli.host_gpus.open_gpu_pool", lambda _settings: pool)
+
+    assert main(["gpu", "host", "restore"]) == code
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"GPU {number} \\x1b[2J" for number, _ in enumerate(restored)]
 
 
 def test_gpu_that_cannot_be_restored_ends_with_2(

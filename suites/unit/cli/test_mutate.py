@@ -26,7 +26,9 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return Report(results=[], texts={}, tests=1, unfit={}, left_out=0, seconds=1.0)
 
     monkeypatch.setattr("harness.mutate.run.run", run)
-    monkeypatch.setattr("harness.mutate.project_copy.Project", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "harness.mutate.project_copy.Project", lambda *given, **named: (given, named)
+    )
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.sh").write_text("#!/bin/bash\necho a\n")
     return asked
@@ -74,6 +76,8 @@ def test_choices_are_passed_on_and_reports_written(requests: list[Any], tmp_path
 
     (request,) = requests
     assert (request.workers, request.since, request.messages) == (3, "HEAD", True)
+    # The tests run in a copy of the project without the reports.
+    assert request.project == ((tmp_path, [Path("a.sh")]), {"without": [*files.values()]})
     assert request.until == pytest.approx(time.monotonic() + 120, abs=60)
     assert (request.tests.paths, request.tests.with_machines) == (("t",), True)
     assert request.tests.options == ("--image=x", "-q")

@@ -90,10 +90,14 @@ def held(monkeypatch: pytest.MonkeyPatch, fake_time: FakeClock) -> list[object]:
         asked.append((machine, argv))
         return 3
 
+    def open_lab(
+        settings: Settings, _listener: object
+    ) -> contextlib.AbstractContextManager[object]:
+        asked.append((settings.qemu, settings.machine_uri))
+        return contextlib.nullcontext(lab)
+
     lab = SimpleNamespace(resume=resumed, roster=SimpleNamespace(find=lambda word: word))
-    monkeypatch.setattr(
-        resume, "Lab", SimpleNamespace(open=lambda *_: contextlib.nullcontext(lab))
-    )
+    monkeypatch.setattr(resume, "Lab", SimpleNamespace(open=open_lab))
     monkeypatch.setattr("time.time", lambda: 1000.0 + fake_time.elapsed_s)
     monkeypatch.setattr(resume, "run_in", run_in)
     monkeypatch.setattr("signal.signal", lambda number, _: asked.append(number))
@@ -114,45 +118,21 @@ def test_held_machine_is_kept_until_its_time_or_its_end(
 
     assert main(["resume", str(tmp_path / "node"), f"--hold={hours}", "--base=b"]) == 0
 
-    assert held == [signal.SIGTERM, ("node", {"base": Path("b"), "kept_until": until})]
+    options = {"base": Path("b"), "kept_until": until}
+    assert held == [signal.SIGTERM, (Settings().qemu, None), ("node", options)]
     assert fake_time.elapsed_s == pytest.approx(seconds, abs=1)
     assert capsys.readouterr().out.endswith("node-1\n")
 
 
-@pytest.mark.usefixtures("saved")
 def test_resumed_machine_is_entered_and_ends_with_the_command(
-    tmp_path: Path, held: list[object]
+    tmp_path: Path, saved: MachineBundle, monkeypatch: pytest.MonkeyPatch, held: list[object]
 ) -> None:
-    assert main(["resume", str(tmp_path / "node"), "--", "id", "-u"]) == 3
+    monkeypatch.setattr(
+        resume, "read_bundle", lambda _: dataclasses.replace(saved, driver="libvirt")
+    )
+    words = ["--qemu", "my-qemu", "--machine-uri", OTHER]
+
+    assert main(["resume", *words, str(tmp_path / "node"), "--", "id", "-u"]) == 3
 
     options = {"base": None, "kept_until": None}
-    assert held == [("node", options), ("node-1", ["id", "-u"])]
-
-
-@pytest.mark.parametrize(
-    ("words", "uri"),
-    [([], None), (["--machine-uri", OTHER], OTHER)],
-)
-def test_options_of_the_command_are_passed_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], uri: str | None
-) -> None:
-    asked: list[object] = []
-
-    def fake_resume(
-        settings: Settings,
-        bundle: Path,
-        argv: object,
-        *,
-        base: Path | None,
-        uri: str | None,
-        until: float | None,
-    ) -> int:
-        asked.extend([settings.qemu, bundle, argv, base, uri, until])
-        return 7
-
-    monkeypatch.setattr(resume, "resume", fake_resume)
-    line = ["resume", "--qemu", "my-qemu", "--base", str(tmp_path / "b"), *words, str(tmp_path)]
-
-    assert main([*line, "--", "ls", "-l"]) == 7
-
-    assert asked == ["my-qemu", tmp_path, ["ls", "-l"], tmp_path / "b", uri, None]
+    assert held == [("my-qemu", OTHER), ("node", options), ("node-1", ["id", "-u"])]

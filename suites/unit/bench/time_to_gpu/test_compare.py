@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from harness.bench.time_to_gpu.compare import Comparison, compare, render
+from harness.bench.time_to_gpu.estimates import Estimate
+from harness.bench.time_to_gpu.rank_test import RankTest
 from harness.bench.time_to_gpu.samples import Benchmark, Experiment, Mode, Trim
 from harness.errors import BadInputError
 from suites.unit.bench.time_to_gpu.benchmarks import BUILDS, PREBAKED, benchmark
@@ -44,6 +47,23 @@ def test_slower_waits_within_the_limit_are_no_regression() -> None:
 
     assert not found.is_regression
     assert found.verdict() == "slower, within the limit"
+
+
+@pytest.mark.parametrize(
+    ("p", "low", "high", "is_regression"),
+    [(0.01, 1.1, 2.0, True), (0.01, 0.9, 2.0, False), (0.011, 1.1, 2.0, False)],
+)
+def test_change_needs_the_test_and_the_interval(
+    p: float, low: float, high: float, *, is_regression: bool
+) -> None:
+    compared = replace(
+        _prebaked(_with([*PREBAKED]), _with([*PREBAKED])),
+        test=RankTest(u=0.0, superiority=1.0, p=p),
+        shift=Estimate(value=1.5, low=low, high=high, n=5),
+    )
+
+    assert compared.is_regression is is_regression
+    assert compared.verdict() == ("REGRESSION" if is_regression else "no change beyond noise")
 
 
 def test_faster_waits_are_no_regression() -> None:
