@@ -41,6 +41,12 @@ ASKED: dict[str, Ask] = {
     "closed folder of a pattern": lambda f: beside(f, UNREADABLE_NAME, "/y/z\n").matching(
         "/y/?/*"
     ),
+    "closed file beside another": lambda f: beside(
+        f.file("/y/a", "1"), UNREADABLE_NAME, "/x\n/y/z\n"
+    ).files("/y"),
+    "closed file beside another of a pattern": lambda f: beside(
+        f.file("/y/a", "1"), UNREADABLE_NAME, "/x\n/y/z\n"
+    ).matching("/y/?"),
     "closed folder of a path": lambda f: beside(f, UNREADABLE_NAME, "/y\n").paths["/y/z"],
     "closed folder of all paths": lambda f: list(beside(f, UNREADABLE_NAME, "/y\n").paths),
     "closed folder of their number": lambda f: len(beside(f, UNREADABLE_NAME, "/y\n").paths),

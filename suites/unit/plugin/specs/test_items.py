@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,41 @@ def _example(file: SpecFileCollector, number: int) -> SpecItem:
 
 def _python_test() -> pytest.Item:
     return pytest.Function.__new__(pytest.Function)
+
+
+@pytest.mark.parametrize(
+    ("tags", "focus", "project", "case", "is_wanted"),
+    [
+        ({}, False, {}, {}, True),
+        # The tags of the command line and of the project add up.
+        ({"a"}, False, {"tags": ("b",)}, {"all_tags": ("b:1",)}, True),
+        ({"a"}, False, {"tags": ("b",)}, {"all_tags": ("a",)}, True),
+        ({"a"}, False, {"tags": ("b",)}, {"all_tags": ("c",)}, False),
+        ({"b:2"}, False, {}, {"all_tags": ("b:1", "b:3")}, False),
+        # A pattern is that of the example, or of any group around it.
+        ({}, False, {"examples": ("no", "out*")}, {}, True),
+        ({}, False, {"examples": ("inner",)}, {}, True),
+        ({}, False, {"examples": ("exa?ple",)}, {}, True),
+        ({}, False, {"examples": ("other",)}, {}, False),
+        ({"a"}, False, {"examples": ("outer",)}, {}, False),
+        # A focused one passes any filter, and hides all others.
+        ({"a"}, False, {"examples": ("other",)}, {"is_focused": True}, True),
+        ({}, True, {}, {"is_focused": True}, True),
+        ({}, True, {}, {}, False),
+        ({}, False, {"focus": True}, {}, False),
+    ],
+)
+def test_example_is_selected_by_tags_names_and_focus(
+    tags: set[str], focus: bool, project: dict[str, Any], case: dict[str, Any], *, is_wanted: bool
+) -> None:
+    options = SimpleNamespace(**{"tags": (), "examples": (), "focus": False, **project})
+    file: Any = SimpleNamespace(project=SimpleNamespace(options=options))
+    item = _example(file, 0)
+    groups = [SimpleNamespace(name=name) for name in ("outer", "inner")]
+    usual = {"name": "example", "groups": groups, "all_tags": (), "is_focused": False}
+    item.case = SimpleNamespace(**{**usual, **case})  # type: ignore[assignment]
+
+    assert item.is_wanted(set(tags), focus) is is_wanted
 
 
 def test_examples_of_a_file_stay_together_in_its_order() -> None:

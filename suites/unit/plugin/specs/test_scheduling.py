@@ -54,6 +54,15 @@ def test_large_file_is_cut_between_its_groups() -> None:
     assert scheduling.send(7) == groups[0] + groups[1]
 
 
+@pytest.mark.parametrize(("size", "sent"), [(3, 6), (4, 4)])
+def test_file_is_large_beyond_half_of_a_workers_share(size: int, sent: int) -> None:
+    """Of 28 tests a worker's share is 14."""
+    large = [*_file("a", size, "u"), *_file("a", size, "v")]
+    scheduling = _Scheduling([*large, *_file("b", 28 - len(large))])
+
+    assert scheduling.send(2) == large[:sent]
+
+
 def test_python_tests_are_cut_anywhere() -> None:
     scheduling = _Scheduling([f"test_a.py::test_{number}" for number in range(20)])
 
