@@ -176,6 +176,14 @@ def test_stand_in_keeps_its_time_limit_and_its_registry() -> None:
     assert not planned("--payload=nvidia").has_registry
 
 
+def test_each_given_mode_is_measured() -> None:
+    modes = [Mode.NEAR, Mode.PREBAKED]
+    words = [f"--mode={mode.value}" for mode in modes]
+
+    assert list(planned(*words).modes) == modes
+    assert list(planned(*words, "--payload=nvidia").modes) == modes
+
+
 def test_number_of_0_is_not_the_default() -> None:
     found = planned("--resets=0", "--trims=0", "--teardowns=0", "--padding-mib=0")
 

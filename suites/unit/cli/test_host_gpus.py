@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -172,6 +173,23 @@ def test_exit_code_of_the_command_is_as_a_shell_tells_it(
 
     assert ended == [returncode]
     assert seen == [(["tool", "--flag"], f"{GPU},{AUDIO}", "vfio-pci")]
+
+
+def test_command_is_told_the_functions_of_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    leased = [SimpleNamespace(addresses=("a.0", "a.1")), SimpleNamespace(addresses=("b.0",))]
+    pool = SimpleNamespace(lease=lambda *_, **_named: contextlib.nullcontext(leased))
+    told: list[str] = []
+
+    def spawn(_argv: list[str], *, env: dict[str, str], **_rest: object) -> EndedProcess:
+        told.append(env[host_gpus.ADDRESSES_VARIABLE])
+        return EndedProcess(0)
+
+    monkeypatch.setattr(host_gpus, "open_gpu_pool", lambda _settings: pool)
+    monkeypatch.setattr(host_gpus, "spawn", spawn)
+    monkeypatch.setattr(host_gpus, "end", lambda _process: None)
+
+    assert main(["gpu", "host", "run", "--count=2", "--", "tool"]) == 0
+    assert told == ["a.0,a.1 b.0"]
 
 
 @pytest.mark.usefixtures("fake_time")

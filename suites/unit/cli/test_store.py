@@ -172,15 +172,6 @@ def test_names_are_pulled_by_their_beginnings(caches: Caches) -> None:
     assert FORMAT.read(caches.folder / "images/rhel-9-2").key == "k"
 
 
-def test_what_an_artifact_is_made_from_is_pulled_before_it(caches: Caches) -> None:
-    caches.images.stored = [stored("c-1", needs="b-1"), stored("b-1", needs="a-1"), stored("a-1")]
-    caches.images.stored.append(stored("d-1"))
-
-    assert main(["store", "pull", URL, "c"]) == 0
-
-    assert caches.images.pulled == ["a-1", "b-1", "c-1"]
-
-
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_damaged_or_removed_pull_does_not_reach_the_cache(
     caches: Caches, capsys: pytest.CaptureFixture[str], *, is_gone: bool

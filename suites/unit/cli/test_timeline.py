@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -110,6 +110,23 @@ def test_picture_has_the_form_and_the_colours_that_were_asked_for(
     assert main(["timeline", bundle, f"--output={output}", f"--scheme={scheme}"]) == 0
 
     assert output.read_bytes() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", output.name]
+
+
+def test_picture_that_can_not_be_written_leaves_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(timeline, "render_page", lambda _: "page")
+    monkeypatch.setattr(Path, "replace", refuse)
+    output = tmp_path / "out.html"
+    output.write_text("earlier")
+
+    assert main(["timeline", str(a_bundle(tmp_path / "b", ".")), f"--output={output}"]) == 2
+
+    assert output.read_text() == "earlier"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", output.name]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -85,6 +86,23 @@ def test_results_of_a_run_are_of_that_run_and_of_this_boot(tmp_path: Path) -> No
 
     folder.without(f"files{EXIT_CODE_PATH}")
     assert [run.exit_code for run in runs] == [7, 9, None, None]
+
+
+def test_outcome_and_steps_are_of_the_chosen_run(tmp_path: Path) -> None:
+    """The first ended with 9, the second wrote what is there now, and the third wrote nothing."""
+    folder = a_gpu_node(tmp_path)
+    second = (tmp_path / f"files{OUTCOME_PATH}").read_text()
+    first = json.dumps({**json.loads(second), "exit_code": 9, "steps": []})
+    folder.file(f"{RUNS_FOLDER}/1/command", "x")
+    folder.file(f"{RUNS_FOLDER}/2/outcome-before", first)
+    folder.file(f"{RUNS_FOLDER}/3/outcome-before", second)
+    evidence = folder.evidence
+
+    outcomes = [evidence.of_run(number).outcome for number in (1, 2, 3)]
+
+    assert [each and each.exit_code for each in outcomes] == [9, 0, None]
+    steps = [evidence.of_run(number).steps for number in (1, 2, 3, None)]
+    assert [each if each is None else len(each) for each in steps] == [0, 2, None, None]
 
 
 def test_damaged_exit_code_is_named(tmp_path: Path) -> None:
@@ -206,6 +224,18 @@ def test_bus_is_read_from_sysfs_if_lspci_does_not_run(tmp_path: Path, exit_code:
     (function,) = folder.evidence.pci_functions
 
     assert (function.vendor, function.device, function.driver_in_use) == ("10de", "2330", None)
+    # Earlier versions did not read its configuration space.
+    assert function.is_answering is None
+    slots = ("0000:01:00.0", "0000:02:00.0", "0000:03:00.0")
+    for slot in slots[1:]:
+        path = f"/sys/bus/pci/devices/{slot}/uevent"
+        folder.file(path, gpu.replace(slots[0], slot))
+    read = zip(slots, ("ff ff ff ff", "de 10 30 23"), strict=False)
+    folder.command(
+        "pci-config",
+        "".join(f"\n/sys/bus/pci/devices/{slot}/config {ids}" for slot, ids in read),
+    )
+    assert [each.is_answering for each in folder.evidence.pci_functions] == [False, True, None]
 
 
 def test_cdi_specs_come_from_both_folders(tmp_path: Path) -> None:
@@ -338,6 +368,7 @@ def test_beginning_of_a_file_is_not_taken_for_all_of_it(
 ) -> None:
     monkeypatch.setattr(node_state, "FILE_LIMIT_KIB", 1)
     folder = a_gpu_node(tmp_path).event("1", "AKS.CSE.x").event("2", "AKS.CSE.y")
+    folder.file("/etc/cdi/first.json", "{}")
     ask(folder.evidence)
 
     folder.file(path, "x" * 1024)

@@ -1,0 +1,62 @@
+"""What workers tell of shell code, and what becomes of it in the process that started them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.plugin.specs.hooks import (
+    _REFUSAL,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+    pytest_testnodedown,
+)
+from harness.plugin.specs.runs import hits_of, notes_of
+from harness.shell.coverage import Place, Tier
+
+
+def a_config(**fields: Any) -> Any:
+    return SimpleNamespace(stash=pytest.Stash(), getoption=lambda _name: [], **fields)
+
+
+def a_worker(note: str, place: Place, refusal: str = "") -> dict[str, Any]:
+    """Return what a worker sends at its end."""
+    config = a_config(workeroutput={})
+    notes_of(config).add(note)
+    for tier in Tier:
+        hits_of(config, tier)[f"{tier.name}.sh"] = {place}
+    if refusal:
+        config.stash[_REFUSAL] = refusal
+    session: Any = SimpleNamespace(config=config, exitstatus=0)
+    pytest_sessionfinish(session)
+    assert session.exitstatus == (pytest.ExitCode.USAGE_ERROR if refusal else 0)
+    output: dict[str, Any] = config.workeroutput
+    return output
+
+
+@pytest.mark.parametrize("refusing", [None, 0, 1])
+def test_lines_notes_and_refusals_of_all_workers_are_taken(refusing: int | None) -> None:
+    config = a_config()
+    for number in range(2):
+        refusal = "no namespaces" if number == refusing else ""
+        output = a_worker(f"note {number}", Place(number, 7, 1), refusal)
+        node: Any = SimpleNamespace(config=config, workeroutput=output)
+        pytest_testnodedown(node)
+    crashed: Any = SimpleNamespace(config=config)
+    pytest_testnodedown(crashed)
+
+    for tier in Tier:
+        assert hits_of(config, tier) == {f"{tier.name}.sh": {Place(0, 7, 1), Place(1, 7, 1)}}
+    session: Any = SimpleNamespace(config=config, exitstatus=0)
+    pytest_sessionfinish(session)
+    lines: list[str] = []
+    terminal: Any = SimpleNamespace(
+        config=config, stats={}, write_line=lambda line, **_: lines.append(line)
+    )
+    pytest_terminal_summary(terminal)
+
+    is_refused = refusing is not None
+    assert session.exitstatus == (pytest.ExitCode.USAGE_ERROR if is_refused else 0)
+    assert lines == [*["no namespaces"] * is_refused, "note 0", "note 1"]
