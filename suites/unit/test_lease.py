@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -32,7 +31,7 @@ from harness.lease import (
 from harness.provisioning.wait import Deadline, WaitTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 def _mode(path: Path) -> int:
@@ -191,81 +190,42 @@ def test_sweep_skips_a_folder_without_permission(tmp_path: Path) -> None:
     assert sweep(tmp_path) == [tmp_path / "b"]
 
 
-class _WatchedLock(filelock.FileLock):
-    """A lock that records whether a folder's lease was taken and freed behind the closed gate."""
-
-    @override
-    def acquire(self, *arguments: Any, **options: Any) -> Any:
-        taken = super().acquire(*arguments, **options)
-        if Path(self.lock_file).name == "lease":
-            assert options == {"timeout": 0}, "nobody waits for a lease behind the gate"
-            _note("acquire", Path(self.lock_file).parent.parent)
-        return taken
-
-
-_SEEN: list[tuple[str, bool]] = []
-
-
-def _note(what: str, parent: Path) -> None:
-    """Record whether somebody is at the gate of `parent` now."""
-    gate = filelock.FileLock(parent / ".gate")
-    try:
-        gate.acquire(timeout=0)
-    except filelock.Timeout:
-        _SEEN.append((what, True))
-    else:
-        gate.release()
-        _SEEN.append((what, False))
-
-
 @pytest.fixture
-def gates(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, bool]]]:
-    """Return what happened to leased folders below a parent, and whether its gate was closed."""
-    mkdir, rmtree = Path.mkdir, shutil.rmtree
+def swept(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return what a process removes that sweeps whenever a folder was made, or is about to be leased."""
+    mkdir = Path.mkdir
+    gone: list[Path] = []
 
-    def watched_mkdir(folder: Path, *arguments: Any, **options: Any) -> None:
+    def sweep_now(parent: Path) -> None:
+        # It waits for nobody at the gate.
+        with contextlib.suppress(HarnessError):
+            gone.extend(sweep(parent))
+
+    class OtherLock(filelock.FileLock):
+        @override
+        def acquire(self, *arguments: Any, **options: Any) -> Any:
+            if Path(self.lock_file).name == "lease":
+                assert options == {"timeout": 0}, "nobody waits for a lease behind the gate"
+                sweep_now(Path(self.lock_file).parent.parent)
+            return super().acquire(*arguments, **options)
+
+    def make(folder: Path, *arguments: Any, **options: Any) -> None:
         is_new = folder.name.startswith("run-") and not folder.exists()
         mkdir(folder, *arguments, **options)
         if is_new:
-            _note("mkdir", folder.parent)
+            sweep_now(folder.parent)
 
-    def watched_rmtree(folder: Path, **options: Any) -> None:
-        is_leased = filelock.FileLock(folder / "lease")
-        try:
-            is_leased.acquire(timeout=0)
-        except filelock.Timeout:
-            _note("remove while leased", folder.parent)
-        else:
-            is_leased.release()
-            _note("remove", folder.parent)
-        rmtree(folder, **options)
-
-    monkeypatch.setattr(lease, "FileLock", _WatchedLock)
-    monkeypatch.setattr(Path, "mkdir", watched_mkdir)
-    monkeypatch.setattr(shutil, "rmtree", watched_rmtree)
-    _SEEN.clear()
-    yield _SEEN
-    _SEEN.clear()
+    monkeypatch.setattr(lease, "_GATE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(lease, "FileLock", OtherLock)
+    monkeypatch.setattr(Path, "mkdir", make)
+    return gone
 
 
-def test_folder_is_created_and_leased_behind_the_gate(
-    tmp_path: Path, gates: list[tuple[str, bool]]
-) -> None:
-    """Else a sweep would remove a folder that has no lease yet."""
-    with leased_folder(tmp_path, prefix="run"):
-        made = list(gates)
+def test_folder_that_is_being_made_is_not_swept(tmp_path: Path, swept: list[Path]) -> None:
+    with leased_folder(tmp_path, prefix="run") as folder:
+        assert folder.is_dir()
 
-    assert made == [("mkdir", True), ("acquire", True)]
-
-
-def test_folder_is_swept_behind_the_gate_and_leased_until_it_is_gone(
-    tmp_path: Path, gates: list[tuple[str, bool]]
-) -> None:
-    left_by_a_dead_run(tmp_path)
-    gates.clear()
-
-    assert len(sweep(tmp_path)) == 1
-    assert gates == [("acquire", True), ("remove while leased", True)]
+    assert swept == []
 
 
 def test_gate_is_open_while_a_folder_is_in_use(tmp_path: Path) -> None:
