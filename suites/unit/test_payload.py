@@ -103,22 +103,6 @@ def imported_by(node: ast.AST) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize(
-    ("source", "names"),
-    [
-        ("import yaml.nodes", ["yaml.nodes"]),
-        ("from pydantic import BaseModel", ["pydantic"]),
-        ("from harness.errors import HarnessError", ["harness.errors"]),
-        ("from .wait import Deadline", []),
-        ("from ..visible_text import visible", ["..visible_text"]),
-    ],
-)
-def test_walk_sees_every_form_of_import(source: str, names: list[str]) -> None:
-    (node,) = ast.parse(source).body
-
-    assert imported_by(node) == names
-
-
 def test_payload_is_written_completely_without_other_files(tmp_path: Path) -> None:
     payload = build_payload()
 

@@ -123,11 +123,6 @@ def test_files_of_a_folder_come_by_name(tmp_path: Path) -> None:
     assert evidence.files("/run/none") == {}
 
 
-def test_command_that_was_not_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(HarnessError, match="has no output of 'nvidia-smi'"):
-        a_gpu_node(tmp_path).evidence.output_of("nvidia-smi")
-
-
 def test_error_for_a_failed_command_includes_its_output(tmp_path: Path) -> None:
     evidence = a_gpu_node(tmp_path).command("lspci", "lspci: not found\n", 127).evidence
 
@@ -135,28 +130,6 @@ def test_error_for_a_failed_command_includes_its_output(tmp_path: Path) -> None:
         HarnessError, match=r"'lspci' ended with 127 .* It printed: lspci: not found"
     ):
         evidence.answer_of("lspci")
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda evidence: evidence.output_of("nvidia-smi"),
-        lambda evidence: evidence.answer_of("lspci"),
-        lambda evidence: evidence.loaded_modules,
-        lambda evidence: evidence.paths,
-    ],
-    ids=["not-run", "failed", "file", "paths"],
-)
-def test_error_for_a_missing_command_points_to_the_manifest(
-    tmp_path: Path, ask: Callable[[Evidence], object]
-) -> None:
-    """The folder may be moved when the evidence is kept."""
-    folder = EvidenceFolder(tmp_path).command("lspci", "", 127)
-
-    with pytest.raises(HarnessError) as caught:
-        ask(folder.evidence)
-
-    assert caught.value.evidence == tmp_path
 
 
 def test_units_come_by_name_and_state(tmp_path: Path) -> None:

@@ -33,7 +33,10 @@ def test_pattern_is_that_of_a_shell(pattern: str, matching: list[str], others: l
 def folder(tmp_path: Path) -> Path:
     """Give evidence of a node whose gathering came to its end."""
     write_request(
-        tmp_path, commands={}, files=["/etc/*", "/var/log/?.log"], paths=["/dev/nvidia*"]
+        tmp_path,
+        commands={},
+        files=["/etc/*", "/var/log/?.log", "/lib/*/a/*", "/proc/x"],
+        paths=["/dev/nvidia*"],
     )
     (tmp_path / "unreadable.txt").touch()
     return tmp_path
@@ -48,6 +51,13 @@ def folder(tmp_path: Path) -> Path:
         ("files", "/etc/a/b", False),
         ("files", "/var/log/a.log", True),
         ("files", "/var/log/*.log", False),
+        ("files", "/var/log/?.log", True),
+        ("files", "/var/log/ab.log", False),
+        ("files", "/lib/*/a/*", True),
+        ("files", "/lib/x/a/*.ko", True),
+        ("files", "/lib/*/b", False),
+        ("files", "/proc/x", True),
+        ("files", "/proc/?", False),
         ("files", "/dev/nvidia0", False),
         ("paths", "/dev/nvidia0", True),
         ("paths", "/etc/passwd", False),
