@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     ("code", "seconds"),
     [
         ("sleep 5", [5]),
-        ("sleep 1m 0.5", [60.5]),
+        ("sleep 1.5m 0.5", [90.5]),
         ("sleep 0.08 0.005", [0.085]),
         ("(sleep 2h)", [7200]),
         ("bash -c 'sleep 1d'", [86400]),

@@ -104,6 +104,27 @@ def test_socket_of_the_host_stays_hidden(
     assert host_socket.is_socket()
 
 
+def test_faked_files_of_the_kernel_are_faked_for_one_test(
+    new_shell: Callable[[], Shell],
+) -> None:
+    """Each alone, since other traces of a test renew the root too; then all at once."""
+    paths = ["/proc/cmdline", "/proc/sys/kernel/osrelease", "/proc/driver/gpu/version",
+             "/sys/module/gpu/version", "/sys/class/gpu/model"]  # fmt: skip
+    show = f"for file in {' '.join(paths)}; do cat $file 2>/dev/null || echo none; done"
+    shown = []
+    for faked in (paths[:0], *([path] for path in paths), paths, paths):
+        shell = new_shell()
+        before = shell.evaluate(show)
+        for path in faked:
+            shell.write(path, "faked\n")
+        after = shell.evaluate(show).stdout
+        assert after.split("\n").count("faked") == len(faked)
+        shown.append((before.stdout, before.variable("NUMBER")))
+        shell.finish()
+
+    assert len(set(shown)) == 1, shown
+
+
 def test_kernel_files_stay_read_only(new_shell: Callable[[], Shell]) -> None:
     for _ in range(2):
         shell = new_shell()

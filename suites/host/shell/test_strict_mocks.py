@@ -64,6 +64,20 @@ def test_allowed_command_of_the_host_runs(shell: Shell) -> None:
     assert "Debian" in shell.evaluate("dpkg --version; bash -c 'dpkg --version'").check().stdout
 
 
+def test_commands_are_hidden_and_allowed_after_the_first_use_too(shell: Shell) -> None:
+    with pytest.raises(UnmockedCommandError):
+        shell.evaluate("dpkg --version")
+    shell.allow("dpkg")
+    shell.hide("nvidia-smi", "cut")
+
+    result = shell.evaluate(
+        "dash -c '/usr/bin/dpkg --version'; dpkg --version\n"
+        "for f in /usr/local/bin/dpkg /usr/bin/cut /usr/bin/nvidia-smi; do test -e $f || echo $f; done"
+    )
+    assert result.stdout.count("Debian") == 2
+    assert result.stdout.endswith("/usr/local/bin/dpkg\n/usr/bin/cut\n/usr/bin/nvidia-smi\n")
+
+
 def test_harmless_commands_run(shell: Shell) -> None:
     result = shell.evaluate("printf 'b\\na\\n' | sort | grep a | sed s/a/c/ | awk '{print $1 $1}'")
 
@@ -82,10 +96,59 @@ def test_denied_command_during_sourcing_is_reported(shell: Shell, tmp_path: Path
 def test_mocks_take_part_in_sourcing_if_asked_for(shell: Shell, tmp_path: Path) -> None:
     script = tmp_path / "script.sh"
     script.write_text("VERSION=$(dpkg --print-architecture)-$EDITION\n")
-    shell.mock("dpkg").answers("riscv\n")
     shell.source(script, env={"EDITION": "grid"}, mocked=True)
+    with pytest.raises(UnmockedCommandError, match="'dpkg --print-architecture' was run"):
+        shell.evaluate("true")
+    shell.mock("dpkg").answers("riscv\n")
 
     assert shell.evaluate("true").variable("VERSION") == "riscv-grid"
+
+
+@pytest.mark.parametrize("kind", [SandboxKind.THROWAWAY, SandboxKind.OFF])
+def test_next_test_begins_where_the_first_began(tmp_path: Path, kind: SandboxKind) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text("greet() { echo hello; }\n")
+    pool = WarmShellPool(cwd=tmp_path, scratch=tmp_path, sandbox=Sandbox(kind=kind))
+    first, second = (Shell(pool, virtual=True, timeout_s=60) for _ in range(2))
+    for shell in (first, second):
+        shell.source(script)
+    for name in ("cut", "no-such-tool", "greet"):
+        first.mock(name)
+    first.setenv(LEFT="x")
+    first.define("OTHER=y; cd /")
+    first.evaluate("sleep 1000; cut; no-such-tool; greet; cat", stdin="text")
+    first.finish()
+
+    result = second.evaluate(
+        "echo 1 | cut -c1; command -v no-such-tool; greet; echo $PWD ${LEFT-} ${OTHER-}; cat\n"
+        "sleep 5; echo $(($(date +%s) - $(command -p date +%s)))"
+    )
+    second.finish()
+    pool.close()
+
+    assert result.stdout.splitlines()[:-1] == ["1", "hello", f"{tmp_path}"]
+    assert 5 <= int(result.stdout.splitlines()[-1]) < 500
+    assert [(sleep.seconds, sleep.at_s) for sleep in result.sleeps] == [(5, 0)]
+
+
+def test_job_of_an_earlier_test_gets_no_answer(tmp_path: Path) -> None:
+    """Without a throw-away root, nothing ends what a test has left running."""
+    pool = WarmShellPool(cwd=tmp_path, scratch=tmp_path, sandbox=Sandbox(kind=SandboxKind.OFF))
+    first, second = (Shell(pool, virtual=False, timeout_s=60) for _ in range(2))
+    for shell in (first, second):
+        shell.mock("curl", optional=True).answers("mocked\n")
+    go, said = tmp_path / "go", tmp_path / "said"
+    wait = "until [ -e {} ]; do :; done"
+    job = f"{wait.format(go)}; curl late >{said}.part; mv {said}.part {said}"
+    first.evaluate(f"({job}) & disown")
+    first.finish()
+
+    second.evaluate(f": >{go}; {wait.format(said)}; curl own")
+    second.finish()
+    pool.close()
+
+    second.assert_calls("curl own")
+    assert said.read_text() == ""
 
 
 def test_answers_while_sourcing_are_not_seen_by_the_next_test(
@@ -119,12 +182,12 @@ def test_answer_to_a_killed_process_is_not_given_to_the_next_test(
             interval_s=0.01,
         )
 
-    first.mock("slow").answers("late\n", effect=let_it_be_killed)
+    first.mock("slow").answers("late\n", exit_code=3, effect=let_it_be_killed)
     first.evaluate("slow & until [ -e /asked ]; do :; done; kill -KILL $!; wait $!; : >/killed")
     first.finish()
 
     second.mock("curl").answers("fresh\n")
-    assert second.evaluate("curl; curl").check().stdout == "fresh\nfresh\n"
+    assert second.evaluate("curl; echo $?; curl; echo $?").stdout == "fresh\n0\n" * 2
     second.finish()
 
 
@@ -158,16 +221,19 @@ def test_variables_of_one_evaluation_come_before_those_of_the_test(shell: Shell)
     assert shell.evaluate("echo $A $B").stdout == "test test\n"
 
 
-def test_shell_after_an_error_of_an_effect_has_the_mocks_again(shell: Shell) -> None:
+def test_shell_after_an_error_of_an_effect_has_mocks_and_files_again(shell: Shell) -> None:
     def fail(_: Call) -> None:
         raise ZeroDivisionError
 
     shell.mock("curl").answers(effect=fail)
     shell.mock("/opt/gpu/tool").answers("mocked\n")
+    shell.write("/proc/cmdline", "first\n")
     with pytest.raises(ZeroDivisionError):
         shell.evaluate("/opt/gpu/tool; curl")
+    shell.write("/proc/cmdline", "second\n")
 
-    assert shell.evaluate("/opt/gpu/tool; dash -c /opt/gpu/tool").stdout == "mocked\n" * 2
+    result = shell.evaluate("/opt/gpu/tool; dash -c /opt/gpu/tool; cat /proc/cmdline")
+    assert result.stdout == "mocked\nmocked\nsecond\n"
 
 
 def test_each_script_that_runs_finds_the_mocks_that_it_mentions(
@@ -216,6 +282,8 @@ def test_command_may_fail_some_times_and_then_succeed(shell: Shell) -> None:
 
 
 def test_answer_takes_virtual_time(shell: Shell) -> None:
+    shell.mock("curl").answers(takes_s=1.25)
+    assert [sleep.seconds for sleep in shell.evaluate("curl").sleeps] == [1.25]
     shell.mock("apt-get").answers("done\n", takes_s=300)
 
     result = shell.evaluate(
@@ -324,8 +392,6 @@ def test_files_of_the_kernel_are_faked(shell: Shell) -> None:
     assert result.check().stdout == (
         "555.42\n0x10de\nNVRM 555.42\nquiet\n6.8.0-azure\nstill there\n"
     )
-    shell.finish()
-    assert shell.evaluate("cat /proc/cmdline; ls /sys/module/nvidia").status != 0
     assert not Path("/sys/module/nvidia").exists()
 
 

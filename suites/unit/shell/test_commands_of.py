@@ -59,7 +59,7 @@ def test_places_outside_of_commands_do_not_count() -> None:
 def test_code_in_a_substitution_does_not_count_for_the_lines_below_it() -> None:
     """Bash numbers it from where the outer command ended, so it reaches the next lines."""
     text = "true\nx=$(\n  a\n  b\n)\nif false; then\n  c\nfi\n"
-    traced = {Place(1, 1, 1), Place(5, 1, 2), Place(6, 1, 2), Place(5, 1, 1)}
+    traced = [Place(6, 1, 2), Place(5, 1, 2), Place(5, 1, 1), Place(1, 1, 1)]
 
     assert executed_lines(text, traced) == {1, 2}
 

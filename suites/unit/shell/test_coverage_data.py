@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import coverage
 import pytest
@@ -12,10 +12,7 @@ import pytest
 from harness.cli import main
 from harness.errors import BadInputError
 from harness.shell.coverage import Hits, Place, Tier, scripts_in
-from harness.shell.coverage_data import combine, report, write_data
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from harness.shell.coverage_data import combine, gather, report, write_data
 
 TEXT = "f() {\n  a\n  b\n}\nif x; then\n  f\nfi\n"
 
@@ -40,15 +37,16 @@ def written(tmp_path: Path, script: Path, name: str, tier: Tier, *lines: int) ->
 
 def test_lines_of_both_tiers_are_in_one_report(tmp_path: Path, script: Path) -> None:
     unit = written(tmp_path, script, "unit.data", Tier.MOCKED, 2)
-    machine = written(tmp_path, script, "machine.data", Tier.MACHINE, 2, 5)
+    both = {Tier.MOCKED: hits(script, 5), Tier.MACHINE: hits(script, 2, 5)}
+    write_data(both, [script.parent], tmp_path / "both.data")
 
-    data = combine([unit, machine])
+    data = combine([unit, tmp_path / "both.data"])
     table = report(data, html=tmp_path / "html", lcov=tmp_path / "lcov.info")
 
     contexts = data.contexts_by_lineno(str(script))
     assert {line: set(tiers) for line, tiers in contexts.items()} == {
         2: {"machine", "unit test"},
-        5: {"machine"},
+        5: {"machine", "unit test"},
     }
     assert "50%" in table
     lcov = (tmp_path / "lcov.info").read_text()
@@ -57,6 +55,30 @@ def test_lines_of_both_tiers_are_in_one_report(tmp_path: Path, script: Path) -> 
     ]  # fmt: skip
     (page,) = (tmp_path / "html").glob("*script_sh.html")
     assert "unit test" in page.read_text()
+
+
+def test_scripts_are_moved_from_the_root_of_their_run_with_their_lines(tmp_path: Path) -> None:
+    """What lies beside the root stays where it is, also if its path begins as the root's does."""
+    beside = {f"{tmp_path}/one-more/b.sh", f"{tmp_path}/away{tmp_path}/one/c.sh"}
+    runs = {"one": {f"{tmp_path}/one/lib/a.sh", *beside}, "two": {f"{tmp_path}/two/lib/a.sh"}}
+    roots = {}
+    for line, (name, scripts) in zip((2, 5), runs.items(), strict=True):
+        ran: Hits = {}
+        for script in [*map(Path, scripts), tmp_path / name / "unused.sh"]:
+            script.parent.mkdir(parents=True, exist_ok=True)
+            script.write_text(TEXT)
+            ran |= hits(script, line) if script.name != "unused.sh" else {}
+        data = tmp_path / f"{name}.data"
+        write_data({Tier.MOCKED: ran}, [tmp_path / name], data)
+        roots[data] = str(tmp_path / name)
+
+    gather(roots, tmp_path / "gathered", tmp_path / "new")
+
+    gathered = coverage.CoverageData(basename=str(tmp_path / "gathered"))
+    gathered.read()
+    lines = {script: sorted(gathered.lines(script) or ()) for script in gathered.measured_files()}
+    moved = {f"{tmp_path}/new/lib/a.sh": [2, 5], f"{tmp_path}/new/unused.sh": []}
+    assert lines == moved | {script: [2] for script in beside}
 
 
 def test_script_that_did_not_run_is_reported(tmp_path: Path, script: Path) -> None:
@@ -144,10 +166,20 @@ def test_file_that_is_not_coverage_is_reported_and_stays_unchanged(
     assert path.read_bytes() == content
 
 
-def test_script_without_end_is_not_read(tmp_path: Path, script: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("file set path = '/dev/zero'", "'/dev/zero', which the file names, can't be read"),
+        ("context set context = 'unit test' where context != ''", "recorded with another version"),
+    ],
+)
+def test_data_of_no_known_file_is_refused(
+    tmp_path: Path, script: Path, change: str, why: str
+) -> None:
+    """A file without end is not read, and a context without a digest may be of any version."""
     path = written(tmp_path, script, "data", Tier.MOCKED, 2)
     with contextlib.closing(sqlite3.connect(path)) as data, data:
-        data.execute("update file set path = '/dev/zero'")
+        data.execute(f"update {change}")
 
-    with pytest.raises(BadInputError, match="'/dev/zero', which the file names, can't be read"):
+    with pytest.raises(BadInputError, match=why):
         combine([path])

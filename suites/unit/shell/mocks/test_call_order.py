@@ -28,7 +28,7 @@ def calls(*lines: str) -> list[Call]:
         (("b", "a"), ("a", "b"), "'b' after 'a', but there was none. There is one before it"),
         (("a",), ("a", "c"), "'c' after 'a', but there was none.\n"),
         (("a x y",), ("a x",), "'a x', but there was none.\n"),
-        (("a x y",), ("a x ...",), None),
+        (("a x y", "a x"), ("a x ...", "a x ..."), None),
         (("a",), ("a x ...",), "'a x ...', but there was none.\n"),
     ],
 )

@@ -41,6 +41,7 @@ def test_command_or_path_of_a_file_is_a_name() -> None:
         ("/usr/bin/", "ends as the path of a directory does"),
         ("a\0b", "control character"),
         ("a\x1b[31m", "control character"),
+        ("a\x7fb", "control character"),
         ("x" * 256, "too long"),
         ("é" * 128, "too long"),
         ("/" + "x/" * 2000 + "y", "too long"),

@@ -51,19 +51,10 @@ def test_unexpected_command_is_refused_with_the_transcript() -> None:
     )
 
 
-def test_script_that_is_not_used_up_fails() -> None:
-    runner = ScriptedRunner().expect("a").expect("b").expect("c")
-    runner.run(("a",), timeout_s=1)
-
-    with pytest.raises(ScriptViolationError) as refusal:
-        runner.verify()
-
-    assert str(refusal.value).startswith("2 scripted command(s) never ran.\n--- script\n")
-
-
 def test_leaving_the_block_expects_the_script_to_be_used_up() -> None:
-    with pytest.raises(ScriptViolationError, match=r"^1 scripted"), ScriptedRunner().expect("a"):
-        pass
+    script = ScriptedRunner().expect("a").expect("b").expect("c")
+    with pytest.raises(ScriptViolationError, match=r"^2 scripted"), script as runner:
+        runner.run(("a",), timeout_s=1)
 
 
 def test_error_of_the_test_itself_is_not_hidden_by_commands_that_did_not_run() -> None:
@@ -71,25 +62,20 @@ def test_error_of_the_test_itself_is_not_hidden_by_commands_that_did_not_run() -
         raise ZeroDivisionError
 
 
-def test_code_under_test_cannot_swallow_the_refusal() -> None:
+@pytest.mark.parametrize("later", [None, ZeroDivisionError])
+@pytest.mark.parametrize("swallowed", [Exception, BaseException])
+def test_refusal_that_code_swallows_is_raised_at_the_end(
+    swallowed: type[BaseException], later: type[Exception] | None
+) -> None:
     def forgiving(runner: ScriptedRunner) -> None:
-        with suppress(Exception):
+        with suppress(swallowed):
             runner.run(("b",), timeout_s=1)
+        if later is not None:
+            raise later
 
-    with pytest.raises(ScriptViolationError), ScriptedRunner().expect("a") as runner:
+    refused = pytest.raises(ScriptViolationError, match=r"^The command 'b'")
+    with refused, ScriptedRunner().expect("a") as runner:
         forgiving(runner)
-
-
-def test_refusal_that_even_so_was_swallowed_is_raised_at_the_end() -> None:
-    def very_forgiving(runner: ScriptedRunner) -> None:
-        with suppress(BaseException):
-            runner.run(("b",), timeout_s=1)
-
-    with (
-        pytest.raises(ScriptViolationError, match=r"^The command 'b'"),
-        ScriptedRunner() as runner,
-    ):
-        very_forgiving(runner)
 
 
 def test_nothing_runs_after_a_refusal() -> None:
@@ -121,10 +107,11 @@ def test_limit_environment_and_input_are_compared_if_the_script_gives_them(
     assert f"-A='b c' x <<< in  # limit 1 s\n{shown}\n" in str(refusal.value)
 
 
-def test_empty_environment_is_compared_too() -> None:
-    with ScriptedRunner().expect("x", env={}) as runner:
-        runner.run(("x",), timeout_s=1)
+@pytest.mark.parametrize(("env", "stdin"), [({"A": "b"}, ""), ({}, "in")])
+def test_empty_environment_and_input_are_compared_too(env: dict[str, str], stdin: str) -> None:
+    with ScriptedRunner().expect("x", env={}, stdin="") as runner:
+        runner.run(("x",), timeout_s=1, stdin="")
 
-    runner = ScriptedRunner().expect("x", env={})
+    runner = ScriptedRunner().expect("x", env={}, stdin="")
     with pytest.raises(ScriptViolationError):
-        runner.run(("x",), timeout_s=1, env={"A": "b"})
+        runner.run(("x",), timeout_s=1, env=env, stdin=stdin)

@@ -121,11 +121,14 @@ def test_shell_is_kept_for_the_next_test_with_the_same_code_and_start(pool: Warm
     shell = give_back(pool, IdleShell(pool, "a"))
     twin = give_back(pool, IdleShell(pool, "a"))
     spoilt = give_back(pool, IdleShell(pool, "b", is_clean=False))
-    other = IdleShell(pool, "a")
-    other.virtual = True
-    give_back(pool, other)
+    virtual, allowing = IdleShell(pool, "a"), IdleShell(pool, "a")
+    virtual.virtual = True
+    allowing.start = pool._start_with(allowed := frozenset({"curl"}))
+    for other in (virtual, allowing):
+        give_back(pool, other)
 
-    assert cast("object", pool.borrow(("a",), virtual=True)) is other
+    assert cast("object", pool.borrow(("a",), virtual=False, allowed=allowed)) is allowing
+    assert cast("object", pool.borrow(("a",), virtual=True)) is virtual
     assert (shell.is_closed, twin.is_closed, spoilt.is_closed) == (False, True, True)
     assert cast("object", pool.borrow(("a",), virtual=False)) is shell
 
@@ -145,31 +148,30 @@ def test_shell_with_mocks_at_its_start_is_a_new_one(
     assert cast("object", pool.borrow(("a",), virtual=False)) is shell
 
 
-def test_lines_that_ran_are_kept_when_a_shell_ends(pool: WarmShellPool, tmp_path: Path) -> None:
+def test_lines_that_ran_are_kept_however_a_shell_ends(pool: WarmShellPool, tmp_path: Path) -> None:
+    def fail() -> bool:
+        raise HarnessError("The throw-away root does not answer.")
+
     script = tmp_path / "a.sh"
     script.touch()
     pool.coverage_of = (script,)
-    for number, is_clean in ((1, False), (2, True)):
-        shell = IdleShell(pool, "a", is_clean=is_clean)
-        shell.trace = f"+\x1e1\x1fa.sh\x1f{number}\x1f/\x1e:\n"
+    part = pool.copy_of(script, "f", 1)
+    shells = [IdleShell(pool, name) for name in "aaab"]
+    for number, shell in enumerate(shells, 1):
+        shell.trace = f"+\x1e1\x1f{part if number == 1 else 'a.sh'}\x1f{number}\x1f/\x1e:\n"
+    unclean, broken, *idle = shells
+    unclean.is_clean = False
+    broken.clear = fail  # type: ignore[method-assign]
+    give_back(pool, unclean)
+    with pytest.raises(HarnessError, match="does not answer"):
+        give_back(pool, broken)
+    for shell in idle:
         give_back(pool, shell)
 
     pool.close()
 
-    assert pool.hits == {str(script): {Place(number, 1, 1) for number in (1, 2)}}
-
-
-def test_shell_that_can_not_be_cleared_is_ended(pool: WarmShellPool) -> None:
-    shell = IdleShell(pool, "a")
-
-    def clear() -> bool:
-        raise HarnessError("The throw-away root does not answer.")
-
-    shell.clear = clear  # type: ignore[method-assign]
-    with pytest.raises(HarnessError, match="does not answer"):
-        give_back(pool, shell)
-
-    assert shell.is_closed
+    assert all(shell.is_closed for shell in shells)
+    assert pool.hits == {str(script): {Place(number, 1, 1) for number in range(1, 5)}}
 
 
 def test_shells_that_were_idle_longest_end_first(pool: WarmShellPool) -> None:
