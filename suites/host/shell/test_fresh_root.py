@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _SCRIPT = """\
 mkdir -p /etc/sourced; echo kept >/etc/sourced/file
+rm -f /usr/local/bin/dpkg; printf '#!/bin/sh\necho own\n' >/usr/local/bin/dpkg; chmod +x /usr/local/bin/dpkg
 NUMBER=$RANDOM$RANDOM
 cd /etc/sourced
 """
@@ -50,16 +51,20 @@ def new_shell(tmp_path: Path) -> Iterator[Callable[[], Shell]]:
 
 
 def test_next_test_has_only_the_files_of_sourcing(new_shell: Callable[[], Shell]) -> None:
+    """A command of sourcing stays in the place of a denied one, and directories have their modes."""
+    folders = [Path("/dev/shm"), Path("/usr/local")]  # noqa: S108 - of the host
+    modes = "".join(f"{folder.stat().st_mode & 0o7777:o}\n" for folder in folders)
     numbers = []
     for _ in range(3):
         shell = new_shell()
         result = shell.evaluate(
             "cat /etc/sourced/file file\nls /etc/new /dev/new /usr/local/new /dev/shm/new\n"
+            "/usr/local/bin/dpkg; stat -c %a /dev/shm /usr/local\n"
             "echo $PWD ${OLDPWD:-none}\n"
             "echo changed >file; rm -r /etc/sourced; touch /etc/new /dev/new /dev/shm/new\n"
             "mkdir -p /usr/local/new"
         )
-        assert result.stdout.startswith("kept\nkept\n/etc/sourced "), result.streams()
+        assert result.stdout.startswith(f"kept\nkept\nown\n{modes}/etc/sourced "), result.streams()
         numbers.append(result.variable("NUMBER"))
         shell.finish()
 
@@ -108,9 +113,9 @@ def test_faked_files_of_the_kernel_are_faked_for_one_test(
     new_shell: Callable[[], Shell],
 ) -> None:
     """Each alone, since other traces of a test renew the root too; then all at once."""
-    paths = ["/proc/cmdline", "/proc/sys/kernel/osrelease", "/proc/driver/gpu/version",
-             "/sys/module/gpu/version", "/sys/class/gpu/model"]  # fmt: skip
-    show = f"for file in {' '.join(paths)}; do cat $file 2>/dev/null || echo none; done"
+    paths = ["/proc/cmdline", "/proc/sys/gpu/version", "/proc/sys/kernel/osrelease",
+             "/proc/driver/gpu/version", "/sys/module/gpu/version", "/sys/class/gpu/model"]  # fmt: skip
+    show = f"for file in {' '.join(paths)}; do cat $file 2>/dev/null || echo none; done; ls -d /proc/sys/vm"
     shown = []
     for faked in (paths[:0], *([path] for path in paths), paths, paths):
         shell = new_shell()
@@ -119,6 +124,7 @@ def test_faked_files_of_the_kernel_are_faked_for_one_test(
             shell.write(path, "faked\n")
         after = shell.evaluate(show).stdout
         assert after.split("\n").count("faked") == len(faked)
+        assert after.endswith("/proc/sys/vm\n"), "the other directories are gone"
         shown.append((before.stdout, before.variable("NUMBER")))
         shell.finish()
 

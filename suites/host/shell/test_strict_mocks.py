@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ExpectationError, HarnessError, RequirementError
+from harness.limits import SHELL_OUTPUT, LimitError
 from harness.provisioning.wait import SYSTEM_CLOCK, Deadline, Observation, wait_for
 from harness.shell.sandbox import Sandbox, SandboxKind
-from harness.shell.testing import Answer, Call, Shell, UnmockedCommandError
+from harness.shell.testing import Call, Shell, UnmockedCommandError
 from harness.shell.warm_shell.pool import WarmShellPool
 
 _NOT_INSTALLED = "no-such-provisioning-tool"
@@ -105,23 +106,28 @@ def test_mocks_take_part_in_sourcing_if_asked_for(shell: Shell, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", [SandboxKind.THROWAWAY, SandboxKind.OFF])
-def test_next_test_begins_where_the_first_began(tmp_path: Path, kind: SandboxKind) -> None:
+def test_next_test_begins_where_the_first_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: SandboxKind
+) -> None:
+    monkeypatch.setenv(SHELL_OUTPUT.variable, "1")
     script = tmp_path / "script.sh"
     script.write_text("greet() { echo hello; }\n")
     pool = WarmShellPool(cwd=tmp_path, scratch=tmp_path, sandbox=Sandbox(kind=kind))
     first, second = (Shell(pool, virtual=True, timeout_s=60) for _ in range(2))
     for shell in (first, second):
         shell.source(script)
+        shell.mock("curl")
     for name in ("cut", "no-such-tool", "greet"):
         first.mock(name)
     first.setenv(LEFT="x")
     first.define("OTHER=y; cd /")
-    first.evaluate("sleep 1000; cut; no-such-tool; greet; cat", stdin="text")
+    most_of_the_limit = "curl $(printf %0700000d)"
+    first.evaluate(f"{most_of_the_limit}; sleep 1000; cut; no-such-tool; greet; cat", stdin="text")
     first.finish()
 
     result = second.evaluate(
         "echo 1 | cut -c1; command -v no-such-tool; greet; echo $PWD ${LEFT-} ${OTHER-}; cat\n"
-        "sleep 5; echo $(($(date +%s) - $(command -p date +%s)))"
+        f"{most_of_the_limit}; sleep 5; echo $(($(date +%s) - $(command -p date +%s)))"
     )
     second.finish()
     pool.close()
@@ -129,6 +135,26 @@ def test_next_test_begins_where_the_first_began(tmp_path: Path, kind: SandboxKin
     assert result.stdout.splitlines()[:-1] == ["1", "hello", f"{tmp_path}"]
     assert 5 <= int(result.stdout.splitlines()[-1]) < 500
     assert [(sleep.seconds, sleep.at_s) for sleep in result.sleeps] == [(5, 0)]
+
+
+@pytest.mark.parametrize("fd", [200, 209])
+def test_flood_of_the_second_test_ends_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fd: int
+) -> None:
+    """Between tests, nobody looks at the files that code can write to."""
+    monkeypatch.setenv(SHELL_OUTPUT.variable, "1")
+    pool = WarmShellPool(
+        cwd=tmp_path, scratch=tmp_path, sandbox=Sandbox(kind=SandboxKind.THROWAWAY)
+    )
+    first, second = (Shell(pool, virtual=True, timeout_s=5) for _ in range(2))
+    first.evaluate("true")
+    first.finish()
+
+    second.evaluate("/bin/sleep 0.1")  # longer than a look that began before
+
+    with pytest.raises(LimitError):
+        second.evaluate(f"printf %02000000d >>/proc/self/fd/{fd}; while :; do :; done")
+    pool.close()
 
 
 def test_job_of_an_earlier_test_gets_no_answer(tmp_path: Path) -> None:
@@ -272,15 +298,6 @@ def test_error_of_an_unmocked_command_shows_the_streams(shell: Shell) -> None:
         shell.evaluate("echo before; lsmod")
 
 
-def test_command_may_fail_some_times_and_then_succeed(shell: Shell) -> None:
-    shell.mock("curl").fails(2, exit_code=7, stderr="no route\n", then=Answer(stdout="data\n"))
-
-    result = shell.evaluate("until curl x; do echo $?; sleep 1; done; curl y")
-
-    assert result.stdout == "7\n7\ndata\ndata\n"
-    assert result.stderr == "no route\n" * 2
-
-
 def test_answer_takes_virtual_time(shell: Shell) -> None:
     shell.mock("curl").answers(takes_s=1.25)
     assert [sleep.seconds for sleep in shell.evaluate("curl").sleeps] == [1.25]
@@ -316,13 +333,8 @@ def test_calls_are_matched_with_wildcards_and_gaps(shell: Shell) -> None:
         shell.mock(name)
     shell.evaluate("systemctl stop a b; rmmod nvidia_uvm; rmmod nvidia; modprobe nvidia x=1")
 
-    shell.assert_calls(
-        "systemctl stop ...", "rmmod nvidia*", "rmmod nvidia*", "modprobe * x=[0-9]"
-    )
-    shell.assert_calls("...", "rmmod nvidia", "...")
+    shell.assert_calls("systemctl stop ...", "rmmod nvidia*", "...", "modprobe * x=[0-9]")
     shell.assert_order("systemctl ...", "modprobe nvidia *")
-    with pytest.raises(ExpectationError, match=r"\+systemctl stop a b"):
-        shell.assert_calls("rmmod ...", "...")
     with pytest.raises(ExpectationError, match=r"\+modprobe nvidia x=1"):
         shell.assert_calls("...", "rmmod nvidia")
     with pytest.raises(ExpectationError, match="the order is another"):

@@ -77,7 +77,7 @@ def test_page_escapes_the_script_and_marks_its_lines() -> None:
         ((Outcome.NOT_TRIED,), ""),
     ):
         report = _report(*outcomes)
-        report.texts = {**report.texts, Path("scripts/b.sh"): _TEXT}
+        report.texts = {**report.texts, Path("other/a.sh"): _TEXT}
         first, second = render_page(report).split("<h2>")[1:]
         assert f'<div class="{kind}" id="L2">' in first, outcomes
         assert '<div class="" id="L2">' in second, outcomes
@@ -141,7 +141,7 @@ def test_sarif_has_all_parts_that_its_schema_requires() -> None:
 
 def test_fingerprint_does_not_change_where_lines_move() -> None:
     report = _report(Outcome.SURVIVED)
-    moved = b"# new\n" + _TEXT.replace(b"  c\n", b"  d\n")
+    moved = _TEXT.replace(b"f() {\n", b"# new\nf() {\n  # new\n").replace(b"  c\n", b"  d\n")
     [result] = report.results
     there = next(
         m

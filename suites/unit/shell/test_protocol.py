@@ -30,9 +30,9 @@ def test_replaced_text_is_the_only_content_and_is_read_from_its_beginning() -> N
     memory = Memory("script")
     memory.replace("a longer text than the next one")
 
-    memory.replace("short")
+    memory.replace("sh\0ort")
 
-    assert os.read(memory.fd, 100) == b"short"
+    assert os.read(memory.fd, 100) == b"sh\0ort"
     assert memory.text() == "short"
     memory.close()
 

@@ -145,6 +145,8 @@ def test_running_unit_starts_with_a_new_drop_in_only_after_a_reload(tmp_path: Pa
     run(systemd, "systemctl restart a")
     assert "Nice=5" in systemd.unit("a").running_text
     assert systemd.reloads == 1
+    systemd.write_file("/etc/systemd/system/a.service.d/2.conf", "[Service]\nNice=6\n")
+    assert "systemctl daemon-reload" in run(systemd, "systemctl restart a").stderr
 
 
 def test_failed_unit_starts_with_a_new_drop_in_only_after_a_reload(tmp_path: Path) -> None:
@@ -172,12 +174,15 @@ def test_failed_unit_starts_with_a_new_drop_in_only_after_a_reload(tmp_path: Pat
         (["start bad", "reset-failed a", "is-failed bad", "start bad"], [1, 0, 0, 0]),
         (["mask missing", "start missing", "unmask missing", "start missing"], [0, 1, 0, 5]),
         (["mask a", "unmask a", "start a", "is-active a"], [0, 0, 0, 0]),
+        (["restart worn", "is-failed worn", "reset-failed worn", "is-active worn"], [1, 0, 0, 3]),
+        (["is-enabled static", "mask static", "is-enabled static"], [0, 0, 1]),
     ],
 )
 def test_state_of_units_lasts_until_it_is_changed(
     tmp_path: Path, lines: list[str], codes: list[int]
 ) -> None:
     units = {"a": fakes.Unit(), "bad": fakes.Unit(start_failures=1), "static": fakes.Unit(text="")}
+    units["worn"] = fakes.Unit(is_active=True, start_failures=1)
     systemd = fakes.Systemd(units).use_root(tmp_path)
 
     assert [run(systemd, f"systemctl {line}").exit_code for line in lines] == codes
@@ -259,6 +264,7 @@ def test_hyphens_and_underscores_name_the_same_module() -> None:
         ("modprobe -a absent other", 1, ["drm", "kms", "nvidia", "uvm", "user", "other"]),
         ("modprobe uvm", 0, ["drm", "kms", "nvidia", "uvm", "user"]),
         ("modinfo -n -k 9 nvidia", 1, ["drm", "kms", "nvidia", "uvm", "user"]),
+        ("modprobe -r using", 0, ["drm", "kms", "nvidia", "uvm", "user", "held"]),
     ],
 )
 def test_modules_are_loaded_and_removed_with_what_they_need(
@@ -267,10 +273,13 @@ def test_modules_are_loaded_and_removed_with_what_they_need(
     needs = {"drm": [], "kms": ["drm"], "nvidia": ["kms"], "uvm": ["nvidia"], "user": ["kms"]}
     known = {name: fakes.Module(needs=each) for name, each in needs.items()}
     known |= {"other": fakes.Module(), "held": fakes.Module(users=1)}
+    known["using"] = fakes.Module(needs=["held"])
     modules = fakes.KernelModules(known, loaded=["uvm", "user"], in_proc=True).use_root(tmp_path)
     if "held" in line:
         modules.load("held")
         loaded = [*loaded, "held"]
+    if "using" in line:
+        modules.load("using")
 
     assert run(modules, line).exit_code == code
 
@@ -352,11 +361,11 @@ def test_status_of_a_module_is_that_of_all_its_versions(tmp_path: Path) -> None:
 def test_build_fails_as_often_as_the_test_says(tmp_path: Path) -> None:
     sources = [fakes.Source(name="nvidia", version=version) for version in ("1", "2")]
     dkms = fakes.Dkms(sources, kernels=[KERNEL]).use_root(tmp_path)
-    dkms.fail_builds("nvidia", "1", times=1)
+    dkms.fail_builds("nvidia", "1", times=2)
 
-    codes = [run(dkms, f"dkms install nvidia/{version}").exit_code for version in "211"]
+    codes = [run(dkms, f"dkms install nvidia/{version}").exit_code for version in "2111"]
 
-    assert codes == [0, 10, 0]
+    assert codes == [0, 10, 10, 0]
 
 
 def test_module_is_that_of_the_version_which_was_installed_last(tmp_path: Path) -> None:
@@ -504,7 +513,8 @@ def test_container_and_tag_of_another_namespace_are_others() -> None:
 def test_lock_is_held_for_as_many_attempts_as_the_test_says(tmp_path: Path) -> None:
     package = fakes.Package(name="a", version="1")
     packages = fakes.Packages(repository=[package]).use_root(tmp_path)
-    packages.lock(attempts=2)
+    packages.lock(attempts=3)
+    assert run(packages, "dpkg --configure -a").exit_code == 2
     assert run(packages, "dpkg -l").exit_code == run(packages, "dpkg-query -W").exit_code == 0
 
     codes = [run(packages, "apt-get install -y a").exit_code for _ in range(3)]
@@ -531,6 +541,9 @@ def test_packages_that_need_one_another_are_installed_and_removed_together(tmp_p
     archives = {f"/{each.name}.deb": each for each in (lib, tool, top)}
     packages = fakes.Packages(archives=archives).use_root(tmp_path)
 
+    assert run(packages, "dpkg -i /top.deb").exit_code == 1
+    run(packages, "dpkg --configure -a")
+    assert not packages.is_installed("top")
     assert run(packages, "dpkg -i /top.deb /tool.deb /lib.deb").exit_code == 0
     shown = run(packages, "dpkg-query -W top absent")
     assert (shown.stdout, shown.exit_code) == ("top\t1\n", 1)
@@ -574,6 +587,11 @@ def test_queries_without_a_name_are_about_all_packages() -> None:
         (["apt-get install -y tool", "dpkg -r tool", "dpkg -r mid lib"], [0, 0, 0], "base=9"),
         (["apt-get install -y tool", "dpkg -r tool", "dpkg -s tool", "apt-get purge -y tool", "dpkg -s tool"],
          [0, 0, 0, 0, 1], "base=9 lib=1 mid=1"),
+        (["apt-get install -y tool", "apt-get remove -y --purge tool", "dpkg -s tool"], [0, 0, 1], "base=9 lib=1 mid=1"),
+        (["apt-get install -y top", "apt-get remove -y top", "apt-get autoremove -y --purge", "dpkg -s tool"],
+         [0, 0, 0, 1], "base=9"),
+        (["apt-get install -y top", "apt-get remove -y top", "apt-get autoremove -y", "dpkg -s tool"],
+         [0, 0, 0, 0], "base=9"),
     ],
 )  # fmt: skip
 def test_packages_are_those_that_the_commands_leave(
@@ -589,7 +607,7 @@ def test_packages_are_those_that_the_commands_leave(
     top = Package(name="top", version="1", depends=["tool"])
     newest = Package(name="newest", version="1", depends=["base (>= 11)"])
     packages = fakes.Packages(
-        installed=[base], repository=[lib, mid, tool, top, newer, newest], archives={"/lib.deb": lib}
+        installed=[base], repository=[lib, mid, tool, top, base, newer, newest], archives={"/lib.deb": lib}
     ).use_root(tmp_path)  # fmt: skip
 
     assert [run(packages, line).exit_code for line in lines] == codes

@@ -95,8 +95,35 @@ def test_specs_are_those_of_the_nearest_project(tmp_path: Path) -> None:
     (tmp_path / "inner/deep").mkdir()
     assert Project.of(tmp_path / "inner/deep/a_spec.sh", tmp_path).root == tmp_path / "inner"
     assert Project.of(tmp_path / "a_spec.sh", tmp_path / "inner").root == tmp_path
-    names = ("a_test.sh", "a_spec.sh", "inner/x.sh", "inner/a_test.sh", "inner/x.py")
-    assert [is_spec(tmp_path / name) for name in names] == [True, False, True, False, False]
+    specs = {
+        "a_test.sh": True, "a_spec.sh": False, "below/a_test.sh": True, "below/a_spec.sh": False,
+        "inner/x.sh": True, "inner/a_test.sh": False, "inner/x.py": False,
+    }  # fmt: skip
+    assert {name: is_spec(tmp_path / name) for name in specs} == specs
+
+
+@pytest.mark.parametrize(
+    ("option", "place"),
+    [
+        ("@project", ""),
+        ("@project/a", "a"),
+        ("@specfile", "spec/deep"),
+        ("@specfile/b", "spec/deep/b"),
+        ("@basedir", "spec"),
+        ("@basedir/b", "spec/b"),
+    ],
+)
+def test_spec_runs_in_the_directory_of_its_project(
+    tmp_path: Path, option: str, place: str
+) -> None:
+    project = Project(root=tmp_path, options=options(tmp_path, f"--execdir {option}\n"))
+    (tmp_path / "spec/deep").mkdir(parents=True)
+    (tmp_path / "spec/.shellspec-basedir").touch()
+
+    assert project.exec_dir(tmp_path / "spec/deep/a_spec.sh") == tmp_path / place
+    (tmp_path / "spec/deep/.shellspec").touch()
+    if option == "@basedir":
+        assert project.exec_dir(tmp_path / "spec/deep/a_spec.sh") == tmp_path / "spec/deep"
 
 
 def test_shell_of_a_spec_has_the_variables_and_the_path_of_its_project(tmp_path: Path) -> None:
@@ -115,3 +142,15 @@ def test_shell_of_a_spec_has_the_variables_and_the_path_of_its_project(tmp_path:
     assert env["SHELLSPEC_VERSION"] == SHELLSPEC_VERSION
     assert env["SHELLSPEC_LOAD_PATH"] == f"{tmp_path}/help:{tmp_path}/lib"
     assert env["PATH"] == f"{tmp_path}/help/support/bin:/opt"
+    assert "HX_PATH" not in env
+
+
+@pytest.mark.parametrize(("option", "path"), [("", ""), ("--sandbox-path /opt:/x\n", ":/opt:/x")])
+def test_sandbox_leaves_the_support_commands_and_its_own_path(
+    tmp_path: Path, option: str, path: str
+) -> None:
+    project = Project(root=tmp_path, options=options(tmp_path, f"--sandbox\n{option}"))
+
+    env = environment(project, tmp_path / "a_spec.sh", tmp_path, tmp_path, tmp_path)
+
+    assert env["HX_PATH"] == f"{tmp_path}/spec/support/bin{path}"

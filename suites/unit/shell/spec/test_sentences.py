@@ -148,7 +148,7 @@ CLAIMS = {
     "line 1 of error should be blank": Stream.STDERR,
     "status should be success": Stream.STATUS,
     "variable X should be blank": Stream.NONE,
-    "result of f() should be blank": Stream.ALL,
+    "length of result of f() should not be blank": Stream.ALL,
 }
 
 

@@ -18,6 +18,7 @@ from harness.shell.spec.verdict import (
     Streams,
     Verdict,
     judge,
+    shorten,
 )
 
 if TYPE_CHECKING:
@@ -106,6 +107,24 @@ def test_reasons_are_those_of_the_example() -> None:
     assert shown.startswith("a_spec.sh:5: The output should eq a\n")
     assert "evaluation: When call f" in shown
     assert _SPEC.line(4) == "When call f x y"
+
+
+def test_verdict_tells_more_than_the_outcome() -> None:
+    jobs = ("running", "1", "sleep 60", "sleep 60", "dd")
+    for sentence in (_HOLDS, _FAILS):
+        running = verdict(jobs, _CALLED, sentence).running
+        assert running is not None
+        assert running.commands == ("sleep 60", "sleep 60", "dd")
+    assert verdict(("skip", ""), _CALLED, stderr_bytes=2).problems == ()
+    aborted = verdict(_CALLED, _HOLDS, ("unfinished",), exit_status=1).render(_SPEC, _CASE)
+    assert "5 (The output should eq a)" in aborted
+
+
+def test_long_text_keeps_both_of_its_ends() -> None:
+    assert shorten("x" * 4000) == "x" * 4000
+    shown = shorten(f"begin{'x' * 4000}end")
+    assert (shown[:5], shown[-3:]) == ("begin", "end")
+    assert len(shown) < 4100
 
 
 @pytest.mark.parametrize(
