@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import BadInputError
-from harness.shell.spec.translate import translate
+from harness.shell.spec.directives import mock_needs
+from harness.shell.spec.translate import continues, translate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,6 +91,40 @@ def test_mocks_share_a_file_if_name_and_text_are_the_same() -> None:
     assert [(mock.name, mock.body) for mock in _translate(mocks).mocks] == [
         *(("a", ":\n"), ("b", ":\n"), ("a", "x\n")),
     ]
+
+
+CONTINUES = {
+    "a \\": True,
+    "a \\\\": False,
+    "a \\\\\\": True,
+    " #|a \\": False,
+    "a": False,
+    "": False,
+}
+
+
+def test_line_ends_in_a_backslash_that_no_other_one_quotes() -> None:
+    assert {line: continues(line) for line in CONTINUES} == CONTINUES
+
+
+def test_number_of_a_block_counts_those_that_are_still_to_be_written() -> None:
+    body = "Todo 'a'\nIt 'b'\n:\nEnd\n"
+    spec = _translate(f"{body}Describe 'c'\n{body}End\n")
+
+    assert "SHELLSPEC_EXAMPLE_ID=2 " in spec.script
+    assert "SHELLSPEC_GROUP_ID=3;" in spec.script
+    assert any("SHELLSPEC_EXAMPLE_ID=3-2 " in text for text in spec.texts)
+
+
+NEEDS = {
+    "echo a": "inline", 'echo "$1" x\nexit 3': "inline", "# a\n:": "inline",
+    "exit $code": "fork code", "echo $x": "fork x", "trap a EXIT": "process", "a; . b": "process",
+    "set -x": "process", "read a; f $a": "fork a f",
+}  # fmt: skip
+
+
+def test_mock_runs_in_the_shell_only_if_that_makes_no_difference() -> None:
+    assert {body: mock_needs(body) for body in NEEDS} == NEEDS
 
 
 def test_tab_after_a_word_makes_it_no_keyword() -> None:
