@@ -20,10 +20,5 @@ def test_host_without_ssh_is_reported_with_the_remedy(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(RequirementError) as caught:
+    with pytest.raises(RequirementError, match="apt-get install openssh-client"):
         NodeRunner(ADDRESS).run(["uname"], timeout_s=5)
-
-    assert str(caught.value) == (
-        "There is no OpenSSH client on this host; install it with "
-        "`apt-get install openssh-client`."
-    )

@@ -327,13 +327,8 @@ def test_format_of_another_version_is_refused(tmp_path: Path, place: str) -> Non
     text = _NODE if place.startswith("nodes") else MODEL_FILE
     _model(tmp_path, f"schema: 2\n{text}", place)
 
-    with pytest.raises(BadInputError) as caught:
+    with pytest.raises(BadInputError, match=f"{place}:1: key 'schema': .* format 2"):
         load_catalogue(tmp_path)
-
-    assert str(caught.value) == (
-        f"{tmp_path / place}:1: key 'schema': The file has the format 2, but this version of the "
-        "harness reads 1; update the harness, or write the file in that format."
-    )
 
 
 def test_files_may_name_the_version_of_their_format(tmp_path: Path) -> None:

@@ -115,14 +115,11 @@ def test_base_whose_parent_is_missing_is_refused(tmp_path: Path, is_recorded: bo
     there = "/other/image-3434" if is_recorded else "/there/images/image-3434"
     base = replace(BASE, parents=(there,) if is_recorded else ())
 
-    with pytest.raises(HarnessError) as caught:
+    with pytest.raises(
+        HarnessError,
+        match=rf"'{folder}', which needs '{tmp_path / 'image-3434'}'.*`rsync -a HOST:{there} {tmp_path}/`",
+    ):
         find_base(base, [tmp_path])
-
-    assert str(caught.value) == (
-        f"The machine's disk needs the image 'debian-12' in '{folder}', which needs "
-        f"'{tmp_path / 'image-3434'}', and the cache here does not have that folder. Copy it from the host that "
-        f"made the bundle: `rsync -a HOST:{there} {tmp_path}/`."
-    )
 
 
 def test_base_whose_parent_was_built_again_is_refused(tmp_path: Path) -> None:

@@ -40,14 +40,12 @@ def test_kernel_missing_in_the_menu_is_refused_with_the_present_ones() -> None:
 
     with (
         runner,
-        pytest.raises(HarnessError) as refusal,
+        pytest.raises(
+            HarnessError,
+            match=r"6.1.0-54-cloud-amd64'; it has 6.1.0-55-cloud-amd64, 6.1.0-56-cloud-amd64",
+        ),
     ):
         boot_once(guest, "6.1.0-54-cloud-amd64")
-
-    assert str(refusal.value) == (
-        "The boot menu of machine 'noble' has no kernel '6.1.0-54-cloud-amd64'; it has "
-        "6.1.0-55-cloud-amd64, 6.1.0-56-cloud-amd64."
-    )
 
 
 def test_image_without_grub_is_reported() -> None:

@@ -152,13 +152,12 @@ def test_driver_that_dkms_builds_in_part_is_refused(lab: Lab, built: Stage) -> N
     built.agent.answers["find"] = "nvidia.ko.xz\n"
     image = an_image()
 
-    with pytest.raises(HarnessError) as refused:
+    with pytest.raises(
+        HarnessError,
+        match=rf"\['nvidia', 'nvidia-uvm'\] for '6\.1\.0-56'.*'{DKMS.format('6.1.0-56')}' has \['nvidia\.ko\.xz'\]",
+    ):
         modules_for(lab, image, image.newest_kernel)
 
-    assert str(refused.value) == (
-        "DKMS was expected to have built ['nvidia', 'nvidia-uvm'] for '6.1.0-56', but "
-        f"'{DKMS.format('6.1.0-56')}' has ['nvidia.ko.xz']; look at the driver's dkms.conf."
-    )
     assert not list((lab.settings.cache / "driver-images").glob("*.tar"))
 
 
@@ -182,13 +181,8 @@ def test_driver_image_is_read_from_a_machine_once(
 
 @pytest.mark.usefixtures("asked", "stage")
 def test_image_without_a_driver_image_is_reported_with_a_remedy(lab: Lab) -> None:
-    with pytest.raises(HarnessError) as missing:
+    with pytest.raises(HarnessError, match=rf"'debian-12' .*'{DRIVER_ARCHIVE}'.*`registry.push`"):
         driver_archive(lab, an_image())
-
-    assert str(missing.value) == (
-        "The image 'debian-12' was expected to carry its driver's container image as "
-        f"'{DRIVER_ARCHIVE}', but has no such file; push one by `registry.push`."
-    )
 
 
 def test_other_users_wait_while_it_is_made(

@@ -174,13 +174,8 @@ def test_host_without_the_device_runs_nothing(cache: Path, tmp_path: Path) -> No
 
 
 def test_requested_kvm_that_is_absent_is_refused(cache: Path, tmp_path: Path) -> None:
-    with pytest.raises(RequirementError) as caught:
+    with pytest.raises(RequirementError, match=rf"no '{tmp_path}/absent'.*`--accelerator=tcg`"):
         choose(ProofRunner(PROVED), cache, tmp_path / "absent", option=AcceleratorOption.KVM)
-
-    assert str(caught.value) == (
-        f"KVM was requested, but there is no '{tmp_path}/absent' (virtualisation is off, or this "
-        "is a container); correct that, or use `--accelerator=tcg`."
-    )
 
 
 def test_inaccessible_device_is_distinguished_from_a_broken_one(

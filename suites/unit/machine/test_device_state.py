@@ -277,11 +277,9 @@ def test_missing_tool_that_packed_a_state_is_named(
     monkeypatch.setattr(shutil, "which", lambda _: None)
     monitor = FakeMonitor()
 
-    with pytest.raises(HarnessError) as refused:
+    with pytest.raises(
+        HarnessError, match=rf"'{tmp_path / name}' is packed by '{tool}'.*apt-get install {tool}"
+    ):
         restore_whole_state(monitor, "node", tmp_path / name)
 
-    assert str(refused.value) == (
-        f"'{tmp_path / name}' is packed by '{tool}', which this host lacks; install it with "
-        f"`apt-get install {tool}`."
-    )
     assert monitor.commands == []

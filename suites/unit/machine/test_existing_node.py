@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -76,13 +77,10 @@ def test_uri_may_name_a_configuration_of_ssh(
     ],
 )
 def test_invalid_uri_is_refused_with_the_forms(uri: str, why: str) -> None:
-    with pytest.raises(BadInputError) as caught:
+    with pytest.raises(
+        BadInputError, match=rf"^--machine-uri: .*{re.escape(why)}; use 'local:' or"
+    ):
         NodeAddress.from_uri(uri, source="--machine-uri")
-
-    assert str(caught.value) == (
-        f"--machine-uri: '{uri}' is not the address of a node: {why}; use 'local:' or "
-        "'ssh://[user@]host[:port][?config=FILE&timeout=SECONDS&sudo=yes]'."
-    )
 
 
 def test_ssh_never_asks_back_and_leaves_nothing_behind() -> None:
@@ -169,13 +167,10 @@ def test_failing_sudo_is_reported() -> None:
         FakeSsh(stderr="sudo: a password is required\n", exit_code=1),
     )
 
-    with pytest.raises(HarnessError) as caught:
+    with pytest.raises(
+        HarnessError, match=r"'ssh://box' .*a password is required\. Allow sudo without a password"
+    ):
         runner.run(["uname"], timeout_s=5)
-
-    assert str(caught.value) == (
-        "On the node 'ssh://box' the user can't become root: sudo: a password is required. Allow "
-        "sudo without a password, or connect as root."
-    )
 
 
 def test_message_of_sudo_belongs_to_the_command_if_nobody_was_to_become_root() -> None:
@@ -245,12 +240,11 @@ def test_failure_on_the_node_is_a_result() -> None:
 def test_unreachable_node_is_a_harness_error(printed: str, quoted: str, remedy: str) -> None:
     runner = NodeRunner(ADDRESS, FakeSsh(stderr=f"{printed}\n", exit_code=255))
 
-    with pytest.raises(HarnessError) as caught:
+    with pytest.raises(
+        HarnessError,
+        match=rf"'ssh://box' can't be reached; ssh printed: {re.escape(quoted)}\. {re.escape(remedy)}",
+    ):
         runner.run(["uname"], timeout_s=5)
-
-    assert str(caught.value) == (
-        f"The node 'ssh://box' can't be reached; ssh printed: {quoted}. {remedy}"
-    )
 
 
 @pytest.mark.parametrize(

@@ -34,13 +34,12 @@ def test_state_that_can_not_be_saved_is_reported_and_its_qemu_is_not_ended(tmp_p
     monitor = FakeMonitor(events={"migrate": an_event("MIGRATION", status="failed")})
     machine = a_machine(tmp_path, monitor)
 
-    with pytest.raises(HarnessError) as caught:
+    with pytest.raises(
+        HarnessError,
+        match=rf"'migrate' with the state '{state}'.*'failed'.*load of migration failed",
+    ):
         machine.save(state)
 
-    assert str(caught.value) == (
-        f"QEMU of machine 'node' could not carry out 'migrate' with the state '{state}'. "
-        "It ended as 'failed'. Its stderr ends with: load of migration failed"
-    )
     assert machine.steps == ["pause", "wait for exit"]
 
 
@@ -72,13 +71,12 @@ def test_state_that_qemu_refuses_is_reported_with_its_output_and_starts_nothing(
     monitor = FakeMonitor(events={"migrate-incoming": an_event("MIGRATION", status="failed")})
     machine = a_machine(tmp_path, monitor)
 
-    with pytest.raises(HarnessError) as caught:
+    with pytest.raises(
+        HarnessError,
+        match=rf"'migrate-incoming' with the state '{state}'.*'failed'.*load of migration failed",
+    ):
         machine.restore(state)
 
-    assert str(caught.value) == (
-        f"QEMU of machine 'node' could not carry out 'migrate-incoming' with the state '{state}'. "
-        "It ended as 'failed'. Its stderr ends with: load of migration failed"
-    )
     assert machine.steps == ["wait for exit"]
     assert machine.deadlines[0].remaining_s() <= 2, "QEMU ends at once, or goes on."
 

@@ -119,14 +119,11 @@ def test_empty_file_hides_the_general_one(general: Folder, specific: Folder) -> 
     general.describe("50-edk2.json")
     (specific.path / "50-edk2.json").touch()
 
-    with pytest.raises(RequirementError) as caught:
+    with pytest.raises(
+        RequirementError,
+        match=rf"'{general.path}', '{specific.path}' .*none at all.*apt-get install .*ovmf",
+    ):
         find(general, specific)
-
-    assert str(caught.value) == (
-        f"Booting by UEFI needs a firmware descriptor in '{general.path}', '{specific.path}' for "
-        "UEFI on q35 without SMM and Secure Boot; there is none at all. On Debian and Ubuntu, "
-        "install one with 'apt-get install --no-install-recommends ovmf'."
-    )
 
 
 def test_search_continues_after_an_empty_file(general: Folder, specific: Folder) -> None:
@@ -246,14 +243,10 @@ def test_descriptor_of_the_wrong_kind_is_named_with_how_to_hide_it(
     monkeypatch.setenv("XDG_CONFIG_HOME", "/config")
     file = general.describe(features="acpi-s3")
 
-    with pytest.raises(BadInputError) as caught:
+    with pytest.raises(
+        BadInputError, match=rf"^{file}: key 'features': .*'/config/qemu/firmware/60-edk2\.json'"
+    ):
         find(general)
-
-    assert str(caught.value) == (
-        f"{file}: key 'features': The firmware descriptor is invalid: Input should be a valid "
-        "array. Correct it, or hide it by an empty file "
-        "'/config/qemu/firmware/60-edk2.json'."
-    )
 
 
 def test_file_that_is_not_json_is_named(general: Folder) -> None:
@@ -270,10 +263,8 @@ def test_descriptor_that_can_not_be_read_is_named(general: Folder) -> None:
     file = general.path / "50-edk2.json"
     file.mkdir()
 
-    with pytest.raises(BadInputError) as caught:
+    with pytest.raises(BadInputError, match=rf"^{file}: .*Is a directory"):
         find(general)
-
-    assert str(caught.value) == f"{file}: The firmware descriptor can't be read (Is a directory)."
 
 
 def test_users_folder_is_below_home_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,13 +106,11 @@ def test_server_that_never_comes_up_is_reported_with_the_output_of_ssh(
     _put_ssh(folder, _REFUSED, monkeypatch)
     clock = FakeClock(on_sleep=lambda: clock.advance(1000))
 
-    with pytest.raises(HarnessError) as failed:
+    with pytest.raises(
+        HarnessError, match=r"in time; ssh's last output: Connection \ufffd refused\."
+    ):
         runner.connect(Deadline.after(2500, clock))
 
-    assert str(failed.value) == (
-        "No SSH connection to machine 'node' came up in time; ssh's last output: Connection "
-        "\ufffd refused. The console's log shows whether sshd started."
-    )
     assert len(_of_which(folder)) == 3
 
 
@@ -160,10 +158,5 @@ def test_last_second_is_a_second_for_ssh_too(
 
 
 def test_connecting_with_no_time_left_says_so(runner: SshRunner) -> None:
-    with pytest.raises(HarnessError) as failed:
+    with pytest.raises(HarnessError, match="in time; ssh's last output: nothing"):
         runner.connect(Deadline.after(0))
-
-    assert str(failed.value) == (
-        "No SSH connection to machine 'node' came up in time; ssh's last output: nothing. The "
-        "console's log shows whether sshd started."
-    )

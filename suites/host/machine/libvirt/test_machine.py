@@ -128,16 +128,12 @@ def test_failing_console_log_is_reported_by_a_wait(
     host.streams[0].incoming = [b"Linux version 6.1\n"]
     host.streams[0].turn(READABLE)
 
-    with pytest.raises(HarnessError) as caught:
+    with pytest.raises(
+        HarnessError, match=rf"(?s)No space left on device.*'{tmp_path}'.*Linux version 6\.1"
+    ):
         started_machine.console.wait_for(
             "login:", Deadline.after(SHORT_S), what="a prompt", failure=started_machine.failure
         )
-
-    assert str(caught.value) == (
-        "Machine 'node' was expected to print a prompt on its console, but the log of the console "
-        "of machine 'node' could not be written (No space left on device); free space on the file "
-        f"system of '{tmp_path}'. Its last lines:\nLinux version 6.1"
-    )
 
 
 # -- the agent's socket and QEMU's log ----------------------------------------------------------------
@@ -227,12 +223,8 @@ def test_qemu_that_does_not_connect_is_reported_with_the_socket(
     monkeypatch.setattr(machine_module, "_CONNECT_S", 0.01)
     machine, listener, path = listening(connect(), tmp_path)
 
-    with pytest.raises(HarnessError) as failure:
+    with pytest.raises(HarnessError, match=rf"to connect to '{path}' within 0 s"):
         machine._open_agent(listener)
 
-    assert str(failure.value) == (
-        f"QEMU of machine 'node' was expected to connect to '{path}' within 0 s, but did not; look "
-        "into libvirt's log of the domain."
-    )
     machine.close()
     assert not path.exists()

@@ -181,12 +181,12 @@ def test_machine_whose_console_can_not_be_opened_is_ended(
 ) -> None:
     host.refused_call, host.before_refusal = "console None", host.hang_up
 
-    with pytest.raises(LibvirtError) as failed, started_machine(connection, host, tmp_path):
+    with (
+        pytest.raises(LibvirtError, match="the console of machine 'node': not now"),
+        started_machine(connection, host, tmp_path),
+    ):
         raise AssertionError("it started all the same")
 
-    assert str(failed.value) == (
-        f"libvirt at '{URI}' failed the opening of the console of machine 'node': not now."
-    )
     assert host.living == []
 
 
@@ -292,15 +292,13 @@ def test_gpu_of_the_host_that_libvirt_refuses_takes_no_root_port(
     xml = render_host_gpu(GPU, port=0)
     host.refused_call = f"attach {xml}"
 
-    with pytest.raises(RequirementError) as refused:
+    with pytest.raises(
+        RequirementError,
+        match=r"'0000:65:00\.0' into machine 'node': not now\. `harness gpu host ls`",
+    ):
         machine.plug(GPU)
     machine.plug(OTHER_GPU)
 
-    assert str(refused.value) == (
-        f"libvirt at '{URI}' failed the plugging of the host's GPU '0000:65:00.0' into machine 'node': "
-        "not now. `harness gpu host ls` shows whether '0000:65:00.0' can be handed over, and `harness "
-        "doctor` what this host lacks for it."
-    )
     assert host.calls[-1] == f"attach {render_host_gpu(OTHER_GPU, port=0)}"
 
 

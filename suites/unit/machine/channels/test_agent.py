@@ -36,13 +36,11 @@ if TYPE_CHECKING:
 
 
 def test_silent_guest_is_named_with_the_last_frame(agent: Agent) -> None:
-    with pytest.raises(HarnessError) as late:
+    with pytest.raises(
+        HarnessError,
+        match="not ready in time for its first request; last seen of it: nothing at all",
+    ):
         agent.wait_until_ready(soon(0.02))
-
-    assert str(late.value) == (
-        "The agent of machine 'node' was not ready in time for its first request; last seen of "
-        "it: nothing at all. The console's log says how far the guest came."
-    )
 
 
 def test_loader_gets_the_program_and_then_the_greeting(guest: PlayedGuest, agent: Agent) -> None:
@@ -69,13 +67,10 @@ def test_agent_of_another_harness_is_refused(guest: PlayedGuest, agent: Agent) -
     ours, guest.digest = guest.digest, "other"
     guest.starts()
 
-    with pytest.raises(HarnessError) as refused:
+    with pytest.raises(
+        HarnessError, match=rf"another agent.*\(other, not {ours}\).*remove the checkpoint"
+    ):
         agent.wait_until_ready(soon())
-
-    assert str(refused.value) == (
-        f"Machine 'node' runs another agent than this harness has (other, not {ours}), as an old "
-        "checkpoint does; remove the checkpoint; last seen of it: nothing at all."
-    )
 
 
 @pytest.mark.parametrize("protocol", [OLDEST_PROTOCOL - 1, PROTOCOL + 1])

@@ -102,13 +102,9 @@ def test_restarted_agent_fails_requests_in_flight_and_continues(
 ) -> None:
     guest.answers[frames.RUN] = lambda guest, _request, _payload: guest.asks_for_program(b"again")
 
-    with pytest.raises(HarnessError) as failed:
+    with pytest.raises(HarnessError, match="restarted during the command 'tool'"):
         ready.run(["tool"], timeout_s=20)
 
-    assert str(failed.value) == (
-        "The agent of machine 'node' restarted during the command 'tool'; whether that was done "
-        "is not known."
-    )
     assert ready.ping(soon()) < 20
     # It might be done twice.
     assert guest.kinds().count("run") == 1
@@ -121,13 +117,11 @@ def test_restarted_agent_is_not_ready_before_it_says_hello_again(
     guest.asks_for_program(b"again")
     wait_until(lambda: guest.kinds().count("hello") == 2)
 
-    with pytest.raises(HarnessError) as late:
+    with pytest.raises(
+        HarnessError, match="not ready in time for a ping; last seen of it: its loader asked"
+    ):
         ready.ping(soon(0.02))
 
-    assert str(late.value) == (
-        "The agent of machine 'node' was not ready in time for a ping; last seen of it: its "
-        "loader asked for the program, and got it. The console's log says how far the guest came."
-    )
     assert ready.welcome is None
     assert "ping" not in guest.kinds()
 

@@ -229,14 +229,11 @@ def test_output_of_a_command_is_kept_up_to_a_limit(
     assert len(result.stdout + result.stderr) == _MIB
     guest.answers[frames.RUN] = says(*whole, (kind, b"x"))
 
-    with pytest.raises(HarnessError) as refused:
+    with pytest.raises(
+        HarnessError,
+        match=r"'yes no' in machine 'node'.*1 MiB.*'command-output-mib'.*HARNESS_LIMIT_COMMAND_OUTPUT_MIB",
+    ):
         ready.run(["yes", "no"], timeout_s=20)
-
-    assert str(refused.value) == (
-        "The command 'yes no' in machine 'node': the output of one command in a guest: more than 1 "
-        "MiB, which is the limit 'command-output-mib'. It was ended; read its output by `stream`. If "
-        "you trust the source, set HARNESS_LIMIT_COMMAND_OUTPUT_MIB to a larger number."
-    )
 
 
 def test_file_is_read_up_to_a_limit(
@@ -249,14 +246,11 @@ def test_file_is_read_up_to_a_limit(
     assert ready.read_bytes("/var/log/x", soon()) == bytes(_MIB)
     guest.answers[frames.READ] = says(*whole, (frames.DATA, b"x"))
 
-    with pytest.raises(HarnessError) as refused:
+    with pytest.raises(
+        HarnessError,
+        match=r"'/var/log/x' of machine 'node'.*1 MiB.*'guest-file-mib'.*HARNESS_LIMIT_GUEST_FILE_MIB",
+    ):
         ready.read_bytes("/var/log/x", soon())
-
-    assert str(refused.value) == (
-        "The file '/var/log/x' of machine 'node': one file that is read from a guest: more than 1 "
-        "MiB, which is the limit 'guest-file-mib'. Read it by `stream` with `cat`. If you trust the "
-        "source, set HARNESS_LIMIT_GUEST_FILE_MIB to a larger number."
-    )
 
 
 @pytest.mark.parametrize("size", [0, _INLINE])
@@ -318,10 +312,7 @@ def test_unknown_state_of_a_unit_does_not_count_as_active(
 ) -> None:
     guest.answers[frames.WAIT_UNIT] = says((frames.RESULT, {"trouble": "no bus"}))
 
-    with pytest.raises(HarnessError) as refused:
+    with pytest.raises(
+        HarnessError, match=r"'a\.service' of machine 'node'.*be active, but is unknown \(no bus\)"
+    ):
         ready.wait_for_unit("a.service", soon())
-
-    assert str(refused.value) == (
-        "The unit 'a.service' of machine 'node' was expected to be active, but is unknown (no "
-        "bus), result '', load state ''. `journalctl -u a.service` there shows why."
-    )

@@ -170,28 +170,24 @@ def test_parts_have_to_be_data(cache: Cache, part: object, refusal: type[Excepti
 
 @pytest.mark.parametrize("name", ["", "../up", "UP"])
 def test_invalid_checkpoint_name_is_refused(cache: Cache, name: str) -> None:
-    with pytest.raises(BadInputError) as caught, cache.use(name):
+    with (
+        pytest.raises(BadInputError, match=rf"'{name}' is not a checkpoint name"),
+        cache.use(name),
+    ):
         pass
-
-    assert str(caught.value) == (
-        f"CheckpointStore.use: key 'name': '{name}' is not a checkpoint name: use lower-case "
-        "letters, digits, '.' and '-'."
-    )
 
 
 def test_parent_of_another_store_is_refused(cache: Cache, tmp_path: Path) -> None:
     foreign = Cache(tmp_path / "other").have()
 
     with (
-        pytest.raises(BadInputError) as caught,
+        pytest.raises(
+            BadInputError,
+            match=rf"key 'parent': .*'{foreign.folder}', which is not in the store '{cache.folder}'",
+        ),
         cache.use("baked", parent=foreign),
     ):
         pass
-
-    assert str(caught.value) == (
-        f"CheckpointStore.use: key 'parent': The parent is in '{foreign.folder}', which is not in "
-        f"the store '{cache.folder}'."
-    )
 
 
 def test_everything_is_private(cache: Cache) -> None:
@@ -237,14 +233,10 @@ def test_checkpoint_that_another_process_holds_exclusively_is_awaited_until_the_
 
     with (
         lease.try_exclusive(used),
-        pytest.raises(HarnessError) as caught,
+        pytest.raises(HarnessError, match=rf"Waited 1\.0 s .*'{used}' is locked exclusively"),
         cache.use(deadline=Deadline.after(1, FakeClock())),
     ):
         pass
-
-    assert str(caught.value) == (
-        f"Waited 1.0 s for a shared lock on '{used}'; last seen: '{used}' is locked exclusively."
-    )
 
 
 @dataclass
@@ -428,13 +420,8 @@ def test_staging_folder_of_a_running_process_is_kept(cache: Cache) -> None:
 def test_missing_file_of_a_new_checkpoint_is_refused(cache: Cache, name: str) -> None:
     cache.meanwhile = lambda place: (place.ram.parent / name).unlink()
 
-    with pytest.raises(HarnessError) as caught, cache.use():
+    with pytest.raises(HarnessError, match=rf"'booted' wrote no file '{name}'"), cache.use():
         pass
-
-    assert str(caught.value) == (
-        f"The maker of the checkpoint 'booted' wrote no file '{name}'; it has to write ram, state, "
-        "disk.qcow2."
-    )
 
 
 def test_failure_of_the_caller_is_not_attributed_to_the_store(cache: Cache) -> None:

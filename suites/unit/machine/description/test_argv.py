@@ -166,17 +166,13 @@ def test_attachments_take_the_root_ports_in_order() -> None:
 
 
 def test_more_devices_than_root_ports_are_refused() -> None:
-    with pytest.raises(HarnessError) as refused:
+    with pytest.raises(HarnessError, match="'node' has 1 root ports for 2 devices"):
         render_argv(
             a_machine_spec(root_ports=1),
             CHANNELS,
             serial_log=LOG,
             attachments=[an_attachment("gpu0"), an_attachment("gpu1")],
         )
-
-    assert str(refused.value) == (
-        "Machine 'node' has 1 root ports for 2 devices; raise 'root_ports'."
-    )
 
 
 def test_firmware_boots_the_disk_and_may_reboot() -> None:
@@ -277,9 +273,5 @@ def test_ssh_port_of_the_host_is_read_from_the_forward_of_qemu() -> None:
 
 
 def test_qemu_without_a_forward_to_ssh_is_quoted() -> None:
-    with pytest.raises(HarnessError) as refused:
+    with pytest.raises(HarnessError, match="no forward to the guest's SSH port: 'Hub -1"):
         ssh_port_of("Hub -1 (net):\n")
-
-    assert str(refused.value) == (
-        "QEMU shows no forward to the guest's SSH port: 'Hub -1 (net):\\n'."
-    )

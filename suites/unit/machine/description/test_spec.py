@@ -46,12 +46,8 @@ def test_names_that_would_break_a_command_line_or_a_path_are_refused() -> None:
             accepted.append(a_spec(name))
 
     assert accepted == []
-    with pytest.raises(BadInputError) as refused:
+    with pytest.raises(BadInputError, match="key 'name': 'a/b' is not a machine name"):
         a_spec("a/b")
-    assert str(refused.value) == (
-        "MachineSpec: key 'name': 'a/b' is not a machine name: use letters, digits, '.' and '-', at "
-        "most 63."
-    )
 
 
 @given(st.text(string.printable + "é\0", max_size=70))
@@ -75,12 +71,11 @@ def test_accepted_name_is_a_word_for_qemu_and_a_file_name(name: str) -> None:
     ],
 )
 def test_value_that_is_too_small_is_refused(key: str, least: int) -> None:
-    with pytest.raises(BadInputError) as refused:
+    with pytest.raises(
+        BadInputError, match=rf"key '{key}': {least - 1} is too small; use {least} or more"
+    ):
         a_spec(**{key: least - 1})
 
-    assert str(refused.value) == (
-        f"MachineSpec: key '{key}': {least - 1} is too small; use {least} or more."
-    )
     assert getattr(a_spec(**{key: least}), key) == least
 
 
@@ -92,7 +87,7 @@ def test_vcpus_of_a_machine_without_kvm_run_in_parallel_if_there_are_several(
 
 
 def test_command_line_of_a_boot_loader_takes_no_arguments() -> None:
-    with pytest.raises(BadInputError) as refused:
+    with pytest.raises(BadInputError, match=r"key 'extra_append': .*boot a DirectKernel"):
         MachineSpec(
             name="node",
             accelerator=Accelerator.TCG,
@@ -100,11 +95,6 @@ def test_command_line_of_a_boot_loader_takes_no_arguments() -> None:
             disk=Path("/d"),
             extra_append=("quiet",),
         )
-
-    assert str(refused.value) == (
-        "MachineSpec: key 'extra_append': ['quiet'] can't be added to a command line that the boot "
-        "loader on the disk chooses; boot a DirectKernel."
-    )
 
 
 def test_boot_loader_chooses_the_kernels_command_line() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import TYPE_CHECKING
 
@@ -96,13 +97,10 @@ def test_domain_that_is_still_listed_is_reported(domain: Domain, host: FakeHost)
     host.is_stubborn = True
     start(domain)
 
-    with pytest.raises(HarnessError) as failed:
+    with pytest.raises(
+        HarnessError, match=rf"still lists its domain '{domain.name}'.*virsh destroy {domain.name}"
+    ):
         domain.close()
-
-    assert str(failed.value) == (
-        "Machine 'node' was ended, but libvirt at 'qemu:///system' still lists its domain "
-        f"'{domain.name}'; end it by `virsh destroy {domain.name}`."
-    )
 
 
 def test_domain_that_went_by_itself_is_not_ended_again(domain: Domain, host: FakeHost) -> None:
@@ -200,13 +198,12 @@ def test_start_that_is_refused_leaves_nothing_and_names_the_remedy(
 ) -> None:
     host.refusal = FakeLibvirtError(said, code=OPERATION_FAILED)
 
-    with pytest.raises(HarnessError) as refused:
+    with pytest.raises(
+        HarnessError,
+        match=rf"the start of machine 'node': {re.escape(said)}\. {re.escape(remedy.format(name=domain.name))}",
+    ):
         start(domain)
 
-    assert str(refused.value) == (
-        f"libvirt at 'qemu:///system' failed the start of machine 'node': {said}. "
-        f"{remedy.format(name=domain.name)}"
-    )
     domain.close()
     assert host.callbacks == {}
 

@@ -71,12 +71,9 @@ def domain(
 def test_refused_end_says_which_machine_continues(domain: Domain, host: FakeHost) -> None:
     host.refuses_end = True
 
-    with pytest.raises(LibvirtError) as refused:
+    with pytest.raises(LibvirtError, match="the end of machine 'node': cannot kill it"):
         domain.destroy()
 
-    assert str(refused.value) == (
-        f"libvirt at '{URI}' failed the end of machine 'node': cannot kill it."
-    )
     assert domain.is_running
 
 
@@ -162,9 +159,5 @@ def test_domain_that_crashed_has_ended(domain: Domain, host: FakeHost) -> None:
     host.tell(LIFE_CYCLE, FakeRunningDomain(host, domain.uuid), CRASHED, 0)
 
     assert not domain.is_running
-    with pytest.raises(HarnessError) as failed:
+    with pytest.raises(HarnessError, match=r"ended \(crashed\) while waiting for a stop"):
         domain.monitor.wait_for_event("a stop", names("STOP"), Deadline.after(LONG_S))
-    assert str(failed.value) == (
-        "QEMU of machine 'node' ended (crashed) while waiting for a stop; seen: no event. libvirt's log "
-        "of the domain and the console say why."
-    )

@@ -107,25 +107,18 @@ def test_more_root_ports_than_slots_are_refused() -> None:
     assert len(parsed(a_machine_spec(root_ports=MOST_ROOT_PORTS)).findall(".//alias")) == (
         MOST_ROOT_PORTS + 1
     )
-    with pytest.raises(RequirementError) as refused:
+    with pytest.raises(
+        RequirementError,
+        match=r"25 root ports, but a domain has slots for 24.*--machine-driver=qemu",
+    ):
         parsed(a_machine_spec(root_ports=MOST_ROOT_PORTS + 1))
-
-    assert str(refused.value) == (
-        "Machine 'node' requests 25 root ports, but a domain has slots for 24; request fewer, or use "
-        "--machine-driver=qemu."
-    )
 
 
 def test_port_of_the_host_is_refused_because_qemu_may_start_no_program() -> None:
     spec = a_machine_spec(host_ports=(HostPort(host_port=41000, guest_port=443),))
 
-    with pytest.raises(RequirementError) as refused:
+    with pytest.raises(RequirementError, match=r"port of this host.*--machine-driver=qemu"):
         render_domain(spec, a_host(), name="node", uuid=UUID)
-
-    assert str(refused.value) == (
-        "Machine 'node' needs a port of this host, for which QEMU starts a program, but libvirt does "
-        "not let QEMU start programs. Use --machine-driver=qemu."
-    )
 
 
 def test_no_two_devices_share_a_place() -> None:
@@ -217,13 +210,10 @@ def test_binding_of_a_gpu_of_the_host_is_not_libvirts() -> None:
 def test_gpu_of_the_host_with_two_functions_is_refused() -> None:
     gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0", "0000:65:00.1"))
 
-    with pytest.raises(RequirementError) as refused:
+    with pytest.raises(
+        RequirementError, match=r"'0000:65:00\.0' has 2 functions.*--machine-driver=qemu"
+    ):
         render_host_gpu(gpu, port=0)
-
-    assert str(refused.value) == (
-        "The GPU '0000:65:00.0' has 2 functions, but libvirt can plug a device of one function only; "
-        "use --machine-driver=qemu."
-    )
 
 
 def test_security_model_without_a_known_owner_is_disabled() -> None:

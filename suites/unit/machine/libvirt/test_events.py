@@ -78,13 +78,8 @@ def test_device_is_named_by_its_alias(
 def test_event_before_the_position_does_not_count(raw: FakeConnect, events: DomainEvents) -> None:
     raw.tell(REBOOT, DOMAIN)
 
-    with pytest.raises(HarnessError) as failed:
+    with pytest.raises(HarnessError, match="its reboot of domain 'node' in time; seen: no event"):
         events.wait_for("its reboot", kinds(EventKind.REBOOT), Deadline.after(0.02), since=1)
-
-    assert str(failed.value) == (
-        "libvirt did not report its reboot of domain 'node' in time; seen: no event. Its console shows "
-        "what the guest does."
-    )
 
 
 @pytest.mark.parametrize(("event", "end"), [(STOPPED, "stopped"), (CRASHED, "crashed")])
@@ -93,12 +88,8 @@ def test_end_of_the_domain_ends_the_wait(
 ) -> None:
     raw.tell(LIFE_CYCLE, DOMAIN, event, 0)
 
-    with pytest.raises(HarnessError) as failed:
+    with pytest.raises(HarnessError, match=rf"'node' was '{end}' while waiting for its run"):
         events.wait_for("its run", kinds(EventKind.RESUMED), Deadline.after(_LONG_S))
-
-    assert str(failed.value) == (
-        f"Domain 'node' was '{end}' while waiting for its run; its console and QEMU's log say why."
-    )
 
 
 def test_wait_ends_at_the_events_that_its_caller_names(
@@ -196,14 +187,11 @@ def test_watch_that_can_not_register_all_its_callbacks_leaves_none(
     libvirt.connects.append(raw)
 
     with Connection.open("qemu:///system", deadline=Deadline.after(_LONG_S)) as connection:
-        with pytest.raises(LibvirtError) as refused:
+        with pytest.raises(LibvirtError, match="the event registration of domain 'node': no more"):
             DomainEvents(connection, name="node", uuid="one")
 
         assert connection._watchers == []
 
-    assert str(refused.value) == (
-        "libvirt at 'qemu:///system' failed the event registration of domain 'node': no more."
-    )
     assert list(raw.callbacks) == ([] if kept is None else [kept])
 
 

@@ -59,12 +59,10 @@ def test_command_goes_to_its_domain_and_its_answer_comes_back(
 def test_refused_command_has_qemus_message(qemu: FakeLibvirtQemu, one: DomainMonitor) -> None:
     qemu.answers.append({"error": {"class": "GenericError", "desc": "no such device"}})
 
-    with pytest.raises(HarnessError) as refused:
+    with pytest.raises(
+        HarnessError, match="'first' failed QMP command 'device_add': no such device"
+    ):
         one.execute("device_add", {"driver": "nothing"})
-
-    assert str(refused.value) == (
-        "QEMU of machine 'first' failed QMP command 'device_add': no such device."
-    )
 
 
 def test_command_that_libvirt_refuses_is_named_with_its_machine(
@@ -75,13 +73,10 @@ def test_command_that_libvirt_refuses_is_named_with_its_machine(
 
     monkeypatch.setattr(qemu, "qemuMonitorCommand", refuse)
 
-    with pytest.raises(LibvirtError) as refused:
+    with pytest.raises(
+        LibvirtError, match="QMP command 'stop' of machine 'first': domain is not running"
+    ):
         one.execute("stop")
-
-    assert str(refused.value) == (
-        "libvirt at 'qemu:///system' failed QMP command 'stop' of machine 'first': domain is not "
-        "running."
-    )
 
 
 def test_command_has_the_limit_of_its_caller(
@@ -202,24 +197,15 @@ def test_refused_end_of_a_registration_is_named(
     watched = DomainMonitor(connection, events, ONE, name="first", uuid="one")
     monkeypatch.setattr(qemu, "qemuMonitorEventDeregister", refuse)
 
-    with pytest.raises(LibvirtError) as refused:
+    with pytest.raises(LibvirtError, match="the end of the registration for QMP events: not now"):
         watched.close()
-
-    assert str(refused.value) == (
-        "libvirt at 'qemu:///system' failed the end of the registration for QMP events: not now."
-    )
 
 
 def test_end_of_qemu_ends_a_wait(one: DomainMonitor) -> None:
     one.note_end("stopped")
 
-    with pytest.raises(HarnessError) as ended:
+    with pytest.raises(HarnessError, match=r"'first' ended \(stopped\) while waiting for it"):
         one.wait_for_event("it", names("STOP"), Deadline.after(LONG_S))
-
-    assert str(ended.value) == (
-        "QEMU of machine 'first' ended (stopped) while waiting for it; seen: no event. libvirt's log of "
-        "the domain and the console say why."
-    )
 
 
 def test_end_of_libvirtd_ends_a_wait(raw: FakeConnect, one: DomainMonitor) -> None:
@@ -269,10 +255,7 @@ def test_monitor_that_can_not_register_leaves_no_loss_watcher(
     monkeypatch.setattr(qemu, "qemuMonitorEventRegister", refuse)
     watchers = tuple(connection._watchers)
 
-    with pytest.raises(LibvirtError) as refused:
+    with pytest.raises(LibvirtError, match="the registration for QMP events: no monitor"):
         DomainMonitor(connection, events, ONE, name="first", uuid="one")
 
     assert tuple(connection._watchers) == watchers
-    assert str(refused.value) == (
-        "libvirt at 'qemu:///system' failed the registration for QMP events: no monitor."
-    )

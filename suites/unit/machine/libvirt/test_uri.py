@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from harness.errors import BadInputError
@@ -29,13 +31,8 @@ def test_uri_says_which_kind_of_libvirtd_it_names() -> None:
     ],
 )
 def test_invalid_uri_is_refused_with_examples(text: str, why: str) -> None:
-    with pytest.raises(BadInputError) as caught:
+    with pytest.raises(BadInputError, match=rf"^--machine-uri: .*{re.escape(why)}"):
         HostUri.parse(text)
-
-    assert str(caught.value) == (
-        f"--machine-uri: '{text}' is not a URI of libvirt's QEMU driver: {why}. Examples are "
-        "'qemu:///system' and 'qemu:///session'."
-    )
 
 
 @pytest.mark.parametrize(
@@ -48,14 +45,8 @@ def test_invalid_uri_is_refused_with_examples(text: str, why: str) -> None:
     ],
 )
 def test_another_host_is_refused_with_the_way_to_use_several(text: str) -> None:
-    with pytest.raises(BadInputError) as caught:
+    with pytest.raises(BadInputError, match=r"^--machine-uri: .* one shard of the tests on each"):
         HostUri.parse(text)
-
-    assert str(caught.value) == (
-        f"--machine-uri: '{text}' names a host or a transport other than 'unix', but machines run on "
-        "the libvirt of this host only; give 'qemu:///system' or 'qemu:///session'. To use several "
-        "hosts, run one shard of the tests on each."
-    )
 
 
 @pytest.mark.parametrize(

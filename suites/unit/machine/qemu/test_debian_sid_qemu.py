@@ -218,13 +218,8 @@ def test_failed_unpacking_is_reported_and_leaves_nothing(
 def test_qemu_that_names_no_package_is_refused(tmp_path: Path) -> None:
     runner = UnpackingRunner(says="QEMU emulator version 11.1.3 " + 300 * "x")
 
-    with pytest.raises(HarnessError) as caught:
+    with pytest.raises(HarnessError, match=r"'QEMU emulator version 11\.1\.3 x{171}'"):
         ensure_sid_qemu(tmp_path / "cache", runner, report=_silence)
-
-    assert str(caught.value) == (
-        "The unpacked QEMU was expected to name its Debian package, but it printed "
-        f"'QEMU emulator version 11.1.3 {171 * 'x'}'."
-    )
 
 
 def test_host_without_mmdebstrap_is_reported(

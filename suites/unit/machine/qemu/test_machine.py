@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 def test_missing_qemu_is_named_with_its_remedy(tmp_path: Path) -> None:
     machine = QemuMachine(a_machine_spec(qemu="qemu-that-is-not-there"), tmp_path)
 
-    with pytest.raises(RequirementError) as caught, machine:
+    with (
+        pytest.raises(
+            RequirementError, match=r"'qemu-that-is-not-there'.*apt-get install qemu-system-x86"
+        ),
+        machine,
+    ):
         pass
-
-    assert str(caught.value) == (
-        "There is no QEMU 'qemu-that-is-not-there' on this host; install it with "
-        "`apt-get install qemu-system-x86 qemu-utils`."
-    )
 
 
 def test_missing_setpriv_is_named_with_its_remedy(
@@ -37,13 +37,8 @@ def test_missing_setpriv_is_named_with_its_remedy(
     qemu.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(RequirementError) as caught:
+    with pytest.raises(RequirementError, match=r"'setpriv'.*apt-get install util-linux"):
         require_qemu("qemu")
-
-    assert str(caught.value) == (
-        "There is no 'setpriv' on this host, by which QEMU dies with the harness; install it with "
-        "`apt-get install util-linux`."
-    )
 
 
 def test_processor_time_is_read_past_a_name_with_blanks_and_parentheses() -> None:
