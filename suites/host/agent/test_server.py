@@ -109,7 +109,8 @@ def test_unit_is_queried_after_a_signal_or_a_while_and_less_often_without_a_chan
     passes(bench, monkeypatch, 1.1)
     answer(bench, show("active"), 7)
 
-    assert result_of(bench.gets())["ActiveState"] == "active"
+    kinds = [kind for kind, _, _ in bench.gets()]
+    assert kinds == [frames.DATA, frames.DATA, frames.RESULT], "Two states, each told once."
 
 
 def test_systemd_that_executes_itself_again_is_queried_without_signals(

@@ -208,7 +208,7 @@ def test_program_that_cannot_be_run_is_a_result(
     assert result_of(got) == {"exit_code": code, "timed_out": False}
 
 
-@pytest.mark.parametrize("code", [errno.ENOMEM, errno.EAGAIN, errno.EMFILE])
+@pytest.mark.parametrize("code", [errno.ENOMEM, errno.EAGAIN, errno.ENFILE, errno.EMFILE])
 def test_agent_reports_lack_of_resources_and_keeps_running(bench: Bench, code: int) -> None:
     bench.processes.refusal = OSError(code, "Cannot allocate memory")
     bench.sends(frames.RUN, 2, frames.to_json(RUN) + b"\n")
@@ -467,8 +467,24 @@ def test_command_goes_on_when_the_host_leaves_a_flooded_port(bench: Bench) -> No
     assert process.is_reaped
 
 
+def test_host_that_left_a_flooded_port_finds_nothing_of_its_frames(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start(bench)
+    flood(bench, process)
+    bench.disconnects()
+    bench.reconnects()
+    bench.greets("session-2")
+    passes(bench, monkeypatch, 1)
+
+    assert bench.host.recv(len(frames.SYNC_FRAME)) == frames.SYNC_FRAME
+    process.ends()
+    bench.turns()
+
+
+@pytest.mark.parametrize("is_late", [False, True])
 def test_error_of_a_request_that_goes_on_does_not_hold_up_the_next(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_late: bool
 ) -> None:
     (tmp_path / "file").write_bytes(bytes(600_000))
     for request in (2, 3):
@@ -477,7 +493,7 @@ def test_error_of_a_request_that_goes_on_does_not_hold_up_the_next(
     write = jobs.Job.output
 
     def fail(job: jobs.Job, kind: int, chunk: bytes) -> None:
-        if job.request == 2:
+        if job.request == 2 and (not is_late or len(chunk) < frames.MAX_PAYLOAD):
             raise MemoryError
         write(job, kind, chunk)
 

@@ -102,9 +102,14 @@ def test_restarted_agent_fails_requests_in_flight_and_continues(
 ) -> None:
     guest.answers[frames.RUN] = lambda guest, _request, _payload: guest.asks_for_program(b"again")
 
-    with pytest.raises(HarnessError, match="restarted during the command 'tool'"):
+    with (
+        ready.link.call("a wait", lambda n: frames.encode(frames.WAIT_UNIT, n), soon()) as wait,
+        pytest.raises(HarnessError, match="restarted during the command 'tool'"),
+    ):
         ready.run(["tool"], timeout_s=20)
 
+    with pytest.raises(HarnessError, match="restarted during a wait"):
+        wait.next(soon())
     assert ready.ping(soon()) < 20
     # It might be done twice.
     assert guest.kinds().count("run") == 1

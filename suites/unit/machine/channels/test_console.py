@@ -164,17 +164,18 @@ def test_machine_that_has_ended_ends_every_later_wait(guest: _Guest, console: Co
             _wait(console, "login:")
 
 
-def test_other_failure_ends_the_wait_early(
+def test_other_failure_ends_the_wait_at_the_first_check(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.machine.channels.console._CHECK_S", _SHORT_S)
+    checks = iter([None, "its GPU is stuck", "it is late"])
 
     with pytest.raises(HarnessError, match="on its console, but its GPU is stuck"):
         console.wait_for(
             "login:",
             Deadline.after(_LONG_S),
             what="a login prompt",
-            failure=lambda: "its GPU is stuck",
+            failure=lambda: next(checks),
         )
 
 
@@ -200,7 +201,7 @@ def test_wait_continues_while_other_checks_find_nothing(
 def test_timeout_error_has_the_expectation_and_the_last_lines(
     guest: _Guest, console: Console
 ) -> None:
-    guest.prints("".join(f"line {number}\r\n" for number in range(100)))
+    guest.prints("x" * (64 << 10) + "".join(f"line {number}\r\n" for number in range(100)))
     _wait(console, "line 99")
 
     with pytest.raises(HarnessError) as caught:
