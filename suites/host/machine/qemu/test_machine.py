@@ -142,7 +142,7 @@ def test_qemu_starts_in_the_machines_folder_with_its_channels_and_devices(tmp_pa
     opened = GpuAttachment(id="gpu1", driver="vfio-user-pci", root_port_window_mib=64)
     with (tmp_path / "socket").open("w") as handed:
         gpu = an_attachment("gpu0", fd=handed.fileno())
-        machine = QemuMachine(a_machine_spec(qemu=qemu, root_ports=2), tmp_path, [gpu, opened])
+        machine = QemuMachine(a_machine_spec(qemu=qemu, root_ports=2), tmp_path, [opened, gpu])
         with pytest.raises(HarnessError), machine:
             pass
 
@@ -154,7 +154,7 @@ def test_qemu_starts_in_the_machines_folder_with_its_channels_and_devices(tmp_pa
     assert len({number for _, number in named}) == 4
     assert {number for _, number in named} <= {*descriptors.split()}
     assert f"logfile={tmp_path}/serial.log" in " ".join(words)
-    assert '"id": "gpu1", "bus": "rp1"' in " ".join(words)
+    assert '"id": "gpu1", "bus": "rp0"' in " ".join(words)
 
 
 #: Negotiates QMP, asks for the agent as a guest's loader does, and says on the console that it came.

@@ -574,6 +574,15 @@ def test_nvidia_file_of_an_unknown_gpu_makes_gpus_without_a_known_file_unknown(
     assert verdict(host, SECOND).kind is VerdictKind.BUSY
 
 
+def test_nvidias_driver_may_write_an_address_in_capitals(host: FakeHost) -> None:
+    host.add_driver("nvidia")
+    host.add_function("0000:9a:00.0", group=99, driver="nvidia")
+    host.write("proc/driver/nvidia/gpus/0000:9A:00.0/information", "Device Minor: 0\n")
+    host.add_process(12, "python3", "/dev/nvidia0")
+
+    assert verdict(host, "0000:9a:00.0").kind is VerdictKind.BUSY
+
+
 def test_driver_of_the_gpu_counts_wherever_it_is_on_its_card(host: FakeHost) -> None:
     """Without a look into other users' processes only a GPU that no driver has is free."""
     host.add_driver("nvidia")
