@@ -358,6 +358,12 @@ def test_domain_that_was_never_started_is_not_looked_up(domain: Domain, host: Fa
     assert not domain.is_lost
 
 
+def test_processor_time_of_a_domain_is_in_seconds(domain: Domain) -> None:
+    start(domain)
+
+    assert domain.processor_s() == 2.5
+
+
 def test_device_is_removed_once_libvirt_reports_it(domain: Domain, host: FakeHost) -> None:
     start(domain)
 
