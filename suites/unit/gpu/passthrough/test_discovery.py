@@ -328,7 +328,7 @@ def test_default_route_that_refuses_packets_needs_no_card(host: FakeHost) -> Non
     """The kernel lists `unreachable default` with the interface '*'."""
     host.add_default_route("*")
 
-    assert verdict(host, GPU).kind is VerdictKind.USABLE
+    assert find_host_use(host.root).unknown_network == ()
 
 
 def add_ipv6_default_route(host: FakeHost, interface: str, prefix: str = "00") -> None:
@@ -546,6 +546,16 @@ def test_mount_may_have_any_name(host: FakeHost) -> None:
 
     assert verdict(host).is_usable, verdict(host).reason
     assert find_host_use(host.root).unknown_disks == ()
+
+
+def test_mounts_of_one_number_count_by_their_sources_too(host: FakeHost) -> None:
+    """As of a file system on several disks."""
+    host.mount("0:99", "/one", kind="btrfs", source="one")
+    assert len(find_host_use(host.root).unknown_disks) == 1
+
+    host.mount("0:99", "/other", kind="btrfs", source="/dev/other")
+
+    assert len(find_host_use(host.root).unknown_disks) == 2
 
 
 def test_process_that_uses_nvidias_driver_is_named(host: FakeHost) -> None:
