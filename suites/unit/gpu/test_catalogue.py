@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.entry_points import Group, Plugin
 from harness.errors import BadInputError
 from harness.gpu import (
     PMC_BOOT_0,
@@ -19,6 +20,7 @@ from harness.gpu import (
     shrink_to_aperture,
     shrink_to_window,
 )
+from harness.gpu import catalogue as catalogue_module
 from harness.gpu.catalogue import find_model, load_catalogue
 from suites.unit.gpu.models import MODEL_FILE
 
@@ -37,6 +39,19 @@ def _model(folder: Path, text: str = MODEL_FILE, name: str = "my-gpu.yaml") -> P
     file = folder / name
     file.write_text(text)
     return file
+
+
+def test_every_package_whose_models_cannot_be_used_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = [
+        Plugin(group=Group.GPU_MODELS, name=name, value="harness.errors", distribution="'x 1'")
+        for name in ("one", "two")
+    ]
+    monkeypatch.setattr(catalogue_module, "plugins", lambda _: broken)
+
+    with pytest.raises(BadInputError, match=r"no GPU model 'x'.* 'one' .* 'two' "):
+        load_catalogue().get("x")
 
 
 def test_shipped_model_has_the_values_that_nvidias_driver_looks_for() -> None:
