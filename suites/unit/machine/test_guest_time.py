@@ -106,6 +106,7 @@ def test_subtracted_time_never_exceeds_the_passed_time(host: Host) -> None:
     host.schedules(3, waited_s=500)
 
     assert guest.monotonic() - began == pytest.approx(0)
+    assert guest.time().kept_waiting_s == pytest.approx(2)
 
 
 @pytest.mark.parametrize("content", ["0", "x y z\n", None])

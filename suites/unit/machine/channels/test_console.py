@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import pytest
 from harness.errors import HarnessError
 from harness.machine.channels.console import Console
 from harness.provisioning.wait import Deadline
+from suites.unit.machine.channels.played_guest import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,6 +97,30 @@ def test_console_is_read_without_a_wait(guest: _Guest, console: Console) -> None
 
     assert not printing.is_alive()
     assert _wait(console, "END") == "END"
+
+
+def test_last_output_is_kept_of_what_is_too_long(
+    guest: _Guest, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.machine.channels.console._BACKLOG_BYTES", 1024)
+    guest.prints("x" * 100_000 + "END")
+    wait_until(lambda: console.tail().endswith("END"))
+
+    assert _wait(console, "x*END") == "x" * 1021 + "END"
+
+
+def test_listener_that_leaves_takes_no_other_with_it(guest: _Guest, console: Console) -> None:
+    first: list[bytes] = []
+    second: list[bytes] = []
+    with contextlib.ExitStack() as both:
+        leaving = both.enter_context(contextlib.ExitStack())
+        leaving.enter_context(console.tapped(first.append))
+        both.enter_context(console.tapped(second.append))
+        leaving.close()
+        guest.prints("login:")
+        _wait(console, "login:")
+
+    assert (first, b"".join(second)) == ([], b"login:")
 
 
 def test_many_short_writes_are_not_dropped(guest: _Guest, console: Console) -> None:

@@ -29,9 +29,9 @@ def log() -> EventLog:
     return EventLog("node", advice="Look there.")
 
 
-def test_event_that_came_before_the_wait_counts_from_its_mark(log: EventLog) -> None:
-    log.add(an_event("STOP", first=True))
-    log.add(an_event("STOP"))
+def test_first_event_from_its_mark_on_ends_a_wait_though_it_came_before(log: EventLog) -> None:
+    for number in range(3):
+        log.add(an_event("STOP", number=number))
 
     event = log.wait_for("a stop", names("RESUME", "STOP"), Deadline.after(0.0), since=1)
 
