@@ -129,7 +129,8 @@ def test_command_that_was_run_is_not_run_again(program: Path, answers: ProgramAn
 
 def test_command_that_failed_is_run_again(program: Path, answers: ProgramAnswers) -> None:
     asked = [str(program), "--version"]
-    runner = ScriptedRunner().expect(asked, exit_code=1, stderr="no memory").expect(asked)
+    once = ScriptedRunner().expect(asked, exit_code=1, stdout="half", stderr="no memory")
+    runner = once.expect(asked)
 
     with runner:
         failed = RememberingRunner(runner, answers).run(asked, timeout_s=1)

@@ -238,12 +238,12 @@ def test_quarantine_names_the_owner_of_its_file(
     pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
     quarantine = folder / f"quarantine-{GPU}.json"
-    quarantine.write_text('{"reason": "It smells.", "since": "today", "user": "root"}')
+    quarantine.write_text(r'{"reason": "It\u001b smells.", "since": "today", "user": "root"}')
     give_away(quarantine)
 
     (gpu,) = pool.survey()
 
-    assert f"quarantined since today by user {_OTHER_NAME}: It smells." in gpu.verdict.reason
+    assert f"quarantined since today by user {_OTHER_NAME}: It\\x1b smells." in gpu.verdict.reason
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

@@ -161,6 +161,8 @@ def test_system_number_is_kept_if_there_is_one() -> None:
     }
 
     assert kept == {errno.EPERM: errno.EPERM, 0: None, -1: None}
+    other = FakeLibvirtError("no", code=Code.OPERATION_FAILED, errno=errno.EPERM)
+    assert ErrorContext.of(other).errno is None
 
 
 class BindingError(Exception):
