@@ -247,10 +247,13 @@ def test_traces_of_the_last_unplugged_gpus_are_kept_and_no_more(tmp_path: Path) 
         (one,) = gpus.provide([a_model()], report=lambda _: None)
         gpus.withdraw(one.device_id)
 
-    assert list(gpus.traces()) == [f"gpu{number}" for number in range(2, 18)]
+    gpus.provide([a_model()], report=lambda _: None)
+
+    assert list(gpus.traces()) == [f"gpu{number}" for number in range(2, 19)]
     with pytest.raises(HarnessError, match="no GPU 'gpu1'"):
         gpus.gpu("gpu1")
     assert gpus.gpu("gpu2") is not None
+    gpus.close()
 
 
 def test_guest_that_is_blocked_on_any_gpu_is_reported(
