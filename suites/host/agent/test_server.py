@@ -92,7 +92,7 @@ def test_busy_systemd_does_not_put_the_query_off(
 def test_unit_is_queried_after_a_signal_or_a_while_and_less_often_without_a_change(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, systemd: socket.socket
 ) -> None:
-    for number, active in enumerate(["activating"] * 4 + ["inactive"], 1):
+    for number, active in enumerate(["activating"] * 7 + ["inactive"], 1):
         bench.turns()
         systemd.send(b"during the query")
         bench.turns()
@@ -101,13 +101,14 @@ def test_unit_is_queried_after_a_signal_or_a_while_and_less_often_without_a_chan
         if number == 4:
             passes(bench, monkeypatch, 0.2)
         assert len(bench.processes.started) == number
-        passes(bench, monkeypatch, 0.06 if number in {1, 5} else 0.5)
-    answer(bench, show("inactive"), 6)
+        # Twice as long each time, up to 0.8 s.
+        passes(bench, monkeypatch, 0.06 if number in {1, 8} else 0.85)
+    answer(bench, show("inactive"), 9)
     bench.turns()
     passes(bench, monkeypatch, 4)
-    assert len(bench.processes.started) == 6, "No signal came."
+    assert len(bench.processes.started) == 9, "No signal came."
     passes(bench, monkeypatch, 1.1)
-    answer(bench, show("active"), 7)
+    answer(bench, show("active"), 10)
 
     kinds = [kind for kind, _, _ in bench.gets()]
     assert kinds == [frames.DATA, frames.DATA, frames.RESULT], "Two states, each told once."

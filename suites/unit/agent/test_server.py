@@ -131,60 +131,41 @@ def test_command_ends_when_no_process_holds_its_output(bench: Bench) -> None:
     assert result_of(bench.gets()) == {"exit_code": 0, "timed_out": False}
 
 
+@pytest.mark.parametrize("limit_s", [60, 0, -1])
 def test_time_limit_first_asks_and_then_kills(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, limit_s: int
 ) -> None:
-    process = start(bench)
+    process = start(bench, limit_s=limit_s)
 
-    passes(bench, monkeypatch, 60)
+    passes(bench, monkeypatch, max(0, limit_s))
     assert process.signals == [signal.SIGTERM]
     passes(bench, monkeypatch, commands.KILL_AFTER_S)
     assert process.signals == [signal.SIGTERM, signal.SIGKILL]
-    process.ends(-9)
-
-    assert result_of(bench.gets()) == {"exit_code": 124, "timed_out": True}
-
-
-def test_output_before_the_kill_is_passed_on(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process = start(bench, limit_s=-1)
-    assert process.signals == [signal.SIGTERM]
-    passes(bench, monkeypatch, commands.KILL_AFTER_S)
     process.says(b"last words")
     process.ends(-9)
 
     got = bench.gets()
-
     assert (frames.STDOUT, 2, b"last words") in got
     assert result_of(got) == {"exit_code": 124, "timed_out": True}
 
 
-def test_output_that_is_held_beyond_the_limit_is_a_timeout(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_exited", [True, False], ids=["held output", "no signal ends it"])
+def test_command_that_does_not_end_after_its_limit_is_answered_for_and_reaped(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, has_exited: bool
 ) -> None:
     process = start(bench)
-    process.exits(0)
-    bench.turns()
+    if has_exited:
+        process.exits(0)
+        bench.turns()
     for _ in range(3):
         passes(bench, monkeypatch, 60)
 
     assert result_of(bench.gets()) == {"exit_code": 124, "timed_out": True}
-    assert process.is_reaped
+    assert process.is_reaped is has_exited
     process.closes_output()
-
-
-def test_process_that_no_signal_ends_is_answered_for_and_reaped_later(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process = start(bench)
-    for _ in range(3):
-        passes(bench, monkeypatch, 60)
-
-    assert result_of(bench.gets()) == {"exit_code": 124, "timed_out": True}
-    assert not process.is_reaped
-    process.ends(-9)
-    bench.turns()
+    if not has_exited:
+        process.exits(-9)
+        bench.turns()
     assert process.is_reaped
 
 
@@ -370,25 +351,6 @@ def test_command_waits_for_a_host_that_does_not_read(bench: Bench) -> None:
     process.ends()
 
 
-def test_command_waits_for_credit(bench: Bench) -> None:
-    process = start(bench)
-    os.set_blocking(process.stdout, False)
-
-    def flood() -> int:
-        said = 0
-        for _ in range(60):
-            with contextlib.suppress(BlockingIOError):
-                os.write(process.stdout, bytes(65_536))
-            said += sum(len(payload) for _, _, payload in bench.gets())
-        return said
-
-    first = flood()
-    assert frames.OUTPUT_WINDOW <= first <= frames.OUTPUT_WINDOW + frames.MAX_PAYLOAD
-    bench.sends(frames.CREDIT, 2, (100_000).to_bytes(4, "big"))
-    assert 0 < flood() <= 100_000 + frames.MAX_PAYLOAD
-    process.ends()
-
-
 def test_both_outputs_wait_for_credit_and_go_on_with_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,7 +419,9 @@ def test_new_client_of_a_flooded_port_gets_only_its_own_answers(bench: Bench) ->
     bench.turns()
 
 
-def test_command_goes_on_when_the_host_leaves_a_flooded_port(bench: Bench) -> None:
+def test_command_goes_on_when_the_host_leaves_a_flooded_port(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = start(bench)
     flood(bench, process)
     bench.disconnects()
@@ -465,6 +429,33 @@ def test_command_goes_on_when_the_host_leaves_a_flooded_port(bench: Bench) -> No
     bench.turns()
 
     assert process.is_reaped
+    bench.reconnects()
+    passes(bench, monkeypatch, 1)
+    bench.greets("session-2")
+    bench.turns()
+    # Not the rest of a frame that the earlier host began to read.
+    assert bench.host.recv(100).startswith(frames.SYNC_FRAME)
+
+
+def test_error_of_the_port_ends_the_agent_after_a_request_found_that_the_host_left(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for an error of that request, it would leave an agent that hears nothing."""
+    process = start(bench)
+    with monkeypatch.context() as left:
+        left.setattr(bench.device, "write", lambda _: None)
+        process.says(b"for nobody")
+        bench.turns()
+    passes(bench, monkeypatch, 1)
+    bench.sends(frames.PING, 3)
+
+    def fail() -> bytes:
+        raise RuntimeError("no port")
+
+    monkeypatch.setattr(bench.device, "read", fail)
+    with pytest.raises(RuntimeError, match="no port"):
+        bench.turns()
+    process.ends()
 
 
 def test_host_that_left_a_flooded_port_finds_nothing_of_its_frames(
@@ -769,6 +760,48 @@ def test_written_bytes_are_credited(bench: Bench, tmp_path: Path) -> None:
     assert 300_000 - 65_536 < credit_of(bench.gets()) <= 300_000
 
 
+def test_two_writes_of_one_file_at_once_are_each_whole(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    asked = {"path": str(path), "mode": 0o640, "has_more": True}
+    for request in (2, 3):
+        bench.sends(frames.WRITE, request, frames.to_json(asked) + b"\n")
+    for request, part in ((2, b"one "), (3, b"two "), (2, b"one"), (3, b"two")):
+        bench.sends(frames.DATA, request, part)
+    for request, content in ((2, b"one one"), (3, b"two two")):
+        bench.sends(frames.DATA_END, request)
+        assert bench.gets() == [(frames.RESULT, request, b"{}")]
+        assert path.read_bytes() == content
+
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.parametrize("kind", [frames.READ, frames.READ_RANGES, frames.WRITE, frames.WAIT_FILE])
+def test_request_for_a_file_that_has_ended_leaves_nothing_open(
+    bench: Bench, tmp_path: Path, kind: int, *, is_cancelled: bool
+) -> None:
+    before = open_files()
+    (tmp_path / "file").write_bytes(bytes(2 * frames.OUTPUT_WINDOW))
+    fields = {"mode": 0o640, "has_more": True, "ranges": [[0, 2 * frames.OUTPUT_WINDOW]]}
+    name = "later" if kind == frames.WAIT_FILE else "file"
+    asked = frames.to_json({"path": str(tmp_path / name), **fields})
+    bench.sends(kind, 2, asked + (b"\n" if kind == frames.WRITE else b""))
+    bench.gets()
+    assert open_files() > before
+
+    if is_cancelled:
+        bench.sends(frames.CANCEL, 2)
+    elif kind == frames.WAIT_FILE:
+        (tmp_path / name).touch()
+    elif kind == frames.WRITE:
+        bench.sends(frames.DATA_END, 2)
+    else:
+        bench.sends(frames.CREDIT, 2, (2 * frames.OUTPUT_WINDOW).to_bytes(4, "big"))
+
+    assert [frame[:2] for frame in bench.gets() if frame[0] != frames.DATA] == [(frames.RESULT, 2)]
+    assert open_files() == before
+
+
 def test_folder_cannot_be_overwritten_by_a_file(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "folder" / "inside").mkdir(parents=True)
     asked = {"path": str(tmp_path / "folder"), "mode": 0o640, "has_more": False}
@@ -833,6 +866,29 @@ def test_timer_that_is_cancelled_in_the_round_that_it_is_due_does_not_call(bench
     assert called == ["next"]
 
 
+def test_descriptor_that_is_removed_in_the_round_that_it_is_ready_does_not_call(
+    bench: Bench,
+) -> None:
+    called: list[int] = []
+    pipes = [os.pipe() for _ in range(2)]
+    loop = bench.server.loop
+    for (ours, others), (other, _) in zip(pipes, reversed(pipes), strict=True):
+        os.write(others, b"x")
+
+        def read(_: int, ours: int = ours, other: int = other) -> None:
+            called.append(os.read(ours, 1)[0])
+            loop.remove(other)
+
+        loop.add(ours, READABLE, read)
+    bench.turns(3)
+
+    assert called == [ord("x")]
+    for ours, others in pipes:
+        loop.remove(ours)
+        os.close(ours)
+        os.close(others)
+
+
 def test_error_of_a_callback_is_of_the_request_that_registered_it() -> None:
     errors: list[tuple[int, str]] = []
     loop = Loop(lambda owner, error: errors.append((owner, str(error))))
@@ -865,6 +921,22 @@ def test_error_of_a_callback_is_of_the_request_that_registered_it() -> None:
     assert sorted(errors) == [(7, "event"), (7, "later"), (7, "none"), (7, "soon")]
     for fd in (ours, others):
         os.close(fd)
+
+
+def test_call_that_calls_itself_again_lets_others_in_between(bench: Bench) -> None:
+    called: list[str] = []
+    loop = bench.server.loop
+
+    def again() -> None:
+        called.append("again")
+        if len(called) < 9:
+            loop.call_soon(again)
+
+    loop.call_soon(again)
+    loop.call_later(0, lambda: called.append("timer"))
+    bench.turns(2)
+
+    assert called == ["timer", "again", "again"]
 
 
 def test_loop_waits_for_the_timer_that_is_due_first(

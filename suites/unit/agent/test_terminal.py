@@ -111,6 +111,22 @@ def test_end_of_the_process_ends_the_command_after_its_last_output(bench: Bench)
     started.closes_output()
 
 
+def test_last_output_comes_however_much_came_before(bench: Bench) -> None:
+    started = start_in_terminal(bench)
+    said = 0
+    while said <= frames.MAX_PAYLOAD:
+        started.says(b"x" * 999 + b"\n")
+        said += len(output_of(bench.gets()))
+    # The agent reads some 4000 bytes at once.
+    for _ in range(9):
+        started.says(b"y" * 999 + b"\n")
+    started.says(b"last words\n")
+    started.exits(0)
+
+    assert output_of(bench.gets()).endswith(b"y\r\nlast words\r\n")
+    started.closes_output()
+
+
 def test_output_without_end_of_a_process_that_was_left_does_not_prolong_the_command(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
