@@ -330,8 +330,12 @@ def test_doctor_reads_the_recipes_of_packages(site: Site) -> None:
     package = site.install("acme", {Group.IMAGES: "acme = acme_plugin\nempty = json"})
     (package / "acme-node.yaml").write_text("schema: 1\nextends: debian-12\ndescriptoin: Acme's\n")
 
+    twice = site.install("twice", {Group.IMAGES: "twice = twice_plugin"})
+    (twice / "debian-12.yaml").write_text("schema: 1\nextends: debian-13\ndescription: Mine\n")
+
     errors = {check.plugin.name: str(check.error) for check in examine_plugins()}
 
+    assert "debian-12" in errors["twice"]
     assert f"{package / 'acme-node.yaml'}:3: key 'descriptoin'" in errors["acme"]
     assert ". Correct or uninstall" in errors["acme"]
     assert ".. Correct" not in errors["acme"]
@@ -401,6 +405,8 @@ def test_doctor_lists_every_entry_point(site: Site) -> None:
         {
             Group.GPU_MODELS: "acme = acme_plugin",
             Group.EXPECTATIONS: "acme = acme_plugin:says_so\ndriver = acme_plugin:says_so",
+            Group.PROVISIONERS: "gpu-node = acme_plugin:says_so",
+            Group.MACHINE_DRIVERS: "qemu = acme_plugin:says_so",
         },
         _EXPECTATIONS,
     )
@@ -410,4 +416,9 @@ def test_doctor_lists_every_entry_point(site: Site) -> None:
     assert checks["folder of GPU models", "acme"] is None
     assert checks["expectation", "acme"] is None
     assert str(checks["VM driver", "metal"]) == sentence
-    assert "the harness has a 'driver' itself" in str(checks["expectation", "driver"])
+    for noun, name in (
+        ("expectation", "driver"),
+        ("provisioner", "gpu-node"),
+        ("VM driver", "qemu"),
+    ):
+        assert f"the harness has a '{name}' itself" in str(checks[noun, name])

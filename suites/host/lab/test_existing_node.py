@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.evidence.request import AdditionalEvidence
 from harness.lab.existing_node import ExistingNode
 from harness.machine.existing_node import NodeAddress
 from harness.provisioner import EvidenceDeclaration, Provisioner
@@ -50,16 +51,20 @@ def test_node_is_read_by_two_commands_and_its_evidence_is_complete(tmp_path: Pat
     )
 
 
-def test_declared_evidence_of_another_provisioner_is_gathered(tmp_path: Path) -> None:
+def test_evidence_of_another_provisioner_and_of_the_test_is_gathered(tmp_path: Path) -> None:
     mine = Provisioner(
         name="mine",
         run=["/opt/mine"],
         evidence=EvidenceDeclaration(commands={"mine": ["echo", "served"]}),
     )
+    additional = AdditionalEvidence(commands={"own": ["echo", "asked"]})
 
-    evidence = ExistingNode(NodeAddress(), provisioner=mine).collect(tmp_path / "e")
+    evidence = ExistingNode(NodeAddress(), provisioner=mine).collect(
+        tmp_path / "e", additional=additional
+    )
 
     assert (evidence.answer_of("mine"), evidence.provisioner.name) == ("served\n", "mine")
+    assert evidence.answer_of("own") == "asked\n"
 
 
 #: Takes ssh's place: a login shell gets the line, as sshd would give it.

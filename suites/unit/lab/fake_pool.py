@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
@@ -12,6 +11,7 @@ from harness.gpu.passthrough.bars import MemoryBar
 from harness.gpu.passthrough.pool import LeasedGpu
 from harness.lab.gpu_sources import GpuSources
 from suites.unit.gpu.models import a_model
+from suites.unit.lab.kept_alive import kept_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,7 +55,7 @@ class FakePool:
         if len(wanted) > len(self.addresses):
             raise RequirementError(f"{len(wanted)} GPUs are wanted at once.")
 
-    @contextlib.contextmanager
+    @kept_alive
     def lease(
         self,
         wanted: Sequence[GpuChoice],

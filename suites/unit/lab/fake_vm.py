@@ -13,6 +13,7 @@ from typing_extensions import override
 from harness.errors import HarnessError
 from harness.provisioning.command import CommandResult
 from suites.unit.lab.drivers import StuckDriver
+from suites.unit.lab.kept_alive import kept_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -140,6 +141,8 @@ class FakeConsole:
     def __init__(self, *lines: str) -> None:
         self.lines = list(lines)
         self.waits: list[tuple[str, int, str, Callable[[], str | None]]] = []
+        self.deadlines: list[Deadline] = []
+        self.taps: list[Callable[[bytes], None]] = []
 
     def wait_for(
         self,
@@ -150,14 +153,21 @@ class FakeConsole:
         failure: Callable[[], str | None],
     ) -> str:
         self.waits.append((pattern, limit_of(deadline), what, failure))
+        self.deadlines.append(deadline)
         return self.lines.pop(0)
+
+    def shows(self, output: bytes) -> None:
+        for tap in self.taps:
+            tap(output)
 
     def tail(self, lines: int = 20) -> str:
         return f"the last {lines} lines"
 
     @contextlib.contextmanager
-    def tapped(self, _tap: Callable[[bytes], None]) -> Iterator[None]:
+    def tapped(self, tap: Callable[[bytes], None]) -> Iterator[None]:
+        self.taps.append(tap)
         yield
+        self.taps.remove(tap)
 
 
 class FakeVm:
@@ -216,7 +226,7 @@ class FakeVm:
 
 
 class FakeDriver(StuckDriver):
-    """A driver of fake VMs, each with this agent; `on_start` runs while one is started."""
+    """A driver of fake VMs, each with this agent and `lines` on its console; `on_start` runs while one is started."""
 
     def __init__(self, agent: FakeAgent) -> None:
         super().__init__()
@@ -224,9 +234,10 @@ class FakeDriver(StuckDriver):
         self.on_start: Callable[[], object] = lambda: None
         self.vms: list[FakeVm] = []
         self.pid: int | None = PID
+        self.lines: list[str] = []
 
     @override
-    @contextlib.contextmanager
+    @kept_alive
     def machine(  # type: ignore[override]  # its machines are no processes
         self,
         spec: MachineSpec,
@@ -239,6 +250,7 @@ class FakeDriver(StuckDriver):
         self.agent.noted.append(("start", folder, ids, agent_program))
         vm = FakeVm(spec, self.agent.noted, self.agent)
         vm.pid = self.pid
+        vm.console.lines = list(self.lines)
         self.vms.append(vm)
         self.on_start()
         try:
@@ -253,7 +265,7 @@ class FakeBroker:
     def __init__(self, noted: list[Any]) -> None:
         self.noted = noted
 
-    @contextlib.contextmanager
+    @kept_alive
     def reserve(
         self,
         who: str,

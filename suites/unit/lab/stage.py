@@ -39,9 +39,10 @@ NONCE = "the guest's nonce"
 RESULT = '{"v1": {"datasource": "NoCloud", "errors": []}}'
 
 
-def a_checkpoint(*, nonce: str = NONCE) -> Checkpoint:
-    folder = Path("/checkpoints/ready-0123")
-    return Checkpoint(
+def a_checkpoint(
+    folder: Path = Path("/checkpoints/ready-0123"), *, nonce: str = NONCE, **changes: Any
+) -> Checkpoint:
+    made = Checkpoint(
         name="ready",
         key="0" * 64,
         folder=folder,
@@ -51,6 +52,7 @@ def a_checkpoint(*, nonce: str = NONCE) -> Checkpoint:
         state=folder / "state",
         disk=folder / "disk.qcow2",
     )
+    return replace(made, **changes)
 
 
 @dataclass
@@ -121,8 +123,8 @@ def booting(stage: Stage) -> Iterator[list[dict[str, Any]]]:
     @contextlib.contextmanager
     def started() -> Iterator[LabMachine]:
         stage.agent.answers.setdefault("sh", RESULT)
+        stage.driver.lines = [FINISHED]
         with stage.machine() as machine:
-            stage.driver.vms[-1].console.lines = [FINISHED]
             yield machine
 
     @contextlib.contextmanager

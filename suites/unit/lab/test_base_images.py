@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -65,19 +66,26 @@ def test_cloud_image_is_found_by_the_digest_of_its_publisher(tmp_path: Path) -> 
     assert find_base(replace(BASE, digest="sha256:1234"), [tmp_path / "images"]) == disk
 
 
-def test_missing_base_is_named_with_how_to_get_it(tmp_path: Path) -> None:
-    an_image(tmp_path / "images", "34" * 32)
-    (tmp_path / "images/damaged").mkdir()
-    (tmp_path / "images/damaged/manifest.json").write_text("[]")
+def test_missing_images_are_named_with_how_to_get_each_into_its_own_store(tmp_path: Path) -> None:
+    stores = images, derived = tmp_path / "images", tmp_path / "derived"
+    an_image(images, "34" * 32)
+    (images / "damaged").mkdir()
+    (images / "damaged/manifest.json").write_text("[]")
+    base = replace(
+        BASE,
+        folder="/there/derived/baked-0123",
+        parents=("/there/images/built-0123", "/there/images/image-3434", "/elsewhere/odd-0123"),
+    )
 
     with pytest.raises(HarnessError) as caught:
-        find_base(BASE, [tmp_path / "images"])
+        find_base(base, stores)
 
-    for words in (
-        f"image 'debian-12' with the digest {BASE.digest}",
-        f"`rsync -a HOST:/there/images/debian-12-0123 {tmp_path / 'images'}/`",
-    ):
-        assert words in str(caught.value)
+    assert f"image 'debian-12' with the digest {BASE.digest}" in str(caught.value)
+    assert re.findall(r"`rsync -a HOST:(\S+) (\S+)/`", str(caught.value)) == [
+        ("/there/derived/baked-0123", str(derived)),
+        ("/there/images/built-0123", str(images)),
+        ("/elsewhere/odd-0123", str(images)),
+    ]
 
 
 def test_bundle_names_the_images_below_a_baked_image(tmp_path: Path) -> None:

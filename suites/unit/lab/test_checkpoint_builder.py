@@ -17,15 +17,11 @@ from harness.lab import saved_states
 from harness.lab.machine_saving import NONCE_FACT
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import BuiltImageSource, SavedState, _reserve, booted
-from harness.machine.checkpoint.store import (
-    Checkpoint,
-    CheckpointPlace,
-    CheckpointStore,
-    key_of,
-)
+from harness.machine.checkpoint.store import CheckpointPlace, CheckpointStore, key_of
 from harness.machine.description.spec import MemoryFile
 from harness.payload import Payload
 from suites.unit.lab.builders import an_image
+from suites.unit.lab.stage import a_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -34,37 +30,33 @@ if TYPE_CHECKING:
     from harness.lab.description import MachineDescription
     from harness.lab.machine import LabMachine
     from harness.lab.saved_states import CheckpointBuilder
+    from harness.machine.checkpoint.store import Checkpoint
     from suites.unit.lab.stage import Stage
 
 
 @dataclass
 class FakeStore:
-    """Has every checkpoint, and records of what each was asked for."""
+    """Records of what each checkpoint was asked for; has all of them, or lets them be made in `place`."""
 
+    place: CheckpointPlace | None = None
     asked: dict[str, tuple[Mapping[str, object], Checkpoint | None]] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def use(
         self,
         name: str,
         parts: Mapping[str, object],
-        _make: object,
+        make: Callable[[CheckpointPlace], Mapping[str, str]],
         *,
         parent: Checkpoint | None = None,
         **_: object,
     ) -> Iterator[Checkpoint]:
         self.asked[name] = (parts, parent)
-        folder = Path("/checkpoints") / name
-        yield Checkpoint(
-            name=name,
-            key=key_of(name, parts, parent),
-            folder=folder,
-            parent=parent,
-            facts={},
-            ram=folder / "ram",
-            state=folder / "state",
-            disk=folder / "disk",
-        )
+        if self.place is not None:
+            self.facts = make(self.place)
+        key = key_of(name, parts, parent)
+        yield a_checkpoint(Path("/checkpoints") / name, name=name, key=key, parent=parent)
 
 
 def checkpoint_of(
@@ -159,48 +151,20 @@ def test_memory_of_a_checkpoint_has_all_its_blocks(tmp_path: Path) -> None:
     assert ram.read_bytes().startswith(b"copied")
 
 
-class Making:
-    """A store that has nothing, and lets checkpoints be made in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.place = CheckpointPlace(
-            ram=folder / "ram", state=folder / "state", disk=folder / "disk", folder=folder
-        )
-        self.facts: Mapping[str, str] = {}
-
-    @contextlib.contextmanager
-    def use(
-        self,
-        name: str,
-        parts: Mapping[str, object],
-        make: Callable[[CheckpointPlace], Mapping[str, str]],
-        *,
-        parent: Checkpoint | None = None,
-        **_: object,
-    ) -> Iterator[Checkpoint]:
-        self.facts = make(self.place)
-        yield Checkpoint(
-            name=name,
-            key=key_of(name, parts, parent),
-            folder=self.place.folder,
-            parent=parent,
-            facts=self.facts,
-            ram=self.place.ram,
-            state=self.place.state,
-            disk=self.place.disk,
-        )
-
-
 @pytest.fixture
-def making(tmp_path: Path) -> Making:
+def making(tmp_path: Path) -> FakeStore:
     folder = tmp_path / "making"
     folder.mkdir()
-    return Making(folder)
+    return FakeStore(
+        CheckpointPlace(
+            ram=folder / "ram", state=folder / "state", disk=folder / "disk", folder=folder
+        )
+    )
 
 
 @pytest.fixture
 def builder(
-    lab: Lab, making: Making, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, making: FakeStore, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> CheckpointBuilder:
     """Return a builder whose machines play on the stage."""
 
@@ -223,10 +187,11 @@ def builder(
 
 
 def test_checkpoint_is_saved_of_a_machine_that_writes_into_its_place(
-    builder: CheckpointBuilder, making: Making, stage: Stage
+    builder: CheckpointBuilder, making: FakeStore, stage: Stage
 ) -> None:
     builder.ensure_checkpoint(booted(an_image()))
 
+    assert making.place is not None
     created = next(each for each in stage.noted if each[0] == "create")
     assert created[1:] == (
         "debian-12-booted",

@@ -23,7 +23,6 @@ from harness.lab.cloud_images import (
 from harness.lab.node import NodeRequest, render_node_seed
 from harness.lab.saved_states import SavedState, describe_clone, key_parts
 from harness.machine.channels.ssh import SshIdentity
-from harness.machine.description.argv import Channels, render_argv
 from harness.machine.description.spec import DirectKernel, Firmware, MachineSpec
 from harness.machine.uefi_firmware import UefiFirmware
 from harness.settings import SHIPPED_IMAGES
@@ -35,15 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TREE = SHIPPED_IMAGES / "debian-12/root"
-
-
-def test_agent_comes_before_cloud_init_writes_files() -> None:
-    seed = cloud_image_seed("noble", instance_id="noble-1")
-
-    user_data = yaml.safe_load(seed.user_data)
-    assert user_data["bootcmd"] == [list(argv) for argv in agent_commands()]
-    assert "write_files" not in user_data
-    assert yaml.safe_load(seed.meta_data)["instance-id"] == "noble-1"
 
 
 def test_agents_files_arrive_as_they_are() -> None:
@@ -107,16 +97,6 @@ def test_added_kernel_arguments_need_a_kernel() -> None:
     assert str(caught.value).endswith("name a 'kernel' of `lab.cloud_image_kernels` too.")
 
 
-def test_extracted_kernel_gets_exactly_the_command_line_of_the_boot_loader() -> None:
-    spec = a_spec(a_saved_state(kernel=KERNEL, append=("cc:{}",)))
-
-    argv = render_argv(
-        spec, Channels(qmp_fd=3, serial_fd=4, agent_fd=5), serial_log=Path("serial.log")
-    )
-
-    assert argv[argv.index("-append") + 1] == " ".join((*KERNEL.command_line, "cc:{}"))
-
-
 def test_image_that_is_larger_than_its_overlay_would_be_is_not_cut_off() -> None:
     gib = {(10 << 30) - 1: 10, 10 << 30: None, 30 << 30: None}
 
@@ -145,13 +125,6 @@ def test_machines_with_uefi_have_their_own_variables(tmp_path: Path, ovmf: Path)
     assert kernel.flash.code == ovmf / "OVMF_CODE_4M.fd"
     assert kernel.flash.variables == tmp_path / "uefi-variables.fd"
     assert (tmp_path / "uefi-variables.fd").read_text() == "variables"
-
-
-def test_first_machine_of_a_saved_state_has_a_seed_without_keys() -> None:
-    seed = a_saved_state().origin.first_seed
-
-    assert seed is not None
-    assert b"ssh_authorized_keys" not in seed.user_data.encode()
 
 
 def test_host_without_uefi_firmware_makes_no_checkpoint_by_uefi(
@@ -263,7 +236,9 @@ def test_state_of_a_cloud_image_has_the_memory_and_slots_of_its_machines() -> No
     assert a_saved_state().memory_mib == 1024
 
 
-def test_seed_of_a_cloud_image_names_it_and_lets_the_lab_in(tmp_path: Path) -> None:
+def test_seed_of_a_cloud_image_brings_the_agent_first_names_it_and_lets_the_lab_in(
+    tmp_path: Path,
+) -> None:
     for name in ("user.pub", "host", "host.pub"):
         (tmp_path / name).write_text(f"ssh-ed25519 {name}\n")
     access = SshIdentity(folder=tmp_path).access
@@ -271,9 +246,13 @@ def test_seed_of_a_cloud_image_names_it_and_lets_the_lab_in(tmp_path: Path) -> N
     seed = cloud_image_seed("mine", instance_id="mine-1", access=access)
 
     user_data = yaml.safe_load(seed.user_data)
+    assert user_data["bootcmd"] == [list(argv) for argv in agent_commands()]
+    assert yaml.safe_load(seed.meta_data)["instance-id"] == "mine-1"
     assert user_data["hostname"] == "mine"
     assert "user.pub" in str(user_data)
-    assert "user.pub" not in cloud_image_seed("mine", instance_id="mine-1").user_data
+    without = cloud_image_seed("mine", instance_id="mine-1").user_data
+    assert "user.pub" not in without
+    assert "write_files" not in without
 
 
 def test_script_that_leaves_an_image_as_new_names_each_file_safely() -> None:

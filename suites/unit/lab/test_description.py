@@ -10,28 +10,22 @@ import pytest
 
 from harness.cloudinit import UserData, render_seed
 from harness.image import CloudImageKernel
+from harness.lab.cloud_images import CloudImageBoot, CloudImageSource
 from harness.lab.description import SEED, Platform, create_files, slot_aperture_mib
-from harness.machine.checkpoint.store import Checkpoint
 from harness.machine.description.spec import Accelerator, DirectKernel, HostPort, MemoryFile
-from suites.unit.lab.builders import a_booting_source, a_description, a_platform, an_image
+from suites.unit.lab.builders import (
+    a_booting_source,
+    a_cloud_image,
+    a_description,
+    a_platform,
+    an_image,
+)
+from suites.unit.lab.stage import a_checkpoint
 
 if TYPE_CHECKING:
     from harness.image.store import ImageStore
 
 FOLDER = Path("/runs/node-1")
-
-
-def a_checkpoint(folder: Path = Path("/checkpoints/node")) -> Checkpoint:
-    return Checkpoint(
-        name="node",
-        key="0" * 64,
-        folder=folder,
-        parent=None,
-        facts={},
-        ram=folder / "ram",
-        state=folder / "state",
-        disk=folder / "disk.qcow2",
-    )
 
 
 A_SEED = render_seed(UserData(hostname="node"), instance_id="node-1")
@@ -143,12 +137,23 @@ def test_aperture_is_a_power_of_two_that_all_slots_can_have() -> None:
     assert {slots: slot_aperture_mib(256 << 10, slots) >> 10 for slots in shares_gib} == shares_gib
 
 
-def test_overlay_of_a_booting_machine_lies_on_its_image(
+def test_overlay_of_a_booting_machine_lies_on_its_image_and_only_that_one_is_enlarged(
     tmp_path: Path, images: FakeImages
 ) -> None:
-    create_files(a_description(tmp_path), as_store(images))
+    cloud = CloudImageSource(image=a_cloud_image(), boot=CloudImageBoot(disk_gib=20))
 
-    assert images.overlays == [(an_image().disk, tmp_path / "disk.qcow2", None)]
+    create_files(a_description(tmp_path), as_store(images))
+    create_files(a_description(tmp_path, source=cloud), as_store(images))
+    create_files(
+        a_description(tmp_path, source=cloud, checkpoint=a_checkpoint()), as_store(images)
+    )
+
+    disk = tmp_path / "disk.qcow2"
+    assert images.overlays == [
+        (an_image().disk, disk, None),
+        (a_cloud_image().disk, disk, 20),
+        (a_checkpoint().disk, disk, None),
+    ]
 
 
 def test_clone_has_an_overlay_on_the_checkpoint_and_the_header_of_its_kernel(

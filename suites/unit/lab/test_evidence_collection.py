@@ -191,39 +191,27 @@ def test_unwritable_folder_does_not_hide_the_first_error(
     )
 
 
-def test_history_has_the_journal_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(_agent: object, _request: EvidenceRequest, folder: Path) -> None:
-        (folder / "commands").mkdir(parents=True)
-        (folder / "commands" / JOURNAL).write_bytes(b"MESSAGE=x\n\n")
-
-    monkeypatch.setattr(evidence_collection, "collect_guest", answer)
-
-    evidence_collection.collect_history(a_machine(tmp_path / "machine"), tmp_path)
-
-    history = tmp_path / HISTORY
-    assert gzip.decompress((history / PACKED_JOURNAL).read_bytes()) == b"MESSAGE=x\n\n"
-    assert not (history / "commands" / JOURNAL).exists()
-
-
-def test_history_replaces_an_earlier_one_and_is_asked_of_the_guest(
+def test_history_replaces_an_earlier_one_and_has_the_journal_packed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = a_machine(tmp_path / "machine")
+    machine, history = a_machine(tmp_path / "machine"), tmp_path / HISTORY
     told: list[tuple[object, EvidenceRequest, Path]] = []
 
     def answer(agent: object, request: EvidenceRequest, folder: Path) -> None:
         told.append((agent, request, folder))
         (folder / "commands").mkdir(parents=True)
-        (folder / "commands" / JOURNAL).touch()
+        (folder / "commands" / JOURNAL).write_bytes(b"MESSAGE=x\n\n")
 
     monkeypatch.setattr(evidence_collection, "collect_guest", answer)
-    (tmp_path / HISTORY).mkdir()
-    (tmp_path / HISTORY / "old").touch()
+    history.mkdir()
+    (history / "old").touch()
 
     evidence_collection.collect_history(machine, tmp_path)
 
-    assert told == [(machine.agent, history_request(), tmp_path / HISTORY)]
-    assert not (tmp_path / HISTORY / "old").exists()
+    assert told == [(machine.agent, history_request(), history)]
+    assert not (history / "old").exists()
+    assert gzip.decompress((history / PACKED_JOURNAL).read_bytes()) == b"MESSAGE=x\n\n"
+    assert not (history / "commands" / JOURNAL).exists()
 
 
 def test_reason_is_kept_if_the_guest_gives_no_history(

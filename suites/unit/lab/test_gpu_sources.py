@@ -17,7 +17,7 @@ from harness.lab import gpu_sources
 from harness.lab.gpu_sources import open_gpu_pool
 from harness.lab.machine_gpus import MachineGpus
 from harness.settings import GpuEmulation, GpuSource, Settings
-from suites.unit.gpu.models import a_model
+from suites.unit.gpu.models import MODEL_FILE, a_model
 from suites.unit.lab.builders import a_lab_machine, machine_services
 from suites.unit.lab.fake_pool import ADDRESS, ANY, FakePool, named, sources
 
@@ -186,30 +186,36 @@ def test_missing_gpu_of_the_host_is_a_requirement(tmp_path: Path) -> None:
         gpus.provide([ANY], report=lambda _: None)
 
 
-def test_inventory_of_the_settings_is_read(tmp_path: Path) -> None:
-    inventory = tmp_path / "gpus.yaml"
-    inventory.write_text("schema: 1\ngpu: {}\n")
-
-    with pytest.raises(BadInputError, match=r"gpus\.yaml"):
-        open_gpu_pool(Settings(gpu_inventory=inventory))
+def an_inventory(file: Path, model: str) -> Path:
+    file.write_text(f"schema: 1\ngpus:\n  '{ADDRESS}': {{model: {model}}}\n")
+    return file
 
 
-def test_host_without_an_inventory_has_an_empty_one(
+def test_inventory_of_the_settings_precedes_that_of_the_host_which_may_have_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_sources, "INVENTORY", tmp_path / "absent.yaml")
+    monkeypatch.setattr(gpu_sources, "INVENTORY", tmp_path / "host.yaml")
+    settings = Settings(cache=tmp_path)
+    assert gpu_sources.inventory_of(settings, None) == Inventory()
 
-    assert gpu_sources.inventory_of(Settings(cache=tmp_path), None) == Inventory()
+    an_inventory(tmp_path / "host.yaml", "t4-16gb")
+    assert gpu_sources.inventory_of(settings, None).model_of(ADDRESS) == "t4-16gb"
+
+    own = an_inventory(tmp_path / "own.yaml", "h100-sxm5-80gb")
+    assert (
+        gpu_sources.inventory_of(replace(settings, gpu_inventory=own), None).model_of(ADDRESS)
+        == "h100-sxm5-80gb"
+    )
 
 
-def test_inventory_of_the_host_is_read_if_no_other_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "gpus.yaml").write_text("schema: 1\ngpu: {}\n")
-    monkeypatch.setattr(gpu_sources, "INVENTORY", tmp_path / "gpus.yaml")
+def test_inventory_may_name_the_models_of_the_run_and_no_others(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/mine.yaml").write_text(MODEL_FILE)
+    settings = Settings(gpu_inventory=an_inventory(tmp_path / "gpus.yaml", "mine"))
 
-    with pytest.raises(BadInputError, match=r"gpus\.yaml"):
-        gpu_sources.inventory_of(Settings(cache=tmp_path), None)
+    open_gpu_pool(replace(settings, gpu_models=(tmp_path / "models",)))
+    with pytest.raises(BadInputError, match=r"gpus\.yaml.*mine"):
+        open_gpu_pool(settings)
 
 
 # -- emulated ones ----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import pytest
 
 import harness.lab as lab_module
-from harness.errors import HarnessError
+from harness.errors import HarnessError, RequirementError
 from harness.gpu.script import GpuScript
 from harness.gpu.transport import Transport
 from harness.image import FirmwareType
@@ -18,8 +18,9 @@ from harness.image.catalogue import load_catalogue
 from harness.image.cloud.derived_images import DerivedStore
 from harness.image.cloud.store import CloudImageStore
 from harness.image.store import ImageStore
-from harness.lab import Lab, images, prepared_images, shared_caches
+from harness.lab import Lab, images, prepared_images, resumed_machine, shared_caches
 from harness.lab.cloud_images import CloudImageBoot, CloudImageSource
+from harness.lab.machine_bundle import read_bundle
 from harness.lab.node import NodeRequest, render_node_seed
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import BuiltImageSource, booted, cloud_init_done, naming_seed
@@ -28,7 +29,9 @@ from harness.progress import ProgressEvent
 from harness.progress import Stage as Progress
 from harness.settings import GpuEmulation, LicenceId, MachineStart
 from suites.unit.gpu.models import a_model
+from suites.unit.image.formats.small_qcow2 import qcow2_on
 from suites.unit.lab.builders import a_cloud_image, a_request, an_image
+from suites.unit.lab.bundle_folder import a_bundle
 from suites.unit.lab.fake_vm import limit_of
 from suites.unit.lab.stage import a_checkpoint
 
@@ -251,20 +254,28 @@ def test_setting_decides_if_the_request_does_not(
         ((Transport.MPQEMU, GpuEmulation.GSP), False),
         ((Transport.MPQEMU, GpuEmulation.IDENTITY), True),
         ((Transport.VFIO_USER, GpuEmulation.GSP), True),
+        # A node without a GPU needs no transport.
+        ((None, GpuEmulation.GSP), True),
     ],
 )
 def test_node_boots_where_no_gpu_of_a_clone_can_be_opened(
     lab: Lab,
     created: list[MachineDescription],
     states: list[Any],
-    has: tuple[Transport, GpuEmulation],
+    has: tuple[Transport | None, GpuEmulation],
     is_clone: bool,
 ) -> None:
     transport, emulation = has
     events: list[ProgressEvent] = []
     lab.settings = replace(lab.settings, machine_start=MachineStart.CLONE, gpu_emulation=emulation)
     lab.listener = events.append
-    cast("Any", lab.driver).transport = lambda _: transport
+
+    def find(_: object) -> Transport:
+        if transport is None:
+            raise RequirementError("This QEMU takes no emulated GPU.")
+        return transport
+
+    cast("Any", lab.driver).transport = find
 
     machines = [machine_of(lab, created, a_request()) for _ in range(2)]
 
@@ -302,18 +313,48 @@ def test_node_that_skips_cloud_init_continues_after_it_with_a_name_of_its_own(
 
 
 @pytest.mark.usefixtures("states")
-def test_clone_is_renamed_only_on_request(lab: Lab, created: list[MachineDescription]) -> None:
-    for hostname in (None, "other"):
+def test_clone_has_the_name_and_gpus_that_it_is_asked_for_and_no_others(
+    lab: Lab, created: list[MachineDescription]
+) -> None:
+    gpus = {"gpus": [a_model()], "gpu_scripts": {"gpu0": GpuScript(is_dead=True)}}
+    for asked in ({}, {"hostname": "other", **gpus}):
         with (
             pytest.raises(HarnessError, match="not started"),
-            lab.clone(booted(an_image()), "mine", hostname=hostname),
+            lab.clone(booted(an_image()), "mine", **cast("Any", asked)),
         ):
             pass
 
-    assert [(each.spec.name, each.hostname) for each in created] == [
-        ("mine", None),
-        ("mine", "other"),
-    ]
+    plain, other = created
+    assert (plain.spec.name, plain.hostname) == (other.spec.name, None) == ("mine", None)
+    assert (list(plain.gpus), plain.gpu_scripts) == ([], {})
+    assert other.hostname == "other"
+    assert {"gpus": other.gpus, "gpu_scripts": other.gpu_scripts} == gpus
+
+
+def test_saved_machine_is_resumed_on_the_named_base_for_as_long_as_it_is_kept(
+    lab: Lab,
+    created: list[MachineDescription],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(resumed_machine, "qemu_version", lambda _: "7.2.22")
+    saved = a_bundle(tmp_path / "checkpoint")
+    qcow2_on(saved / "disk.qcow2", "")
+
+    for _ in range(2):
+        with (
+            pytest.raises(HarnessError, match="not started"),
+            lab.resume(read_bundle(saved), base=tmp_path / "base", kept_until=5.0),
+        ):
+            pass
+
+    first, again = created
+    assert (first.kept_until, first.source.disk) == (5.0, tmp_path / "base")
+    assert (first.bundle, first.spec.qemu) == (read_bundle(saved), lab.settings.qemu)
+    # Each is a machine of its own, whose files are in its own folder.
+    assert first.folder != again.folder
+    assert {first.folder.parent, again.folder.parent} == {lab.folder}
+    assert first.spec.disk.parent == first.folder
 
 
 def test_node_continues_from_the_state_that_it_derives(

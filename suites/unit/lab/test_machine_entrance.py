@@ -59,19 +59,6 @@ def door(monkeypatch: pytest.MonkeyPatch) -> Door:
     return made
 
 
-class Console:
-    """A console whose taps are noted."""
-
-    def __init__(self) -> None:
-        self.taps: list[object] = []
-
-    @contextlib.contextmanager
-    def tapped(self, tap: object) -> Iterator[None]:
-        self.taps.append(tap)
-        yield
-        self.taps.remove(tap)
-
-
 @contextlib.contextmanager
 def opened(stage: Stage, door: Door, folder: Path) -> Iterator[FakeVm]:
     keys = folder / "keys"
@@ -80,7 +67,6 @@ def opened(stage: Stage, door: Door, folder: Path) -> Iterator[FakeVm]:
     machine_folder = folder / "node-0123"
     machine_folder.mkdir()
     vm = FakeVm(stage.machine().spec, stage.noted, stage.agent)
-    vm.console = cast("Any", Console())
     with open_entrance(
         cast("Machine", vm),
         machine_folder,
@@ -103,11 +89,11 @@ def test_machine_is_listed_while_it_runs(stage: Stage, door: Door, tmp_path: Pat
         assert door.folder == tmp_path / "node-0123"
         assert (door.enterable.name, door.enterable.agent) == ("node", vm.agent)
         assert door.enterable.console is vm.console
-        assert len(cast("Any", vm.console).taps) == 1
+        assert len(vm.console.taps) == 1
 
     assert door.listed == []
     assert door.enterable is None
-    assert cast("Any", vm.console).taps == []
+    assert vm.console.taps == []
 
 
 def test_list_shows_other_gpus_of_a_machine(stage: Stage, door: Door, tmp_path: Path) -> None:

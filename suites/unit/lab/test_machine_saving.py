@@ -12,13 +12,16 @@ from typing_extensions import override
 
 from harness.cloudinit import FINISHED
 from harness.errors import HarnessError
+from harness.gpu.passthrough import GpuChoice
 from harness.lab import guest_channels, machine_bundle
 from harness.lab.machine import LabMachine
 from harness.lab.machine_cloud_init import START_CLOUD_INIT
 from harness.lab.saved_states import BuiltImageSource, naming_seed
 from harness.machine.channels.guest import UNTIL_LISTED
 from harness.machine.description.spec import DirectKernel, Firmware
+from harness.settings import GpuSource
 from suites.unit.gpu.models import a_model
+from suites.unit.lab.fake_pool import ADDRESS, sources
 from suites.unit.lab.stage import RESULT, Stage, a_checkpoint
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
     from harness.lab.base_images import BaseImage
     from harness.machine import Machine
+    from suites.fakes.clock import FakeClock
 
 
 def with_kernel(machine: LabMachine, kernel: DirectKernel | Firmware, stage: Stage) -> LabMachine:
@@ -54,7 +58,9 @@ def test_agent_that_cloud_init_brings_is_awaited_longer(
         assert stage.noted[-1] == ("ready", 270)
 
 
-def test_seed_is_plugged_and_seen_by_the_guest_before_cloud_init_runs(stage: Stage) -> None:
+def test_seed_is_plugged_and_seen_by_the_guest_before_cloud_init_runs(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage.agent.answers["cat /run/cloud-init/result.json"] = RESULT
     with stage.machine(checkpoint=a_checkpoint()) as machine:
         stage.driver.vms[0].console.lines = ["running 'modules:final'", FINISHED]
@@ -73,6 +79,29 @@ def test_seed_is_plugged_and_seen_by_the_guest_before_cloud_init_runs(stage: Sta
         assert list(result.errors) == []
         waits = stage.driver.vms[0].console.waits
         assert [wait[1] for wait in waits] == [90, 90]
+        # A guest that its GPU blocks is not awaited further.
+        monkeypatch.setattr(machine.gpus, "stall_report", lambda _: "blocked on gpu0")
+        assert [failure() for *_, failure in waits] == ["blocked on gpu0"] * 2
+
+
+def test_wait_for_cloud_init_goes_on_while_the_console_shows_lines(
+    stage: Stage, fake_time: FakeClock
+) -> None:
+    stage.agent.answers["sh"] = RESULT
+    with stage.machine(checkpoint=a_checkpoint()) as machine:
+        console = stage.driver.vms[0].console
+        console.lines = [FINISHED]
+        machine.run_cloud_init(naming_seed("mine"))
+        waits = [
+            machine.deadline(30),
+            *console.deadlines,
+            machine.deadline(30, follows_progress=True),
+        ]
+        fake_time.sleep(89)
+        console.shows(b"a line\n")
+        fake_time.sleep(2)
+
+        assert [wait.remaining_s() for wait in waits] == [0, 43, 43]
 
 
 def test_cloud_init_of_a_cloud_image_may_take_longer(stage: Stage) -> None:
@@ -235,6 +264,19 @@ def test_saved_machine_is_without_devices_and_names_its_earlier_ones(
         base = cast("BaseImage", asked["base_image"])
         assert (base.name, base.digest) == ("debian-12", "12" * 32)
         assert base.folder == "/images/debian-12"
+
+
+def test_gpu_of_the_host_is_not_a_model_to_plug_into_a_resumed_machine(
+    stage: Stage, bundles: list[dict[str, Any]]
+) -> None:
+    stage.sources, pool = sources(GpuSource.EMULATED, ADDRESS)
+    with stage.machine(checkpoint=a_checkpoint()) as machine:
+        for gpu in (GpuChoice(address=ADDRESS), a_model()):
+            machine.hot_plug(gpu)
+
+        machine.save_bundle(Path("/bundle"), purpose="test_boots")
+
+        assert ([asked["gpus"] for asked in bundles], pool.held) == ([["h100"]], [])
 
 
 def test_guest_that_hangs_is_saved_with_its_seed(

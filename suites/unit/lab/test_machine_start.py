@@ -203,6 +203,18 @@ def test_machine_that_is_killed_while_it_starts_does_not_continue(stage: Stage) 
     assert stage.names[-3:] == ["entrance closed", "end", "release"]
 
 
+def test_person_who_interrupts_a_start_leaves_nothing_running(stage: Stage) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    stage.driver.on_start = interrupt
+
+    with pytest.raises(KeyboardInterrupt), stage.machine():
+        pass
+
+    assert stage.names[-1] == "release"
+
+
 def test_machine_that_waits_gives_the_reason(stage: Stage) -> None:
     stage.sources, _ = sources(GpuSource.HOST, "0000:65:00.0")
 

@@ -6,29 +6,22 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.cloudinit import GuestFile
 from harness.errors import BadInputError, HarnessError
-from harness.evidence import CLOUD_INIT_OUTPUT_PATH, Evidence
-from harness.evidence.request import AdditionalEvidence
 from harness.gpu.catalogue import load_catalogue
-from harness.lab.machine import LabMachine
 from harness.lab.node import Node, describe_node
 from harness.machine.description.argv import Channels, render_argv
 from harness.machine.description.spec import HostPort
 from harness.provisioner import (
-    RUNNER_PATH,
     ConfigurationFile,
     ConfigurationFormat,
     NodeFact,
     Provisioner,
 )
 from harness.provisioner.gpu_node import CONFIG_PATH
-from harness.provisioning.command import CommandResult
 from suites.unit.gpu.models import a_model
 from suites.unit.lab.builders import (
     a_cloud_image,
@@ -40,13 +33,7 @@ from suites.unit.lab.builders import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from harness.lab.node import NodeRequest
-
-
-def a_node(folder: Path) -> Node:
-    return Node(a_request(), a_lab_machine(folder), provisioner=a_provisioner())
 
 
 def configuration_of(request: NodeRequest) -> dict[str, object]:
@@ -95,28 +82,8 @@ def test_tags_and_size_lie_in_the_metadata_cache() -> None:
     }
 
 
-@pytest.fixture
-def gather(monkeypatch: pytest.MonkeyPatch) -> Callable[[Node, str], Evidence]:
-    """Return a function that gathers a node's evidence, of which the guest says `text`."""
-    said: list[str] = []
-
-    def collect(_: Node, folder: Path, *, additional: object) -> Evidence:
-        assert additional == AdditionalEvidence()
-        folder.mkdir()
-        if said[-1]:
-            (folder / said[-1]).touch()
-        return Evidence(folder)
-
-    def run(node: Node, name: str) -> Evidence:
-        said.append(name)
-        return node.evidence()
-
-    monkeypatch.setattr(Node, "collect", collect)
-    return run
-
-
 def test_machine_whose_kernel_qemu_loads_is_not_rebooted(tmp_path: Path) -> None:
-    machine = a_node(tmp_path).machine
+    machine = a_lab_machine(tmp_path)
 
     with pytest.raises(HarnessError, match="ends when its guest reboots; boot it by firmware"):
         machine.reboot(machine.deadline(1))
@@ -157,39 +124,6 @@ def test_facts_of_the_node_reach_the_configuration() -> None:
 def test_cloud_image_does_not_skip_cloud_init() -> None:
     with pytest.raises(BadInputError, match=r"'skip_cloud_init': .*'noble' is provisioned at its"):
         a_request(image=a_cloud_image(), skip_cloud_init=True)
-
-
-def test_node_that_skips_cloud_init_gets_its_files_and_commands_from_the_agent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    request = a_request(
-        skip_cloud_init=True,
-        files=[GuestFile(path="/etc/mine", content=b"mine", mode=0o600)],
-        early=[["early"]],
-        before=[["before", "it"]],
-    )
-    node = Node(request, a_lab_machine(tmp_path), provisioner=a_provisioner())
-    done: list[object] = []
-
-    def run(argv: Sequence[str], **_: object) -> CommandResult:
-        done.append(tuple(argv))
-        return CommandResult(argv=tuple(argv), exit_code=0, stdout="", stderr="")
-
-    def write(path: str, content: bytes, _deadline: object, mode: int) -> None:
-        del content
-        done.append((path, mode))
-
-    agent = SimpleNamespace(run=run, write_bytes=write)
-    monkeypatch.setattr(LabMachine, "_start", lambda _: None)
-    monkeypatch.setattr(LabMachine, "checkpoint", "a checkpoint")
-    monkeypatch.setattr(LabMachine, "agent", agent)
-
-    with node:
-        assert done[0] == (RUNNER_PATH, 0o755)
-        assert done[-3:] == [("/etc/mine", 0o600), ("early",), ("before", "it")]
-        node.wait_until_provisioned()
-
-    assert done[-1] == a_provisioner().guest_command("boot", output=CLOUD_INIT_OUTPUT_PATH)
 
 
 def test_node_without_a_command_runs_no_command_after_cloud_init(tmp_path: Path) -> None:

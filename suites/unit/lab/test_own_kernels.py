@@ -50,7 +50,17 @@ def packages(tmp_path: Path) -> KernelPackages:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> KernelFiles:
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KernelFiles:
+    """Return files that belong to a user."""
+    look = tarfile.TarFile.gettarinfo
+
+    def owned(tar: tarfile.TarFile, *args: Any, **how: Any) -> tarfile.TarInfo:
+        entry = look(tar, *args, **how)
+        entry.uid = entry.gid = 1000
+        entry.uname = entry.gname = "me"
+        return entry
+
+    monkeypatch.setattr(tarfile.TarFile, "gettarinfo", owned)
     modules = tmp_path / "lib/modules" / VERSION
     (modules / "kernel").mkdir(parents=True)
     (modules / "kernel/own.ko").write_bytes(b"a module")
@@ -120,13 +130,18 @@ def kernel_commands(stage: Stage) -> list[tuple[str, ...]]:
     return [each for each in stage.agent.commands() if each[0] not in ("sh", "systemctl")]
 
 
+@pytest.mark.parametrize("top", ["./boot", "boot"])
 def test_packages_are_installed_together_as_a_person_would(
     lab: Lab,
     guest: Stage,
     packages: KernelPackages,
     asked: list[dict[str, Any]],
     derivation: Derivation,
+    *,
+    top: str,
 ) -> None:
+    guest.agent.answers["dpkg-deb"] = LISTED.replace("./boot", top)
+
     image, kernel = install_kernel(lab, an_image(), packages)
 
     assert (image.name, kernel) == ("derived", image.newest_kernel)
@@ -204,20 +219,6 @@ def test_packages_without_one_kernel_are_refused(
         install_kernel(lab, an_image(), packages)
 
     assert not [argv for argv in guest.agent.commands() if "dpkg" in argv]
-
-
-@pytest.mark.usefixtures("asked")
-def test_kernel_of_packages_may_be_listed_without_a_dot(
-    lab: Lab,
-    guest: Stage,
-    packages: KernelPackages,
-    derivation: Derivation,
-) -> None:
-    guest.agent.answers["dpkg-deb"] = LISTED.replace("./boot", "boot")
-
-    install_kernel(lab, an_image(), packages)
-
-    assert set(derivation.kernels) == {f"{VERSION}/vmlinuz", f"{VERSION}/initrd.img"}
 
 
 @pytest.mark.usefixtures("asked")
@@ -314,25 +315,3 @@ def test_kernel_that_was_not_installed_is_an_error(
         r"but could not be read\.$",
     ):
         install_kernel(lab, an_image(), packages)
-
-
-@pytest.mark.usefixtures("asked", "derivation")
-def test_modules_belong_to_root_whoever_made_them(
-    lab: Lab, guest: Stage, files: KernelFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look = tarfile.TarFile.gettarinfo
-
-    def owned(tar: tarfile.TarFile, *args: Any, **how: Any) -> tarfile.TarInfo:
-        entry = look(tar, *args, **how)
-        entry.uid = entry.gid = 1000
-        entry.uname = entry.gname = "me"
-        return entry
-
-    monkeypatch.setattr(tarfile.TarFile, "gettarinfo", owned)
-
-    install_kernel(lab, an_image(), files)
-
-    unpacked = guest.agent.stdin[("tar", "-C", "/lib/modules", "-xf", "-")]
-    with tarfile.open(fileobj=io.BytesIO(unpacked)) as archive:
-        (module,) = archive
-    assert (module.uid, module.gid, module.uname, module.gname) == (0, 0, "root", "root")

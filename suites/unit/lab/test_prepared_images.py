@@ -11,18 +11,8 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.image import CloudImageKernel
-from harness.lab.prepared_images import (
-    MAKE_DRIVER,
-    MISSING,
-    add_driver,
-    stand_in_archive,
-    wait_until_booted,
-    with_console,
-)
+from harness.lab.prepared_images import stand_in_archive, with_console
 from harness.lab.saved_states import booted, describe_clone
-from harness.machine.channels.guest import Guest
-from harness.provisioning.wait import Deadline
-from harness.shell.mocks.scripted_runner import ScriptedRunner
 from suites.unit.lab.builders import a_platform, an_image
 
 KERNEL = CloudImageKernel(
@@ -80,49 +70,3 @@ def test_image_with_one_kernel_says_how_to_get_another() -> None:
 
     with pytest.raises(HarnessError, match="a second one is needed; install another one in it"):
         _ = image.other_kernel
-
-
-def _guest(runner: ScriptedRunner) -> Guest:
-    return Guest("prepare", runner)
-
-
-def test_first_boot_with_errors_makes_no_node_image() -> None:
-    answer = '{"v1": {"datasource": "NoCloud", "errors": ["no such module", "disk full"]}}'
-    wait = "until [ -e /run/cloud-init/result.json ]; do sleep 0.1; done; cat /run/cloud-init/result.json"
-    with (
-        ScriptedRunner().expect(("sh", "-c", wait), stdout=answer) as runner,
-        pytest.raises(
-            HarnessError,
-            match=r"cloud-init of the image 'noble' failed .*: no such module; disk full",
-        ),
-    ):
-        wait_until_booted(_guest(runner), "noble", Deadline.after(60))
-
-
-def test_image_with_the_tools_gets_the_stand_in_driver() -> None:
-    reports: list[str] = []
-    with ScriptedRunner().expect(("sh", "-c", MAKE_DRIVER), stdout="I: made it\n") as runner:
-        driver = add_driver(_guest(runner), "noble", timeout_s=60, report=reports.append)
-
-    assert driver is not None
-    assert driver.repository == "mcr.microsoft.com/aks/aks-gpu-cuda-lts"
-    assert reports == []
-
-
-def test_image_without_them_has_no_driver_and_says_so() -> None:
-    reports: list[str] = []
-    said = f"{MISSING}containerd, gcc\n"
-    with ScriptedRunner().expect(("sh", "-c", MAKE_DRIVER), stdout=said) as runner:
-        driver = add_driver(_guest(runner), "noble", timeout_s=60, report=reports.append)
-
-    assert driver is None
-    assert reports == ["without a stand-in driver, which needs containerd, gcc"]
-
-
-def test_driver_that_cannot_be_made_is_an_error() -> None:
-    call = ("sh", "-c", MAKE_DRIVER)
-    with (
-        ScriptedRunner().expect(call, stderr="gcc: error", exit_code=1) as runner,
-        pytest.raises(HarnessError, match=r"(?s)'noble'.*gcc: error"),
-    ):
-        add_driver(_guest(runner), "noble", timeout_s=60, report=lambda _: None)

@@ -29,11 +29,13 @@ from harness.machine.guest_time import MOST_TIMES
 from harness.progress import ProgressEvent
 from harness.progress import Stage as Progress
 from harness.provisioner import BAKE, EXIT_CODE_PATH, ConfigurationFile
+from harness.provisioner.gpu_node import CONFIG_PATH
 from harness.provisioning.command import LocalRunner
 from harness.settings import MachineStart
 from suites.unit.evidence.folders import EvidenceFolder
-from suites.unit.lab.builders import a_cloud_image, an_image
+from suites.unit.lab.builders import a_cloud_image, a_provisioner, an_image
 from suites.unit.lab.fake_vm import limit_of
+from suites.unit.lab.stage import RESULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -225,12 +227,29 @@ def test_image_without_the_tools_lists_the_missing_ones(
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize(
+    ("refused", "answers", "words"),
+    [
+        ([UNPACK], {}, "unpack"),
+        ([MAKE_DRIVER], {}, "stand-in driver could not be added to the image 'noble'"),
+        (
+            [],
+            {"sh": RESULT.replace("[]", '["no such module", "disk full"]')},
+            "cloud-init of the image 'noble' failed .*: no such module; disk full",
+        ),
+    ],
+    ids=["unpacking", "driver", "first boot"],
+)
 def test_failure_in_the_guest_keeps_the_hosts_evidence_and_publishes_nothing(
     lab: Lab,
     stage: Stage,
     asked: list[dict[str, Any]],
     workshop: Workshop,
     monkeypatch: pytest.MonkeyPatch,
+    *,
+    refused: list[str],
+    answers: dict[str, str],
+    words: str,
 ) -> None:
     kept: list[Path] = []
 
@@ -240,10 +259,11 @@ def test_failure_in_the_guest_keeps_the_hosts_evidence_and_publishes_nothing(
         return folder
 
     monkeypatch.setattr(evidence_collection, "try_save_host_evidence", save)
-    stage.agent.refused.add(UNPACK)
+    stage.agent.refused.update(refused)
+    stage.agent.answers |= answers
 
-    with pytest.raises(HarnessError) as failure:
-        prepare_node_image(lab, a_cloud_image())
+    with pytest.raises(HarnessError, match=words) as failure:
+        prepare_node_image(lab, a_cloud_image(driver=None))
 
     assert failure.value.evidence == lab.settings.evidence_folder / "node-images/noble"
     assert kept == [failure.value.evidence]
@@ -337,11 +357,26 @@ def test_driver_is_baked_into_a_cloud_image_by_its_own_boot_loader(
     assert parts["payload"] == lab.provisioner.digest
 
 
-def test_bake_of_a_cloud_image_that_fails_keeps_its_evidence_and_publishes_nothing(
+def bake_the_node(lab: Lab) -> None:
+    bake_node(lab)
+
+
+def bake_the_cloud_image(lab: Lab) -> None:
+    bake_cloud_image(lab, a_cloud_image())
+
+
+both = pytest.mark.parametrize(
+    "bake", [bake_the_node, bake_the_cloud_image], ids=["node", "cloud image"]
+)
+
+
+@both
+def test_bake_that_fails_says_why_keeps_its_evidence_and_publishes_nothing(
     lab: Lab,
     asked: list[dict[str, Any]],
     workshop: Workshop,
     monkeypatch: pytest.MonkeyPatch,
+    bake: Callable[[Lab], None],
 ) -> None:
     def collect(_: Node, folder: Path) -> Evidence:
         made = EvidenceFolder(folder).outcome(error="no headers")
@@ -349,14 +384,65 @@ def test_bake_of_a_cloud_image_that_fails_keeps_its_evidence_and_publishes_nothi
 
     monkeypatch.setattr(Node, "collect", collect)
 
-    with pytest.raises(HarnessError, match=r"^The bake of 'noble' .*: no headers\.") as failure:
-        bake_cloud_image(lab, a_cloud_image())
+    with pytest.raises(
+        HarnessError, match=r" ended with 84 \(GPU_DRIVERS_START_FAIL\): no headers\."
+    ) as failure:
+        bake(lab)
 
     kept = lab.settings.evidence_folder / "bake"
     assert failure.value.evidence == kept
-    assert kept.is_dir()
-    assert [each[0] for each in workshop.noted] == ["image", "overlay"]
-    assert len(asked) == 1
+    assert any(kept.rglob("*"))
+    assert (workshop.made, len(asked)) == ([], 1)
+
+
+@both
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_bake_that_never_ends_keeps_available_evidence_and_its_first_error(
+    lab: Lab,
+    workshop: Workshop,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    bake: Callable[[Lab], None],
+    *,
+    is_kept: bool,
+) -> None:
+    def wait(*_: object) -> None:
+        raise HarnessError("cloud-init did not finish in time.")
+
+    def collect_available(_: Node) -> Evidence:
+        if not is_kept:
+            raise OSError("No space left on device.")
+        return EvidenceFolder(tmp_path / "node").file("/proc/uptime", "never").evidence
+
+    monkeypatch.setattr(Node, "wait_until_provisioned", wait)
+    monkeypatch.setattr(Node, "collect_available", collect_available)
+
+    with pytest.raises(HarnessError, match=r"did not finish in time\.") as failure:
+        bake(lab)
+
+    kept = lab.settings.evidence_folder / "bake"
+    assert failure.value.evidence == (kept if is_kept else None)
+    assert (kept / "files/proc/uptime").is_file() is is_kept
+    assert workshop.made == []
+
+
+@pytest.mark.usefixtures("asked", "healthy")
+def test_bake_with_another_driver_payload_or_value_is_different(
+    lab: Lab, workshop: Workshop
+) -> None:
+    bake_cloud_image(lab, a_cloud_image())
+    driver = DriverImage(repository="mcr.microsoft.com/gpu", version="590.1", sha="2026")
+    bake_cloud_image(lab, a_cloud_image(), driver=driver)
+    lab.provisioner = a_provisioner("2" * 64)
+    bake_cloud_image(lab, a_cloud_image())
+    for value in (True, False):
+        configuration = ConfigurationFile(path=CONFIG_PATH, bake_values={"gpu_node": value})
+        lab.provisioner = replace(lab.provisioner, configuration=configuration)
+        bake_cloud_image(lab, a_cloud_image())
+
+    assert [parts for parts in workshop.parts if workshop.parts.count(parts) > 1] == []
+    assert len(workshop.parts) == 5
 
 
 def test_bake_has_the_values_that_the_provisioner_declares_for_it(
@@ -390,6 +476,8 @@ def test_node_image_is_baked_from_cold_on_its_own_disk(
     (boot,) = asked
     request = boot["request"]
     assert (request.name, request.image, request.command) == ("bake", an_image(), BAKE)
+    # Another kernel than that of its nodes, so that a record which names the builder's is noticed.
+    assert request.kernel == an_image().other_kernel
     assert request.provisioner is lab.provisioner
     assert (boot["disk"], boot["start"]) == (workshop.disk, MachineStart.COLD)
     assert ("power off", 45) in stage.noted

@@ -19,11 +19,11 @@ from harness.lab import recent_clones
 from harness.lab.recent_clones import recent_clone
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import booted
-from harness.machine.checkpoint.store import Checkpoint
 from harness.payload import Payload
 from harness.settings import TESTED_IMAGES
 from suites.unit.image.cataloguefolder import RECIPE, write_catalogue
 from suites.unit.lab.drivers import StuckDriver
+from suites.unit.lab.stage import a_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from harness.lab import Lab
     from harness.lab.description import MachineDescription
     from harness.lab.saved_states import SavedState
+    from harness.machine.checkpoint.store import Checkpoint
     from harness.machine.description.spec import MachineSpec
 
 
@@ -81,16 +82,7 @@ class Clones:
             self.lab.settings.checkpoint_store / name,
             *(MANIFEST, STAMP, USED, "ram", "state", "disk.qcow2"),
         )
-        return Checkpoint(
-            name=name,
-            key="1" * 64,
-            folder=folder,
-            parent=parent,
-            facts={},
-            ram=folder / "ram",
-            state=folder / "state",
-            disk=folder / "disk.qcow2",
-        )
+        return a_checkpoint(folder, name=name, parent=parent)
 
     def set(self, **changes: Any) -> None:
         self.lab = replace(self.lab, **changes)

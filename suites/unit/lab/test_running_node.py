@@ -14,7 +14,7 @@ from harness.evidence.request import AdditionalEvidence
 from harness.image import CloudImageKernel
 from harness.lab import evidence_collection
 from harness.lab.node import Node, all_files
-from harness.provisioner import Provisioner
+from harness.provisioner import RUNNER_PATH, Provisioner
 from harness.provisioner.outcome import LogPatterns, OutcomeDeclaration
 from harness.steps import listening
 from suites.unit.gpu.models import a_model
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from harness.machine.checkpoint.store import Checkpoint
     from suites.unit.lab.stage import Stage
 
 #: The time of provisioning and the patience of the stage.
@@ -82,6 +83,31 @@ def test_clone_gets_its_seed_once_it_lists_its_gpus(
         waited = names.index("run")
         assert names.index("plug") < waited < names.index("plug seed")
         assert ("plug seed", stage.folder / "seed.iso") in stage.noted
+
+
+@pytest.mark.parametrize("checkpoint", [a_checkpoint(), None], ids=["clone", "cold"])
+def test_node_that_skips_cloud_init_gets_its_files_and_commands_from_the_agent(
+    stage: Stage, checkpoint: Checkpoint | None
+) -> None:
+    stage.agent.answers["sh"] = RESULT
+    mine = GuestFile(path="/etc/mine", content=b"mine", mode=0o600)
+    request = a_request(
+        skip_cloud_init=True, files=[mine], early=[["early"]], before=[["before", "it"]]
+    )
+    machine = stage.machine(checkpoint=checkpoint)
+    stage.driver.lines = [FINISHED]
+
+    with Node(request, machine, provisioner=a_provisioner()) as node:
+        assert stage.driver.vms[0].console.lines == ([] if checkpoint is None else [FINISHED])
+        written = [each[1:3] for each in stage.noted if each[0] == "write"]
+        assert (written[0], written[-1]) == ((RUNNER_PATH, 0o755), ("/etc/mine", 0o600))
+        assert stage.agent.files["/etc/mine"] == b"mine"
+        assert [each[1:] for each in stage.noted[-2:]] == [("early",), ("before", "it")]
+
+        node.wait_until_provisioned()
+
+    expected = a_provisioner().guest_command("boot", output=CLOUD_INIT_OUTPUT_PATH)
+    assert stage.agent.commands()[-1] == tuple(expected)
 
 
 def test_node_that_can_not_be_prepared_ends_its_machine(stage: Stage) -> None:

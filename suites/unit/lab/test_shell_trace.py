@@ -31,7 +31,7 @@ class TracedMachine:
         self.folder = folder
         self.traces = folder / "traces"
         self.traces.mkdir()
-        self.broken = ""
+        self.broken: tuple[str, str] | None = None
 
     def install(self, path: str, text: str) -> Path:
         script = self.folder / path
@@ -51,10 +51,8 @@ class TracedMachine:
         assert argv[-1] == f"{FOLDER}/traces"
         wanted = json.loads(stdin or "")
         read = read_traces(str(self.traces), wanted["names"], wanted["digests"])
-        stdout = self.broken or json.dumps(read)
-        return CommandResult(
-            argv=tuple(argv), exit_code=0, stdout=stdout, stderr="", duration_s=0.0
-        )
+        stdout, stderr = self.broken or (json.dumps(read), "")
+        return CommandResult(argv=tuple(argv), exit_code=0, stdout=stdout, stderr=stderr)
 
     @property
     def guest(self) -> Guest:
@@ -83,7 +81,7 @@ def test_script_is_known_by_its_content_wherever_it_lies(
     machine: TracedMachine, script: Path
 ) -> None:
     installed = machine.install("var/lib/cloud/instance/scripts/part-001", TEXT)
-    machine.trace("7", (str(installed), 2), ("/usr/bin/other", 3))
+    machine.trace("7", (str(installed), 2), ("/usr/bin/other", 3), (str(installed), 2))
     machine.trace("8", (str(installed), 1))
 
     hits, refused = read_hits(machine.guest, [script])
@@ -197,26 +195,6 @@ def test_machine_without_traces_ran_nothing(machine: TracedMachine, script: Path
     assert read_hits(machine.guest, [script]) == ({}, [])
 
 
-@pytest.mark.parametrize("answer", ["Traceback", '{"/x": {"sha256": 1, "places": []}}'])
-def test_answer_that_is_not_a_trace_is_an_error(
-    machine: TracedMachine, script: Path, answer: str
-) -> None:
-    machine.broken = answer
-
-    with pytest.raises(HarnessError, match="The traces of machine 'm' could not be read"):
-        read_hits(machine.guest, [script])
-
-
-def test_set_up_is_a_command_without_foreign_text() -> None:
-    ((shell, option, script, *arguments),) = early_commands(trace_environment(by_trap=True))
-
-    assert (shell, option) == ("sh", "-c")
-    assert 'set-environment "$@"' in script
-    assert arguments[4:] == [f"BASH_ENV={FOLDER}/trace.sh", "HX_TRACE_BY_TRAP=1"]
-    assert arguments[1] == FOLDER
-    assert "BASH_XTRACEFD" in arguments[2]
-
-
 def test_traced_node_sets_its_trace_up_first_and_for_commands_of_a_test() -> None:
     mine = Provisioner(name="mine", run=["/opt/mine"], environment={"LANG": "C", "BASH_ENV": "/x"})
 
@@ -229,6 +207,7 @@ def test_traced_node_sets_its_trace_up_first_and_for_commands_of_a_test() -> Non
         "BASH_ENV": "/var/lib/harness-shell-trace/trace.sh",
     }
     assert request.provisioner.run == mine.run
+    assert "HX_TRACE_BY_TRAP=1" in traced(a_request(), mine, by_trap=True).early[0]
 
 
 def test_machine_reads_its_traces_with_its_own_python(tmp_path: Path) -> None:
@@ -251,36 +230,17 @@ def test_machine_reads_its_traces_with_its_own_python(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stderr", "reason"),
-    [("Traceback\nNo module named json\n", "No module named json"), ("", "no reason given")],
+    ("stdout", "stderr", "reason"),
+    [
+        ("", "Traceback\nNo module named json\n", "No module named json"),
+        ("Traceback", "", "no reason given"),
+        ('{"/x": {"sha256": 1, "places": []}}', "", "no reason given"),
+    ],
 )
 def test_machine_that_can_not_read_them_says_why(
-    monkeypatch: pytest.MonkeyPatch, script: Path, stderr: str, reason: str
+    machine: TracedMachine, script: Path, stdout: str, stderr: str, reason: str
 ) -> None:
-    agent = FakeAgent()
+    machine.broken = (stdout, stderr)
 
-    def run(argv: Sequence[str], **_: object) -> CommandResult:
-        return CommandResult(argv=tuple(argv), exit_code=1, stdout="", stderr=stderr)
-
-    monkeypatch.setattr(agent, "run", run)
-
-    with pytest.raises(HarnessError) as failure:
-        read_hits(Guest("m", agent), [script])
-
-    assert str(failure.value).startswith(
-        f"The traces of machine 'm' could not be read ({reason}).\n"
-    )
-
-
-def test_trace_from_a_relative_name_has_each_line_once(
-    machine: TracedMachine, script: Path
-) -> None:
-    there = machine.install("opt/provision.sh", TEXT)
-    machine.trace("1", (str(there), 2), (str(there), 2))
-    machine.trace("2", (str(there), 3))
-
-    hits, refused = read_hits(machine.guest, [script])
-
-    assert {place.line for place in hits[str(script)]} == {2, 3}
-    assert len(hits[str(script)]) == 2
-    assert refused == []
+    with pytest.raises(HarnessError, match=rf"of machine 'm' could not be read \({reason}\)"):
+        read_hits(machine.guest, [script])

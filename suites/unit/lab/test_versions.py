@@ -64,9 +64,20 @@ def test_versions_are_of_host_and_guest(tmp_path: Path) -> None:
     assert found["image"] == {"name": "debian-12", "digest": "5d" * 32}
     assert found["payload"] == build_payload().digest
     assert found["guest"] == {"kernel": KERNEL, "packages": {"adduser": "3.134"}}
+    assert found["schema"] == 1
+    assert found["harness"] == {
+        "version": importlib.metadata.version("gpu-node-harness"),
+        "commit": "bb84073",
+    }
+    assert found["agent"] == hashlib.sha256(b"agent").hexdigest()
+    assert found["gpus"] == ["h100-sxm5-80gb"]
     packages = found["python_packages"]
     assert isinstance(packages, dict)
     assert packages["pytest"] == pytest.__version__
+    # What the harness needs, and pytest's plugins.
+    assert {"pydantic", "qemu.qmp", "PyYAML", "pytest-xdist", "gpu-node-harness"} <= set(packages)
+    assert list(packages) == sorted(packages)
+    assert None not in packages.values()
 
 
 def test_unknown_versions_give_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,24 +92,6 @@ def test_unknown_versions_give_none(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     assert found["qemu"] is None
     assert found["guest"] == {"kernel": None, "packages": None}
-
-
-def test_versions_have_a_schema_and_name_all_parts(tmp_path: Path) -> None:
-    found = versions_of(a_machine(), tmp_path)
-
-    assert found["schema"] == 1
-    assert found["harness"] == {
-        "version": importlib.metadata.version("gpu-node-harness"),
-        "commit": "bb84073",
-    }
-    assert found["agent"] == hashlib.sha256(b"agent").hexdigest()
-    assert found["gpus"] == ["h100-sxm5-80gb"]
-    packages = found["python_packages"]
-    assert isinstance(packages, dict)
-    # What the harness needs, and pytest's plugins.
-    assert {"pydantic", "qemu.qmp", "PyYAML", "pytest-xdist", "gpu-node-harness"} <= set(packages)
-    assert list(packages) == sorted(packages)
-    assert None not in packages.values()
 
 
 @pytest.mark.parametrize("error", [HarnessError("No manifest."), OSError("Gone."), KeyError("d")])

@@ -8,87 +8,50 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.gpu.emulated import EmulatedGpu
-from harness.lab.machine import LabMachine
-from harness.machine.channels.guest import UNTIL_LISTED, Guest
-from harness.shell.mocks.scripted_runner import ScriptedRunner
-from suites.unit.gpu.models import a_model, configure
-from suites.unit.lab.builders import a_lab_machine
+from harness.machine.channels.guest import UNTIL_LISTED
+from suites.unit.gpu.models import a_model
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from suites.unit.lab.stage import Stage
 
-    from harness.provisioning.wait import Deadline
-
-BRIDGE = "0000\t80860d57\t0\t               0\n"
-GPU = "0100\t10de2330\t10\t        fa000000\tnvidia\n"
-UNTIL_ONE = ["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330", "1"]
+BRIDGE = b"0000\t80860d57\t0\t               0\n"
+GPU = b"0100\t10de2330\t10\t        fa000000\tnvidia\n"
 
 
-class ListingAgent:
-    """An agent whose guest lists these PCI functions."""
-
-    def __init__(self, listed: str | None) -> None:
-        self._listed = listed
-
-    def read_bytes(self, path: str, deadline: Deadline) -> bytes | None:
-        del deadline
-        assert path == "/proc/bus/pci/devices"
-        return None if self._listed is None else self._listed.encode()
+@pytest.fixture
+def awaited(monkeypatch: pytest.MonkeyPatch) -> list[EmulatedGpu]:
+    """Place no GPU, and return the GPUs that were awaited on the host's side."""
+    gpus: list[EmulatedGpu] = []
+    monkeypatch.setattr(EmulatedGpu, "wait_until_placed", lambda gpu, _: gpus.append(gpu))
+    return gpus
 
 
-def a_machine(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, listed: str | None, runner: ScriptedRunner
-) -> LabMachine:
-    monkeypatch.setattr(LabMachine, "agent", ListingAgent(listed))
-    monkeypatch.setattr(LabMachine, "guest", Guest("node", runner))
-    machine = a_lab_machine(folder)
-    (gpu,) = machine.gpus.provide([a_model()], report=lambda _: None)
-    configure(machine.gpu(gpu.device_id))
-    return machine
-
-
-def test_guest_that_lists_the_gpu_runs_no_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("listed", "is_asked"),
+    [(BRIDGE + GPU + GPU, False), (BRIDGE + GPU, True), (BRIDGE, True), (None, True)],
+    ids=["both", "one of two", "none", "no list"],
+)
+def test_guest_runs_a_command_only_until_it_lists_every_gpu(
+    stage: Stage, awaited: list[EmulatedGpu], listed: bytes | None, *, is_asked: bool
 ) -> None:
-    runner = ScriptedRunner()
-    machine = a_machine(tmp_path, monkeypatch, BRIDGE + GPU, runner)
-
-    with runner:
+    if listed is not None:
+        stage.agent.files["/proc/bus/pci/devices"] = listed
+    with stage.machine(gpus=[a_model(), a_model()]) as machine:
         machine.wait_for_gpus()
+
+        assert awaited == [machine.gpu("gpu0"), machine.gpu("gpu1")]
+        waits = [each[2:] for each in stage.agent.commands() if UNTIL_LISTED in each]
+        assert waits == ([(UNTIL_LISTED, "wait", "0x10de:0x2330", "2")] if is_asked else [])
         machine.wait_for_gpu(a_model())
+        asked = len([each for each in stage.agent.commands() if UNTIL_LISTED in each])
+        assert asked == len(waits) + (listed is None or GPU not in listed)
 
-    machine.gpus.close()
 
-
-@pytest.mark.parametrize("listed", [BRIDGE, None])
-def test_guest_looks_again_until_it_lists_the_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str | None
-) -> None:
-    runner = ScriptedRunner().expect(UNTIL_ONE)
-    machine = a_machine(tmp_path, monkeypatch, listed, runner)
-
-    with runner:
+@pytest.mark.usefixtures("awaited")
+def test_gpu_that_stays_missing_is_reported(stage: Stage) -> None:
+    stage.agent.refused.add("0x10de:0x2330")
+    with (
+        stage.machine(gpus=[a_model(), a_model()]) as machine,
+        pytest.raises(HarnessError, match=r"to list 2 PCI functions '10de:2330'"),
+    ):
         machine.wait_for_gpus()
-
-    machine.gpus.close()
-
-
-def test_second_gpu_that_is_missing_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runner = (
-        ScriptedRunner()
-        .expect([*UNTIL_ONE[:-1], "2"], exit_code=124)
-        .expect(["lspci", "-nn"], stdout="01:00.0 3D controller [10de:2330]")
-    )
-    machine = a_machine(tmp_path, monkeypatch, BRIDGE + GPU, runner)
-    machine.gpus.provide([a_model()], report=lambda _: None)
-    awaited: list[EmulatedGpu] = []
-    monkeypatch.setattr(EmulatedGpu, "wait_until_placed", lambda gpu, _: awaited.append(gpu))
-
-    with runner, pytest.raises(HarnessError, match=r"to list 2 PCI functions '10de:2330'"):
-        machine.wait_for_gpus()
-
-    assert awaited == [machine.gpu("gpu0"), machine.gpu("gpu1")]
-
-    machine.gpus.close()

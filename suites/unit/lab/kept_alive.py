@@ -1,0 +1,31 @@
+"""Contexts of fakes that end only by their exit."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def kept_alive(
+    make: Callable[P, Iterator[T]],
+) -> Callable[P, contextlib.AbstractContextManager[T]]:
+    """Make contexts as `contextmanager` does, which do not end with the last reference to them.
+
+    Else one that product code forgets to exit would end as if it had done so.
+    """
+    manager = contextlib.contextmanager(make)
+    alive: list[contextlib.AbstractContextManager[T]] = []
+
+    @functools.wraps(make)
+    def enter(*args: P.args, **kwargs: P.kwargs) -> contextlib.AbstractContextManager[T]:
+        alive.append(manager(*args, **kwargs))
+        return alive[-1]
+
+    return enter
