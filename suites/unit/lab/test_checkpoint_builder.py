@@ -13,18 +13,21 @@ import pytest
 from harness.artifact_cache import DISK, FileFact
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.image.manifest import IMAGE_FORMAT
+from harness.image.store import ImageStore
 from harness.lab import saved_states
+from harness.lab.cloud_images import CloudImageBoot, CloudImageSource, cloud_image_booted
 from harness.lab.machine_saving import NONCE_FACT
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import BuiltImageSource, SavedState, _reserve, booted
 from harness.machine.checkpoint.store import CheckpointPlace, CheckpointStore, key_of
 from harness.machine.description.spec import MemoryFile
 from harness.payload import Payload
-from suites.unit.lab.builders import an_image
+from harness.provisioning.command import CommandResult, LocalRunner
+from suites.unit.lab.builders import a_cloud_image, an_image
 from suites.unit.lab.stage import a_checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from harness.lab import Lab
     from harness.lab.description import MachineDescription
@@ -209,6 +212,35 @@ def test_checkpoint_is_saved_of_a_machine_that_writes_into_its_place(
     }
     # A user of the checkpoint must not learn what shows that a memory is this one's.
     assert nonce not in making.facts.values()
+
+
+def test_only_the_first_machine_of_a_cloud_image_has_its_seed_and_a_larger_disk(
+    builder: CheckpointBuilder, making: FakeStore, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overlays: list[tuple[Path, int | None]] = []
+    copied: list[Sequence[str]] = []
+
+    def create(_: object, backing: Path, __: Path, *, size_gib: int | None = None) -> None:
+        overlays.append((backing, size_gib))
+
+    def run(_: LocalRunner, argv: Sequence[str], **__: object) -> CommandResult:
+        copied.append(argv[-2:])
+        return CommandResult(argv=tuple(argv), exit_code=0, stdout="", stderr="")
+
+    monkeypatch.setattr(ImageStore, "create_overlay", create)
+    monkeypatch.setattr(LocalRunner, "run", run)
+    monkeypatch.setattr(CloudImageSource, "wait_until_booted", lambda *_: None)
+    first = cloud_image_booted(a_cloud_image(), boot=CloudImageBoot(disk_gib=20))
+
+    made = builder.ensure_checkpoint(first.derive("ready", lambda _: None, {"files": "1"}))
+
+    parent, place = made.parent, making.place
+    assert parent is not None
+    assert place is not None
+    seeds = [each[2]["seed"] for each in stage.noted if each[0] == "create"]
+    assert seeds == [first.origin.first_seed, None]
+    assert overlays == [(a_cloud_image().disk, 20), (parent.disk, None)]
+    assert copied == [[str(parent.ram), str(place.ram)]]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.gpu.transport import Transport
+from harness.image.store import ImageStore
 from harness.lab import Lab
 from harness.lab.machine import LabMachine
 from harness.lab.saved_states import BuiltImageSource, booted
@@ -74,6 +75,22 @@ def test_host_without_space_boots_nothing(lab: Lab, monkeypatch: pytest.MonkeyPa
         pytest.raises(RequirementError, match=r"may need 1024 MiB.*1023 MiB left.*XDG_CACHE"),
         lab.boot(a_request()),
     ):
+        pass
+
+    assert list(lab.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [OSError("No space left on device."), KeyboardInterrupt()])
+def test_machine_whose_files_can_not_be_made_leaves_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(_: object, __: object, at: Path, **___: object) -> NoReturn:
+        at.write_text("half a disk")
+        raise error
+
+    monkeypatch.setattr(ImageStore, "create_overlay", fail)
+
+    with pytest.raises(type(error)), lab.boot(a_request()):
         pass
 
     assert list(lab.folder.iterdir()) == []

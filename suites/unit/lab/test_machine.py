@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +13,7 @@ from harness.gpu.serving import serve_gpu
 from harness.machine.description.spec import MemoryFile
 from harness.settings import GpuEmulation
 from suites.unit.gpu.models import a_model
-from suites.unit.lab.builders import a_lab_machine, machine_services
+from suites.unit.lab.builders import a_lab_machine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,14 +26,6 @@ def test_two_vcpus_in_threads_of_their_own_get_no_mpqemu_gpu(tmp_path: Path) -> 
 
     with pytest.raises(HarnessError, match=r"2 vCPUs.*'x-pci-proxy-dev' at once hang QEMU"):
         machine.hot_plug(a_model())
-
-
-def test_deadline_is_longer_by_the_patience_of_the_run(tmp_path: Path) -> None:
-    services = replace(machine_services(tmp_path), patience=25.0)
-
-    deadline = a_lab_machine(tmp_path, services=services).deadline(2.0)
-
-    assert 49.0 < deadline.remaining_s() <= 50.0
 
 
 def test_script_is_applied_before_the_gpu_is_plugged(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from harness.lab import recent_clones
 from harness.lab.recent_clones import recent_clone
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import booted
+from harness.machine.checkpoint.store import CheckpointStore
 from harness.payload import Payload
 from harness.settings import TESTED_IMAGES
 from suites.unit.image.cataloguefolder import RECIPE, write_catalogue
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from harness.lab.saved_states import SavedState
     from harness.machine.checkpoint.store import Checkpoint
     from harness.machine.description.spec import MachineSpec
+    from harness.provisioning.wait import Deadline
 
 
 def files_in(folder: Path, *names: str) -> Path:
@@ -141,6 +143,22 @@ def test_checkpoint_is_in_use_for_as_long_as_the_clone(clones: Clones) -> None:
     for checkpoint in (clones.checkpoint, clones.parent):
         with lease.try_exclusive(checkpoint.folder / USED) as is_free:
             assert is_free
+
+
+def test_checkpoint_that_changes_before_it_is_in_use_is_found_again(
+    clones: Clones, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run may make it again while this one waits for it."""
+    clones.clone()
+    hold = CheckpointStore.hold
+
+    def wait(store: CheckpointStore, checkpoint: Checkpoint, *, deadline: Deadline) -> Any:
+        _append(checkpoint.ram)
+        return hold(store, checkpoint, deadline=deadline)
+
+    monkeypatch.setattr(CheckpointStore, "hold", wait)
+
+    assert clones.clone() == 2
 
 
 def test_image_is_in_use_until_the_lab_closes(clones: Clones) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 from harness.cloudinit import GuestFile
-from harness.lab.registry import REGISTRY_NAMES, Registry
+from harness.lab import registry
+from harness.lab.registry import REGISTRY_NAMES, Registry, RegistryHost, open_registry
 from harness.machine.description.spec import HostPort
 from harness.registry import RegistryLog
 from harness.registry.certificate import Certificate
@@ -13,6 +16,7 @@ from harness.registry.server import RegistryServer
 from suites.unit.lab.builders import a_request
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import pytest
@@ -56,3 +60,34 @@ def test_image_is_pushed_without_the_name_of_its_registry(
     a_registry(tmp_path).push(b"archive", "localhost:5000/aks/gpu:580.1-2026")
 
     assert pushed == [(b"archive", "aks/gpu", "580.1-2026")]
+
+
+def test_each_registry_has_its_own_storage_and_log_until_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def running(_: object, folder: Path) -> Iterator[SimpleNamespace]:
+        (folder / "blob").touch()
+        yield SimpleNamespace(connection=folder)
+
+    @contextlib.contextmanager
+    def proxy(connection: Path, log: RegistryLog, *, tls: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(port=(connection, log, tls))
+
+    monkeypatch.setattr(registry, "running_registry", running)
+    monkeypatch.setattr(registry, "RegistryProxy", proxy)
+    certificate = SimpleNamespace(server_context=lambda: "tls")
+    host = RegistryHost(
+        program=("registry",), certificate=cast("Certificate", certificate), folder=tmp_path
+    )
+
+    with open_registry(host) as first:
+        with open_registry(host) as second:
+            folders = [cast("Any", each.server).connection for each in (first, second)]
+            assert sorted(tmp_path.iterdir()) == sorted(folders)
+            for folder, each in zip(folders, (first, second), strict=True):
+                assert cast("Any", each.port) == (folder, each.log, "tls")
+            assert first.log is not second.log
+        assert list(tmp_path.iterdir()) == [folders[0]]
+
+    assert list(tmp_path.iterdir()) == []

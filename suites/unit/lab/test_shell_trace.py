@@ -58,10 +58,14 @@ class TracedMachine:
     def guest(self) -> Guest:
         return Guest("m", self)
 
-    def trace(self, name: str, *entries: tuple[str, int], cwd: Path | str = "/") -> None:
+    def trace(
+        self, name: str, *entries: tuple[str, int], cwd: Path | str = "/", inner: int = 0
+    ) -> None:
         with (self.traces / name).open("a") as file:
             for source, line in entries:
-                file.write(f"+\x1e1\x1f{source}\x1f{line}\x1f{cwd}\x1eecho 'x\n'\n")
+                file.write(
+                    f"{'+' * (1 + inner)}\x1e{1 + 2 * inner}\x1f{source}\x1f{line}\x1f{cwd}\x1eecho 'x\n'\n"
+                )
 
 
 @pytest.fixture
@@ -83,10 +87,11 @@ def test_script_is_known_by_its_content_wherever_it_lies(
     installed = machine.install("var/lib/cloud/instance/scripts/part-001", TEXT)
     machine.trace("7", (str(installed), 2), ("/usr/bin/other", 3), (str(installed), 2))
     machine.trace("8", (str(installed), 1))
+    machine.trace("9", (str(machine.install("opt/copy.sh", TEXT)), 3), inner=1)
 
     hits, refused = read_hits(machine.guest, [script])
 
-    assert hits == {str(script): {Place(1, 1, 1), Place(2, 1, 1)}}
+    assert hits == {str(script): {Place(1, 1, 1), Place(2, 1, 1), Place(3, 3, 2)}}
     assert refused == []
 
 

@@ -78,3 +78,11 @@ def test_own_unit_among_the_files_is_a_stand_in() -> None:
         a_request(files=[unit], stand_ins={"agents": {"START_DELAY_S": "1"}})
     with pytest.raises(BadInputError, match="has no variable 'DELAY'"):
         a_request(files=[unit], stand_ins={"agent": {"DELAY": "1"}})
+
+
+def test_own_file_beside_a_known_stand_in_does_not_change_its_variables() -> None:
+    file = GuestFile(path="/opt/mine", content=f". {STAND_INS}/nvidia-smi.env\n".encode())
+
+    a_request(files=[file], stand_ins={"nvidia-smi": {"INFOROM": "corrupted"}})
+    with pytest.raises(BadInputError, match="has no variable 'START_RESULT'"):
+        a_request(files=[file], stand_ins={"nvidia-smi": {"START_RESULT": "fail"}})
