@@ -15,7 +15,7 @@ def test_real_command_runs_and_its_call_is_recorded(tmp_path: Path) -> None:
     log, before, real = tmp_path / "log", tmp_path / "sbin", tmp_path / "bin"
     for folder in (before, real):
         folder.mkdir()
-    for file in CallRecorder(["tool", "absent"]).files:
+    for file in CallRecorder(["tool", "absent", "here"]).files:
         path = before / file.path.rpartition("/")[2]
         path.write_bytes(file.content.replace(CALLS.encode(), str(log).encode()))
         path.chmod(file.mode)
@@ -24,10 +24,17 @@ def test_real_command_runs_and_its_call_is_recorded(tmp_path: Path) -> None:
     (real / "tool").write_text(
         f'#!/bin/sh\necho "$# $2"\ncat\necho {" ".join(f"${each}" for each in names)}\nexit 7\n'
     )
-    (real / "tool").chmod(0o755)
+    (tmp_path / "folder/here").write_text("#!/bin/sh\necho here\n")
+    for program in (real / "tool", tmp_path / "folder/here"):
+        program.chmod(0o755)
 
     result = LocalRunner().run(
-        ["sh", "-c", "tool 'a b' 'c\n' ''; echo $?; absent; echo $?"],
+        [
+            *("sh", "-c"),
+            # An empty entry of PATH is the working directory.
+            "tool 'a b' 'c\n' ''; echo $?; absent; echo $?; cd $0; PATH=${PATH%%:*}::/bin here",
+            str(tmp_path / "folder"),
+        ],
         timeout_s=30,
         stdin="said\n",
         env={
@@ -37,8 +44,9 @@ def test_real_command_runs_and_its_call_is_recorded(tmp_path: Path) -> None:
     )
 
     kept = " ".join(f"{each}'s" for each in names)
-    assert result.stdout == (f"3 c\n\nsaid\n{kept}\n7\n127\n")
+    assert result.stdout == (f"3 c\n\nsaid\n{kept}\n7\n127\nhere\n")
     assert parse_calls(log.read_text()) == [
         RecordedCall(argv=("tool", "a b", "c\n", ""), exit_code=7),
         RecordedCall(argv=("absent",), exit_code=127),
+        RecordedCall(argv=("here",), exit_code=0),
     ]
