@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
 
 class Titles:
-    """A listener to steps, which keeps their titles."""
+    """A listener that keeps the titles of steps, and what it is told of their inside, by title."""
 
     def __init__(self) -> None:
         self.titles: list[str] = []
+        self.told: list[tuple[str, list[InnerStep]]] = []
 
     def started(self, step: Step) -> None:
         self.titles.append(step.title)
@@ -23,4 +24,4 @@ class Titles:
         del step, error
 
     def reported(self, step: Step, inner: Sequence[InnerStep]) -> None:
-        del step, inner
+        self.told.append((step.title, list(inner)))

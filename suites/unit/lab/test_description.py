@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import Any
 
 import pytest
 
@@ -21,9 +21,6 @@ from suites.unit.lab.builders import (
     an_image,
 )
 from suites.unit.lab.stage import a_checkpoint
-
-if TYPE_CHECKING:
-    from harness.image.store import ImageStore
 
 FOLDER = Path("/runs/node-1")
 
@@ -42,12 +39,8 @@ class FakeImages:
 
 
 @pytest.fixture
-def images() -> FakeImages:
+def images() -> Any:
     return FakeImages()
-
-
-def as_store(images: FakeImages) -> ImageStore:
-    return cast("ImageStore", images)
 
 
 def test_machine_that_boots_has_its_seed_and_disk_in_its_folder() -> None:
@@ -78,10 +71,10 @@ def test_memory_file_that_is_named_replaces_the_checkpoints() -> None:
     assert described.spec.memory_file == memory
 
 
-def test_own_disk_replaces_the_overlay(tmp_path: Path, images: FakeImages) -> None:
+def test_own_disk_replaces_the_overlay(tmp_path: Path, images: Any) -> None:
     described = a_description(tmp_path, disk=Path("/bake/disk.qcow2"))
 
-    create_files(described, as_store(images))
+    create_files(described, images)
 
     assert described.spec.disk == Path("/bake/disk.qcow2")
     assert images.overlays == []
@@ -138,15 +131,13 @@ def test_aperture_is_a_power_of_two_that_all_slots_can_have() -> None:
 
 
 def test_overlay_of_a_booting_machine_lies_on_its_image_and_only_that_one_is_enlarged(
-    tmp_path: Path, images: FakeImages
+    tmp_path: Path, images: Any
 ) -> None:
     cloud = CloudImageSource(image=a_cloud_image(), boot=CloudImageBoot(disk_gib=20))
 
-    create_files(a_description(tmp_path), as_store(images))
-    create_files(a_description(tmp_path, source=cloud), as_store(images))
-    create_files(
-        a_description(tmp_path, source=cloud, checkpoint=a_checkpoint()), as_store(images)
-    )
+    create_files(a_description(tmp_path), images)
+    create_files(a_description(tmp_path, source=cloud), images)
+    create_files(a_description(tmp_path, source=cloud, checkpoint=a_checkpoint()), images)
 
     disk = tmp_path / "disk.qcow2"
     assert images.overlays == [
@@ -157,7 +148,7 @@ def test_overlay_of_a_booting_machine_lies_on_its_image_and_only_that_one_is_enl
 
 
 def test_clone_has_an_overlay_on_the_checkpoint_and_the_header_of_its_kernel(
-    tmp_path: Path, images: FakeImages
+    tmp_path: Path, images: Any
 ) -> None:
     vmlinuz = tmp_path / "vmlinuz"
     vmlinuz.write_bytes(b"header" + bytes(1 << 20))
@@ -170,7 +161,7 @@ def test_clone_has_an_overlay_on_the_checkpoint_and_the_header_of_its_kernel(
         source=replace(a_booting_source(), kernel_image=kernel),
     )
 
-    create_files(described, as_store(images))
+    create_files(described, images)
 
     header = described.spec.kernel
     assert isinstance(header, DirectKernel)
@@ -178,7 +169,7 @@ def test_clone_has_an_overlay_on_the_checkpoint_and_the_header_of_its_kernel(
     assert images.overlays == [(a_checkpoint().disk, folder / "disk.qcow2", None)]
 
 
-def test_seed_is_written_into_the_folder(tmp_path: Path, images: FakeImages) -> None:
-    create_files(a_description(tmp_path, seed=A_SEED), as_store(images))
+def test_seed_is_written_into_the_folder(tmp_path: Path, images: Any) -> None:
+    create_files(a_description(tmp_path, seed=A_SEED), images)
 
     assert (tmp_path / SEED).is_file()

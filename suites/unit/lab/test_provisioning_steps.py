@@ -14,12 +14,12 @@ from harness.lab.provisioning_steps import ProvisioningSteps
 from harness.provisioner import Provisioner
 from harness.provisioner.outcome import LogPatterns, OutcomeDeclaration
 from harness.steps import InnerStep, listening
+from suites.unit.lab.step_titles import Titles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from harness.evidence import Evidence
-    from harness.steps import Step
 
 STEP = r"^(?P<name>\w+) (?P<status>\w+) in (?P<duration_s>\S+) s(?:: (?P<detail>.*))?$"
 
@@ -34,26 +34,9 @@ def mine(step: str | None = STEP) -> Provisioner:
     )
 
 
-class Report:
-    """A listener that keeps what it is told of the inside of steps, by their titles."""
-
-    def __init__(self) -> None:
-        self.titles: list[str] = []
-        self.told: list[tuple[str, list[InnerStep]]] = []
-
-    def started(self, step: Step) -> None:
-        self.titles.append(step.title)
-
-    def ended(self, step: Step, error: BaseException | None) -> None:
-        del step, error
-
-    def reported(self, step: Step, inner: Sequence[InnerStep]) -> None:
-        self.told.append((step.title, list(inner)))
-
-
 @pytest.fixture
-def report() -> Iterator[Report]:
-    listener = Report()
+def report() -> Iterator[Titles]:
+    listener = Titles()
     with listening(listener):
         yield listener
 
@@ -63,7 +46,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1000.0)
 
 
-def test_lines_of_the_console_are_steps_of_their_run(report: Report) -> None:
+def test_lines_of_the_console_are_steps_of_their_run(report: Titles) -> None:
     with ProvisioningSteps(mine()).run("Provision node 'node'") as see:
         see("driver done in 2.5 s")
         see("nothing that it declares")
@@ -96,7 +79,7 @@ def test_lines_of_the_console_are_steps_of_their_run(report: Report) -> None:
     ],
     ids=["no pattern", "no duration", "other line", "no number", "beyond any time"],
 )
-def test_line_without_a_duration_is_not_a_step(report: Report, step: str | None) -> None:
+def test_line_without_a_duration_is_not_a_step(report: Titles, step: str | None) -> None:
     with ProvisioningSteps(mine(step)).run("Provision") as see:
         see("driver done in 3 s")
         see("end inf")
@@ -107,7 +90,7 @@ def test_line_without_a_duration_is_not_a_step(report: Report, step: str | None)
     assert report.told == [("Provision", [])]
 
 
-def test_step_without_a_name_has_its_line_as_title(report: Report) -> None:
+def test_step_without_a_name_has_its_line_as_title(report: Titles) -> None:
     with ProvisioningSteps(mine(r"in (?P<duration_s>\S+) s")).run("Provision") as see:
         see("driver done in 3 s")
 
@@ -115,7 +98,7 @@ def test_step_without_a_name_has_its_line_as_title(report: Report) -> None:
     assert (step.title, step.error) == ("driver done in 3 s", None)
 
 
-def test_run_that_fails_shows_the_earlier_lines(report: Report) -> None:
+def test_run_that_fails_shows_the_earlier_lines(report: Titles) -> None:
     def run() -> None:
         with ProvisioningSteps(mine()).run("Provision") as see:
             see("driver done in 2.5 s")
@@ -146,12 +129,12 @@ def inner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reported_steps, "inner_steps", steps_of)
 
 
-def told(report: Report) -> list[tuple[str, list[str]]]:
+def told(report: Titles) -> list[tuple[str, list[str]]]:
     return [(title, [step.title for step in steps]) for title, steps in report.told if steps]
 
 
 @pytest.mark.usefixtures("inner")
-def test_latest_runs_of_the_evidence_match_the_recorded_ones(report: Report) -> None:
+def test_latest_runs_of_the_evidence_match_the_recorded_ones(report: Titles) -> None:
     """The test started the first one without the harness."""
     steps = ProvisioningSteps(mine())
     for title in ("boot", "again"):
@@ -165,7 +148,7 @@ def test_latest_runs_of_the_evidence_match_the_recorded_ones(report: Report) -> 
 
 
 @pytest.mark.usefixtures("inner")
-def test_evidence_without_numbered_runs_belongs_to_the_latest(report: Report) -> None:
+def test_evidence_without_numbered_runs_belongs_to_the_latest(report: Titles) -> None:
     steps = ProvisioningSteps(mine())
     with steps.run("boot"):
         pass
@@ -176,7 +159,7 @@ def test_evidence_without_numbered_runs_belongs_to_the_latest(report: Report) ->
 
 
 @pytest.mark.usefixtures("inner")
-def test_run_without_evidence_keeps_the_lines_of_the_console(report: Report) -> None:
+def test_run_without_evidence_keeps_the_lines_of_the_console(report: Titles) -> None:
     steps = ProvisioningSteps(mine())
     with steps.run("boot") as see:
         see("driver done in 2.5 s")
@@ -187,14 +170,14 @@ def test_run_without_evidence_keeps_the_lines_of_the_console(report: Report) -> 
 
 
 @pytest.mark.usefixtures("inner")
-def test_evidence_of_a_node_without_runs_says_nothing(report: Report) -> None:
+def test_evidence_of_a_node_without_runs_says_nothing(report: Titles) -> None:
     ProvisioningSteps(mine()).told_by(an_evidence(1))
 
     assert report.told == []
 
 
 @pytest.mark.parametrize("error", [HarnessError("No outcome."), OSError("No such file")])
-def test_unreadable_evidence_does_not_break_the_report(report: Report, error: Exception) -> None:
+def test_unreadable_evidence_does_not_break_the_report(report: Titles, error: Exception) -> None:
     def refuse(_: int) -> None:
         raise error
 
