@@ -130,7 +130,7 @@ def kernel_commands(stage: Stage) -> list[tuple[str, ...]]:
     return [each for each in stage.agent.commands() if each[0] not in ("sh", "systemctl")]
 
 
-@pytest.mark.parametrize("top", ["./boot", "boot"])
+@pytest.mark.parametrize(("number", "top"), [(0, "./boot"), (1, "boot")])
 def test_packages_are_installed_together_as_a_person_would(
     lab: Lab,
     guest: Stage,
@@ -138,9 +138,13 @@ def test_packages_are_installed_together_as_a_person_would(
     asked: list[dict[str, Any]],
     derivation: Derivation,
     *,
+    number: int,
     top: str,
 ) -> None:
-    guest.agent.answers["dpkg-deb"] = LISTED.replace("./boot", top)
+    places = [f"{own_kernels._FOLDER}/{number}.deb" for number in range(2)]
+    # Headers have no kernel.
+    guest.agent.answers["dpkg-deb"] = ""
+    guest.agent.answers[places[number]] = LISTED.replace("./boot", top)
 
     image, kernel = install_kernel(lab, an_image(), packages)
 
@@ -150,7 +154,6 @@ def test_packages_are_installed_together_as_a_person_would(
     assert (boot["disk"], boot["start"]) == (derivation.disk, MachineStart.COLD)
     request = boot["request"]
     assert (request.name, request.image, request.command) == ("kernel", an_image(), None)
-    places = [f"{own_kernels._FOLDER}/{number}.deb" for number in range(2)]
     assert kernel_commands(guest) == [
         *(("dpkg-deb", "--contents", place) for place in places),
         ("env", "DEBIAN_FRONTEND=noninteractive", "dpkg", "--install", *places),
@@ -192,11 +195,11 @@ def test_other_packages_or_another_kind_give_another_image(
 
 @pytest.mark.usefixtures("asked", "derivation")
 @pytest.mark.parametrize(
-    ("listed", "found"),
+    ("second", "found"),
     [
         ("", r"have none\."),
         (
-            LISTED + LISTED.replace(VERSION, "6.8.0"),
+            LISTED.replace(VERSION, "6.8.0"),
             r"have the kernels \['6\.8\.0', '6\.9\.1-mine'\]\.",
         ),
     ],
@@ -206,10 +209,11 @@ def test_packages_without_one_kernel_are_refused(
     lab: Lab,
     guest: Stage,
     packages: KernelPackages,
-    listed: str,
+    second: str,
     found: str,
 ) -> None:
-    guest.agent.answers["dpkg-deb"] = listed
+    guest.agent.answers["dpkg-deb"] = second and LISTED
+    guest.agent.answers[f"{own_kernels._FOLDER}/1.deb"] = second
 
     with pytest.raises(
         BadInputError,
