@@ -263,6 +263,10 @@ def test_last_state_is_the_one_that_was_taken_last(
 def test_first_use_of_the_agent_waits_until_it_is_ready(stage: Stage) -> None:
     with stage.machine() as machine:
         stage.noted.clear()
+        stage.agent.hangs = True
+        with pytest.raises(HarnessError, match="does not answer"):
+            _ = machine.agent
+        stage.agent.hangs = False
 
         _ = machine.agent
         _ = machine.agent
