@@ -87,11 +87,15 @@ def log() -> RegistryLog:
 
 @pytest.fixture
 def proxy(upstream_port: int, log: RegistryLog) -> Iterator[RegistryProxy]:
+    opened: list[http.client.HTTPConnection] = []
+
     def upstream() -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", upstream_port, timeout=10)
+        opened.append(http.client.HTTPConnection("127.0.0.1", upstream_port, timeout=10))
+        return opened[-1]
 
     with RegistryProxy(upstream, log) as started:
         yield started
+    assert [each.sock for each in opened] == [None] * len(opened), "All are closed."
 
 
 @contextlib.contextmanager
@@ -213,11 +217,14 @@ def test_limited_blob_takes_the_time_that_its_rate_needs(
     assert request.ended_s - request.started_s >= 0.4
 
 
-def test_delay_precedes_the_answer(proxy: RegistryProxy, log: RegistryLog) -> None:
-    log.disturb_all(PullFault(delay_s=0.3))
+@pytest.mark.parametrize("status", [None, 503])
+def test_delay_precedes_the_answer(
+    proxy: RegistryProxy, log: RegistryLog, status: int | None
+) -> None:
+    log.disturb_all(PullFault(delay_s=0.3, status=status))
 
     with client(proxy) as connection:
-        assert ask(connection, "HEAD", TAG)[0] == 200
+        assert ask(connection, "HEAD", TAG)[0] == (status or 200)
 
     (request,) = log.requests
     assert request.ended_s - request.started_s >= 0.3
@@ -239,11 +246,14 @@ def test_client_that_gives_up_is_logged_as_such(proxy: RegistryProxy, log: Regis
     assert request.body_bytes < len(BLOB)
 
 
-def test_registry_that_is_down_is_a_bad_gateway(log: RegistryLog) -> None:
-    def upstream() -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", 1, timeout=10)
+@pytest.mark.parametrize("error", [ConnectionRefusedError(), http.client.BadStatusLine("SSH")])
+def test_registry_that_is_down_is_a_bad_gateway(log: RegistryLog, error: Exception) -> None:
+    class Upstream(http.client.HTTPConnection):
+        @override
+        def connect(self) -> None:
+            raise error
 
-    with RegistryProxy(upstream, log) as proxy, client(proxy) as connection:
+    with RegistryProxy(lambda: Upstream("registry"), log) as proxy, client(proxy) as connection:
         assert ask(connection, "GET", TAG)[0] == 502
 
 
@@ -283,7 +293,8 @@ def test_only_a_client_that_trusts_the_certificate_gets_an_answer(
 ) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("There is no openssl on this host.")
-    made = Certificate.generate(tmp_path, ["first.test", "registry.test"])
+    made = Certificate.generate(tmp_path / "tls", ["first.test", "registry.test"])
+    assert (tmp_path / "tls").stat().st_mode & 0o777 == 0o700
 
     def upstream() -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", upstream_port, timeout=10)

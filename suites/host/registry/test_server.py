@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.errors import HarnessError
 from harness.image.formats.oci import Entry, archive_of, container_image
+from harness.provisioning.wait import SystemClock
 from harness.registry.server import RegistryServer, running_registry
+from suites.fakes.clock import FakeClock
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
-#: Answers as a registry does, on the socket of its configuration; what it is sent it writes down.
+#: Answers as a registry does that needs a while, on the socket of its configuration; what it is sent it writes down.
 _STAND_IN = """
 import http.server, json, pathlib, socketserver, sys
 
@@ -32,7 +35,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
     def do_GET(self):
-        self.answer(200)
+        self.answer(200 if pathlib.Path("requests").exists() else 503)
     def do_POST(self):
         self.answer(202, Location="http://registry" + self.path + "one?_state=x")
     def do_PUT(self):
@@ -84,13 +87,47 @@ def test_registry_that_ends_at_its_start_is_reported_with_its_output(tmp_path: P
         pass
 
 
+def _children() -> set[str]:
+    tasks = Path("/proc/self/task").glob("*/children")
+    return {pid for task in tasks for pid in task.read_text().split()}
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("on_wait", "error"),
+    [(lambda: None, HarnessError), (_interrupt, KeyboardInterrupt)],
+    ids=["silent", "interrupted"],
+)
+def test_registry_whose_start_is_given_up_is_ended(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on_wait: Callable[[], None],
+    error: type[BaseException],
+) -> None:
+    folder, before = tmp_path / "registry", _children()
+    clock = FakeClock(on_sleep=on_wait)
+    monkeypatch.setattr(SystemClock, "monotonic", lambda _: clock.monotonic())
+    monkeypatch.setattr(SystemClock, "sleep", lambda _, seconds: clock.sleep(seconds))
+
+    with (
+        pytest.raises(error),
+        running_registry(stand_in(tmp_path, "import time; time.sleep(60)"), folder),
+    ):
+        pass
+
+    assert _children() == before
+
+
 def test_image_is_pushed_blob_by_blob_and_then_by_its_manifest(tmp_path: Path) -> None:
     folder = tmp_path / "registry"
 
     with running_registry(stand_in(tmp_path), folder) as server:
         server.push(an_archive(), repository="aks/gpu", tag="580.1")
 
-    lines = (folder / "requests").read_text().splitlines()[1:]
+    lines = (folder / "requests").read_text().splitlines()[2:]
     assert [line.split("sha256:")[0] for line in lines[:4]] == [
         "POST /v2/aks/gpu/blobs/uploads/ 0",
         "PUT /v2/aks/gpu/blobs/uploads/one?_state=x&digest=",
