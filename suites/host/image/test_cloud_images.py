@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from harness.errors import BadInputError, HarnessError
-from harness.image import CloudImage, ImageFetchError
+from harness.image import CloudImage, FirmwareType, ImageFetchError
 from harness.image.cloud.lock_file import Lock, write_lock
 from harness.image.cloud.source import Algorithm, LocalImage
 from harness.image.cloud.store import CloudImageStore, FetchOptions, open_local
@@ -38,7 +38,7 @@ from suites.unit.image.cloud_image_folder import (
     published_files,
     write_cloud_image_recipe,
 )
-from suites.unit.image.imageserver import Handler, ImageServer, cut_at, serving
+from suites.unit.image.imageserver import Handler, ImageServer, answer, cut_at, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,10 +47,6 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Runner
 
 UNSIGNED = ENTRY.partition("signature:")[0]
-NO_DISK = (
-    "is neither a qcow2 image nor a raw disk with partitions; convert it with "
-    "`qemu-img convert -O qcow2`."
-)
 
 
 @pytest.fixture(autouse=True)
@@ -150,41 +146,31 @@ def test_nothing_but_the_image_remains(fetching: Fetching, server: ImageServer) 
     assert not any((fetching.folder / ".work").iterdir())
 
 
-def test_truncated_list_is_refused(fetching: Fetching, server: ImageServer) -> None:
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (LIST.encode()[:100], "is truncated"),
+        (LIST.encode().splitlines(keepends=True)[1], "has no digest of 'tiny.qcow2'"),
+    ],
+    ids=["truncated", "of another image"],
+)
+def test_list_that_says_nothing_of_the_image_is_refused(
+    fetching: Fetching, server: ImageServer, content: bytes, why: str
+) -> None:
     """A list that is signed as it stands may still be half of what its publisher meant."""
     entry = UNSIGNED + f"digest: sha256:{DIGEST}\n"
     fetching.recipe = a_cloud_image_recipe(fetching.catalogue, folder=server.folder, entry=entry)
-    server.put("SHA256SUMS", LIST.encode()[:100])
+    server.put("SHA256SUMS", content)
 
-    assert fetching.fail() == (
-        f"The list '{server.url('SHA256SUMS')}' is truncated: line 2, "
-        "'e3b0c44298fc1c149afbf4c', is not a sha256 digest and a file name. No image was "
-        "downloaded; try again, or name another location with --mirror."
-    )
+    assert why in fetching.fail()
     assert server.asked(FILE) == []
-
-
-def test_list_without_the_image_is_refused(fetching: Fetching, server: ImageServer) -> None:
-    entry = UNSIGNED + f"digest: sha256:{DIGEST}\n"
-    fetching.recipe = a_cloud_image_recipe(fetching.catalogue, folder=server.folder, entry=entry)
-    server.put("SHA256SUMS", LIST.encode().splitlines(keepends=True)[1])
-
-    assert fetching.fail() == (
-        f"The list '{server.url('SHA256SUMS')}' has no digest of 'tiny.qcow2'; it has "
-        "'empty.qcow2'. No image was downloaded; check 'file' in the image's recipe, and whether "
-        "the list is complete."
-    )
 
 
 def test_list_changed_after_signing_is_refused(fetching: Fetching, server: ImageServer) -> None:
     other = hashlib.sha256(OTHER_IMAGE).hexdigest()
     server.put("SHA256SUMS", LIST.replace(DIGEST, other).encode())
 
-    assert fetching.fail() == (
-        f"The signature of the list '{server.url('SHA256SUMS')}' is not by the key {PUBLISHER}: "
-        "the signature is not one of this list. No image was downloaded; do not use this "
-        "location, and name another one with --mirror."
-    )
+    assert f"is not by the key {PUBLISHER}: the signature is not one of" in fetching.fail()
     assert server.asked(FILE) == []
 
 
@@ -217,12 +203,8 @@ def test_image_with_a_wrong_digest_is_moved_aside(fetching: Fetching, server: Im
     failure = fetching.fail()
 
     refused_file = fetching.folder / ".refused" / f"{DIGEST[:16]}-{found[:8]}.qcow2"
-    assert failure == (
-        f"The image at '{server.url(FILE)}' has the digest sha256:{found}, but its list "
-        f"has sha256:{DIGEST}. It was moved to '{refused_file}', and is never booted.\n"
-        "No location has the right image 'tiny'; report that to its publisher, or name another "
-        "location with --mirror."
-    )
+    assert f"has the digest sha256:{found}, but its list has sha256:{DIGEST}." in failure
+    assert f"moved to '{refused_file}'" in failure
     assert fetching.refused() == {refused_file.name: OTHER_IMAGE}
     assert not fetching.lock.exists()
 
@@ -291,24 +273,32 @@ def test_partial_file_of_another_image_is_downloaded_again(
     assert fetching.refused() == {}
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (b"\0" * 1000, NO_DISK.removesuffix(".")),
-        (a_qcow2(backing_at=104), "has a backing file, so it is only a part of an image"),
-        (a_qcow2(features=4), "has an external data file, so it is only a part of an image"),
-    ],
-    ids=["raw", "backing-file", "data-file"],
-)
-def test_image_that_refers_to_other_files_is_refused(
-    tmp_path: Path, server: ImageServer, content: bytes, problem: str
+def test_location_whose_whole_file_is_wrong_too_is_left_for_the_next_one(
+    tmp_path: Path, server: ImageServer
 ) -> None:
+    """Only a file of which a part was there already is fetched again."""
+    server.put(FILE, OTHER_IMAGE)
+    wrong = (lambda handler: handler.serve(OTHER_IMAGE),) * 2
+    server.fail_with(FILE, *wrong, answer(404))
+    with serving(published_files()) as mirror:
+        fetching = Fetching(tmp_path, server.folder, more=f"mirrors: ['{mirror.folder}']\n")
+        partial = fetching.store.cache.store.hidden_folder("partial")
+        (partial / f"{DIGEST[:16]}.part").write_bytes(OTHER_IMAGE[:900])
+
+        assert fetching.run().disk.read_bytes() == IMAGE
+
+        assert (server.asked(FILE), mirror.asked(FILE)) == (["bytes=900-", "whole"], ["whole"])
+    assert list(fetching.refused().values()) == [OTHER_IMAGE]
+
+
+def test_image_that_refers_to_other_files_is_refused(tmp_path: Path, server: ImageServer) -> None:
+    content = a_qcow2(features=4)
     digest = hashlib.sha256(content).hexdigest()
     server.put("SHA256SUMS", f"{digest}  {FILE}\n".encode())
     server.put(FILE, content)
     fetching = Fetching(tmp_path, server.folder, entry=UNSIGNED + f"digest: sha256:{digest}\n")
 
-    assert f"' {problem}. It was moved to" in fetching.fail()
+    assert "has an external data file" in fetching.fail()
 
     assert list(fetching.refused().values()) == [content]
 
@@ -316,20 +306,12 @@ def test_image_that_refers_to_other_files_is_refused(
 def test_offline_says_which_digest_is_missing(tmp_path: Path, server: ImageServer) -> None:
     fetching = Fetching(tmp_path, server.folder, more=f"digest: sha256:{DIGEST}\n")
 
-    assert fetching.fail(is_offline=True) == (
-        f"The image 'tiny' with the digest sha256:{DIGEST} is not in the cache, and can't be "
-        "fetched offline. Run `harness image fetch --image tiny` without --offline, or copy the "
-        "image here from another host and add --mirror file:///…."
-    )
+    assert f"with the digest sha256:{DIGEST} is not in the cache" in fetching.fail(is_offline=True)
     assert server.requests == []
 
 
 def test_offline_without_a_lock_says_that_no_digest_is_known(fetching: Fetching) -> None:
-    assert fetching.fail(is_offline=True) == (
-        "The image 'tiny' is not in the cache, and offline its version is unknown: there is neither "
-        f"a 'digest' in '{fetching.catalogue / 'tiny.yaml'}' nor a lock file '{fetching.lock}'. "
-        "Fetch it once on a host with a network."
-    )
+    assert f"nor a lock file '{fetching.lock}'" in fetching.fail(is_offline=True)
 
 
 def test_renewal_offline_has_no_version(fetching: Fetching, server: ImageServer) -> None:
@@ -367,11 +349,7 @@ def test_replaced_image_is_reported_before_the_download(
 ) -> None:
     _lock_to(fetching, "1" * 64)
 
-    assert fetching.fail() == (
-        f"'{server.url(FILE)}' is now sha256:{DIGEST[:16]}…, but sha256:1111111111111111… is "
-        "wanted; the publisher has replaced the image.\nName a location that still has it with --mirror, or renew "
-        f"'{fetching.lock}' with --update."
-    )
+    assert f"or renew '{fetching.lock}' with --update." in fetching.fail()
     assert server.asked(FILE) == []
 
 
@@ -410,6 +388,14 @@ def test_renewal_takes_the_latest_and_locks_it(fetching: Fetching) -> None:
     assert [path.name for path in fetching.catalogue.glob("*.lock")] == ["tiny.lock"]
 
 
+def test_image_is_booted_by_the_firmware_of_its_recipe(
+    tmp_path: Path, server: ImageServer
+) -> None:
+    assert Fetching(tmp_path, server.folder, more="firmware: uefi\n").run().firmware is (
+        FirmwareType.UEFI
+    )
+
+
 def test_pinned_image_writes_no_lock(tmp_path: Path, server: ImageServer) -> None:
     fetching = Fetching(tmp_path, server.folder, more=f"digest: sha256:{DIGEST}\n")
 
@@ -422,13 +408,8 @@ def test_lock_of_another_file_is_refused(fetching: Fetching) -> None:
     _lock_to(fetching, DIGEST)
     fetching.lock.write_text(fetching.lock.read_text().replace(FILE, "other.qcow2"))
 
-    with pytest.raises(BadInputError) as refusal:
+    with pytest.raises(BadInputError, match=r"tiny\.lock: key 'file': .* for 'other\.qcow2'"):
         fetching.run()
-
-    assert str(refusal.value) == (
-        f"{fetching.lock}: key 'file': This lock is for 'other.qcow2', but the image 'tiny' is "
-        "'tiny.qcow2'; renew it with `harness image fetch --update`."
-    )
 
 
 def test_lock_file_of_another_process_is_kept(fetching: Fetching) -> None:
@@ -650,53 +631,16 @@ def test_local_file_is_used_in_place(tmp_path: Path) -> None:
         disk=tmp_path / "My Bake.qcow2",
         virtual_bytes=3 << 20,
     )
+    other = open_local(LocalImage.at(tmp_path / "My Bake.qcow2"), Algorithm.SHA512)
+    assert other.digest == f"sha512:{hashlib.sha512(IMAGE).hexdigest()}"
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (b"", "The file is empty."),
-        (b"text", f"The file {NO_DISK}"),
-        (b"QFI\xfb", f"The file {NO_DISK}"),
-        (bytes(1024), f"The file {NO_DISK}"),
-        (a_raw_disk() + b".", f"The file {NO_DISK}"),
-        (a_qcow2(version=4), "The file is a qcow2 of version 4, not 2 or 3."),
-        (
-            a_qcow2(backing_at=104),
-            "The file has a backing file, so it is only a part of an image.",
-        ),
-        (
-            a_qcow2(features=4),
-            "The file has an external data file, so it is only a part of an image.",
-        ),
-        (a_qcow2(method=2), "The file is encrypted; decrypt it with `qemu-img convert`."),
-        (a_qcow2(virtual_bytes=0), "The file contains a disk of 0 bytes."),
-        (a_qcow2(tables=126), "The file ends after 1000 bytes, so it is truncated."),
-    ],
-    ids=[
-        *(
-            "empty",
-            "text",
-            "magic",
-            "no-boot-sector",
-            "half-a-sector",
-            "version",
-            "backing-file",
-            "data-file",
-        ),
-        *("encrypted", "no-disk", "cut-short"),
-    ],
-)
-def test_local_file_that_cannot_be_booted_is_refused(
-    tmp_path: Path, content: bytes, problem: str
-) -> None:
+def test_local_file_that_cannot_be_booted_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "my.qcow2"
-    path.write_bytes(content)
+    path.write_bytes(a_qcow2(backing_at=104))
 
-    with pytest.raises(BadInputError) as refusal:
+    with pytest.raises(BadInputError, match=r"my\.qcow2: The file has a backing file"):
         open_local(LocalImage.at(path), Algorithm.SHA256)
-
-    assert str(refusal.value) == f"{path}: {problem}"
 
 
 def _absent(path: Path) -> None:
@@ -753,16 +697,6 @@ def test_unreadable_local_file_is_refused_with_the_systems_error(
         open_local(LocalImage.at(path), Algorithm.SHA256)
 
     assert str(refusal.value) == f"{path}: The file cannot be read (Permission denied)."
-
-
-@pytest.mark.parametrize("name", ["my image", "my\nimage", "-my $(image)", "My.Image"])
-def test_local_file_may_have_any_name(tmp_path: Path, name: str) -> None:
-    path = tmp_path / f"{name}.qcow2"
-    path.write_bytes(IMAGE)
-
-    image = open_local(LocalImage.at(path), Algorithm.SHA256)
-
-    assert (image.name, image.disk) == ("my-image", path)
 
 
 def test_leftovers_of_downloads_are_removed(fetching: Fetching, server: ImageServer) -> None:

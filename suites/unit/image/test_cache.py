@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness import lease
+from harness.artifact_cache import manifest
 from harness.image.manifest import CLOUD_IMAGE_FORMAT, IMAGE_FORMAT
 from suites.unit.image.fake_store import Cache
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from harness.artifact_cache import FileFact
     from harness.artifact_cache.removal import Removal
     from harness.image import Image
 
@@ -193,6 +197,42 @@ def test_image_in_use_counts_and_keeps_its_parent_when_others_are_removed(
     ]
 
 
+def test_image_that_is_removed_while_it_is_verified_is_left_out(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = cache.ensure()
+    other = cache.derive(image, lambda _disk: None)
+    facts = manifest.fact_of
+
+    def remove(path: Path) -> FileFact:
+        if path == image.disk:
+            shutil.rmtree(other.folder)
+        return facts(path)
+
+    monkeypatch.setattr(manifest, "fact_of", remove)
+
+    assert [each.folder for each in cache.store.cache.verify()] == [image.folder]
+
+
+def test_no_other_process_removes_or_publishes_while_images_are_removed(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = cache.ensure()
+    cache.store.close()
+    _age(image, days=400)
+    is_held: list[bool] = []
+
+    def look(_folder: Path) -> int:
+        with lease.try_exclusive(cache.folder / ".locks/gate") as is_free:
+            is_held.append(not is_free)
+        return 0
+
+    monkeypatch.setattr("harness.artifact_cache.cache.allocated_bytes", look)
+
+    assert [removal.path for removal in _collect(cache)] == [image.folder]
+    assert is_held == [True]
+
+
 def test_named_image_is_removed_with_all_that_need_it(cache: Cache) -> None:
     first = cache.ensure()
     second = cache.derive(first, lambda _disk: None)
@@ -203,6 +243,7 @@ def test_named_image_is_removed_with_all_that_need_it(cache: Cache) -> None:
     removals = cache.store.cache.remove([second.folder])
 
     assert [removal.path for removal in removals] == [fourth.folder, third.folder, second.folder]
+    assert list((cache.folder / ".work").iterdir()) == []
     assert [image.folder for image in cache.store.cache.ls()] == [first.folder]
 
 

@@ -42,15 +42,6 @@ def _own_recipe(name: str) -> Recipe:
     return recipe
 
 
-def test_own_catalogue_is_sound() -> None:
-    recipe = _own_recipe("debian-12")
-
-    assert recipe.file.driver is not None
-    assert recipe.file.driver.reference == (
-        "mcr.microsoft.com/aks/aks-gpu-cuda-lts:580.126.09-20260801000000"
-    )
-
-
 def test_unknown_image_names_the_known_ones(tmp_path: Path) -> None:
     write_catalogue(tmp_path)
 
@@ -305,11 +296,7 @@ def test_unsigned_image_from_an_http_url_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError) as refusal:
         a_cloud_image_recipe(tmp_path, folder="http://example.org/x", entry=unsigned)
 
-    assert str(refusal.value) == (
-        f"{tmp_path / 'tiny.yaml'}: The image 'tiny' has neither 'signature' nor 'digest', so "
-        "'http://example.org/x/' can't be trusted without TLS; use an https URL, or add one of the "
-        "two keys."
-    )
+    assert "'http://example.org/x/' can't be trusted without TLS" in str(refusal.value)
     assert list(
         a_cloud_image_recipe(tmp_path, folder="https://example.org/x", entry=unsigned).locations()
     ) == ["https://example.org/x/"]
@@ -412,32 +399,6 @@ def test_cloud_image_without_a_list_or_a_digest_is_refused(tmp_path: Path, more:
         a_cloud_image_recipe(tmp_path, folder="https://example.org/x", entry=PINNED, more=more)
 
 
-#: What the distributions' pages say: cloud-images.ubuntu.com has a folder for each release of a
-#: series, cloud.debian.org one for each build; 'release' and 'latest' lead to the newest.
-OWN_CLOUD_IMAGES = {
-    "ubuntu-22.04": (
-        "https://cloud-images.ubuntu.com/releases/jammy/release/",
-        "ubuntu-22.04-server-cloudimg-amd64.img",
-        "SHA256SUMS",
-    ),
-    "ubuntu-24.04": (
-        "https://cloud-images.ubuntu.com/releases/noble/release/",
-        "ubuntu-24.04-server-cloudimg-amd64.img",
-        "SHA256SUMS",
-    ),
-    "debian-12-cloud": (
-        "https://cloud.debian.org/images/cloud/bookworm/latest/",
-        "debian-12-genericcloud-amd64.qcow2",
-        "SHA512SUMS",
-    ),
-    "debian-13-cloud": (
-        "https://cloud.debian.org/images/cloud/trixie/latest/",
-        "debian-13-genericcloud-amd64.qcow2",
-        "SHA512SUMS",
-    ),
-}
-
-
 def test_driver_and_firmware_of_a_cloud_image_reach_it(tmp_path: Path) -> None:
     more = (
         "firmware: uefi\ndriver:\n  repository: mcr.example.org/gpu\n  version: 580.1.2\n"
@@ -449,16 +410,6 @@ def test_driver_and_firmware_of_a_cloud_image_reach_it(tmp_path: Path) -> None:
     assert recipe.file.firmware is FirmwareType.UEFI
     assert recipe.file.driver is not None
     assert recipe.file.driver.reference == "mcr.example.org/gpu:580.1.2-2026"
-
-
-def test_own_cloud_images_have_the_addresses_of_their_distributions() -> None:
-    entries = load_catalogue().entries
-
-    assert {
-        name: (entry.file.folder, entry.file.file, entry.file.sums.file)
-        for name, entry in entries.items()
-        if isinstance(entry, CloudImageRecipe) and entry.file.sums is not None
-    } == OWN_CLOUD_IMAGES
 
 
 def test_key_of_each_own_cloud_image_has_the_fingerprint_that_its_recipe_names() -> None:

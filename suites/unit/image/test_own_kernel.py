@@ -59,7 +59,11 @@ def test_folder_without_modules_is_refused(tmp_path: Path) -> None:
         KernelFiles(vmlinuz=a_vmlinuz(tmp_path / "vmlinuz"), modules=tmp_path / VERSION)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x7fELF" + bytes(0x600)])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x7fELF" + bytes(0x600), b"MZ".ljust(0x200, b"x") + b"\xebfHdrS" + bytes(0x600)],
+    ids=["empty", "ELF", "no version"],
+)
 def test_file_that_is_not_a_bzimage_is_refused(tmp_path: Path, content: bytes) -> None:
     """An ELF `vmlinux` is what people take for it."""
     (tmp_path / "vmlinux").write_bytes(content)
@@ -105,7 +109,9 @@ def test_digest_follows_names_contents_links_and_initrd(tmp_path: Path) -> None:
     again = KernelFiles(vmlinuz=vmlinuz, modules=tmp_path).digest()
     assert seen == {again}
 
-    seen.add(KernelFiles(vmlinuz=vmlinuz, modules=modules, initrd=vmlinuz).digest())
+    for version in ("6.1.0-55-cloud-amd64", "6.1.0-57-cloud-amd64"):
+        initrd = a_vmlinuz(tmp_path / "initrd", version)
+        seen.add(KernelFiles(vmlinuz=vmlinuz, modules=modules, initrd=initrd).digest())
     (modules / "kernel/net/dummy.ko").write_text("another module")
     seen.add(KernelFiles(vmlinuz=vmlinuz, modules=modules).digest())
     (modules / "kernel/net/dummy.ko").rename(modules / "kernel/net/dumny.ko")
@@ -115,4 +121,17 @@ def test_digest_follows_names_contents_links_and_initrd(tmp_path: Path) -> None:
         (modules / "kernel/net/source").symlink_to(target)
         seen.add(KernelFiles(vmlinuz=vmlinuz, modules=modules).digest())
 
-    assert len(seen) == 6
+    assert len(seen) == 7
+
+
+def test_digest_of_packages_follows_their_order_and_contents(tmp_path: Path) -> None:
+    """They are installed one after the other."""
+    first, second = (tmp_path / name for name in ("a.deb", "b.deb"))
+    seen = set()
+    for content in (b"1", b"2"):
+        for package in (first, second):
+            package.write_bytes(b"!<arch>\ndebian-binary   " + content + package.name.encode())
+        for packages in ((first, second), (second, first)):
+            seen.add(KernelPackages(packages=packages).digest())
+
+    assert len(seen) == 4

@@ -289,26 +289,18 @@ def test_keys_of_debian_that_are_missing_are_named_with_the_remedy(attempt: Atte
 def test_missing_programs_are_named_with_the_remedy(attempt: Attempt) -> None:
     commands = ScriptedBuildCommands()
 
-    with pytest.raises(RequirementError) as refusal:
+    with pytest.raises(RequirementError, match="--no-install-recommends mmdebstrap qemu-utils'"):
         attempt.build(commands, lacking=["mmdebstrap", "qemu-img"])
 
-    assert str(refusal.value) == (
-        "Building an image needs 'mmdebstrap' and 'qemu-img', not found on this host; install "
-        "with 'apt-get install --no-install-recommends mmdebstrap qemu-utils'."
-    )
     assert commands.calls == []
 
 
 def test_too_little_space_is_reported_before_the_build_starts(attempt: Attempt) -> None:
     commands = ScriptedBuildCommands()
 
-    with pytest.raises(RequirementError) as refusal:
+    with pytest.raises(RequirementError, match=r"needs 4096 MiB free .* but 1024 MiB are free"):
         attempt.build(commands, free=1 << 30)
 
-    assert str(refusal.value) == (
-        f"The image needs 4096 MiB free in '{attempt.work}' while it is made, but 1024 MiB are free; "
-        "free some space, or set XDG_CACHE_HOME to a folder on a larger disk."
-    )
     assert commands.calls == []
 
 

@@ -63,6 +63,10 @@ def test_archive_leads_from_the_index_to_the_layer_by_true_digests() -> None:
     manifest = json.loads(follow(entry))
     config = json.loads(follow(manifest["config"]))
     (layer,) = manifest["layers"]
+    # One field more would be another digest, and registries have the image by that of before.
+    assert [set(each) for each in (manifest["config"], layer)] == [
+        {"mediaType", "digest", "size"}
+    ] * 2
     content = follow(layer)
     assert config["rootfs"]["diff_ids"] == [layer["digest"]]
     assert config["config"]["Entrypoint"] == ["/entrypoint.sh"]
