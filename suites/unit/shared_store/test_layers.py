@@ -79,7 +79,7 @@ def test_other_layers_are_refused_before_anything_is_pulled(
         ["/".join(["x" * 200] * 6)],
         ["a", "a"],
         ["a", "a/b"],
-        ["a/b", "a"],
+        ["a/b/c", "a"],
     ],
 )
 def test_path_that_is_none_of_the_folder_is_refused(titles: list[str]) -> None:

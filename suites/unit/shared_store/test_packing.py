@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.artifact_cache import FileFact
+from harness.limits import STORE_OTHER_FILES, STORE_OTHER_MIB, Limit, LimitError
 from harness.shared_store import StoreError, packing
 from harness.shared_store.answers import FILE_TYPE
 from harness.shared_store.packing import DataBudget, pack, unpack_file, unpack_rest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 #: What is read at once in these tests.
@@ -44,7 +46,7 @@ def fact_of(content: bytes) -> FileFact:
 def a_folder(folder: Path) -> dict[str, bytes]:
     """Make a published folder, and return its files with those that no manifest names."""
     files = {f"{number}/disk": content for number, content in enumerate(CONTENTS.values())}
-    others = {"evidence/console.log": b"booted", "evidence/empty": b""}
+    others = {"evidence/console.log": b"booted", "evidence/used": b""}
     for name, content in {**files, **others, "used": b"", "verified.json": b"{}"}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -103,16 +105,23 @@ def test_blob_of_another_content_is_refused(tmp_path: Path, name: str, change: s
         unpack_file(packed, tmp_path / "to/disk", fact_of(wanted), "x", DataBudget("x", 1))
 
 
-@pytest.mark.parametrize("left_out", [1, 8])
-def test_blob_without_its_end_is_refused_although_the_file_is_whole(
-    tmp_path: Path, left_out: int
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda blob: blob[:-1], "ends before"),
+        (lambda blob: blob[:-8], "ends before"),
+        (lambda blob: blob + b"x", "goes on after"),
+    ],
+)
+def test_blob_with_another_end_is_refused_although_the_file_is_whole(
+    tmp_path: Path, change: Callable[[bytes], bytes], why: str
 ) -> None:
     """At the end are a checksum and the size, of four bytes each."""
     a_folder(tmp_path / "x")
     (packed, *_) = _kept(tmp_path / "x", tmp_path)
-    packed.write_bytes(packed.read_bytes()[:-left_out])
+    packed.write_bytes(change(packed.read_bytes()))
 
-    with pytest.raises(StoreError, match="ends before the end of the file"):
+    with pytest.raises(StoreError, match=f"{why} the end of the file"):
         unpack_file(packed, tmp_path / "to", fact_of(b""), "x", DataBudget("x", 1))
 
 
@@ -134,3 +143,17 @@ def test_file_that_differs_from_the_published_one_is_not_packed(tmp_path: Path) 
 
     with pytest.raises(StoreError, match=f"{name}' is damaged and is not pushed"):
         list(pack(folder, tmp_path))
+
+
+@pytest.mark.parametrize(("limit", "size"), [(STORE_OTHER_FILES, 0), (STORE_OTHER_MIB, 600 << 10)])
+def test_other_files_that_no_host_would_take_are_not_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: Limit, size: int
+) -> None:
+    """Together they are beyond the limit, each is not."""
+    monkeypatch.setenv(limit.variable, "1")
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(bytes(size))
+    (tmp_path / "manifest.json").write_text('{"files": {}}')
+
+    with pytest.raises(LimitError, match=limit.name):
+        list(pack(tmp_path, tmp_path))

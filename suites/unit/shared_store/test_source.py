@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import hashlib
 import json
 import os
@@ -13,12 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.artifact_cache import KEY_DIGITS, MANIFEST
+from harness.artifact_cache import KEY_DIGITS, MANIFEST, USED
+from harness.limits import STORE_SECONDS
 from harness.progress import Progress, ProgressEvent, Stage
 from harness.provisioning.wait import Deadline
 from harness.shared_store import StoreError
 from harness.shared_store import source as source_module
-from harness.shared_store.answers import FILE_TYPE, NEEDS, TITLE, next_page, read_moment
+from harness.shared_store.answers import (
+    CREATED,
+    FILE_TYPE,
+    NEEDS,
+    REST_TYPE,
+    TITLE,
+    next_page,
+    read_moment,
+)
 from harness.shared_store.packing import _compress
 from harness.shared_store.source import (
     ARTIFACT_TYPE,
@@ -99,6 +109,10 @@ class FakeClient:
     address: str = "registry"
     deadlines: list[float] = field(default_factory=list)
     breaks: Callable[[], None] = lambda: None
+    rest: bytes = b""
+    described: Mapping[str, bytes] | None = None
+    pushed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    deleted: list[str] = field(default_factory=list)
 
     def deadline(self) -> Deadline:
         return Deadline.after(60)
@@ -129,6 +143,17 @@ class FakeClient:
                     "annotations": {TITLE: title},
                 }
             )
+        if self.rest:
+            digest = f"sha256:{hashlib.sha256(self.rest).hexdigest()}"
+            self.blobs[digest] = self.rest
+            layers.append(
+                {
+                    "mediaType": REST_TYPE,
+                    "digest": digest,
+                    "size": len(self.rest),
+                    "annotations": {TITLE: "rest"},
+                }
+            )
         own = hashlib.sha256(tag.encode()).hexdigest()
         manifest = {
             "artifactType": self.kind,
@@ -144,7 +169,7 @@ class FakeClient:
         tag = what.rpartition(" ")[2].strip("'")
         files = {
             title: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-            for title, content in self.contents.items()
+            for title, content in (self.described or self.contents).items()
         }
         return json.dumps({"parts": self.parts[tag], "files": files}).encode()
 
@@ -169,6 +194,18 @@ class FakeClient:
                 progress(len(chunk))
                 self.breaks()
 
+    def push_blob(self, _: str, path: Path, digest: str, what: str, *, deadline: Deadline) -> None:
+        del what, deadline
+        self.blobs[digest] = path.read_bytes()
+
+    def push_manifest(self, _: str, tag: str, content: bytes, *, deadline: Deadline) -> None:
+        del deadline
+        self.pushed[tag] = json.loads(content)
+
+    def delete(self, _: str, digest: str, what: str) -> None:
+        del what
+        self.deleted.append(digest)
+
 
 @pytest.fixture
 def events() -> list[ProgressEvent]:
@@ -180,6 +217,15 @@ def client(tmp_path: Path) -> FakeClient:
     return FakeClient(tmp_path)
 
 
+def a_cache(client: FakeClient, *, is_writable: bool = True) -> SharedCache:
+    return SharedCache(
+        client=client,  # type: ignore[arg-type]
+        repository="checkpoints",
+        partial=client.work / "parts",
+        is_writable=is_writable,
+    )
+
+
 def fetch(
     client: FakeClient,
     events: list[ProgressEvent],
@@ -189,12 +235,7 @@ def fetch(
 ) -> bool:
     into = client.work / "into"
     into.mkdir()
-    cache = SharedCache(
-        client=client,  # type: ignore[arg-type]
-        repository="checkpoints",
-        partial=client.work / "parts",
-    )
-    return cache.fetch(
+    return a_cache(client).fetch(
         name,
         into,
         inputs=inputs or {},
@@ -220,6 +261,7 @@ ONE: dict[str, object] = {"qemu": "7.2", "image": "one", "parent": "p"}
         ),
         ({"baked-02": {**ONE, "image": "two", "own": 1}}, "with another image, another 'own' ("),
         ({"baked-02": {"qemu": "7.2"}}, "with another image ("),
+        ({"baked-02": {**ONE, "\x1b[2J": 1}}, r"with another '\x1b[2J' ("),
         ({f"baked-{n:02}": {**ONE, "qemu": "8"} for n in range(2, 20)}, "only 'baked-15', which"),
     ],
 )
@@ -238,6 +280,16 @@ def test_artifact_of_other_inputs_is_named_with_the_differences(
     assert said in events[0].message
     # Half of the time is left to make it.
     assert max(client.deadlines) <= 50
+
+
+def test_registry_gets_no_more_time_than_its_limit(
+    client: FakeClient, events: list[ProgressEvent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(STORE_SECONDS.variable, "20")
+
+    fetch(client, events)
+
+    assert max(client.deadlines) <= 20
 
 
 def test_artifacts_of_other_programs_are_left_out(
@@ -269,7 +321,8 @@ def test_pull_continues_and_reports_its_progress(
     (parts / f"baked-01.{digits}").write_bytes(client.blobs[digest][: 50 * STEP])
     (parts / "old").mkdir()
     (parts / "new.0").touch()
-    os.utime(parts / "old", (1, 1))
+    # It may have been read since.
+    os.utime(parts / "old", (time.time(), 1))
     # The 140th of some 150 steps comes after ten seconds.
     client.breaks = lambda: fake_time.sleep(10.0 / 139.5)
 
@@ -278,6 +331,7 @@ def test_pull_continues_and_reports_its_progress(
     for name, content in client.contents.items():
         assert (client.work / "into" / name).read_bytes() == content
         assert (client.work / "into" / name).stat().st_mode & 0o777 == 0o600
+    assert (client.work / "into" / USED).exists()
     assert [path.name for path in parts.iterdir()] == ["new.0"]
     assert [event.message for event in events[1:]] == ["94 %, 0.0 MiB/s"]
 
@@ -305,6 +359,95 @@ def test_part_of_a_refused_pull_is_not_left(
     )
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+def test_disk_that_takes_nothing_leaves_the_parts_of_other_artifacts_alone(
+    client: FakeClient, events: list[ProgressEvent], number: int
+) -> None:
+    parts = client.work / "parts"
+    parts.mkdir(mode=0o700)
+    for name in ("baked-01.0", "baked-02.0"):
+        (parts / name).touch()
+
+    def fail() -> None:
+        raise OSError(number, os.strerror(number))
+
+    client.parts, client.breaks = {"baked-01": ONE}, fail
+
+    assert not fetch(client, events)
+
+    assert [path.name for path in parts.iterdir()] == ["baked-02.0"]
+    assert events[-1].stage is Stage.REFUSED
+    assert ("became full" in events[-1].message) is (number == errno.ENOSPC)
+
+
+@pytest.mark.parametrize("is_rest", [False, True])
+def test_blob_that_can_not_be_unpacked_is_fetched_anew_next_time(
+    client: FakeClient, events: list[ProgressEvent], *, is_rest: bool
+) -> None:
+    client.parts = {"baked-01": ONE}
+    if is_rest:
+        client.contents, client.rest = {}, b"no archive"
+    else:
+        client.contents, client.described = {"a": b"x"}, {"a": b"other"}
+
+    assert not fetch(client, events)
+
+    assert events[-1].stage is Stage.REFUSED
+    assert list((client.work / "parts").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "needs"),
+    [
+        ({"qemu": "QEMU 7.2", "processor": "any processor"}, "QEMU 7.2, any processor"),
+        ({"processor": "any processor"}, "any processor"),
+        ({}, None),
+    ],
+)
+def test_pushed_folder_is_described_by_its_manifest(
+    client: FakeClient, events: list[ProgressEvent], facts: dict[str, str], needs: str | None
+) -> None:
+    folder = client.work / "baked-01"
+    folder.mkdir()
+    (folder / "disk").write_bytes(b"x")
+    files = {"disk": {"size": 1, "sha256": hashlib.sha256(b"x").hexdigest()}}
+    own = json.dumps({"files": files, "facts": facts}).encode()
+    (folder / MANIFEST).write_bytes(own)
+    # A push that was killed left it.
+    (client.work / "parts/push-0").mkdir(parents=True)
+    (client.work / "parts").chmod(0o700)
+
+    a_cache(client).offer(folder, progress=Progress("baked-01", events.append))
+
+    assert [event.stage for event in events] == [Stage.PUBLISH]
+    manifest = client.pushed["baked-01"]
+    assert client.blobs[manifest["config"]["digest"]] == own
+    assert [each["annotations"][TITLE] for each in manifest["layers"]] == ["disk"]
+    assert manifest["annotations"].get(NEEDS) == needs
+    pushed = dt.datetime.fromisoformat(manifest["annotations"][CREATED])
+    assert abs(pushed - dt.datetime.now(tz=dt.timezone.utc)) < dt.timedelta(minutes=10)
+    assert not list((client.work / "parts").glob("push-*"))
+
+
+def test_artifact_that_the_store_has_is_not_pushed(client: FakeClient) -> None:
+    client.parts = {"baked-01": {}}
+
+    assert not a_cache(client).push(client.work / "baked-01", progress=Progress("baked-01"))
+
+    assert client.pushed == {}
+
+
+def test_artifact_is_removed_by_its_digest(client: FakeClient) -> None:
+    client.parts = {"baked-01": {}, "baked-02": {}}
+    cache = a_cache(client)
+    first, second = cache.ls()
+
+    cache.remove(second)
+
+    assert client.deleted == [second.digest]
+    assert first.digest != second.digest
+
+
 @pytest.mark.parametrize("is_writable", [True, False])
 @pytest.mark.parametrize("manifest", [None, "{", '{"files": {"a": {"size": 1, "sha256": "x"}}}'])
 def test_folder_that_can_not_be_offered_fails_nothing(
@@ -315,12 +458,7 @@ def test_folder_that_can_not_be_offered_fails_nothing(
     folder.mkdir()
     if manifest is not None:
         (folder / MANIFEST).write_text(manifest)
-    cache = SharedCache(
-        client=client,  # type: ignore[arg-type]
-        repository="checkpoints",
-        partial=client.work / "parts",
-        is_writable=is_writable,
-    )
+    cache = a_cache(client, is_writable=is_writable)
 
     cache.offer(folder, progress=Progress("baked-01", events.append))
 
