@@ -121,3 +121,20 @@ def test_folder_needs_the_disk_on_which_it_was_made(
     else:
         with pytest.raises(DamagedError, match=r"needs a disk that '.*parent' no longer has"):
             FORMAT.check_pin(tmp_path / "child", parent, pin)
+
+
+@pytest.mark.parametrize("disk", [b"dis", b"disk!", b"disc"], ids=["shorter", "longer", "other"])
+def test_damaged_folder_stays_damaged(tmp_path: Path, disk: bytes) -> None:
+    folder = a_folder(tmp_path / "x")
+    (folder / DISK).write_bytes(disk)
+
+    for _ in range(2):
+        with pytest.raises(DamagedError, match=r"(were|was) published"):
+            FORMAT.check(folder, "k")
+
+
+def test_folder_of_a_key_with_the_same_beginning_is_another_one(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path / "x", key="0123456789abcdef" + "0")
+
+    with pytest.raises(DamagedError, match="has the key"):
+        FORMAT.check(folder, "0123456789abcdef" + "1")

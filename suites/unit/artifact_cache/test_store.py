@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -14,7 +15,13 @@ from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.artifact_cache import FileFact, GoneError, StagingFolder, allocated_bytes
+from harness.artifact_cache import (
+    DamagedError,
+    FileFact,
+    GoneError,
+    StagingFolder,
+    allocated_bytes,
+)
 from harness.artifact_cache.manifest import fact_of
 from harness.artifact_cache.store import ArtifactStore
 from harness.errors import HarnessError
@@ -22,7 +29,7 @@ from harness.progress import Progress, Stage
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 EDGES = [1, 4095, 4096, 4097, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20]
 
@@ -146,19 +153,102 @@ def a_killed_makers_folder(store: Path, name: str) -> Path:
     return left
 
 
-def ensure_one(store: ArtifactStore, *, fails: bool = False) -> None:
-    def fill(place: StagingFolder) -> None:
-        (place.content / "content").touch()
-        if fails:
-            raise HarnessError("There is no content.")
+def ensure_one(
+    store: ArtifactStore,
+    *,
+    name: str = "content",
+    error: BaseException | None = None,
+    stages: list[Stage] | None = None,
+    cancelled: Callable[[], str | None] = lambda: None,
+) -> None:
+    def opened() -> None:
+        if (store.folder / "one/damaged").exists():
+            raise DamagedError("It is damaged.")
 
+    def fill(place: StagingFolder) -> None:
+        (place.content / name).touch()
+        if error is not None:
+            raise error
+
+    seen = [] if stages is None else stages
     store.ensure(
         store.folder / "one",
-        opened=lambda: None,
+        opened=opened,
         fill=fill,
-        progress=Progress("one", lambda _event: None),
+        progress=Progress("one", lambda event: seen.append(event.stage)),
         deadline=Deadline.after(10),
+        cancelled=cancelled,
     )
+
+
+NO_CONTENT = HarnessError("There is no content.")
+
+
+def test_damaged_folder_is_renamed_away_under_its_guard_and_made_again(tmp_path: Path) -> None:
+    there: list[bool] = []
+
+    @contextlib.contextmanager
+    def guard(folder: Path, _deadline: Deadline) -> Iterator[None]:
+        there.append((folder / "damaged").exists())
+        yield
+        there.append(folder.exists())
+
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one/damaged").touch()
+
+    ensure_one(ArtifactStore(tmp_path, noun="thing", removing=guard))
+
+    assert there == [True, False]
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["content"]
+    assert list((tmp_path / ".work").iterdir()) == []
+
+
+def test_leftovers_of_a_failed_attempt_are_not_published_with_the_next_one(
+    tmp_path: Path,
+) -> None:
+    """The first attempt could not be cleaned up; the same process tries again."""
+    fails = [OSError(errno.EBUSY, "busy")]
+
+    def clean(work: Path) -> None:
+        if fails:
+            raise fails.pop()
+        shutil.rmtree(work)
+
+    store = ArtifactStore(tmp_path, noun="thing", clean=clean)
+    with pytest.raises(HarnessError, match="There is no content"):
+        ensure_one(store, name="half", error=NO_CONTENT)
+    ensure_one(store)
+
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["content"]
+
+
+def test_folder_that_is_no_longer_needed_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(HarnessError, match="The run ends"):
+        ensure_one(ArtifactStore(tmp_path, noun="thing"), cancelled=lambda: "The run ends.")
+
+    assert not (tmp_path / "one").exists()
+
+
+@pytest.mark.parametrize("error", [NO_CONTENT, KeyboardInterrupt()], ids=["error", "interrupted"])
+def test_end_of_a_failed_attempt_is_reported_and_its_note_removed(
+    tmp_path: Path, error: BaseException
+) -> None:
+    stages: list[Stage] = []
+
+    with pytest.raises(type(error)):
+        ensure_one(ArtifactStore(tmp_path, noun="thing"), error=error, stages=stages)
+
+    assert stages == [Stage.ENDED]
+    assert list((tmp_path / ".locks").glob("*.holder")) == []
+
+
+def test_leftover_that_can_not_be_removed_keeps_nobody_from_the_cache(tmp_path: Path) -> None:
+    (tmp_path / ".work").mkdir()
+    (tmp_path / ".work/stray").touch()
+
+    ensure_one(ArtifactStore(tmp_path, noun="thing"))
+
+    assert (tmp_path / "one/content").exists()
 
 
 @pytest.mark.parametrize("is_made", [True, False])
@@ -220,7 +310,7 @@ def test_error_of_a_folder_is_not_hidden_by_an_error_of_its_removal(tmp_path: Pa
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     with pytest.raises(HarnessError, match="There is no content"):
-        ensure_one(ArtifactStore(tmp_path, noun="thing", clean=clean), fails=True)
+        ensure_one(ArtifactStore(tmp_path, noun="thing", clean=clean), error=NO_CONTENT)
     ensure_one(ArtifactStore(tmp_path / "other", noun="thing", clean=clean))
 
     assert (tmp_path / "other/one/content").exists()
