@@ -155,7 +155,7 @@ def test_environments_of_the_shards_become_one(tmp_path: Path) -> None:
     for number, accelerator in enumerate(("tcg", "kvm", "tcg"), start=1):
         results = tmp_path / f"shards/{number}/start-1/allure"
         (results / "environment.properties").write_text(
-            f"# a=b\n\nkernel=root={accelerator}\naccelerator={accelerator}\n"
+            f"# a=b\n!c=d\n\nkernel=root={accelerator}\naccelerator={accelerator}\n"
         )
         (results / "categories.json").write_text("[]")
 
@@ -563,9 +563,12 @@ def test_name_of_a_test_is_code() -> None:
         "\x1b]0;owned\x07\x1b[2J \x00 \x85 \udce9 \u202e",
     ],
 )
-def test_text_of_a_guest_is_text_of_the_page(text: str) -> None:
-    """As name of a test, cause of a failure, and sentence; GitHub makes links of bare addresses too."""
-    page = render_summary([], [a_failed_case(f"a::test[{text}]", text)], [text], [text])
+def test_text_of_a_guest_is_text_of_the_page(tmp_path: Path, text: str) -> None:
+    """As name of a test or host, cause of a failure, and sentence; GitHub makes links of bare addresses too."""
+    (shard,), _ = read_shards([a_shard(tmp_path, 1, TESTS, count=1)])
+    other = dataclasses.replace(shard, manifest=dataclasses.replace(shard.manifest, host=text))
+
+    page = render_summary([other], [a_failed_case(f"a::test[{text}]", text)], [text], [text])
 
     assert page.isascii()
     assert "\x1b" not in page
@@ -593,6 +596,41 @@ def test_text_of_a_guest_is_text_of_the_page(text: str) -> None:
     assert html.count("<h3>") == 1
     assert html.count("<table>") == 1
     assert html.count("<ul>") == 3
+
+
+def test_merged_suites_replace_an_earlier_report_whole_and_have_the_sums_of_all(
+    tmp_path: Path,
+) -> None:
+    def suite(**counts: int) -> ET.Element:
+        return ET.Element("testsuite", {name: str(count) for name, count in counts.items()})
+
+    path = tmp_path / "junit.xml"
+    path.write_text("earlier")
+    with path.open() as earlier:
+        write_merged(
+            [
+                ("1/2", suite(tests=9, failures=1, errors=2, skipped=3, time=1)),
+                ("2/2", suite(tests=40, failures=10, errors=20, skipped=5)),
+            ],
+            path,
+        )
+        assert earlier.read() == "earlier", "Who reads it meanwhile has all of the earlier one."
+
+    root = ET.parse(path).getroot()  # noqa: S314 - our own
+    sums = {"tests": "49", "failures": "11", "errors": "22", "skipped": "8", "time": "1.000"}
+    assert {name: root.get(name) for name in sums} == sums
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_test_that_could_not_tell_counts_as_failed() -> None:
+    broken = dataclasses.replace(a_failed_case("a"), is_broken=True)
+    passed = dataclasses.replace(a_failed_case("b"), outcome="passed", problem=None)
+
+    merged = Merged(
+        shards=[], cases=[broken, a_failed_case("c"), passed], problems=[], bad_ends=[]
+    )
+
+    assert merged.failed == 2
 
 
 def merged_one(folder: Path, *, is_partial: bool = False) -> Merged:
@@ -792,6 +830,7 @@ def test_hostile_junit_report_gives_a_sentence(tmp_path: Path, old: str, new: st
         ("start-1/allure/1-0-result.json", '{"uuid": "a", "stop": 1' + "0" * 4000 + "}"),
         ("start-1/allure/1-0-result.json", '{"uuid": 5}'),
         ("start-1/allure/1-0-result.json", "[]"),
+        ("start-1/allure/1-0-result.json", '{"uuid": "a", "stop": 1e15}'),
         ("start-1/durations.json", '{"a": 1' + "0" * 4000 + "}"),
         ("start-1/durations.json", "5"),
         ("start-1/coverage.shell", "junk"),

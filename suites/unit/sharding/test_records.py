@@ -50,7 +50,8 @@ def test_durations_are_written_in_an_order_and_rounded_so_that_versions_differ_l
 
 
 @pytest.mark.parametrize(
-    "content", ["{", "3", '{"a": "long"}', '{"a": -1}', '{"a": NaN}', '{"a": "nan"}']
+    "content",
+    ["{", "3", '{"a": "long"}', '{"a": -1}', '{"a": NaN}', '{"a": "nan"}', '{"a": "inf"}'],
 )
 def test_other_content_is_refused_by_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "durations").write_text(content)
@@ -84,6 +85,9 @@ def test_starts_are_counted_beyond_nine(tmp_path: Path) -> None:
 
 def test_digest_tells_sets_of_tests_apart_and_not_their_orders() -> None:
     assert digest_of(["a", "b"]) == digest_of(["b", "a"]) != digest_of(["ab"])
+    assert digest_of(["a[\udcff]"]) != digest_of(["a[\udcfe]"]), (
+        "Ids may have bytes that are no text."
+    )
 
 
 def test_two_starts_at_once_get_a_folder_each(
