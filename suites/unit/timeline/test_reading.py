@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import BadInputError
+from harness.evidence.gaps import NOT_COLLECTED
 from harness.evidence.history import HISTORY, PACKED_JOURNAL
 from harness.evidence.requested import write_request
 from harness.provisioner import Provisioner
@@ -429,6 +430,18 @@ def test_names_of_a_guest_can_not_control_a_terminal(
     tmp_path: Path, name: str, shown: str
 ) -> None:
     assert shown in by_name(steps_of(a_node_that_built(tmp_path), name=name))
+
+
+def test_title_and_gaps_can_not_control_a_terminal(tmp_path: Path) -> None:
+    folder = a_node_that_built(tmp_path).write()
+    shutil.rmtree(folder / HISTORY)
+    (folder / NOT_COLLECTED).write_text("\x1b[2J is gone.\n")
+
+    timeline = read_timeline(folder, title="\x1b[31mnode")
+
+    assert timeline.title == r"\x1b[31mnode"
+    assert any(r"\x1b[2J is gone." in gap.reason for gap in timeline.gaps)
+    assert all(gap.reason.isprintable() for gap in timeline.gaps)
 
 
 @pytest.mark.parametrize("changed", [{"duration_s": math.nan}, {"started": "inf"}])

@@ -32,7 +32,7 @@ def after(name: str, *names: str) -> UnitTimes:
         (1.0, 6.0, ("b",), 3.0),
         (1.0, 9.0, ("b",), 3.0),
         (1.0, 9.1, (), None),
-        (1.0, 5.5, ("a",), 1.0),
+        (1.0, 5.5, ("a",), 2.0),
         (4.0, 6.0, ("b",), 4.0),
         # In the initrd, before the systemd of the system.
         (7.0, 6.0, ("b",), 6.0),
@@ -41,11 +41,14 @@ def after(name: str, *names: str) -> UnitTimes:
 def test_unit_waited_for_the_one_that_was_ready_last(
     began_s: float, start_s: float, blockers: tuple[str, ...], from_s: float | None
 ) -> None:
-    spans = [a_span("a", 1.0, 3.0), a_span("b", 2.0, 6.0), a_span("c", start_s, 10.0)]
+    before = [a_span("z", 0.5, 2.0), a_span("a", 1.0, 3.0), a_span("b", 2.0, 6.0)]
+    units = [after("c", "a", "b", "z", "absent")]
 
-    found = with_blockers(spans, [after("c", "a", "b", "absent")], began_s=began_s, offset_s=0.0)
+    *_, found = with_blockers(
+        [*before, a_span("c", start_s, 10.0)], units, began_s=began_s, offset_s=0.0
+    )
 
-    assert (found[2].blockers, found[2].blocked_from_s) == (blockers, from_s)
+    assert (found.blockers, found.blocked_from_s) == (blockers, from_s)
 
 
 def test_waiting_unit_is_held_up_by_what_runs_and_not_by_what_waits_too() -> None:
