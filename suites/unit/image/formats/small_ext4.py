@@ -64,19 +64,22 @@ class SmallExt4:
         mapped: bytes = b"",
         links: int = 1,
         ctime_ns: int = 0,
+        mtime_ns: int = 0,
         xattr_block: int = 0,
         xattrs: bytes = b"",
     ) -> None:
-        seconds, nanoseconds = divmod(ctime_ns, 1_000_000_000)
         raw = bytearray(_INODE)
         struct.pack_into("<HHI", raw, 0, mode, uid & 0xFFFF, size & 0xFFFFFFFF)
-        struct.pack_into("<I", raw, 12, seconds & 0xFFFFFFFF)
         struct.pack_into("<HH", raw, 24, gid & 0xFFFF, links)
         struct.pack_into("<I", raw, 32, flags)
         raw[40 : 40 + len(mapped)] = mapped
         struct.pack_into("<II", raw, 104, xattr_block, size >> 32)
         struct.pack_into("<HH", raw, 120, uid >> 16, gid >> 16)
-        struct.pack_into("<HHI", raw, 128, 32, 0, nanoseconds << 2 | seconds >> 32)
+        struct.pack_into("<H", raw, 128, 32)
+        for at, extra_at, time_ns in ((12, 132, ctime_ns), (16, 136, mtime_ns)):
+            seconds, nanoseconds = divmod(time_ns, 1_000_000_000)
+            struct.pack_into("<I", raw, at, seconds & 0xFFFFFFFF)
+            struct.pack_into("<I", raw, extra_at, nanoseconds << 2 | seconds >> 32)
         if xattrs:
             struct.pack_into("<I", raw, 160, 0xEA020000)
             raw[164 : 164 + len(xattrs)] = xattrs

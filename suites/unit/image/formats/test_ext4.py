@@ -21,14 +21,22 @@ from suites.unit.image.formats.small_ext4 import SmallExt4, extents, folder_bloc
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-CTIME_NS = 1_795_364_816_123_456_789
+CTIME_NS, MTIME_NS = 1_795_364_816_123_456_789, 6_000_000_000_987_654_321
 
 
 @pytest.fixture
 def disk() -> SmallExt4:
     disk = SmallExt4()
     disk.folder(2, {"file": 12, "etc": 13})
-    disk.inode(12, 0o104755, uid=70_000, gid=80_000, size=6 << 30, ctime_ns=CTIME_NS)
+    disk.inode(
+        12,
+        0o104755,
+        uid=70_000,
+        gid=200_000,
+        size=6 << 30,
+        ctime_ns=CTIME_NS,
+        mtime_ns=MTIME_NS,
+    )
     disk.folder(13, {"inner": 14})
     disk.inode(14, 0o100600)
     return disk
@@ -39,8 +47,9 @@ def test_every_name_has_its_attributes(disk: SmallExt4) -> None:
 
     assert set(system.inodes) == {"/", "/file", "/etc", "/etc/inner"}
     file = system.inodes["/file"]
-    assert (file.mode, file.uid, file.gid) == (0o104755, 70_000, 80_000)
-    assert (file.size, file.ctime_ns, file.number) == (6 << 30, CTIME_NS, 12)
+    assert (file.mode, file.uid, file.gid) == (0o104755, 70_000, 200_000)
+    assert (file.ctime_ns, file.mtime_ns) == (CTIME_NS, MTIME_NS)
+    assert (file.size, file.number) == (6 << 30, 12)
     assert (system.uuid, system.made_at_s) == (bytes(range(16)).hex(), 1_700_000_000)
 
 
@@ -100,6 +109,23 @@ def test_group_without_inodes_is_not_read(disk: SmallExt4) -> None:
     assert "/etc/inner" in read_file_system(disk.read).inodes
 
 
+def test_inodes_behind_a_group_without_any_keep_their_numbers(disk: SmallExt4) -> None:
+    """The last group is not a whole one."""
+    disk.superblock(0, "<I", 95)
+    for group, table, flags in ((1, 240, 1), (2, 200, 0)):
+        place = 2 * 1024 + 64 * group
+        struct.pack_into("<IIIHHHH", disk.content, place, 0, 0, table, 0, 0, 0, flags)
+    disk.inode(20, 0o100640)
+    at = 4 * 1024 + 19 * 256
+    disk.content[200 * 1024 : 200 * 1024 + 256] = disk.content[at : at + 256]
+    disk.inode(20, 0)
+    disk.folder(13, {"third": 65})
+
+    found = read_file_system(disk.read).inodes["/etc/third"]
+
+    assert (found.number, found.mode) == (65, 0o100640)
+
+
 def test_table_beyond_the_first_four_billion_blocks_is_read(disk: SmallExt4) -> None:
     struct.pack_into("<I", disk.content, 2 * 1024 + 40, 1)
 
@@ -118,6 +144,12 @@ def test_targets_of_short_and_long_links_are_read(disk: SmallExt4) -> None:
     disk.inode(15, 0o120777, size=100, mapped=extents(disk.block(target.encode() + b"junk")))
 
     assert read_file_system(disk.read).targets == {"/etc/short": "/file", "/etc/long": target}
+
+    disk.inode(14, 0o120777, flags=0, size=59, mapped=target[:59].encode())
+    disk.inode(15, 0o120777, size=60, mapped=extents(disk.block(target.encode())))
+
+    targets = {"/etc/short": target[:59], "/etc/long": target[:60]}
+    assert read_file_system(disk.read).targets == targets
 
 
 @pytest.mark.parametrize(
@@ -149,6 +181,19 @@ def test_extended_attributes_are_read_inside_and_outside_of_inodes(disk: SmallEx
         "security.capability": b"\1\0\0\2",
         "user.note": b"long",
     }
+
+
+def test_each_of_several_extended_attributes_is_read(disk: SmallExt4) -> None:
+    """Entries have multiples of four bytes, and names have any length."""
+    entries = b"".join(
+        struct.pack("<BBHIII", len(name), 1, at, 0, 1, 0) + name.ljust(4, b"\0")
+        for name, at in ((b"ab", 60), (b"c", 61))
+    )
+    disk.inode(12, 0o100755, xattrs=entries.ljust(60, b"\0") + b"xy")
+
+    found = read_file_system(disk.read).inodes["/file"].xattrs
+
+    assert found == {"user.ab": b"x", "user.c": b"y"}
 
 
 def test_inodes_that_were_never_used_are_not_read(disk: SmallExt4) -> None:

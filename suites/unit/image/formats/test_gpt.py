@@ -55,6 +55,18 @@ def test_invalid_partition_entries_are_ignored() -> None:
     assert read_table(bytes(front)) == ()
 
 
+def test_entries_may_be_larger_than_their_fields() -> None:
+    front = bytearray(render_gpt({1: (LINUX, 4096, 100), 2: (LINUX, 2048, 8)}, TOTAL)[0])
+    first, second = 2 * SECTOR, 2 * SECTOR + 128
+    front[first + 256 : first + 384] = front[second : second + 128]
+    front[second : second + 128] = bytes(128)
+    struct.pack_into("<II", front, SECTOR + 80, 2, 256)
+
+    found = [(each.number, each.offset // SECTOR) for each in read_table(bytes(front))]
+
+    assert found == [(1, 4096), (2, 2048)]
+
+
 @pytest.mark.parametrize("size", [0, 127])
 def test_entries_that_are_too_small_are_refused(size: int) -> None:
     front = bytearray(render_gpt({1: (LINUX, 4096, 100)}, TOTAL)[0])
