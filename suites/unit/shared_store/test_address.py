@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import io
 import json
 import urllib.error
@@ -316,12 +315,6 @@ def test_images_of_other_programs_are_not_listed_or_removed(
     )
 
     assert [each.tag for each in cache.ls()] == ["own"]
-
-
-def test_time_of_a_push_has_a_zone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (found,) = a_cache(monkeypatch, tmp_path, own=a_manifest("2026-01-01T00:00:00")).ls()
-
-    assert found.pushed == dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 
 
 @pytest.mark.parametrize(
