@@ -126,8 +126,12 @@ def test_folder_needs_the_disk_on_which_it_was_made(
 @pytest.mark.parametrize("disk", [b"dis", b"disk!", b"disc"], ids=["shorter", "longer", "other"])
 def test_damaged_folder_stays_damaged(tmp_path: Path, disk: bytes) -> None:
     folder = a_folder(tmp_path / "x")
+    published = FORMAT.read(folder)
     (folder / DISK).write_bytes(disk)
 
+    if len(disk) != published.files[DISK].size:
+        with pytest.raises(DamagedError, match="were published"):
+            FORMAT.check_structure(folder, published)
     for _ in range(2):
         with pytest.raises(DamagedError, match=r"(were|was) published"):
             FORMAT.check(folder, "k")

@@ -79,13 +79,6 @@ SLIPS = [
         message="known are 'schema', 'kind', 'description', 'extends', 'replace', 'release', ",
     ),
     Slip(
-        said="  newest: 2",
-        instead="  oldest: 2",
-        line=10,
-        key="kernels.oldest",
-        message="This key is not known here; known are 'pattern', 'newest'.",
-    ),
-    Slip(
         said="    suites: [bookworm, bookworm-updates]",
         instead="    suites: []",
         line=7,

@@ -97,17 +97,6 @@ def test_damaged_image_is_refused_and_built_again(
     assert sentence.endswith("It is made again.")
 
 
-def test_image_under_a_foreign_name_is_refused(cache: Cache) -> None:
-    image = cache.ensure()
-    manifest = image.folder / "manifest.json"
-    manifest.write_text(manifest.read_text().replace(image.key, "f" * 64))
-
-    cache.ensure()
-
-    assert cache.builder.builds == 2
-    assert "has the key 'ffffffffffffffff'" in cache.said(Stage.REFUSED)[0]
-
-
 def test_failed_build_publishes_nothing_and_the_next_one_may_succeed(tmp_path: Path) -> None:
     def fail() -> None:
         raise RequirementError("No space.")
@@ -118,19 +107,6 @@ def test_failed_build_publishes_nothing_and_the_next_one_may_succeed(tmp_path: P
     assert not list(broken.folder.glob("node-*"))
 
     assert Cache(tmp_path).ensure().disk.exists()
-
-
-def test_leftovers_of_a_killed_build_are_removed_first(cache: Cache) -> None:
-    image = cache.ensure()
-    killed = cache.folder / ".work" / image.folder.name / "content"
-    killed.mkdir(parents=True)
-    (killed / "disk.qcow2").write_bytes(b"half")
-    os.truncate(image.disk, 5)
-
-    cache.ensure()
-
-    name = image.folder.name
-    assert cache.builder.cleaned == [name, name, name]
 
 
 def test_waiting_process_says_for_whom_and_gives_up_at_its_deadline(tmp_path: Path) -> None:
@@ -331,18 +307,6 @@ def test_image_can_be_derived_from_a_derived_one(cache: Cache) -> None:
     assert grandchild.kernels == parent.kernels
 
 
-def test_failed_bake_publishes_nothing(cache: Cache) -> None:
-    parent = cache.ensure()
-
-    def fail(_disk: Path) -> None:
-        raise HarnessError("The bake failed.")
-
-    with pytest.raises(HarnessError, match=r"The bake failed\."):
-        cache.derive(parent, fail)
-
-    assert list(cache.folder.glob("node-*")) == [parent.folder]
-
-
 def test_damaged_parent_is_never_booted_through_its_child(cache: Cache) -> None:
     parent = cache.ensure()
     cache.derive(parent, lambda _disk: None)
@@ -369,16 +333,10 @@ def test_licence_without_acceptance_stops_the_build(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     cache.recipe = a_recipe(tmp_path / "licensed", recipe=LICENSED)
 
-    with pytest.raises(LicenceError) as refusal:
+    with pytest.raises(LicenceError, match=r"https://example\.org/terms; .*=vendor-terms"):
         cache.ensure()
 
     assert cache.builder.builds == 0
-    assert str(refusal.value) == (
-        "The image 'node' contains software under the licence 'vendor-terms', which was not accepted. "
-        "Read it at https://example.org/terms; to accept it, pass "
-        "'--accept-licence=vendor-terms', or set HARNESS_ACCEPT_LICENCE=vendor-terms in the "
-        "environment."
-    )
 
 
 def test_cached_image_needs_its_licence_accepted_too(tmp_path: Path) -> None:

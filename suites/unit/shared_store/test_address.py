@@ -57,23 +57,9 @@ def test_invalid_address_is_refused(text: str) -> None:
         Address.parse(text)
 
 
-@pytest.mark.parametrize(
-    "title",
-    [
-        "../outside",
-        "/etc/passwd",
-        "//etc/passwd",
-        "manifest.json",
-        "./manifest.json",
-        ".",
-        "a\0b",
-        "a" * 256,
-        "/".join("abcdefghijklmnopq"),
-    ],
-)
-def test_artifact_that_names_a_file_outside_its_folder_is_refused(title: str) -> None:
+def test_artifact_that_names_a_file_outside_its_folder_is_refused() -> None:
     with pytest.raises(StoreError, match="which does not belong to it"):
-        read_files(described({title: 1}), "image-1")
+        read_files(described({"../outside": 1}), "image-1")
 
 
 def described(sizes: Mapping[str, int]) -> bytes:

@@ -73,6 +73,8 @@ def test_other_layers_are_refused_before_anything_is_pulled(
 @pytest.mark.parametrize(
     "titles",
     [
+        *([title] for title in ("../a", "/a", "//a", "./a", ".", "a\0b", "a" * 256)),
+        ["/".join("abcdefghijklmnopq")],
         ["used"],
         ["verified.json/x"],
         ["\u00e9" * 128],
