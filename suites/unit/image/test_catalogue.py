@@ -318,8 +318,9 @@ def test_path_names_an_existing_image(tmp_path: Path, name: str) -> None:
 
 def test_recipe_of_a_file_is_one_line_and_adds_facts_that_a_path_cannot(tmp_path: Path) -> None:
     (tmp_path / "ours.yaml").write_text("{schema: 1, kind: file, path: ../out/node.raw}")
-    (tmp_path / "efi.yaml").write_text("schema: 1\nextends: ours\nfirmware: uefi\n")
-    catalogue = load_catalogue(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/efi.yaml").write_text("schema: 1\nextends: ours\nfirmware: uefi\n")
+    catalogue = load_catalogue(tmp_path, tmp_path / "own")
 
     ours, efi = catalogue.get("ours"), catalogue.get("efi")
 
@@ -359,6 +360,7 @@ def test_url_with_a_digest_names_an_image_to_download(tmp_path: Path) -> None:
         (f"https:///x.qcow2#sha256={DIGEST}", "names no file"),
         (f"https://example.org/x.qcow2?sig=1#sha256={DIGEST}", "has a query or a password"),
         (f"https://me:pw@example.org/x.qcow2#sha256={DIGEST}", "has a query or a password"),
+        (f"https://token@example.org/x.qcow2#sha256={DIGEST}", "has a query or a password"),
     ],
 )
 def test_url_that_cannot_be_trusted_is_refused(tmp_path: Path, url: str, sentence: str) -> None:

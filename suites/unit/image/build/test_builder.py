@@ -240,6 +240,16 @@ def test_packages_come_with_hooks_in_order(recipe: Recipe) -> None:
     )
 
 
+def test_each_excluded_path_is_left_out(recipe: Recipe) -> None:
+    recipe = replace(recipe, file=replace(recipe.file, exclude=("/usr/share/doc/*", "/a")))
+
+    argv = mmdebstrap_argv(recipe, Privilege.USER, root=Path("/root"), inputs=Path("/inputs"))
+
+    assert [word.rpartition("=")[2] for word in argv if "path-exclude" in word] == [
+        *recipe.file.exclude
+    ]
+
+
 def test_debians_keys_are_named_since_the_hosts_apt_may_not_trust_them(recipe: Recipe) -> None:
     """On Ubuntu without `gpg`, mmdebstrap leaves them out."""
     argv = mmdebstrap_argv(recipe, Privilege.USER, root=Path("/root"), inputs=Path("/inputs"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -143,3 +144,41 @@ def test_derived_images_are_listed_verified_and_removed_like_any_image(
     assert (listed.name, listed.damage) == ("noble", None)
     assert removal.path == listed.folder
     assert not listed.folder.exists()
+
+
+@pytest.mark.parametrize("boot", ["/boot", ""], ids=["in the root", "of its own"])
+def test_kernels_are_taken_from_the_folder_of_the_menu_with_their_own_initrds(
+    tmp_path: Path, boot: str
+) -> None:
+    """The newest one has no initrd yet, so it can't be booted without the image's boot loader."""
+    menu = "".join(
+        f"menuentry 'x' --id '{version}' {{\n linux {boot}/vmlinuz-{version} of={version}\n}}\n"
+        for version in ("6.3", "6.2", "6.1")
+    )
+    names = [f"{name}-{version}" for name in ("vmlinuz", "initrd.img") for version in (6.1, 6.2)]
+    files = {f"{boot}/grub": {"grub.cfg": menu}, boot: dict(zip(names, names, strict=True))}
+    files[boot]["vmlinuz-6.3"] = "vmlinuz-6.3"
+
+    def take(folder: str, name: str, to: Path) -> None:
+        to.write_text(files[folder][name])
+
+    def files_of(folder: str) -> dict[str, str]:
+        return files.get(folder.rstrip("/"), {})
+
+    system = SimpleNamespace(files=files_of, take=take)
+    disk: Any = SimpleNamespace(
+        disk=tmp_path / "disk", work=tmp_path, partitions=lambda: [1], partition=lambda _: system
+    )
+    into = tmp_path / "into"
+    into.mkdir()
+
+    lines = derived_images.extract_kernels(disk, into)
+
+    assert {version: words[1:] for version, words in lines.items()} == {
+        version: (f"of={version}",) for version in ("6.2", "6.1")
+    }
+    assert {path.relative_to(into).as_posix(): path.read_text() for path in into.rglob("*/*")} == {
+        f"{version}/{name}": f"{name}-{version}"
+        for version in ("6.1", "6.2")
+        for name in ("vmlinuz", "initrd.img")
+    }

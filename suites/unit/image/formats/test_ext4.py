@@ -156,7 +156,7 @@ def test_targets_of_short_and_long_links_are_read(disk: SmallExt4) -> None:
     ("mapped", "device"),
     [
         (struct.pack("<II", 10 << 8 | 200, 0), (10, 200)),
-        (struct.pack("<II", 0, 0xFF | 300 << 8 | 1 << 20), (300, 0x1FF)),
+        (struct.pack("<II", 0, 0xFF | 300 << 8 | 0xABC << 20), (300, 0xABCFF)),
     ],
 )
 def test_numbers_of_a_device_are_read(
