@@ -31,7 +31,7 @@ from harness.gpu.passthrough.handover import Handover, NotNowError, now_text
 from harness.gpu.passthrough.inventory import Inventory
 from harness.gpu.passthrough.leases import GpuLease
 from harness.gpu.passthrough.records import DeviceRecords
-from harness.gpu.passthrough.waiting import Waiting, view_host
+from harness.gpu.passthrough.waiting import NotTakenError, Waiting, view_host
 from harness.provisioning.command import LocalRunner
 from harness.reservation_folder import ReservationFolder, Sharing, one_line
 from harness.shared_folder import user_name
@@ -235,11 +235,14 @@ class GpuPool:
             self._records.end_quarantine(address)
 
     def _take(self, addresses: Sequence[str]) -> tuple[LeasedGpu, ...]:
-        """Bind all GPUs to vfio-pci, or none."""
+        """Bind all GPUs to vfio-pci, or none; raises NotTakenError."""
         with contextlib.ExitStack() as undoing:
             leased = []
             for address in addresses:
-                gpu = self._handover.take(address)
+                try:
+                    gpu = self._handover.take(address)
+                except (NotNowError, DeviceError) as error:
+                    raise NotTakenError(address, str(error)) from error
                 undoing.callback(self._handover.give_back, gpu)
                 leased.append(
                     LeasedGpu(gpu=gpu, _reset=functools.partial(self._handover.reset, gpu))

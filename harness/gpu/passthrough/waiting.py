@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from harness.errors import HarnessError, RequirementError
-from harness.gpu.passthrough.binding import DeviceError
 from harness.gpu.passthrough.choice import candidates
-from harness.gpu.passthrough.handover import NotNowError
 from harness.gpu.passthrough.leases import GpuLease, Turn, grant
 from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
 from harness.reservation_folder import ReservationFolder
@@ -34,6 +32,14 @@ _TICK_S = 0.02
 _READ_AGAIN_S = 2.0
 #: And after this time in any case: other GPUs may have become usable.
 _READ_ANYWAY_S = 30.0
+
+
+class NotTakenError(Exception):
+    """The GPU at `address` was granted, but could not be taken; the message is a sentence."""
+
+    def __init__(self, address: str, why: str) -> None:
+        super().__init__(why)
+        self.address = address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +110,7 @@ class Waiting:
     def wait(self, take: Callable[[Sequence[str]], T], deadline: Deadline) -> T:
         """Return the result of `take` with the GPUs, when it is this lease's turn.
 
-        `take` raises NotNowError or DeviceError if it can't take them; then the wait continues.
+        `take` raises NotTakenError if it can't take one of them; then the wait continues.
         Raises HarnessError at the deadline, or once `cancelled` returns a reason.
         """
         wishes = ", ".join(map(str, self.wanted))
@@ -119,9 +125,9 @@ class Waiting:
             if turn.taken:
                 try:
                     return Observation(take(turn.taken), "taken")
-                except (NotNowError, DeviceError) as error:
+                except NotTakenError as error:
                     text = str(error)
-                self._put_back(turn.taken, text)
+                    self._put_back(error.address, text)
             self._seen = text.rstrip(".")
             if text not in self._reported:
                 self._reported.add(text)
@@ -194,12 +200,11 @@ class Waiting:
         every = {address for wish in self.view.candidates for address in wish}
         return self.name not in dict(entries) or bool(grant(self.name, entries, every, {}).taken)
 
-    def _put_back(self, addresses: Sequence[str], why: str) -> None:
-        """Wait on, in the same place of the queue; try other GPUs than these for a while."""
+    def _put_back(self, address: str, why: str) -> None:
+        """Wait on, in the same place of the queue; try other GPUs than this one for a while."""
         with self.leases.open() as book:
             self._write(book, self._ungranted())
-        at = self.clock.monotonic() + _READ_AGAIN_S
-        self._later.update((address, (at, why)) for address in addresses)
+        self._later[address] = self.clock.monotonic() + _READ_AGAIN_S, why
         # Both the host and the leases are looked at again at once.
         self._read_at = self._looked_at = float("-inf")
 

@@ -25,7 +25,6 @@ from suites.unit.gpu.passthrough.leasing import (
     FIRST,
     GPU,
     SECOND,
-    busy,
     drivers,
     lease,
     verdicts,
@@ -109,44 +108,6 @@ def test_gpus_of_killed_processes_are_restored_on_demand(
     assert [each.address for each in pool.restore_abandoned()] == [GPU]
     assert pool.restore_abandoned() == []
     assert drivers(host) == BEFORE
-
-
-def test_gpu_of_a_killed_process_is_not_restored_while_its_machine_runs(
-    host: FakeHost, pool: GpuPool, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with holding_child(host, folder, GPU) as child:
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-
-    with busy(monkeypatch, 5):
-        (done,) = pool.restore_abandoned()
-        assert not done.is_restored
-        assert f"{GPU} is not restored: a process has '/dev/vfio/5' open" in done.sentence
-        with pytest.raises(HarnessError, match="/dev/vfio/5' open"), lease(pool, FIRST):
-            pass
-    assert verdicts(pool)[GPU] is VerdictKind.USABLE
-    with lease(pool, FIRST):
-        pass
-    assert drivers(host) == BEFORE
-
-
-def test_drivers_recorded_before_a_reboot_are_void(
-    host: FakeHost, folder: Path, kernel: FakeKernel
-) -> None:
-    with holding_child(host, folder, GPU) as child:
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-    host.write("proc/sys/kernel/random/boot_id", "another\n")
-    for address in (GPU, AUDIO):
-        host.unbind(address)
-        (host.device(address) / "driver_override").write_text("(null)\n")
-    host.bind(GPU, "nouveau")
-    rebooted = GpuPool(folder, root=host.root, runner=kernel)
-
-    assert rebooted.restore_abandoned() == []
-    with lease(rebooted, FIRST):
-        pass
-    assert drivers(host) == {GPU: "nouveau", AUDIO: None, SECOND: None}
 
 
 #: Leases GPUs again and again, and holds a lock of its own on each meanwhile: nobody else may.

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 from typing import TYPE_CHECKING
 
 from harness.gpu.passthrough import GpuChoice, VerdictKind
 from harness.provisioning.wait import Deadline
+from suites.unit.gpu.passthrough.fake_host import FakeHost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     import pytest
 
     from harness.gpu.passthrough.pool import GpuPool, LeasedGpu
-    from suites.unit.gpu.passthrough.fake_host import (
-        FakeHost,
-    )
 
 GPU = "0000:65:00.0"
 AUDIO = "0000:65:00.1"
@@ -52,6 +51,21 @@ def drivers(host: FakeHost) -> dict[str, str | None]:
 
 
 BEFORE = {GPU: "nvidia", AUDIO: "snd_hda_intel", SECOND: None}
+
+
+def record(
+    folder: Path,
+    functions: Mapping[str, str | None],
+    *,
+    gpu: str = GPU,
+    override: str | None = None,
+    boot: str = FakeHost.boot_id,
+) -> Path:
+    """Write which drivers functions had before a run took them with a GPU."""
+    bound = {each: {"driver": driver, "override": override} for each, driver in functions.items()}
+    file = folder / f"drivers-{gpu}.json"
+    file.write_text(json.dumps({"boot_id": boot, "functions": bound}))
+    return file
 
 
 @contextlib.contextmanager

@@ -163,12 +163,14 @@ def test_group_of_a_mounted_disk_is_refused(host: FakeHost, number: str, process
     btrfs.mkdir(parents=True)
     host.link("sys/fs/btrfs/f00/devices/nvme0n1p1", host.root / "sys/class/block/nvme0n1p1")
     kind = "btrfs" if number == "0:40" else "ext4"
+    # A line that is not understood does not hide the next one.
+    host.write(f"proc/{process}/mountinfo", "what?\n")
     host.mount(number, r"/my\040data", kind, "/dev/nvme0n1p1", process=process)
 
     found = verdict(host)
 
     assert found.kind is VerdictKind.REFUSED
-    assert found.reason == f"{USB}: The host has mounted '/my data' from it."
+    assert found.reasons[0] == f"{USB}: The host has mounted '/my data' from it."
 
 
 def test_disk_that_is_not_mounted_goes_with_the_card(host: FakeHost) -> None:
@@ -224,16 +226,16 @@ def test_each_disk_that_the_host_uses_is_found(host: FakeHost, kind: str, place:
     assert set(find_host_use(host.root).reasons) == {USB, NVME}
 
 
-@pytest.mark.parametrize("process", ["self", "1"])
-def test_mounts_that_can_not_be_read_leave_a_storage_function_unknown(
-    host: FakeHost, process: str
+@pytest.mark.parametrize("file", ["self/mountinfo", "1/mountinfo", "swaps"])
+def test_disks_in_use_that_can_not_be_read_leave_a_storage_function_unknown(
+    host: FakeHost, file: str
 ) -> None:
-    """Those of the first process are closed to ordinary users, and its own may be all there is."""
+    """Mounts of the first process are closed to ordinary users, and its own may be all there is."""
     host.add_function(USB, group=5, class_code=USB_CLASS)
-    host.write("proc/1/mountinfo", "22 1 0:21 / / rw - tmpfs tmpfs rw\n")
-    (host.root / "proc" / process / "mountinfo").unlink()
+    (host.root / "proc" / file).unlink(missing_ok=True)
+    (host.root / "proc" / file).mkdir()
 
-    is_known = process == "1"
+    is_known = file == "1/mountinfo"
 
     assert verdict(host).kind is (VerdictKind.USABLE if is_known else VerdictKind.UNKNOWN)
 
@@ -456,6 +458,9 @@ def test_unreadable_attribute_leaves_the_gpu_unknown(
 
     assert found.kind is VerdictKind.UNKNOWN
     assert f"{name} can't be read in '/sys/bus/pci/devices/{address}'" in found.reason
+    # Each function has a configuration space, and need not have the others.
+    (host.device(address) / name).rmdir()
+    assert verdict(host).is_usable is (name != "config")
 
 
 def test_unreadable_attribute_that_decides_nothing_is_noted(host: FakeHost) -> None:

@@ -7,26 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import BadInputError
-from harness.gpu.passthrough import GpuChoice, VerdictKind
+from harness.gpu.passthrough import VerdictKind
 from harness.gpu.passthrough.inventory import Inventory, read_inventory
 from harness.gpu.passthrough.pool import GpuPool
-from harness.provisioning.wait import Deadline
 from suites.unit.gpu.passthrough.fake_host import NVME_CLASS, FakeHost, FakeKernel
+from suites.unit.gpu.passthrough.leasing import GPU, SECOND, lease
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-GPU = "0000:65:00.0"
-SECOND = "0000:66:00.0"
 MODELS = ("l4", "h100-pcie")
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> FakeHost:
-    host = FakeHost(tmp_path / "host")
-    host.add_function(GPU, group=5)
-    host.add_function(SECOND, group=6)
-    return host
 
 
 def read(tmp_path: Path, text: str) -> Inventory:
@@ -80,9 +70,8 @@ def test_empty_inventory_takes_all_gpus(tmp_path: Path, host: FakeHost) -> None:
 
 def test_excluded_gpu_is_not_leased(tmp_path: Path, host: FakeHost) -> None:
     inventory = read(tmp_path, 'gpus:\n  "0000:65:00.0": {exclude: broken fan}\n')
-    leases = pool(host, inventory, tmp_path)
 
-    with leases.lease([GpuChoice()], holder="a test", deadline=Deadline.after(1)) as (gpu,):
+    with lease(pool(host, inventory, tmp_path)) as (gpu,):
         assert gpu.gpu.address == SECOND
 
 

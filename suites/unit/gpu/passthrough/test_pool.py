@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from harness.provisioning.wait import Deadline
 from suites.unit.gpu.passthrough.fake_host import (
     L4,
     NVME_CLASS,
+    ROOT_PORT_CLASS,
     FakeHost,
     FakeKernel,
 )
@@ -37,8 +37,10 @@ from suites.unit.gpu.passthrough.leasing import (
     busy,
     drivers,
     lease,
+    record,
     verdicts,
 )
+from suites.unit.gpu.socketside import open_descriptors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -436,15 +438,20 @@ def test_file_of_an_excluded_gpu_is_not_opened(
     assert verdicts(pool)[SECOND] is VerdictKind.REFUSED
 
 
-def test_other_gpu_is_taken_if_one_turns_out_to_be_open(
-    host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("count", "busy_group"), [(1, 5), (2, 5), (2, 6)])
+def test_other_gpus_are_taken_if_one_turns_out_to_be_open(
+    host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch, count: int, busy_group: int
 ) -> None:
+    third = "0000:67:00.0"
+    host.add_function(third, group=7)
     for address in (GPU, AUDIO):
         host.unbind(address)
+    for address in (GPU, AUDIO, SECOND):
         host.bind(address, "vfio-pci")
+    free = [SECOND if busy_group == 5 else GPU, third][:count]
 
-    with busy(monkeypatch, 5), lease(pool, within_s=1.5) as (gpu,):
-        assert gpu.gpu.address == SECOND
+    with busy(monkeypatch, busy_group), lease(pool, *[ANY] * count, within_s=1.5) as gpus:
+        assert {each.gpu.address for each in gpus} == {*free}
 
 
 def test_gpu_that_turned_out_to_be_open_is_tried_again(
@@ -563,7 +570,9 @@ def test_sysfs_that_this_user_may_not_write_is_not_a_fault_of_the_gpu(
     monkeypatch.setattr(
         os,
         "access",
-        lambda path, mode, **at: "unbind" not in str(path) and true_access(path, mode, **at),
+        lambda path, mode, **at: (
+            not ("unbind" in str(path) and mode & os.W_OK) and true_access(path, mode, **at)
+        ),
     )
 
     with pytest.raises(RequirementError, match=r"may not write .*unbind'; run as root"):
@@ -586,9 +595,12 @@ def test_host_without_vfio_is_reported_with_the_module_to_load(
     assert drivers(host) == BEFORE
 
 
-def test_error_of_the_test_is_raised(host: FakeHost, pool: GpuPool) -> None:
-    with pytest.raises(ZeroDivisionError), lease(pool, FIRST):
-        raise ZeroDivisionError
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_error_of_the_test_is_raised_when_the_gpu_is_back(
+    host: FakeHost, pool: GpuPool, error: type[BaseException]
+) -> None:
+    with pytest.raises(error), lease(pool, FIRST):
+        raise error
     assert drivers(host) == BEFORE
 
 
@@ -761,7 +773,8 @@ def test_gpu_that_is_not_quarantined_is_not_released(
 def test_gpu_whose_drivers_were_not_recorded_is_released_only_if_it_answers(
     host: FakeHost, pool: GpuPool
 ) -> None:
-    pool._records.save_quarantine(GPU, Quarantine(reason="It smells.", since="now", user="ann"))
+    smells = Quarantine(reason="It smells.\x1b[2J", since="now", user="ann")
+    pool._records.save_quarantine(GPU, smells)
     config = host.device(GPU) / "config"
     content = config.read_bytes()
     config.write_bytes(b"\xff" * 64)
@@ -769,6 +782,7 @@ def test_gpu_whose_drivers_were_not_recorded_is_released_only_if_it_answers(
     with pytest.raises(DeviceError, match="does not answer"):
         pool.release(GPU)
     assert "It smells." in reason(pool)
+    assert reason(pool).isprintable()
 
     config.write_bytes(content)
     pool.release(GPU)
@@ -808,11 +822,13 @@ def test_quarantined_gpu_is_neither_restored_nor_taken(host: FakeHost, pool: Gpu
 def test_record_that_cannot_be_read_leaves_its_gpu_unknown(
     host: FakeHost, pool: GpuPool, folder: Path, content: str
 ) -> None:
-    record = folder / f"drivers-{GPU}.json"
-    record.write_text(content.replace("BOOT", host.boot_id))
+    file = folder / f"drivers-{GPU}.json"
+    file.write_text(content.replace("BOOT", host.boot_id))
+    before = open_descriptors()
 
     assert verdicts(pool) == {GPU: VerdictKind.UNKNOWN, SECOND: VerdictKind.USABLE}
-    assert f"The record '{record}' can't be read" in reason(pool)
+    assert f"The record '{file}' can't be read" in reason(pool)
+    assert open_descriptors() == before
     with lease(pool) as (gpu,):
         assert gpu.gpu.address == SECOND
     with pytest.raises(RequirementError, match=f"GPU {GPU} can't be leased"), lease(pool, FIRST):
@@ -844,9 +860,7 @@ def test_record_of_an_earlier_boot_is_void(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, boot: str
 ) -> None:
     """A folder on a disk outlives the boot, after which the host has bound what it wants."""
-    functions = {GPU: {"driver": "nouveau", "override": None}}
-    content = {"boot_id": host.boot_id if boot == "this" else "of before", "functions": functions}
-    (folder / f"drivers-{GPU}.json").write_text(json.dumps(content))
+    record(folder, {GPU: "nouveau"}, boot=host.boot_id if boot == "this" else "of before")
     host.add_driver("nouveau")
     kernel.matching[GPU] = "nouveau"
 
@@ -880,9 +894,7 @@ def test_abandoned_gpu_of_which_a_function_is_dead_is_quarantined(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, address: str
 ) -> None:
     """A driver that is bound to it may never return."""
-    functions = {each: {"driver": BEFORE[each], "override": None} for each in (GPU, AUDIO)}
-    content = {"boot_id": host.boot_id, "functions": functions}
-    (folder / f"drivers-{GPU}.json").write_text(json.dumps(content))
+    record(folder, {each: BEFORE[each] for each in (GPU, AUDIO)})
     for each in (GPU, AUDIO):
         host.unbind(each)
         host.bind(each, "vfio-pci")
@@ -897,25 +909,45 @@ def test_abandoned_gpu_of_which_a_function_is_dead_is_quarantined(
     assert pool.restore_abandoned() == []
 
 
-def test_abandoned_gpu_of_which_a_function_is_open_stays_as_it_is(
-    host: FakeHost,
-    kernel: FakeKernel,
-    pool: GpuPool,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("state", [VfioFile.BUSY, VfioFile.FORBIDDEN])
+def test_abandoned_gpu_of_which_a_function_may_be_open_stays_as_it_is(
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, state: VfioFile
 ) -> None:
     """A run was killed while it gave the functions back, and its machine lives on."""
-    functions = {each: {"driver": BEFORE[each], "override": None} for each in (GPU, AUDIO)}
-    content = {"boot_id": host.boot_id, "functions": functions}
-    (folder / f"drivers-{GPU}.json").write_text(json.dumps(content))
+    record(folder, {each: BEFORE[each] for each in (GPU, AUDIO)})
     host.unbind(AUDIO)
     host.bind(AUDIO, "vfio-pci")
 
-    with busy(monkeypatch, 5):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handover_module, "probe_vfio_file", lambda *_: state)
         (done,) = pool.restore_abandoned()
+        with pytest.raises(HarnessError, match="'/dev/vfio/5'"), lease(pool, FIRST):
+            pass
 
     assert not done.is_restored
-    assert "has '/dev/vfio/5' open" in done.sentence
+    assert "'/dev/vfio/5'" in done.sentence
+    assert kernel.writes == []
+    with lease(pool, FIRST):
+        pass
+    assert drivers(host) == BEFORE
+
+
+BRIDGE = "0000:00:03.0"
+
+
+@pytest.mark.parametrize("named", [(GPU, SECOND), (GPU, BRIDGE), (AUDIO,), (NVME,)], ids=" ".join)
+def test_record_of_functions_that_no_run_takes_is_not_followed(
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, named: tuple[str, ...]
+) -> None:
+    """Although it is this user's own: of another group, a bridge, without the GPU, or not of a GPU."""
+    host.add_function(NVME, group=9, class_code=NVME_CLASS)
+    host.add_function(BRIDGE, group=5, class_code=ROOT_PORT_CLASS)
+    record(folder, dict.fromkeys(named), gpu=NVME if named == (NVME,) else GPU, override="x")
+
+    (done,) = pool.restore_abandoned()
+
+    assert not done.is_restored
+    assert "is not followed" in done.sentence
     assert kernel.writes == []
 
 
@@ -925,9 +957,7 @@ def test_record_of_functions_without_a_group_is_not_followed(
     first, other = "0000:70:00.0", "0000:71:00.0"
     for each in (first, other):
         host.add_function(each, group=None)
-    functions = {each: {"driver": None, "override": "x"} for each in (first, other)}
-    content = {"boot_id": host.boot_id, "functions": functions}
-    (folder / f"drivers-{first}.json").write_text(json.dumps(content))
+    record(folder, dict.fromkeys((first, other)), gpu=first, override="x")
 
     (done,) = pool.restore_abandoned()
 

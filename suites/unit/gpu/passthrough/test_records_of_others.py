@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING
 
@@ -10,39 +9,29 @@ import pytest
 
 from harness import shared_folder
 from harness.errors import HarnessError
-from harness.gpu.passthrough import GpuChoice, VerdictKind
+from harness.gpu.passthrough import VerdictKind
 from harness.gpu.passthrough.binding import Binder
-from harness.gpu.passthrough.pool import GpuPool
 from harness.gpu.passthrough.records import BoundDriver, RecordedDrivers, RecordError, Writer
-from harness.provisioning.wait import Deadline
-from suites.unit.gpu.passthrough.fake_host import AUDIO_CLASS, FakeHost, FakeKernel
+from suites.unit.gpu.passthrough.leasing import (
+    AUDIO,
+    BEFORE,
+    FIRST,
+    GPU,
+    drivers,
+    lease,
+    record,
+)
 
 if TYPE_CHECKING:
-    import contextlib
     from collections.abc import Callable
     from pathlib import Path
 
-    from harness.gpu.passthrough.pool import LeasedGpu
+    from harness.gpu.passthrough.pool import GpuPool
+    from suites.unit.gpu.passthrough.fake_host import FakeHost, FakeKernel
 
-GPU = "0000:65:00.0"
-AUDIO = "0000:65:00.1"
-BEFORE = ("nvidia", "snd_hda_intel")
 _OTHER_USER = 65534
 _OTHER_GROUP = 65533
 _OTHER_NAME = shared_folder.user_name(_OTHER_USER)
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> FakeHost:
-    host = FakeHost(tmp_path / "host")
-    host.add_function(GPU, group=5, driver=BEFORE[0])
-    host.add_function(AUDIO, group=5, class_code=AUDIO_CLASS, driver=BEFORE[1])
-    return host
-
-
-@pytest.fixture
-def kernel(host: FakeHost) -> FakeKernel:
-    return FakeKernel(host, matching=dict(zip((GPU, AUDIO), BEFORE, strict=True)))
 
 
 @pytest.fixture
@@ -53,11 +42,6 @@ def folder(tmp_path: Path) -> Path:
         os.chown(folder, 0, _OTHER_GROUP)
     folder.chmod(0o2770)
     return folder
-
-
-@pytest.fixture
-def pool(host: FakeHost, kernel: FakeKernel, folder: Path) -> GpuPool:
-    return GpuPool(folder, root=host.root, runner=kernel)
 
 
 @pytest.fixture
@@ -73,28 +57,15 @@ def give_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     return give
 
 
-def lease(pool: GpuPool) -> contextlib.AbstractContextManager[tuple[LeasedGpu, ...]]:
-    return pool.lease([GpuChoice(address=GPU)], holder="a test", deadline=Deadline.after(0.3))
-
-
-def drivers(host: FakeHost) -> tuple[str | None, ...]:
-    return host.driver_of(GPU), host.driver_of(AUDIO)
-
-
 def left_by_a_killed_run(host: FakeHost, folder: Path) -> Path:
     """Return the record of a GPU that is on vfio-pci without a lease."""
     for address in (GPU, AUDIO):
         host.unbind(address)
         host.bind(address, "vfio-pci")
         (host.device(address) / "driver_override").write_text("vfio-pci\n")
-    functions = {
-        address: {"driver": driver, "override": None}
-        for address, driver in zip((GPU, AUDIO), BEFORE, strict=True)
-    }
-    record = folder / f"drivers-{GPU}.json"
-    record.write_text(json.dumps({"boot_id": host.boot_id, "functions": functions}))
-    record.chmod(0o640)
-    return record
+    file = record(folder, {address: BEFORE[address] for address in (GPU, AUDIO)})
+    file.chmod(0o640)
+    return file
 
 
 def let_the_group_bind(host: FakeHost, *addresses: str) -> None:
@@ -112,9 +83,9 @@ def let_the_group_bind(host: FakeHost, *addresses: str) -> None:
 def test_true_record_of_another_user_is_followed(
     host: FakeHost, pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
-    record = left_by_a_killed_run(host, folder)
-    content = record.read_bytes()
-    give_away(record)
+    file = left_by_a_killed_run(host, folder)
+    content = file.read_bytes()
+    give_away(file)
     let_the_group_bind(host, GPU, AUDIO)
 
     # The second record is of functions that are back on their drivers already.
@@ -123,9 +94,23 @@ def test_true_record_of_another_user_is_followed(
 
         assert done.is_restored, done.sentence
         assert drivers(host) == BEFORE
-        assert not record.exists()
-        record.write_bytes(content)
-        give_away(record)
+        assert not file.exists()
+        file.write_bytes(content)
+        give_away(file)
+
+
+def test_record_of_a_gpu_that_was_on_vfio_for_good_is_followed(
+    host: FakeHost, pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
+) -> None:
+    """Another user's, too: nothing is left to do but to remove it."""
+    left_by_a_killed_run(host, folder)
+    functions = dict.fromkeys((GPU, AUDIO), "vfio-pci")
+    give_away(record(folder, functions, override="vfio-pci"))
+
+    (done,) = pool.restore_abandoned()
+
+    assert done.is_restored, done.sentence
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can do more than the record's writer")
@@ -136,8 +121,8 @@ def test_nothing_is_written_if_the_writer_could_not_write_all_of_it(
     folder: Path,
     give_away: Callable[[Path], None],
 ) -> None:
-    record = left_by_a_killed_run(host, folder)
-    give_away(record)
+    file = left_by_a_killed_run(host, folder)
+    give_away(file)
     let_the_group_bind(host, GPU)
 
     (done,) = pool.restore_abandoned()
@@ -153,30 +138,39 @@ def test_nothing_is_written_if_the_writer_could_not_write_all_of_it(
         override.chmod(mode)
         (done,) = pool.restore_abandoned()
         assert f"/{GPU}/driver_override'" in done.sentence
+    # So it is with each file that is written.
+    bus = host.root / "sys/bus/pci"
+    for path in (bus / "drivers_probe", bus / "drivers/vfio-pci/unbind"):
+        let_the_group_bind(host, GPU, AUDIO)
+        os.chown(path, 0, 0)
+        (done,) = pool.restore_abandoned()
+        assert f"{path.name}'" in done.sentence
     # Nor does it help that the first function only has another override, which it may write.
+    let_the_group_bind(host, GPU, AUDIO)
     host.unbind(GPU)
-    host.bind(GPU, BEFORE[0])
+    host.bind(GPU, str(BEFORE[GPU]))
     override.chmod(0o664)
     os.chown(host.device(AUDIO) / "driver_override", 0, 0)
     (done,) = pool.restore_abandoned()
     assert f"/{AUDIO}/driver_override'" in done.sentence
     assert kernel.writes == []
-    assert record.exists()
+    assert file.exists()
 
 
 def test_run_that_wants_a_gpu_with_a_forged_record_waits_and_says_why(
     host: FakeHost, pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
-    record = folder / f"drivers-{GPU}.json"
-    functions = {GPU: {"driver": None, "override": None}}
-    record.write_text(json.dumps({"boot_id": host.boot_id, "functions": functions}))
-    give_away(record)
+    file = record(folder, {GPU: None})
+    give_away(file)
 
-    (gpu,) = pool.survey()
+    gpu, _ = pool.survey()
 
     assert gpu.verdict.kind is VerdictKind.UNKNOWN
-    assert f"{record}' of user" in gpu.verdict.reason
-    with pytest.raises(HarnessError, match="is not on vfio-pci, so no run has it"), lease(pool):
+    assert f"{file}' of user" in gpu.verdict.reason
+    with (
+        pytest.raises(HarnessError, match="is not on vfio-pci, so no run has it"),
+        lease(pool, FIRST),
+    ):
         pass
     assert drivers(host) == BEFORE
 
@@ -184,10 +178,12 @@ def test_run_that_wants_a_gpu_with_a_forged_record_waits_and_says_why(
 @pytest.mark.parametrize(
     "replace",
     [
-        lambda record: record.unlink(),
-        lambda record: record.write_text("{}"),
-        lambda record: record.write_text(
-            record.read_text().replace(BEFORE[0], "nouveau").replace(BEFORE[1], "nouveau")
+        lambda file: file.unlink(),
+        lambda file: file.write_text("{}"),
+        lambda file: file.write_text(
+            file.read_text()
+            .replace(str(BEFORE[GPU]), "nouveau")
+            .replace(str(BEFORE[AUDIO]), "nouveau")
         ),
     ],
     ids=["removed", "empty", "other drivers"],
@@ -196,8 +192,8 @@ def test_gpu_gets_its_driver_back_whatever_happened_to_the_record(
     host: FakeHost, pool: GpuPool, folder: Path, replace: Callable[[Path], None]
 ) -> None:
     host.add_driver("nouveau")
-    with lease(pool):
-        assert drivers(host) == ("vfio-pci", "vfio-pci")
+    with lease(pool, FIRST):
+        assert host.driver_of(GPU) == host.driver_of(AUDIO) == "vfio-pci"
         replace(folder / f"drivers-{GPU}.json")
 
     assert drivers(host) == BEFORE
@@ -206,14 +202,14 @@ def test_gpu_gets_its_driver_back_whatever_happened_to_the_record(
 def test_file_in_the_place_of_the_record_is_named_when_the_gpu_is_back(
     host: FakeHost, pool: GpuPool, folder: Path
 ) -> None:
-    record = folder / f"drivers-{GPU}.json"
+    file = folder / f"drivers-{GPU}.json"
 
     def run() -> None:
-        with lease(pool):
-            record.unlink()
-            os.mkfifo(record)
+        with lease(pool, FIRST):
+            file.unlink()
+            os.mkfifo(file)
 
-    with pytest.raises(HarnessError, match=f"'{record}' of user .* is a FIFO"):
+    with pytest.raises(HarnessError, match=f"'{file}' of user .* is a FIFO"):
         run()
 
     assert drivers(host) == BEFORE
@@ -224,12 +220,12 @@ def test_quarantine_by_another_user_does_not_keep_a_leased_gpu(
 ) -> None:
     """Only whoever holds the lease finds out that a GPU is broken."""
     quarantine = folder / f"quarantine-{GPU}.json"
-    with lease(pool):
+    with lease(pool, FIRST):
         quarantine.write_text('{"reason": "no", "since": "now", "user": "root"}')
         give_away(quarantine)
 
     assert drivers(host) == BEFORE
-    (gpu,) = pool.survey()
+    gpu, _ = pool.survey()
     assert gpu.verdict.kind is VerdictKind.REFUSED
 
 
@@ -241,7 +237,7 @@ def test_quarantine_names_the_owner_of_its_file(
     quarantine.write_text(r'{"reason": "It\u001b smells.", "since": "today", "user": "root"}')
     give_away(quarantine)
 
-    (gpu,) = pool.survey()
+    gpu, _ = pool.survey()
 
     assert f"quarantined since today by user {_OTHER_NAME}: It\\x1b smells." in gpu.verdict.reason
 
@@ -250,12 +246,12 @@ def test_quarantine_names_the_owner_of_its_file(
 def test_lease_names_the_owner_of_its_file(
     pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
-    with lease(pool):
+    with lease(pool, FIRST):
         (file,) = folder.glob("0*")
         file.write_text(file.read_text().replace('"user": "root"', '"user": "alice"'))
         give_away(file)
 
-        (gpu,) = pool.survey()
+        gpu, _ = pool.survey()
         assert f"of user {_OTHER_NAME} (process" in gpu.verdict.reason
         os.chown(file, 0, 0)
 
@@ -267,7 +263,7 @@ def test_driver_with_a_forbidden_name_is_not_unbound(
 
     with (
         pytest.raises(RecordError, match=r"can't be recorded \(.* is 'two words', but"),
-        lease(pool),
+        lease(pool, FIRST),
     ):
         pass
 
