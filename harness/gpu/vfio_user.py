@@ -330,6 +330,8 @@ class VfioUserServer(DeviceServer[Message]):
     def _take_descriptors(self, request: Message, descriptors: list[int]) -> None:
         """Keep what an interrupt is signalled by; memory is accessed by messages."""
         if self.gpu.engine is not None and request.command == Command.DEVICE_SET_IRQS:
+            # Those of a request that was refused are here still.
+            close_all(self._taken)
             self._taken, descriptors = descriptors, []
         close_all(descriptors)
 

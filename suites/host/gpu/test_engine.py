@@ -100,14 +100,24 @@ def test_accesses_that_came_go_before_dma(vfio: Vfio) -> None:
     assert seen == [Command.REGION_WRITE, Command.REGION_READ, Command.DMA_READ]
 
 
-def test_dma_across_pages_is_a_request_for_each(vfio: Vfio) -> None:
-    vfio.qemu.write(0, 0, ADDRESS + 0xFF4)
+@pytest.mark.parametrize(
+    ("address", "writes"),
+    [
+        (ADDRESS + 0xFF4, [(ADDRESS + 0xFFC, b"8 oc"), (ADDRESS + 0x1000, b"tets")]),
+        ((1 << 64) - 16, [((1 << 64) - 8, b"8 octets")]),
+    ],
+    ids=["two pages", "last page of all"],
+)
+def test_dma_is_a_request_for_each_page(
+    vfio: Vfio, address: int, writes: list[tuple[int, bytes]]
+) -> None:
+    vfio.qemu.write(0, 0, address, 8)
 
     read = vfio.expect_request(Command.DMA_READ)
     vfio.grant(read, read.payload + b"8 octets")
-    for address, data in ((ADDRESS + 0xFFC, b"8 oc"), (ADDRESS + 0x1000, b"tets")):
+    for at, data in writes:
         write = vfio.expect_request(Command.DMA_WRITE)
-        assert write.payload == struct.pack("<QQ", address, 4) + data
+        assert write.payload == struct.pack("<QQ", at, len(data)) + data
         vfio.grant(write, write.payload[:16])
 
     assert vfio.engine.done.wait(_END_S)
@@ -216,17 +226,23 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
             mpqemu.share()
             mpqemu.qemu.post(qemuside.message(MpqemuCommand.SET_IRQFD), [mpqemu.memory])
         mpqemu.qemu.config_read(0)
+        # What a process inherits that this one starts, it keeps open.
+        assert not any(os.get_inheritable(int(each)) for each in open_descriptors() - before)
     assert open_descriptors() == before
     with contextlib.ExitStack() as stack:
         vfio = Vfio(tmp_path, stack)
         with contextlib.closing(os.fdopen(os.eventfd(0), "rb")) as event:
             vfio.set_irq(MSI, [event.fileno()])
             vfio.set_irq(MSI, [event.fileno()])
-            payload = vfioside.message(Command.DMA_MAP, bytes(32))
-            vfio.qemu.post(payload, [event.fileno()])
-            vfio.qemu.answer()
+            # A request that is refused takes none, as often as it comes.
+            for command in (Command.DMA_MAP, *[Command.DEVICE_SET_IRQS] * 2):
+                vfio.qemu.post(vfioside.message(command, bytes(8)), [event.fileno()])
+                vfio.qemu.answer()
 
     assert open_descriptors() == before
+    # Nor is any written, which may be another file's by now.
+    for engine in (mpqemu.engine, vfio.engine):
+        engine.signal()
 
 
 def capabilities(qemu: vfioside.QemuSide) -> list[int]:
@@ -322,6 +338,9 @@ def test_interrupt_of_mpqemu_is_signalled(mpqemu: Mpqemu) -> None:
         read = qemuside.config_message(MpqemuCommand.PCI_CFGREAD, 0)
         both = read + qemuside.message(MpqemuCommand.SET_IRQFD)
         mpqemu.qemu.post(both, [event.fileno()])
+        mpqemu.qemu.answer()
+        # That of another request is none.
+        mpqemu.qemu.post(read, [mpqemu.memory])
         mpqemu.qemu.answer()
         mpqemu.copy()
 

@@ -154,6 +154,7 @@ def test_several_writes_of_one_message_are_carried_out_in_order(qemu: QemuSide) 
         (read_message(CONFIG, 0, 2**32 - 1), errno.EINVAL),
         (write_message(0, 0, b"", flags=0), errno.EINVAL),
         (message(Command.REGION_WRITE, struct.pack("<QII", 0, 0, 4) + b"\0"), errno.EINVAL),
+        (message(Command.REGION_WRITE, struct.pack("<QII", 0, 0, 4) + bytes(8)), errno.EINVAL),
         (message(Command.REGION_WRITE_MULTI, b"\1"), errno.EINVAL),
         (writes_message((0, 0, b"\1"), count=2), errno.EINVAL),
         (writes_message((0, 0, b"\1"), count=2**64 - 1), errno.EINVAL),
