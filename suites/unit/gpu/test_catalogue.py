@@ -221,8 +221,9 @@ def test_second_model_with_the_same_name_is_refused(tmp_path: Path) -> None:
     assert slip.value.source == str(file)
 
 
-def test_file_name_that_cannot_name_a_model_is_refused(tmp_path: Path) -> None:
-    _model(tmp_path, name="My GPU.yaml")
+@pytest.mark.parametrize("name", ["My-gpu.yaml", "my gpu.yaml"])
+def test_file_name_that_cannot_name_a_model_is_refused(tmp_path: Path, name: str) -> None:
+    _model(tmp_path, name=name)
 
     with pytest.raises(BadInputError, match="lower-case"):
         load_catalogue(tmp_path)

@@ -240,15 +240,21 @@ def test_threads_touch_one_gpu_without_losing_an_access() -> None:
     assert [access.sequence for access in trace.accesses] == list(range(2003))
 
 
-def test_wait_ends_when_the_guest_has_placed_the_gpu() -> None:
+def test_wait_ends_as_soon_as_the_guest_has_placed_the_gpu() -> None:
     gpu = a_gpu()
     assert not gpu.wait_until_placed(Deadline.after(0))
-    guest = threading.Thread(target=configure, args=(gpu,))
+    waits = threading.Event()
 
-    guest.start()
+    # The waiter looks at its clock right before it lets go of the device.
+    deadline = Deadline.after(3600, FakeClock(on_look=waits.set))
+    waits.clear()
+    waiter = threading.Thread(target=gpu.wait_until_placed, args=(deadline,), daemon=True)
+    waiter.start()
+    waits.wait()
+    configure(gpu)
+    waiter.join(60)
 
-    assert gpu.wait_until_placed(Deadline.after(10))
-    guest.join()
+    assert not waiter.is_alive()
 
 
 _ADDRESSES = st.one_of(

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
 
 def test_mpqemu_gets_narrow_bars_and_conventional_space(tmp_path: Path) -> None:
-    server = serve_gpu(load_catalogue().get("h200-sxm5-141gb"), Transport.MPQEMU, folder=tmp_path)
+    model = load_catalogue().get("h200-sxm5-141gb").emulated_as(GpuEmulation.GSP)
+    server = serve_gpu(model, Transport.MPQEMU, folder=tmp_path, number=4)
 
     assert isinstance(server, MpqemuServer)
+    assert isinstance(server.gpu.engine, GspDevice)
+    assert server.gpu.engine.state.number == 4
     assert {bar.bits for bar in server.gpu.bars.values()} == {32}
     assert server.gpu.config_size == 256
 

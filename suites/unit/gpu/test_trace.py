@@ -45,6 +45,7 @@ def test_times_and_order_are_kept() -> None:
     assert trace.incidents_of(IncidentKind.FELL_OFF_BUS) == ()
     assert [entry.at_s for entry in trace.between(2.0, 3.0).incidents] == [2.0]
     assert trace.between(2.0, 3.0).accesses == ()
+    assert [entry.at_s for entry in trace.between(1.0, 3.0).accesses] == [1.0]
 
 
 def test_chatter_in_configuration_space_hides_no_bar_access() -> None:
@@ -116,6 +117,9 @@ def test_marks_are_found_by_a_part_of_their_text() -> None:
     assert trace.find_mark("three") is None
     assert len(trace.around(mark, 1).accesses) == 1
     assert trace.around(mark, 0).accesses == ()
+    last = trace.incidents[-1]
+    assert trace.around(last, 2).incidents == trace.incidents
+    assert trace.around(last, 1).incidents == (last,)
 
 
 def test_long_access_is_shown_by_its_lowest_bytes() -> None:

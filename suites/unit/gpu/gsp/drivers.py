@@ -49,6 +49,8 @@ class Driver:
         self.release = release
         self.ram = Ram()
         self.side = DriverSide(self.ram)
+        self.called = self.answered = 0
+        """The number of the last call, and of the last message that came."""
 
     def read(self, offset: int) -> int:
         return self.device.read(0, offset, 4)
@@ -92,11 +94,12 @@ class Driver:
 
     def call(self, function: int, body: bytes) -> tuple[int, bytes]:
         """Send a call, and return the result and the body of its answer."""
-        self.side.put(message(function, body))
+        self.called += 1
+        self.side.put(message(function, body, sequence=self.called))
         self.write(0x110C00, 0)
         self.work()
         answered, result, answer = self.events()[-1]
-        assert answered == function
+        assert (answered, self.answered) == (function, self.called)
         return result, answer
 
     def control(self, command: int, parameters: bytes) -> tuple[int, bytes]:
@@ -129,6 +132,6 @@ class Driver:
         """Return function, result and body of all messages that came."""
         found = []
         while (element := self.side.take()) is not None:
-            _, _, size, function, result, _, _, _ = HEADER.unpack_from(element, 48)
+            _, _, size, function, result, _, self.answered, _ = HEADER.unpack_from(element, 48)
             found.append((function, result, element[48 + HEADER.size : 48 + size]))
         return found

@@ -93,7 +93,7 @@ class DriverSide:
         return self.ram.read(self.place(STATUSES + PAGE + index % SLOTS * PAGE), PAGE)
 
 
-def message(function: int, body: bytes, *, size: int | None = None) -> bytes:
+def message(function: int, body: bytes, *, size: int | None = None, sequence: int = 0) -> bytes:
     """Return a message of this function; `size` lies about its length."""
     length = HEADER.size + len(body) if size is None else size
-    return HEADER.pack(VERSION, SIGNATURE, length, function, 0, 0, 0, 0) + body
+    return HEADER.pack(VERSION, SIGNATURE, length, function, 0, 0, sequence, 0) + body

@@ -74,6 +74,9 @@ def test_engines_and_memory_are_those_of_the_model(model: str, graphics: int, mi
     assert len([name for name in names if name.startswith("GRAPHICS")]) == graphics
     assert names[-1] == "SW"
     assert static.get("fb_length") == mib << 20
+    facts = driver.device.state.facts
+    tpcs = [static.get(f"tpcInfo[{gpc}].tpcMask").bit_count() for gpc in range(facts.gpcs)]
+    assert (sum(tpcs), max(tpcs) - min(tpcs) < 2) == (facts.tpcs, True)
     assert static.get("fbRegionInfoParams.fbRegion[0].limit") == (mib << 20) - 1
 
 
@@ -224,6 +227,9 @@ def test_temperature_is_set_by_the_test() -> None:
     assert sensors(driver, 0x101) == (0, [0, 1])
     assert sensors(driver, 0x1500) == (0, [0, 80])
     assert sensors(driver, 0x1234)[0] == NOT_SUPPORTED
+    driver.device.readings.temperature_c = -5
+    assert sensors(driver, 0x1500) == (0, [0, (1 << 32) - 5])
+    driver.device.readings.temperature_c = 80
     both = bytearray(0x598)
     struct.pack_into("<I", both, 0x14, 2)
     for index, opcode in enumerate((0x101, 0x1500)):

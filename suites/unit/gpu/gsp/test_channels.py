@@ -113,6 +113,11 @@ def test_fill_repeats_a_constant() -> None:
     )
 
     assert work.ram.read(0x9000, 16) == b"\1\2\3\4" * 3 + bytes(4)
+    # With zeros as well, since only the GPU's own memory is zeroed without a write.
+    work = Work()
+    work.ram.write(0x9000, b"\xff" * 5)
+    work.run(*a_method(0x408, 0, 0x9000), *a_method(0x418, 4), *a_method(0x300, 1 | 1 << 10))
+    assert work.ram.read(0x9000, 5) == bytes(4) + b"\xff"
 
 
 def test_fill_of_all_memory_with_zeros_takes_no_space() -> None:
@@ -181,6 +186,7 @@ def test_launch_without_a_transfer_releases_its_semaphore(launch: int, released:
     "words",
     [
         (0xE0000001,),
+        (0x10001,),
         (*a_method(0x418, 0xFFFFFFFF), *a_method(0x300, TRANSFER | PHYSICAL)),
         (*a_method(0x418, 1, 0xFFFFFFFF), *a_method(0x300, TRANSFER | 1 << 9)),
         (*a_method(0x418, 1 << 20, 65), *a_method(0x300, TRANSFER | 1 << 9)),

@@ -28,6 +28,7 @@ def test_each_region_is_accessed_up_to_its_last_byte_until_it_is_cleared() -> No
     for address, size in ((PAGE - 1, 2), (1 << 32, MOST_BYTES + 1), (1 << 40, 1), (PAGE, 1)):
         with pytest.raises(GuestMemoryError, match=f"no {size} bytes of memory at {address:#x}"):
             memory.read(address, size)
+    assert memory.read(1 << 32, MOST_BYTES) == bytes(MOST_BYTES)
     maps = [region.content for region in memory._regions]
     memory.clear()
     assert all(each.closed for each in maps)

@@ -40,6 +40,7 @@ def test_vector_raises_the_interrupt_while_it_is_pending_and_enabled() -> None:
 
 
 def test_vector_that_is_not_enabled_stays_pending() -> None:
+    """Until both are: it itself, and its subtree."""
     tree = InterruptTree()
 
     tree.trigger(VECTOR)
@@ -47,6 +48,9 @@ def test_vector_that_is_not_enabled_stays_pending() -> None:
     assert not tree.is_raised
     assert tree.write(0x1200 + 4 * LEAF, BIT)
     assert tree.read(0x1600) == 1 << LEAF // 2
+    assert not tree.is_raised
+    assert tree.write(0x1608, 1 << LEAF // 2)
+    assert tree.is_raised
 
 
 def test_vectors_of_a_leaf_are_enabled_and_disabled_apart() -> None:

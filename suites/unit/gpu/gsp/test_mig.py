@@ -265,6 +265,8 @@ def test_caller_in_an_instance_sees_only_that_instance(a100: Driver) -> None:
     numbers = [make_instance(a100, flag) for flag in (THREE, QUARTER)]
 
     assert a100.ask(LIST).get("validPartitionCount") == 0
+    # A client works in the last instance that it opened.
+    subscribe(a100, numbers[0], handle=1)
     subscribe(a100, numbers[1])
 
     listed = a100.ask(LIST)
@@ -301,6 +303,12 @@ def test_compute_instances_share_a_gpu_instance(a100: Driver) -> None:
     assert refused(a100, EXPORT_COMPUTE, 96, 0) == INVALID
     assert a100.ask(EXPORT_COMPUTE, {"id": 1}).get("info.smCount") == 28
     assert make_compute_instance(a100, 14) == 0
+    # One call may end several, or make several.
+    a100.ask(DELETE, {"execPartCount": 2, "execPartId[0]": 1, "execPartId[1]": 0})
+    assert [refused(a100, EXPORT_COMPUTE, 96, number) for number in (0, 1)] == [INVALID] * 2
+    sizes = {"execPartInfo[0].smCount": 14, "execPartInfo[1].smCount": 28}
+    both = a100.ask(CREATE, {"execPartCount": 2, **sizes})
+    assert [both.get(f"execPartInfo[{index}].spanStart") for index in (0, 1)] == [0, 1]
 
 
 def test_compute_instance_begins_at_the_requested_place(a100: Driver) -> None:

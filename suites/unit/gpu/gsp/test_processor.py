@@ -8,7 +8,7 @@ import pytest
 
 from harness.gpu.gsp.channels import Channel
 from harness.gpu.gsp.layouts import read_layouts
-from harness.gpu.gsp.page_tables import Version
+from harness.gpu.gsp.page_tables import Space, Version
 from harness.gpu.gsp.records import Record
 from harness.gpu.gsp.rpc import ALLOC, CONTROL, Function
 from suites.unit.gpu.gsp.drivers import CLIENT, SUBDEVICE, Driver, a_device
@@ -47,12 +47,12 @@ def filled(driver: Driver, struct_name: str, values: dict[str, int]) -> bytes:
     return record.content
 
 
-def allocate(driver: Driver, number: int) -> None:
+def allocate(driver: Driver, number: int, *, state_in: int = 1) -> None:
     values = {
         "hVASpace": SUBDEVICE,
         "gpFifoOffset": RINGS + 0x1000 * number,
         "gpFifoEntries": 16,
-        "userdMem.addressSpace": 1,
+        "userdMem.addressSpace": state_in,
         "userdMem.base": STATES + 0x1000 * number,
     }
     parameters = filled(driver, PARAMETERS, values)
@@ -87,11 +87,26 @@ def test_each_channel_does_its_own_work_until_it_is_freed(driver: Driver) -> Non
         submit(driver, number, 0)
     assert ring(driver) == [1, 1]
 
-    driver.call(Function.FREE, struct.pack("<4I", CLIENT, SUBDEVICE, 1, 0))
+    # Another client's object has the same handle.
+    for client in (CLIENT + 1, CLIENT):
+        assert ring(driver) == [1, 1]
+        driver.call(Function.FREE, struct.pack("<4I", client, SUBDEVICE, 1, 0))
+        submit(driver, 1, 0)
     for number in (1, 2):
         submit(driver, number, 1)
 
     assert ring(driver) == [1, 2]
+
+
+def test_state_of_a_channel_may_be_in_the_memory_of_the_gpu(driver: Driver) -> None:
+    allocate(driver, 1, state_in=2)
+    submit(driver, 1, 0)
+    assert ring(driver) == [0, 0]
+
+    driver.device.write(0, 0x700000 + STATES + 0x1000 + 0x8C, 1, 4)
+
+    assert ring(driver) == [1, 0]
+    assert driver.device.read(0, 0x700000 + STATES + 0x1000 + 0x88, 4) == 1
 
 
 def test_channel_is_of_the_address_space_that_it_names(driver: Driver) -> None:
@@ -103,6 +118,18 @@ def test_channel_is_of_the_address_space_that_it_names(driver: Driver) -> None:
     submit(driver, 1, 0)
 
     assert ring(driver) == [1, 0]
+
+
+@pytest.mark.parametrize(("aperture", "space"), [(1, Space.FRAME_BUFFER), (2, Space.GUEST)])
+def test_directory_of_an_address_space_is_in_either_memory(
+    driver: Driver, aperture: int, space: Space
+) -> None:
+    values = {"levels[0].aperture": aperture, "levels[0].physAddress": 0x90000}
+    driver.control(0x90F10106, filled(driver, ROOT_DIRECTORY, values))
+
+    found = driver.device.state.find_root(CLIENT, SUBDEVICE)
+    assert found is not None
+    assert (found.space, found.address) == (space, 0x90000)
 
 
 def test_address_space_of_an_earlier_boot_has_no_channels(driver: Driver) -> None:

@@ -12,8 +12,10 @@ from harness.gpu.gsp.guest_memory import GuestMemoryError
 from harness.gpu.gsp.queues import (
     ELEMENT_HEADER,
     MOST_BODY,
+    MOST_PAGES,
     MOST_WAITING,
     PAGE,
+    QUEUE_BYTES,
     SLOTS,
     Pages,
     QueueArguments,
@@ -76,17 +78,15 @@ def test_sent_messages_are_numbered_and_sum_to_zero() -> None:
 def test_message_waits_until_the_driver_has_read_enough() -> None:
     driver = DriverSide()
     queues = Queues(driver.ram, driver.arguments)
-    for number in range(SLOTS):
+    for number in range(SLOTS + 1):
         queues.send(bytes([number]))
 
     seen = [driver.take() for _ in range(SLOTS - 1)]
     assert driver.take() is None
     queues.flush()
+    seen += [driver.take(), driver.take()]
 
-    assert None not in seen
-    last = driver.take()
-    assert last is not None
-    assert last[ELEMENT_HEADER] == SLOTS - 1
+    assert [element and element[ELEMENT_HEADER] for element in seen] == list(range(SLOTS + 1))
 
 
 def test_driver_that_reads_nothing_loses_its_queue() -> None:
@@ -124,7 +124,7 @@ def test_pointer_behind_the_queue_is_refused(pointer: int) -> None:
     ("pages", "commands", "statuses"),
     [
         (0, 0x1000, 0x41000),
-        (0xFFFFFFFF, 0x1000, 0x41000),
+        (MOST_PAGES + 1, 0x1000, 0x41000),
         (PAGES, 0x1001, 0x41000),
         (PAGES, 0x1000, 0x42000),
         (PAGES, 1 << 60, 0x41000),
@@ -135,6 +135,13 @@ def test_queues_outside_of_their_pages_are_refused(
 ) -> None:
     with pytest.raises(QueueError):
         QueueArguments.parse(struct.pack("<QI4xQQ", 0, pages, commands, statuses))
+
+
+def test_queues_may_end_with_the_last_of_all_pages() -> None:
+    last = MOST_PAGES * PAGE - QUEUE_BYTES
+    data = struct.pack("<QI4xQQ", 0, MOST_PAGES, 0x1000, last)
+
+    assert QueueArguments.parse(data).statuses == last
 
 
 def test_table_of_more_than_a_page_lies_in_the_first_of_its_pages() -> None:
