@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import stat
 import struct
 import tempfile
@@ -19,7 +18,6 @@ from harness.errors import HarnessError
 from harness.gpu.emulated import EmulatedGpu
 from harness.gpu.server import EndKind, ProtocolViolationError
 from harness.gpu.vfio_user import MOST_MESSAGE_BYTES, Command, MessageReader, VfioUserServer
-from harness.provisioning.wait import Deadline, Observation, wait_for
 from suites.unit.gpu.models import a_model
 from suites.unit.gpu.socketside import open_descriptors
 from suites.unit.gpu.vfioside import (
@@ -98,14 +96,6 @@ def test_region_and_offset_lead_to_the_register(server: VfioUserServer, qemu: Qe
     assert qemu.read(2, last, 8) == 0x1122334455667788
     assert qemu.read(2, last + 7, 1) == 0x11
     assert [one.bar for one in server.gpu.trace.bar_accesses()] == [2, 0, 2, 2]
-
-
-def test_address_of_a_64bit_bar_is_kept(server: VfioUserServer, qemu: QemuSide) -> None:
-    qemu.write(CONFIG, 0x18, 0x0000000C)
-    qemu.write(CONFIG, 0x1C, 0x40)
-    qemu.write(CONFIG, 0x04, 0x0002, 2)
-
-    assert server.gpu.address_of(2) == 0x40_0000_0000
 
 
 def test_posted_write_gets_no_answer_and_is_carried_out(
@@ -273,37 +263,6 @@ def test_server_that_cannot_start_leaves_no_descriptor(tmp_path: Path, folder: s
     assert open_descriptors() == before
 
 
-def test_stalled_gpu_does_not_keep_the_server_from_closing(
-    server: VfioUserServer, qemu: QemuSide
-) -> None:
-    server.gpu.stall(3600.0)
-    qemu.post(read_message(0, 0xA00, 4))
-
-    def poll() -> Observation[str]:
-        return Observation(server.stall_report(0.0), str(server.state))
-
-    report = wait_for("a stall to be reported", poll, Deadline.after(_END_S), interval_s=0.01)
-    assert report.startswith("its emulated GPU 'gpu0' is stuck: QEMU has waited ")
-    assert " for the answer to REGION_READ of 4 bytes at 0xa00 of region 0;" in report
-    assert server.stall_report(3600.0) is None
-
-    server.close()
-
-    assert server.wait_for_end(0.0).kind is EndKind.CLOSED
-
-
-def test_every_descriptor_is_closed(qemu: QemuSide) -> None:
-    ours, theirs = os.pipe()
-
-    qemu.post(message(Command.DMA_MAP, bytes(32)), [theirs] * 4)
-    os.close(theirs)
-    qemu.answer()
-
-    with os.fdopen(ours, "rb", buffering=0) as pipe:
-        os.set_blocking(ours, False)
-        assert pipe.read(1) == b""
-
-
 _U32 = st.integers(0, 2**32 - 1)
 _U64 = st.integers(0, 2**64 - 1)
 _REGION = st.one_of(st.sampled_from([0, 2, CONFIG]), _U32)
@@ -373,20 +332,3 @@ def test_reader_never_holds_more_than_a_message(chunks: list[bytes]) -> None:
         for chunk in chunks:
             list(reader.feed(chunk))
             assert reader.pending_bytes < MOST_MESSAGE_BYTES
-
-
-@given(
-    accesses=st.lists(st.tuples(st.sampled_from([0, 2]), _U64, st.sampled_from([1, 2, 4, 8]))),
-    value=_U64,
-)
-def test_trace_and_registers_stay_bounded_whatever_is_accessed(
-    accesses: list[tuple[int, int, int]], value: int
-) -> None:
-    gpu = a_gpu(trace_capacity=4)
-    for bar, offset, size in accesses:
-        gpu.bar_write(bar, offset, value, size)
-        assert 0 <= gpu.bar_read(bar, offset, size) < 1 << 8 * size
-
-    assert len(gpu.trace.accesses) <= 4 * 3
-    # Eight bytes that begin within one register end within the second after it.
-    assert len(gpu._written) <= 3 * len(accesses)

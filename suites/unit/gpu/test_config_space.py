@@ -83,6 +83,7 @@ def test_all_ones_written_to_a_bar_read_back_as_its_size() -> None:
 def test_bar_answers_only_where_the_guest_put_it() -> None:
     space = _space()
     space.write(BAR_0, 0xE0000000, 4)
+    space.write(COMMAND, 0xFFFF & ~COMMAND_MEMORY, 2)
     assert space.find_bar(0xE0000000, 4) is None
 
     space.write(COMMAND, COMMAND_MEMORY, 2)

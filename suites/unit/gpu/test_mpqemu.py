@@ -243,6 +243,7 @@ def test_stalled_gpu_does_not_keep_the_server_from_closing() -> None:
         _wait_until_pending(server)
 
         assert server.stall_report(0.0) is not None
+        assert server.stall_report(3600.0) is None
         server.close()
 
         assert server.wait_for_end(0.0).kind is EndKind.CLOSED

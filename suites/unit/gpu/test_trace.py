@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.errors import HarnessError
 from harness.gpu.trace import NO_BAR, AccessKind, IncidentKind, Stray, TraceRecorder
 from harness.gpu.trace_file import parse_trace, render_trace
 from suites.fakes.clock import FakeClock
@@ -157,6 +159,12 @@ def test_trace_read_from_its_file_is_the_same(
     trace = recorder.snapshot()
 
     assert parse_trace(render_trace(trace), "a test") == trace
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"accesses": 3}', '{"accesses": [[]]}'])
+def test_other_text_is_no_trace(text: str) -> None:
+    with pytest.raises(HarnessError, match="'a test' was expected to be the access trace"):
+        parse_trace(text, "a test")
 
 
 def test_value_of_many_bytes_is_read_again() -> None:

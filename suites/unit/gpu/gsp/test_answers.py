@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -292,6 +293,9 @@ def test_power_of_release_535_has_the_same_offset() -> None:
 def test_model_without_these_facts_and_parameters_of_another_size_are_not_supported() -> None:
     assert opened(T4).control(POLICIES, bytes(0x1B28))[0] == NOT_SUPPORTED
     assert opened(H100).control(POLICIES, bytes(0x1B24))[0] == NOT_SUPPORTED
+    driver = opened(H100)
+    driver.device.state.facts = replace(driver.device.state.facts, least_power_limit_w=None)
+    assert driver.control(POLICIES, bytes(0x1B28))[0] == NOT_SUPPORTED
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 14])

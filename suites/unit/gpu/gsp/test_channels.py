@@ -100,19 +100,23 @@ def test_virtual_memory_is_copied_to_physical_memory() -> None:
     assert work.memories.read(Space.FRAME_BUFFER, 0x123000, 2) == b"ab"
 
 
-def test_fill_repeats_a_constant() -> None:
+@pytest.mark.parametrize(
+    ("remap", "written"),
+    [(3 << 16, b"\1\2\3\4"), (3 << 24, b"\1" * 4)],
+    ids=["one component of four bytes", "four of one byte"],
+)
+def test_fill_repeats_a_constant(remap: int, written: bytes) -> None:
     work = Work()
 
     work.run(
         *a_method(0x408, 0, 0x9000),
         *a_method(0x418, 3),
         *a_method(0x700, 0x04030201),
-        # One component of four bytes.
-        *a_method(0x708, 3 << 16),
+        *a_method(0x708, remap),
         *a_method(0x300, TRANSFER | 1 << 10),
     )
 
-    assert work.ram.read(0x9000, 16) == b"\1\2\3\4" * 3 + bytes(4)
+    assert work.ram.read(0x9000, 16) == written * 3 + bytes(4)
     # With zeros as well, since only the GPU's own memory is zeroed without a write.
     work = Work()
     work.ram.write(0x9000, b"\xff" * 5)

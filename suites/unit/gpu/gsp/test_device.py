@@ -310,6 +310,8 @@ def test_driver_asks_for_name_and_uuid(release: str) -> None:
     assert name[4:].rstrip(b"\0") == b"NVIDIA A100-SXM4-40GB"
     _, wide = driver.control(NAME, struct.pack("<I", 1).ljust(132, b"\xff"))
     assert wide[4:].decode("utf-16-le").rstrip("\0") == "NVIDIA A100-SXM4-40GB"
+    _, text = driver.control(GID, struct.pack("<III256x", 0, 1, 0))
+    assert text[12:53] == b"GPU-00000000-0000-4000-8000-000000000007\0"
     assert gid[8:28] == struct.pack("<I", 16) + bytes.fromhex("00000000000040008000000000000007")
 
 
@@ -446,6 +448,11 @@ def test_unload_ends_the_queue_and_a_new_boot_follows(opened: Driver) -> None:
     opened.work()
     assert opened.events() == []
 
+    again = Driver(opened.device)
+    again.boot()
+    again.events()
+    # Which release it is of, is not known of the earlier driver.
+    assert again.control(NAME, bytes(132))[0] == 0x56
     again = Driver(opened.device)
     again.open()
     assert again.control(NAME, bytes(132))[0] == 0

@@ -202,6 +202,13 @@ def test_instance_that_ended_leaves_its_slices(a100: Driver) -> None:
     assert a100.ask(LIST, ALL).get("validPartitionCount") == 2
 
 
+def test_instance_does_not_begin_before_another_that_is_in_its_way(a100: Driver) -> None:
+    first, _ = make_instance(a100, EIGHTH), make_instance(a100, EIGHTH)
+    a100.ask(SET, {"partitionCount": 1, "partitionInfo[0].swizzId": first})
+
+    assert a100.ask(CAPACITY, {"partitionFlag": QUARTER}).get("partitionCount") == 2
+
+
 def test_no_room_and_unknown_kinds_are_refused(a100: Driver) -> None:
     make_instance(a100, 0)
     layout = a100.ask(LIST, ALL)
@@ -230,6 +237,8 @@ def test_exported_instance_has_its_own_engines(a100: Driver) -> None:
 
     graphics = [each.get("info.enginesMask[0]") & 0x1FE for each in exported]
     assert graphics == [0b111 << 1, 0b111 << 5]
+    copies = [each.get("info.enginesMask[0]") >> 9 for each in exported]
+    assert copies == [0b11, 0b1100]
     assert exported[0].get("info.gpcMask") & exported[1].get("info.gpcMask") == 0
     assert [each.get("info.veidOffset") for each in exported] == [0, 32]
     assert a100.control(EXPORT, struct.pack("<I", 14).ljust(0x50, b"\0"))[0] == INVALID

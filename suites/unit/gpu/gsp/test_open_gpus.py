@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +47,24 @@ def test_each_gpu_is_a_line_with_the_answers_of_the_driver(
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["Model"], first["GPU UUID"][-1]) == ("NVIDIA A100-SXM4-40GB", "1")
     assert [each["address"] for each in (first, second)] == ["0000:02:00.0", "0000:03:00.0"]
+
+
+def test_missing_device_nodes_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus, devices = a_driver(tmp_path, True, True)
+    for each in (*devices.iterdir(),):
+        each.unlink()
+    made = {}
+
+    def mknod(path: Path, mode: int, device: int) -> None:
+        path.touch()
+        made[path.name] = (mode, os.major(device), os.minor(device))
+
+    monkeypatch.setattr(os, "mknod", mknod)
+
+    assert main(gpus, devices) == 0
+    mode = stat.S_IFCHR | 0o666
+    minors = {"nvidiactl": 255, "nvidia0": 0, "nvidia1": 1}
+    assert made == {name: (mode, 195, minor) for name, minor in minors.items()}
 
 
 def test_gpu_that_does_not_open_is_named_and_the_others_are_shown(

@@ -242,18 +242,21 @@ def test_disks_in_use_that_can_not_be_read_leave_a_storage_function_unknown(
 
 def test_disk_with_several_paths_is_found(host: FakeHost) -> None:
     """A multipath namespace is a child of its subsystem and not of a controller."""
-    host.add_function("0000:65:00.4", group=5, class_code=NVME_CLASS)
-    controller = host.device("0000:65:00.4") / "nvme/nvme3"
-    controller.mkdir(parents=True)
+    card = "0000:65:00.4"
     subsystem = host.root / "sys/devices/virtual/nvme-subsystem/nvme-subsys3"
     partition = subsystem / "nvme3n1/nvme3n1p2"
     partition.mkdir(parents=True)
     (partition / "partition").write_text("2\n")
-    host.link("sys/devices/virtual/nvme-subsystem/nvme-subsys3/nvme3", controller)
+    for name, address, group in (("nvme3", card, 5), ("nvme4", NVME, 9)):
+        host.add_function(address, group=group, class_code=NVME_CLASS)
+        controller = host.device(address) / "nvme" / name
+        controller.mkdir(parents=True)
+        host.link(f"sys/devices/virtual/nvme-subsystem/nvme-subsys3/{name}", controller)
     host.link("sys/dev/block/259:7", partition)
     host.mount("259:7", "/")
 
-    assert "0000:65:00.4: The host has mounted '/'" in verdict(host).reason
+    assert f"{card}: The host has mounted '/'" in verdict(host).reason
+    assert set(find_host_use(host.root).reasons) == {card, NVME}
 
 
 @pytest.mark.parametrize("disk", ["sda", "nvme0n1"])
@@ -421,22 +424,21 @@ def test_kernel_that_does_not_name_its_method_can_reset(host: FakeHost) -> None:
     assert verdict(host).is_usable
 
 
-def test_gpu_that_does_not_answer_is_refused(host: FakeHost) -> None:
-    (host.device(GPU) / "config").write_bytes(b"\xff" * 64)
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("config", b"\xff" * 64, "does not answer"),
+        ("power_state", b"D3cold\n", "power state D3cold"),
+        ("power_state", b"D3hot\n", None),
+    ],
+)
+def test_gpu_that_sleeps_for_good_or_does_not_answer_is_refused(
+    host: FakeHost, file: str, content: bytes, reason: str | None
+) -> None:
+    (host.device(GPU) / file).write_bytes(content)
 
-    assert "does not answer" in verdict(host).reason
-
-
-def test_gpu_that_stays_in_d3cold_is_refused(host: FakeHost) -> None:
-    (host.device(GPU) / "power_state").write_text("D3cold\n")
-
-    assert "power state D3cold" in verdict(host).reason
-
-
-def test_idle_gpu_in_d3hot_is_usable(host: FakeHost) -> None:
-    (host.device(GPU) / "power_state").write_text("D3hot\n")
-
-    assert verdict(host).is_usable
+    assert verdict(host).is_usable is (reason is None)
+    assert (reason or "") in verdict(host).reason
 
 
 @pytest.mark.parametrize(
@@ -477,6 +479,14 @@ def test_invalid_number_is_unreadable(host: FakeHost) -> None:
     assert verdict(host).kind is VerdictKind.UNKNOWN
 
 
+def test_group_without_a_number_is_unreadable(host: FakeHost) -> None:
+    link = host.device(GPU) / "iommu_group"
+    link.unlink()
+    link.symlink_to("../x")
+
+    assert verdict(host).kind is VerdictKind.UNKNOWN
+
+
 def test_virtual_function_is_recognised(host: FakeHost) -> None:
     virtual = host.add_function("0000:66:00.4", group=9)
     host.link(str((virtual / "physfn").relative_to(host.root)), host.device(SECOND))
@@ -488,6 +498,7 @@ def test_virtual_function_is_recognised(host: FakeHost) -> None:
 
 
 def test_gpu_with_mediated_devices_is_refused(host: FakeHost) -> None:
+    (host.device(GPU) / "mdev_supported_types/nvidia-63").mkdir(parents=True)
     for name in ("83b8f4f2", "93b8f4f2"):
         (host.device(GPU) / name).mkdir()
         host.link(f"sys/bus/mdev/devices/{name}", host.device(GPU) / name)
@@ -572,6 +583,11 @@ def test_process_that_uses_nvidias_driver_is_named(host: FakeHost) -> None:
 
     assert verdict(host).is_usable
     assert "process 12 ('nvidia-persiste'" in verdict(host, SECOND).reason
+    # The driver writes hexadecimal digits in either way.
+    host.add_function("0000:af:00.0", group=7, driver="nvidia")
+    host.write("proc/driver/nvidia/gpus/0000:AF:00.0/information", "Device Minor: 2\n")
+    host.add_process(13, "python3", "/dev/nvidia2")
+    assert "process 13 ('python3'" in verdict(host, "0000:af:00.0").reason
 
 
 def test_nvidia_file_of_an_unknown_gpu_makes_gpus_without_a_known_file_unknown(
@@ -587,6 +603,8 @@ def test_nvidia_file_of_an_unknown_gpu_makes_gpus_without_a_known_file_unknown(
 
     assert verdict(host).kind is VerdictKind.UNKNOWN
     assert verdict(host, SECOND).kind is VerdictKind.BUSY
+    host.write(f"proc/driver/nvidia/gpus/{GPU}/information", "Device Minor: 5\n")
+    assert verdict(host).is_usable
 
 
 def test_nvidias_driver_may_write_an_address_in_capitals(host: FakeHost) -> None:

@@ -121,7 +121,3 @@ def test_forgery_has_no_effect_except_a_sentence(
     assert "\x1b" not in printed
     assert {*codes} <= {0, 2}
     assert after == before
-
-
-def test_there_are_enough_forgeries_with_different_names() -> None:
-    assert len({each.name for each in FORGERIES}) == len(FORGERIES) >= 20

@@ -116,7 +116,7 @@ def test_missing_inventory_is_an_error(tmp_path: Path) -> None:
 
 def test_address_of_another_function_is_an_error(tmp_path: Path, host: FakeHost) -> None:
     host.add_function("0000:03:00.0", group=9, class_code=NVME_CLASS, driver="nvme")
-    inventory = read(tmp_path, 'gpus:\n  "0000:03:00.0": {}\n')
+    inventory = read(tmp_path, 'gpus:\n  "0000:99:00.0": {}\n  "0000:03:00.0": {}\n')
 
     with pytest.raises(
         BadInputError,

@@ -49,6 +49,10 @@ def test_lease_is_read_back_from_its_file() -> None:
     _, lease = entry(3, (A, B), (B,), taken=(A, B))
 
     assert GpuLease.from_json(lease.to_json()) == lease
+    for process in ("0", "true", str((1 << 22) + 1)):
+        text = lease.to_json().replace('"process": 3', f'"process": {process}')
+        with pytest.raises(ValueError, match="a process was expected"):
+            GpuLease.from_json(text)
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"who": "x"}', '{"wanted": 3}'])

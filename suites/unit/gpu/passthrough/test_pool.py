@@ -99,9 +99,11 @@ def test_gpu_that_is_on_vfio_for_good_stays_there(
 ) -> None:
     host.bind(SECOND, "vfio-pci")
 
+    before = open_descriptors()
     with lease(pool, OTHER):
         pass
 
+    assert open_descriptors() == before
     assert host.driver_of(SECOND) == "vfio-pci"
     assert {path.rpartition("/")[2] for path, _ in kernel.writes} == {"reset"}
 
@@ -124,11 +126,11 @@ def test_all_functions_of_a_card_are_reset(kernel: FakeKernel, pool: GpuPool) ->
     with lease(pool, FIRST) as (gpu,):
         gpu.reset()
 
-    assert [path.split("/")[1] for path, _ in kernel.writes if path.endswith("/reset")] == [
-        *(GPU, AUDIO),
-        *(GPU, AUDIO),
-        *(GPU, AUDIO),
-    ]
+    written = [path for path, _ in kernel.writes]
+    resets = [path.split("/")[1] for path in written if path.endswith("/reset")]
+    assert resets == [GPU, AUDIO] * 3
+    # The host's drivers do not meet what was left on it.
+    assert not written[-1].endswith("/reset")
 
 
 @pytest.mark.parametrize(
@@ -464,8 +466,15 @@ def test_gpu_that_turned_out_to_be_open_is_tried_again(
         lambda *_: states.pop() if states else VfioFile.FREE,
     )
 
-    with lease(pool, OTHER, within_s=20):
+    seen: list[tuple[str, ...]] = []
+
+    def look(_: str) -> None:
+        """Meanwhile it is nobody's."""
+        seen.extend(each.taken for each in pool.leases())
+
+    with pool.lease([OTHER], holder="x", deadline=Deadline.after(20), report=look):
         assert states == []
+    assert {*seen} == {()}
 
 
 def test_gpu_that_its_holder_resets_is_waited_for(
@@ -548,6 +557,19 @@ def test_file_that_this_user_may_not_open_is_not_a_fault_of_the_gpu(
         host.unbind(each)
         host.bind(each, "vfio-pci")
     assert verdicts(pool)[GPU] is VerdictKind.REFUSED
+
+
+def test_gpu_is_put_back_if_its_taking_is_interrupted(
+    host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> VfioFile:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(handover_module, "probe_vfio_file", interrupt)
+
+    with pytest.raises(KeyboardInterrupt), lease(pool, FIRST):
+        pass
+    assert drivers(host) == BEFORE
 
 
 def test_error_of_taking_a_gpu_counts_more_than_that_of_its_return(

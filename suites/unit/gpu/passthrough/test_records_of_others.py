@@ -215,18 +215,26 @@ def test_file_in_the_place_of_the_record_is_named_when_the_gpu_is_back(
     assert drivers(host) == BEFORE
 
 
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        ('{"reason": "no", "since": "now", "user": "root"}', VerdictKind.REFUSED),
+        ("{", VerdictKind.UNKNOWN),
+    ],
+    ids=["quarantined", "unreadable"],
+)
 def test_quarantine_by_another_user_does_not_keep_a_leased_gpu(
-    host: FakeHost, pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
+    pool: GpuPool, folder: Path, give_away: Callable[[Path], None], content: str, kind: VerdictKind
 ) -> None:
     """Only whoever holds the lease finds out that a GPU is broken."""
     quarantine = folder / f"quarantine-{GPU}.json"
     with lease(pool, FIRST):
-        quarantine.write_text('{"reason": "no", "since": "now", "user": "root"}')
+        quarantine.write_text(content)
         give_away(quarantine)
 
-    assert drivers(host) == BEFORE
     gpu, _ = pool.survey()
-    assert gpu.verdict.kind is VerdictKind.REFUSED
+    assert gpu.function.driver == BEFORE[GPU]
+    assert gpu.verdict.kind is kind
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
