@@ -330,7 +330,7 @@ class VfioUserServer(DeviceServer[Message]):
     def _take_descriptors(self, request: Message, descriptors: list[int]) -> None:
         """Keep what an interrupt is signalled by; memory is accessed by messages."""
         if self.gpu.engine is not None and request.command == Command.DEVICE_SET_IRQS:
-            # Those of a request that was refused are here still.
+            # A refused request has left its descriptors.
             close_all(self._taken)
             self._taken, descriptors = descriptors, []
         close_all(descriptors)

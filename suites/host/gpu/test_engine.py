@@ -342,7 +342,7 @@ def test_interrupt_of_mpqemu_is_signalled(mpqemu: Mpqemu) -> None:
         both = read + qemuside.message(MpqemuCommand.SET_IRQFD)
         mpqemu.qemu.post(both, [event.fileno()])
         mpqemu.qemu.answer()
-        # That of another request is none.
+        # A descriptor of another request is no interrupt's.
         mpqemu.qemu.post(read, [mpqemu.memory])
         mpqemu.qemu.answer()
         mpqemu.copy()
