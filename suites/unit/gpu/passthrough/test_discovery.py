@@ -110,8 +110,9 @@ def test_audio_function_of_the_card_goes_with_the_gpu(host: FakeHost) -> None:
     assert [each.address for each in gpu.functions] == [GPU, AUDIO]
 
 
-def test_root_port_in_the_group_stays_with_the_host(host: FakeHost) -> None:
-    host.add_function("0000:00:02.0", group=5, class_code=ROOT_PORT_CLASS, driver="pcieport")
+@pytest.mark.parametrize("class_code", [ROOT_PORT_CLASS, 0x060000], ids=["root port", "host"])
+def test_bridge_in_the_group_stays_with_the_host(host: FakeHost, class_code: int) -> None:
+    host.add_function("0000:00:02.0", group=5, class_code=class_code, driver="pcieport")
 
     gpu = read_host(host.root).gpus[0]
 
