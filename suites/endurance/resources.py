@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.provisioning.command import CommandError
 from suites.endurance.disturbed import disturbed_operations
 from suites.endurance.surroundings import SIZE, run_checked
 
@@ -27,6 +28,7 @@ _MIB = 1 << 20
 _LEFT_KIB = 512
 _LEFT_DESCRIPTORS = 24
 _LEFT_MIB = 64
+_SHRINKINGS = 20
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,18 @@ def _ways(operation: Operation) -> Mapping[str, Disturbing]:
 
 def _fill_disk(_running: Running, amount: float) -> Callable[[], None]:
     """Leave some KiB of the file system of `/tmp`, which is in memory and can be shrunk."""
-    state = os.statvfs("/tmp")  # noqa: S108 - in its own file system
-    used = (state.f_blocks - state.f_bfree) * state.f_frsize
-    size = used // _KIB + 4 + int(amount * _LEFT_KIB)
-    run_checked("mount", "-o", f"remount,size={size}k", "/tmp")  # noqa: S108
+    for tries_left in reversed(range(_SHRINKINGS)):
+        state = os.statvfs("/tmp")  # noqa: S108 - in its own file system
+        used = (state.f_blocks - state.f_bfree) * state.f_frsize
+        size = used // _KIB + 4 + int(amount * _LEFT_KIB)
+        try:
+            run_checked("mount", "-o", f"remount,size={size}k", "/tmp")  # noqa: S108
+        except CommandError:
+            # The operation has written more meanwhile, and the kernel refuses to go below that.
+            if not tries_left:
+                raise
+        else:
+            break
 
     def give_back() -> None:
         run_checked("mount", "-o", f"remount,size={SIZE}", "/tmp")  # noqa: S108
