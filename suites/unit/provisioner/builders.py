@@ -25,6 +25,8 @@ bake: [/opt/my/provision.sh, bake]
 teardown: [/opt/my/provision.sh, teardown]
 commands: {report: [/opt/my/provision.sh, report]}
 environment: {MY_REGION: eu}
+metadata: /run/my/metadata.json
+timeout_s: 90.5
 config: {path: /etc/my/config.env, format: env, values: {MY_MODE: it's on, MY_GPU: false}}
 outcome:
   exit_codes: {0: ok, 84: no-driver}

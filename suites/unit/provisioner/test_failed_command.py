@@ -47,6 +47,7 @@ def test_script_that_its_shell_runs_is_known_by_the_shell() -> None:
     assert is_noted(a_provisioner("main\n", "", "bash", MAIN))
     assert is_noted(a_provisioner("main\n", "", "/bin/bash", "-eu", MAIN))
     assert not is_noted(a_provisioner("#!/bin/bash\n", "", "sh", MAIN))
+    assert not is_noted(a_provisioner("#!/bin/bash\n", "", "/opt/nobash", MAIN))
     assert not is_noted(a_provisioner("#!/bin/bash\n", "", "/opt/of-the-image"))
 
 

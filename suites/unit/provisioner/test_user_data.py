@@ -52,6 +52,7 @@ def test_equal_values_are_no_conflict() -> None:
         "merge_how: dict(recurse_list)+list(append)+str()\n",
         "merge_how: 'list(append) + dict(no_replace, recurse_array)'\n",
         "merge_type: [[list, append], [dict, recurse_list]]\n",
+        "merge_how: List(append)+DICT(Recurse_List)\n",
         "merge_how: [{name: list, settings: [append]}, {name: dict, settings: [recurse_list]}]\n",
     ],
 )

@@ -43,11 +43,13 @@ def test_whole_file_is_read(project: Project) -> None:
         "/var/log/my/events.jsonl",
         "/var/log/my.log",
     )
+    assert provisioner.outcome_paths == ("/var/lib/my/outcome.json",)
     assert list(provisioner.evidence.files) == ["/var/log/my/*.log"]
     assert {name: list(argv) for name, argv in provisioner.evidence.commands.items()} == {
         "mounts": ["findmnt", "--json"]
     }
     assert provisioner.where == str(project.folder / "provisioner.yaml")
+    assert (provisioner.metadata_path, provisioner.timeout_s) == ("/run/my/metadata.json", 90.5)
 
 
 def test_configuration_for_a_shell_is_quoted(project: Project) -> None:
@@ -65,6 +67,9 @@ def test_thin_file_is_enough(project: Project) -> None:
 
     assert list(provisioner.command("boot")) == ["/bin/true"]
     assert provisioner.guest_files({}, {}) == ()
+    events = "outcome: {events: {path: /var/log/events/*, name: /name}}\n"
+    assert project.read(THIN + events).outcome_paths == ()
+    assert provisioner.timeout_s == 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,9 +127,13 @@ REFUSED = {
     "path that ends with a slash": Refused(
         text=whole("/opt/my/lib:", "/opt/my/lib/:"), message="The absolute path of a file in"
     ),
-    "path that climbs": Refused(
-        text=whole("/opt/my/lib:", "/opt/../lib:"), message="The absolute path of a file in"
-    ),
+    **{
+        f"path with {part!r} in it": Refused(
+            text=whole("/opt/my/lib:", f"/opt/{part}/lib:"),
+            message="The absolute path of a file in",
+        )
+        for part in ("..", ".")
+    },
     "two files at one path": Refused(
         text=whole("/opt/my/provision.sh:", "/opt/my/lib/words.sh:"),
         message=": key 'files': Two files would be '/opt/my/lib/words.sh' in the machine; keep one",
@@ -143,17 +152,24 @@ REFUSED = {
     ),
     "exit code without a name": Refused(
         text=whole("84: no-driver", "84: "),
-        message=":14: key 'outcome.exit_codes.84': A name of this exit code, such as no-driver, is "
+        message=":16: key 'outcome.exit_codes.84': A name of this exit code, such as no-driver, is "
         "expected here, but the file has None.",
     ),
     "pointer without a slash": Refused(
         text=whole("decision: /decision", "decision: decision"),
-        message=":15: key 'outcome.file.decision': A JSON pointer (RFC 6901), such as "
+        message=":17: key 'outcome.file.decision': A JSON pointer (RFC 6901), such as "
         "'/decision/action', is expected here, but the file has 'decision'.",
     ),
+    **{
+        f"pointer with {pointer!r}": Refused(
+            text=whole("decision: /decision", f"decision: {pointer}"),
+            message="A JSON pointer (RFC",
+        )
+        for pointer in ("/a~", "/a~2b")
+    },
     "pattern without a group": Refused(
         text=whole(r"step (\S+)", "step"),
-        message=":17: key 'outcome.log.step': A regular expression with one group, or with a group "
+        message=":19: key 'outcome.log.step': A regular expression with one group, or with a group "
         "'(?P<name>…)' and others named 'detail', 'duration_s', 'status', is expected here",
     ),
     "pattern with two groups without names": Refused(
@@ -162,10 +178,13 @@ REFUSED = {
     "pattern with a misspelt group": Refused(
         text=whole(r"step (\S+)", r"(?P<nam>\S+)"), message="A regular expression with one group"
     ),
-    "pattern that matches anything": Refused(
-        text=whole(r"step (\S+)", "(.*)"),
-        message="A regular expression that matches no empty line is expected here, but the file has",
-    ),
+    **{
+        f"pattern {pattern!r} that matches an empty line": Refused(
+            text=whole(r"step (\S+)", pattern),
+            message="A regular expression that matches no empty line is expected here, but the file has",
+        )
+        for pattern in ("(.*)", "(step)?")
+    },
     "pattern that is none": Refused(
         text=whole(r"step (\S+)", "("), message="This is not a regular expression (missing )"
     ),
@@ -185,10 +204,13 @@ REFUSED = {
         text=whole("format: env", "format: env, node_values: {MY_GPUS: gpus}"),
         message="key 'config.node_values.MY_GPUS': Input should be 'has_gpus', 'gpu_count', ",
     ),
-    "command with a key of its own": Refused(
-        text=whole("{report:", "{bake:"),
-        message=":10: key 'commands.bake': 'bake' has a key of its own; move the command there.",
-    ),
+    **{
+        f"command {name!r} with a key of its own": Refused(
+            text=whole("{report:", f"{{{name}:"),
+            message=f":10: key 'commands.{name}': '{name}' has a key of its own; move the command there.",
+        )
+        for name in ("boot", "bake", "teardown")
+    },
     "no user-data": Refused(
         change=lambda p: (p.folder / "user-data.yaml").unlink(),
         message=":6: key 'user_data': The user-data '{folder}/user-data.yaml' cannot be read",
