@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,10 +35,10 @@ from harness.provisioner.outcome import (
     StepList,
 )
 from suites.unit.evidence.folders import EvidenceFolder
-from suites.unit.provisioning.goldens import expect_golden
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from harness.evidence import Evidence
 
@@ -412,22 +411,25 @@ def _undeclared(ask: Callable[[Evidence], object], message: str) -> Case:
     return Case(expectation=ask, outcome=EXIT_CODES, message=f"/p/mine.yaml: {message}")
 
 
-def test_every_error_has_its_sentence(tmp_path: Path) -> None:
-    undeclared = {f"undeclared {name}": _undeclared(*asked) for name, asked in UNDECLARED.items()}
-    rows: list[str] = []
-    for cases, error in (
+@pytest.mark.parametrize(
+    ("cases", "error"),
+    [
         (REFUSED, ExpectationError),
         (UNDECIDED, HarnessError),
-        (undeclared, BadInputError),
-    ):
-        for name, case in cases.items():
-            folder = tmp_path / str(len(rows))
-            with pytest.raises(error) as caught:
-                pytest.fail(f"'{name}' gave {case.judge(folder)} and no error.")
-            rows.append(f"{name}\n    {caught.value.sentence.replace(str(folder), 'FOLDER')}")
-            assert case.message in str(caught.value)
-
-    expect_golden("declared", "\n\n".join(rows), Path(__file__).parent / "goldens")
+        (
+            {name: _undeclared(*asked) for name, asked in UNDECLARED.items()},
+            BadInputError,
+        ),
+    ],
+    ids=["refused", "undecided", "undeclared"],
+)
+def test_every_error_has_its_sentence(
+    tmp_path: Path, cases: Mapping[str, Case], error: type[Exception]
+) -> None:
+    for number, (name, case) in enumerate(cases.items()):
+        with pytest.raises(error) as caught:
+            pytest.fail(f"'{name}' gave {case.judge(tmp_path / str(number))} and no error.")
+        assert case.message in str(caught.value)
 
 
 def test_steps_are_read_with_their_declaration(tmp_path: Path) -> None:

@@ -219,8 +219,8 @@ def test_error_of_any_gpu_is_seen(tmp_path: Path, bus: str) -> None:
 def test_trace_belongs_to_the_named_gpu(tmp_path: Path, gpu: str, other: str) -> None:
     folder = (
         a_serving_node(tmp_path)
-        .trace(AccessKind.CONFIG_READ, gpu=gpu)
-        .trace(IncidentKind.RESET, AccessKind.BAR_READ, gpu=other)
+        .trace("a mark", AccessKind.CONFIG_READ, gpu=gpu)
+        .trace(IncidentKind.RESET, AccessKind.BAR_READ, "a mark", gpu=other)
     )
 
     expect.no_bar_access(folder.evidence, gpu=gpu)
@@ -229,6 +229,12 @@ def test_trace_belongs_to_the_named_gpu(tmp_path: Path, gpu: str, other: str) ->
         expect.no_bar_access(folder.evidence, gpu=other)
     with pytest.raises(ExpectationError):
         expect.gpu_reset(folder.evidence, gpu=gpu)
+    expect.no_bar_access_before(folder.evidence, "a mark", gpu=gpu)
+    expect.gpu_reset(folder.evidence, times=0, since="a mark", gpu=other)
+    with pytest.raises(ExpectationError):
+        expect.no_bar_access_before(folder.evidence, "a mark", gpu=other)
+    with pytest.raises(ExpectationError):
+        expect.bar_access_after(folder.evidence, "a mark", gpu=other)
 
 
 VERSION_FILE = "files/proc/driver/nvidia/version"
@@ -512,7 +518,8 @@ NEAR_IMAGES = (
 
 @pytest.mark.parametrize("image", NEAR_IMAGES)
 def test_image_of_a_similar_name_is_different(tmp_path: Path, image: str) -> None:
-    evidence = a_serving_node(tmp_path).command("container-images", f"{image}\n").evidence
+    listed = f"mcr.example/first:1\n{image}\n"
+    evidence = a_serving_node(tmp_path).command("container-images", listed).evidence
 
     expect.image_present(evidence, image)
     expect.image_absent(evidence, IMAGE)

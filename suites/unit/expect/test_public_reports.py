@@ -15,9 +15,6 @@ import pytest
 from harness.expect.every_node import VerdictState, judge_node, node_expectations
 from suites.unit.evidence.folders import (
     CONTAINERD_CONFIG,
-    KERNEL,
-    MODULE,
-    VERSION,
     EvidenceFolder,
     a_serving_node,
 )
@@ -101,12 +98,6 @@ REPORTS = (
         state=MET,
     ),
     Report(
-        source="NVIDIA/gpu-operator#2060, EKS 1.33",
-        expectation="runtime",
-        change=dump(NEW_DUMP.replace("/usr/bin/", "/usr/local/nvidia/toolkit/")),
-        state=MET,
-    ),
-    Report(
         source="NVIDIA/k8s-device-plugin#182, a runtime that is only called so",
         expectation="runtime",
         change=dump(NAMED_ALONE),
@@ -121,19 +112,6 @@ REPORTS = (
         words="of a runtime with a type",
     ),
     Report(
-        source="NVIDIA/nvidia-container-toolkit#1404, the drop-in is in a folder that nobody imports",
-        expectation="runtime",
-        change=dump(CONTAINERD_CONFIG.replace("nvidia-container-runtime", "runc")),
-        state=NOT_MET,
-    ),
-    Report(
-        source="NVIDIA/gpu-operator#1323, k0s beside a containerd with Docker's file",
-        expectation="runtime",
-        change=dump(DISABLED),
-        state=NOT_MET,
-        words="disables the CRI plugin",
-    ),
-    Report(
         source="NVIDIA/container-config#7, k3s beside Docker's containerd",
         expectation="runtime",
         change=lambda f: beside(
@@ -143,24 +121,9 @@ REPORTS = (
         words="The unit 'k3s.service' runs the node's pods",
     ),
     Report(
-        source="NVIDIA/gpu-operator#473, RKE2 has its own containerd",
-        expectation="runtime",
-        change=lambda f: beside(
-            f.command("containerd-config", "timeout: failed to run command\n", 127),
-            "rke2-agent.service",
-        ),
-        state=UNKNOWN,
-    ),
-    Report(
         source="NVIDIA/gpu-operator#473, RKE2 has no unit containerd",
         expectation="services",
         change=lambda f: beside(f, "rke2-agent.service", "nvidia-device-plugin.service"),
-        state=MET,
-    ),
-    Report(
-        source="NVIDIA/nvidia-container-toolkit#555, nvidia-ctk without --set-as-default",
-        expectation="runtime",
-        change=dump(CONTAINERD_CONFIG),
         state=MET,
     ),
     # -- CDI specs ------------------------------------------------------------------------------
@@ -173,23 +136,6 @@ REPORTS = (
         state=MET,
     ),
     Report(
-        source="NVIDIA/nvidia-container-toolkit#1239, only the toolkit's own spec",
-        expectation="cdi",
-        change=cdi("/run/cdi/management.nvidia.com-gpu.yaml", "management.nvidia.com/gpu", "all"),
-        state=NOT_MET,
-        words="offer none",
-    ),
-    Report(
-        source="NVIDIA/k8s-device-plugin#1203, no device 'all'",
-        expectation="cdi",
-        change=cdi(
-            "/run/cdi/k8s.device-plugin.nvidia.com-gpu.json",
-            "k8s.device-plugin.nvidia.com/gpu",
-            GPU,
-        ),
-        state=MET,
-    ),
-    Report(
         source="NVIDIA/k8s-device-plugin#332, WSL has one node for all GPUs",
         expectation="cdi",
         change=lambda f: f.without(SPEC).file(
@@ -197,12 +143,6 @@ REPORTS = (
             "cdiVersion: 0.3.0\nkind: nvidia.com/gpu\ndevices:\n- name: all\n  containerEdits:\n"
             "    deviceNodes:\n    - path: /dev/dxg\n",
         ),
-        state=MET,
-    ),
-    Report(
-        source="NixOS/nixpkgs#420638, the spec is in /run alone",
-        expectation="cdi",
-        change=cdi("/run/cdi/nvidia-container-toolkit.json", "nvidia.com/gpu", "all", "0"),
         state=MET,
     ),
     Report(
@@ -220,19 +160,6 @@ REPORTS = (
     ),
     # -- drivers of others ----------------------------------------------------------------------
     Report(
-        source="al42and/cuda-smi#2, Ubuntu's module was called nvidia_352",
-        expectation="module",
-        change=lambda f: f.command(f"modinfo-{KERNEL}", GONE, 1),
-        state=UNKNOWN,
-        words=f"The driver {VERSION} is loaded",
-    ),
-    Report(
-        source="openbmc/openbmc-test-automation#723, the module is loaded from a folder by insmod",
-        expectation="module",
-        change=lambda f: without_paths(f, MODULE).command(f"modinfo-{KERNEL}", GONE, 1),
-        state=UNKNOWN,
-    ),
-    Report(
         source="NVIDIA/gpu-operator#659, GKE has the programs in a folder of its own",
         expectation="tools",
         change=lambda f: without_paths(f, "/usr/bin/nvidia-").more_paths(
@@ -243,31 +170,6 @@ REPORTS = (
         ),
         state=MET,
         words="'/home/kubernetes/bin/nvidia/bin'",
-    ),
-    Report(
-        source="NVIDIA/data-science-stack#90, the module comes without nvidia-smi",
-        expectation="tools",
-        change=lambda f: without_paths(f, "/usr/bin/nvidia-smi"),
-        state=UNKNOWN,
-    ),
-    Report(
-        source="NVIDIA/gpu-operator#226, EKS with Ubuntu and the operator's driver",
-        expectation="tools",
-        change=lambda f: without_paths(f, "/usr/bin/nvidia-").more_paths(
-            *(
-                f"f 755 0 1.0 /run/nvidia/driver/usr/bin/{name}"
-                for name in ("nvidia-smi", "nvidia-modprobe")
-            )
-        ),
-        state=MET,
-        words="'/run/nvidia/driver/usr/bin'",
-    ),
-    Report(
-        source="NVIDIA/nvidia-docker#365, the driver's modules are those of an older kernel",
-        expectation="module",
-        change=lambda f: f.without(VERSION_FILE).command(f"modinfo-{KERNEL}", GONE, 1),
-        state=NOT_MET,
-        words="modinfo finds none. Install the driver, or build its module",
     ),
 )
 
