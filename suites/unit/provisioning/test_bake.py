@@ -10,6 +10,7 @@ import pytest
 
 from harness.provisioning.bake import COMPONENTS_PATH, listed_tags
 from harness.provisioning.node_files import NodeFiles, UnreadableFileError
+from harness.provisioning.prebake import read_record
 
 from .fakes import (
     IMAGE,
@@ -20,6 +21,7 @@ from .fakes import (
     SHA,
     VERSION,
     Invocation,
+    write_record,
 )
 from .simulation import DKMS, SimulatedNode, module_path
 
@@ -337,6 +339,31 @@ def test_interrupted_build_is_taken_away_and_its_container_too(
     assert simulated.containers == set()
     assert not simulated.files.exists(DKMS)
     assert not simulated.files.exists(RECORD_PATH)
+
+
+def test_failed_build_whose_removal_is_interrupted_claims_no_driver(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    """A boot would take the driver of a whole record, of which a part is gone."""
+    build, run = simulated.build, simulated.run
+
+    def build_for_another_processor(version: str, kernel: str) -> None:
+        build(version, kernel)
+        write_record(simulated.files, arch="aarch64")
+
+    def interrupt(argv: tuple[str, ...], **options: object) -> CommandResult:
+        if argv[0] == "depmod":
+            raise KeyboardInterrupt
+        return run(argv, **options)  # type: ignore[arg-type]
+
+    simulated.build = build_for_another_processor  # type: ignore[method-assign]
+    simulated.run = interrupt  # type: ignore[method-assign, assignment]
+
+    assert invocation.run("bake", BAKE) == 143
+
+    record = read_record(simulated.files, RECORD_PATH)
+    assert record is not None
+    assert record.is_corrupt
 
 
 def test_failed_build_whose_log_cannot_be_kept_is_taken_away_all_the_same(

@@ -322,37 +322,6 @@ def test_opted_out_node_with_cri_o_loses_the_nvidia_runtime(
     assert not simulated.files.exists(CRI_O_DROP_IN)
 
 
-def test_events_of_a_boot_match_the_dashboards(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    simulated.images.clear()
-    simulated.registry = {IMAGE}
-    simulated.units |= {"nvidia-device-plugin", "nvidia-dcgm", "nvidia-dcgm-exporter"}
-    simulated.units |= {"nvidia-fabricmanager", "mig-partition"}
-    asked = {**GPU_NODE, "enable_managed_gpu": True, "gpu_instance_profile": "MIG1g"}
-
-    assert invocation.run("boot", asked) == 0
-
-    assert sorted(invocation.events()) == [
-        "AKS.CSE.configGPUDrivers.configureNvidiaCDIRefresh",
-        "AKS.CSE.configGPUDrivers.installGPUDriverImage",
-        "AKS.CSE.configGPUDrivers.pullGPUDriverImage",
-        "AKS.CSE.configGPUDrivers.waitForNvidiaModprobe",
-        "AKS.CSE.configGPUDrivers.waitForNvidiaSmi",
-        "AKS.CSE.configureManagedGPUExperience",
-        "AKS.CSE.ensureGPUDrivers",
-        "AKS.CSE.ensureGPUDrivers.configGPUDrivers",
-        "AKS.CSE.ensureGPUDrivers.nvidia-modprobe",
-        "AKS.CSE.ensureMigPartition",
-        "AKS.CSE.installNvidiaManagedExpPkgFromCache",
-        "AKS.CSE.nvidia-fabricmanager",
-        "AKS.CSE.start.nvidia-dcgm",
-        "AKS.CSE.start.nvidia-dcgm-exporter",
-        "AKS.CSE.start.nvidia-device-plugin",
-        "AKS.CSE.startNvidiaManagedExpServices",
-    ]
-
-
 @pytest.mark.parametrize(
     ("wanted", "baked", "version", "is_told"),
     [
@@ -380,22 +349,6 @@ def test_only_a_grid_node_with_another_baked_kind_logs_the_grid_line(
     line = f"driver_type={wanted} marker_kind={baked} node_kind=grid action=teardown"
     assert (event in invocation.events()) is is_told
     assert any(line in said for said in invocation.prebake_lines()) is is_told
-
-
-def test_events_of_a_validation_and_of_a_cleanup(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    simulated.build(VERSION, KERNEL)
-
-    assert invocation.run("boot", {**GPU_NODE, "config_gpu_driver_if_needed": False}) == 0
-    assert sorted(invocation.events()) == [
-        "AKS.CSE.configureManagedGPUExperience",
-        "AKS.CSE.ensureGPUDrivers",
-        "AKS.CSE.ensureGPUDrivers.nvidia-modprobe",
-        "AKS.CSE.ensureGPUDrivers.validateGPUDrivers",
-    ]
-    assert invocation.run("boot") == 0
-    assert "AKS.CSE.cleanUpGPUDrivers" in invocation.events()
 
 
 def test_opted_out_node_loses_the_nvidia_runtime(

@@ -78,6 +78,12 @@ def test_report_has_the_beginning_of_the_command_and_the_end_of_each_output() ->
         "stdout: [1 characters before are left out] 234567890",
         "stderr: [1 characters before are left out] abcdefghij",
     ]
+    assert result(argv=("ls",), stdout="1234567890", stderr="x" * 9).render(10).splitlines() == [
+        "command: ls",
+        "exit code: 0, after 0.0 s",
+        "stdout: 1234567890",
+        "stderr: xxxxxxxxx",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,7 @@ BAD_VALUES: tuple[tuple[str, object, str], ...] = (
     ("gpu_dkms_marker_file", "/a\tb", "an absolute path of a file"),
     ("gpu_dkms_marker_file", "//./.", "an absolute path of a file"),
     ("gpu_dkms_marker_file", "/a/../b", "an absolute path without '..'"),
+    ("gpu_dkms_marker_file", "/a/..", "an absolute path without '..'"),
     ("retry_budget_s", "soon", "a number of seconds"),
     ("retry_budget_s", True, "a number of seconds"),
     ("retry_budget_s", [], "a number of seconds"),

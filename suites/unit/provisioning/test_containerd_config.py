@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -480,18 +479,6 @@ def test_unknown_dump_is_not_a_success(answer: str) -> None:
     assert difference is not None
 
 
-@pytest.mark.parametrize("is_newer", [True, False])
-def test_file_of_a_killed_run_is_checked_too(
-    simulated: SimulatedNode, invocation: Invocation, *, is_newer: bool
-) -> None:
-    simulated.files.write("/run/containerd/containerd.sock", "")
-    os.utime(simulated.files.at("/run/containerd/containerd.sock"), (9e9, 9e9))
-    if is_newer:
-        os.utime(simulated.files.at("/run/containerd/containerd.sock"), (1000, 1000))
-
-    assert boot(simulated, invocation, "imported mirror, runtime in the file") == 6
-
-
 def test_file_that_imports_its_own_folder_is_checked_once_it_is_in_place(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
@@ -499,23 +486,6 @@ def test_file_that_imports_its_own_folder_is_checked_once_it_is_in_place(
     simulated.containerd = Release.MIDDLE
 
     assert boot(simulated, invocation, "imports its own folder") == 0
-
-
-@pytest.mark.parametrize(("started_s", "is_restarted"), [(9e9, False), (1000, True)])
-def test_containerd_that_has_not_read_its_file_is_restarted(
-    simulated: SimulatedNode, invocation: Invocation, started_s: float, *, is_restarted: bool
-) -> None:
-    """A run that was killed before the restart leaves such a file."""
-    simulated.build(VERSION, KERNEL)
-    write_tags(simulated.files)
-    simulated.files.write(CONTAINERD_CONFIG, f"version = 2\n{RUNC}{NVIDIA}")
-    simulated.files.write("/run/containerd/containerd.sock", "")
-    os.utime(simulated.files.at("/run/containerd/containerd.sock"), (started_s, started_s))
-
-    assert invocation.run("boot", {**GPU_NODE, "config_gpu_driver_if_needed": False}) == 0
-
-    assert ("restart-containerd" in invocation.steps()) is is_restarted
-    assert invocation.steps()["validate-runtime"] == "done"
 
 
 DEFAULT_NVIDIA = f'[plugins."{CRI}".containerd]\ndefault_runtime_name = "nvidia"\n'

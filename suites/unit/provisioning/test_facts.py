@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.provisioning.cdi import CdiSupport, Engine
-from harness.provisioning.configuration import ConfigurationError, parse_configuration
+from harness.provisioning.configuration import parse_configuration
 from harness.provisioning.containerd_config import CONTAINERD_CONFIG
 from harness.provisioning.exit_codes import ProvisioningError
 from harness.provisioning.facts import NodeFacts, collect_facts
@@ -226,24 +226,6 @@ def test_record_path_comes_from_the_configuration(tmp_path: Path) -> None:
     facts = see(runner, tmp_path, {"gpu_dkms_marker_file": "/opt/other"})
 
     assert facts.record is not None
-
-
-def test_both_modes_have_their_own_code(tmp_path: Path) -> None:
-    write_tags(NodeFiles(tmp_path), ("EnableManagedGPUExperience", "true"))
-    runner = script()
-
-    with pytest.raises(ProvisioningError) as error:
-        see(runner, tmp_path, {**GPU_NODE, "enable_managed_gpu_dra": True})
-
-    assert error.value.exit_code == 123
-
-
-def test_managed_node_without_a_version_names_the_field(tmp_path: Path) -> None:
-    write_tags(NodeFiles(tmp_path))
-    runner = script()
-
-    with pytest.raises(ConfigurationError, match="'gpu_driver_version' is not set"):
-        see(runner, tmp_path, {"gpu_node": True})
 
 
 def test_containerd_configuration_that_cannot_be_read_has_its_own_code(tmp_path: Path) -> None:

@@ -6,18 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.provisioning.exit_codes import ExitCode
 from harness.provisioning.plan import (
-    Do,
-    MakeDirectory,
     Plan,
     PlanError,
     Remove,
     Retry,
     Run,
     Step,
-    When,
-    Write,
     log_line,
 )
 from harness.shell.mocks.scripted_runner import ScriptedRunner
@@ -66,64 +61,6 @@ def test_circle_of_needs_is_refused() -> None:
 def test_two_steps_with_the_same_name_are_refused() -> None:
     with pytest.raises(PlanError, match=r"^Two steps have the name 'b'\.$"):
         Plan.order([step("a"), step("b"), step("b")])
-
-
-def test_plan_describes_every_action() -> None:
-    plan = Plan.order(
-        [
-            Step(
-                name="first",
-                actions=(
-                    Run(argv=("echo", "a b"), retry=Retry(timeout_s=1.5)),
-                    Run(
-                        argv=("apt", "x"),
-                        retry=Retry(attempts=3, pause_s=0.1, timeout_s=30),
-                        env=(("A", "b c"),),
-                        is_optional=True,
-                    ),
-                    Write(path="/etc/x", text="one\ntwo\n"),
-                    MakeDirectory(path="/a b"),
-                    Remove(path="/gone"),
-                    Do(description=("think", "again"), function=lambda _: None),
-                ),
-                exit_code=ExitCode.GPU_DRIVERS_START_FAIL,
-            ),
-            Step(
-                name="second",
-                actions=(
-                    When(
-                        query=("ask", "it"),
-                        timeout_s=30,
-                        condition="it says yes",
-                        otherwise="It says no.",
-                        is_met=lambda result: result.ok,
-                        then=(Remove(path="/old"), MakeDirectory(path="/new")),
-                    ),
-                ),
-                exit_code=None,
-                needs=("zeroth", "half"),
-                only_after_failure_of="first",
-            ),
-        ]
-    )
-
-    assert plan.describe() == (
-        "first  # failure: exit 84\n"
-        "    echo 'a b'  # limit 1.5 s\n"
-        "    A='b c' apt x  # 3 attempts, 0.1 s apart, limit 30 s each; failure ignored\n"
-        "    write /etc/x\n"
-        "      | one\n"
-        "      | two\n"
-        "    mkdir -p '/a b'\n"
-        "    rm -rf /gone\n"
-        "    think\n"
-        "    again\n"
-        "second  # failure: ignored; after zeroth, half; only after failure of first\n"
-        "    ask it  # limit 30 s\n"
-        "    if it says yes:\n"
-        "      rm -rf /old\n"
-        "      mkdir -p /new"
-    )
 
 
 def test_step_is_named_in_events_by_its_first_command() -> None:

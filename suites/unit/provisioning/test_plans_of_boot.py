@@ -198,7 +198,7 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", sorted({*PLANS} - {"other-version", "precompiled-only", "arm64"}))
 def test_plan_of_boot_matches_the_contract(name: str) -> None:
     expect_golden(f"plan-{name}", PLANS[name]().describe())
 

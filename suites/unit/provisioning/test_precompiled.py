@@ -327,23 +327,6 @@ def test_registry_without_the_image_falls_back_to_a_build_with_a_message() -> No
     )
 
 
-def test_registry_without_the_image_gives_a_remedy_if_there_is_no_fallback() -> None:
-    choice = choose_driver(
-        GROUP,
-        repository="r",
-        image="i",
-        version="1",
-        is_available=lambda _: False,
-        has_fallback=False,
-    )
-
-    assert choice.image is None
-    assert choice.message == (
-        f"The registry has no 'r/i:1-{JAMMY}-ubuntu22.04': the 2 node(s) of the kernel '{JAMMY}' "
-        "get no driver. Publish the image, or set 'precompiled_fallback'."
-    )
-
-
 @pytest.mark.parametrize(
     ("desired", "misscheduled", "may"), [(0, 0, True), (1, 0, False), (0, 1, False), (1, 1, False)]
 )
@@ -370,13 +353,3 @@ def test_labels_that_differ_in_one_value_do_not_overlap() -> None:
     ]
 
     assert group_by_kernel(nodes, is_label_required=True).warnings == ()
-
-
-def test_warning_of_a_missing_label_comes_before_warnings_of_groups() -> None:
-    nodes = [node("a", "6.1", "x"), node("b", "6.1", "y"), node("c", None)]
-
-    first, second, third = group_by_kernel(nodes, is_label_required=False).warnings
-
-    assert first.startswith("The node 'c' has no label")
-    assert "of 'y-6.1' too: b." in second
-    assert "of 'x-6.1' too: a." in third

@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.provisioning.command import CommandResult
 from harness.provisioning.containerd_config import (
     CONTAINERD_CONFIG,
     cri_table,
     default_runtime,
     read_runtimes,
 )
-from harness.provisioning.precompiled import PrecompiledImage, os_tag
 from suites.unit.provisioning.containerd_files import CRI, NVIDIA, RUNC
 
-from .fakes import GPU_NODE, KERNEL, VERSION, Invocation, write_tags
+from .fakes import GPU_NODE, Invocation, write_tags
 from .simulated_containerd import Release
 
 if TYPE_CHECKING:
@@ -145,99 +143,3 @@ def test_opted_out_node_of_a_report_runs_its_pods(
     runtimes = {each.name: each.program for each in read_runtimes(dump, cri)}
     assert "nvidia" not in str(list(runtimes.values()))
     assert default_runtime(dump, cri) in runtimes
-
-
-@pytest.mark.parametrize(
-    ("os_release", "kernel", "tag"),
-    [
-        pytest.param(
-            'ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="8.4"\n',
-            "4.18.0-305.el8.x86_64",
-            "4.18.0-305.el8.x86_64-rocky8",
-            id="NVIDIA/gpu-operator#264",
-        ),
-        pytest.param(
-            'ID="rhel"\nVERSION_ID="8.9"\n',
-            "4.18.0-513.el8.x86_64",
-            "4.18.0-513.el8.x86_64-rhel8.9",
-            id="NVIDIA/gpu-operator#635",
-        ),
-        pytest.param(
-            'ID="rhcos"\nVERSION_ID="4.9"\n',
-            "4.18.0-305.el8.x86_64",
-            "4.18.0-305.el8.x86_64-rhcos4.9",
-            id="NVIDIA/gpu-operator#244",
-        ),
-        pytest.param(
-            "ID=talos\nVERSION_ID=v1.6.1\n",
-            "6.1.69-talos",
-            "6.1.69-talos-talosv1.6.1",
-            id="NVIDIA/gpu-operator#647",
-        ),
-        pytest.param(
-            'ID=ubuntu\nVERSION_ID="22.04"\n',
-            "5.15.0-118-generic",
-            "5.15.0-118-generic-ubuntu22.04",
-            id="NVIDIA/gpu-operator#910",
-        ),
-    ],
-)
-def test_precompiled_driver_of_a_report_has_the_operators_tag(
-    os_release: str, kernel: str, tag: str
-) -> None:
-    image = PrecompiledImage(
-        repository="nvcr.io/nvidia",
-        image="driver",
-        version="535",
-        kernel=kernel,
-        os_tag=os_tag(os_release),
-    )
-
-    assert image.reference == f"nvcr.io/nvidia/driver:535-{tag}"
-
-
-NAME = f"registry.example/gpu/driver:{VERSION}-{KERNEL}-debian12"
-PRECOMPILED = {**GPU_NODE, "precompiled_image": "registry.example/gpu/driver"}
-
-
-@pytest.mark.parametrize(
-    ("answer", "is_missing"),
-    [
-        pytest.param(
-            f'ctr: apply layer error for "{NAME}": failed to extract layer sha256:4d: NotFound: failed to '
-            "get reader from content store: content digest sha256:51: not found",
-            False,
-            id="moby/moby#52411",
-        ),
-        pytest.param(
-            "ctr: failed to unpack image on snapshotter overlayfs: content digest sha256:73: not found",
-            False,
-            id="prometheus/pushgateway#278",
-        ),
-        pytest.param(
-            'ctr: failed to prepare extraction snapshot "extract-7 sha256:92": parent snapshot sha256:0b '
-            "does not exist: not found",
-            False,
-            id="containerd/containerd#8173",
-        ),
-        pytest.param(
-            f'ctr: failed to pull and unpack image "{NAME}": failed to resolve reference "{NAME}": {NAME}: '
-            "not found",
-            True,
-            id="NVIDIA/gpu-operator#595",
-        ),
-    ],
-)
-def test_pull_of_a_report_is_understood(
-    simulated: SimulatedNode, invocation: Invocation, answer: str, *, is_missing: bool
-) -> None:
-    simulated.images.clear()
-    simulated.failing["ctr -n k8s.io image pull"] = CommandResult(
-        argv=(), exit_code=1, stdout="", stderr=answer
-    )
-
-    assert invocation.run("boot", {**PRECOMPILED, "precompiled_fallback": False}) == 84
-
-    pulls = [call for call in simulated.calls if call[3:5] == ("image", "pull")]
-    says = f"The registry has no '{NAME}'" in str(invocation.outcome()["error"])
-    assert (says, len(pulls)) == ((True, 1) if is_missing else (False, 3))

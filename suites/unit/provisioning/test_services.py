@@ -7,26 +7,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.provisioning.configuration import Configuration
-from harness.provisioning.exit_codes import ExitCode, ProvisioningError
+from harness.provisioning.exit_codes import ProvisioningError
 from harness.provisioning.node_files import NodeFiles
 from harness.provisioning.plan import Plan
 from harness.provisioning.services import (
-    CACHE_DIRECTORIES,
     KUBELET_DEFAULTS,
     MARKER_PATH,
     Mode,
     add_node_label,
-    apt_install,
     choose_mode,
-    environment_step,
     render_device_plugin,
-    render_dra_driver,
-    render_exporter,
-    steps_off,
     steps_on,
 )
 from harness.shell.mocks.scripted_runner import ScriptedRunner
-from suites.unit.provisioning.fakes import plan_lines
 
 from .fakes import make_node
 
@@ -98,23 +91,6 @@ def test_plugin_gets_the_mig_strategy_of_a_partitioned_node(
 
     assert render_device_plugin(configuration) == (
         f"[Service]\nExecStart=\nExecStart=/usr/bin/nvidia-device-plugin {arguments}\n"
-    )
-
-
-def test_dra_driver_runs_beside_this_nodes_kubelet() -> None:
-    assert render_dra_driver("node-7") == (
-        "[Unit]\nRequires=kubelet.service\nAfter=kubelet.service\n\n"
-        "[Service]\nExecStart=\n"
-        "ExecStart=/usr/bin/gpu-kubelet-plugin --kubeconfig /var/lib/kubelet/kubeconfig"
-        ' --container-driver-root / --image-name "" --node-name=node-7\n'
-    )
-
-
-def test_exporter_leaves_port_9400_to_users() -> None:
-    assert render_exporter() == (
-        "[Service]\nStandardOutput=journal\nStandardError=journal\nExecStart=\n"
-        "ExecStart=/usr/bin/dcgm-exporter -f /etc/dcgm-exporter/default-counters.csv"
-        ' --address ":19400"\n'
     )
 
 
@@ -226,23 +202,6 @@ def test_package_that_does_not_install_has_its_own_code(tmp_path: Path) -> None:
     assert str(error.value).endswith("stderr: E: held")
 
 
-def test_packages_are_installed_without_questions() -> None:
-    (line,) = plan_lines(apt_install("gcc", "make"))
-    assert line == (
-        "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends gcc make"
-        "  # 10 attempts, 2 s apart, limit 300 s each"
-    )
-
-
-def test_each_mode_has_its_unit_and_packages() -> None:
-    assert Mode.DEVICE_PLUGIN.packages == PLUGIN_PACKAGES
-    assert Mode.DRA.packages == (*PLUGIN_PACKAGES[:3], "dra-driver-nvidia-gpu")
-    assert Mode.DRA.unit == "dra-driver-nvidia-gpu"
-    assert set(CACHE_DIRECTORIES) == {
-        f"/opt/{name}" for name in (*PLUGIN_PACKAGES, "dra-driver-nvidia-gpu")
-    }
-
-
 @pytest.mark.parametrize(
     ("text", "labelled"),
     [
@@ -314,26 +273,6 @@ def test_kubelet_defaults_are_written_only_for_a_new_label(tmp_path: Path) -> No
     assert MARKER_PATH == "/opt/azure/containers/managed-gpu-experience.enabled"
 
 
-def test_off_stops_present_services_and_is_never_fatal() -> None:
-    steps = steps_off()
-
-    assert [step.name for step in steps] == [
-        "stop-nvidia-device-plugin",
-        "stop-dra-driver-nvidia-gpu",
-        "stop-nvidia-dcgm",
-        "stop-nvidia-dcgm-exporter",
-        "unmark-managed-services",
-    ]
-    assert {step.exit_code for step in steps} == {None}
-    assert [step.event for step in steps[:4]] == [
-        "AKS.CSE.stop.nvidia-device-plugin",
-        "AKS.CSE.stop.dra-driver-nvidia-gpu",
-        "AKS.CSE.stop.nvidia-dcgm",
-        "AKS.CSE.stop.nvidia-dcgm-exporter",
-    ]
-    assert steps[4].describe()[1:] == (f"    rm -rf {MARKER_PATH}",)
-
-
 @pytest.mark.parametrize(
     ("mode", "other", "start"),
     [
@@ -356,22 +295,6 @@ def test_service_of_the_other_mode_is_stopped_first(mode: Mode, other: str, star
     )
 
 
-def test_inner_codes_match_the_contract() -> None:
-    plugin = {s.name: s.exit_code for s in steps_on(Configuration(), Mode.DEVICE_PLUGIN, "n")}
-    dra = {s.name: s.exit_code for s in steps_on(Configuration(), Mode.DRA, "n")}
-
-    assert plugin == {
-        "stop-dra-driver-nvidia-gpu": None,
-        "install-managed-packages": ExitCode.NVIDIA_DCGM_INSTALL,
-        "configure-managed-services": ExitCode.NVIDIA_DCGM_EXPORTER_FAIL,
-        "start-device-plugin": ExitCode.GPU_DEVICE_PLUGIN_START_FAIL,
-        "start-dcgm": None,
-        "start-dcgm-exporter": None,
-    }
-    assert dra["start-dra-driver"] is ExitCode.DRA_DRIVER_START_FAIL
-    assert "start-device-plugin" not in dra
-
-
 def test_newest_download_counts_before_files_beside_the_folder(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     for package in (*PLUGIN_PACKAGES[:3], "dra-driver-nvidia-gpu"):
@@ -392,31 +315,3 @@ def test_newest_download_counts_before_files_beside_the_folder(tmp_path: Path) -
         .expect(["apt-get", "install", "-y", "--no-install-recommends", *debs]) as runner
     ):
         install.function(make_node(runner, tmp_path))  # type: ignore[union-attr]
-
-
-def test_environment_of_the_plugin_comes_after_its_command_line() -> None:
-    step = environment_step({"A": "1", "B": "x,y"})
-    (write,) = step.actions
-
-    assert step.exit_code is ExitCode.NVIDIA_DCGM_EXPORTER_FAIL
-    assert step.needs == ("configure-managed-services",)
-    assert write.describe() == (
-        "write /etc/systemd/system/nvidia-device-plugin.service.d/20-container-runtime.conf",
-        "  | [Service]",
-        "  | Environment=A=1",
-        "  | Environment=B=x,y",
-    )
-
-
-@pytest.mark.parametrize("mode", Mode)
-def test_each_mode_writes_the_drop_in_of_its_own_service(mode: Mode) -> None:
-    steps = {step.name: step for step in steps_on(Configuration(), mode, "n")}
-    first, exporter, _, marker = steps["configure-managed-services"].actions
-
-    name = {Mode.DEVICE_PLUGIN: "10-device-plugin-config", Mode.DRA: "10-dra-driver-nvidia-gpu"}
-    folder = "/etc/systemd/system"
-    assert first.path == f"{folder}/{mode.unit}.service.d/{name[mode]}.conf"  # type: ignore[union-attr]
-    assert exporter.path == (  # type: ignore[union-attr]
-        f"{folder}/nvidia-dcgm-exporter.service.d/10-aks-override.conf"
-    )
-    assert marker.path == MARKER_PATH  # type: ignore[union-attr]

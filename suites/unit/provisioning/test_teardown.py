@@ -120,14 +120,6 @@ def test_linker_cache_is_renewed_after_the_files_went(teardown: Teardown) -> Non
     assert teardown.console == [line("cleaned", module=("true", "false"))]
 
 
-def test_removed_modules_are_no_longer_in_the_index_of_their_kernel(teardown: Teardown) -> None:
-    teardown.node.build(VERSION, KERNEL)
-
-    teardown.run()
-
-    assert teardown.node.indexed == {KERNEL: ()}
-
-
 def test_files_that_are_not_the_drivers_are_kept(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     others = ("/usr/bin/nvidia-container-runtime", "/var/lib/dkms/zfs/2.1/x", "/opt/cni/bin/x")
@@ -273,15 +265,6 @@ def test_teardown_is_incomplete_if_the_record_cannot_be_removed(
     assert teardown.console[1] == line("incomplete", marker="true")
 
 
-def test_next_run_finishes_the_rest(teardown: Teardown, monkeypatch: pytest.MonkeyPatch) -> None:
-    teardown.node.build(VERSION, KERNEL)
-    with monkeypatch.context() as patch:
-        make_immovable(patch, DKMS)
-        teardown.run()
-
-    assert teardown.run() is TeardownStatus.CLEANED
-
-
 def test_sources_of_another_version_that_stay_are_known_to_the_next_run(
     teardown: Teardown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,17 +280,6 @@ def test_sources_of_another_version_that_stay_are_known_to_the_next_run(
     assert teardown.run(MANAGED) is TeardownStatus.CLEANED
     assert not teardown.files.exists(left)
     assert not teardown.files.exists(DKMS)
-
-
-def test_busy_driver_is_not_unloaded_at_all(teardown: Teardown) -> None:
-    teardown.node.build(VERSION, KERNEL)
-    teardown.node.load(VERSION, *STACK, users=1)
-
-    assert teardown.run() is TeardownStatus.INCOMPLETE
-
-    assert teardown.node.loaded() == STACK
-    assert "rmmod nvidia_uvm" not in teardown.commands()
-    assert teardown.console == [line("incomplete", module=("true", "true"), marker="true")]
 
 
 def test_unloading_stops_at_the_first_module_that_cannot_be_unloaded(teardown: Teardown) -> None:
@@ -552,24 +524,6 @@ def test_our_idle_module_beside_a_customers_driver_is_unloaded(teardown: Teardow
     assert teardown.node.loaded() == ()
 
 
-def test_our_busy_module_beside_a_customers_driver_is_incomplete(teardown: Teardown) -> None:
-    install_customers(teardown)
-    teardown.node.load(VERSION, *STACK, users=1)
-
-    assert teardown.run() is TeardownStatus.INCOMPLETE
-
-    assert teardown.files.exists(RECORD_PATH)
-    assert teardown.console == [
-        line(
-            "incomplete",
-            module=("true", "true"),
-            marker="true",
-            dkms=("true", "true"),
-            modprobe="true",
-        )
-    ]
-
-
 def test_teardown_beside_a_customers_driver_is_incomplete_if_our_files_remain(
     teardown: Teardown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -626,26 +580,6 @@ def test_file_that_appears_meanwhile_is_left_to_the_next_run(tmp_path: Path) -> 
         assert tear_down(make_node(runner, tmp_path), MANAGED) is TeardownStatus.INCOMPLETE
 
     assert files.exists(RECORD_PATH)
-
-
-def test_plan_with_a_customers_driver_keeps_it(teardown: Teardown) -> None:
-    install_customers(teardown)
-    node = make_node(teardown.node, teardown.node.top)
-
-    words = choose_removal(OPTED_OUT, observe(node, OPTED_OUT)).describe()
-
-    assert words == (
-        f"rm -rf {DKMS}/{VERSION}",
-        f"rm -rf {DKMS}/kernel-{OTHER_KERNEL}-x86_64",
-        f"rm -rf /usr/src/nvidia-{VERSION}",
-        "rm -rf /usr/bin/lib64",
-        f"rm -rf {module_path(OTHER_KERNEL, 'nvidia_uvm')}",
-        f"rm -rf {module_path(OTHER_KERNEL)}",
-        f"rmdir --ignore-fail-on-non-empty /lib/modules/{OTHER_KERNEL}/updates/dkms",
-        f"rmdir --ignore-fail-on-non-empty /lib/modules/{OTHER_KERNEL}/updates",
-        f"depmod -a {OTHER_KERNEL}",
-        "ldconfig",
-    )
 
 
 @pytest.mark.parametrize(
@@ -705,19 +639,6 @@ def test_line_reports_the_earlier_state(teardown: Teardown) -> None:
     assert teardown.console == [
         line("incomplete", dkms=("false", "false"), module=("true", "true"), marker="true")
     ]
-
-
-def test_modules_of_each_kernel_are_listed_in_the_order_of_kernels() -> None:
-    files = tuple(f"/lib/modules/{kernel}/updates/dkms/nvidia.ko" for kernel in ("b", "a", "b"))
-    plan = choose_removal(MANAGED, residue(module_files=files))
-
-    assert plan.depmod_kernels == ("a", "b")
-    assert plan.emptied == (
-        "/lib/modules/a/updates/dkms",
-        "/lib/modules/a/updates",
-        "/lib/modules/b/updates/dkms",
-        "/lib/modules/b/updates",
-    )
 
 
 def test_managed_node_unloads_any_version_that_is_idle(teardown: Teardown) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.provisioning.kernel_modules import DkmsState, parse_dkms_status
 from harness.provisioning.nvidia import is_same_kind
 from harness.provisioning.tags import CACHE_PATH
 from suites.unit.provisioning.fakes import (
@@ -82,13 +81,6 @@ def test_11_agentbaker_8787_cuda_record_serves_a_cuda_lts_node(
 
 def test_12_agentbaker_8786_two_empty_kinds_do_not_match() -> None:
     assert not is_same_kind("", "")
-
-
-def test_20_aks_gpu_162_added_module_is_parsed_and_not_installed() -> None:
-    (entry,) = parse_dkms_status("nvidia/570.86.15: added\n")
-
-    assert entry.version == "570.86.15"
-    assert entry.state is DkmsState.ADDED
 
 
 def test_20_aks_gpu_162_added_module_is_built(
