@@ -11,13 +11,10 @@ from harness import expect
 from harness.cli import main
 from harness.entry_points import Group, PluginError, find_plugin, plugins
 from harness.errors import BadInputError, RequirementError
-from harness.evidence.request import AdditionalEvidence
 from harness.expect.every_node import (
     NODE_EXPECTATIONS,
-    NodeExpectation,
     VerdictState,
     every_expectation,
-    evidence_of,
     judge_node,
 )
 from harness.gpu.catalogue import load_catalogue
@@ -218,21 +215,6 @@ def test_expectations_of_a_package_are_judged_with_the_others(site: Site) -> Non
     assert verdict.state is VerdictState.NOT_MET
     assert verdict.sentence == (
         "The expectation 'Acme's agent runs' is not met: the unit is not active"
-    )
-
-
-def test_expectations_with_two_commands_of_the_same_name_are_refused() -> None:
-    def expectation(name: str, *argv: str) -> NodeExpectation:
-        more = AdditionalEvidence(files=["/a"], commands={"x": list(argv)})
-        return NodeExpectation(name=name, words=name, judge=lambda _: "", evidence=more)
-
-    same = evidence_of([expectation("one", "true"), expectation("two", "true")])
-    assert (same.files, same.commands) == (("/a",), {"x": ["true"]})
-    with pytest.raises(BadInputError) as caught:
-        evidence_of([expectation("one", "true"), expectation("two", "false")])
-    assert str(caught.value) == (
-        "the expectation 'two': key 'commands.x': Another expectation gathers the output of ['true'] "
-        "by this name; choose another."
     )
 
 

@@ -289,6 +289,17 @@ REFUSED = {
         outcome=PATTERNS,
         message="but its status is 'ok'.",
     ),
+    "step that failed in the words of another provisioner": Case(
+        expectation=lambda e: expect.step_failed(e, "driver"),
+        outcome=FILE,
+        texts=(
+            (
+                "document",
+                json.dumps({"result": {"code": 0}, "steps": [{"id": "driver", "end": "failed"}]}),
+            ),
+        ),
+        message="but its status is 'failed'.",
+    ),
     "end in other words": Case(
         expectation=lambda e: expect.run_ended_at(e, "dcgm"),
         outcome=FILE,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from harness.reference.code_pages import fixture_page, fixtures
-from harness.reference.data_pages import gpu_page, provisioning_page
+import re
+
+from harness.reference.code_pages import expectation_page, fixture_page, fixtures
+from harness.reference.data_pages import gpu_page, image_page, provisioning_page
 
 
 def test_page_of_gpus_has_the_device_of_each_release_and_accelerator() -> None:
@@ -21,6 +23,20 @@ def test_page_of_provisioning_has_a_meaning_for_each_exit_code() -> None:
 
     assert rows[0].endswith(" | Success. |")
     assert [row for row in rows if row.endswith("|  |")] == []
+
+
+def test_page_of_images_says_by_what_each_is_verified() -> None:
+    rows = dict(re.findall(r"^\| `(\S+)` \|.*\| ([^|]+) \|$", image_page(), re.MULTILINE))
+
+    assert rows["debian-12"] == "built here, from signed packages"
+    assert rows["debian-12-cloud"] == "https"
+    assert rows["ubuntu-22.04"].startswith("signature by `")
+
+
+def test_page_of_expectations_has_parameters_without_their_types() -> None:
+    page = expectation_page()
+
+    assert "\n### `gpu_reset(evidence, times=1, since=None, gpu='gpu0')`\n" in page
 
 
 def test_each_fixture_is_in_one_table_with_its_scope() -> None:

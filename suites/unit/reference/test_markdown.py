@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.reference.markdown import prose, sentence, table
+from harness.reference.markdown import anchor, prose, sentence, table
 
 
 def test_cell_keeps_its_vertical_bars_and_stays_one_line() -> None:
@@ -37,3 +37,7 @@ def test_names_in_prose_are_code_unless_they_are_already() -> None:
 @pytest.mark.parametrize("words", ["one word", "one word.", " one word"])
 def test_words_become_one_sentence(words: str) -> None:
     assert sentence(words) == "One word."
+
+
+def test_anchor_has_one_hyphen_for_each_gap_between_words() -> None:
+    assert anchor("`a_b` - The (first) page, 2") == "a_b-the-first-page-2"
