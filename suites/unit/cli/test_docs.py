@@ -52,6 +52,7 @@ def test_unknown_page_is_refused_with_the_nearest() -> None:
         ("images", "[above](#above)", "above"),
         ("images", "[here](images.md#above)", "here"),
         ("images", "[it](../CONTRIBUTING.md)", "it"),
+        ("images", "[it](../examples/README.md)", "it"),
         ("images", "[it](https://example.org/a.md)", "[it](https://example.org/a.md)"),
         ("index", "a\n\n![Picture](docs/pictures/overview.svg)\n\nb", "a\n\nb"),
         ("images", "[![P](../p/x.svg)](../p/x.svg)\nb", "b"),

@@ -33,7 +33,7 @@ def see(simulated: SimulatedNode, fields: Mapping[str, object]) -> dict[str, obj
 def test_status_of_a_baked_node_describes_its_driver(tmp_path: Path) -> None:
     simulated = SimulatedNode(tmp_path)
     simulated.build(VERSION, KERNEL)
-    simulated.load(VERSION, "nvidia_uvm", "nvidia")
+    simulated.load(VERSION, "nvidia_uvm", "nvidia", users=2)
     simulated.files.write(CDI_SPEC, 'kind: nvidia.com/gpu\ndevices:\n- name: "0"\n')
 
     document = see(simulated, {**GPU_NODE, "enable_managed_gpu": True})
@@ -62,7 +62,7 @@ def test_status_of_a_baked_node_describes_its_driver(tmp_path: Path) -> None:
             "vermagic": f"{KERNEL} SMP preempt mod_unload modversions",
         },
         "module_files": {KERNEL: [module_path(KERNEL, "nvidia_uvm"), module_path(KERNEL)]},
-        "loaded": {"nvidia_uvm": 0, "nvidia": 1},
+        "loaded": {"nvidia_uvm": 0, "nvidia": 3},
         "resident_version": VERSION,
         "has_cdi_spec": True,
         "boot": {
