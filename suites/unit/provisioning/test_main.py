@@ -187,14 +187,17 @@ def test_failure_is_printed_logged_and_written_to_the_outcome(
     simulated.units.clear()
     simulated.failing["systemctl restart kubelet"] = failing()
 
-    assert invocation.run("boot", {"retry_budget_s": 12}) == 4
+    assert invocation.run("boot", {"retry_budget_s": 12.3456}) == 4
 
     error = invocation.outcome()["error"]
     assert str(error).startswith(
         "Step 'start-kubelet' failed. The time budget of the node is used up."
     )
     assert "\n".join(invocation.console).endswith(str(error))
-    assert invocation.clock.elapsed_s == 12
+    assert invocation.clock.elapsed_s == pytest.approx(12.3456)
+    steps = invocation.outcome()["steps"]
+    assert isinstance(steps, list)
+    assert [(step["name"], step["duration_s"]) for step in steps] == [("start-kubelet", 12.346)]
 
 
 @pytest.mark.parametrize(
