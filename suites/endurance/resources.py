@@ -82,7 +82,9 @@ def _fill_disk(_running: Running, amount: float) -> Callable[[], None]:
 def _take_descriptors(running: Running, amount: float) -> Callable[[], None]:
     for pid in running.pids():
         with contextlib.suppress(OSError):
-            most = max(int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir())
+            numbers = [int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()]
+            # A process that ends has none.
+            most = max(numbers, default=0)
             limit = most + 1 + int(amount * _LEFT_DESCRIPTORS)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, limit))
     return lambda: None
