@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from harness.errors import MESSAGE_BYTES, EvidencedError, ExpectationError
 from harness.plugin.visible_reports import ReportGate
 from harness.provisioning.command import CommandError, CommandResult
+from harness.visible_text import visible
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\x00\x85\u202e\udce9\ufffe <script>"
 
@@ -44,18 +45,20 @@ def gate(pytestconfig: pytest.Config, tmp_path: Path) -> ReportGate:
     return ReportGate(pytestconfig, tmp_path / "evidence")
 
 
+@pytest.mark.parametrize("evil", [EVIL, "\x1b]0;owned\x07", "\x7f", "\x85", "\u202e", "\udce9"])
 def test_control_characters_of_a_report_are_visible(
-    gate: ReportGate, request: pytest.FixtureRequest
+    gate: ReportGate, request: pytest.FixtureRequest, evil: str
 ) -> None:
     report = a_report(
-        AssertionError(f"\x1b[8mhidden {EVIL}"),
+        AssertionError(f"\x1b[8mhidden {evil}"),
         request,
-        sections=[(f"Captured {EVIL}", EVIL)],
-        user_properties=[("behaviour", EVIL), (EVIL, 5), ("list", [EVIL])],
-        keywords={EVIL: 1},
-        of_a_plugin={"plain": EVIL},
+        sections=[(f"Captured {evil}", evil)],
+        user_properties=[("behaviour", evil), (evil, 5), ("list", [evil])],
+        keywords={evil: 1},
+        location=(f"{evil}.py", 1, evil),
+        of_a_plugin={"plain": evil},
     )
-    report.nodeid = f"t.py::t[{EVIL}]"
+    report.nodeid = f"t.py::t[{evil}]"
 
     gate.pytest_runtest_logreport(report)
 
@@ -63,9 +66,12 @@ def test_control_characters_of_a_report_are_visible(
     shown = "\n".join(map(str, (report.longreprtext, report.nodeid, *dicts)))
     shown += "".join(part for pair in report.sections for part in pair)
     shown += "".join(map(str, report.user_properties))
-    assert "\\x1b]0;owned\\x07" in shown
+    # A character that str() of a dict or a tuple would show by itself.
+    values = [*report.keywords, vars(report)["of_a_plugin"]["plain"], *report.location]
+    values += [part for pair in report.user_properties for part in pair[:1]]
+    shown += "".join(map(str, values))
     assert "\\x1b[8mhidden" in shown
-    assert "\\udce9" in shown
+    assert visible(evil) in shown
     assert shown.replace("\n", "").isprintable()
     assert report.user_properties[1][1] == 5
 

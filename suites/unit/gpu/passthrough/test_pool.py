@@ -954,6 +954,19 @@ def test_abandoned_gpu_of_which_a_function_may_be_open_stays_as_it_is(
     assert drivers(host) == BEFORE
 
 
+def test_override_of_a_run_killed_before_it_took_the_driver_off_is_given_back(
+    host: FakeHost, pool: GpuPool, folder: Path
+) -> None:
+    record(folder, {each: BEFORE[each] for each in (GPU, AUDIO)})
+    (host.device(GPU) / "driver_override").write_text("vfio-pci\n")
+
+    (done,) = pool.restore_abandoned()
+
+    assert done.is_restored
+    assert drivers(host) == BEFORE
+    assert [host.override_of(each) for each in (GPU, AUDIO)] == ["(null)", "(null)"]
+
+
 BRIDGE = "0000:00:03.0"
 
 

@@ -312,12 +312,12 @@ def test_qemu_of_another_list_of_packages_is_not_taken(
     assert find_sid_qemu(cache) is None
 
 
-def test_wait_for_another_unpacking_process_has_a_limit(
+def test_wait_for_another_unpacking_process_has_a_limit_and_leaves_its_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(debian_sid_qemu, "UNPACK_S", 0.0)
     store = tmp_path / "cache" / "qemu-sid"
-    store.mkdir(parents=True)
+    (store / ".work-1").mkdir(parents=True)
     runner = UnpackingRunner()
 
     with (
@@ -327,3 +327,4 @@ def test_wait_for_another_unpacking_process_has_a_limit(
         ensure_sid_qemu(tmp_path / "cache", runner, report=_silence)
 
     assert runner.programs == []
+    assert (store / ".work-1").is_dir()
