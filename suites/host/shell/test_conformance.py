@@ -112,3 +112,55 @@ def test_example_gets_the_verdict_in_its_name(
     verdict = verdicts_of(key)[case.number]
 
     assert verdict.outcome is _VERDICTS[expected.lower()], verdict.problems
+
+
+_LOUD = """\
+It 'loud {0}'
+  Mock tool
+    kept=1
+    %preserve kept
+  End
+  Data 'much more than the quiet one has'
+  loud() {{ tool; cat; echo "error {0}" >&2; return 3; }}
+  echo "printed by {0}"
+  echo "complaint of {0}" >&2
+  When call loud
+  The value {0} should satisfy eval 'echo noise >&2; false'
+  Skip 'reason {0}'
+End
+"""
+_QUIET = """\
+It 'quiet {0}'
+  Data 'little'
+  When call cat
+  The entire output should equal "little$SHELLSPEC_LF"
+  The entire error should equal ''
+  The value a should satisfy true
+  The result of function true should equal ''
+  The variable kept should be undefined
+End
+"""
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("name", _SHELLS)
+def test_example_leaves_nothing_of_itself_to_later_ones(
+    tmp_path: Path, name: str, *, ahead: bool
+) -> None:
+    """Examples write to two sets of files in turns: each set has a loud one, then a quiet one."""
+    text = "".join(part.format(number) for part in (_LOUD, _QUIET) for number in (1, 2))
+    path = tmp_path / "a_spec.sh"
+    path.write_text(text)
+
+    first, second, *quiet = _run(
+        _load(path, _SHELLS[name]), _SHELLS[name], tmp_path, ahead=ahead
+    ).values()
+
+    assert [(one.outcome, one.stray_stdout) for one in (first, second)] == [
+        (Outcome.FAILED, "printed by 1\n"),
+        (Outcome.FAILED, "printed by 2\n"),
+    ]
+    texts = ["".join(problem.text for problem in one.problems) for one in (first, second)]
+    assert ["complaint of 1" in text for text in texts] == [True, False]
+    assert ["complaint of 2" in text for text in texts] == [False, True]
+    assert quiet == [Verdict(outcome=Outcome.SUCCEEDED)] * 2

@@ -30,13 +30,18 @@ _STRICT = {
     "the body does not see functions",
     "a mock sees no function and no plain variable of the spec",
     "nor where its own text does not name them",
+    "a path is of no other kind",
 }
 _ROOT_OF_ITS_OWN = {
-    "sees what the hooks did",
     "AfterAll has run when its group is left",
     "second",
     "files stay",
     "and only that",
+    "the others were left out",
+    "end inside",
+    "those of the inner group have run and are gone",
+    "those of all groups have run from inside",
+    "of the outer one alone: outer",
 }
 _NOT_TOLD = {
     "exit aborts the example",
@@ -45,6 +50,8 @@ _NOT_TOLD = {
     "an unquoted variable that splits",
     "Skip if, with a command that expands to nothing",
     "plain statements after Skip still run",
+    "fails an example that is pending",
+    "stderr of its own fails it too",
 }
 _OTHER_SHELL_AROUND = {
     "local and return work",

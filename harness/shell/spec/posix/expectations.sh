@@ -148,7 +148,10 @@ __hx_name_subjects() { # LINE WORDS...: put the subjects' own names for those of
       1?*)
         __hx_is_keyword=
         for __hx_known in $__hx_subjects; do
-          [ "${__hx_known%%=*}" != "$__hx_word" ] || __hx_word=${__hx_known#*=}
+          [ "${__hx_known%%=*}" != "$__hx_word" ] || {
+            __hx_word=${__hx_known#*=}
+            break
+          }
         done
         ;;
       of) __hx_is_keyword=1 ;;

@@ -6,7 +6,7 @@ shellspec_syntax_compound() { :; }
 shellspec_syntax_alias() { # NAME KNOWN: another name of a subject or of a matcher
   case $1 in
     shellspec_subject_*)
-      __hx_subjects="$__hx_subjects ${1#shellspec_subject_}=${2#shellspec_subject_}"
+      __hx_subjects="${1#shellspec_subject_}=${2#shellspec_subject_} $__hx_subjects"
       ;;
     shellspec_matcher_*) eval "__hx_syntax_$1=$2" ;;
   esac

@@ -137,7 +137,10 @@ spec_hook() { # NAME CODE: run a hook after the example; keep what became of it
 }
 
 spec_assert() { # NAME COMMAND ARGS...: keep what became of the command
-  ("${@:2}") >/dev/null </dev/null 2>|/proc/self/fd/196
+  (
+    builtin set -e
+    "${@:2}"
+  ) >/dev/null </dev/null 2>|/proc/self/fd/196
   spec_judge "$1" $?
 }
 

@@ -165,6 +165,16 @@ Describe 'marks'
     Skip if 'false is not true' false
     The value a should equal a
   End
+  It 'succeeded: the command of Skip if changes nothing here'
+    changes() {
+      inside=1
+      cd /
+      false
+    }
+    Skip if 'never' changes
+    The variable inside should be undefined
+    The variable PWD should not equal /
+  End
   It 'FAILED: plain statements after Skip still run'
     Skip 'but'
     false
@@ -217,29 +227,6 @@ Describe 'hooks'
   log() { printf '%s ' "$1" >>"$SHELLSPEC_WORKDIR/log"; }
   read_log() { cat "$SHELLSPEC_WORKDIR/log"; }
 
-  Describe 'order'
-    BeforeEach 'rm -f "$SHELLSPEC_WORKDIR/log"'
-    Before 'log outer1' 'log outer2'
-    After 'log never-seen-here'
-    Describe 'inner'
-      BeforeEach 'log inner'
-      It 'succeeded: outer Before first'
-        When call read_log
-        The output should equal 'outer1 outer2 inner '
-      End
-    End
-  End
-  Describe 'After in reverse'
-    rm -f "$SHELLSPEC_WORKDIR/log"
-    AfterEach 'log first' 'log second'
-    It 'succeeded: an example before it'
-      The value a should equal a
-    End
-    It 'succeeded: sees what the hooks did'
-      When call read_log
-      The output should equal 'second first '
-    End
-  End
   Describe 'inline'
     BeforeEach 'one=1; two=2'
     It 'succeeded: statements in a hook reach the example'
@@ -269,6 +256,32 @@ Describe 'hooks'
     AfterEach 'false'
     It 'FAILED: after a success'
       The value a should equal a
+    End
+  End
+  Describe 'a hook that fails ends the others of its kind'
+    rm -f "$SHELLSPEC_WORKDIR/log"
+    Describe 'before all'
+      BeforeAll 'log all1' 'false' 'log never'
+      It 'FAILED: for all by the second'
+        log never
+      End
+    End
+    Describe 'before each'
+      BeforeEach 'log each1' 'false' 'log never'
+      It 'FAILED: by the second'
+        log never
+      End
+    End
+    Describe 'after each'
+      AfterEach 'log never' 'false' 'log after3'
+      It 'FAILED: by the second'
+        log body
+        The value a should equal a
+      End
+    End
+    It 'succeeded: the others were left out'
+      When call read_log
+      The output should equal 'all1 each1 body after3 '
     End
   End
   Describe 'AfterEach of an aborted example'
@@ -360,6 +373,27 @@ body'
 after yes'
       The variable inside should be undefined
     End
+    It 'succeeded: AfterRun needs status 0'
+      When run eval 'echo body; (exit 7)'
+      The output should equal body
+      The status should equal 7
+    End
+  End
+  Describe 'a failing BeforeRun'
+    BeforeRun 'return 9' 'echo never'
+    It 'succeeded: cancels the evaluation and sets the status'
+      When run echo body
+      The output should equal ''
+      The status should equal 9
+    End
+  End
+  Describe 'a failing AfterRun'
+    AfterRun 'echo never' 'return 9'
+    It 'succeeded: sets the status'
+      When run echo body
+      The output should equal body
+      The status should equal 9
+    End
   End
 End
 
@@ -373,6 +407,13 @@ Describe 'Assert'
   complain() { echo hm >&2; }
   It 'WARNED: stderr with status 0'
     Assert complain
+  End
+  fails_early() {
+    false
+    true
+  }
+  It 'FAILED: a command in it that fails'
+    Assert fails_early
   End
   It 'succeeded: runs in a subshell with an empty stdin'
     changes() { inside=1; [ -z "$(cat)" ]; }

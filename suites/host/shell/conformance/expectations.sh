@@ -324,10 +324,83 @@ Describe 'path matchers'
     The file pipe should not be socket
   End
 
+  It 'succeeded: a link is what it leads to, and a dangling one nothing'
+    ln -s nowhere dangling
+    ln -s empty to-empty
+    ln -s empty-file to-file
+    ln -s pipe to-pipe
+    The file dangling should be symlink
+    The file dangling should not be exist
+    The file dangling should not be file
+    The file dangling should not be directory
+    The file dangling should not be readable
+    The file dangling should not be empty file
+    The contents of file dangling should be undefined
+    The file to-empty should be symlink
+    The file to-empty should be directory
+    The file to-empty should be empty directory
+    The file to-file should be symlink
+    The file to-file should be file
+    The file to-file should be empty file
+    The file to-file should has setuid
+    The file to-pipe should be pipe
+    The file full/file should not be symlink
+    The contents of file link should equal text
+  End
+
+  It 'succeeded: whatever lies in a directory, it is not empty'
+    mkdir with-hidden with-dots with-link with-folder with-pipe with-star
+    : >with-hidden/.a
+    : >with-dots/..a
+    ln -s nowhere with-link/dangling
+    mkdir with-folder/.a
+    mkfifo with-pipe/a
+    : >'with-star/*'
+    The file with-hidden should not be empty directory
+    The file with-dots should not be empty directory
+    The file with-link should not be empty directory
+    The file with-folder should not be empty dir
+    The file with-pipe should not be empty directory
+    The file with-star should not be empty directory
+    cd empty
+    The file . should be empty directory
+    The file .. should not be empty directory
+  End
+
+  It 'succeeded: what is empty is of one kind, and has no byte'
+    echo >line
+    The file line should not be empty file
+    The file empty should not be empty file
+    The file empty-file should not be empty directory
+    The file pipe should not be empty file
+    The file nowhere should not be empty file
+    The file nowhere should not be empty directory
+    The file /dev/null should not be empty file
+  End
+
+  It 'succeeded: a path is of no other kind'
+    python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("socket")'
+    The file socket should be socket
+    The file socket should be exist
+    The file socket should not be file
+    The file socket should not be pipe
+    The file pipe should not be file
+    The file pipe should not be directory
+    The file full should not be file
+    The file /dev/null should not be file
+    The file empty-file should not be executable
+    The file nowhere should not be writable
+    The file nowhere should not be symlink
+  End
+
   It 'succeeded: setuid and setgid'
     The file empty-file should has setuid
     The file empty-file should has setgid flag
     The file full/file should not has setuid
+    chmod u-s empty-file
+    The file empty-file should not has setuid
+    chmod u+s,g-s empty-file
+    The file empty-file should not has setgid
   End
 
   It 'FAILED: be exist'
@@ -373,6 +446,12 @@ Describe 'satisfy'
   It 'succeeded: with modifiers'
     When call text
     The word 2 of line 1 of output should satisfy is_long 4
+  End
+  is_unset() { [ -z "${is_unset+x}" ]; }
+  It 'succeeded: an unset subject is no variable'
+    is_unset=1
+    The variable gone should satisfy is_unset
+    The value '' should not satisfy is_unset
   End
   It 'FAILED: satisfy'
     The value abc should satisfy is_long 4
@@ -434,6 +513,13 @@ Describe 'matchers of the spec itself'
     The value abc should be longer than 2
     The value abc should not be longer than 3
     The value abc should be present
+  End
+  It 'succeeded: the subject is no variable of the spec'
+    SHELLSPEC_SUBJECT=long
+    The variable gone should not be longer than 2
+  End
+  It 'FAILED: an argument that is no number'
+    The value abc should not be longer than 4x
   End
   It 'FAILED: a custom matcher of several words'
     The value abc should be longer than 3

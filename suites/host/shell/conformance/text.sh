@@ -145,19 +145,6 @@ Describe 'Parameters'
       The value "$2" should equal 'hello world'
     End
   End
-  Describe 'concatenated'
-    Parameters
-      outer
-    End
-    Describe 'nested'
-      Parameters
-        inner
-      End
-      It "succeeded: concatenated $1"
-        The value "$1" should match pattern 'outer|inner'
-      End
-    End
-  End
   Describe 'rows in Data:expand'
     Parameters
       row1

@@ -1,0 +1,241 @@
+# What a group sets over what the group around it sets, and what the next group beside it finds.
+
+show() { printf '%s\n' "$*"; }
+log() { printf '%s ' "$1" >>"$SHELLSPEC_WORKDIR/nested"; }
+read_log() { cat "$SHELLSPEC_WORKDIR/nested"; }
+goes_on() {
+  false
+  echo on
+}
+points() { printf '%s\n' 'test || __() { :; }' '__ begin __' >"$SHELLSPEC_WORKDIR/points.sh"; }
+
+Describe 'aliases'
+  Path one=/etc two=/etc
+  Dir three=/etc
+  Describe 'inner'
+    File one=/etc/passwd
+    File three=/no/such
+    It 'succeeded: hide the outer ones of their names'
+      The path one should be file
+      The dir three should not be exist
+      The file two should be directory
+    End
+    It 'succeeded: are hidden by those of the example, the last of which counts'
+      Path one=/no/such
+      Path one=/dev/null
+      The file one should be character device
+      The contents of file one should equal ''
+    End
+    It 'succeeded: and those are gone'
+      The file one should not be character device
+    End
+  End
+  It 'succeeded: are gone'
+    The path one should be directory
+    The path three should be directory
+  End
+End
+
+Describe 'options'
+  Set 'errexit:on' 'noglob:on'
+  Describe 'inner'
+    Set 'errexit:off'
+    It 'succeeded: replace the outer ones'
+      When run goes_on
+      The output should equal on
+    End
+    It 'succeeded: and no others'
+      When run eval 'show /et[c]'
+      The output should equal '/et[c]'
+    End
+    It 'succeeded: are replaced by those of the example'
+      Set 'errexit:on'
+      When run goes_on
+      The output should equal ''
+      The status should be failure
+    End
+  End
+  It 'succeeded: are gone'
+    When run goes_on
+    The output should equal ''
+    The status should be failure
+  End
+End
+
+Describe 'hooks around the example'
+  rm -f "$SHELLSPEC_WORKDIR/nested"
+  BeforeAll 'log all1' 'log all2'
+  AfterAll 'log end1' 'log end2'
+  Before 'log each1'
+  Before 'log each2'
+  After 'log after1' 'log after2'
+  After 'log after3'
+  Describe 'inner'
+    BeforeAll 'log all3'
+    AfterAll 'log end3'
+    Before 'log each3'
+    After 'log after4'
+    It 'succeeded: begin outside'
+      When call read_log
+      The output should equal 'all1 all2 all3 each1 each2 each3 '
+    End
+    It 'succeeded: end inside'
+      When call read_log
+      The output should end with 'each3 after4 after3 after2 after1 each1 each2 each3 '
+    End
+  End
+  It 'succeeded: those of the inner group have run and are gone'
+    When call read_log
+    The output should end with 'each3 after4 after3 after2 after1 end3 each1 each2 '
+  End
+End
+It 'succeeded: those of all groups have run from inside'
+  When call read_log
+  The output should end with 'end3 each1 each2 after3 after2 after1 end2 end1 '
+End
+
+Describe 'hooks around the evaluation'
+  BeforeCall 'show b1' 'show b2'
+  AfterCall 'show a1' 'show a2'
+  BeforeRun 'show b1' 'show b2'
+  AfterRun 'show a1' 'show a2'
+  Describe 'inner'
+    BeforeCall 'show b3'
+    AfterCall 'show a3'
+    BeforeRun 'show b4'
+    AfterRun 'show a4'
+    It 'succeeded: enclose a call'
+      When call show body
+      The output should equal "b1${SHELLSPEC_LF}b2${SHELLSPEC_LF}b3${SHELLSPEC_LF}body${SHELLSPEC_LF}a3${SHELLSPEC_LF}a2${SHELLSPEC_LF}a1"
+    End
+    It 'succeeded: enclose a run'
+      When run show body
+      The output should equal "b1${SHELLSPEC_LF}b2${SHELLSPEC_LF}b4${SHELLSPEC_LF}body${SHELLSPEC_LF}a4${SHELLSPEC_LF}a2${SHELLSPEC_LF}a1"
+    End
+  End
+  It 'succeeded: are gone'
+    When call show body
+    The lines of output should equal 5
+  End
+End
+
+Describe 'points of a script'
+  Before points
+  Intercept begin:outer
+  outer() { echo outer; }
+  inner() { echo inner; }
+  Describe 'inner'
+    Intercept begin:inner
+    It 'succeeded: are those of the inner group'
+      When run source "$SHELLSPEC_WORKDIR/points.sh"
+      The output should equal inner
+    End
+  End
+  It 'succeeded: and here of the outer one'
+    When run source "$SHELLSPEC_WORKDIR/points.sh"
+    The output should equal outer
+  End
+End
+
+Describe 'data'
+  reads() { cat; }
+  Data 'outer and long'
+  Describe 'inner'
+    Data 'inner'
+    It 'succeeded: is that of the inner group'
+      When call reads
+      The output should equal inner
+    End
+    It 'succeeded: or of the example'
+      Data 'own'
+      When call reads
+      The output should equal own
+    End
+  End
+  It 'succeeded: is here that of the outer one'
+    When call reads
+    The output should equal 'outer and long'
+  End
+End
+
+Describe 'rows'
+  Parameters
+    outer 1
+  End
+  Describe 'inner'
+    Parameters
+      inner 2
+    End
+    It "succeeded: of both groups: $1 $2"
+      The value "$1$2" should match pattern 'outer1|inner2'
+      log "$1"
+    End
+  End
+  It "succeeded: of the outer one alone: $1"
+    When call read_log
+    The output should end with ' outer inner '
+  End
+End
+
+Describe 'other names of subjects and matchers'
+  shellspec_syntax_alias 'shellspec_subject_text' 'shellspec_subject_value'
+  Describe 'inner'
+    shellspec_syntax_alias 'shellspec_subject_text' 'shellspec_subject_variable'
+    It 'succeeded: are those of the inner group'
+      abc=content
+      The text abc should equal content
+    End
+  End
+  It 'succeeded: and here of the outer one'
+    The text abc should equal abc
+  End
+End
+
+Describe 'marks'
+  Describe 'Pending around Skip'
+    Pending 'outer'
+    Describe 'inner'
+      Skip 'inner'
+      It 'SKIPPED: does not run'
+        false
+      End
+    End
+    It 'PENDING: though skipped beside it'
+      The value a should equal b
+    End
+    Describe 'with a Pending of its own'
+      Pending 'inner'
+      It 'FIXED: all of it holds'
+        The value a should equal a
+      End
+      It 'PENDING: an example that is skipped in turn'
+        The value a should equal b
+        Pending 'again'
+      End
+      It 'SKIPPED: an example that skips itself'
+        Skip 'own'
+        The value a should equal b
+      End
+    End
+  End
+  It 'succeeded: end with their group'
+    The value a should equal a
+  End
+  Describe 'stderr of a group'
+    xIt 'SKIPPED: does not run, so says nothing of it'
+      false
+    End
+    echo complaint >&2
+    Pending 'here'
+    It 'FAILED: fails an example that is pending'
+      The value a should equal b
+    End
+    It 'PENDING: but not the next'
+      The value a should equal b
+    End
+    It 'FAILED: stderr of its own fails it too'
+      echo leak >&2
+      The value a should equal b
+    End
+  End
+End
