@@ -5,6 +5,9 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import hashlib
+import importlib.metadata
+import json
+import platform
 import queue
 import threading
 import time
@@ -136,7 +139,8 @@ class _Run:
         scripts = {str(script) for script in self.texts}
         without = scripts | {self._inside(path) for _, path in told["tests"]}
         surroundings = digest_of_all(self.digests, without)
-        self.results = Results(self.request.results, surroundings)
+        options = json.dumps(self.request.tests.options)
+        self.results = Results(self.request.results, _key(surroundings, options, *_versions()))
         self.idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         with concurrent.futures.ThreadPoolExecutor(len(self.workers)) as pool:
             others = self.workers if self.collecting else self.workers[1:]
@@ -156,6 +160,15 @@ class _Run:
         if inside in self.digests:
             return self.digests[inside][:16]
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+    def _digest_for(self, script: Path, digest: str, reach: Reach) -> str:
+        """Return a digest of a test and of the other scripts that it reaches."""
+        others = [
+            f"{other} {hashlib.sha256(text).hexdigest()}"
+            for other, text in self.texts.items()
+            if other != script and (reach.lines.get(str(other)) or str(other) in reach.read)
+        ]
+        return _key(digest, *others)
 
     @contextlib.contextmanager
     def _worker(self) -> Iterator[Worker]:
@@ -306,7 +319,7 @@ class _Run:
         tests = _ordered(reaching, fit, str(script), noticing)
         text = mutant.apply(self.texts[script])
         key = _key(str(script), hashlib.sha256(text).hexdigest())
-        own = {test: digests[test] for test in tests}
+        own = {test: self._digest_for(script, digests[test], fit[test]) for test in tests}
 
         def result(outcome: Outcome, noticed_by: str | None = None) -> Result:
             return Result(
@@ -361,6 +374,12 @@ class _Run:
                 self.noticing[place].add(test)
             self.results.keep_noticed(key, outcome, test, digests[test])
         return outcome, answer.failed
+
+
+def _versions() -> list[str]:
+    """Return the versions of what runs the tests."""
+    packages = [importlib.metadata.version(name) for name in ("gpu-node-harness", "pytest")]
+    return [platform.python_version(), *packages]
 
 
 def _key(*parts: str) -> str:

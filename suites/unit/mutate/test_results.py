@@ -25,19 +25,6 @@ def test_kept_results_are_there_in_the_next_run(tmp_path: Path) -> None:
     assert again.noticed("n", {"t1": "d1"}) == (Outcome.TIMED_OUT, "t1")
 
 
-def test_test_that_changed_is_run_again(tmp_path: Path) -> None:
-    results = Results(tmp_path, "s")
-    results.keep_passed("m", {"t1": "old"})
-    results.keep_noticed("n", Outcome.KILLED, "t1", "old")
-    assert results.untried("m", {"t1": "new"}) == ["t1"]
-    assert results.noticed("n", {"t1": "new"}) is None
-
-
-def test_results_of_other_surroundings_are_unknown(tmp_path: Path) -> None:
-    Results(tmp_path, "s").keep_passed("m", {"t1": "d"})
-    assert Results(tmp_path, "other").untried("m", {"t1": "d"}) == ["t1"]
-
-
 def test_torn_line_is_ignored(tmp_path: Path) -> None:
     results = Results(tmp_path, "s")
     results.keep_passed("m", {"t1": "d"})

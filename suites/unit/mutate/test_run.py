@@ -17,9 +17,9 @@ from harness.mutate.worker import Answer, Cost, TestChoice
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-_SCRIPT = "one.sh"
+_SCRIPT, _OTHER = "one.sh", "two.sh"
 _TEXT = "alpha\nbravo\ncharlie\ndelta \\\n  echo\n"
 _PASSED = Answer(
     failed=None,
@@ -35,9 +35,10 @@ _PASSED = Answer(
 
 @dataclass(kw_only=True)
 class Behaviour:
-    """One test: the lines that it runs, its times, and how it ends where a word is gone from the script."""
+    """One test: the lines that it runs, its times, and how it ends where a text is gone from the script."""
 
     lines: Sequence[int] = ()
+    other_lines: Sequence[int] = ()
     notices: str | None = None
     ends: str = "fails"
     reads: bool = False
@@ -83,9 +84,10 @@ class Worker:
 
     @contextlib.contextmanager
     def planted(self, script: Path, text: bytes) -> Iterator[None]:
+        before = (self.top / script).read_bytes()
         (self.top / script).write_bytes(text)
         yield
-        (self.top / script).write_text(_TEXT)
+        (self.top / script).write_bytes(before)
 
     def can_read(self, _: Path) -> bool:
         return True
@@ -97,9 +99,15 @@ class Worker:
         answer = _PASSED
         for test in tests:
             behaviour = self.suite.tests[test]
-            answer = behaviour.answer(test, script.read_text())
+            text = "".join(path.read_text() for path in sorted(self.top.glob("*.sh")))
+            answer = behaviour.answer(test, text)
             if traces:
-                lines = {str(script.resolve()): [[line, 1, 1] for line in behaviour.lines]}
+                lines = {
+                    str(self.top.resolve() / name): [[line, 1, 1] for line in ran]
+                    for name, ran in (
+                        (_SCRIPT, behaviour.lines), (_OTHER, behaviour.other_lines),
+                    )
+                }  # fmt: skip
                 read = frozenset({str(script)} if behaviour.reads else ())
                 return replace(answer, lines=lines, read=read)
             if answer.failed or answer.timed_out or answer.died:
@@ -116,20 +124,23 @@ class Runs:
 
     root: Path
     monkeypatch: pytest.MonkeyPatch
+    scripts: dict[str, str] = field(default_factory=lambda: {_SCRIPT: _TEXT})
+    options: tuple[str, ...] = ()
 
     def run(self, tests: dict[str, Behaviour], **options: Any) -> tuple[Report, Suite]:
         suite = Suite(tests)
         self.monkeypatch.setattr("harness.mutate.run.Worker", suite.worker)
         project = self.root / "project"
         project.mkdir(exist_ok=True)
-        (project / _SCRIPT).write_text(_TEXT)
+        for name, text in self.scripts.items():
+            (project / name).write_text(text)
         for test in tests:
             (project / test.partition("::")[0]).touch()
         runner = ScriptedRunner()
         runner.expect(["git", "-C", str(project), "rev-parse", "--show-toplevel"], exit_code=128)
         request = Request(
-            project=Project(project, [Path(_SCRIPT)], runner),
-            tests=TestChoice(paths=()),
+            project=Project(project, map(Path, self.scripts), runner),
+            tests=TestChoice(paths=(), options=self.options),
             results=self.root / "results",
             workers=1,
             **options,
@@ -246,6 +257,90 @@ def test_next_run_tries_only_tests_that_are_not_known_to_pass(runs: Runs) -> Non
     assert (changed.known_before, outcomes(changed)) == (2, outcomes(first))
 
 
+def _add_line(runs: Runs) -> None:
+    runs.scripts[_SCRIPT] += "zulu\n"
+
+
+def _change_other_script(runs: Runs) -> None:
+    runs.scripts[_OTHER] += "zulu\n"
+
+
+def _change_test(runs: Runs) -> None:
+    (runs.root / "project/t.py").write_text("changed\n")
+
+
+def _change_what_tests_use(runs: Runs) -> None:
+    (runs.root / "project/conftest.py").write_text("changed\n")
+
+
+def _change_options(runs: Runs) -> None:
+    runs.options = ("-k", "b c")
+
+
+def _change_order_of_options(runs: Runs) -> None:
+    runs.options = tuple(reversed(runs.options))
+
+
+def _change_harness(runs: Runs) -> None:
+    runs.monkeypatch.setattr("importlib.metadata.version", lambda _: "99")
+
+
+def _change_python(runs: Runs) -> None:
+    runs.monkeypatch.setattr("platform.python_version", lambda: "99")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _add_line,
+        _change_other_script,
+        _change_test,
+        _change_what_tests_use,
+        _change_options,
+        _change_order_of_options,
+        _change_harness,
+        _change_python,
+    ],
+)
+def test_nothing_is_known_of_a_test_after_a_change_of_what_it_depends_on(
+    runs: Runs, change: Callable[[Runs], None]
+) -> None:
+    """Neither the lines that it runs, nor what it made of a defect in them."""
+    runs.scripts[_OTHER] = "yankee\n"
+    runs.options = ("-k", "a")
+    test = Behaviour(lines=[1], other_lines=[1])
+    runs.run({"t.py::a": test})
+
+    change(runs)
+    test = replace(test, lines=[1, 2], notices="alpha\nbravo\n")
+    report, _ = runs.run({"t.py::a": test})
+
+    killed = ("killed", "t.py::a")
+    assert outcomes(report)[:3] == [killed, killed, ("not reached", None)]
+    assert report.known_before == 0
+
+
+def test_lines_of_a_script_are_not_those_of_another_script_with_its_text(runs: Runs) -> None:
+    runs.run({"t.py::a": Behaviour(lines=[1])})
+    (runs.root / "project" / _SCRIPT).unlink()
+    runs.scripts = {_OTHER: _TEXT}
+
+    report, _ = runs.run({"t.py::a": Behaviour(other_lines=[2])})
+
+    assert [outcome for outcome, _ in outcomes(report)][:2] == ["not reached", "survived"]
+
+
+def test_defects_are_known_after_a_change_of_a_script_that_no_such_test_runs(runs: Runs) -> None:
+    runs.scripts[_OTHER] = "yankee\n"
+    tests = {"t.py::a": Behaviour(lines=[1])}
+    runs.run(tests)
+    _change_other_script(runs)
+
+    report, suite = runs.run(tests)
+
+    assert (report.known_before, suite.asked) == (1, [])
+
+
 def test_test_that_noticed_a_defect_is_the_first_to_look_at_another_of_the_line(
     runs: Runs,
 ) -> None:
@@ -303,3 +398,8 @@ def test_revision_that_is_not_there_is_refused_before_tests_run(runs: Runs) -> N
 
     with pytest.raises(BadInputError, match="not a git working tree"):
         runs.run({"t.py::a": Behaviour(lines=[1, 2])}, since="main")
+
+
+def test_run_without_tests_is_an_error(runs: Runs) -> None:
+    with pytest.raises(BadInputError, match="No tests were collected"):
+        runs.run({})
