@@ -1,7 +1,7 @@
 # A clock of its own for shell code: sleep, timeout and date advance and read it.
 #
 # The clock shows the real time plus what was slept, which /proc/self/fd/200 holds in
-# milliseconds. 201 is a pipe on which nothing ever comes; 202 logs each sleep. A shell that
+# milliseconds. 201 is a pipe on which nothing ever comes; 202 logs sleeps, timeouts and alarms. A shell that
 # sources this gets functions; the commands of the same names on PATH source it too. The functions
 # begin by turning the trace off, with stderr closed to it: 'set -x' shows the code under test only.
 
@@ -51,12 +51,13 @@ __hx_await_timeout() {
 }
 
 __hx_pass() { # MILLISECONDS
-  local __hx_offset
+  local __hx_offset __hx_end=${HX_DEADLINE:-0}
   __hx_read_clock
   builtin printf 'sleep %d at %d\n' "$1" "$__hx_offset" >>/proc/self/fd/202
-  if ((${HX_DEADLINE:-0} && __hx_offset + $1 >= HX_DEADLINE)); then
-    builtin printf '%d\n' "$HX_DEADLINE" >|/proc/self/fd/200
+  if ((__hx_end && __hx_offset + $1 >= __hx_end)) && __hx_find_end $((__hx_offset + $1)); then
+    builtin printf '%d\n' $((__hx_offset > __hx_end ? __hx_offset : __hx_end)) >|/proc/self/fd/200
     ((HX_TIMEOUT_PID != BASHPID)) || builtin exit 124
+    builtin printf 'alarm %d\n' "$HX_TIMEOUT_PID" >>/proc/self/fd/202
     __hx_await_timeout
     builtin kill -ALRM "$HX_TIMEOUT_PID" 2>/dev/null && "$HX_SLEEP" 5
     return
@@ -65,6 +66,17 @@ __hx_pass() { # MILLISECONDS
   __hx_read_clock
   # code that waits for a process of its own must let it run
   [[ -z ${!-} ]] || ! __hx_has_running_job || builtin read -r -t 0.02 -u 201 || builtin :
+}
+
+# Whether timeout(1) acts before a sleep is over, and when: into __hx_end. After its first signal the
+# code may clean up, for as long as --kill-after says.
+__hx_find_end() { # MILLISECONDS: when the sleep is over
+  local __hx_log
+  IFS= builtin read -r -d '' __hx_log </proc/self/fd/202 || builtin :
+  __hx_log=${__hx_log##*"timeout $HX_TIMEOUT_PID"$'\n'} # an earlier one may have had this number
+  [[ $__hx_log == *"alarm $HX_TIMEOUT_PID"$'\n'* ]] || return 0
+  __hx_end=$((__hx_end + HX_KILL_AFTER))
+  ((HX_KILL_AFTER && $1 >= __hx_end))
 }
 
 # Whether a job runs. What 'jobs' lists goes below the first line of the clock's file, which the next
@@ -126,15 +138,18 @@ timeout() {
 }
 
 __hx_become_timeout() { # ARGS...: of timeout(1), which replaces this shell
-  local __hx_ms __hx_offset __hx_part __hx_skip= __hx_found= __hx_at=0 __hx_plain=1
+  local __hx_ms __hx_offset __hx_part __hx_skip= __hx_found= __hx_at=0 __hx_plain=1 __hx_kill=0
   for __hx_part in "$@"; do
     __hx_at=$((__hx_at + 1))
     if [[ -n $__hx_skip ]]; then
+      [[ $__hx_skip != kill ]] || __hx_kill=$__hx_part
       __hx_skip=
       continue
     fi
     case $__hx_part in
-      -k | --kill-after) __hx_skip=1 ;;
+      -k | --kill-after) __hx_skip=kill ;;
+      -k*) __hx_kill=${__hx_part#-k} ;;
+      --kill-after=*) __hx_kill=${__hx_part#*=} ;;
       -s | --signal) __hx_skip=1 __hx_plain= ;;
       -*) __hx_plain= ;;
       *)
@@ -144,10 +159,13 @@ __hx_become_timeout() { # ARGS...: of timeout(1), which replaces this shell
     esac
   done
   __hx_read_clock
+  __hx_duration "$__hx_kill" || __hx_ms=0
+  __hx_kill=$__hx_ms
   if __hx_duration "$__hx_found" && ((__hx_ms > 0)); then
     __hx_ms=$((__hx_ms + __hx_offset))
     if ((${HX_DEADLINE:-0} == 0 || __hx_ms < HX_DEADLINE)); then
-      builtin export HX_DEADLINE=$__hx_ms HX_TIMEOUT_PID=$BASHPID
+      builtin export HX_DEADLINE=$__hx_ms HX_TIMEOUT_PID=$BASHPID HX_KILL_AFTER=$__hx_kill
+      builtin printf 'timeout %d\n' "$BASHPID" >>/proc/self/fd/202
     fi
     __hx_part=${@:__hx_at+1:1}
     # a mock takes time of the virtual clock only, and needs no timeout(1) to end it

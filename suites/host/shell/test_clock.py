@@ -33,10 +33,19 @@ def test_sleeps_are_logged_and_take_no_time(shell: Shell, code: str, seconds: li
 def test_clocks_of_the_shell_and_of_date_advance_together(shell: Shell) -> None:
     result = shell.evaluate(
         "a=$(date +%s) s=$SECONDS e=$EPOCHSECONDS; sleep 1000; (sleep 1000); sleep 0\n"
-        "echo $(($(date +%s) - a)) $((SECONDS - s)) $((EPOCHSECONDS - e))"
+        "echo $(($(date +%s) - a)) $(($(env date -u +%s) - a)) $((SECONDS - s)) $((EPOCHSECONDS - e))"
     )
 
     assert all(2000 <= int(number) <= 2060 for number in result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "words", ["-d @86400", "--date=@86400", "-u -d @86400", "-r /tmp/f", "--reference=/tmp/f"]
+)
+def test_date_of_another_moment_stays_what_it_is(shell: Shell, words: str) -> None:
+    result = shell.evaluate(f"touch -d @86400 /tmp/f; sleep 1000; date {words} +%s")
+
+    assert result.stdout == "86400\n"
 
 
 def test_date_keeps_fractions_of_a_second(shell: Shell) -> None:
@@ -45,10 +54,70 @@ def test_date_keeps_fractions_of_a_second(shell: Shell) -> None:
     assert int(result.stdout) >= 1750
 
 
-def test_timeout_ends_longer_sleeps(shell: Shell) -> None:
-    assert shell.evaluate("timeout 5 sleep 100").status == 124
-    assert shell.evaluate("timeout -k 3 30 bash -c 'while :; do sleep 7; done'").status == 124
-    assert shell.evaluate("timeout 5 bash -c 'sleep 4; exit 3'").status == 3
+_LOOPS = "while :; do sleep 2; done"
+_CLEANS_UP = "trap 'sleep 3; exit 9' TERM; sleep 30"
+_SCRIPT = "timeout 5 sleep 30; sleep $1; exit 3"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "at_s"),
+    [
+        # which of two deadlines comes first
+        ("timeout 100 timeout 5 sleep 30", 124, 5),
+        ("timeout 5 timeout 100 sleep 30", 124, 5),
+        ('timeout 100 bash -c "$SCRIPT" - 10', 3, 15),
+        ('timeout 100 bash -c "$SCRIPT" - 200', 124, 100),
+        ('echo "$SCRIPT" >/tmp/s.sh; timeout 9 sh /tmp/s.sh 6', 124, 9),
+        ("timeout 9 bash -c 'timeout 5 sleep 4; sleep 6'", 124, 9),
+        ("timeout 10 timeout 0 sleep 30", 124, 10),
+        ("timeout 0 timeout 10 sleep 30", 124, 10),
+        # from when, and for whom
+        ("sleep 60; timeout 5 sleep 30; timeout 5 sleep 4", 0, 69),
+        ("timeout 5 true; sleep 30", 0, 30),
+        ("f() { timeout 5 sleep 30; }; f; (timeout 5 sleep 30)", 124, 10),
+        ("timeout 5 sleep 30 & wait $!", 124, 5),
+        ("timeout 7 sleep 30 & wait $!; timeout 5 bash -c 'exit 3'", 3, 7),
+        # how long
+        ("timeout 0 sleep 30", 0, 30),
+        ("timeout 0.5 sleep 0.499", 0, 0.499),
+        ("timeout 0.5 sleep 30", 124, 0.5),
+        ("timeout .25m sleep 15.001s", 124, 15),
+        ("timeout 2m sleep 119", 0, 119),
+        ("timeout 1.5h sleep 2h", 124, 5400),
+        ("timeout 1d sleep 2d", 124, 86400),
+        # options, and words of their own after some of them
+        ("timeout --foreground 5 sleep 30", 124, 5),
+        ("timeout -s INT 5 sleep 30", 124, 5),
+        ("timeout --preserve-status --signal 2 5 sleep 30", 130, 5),
+        ("timeout -k 3 5 sleep 30", 124, 5),
+        ("timeout --kill-after 3 -- 5 sleep 30", 124, 5),
+        # what goes on after the signal, and for how long it may
+        ('timeout 5 bash -c "$CLEANS_UP"', 124, 8),
+        ('timeout --preserve-status -k 4 5 bash -c "$CLEANS_UP"', 9, 8),
+        ('timeout -k 2 5 bash -c "$CLEANS_UP"', 137, 7),
+        ('timeout -k3 5 bash -c "trap : TERM; $LOOPS"', 137, 8),
+        ('timeout --kill-after=0.1m 5 bash -c "trap : TERM; $LOOPS"', 137, 11),
+        ('timeout -k 1 50 timeout -k 4 5 bash -c "$CLEANS_UP"', 124, 8),
+    ],
+)
+def test_timeout_ends_what_sleeps_too_long(
+    shell: Shell, code: str, status: int, at_s: float
+) -> None:
+    """At its time, and as the real one ends it."""
+    env = {"LOOPS": _LOOPS, "CLEANS_UP": _CLEANS_UP, "SCRIPT": _SCRIPT}
+    result = shell.evaluate(f"{code}\nstatus=$?; sleep 0; exit $status", env=env)
+
+    assert (result.status, result.sleeps[-1].at_s) == (status, at_s)
+
+
+def test_clock_does_not_go_back_for_a_timeout_that_is_late(shell: Shell) -> None:
+    code = (
+        "timeout 5 bash -c ': >/tmp/begun; until [ -e /tmp/go ]; do :; done; sleep 30' &\n"
+        "until [ -e /tmp/begun ]; do :; done; sleep 100; : >/tmp/go; wait $!"
+    )
+    result = shell.evaluate(f"{code}; status=$?; sleep 0; exit $status")
+
+    assert (result.status, result.sleeps[-1].at_s) == (124, 100)
 
 
 def test_waiting_for_a_process_lets_it_run(shell: Shell) -> None:

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import RequirementError
-from harness.shell.clock import (
-    LIBRARY,
-    Sleep,
-    clock_environment,
-    read_sleeps,
-    write_clock_commands,
-)
+from harness.shell.clock import Sleep, clock_environment, read_sleeps
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,29 +18,6 @@ def test_sleeps_are_read_in_their_order_and_in_seconds() -> None:
         Sleep(seconds=1.5, at_s=0.0),
         Sleep(seconds=0.02, at_s=1.5),
     ]
-
-
-def test_commands_of_the_clock_come_first_and_know_the_real_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: f"/real/{name}")
-
-    folder = write_clock_commands(tmp_path / "clock")
-
-    assert clock_environment(folder, "/usr/bin:/bin") == {
-        "HX_CLOCK": str(LIBRARY),
-        "HX_SLEEP": "/real/sleep",
-        "HX_TIMEOUT": "/real/timeout",
-        "HX_DATE": "/real/date",
-        "PATH": f"{folder}:/usr/bin:/bin",
-    }
-    written = {path.name: path.read_text().splitlines()[-1] for path in folder.iterdir()}
-    assert written == {
-        "sleep": 'sleep "$@"',
-        "timeout": '__hx_become_timeout "$@"',
-        "date": 'date "$@"',
-    }
-    assert all(path.stat().st_mode & 0o111 for path in folder.iterdir())
 
 
 def test_host_without_such_a_command_is_told(
