@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.provisioning.command import LocalRunner
-from harness.shell.sandbox import write_refusal
 from suites.host.shell.running import outcomes
 
 if TYPE_CHECKING:
     from suites.host.shell.running import SpecProject
 
-_NOBODY = 65534
 _SIGNALS = """\
 It 'ignores no signal'
   When run command grep SigIgn /proc/self/status
@@ -39,23 +33,6 @@ def test_code_under_test_ignores_no_signal(project: SpecProject, sandbox: str, s
     result = project.run(f"--shell-sandbox={sandbox}")
 
     assert set(outcomes(result).values()) == {"passed"}, result.render()
-
-
-def test_command_whose_writes_are_refused_ignores_no_signal() -> None:
-    become = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
-    code = Path(str(write_refusal.__file__)).read_text()
-    python = "/usr/bin/python3" if os.geteuid() == 0 else sys.executable
-
-    result = LocalRunner().run(
-        [
-            *(become if os.geteuid() == 0 else []),
-            *(python, "-I", "-S", "-c", code, "cwd=/", "--"),
-            *("grep", "SigIgn", "/proc/self/status"),
-        ],
-        timeout_s=30,
-    )
-
-    assert result.stdout == f"SigIgn:\t{0:016x}\n", result.render()
 
 
 @pytest.mark.parametrize("status", [130, 143, 169, 255])

@@ -25,6 +25,7 @@ from harness.shell.sandbox import (
     choose_sandbox,
     find_refusal,
     throwaway_root,
+    write_refusal,
 )
 from harness.shell.sandbox.root_control import RootControl
 from harness.shell.sandbox.throwaway_root import CANNOT_ENTER, KERNEL_REFUSES, MARK
@@ -32,6 +33,7 @@ from suites.host.shell.running import ordinary_user, run_pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from types import ModuleType
 
 _NOBODY = 65534
 
@@ -455,6 +457,12 @@ def test_this_host_can_be_probed() -> None:
 # --- an ordinary user ------------------------------------------------------------------------
 
 
+def _as_user() -> list[str]:
+    """Return the words by which root becomes an ordinary user."""
+    become = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+    return become if os.geteuid() == 0 else []
+
+
 @pytest.fixture
 def user_folder() -> Iterator[Path]:
     """Give a folder that an ordinary user owns, with the program in it."""
@@ -467,6 +475,42 @@ def user_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+_CALLER = """\
+umask 027; ulimit -Sn 400; ulimit -Sc 0; exec 7</dev/null
+exec nice -n 3 env -i "$@"
+"""
+_STATE = """\
+umask; ulimit -a; nice; pwd; env | sort; (cd /proc/self/fd && echo *)
+read -r pid comm state parent group session terminal rest </proc/self/stat
+echo "leads its session: $((pid == session)), terminal: $terminal"
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "is_ordinary"),
+    [(throwaway_root, False), (throwaway_root, True), (write_refusal, True)],
+)
+def test_command_inherits_what_it_would_without_a_sandbox(
+    user_folder: Path, program: ModuleType, *, is_ordinary: bool
+) -> None:
+    """Umask, limits, niceness, environment and descriptors; and it ignores and blocks no signal."""
+    path = Path(shutil.copy(str(program.__file__), user_folder))
+    settings = ["cwd=/usr", f"staging={user_folder}/.staging", "size_mib=64", "process_limit=100"]
+    sandbox = ["/usr/bin/python3", "-I", "-S", str(path), *settings, "--"]
+    ignoring = "trap '' HUP INT QUIT PIPE TERM USR1 XFSZ CHLD\n"
+
+    def state(ignored: str, cwd: str, *words: str) -> str:
+        env = ["-C", cwd, "PATH=/usr/bin:/bin", "LC_ALL=C", "A=b c"]
+        become = _as_user() if is_ordinary else []
+        argv = [*become, "sh", "-c", ignored + _CALLER, "sh", *env]
+        # a shell blocks no signal, whatever it inherits
+        signals = ["env", "--list-signal-handling"]
+        result = LocalRunner().run([*argv, *words, *signals, "sh", "-c", _STATE], timeout_s=60)
+        return result.check("the command").stdout + result.stderr
+
+    assert state(ignoring, "/", *sandbox) == state("", "/usr")
+
+
 def test_ordinary_user_writes_where_root_would(user_folder: Path) -> None:
     script = (
         "mkdir -p /etc/systemd/system/x.d /opt/harness-trial /var/log/harness-trial &&"
@@ -474,9 +518,8 @@ def test_ordinary_user_writes_where_root_would(user_folder: Path) -> None:
         " rm -r /etc/systemd/system && [ ! -e /etc/systemd/system ] && echo gone"
     )
     settings = ["cwd=/", f"staging={user_folder}/.staging", "size_mib=64", "process_limit=100"]
-    become = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
     argv = [
-        *(become if os.geteuid() == 0 else []),
+        *_as_user(),
         *("/usr/bin/python3", "-I", "-S", f"{user_folder}/throwaway_root.py"),
         *(*settings, "--", "sh", "-c", script),
     ]
