@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
+import os
 import platform
 import queue
 import threading
@@ -127,9 +128,8 @@ class _Run:
     def report(self) -> Report:
         self.request.progress("collecting the tests")
         told = self.workers[0].begin(collecting=False)
-        tests: dict[str, str] = {}
-        for test, path in told["tests"]:
-            tests[test] = self._digest_of_test(path)
+        digests = self._digests_of_tests({path for _, path in told["tests"]})
+        tests: dict[str, str] = {test: digests[path] for test, path in told["tests"]}
         if not tests:
             raise BadInputError(
                 "No tests were collected; name some by --tests, and add --machines for tests on machines.",
@@ -155,11 +155,18 @@ class _Run:
         top = self.workers[0].top
         return str(found.relative_to(top)) if found.is_relative_to(top) else path
 
-    def _digest_of_test(self, path: str) -> str:
-        inside = self._inside(path)
-        if inside in self.digests:
-            return self.digests[inside][:16]
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+    def _digests_of_tests(self, paths: set[str]) -> dict[str, str]:
+        """Return a digest for each file of tests, and of the others whose names are in its text."""
+        texts = {path: Path(path).read_bytes() for path in sorted(paths)}
+        own = {
+            path: self.digests.get(self._inside(path)) or hashlib.sha256(text).hexdigest()
+            for path, text in texts.items()
+        }
+        names = {path: os.fsencode(Path(path).stem) for path in texts}
+        return {
+            path: _key(own[path], *(own[o] for o in texts if o != path and names[o] in text))
+            for path, text in texts.items()
+        }
 
     def _digest_for(self, script: Path, digest: str, reach: Reach) -> str:
         """Return a digest of a test and of the other scripts that it reaches."""

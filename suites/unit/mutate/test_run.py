@@ -320,6 +320,19 @@ def test_nothing_is_known_of_a_test_after_a_change_of_what_it_depends_on(
     assert report.known_before == 0
 
 
+def test_test_is_run_again_after_a_change_of_a_test_file_that_it_uses(runs: Runs) -> None:
+    files = {name: runs.root / "project" / f"{name}.py" for name in ("test_a", "test_b", "test_c")}
+    files["test_a"].parent.mkdir()
+    files["test_a"].write_text("from tests.test_b import answer\n")
+    tests = {f"{name}.py::x": Behaviour(lines=[1]) for name in files}
+    runs.run(tests)
+    files["test_b"].write_text("answer = 42\n")
+
+    _, suite = runs.run(tests)
+
+    assert [sorted(asked) for asked, _ in suite.asked] == [["test_a.py::x", "test_b.py::x"]]
+
+
 def test_lines_of_a_script_are_not_those_of_another_script_with_its_text(runs: Runs) -> None:
     runs.run({"t.py::a": Behaviour(lines=[1])})
     (runs.root / "project" / _SCRIPT).unlink()
