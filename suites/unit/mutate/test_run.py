@@ -257,53 +257,23 @@ def test_next_run_tries_only_tests_that_are_not_known_to_pass(runs: Runs) -> Non
     assert (changed.known_before, outcomes(changed)) == (2, outcomes(first))
 
 
-def _add_line(runs: Runs) -> None:
-    runs.scripts[_SCRIPT] += "zulu\n"
+_CHANGES: dict[str, Callable[[Runs], object]] = {
+    "the script": lambda runs: runs.scripts.update({_SCRIPT: f"{_TEXT}zulu\n"}),
+    "another script": lambda runs: runs.scripts.update({_OTHER: "yankee\nzulu\n"}),
+    "the test": lambda runs: (runs.root / "project/t.py").write_text("changed\n"),
+    "what tests use": lambda runs: (runs.root / "project/conftest.py").write_text("changed\n"),
+    "options": lambda runs: setattr(runs, "options", ("-k", "b")),
+    "their order": lambda runs: setattr(runs, "options", runs.options[::-1]),
+    "the harness": lambda runs: runs.monkeypatch.setattr(
+        "importlib.metadata.version", lambda _: "99"
+    ),
+    "Python": lambda runs: runs.monkeypatch.setattr("platform.python_version", lambda: "99"),
+}
 
 
-def _change_other_script(runs: Runs) -> None:
-    runs.scripts[_OTHER] += "zulu\n"
-
-
-def _change_test(runs: Runs) -> None:
-    (runs.root / "project/t.py").write_text("changed\n")
-
-
-def _change_what_tests_use(runs: Runs) -> None:
-    (runs.root / "project/conftest.py").write_text("changed\n")
-
-
-def _change_options(runs: Runs) -> None:
-    runs.options = ("-k", "b c")
-
-
-def _change_order_of_options(runs: Runs) -> None:
-    runs.options = tuple(reversed(runs.options))
-
-
-def _change_harness(runs: Runs) -> None:
-    runs.monkeypatch.setattr("importlib.metadata.version", lambda _: "99")
-
-
-def _change_python(runs: Runs) -> None:
-    runs.monkeypatch.setattr("platform.python_version", lambda: "99")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        _add_line,
-        _change_other_script,
-        _change_test,
-        _change_what_tests_use,
-        _change_options,
-        _change_order_of_options,
-        _change_harness,
-        _change_python,
-    ],
-)
+@pytest.mark.parametrize("change", _CHANGES.values(), ids=_CHANGES)
 def test_nothing_is_known_of_a_test_after_a_change_of_what_it_depends_on(
-    runs: Runs, change: Callable[[Runs], None]
+    runs: Runs, change: Callable[[Runs], object]
 ) -> None:
     """Neither the lines that it runs, nor what it made of a defect in them."""
     runs.scripts[_OTHER] = "yankee\n"
@@ -347,7 +317,7 @@ def test_defects_are_known_after_a_change_of_a_script_that_no_such_test_runs(run
     runs.scripts[_OTHER] = "yankee\n"
     tests = {"t.py::a": Behaviour(lines=[1])}
     runs.run(tests)
-    _change_other_script(runs)
+    runs.scripts[_OTHER] = "zulu\n"
 
     report, suite = runs.run(tests)
 
