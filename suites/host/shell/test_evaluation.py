@@ -26,6 +26,16 @@ def test_message_on_sourcing_is_short(shell: Shell, tmp_path: Path) -> None:
     assert str(script) in message
 
 
+def test_killed_evaluation_has_nothing_of_the_one_before(shell: Shell) -> None:
+    first = shell.evaluate("KEPT=1; sleep 5; echo out; echo err >&2")
+    assert (first.variable("KEPT"), len(first.sleeps)) == ("1", 1)
+
+    result = shell.evaluate("kill -KILL $BASHPID")
+
+    assert (result.status, result.stdout, result.stderr) == (137, "", "")
+    assert (result.variables, result.sleeps) == ({}, ())
+
+
 class TestBackgroundJobs:
     """A job that one test leaves running calls no mock of the next; these two run in order."""
 
