@@ -18,7 +18,7 @@ def kept_alive(
 ) -> Callable[P, contextlib.AbstractContextManager[T]]:
     """Make contexts as `contextmanager` does, which do not end with the last reference to them.
 
-    Else one that product code forgets to exit would end as if it had done so.
+    Otherwise garbage collection ends a context that the product forgot to exit.
     """
     manager = contextlib.contextmanager(make)
     alive: list[contextlib.AbstractContextManager[T]] = []

@@ -476,7 +476,7 @@ def test_node_image_is_baked_from_cold_on_its_own_disk(
     (boot,) = asked
     request = boot["request"]
     assert (request.name, request.image, request.command) == ("bake", an_image(), BAKE)
-    # Another kernel than that of its nodes, so that a record which names the builder's is noticed.
+    # The builder's kernel differs from the nodes' kernel, so a record that names the wrong one is seen.
     assert request.kernel == an_image().other_kernel
     assert request.provisioner is lab.provisioner
     assert (boot["disk"], boot["start"]) == (workshop.disk, MachineStart.COLD)

@@ -213,7 +213,7 @@ BROKEN, KEPT = ("harness_could_not_tell", "true"), ("evidence", "/kept/a.py-test
 def test_properties_of_a_test_say_whose_error_it_is_and_where_the_evidence_is(
     monkeypatch: pytest.MonkeyPatch, when: str, error: Any, of_test: Any, of_phase: Any
 ) -> None:
-    """JUnit takes those of the test, and the summary those of the phase."""
+    """JUnit shows the properties of the test, and the summary the properties of the phase."""
     monkeypatch.setattr("harness.plugin.report.hide_own_frames", lambda: None)
     reporter = Reporter(Settings(evidence_folder=Path("/kept")))
     reporter.add(FakeSource())

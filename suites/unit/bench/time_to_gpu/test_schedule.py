@@ -88,5 +88,5 @@ def test_failure_ends_the_run() -> None:
         )
 
     assert stopped.is_set()
-    # One may begin in the place of the one that failed, before that is known.
+    # The next node may begin before the failure is known.
     assert len(begun) <= 1

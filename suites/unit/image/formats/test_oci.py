@@ -63,7 +63,7 @@ def test_archive_leads_from_the_index_to_the_layer_by_true_digests() -> None:
     manifest = json.loads(follow(entry))
     config = json.loads(follow(manifest["config"]))
     (layer,) = manifest["layers"]
-    # One field more would be another digest, and registries have the image by that of before.
+    # Another field would change the digest by which registries have the image.
     assert [set(each) for each in (manifest["config"], layer)] == [
         {"mediaType", "digest", "size"}
     ] * 2

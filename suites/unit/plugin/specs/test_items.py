@@ -30,7 +30,7 @@ def _python_test() -> pytest.Item:
         ({"a"}, False, {"tags": ("b",)}, {"all_tags": ("a",)}, True),
         ({"a"}, False, {"tags": ("b",)}, {"all_tags": ("c",)}, False),
         ({"b:2"}, False, {}, {"all_tags": ("b:1", "b:3")}, False),
-        # A pattern is that of the example, or of any group around it.
+        # A pattern matches the example's name, or the name of any group around it.
         ({}, False, {"examples": ("no", "out*")}, {}, True),
         ({}, False, {"examples": ("inner",)}, {}, True),
         ({}, False, {"examples": ("exa?ple",)}, {}, True),
