@@ -47,8 +47,8 @@ FAULTS = (
     ),
     Fault(
         campaign="resources",
-        what="a command that has no memory left for a compiled module that Python loads first ends with a traceback",
-        why="It names the module and `failed to map segment`; the harness has not begun by then.",
+        what="a command that has no memory left while Python loads its first modules ends with a traceback",
+        why="It ends with `MemoryError`, or with `failed to map segment`; the harness has not begun by then.",
     ),
     Fault(
         campaign="resources",
