@@ -70,7 +70,8 @@ class Run:
 
     @property
     def shown(self) -> str:
-        return self.output[-_OUTPUT_CHARACTERS:]
+        # A summary names files as the repository does, not as this host.
+        return self.output.replace(f"{_REPOSITORY}/", "")[-_OUTPUT_CHARACTERS:]
 
 
 #: Acts on an operation that runs, and returns what takes the disturbance back.

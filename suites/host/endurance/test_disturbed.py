@@ -109,6 +109,7 @@ def test_each_kind_of_broken_promise_is_found(
 
     assert len(found) == len(broken), found
     assert all(each.startswith(start) for each, start in zip(found, broken, strict=True)), found
+    assert str(_REPOSITORY) not in str(found)
 
 
 def test_operation_that_has_to_pass_may_not_fail_with_a_sentence(tmp_path: Path) -> None:

@@ -39,8 +39,8 @@ _ROOT_OF_ITS_OWN = {
     "and only that",
     "the others were left out",
     "end inside",
-    "those of the inner group have run and are gone",
-    "those of all groups have run from inside",
+    "hooks of the inner group have run and are gone",
+    "hooks of all groups have run from inside",
     "of the outer one alone: outer",
 }
 _NOT_TOLD = {

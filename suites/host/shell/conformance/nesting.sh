@@ -84,12 +84,12 @@ Describe 'hooks around the example'
       The output should end with 'each3 after4 after3 after2 after1 each1 each2 each3 '
     End
   End
-  It 'succeeded: those of the inner group have run and are gone'
+  It 'succeeded: hooks of the inner group have run and are gone'
     When call read_log
     The output should end with 'each3 after4 after3 after2 after1 end3 each1 each2 '
   End
 End
-It 'succeeded: those of all groups have run from inside'
+It 'succeeded: hooks of all groups have run from inside'
   When call read_log
   The output should end with 'end3 each1 each2 after3 after2 after1 end2 end1 '
 End
