@@ -147,7 +147,7 @@ __hx_become_timeout() { # ARGS...: of timeout(1), which replaces this shell
       continue
     fi
     case $__hx_part in
-      -k | --kill-after) __hx_skip=kill ;;
+      -k | --kill-after) __hx_skip='kill' ;;
       -k*) __hx_kill=${__hx_part#-k} ;;
       --kill-after=*) __hx_kill=${__hx_part#*=} ;;
       -s | --signal) __hx_skip=1 __hx_plain= ;;
