@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.provisioning.wait import SYSTEM_CLOCK
 from suites.endurance import surroundings
-from suites.endurance.campaign import keep, run
+from suites.endurance.campaign import run
 from suites.endurance.campaigns import CAMPAIGNS, MIX
 from suites.endurance.operations import ensure_programs
 
@@ -83,9 +83,9 @@ def main(argv: list[str] | None = None) -> int:
                 minutes=arguments.minutes / len(names),
                 clock=SYSTEM_CLOCK,
                 report=_say,
+                summaries=arguments.summaries,
             )
         _say(summary.render())
-        _say(f"summary: {keep(summary, arguments.summaries)}")
         broken += len(summary.found)
     return 1 if broken else 0
 

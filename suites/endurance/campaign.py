@@ -98,23 +98,30 @@ def run(
     minutes: float,
     clock: Clock,
     report: Callable[[str], None],
+    summaries: Path,
 ) -> Summary:
-    """Try the cases until the time is over; a try that has begun ends."""
+    """Try the cases until the time is over, and keep the summary; a try that has begun ends.
+
+    The summary of a run that was stopped, or that failed itself, is kept too.
+    """
     summary = Summary(
         campaign=name, seed=seed, minutes=minutes, tries=dict.fromkeys(sorted(cases), 0)
     )
     began = clock.monotonic()
-    for attempt in order(seed, list(cases)):
-        left_s = began + minutes * 60 - clock.monotonic()
-        if left_s <= 0 and attempt.number > 1:
-            break
-        report(f"{name}: try {attempt.number}, {attempt.case}")
-        broken = cases[attempt.case](attempt)
-        summary.tries[attempt.case] += 1
-        for what in broken:
-            report(f"{name}: try {attempt.number} BROKE A PROMISE: {what}")
-            summary.found.append(Found(attempt=attempt, what=what))
-    summary.minutes = round((clock.monotonic() - began) / 60, 1)
+    try:
+        for attempt in order(seed, list(cases)):
+            left_s = began + minutes * 60 - clock.monotonic()
+            if left_s <= 0 and attempt.number > 1:
+                break
+            report(f"{name}: try {attempt.number}, {attempt.case}")
+            broken = cases[attempt.case](attempt)
+            summary.tries[attempt.case] += 1
+            for what in broken:
+                report(f"{name}: try {attempt.number} BROKE A PROMISE: {what}")
+                summary.found.append(Found(attempt=attempt, what=what))
+    finally:
+        summary.minutes = round((clock.monotonic() - began) / 60, 1)
+        report(f"summary: {keep(summary, summaries)}")
     return summary
 
 

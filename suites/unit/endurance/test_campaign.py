@@ -6,12 +6,16 @@ import itertools
 import json
 from typing import TYPE_CHECKING
 
-from suites.endurance.campaign import Attempt, keep, order, run
+import pytest
+
+from suites.endurance.campaign import Attempt, order, run
 from suites.endurance.campaigns import CAMPAIGNS, MIX
 from suites.fakes.clock import FakeClock
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from suites.endurance.campaign import Case, Summary
 
 _CASES = ("disk", "kill", "stop")
 
@@ -37,7 +41,7 @@ def test_each_case_has_its_turn_in_each_round() -> None:
     assert all(sorted(cases[at : at + 3]) == sorted(_CASES) for at in range(0, 30, 3))
 
 
-def test_run_begins_tries_until_its_time_is_over() -> None:
+def test_run_begins_tries_until_its_time_is_over(tmp_path: Path) -> None:
     clock = FakeClock()
     said: list[str] = []
     tried: list[Attempt] = []
@@ -56,6 +60,7 @@ def test_run_begins_tries_until_its_time_is_over() -> None:
             minutes=minutes,
             clock=clock,
             report=said.append,
+            summaries=tmp_path,
         )
         assert [each.attempt for each in summary.found] == [
             each for each in tried if each.case == "kill"
@@ -69,38 +74,42 @@ def test_run_begins_tries_until_its_time_is_over() -> None:
     assert any("BROKE A PROMISE: a process is left" in line for line in said)
 
 
-def test_summary_has_the_cases_that_had_no_turn() -> None:
-    summary = run(
+def summary_of_one_try(case: Case, folder: Path) -> Summary:
+    return run(
         "crash",
-        dict.fromkeys(_CASES, lambda _attempt: []),
+        dict.fromkeys(_CASES, case),
         seed=51,
         minutes=0.0,
         clock=FakeClock(),
         report=lambda _line: None,
+        summaries=folder,
     )
+
+
+def test_summary_has_the_cases_that_had_no_turn(tmp_path: Path) -> None:
+    summary = summary_of_one_try(lambda _attempt: [], tmp_path)
 
     assert sorted(summary.tries.values()) == [0, 0, 1]
     assert sorted(summary.tries) == list(_CASES)
 
 
-def test_summary_has_seed_tries_and_findings(tmp_path: Path) -> None:
-    summary = run(
-        "crash",
-        {"kill": lambda _attempt: ["a process is left"]},
-        seed=51,
-        minutes=0.0,
-        clock=FakeClock(),
-        report=lambda _line: None,
-    )
+def test_kept_summary_has_seed_tries_and_findings(tmp_path: Path) -> None:
+    summary = summary_of_one_try(lambda _attempt: ["a process is left"], tmp_path / "summaries")
 
-    kept = json.loads(keep(summary, tmp_path / "summaries").read_text())
-
-    assert (kept["campaign"], kept["seed"], kept["tries"]) == ("crash", 51, {"kill": 1})
+    assert summary.render().startswith("crash: seed 51, 0.0 minutes, 1 tries, 1 broken promises")
+    kept = json.loads((tmp_path / "summaries" / "crash-51.json").read_text())
+    assert (kept["campaign"], kept["seed"], sum(kept["tries"].values())) == ("crash", 51, 1)
     assert kept["found"][0]["what"] == "a process is left"
-    assert kept["found"][0]["attempt"]["case"] == "kill"
-    assert summary.render().splitlines()[0] == (
-        "crash: seed 51, 0.0 minutes, 1 tries, 1 broken promises"
-    )
+
+
+def test_summary_of_a_campaign_that_fails_itself_is_kept(tmp_path: Path) -> None:
+    def stop(_attempt: Attempt) -> list[str]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        summary_of_one_try(stop, tmp_path)
+
+    assert json.loads((tmp_path / "crash-51.json").read_text())["seed"] == 51
 
 
 def test_mix_has_campaigns_of_the_table_that_run_apart() -> None:
