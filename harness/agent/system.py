@@ -71,7 +71,9 @@ class BorrowedSystem(System):
     """A system that the agent must not change."""
 
     def set_wall_ns(self, wall_ns: int) -> None:
-        raise NotAGuestError(f"the agent does not set its clock to {wall_ns}")
+        raise NotAGuestError(
+            f"the agent refuses to set this system's clock (to {wall_ns} ns since 1970)"
+        )
 
     def add_entropy(self, entropy: bytes) -> None:
         raise NotAGuestError(f"the agent does not add {len(entropy)} bytes of entropy")

@@ -71,7 +71,7 @@ class Bar:
 
     @property
     def size(self) -> int:
-        """Return its size in bytes."""
+        """Return the BAR's size in bytes."""
         return self.mib * MIB
 
 

@@ -151,7 +151,8 @@ def _read_archive(lab: Lab, image: Image, to: Path) -> None:
     if content is None:
         raise HarnessError(
             f"The image '{image.name}' was expected to carry its driver's container image as "
-            f"'{DRIVER_ARCHIVE}', but has no such file; push one by `registry.push`."
+            f"'{DRIVER_ARCHIVE}', but that file is missing; push a driver container image with "
+            "`registry.push`."
         )
     part = to.with_suffix(f".{secrets.token_hex(4)}")
     part.write_bytes(content)

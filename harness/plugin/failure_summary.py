@@ -85,10 +85,11 @@ def write_missing(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, list[str]]:
-    """Return the common cause of a failure, if there is one, and all that is known of why.
+    """Return the common cause of a failure, if there is one, and all known explanations.
 
-    That is what the evidence shows, then the first line of the error with its command, or with the first things of
-    the list that it has. Of an error of the test itself, which pytest shows well, only common causes are named.
+    First comes what the evidence shows, then the first line of the error, then its lines about the command or,
+    without any, the first entries of its list of findings. For an error of the test itself, which pytest shows
+    well, only common causes are named.
     """
     own = next(errors_in(error, EvidencedError), None)
     if own is None and not folders:

@@ -99,7 +99,7 @@ GPU_NODE = Declaration(name=gpu_node.NAME, source=gpu_node.SOURCE, outcome=gpu_n
 
 @functools.cache
 def _adapter() -> pydantic.TypeAdapter[Declaration]:
-    """Return what reads and writes the file; building it takes time that a mere clone need not wait."""
+    """Return the adapter that reads and writes the file; it is slow to build, and a clone needs none."""
     return pydantic.TypeAdapter(Declaration)
 
 

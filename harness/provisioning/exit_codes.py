@@ -6,7 +6,7 @@ import enum
 
 
 class ExitCode(enum.IntEnum):
-    """The exit codes of this program; the numbers from 4 to 235 are defined by AKS.
+    """The exit codes of this program; AKS defines those from 4 to 235, except 70 and 143.
 
     Callers map a number to its cause, so each cause has its own number. Numbers that AKS does not
     define come with a sentence in the outcome.

@@ -63,8 +63,8 @@ def timed_tests(
 def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
     """Return the tests of each of `count` shards; the order of `tests` makes no difference.
 
-    Each test is in exactly one shard. No shard takes longer than the average, except for tests
-    that fit nowhere as a whole.
+    Each test is in exactly one shard. No shard takes longer than the average, except by a
+    test for which no shard has enough time left.
     """
     by_duration = sorted(tests, key=lambda each: (each.duration_s, each.test_id))
     mean_s = sum(each.duration_s for each in by_duration) / count

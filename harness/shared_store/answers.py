@@ -44,7 +44,8 @@ _NEXT_PAGE = re.compile(r"\s*<([^>]*)>")
 #: What lies in a folder and belongs to this host alone.
 OWN_FILES = frozenset({MANIFEST, STAMP, USED})
 _PATH_BYTES, _NAME_BYTES, _LEVELS = 1024, 255, 16
-#: gzip adds less than this to what can't be compressed: 5 bytes for 16 KiB, and a header.
+#: Upper bounds of gzip's overhead on data that can't be compressed, as a share and in bytes.
+#: The real overhead is 5 bytes for 16 KiB, and a header.
 _GZIP_SHARE, _GZIP_BYTES = 1000, 1 << 10
 _SHOWN_BYTES = 300
 

@@ -527,7 +527,7 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     0x20800A9F: _root_directory,
     0x20800AFA: _transfer,
     0x20801112: _device_table,
-    # Pages are retired by GPUs that remap no rows; all of the catalogue but T4 do.
+    # Only GPUs without row remapping retire pages; in the catalogue that is the T4 alone.
     0x20801322: _refuse,
     0x20801344: _remapped_rows,
     0x20801347: _row_histogram,

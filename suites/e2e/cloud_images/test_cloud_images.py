@@ -51,7 +51,7 @@ def _is_uefi(machine: LabMachine) -> bool:
     return machine.guest.run("test", "-d", "/sys/firmware/efi").ok
 
 
-def test_clone_was_booted_by_ovmf_and_grown_by_its_cloud_init(
+def test_clone_was_booted_by_ovmf_and_its_root_disk_was_grown_by_cloud_init(
     clone: CloneState, booted: SavedState, fetched: CloudImage, cloud_like: Image
 ) -> None:
     """What is asked of the first boot is asked of a clone, which begins where that ended."""

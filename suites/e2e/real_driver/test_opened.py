@@ -70,7 +70,7 @@ def fields(report: list[ET.Element], path: str) -> list[str | None]:
     return [gpu.findtext(path) for gpu in report]
 
 
-def test_list_has_the_name_and_an_invented_uuid_of_each(
+def test_nvidia_smi_list_has_name_and_invented_uuid_of_each_gpu(
     opened_node: Node, models: tuple[GpuModel, ...]
 ) -> None:
     lines = opened_node.guest.output_of("nvidia-smi", "-L", timeout_s=OPEN_S).splitlines()

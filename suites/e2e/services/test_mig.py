@@ -66,7 +66,7 @@ def partitionings(node: Node) -> list[str]:
         pytest.param("MIG7g", "0", id="MIG7g"),
     ],
 )
-def test_unit_partitions_the_gpu_by_its_profile(
+def test_mig_unit_partitions_the_gpu_by_the_configured_profile(
     start_validated: StartNode, profile: str, instances: str
 ) -> None:
     """MIG is switched on first, and the instances are made before their compute instances."""

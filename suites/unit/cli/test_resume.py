@@ -45,7 +45,7 @@ def settings_for(
         ("qemu", None, None),
     ],
 )
-def test_uri_of_the_option_comes_before_the_setting(
+def test_uri_option_overrides_the_uri_setting(
     saved: MachineBundle, driver: str, option: str | None, uri: str | None
 ) -> None:
     """A machine that ran under QEMU itself has none, whatever the environment has."""

@@ -217,7 +217,7 @@ def test_guest_that_prints_for_ever_ends_at_three_times_the_limit(host: Host) ->
     assert deadline.has_passed()
 
 
-def test_deadline_that_does_not_follow_progress_is_not_delayed(host: Host) -> None:
+def test_deadline_that_ignores_progress_is_not_extended(host: Host) -> None:
     guest = host.guest()
     deadline = GuestDeadline.of(guest, 60)
     host.clock.sleep(59)

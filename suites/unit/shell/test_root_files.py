@@ -163,7 +163,7 @@ def test_root_that_has_become_the_hosts_root_is_refused() -> None:
         RootFiles(Path("/proc/self/root")).write("/no-such/file", b"x")
 
 
-def test_kernel_without_the_system_call_is_named(
+def test_missing_system_call_is_named_in_the_error(
     files: RootFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(root_files, "_SYS_OPENAT2", 100_000)
