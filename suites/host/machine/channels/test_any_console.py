@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 
 import pytest
 from hypothesis import given
@@ -38,8 +39,15 @@ def test_any_bytes_are_a_match_or_a_sentence(pieces: list[bytes]) -> None:
     ours, theirs = socket.socketpair()
     console = Console("node", ours)
     heard: list[bytes] = []
+    ended = threading.Event()
+
+    def hear(chunk: bytes) -> None:
+        heard.append(chunk)
+        if not chunk:
+            ended.set()
+
     try:
-        with console.tapped(heard.append):
+        with console.tapped(hear):
             for piece in pieces:
                 theirs.sendall(piece)
             theirs.shutdown(socket.SHUT_WR)
@@ -49,6 +57,8 @@ def test_any_bytes_are_a_match_or_a_sentence(pieces: list[bytes]) -> None:
                 )
             with contextlib.suppress(HarnessError):
                 console.wait_for("never there", Deadline.after(20), what="its end")
+            # A fatal message ends a wait before the end of the output was read.
+            assert ended.wait(20)
         late: list[bytes] = []
         with console.tapped(late.append):
             assert late[-1:] == [b""], "who listens after the end learns of it"
