@@ -158,12 +158,21 @@ def test_invalid_machine_name_is_refused_before_anything_is_created(lab: Lab, na
     assert not (lab.folder.parent / "up").exists()
 
 
-def test_ending_lab_kills_its_machines(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ending_lab_kills_its_machines_and_boots_none_meanwhile(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     killed: list[str] = []
 
     def start(machine: LabMachine) -> None:
-        vm = SimpleNamespace(kill=lambda: killed.append(machine.name))
-        monkeypatch.setattr(machine, "_vm", vm)
+        def kill() -> None:
+            killed.append(machine.name)
+            with (
+                pytest.raises(HarnessError, match="'late' is not started: the run is being ended"),
+                lab.boot(a_request(name="late")),
+            ):
+                pass
+
+        monkeypatch.setattr(machine, "_vm", SimpleNamespace(kill=kill))
 
     monkeypatch.setattr(LabMachine, "_start", start)
     with lab.boot(a_request(name="gone")):
@@ -173,18 +182,6 @@ def test_ending_lab_kills_its_machines(lab: Lab, monkeypatch: pytest.MonkeyPatch
         lab.kill_machines()
 
     assert sorted(killed) == ["first", "second"]
-
-
-def test_ending_lab_boots_nothing_more(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LabMachine, "_start", lambda _: None)
-    lab.kill_machines()
-
-    with (
-        pytest.raises(HarnessError, match="'node' is not started: the run is being ended"),
-        lab.boot(a_request()),
-    ):
-        pass
-
     assert list(lab.folder.iterdir()) == []
 
 
