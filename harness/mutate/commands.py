@@ -17,6 +17,7 @@ from harness.mutate.change import (
     without,
 )
 from harness.mutate.operators import Operator
+from harness.mutate.option_values import is_known, is_option, option_values
 from harness.mutate.script import Script, ancestors, arguments
 from harness.mutate.steps import is_last_success
 from harness.mutate.words import anchors, glob, unquoted_words
@@ -79,41 +80,60 @@ def change_command(script: Script, node: Node) -> Iterator[Change]:
         yield from _numbers(script, node, name, words)
     if name in OWN_ARGUMENTS or script.is_message(node):
         return
-    yield from _fewer_arguments(script, name, words)
-    yield from _other_order(script, node, name, words)
-    yield from _numbers(script, node, name, words)
-    yield from _clusters(script, node, name, words)
+    program, own = _called(script, name, words)
+    yield from _fewer_arguments(script, program, own)
+    yield from _other_order(script, node, program, own)
+    yield from _numbers(script, node, name, words[: len(words) - len(own)])
+    yield from _numbers(script, node, program, own)
+    yield from _clusters(script, node, program, own)
     yield from _unwrapped(script, node, name, words)
     yield from _unit_jobs(script, node, name, words)
-    yield from _fields(script, node, name, words)
+    yield from _fields(script, node, program, own)
     called = node.child_by_field_name("name")
     yield from unquoted_words(script, [*([] if called is None else called.children), *words], node)
-    for word in words:
-        if name in _GREP and not script.of(word).startswith("-"):
+    for word in own:
+        if program in _GREP and not script.of(word).startswith("-"):
             yield from anchors(script, word, node)
             break
     for word in words:
         yield from glob(script, word, node)
 
 
-def _is_option(text: str) -> bool:
-    return text.startswith("-") and text not in {"-", "--"}
+def _is_wrapper(name: str) -> bool:
+    return name in _WRAPPERS or name == "timeout" or bool(RETRY.match(name))
 
 
-def _fewer_arguments(script: Script, name: str, words: list[Node]) -> Iterator[Change]:
-    texts = [script.of(word) for word in words]
-    is_wrapper = name in _WRAPPERS or name == "timeout" or bool(RETRY.match(name))
+def _called(script: Script, name: str, words: list[Node]) -> tuple[str, list[Node]]:
+    """Return the program that a command calls, perhaps by a wrapper such as `timeout 30`, and its arguments."""
+    if not _is_wrapper(name):
+        return name.rpartition("/")[2], words
     inner = _wrapped(script, words)
+    called = script.of(words[inner]) if inner < len(words) else name
+    return called.rpartition("/")[2], words[inner + 1 :]
+
+
+def _fewer_arguments(script: Script, program: str, words: list[Node]) -> Iterator[Change]:
+    """Leave out each argument, and an option only together with its value."""
+    texts = [script.of(word) for word in words]
+    values = option_values(program, texts)
     for i, (word, text) in enumerate(zip(words, texts, strict=True)):
-        if text in _NOISE or (text == "-e" and name in {"sed", *_GREP}):
+        if i + 1 in values:
+            stays = values[i + 1]
+            if stays:  # the other letters of `-fsSo FILE`
+                start = word.start_byte + stays
+                yield Change(Operator.ARGUMENT, start, words[i + 1].end_byte, "", word)
+            else:
+                yield without(script, Operator.ARGUMENT, word, words[i + 1])
             continue
-        if text in _SHOWN_AS.get(name, ()) and _is_only_looked_for(script, word):
+        if i in values or text in _NOISE or (text == "-e" and program in {"sed", *_GREP}):
             continue
-        if is_wrapper and i < inner:
-            continue  # a number of tries that is left out makes the next word a number
+        if text in _SHOWN_AS.get(program, ()) and _is_only_looked_for(script, word):
+            continue
         yield without(script, Operator.ARGUMENT, word, word)
-        has_value = i + 1 < len(words) and _is_option(text) and "=" not in text
-        if has_value and not _is_option(texts[i + 1]) and texts[i + 1] not in _NOISE:
+        may_have_value = i + 1 < len(words) and is_option(text) and "=" not in text
+        if not may_have_value or is_known(program):
+            continue
+        if not is_option(texts[i + 1]) and texts[i + 1] not in _NOISE:
             yield without(script, Operator.ARGUMENT, word, words[i + 1])
 
 
@@ -131,16 +151,13 @@ def _is_only_looked_for(script: Script, word: Node) -> bool:
     return test is not None and bool(re.match(r"""\[\[? (?:! )?-[nz] "?\$\(""", script.of(test)))
 
 
-def _other_order(script: Script, node: Node, name: str, words: list[Node]) -> Iterator[Change]:
-    if name in _ANY_ORDER or name in _WRAPPERS or name in {"printf", "echo"}:
+def _other_order(script: Script, node: Node, program: str, words: list[Node]) -> Iterator[Change]:
+    if program in _ANY_ORDER or program in {"printf", "echo"}:
         return
-    inner = _wrapped(script, words) if RETRY.match(name) or name == "timeout" else 0
     plain = [
         (i, word)
         for i, word in enumerate(words)
-        if i >= inner
-        and not _is_option(script.of(word))
-        and (i == 0 or not _takes_value(script, words[i - 1]))
+        if not is_option(script.of(word)) and (i == 0 or not _takes_value(script, words[i - 1]))
     ]
     for (i, one), (k, other) in itertools.pairwise(plain):
         first, second = script.of(one), script.of(other)
@@ -161,7 +178,7 @@ def _other_order(script: Script, node: Node, name: str, words: list[Node]) -> It
 
 
 def _takes_value(script: Script, word: Node) -> bool:
-    return _is_option(script.of(word)) and "=" not in script.of(word)
+    return is_option(script.of(word)) and "=" not in script.of(word)
 
 
 def _numbers(script: Script, node: Node, name: str, words: list[Node]) -> Iterator[Change]:
@@ -204,24 +221,24 @@ def _other_mode(text: str) -> str:
     return f"{other:0{len(text)}o}"
 
 
-def _clusters(script: Script, node: Node, name: str, words: list[Node]) -> Iterator[Change]:
-    base = name.rpartition("/")[2]
-    if base not in _CLUSTERED:
+def _clusters(script: Script, node: Node, program: str, words: list[Node]) -> Iterator[Change]:
+    if program not in _CLUSTERED:
         return
+    values = option_values(program, [script.of(word) for word in words])
     for i, word in enumerate(words):
         text = script.of(word)
         dash = "-" if text.startswith("-") else ""
         if not (
             re.fullmatch(r"-[A-Za-z]{2,6}", text)
-            or (base == "tar" and i == 0 and re.fullmatch(r"[a-z]{2,6}", text))
+            or (program == "tar" and i == 0 and re.fullmatch(r"[a-z]{2,6}", text))
         ):
             continue
         letters = text.removeprefix("-")
-        for k, letter in enumerate(letters):
+        for k, letter in enumerate(letters[:-1] if values.get(i + 1) else letters):
             if (
                 letter not in _NOISE_LETTERS
-                or (letter in "xv" and base == "grep")
-                or (letter == "x" and base == "tar")
+                or (letter in "xv" and program == "grep")
+                or (letter == "x" and program == "tar")
             ):
                 fewer = letters[:k] + letters[k + 1 :]
                 yield instead(Operator.OPTION, word, f"{dash}{fewer}", node)
@@ -236,13 +253,13 @@ def _wrapped(script: Script, words: list[Node]) -> int:
             "string",
             "expansion",
         }
-        if not is_number and not _is_option(text):
+        if not is_number and not is_option(text):
             return i
     return len(words)
 
 
 def _unwrapped(script: Script, node: Node, name: str, words: list[Node]) -> Iterator[Change]:
-    if not (name in _WRAPPERS or name == "timeout" or RETRY.match(name)):
+    if not _is_wrapper(name):
         return
     inner = _wrapped(script, words)
     command_name = node.child_by_field_name("name")
