@@ -396,14 +396,6 @@ def test_image_is_booted_by_the_firmware_of_its_recipe(
     )
 
 
-def test_pinned_image_writes_no_lock(tmp_path: Path, server: ImageServer) -> None:
-    fetching = Fetching(tmp_path, server.folder, more=f"digest: sha256:{DIGEST}\n")
-
-    fetching.run()
-
-    assert not fetching.lock.exists()
-
-
 def test_lock_of_another_file_is_refused(fetching: Fetching) -> None:
     _lock_to(fetching, DIGEST)
     fetching.lock.write_text(fetching.lock.read_text().replace(FILE, "other.qcow2"))

@@ -1,16 +1,23 @@
-"""The scripts that add the stand-ins to a cloud image, run by the tools of this host."""
+"""Scripts of images, run by the tools of this host: what adds the stand-ins, and which kernels are chosen."""
 
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
+import harness
 from harness.lab.prepared_images import MAKE_DRIVER, MISSING, UNPACK, stand_in_archive
 from harness.provisioning.command import LocalRunner
+from harness.settings import SHIPPED_IMAGES
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from harness.shell.testing import Shell
 
+_INSTALL = Path(harness.__file__).parent / "image/build/inside/install-kernels.sh"
 _SCRIPT_S = 60.0
 
 
@@ -39,3 +46,42 @@ def test_image_without_the_tools_gets_no_stand_in_driver(tmp_path: Path) -> None
 
     assert result.exit_code == 0
     assert result.stdout.startswith(f"{MISSING}containerd, ctr, docker-registry, dkms, gcc")
+
+
+@pytest.mark.parametrize(
+    ("script", "choice", "show"),
+    [
+        ("driver-image/actions/install.sh", r"^newest_kernel\(\) \{.*?^\}", "newest_kernel"),
+        ("nvidia-free/install.sh", r"^kernel=.*?$", 'echo "$kernel"'),
+    ],
+)
+def test_driver_is_built_for_the_newest_kernel_that_has_headers(
+    tmp_path: Path, script: str, choice: str, show: str
+) -> None:
+    for folder in ("6.1.0-9-amd64/build", "6.1.0-10-amd64/build", "6.1.0-11-amd64/kernel"):
+        (tmp_path / folder).mkdir(parents=True)
+    found = re.search(choice, (SHIPPED_IMAGES / script).read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    code = found[0].replace("/lib/modules", str(tmp_path))
+
+    result = LocalRunner().run(["sh", "-euc", f"{code}\n{show}"], timeout_s=_SCRIPT_S)
+
+    assert result.stdout == "6.1.0-10-amd64\n"
+
+
+def test_newest_kernels_of_a_pattern_are_installed_with_their_headers(shell: Shell) -> None:
+    names = ("9-cloud", "100-cloud", "10-cloud", "10-cloud", "11-cloud-unsigned", "20-rt")
+    listed = "".join(f"linux-image-6.1.0-{name} - Linux 6.1\n" for name in names)
+    shell.mock("apt-cache").answers(listed)
+    apt = shell.mock("apt-get").answers("")
+
+    result = shell.evaluate(f"sh {_INSTALL} 'linux-image-6.1.0-[0-9]+-cloud' 2")
+    missing = shell.evaluate(f"sh {_INSTALL} 'linux-image-6.1.0-[0-9]+-rt' 2")
+
+    assert (result.status, missing.status) == (0, 1)
+    (call,) = apt.calls
+    assert call.arguments[-4:] == tuple(
+        f"linux-{kind}-6.1.0-{number}-cloud"
+        for kind in ("image", "headers")
+        for number in (10, 100)
+    )

@@ -203,15 +203,10 @@ def test_changed_lines_only(project: _Project) -> None:
     assert "There is no revision 'nothing'." in wrong.stderr
 
 
-def test_test_that_fails_anyway_is_named_and_left_out(project: _Project) -> None:
+def test_script_that_a_test_reads_in_python_has_the_defect_and_a_failing_test_is_left_out(
+    project: _Project,
+) -> None:
     project.write("tests/test_broken.py", _BROKEN)
-    result, outcomes = project.outcomes("--tests", "tests")
-    assert "'tests/test_broken.py::test_is_broken' was left out" in result.stdout
-    assert "'reboot' is not mocked" in result.stdout
-    assert outcomes["-reboot\n+:"] == "not reached"
-
-
-def test_script_that_a_test_reads_in_python_has_the_defect(project: _Project) -> None:
     project.write(
         "tests/test_text.py",
         "from pathlib import Path\n"
@@ -219,7 +214,9 @@ def test_script_that_a_test_reads_in_python_has_the_defect(project: _Project) ->
         "def test_text():\n"
         "    assert '\\n  reboot\\n' in TEXT\n",
     )
-    _, outcomes = project.outcomes("--tests", "tests")
+    result, outcomes = project.outcomes("--tests", "tests")
+    assert "'tests/test_broken.py::test_is_broken' was left out" in result.stdout
+    assert "'reboot' is not mocked" in result.stdout
     assert outcomes["-reboot\n+:"] == "killed"
     assert outcomes["-rm -f /run/kubelet-needed\n+:"] == "not reached"
 

@@ -150,12 +150,6 @@ def test_key_ignores_comments_and_order_of_the_recipe(tmp_path: Path) -> None:
     assert a_recipe(tmp_path, recipe=reordered).key(builder="one") == key
 
 
-def test_key_does_not_depend_on_the_catalogues_path(tmp_path: Path) -> None:
-    here, there = a_recipe(tmp_path / "here"), a_recipe(tmp_path / "there")
-
-    assert here.key(builder="one") == there.key(builder="one")
-
-
 def _edit(path: str) -> Callable[[Path], None]:
     def edit(folder: Path) -> None:
         (folder / path).write_text("changed\n")

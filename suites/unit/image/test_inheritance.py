@@ -142,15 +142,6 @@ def test_key_of_an_extending_recipe_depends_on_its_merged_content(tmp_path: Path
     assert extending.key(builder="one") == complete.key(builder="one") != other.key(builder="one")
 
 
-def test_key_changes_with_the_base(shipped: Path, own: Path) -> None:
-    before = _read(shipped, own, "schema: 1\nextends: node\n").key(builder="one")
-
-    (shipped / "node/scripts/beside.txt").write_text("changed\n")
-    after = _read(shipped, own, "schema: 1\nextends: node\n").key(builder="one")
-
-    assert before != after
-
-
 def test_cloud_image_may_pin_another_and_keeps_its_signing_key_and_has_a_lock_of_its_own(
     tmp_path: Path, own: Path
 ) -> None:

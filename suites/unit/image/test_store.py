@@ -287,15 +287,6 @@ def test_kernel_that_was_installed_in_a_derived_image_is_its_newest(cache: Cache
     assert again.newest_kernel.initrd.read_text() == "own"
 
 
-def test_derived_image_is_made_again_for_another_payload(cache: Cache) -> None:
-    parent = cache.ensure()
-
-    first = cache.derive(parent, lambda _disk: None, payload="one")
-    second = cache.derive(parent, lambda _disk: None, payload="two")
-
-    assert first.key != second.key
-
-
 def test_image_can_be_derived_from_a_derived_one(cache: Cache) -> None:
     parent = cache.ensure()
     child = cache.derive(parent, lambda _disk: None)

@@ -141,12 +141,3 @@ def test_what_pytest_printed_is_shown_if_it_does_not_answer(
 
     with pytest.raises(error, match=rf"{told}[\s\S]*what pytest printed"):
         worker.begin(collecting=False)
-
-
-def test_worker_that_has_ended_runs_nothing(worker: Worker, answering: Pytest) -> None:
-    answering.answers = ['{"wall_s": 1}']
-    worker.begin(collecting=True)
-    worker.close()
-
-    with pytest.raises(HarnessError, match="not begun"):
-        worker.run(["t"], Cost(cpu_s=0.0, wall_s=0.0))

@@ -341,14 +341,6 @@ def test_proxy_of_the_environment_is_used(tmp_path: Path, monkeypatch: pytest.Mo
     assert download.part.read_bytes() == CONTENT
 
 
-def test_file_url_is_supported(tmp_path: Path, download: Download) -> None:
-    (tmp_path / FILE).write_bytes(CONTENT)
-
-    download.run((tmp_path / "absent.img").as_uri(), (tmp_path / FILE).as_uri())
-
-    assert download.part.read_bytes() == CONTENT
-
-
 def test_truncated_small_file_is_requested_again(server: ImageServer, download: Download) -> None:
     server.fail_with(FILE, cut_at(999))
 
