@@ -66,15 +66,3 @@ def test_child_process_and_absolute_path_reach_the_fake(shell: Shell) -> None:
 
     assert result.stdout == "gcc\t12\ngcc\t12\n"
     assert packages.is_installed("gcc")
-
-
-def test_files_of_a_package_appear_and_go(shell: Shell) -> None:
-    tool = fakes.Package(name="tool", version="1", files={"/opt/harness-trial/tool": "text\n"})
-    fakes.Packages(repository=[tool]).install(shell)
-
-    result = shell.evaluate(
-        "apt-get install -y -qq tool >/dev/null; cat /opt/harness-trial/tool; "
-        "apt-get purge -y -qq tool >/dev/null; [ -e /opt/harness-trial/tool ] || echo gone"
-    ).check()
-
-    assert result.stdout == "text\ngone\n"
