@@ -18,6 +18,7 @@ PLANTED = (
     ("set -o pipefail\na\n", ":\na\n", Operator.SHELL_OPTION),
     ("set +o pipefail\na\n", ":\na\n", Operator.SHELL_OPTION),
     ("a\nb || true\n", "a\nb\n", Operator.FAILURE),
+    ("f() {\n  while a; do\n    b || return\n  done\n}\n", "f() {\n  while a; do\n    b\n  done\n}\n", Operator.FAILURE),
     ("set -e\na || true\nb\n", "set -e\na\nb\n", Operator.FAILURE),
     ("a && b\nc\n", "a || b\nc\n", Operator.LIST),
     ("if a; b; then c; fi\n", "if true; then c; fi\n", Operator.CONDITION),
@@ -49,7 +50,6 @@ PLANTED = (
     ("systemctl start a\nb\n", "systemctl start --no-block a\nb\n", Operator.UNIT),
     ("systemctl start --no-block a\nb\n", "systemctl start a\nb\n", Operator.ARGUMENT),
     ("a &\nwait\n", "a\nwait\n", Operator.BACKGROUND),
-    ("apt-get update\nb\n", "apt-get update &\nb\n", Operator.BACKGROUND),
     ("x=${y:-d}\n", "x=d\n", Operator.DEFAULT),
     ("#!/bin/bash -eu\nx=${y:-}\n", "#!/bin/bash -eu\nx=${y}\n", Operator.DEFAULT),
     ("x=${y:-false}\n", "x=${y:-true}\n", Operator.DEFAULT),
@@ -58,6 +58,7 @@ PLANTED = (
     ("a | grep b\n", "a\n", Operator.PIPELINE),
     ("x=a.b\n", 'x=""\n', Operator.ASSIGNMENT),
     ("x=false\n", "x=true\n", Operator.ASSIGNMENT),
+    ("f() {\n  local x=1\n  local y=$x\n  a $y\n}\n", "f() {\n  local x=2\n  local y=$x\n  a $y\n}\n", Operator.ASSIGNMENT),
     ("x=(a)\n", "x=()\n", Operator.ASSIGNMENT),
     ("f() {\n  a || return\n  b\n}\n", "f() {\n  a || return 0\n  b\n}\n", Operator.EXIT_CODE),
     ("f() {\n  a\n  return 0\n}\n", "f() {\n  a\n  return 1\n}\n", Operator.EXIT_CODE),
@@ -173,6 +174,10 @@ ALL = (
     ("cat <<E >f\n  # a\n  b\n\nE", "cat <<E >>f\n  # a\n  b\n\nE", "cat <<E >f\n  # a\n\nE"),
     ("set -e; a || echo no", ":; a || echo no", "set -e; a"),
     ("a || echo no",),
+    ("[[ $x = a && $y -lt 3 ]] || c", "[[ $y -lt 3 ]] || c", "[[ $x != a && $y -lt 3 ]] || c", "[[ $x = a || $y -lt 3 ]] || c",
+     "[[ $x = a ]] || c", "[[ $x = a && $y -le 3 ]] || c", "[[ $x = a && $y -lt 3 ]]", "[[ $x = a && $y -lt 3 ]] && c"),
+    ('a "$(b c)"', "a", 'a ""', 'a "$(b)"'),
+    ("case $x in a) b;; esac", "case $x in a) :;; esac"),
 )  # fmt: skip
 
 
