@@ -1,7 +1,7 @@
 """Joins image, seed, payload, GPU and machine into nodes.
 
-The packages below do not know each other; the command line and the pytest fixtures both need them
-joined in the same way.
+The packages that it joins do not import each other. The command line and the pytest fixtures both
+start nodes through this package.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from harness.settings import Settings
 
 _IMAGE_S = 1500.0
-#: What is emulated if a test requests any GPU.
+#: The model to emulate if a test requests any GPU.
 _ANY_MODEL = "h100-sxm5-80gb"
 
 
@@ -191,7 +191,7 @@ class Lab(LabImages):
     @functools.cached_property
     def provisioner(self) -> Provisioner:
         """Return the provisioner of the settings; raises BadInputError if there is none."""
-        # It takes longer to load than a clone's memory, which has no use for it.
+        # Imported late: it loads more slowly than a clone's memory, and a clone does not need it.
         from harness.provisioner.choice import choose_provisioner  # noqa: PLC0415
 
         return choose_provisioner(self.settings.provisioner)
@@ -207,11 +207,11 @@ class Lab(LabImages):
     def node_image(self, name: str | None = None) -> Image:
         """Return a node image: an image of the catalogue, or an image by its path or URL.
 
-        An image with a recipe is built if the cache has none. A cloud image becomes a node image
+        An image with a recipe is built if it is not in the cache. A cloud image becomes a node image
         with the guest agent and the stand-ins. Without a name it is the first image that the
         settings name.
         """
-        # What reads recipes takes longer to load than a clone whose checkpoint is known to start.
+        # Imported late: the recipe reader loads more slowly than a clone of a known checkpoint starts.
         from harness.image.catalogue import Recipe, load_catalogue  # noqa: PLC0415
 
         name = name or self.settings.images[0]
@@ -229,8 +229,8 @@ class Lab(LabImages):
         """Boot a node on an overlay of its own, or on `disk`, and end it afterwards.
 
         `start` is `COLD` or `CLONE`; None selects `machine_start`. A clone continues from a checkpoint
-        of its image and kernel, taken just before cloud-init; `disk` needs a cold start; a cloud
-        image does too.
+        of its image and kernel, taken just before cloud-init. A `disk` and a cloud image both need a
+        cold start.
         """
         if not isinstance(request.image, CloudImage) and isinstance(
             request.kernel, (KernelPackages, KernelFiles)
@@ -239,7 +239,7 @@ class Lab(LabImages):
 
             image, kernel = install_kernel(self, request.image, request.kernel)
             request = replace(request, image=image, kernel=kernel)
-        # What makes nodes reads evidence too, which takes longer to load than a clone to start.
+        # Imported late: the readers of evidence load more slowly than a clone starts.
         from harness.lab.node import (  # noqa: PLC0415
             Node,
             describe_node,
@@ -277,10 +277,10 @@ class Lab(LabImages):
     ) -> Iterator[LabMachine]:
         """Boot a distribution's image by firmware and its own boot loader, and end it afterwards.
 
-        Its disk is `disk`, or an overlay that is larger than the image and that cloud-init fills.
-        The guest agent and a console on the serial port come with cloud-init. `boot`
-        names the firmware, or one kernel of `cloud_image_kernels` to boot without it; raises
-        RequirementError if the host has no such firmware.
+        Its disk is `disk`, or an overlay that is larger than the image; cloud-init grows the root
+        file system. The guest agent and a console on the serial port come with cloud-init. `boot`
+        names the firmware, or one kernel of `cloud_image_kernels` to boot without firmware. Raises
+        RequirementError if the host lacks the firmware.
         """
         folder = self.machines.new_folder(name)
         boot = (boot or CloudImageBoot()).of(image)
@@ -335,9 +335,10 @@ class Lab(LabImages):
     ) -> Iterator[LabMachine]:
         """Continue a saved machine with new GPUs of the same models, and end it afterwards.
 
-        `base` is the image below its disk, if it is not in the cache. Raises BadInputError for a
-        bundle that names files of this host. Raises HarnessError, which says how to get it, if the
-        base image, the version of QEMU or the firmware of the machine is missing here.
+        `base` is the image below the machine's disk, for an image that is not in the cache. Raises
+        BadInputError for a bundle that names files of this host. Raises HarnessError if the base
+        image, the QEMU version or the firmware of the machine is missing here; the message says how
+        to get it.
         """
         from harness.lab.resumed_machine import resumed_machine  # noqa: PLC0415 - few are
 
@@ -377,8 +378,9 @@ class Lab(LabImages):
 
     @functools.cached_property
     def machine_start(self) -> MachineStart:
-        """Return how nodes start by default: the setting, but cold if no GPU of a clone can be opened.
+        """Return how nodes start by default.
 
+        The setting decides, but nodes boot if NVIDIA's driver shall open their GPUs behind mpqemu:
         mpqemu reaches shared memory only, and a clone's memory is private.
         """
         start = self.settings.machine_start
@@ -387,9 +389,9 @@ class Lab(LabImages):
         with contextlib.suppress(HarnessError):
             if self.transport is Transport.MPQEMU:
                 message = (
-                    f"Each node boots, which takes longer than a clone: '{self.transport.value}' of "
+                    f"Nodes boot, which takes longer than starting clones: '{self.transport.value}' of "
                     f"'{self.settings.qemu}' does not reach a clone's memory, so NVIDIA's driver could open "
-                    "no GPU there. With QEMU 10.1.1 or newer nodes are clones; 'harness qemu sid' brings one."
+                    "no GPU there. QEMU 10.1.1 or newer has no such limit; 'harness qemu sid' brings one."
                 )
                 self.listener(
                     ProgressEvent(subject="machines", stage=Stage.CHECK, message=message)
@@ -401,8 +403,9 @@ class Lab(LabImages):
     def platform(self) -> Platform:
         """Return the common part of all machines of this lab.
 
-        A machine without a GPU needs no space for 64-bit BARs: if QEMU can't take one, plugging a
-        GPU or starting the machine reports why. The BARs of a host's GPU are 64-bit.
+        A machine without a GPU needs no space for 64-bit BARs. So no error of the transport is
+        raised here; plugging a GPU or starting the machine raises it. The BARs of a host's GPU are
+        64-bit.
         """
         accelerator = self.accelerator.accelerator
         transport = None
@@ -417,7 +420,7 @@ class Lab(LabImages):
             qemu=self.settings.qemu,
             apertures_mib=apertures_mib(accelerator) if has_wide_bars else 0,
             tsc_khz=self.accelerator.tsc_khz,
-            # QEMU's `x-pci-proxy-dev` hands on interrupts by KVM.
+            # QEMU's `x-pci-proxy-dev` delivers interrupts only through KVM.
             lacks_gpu_interrupts=is_opened
             and transport is Transport.MPQEMU
             and accelerator is Accelerator.TCG,
@@ -434,7 +437,7 @@ class Lab(LabImages):
     def try_save_evidence(self, node: Node, name: str) -> Path | None:
         """Keep the available evidence of a node that may not answer, and return its folder.
 
-        If nothing can be kept it reports why and returns None, so that the first error stays.
+        On failure it reports why and returns None, so that the original error is not masked.
         """
         try:
             return self.save_evidence(node.collect_available(), name)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from harness.provisioner import Provisioner
     from harness.provisioning.wait import Deadline
 
-#: Added to the time that the provisioner may take.
+#: Seconds under KVM that a bake may take in addition to the provisioner's own time limit.
 _BAKE_KVM_S = 60.0
 _BAKE_CLOUD_IMAGE_KVM_S = 180.0
 _CLEAN_KVM_S = 30.0
@@ -44,9 +44,9 @@ def bake_node(
     `provisioner` is the provisioner whose bake command runs, if it is not the provisioner of the
     lab.
 
-    The bake runs on the kernel that is *not* the newest. So a record that wrongly names the
-    builder's kernel instead of the target's is noticed. The evidence of the bake is published with
-    the image; `bake_evidence` reads it.
+    The bake boots the kernel that is *not* the newest, so that a record with the builder's kernel
+    instead of the target's is detected. The evidence of the bake is published with the image;
+    `bake_evidence` reads it.
 
     Raises BadInputError if the provisioner declares no bake, HarnessError if it failed.
     """
@@ -72,9 +72,9 @@ def bake_cloud_image(
     """Return a cloud image with the driver baked in, by a machine that has no GPU.
 
     `driver` is by default the driver in the image's entry. The machine boots from an overlay by
-    the image's firmware; provisioning comes by cloud-init. The files of the first boot and of the
-    harness are removed again, so that the result is an image like the original, and complete in
-    one file. `bake_evidence` reads the evidence.
+    the image's firmware, and cloud-init runs the provisioner. The files of the first boot and of
+    the harness are removed again, so that the result is an image like the original, and complete
+    in one file. `bake_evidence` reads the evidence.
 
     Raises BadInputError if no driver is named, HarnessError if the bake failed.
     """
@@ -83,8 +83,8 @@ def bake_cloud_image(
     image = replace(image, driver=driver or image.driver)
     if image.driver is None:
         raise BadInputError(
-            f"Nothing says which driver to bake into the image '{image.name}'; give its entry the "
-            "key 'driver', or the command --driver.",
+            f"No driver to bake into the image '{image.name}' is named; set the key 'driver' in its "
+            "entry, or pass --driver to the command.",
             source=str(image.disk),
         )
     return lab.derived.bake(
@@ -106,7 +106,7 @@ def bake_evidence(baked: Image | CloudImage) -> Evidence:
 
 
 def _parts(provisioner: Provisioner) -> Mapping[str, str]:
-    """Return what the content of any baked image depends on, beside the image it is made of."""
+    """Return the inputs of every baked image in addition to its parent image."""
     return {
         "payload": provisioner.digest,
         "config": repr(sorted(provisioner.bake_values.items())),
@@ -199,7 +199,7 @@ def _wait_until_baked(lab: Lab, node: Node, folder: Path, report: Callable[[str]
 def _why(evidence: Evidence) -> str:
     outcome = evidence.outcome
     if outcome is None or outcome.error is None:
-        return "it left no reason, so read the output of cloud-init"
+        return "the provisioner reported no reason, so read the output of cloud-init"
     return outcome.error
 
 
@@ -209,7 +209,7 @@ def write_standalone(image: Image | CloudImage, to: Path) -> Path:
     Raises BadInputError if that path exists, or can't be written.
     """
     if to.exists():
-        raise BadInputError("There is such a file already.", source=str(to))
+        raise BadInputError("The file exists already.", source=str(to))
     beside = to.with_name(f".{to.name}.part")
     try:
         beside.touch(mode=0o600, exist_ok=True)

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BaseImage:
-    """The image below a machine's disk: `digest` from its manifest, `folder` where it was.
+    """The image below a machine's disk.
 
-    `parents` are the folders of the images below it, the next one first.
+    `digest` is from the image's manifest, `folder` is its folder on the host that saved the
+    machine. `parents` are the folders of the images below it, the nearest first.
     """
 
     name: str
@@ -42,8 +43,8 @@ def describe_base(name: str, digest: str, disk: Path) -> BaseImage:
 def find_base(base: BaseImage, stores: Iterable[Path]) -> Path:
     """Return the disk of the base image in one of the image stores of this host.
 
-    Raises HarnessError, which says which image is missing and how to get it; also if the image
-    below it is missing, or is not the build from which it was made.
+    Raises HarnessError if the base image or an image below it is missing, or if an image below it
+    is not the build from which it was made. The message says how to get the image.
     """
     places = list(stores)
     for store in places:
@@ -70,8 +71,8 @@ def _require_parents(upper: Path, base: BaseImage, places: Sequence[Path]) -> No
             folder = lower.parent
             there = (path for path in base.parents if Path(path).name == folder.name)
             raise HarnessError(
-                f"The machine's disk needs the image '{base.name}' in '{upper.parent}', which "
-                f"needs '{folder}', and the cache here does not have that folder. Copy it from "
+                f"The machine's disk needs the image '{base.name}' in '{upper.parent}'. That image "
+                f"needs the folder '{folder}', which is missing in the cache of this host. Copy it from "
                 "the host that made the bundle: "
                 f"{_copy_commands([next(there, str(Path(base.folder).with_name(folder.name)))], places)}."
             )
@@ -87,7 +88,7 @@ def _require_parents(upper: Path, base: BaseImage, places: Sequence[Path]) -> No
 
 
 def _lower_disks(disk: Path) -> Iterator[Path]:
-    """Yield the disks below a disk; the last may be missing. Raises HarnessError for a circle."""
+    """Yield the disks below a disk; the last may be missing. Raises HarnessError for a cycle."""
     seen = {disk.resolve()}
     while disk.exists() and (name := backing_name(disk)) is not None:
         disk = (disk.parent / name).resolve()
@@ -98,7 +99,7 @@ def _lower_disks(disk: Path) -> Iterator[Path]:
 
 
 def _place_of(folder: str, places: Sequence[Path]) -> Path:
-    """Return the path in the stores of this host that an image's folder on another host has here."""
+    """Return the path in this host's stores for an image's folder on another host."""
     there = Path(folder)
     for place in places:
         if place.name == there.parent.name:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from harness.machine.channels.guest import Guest
 
 CONFIGURATION = "/boot/grub/grub.cfg"
-#: Read after /etc/default/grub by Debian's and Ubuntu's grub-mkconfig; the last one counts.
+#: grub-mkconfig of Debian and Ubuntu reads it after /etc/default/grub, so it overrides that file.
 DROP_IN = "/etc/default/grub.d/zz-harness.cfg"
 _SAVED = "GRUB_DEFAULT=saved\n"
-#: It examines every disk and kernel, by some hundred small programs.
+#: grub-mkconfig starts some hundred small programs to examine every disk and kernel.
 _MKCONFIG_S = 600.0
 
 
@@ -35,7 +35,7 @@ def menu_of(guest: Guest) -> Mapping[str, MenuEntry]:
 def boot_once(guest: Guest, kernel: str) -> None:
     """Boot another kernel at the next boot, and only then.
 
-    Raises HarnessError that lists the kernels in the menu.
+    Raises HarnessError, which lists the kernels in the menu, if `kernel` is not there.
     """
     guest.output_of("grub-reboot", _entry(guest, kernel).path)
 
@@ -43,13 +43,14 @@ def boot_once(guest: Guest, kernel: str) -> None:
 def boot_always(guest: Guest, kernel: str) -> None:
     """Boot this kernel from now on, until another one is selected.
 
-    A menu reads its default from the environment block only with `GRUB_DEFAULT=saved`, so this
-    sets that and generates the menu again. Raises HarnessError that lists the kernels in the menu.
+    A menu reads its default from the environment block only with `GRUB_DEFAULT=saved`, so the
+    function sets that and generates the menu again. Raises HarnessError, which lists the kernels
+    in the menu, if `kernel` is not there.
     """
     _entry(guest, kernel)
     guest.write_text(DROP_IN, _SAVED)
     guest.output_of("grub-mkconfig", "-o", CONFIGURATION, timeout_s=_MKCONFIG_S)
-    # Its entries may have other names now, if another program had generated it before.
+    # The entries are renamed if another program had generated the previous menu.
     guest.output_of("grub-set-default", _entry(guest, kernel).path)
 
 

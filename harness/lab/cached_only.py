@@ -1,4 +1,4 @@
-"""A lab that makes nothing: anything that its caches lack is an error that says so."""
+"""A lab that makes nothing: if its caches lack an artifact, it raises NotCachedError."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def refuse_to_wait(event: ProgressEvent) -> None:
 
 
 class _NothingToFetch:
-    """A source that is asked for what a cache lacks, before it would be made, and refuses."""
+    """A source of artifacts that has none: it raises NotCachedError for every artifact."""
 
     def fetch(
         self,
@@ -50,13 +50,13 @@ class _NothingToFetch:
         raise NotCachedError(f"'{name[: -KEY_DIGITS - 1]}' is not cached")
 
     def offer(self, folder: Path, *, progress: Progress) -> None:
-        """Take nothing: nothing is made."""
+        """Do nothing: this lab makes no artifacts."""
 
 
 class CachedOnlyLab(Lab):
     """Raises NotCachedError instead of building, fetching, baking or saving anything.
 
-    It is opened with `refuse_to_wait`.
+    Open it with `refuse_to_wait` as its listener.
     """
 
     @override

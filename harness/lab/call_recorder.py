@@ -47,7 +47,7 @@ _RECORD = re.compile(r"(?P<kind>[BE])\x1f(?P<process>\d+)\x1f(?P<rest>[^\x1e]*)\
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedCall:
-    """A call of a command; its exit code is None if it had not ended."""
+    """A call of a command; its exit code is None if the call had not ended."""
 
     argv: tuple[str, ...]
     exit_code: int | None
@@ -55,7 +55,7 @@ class RecordedCall:
 
 @dataclass(frozen=True)
 class CallRecorder:
-    """Records the calls of some commands on a node, by files in the `files` of its request.
+    """Records the calls of some commands on a node; its `files` go into `files` of the request.
 
     The commands are called by name: a call by an absolute path is not recorded.
     """
@@ -97,7 +97,7 @@ class CallRecorder:
     def calls(self, evidence: Evidence) -> list[RecordedCall]:
         """Return the calls in the order in which they began.
 
-        Raises HarnessError if the log was not gathered, or is cut.
+        Raises HarnessError if the log was not gathered, or is truncated.
         """
         evidence.refuse_cut(CALLS)
         text = evidence.file(CALLS)
@@ -111,7 +111,7 @@ class CallRecorder:
 
 
 def parse_calls(text: str) -> list[RecordedCall]:
-    """Return the calls in a log; an end belongs to the latest call of its process."""
+    """Return the calls in a log; an end is matched to the latest call of the same process."""
     calls: list[RecordedCall] = []
     running: dict[str, int] = {}
     for found in _RECORD.finditer(text):

@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 
 #: Size (GiB) to which cloud-init grows the image.
 DISK_GIB = 10
-#: Boot loader, first boot and all of a distribution's cloud-init.
+#: Seconds under KVM for the boot loader, the first boot and the distribution's cloud-init.
 _FIRST_BOOT_KVM_S = 90.0
 _VARIABLES = "uefi-variables.fd"
 
-#: The same files are in built images.
+#: The tree of files from which built images have the agent too.
 _AGENT_TREE = SHIPPED_IMAGES / "debian-12/root"
 _LOADER = Path("usr/lib/harness/agent-loader")
 _UNIT = Path("etc/systemd/system/harness-agent.service")
-#: By this link systemd starts the agent as soon as the port exists.
+#: This link makes systemd start the agent as soon as the agent's virtio port exists.
 _WANTS = "/etc/systemd/system/dev-virtio\\x2dports-harness.agent.device.wants"
 #: The files that the seed creates in the guest.
 AGENT_FILES = (f"/{_LOADER}", f"/{_UNIT}", f"{_WANTS}/{_UNIT.name}")
 
 _PUT = 'mkdir -p -- "${1%/*}" && printf %s "$2" | base64 -d >"$1.part" && chmod "$3" "$1.part" && mv -- "$1.part" "$1"'
-#: Without a serial console on the kernel's command line, the journal and a login go there.
+#: Sends the journal and a login to the serial port, if the kernel's command line has no console there.
 _CONSOLE = (
     "grep -q 'console=ttyS0' /proc/cmdline && exit 0; "
     "mkdir -p /run/systemd/journald.conf.d && "
@@ -57,7 +57,7 @@ _CONSOLE = (
 )
 
 
-#: `cloud-init clean --configs` came with 23.4.
+#: Removes the files one by one, since `cloud-init clean --configs` exists only from 23.4 on.
 _CLEAN = """\
 set -e
 cloud-init clean --logs
@@ -76,7 +76,7 @@ def render_clean(
 ) -> str:
     """Return a script that restores an image to its state before its first boot.
 
-    The next user's first boot makes the files of a first boot again; files from the seed (`files`,
+    The next boot creates the files of a first boot again. The files from the seed (`files`,
     `folders` and the agent) are removed too.
     """
     return _CLEAN.format(
@@ -90,9 +90,9 @@ def render_clean(
 class CloudImageBoot:
     """How a cloud image is booted.
 
-    It boots by `firmware` (None for the type in the image's entry) and its own boot loader; or
-    only by `kernel`, with the command line of the boot loader and `append`. The disk is enlarged
-    to `disk_gib`.
+    Either its own boot loader boots it, started by `firmware` (None for the type in the image's
+    entry). Or QEMU loads `kernel`, with the command line of the boot loader and `append`. The disk
+    is enlarged to `disk_gib`.
     """
 
     firmware: FirmwareType | None = None
@@ -111,7 +111,7 @@ class CloudImageBoot:
             )
 
     def of(self, image: CloudImage) -> CloudImageBoot:
-        """Return the same with the firmware type of `image`, if none is named."""
+        """Return this boot, with the firmware type of `image` if no firmware is named."""
         return replace(self, firmware=self.firmware or image.firmware)
 
     def size_gib(self, image: CloudImage) -> int | None:
@@ -143,7 +143,7 @@ class CloudImageBoot:
     def prepare(self, folder: Path) -> None:
         """Make the files that `to_kernel` names in the machine's folder.
 
-        Raises RequirementError if the host has no UEFI firmware for it.
+        Raises RequirementError if the host lacks the UEFI firmware.
         """
         if self.needs_variables:
             shutil.copyfile(_firmware().variables, folder / _VARIABLES)
@@ -151,9 +151,9 @@ class CloudImageBoot:
 
 @dataclass(frozen=True, kw_only=True)
 class CloudImageSource:
-    """A cloud image that its own boot loader boots; saved once its cloud-init has finished.
+    """A cloud image that its own boot loader boots; saved after its cloud-init has finished.
 
-    It has no agent before that, since cloud-init brings it.
+    The machine has no agent before, since cloud-init installs it.
     """
 
     image: CloudImage
@@ -193,7 +193,7 @@ class CloudImageSource:
 
     @property
     def first_seed(self) -> SeedFiles:
-        # Without keys: every clone would have the template's.
+        # The seed has no SSH keys: all clones would share the keys of the template.
         return cloud_image_seed("clone", instance_id="clone")
 
     def kernel(self, folder: Path) -> DirectKernel | Firmware:
@@ -217,7 +217,7 @@ def cloud_image_booted(image: CloudImage, *, boot: CloudImageBoot | None = None)
 
 
 def _firmware() -> UefiFirmware:
-    # Machines that boot a kernel directly start in less time than it takes to load.
+    # Imported late: a machine that boots a kernel directly starts faster than this module loads.
     from harness.machine.uefi_firmware import find_uefi_firmware  # noqa: PLC0415
 
     return find_uefi_firmware()

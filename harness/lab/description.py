@@ -31,7 +31,7 @@ SEED = "seed.iso"
 DISK = "disk.qcow2"
 _KERNEL_HEADER = "kernel-header"
 
-#: More than the set-up code of any kernel; Documentation/arch/x86/boot.rst has 64 sectors at most.
+#: More than any kernel's set-up code; Documentation/arch/x86/boot.rst limits it to 64 sectors.
 _KERNEL_HEADER_BYTES = 64 << 10
 
 
@@ -50,7 +50,7 @@ class DiskSource(Protocol):
         """Return the image below the machine's own overlay."""
 
     def prepare(self, folder: Path) -> None:
-        """Create the files of one machine in its folder that come only from this source."""
+        """Create the files in a machine's folder that only this source provides."""
 
 
 class BootSource(DiskSource, Protocol):
@@ -89,7 +89,7 @@ class MachineDescription:
     """A complete machine: the part that its VM driver renders (`spec`), and the other data for its start.
 
     `create_files` makes its files in `folder`. Its disk is an overlay of `disk_gib` on `backing`,
-    unless that is None. A machine that boots has the volume of its `seed` from the start; a
+    unless `backing` is None. A machine that boots has the volume of its `seed` from the start; a
     machine that continues gets it plugged later. A restored machine has the header of the kernel
     `vmlinuz`. It continues from the `checkpoint` or the `bundle`, if it has one. A restored guest
     gets the `hostname`. A machine that a person keeps ends at `kept_until`, in seconds of the
@@ -175,12 +175,12 @@ def describe(
 
 
 def _told(kernel: DirectKernel | Firmware, platform: Platform) -> tuple[str, ...]:
-    """Return the kernel's arguments that say what a guest can't find out by itself."""
+    """Return kernel arguments with the facts that a guest can't find out by itself."""
     if not isinstance(kernel, DirectKernel) or kernel.is_verbatim:
         return ()
-    # On a busy host an emulated guest measures another frequency.
+    # On a busy host an emulated guest measures a wrong frequency.
     frequency = () if platform.tsc_khz is None else (f"tsc_early_khz={platform.tsc_khz}",)
-    # The kernel polls on the tick of IRQ 0, which it does not use beside a local APIC's timer.
+    # `irqpoll` polls at each IRQ 0, the timer interrupt only if the local APIC's timer is off.
     polling = ("irqpoll", "nolapic_timer") if platform.lacks_gpu_interrupts else ()
     return (*frequency, *polling)
 
@@ -206,11 +206,11 @@ def create_files(description: MachineDescription, images: ImageStore) -> None:
 
 
 def _copy_kernel_header(vmlinuz: Path, header: Path) -> None:
-    """Copy what QEMU needs of the kernel of a restored machine.
+    """Copy the part of the kernel that QEMU reads for a restored machine.
 
     The guest has its kernel in memory, but QEMU has to place the option ROM of `-kernel` as it did
-    for the template. It needs no more of the file than its header, and reading all of it takes
-    10 ms of a clone's 200.
+    for the template. For that QEMU needs only the header. Reading the whole kernel would take 10 ms
+    of the 200 ms in which a clone starts.
     """
     with vmlinuz.open("rb") as kernel:
         header.write_bytes(kernel.read(_KERNEL_HEADER_BYTES))

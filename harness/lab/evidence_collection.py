@@ -49,12 +49,12 @@ def collect(
 ) -> Evidence:
     """Gather evidence into `folder`; gather the host's side even if the guest does not answer.
 
-    A guest that is not known to be `is_booted` has seconds to answer, not the time of a boot.
+    If the guest is not known to be booted (`is_booted`), it has only seconds to answer.
     `kernels` are the versions whose modules are examined; for None the guest lists them. The
     declaration of the `provisioner` adds files and commands, and says how its result is read.
-    Raises BadInputError if `additional` has a command with a name that is taken.
+    Raises BadInputError if `additional` has a command whose name is taken.
     """
-    # Refused before anything is gathered, also where the guest does not answer.
+    # Checked first, so that the error is raised even if the guest does not answer.
     guest_request((), provisioner).extended(additional)
     if provisioner is not None:
         write_declaration(provisioner, make_private_folder(folder))
@@ -110,7 +110,7 @@ def collect_history(machine: LabMachine, folder: Path) -> None:
     shutil.rmtree(history, ignore_errors=True)
     reason = folder / NOT_COLLECTED
     if reason.is_file():
-        # Asking again would take the whole limit once more.
+        # A second attempt would wait for the whole time limit again.
         shutil.copyfile(reason, make_private_folder(history) / NOT_COLLECTED)
         return
     try:
@@ -125,8 +125,8 @@ def collect_history(machine: LabMachine, folder: Path) -> None:
 def try_save_host_evidence(machine: LabMachine, folder: Path) -> Path | None:
     """Keep the remaining files of a machine that did not start, and return `folder`.
 
-    If there are no files, or nothing can be written, it returns None, so that the first error
-    stays.
+    If there are no files, or nothing can be written, it returns None, so that the original error
+    is not masked.
     """
     try:
         if machine.has_vm:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: What a test may request: a model, or a choice among the GPUs of the host.
 RequestedGpu: TypeAlias = "GpuModel | GpuChoice"
 
-#: Seconds that a machine waits for GPUs which others hold.
+#: Seconds that a machine waits for GPUs that other machines hold.
 _LEASE_S = 1800.0
 
 
@@ -45,8 +45,8 @@ class GpuSources:
     def resolve(self, requested: Sequence[RequestedGpu]) -> list[RequestedGpu]:
         """Return each requested GPU as a model to be emulated or as a choice among the host's.
 
-        A GPU that is requested by its address is the host's. With `auto` the others are emulated
-        unless the host has a usable GPU for each of them.
+        A GPU that is requested by its address is the host's. With `auto` all other GPUs are emulated
+        unless the host has a usable GPU for each request.
         """
         if not requested:
             return []
@@ -62,7 +62,7 @@ class GpuSources:
             return gpu
         model = gpu if isinstance(gpu, GpuModel) else gpu.model or self.any_model()
         if self.emulation is None or (self.emulation is GpuEmulation.GSP and model.gsp is None):
-            # A GPU without a GSP stays unchanged, and the driver says why it does not open it.
+            # For a model without a GSP the driver itself reports why it does not open the GPU.
             return model
         return model.emulated_as(self.emulation)
 

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 #: The folder of differences between states, in a machine's folder and in its evidence.
 STATES = "states"
-#: Seconds that KVM is given; TCG gets them times its patience.
+#: A time limit in seconds under KVM; under TCG it is multiplied by the patience of the run.
 CONNECT_KVM_S = 10.0
 READY_KVM_S = 30.0
 HOT_PLUG_KVM_S = 10.0
-#: A guest that is not hanging answers within this.
+#: Seconds under KVM within which a guest that does not hang answers.
 ANSWER_KVM_S = 1.0
-#: Includes the boot loader's delay, and cloud-init up to the network, which brings the agent.
+#: Includes the boot loader's delay and cloud-init's stages up to the one that installs the agent.
 _READY_BY_FIRMWARE_KVM_S = 90.0
-#: A busy agent answers within this time.
+#: Seconds under KVM within which a busy agent answers.
 _BUSY_ANSWER_KVM_S = 3.0
 _STATE_KVM_S = 30.0
 
@@ -128,7 +128,7 @@ class GuestChannels:
 
     @property
     def _is_built(self) -> bool:
-        """Return whether the image is one of ours, with the agent in it and a console on serial."""
+        """Return whether the harness built the image, with the agent and a console on serial."""
         kernel = self.spec.kernel
         return isinstance(kernel, DirectKernel) and not kernel.is_verbatim
 
@@ -180,7 +180,7 @@ class GuestChannels:
         """Return a deadline of `kvm_s` seconds, multiplied by the patience of the run.
 
         Time in which the host keeps the machine waiting does not count. A deadline that
-        `follows_progress` is delayed while the guest prints lines.
+        `follows_progress` is extended while the guest prints lines.
         """
         return self._after(kvm_s * self._services.patience, follows_progress=follows_progress)
 

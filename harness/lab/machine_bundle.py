@@ -55,7 +55,7 @@ SCHEMA = 1
 _KERNEL_BYTES = 64 << 10
 _CONVERT_S = 300.0
 _QUERY_S = 20.0
-#: Beyond what any host or QEMU has: 16 TiB, and a bus for each port.
+#: Limits that no host and no QEMU reaches: 16 TiB of memory, and a PCI bus for each port.
 _MOST_MIB = 16 << 20
 _MOST_CPUS = 4096
 _MOST_PORTS = 256
@@ -183,7 +183,7 @@ def save_machine(
 def _save_kernel(spec: MachineSpec, folder: Path) -> Mapping[str, object]:
     kernel = spec.kernel
     if isinstance(kernel, DirectKernel):
-        # The guest has it in memory; QEMU reads its header to place the option ROM as before.
+        # The guest has its kernel in memory; QEMU reads only the header, to place the option ROM.
         with kernel.vmlinuz.open("rb") as file:
             (folder / _KERNEL).write_bytes(file.read(_KERNEL_BYTES))
         return {"version": kernel.version, "may_reboot": kernel.may_reboot}
@@ -194,9 +194,9 @@ def _save_kernel(spec: MachineSpec, folder: Path) -> Mapping[str, object]:
 
 
 def read_bundle(folder: Path) -> MachineBundle:
-    """Return the saved machine in `folder`, in its `checkpoint`, or the only one below.
+    """Return the saved machine in `folder`, in its `checkpoint`, or the only one below `folder`.
 
-    Raises BadInputError if there is none or there are several, and for a bundle of another
+    Raises BadInputError if no saved machine or several are found, and for a bundle of another
     harness.
     """
     folder = _folder_of(folder)
@@ -215,7 +215,7 @@ def read_bundle(folder: Path) -> MachineBundle:
             name=_text(fields, "name"),
             made=_text(fields, "made"),
             purpose=_text(fields, "purpose"),
-            # Bundles of the first releases do not have it.
+            # Bundles of the first releases lack the driver.
             driver=_read_driver(fields.get("driver", MachineDriver.QEMU.value)),
             qemu_version=_text(fields, "qemu"),
             spec=_read_spec(_text(fields, "name"), fields["spec"], folder),
@@ -225,7 +225,7 @@ def read_bundle(folder: Path) -> MachineBundle:
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise BadInputError(
-            f"This describes no saved machine: {error!r}.", source=str(path)
+            f"The file does not describe a saved machine: {error!r}.", source=str(path)
         ) from error
 
 
@@ -272,7 +272,7 @@ def _read_base(fields: Mapping[str, Any]) -> BaseImage:
         name=_text(fields, "name"),
         digest=_text(fields, "digest"),
         folder=_text(fields, "folder"),
-        # Bundles of the first releases do not have it.
+        # Bundles of the first releases lack the parents.
         parents=_texts(fields.get("parents", []), "parents"),
     )
 
@@ -340,9 +340,9 @@ def _folder_of(folder: Path) -> Path:
 
 
 def prune(evidence: Path, *, limit_mib: int, newest: Path) -> None:
-    """Remove the oldest saved machines below an evidence folder if all take more than the limit.
+    """Remove the oldest saved machines below an evidence folder until the others fit the limit.
 
-    The evidence beside them and the saved machine in `newest` stay.
+    The rest of the evidence and the saved machine in `newest` stay.
     """
     found = [path.parent for path in evidence.glob(f"*/*/{CHECKPOINT}/{_DESCRIPTION}")]
     left = limit_mib * (1 << 20)
@@ -368,7 +368,7 @@ def qemu_version(qemu: str) -> str:
 
 
 def with_own_variables(spec: MachineSpec, folder: Path) -> MachineSpec:
-    """Return the machine with its firmware's variables in `folder`, since it writes them; pure."""
+    """Return the machine with its firmware's variables in `folder`, which it writes to; pure."""
     kernel = spec.kernel
     if not isinstance(kernel, Firmware) or kernel.flash is None:
         return spec

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     )
 
 
-#: Cloud-init's own message ends a run with user-data that it can't read.
+#: FINISHED comes from user-data; if user-data is unreadable, cloud-init prints its own message.
 _END = rf"(?:{FINISHED}|Cloud-init v\. \S+ finished at)"
 #: Progress on the console: the stages of cloud-init.
 _STAGE = r"running '[a-z:-]+'"
 _STAGE_NAME = re.compile(r"running '([a-z:-]+)'")
 _CLOUD_INIT_KVM_S = 30.0
-#: It runs all modules of the distribution.
+#: Seconds under KVM; cloud-init of a cloud image runs all modules of the distribution.
 _CLOUD_INIT_OF_CLOUD_IMAGE_KVM_S = 90.0
 _SEED_LABEL = f"/dev/disk/by-label/{SEED_LABEL}"
-#: The network's socket has already started it, but it must start again with what cloud-init writes;
-#: only the start of `network-pre.target` waits for that.
+#: Stops networkd, which its socket has started: it must start again with the files that
+#: cloud-init writes, and only the start of `network-pre.target` waits for those files.
 _WITHDRAW_NETWORK = "systemctl stop systemd-networkd.socket systemd-networkd.service network.target network-pre.target"
 #: `ds-identify` stores its result in /run, and runs again with systemd's generators.
 START_CLOUD_INIT = (
@@ -46,7 +46,7 @@ def console_pattern(step: str | None) -> str:
     """Return the regular expression to wait for on a console while cloud-init runs.
 
     `step` is the pattern of a provisioner's steps. The pattern is matched only in complete lines
-    and only before the end of cloud-init, since it could otherwise consume that end.
+    and only before the end of cloud-init, since the pattern could otherwise consume that end.
     """
     if step is None:
         return f"{_END}|{_STAGE}"
@@ -54,7 +54,7 @@ def console_pattern(step: str | None) -> str:
 
 
 def _without_names(pattern: str) -> str:
-    """Return a pattern with groups that have no names, since a name may be there only once."""
+    """Return the pattern without group names, since a pattern may have each name only once."""
     return re.sub(r"\(\?P<\w+>", "(", pattern)
 
 
@@ -99,7 +99,7 @@ class MachineCloudInit(MachineGpuSlots):
         self, deadline: Deadline, progress: Callable[[str], None], step: str | None
     ) -> CloudInitResult:
         if not self._is_built:
-            # Its console may show anything, so the agent waits, until the deadline.
+            # The console of such an image may show anything, so the guest's agent waits for the result.
             return self.guest.wait_for_cloud_init_result(deadline)
         expected = console_pattern(step)
         seen = ""

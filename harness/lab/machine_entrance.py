@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _SSH_S = 60.0
 _KNOWN_HOSTS = "known_hosts"
-#: Adds a key to those that root's login takes, starts the server, and prints the host's keys.
+#: Adds a key to root's authorized keys, starts the SSH server, and prints its host keys.
 _LET_IN = """
 mkdir -p -m 700 /root/.ssh && file=/root/.ssh/authorized_keys
 grep -qsxF "$1" "$file" || printf '%s\\n' "$1" >>"$file" || exit
@@ -39,7 +39,7 @@ cat /etc/ssh/ssh_host_*_key.pub
 
 @dataclass(frozen=True, kw_only=True)
 class _Enterable:
-    """A VM as people enter it."""
+    """A VM, with the operations that people need to enter it."""
 
     name: str
     vm: Machine
@@ -55,14 +55,14 @@ class _Enterable:
         return self.vm.console
 
     def ssh_entry(self) -> SshEntry:
-        """Let the key of the machine's lab in, and return how to connect."""
+        """Authorize the key of the machine's lab in the guest, and return how to connect."""
         port = self.vm.ssh_port()
         keys = self.identity().folder
         key = (keys / "user.pub").read_text().strip()
         let_in = self.agent.run(["sh", "-c", _LET_IN, "let-in", key], timeout_s=_SSH_S)
         if not let_in.ok:
             raise HarnessError(
-                f"Machine '{self.name}' has no SSH server that starts; `harness shell --machine` "
+                f"The SSH server of machine '{self.name}' does not start; `harness shell --machine` "
                 f"needs none.\n{let_in.render()}"
             )
         known = self.folder / _KNOWN_HOSTS
@@ -80,7 +80,7 @@ class Listing:
         self._machine = machine
 
     def show_gpus(self, gpus: Sequence[str]) -> None:
-        """Show these names of GPUs from now on."""
+        """Show these GPU names from now on."""
         self._machine = replace(self._machine, gpus=tuple(gpus))
         self._roster.update(self._name, self._machine)
 

@@ -37,13 +37,13 @@ _MOST_DEPARTED = 16
 
 @dataclass(frozen=True, kw_only=True)
 class ProvidedGpu:
-    """A GPU that a machine has, or is about to be plugged."""
+    """A GPU that is plugged into a machine, or is about to be plugged."""
 
     device_id: str
     pci: str
     """Vendor and device id, such as `10de:2330`."""
     title: str
-    """The model's name, or that it is the host's and where."""
+    """The model's name, or `host` and the address of a GPU of the host."""
     bars: Bars
     """The memory BARs of the GPU itself."""
     attachment: Attachment
@@ -98,7 +98,7 @@ class MachineGpus:
         report: Callable[[str], None],
         cancelled: Callable[[], str | None] = lambda: None,
     ) -> list[ProvidedGpu]:
-        """Start to serve the emulated GPUs among these, and lease the host's GPUs together.
+        """Start the servers of the emulated GPUs in `requested`; lease the host's GPUs together.
 
         `report` is called with the reason while GPUs of the host are awaited, and `cancelled`
         returns a reason to stop waiting. Raises RequirementError if this host can't provide them.
@@ -143,7 +143,7 @@ class MachineGpus:
         if device_id in self._scripts:
             raise RequirementError(
                 f"A test makes GPU '{device_id}' of machine '{self._spec.name}' fail, which only an "
-                "emulated GPU does on request; run it with --gpu-source=emulated."
+                "emulated GPU can do on request; run the test with --gpu-source=emulated."
             )
         functions = gpu.gpu.functions
         windows = dict(enumerate(bar.to_bar() for each in functions for bar in each.bars.values()))
@@ -165,7 +165,7 @@ class MachineGpus:
 
         Raises HarnessError if the transport would hang a machine with that many vCPUs.
         """
-        # It takes longer to load than a machine without GPUs to start.
+        # Imported late: a machine without GPUs starts faster than this module loads.
         from harness.gpu.serving import serve_gpu  # noqa: PLC0415
 
         transport = self._transport()
@@ -184,11 +184,11 @@ class MachineGpus:
             and memory.is_private
         ):
             raise RequirementError(
-                f"NVIDIA's driver can open GPU model '{model.name}' only where the GPU reaches the guest's "
-                f"memory, but machine '{spec.name}' continues from a checkpoint, whose memory is private, "
-                f"and '{transport.value}' reaches shared memory only. Boot the machine "
-                "(--machine-start=cold), or use QEMU 10.1.1 or newer, which takes seconds instead of a "
-                "boot; 'harness qemu sid' brings one."
+                f"NVIDIA's driver can open GPU model '{model.name}' only if the GPU reaches the guest's "
+                f"memory. But machine '{spec.name}' continues from a checkpoint, so its memory is "
+                f"private, and '{transport.value}' reaches shared memory only. Boot the machine "
+                "(--machine-start=cold). Or use QEMU 10.1.1 or newer, which needs no slow boot; "
+                "'harness qemu sid' brings one."
             )
         number = next(self._numbers)
         device_id = f"gpu{number}"
@@ -209,7 +209,7 @@ class MachineGpus:
         return server
 
     def withdraw(self, device_id: str) -> None:
-        """End the serving of an unplugged GPU, whose trace is kept, or its lease from the host.
+        """End the server of an unplugged GPU but keep its trace, or return a GPU to the host.
 
         GPUs of the host that were leased together are returned together.
         """
@@ -274,9 +274,9 @@ class MachineGpus:
         return {**self._departed, **plugged}
 
 
-#: The device files of single GPUs, which `/dev/nvidiactl` is not.
+#: The device files of single GPUs; the pattern does not match `/dev/nvidiactl`.
 GPU_DEVICE_FILES = "/dev/nvidia[0-9]*"
-#: A function in each line; the second column has vendor and device, as in `10de2330`.
+#: Each line is a PCI function; the second column has vendor and device, as in `10de2330`.
 _PCI_FUNCTIONS = "/proc/bus/pci/devices"
 #: How long a hot-plugged GPU may take to get its addresses before the guest is asked for its list.
 _PLACED_KVM_S = 1.0
@@ -330,8 +330,8 @@ class MachineGpuSlots(GuestChannels):
     def _wait_for_functions(self, wanted: Counter[str]) -> None:
         if not wanted:
             return
-        # What the guest does to an emulated GPU shows on this side. A loop in the guest would take
-        # the processor time that an emulated processor needs to find the GPU.
+        # The device model knows when the guest has placed an emulated GPU. A polling loop in the
+        # guest would take the processor time that an emulated processor needs to find the GPU.
         self.gpus.wait_until_placed(self.deadline(_PLACED_KVM_S))
         if wanted <= self._listed_functions():
             return
@@ -339,7 +339,7 @@ class MachineGpuSlots(GuestChannels):
             self.guest.wait_for_pci(pci, count=count)
 
     def _listed_functions(self) -> Counter[str]:
-        """Count the PCI functions of the guest by vendor and device id; no process starts there."""
+        """Count the PCI functions of the guest by vendor and device id; starts no process there."""
         listed = self.agent.read_bytes(_PCI_FUNCTIONS, self.deadline(ANSWER_KVM_S)) or b""
         return Counter(
             f"{ids[:4]}:{ids[4:]}"
@@ -351,15 +351,15 @@ class MachineGpuSlots(GuestChannels):
     def hot_unplug(self, device_id: str, *, in_use: bool = False) -> None:
         """Ask the guest to release a GPU, and wait until it is removed; its trace is kept.
 
-        Raises HarnessError if a process of the guest has a GPU open, unless it may be removed
-        while it is `in_use`: NVIDIA's driver waits for that process, and does not answer before it
-        ends.
+        Raises HarnessError if a process of the guest has a GPU open, unless `in_use` is true.
+        NVIDIA's driver then waits until that process has ended, and the guest does not answer
+        before.
         """
         users = [] if in_use else self.guest.users_of(GPU_DEVICE_FILES)
         if users:
             raise HarnessError(
                 f"GPU '{device_id}' of machine '{self.name}' is not unplugged, since a GPU is in use in "
-                f"the guest: {'; '.join(users)}. End that first, or pass `in_use=True`."
+                f"the guest: {'; '.join(users)}. End these processes first, or pass `in_use=True`."
             )
         self.vm.unplug(device_id, self.deadline(HOT_PLUG_KVM_S))
         self.gpus.withdraw(device_id)
@@ -377,7 +377,7 @@ class MachineGpuSlots(GuestChannels):
         return self.gpus.traces()
 
     def mark(self, words: str) -> None:
-        """Write a line into the trace of every GPU; boot stages and steps do so too."""
+        """Write a line into the trace of every GPU, as boot stages and steps also do."""
         self.gpus.mark(words)
 
     def failure(self) -> str | None:

@@ -46,7 +46,7 @@ class MachineSaving(MachineGpuSlots):
 
     @stepped("Save the state of machine '{0.name}'")
     def save(self, state: Path, nonce: str) -> None:
-        """Wait until the guest is idle, save its state, and end it; its `spec` names memory and disk.
+        """Wait until the guest is idle, save memory and disk of the machine, and end the machine.
 
         Raises HarnessError while a GPU is plugged in: an emulated GPU's state can't be saved.
         """
@@ -60,10 +60,10 @@ class MachineSaving(MachineGpuSlots):
 
     def _save(self, state: Path, nonce: str) -> None:
         self.vm.unplug_seed(self.deadline(HOT_PLUG_KVM_S))
-        # Each clone would continue whatever the guest is still doing.
+        # Each clone would repeat the work that the guest has not finished yet.
         self.guest.run("systemctl", "is-system-running", "--wait", timeout_s=_REST_S)
         self.guest.output_of("udevadm", "settle")
-        # So the template reads them from the disk into its page cache once, and not each clone.
+        # The template reads these programs into its page cache once, so that no clone has to.
         self.guest.output_of("sh", "-c", _WARM_UP)
         self.guest.output_of("true")
         self.guest.output_of("sync")
@@ -103,18 +103,18 @@ class MachineSaving(MachineGpuSlots):
         )
 
     def _release_devices(self) -> Path | None:
-        """Unplug the GPUs, which can't be saved, and the seed; return the seed where it stays.
+        """Unplug the GPUs, which can't be saved, and the seed; return the seed if it stays plugged.
 
         Raises HarnessError if a guest with GPUs does not answer.
         """
         try:
-            # A guest that hangs would take the whole limit of an unplug.
+            # With a hanging guest, an unplug would wait for its whole time limit.
             self.vm.agent.ping(self.deadline(ANSWER_KVM_S))
         except HarnessError as error:
             if self.gpus.plugged:
                 raise HarnessError(
-                    f"Machine '{self.name}' has {listed(self.gpus.plugged)}, which can't be saved, and a "
-                    f"guest that does not answer can't release it: {error}"
+                    f"Machine '{self.name}' can't be saved with {listed(self.gpus.plugged)}, and its guest, "
+                    f"which does not answer, can't release a GPU: {error}"
                 ) from error
             seed = self.folder / SEED
             return seed if seed.exists() else None
@@ -141,7 +141,7 @@ class MachineSaving(MachineGpuSlots):
 
     @stepped("Resume the saved machine")
     def _resume(self, bundle: MachineBundle) -> None:
-        """Continue a saved machine, with the host's time; its guest may have been hanging then."""
+        """Continue a saved machine, with the host's time; its guest may have hung when saved."""
         savable_machine(self.vm).restore_whole(bundle.memory)
         with contextlib.suppress(HarnessError):
             self.vm.agent.settle(self.deadline(ANSWER_KVM_S))

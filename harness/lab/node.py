@@ -65,11 +65,11 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Argv, CommandResult
     from harness.provisioning.wait import Deadline
 
-#: Seconds that KVM is given; TCG gets them times its patience.
-#: The boot loader's delay, and all that a distribution does at its first boot.
+#: Seconds under KVM, multiplied under TCG by the patience of the run, for the boot loader's
+#: delay and everything that a distribution does at its first boot.
 _CLOUD_IMAGE_KVM_S = 90.0
 _POWER_OFF_KVM_S = 15.0
-#: The files of a node, and the commands that prepare it; some compile kernel modules.
+#: Seconds under KVM to write a node's files and run its commands; some compile kernel modules.
 _PREPARE_KVM_S = 60.0
 
 
@@ -86,11 +86,11 @@ class NodeRequest:
     image: Image | CloudImage
     """A built image, with or without the driver baked in, or a cloud image."""
     kernel: Kernel | OwnKernel | None = None
-    """The kernel to boot: one of the image, by default the newest, or one on the host."""
+    """The kernel to boot: a kernel of the image, by default the newest, or one of your own."""
     provisioner: Provisioner | None = None
     """The provisioner to use; by default the run's provisioner, from `--provisioner`."""
     command: str | None = BOOT
-    """The provisioner's command that cloud-init runs; None for none."""
+    """The provisioner's command that cloud-init runs; with None it runs none."""
     config: Mapping[str, object] = field(default_factory=dict)
     """Keys of the provisioner's configuration, added to those that it declares."""
     gpus: Sequence[RequestedGpu] = ()
@@ -111,29 +111,29 @@ class NodeRequest:
     tags: Mapping[str, str] = field(default_factory=dict)
     """Tags of the virtual machine in the cached instance metadata."""
     vm_size: str = "Standard_ND96isr_H100_v5"
-    """Its VM size there."""
+    """The VM size in the cached instance metadata."""
     memory_mib: int = DEFAULT_MEMORY_MIB
     """The guest's memory in MiB."""
     cpus: int = DEFAULT_CPUS
-    """The guest's vCPUs. An emulated GPU beside several needs QEMU 10.1.1 or newer."""
+    """The guest's vCPUs. An emulated GPU with more than one vCPU needs QEMU 10.1.1 or newer."""
     host_ports: Sequence[HostPort] = ()
-    """Ports of the host's loopback that the guest reaches; the fixture `registry` adds its own."""
+    """Ports of the host's loopback that the guest reaches; the fixture `registry` adds its port."""
     cloud_image_boot: CloudImageBoot | None = None
     """How a cloud image boots: its firmware, or one kernel without a boot loader."""
     skip_cloud_init: bool = False
     """Continue from a state after cloud-init: the guest agent writes the files and runs the commands.
-    That is many seconds quicker than a boot, for tests that are not about it."""
+    This saves many seconds in tests that are not about the boot."""
     derive: Callable[[SavedState], SavedState] | None = None
-    """Derives the saved state that a node which skips cloud-init continues from, such as one with
-    further programs, from the one after cloud-init."""
+    """Makes the saved state from which the node continues out of the state after cloud-init, for
+    example by installing programs; only for a node that skips cloud-init."""
     may_reboot: bool = False
-    """Let the machine go on when its guest reboots; such a node boots from cold."""
+    """Keep the machine running when its guest reboots; such a node boots from cold."""
 
     def __post_init__(self) -> None:
         if self.skip_cloud_init and isinstance(self.image, CloudImage):
             raise BadInputError(
                 f"The cloud image '{self.image.name}' is provisioned at its first boot, by cloud-init; "
-                "use its node image, or leave this out.",
+                "use its node image, or leave 'skip_cloud_init' out.",
                 source="NodeRequest",
                 key="skip_cloud_init",
             )
@@ -169,8 +169,8 @@ class NodeRequest:
             )
         if isinstance(self.kernel, (KernelPackages, KernelFiles)):
             raise HarnessError(
-                "A kernel of your own is installed when the node boots; ask the booted node for its "
-                "'request'."
+                "A kernel of your own is installed when the node boots; read the kernel from 'request' "
+                "of the booted node."
             )
         return self.kernel or self.image.newest_kernel
 
@@ -207,7 +207,7 @@ class NodeRequest:
 
 
 def all_files(request: NodeRequest, provisioner: Provisioner) -> tuple[GuestFile, ...]:
-    """Return the files of a requested node: of its provisioner and stand-ins, and its own."""
+    """Return all files of a requested node: from its provisioner, its stand-ins, its request."""
     return (
         runner_file(),
         *request.provisioner_files(provisioner),
@@ -284,8 +284,8 @@ def describe_node(
 ) -> MachineDescription:
     """Describe the machine of a requested node; pure, except that it looks up the host's UEFI firmware.
 
-    It continues from the `saved` state of `state_of` and its checkpoint, or boots from cold. `access` are
-    the keys that its guest takes from cloud-init.
+    The machine continues from the `saved` state of `state_of` and its checkpoint, or boots from cold.
+    `access` are the SSH keys that cloud-init gives to the guest.
     """
     checkpoint = None
     slots, has_iommu, early = max(request.slots, DEFAULT_SLOTS), False, request.early
@@ -398,7 +398,7 @@ class Node:
     def hot_unplug(self, device_id: str, *, in_use: bool = False) -> None:
         """Ask the guest to release a GPU, and wait until it is removed.
 
-        Raises HarnessError if a process of the guest has a GPU open, unless it may be `in_use`.
+        Raises HarnessError if a process of the guest has a GPU open, unless `in_use` is true.
         """
         self.machine.hot_unplug(device_id, in_use=in_use)
 
@@ -414,7 +414,7 @@ class Node:
         """Wait until cloud-init has finished, with or without errors.
 
         `progress` is called with boot stages, and with steps of the provisioner by its declared
-        pattern, as the console shows them. On a node that skips cloud-init, this runs the
+        pattern, as the console shows them. On a node that skips cloud-init, this method runs the
         provisioner's command. Raises HarnessError at the deadline, or at once if the guest can't
         finish any more.
         """
@@ -436,9 +436,9 @@ class Node:
     def provision(self, command: str) -> CommandResult:
         """Run one of the provisioner's commands in the guest, as cloud-init would.
 
-        A failure of the command is a result, whose stdout has its whole output. Each call is a run
-        of its own in the evidence: `Evidence.of_run`. Raises BadInputError if the provisioner
-        declares no such command.
+        A command that fails raises no error: the result has its exit code, and its whole output in
+        stdout. Each call is a run of its own in the evidence: `Evidence.of_run`. Raises
+        BadInputError if the provisioner declares no such command.
         """
         argv = self.provisioner.guest_command(command, output=CLOUD_INIT_OUTPUT_PATH)
         deadline = self._deadline()
@@ -472,10 +472,10 @@ class Node:
         """Return the evidence of this node as it is now.
 
         Each call gathers it again, into a folder of its own, so that earlier evidence does not
-        change and is not taken for new. In addition to the evidence of every node, it has `files`
-        of the guest, by absolute paths that may have `*` and `?`, which `Evidence.file`, `files`
-        and `paths` return; and the output of `commands`, argv by name, which `Evidence.output_of`
-        and `exit_code_of` return. They are also in the evidence that is kept of a failed test.
+        change. `files` adds files of the guest, by absolute paths that may have `*` and `?`; read
+        them by `Evidence.file`, `files` and `paths`. `commands` adds the output of commands, argv
+        by name; read it by `Evidence.output_of` and `exit_code_of`. Both are also in the evidence
+        that is kept of a failed test.
 
         Raises BadInputError, which names the path or command that can't be gathered.
         """
@@ -489,13 +489,13 @@ class Node:
 
     @stepped("Gather the result of provisioning of node '{0.request.name}'")
     def result(self) -> Evidence:
-        """Return evidence of only provisioning's reports.
+        """Return evidence that has only the reports of provisioning.
 
-        It takes a fraction of the seconds of `evidence`, for tests that are only about a decision
-        or an exit code. Expectations on anything else raise HarnessError.
+        This takes a fraction of the time of `evidence`; use it in tests that are only about a
+        decision or an exit code. Expectations on anything else raise HarnessError.
         """
         folder = self.folder / f"evidence-{next(self._gatherings)}"
-        # Not among those gathered: of a test that fails, all evidence is kept.
+        # Not added to `gathered`: if the test fails, complete evidence is kept.
         return self._steps.told_by(
             evidence_collection.collect_result(self.machine, folder, provisioner=self.provisioner)
         )
@@ -524,7 +524,7 @@ class Node:
     def collect_available(self) -> Evidence:
         """Gather the available evidence of a node that may not answer; never wait for more.
 
-        It has all files and commands that `evidence` was asked for.
+        It has all files and commands that the calls of `evidence` named.
         """
         return self._steps.told_by(
             evidence_collection.collect_available(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Argv
 
 _INSTALL_KVM_S = 180.0
-#: dpkg runs the hooks of the kernel's packages: depmod, DKMS, and the making of an initrd.
+#: Seconds under KVM for dpkg with the hooks of a kernel's packages: depmod, DKMS, the initrd.
 _COMMAND_KVM_S = 120.0
 _COPY_KVM_S = 30.0
 _FOLDER = "/var/tmp/harness-kernel"  # noqa: S108 - in the guest, which nobody else uses
@@ -55,9 +55,9 @@ class NodeLab(Protocol):
 def install_kernel(lab: NodeLab, image: Image, kernel: OwnKernel) -> tuple[Image, Kernel]:
     """Return `image` with a kernel of the user's own installed, and that kernel.
 
-    A machine boots the image by its newest kernel, and installs it as a person would; the result
-    is in the cache of images. Raises BadInputError if the packages have no kernel, HarnessError if
-    they can't be installed.
+    A machine boots the image by its newest kernel, and installs the user's kernel as a person
+    would. The result is in the cache of images. Raises BadInputError if the packages have no
+    kernel, HarnessError if they can't be installed.
     """
     parts = {"own-kernel": kernel.digest(), "kind": type(kernel).__name__}
     derived = lab.store.ensure_derived(
@@ -71,7 +71,7 @@ def install_kernel(lab: NodeLab, image: Image, kernel: OwnKernel) -> tuple[Image
 
 
 def _install(lab: NodeLab, image: Image, kernel: OwnKernel, disk: Path) -> None:
-    """Install a kernel on `disk`, and copy what boots it to `kernels/VERSION` beside it."""
+    """Install a kernel on `disk`, and copy its boot files to `kernels/VERSION` beside the disk."""
 
     def report(line: str) -> None:
         message = f"own kernel: {line}"
@@ -127,7 +127,7 @@ def _install_files(node: Node, kernel: KernelFiles) -> str:
     _stream(node, ["tar", "-C", "/lib/modules", "-xf", "-"], archive.getvalue())
     _put(node, kernel.vmlinuz.read_bytes(), f"/boot/vmlinuz-{version}")
     _run(node, "depmod", version)
-    # One of the image's own kernel of this version would be taken for the right one.
+    # The image may have an initrd of its own kernel of this version, which would be used.
     _run(node, "rm", "-f", f"/boot/initrd.img-{version}")
     if kernel.initrd is not None:
         _put(node, kernel.initrd.read_bytes(), f"/boot/initrd.img-{version}")

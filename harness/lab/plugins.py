@@ -1,4 +1,4 @@
-"""Looks at everything that installed packages add to the harness, for `harness doctor`."""
+"""Checks everything that installed packages add to the harness, for `harness doctor`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes images with a driver that is compiled for one kernel, from the driver image and modules."""
+"""Makes container images with the driver's modules for one kernel, from the driver's image."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 _INSTALL = Path(__file__).with_name("install-precompiled.sh")
 _PAYLOAD = "opt/gpu/precompiled"
 _BUILD_S = 900.0
-#: The kernel modules that the driver's stand-in has.
+#: The kernel modules of the stand-in driver.
 MODULES = {"nvidia", "nvidia-uvm"}
 
 
 def precompiled_archive(
     driver_archive: bytes, kernel: str, modules: Mapping[str, bytes], *, padding: bytes = b""
 ) -> bytes:
-    """Return an image that installs these modules of a kernel, else the content of the driver image.
+    """Return the driver image, changed so that it installs these modules, compiled for `kernel`.
 
     `padding` makes it as large as a real driver.
     """
@@ -75,9 +75,9 @@ def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:
 
 
 def modules_for(lab: Lab, baked: Image, kernel: Kernel) -> dict[str, bytes]:
-    """Return the driver's modules for a kernel of a baked image, built in a machine if they are not there.
+    """Return the driver's modules for a kernel of a baked image, built in a machine if not cached.
 
-    They are kept in the cache by the image's key.
+    The cache keeps them by the image's key.
     """
     folder = make_private_folder(lab.settings.cache / "driver-images")
     kept = folder / f"{baked.name}-{baked.key[:KEY_DIGITS]}-{kernel.version}.tar"

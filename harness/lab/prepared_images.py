@@ -59,7 +59,7 @@ _WORKSHOP = "run/harness-stand-ins"
 #: The image's own files are kept: a kubelet that it has needs no stand-in.
 UNPACK = 'tar --extract --skip-old-files --file="$1" --directory="$2" && rm "$1"'
 MISSING = "missing: "
-#: Makes the driver's container image where the image has none, and has the tools for it.
+#: Makes the driver's container image if the cloud image has none, and has the tools for it.
 MAKE_DRIVER = f"""\
 set -e
 if [ -e /usr/lib/gpu-node/driver-image.tar ]; then
@@ -79,7 +79,7 @@ sh /{_WORKSHOP}/stand-ins/driver/payload.sh
 sh /{_WORKSHOP}/driver-image/build.sh
 """
 _SERIAL = "console=ttyS0"
-#: No provisioner has run; its leftovers are part of every such image's key.
+#: No provisioner has run, so these paths do not exist; but the script is part of every image's key.
 _CLEAN = render_clean([CONFIG_PATH, OUTCOME_PATH], [PAYLOAD_FOLDER])
 
 
@@ -232,7 +232,7 @@ def _stand_in_driver() -> DriverImage:
 
 
 def with_console(kernel: CloudImageKernel) -> CloudImageKernel:
-    """Return the kernel with the serial console; the harness follows a boot there."""
+    """Return the kernel with a serial console, on which the harness follows the boot."""
     if any(word.startswith(_SERIAL) for word in kernel.command_line):
         return kernel
     return replace(kernel, command_line=(*kernel.command_line, _SERIAL))

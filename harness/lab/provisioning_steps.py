@@ -1,4 +1,4 @@
-"""Provisioning of one node as steps of a report: each run, and in it the reports of the provisioner."""
+"""The steps of provisioning one node, for a report: each run, and in it the provisioner's steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ProvisioningSteps:
 
     @contextlib.contextmanager
     def run(self, title: str) -> Iterator[Callable[[str], None]]:
-        """Take a run as a step, and yield a function to call with each line that the console shows."""
+        """Record a run as a step; yield a function to call with each line that the console shows."""
         shown: list[InnerStep] = []
 
         def see(line: str) -> None:
@@ -52,12 +52,12 @@ class ProvisioningSteps:
     def told_by(self, evidence: Evidence) -> Evidence:
         """Add the runs in `evidence` to the report, and return it.
 
-        Runs that the test started without the harness are in the evidence too; the latest ones count.
+        The evidence may also have runs that the test started itself, so the latest runs are taken.
         """
         if self._runs and is_followed():
             from harness.evidence.reported_steps import inner_steps  # noqa: PLC0415 - for reports
 
-            # It is for the report; expectations say what is wrong with the evidence.
+            # An error is ignored: only the report suffers, and expectations check the evidence.
             with contextlib.suppress(HarnessError, OSError):
                 of_runs = [evidence.of_run(number) for number in evidence.runs] or [evidence]
                 for taken, one in zip(reversed(self._runs), reversed(of_runs), strict=False):
@@ -66,7 +66,7 @@ class ProvisioningSteps:
         return evidence
 
     def _read(self, line: str) -> InnerStep | None:
-        """Return the step that a line is about, which ends now; None if it does not say its duration."""
+        """Return the step whose end a line reports; None if the line has no duration."""
         found = None if self._pattern is None else self._pattern.search(line)
         groups = {} if found is None else found.groupdict()
         try:

@@ -4,8 +4,8 @@ To find the checkpoint of a state, recipes and manifests are read and validated.
 than to restore a machine. So the state of the last clone is kept, with the facts on which it
 depends: the files of the harness and of the recipes, the installed packages, the settings, this
 boot of the host, QEMU's command line, and the files of the image and the checkpoint. If one of
-them has changed, the state is found as always. The states of images that were not built from the
-catalogue are found in the same way.
+them has changed, the state is found by recipes and manifests again. So are the states of images
+that were not built from the catalogue.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class _Found(NamedTuple):
-    """What the name of a state stood for, and the folders of all recipes that might change that."""
+    """The saved state that a name stood for, and the folders of all recipes that may change it."""
 
     state: SavedState
     image: Image
@@ -78,7 +78,7 @@ def recent_clone(
 def _read(
     lab: Lab, kept: Path, holding: contextlib.ExitStack
 ) -> tuple[SavedState, Checkpoint] | None:
-    """Return state and checkpoint of the last clone where they still hold; they are then in use."""
+    """Return state and checkpoint of the last clone, now in use; None if a fact has changed."""
     try:
         content = kept.read_bytes()
     except OSError:
@@ -86,7 +86,7 @@ def _read(
     digest, pickled = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
     if hashlib.sha256(_facts(lab) + pickled).digest() != digest:
         return None
-    # This harness wrote these bytes: the digest before them is of them and of its own files.
+    # This harness wrote these bytes: the digest before them covers them and the harness's files.
     found: _Found
     found, facts = pickle.loads(pickled)  # noqa: S301
     with contextlib.ExitStack() as attempt:
@@ -103,14 +103,14 @@ def _read(
 
 
 def _write(lab: Lab, kept: Path, state: SavedState, checkpoint: Checkpoint) -> None:
-    """Keep the state of a clone; where that is not possible, the next one takes longer."""
+    """Store the state of a clone; if that fails, the next clone takes longer."""
     source, folders = state.origin, _recipe_folders(lab)
     if folders is None or not isinstance(source, BuiltImageSource):
         return
     if source.image.parent is not None:
-        # A provisioner made it, whose files may lie anywhere.
+        # A provisioner made the image, and its files may lie anywhere.
         return
-    # How the state was made is of no use to a clone, and its function may not be one of a module.
+    # A clone does not need `make`, which can't be pickled unless a module defines it.
     made = replace(state, parent=None, make=None, parts={})
     found = _Found(made, source.image, checkpoint, folders)
     with contextlib.suppress(HarnessError, OSError):
@@ -123,7 +123,7 @@ def _write(lab: Lab, kept: Path, state: SavedState, checkpoint: Checkpoint) -> N
 
 
 def _recipe_folders(lab: Lab) -> tuple[str, ...] | None:
-    """Return the folders that have all files of the image's recipe, or None if others have some."""
+    """Return the folders with all files of the image's recipe; None if a file is elsewhere."""
     from harness.image.catalogue import Recipe, load_catalogue  # noqa: PLC0415 - as in `Lab.node_image`
 
     catalogue = load_catalogue(*lab.settings.image_folders)
@@ -133,20 +133,20 @@ def _recipe_folders(lab: Lab) -> tuple[str, ...] | None:
         if base is None:
             return tuple(str(folder.resolve()) for folder in catalogue.folders)
         if base not in catalogue.files:
-            # It is named by its path.
+            # The base recipe is named by its path.
             return None
         recipe = catalogue.read(base)
     return None
 
 
 def _facts(lab: Lab) -> bytes:
-    """Return what decides which image and state are found, beside the recipes."""
+    """Return the facts, besides the recipes, that decide which image and state are found."""
     facts = (
         BOOT_ID.read_text(),
         sys.version,
         lab.settings,
         lab.agent_program.digest,
-        # A package that is installed or removed may add recipes.
+        # Installing or removing a package may change the recipes.
         [_inode(Path(place)) for place in sys.path],
         sorted(_files_below(str(Path(harness.__file__).parent))),
     )
@@ -154,7 +154,7 @@ def _facts(lab: Lab) -> bytes:
 
 
 def _facts_of(lab: Lab, found: _Found) -> object:
-    """Return what the clone depends on beside that: the recipes, QEMU, image and checkpoint."""
+    """Return the other facts on which the clone depends: recipes, QEMU, image and checkpoint."""
     clone = describe_clone(found.state, lab.platform, Path("/"), found.checkpoint)
     image = found.image
     files = [image.folder / MANIFEST, image.folder / STAMP, image.disk]
@@ -182,7 +182,7 @@ def _inode(file: Path) -> tuple[str, list[int]]:
 
 
 def _files_below(folder: str) -> Iterator[tuple[str, int]]:
-    """Yield path and time of the last change of each file, its mode included, without byte code."""
+    """Yield path and ctime of each file without byte code; a change of mode also sets the ctime."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name == "__pycache__":

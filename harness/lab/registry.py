@@ -1,4 +1,4 @@
-"""A registry on the host that acts as the registries of the nodes' cloud."""
+"""A container registry on the host that stands in for the registries of the nodes' cloud."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Registry:
     log: RegistryLog = field(repr=False)
 
     def reachable(self, request: NodeRequest) -> NodeRequest:
-        """Return the request of a node that sees this registry as REGISTRY_NAMES."""
+        """Return the request, changed so that the node reaches this registry as REGISTRY_NAMES."""
         return replace(
             request,
             host_ports=(*request.host_ports, *self.host_ports),
@@ -67,7 +67,7 @@ class Registry:
 
     @property
     def host_ports(self) -> tuple[HostPort, ...]:
-        """Return the way from a guest to this registry, for a request."""
+        """Return the host ports by which a guest reaches this registry, for a request."""
         return (HostPort(host_port=self.port, guest_port=_TLS_PORT),)
 
     @property
@@ -87,11 +87,11 @@ class Registry:
         self.server.push(archive, repository=repository, tag=tag)
 
     def disturb_next(self, *faults: PullFault) -> None:
-        """Plan the faults of the next pulls, one for each."""
+        """Plan the faults of the next pulls, one fault for each pull."""
         self.log.disturb_next(*faults)
 
     def disturb_all(self, fault: PullFault) -> None:
-        """Disturb each pull without another plan, from now on."""
+        """Disturb each later pull for which no other fault is planned."""
         self.log.disturb_all(fault)
 
 

@@ -84,12 +84,12 @@ def require_own_files(bundle: MachineBundle) -> None:
 def require_firmware_of(bundle: MachineBundle) -> None:
     """Raise HarnessError if the machine ran on another UEFI firmware than this host has.
 
-    Also raises RequirementError if this host has none.
+    Also raises RequirementError if this host has no UEFI firmware.
     """
     kernel = bundle.spec.kernel
     if not isinstance(kernel, Firmware) or kernel.flash is None:
         return
-    # Few machines have it.
+    # Imported late: few machines have UEFI firmware.
     from harness.machine.uefi_firmware import find_uefi_firmware  # noqa: PLC0415
 
     found = find_uefi_firmware().code
@@ -105,6 +105,6 @@ def require_qemu_of(bundle: MachineBundle, qemu: str) -> None:
     found = qemu_version(qemu)
     if found != bundle.qemu_version:
         raise HarnessError(
-            f"The machine was saved by QEMU {bundle.qemu_version}, but '{qemu}' is {found}; name one of "
-            "that version by --qemu."
+            f"The machine was saved by QEMU {bundle.qemu_version}, but '{qemu}' is {found}; name a QEMU "
+            "of that version by --qemu."
         )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Started = TypeVar("Started")
 
-#: More than a complete driver build writes.
+#: MiB of disk space for an overlay: more than a complete driver build writes.
 _OVERLAY_MIB = 1024
 
 
@@ -39,7 +39,7 @@ def host_evidence_kept(
     except (BadInputError, RequirementError):
         raise
     except HarnessError as error:
-        # Only a failure needs what reads evidence; a clone starts without it.
+        # Imported late: only a failure needs the readers of evidence, which would delay a clone.
         from harness.lab.evidence_collection import try_save_host_evidence  # noqa: PLC0415
 
         if error.evidence is None and not unless():
@@ -66,7 +66,7 @@ class Machines:
         self._is_stopping = False
 
     def new_folder(self, name: str) -> Path:
-        """Return the folder of a machine that will be described; `created` makes it."""
+        """Return the path for the folder of a new machine; `created` makes the folder."""
         return self._folder / f"{name}-{secrets.token_hex(3)}"
 
     @contextlib.contextmanager

@@ -144,7 +144,7 @@ class BuiltImageSource:
         }
 
     def disk_sha256(self) -> str:
-        # An image that was built again under its key has other blocks for an overlay.
+        # The key is not enough: the same image, built again, has other blocks below the overlay.
         return IMAGE_FORMAT.read(self.image.folder).files[DISK].sha256
 
     def wait_until_booted(self, machine: LabMachine) -> None:
@@ -187,8 +187,8 @@ class SavedState:
     ) -> SavedState:
         """Return the saved state that `make` makes from this one.
 
-        Without `parts`, the source of the whole module that defines `make` counts, since `make`
-        may call other functions of it. Raises HarnessError if there is no source.
+        Without `parts`, the state depends on the source of the whole module that defines `make`,
+        since `make` may call its other functions. Raises HarnessError if there is no source.
         """
         return replace(
             self,
@@ -292,8 +292,8 @@ def source_parts(make: Callable[..., None]) -> Mapping[str, str]:
         source = Path(inspect.getfile(make)).read_bytes()
     except (OSError, TypeError) as error:
         raise HarnessError(
-            f"The function {make!r} of a saved state has no source file ({error}), so that changes of it "
-            "would not be detected; name the parts on which its result depends by `parts`."
+            f"The function {make!r} of a saved state has no source file ({error}), so changes to it "
+            "could not be detected; name in `parts` everything on which its result depends."
         ) from error
     return {"make": make.__qualname__, "module_sha256": hashlib.sha256(source).hexdigest()}
 
@@ -413,6 +413,6 @@ def _sentence_of(error: Exception) -> str:
 
 
 def _reserve(ram: Path, memory_mib: int) -> None:
-    """Allocate all blocks of a memory file: QEMU dies of SIGBUS at a page without one."""
+    """Allocate all blocks of a memory file: QEMU dies of SIGBUS at a page without a block."""
     with ram.open("ab") as file:
         os.posix_fallocate(file.fileno(), 0, memory_mib << 20)

@@ -30,7 +30,7 @@ def open_shared_caches(settings: Settings) -> Mapping[str, SharedCache]:
     """
     if settings.store is None:
         return {}
-    # What speaks HTTP takes longer to load than a clone to start.
+    # Imported late: the HTTP client loads more slowly than a clone starts.
     from harness.shared_store import Address  # noqa: PLC0415
     from harness.shared_store.client import RegistryClient  # noqa: PLC0415
     from harness.shared_store.source import shared_caches  # noqa: PLC0415
@@ -51,7 +51,7 @@ def open_image_store(settings: Settings, shared: Mapping[str, ArtifactSource]) -
 def host_facts(
     qemu: str, accelerator: Accelerator, runner: Runner | None = None
 ) -> dict[str, str]:
-    """Return the QEMU and the processor of this host, for people; only its key decides."""
+    """Describe QEMU and processor of this host for people; checkpoints are matched by key."""
     version = (runner or LocalRunner()).run([qemu, "--version"], timeout_s=_VERSION_S)
     model = _MODEL.search(_CPU_INFO.read_text())
     is_kvm = accelerator is Accelerator.KVM

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FOLDER = SHELL_TRACE_FOLDER
 _READER = Path(__file__).with_name("trace_reader.py")
 _READ_S = 120.0
-#: Services may run as any user.
+#: Anybody may write to the folder of traces, since services run as any user.
 _SET_UP = """\
 mkdir -p "$1/traces" && chmod 1777 "$1/traces" && printf %s "$2" >"$1/$3" || exit
 shift 3
@@ -52,7 +52,7 @@ _TRACED = pydantic.TypeAdapter(dict[str, _TracedScript])
 def trace_environment(*, by_trap: bool) -> Mapping[str, str]:
     """Return the variables that make bash in a machine trace itself: by its own trace, or by a trap on DEBUG.
 
-    With the trap, code that uses bash's own trace (`set -x`) can use it, as without coverage.
+    The trap leaves bash's own trace (`set -x`) to the code under test.
     """
     environment = {"BASH_ENV": f"{FOLDER}/{TRACE.name}"}
     return {**environment, "HX_TRACE_BY_TRAP": "1"} if by_trap else environment
@@ -67,7 +67,7 @@ def early_commands(environment: Mapping[str, str]) -> Sequence[Argv]:
 def traced(
     request: NodeRequest, provisioner: Provisioner, *, by_trap: bool = False
 ) -> NodeRequest:
-    """Return the request of a node whose scripts are traced, even if a test runs them."""
+    """Return the request, changed so that scripts of the node are traced, even if a test runs them."""
     environment = trace_environment(by_trap=by_trap)
     return replace(
         request,
@@ -79,7 +79,7 @@ def traced(
 def read_hits(guest: Guest, scripts: Iterable[Path]) -> tuple[Hits, list[str]]:
     """Return the lines of `scripts` that ran in a machine, and sentences about files that do not count.
 
-    A script of the machine is known by its content, wherever it lies there. Raises HarnessError if
+    A script of the machine is recognized by its content, at any path. Raises HarnessError if
     the machine does not answer.
     """
     by_digest: dict[str, list[Path]] = {}

@@ -69,7 +69,7 @@ def _installed(name: str) -> str | None:
 
 @functools.cache
 def _python_packages() -> Mapping[str, str]:
-    """Return the versions of pytest's plugins and of what the harness needs, as far as installed."""
+    """Return the versions of the installed pytest plugins and dependencies of the harness."""
     names = {"pytest", "pytest-xdist"}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         names |= {

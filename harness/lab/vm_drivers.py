@@ -46,7 +46,7 @@ def open_driver(settings: Settings, report: Callable[[str], None]) -> Iterator[V
         case MachineDriver.QEMU:
             yield QemuDriver(settings.qemu, cache=settings.cache)
         case MachineDriver.LIBVIRT:
-            # Of no use to runs under QEMU, which it would delay.
+            # Imported late: it would delay runs under QEMU, which do not need it.
             from harness.machine.libvirt.driver import LibvirtDriver  # noqa: PLC0415
 
             with LibvirtDriver.open(

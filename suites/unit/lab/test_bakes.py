@@ -28,8 +28,8 @@ def test_bake_without_a_driver_is_refused(lab: Lab) -> None:
         bake_cloud_image(lab, a_cloud_image(driver=None))
 
     assert str(refused.value) == (
-        "/cloud-images/disk.qcow2: Nothing says which driver to bake into the image 'noble'; give its "
-        "entry the key 'driver', or the command --driver."
+        "/cloud-images/disk.qcow2: No driver to bake into the image 'noble' is named; set the key "
+        "'driver' in its entry, or pass --driver to the command."
     )
 
 
@@ -40,7 +40,7 @@ def test_existing_path_stays_untouched(tmp_path: Path) -> None:
         write_standalone(a_cloud_image(), tmp_path / "mine.qcow2")
 
     place = tmp_path / "mine.qcow2"
-    assert str(refused.value) == f"{place}: There is such a file already."
+    assert str(refused.value) == f"{place}: The file exists already."
 
     assert (tmp_path / "mine.qcow2").read_text() == "mine"
 

@@ -125,7 +125,7 @@ def test_base_whose_parent_is_missing_is_refused(tmp_path: Path, is_recorded: bo
 
     with pytest.raises(
         HarnessError,
-        match=rf"'{folder}', which needs '{tmp_path / 'image-3434'}'.*`rsync -a HOST:{there} {tmp_path}/`",
+        match=rf"'{folder}'.*needs the folder '{tmp_path / 'image-3434'}'.*`rsync -a HOST:{there} {tmp_path}/`",
     ):
         find_base(base, [tmp_path])
 

@@ -126,9 +126,9 @@ def test_description_may_have_the_most_of_each_kind_and_no_more(
         ('{"schema": ' + "9" * 5000 + "}", "'data-digits'"),
         ('{"schema": 1, "schema": 1}', "a key twice"),
         ("[]", "not a JSON object"),
-        ("\0", "describes no saved machine"),
-        ("{", "describes no saved machine"),
-        ("{}", "describes no saved machine: KeyError"),
+        ("\0", "does not describe a saved machine"),
+        ("{", "does not describe a saved machine"),
+        ("{}", "does not describe a saved machine: KeyError"),
         ('{"schema": 2}', "Schema 2 was found, but this harness reads 1"),
     ],
     ids=lambda value: value[:12],
@@ -146,7 +146,7 @@ def test_description_that_is_not_a_plain_file_is_refused(tmp_path: Path) -> None
     folder = a_bundle(tmp_path / "checkpoint")
     (folder / "machine.json").rename(tmp_path / "elsewhere.json")
     (folder / "machine.json").symlink_to(tmp_path / "elsewhere.json")
-    with pytest.raises(BadInputError, match="describes no saved machine"):
+    with pytest.raises(BadInputError, match="does not describe a saved machine"):
         read_bundle(folder)
 
     (folder / "machine.json").unlink()
