@@ -21,7 +21,7 @@ KILL_AFTER_S = 5.0
 """Time from SIGTERM at the time limit to SIGKILL, as with `timeout --kill-after=5`."""
 _UNKILLABLE_S = 1.0
 _TIME_LIMIT = 124
-#: Errors with which the guest refuses any new process; they are not errors of the command.
+#: Errors by which the kernel refuses any new process; they are not errors of the command.
 _OUT_OF_RESOURCES = frozenset({errno.ENOMEM, errno.EAGAIN, errno.ENFILE, errno.EMFILE})
 
 
@@ -59,7 +59,7 @@ class CapturedOutput(Sink):
 class Command:
     """A running command.
 
-    It ends when its process has ended and no process holds its output. At the time limit the whole
+    It ends when its process has ended and no process has its output open. At the time limit the whole
     process group gets SIGTERM, then SIGKILL; the leader is reaped last, so that its pid is not
     reused while its group may still be signalled.
     """
@@ -100,7 +100,7 @@ class Command:
             self._refuse(argv, error)
             return
         self._child = child
-        # In a terminal both are one descriptor, whose output is stdout.
+        # In a terminal, stdout and stderr are one descriptor, whose output is stdout.
         self._outputs = {child.stderr: STDERR, child.stdout: STDOUT}
         for fd in self._outputs:
             self._watch_output(fd)
@@ -150,7 +150,7 @@ class Command:
         os.close(fd)
 
     def resume(self) -> None:
-        """Continue to read output after the port had no room."""
+        """Continue to read output; called when the port has room again."""
         paused, self._paused = self._paused, set()
         for fd in paused:
             self._watch_output(fd)
@@ -184,7 +184,7 @@ class Command:
                     self._loop.add(fd, WRITABLE, lambda _: self._write_stdin())
                 return
             except OSError:
-                # The command does not read its input, such as `true`; this is not an error.
+                # A command such as `true` does not read its input; this is not an error.
                 self._sink.took_stdin(sum(len(rest) for rest in self._stdin))
                 self._close_stdin()
                 return
@@ -223,8 +223,8 @@ class Command:
 
     def _on_kill(self) -> None:
         self.signal(signal.SIGKILL)
-        # A process outside the group may hold the output, and a process may hang in the kernel;
-        # do not wait for them.
+        # Do not wait for a process outside of the group that has the output open, or for a process that
+        # hangs in the kernel.
         self._timer = self._loop.call_later(_UNKILLABLE_S, self._end)
 
     def _on_exit(self, _events: int) -> None:
@@ -260,7 +260,7 @@ class Command:
             self._close_output(fd)
         self._close_stdin()
         if not self._has_exited:
-            # Reap it when it ends, without waiting.
+            # Reap the leader when it ends, without waiting for it.
             self._loop.remove(child.pidfd)
             self._loop.add(child.pidfd, READABLE, lambda _: self._reap_later(child))
             return None

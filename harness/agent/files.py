@@ -15,18 +15,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .jobs import Answers
 
-#: How much of a file is sent in one round of the loop, so that other requests make progress.
+#: How many chunks of a file are sent per round of the loop, so that other requests make progress.
 _CHUNKS_A_ROUND = 4
-#: How many ranges the kernel reads ahead.
+#: For how many ranges the kernel is asked to read ahead.
 _ANNOUNCED = 256
-#: inotify(7) does not report files of the kernel in /proc and /sys, nor mounts.
+#: Seconds between checks: inotify(7) does not report files in /proc and /sys, nor mounts.
 _LOOK_AGAIN_S = 0.5
 # linux/inotify.h: ATTRIB | MOVED_TO | CREATE | DELETE_SELF | MOVE_SELF, ONLYDIR
 _WATCHED = 0x4 | 0x80 | 0x100 | 0x400 | 0x800 | 0x1000000
 
 
 class _Read(Job):
-    """Sends chunks of an open descriptor, as the host consumes them, then how many bytes they had."""
+    """Sends chunks of an open descriptor as the host consumes them, then their size."""
 
     def __init__(self, answers: Answers, request: int) -> None:
         super().__init__(answers, request)
@@ -36,7 +36,7 @@ class _Read(Job):
         self._is_paused = False
 
     def _next_chunk(self) -> bytes:
-        """Return the next bytes, of at most a frame; none at the end."""
+        """Return the next bytes, at most one frame; b"" at the end."""
         raise NotImplementedError
 
     def _pump(self) -> None:
@@ -139,7 +139,7 @@ class FileWrite(Job):
         self._fd = -1
         folder, name = os.path.split(path)
         os.makedirs(folder or ".", exist_ok=True)
-        # A name has at most 255 bytes.
+        # A file name has at most 255 bytes.
         short = os.fsdecode(os.fsencode(name)[:200])
         self._beside = os.path.join(folder, f".{short}.harness-{os.getpid()}-{request}")
         with contextlib.suppress(FileNotFoundError):
@@ -168,7 +168,7 @@ class FileWrite(Job):
 
 
 class FileWait(Job):
-    """Waits until a path exists, with events of the nearest existing folder."""
+    """Waits until a path exists, by events of the nearest existing folder above it."""
 
     def __init__(self, answers: Answers, request: int, path: str) -> None:
         super().__init__(answers, request)

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-#: The limit of one frame.
+#: The limit of a frame's payload, in bytes.
 MAX_PAYLOAD = 65536
-#: The limit of one request or answer, with its `MORE` frames.
+#: The limit of one request or answer, including its `MORE` frames.
 MAX_MESSAGE = 8 << 20
 #: How many bytes of a stream may be sent before the reader sends `CREDIT`.
 STDIN_WINDOW = 256 << 10
@@ -104,14 +104,14 @@ def to_json(value: object) -> bytes:
 
 
 def parse(payload: bytes) -> Any:
-    """Parse JSON; raises ProtocolError."""
+    """Parse a payload as JSON; raises ProtocolError."""
     try:
         text = payload.decode()
         value, end = _decode(text)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"A frame holds no JSON: {error}; {payload[:80]!r}.") from None
+        raise ProtocolError(f"A frame has no JSON: {error}; {payload[:80]!r}.") from None
     if end != len(text):
-        raise ProtocolError(f"A frame holds more than JSON: {payload[:80]!r}.")
+        raise ProtocolError(f"A frame has data after its JSON: {payload[:80]!r}.")
     return value
 
 
@@ -119,7 +119,7 @@ def from_json(payload: bytes) -> dict[str, object]:
     """Parse a JSON object; raises ProtocolError."""
     value = parse(payload)
     if not isinstance(value, dict):
-        raise ProtocolError(f"A frame holds no JSON object: {payload[:80]!r}.")
+        raise ProtocolError(f"A frame has no JSON object: {payload[:80]!r}.")
     return value
 
 
@@ -168,7 +168,7 @@ class Decoder:
                 if kind != SYNC:
                     yield kind, request, payload
                     if not self._is_synced:
-                        # `lose_sync` was called meanwhile, and has cleared the buffer.
+                        # The receiver of the frame has called `lose_sync`, which has cleared the buffer.
                         at = 0
                         return
         finally:

@@ -1,4 +1,4 @@
-"""Jobs: requests that are not answered at once."""
+"""Jobs: requests whose answer comes later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CREDIT_STEP = 64 << 10
 
 
 class Answers:
-    """The resources of jobs: the loop, the port to the host, and processes."""
+    """The resources that jobs use: the loop, the port to the host, and processes."""
 
     def __init__(self, loop: Loop, port: Port, processes: Processes) -> None:
         self.loop = loop
@@ -76,7 +76,7 @@ class Job:
             self.answers.port.answer(frame)
 
     def report_progress(self, seen: dict[str, object]) -> None:
-        """Report the last observation, for the message that the host raises at its deadline."""
+        """Report the last observation; the host shows it if its deadline passes."""
         self.output(DATA, to_json(seen))
 
     def finish(self, result: dict[str, object]) -> None:

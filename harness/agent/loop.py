@@ -14,14 +14,15 @@ WRITABLE = select.POLLOUT
 
 #: The owner of callbacks that belong to no request.
 NOBODY = 0
-#: The limit of one wait; the timeout of poll is limited to some weeks.
+#: The longest single wait, since poll limits its timeout to some weeks.
 _LONGEST_S = 3600.0
 
 
 class Loop:
-    """Calls back for events. It uses poll directly, because layers above it cost an emulated guest time.
+    """Calls back for events.
 
-    epoll needs more system calls for the few descriptors that are added and removed all the time.
+    It uses poll directly, because layers above poll cost an emulated guest time. With epoll, the few
+    descriptors that are added and removed all the time would need more system calls.
 
     A callback belongs to the `owner` at the time of its registration, as do callbacks that it
     registers. An exception of a callback goes to `on_error` with its owner; other callbacks
@@ -50,7 +51,7 @@ class Loop:
             self._poll.unregister(fd)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> int:
-        """Call back once; returns the id for `cancel_timer`."""
+        """Call back once, after `seconds`; returns the id for `cancel_timer`."""
         self._next_timer += 1
         self._timers[self._next_timer] = (time.monotonic() + seconds, self.owner, callback)
         return self._next_timer
@@ -102,7 +103,7 @@ class Loop:
         owner = entry[0]
         self._on_error(owner, error)
         if owner != NOBODY and self._callbacks.get(fd) is entry:
-            # It is still registered and would be reported again and again.
+            # Remove it: it is still registered, and would be reported again and again.
             self.remove(fd)
 
 

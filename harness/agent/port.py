@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: While the host's end is closed, poll always reports a virtio-serial port as ready; so the port is
 #: only checked at this interval.
 _RECHECK_S = 0.02
-#: Limit of queued output; beyond it, the output of commands is not read.
+#: Limit of queued output in bytes; beyond it, no further output of commands is read.
 _ROOM_BYTES = 256 << 10
 
 
@@ -180,7 +180,7 @@ class Port:
         """Discard queued frames, because the host has closed its end, and check again later."""
         if self._fd < 0:
             return
-        # The caller may be the output of a request.
+        # The caller may be a request, but the callbacks below belong to no request.
         owner, self._loop.owner = self._loop.owner, NOBODY
         self._loop.remove(self._fd)
         self._fd = -1

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: Variables of systemd for this service, and of Python's start, that commands must not get.
+#: systemd's variables for this service, and variables for Python's start; commands must not get them.
 _NOT_INHERITED = frozenset(
     {
         *("INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID"),
@@ -24,12 +24,12 @@ _NOT_INHERITED = frozenset(
 _OOM_SCORE = "/proc/self/oom_score_adj"
 #: Signals that Python ignores; programs expect the default.
 _SIGNALS_TO_RESET = (signal.SIGPIPE, signal.SIGXFSZ)
-#: In a terminal also those that it sends, in case that the agent itself ignores them.
+#: Signals that a terminal sends; reset too for a command in a terminal, if the agent ignores them.
 _SIGNALS_OF_TERMINAL = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
 #: asm-generic/ioctls.h and termbits.h. The module `termios` has them too, but takes long to import.
 _TCGETS, _TCSETS, _TIOCSWINSZ = 0x5401, 0x5402, 0x5414
 _IUTF8 = 0o40000
-#: The first number of struct termios, c_iflag, and the length of the whole with a reserve.
+#: The first field of struct termios (c_iflag), and the length of the whole struct, with a reserve.
 _INPUT_FLAGS = struct.Struct("I")
 _TERMIOS_BYTES = 64
 
@@ -60,7 +60,7 @@ class Processes:
         self._oom_fd, self._oom_score = _own_oom_score()
 
     def spawn(self, argv: list[str], env: dict[str, str] | None, *, has_stdin: bool) -> Child:
-        """Start `argv`; raises OSError if it cannot be started, and then leaves nothing open."""
+        """Start `argv`; raises OSError if that fails, and then leaves no descriptor open."""
         opened: list[int] = []
         try:
             out, child_out = os.pipe()
@@ -99,7 +99,7 @@ class Processes:
     ) -> Child:
         """Start the first of `argvs` that exists, in a new terminal of `size`: rows and columns.
 
-        Its modes are the defaults of Linux, with UTF-8 input. Raises OSError as `spawn` does.
+        The terminal has Linux's default modes, with UTF-8 input. Raises OSError as `spawn` does.
         """
         opened: list[int] = []
         try:
@@ -108,12 +108,12 @@ class Processes:
             os.set_blocking(master, False)
             _accept_utf8(master)
             set_terminal_size(master, size)
-            # The loop watches a descriptor for one purpose only.
+            # Stdin needs its own descriptor, since the loop watches a descriptor for one purpose only.
             stdin = os.dup(master) if has_stdin else None
             if stdin is not None:
                 opened.append(stdin)
-            # The child begins a session, and then opens the terminal by its path: the first terminal
-            # that the leader of a session opens becomes the terminal of the session.
+            # The child begins a session and then opens the terminal by its path: the first terminal that a
+            # session's leader opens becomes the session's terminal.
             streams = (
                 (os.POSIX_SPAWN_OPEN, 0, os.ttyname(slave), os.O_RDWR, 0),
                 (os.POSIX_SPAWN_DUP2, 0, 1),
@@ -162,7 +162,7 @@ class Processes:
             environment = {**environment, **env}
             path = env.get("PATH")
         if path is not None:
-            # posix_spawnp searches the PATH of the calling process.
+            # posix_spawnp searches the PATH of this process.
             os.environ["PATH"] = path
         if self._oom_fd is not None:
             # The agent is protected from the OOM killer; the commands must not be.
@@ -200,12 +200,12 @@ class Processes:
 
 
 def set_terminal_size(fd: int, size: tuple[int, int]) -> None:
-    """Set rows and columns; the kernel tells the terminal's foreground processes by SIGWINCH."""
+    """Set rows and columns; the kernel sends SIGWINCH to the terminal's foreground processes."""
     fcntl.ioctl(fd, _TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
 
 
 def _accept_utf8(fd: int) -> None:
-    """Let the terminal erase whole characters of UTF-8, which people's terminals send."""
+    """Make the terminal erase whole UTF-8 characters, which people's terminals send."""
     modes = bytearray(fcntl.ioctl(fd, _TCGETS, bytes(_TERMIOS_BYTES)))
     (flags,) = _INPUT_FLAGS.unpack_from(modes)
     _INPUT_FLAGS.pack_into(modes, 0, flags | _IUTF8)
@@ -213,7 +213,7 @@ def _accept_utf8(fd: int) -> None:
 
 
 def base_environment(own: dict[str, str]) -> dict[str, str]:
-    """Return the environment of commands: similar to the environment of a login of root."""
+    """Return the environment of commands, similar to that of a root login."""
     kept = {name: value for name, value in own.items() if name not in _NOT_INHERITED}
     root = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "SHELL": "/bin/sh"}
     return {"PATH": DEFAULT_PATH, **root, **kept}

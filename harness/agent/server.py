@@ -77,7 +77,7 @@ class Server:
     def _on_frame(self, kind: int, request: int, payload: bytes) -> None:
         verb = self._verbs.get(kind)
         if verb is None:
-            # A frame for the loader, or an answer: nothing waits for a reply.
+            # A frame for the loader, or an answer: the host expects no answer.
             return
         parts = self._parts.pop(request, None)
         if parts is not None and kind != frames.MORE:
@@ -133,7 +133,7 @@ class Server:
             self._parts.clear()
             self._port.drop_output()
             self._session = session
-        # The answer extends the request, so that a clone's first answers need no JSON encoder.
+        # The answer is made by extending the request, so that a clone's first answers need no encoder.
         answer = payload.rstrip()[:-1] + self._welcome
         self._port.answer(frames.SYNC_FRAME + frames.encode(frames.RESULT, request, answer))
 
@@ -143,7 +143,7 @@ class Server:
     def _remember(self, request: int, payload: bytes) -> None:
         self._set_nonce(str(parse(payload)["nonce"]))
         self._system.prepare()
-        # A checkpoint follows: import now what every clone would have to import.
+        # A checkpoint follows: import the modules that every clone would have to import.
         import ctypes  # noqa: F401, PLC0415
         import socket  # noqa: F401, PLC0415
 
@@ -206,7 +206,7 @@ class Server:
         parts = self._parts.pop(request, b"") + payload
         if len(parts) > frames.MAX_MESSAGE:
             raise frames.ProtocolError(
-                f"A request has more than {frames.MAX_MESSAGE} bytes; the limit excludes its streams."
+                f"A request has more than {frames.MAX_MESSAGE} bytes; streams do not count."
             )
         self._parts[request] = parts
 
@@ -260,7 +260,7 @@ class RunJob(Job, Sink):
         Job.__init__(self, answers, request)
         self._window = frames.OUTPUT_WINDOW
         self._started = time.monotonic()
-        # "none", "all" (the request has all of it) or "more" (further frames follow).
+        # "none", "all" (the request has all of stdin) or "more" (further frames follow).
         self._stdin_form = asked["stdin"]
         self._command: Command | None = None
         argv, env, limit_s = asked["argv"], asked.get("env"), asked["limit_s"]
@@ -303,7 +303,7 @@ class RunJob(Job, Sink):
             self.give_credit(count)
 
     def ended(self, exit_code: int, *, timed_out: bool) -> None:
-        # JSON without an encoder, because this is the most frequent answer.
+        # The most frequent answer, so its JSON is written without an encoder.
         self.finish_with(
             b'{"exit_code":%d,"timed_out":%b,"duration_s":%.6f}'
             % (

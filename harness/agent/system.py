@@ -1,4 +1,4 @@
-"""The state of the guest that the agent changes; tests replace it."""
+"""The parts of the guest's state that the agent changes; tests replace this class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class System:
-    """The guest that this process runs in, as root; paths are below `root`."""
+    """The guest in which this process runs as root; paths are below `root`."""
 
     def __init__(self, root: str = "") -> None:
         self._root = root
@@ -76,13 +76,13 @@ class BorrowedSystem(System):
         )
 
     def add_entropy(self, entropy: bytes) -> None:
-        raise NotAGuestError(f"the agent does not add {len(entropy)} bytes of entropy")
+        raise NotAGuestError(f"the agent refuses to add {len(entropy)} bytes of entropy to it")
 
     def set_hostname(self, hostname: str) -> None:
-        raise NotAGuestError(f"the agent does not set its host name to '{hostname}'")
+        raise NotAGuestError(f"the agent refuses to set its host name to '{hostname}'")
 
     def set_instance_id(self, instance_id: str) -> None:
-        raise NotAGuestError(f"the agent does not set its instance id to '{instance_id}'")
+        raise NotAGuestError(f"the agent refuses to set its instance id to '{instance_id}'")
 
 
 class NotAGuestError(Exception):

@@ -15,19 +15,18 @@ if TYPE_CHECKING:
     from .loop import Loop
     from .processes import Child, Processes
 
-#: What the terminal's driver takes for the end of input: Ctrl-D, at the beginning of a line.
+#: Ctrl-D, which a terminal's driver takes for the end of input at the beginning of a line.
 _END_OF_INPUT = b"\x04"
 
 
 class TerminalCommand(Command):
     """A running command in a terminal, whose output is all stdout.
 
-    It ends when its process has ended and the output of that process is read. Processes that it
-    leaves behind in the terminal do not prolong it. They lose the terminal, as processes of
-    `ssh -t` do.
+    It ends when its process has ended and the output of that process is read. It does not wait for
+    processes that stay in the terminal; they lose the terminal, as with `ssh -t`.
     """
 
-    #: The terminal of the person is raw.
+    #: The person's terminal is in raw mode, so a line needs a carriage return too.
     _LINE_END = "\r\n"
 
     def __init__(
@@ -47,8 +46,8 @@ class TerminalCommand(Command):
         """Start `argv`, or `fallback` if there is no such program; raises OSError as `Command` does."""
         self._size = size
         self._fallback = fallback
-        # The kernel keeps less than this of what the process wrote before its end. Processes that it
-        # left behind may write without end.
+        # The kernel buffers less than this of the process's last output. Processes that are left in
+        # the terminal may write without end.
         self._left = MAX_PAYLOAD
         if stdin is not None and not has_more_stdin:
             stdin += _END_OF_INPUT
@@ -78,8 +77,8 @@ class TerminalCommand(Command):
             except OSError as error:
                 if not self._has_exited:
                     if not isinstance(error, BlockingIOError):
-                        # EIO: no process has the terminal open, which poll reports without end. The
-                        # leader goes on, and SIGHUP would end it if the master were closed.
+                        # EIO: no process has the terminal open, and poll would report that without end. The
+                        # leader continues; closing the master would end it by SIGHUP.
                         self._loop.remove(fd)
                     return
                 chunk = b""
@@ -105,23 +104,23 @@ class TerminalCommand(Command):
             self._read_rest()
 
     def _read_rest(self) -> None:
-        # poll does not report a terminal that is empty and that a process left behind has open.
+        # poll does not report an empty terminal that a remaining process has open.
         for fd in list(self._outputs):
             self._on_output(fd)
 
     def feed_end(self) -> None:
-        """End the input as a person does, by Ctrl-D; the terminal itself stays open for output."""
+        """End the input by Ctrl-D, as a person does; the terminal stays open for output."""
         if self._stdin_fd is not None:
             self._stdin.append(memoryview(_END_OF_INPUT))
         super().feed_end()
 
     def _on_time_limit(self) -> None:
         super()._on_time_limit()
-        # An interactive shell ignores SIGTERM. At SIGHUP it ends, and its jobs with it.
+        # An interactive shell ignores SIGTERM. SIGHUP ends the shell and its jobs.
         self.signal(signal.SIGHUP)
 
     def kill(self) -> None:
-        """Close the terminal, at which the kernel sends SIGHUP; kill the process if it stays."""
+        """Close the terminal, which makes the kernel send SIGHUP; kill the process if it does not end."""
         child = self._child
         if child is None:
             return

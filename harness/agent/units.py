@@ -1,4 +1,4 @@
-"""Waits for states of systemd units, with the signals that systemd sends."""
+"""Waits for states of systemd units, by the signals that systemd sends."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 #: (bus_foreach_bus() in its src/core/dbus.c); only root may connect.
 PRIVATE_SOCKET = "/run/systemd/private"
 _ASK_S = 20.0
-#: Time between two queries if systemd sends no signal: with its socket, and without it.
+#: Seconds between two queries while systemd sends no signal: with its socket, and without it.
 _QUIET_S = 5.0
 _BLIND_S = 0.5
-#: Minimum time between two queries. A query makes systemd send signals too, so the gap grows while
-#: nothing changes.
+#: Minimum seconds between two queries. A query itself makes systemd send signals, so the gap grows
+#: while nothing changes.
 _FIRST_GAP_S = 0.05
 _LAST_GAP_S = 0.8
 _PROPERTIES = ("ActiveState", "SubState", "Result", "LoadState")
@@ -53,8 +53,8 @@ class UnitWait(Job):
         self._socket: socket.socket | None = None
         self._is_over = False
         if self._connect(private_socket or PRIVATE_SOCKET):
-            # The first signal comes when systemd has accepted the connection; a query after it
-            # misses no change.
+            # systemd sends the first signal when it has accepted the connection; the query after that
+            # signal misses no change.
             self._ask_after(_BLIND_S)
         else:
             self._ask()
@@ -85,12 +85,12 @@ class UnitWait(Job):
         except OSError:
             words = b""
         if not words:
-            # systemd may re-execute itself.
+            # systemd may have re-executed itself.
             self._disconnect()
             self._gap_s = _BLIND_S
         self._has_signal = True
         gap_s = self._gap_s if self._has_asked else 0.0
-        # Never later than already planned: a busy systemd must not delay the query forever.
+        # The query is never postponed: a busy systemd must not delay it forever.
         if self._query is None and time.monotonic() + gap_s < self._due:
             self._ask_after(gap_s)
 
@@ -117,7 +117,7 @@ class UnitWait(Job):
                 stdin=None,
             )
         except OSError:
-            # There is no memory for a process now; try again later.
+            # The guest lacks the memory for a process; try again later.
             self._ask_after(_BLIND_S)
             return
         if query.is_running:

@@ -1,6 +1,6 @@
 """A VM with a life cycle, and the VM driver that creates it.
 
-Both are protocols: code above a VM driver does not know which one runs its machines.
+Both are protocols: code that uses a VM driver does not know which driver runs its machines.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Machine(Protocol):
 
 @runtime_checkable
 class SavableMachine(Protocol):
-    """A machine that can be saved, with its memory, while its test continues; not every driver has one."""
+    """A machine that can be saved while its test continues; some drivers have no such machines."""
 
     def saved_whole(self, state: Path) -> AbstractContextManager[None]:
         """Save memory and devices to the new file `state`; the guest continues after the context.

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 #: rdtsc; shl rdx, 32; or rax, rdx; ret
 _READ = bytes.fromhex("0f3148c1e2204809d0c3")
 _INTERVAL_S = 0.02
-#: Of so many looks at both clocks the quickest counts: the others were interrupted.
+#: How often both clocks are read together; the quickest reading counts, as others were interrupted.
 _LOOKS = 200
-#: A kernel command line that differed each time would be another machine, with checkpoints of its own.
+#: The frequency is rounded: each other kernel command line would need checkpoints of its own.
 _STEP_KHZ = 1000
 
 
@@ -76,7 +76,7 @@ def measure_khz(
 
 
 def _look(counter: Callable[[], int], nanoseconds: Callable[[], int]) -> tuple[float, int]:
-    """Return the time in nanoseconds and the count at it."""
+    """Return a time in nanoseconds, and the count at that time."""
     looks = []
     for _ in range(_LOOKS):
         before = nanoseconds()
@@ -88,7 +88,7 @@ def _look(counter: Callable[[], int], nanoseconds: Callable[[], int]) -> tuple[f
 
 
 _PROOF_S = 2.0
-#: Where KVM is asked for: on a host that is an emulated machine itself, QEMU takes seconds to start.
+#: Used if KVM is requested: QEMU takes seconds to start on a host that is an emulated machine.
 _PROOF_ON_REQUEST_S = 20.0
 #: `isa-debug-exit` turns the byte v written to its port into the exit code (v << 1) | 1.
 _PROOF_BYTE = 0x2A
@@ -108,8 +108,8 @@ _RESET_VECTOR = 0xFFF0
 #                   eax != 0x12345678 -> hlt for ever; out 0xf4, 0x2a; hlt
 #   handler:        rol rax, 32; iretq
 #   gdt:            null, 32-bit code, data, 64-bit code
-# The breakpoint is there since a KVM that has no processor to run guests on (kvm_pvm, seen with
-# QEMU 11) emulates what comes before it, and stops at the first exception.
+# The breakpoint is there because of a KVM that has no processor to run guests on (kvm_pvm, seen
+# with QEMU 11). It emulates the code before the breakpoint, and stops at the first exception.
 _PROOF = bytes.fromhex(
     "fa2e660f011628010f20c06683c8010f22c066ea1a000f00080066b810008ed88ed0c7050010"
     "000003200000c705f81f000003200000c7050020000003300000c705f02f000003300000c705"
@@ -152,7 +152,7 @@ def run_proof(
         rom.write_bytes(proof_rom())
         return runner.run(
             [
-                # A guest that hangs would outlive a harness that is killed meanwhile.
+                # A guest that hangs would otherwise outlive a harness that is killed during the proof.
                 *("setpriv", "--pdeathsig", "KILL", "--"),
                 qemu,
                 *("-accel", accelerator.to_qemu()),
@@ -247,13 +247,13 @@ def _kvm_problem(
     if not known[key]:
         return None
     return (
-        f"'{device}' exists but does not work: {known[key]} (to test it again before the next boot, "
+        f"'{device}' exists but does not work: {known[key]} (to test KVM again before the next boot, "
         f"remove '{verdicts}')"
     )
 
 
 def _verdict_key(qemu: str) -> str:
-    """Name this boot of the host, this proof and this QEMU, for which alone a verdict holds."""
+    """Return a key for this boot of the host, this proof and this QEMU; a verdict holds for these."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     proof = hashlib.sha256(_PROOF).hexdigest()[:8]
     binary = shutil.which(qemu)
@@ -275,7 +275,7 @@ def _read_verdicts(path: Path) -> dict[str, str]:
 
 
 def _write_verdicts(path: Path, verdicts: dict[str, str]) -> None:
-    """Store verdicts where that is possible; otherwise the next run tests again."""
+    """Store the verdicts; if that fails, the next run tests again."""
     make_private_folder(path.parent)
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
@@ -288,19 +288,19 @@ def _write_verdicts(path: Path, verdicts: dict[str, str]) -> None:
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _PHYSICAL_BITS = re.compile(r"^address sizes\s*:\s*(\d+) bits physical", re.MULTILINE)
-#: Of QEMU's emulated processors (`phys-bits`), and of a host that does not say.
+#: Address bits of QEMU's emulated processors (`phys-bits`), or of a host that does not report them.
 _USUAL_BITS = 40
-#: Eight GPUs with BARs of 128 GiB, each in a window of 256.
+#: Enough for eight GPUs with BARs of 128 GiB, each in a window of 256 GiB.
 _MOST_MIB = 2 << 20
 
 
 def apertures_mib(accelerator: Accelerator, cpu_info: Path = _CPU_INFO) -> int:
     """Return how much all root ports of a machine may reserve together, in MiB.
 
-    It is a quarter of the address space of its processor; under KVM that is the host's processor.
-    SeaBIOS places the windows of all root ports below half of that space, with everything else on
-    the bus. A port whose window does not fit gets none: measured with QEMU 11.1, 40 bits and eight
-    times 64 GiB.
+    It is a quarter of the address space of the guest's processor, which under KVM is the host's.
+    SeaBIOS places the windows of all root ports, with everything else on the bus, in less than half
+    of that space. A port whose window does not fit gets none, as measured with QEMU 11.1, 40 bits
+    and eight windows of 64 GiB.
     """
     bits = _USUAL_BITS
     if accelerator is Accelerator.KVM and (found := _PHYSICAL_BITS.search(cpu_info.read_text())):

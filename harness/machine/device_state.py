@@ -31,14 +31,14 @@ _WHOLE = [
     {"capability": "x-ignore-shared", "state": False},
     {"capability": "events", "state": True},
 ]
-#: Bytes in a second.
+#: Bandwidth of a migration, in bytes per second.
 _UNLIMITED = 1 << 40
-#: Otherwise the guest's network card announces itself to a network without other hosts, and every
-#: netlink listener wakes up: a third of what a clone does until its first answer.
+#: Switches off announcements: the guest's network card would announce itself to a network without
+#: other hosts, which wakes every netlink listener: a third of a clone's work until its first answer.
 _NO_ANNOUNCEMENT: Mapping[str, object] = {"announce-rounds": 0}
 
-#: The first QEMU that is given the state as `file:`. QEMU 8.2 introduced it, QEMU 11 takes a file by
-#: nothing else.
+#: The first QEMU to which the state is passed as `file:`. QEMU 8.2 introduced `file:`; QEMU 11 accepts
+#: no other way for a file.
 _FILE_URI_MAJOR = 9
 _STATE_FDSET = 1
 
@@ -66,7 +66,7 @@ def stream_whole_state(monitor: Monitor, machine: str, descriptor: int) -> None:
     QEMU can't, for example with a device that does not support migration.
     """
     monitor.execute("migrate-set-capabilities", {"capabilities": _WHOLE})
-    # The guest has stopped, so nothing is gained by leaving it bandwidth.
+    # The guest is stopped, so it needs no bandwidth.
     monitor.execute("migrate-set-parameters", {"max-bandwidth": _UNLIMITED})
     _migrate_by(monitor, machine, "migrate", descriptor)
 
@@ -124,7 +124,7 @@ def _run_migration(monitor: Monitor, machine: str, command: str, uri: str, what:
 def _pass_state_file(monitor: Monitor, descriptor: int) -> str:
     """Pass the state's file to QEMU, and return its migration URI.
 
-    As a descriptor set: a file name in a `file:` URI would end at its first comma.
+    The URI names a descriptor set, since a file name in a `file:` URI would end at its first comma.
     """
     version = monitor.execute("query-version")
     qemu = version.get("qemu") if isinstance(version, dict) else None
@@ -147,7 +147,7 @@ def is_end(event: QmpEvent) -> bool:
 
 
 _END_S = 120.0
-#: A compressor that fails has ended by the time that QEMU has, or a moment later.
+#: Seconds after QEMU's end within which a failed compressor ends too.
 _FAILED_S = 1.0
 #: Compressors by the suffix of their files: how each packs and unpacks, the preferred one first.
 _COMPRESSORS = {
@@ -176,7 +176,7 @@ def save_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
             writing.close()
             _finish(packing, machine, state)
         except DeviceStateError as error:
-            # Where nobody reads its memory any more, QEMU fails too, and can't say why.
+            # QEMU also fails when the compressor has failed, but can't say why.
             writing.close()
             code = end(packing, grace_s=_FAILED_S)
             if code > 0:
@@ -191,7 +191,7 @@ def save_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
 def restore_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
     """Load the machine `machine`, started with `-incoming defer`, from the file `state`.
 
-    Raises DeviceStateError if QEMU finds that it belongs to another machine, or is truncated.
+    Raises DeviceStateError if QEMU finds that the state belongs to another machine, or is truncated.
     """
     _, unpack = _COMPRESSORS[state.suffix]
     if shutil.which(unpack[0]) is None:
@@ -211,9 +211,9 @@ def restore_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
 
 @contextlib.contextmanager
 def _pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Give the ends of a pipe, for reading and writing; each is closed at the end, if not before.
+    """Yield the ends of a pipe, for reading and writing; both are closed at the end.
 
-    As files, since a descriptor that is closed twice may be another thread's by then.
+    They are files: closing a plain descriptor twice could close another thread's descriptor.
     """
     reading, writing = os.pipe()
     with open(reading, "rb", buffering=0) as source, open(writing, "wb", buffering=0) as sink:  # noqa: PTH123

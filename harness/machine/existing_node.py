@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 URI_FORMS = "'local:' or 'ssh://[user@]host[:port][?config=FILE&timeout=SECONDS&sudo=yes]'"
 _CONNECT_S = 10
-#: What ssh may take in addition to that and to a command's own limit on the node.
+#: Seconds for ssh, in addition to connecting and to a command's own limit on the node.
 _GRACE_S = 20.0
 #: ssh's exit code for its own errors.
 _SSH_FAILED = 255
 #: Remedies by ssh's message; ssh reports its errors in no other way.
 _REMEDIES = (
-    # Before the line that ssh prints for a new host and for another key of a known one.
+    # Comes first: ssh also prints the next line for a changed host key, as for a new host.
     ("HOST IDENTIFICATION HAS CHANGED", "Find out why the host has another key."),
     ("Host key verification failed", "Connect once by hand, and compare the key of the host."),
     (
@@ -50,11 +50,11 @@ _REMEDIES = (
 
 @dataclass(frozen=True, kw_only=True)
 class NodeAddress:
-    """The address of a node: `host` by SSH, or this host itself if that is None.
+    """The address of a node: `host` for SSH, or this host itself if `host` is None.
 
     If `user` or `port` is None, ssh chooses. `config` is an ssh configuration that replaces the
-    user's. A connection may take `connect_s`. With `by_sudo` the user becomes root there by sudo
-    without a password.
+    user's. A connection may take `connect_s`. With `by_sudo` the user becomes root on the node by
+    sudo without a password.
     """
 
     host: str | None = None
@@ -81,7 +81,7 @@ class NodeAddress:
         if parts.scheme != "ssh":
             raise _bad(uri, source, "it is not 'local:', and its scheme is not 'ssh'")
         host, user = unquote(parts.hostname or ""), unquote(parts.username or "")
-        # ssh would take a leading dash for an option; a host's name becomes the name of a folder.
+        # ssh would take a leading dash for an option. The host's name also names a folder.
         for what, word in (("host", host), ("user", user)):
             if word and not re.fullmatch(r"[A-Za-z0-9_:%][A-Za-z0-9_.:%-]*", word):
                 raise _bad(uri, source, f"{word!r} is not a {what}")
@@ -135,7 +135,7 @@ class NodeAddress:
             *("-o", "ControlMaster=no"),
             *("-o", "PermitLocalCommand=no"),
             *("-o", "RemoteCommand=none"),
-            # Nothing is changed on this host either.
+            # ssh must not change `known_hosts` of this host.
             *("-o", "UpdateHostKeys=no"),
             *("-o", "LogLevel=ERROR"),
             "--",
@@ -173,7 +173,7 @@ class NodeRunner:
             return self._runner.run(argv, timeout_s=timeout_s, stdin=stdin, env=env)
         nonce = secrets.token_hex(8)
         line = render_remote(argv, timeout_s=timeout_s, env=env or {}, nonce=nonce)
-        # The user's login shell may be any; sh understands the line.
+        # The user's login shell may be any shell, so sh runs the line.
         shell = [*(("sudo", "-n") if self.address.by_sudo else ()), "sh", "-c", line]
         answer = self._runner.run(
             [*self.address.ssh_argv(), shlex.join(shell)],

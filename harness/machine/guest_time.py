@@ -2,9 +2,9 @@
 
 The kernel counts for each thread how long it ran and how long it was runnable but kept waiting for
 a processor: the first two fields of `/proc/PID/task/TID/schedstat`, in nanoseconds
-(`sched-stats.rst` of the kernel's documentation). A guest whose QEMU waits makes no progress, so
-that time counts against no guest. The time while the host is suspended does not count either: the
-monotonic clock stands still.
+(`sched-stats.rst` of the kernel's documentation). While the host keeps QEMU waiting, its guest
+makes no progress, so that time does not count. The time while the host is suspended does not count
+either, since the monotonic clock stands still.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from harness.provisioning.wait import Clock
 
-#: A wait that sees progress goes on for at most so many times its limit.
+#: A wait that follows progress lasts at most this many times its limit.
 MOST_TIMES = 3
-#: Each sign of progress lets a wait go on for this part of its limit.
+#: Each sign of progress extends a wait by this part of its limit.
 _PATIENCE = 0.5
 _NS = 1e9
 
@@ -36,7 +36,7 @@ class GuestTime:
     """The time that the host gave a machine since its start, in seconds.
 
     `ran_s` is the processor time of all its threads. `kept_waiting_s` is the time that does not
-    count: in each interval between two looks, the wait of the thread that waited longest.
+    count: for each interval between two measurements, the wait of the thread that waited longest.
     """
 
     ran_s: float = 0.0
@@ -46,7 +46,7 @@ class GuestTime:
 class GuestClock:
     """The clock of waits on a machine, which stands still while the host keeps the machine waiting.
 
-    If the kernel does not report that, as without CONFIG_SCHED_INFO, it is the host's clock.
+    If the kernel does not report waits, as without CONFIG_SCHED_INFO, it is the host's clock.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class GuestClock:
         self._clock.sleep(seconds)
 
     def hear(self, printed: bytes) -> None:
-        """Take the guest's output on its console: a line is progress. Called in any thread."""
+        """Record output of the guest's console: each line is progress. Any thread may call it."""
         if b"\n" in printed:
             with self._lock:
                 self._progressed = self._look()
 
     @property
     def last_progress(self) -> float:
-        """The time of the last progress by this clock; its start time if there was none."""
+        """Return the time of the last progress by this clock; its start time without any progress."""
         return self._progressed
 
     def time(self) -> GuestTime:
@@ -91,7 +91,7 @@ class GuestClock:
         now = self._clock.monotonic()
         waits = self._read()[1]
         waited = max((waits[tid] - self._waits.get(tid, 0.0) for tid in waits), default=0.0)
-        # The kernel adds a thread's wait at its end, which may be more than passed since the last look.
+        # The kernel adds a thread's wait when the wait ends, so it may exceed the time since the last call.
         kept_waiting_s = self._kept_waiting_s + max(waited, 0.0)
         self._kept_waiting_s = min(kept_waiting_s, now - self._began)
         self._waits = waits
@@ -99,10 +99,10 @@ class GuestClock:
         return self._last
 
     def _read(self) -> tuple[float, dict[str, float]]:
-        """Return the seconds that all threads ran, and those that each was kept waiting."""
+        """Return the seconds that all threads ran, and the seconds that each thread was kept waiting."""
         ran_s, waits = 0.0, {}
         for path in self._tasks.glob("*/schedstat"):
-            # A thread may end meanwhile.
+            # A thread may end during the loop.
             with contextlib.suppress(OSError, ValueError):
                 ran, waited, *_ = path.read_text().split()
                 ran_s += int(ran) / _NS
@@ -113,8 +113,8 @@ class GuestClock:
 def deadline_of_maker(seconds: float) -> Deadline:
     """Return the deadline of a wait for another process that makes something on a machine.
 
-    `seconds` is the expected time; the limits of the maker, which knows its guest's time, come
-    first.
+    `seconds` is the expected time. The maker's own limits, which use its guest's time, normally
+    pass earlier.
     """
     return Deadline.after(seconds * MOST_TIMES)
 
@@ -123,7 +123,7 @@ def deadline_of_maker(seconds: float) -> Deadline:
 class GuestDeadline(Deadline):
     """A deadline by a guest's clock.
 
-    A sign of progress delays it to `patience_s` later, but never beyond `latest`.
+    Progress extends it to `patience_s` after the progress, but never beyond `latest`.
     """
 
     guest: GuestClock | None = None
@@ -137,8 +137,8 @@ class GuestDeadline(Deadline):
     ) -> GuestDeadline:
         """Return the deadline `seconds` of the guest's time from now.
 
-        If it `follows_progress`, each sign of progress delays it by half of that, to at most three
-        times as many seconds.
+        If it `follows_progress`, each sign of progress extends it by half of `seconds`, up to three
+        times `seconds` in total.
         """
         now = guest.monotonic()
         return cls(

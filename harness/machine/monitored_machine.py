@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from harness.machine.description.spec import MachineSpec
 
 
-#: A guest that uses no more of a core than this in so many measurements in a row is idle. udev's
-#: workers end after three idle seconds; otherwise they would end in each clone.
+#: A guest that uses no more of a core than this share, in so many measurements in a row, is idle. The
+#: five seconds outlast udev's workers, which end after three idle seconds; each clone would end them.
 _IDLE_SHARE = 0.05
 _INTERVAL_S = 1.0
 _IDLE_MEASUREMENTS = 5
@@ -48,13 +48,13 @@ def wait_until_idle(name: str, processor_s: Callable[[], float], deadline: Deadl
     Raises HarnessError if it never is idle.
     """
     clock = deadline.clock
-    # The first measurement has nothing to compare with.
+    # The first measurement has no earlier measurement to compare with.
     used, at, share, idle = -math.inf, clock.monotonic() - _INTERVAL_S, math.inf, 0
 
     def poll() -> Observation[bool]:
         nonlocal used, at, share, idle
         now = clock.monotonic()
-        # The last look before the deadline may follow another one at once.
+        # The last call before the deadline may come right after another call.
         if now - at >= _INTERVAL_S / 2:
             used_now = processor_s()
             share, used, at = (used_now - used) / (now - at), used_now, now
@@ -121,10 +121,10 @@ class RootPorts:
         self._taken.pop(device_id, None)
 
 
-#: QEMU ends over a state that it can't load, and writes the reason just before.
+#: QEMU ends when it can't load a state; it writes the reason just before it ends.
 _LAST_OUTPUT_S = 2.0
-#: Of a guest that gets a GPU of the host, VFIO locks all memory before QEMU answers. A host does more
-#: than a GiB in a second; a host that is an emulated machine itself does some ten MiB.
+#: For a guest with a GPU of the host, VFIO locks all memory before QEMU answers. A host locks more than
+#: a GiB per second; a host that is itself an emulated machine locks some ten MiB.
 _LOCKED_MIB_PER_S = 16.0
 
 
@@ -168,7 +168,7 @@ class MonitoredMachine(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """End QEMU, and show that it has ended."""
+        """End QEMU, and verify that it has ended."""
 
     @abc.abstractmethod
     def _pause(self) -> None:
@@ -184,11 +184,11 @@ class MonitoredMachine(abc.ABC):
 
     @abc.abstractmethod
     def _wait_for_exit(self, deadline: Deadline) -> str | None:
-        """Wait until QEMU has ended; name the way where it is not a power-off of its guest."""
+        """Wait until QEMU has ended; return how it ended if its guest did not power off."""
 
     @abc.abstractmethod
     def _last_output(self) -> str:
-        """Return a sentence with the end of what QEMU printed."""
+        """Return a sentence with the end of QEMU's output."""
 
     @abc.abstractmethod
     def _processor_s(self) -> float:
@@ -200,7 +200,7 @@ class MonitoredMachine(abc.ABC):
 
     @abc.abstractmethod
     def _detach_seed(self, deadline: Deadline) -> None:
-        """Take the seed volume out of its root port."""
+        """Unplug the seed volume from its root port."""
 
     @staticmethod
     def _qemu_id(name: str) -> str:
@@ -331,7 +331,7 @@ class MonitoredMachine(abc.ABC):
     def wait_for_power_off(self, deadline: Deadline) -> None:
         """Wait until the guest has powered itself off and its QEMU has ended.
 
-        Raises HarnessError if it reset instead, or is still up at the deadline.
+        Raises HarnessError if the guest reset instead, or is still up at the deadline.
         """
         event = self.monitor.wait_for_event("its power-off", names("SHUTDOWN"), deadline)
         ending, reason = self._wait_for_exit(deadline), event.data.get("reason")

@@ -1,6 +1,6 @@
-"""Answers of the host's programs that later runs need again, such as the devices of a QEMU.
+"""Stores answers of the host's programs that later runs need again, such as the devices of a QEMU.
 
-To ask QEMU takes as long as to restore a machine. An answer is valid until the program's file
+Asking QEMU takes as long as restoring a machine. An answer is valid until the program's file
 changes.
 """
 
@@ -34,7 +34,7 @@ class ProgramAnswers:
         place = shutil.which(program)
         if place is None:
             return ask()
-        # Before it is asked: it may be replaced meanwhile.
+        # The identity is read before the program runs: the file may be replaced in between.
         file = _identity_of(Path(place))
         known = self._of(place, file)
         if question in known:

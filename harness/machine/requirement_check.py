@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class RequirementCheck:
-    """One requirement: the found part, or the missing part; `remedy` is set only if it is not `is_met`.
+    """A requirement, with the found or the missing part; `remedy` is set only if it is not `is_met`.
 
-    A requirement that is not `is_needed` helps those who want it; a host without it lacks nothing.
+    A requirement that is not `is_needed` is optional: the host can run machines without it.
     `package` is the Debian package that has the missing part.
     """
 

@@ -1,7 +1,7 @@
 """Finds this host's UEFI firmware by QEMU's firmware descriptors.
 
 Packages, administrators and users describe firmware in JSON files; docs/interop/firmware.json of QEMU
-defines their content, their folders and which of two files of one name takes effect.
+defines their content, their folders, and which of two files with the same name takes effect.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from harness.errors import BadInputError, RequirementError
 
 _SYSTEM_FOLDERS = (Path("/usr/share/qemu/firmware"), Path("/etc/qemu/firmware"))
 _ARCHITECTURE = "x86_64"
-#: `-machine q35` is the newest of these that QEMU has, which a glob of a descriptor has to cover.
+#: A version of q35 newer than any: a descriptor's glob has to match the newest q35 of QEMU.
 _MACHINE = "pc-q35-99.0"
-#: Features that machines lack something for, each with what they lack.
+#: Features that need something that machines lack, each with a phrase for messages.
 _UNSUPPORTED = {
     "requires-smm": "it requires SMM",
     "secure-boot": "it implements Secure Boot",
@@ -44,7 +44,7 @@ class _FlashFile(pydantic.BaseModel):
 
 
 class _Mapping(pydantic.BaseModel):
-    """`mode` came with QEMU 7.0; the code of one without it has its variables in a second file."""
+    """A mapping; `mode` came with QEMU 7.0. Without it, code and variables are two files."""
 
     device: str
     mode: str = "split"
@@ -67,8 +67,8 @@ class _Descriptor(pydantic.BaseModel):
 def find_uefi_firmware(folders: Sequence[Path] | None = None) -> UefiFirmware:
     """Return the firmware of the first descriptor that fits machines: UEFI, x86-64, q35.
 
-    `folders` go from the general to the specific one. A file replaces a file of the same name in a
-    more general folder, and an empty file hides it; then the order of the names counts. Raises
+    `folders` go from the general to the specific folder. A file replaces a file of the same name in
+    a more general folder, and an empty file hides it. The first by name is used. Raises
     RequirementError if none fits, BadInputError for a descriptor that can't be parsed.
     """
     folders = descriptor_folders() if folders is None else folders
@@ -81,7 +81,7 @@ def find_uefi_firmware(folders: Sequence[Path] | None = None) -> UefiFirmware:
         found = _firmware_of(_parse(file, content))
         if isinstance(found, UefiFirmware):
             return found
-        refused.append(f"'{file}' does not: {found}")
+        refused.append(f"'{file}' does not fit: {found}")
     searched = ", ".join(f"'{folder}'" for folder in folders)
     raise RequirementError(
         f"Booting by UEFI needs a firmware descriptor in {searched} for UEFI on q35 without SMM and "

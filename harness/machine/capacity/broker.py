@@ -1,8 +1,8 @@
 """Reserves memory, cores and ports of this host for the machines of all test runs of one user.
 
-A machine waits if there is not enough capacity for it, and reports who holds it, instead of
-driving the host into swap. `reservations` stores the reservations; this module decides when one is
-granted.
+A machine waits if the host has too little free capacity for it, and reports who holds the
+capacity, so that the host need not swap. `reservations` stores the reservations; this module
+decides when a reservation is granted.
 
 **Memory** has two rules, and both must hold. All reservations together stay within the host's memory
 less a reserve. And the kernel's MemAvailable, which counts all other use of the host, must cover the
@@ -14,9 +14,9 @@ untouched. Memory that several processes map, such as a template's in tmpfs, cou
 **Cores** are overcommitted, since a guest's CPU is idle most of the time. **Ports** lie outside the
 kernel's range of ephemeral ports.
 
-**Load**: on a host that other work keeps busy, no machine starts beside machines of other
-processes, for at most `_HEEDS_LOAD_S`: one after the other they end sooner, and a load may never
-end.
+**Load**: on a host that other work keeps busy, a machine waits for the end of the machines of
+other processes, for at most `_HEEDS_LOAD_S`. Machines that run one after the other end sooner;
+the limit is there since the load may never end.
 
 **Order**: first come, first served, so that many small demands can't starve a large one. A process
 that already holds a reservation goes ahead of processes that hold none, because it does not
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from harness.provisioning.wait import Deadline
 
-#: The same for every run of a user: TMPDIR and XDG_RUNTIME_DIR differ between a login and a job.
+#: Every run of a user needs the same folder: TMPDIR and XDG_RUNTIME_DIR differ between login and job.
 _SHARED = Path("/tmp")  # noqa: S108 - a folder below it is used only if it is ours alone
 
 
@@ -86,7 +86,7 @@ class Entry:
     demand: Demand
     is_granted: bool = False
     ports: tuple[int, ...] = ()
-    #: The process that uses the memory, where it is known.
+    #: The process that uses the memory, if it is known.
     user: int | None = None
 
     @override
@@ -98,7 +98,7 @@ class Entry:
 
     @classmethod
     def from_json(cls, text: str) -> Entry:
-        """Raise ValueError, KeyError or TypeError if `text` is not an entry."""
+        """Return the entry in `text`; raises ValueError, KeyError or TypeError if it has none."""
         fields = parse_json(text)
         user = fields["user"]
         return cls(
@@ -116,20 +116,20 @@ def reservations_in(folder: Path) -> ReservationFolder[Entry]:
     return ReservationFolder(folder, Entry.from_json, owner="broker")
 
 
-#: Percentages of ten seconds. Of processors, "some" tasks waited; of memory and disk, all that could run.
+#: Percent of ten seconds: in which a task waited for a processor, or all waited for memory or disk.
 _MOST_CPU = 50.0
 _MOST_MEMORY = 20.0
 _MOST_IO = 80.0
-#: What a running machine adds to the load average beside its vCPUs: its controller and its device.
+#: Tasks of a running machine besides its vCPUs: its controller and its device server.
 _BESIDE_VCPUS = 1
-#: So many other tasks for each processor leave a machine less than a third of one.
+#: With more other tasks for each processor, a machine gets less than a third of a processor.
 _MOST_OTHERS = 2
 
 
 def other_load(proc: Path, *, cores: int, vcpus: int, machines: int) -> str | None:
-    """Say why no further machine should start beside `machines` with `vcpus`; None if it may start.
+    """Return why no further machine should start beside `machines` with `vcpus`, or None.
 
-    If the kernel has no pressure stall information, it may always start.
+    If the kernel has no pressure stall information, a machine may always start.
     """
     memory = _average(proc / "pressure/memory", "full")
     if memory > _MOST_MEMORY:
@@ -182,7 +182,7 @@ _RESERVE_SHARE = 10
 _LEAST_RESERVE_MIB = 1024
 _VCPUS_PER_CORE = 4
 _LEAST_VCPUS = 8
-#: The first that lies outside the kernel's range of ephemeral ports is used.
+#: The first range outside the kernel's range of ephemeral ports is used.
 _PORT_RANGES = (range(24000, 26000), range(61000, 63000), range(10000, 12000))
 
 _INTERVAL_S = 0.05
@@ -342,13 +342,13 @@ class Broker:
             return wait_for(what, poll, deadline, interval_s=_INTERVAL_S)
         except WaitTimeoutError as error:
             raise HarnessError(
-                f"{error} End the machines that hold it, or run fewer workers (`-n 1`)."
+                f"{error} End the machines that hold capacity, or run fewer workers (`-n 1`)."
             ) from error
 
     def _judge(
         self, name: str, entries: Sequence[tuple[str, Entry]], *, heeds_load: bool
     ) -> Entry | _Shortage:
-        """Return the entry `name` as granted, or why it can't be."""
+        """Return the entry `name` as granted, or the shortage that prevents it."""
         mine = next((entry for each, entry in entries if each == name), None)
         if mine is None:
             raise HarnessError(
@@ -360,7 +360,7 @@ class Broker:
         available_mib = _field_mib(self._proc / "meminfo", "MemAvailable")
         untouched_mib = sum(entry.demand.memory_mib for entry in held)
         if mine.demand.memory_mib > available_mib - untouched_mib:
-            # Only now is it worth reading the memory use of each process.
+            # Reading the memory use of each process is slow, so it comes after the cheap checks.
             untouched_mib = self._untouched_mib(held)
         short = _shortages(mine.demand, held, self.capacity, available_mib, untouched_mib)
         is_first = not held or any(entry.process == mine.process for entry in held)
@@ -396,7 +396,7 @@ class Broker:
         )
 
     def _free_ports(self, count: int, held: Sequence[Entry]) -> tuple[int, ...]:
-        """Return `count` ports, or fewer where there are no more.
+        """Return `count` ports, or fewer if fewer are free.
 
         The search starts at a random port: a port that was just released may still be in use, and
         another user's broker does not know of these reservations.
@@ -446,7 +446,7 @@ def _field_mib(path: Path, name: str) -> int:
 
 
 def _touched_mib(proc: Path, process: int | None) -> int:
-    """Return the resident memory of a process without file pages; 0 where it has ended."""
+    """Return the resident memory of a process without file pages; 0 if the process has ended."""
     if process is None:
         return 0
     status = proc / str(process) / "status"
@@ -459,7 +459,7 @@ def _touched_mib(proc: Path, process: int | None) -> int:
 def _ports_beside(path: Path) -> range:
     """Return ports outside the kernel's range of ephemeral ports.
 
-    Where that range covers all ports, only the test bind protects against a conflict.
+    If that range covers all ports, only the test bind protects against a conflict.
     """
     try:
         low, high = (int(each) for each in path.read_text().split())

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from harness.machine.channels.agent_link import Call, Welcome
     from harness.provisioning.command import Argv
 
-#: What SIGKILL after SIGTERM and the answer may take in addition to a command's own limit.
+#: Seconds for SIGKILL after SIGTERM, and for the answer, in addition to a command's own limit.
 _GRACE_S = 25.0
 _BARRIER_S = 30.0
-#: Stdin and content up to this size are part of the request.
+#: Stdin and file content up to this size are sent within the request.
 _INLINE_BYTES = 32 << 10
 _CREDIT_STEP = 256 << 10
-#: The exit code of a command that its time limit ended.
+#: The exit code of a command that was ended at its time limit.
 _TIME_LIMIT = 124
 _ENTROPY_BYTES = 64
 
@@ -90,7 +90,7 @@ class UnitStatus:
 
 
 class _CommandLimitError(Exception):
-    """The time of a command has passed."""
+    """The time limit of a command has passed."""
 
 
 def _ignore(_chunk: bytes) -> None:
@@ -119,7 +119,7 @@ class Agent:
         return self._link.welcome
 
     def wait_until_ready(self, deadline: Deadline) -> Welcome:
-        """Wait for the agent's welcome message; raises HarnessError with the data that was received instead."""
+        """Wait for the agent's welcome message; raises HarnessError with any other data received."""
         return self._link.wait_until_ready(deadline)
 
     def ping(self, deadline: Deadline) -> float:
@@ -145,8 +145,8 @@ class Agent:
     ) -> SettleResult:
         """Give a clone its own time, random numbers and name, in one round trip.
 
-        It is sent at once, before the agent's welcome message, so that it may be the first request
-        of a clone. Its time is the time of this call.
+        The request is sent at once, before the agent's welcome message, so that it may be the first
+        request of a clone. The clone gets the time of this call.
         """
         sent_ns = 0
 
@@ -184,9 +184,9 @@ class Agent:
     ) -> CommandResult:
         """Run `argv` in the guest as root, in a process group that dies with the time limit.
 
-        `deadline` ends it instead of `timeout_s`, which then is the guest's own limit. Raises
-        HarnessError if its exit code is unknown, and LimitError if its output is longer than the
-        limit `command-output-mib`.
+        If `deadline` is given, the host ends the command at the deadline, and `timeout_s` is only
+        the guest's own limit. Raises HarnessError if the exit code is unknown, and LimitError if the
+        output is longer than the limit `command-output-mib`.
         """
         require_argv(argv)
         kept = _Output(f"The command {shlex.join(argv)!r} in machine '{self._name}'")
@@ -221,8 +221,8 @@ class Agent:
     ) -> StreamResult:
         """Run `argv`, and pass its output to callbacks as it arrives.
 
-        If the link knows the guest's time, `timeout_s` are seconds of that time: the host ends the
-        command, and the guest does so only after three times as long.
+        If the link knows the guest's time, `timeout_s` are seconds of that time: then the host ends
+        the command, and the guest does so only after three times as long.
 
         The callbacks run in the caller's thread; while one runs, the command blocks at its next
         output. An exception of a callback ends the command.
@@ -244,8 +244,8 @@ class Agent:
                 on_stderr=on_stderr,
             )
         except _CommandLimitError:
-            # A guest that answers has ended the command by now; an agent that hangs raises
-            # HarnessError.
+            # The guest has ended the command by now if its agent answers; if the agent hangs, `ping`
+            # raises HarnessError.
             self.ping(Deadline.after(_GRACE_S))
             return StreamResult(
                 argv=tuple(argv),
@@ -295,7 +295,7 @@ class Agent:
                 elif kind == frames.RESULT:
                     break
         if has_given_credit or feed is not None:
-            # Once the guest answers this it has read everything, so that nothing is in transit.
+            # A guest that answers this has read everything before, so nothing is in transit.
             self.ping(Deadline.after(_BARRIER_S))
         with self._link.reading(call):
             result = frames.from_json(payload)
@@ -307,7 +307,7 @@ class Agent:
             )
 
     def read_bytes(self, path: str, deadline: Deadline) -> bytes | None:
-        """Return a regular file's content, None if there is none."""
+        """Return a regular file's content, None if there is no such file."""
         asked = frames.to_json({"path": path})
         size, content = self._read(frames.READ, path, asked, deadline)
         return None if size is None else content
@@ -317,7 +317,7 @@ class Agent:
     ) -> list[bytes]:
         """Return ranges of a file or block device, each given as its offset and length.
 
-        Raises HarnessError if it does not exist, or ends before.
+        Raises HarnessError if the file does not exist, or is too short.
         """
         asked = frames.to_json({"path": path, "ranges": [list(each) for each in ranges]})
         _, content = self._read(frames.READ_RANGES, path, asked, deadline)
@@ -337,7 +337,7 @@ class Agent:
     ) -> tuple[int | None, bytes]:
         """Return the size that the agent reports, and the bytes that it sent."""
         what = f"the request to read '{path}'"
-        # It gives its content away without a copy.
+        # `BytesIO.getvalue` copies nothing.
         content = io.BytesIO()
         size, consumed, has_given_credit = 0, 0, False
         with self._link.call(
@@ -469,5 +469,5 @@ class _Output:
     def _check(self) -> None:
         if len(self.stdout) + len(self.stderr) > COMMAND_OUTPUT.bytes:
             raise COMMAND_OUTPUT.error(
-                self._what, remedy="It was ended; read its output by `stream`."
+                self._what, remedy="The command was ended; read its output by `stream`."
             )

@@ -1,4 +1,4 @@
-"""The link to a guest's agent: frames on a socket, requests in flight, one thread for both."""
+"""The link to a guest's agent: one thread sends frames and receives answers on a socket."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from harness.provisioning.wait import Deadline
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-#: How long a command that is given up may take to be gone.
+#: Seconds within which a cancelled command has to end.
 _CANCEL_S = 2.0
 _RECEIVE_BYTES = 1 << 20
 _PROGRAM_CHUNK = 32 << 10
 _PROTOCOLS = range(OLDEST_PROTOCOL, PROTOCOL + 1)
-#: What Python needs for an item of a queue, in addition to its bytes.
+#: Bytes that Python needs for an item of a queue, in addition to the item's content.
 _ITEM_BYTES = 128
 _STREAMS = frozenset({frames.STDOUT, frames.STDERR, frames.DATA})
 _LAST = frozenset({frames.RESULT, frames.ERROR})
@@ -41,7 +41,7 @@ class Welcome:
 
 
 class Call:
-    """A request in flight: frames that arrived for it and were not read yet, up to a limit."""
+    """A request in flight, with the frames that arrived for it and are not read yet, up to a limit."""
 
     def __init__(self, request: int, what: str, render: Callable[[int], bytes]) -> None:
         self.request = request
@@ -55,7 +55,7 @@ class Call:
         self._held_bytes = 0
 
     def put(self, kind: int, payload: bytes) -> None:
-        """Keep a frame; raises ProtocolError if an agent sends more than is allowed before it is read."""
+        """Store a frame; raises ProtocolError if the unread frames exceed the limit."""
         with self.changed:
             if self.has_ended:
                 return
@@ -77,7 +77,7 @@ class Call:
             self.changed.notify()
 
     def _joins_last(self, kind: int, content: bytearray) -> bool:
-        """Return whether output belongs to that before it: a guest may send it byte by byte."""
+        """Return whether output is joined to the last frame: a guest may send it byte by byte."""
         if kind not in _STREAMS or not self.answers:
             return False
         last, kept = self.answers[-1]
@@ -92,7 +92,7 @@ class Call:
     def wait(self, deadline: Deadline) -> bool:
         """Wait until a frame arrives, and return whether one arrived before the deadline.
 
-        Frames before an answer's end count only before the deadline too.
+        After the deadline it returns true only if the answer has ended or failed.
         """
         with self.changed:
             deadline.wait(self.changed, lambda: self.answers or self.failure is not None)
@@ -101,8 +101,8 @@ class Call:
     def next(self, deadline: Deadline) -> tuple[int, bytes] | None:
         """Return the next frame, None at the deadline; frames before a failure come first.
 
-        After the deadline only frames before an answer's end are returned: a guest that sends
-        without end would otherwise block its reader for ever.
+        After the deadline a frame is returned only if the answer has ended or failed: a guest that
+        sends without end would otherwise block its reader for ever.
         """
         with self.changed:
             deadline.wait(self.changed, lambda: self.answers or self.failure is not None)
@@ -120,17 +120,17 @@ class Call:
 class AgentLink:
     """A session with the agent of one guest; several threads may use it at once.
 
-    `program` is the agent itself, which the guest's loader asks for once it runs. A thread of its
-    own sends and receives, so that a guest that does not read, or writes without end, blocks
-    nobody. While no request is open, nothing is under way: then a checkpoint may be taken.
+    `program` is the agent itself, which the guest's loader requests once it runs. A separate
+    thread sends and receives, so a guest that does not read, or writes without end, blocks no
+    caller. A checkpoint may be taken while no request is open, since nothing is in transit then.
     """
 
     def __init__(self, name: str, sock: socket.socket, program: bytes) -> None:
         self._name = name
-        #: Says why the guest may be late, for a message; whoever knows more than the agent sets it.
+        #: Returns why the guest may be late, for a message; set by code that knows more than the agent.
         self.explain_delay: Callable[[], str | None] = lambda: None
-        #: Returns the deadline of a command that has so many seconds; whoever knows the guest's time sets
-        #: it. Then the host ends the command, since the guest does not know what does not count.
+        #: Returns the deadline of a command with a limit in seconds; set by code that knows the guest's
+        #: time. Then the host ends the command, since the guest does not know which time counts.
         self.guest_deadline: Callable[[float], Deadline] | None = None
         self._sock = sock
         self._program = program
@@ -166,7 +166,7 @@ class AgentLink:
             self._break(f"The agent of machine '{self._name}' {reason}")
 
     def _exchange(self) -> str:
-        """Send and receive until the socket ends; return why it did."""
+        """Send and receive until the socket ends; return why the socket ended."""
         poll = select.poll()
         poll.register(self._wake_theirs, select.POLLIN)
         while True:
@@ -199,7 +199,9 @@ class AgentLink:
             if kind == frames.BOOT:
                 self._serve_program(payload)
             elif request == 0 and kind == frames.ERROR:
-                self._break(f"The agent of machine '{self._name}' lost the thread: {payload!r}")
+                self._break(
+                    f"The agent of machine '{self._name}' reports a broken stream: {payload!r}"
+                )
             elif request == self._hello_request:
                 self._take_welcome(kind, payload)
             elif self._welcome is not None:
@@ -213,16 +215,16 @@ class AgentLink:
         self._boot_token = token
         had_agent = self._welcome is not None
         self._welcome = None
-        self._seen = "its loader asked for the program, and got it"
+        self._seen = "its loader requested the program, and received it"
         if had_agent:
             for call in list(self._calls.values()):
                 call.fail(
-                    f"The agent of machine '{self._name}' restarted during {call.what}; whether "
-                    "that was done is not known."
+                    f"The agent of machine '{self._name}' restarted during {call.what}; it is not "
+                    "known whether the request was carried out."
                 )
                 self._calls.pop(call.request, None)
-        # What the loader before did not take is lost, since this one skips everything up to `SYNC_FRAME`.
-        # So a guest that asks again and again gets one program at a time.
+        # Data that an earlier loader has not read is dropped: the new loader skips everything up to
+        # `SYNC_FRAME`. So the queue has one program at most, even if a guest requests it repeatedly.
         self._outbox.clear()
         chunks = range(0, len(self._program), _PROGRAM_CHUNK)
         program = [
@@ -242,8 +244,8 @@ class AgentLink:
         protocol = reply.get("protocol")
         if protocol not in _PROTOCOLS or reply.get("digest") != self._digest:
             self._break(
-                f"Machine '{self._name}' runs another agent than this harness has "
-                f"({reply.get('digest')}, not {self._digest}), as an old checkpoint does; remove "
+                f"The agent of machine '{self._name}' belongs to another harness "
+                f"({reply.get('digest')}, not {self._digest}), as in an old checkpoint; remove "
                 "the checkpoint"
             )
             return
@@ -290,7 +292,7 @@ class AgentLink:
             except BlockingIOError:
                 return
             except OSError:
-                # The thread finds out by reading, and says so.
+                # The thread detects the end by reading, and reports it.
                 self._outbox.clear()
                 return
             if count == len(data):
@@ -313,7 +315,7 @@ class AgentLink:
         *,
         is_early: bool = False,
     ) -> Iterator[Call]:
-        """Send a request; it is cancelled if the block ends before its answer.
+        """Send a request; cancel it if the block ends before the answer.
 
         A request that `is_early` is sent before the agent's welcome message, and again once the
         agent is loaded.
@@ -342,7 +344,7 @@ class AgentLink:
                 self._calls.pop(call.request, None)
 
     def _abandon(self, call: Call) -> None:
-        """End what the guest does for a call that nobody waits for any more."""
+        """End in the guest the work for a call that nobody waits for any more."""
         if call.has_ended or call.failure is not None:
             return
         self.send(frames.CANCEL, call)
@@ -367,12 +369,12 @@ class AgentLink:
             if self._welcome is None:
                 raise HarnessError(
                     f"The agent of machine '{self._name}' was not ready in time for {what}; last "
-                    f"seen of it: {self._seen}. The console's log says how far the guest came."
+                    f"seen of it: {self._seen}. The console's log shows how far the guest's boot came."
                     + deadline.account()
                 )
 
     def answer(self, call: Call, deadline: Deadline, seen: str = "no answer") -> bytes:
-        """Wait for the answer of a call that streams nothing."""
+        """Wait for the answer of a call that streams no output."""
         while True:
             kind, payload = self.next(call, deadline, seen)
             if kind == frames.RESULT:
@@ -396,7 +398,7 @@ class AgentLink:
 
     @contextlib.contextmanager
     def reading(self, call: Call) -> Iterator[None]:
-        """Parse an answer, even of a damaged guest."""
+        """Turn an error in parsing an answer into HarnessError: a guest may be damaged."""
         try:
             yield
         except (
@@ -426,7 +428,7 @@ class AgentLink:
         return self._seen
 
     def wait_until_ready(self, deadline: Deadline) -> Welcome:
-        """Wait for the agent's welcome message. Raises HarnessError with the data that was received instead."""
+        """Wait for the agent's welcome message; raises HarnessError with any other data received."""
         self._wait_for_welcome("its first request", deadline)
         welcome = self.welcome
         if welcome is None:

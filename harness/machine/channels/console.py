@@ -1,4 +1,4 @@
-"""The serial console: read all the time, waited on with pexpect."""
+"""The serial console: a thread reads it all the time; pexpect waits for patterns in it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 _RECEIVE_BYTES = 65536
 _BACKLOG_BYTES = 64 << 20
 _TAIL_BYTES = 16384
-#: pexpect searches no further back than the window, so a read must be shorter: else the beginning of
-#: a long read would never be searched.
+#: pexpect searches only the window at the end of its buffer. So a read must be shorter than the
+#: window, else the beginning of a long read would never be searched.
 _READ_BYTES = 8192
 _WINDOW = 2 * _READ_BYTES
 #: Seconds between two checks of a silent machine for other failures.
 _CHECK_S = 1.0
-#: Indices in the list of what is waited for; fatal messages follow.
+#: Indices in the list of awaited patterns; fatal messages follow.
 _EOF, _TIMEOUT, _FIRST_FATAL = 1, 2, 3
 
 #: Console messages after which no boot recovers.
@@ -54,9 +54,9 @@ class _SocketSpawn(_TextSpawn):
     """A pexpect spawn over a socket that a thread keeps reading.
 
     A full serial socket blocks the guest's console and with it the boot, so the thread reads even
-    while no wait is active. QEMU writes the complete log; this keeps the last 64 MiB of output that
-    no wait has consumed. At the limit of a console nothing more is read, so that QEMU, which logs
-    what is read, fills no disk either.
+    while no wait is active. QEMU writes the complete log; this object keeps the last 64 MiB of
+    output that no wait has consumed. At the limit of a console nothing more is read, so that QEMU,
+    which logs what is read, does not fill the disk.
     """
 
     def __init__(self, sock: socket.socket, name: str) -> None:
@@ -129,7 +129,7 @@ class _SocketSpawn(_TextSpawn):
         return text
 
     def _forget_all_but_a_window(self) -> None:
-        """Bound what pexpect collects for `before`: all that was printed since the last match."""
+        """Drop text that pexpect keeps for `before`, which is all text since the last match."""
         if self._before.tell() > 2 * _WINDOW:
             last = self._before.getvalue()[-_WINDOW:]
             self._before = io.StringIO()
@@ -165,9 +165,9 @@ class Console:
     ) -> str:
         """Wait until the guest prints something that matches the regex `pattern`.
 
-        It ends early if the guest prints a fatal message, QEMU closes the console, or `failure`,
-        which is called every second, returns a reason. Returns the match; raises HarnessError with
-        the console's last lines.
+        The wait ends early if the guest prints a fatal message, if QEMU closes the console, or if
+        `failure`, which is called every second, returns a reason. Returns the match; raises
+        HarnessError with the console's last lines.
         """
         fatal_messages = list(FATAL_MESSAGES)
         choices: list[re.Pattern[str] | type[pexpect.EOF | pexpect.TIMEOUT]] = [
@@ -213,7 +213,7 @@ class Console:
     def tapped(self, tap: Callable[[bytes], None]) -> contextlib.AbstractContextManager[None]:
         """Call `tap` with the last output, then with all further output of the guest; b"" is the end.
 
-        It is called in the thread that reads the console, and so must not wait.
+        `tap` is called in the thread that reads the console, and so must not wait.
         """
         return self._spawn.tapped(tap)
 

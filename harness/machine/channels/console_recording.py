@@ -1,4 +1,4 @@
-"""A serial console with its timing, as an asciicast: each line is JSON, and players know the format."""
+"""Records a serial console with its timing as an asciicast, a file with one JSON value per line."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-#: The file in a machine's folder, beside the raw log.
+#: The recording in a machine's folder, beside the raw log.
 RECORDING = "serial.cast"
 _VERSION = 2
-#: A read of the console has at most 64 KiB; JSON may write each byte as 12 bytes.
+#: Limit of a line: a read of the console has at most 64 KiB, and JSON may need 12 bytes per byte.
 _LONGEST_LINE = 1 << 20
 
 
@@ -63,7 +63,7 @@ class ConsoleRecorder:
 
     def _write(self, value: object) -> None:
         self._written_bytes += self._file.write(json.dumps(value) + "\n")
-        # A reader may look at any time, and a killed run leaves the text that was printed.
+        # Flushed at once, for readers during the run, and for a run that is killed.
         self._file.flush()
 
     def close(self) -> None:
@@ -72,19 +72,19 @@ class ConsoleRecorder:
 
 
 def read_recording(path: Path) -> Iterator[tuple[float, str]]:
-    """Yield the output, each part with the seconds since the recording's begin.
+    """Yield parts of the output, each with the seconds since the start of the recording.
 
-    A line that was cut, for example by a full disk, ends it. Raises BadInputError if it is not a
-    recording, and LimitError if it is too long.
+    A truncated line, for example after a full disk, ends the recording. Raises BadInputError if
+    the file is not a recording, and LimitError if it is too long.
     """
     with open_plain(path, limit=CONSOLE_RECORDING, slack=_LONGEST_LINE) as file:
         try:
             version = parse_json_object(file.readline(_LONGEST_LINE))["version"]
         except (ValueError, KeyError) as error:
-            raise BadInputError("This is not an asciicast.", source=str(path)) from error
+            raise BadInputError("The file is not an asciicast.", source=str(path)) from error
         if version != _VERSION:
             raise BadInputError(
-                f"This asciicast has version {version!r}; only version {_VERSION} can be read.",
+                f"The asciicast has version {version!r}; only version {_VERSION} can be read.",
                 source=str(path),
             )
         for number in itertools.count(2):
@@ -95,7 +95,7 @@ def read_recording(path: Path) -> Iterator[tuple[float, str]]:
                         f"A line of an asciicast may have at most {_LONGEST_LINE >> 20} MiB.",
                         source=f"{path}:{number}",
                     )
-                # It was cut, or is the end.
+                # The line was truncated, or is the end.
                 if not line:
                     return
             try:
@@ -107,7 +107,7 @@ def read_recording(path: Path) -> Iterator[tuple[float, str]]:
             match event:
                 case [int() | float() as at, str() as kind, str() as text] if math.isfinite(at):
                     if kind == "o":
-                        # JSON has surrogates that no terminal takes.
+                        # JSON may have surrogates, which no terminal can show.
                         yield float(at), text.encode(errors="replace").decode()
                 case _:
                     raise BadInputError(

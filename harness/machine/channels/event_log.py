@@ -29,10 +29,10 @@ class QmpEvent:
 
 
 class EventLog:
-    """The events of one machine, oldest first; any thread may add to it, and any may wait.
+    """The events of one machine, oldest first; any thread may add events or wait for them.
 
-    A guest causes some of them, such as resets. At the limit the log takes no more events, and
-    waits fail. `advice` ends the error of a failed wait: where to look for the reason.
+    A guest causes some events, such as resets. At the limit the log takes no more events, and
+    waits fail. `advice` says where to look for the reason of a failed wait; it ends the error.
     """
 
     def __init__(self, machine: str, *, advice: str) -> None:
@@ -57,7 +57,7 @@ class EventLog:
             self._changed.notify_all()
 
     def end(self, why: str = "") -> None:
-        """Record that QEMU has ended; no more events follow. The first reason counts."""
+        """Record that QEMU has ended, and the reason; no more events follow. Later reasons are ignored."""
         with self._changed:
             if self._ended is None:
                 self._ended = why
@@ -109,7 +109,7 @@ class EventLog:
 
 
 def _names_of(events: Sequence[QmpEvent]) -> str:
-    """Return the names of events for a message, of many the last ones."""
+    """Return the names of events for a message; of many events only the last names."""
     left_out = len(events) - _MOST_NAMED
     before = [f"{left_out} others"] if left_out > 0 else []
     return ", ".join([*before, *(event.name for event in events[-_MOST_NAMED:])]) or "no event"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _RUN_S = 60.0
 #: An exit code that `sh` and `cat` do not use.
 _ABSENT = 44
-#: Counts what lspci would list, without starting it for each check.
+#: Waits until sysfs lists enough PCI functions; lspci would be a new process for each check.
 UNTIL_LISTED = (
     "while :; do found=0; for f in /sys/bus/pci/devices/*; do "
     'read -r vendor <"$f/vendor" && read -r device <"$f/device" && '
@@ -25,7 +25,7 @@ UNTIL_LISTED = (
     '[ "$found" -lt "$2" ] || exit 0; sleep 0.02; done'
 )
 
-#: Prints PID, path and name of each process with an open file that matches. A process may end meanwhile.
+#: Prints PID, path and name of each process with a matching open file; ignores processes that end.
 USERS = r"""
 command -v find >/dev/null || { echo "there is no 'find' in the guest" >&2; exit 1; }
 find /proc/[0-9]*/fd -lname "$1" -printf '%h %l\n' 2>/dev/null | while read -r folder path; do
@@ -56,7 +56,7 @@ class Guest:
     def output_of(self, *argv: str, timeout_s: float = _RUN_S) -> str:
         """Run a command that must succeed, and return its stdout, stripped.
 
-        Raises HarnessError otherwise.
+        Raises HarnessError if the command fails.
         """
         result = self.run(*argv, timeout_s=timeout_s)
         try:
@@ -101,7 +101,7 @@ class Guest:
         began = deadline.clock.monotonic()
         while True:
             result = self.run("sh", "-c", script, timeout_s=max(1.0, deadline.remaining_s()))
-            # The deadline may have been put off meanwhile.
+            # The deadline may have been extended during the wait.
             if not result.timed_out or deadline.has_passed():
                 break
         if not result.ok:
@@ -145,8 +145,8 @@ class Guest:
     def users_of(self, pattern: str) -> list[str]:
         """Return the processes that have a file open whose path matches, such as '/dev/nvidia[0-9]*'.
 
-        Each is a phrase: its name, its PID and the file. Raises HarnessError if that can't be
-        read.
+        Each is a phrase with the process's name, its PID and the file. Raises HarnessError if the
+        processes can't be read.
         """
         listed = self.output_of("sh", "-c", USERS, "users", pattern)
         users = []

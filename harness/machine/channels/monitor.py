@@ -1,4 +1,4 @@
-"""QEMU's monitor as a machine uses it, over any carrier: a socket, or libvirt."""
+"""QEMU's monitor as a machine uses it, over any connection: a socket, or libvirt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMAND_S = 30.0
 
 
 class MonitorLostError(HarnessError):
-    """The connection to the monitor broke; QEMU may have ended with it, or still run."""
+    """The connection to the monitor is lost; QEMU may have ended, or may still run."""
 
 
 class Monitor(Protocol):

@@ -34,7 +34,7 @@ class QmpSession:
             target=self._loop.run_forever, name=f"qmp-{name}", daemon=True
         )
         self._client = QMPClient(name)
-        self._log = EventLog(name, advice="Its stderr and console say why.")
+        self._log = EventLog(name, advice="Its stderr and console show why.")
         self._pump: concurrent.futures.Future[None] | None = None
 
     def connect(self, deadline: Deadline) -> None:
@@ -103,7 +103,7 @@ class QmpSession:
         try:
             await self._client.disconnect()
         finally:
-            # It raises the error that ended the connection; tasks are cancelled in any case.
+            # `disconnect` raises the error that ended the connection, but cancels its tasks in any case.
             tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in tasks:
                 task.cancel()
@@ -128,8 +128,8 @@ class QmpSession:
             self._log.end()
 
     def _record(self, message: Message) -> None:
-        # As the QMP specification has it: a pydantic model of it takes longer to make than a clone's
-        # QEMU to start.
+        # The fields of the QMP specification are read without qemu.qmp's pydantic model: creating
+        # the model takes longer than a clone's QEMU needs to start.
         stamp = cast("Mapping[str, int]", message["timestamp"])
         at_s = stamp["seconds"] + stamp["microseconds"] / 1e6
         data = cast("Mapping[str, object]", message.get("data", {}))

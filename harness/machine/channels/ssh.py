@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _READY = "connected"
 _KEYGEN_S = 20.0
-#: What a guest's `timeout` and the answer may take in addition to a command's own limit.
+#: Seconds for the guest's `timeout` and for the answer, in addition to a command's own limit.
 _GRACE_S = 20.0
 #: The name of the identity in a machine's folder.
 _KEYS = "keys"
@@ -78,7 +78,7 @@ class SshIdentity:
 def generated_once(folder: Path) -> Callable[[], SshIdentity]:
     """Return a function that generates the keys at its first call, in the new private `folder`.
 
-    Any thread may call it. Two programs for keys that a clone may not need would delay its start.
+    Any thread may call it. A clone may not need the keys, and generating them would delay its start.
     """
     lock = threading.Lock()
 
@@ -141,8 +141,8 @@ class SshRunner:
         self._folder = folder
         self._socket = folder / "ssh"
         self._runner = runner or LocalRunner(most_output_bytes=COMMAND_OUTPUT.bytes)
-        # ssh runs in `folder` and gets only names in it: it splits paths at blanks, expands '%' and
-        # '${' in them, and a socket's path is limited to 108 bytes.
+        # ssh runs in `folder` and gets only names of files there: it splits paths at blanks, expands
+        # '%' and '${' in paths, and limits a socket's path to 108 bytes.
         keys = folder / _KEYS
         keys.unlink(missing_ok=True)
         keys.symlink_to(identity.folder.absolute())
@@ -162,9 +162,9 @@ class SshRunner:
         self._master: ChildProcess | None = None
 
     def connect(self, deadline: Deadline) -> None:
-        """Open the connection, retrying while the guest's server is not up.
+        """Open the connection; retry until the guest's server is up.
 
-        Raises HarnessError at the deadline with ssh's last output.
+        Raises HarnessError at the deadline, with ssh's last output.
         """
         output = "nothing"
         while not deadline.has_passed():
@@ -202,7 +202,7 @@ class SshRunner:
 
     @staticmethod
     def _is_ready(master: ChildProcess, deadline: Deadline) -> bool:
-        """Wait for the line that ssh's LocalCommand prints once it is in, or for ssh's end."""
+        """Wait for the line that ssh's LocalCommand prints after the login, or for ssh's end."""
         assert master.stdout is not None  # noqa: S101 - a pipe was asked for
         readable, _, _ = select.select([master.stdout], [], [], deadline.remaining_s())
         return bool(readable) and master.stdout.readline().strip() == _READY.encode()
@@ -247,14 +247,14 @@ class SshRunner:
                 remedy="The connection for it was ended.",
             )
         ending = find_ending(answer.stderr, nonce)
-        # ssh passes on the 0 of the line that prints the exit code. Anything else is an error of ssh,
-        # and output may be missing then.
+        # ssh exits with 0, the exit code of the command that prints the line. Any other code is an
+        # error of ssh, after which output may be missing.
         if ending is None or not (answer.ok or answer.timed_out):
             raise HarnessError(
                 f"Machine '{self._name}' did not report how {shlex.join(argv)!r} ended: the "
                 f"connection broke or the guest hangs.\n{answer.render()}"
             )
-        # At the time limit a process, such as a daemon, still held the command's output open.
+        # If the time limit passed, a process such as a daemon still held the command's output open.
         exit_code = 124 if answer.timed_out else ending.exit_code
         return CommandResult(
             argv=tuple(argv),

@@ -1,4 +1,4 @@
-"""A command in the guest whose input comes piece by piece, and which the caller may signal or end.
+"""A command in the guest that gets its input piece by piece, and that the caller may signal or end.
 
 `Agent.run` and `Agent.stream` have all input when they start. A person at a terminal gives input
 later.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness.machine.channels.agent_link import AgentLink, Call
     from harness.provisioning.command import Argv
 
-#: In addition to a command's own limit, for SIGKILL after SIGTERM and the answer.
+#: Seconds for SIGKILL after SIGTERM, and for the answer, in addition to a command's own limit.
 _GRACE_S = 25.0
 _CREDIT_STEP = 256 << 10
 
@@ -39,7 +39,7 @@ class StartedCommand:
         self._has_ended = False
 
     def feed(self, content: bytes) -> None:
-        """Pass input on; wait while the guest does not read. After its end, nothing is passed on."""
+        """Send input; wait while the guest does not read. Does nothing after the command's end."""
         rest = memoryview(content)
         while rest:
             with self._changed:
@@ -111,8 +111,8 @@ def started_command(
 ) -> Iterator[StartedCommand]:
     """Start `argv` in the guest as root; it is killed at `limit_s`, and with the context.
 
-    With `terminal`, rows and columns, it runs in a terminal of that size, and all its output is
-    `frames.STDOUT`; `fallback` then runs if the guest has no such program.
+    With `terminal` (rows and columns), it runs in a terminal of that size, and all its output is
+    `frames.STDOUT`; `fallback` then runs if the guest lacks the program of `argv`.
 
     Raises HarnessError if the guest does not take the request.
     """
@@ -135,7 +135,7 @@ def started_command(
     deadline = Deadline.after(limit_s + _GRACE_S)
     if terminal is not None and link.wait_until_ready(deadline).protocol < TERMINAL_PROTOCOL:
         raise HarnessError(
-            "This machine was saved by an older harness, whose agent gives commands no terminal. Use "
+            "This machine was saved by an older harness, whose agent can't open terminals. Use "
             "`harness ssh`, or a command whose output is piped, such as "
             "`harness shell --machine MACHINE -- dmesg | cat`."
         )

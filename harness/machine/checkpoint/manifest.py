@@ -44,8 +44,8 @@ class CheckpointDamagedError(DamagedError):
 class Manifest:
     """The facts of a checkpoint.
 
-    `place` is the folder where it was published. If its disk names the backing file by an absolute
-    path, since that is outside of the cache, it is of no use elsewhere.
+    `place` is the folder where the checkpoint was published. If its disk names the backing file by
+    an absolute path, since that file is outside of the cache, the checkpoint works only there.
     """
 
     schema: Literal[1] = 1
@@ -61,7 +61,7 @@ class Manifest:
 
 
 class _CheckpointFormat(ManifestFormat[Manifest]):
-    """The format of checkpoints; some can't be moved, all need a file that their users lock."""
+    """The format of checkpoints: some can't be moved, and each has a file that its users lock."""
 
     @override
     def check_structure(self, folder: Path, manifest: Manifest) -> None:
@@ -132,10 +132,10 @@ def write_manifest(
 
 
 def _make_sparse(ram: Path, runner: Runner, deadline: Deadline) -> None:
-    """Free the blocks of pages that are zero; where that fails, only disk space is lost.
+    """Free the blocks of zero pages; a failure only wastes disk space.
 
-    `fallocate --dig-holes` would not do: for it blocks that were allocated and never written are
-    holes already, and they stay allocated.
+    `fallocate --dig-holes` does not help: it takes blocks that were allocated but never written
+    for holes, and leaves them allocated.
     """
     sparse = ram.with_name(f"{ram.name}.sparse")
     copied = runner.run(

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Deadline
 
 RESERVE_MIB = 512
-"""What has to stay free beside a memory file and an overlay that may each grow to memory's size."""
+"""MiB that stay free beside a memory file and an overlay that may each grow to memory's size."""
 
 _USERS_S = 60.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
@@ -74,7 +74,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointPlace:
-    """Where a checkpoint is made: the paths of its three files, and `folder` for scratch files.
+    """The paths of a new checkpoint's three files, and `folder` for scratch files.
 
     Publication moves the files but does not change their content.
     """
@@ -101,7 +101,7 @@ class CheckpointStore:
     """Checkpoints below one folder; many processes and threads may use one store.
 
     When they take more than `limit_mib`, the least recently used ones are removed, after each
-    publication and in `gc`. Checkpoints in use, and parents of remaining ones, stay.
+    publication and in `gc`. Checkpoints in use, and the parents of the others, stay.
     """
 
     def __init__(
@@ -138,9 +138,9 @@ class CheckpointStore:
         listener: ProgressListener = ignore_progress,
         cancelled: Callable[[], str | None] = lambda: None,
     ) -> Iterator[Checkpoint]:
-        """Yield the checkpoint, made if it is missing; nobody removes it in the `with` block.
+        """Yield the checkpoint, made if it is missing; it is not removed during the `with` block.
 
-        `parts` are JSON data that name everything on which its bytes depend beside the parent;
+        `parts` are JSON data that name everything on which its bytes depend besides the parent;
         without a parent they include the digest of the disk below. `make` brings a machine of
         `memory_mib` to the wanted state, writes the files to the given place, and returns facts
         for the manifest. The caller has to use the parent, in this store, at the same time.
@@ -233,10 +233,10 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def hold(self, checkpoint: Checkpoint, *, deadline: Deadline) -> Iterator[None]:
-        """Keep a checkpoint that `use` yielded, and its parents, from being removed in the `with` block.
+        """Protect a checkpoint from `use`, and its parents, from removal during the `with` block.
 
-        None of its files is read. Raises GoneError if it was removed, HarnessError if another
-        process holds it beyond the deadline.
+        It reads none of the files. Raises GoneError if the checkpoint was removed, HarnessError if
+        another process holds the lock beyond the deadline.
         """
         with contextlib.ExitStack() as holding:
             lying: Checkpoint | None = checkpoint
@@ -262,7 +262,7 @@ class CheckpointStore:
         return [*self._cache.store.sweep(), *self._cache.collect_to_limit(limit)]
 
     def remove(self, chosen: Collection[Path]) -> list[Removal]:
-        """Remove these checkpoints, and all that were made from them; a checkpoint in use stays."""
+        """Remove these checkpoints and all that were made from them; checkpoints in use stay."""
         return self._cache.remove(chosen)
 
     def _open(
@@ -306,10 +306,10 @@ class CheckpointStore:
 
 @contextlib.contextmanager
 def _when_unused(folder: Path, deadline: Deadline) -> Iterator[None]:
-    """Wait until nobody uses a damaged checkpoint: other processes may just have found the damage.
+    """Wait until nobody uses a damaged checkpoint: other processes may have just found the damage.
 
-    Clones that started from it before the damage may run on, but no other checkpoint may take its
-    place meanwhile: a child's disk would then lie on foreign blocks.
+    Clones that started before the damage may continue. But no other checkpoint may take its place
+    before they end: the disk of a child would then lie on foreign blocks.
     """
     with contextlib.ExitStack() as holding:
 

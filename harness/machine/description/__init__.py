@@ -1,1 +1,1 @@
-"""The parts of a machine, and the QEMU command line that follows from them."""
+"""The description of a machine, and the QEMU command line that follows from it."""

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 #: The guest's name of the virtio-serial port on which its agent listens.
 AGENT_PORT = "harness.agent"
-#: The root port of the seed volume, at start or later.
+#: The root port of the seed volume, which is plugged at the start or later.
 SEED_PORT = "seed"
-#: Above every slot that a GPU uses.
+#: The seed's slot number, above all slots of GPUs.
 _SEED_SLOT = 31
 _SSH_FORWARD = re.compile(r"TCP\[HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)")
 
@@ -73,7 +73,7 @@ def render_argv(
         "-nodefaults",
         "-no-user-config",
         *(() if spec.may_reboot else ("-no-reboot",)),
-        # It has to be there before the devices behind it.
+        # QEMU needs the IOMMU before the devices behind it.
         *(("-device", "intel-iommu") if spec.has_iommu else ()),
         *("-chardev", f"socket,id=qmp,fd={channels.qmp_fd}"),
         *("-mon", "chardev=qmp,mode=control"),
@@ -87,7 +87,8 @@ def render_argv(
         *("-device", _disk_device(spec)),
         *("-netdev", _network(spec)),
         # QEMU 7.2 deletes a clone's announce timer with `announce-rounds` 0, and crashes when the
-        # guest then resets its card (`timer_del` of hw/net/virtio-net.c); without this there is none.
+        # guest then resets its card (`timer_del` of hw/net/virtio-net.c). `guest_announce=off`
+        # creates no timer.
         *("-device", f"virtio-net-pci,netdev=net,romfile=,guest_announce=off,mac={MAC_ADDRESS}"),
         *_boot_argv(spec),
     ]
@@ -120,7 +121,7 @@ def render_argv(
 
 
 def _irqchip(spec: MachineSpec) -> str:
-    """Render where KVM emulates interrupts: VFIO wants an IOMMU that remaps them, and that is QEMU's."""
+    """Split the irqchip under KVM: VFIO in the guest needs QEMU's IOMMU to remap interrupts."""
     is_split = spec.has_iommu and spec.accelerator is Accelerator.KVM
     return ",kernel-irqchip=split" if is_split else ""
 
@@ -166,8 +167,8 @@ def _flash_argv(flash: Flash) -> Sequence[str]:
 def _memory_backend(spec: MachineSpec) -> str:
     """Render the guest's memory.
 
-    Shared where possible: device servers map it, and a template's memory file becomes part of its
-    checkpoint. A clone maps that file privately, and never writes it.
+    It is shared if possible: device servers map it, and a template's memory file becomes part of its
+    checkpoint. A clone maps that file privately, and never writes to it.
     """
     size = f"id=ram,size={spec.memory_mib}M"
     memory = spec.memory_file

@@ -1,8 +1,8 @@
 """A program that QEMU starts for each connection of a guest to a port of the host's loopback.
 
 QEMU's user network knows two kinds of targets for such a connection: one character device, which takes
-a single connection, and a program, whose input and output are the connection. The program ends with
-either side: also with QEMU, whose end closes its input.
+a single connection, and a program, whose input and output are the connection. The program ends when
+either side ends, and when QEMU ends, which closes its input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def connect_argv(port: int) -> list[str]:
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy until the end of `source`, and pass that end on; after an error neither side is usable."""
+    """Copy until the end of `source`, then close `target` for writing; after an error close both."""
     try:
         while chunk := source.recv(_CHUNK):
             target.sendall(chunk)
@@ -47,7 +47,7 @@ def main() -> None:
     with socket.socket(fileno=0) as guest:
         host = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
         with host:
-            # `create_connection` sets nothing, but the guest's side may not block.
+            # QEMU may pass the guest's socket in non-blocking mode.
             for each in (guest, host):
                 each.setblocking(True)
             join(guest, host)

@@ -1,4 +1,4 @@
-"""The parts of a machine: plain frozen data, no command run."""
+"""The description of a machine as plain frozen data; runs no command."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Literal
 
 from harness.errors import BadInputError
 
-#: Of a guest whose request says nothing else; checkpoints of such machines serve each other.
+#: The default memory of a guest; machines with equal memory share checkpoints.
 DEFAULT_MEMORY_MIB = 1536
-#: Of a distribution's own image.
+#: The default memory of a distribution's own image.
 DEFAULT_CLOUD_IMAGE_MEMORY_MIB = 1024
 DEFAULT_CPUS = 1
-#: Slots for GPUs that each machine of a built image has at least, so that one checkpoint serves nodes with
-#: few GPUs and with none. Each more costs every clone some three milliseconds.
+#: Slots for GPUs that each machine of a built image has at least, so that one checkpoint serves nodes
+#: with few GPUs and with none. Each slot more costs every clone some three milliseconds.
 DEFAULT_SLOTS = 4
-#: Debian's kernels have the driver, switched off.
+#: Debian's kernels have the IOMMU's driver, but switched off.
 _IOMMU_APPEND = "intel_iommu=on"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
 
@@ -35,12 +35,12 @@ class Accelerator(enum.Enum):
     TCG = (
         "tcg",
         # Five levels of page tables are walked in software, each access to user memory ends a
-        # translated block, and `rep movsb` goes byte by byte: a boot took a quarter longer.
-        # QEMU 11 has `fsrm` too; Linux 6.1 with that and without `erms` hangs in its own `memmove`.
+        # translated block, and `rep movsb` copies byte by byte: with them a boot took a quarter
+        # longer. QEMU 11 also has `fsrm`; with `fsrm` but without `erms`, Linux 6.1 hangs in `memmove`.
         "max,-la57,-smap,-erms,-fsrm",
         (
-            # QEMU 7.2 was seen to translate 2,500 blocks anew for each run of `true`, and 250 where
-            # programs have the same addresses each time: a command runs in half the time.
+            # QEMU 7.2 translated 2,500 blocks anew for each run of `true`, but only 250 if programs have
+            # the same addresses each time. Then a command takes half the time.
             "norandmaps",
             # A busy host makes any clock look unstable.
             "tsc=reliable",
@@ -48,7 +48,7 @@ class Accelerator(enum.Enum):
             # (`timer_irq_works` of Linux). Under KVM, Linux leaves that check out by itself.
             "no_timer_check",
             "transparent_hugepage=never",
-            # Accounts and hooks that every fork, fault and switch would pay for.
+            # These features cost time at every fork, fault and task switch.
             "psi=0",
             "audit=0",
             "cgroup.memory=nokmem,nosocket",
@@ -81,8 +81,8 @@ class DirectKernel:
     """A kernel that QEMU loads itself, without firmware and boot loader.
 
     If it `is_verbatim`, its command line is only `append` and the caller's words, without the
-    arguments of the accelerator. The machine ends when its guest reboots, unless it `may_reboot`:
-    then QEMU loads the kernel again.
+    arguments of the accelerator. The machine ends when its guest reboots. If it `may_reboot`, QEMU
+    loads the kernel again instead.
     """
 
     version: str
@@ -111,7 +111,7 @@ class Flash:
 
 @dataclass(frozen=True, kw_only=True)
 class Firmware:
-    """The machine's firmware, which finds a boot loader on the disk by itself.
+    """The machine's firmware, which finds a boot loader on the disk.
 
     Without `flash` it is QEMU's SeaBIOS. The boot loader then chooses kernel and command line, and
     a guest that reboots stays in its machine.

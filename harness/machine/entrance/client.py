@@ -1,4 +1,4 @@
-"""Enters a running machine: by the terminal of a person, or by plain input and output for scripts."""
+"""Enters a running machine from a terminal, or with plain input and output for scripts."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Argv
 
 _READ_BYTES = 65536
-#: How long a shell may take to its prompt.
+#: Seconds within which a shell is expected to print its prompt.
 _PROMPT_S = 2.0
-#: Leaves a console, which has no end of its own: Ctrl-], as with `virsh console`.
+#: Ctrl-], which leaves a console as in `virsh console`; a console has no end of its own.
 LEAVE_CONSOLE = b"\x1d"
 
 
@@ -45,10 +45,11 @@ def run_in(
 ) -> int:
     """Run a command in a machine with this process's input and output; return its exit code.
 
-    Without `argv` it is a login shell. It has a terminal if this process has a terminal for both.
-    `before_input` runs in a thread, and input is read after it. In a terminal, input is read once
-    the command has printed something, or after two seconds: a person sees the prompt first. Raises
-    HarnessError if the machine ends first, and any error of `before_input`.
+    Without `argv` it runs a login shell. The command has a terminal if both input and output of this
+    process are a terminal. `before_input` runs in a thread, and input is read after it. In a
+    terminal, input is read only once the command has printed something, or after two seconds, so
+    that a person sees the prompt first. Raises HarnessError if the machine ends first, and any
+    error of `before_input`.
     """
     size = terminal_size() if sys.stdin.isatty() and sys.stdout.isatty() else None
     passed = {"TERM": os.environ.get("TERM", "dumb")} if size is not None else {}
@@ -66,7 +67,7 @@ def attach_console(machine: RunningMachine) -> None:
 
 
 def ssh_entry_of(machine: RunningMachine) -> SshEntry:
-    """Let this user's key into the guest, and return how to connect."""
+    """Authorize this user's key in the guest, and return how to connect."""
     answer = _converse(machine, Request(verb=Verb.SSH), has_input=False)
     return SshEntry(
         port=int(str(answer["port"])),
@@ -90,7 +91,7 @@ def _converse(
     leave: bytes | None = None,
     before_input: Callable[[], None] | None = None,
 ) -> Mapping[str, object]:
-    """Send a request, pass input and output, and return how it ended; {} where this side left."""
+    """Send a request, pass input and output, and return how it ended; {} if this side left."""
     with contextlib.ExitStack() as opened:
         sock = opened.enter_context(
             contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -110,13 +111,13 @@ def _converse(
                 opened.enter_context(_resizing(sock))
         awaited = opened.enter_context(_Awaited(before_input)) if before_input else None
         if awaited is not None and not is_terminal:
-            # What runs there may print nothing before it has input.
+            # Without a terminal, a command may print nothing before it has input, so do not wait.
             awaited.start()
         return _pass(machine, sock, is_fed=has_input, leave=leave, awaited=awaited)
 
 
 class _Awaited:
-    """Runs a function in a thread; ready to be read from, for select(2), once it is over."""
+    """Runs a function in a thread; its descriptor becomes readable for select(2) at the end."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
@@ -136,13 +137,13 @@ class _Awaited:
         return self._is_over
 
     def start(self) -> None:
-        """Start it, at the first call."""
+        """Start the thread, at the first call."""
         if self._running is None:
             self._running = self._thread.submit(self._act)
             self._running.add_done_callback(lambda _: os.write(self._ends, b"."))
 
     def result(self) -> None:
-        """Raise the error that it raised."""
+        """Raise the error that the function raised, if any."""
         if self._running is not None:
             self._running.result()
 
@@ -187,7 +188,7 @@ def _pass(
 
 
 def _show(messages: Sequence[tuple[Kind, bytes]]) -> Mapping[str, object] | None:
-    """Write output; return how the request ended, None if it goes on."""
+    """Write output; return how the request ended, or None if it has not ended."""
     for kind, content in messages:
         if kind is Kind.OUTPUT:
             _write(1, content)
@@ -208,7 +209,7 @@ def _lost(machine: RunningMachine) -> NoReturn:
 
 
 def _try_send(sock: socket.socket, kind: Kind, content: bytes) -> None:
-    """Send what may come too late: the other side's earlier messages say why it has gone."""
+    """Send a message; ignore an error, since earlier messages say why the other side has gone."""
     with contextlib.suppress(OSError):
         send(sock, kind, content)
 

@@ -66,7 +66,7 @@ class Request:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Request:
-        """Raise ValueError, KeyError or TypeError if this is not a request."""
+        """Return the request; raises ValueError, KeyError or TypeError if `content` is none."""
         fields = parse_json(content)
         size = fields["terminal"]
         return cls(
@@ -96,7 +96,7 @@ class Receiver:
         self._left: list[tuple[Kind, bytes]] = []
 
     def receive(self) -> list[tuple[Kind, bytes]] | None:
-        """Return the messages that the next bytes complete, None if the other side has gone.
+        """Return the messages that the next bytes complete; None if the other side has gone.
 
         Raises HarnessError for bytes that are not a message.
         """
@@ -113,7 +113,7 @@ class Receiver:
         return self._completed()
 
     def next(self) -> tuple[Kind, bytes] | None:
-        """Return the first message, None if the other side goes first."""
+        """Return the first message; None if the other side has gone before."""
         while True:
             messages = self.receive()
             if messages is None:

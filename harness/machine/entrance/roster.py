@@ -23,7 +23,7 @@ ENTRANCE = "entrance"
 #: What the holder of a kept machine prints before its id.
 HELD = "held: "
 _LONGEST_PURPOSE = 1000
-#: As of the broker's reservations: the same for every run of a user.
+#: As for the broker's reservations, the folder is the same for every run of a user.
 _SHARED = Path("/tmp")  # noqa: S108 - a folder below it is used only if it is ours alone
 
 
@@ -51,7 +51,7 @@ class RunningMachine:
     gpus: tuple[str, ...] = ()
     user: int | None = None
     until: float | None = None
-    #: Reservations that wait are of no use here.
+    #: The reservation protocol needs it; an entry of this list never waits.
     is_granted: bool = True
 
     @property
@@ -60,7 +60,7 @@ class RunningMachine:
 
     @property
     def is_kept(self) -> bool:
-        """Return whether it was kept after its test, until `harness gc` or its time ends it."""
+        """Return whether the machine was kept after its test, until `harness gc` or `until` ends it."""
         return self.until is not None
 
     @property
@@ -72,7 +72,7 @@ class RunningMachine:
 
     @classmethod
     def from_json(cls, text: str) -> RunningMachine:
-        """Raise ValueError, KeyError or TypeError if `text` is not an entry."""
+        """Return the machine in `text`; raises ValueError, KeyError or TypeError if it has none."""
         fields = parse_json(text)
         user, until = fields["user"], fields["until"]
         return cls(
@@ -90,7 +90,7 @@ class RunningMachine:
 
 
 def _process(number: object) -> int:
-    """Return the number of one process: signals are sent to it, and others mean several."""
+    """Return a PID, which must name one process: signals are sent to it; raises ValueError."""
     if type(number) is not int or number < 1:
         raise ValueError(f"{number!r} is not a process")
     return number
@@ -107,7 +107,7 @@ class Roster:
         return self._entries.enter(machine)
 
     def update(self, name: str, machine: RunningMachine) -> None:
-        """Write changed facts of a machine under the `name` from `entered`; nothing after its end."""
+        """Write changed facts of a machine under the `name` from `entered`; ignored after its end."""
         with self._entries.open() as book, contextlib.suppress(FileNotFoundError):
             book.write(name, machine)
 
@@ -119,7 +119,7 @@ class Roster:
     def find(self, word: str) -> RunningMachine:
         """Return the machine with this id, or the only machine with this name.
 
-        Raises BadInputError, which names the running machines.
+        Raises BadInputError, which names the running machines, if there is none or several.
         """
         machines = self.machines()
         for each in machines:

@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from harness.machine.channels.console import Console
     from harness.machine.entrance.messages import TerminalSize
 
-#: A week: nobody means a shell to end by a limit, but every wait has one.
+#: Seconds of a week: a shell should have no limit, but every wait needs one.
 _SHELL_S = 7 * 86400.0
 _READY_S = 120.0
 _CLOSE_S = 5.0
 _BACKLOG = 8
 _BY_SIGNAL = 128
-#: Reads of the console, of 64 KiB at most, that a client has not been sent yet.
+#: The limit of unsent reads of the console for a client; a read has at most 64 KiB.
 _MOST_UNSENT = 256
 
 _SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh -i")
-#: In a terminal the agent starts the shell itself: each program more takes an emulated guest 50 ms.
+#: In a terminal the agent starts the shell itself: each more program takes an emulated guest 50 ms.
 _SHELL_IN_TERMINAL, _OTHER_SHELL = ("bash",), ("sh", "-i")
 
 
@@ -77,7 +77,7 @@ class Enterable(Protocol):
     def console(self) -> Console: ...
 
     def ssh_entry(self) -> SshEntry:
-        """Let this user's key in, and return how to connect; it changes the guest."""
+        """Authorize this user's key in the guest, and return how to connect."""
 
 
 @contextlib.contextmanager
@@ -98,7 +98,7 @@ def served_entrance(machine: Enterable, folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_folder(folder: Path) -> Iterator[str]:
-    """Return a short name of `folder`: the path of a socket has 107 bytes at most."""
+    """Yield a short alias of `folder`: the path of a socket has 107 bytes at most."""
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}"
@@ -107,7 +107,7 @@ def in_folder(folder: Path) -> Iterator[str]:
 
 
 class _Server:
-    """Accepts clients, each with a thread of its own."""
+    """Accepts clients, and serves each client in a thread of its own."""
 
     def __init__(self, machine: Enterable, listener: socket.socket) -> None:
         self._machine = machine
@@ -151,7 +151,7 @@ class _Server:
 
 
 def _size_of(content: bytes) -> TerminalSize:
-    """Raise HarnessError if this is no size."""
+    """Return the size in a message; raises HarnessError if it is invalid."""
     try:
         return size_from(parse_json(content))
     except (ValueError, KeyError, TypeError) as error:
@@ -161,16 +161,16 @@ def _size_of(content: bytes) -> TerminalSize:
 
 
 def _put_newest(unsent: queue.Queue[bytes | None], chunk: bytes | None) -> None:
-    """Put without waiting, from one thread at a time; what is unsent the longest makes room."""
+    """Put without waiting, from one thread at a time; a full queue drops its oldest chunk."""
     if unsent.full():
-        # It may just have been taken.
+        # Another thread may have just taken the oldest chunk.
         with contextlib.suppress(queue.Empty):
             unsent.get_nowait()
     unsent.put_nowait(chunk)
 
 
 class _Visit:
-    """One client's request."""
+    """The visit of one client: its request, and the answer."""
 
     def __init__(self, machine: Enterable, client: socket.socket) -> None:
         self._machine = machine
@@ -211,7 +211,7 @@ class _Visit:
             reading.start()
             code = started.wait(self._pass_output)
         if code is not None:
-            # As a shell tells of a signal, which has no negative exit code to tell.
+            # A shell reports a signal the same way, since exit codes can't be negative.
             self._end({"exit_code": code if code >= 0 else _BY_SIGNAL - code})
 
     def _pass_output(self, kind: int, content: bytes) -> None:
@@ -233,7 +233,7 @@ class _Visit:
         started.cancel()
 
     def _attach_console(self) -> None:
-        """Pass on what the console printed last and prints from now on, and what the client types."""
+        """Send the client the console's last output and all later output; type the client's input."""
         # A client that does not read must not hold up the console, so a thread sends.
         printed: queue.Queue[bytes | None] = queue.Queue(_MOST_UNSENT)
         sending = threading.Thread(

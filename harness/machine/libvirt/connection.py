@@ -38,7 +38,7 @@ _JOIN_S = 5.0
 
 
 class EventLoop:
-    """The loop of one process; `start` comes before the first connection."""
+    """The event loop of one process; call `start` before the first connection."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class EventLoop:
 
     def _begin(self, libvirt: Any) -> None:
         libvirt.virEventRegisterDefaultImpl()
-        # A timer that never fires by itself: the way to wake the loop.
+        # A timer that never fires by itself serves to wake the loop.
         timer = libvirt.virEventAddTimeout(-1, _wake, None)
         thread = threading.Thread(
             target=self._turn, args=(libvirt,), name="libvirt-events", daemon=True
@@ -70,7 +70,7 @@ class EventLoop:
         thread.start()
 
         def end() -> None:
-            # A thread that Python ends inside a callback would keep libvirt's locks.
+            # If Python ended the thread inside a callback, the thread would keep libvirt's locks.
             if self._owner == os.getpid():
                 self._ending = True
                 libvirt.virEventUpdateTimeout(timer, 0)
@@ -102,7 +102,7 @@ OLDEST = (8, 0, 0)
 CALL_S = 90.0
 _OPEN_S = 20.0
 _CLOSE_S = 10.0
-#: How long after its end a libvirtd that is being restarted may take to listen again.
+#: Seconds within which a libvirtd that is being restarted has to listen again.
 _RESTART_S = 10.0
 _INTERVAL_S = 0.2
 # libvirt drops a connection after this many unanswered keep-alive messages, this many seconds apart.
@@ -211,7 +211,7 @@ class Connection:
                     raise
                 return Observation(None, str(error))
 
-        # `poll` ends the wait with the complete reason.
+        # This limit is longer than that of `poll`, whose error has the complete reason.
         end = Deadline(until + _OPEN_S, self._clock)
         return wait_for("libvirtd to listen again", poll, end, interval_s=_INTERVAL_S)
 
@@ -227,7 +227,7 @@ class Connection:
         generation = self.generation
 
         def closed(_raw: object, reason: int, _opaque: object) -> None:
-            # Closing it is no loss, and the end of an old connection does not concern the new one.
+            # Ignores a close by the harness, and the end of an old connection after a new one was opened.
             if generation == self.generation and self._raw is not None:
                 self._note_loss(_CLOSE_REASONS.get(reason, f"reason {reason}"))
 
@@ -235,7 +235,7 @@ class Connection:
             "the registration of its close callback",
             lambda: raw.registerCloseCallback(closed, None),
         )
-        # A daemon may have keep-alive disabled (1); then only a broken socket shows the loss.
+        # A daemon may have keep-alive disabled (result 1); then only a broken socket shows the loss.
         self.run("keep-alive", lambda: raw.setKeepAlive(_KEEP_ALIVE_S, _KEEP_ALIVE_COUNT))
 
     def run(
@@ -248,10 +248,10 @@ class Connection:
     ) -> T:
         """Return the result of one libvirt call; `what` is a noun, such as "the start of 'x'".
 
-        A result that arrives after the limit is passed to `late`, in a thread of its own.
+        A result that arrives after the limit is passed to `late`, in the call's own thread.
 
-        Raises LibvirtError with libvirt's code if it is refused, ConnectionLostError if libvirtd
-        ended, and LibvirtHangsError with all stacks after `limit_s` seconds.
+        Raises LibvirtError with libvirt's code if libvirt refuses the call, ConnectionLostError if
+        libvirtd ended, and LibvirtHangsError with all stacks after `limit_s` seconds.
         """
         if self._lost_why is not None:
             raise lost(what, self.uri, self._lost_why)
@@ -282,7 +282,7 @@ class Connection:
         self._close_quietly("the end of the connection", raw.close)
 
     def _close_quietly(self, what: str, call: Callable[[], int | None]) -> None:
-        """Make a closing call, which may fail where libvirtd has ended already."""
+        """Make a closing call, which may fail if libvirtd has already ended."""
         try:
             left = watched(f"{what} to '{self.uri}'", call, _CLOSE_S)
         except (self._libvirt.libvirtError, LibvirtHangsError) as error:
@@ -320,5 +320,5 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        # A container's user need not stand in its /etc/passwd.
+        # A container's user may be missing in its /etc/passwd.
         return str(os.getuid())

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-#: The UID as which a session of root runs: libvirt has no session for root.
+#: The UID of a session that root starts: libvirt has no session for root.
 _SESSION_UID = 1000
 
-#: libvirt's own folder, over which the daemon's is mounted, so that paths of QEMU's sockets stay short.
+#: libvirt's own folder, on which the daemon's folder is mounted, so that socket paths stay short.
 STATE = "/var/lib/libvirt/qemu"
 
 # The shell is the namespace's init and has to reap orphans of QEMU's daemons, which `wait` does.
@@ -98,7 +98,7 @@ class DaemonLayout:
     def environment(self) -> dict[str, str]:
         """Return variables that libvirtd needs in addition to the variables of this process.
 
-        Without D-Bus: machined would look up PIDs of this namespace in the host's.
+        D-Bus is switched off: machined would look up PIDs of this namespace in the host's namespace.
         """
         nowhere = "unix:path=/nonexistent"
         apart = {"DBUS_SYSTEM_BUS_ADDRESS": nowhere, "DBUS_SESSION_BUS_ADDRESS": nowhere}

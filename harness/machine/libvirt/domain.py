@@ -36,7 +36,7 @@ _ENDINGS = {
     5: "failed",
     6: "from snapshot",
 }
-#: libvirt's error codes for a domain that has ended.
+#: libvirt's error codes for calls on a domain that has ended.
 _IS_OVER = frozenset({Code.NO_DOMAIN, Code.OPERATION_INVALID})
 
 _LOG = logging.getLogger(__name__)
@@ -62,8 +62,8 @@ class Domain:
     def start(self, xml: str, *, emulator: str) -> None:
         """Start the domain paused; its guest runs from `resume` on.
 
-        Raises HarnessError with libvirt's message if it refuses. A domain that starts after the
-        limit has passed is ended at once.
+        Raises HarnessError with libvirt's message if libvirt refuses. A domain that starts after
+        the time limit is ended at once.
         """
         connection, name = self._connection, self._machine
         libvirt, raw = load_libvirt(), connection.raw
@@ -179,8 +179,8 @@ class Domain:
     def destroy(self) -> None:
         """End the domain if it has not ended, and verify that libvirt no longer lists it.
 
-        If libvirtd ended meanwhile, its successor ends the domain: domains survive a crash of
-        libvirtd. Raises HarnessError if there is no successor.
+        If libvirtd has ended, a restarted libvirtd ends the domain: domains survive a crash of
+        libvirtd. Raises HarnessError if none answers.
         """
         if not self._may_exist or self._has_ended:
             return
@@ -199,7 +199,7 @@ class Domain:
                 raise
         except (ConnectionLostError, RequirementError) as error:
             raise HarnessError(
-                f"Machine '{self._machine}' may still run: {error} Once a libvirtd answers there, look "
+                f"Machine '{self._machine}' may still run: {error} Once a libvirtd answers again, look "
                 f"for its domain by `virsh list`, and end it by `virsh destroy {self.name}`."
             ) from error
         left = connection.run(

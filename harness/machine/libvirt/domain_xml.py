@@ -1,7 +1,7 @@
 """Renders a machine's domain XML; pure.
 
-It has the devices of `harness.machine.description.argv`. Parts that libvirt's schema lacks go to
-QEMU by libvirt's own extension of the schema; parts that both lack are refused.
+It has the devices of `harness.machine.description.argv`. Parts that libvirt's schema lacks are
+passed to QEMU by libvirt's `qemu:` extension; parts that both lack are refused.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ SEED_BUS, _FIRST_PORT_BUS = 1, 2
 class DomainHost:
     """Facts of the host on which a domain's XML depends.
 
-    `owner` is the user and group of QEMU, if libvirt lets them be chosen, so that QEMU has access
-    to the files of the user who runs the harness. The other `security_models` are disabled for the
+    `owner` is the user and group of QEMU, if libvirt lets them be chosen, so that QEMU can access
+    the files of the user who runs the harness. The other `security_models` are disabled for the
     domain. `agent_socket` is the harness's listening socket, and QEMU connects to it; it is None
     if the XML describes a machine that is not started.
     """
@@ -81,13 +81,13 @@ def render_domain(spec: MachineSpec, host: DomainHost, *, name: str, uuid: str) 
     ET.SubElement(features, "acpi")
     ET.SubElement(features, "apic")
     if spec.has_iommu and is_kvm:
-        # Else KVM emulates interrupts itself, and the IOMMU could not remap them.
+        # Otherwise KVM emulates interrupts itself, and the IOMMU can't remap them.
         ET.SubElement(features, "ioapic", driver="qemu")
     _add_cpu(domain, spec.accelerator)
     clock = ET.SubElement(domain, "clock", offset="utc")
     ET.SubElement(clock, "timer", name="hpet", present="no")
     _text(domain, "on_poweroff", "destroy")
-    # As with `-no-reboot`.
+    # The guest's reboot ends the domain, as with `-no-reboot`.
     _text(domain, "on_reboot", "restart" if spec.may_reboot else "destroy")
     _text(domain, "on_crash", "destroy")
     _add_devices(domain, spec, host)
@@ -106,8 +106,8 @@ def render_seed_disk(seed: Path) -> str:
 def render_host_gpu(attachment: HostGpuAttachment, *, port: int) -> str:
     """Render a GPU of the host, to be plugged into the root port number `port`, from 0.
 
-    libvirt leaves its binding to `vfio-pci` to the harness ('managed'), whose pool would compete
-    with it otherwise. Raises RequirementError for a GPU of several functions: libvirt plugs only
+    'managed' is off, so libvirt leaves the binding to `vfio-pci` to the pool of the harness; both
+    would compete otherwise. Raises RequirementError for a GPU of several functions: libvirt plugs only
     function 0 into a running domain.
     """
     if len(attachment.addresses) > 1:
@@ -261,15 +261,15 @@ def _add_security(domain: ET.Element, host: DomainHost) -> None:
 def _extra_arguments(spec: MachineSpec) -> Sequence[str]:
     """Return QEMU arguments for what libvirt's schema lacks.
 
-    Its network of type 'user' can neither be restricted nor forward a port, and it chooses the names
-    of memory and of its files itself: a saved machine continues only with memory of the same name. The
+    libvirt's network of type 'user' can neither be restricted nor forward a port. libvirt also names
+    memory and its files itself, but a saved machine continues only with memory of the same name. The
     last `-machine` overrides the options that it names.
     """
     card = {
         "driver": "virtio-net-pci",
         "netdev": "net",
         "romfile": "",
-        # As for QEMU's own machines: else a clone's QEMU crashes when its guest resets the card.
+        # As in `argv`: otherwise a clone's QEMU crashes when its guest resets the card.
         "guest_announce": False,
         "mac": MAC_ADDRESS,
         "bus": "pcie.0",
@@ -287,7 +287,7 @@ def _extra_arguments(spec: MachineSpec) -> Sequence[str]:
 
 
 def _memory_backend(memory: MemoryFile | None, memory_mib: int) -> Mapping[str, object]:
-    """Describe the guest's memory, shared where possible: servers of emulated GPUs map it."""
+    """Describe the guest's memory, shared if possible: servers of emulated GPUs map it."""
     backend = {"id": "ram", "size": memory_mib << 20}
     if memory is None:
         return {"qom-type": "memory-backend-memfd", **backend, "share": True}

@@ -84,7 +84,7 @@ class LibvirtDriver:
         RequirementError if libvirt is not available.
         """
         require_qemu(qemu)
-        # Short, since a socket's path may have no more than 107 characters.
+        # The path is short, since a socket's path may have no more than 107 characters.
         parent = host_folder() / "libvirt"
         sweep(parent)
         with contextlib.ExitStack() as opened:
@@ -116,7 +116,7 @@ class LibvirtDriver:
         if found is not Transport.MPQEMU:
             raise RequirementError(
                 f"'{self._host.emulator}' takes an emulated GPU by '{found.value}', whose socket "
-                "libvirt doesn't hand on; use a QEMU from 6.0 to 8.1, or --machine-driver=qemu."
+                "libvirt can't pass to QEMU; use a QEMU from 6.0 to 8.1, or --machine-driver=qemu."
             )
         return found
 

@@ -35,7 +35,7 @@ class Code(enum.IntEnum):
 
 
 class ErrorDomain(enum.IntEnum):
-    """The parts of libvirt, by virterror.h, whose errors are about the connection."""
+    """The parts of libvirt, numbered as in virterror.h, whose errors are about the connection."""
 
     RPC = 7
     REMOTE = 13
@@ -61,7 +61,7 @@ class LibvirtError(HarnessError):
 
 
 class ConnectionLostError(MonitorLostError):
-    """The libvirtd of a connection ended or was restarted, and its machines with it."""
+    """The libvirtd of a connection ended or was restarted, which ended its machines."""
 
 
 class NotAllowedError(RequirementError):

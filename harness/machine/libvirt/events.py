@@ -64,9 +64,9 @@ def _ignore_event(_event: DomainEvent) -> None:
 class DomainEvents:
     """The events of the domain with this UUID, from construction to `close`.
 
-    Without a `domain` it need not exist yet, so that no event is missed; but libvirt permits only
-    one such registration per connection. Any number may watch a `domain` that they are given. The
-    event loop calls `listener`, which has to return quickly.
+    Without a `domain`, the domain need not exist yet, so that no event is missed; but libvirt
+    permits only one such registration per connection. A given `domain` may be watched by any number
+    of objects. The event loop calls `listener`, which has to return quickly.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class DomainEvents:
                     if is_final(event):
                         raise HarnessError(
                             f"Domain '{self._name}' was '{event}' while waiting for {what}; its "
-                            "console and QEMU's log say why."
+                            "console and QEMU's log show why."
                         )
                 seen = ", ".join(f"'{event}'" for event in self._events[since:]) or "no event"
                 if self._is_lost:
@@ -146,7 +146,7 @@ class DomainEvents:
         registrations, self._registrations = self._registrations, []
         if self._is_lost:
             return
-        # Each, whether or not libvirt refuses another.
+        # Every registration is removed, even if libvirt refuses to remove another.
         with contextlib.ExitStack() as removal:
             for registration in registrations:
                 removal.callback(

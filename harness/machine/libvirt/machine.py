@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _CONNECT_S = 30.0
 #: Characters of QEMU's log that an error quotes.
 _LOG_END = 2000
-#: Of QEMU's log, which a guest may make long.
+#: How much of QEMU's log is copied; a guest may make the log long.
 _COPIED_BYTES = 4 << 20
 
 
@@ -66,7 +66,7 @@ class LibvirtMachine(MonitoredMachine):
         qemu_logs: Path,
         agent_program: bytes = b"",
     ) -> None:
-        # The attachments are plugged one by one once the domain is there.
+        # The attachments are plugged one by one after the domain's start.
         super().__init__(spec, folder)
         self._connection = connection
         self._host = replace(host, agent_socket=agent_socket)
@@ -91,7 +91,7 @@ class LibvirtMachine(MonitoredMachine):
             log = self._qemu_logs / f"{self._domain.name}.log"
             output = last_bytes(log, _COPIED_BYTES).decode(errors="replace")
         except OSError:
-            # The system's logs are root's.
+            # Only root may read the logs of the system's libvirtd.
             return ""
         (self.folder / "stderr.log").write_text(output)
         return output.strip()[-_LOG_END:]
@@ -114,9 +114,9 @@ class LibvirtMachine(MonitoredMachine):
         domain, spec = self._domain, self.spec
         xml = render_domain(spec, self._host, name=domain.name, uuid=domain.uuid)
         (self.folder / "domain.xml").write_text(xml)
-        # Before the domain, which finds it as it starts.
+        # QEMU connects to this socket at the domain's start, so the socket comes first.
         listener = self._listen()
-        # After the streams that are opened from here on: they end before their domain.
+        # Streams that are opened after this line are closed before the domain.
         self._resources.callback(domain.close)
         domain.start(xml, emulator=self._host.emulator)
         self._open_console()
@@ -164,7 +164,7 @@ class LibvirtMachine(MonitoredMachine):
         self._resources.callback(self.agent.close)
 
     def failure(self) -> str | None:
-        """Say why this machine will not continue, or None."""
+        """Return why this machine will not continue, or None."""
         if self._domain.is_lost:
             return (
                 f"libvirtd at '{self._connection.uri}' ended or was restarted, and its machines "
@@ -239,12 +239,12 @@ class LibvirtMachine(MonitoredMachine):
 
     @override
     def _end_saved(self) -> None:
-        # libvirt's own save would refuse an auto-destroyed domain, and would copy all its memory.
+        # libvirt's own save refuses a domain with AUTODESTROY, and copies all memory.
         self._domain.destroy()
 
     @override
     def _wait_for_exit(self, deadline: Deadline) -> str | None:
-        # libvirt also calls it a shutdown when a guest resets that may not.
+        # libvirt also reports a shutdown when a guest resets that may not reboot.
         ending = self._domain.wait_for_end(deadline)
         return None if ending == POWERED_OFF else ending
 

@@ -89,7 +89,7 @@ class DomainMonitor:
         self._connection = connection
         self._domain = domain
         self._name = name
-        self._log = EventLog(name, advice="libvirt's log of the domain and the console say why.")
+        self._log = EventLog(name, advice="libvirt's log of the domain and the console show why.")
         self._generation = connection.generation
         self._forget = connection.on_loss(self._log.wake)
         try:

@@ -1,8 +1,8 @@
 """A private libvirtd: for tests, and for hosts that run none.
 
-It runs in a mount and a PID namespace, where libvirt's compiled-in folders are its own; so any
-number run beside each other and beside the host's libvirtd. All its processes, including its
-machines, are in the PID namespace, which the kernel ends with the process that started the daemon.
+It runs in a mount and a PID namespace, with its own copy of libvirt's compiled-in folders. So any
+number of them can run beside each other and beside the host's libvirtd. All its processes, including
+its machines, are in the PID namespace, which the kernel ends with the process that started the daemon.
 
 The socket is in the folder of the caller, which only its owner may enter.
 """
@@ -189,7 +189,7 @@ _WITH_LOCKED_MEMORY = (
     'ulimit -l unlimited 2>/dev/null || ulimit -l "$(ulimit -H -l)"; exec "$@"',
     "libvirtd",
 )
-#: Its files are private: else a user's umask could let others read its state.
+#: libvirtd creates private files: otherwise a user's umask could let others read its state.
 _LIBVIRTD_WITH_MODE = ("sh", "-c", 'umask 077; exec "$@"', "libvirtd")
 
 
@@ -230,7 +230,7 @@ def _prepare(layout: DaemonLayout) -> None:
 
 
 def _wait_for_init(holder: ChildProcess, marker: Path, errors: Path, deadline: Deadline) -> int:
-    """Return the PID, in this namespace, of the other one's first process."""
+    """Return the PID, in this namespace, of the first process of the daemon's PID namespace."""
 
     def poll() -> Observation[int]:
         if has_ended(holder):

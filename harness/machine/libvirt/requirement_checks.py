@@ -42,7 +42,7 @@ _ACL = "system.posix_acl_access"
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """Who may open a device node."""
+    """The owner and the permissions of a device node."""
 
     mode: int
     owner: int
@@ -90,7 +90,7 @@ def examine(
         try:
             connection = connect(uri or DEFAULT_URI, folder, opened, reports.append)
         except NotAllowedError as error:
-            # It answered, although it refused.
+            # The daemon answered, although it refused this user.
             return [
                 binding,
                 _met(_DAEMON, f"It answers at '{uri or DEFAULT_URI}'."),
@@ -122,7 +122,7 @@ def _emulator(
     path = shutil.which(qemu) or qemu
     try:
         text = connection.run(
-            f"the query of what '{path}' can do",
+            f"the query of the capabilities of '{path}'",
             lambda: str(connection.raw.getDomainCapabilities(path, _ARCH, _MACHINE, kind, 0)),
         )
     except HarnessError as error:
@@ -157,7 +157,7 @@ def judge_kvm(device: Device | None, user: tuple[int, int] | None) -> Requiremen
     is not available now'), some twenty times per start: 22 and 92 seconds were measured, not 0.4.
     """
     if device is None:
-        return _met(_KVM, f"There is no '{KVM}', so libvirt does not count on it.")
+        return _met(_KVM, f"There is no '{KVM}', so libvirt does not use it.")
     if user is None:
         return _met(_KVM, "libvirt changes no user for QEMU, so both may open the same files.")
     number, group = user
@@ -190,7 +190,7 @@ def parse_qemu_user(capabilities: str) -> tuple[int, int] | None:
         for label in model.findall("baselabel"):
             user, _, group = (label.text or "").partition(":")
             if label.get("type") == "kvm":
-                # They begin with a plus sign, which a number may have.
+                # The ids begin with a plus sign, which `int` accepts.
                 return int(user), int(group)
     return None
 

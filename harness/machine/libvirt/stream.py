@@ -1,7 +1,7 @@
-"""Connects a libvirt stream to a socket, as consoles and agents expect one.
+"""Connects a libvirt stream to a socket, for consoles and agents, which expect sockets.
 
-libvirt's event loop transfers data between the two. Each is read only as far as the other accepts,
-so a guest that writes without end fills no memory.
+libvirt's event loop transfers data between stream and socket. Each is read only as fast as the other
+accepts data, so a guest that writes without end fills no memory.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 65536
 _MOST_BYTES = 1 << 20
 _CLOSE_S = 5.0
-#: Shorter, so that closing a stream can report that it was aborted.
+#: Shorter than other limits, so that closing a stream can report the abort.
 _ABORT_S = 3.0
-#: What libvirt's Python binding returns where it would block.
+#: The return value of libvirt's Python binding when a call would block.
 _WOULD_BLOCK = -2
 
 _LOG = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class StreamSocket:
         try:
             if events & libvirt.VIR_STREAM_EVENT_WRITABLE:
                 self._send()
-            # Data from before a hang-up can still be read.
+            # Data from before a hang-up can still be read after it.
             if not self._receive():
                 self._end()
                 return
@@ -142,7 +142,7 @@ class StreamSocket:
         return True
 
     def _note(self, chunk: bytes) -> None:
-        """Write to the log; where that fails, the guest continues, and `failure` says why."""
+        """Write to the log; if that fails, the guest continues, and `failure` returns the reason."""
         if self._log is None:
             return
         try:
@@ -159,12 +159,12 @@ class StreamSocket:
     def _close_log(self) -> None:
         log, self._log = self._log, None
         if log is not None:
-            # Closing writes the buffer again, which may fail again; the file is closed all the same.
+            # Closing flushes the buffer, which may fail again; the file is closed in any case.
             with contextlib.suppress(OSError):
                 log.close()
 
     def _flush(self) -> bool:
-        """Send to the socket what it accepts; return whether that was anything."""
+        """Send to the socket as much as it accepts; return whether it accepted anything."""
         try:
             sent = self._theirs.send(self._to_socket)
         except BlockingIOError:
@@ -200,7 +200,7 @@ class StreamSocket:
             self._interests = of_stream, of_socket
 
     def _end(self) -> None:
-        """Close both ends, in the loop's thread or before it has them."""
+        """Close both ends: in the loop's thread, or before the loop watches them."""
         if self._has_ended.is_set():
             return
         refused = self._libvirt.libvirtError
@@ -212,7 +212,7 @@ class StreamSocket:
             if self._is_open:
                 with contextlib.suppress(refused):
                     self._stream.eventRemoveCallback()
-                # A libvirtd that hangs must not stop the loop, which detects that it hangs.
+                # A libvirtd that hangs must not block the loop, which has to detect that.
                 with contextlib.suppress(LibvirtHangsError):
                     watched(f"the end of {self._what}", self._abort, _ABORT_S)
         finally:

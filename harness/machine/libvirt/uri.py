@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from harness.errors import BadInputError
 
-#: Where a person writes a URI.
+#: The option by which a person names a URI.
 OPTION = "--machine-uri"
 
 _SCHEMES = ("qemu", "qemu+unix")
@@ -16,7 +16,7 @@ _PATHS = ("/system", "/session")
 
 @dataclass(frozen=True, kw_only=True)
 class HostUri:
-    """The URI of a libvirtd of this host, and which of the two kinds it is."""
+    """The URI of a libvirtd of this host, and its kind: system or session."""
 
     text: str
     is_session: bool

@@ -60,14 +60,14 @@ def watched(
         with contextlib.suppress(concurrent.futures.TimeoutError):
             future.exception(timeout=limit_s)
     finally:
-        # Also after Ctrl-C; a result that has not arrived by now is late.
+        # This runs after Ctrl-C too. A result that has not arrived by now is late.
         is_left = future.cancel()
     if not is_left:
         return future.result()
     stacks = _stacks()
     _LOG.info("libvirt did not answer %s within %.0f s\n%s", what, limit_s, stacks)
     raise LibvirtHangsError(
-        f"libvirt did not answer {what} within {limit_s:.0f} s. Check libvirtd there, "
+        f"libvirt did not answer {what} within {limit_s:.0f} s. Check libvirtd, "
         "and restart it if it hangs. The stacks of this process's threads, including the call's:\n"
         f"{stacks}"
     )

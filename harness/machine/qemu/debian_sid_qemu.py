@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Runner
 
-#: All modules, wanted or not: QEMU looks for those that it lacks in the host's folder, and a module
-#: of another build makes it abort.
+#: Includes all modules, wanted or not: QEMU looks for a missing module in the host's folder, and
+#: aborts if the module is of another build.
 PACKAGES = (
     "qemu-system-x86",
     "qemu-system-gui",
@@ -39,7 +39,7 @@ _LEFT_OUT = ("./dev", "./usr/share/doc", "./usr/share/locale", "./usr/share/man"
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _PROGRAM = "usr/bin/qemu-system-x86_64"
 _NAME = "qemu-system-x86_64"
-#: It becomes the name of a folder; Debian's policy, section 5.6.12, says of what a version consists.
+#: The version becomes the name of a folder; Debian's policy, section 5.6.12, defines its characters.
 _VERSION = re.compile(r"\(Debian ([0-9][A-Za-z0-9.+:~-]*)\)")
 _MAX_AGE = dt.timedelta(days=30)
 _QUERY_S = 20.0
@@ -54,7 +54,7 @@ class SidQemu:
 
 
 def find_sid_qemu(cache: Path) -> SidQemu | None:
-    """Return the newest recent one in the cache, or None."""
+    """Return the newest QEMU in the cache that is recent, or None."""
     oldest = dt.datetime.now(tz=dt.timezone.utc) - _MAX_AGE
     found = [
         SidQemu(program=folder / _NAME, version=(folder / "version").read_text().strip())
@@ -67,7 +67,7 @@ def find_sid_qemu(cache: Path) -> SidQemu | None:
 def ensure_sid_qemu(
     cache: Path, runner: Runner, *, refresh: bool = False, report: Callable[[str], None]
 ) -> SidQemu:
-    """Return a QEMU of Debian sid, unpacked if the cache has none, or to `refresh` it.
+    """Return a QEMU of Debian sid; unpack it if the cache has none, or if `refresh` is true.
 
     Its folder is named by the packages' list and the version of Debian's package, so a newer
     version takes another folder, and machines' checkpoints distinguish the two.
@@ -98,7 +98,7 @@ def ensure_sid_qemu(
             program = work / _NAME
             program.write_text(render_program(folder, version, _digest(work / "root" / _PROGRAM)))
             program.chmod(0o700)
-            # Not removed in its place: a process that is killed meanwhile would leave half of it there.
+            # The old folder is renamed before its removal: a killed process would leave half of it there.
             old = store / f".work-{secrets.token_hex(4)}"
             with contextlib.suppress(FileNotFoundError):
                 folder.rename(old)
@@ -113,8 +113,8 @@ def ensure_sid_qemu(
 def render_program(folder: Path, version: str, digest: str) -> str:
     """Return the program that runs the unpacked QEMU; pure.
 
-    It names the QEMU inside, since a saved guest's state can be loaded by that QEMU only, and two
-    QEMUs are told apart by the requested program.
+    It contains the version and digest of the unpacked QEMU: only that QEMU can load a saved guest's
+    state, and the harness tells QEMUs apart by the content of the program that `--qemu` names.
     """
     root = folder / "root"
     libraries = root / _LIBRARIES
@@ -135,7 +135,7 @@ def render_program(folder: Path, version: str, digest: str) -> str:
 
 
 def _package_version(work: Path, runner: Runner) -> str:
-    """Return the version of the package, as the QEMU in it says it."""
+    """Return the version of the package, as the unpacked QEMU prints it."""
     program = work / _NAME
     program.write_text(render_program(work, "of a version to be asked for", ""))
     program.chmod(0o700)

@@ -53,7 +53,7 @@ def require_qemu(qemu: str) -> None:
         )
     if shutil.which("setpriv") is None:
         raise RequirementError(
-            "There is no 'setpriv' on this host, by which QEMU dies with the harness; install it "
+            "There is no 'setpriv' on this host, which makes QEMU end with the harness; install it "
             "with `apt-get install util-linux`."
         )
 
@@ -62,7 +62,7 @@ def require_qemu(qemu: str) -> None:
 def qemu_identity(
     qemu: str, accelerator: Accelerator, answers: ProgramAnswers | None = None
 ) -> str:
-    """Name this host's QEMU `qemu`, and under KVM the processor that its guests see.
+    """Return facts that identify the QEMU `qemu`, and under KVM the processor that guests see.
 
     No other QEMU can load a guest's saved state. `answers` keep the binary's digest for later
     runs. Raises RequirementError if there is none.
@@ -130,7 +130,7 @@ class QemuMachine(MonitoredMachine):
 
     @property
     def pid(self) -> int:
-        """Return the id of QEMU's process; raises HarnessError before it has been started."""
+        """Return the PID of QEMU; raises HarnessError before the machine has been started."""
         if self._process is None:
             raise HarnessError(f"Machine '{self.spec.name}' was never started.")
         return self._process.pid
@@ -149,7 +149,7 @@ class QemuMachine(MonitoredMachine):
         """Start QEMU and negotiate QMP.
 
         Raises RequirementError if there is no such binary, HarnessError with QEMU's own output
-        where it refuses.
+        if QEMU refuses.
         """
         require_qemu(self.spec.qemu)
         if any(isinstance(each, HostGpuAttachment) for each in self._attachments):
@@ -157,7 +157,7 @@ class QemuMachine(MonitoredMachine):
         qmp_ours, qmp_theirs = socket.socketpair()
         serial_ours, serial_theirs = socket.socketpair()
         agent_ours, agent_theirs = socket.socketpair()
-        # Closed at the end in any case; console and session close them before.
+        # The callbacks close the sockets in any case; console and session normally close them before.
         self._resources.callback(qmp_ours.close)
         self._resources.callback(serial_ours.close)
         self._resources.callback(agent_ours.close)
@@ -186,7 +186,7 @@ class QemuMachine(MonitoredMachine):
                     ],
                     cwd=self.folder,
                 )
-        # They load while QEMU starts, which takes longer.
+        # These modules load while QEMU starts, which takes longer.
         from harness.machine.channels.agent import Agent  # noqa: PLC0415
         from harness.machine.channels.console import Console  # noqa: PLC0415
         from harness.machine.channels.qmp import QmpSession  # noqa: PLC0415
@@ -206,7 +206,7 @@ class QemuMachine(MonitoredMachine):
             ) from error
 
     def failure(self) -> str | None:
-        """Say why this machine will not continue, or None."""
+        """Return why this machine will not continue, or None."""
         return disk_failure(self.events, self.folder)
 
     @override
@@ -297,16 +297,16 @@ class QemuMachine(MonitoredMachine):
         try:
             if process is not None and process.poll() is None:
                 process.send_signal(signal.SIGKILL)
-                # It has no say in this, so that it ends within milliseconds.
+                # A process can't delay SIGKILL, so QEMU ends within milliseconds.
                 self._wait_for_exit(Deadline.after(_KILL_S), interval_s=0.002)
         finally:
             self._resources.close()
 
 
 def state_argv(spec: MachineSpec) -> list[str]:
-    """Return the command line of a machine to be saved, for any name and any folder.
+    """Return the command line of a machine to be saved, without its name and its folder.
 
-    It has machine type, CPU, memory and devices.
+    It determines machine type, CPU, memory and devices.
     """
     channels = Channels(qmp_fd=0, serial_fd=0, agent_fd=0)
     return render_argv(without_paths(spec), channels, serial_log=Path("serial.log"))

@@ -9,7 +9,7 @@ from harness.errors import RequirementError
 
 #: The bit of the capability that lifts the limit, `CAP_IPC_LOCK`; capabilities(7).
 _IPC_LOCK = 14
-#: What VFIO pins beside the guest's memory: the device's own queues and QEMU's read-only memory.
+#: MiB that VFIO pins besides the guest's memory: the device's queues and QEMU's read-only memory.
 _BESIDE_MIB = 256
 
 
@@ -23,7 +23,7 @@ def has_ipc_lock(status: str) -> bool:
 
 
 def locked_mib(memory_mib: int) -> int:
-    """Return how much is locked for a guest of `memory_mib` that has a GPU of the host."""
+    """Return the MiB to lock for a guest of `memory_mib` that has a GPU of the host."""
     return memory_mib + _BESIDE_MIB
 
 

@@ -118,8 +118,8 @@ def test_message_of_any_length_up_to_the_limit_arrives(parts: int, short: int) -
             lambda: frames.encode_message(frames.RUN, 1, bytes(frames.MAX_MESSAGE + 1)),
             "A message of 8388609 bytes",
         ),
-        (lambda: frames.from_json(b"{"), "A frame holds no JSON: "),
-        (lambda: frames.from_json(b"[]"), "A frame holds no JSON object"),
+        (lambda: frames.from_json(b"{"), "A frame has no JSON: "),
+        (lambda: frames.from_json(b"[]"), "A frame has no JSON object"),
     ],
 )
 def test_error_names_the_part_that_does_not_fit(send: object, sentence: str) -> None:

@@ -599,7 +599,7 @@ def test_request_in_parts_has_an_end(bench: Bench, monkeypatch: pytest.MonkeyPat
     bench.turns(3)
 
     assert error_of(bench.gets()) == (
-        "ProtocolError: A request has more than 262144 bytes; the limit excludes its streams."
+        "ProtocolError: A request has more than 262144 bytes; streams do not count."
     )
 
 

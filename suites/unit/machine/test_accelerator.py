@@ -137,7 +137,7 @@ def test_broken_kvm_is_replaced_by_tcg_with_the_reason(
         accelerator=Accelerator.TCG,
         tsc_khz=TSC_KHZ,
         reason=(
-            f"TCG, since '{device}' exists but does not work: {words} (to test it again before the "
+            f"TCG, since '{device}' exists but does not work: {words} (to test KVM again before the "
             f"next boot, remove '{cache}/accelerator.json'); expect a tenth of the speed."
         ),
     )

@@ -142,7 +142,7 @@ def test_every_firmware_that_does_not_fit_is_named(general: Folder) -> None:
         find(general)
 
     assert (
-        f"; '{smm}' does not: it requires SMM; '{bios}' does not: it is not UEFI. On Debian"
+        f"; '{smm}' does not fit: it requires SMM; '{bios}' does not fit: it is not UEFI. On Debian"
     ) in str(caught.value)
 
 
@@ -175,7 +175,7 @@ def test_firmware_that_machines_cannot_use_is_skipped_and_named(
 
     with pytest.raises(RequirementError) as caught:
         find(general)
-    assert f"; '{file}' does not: {reason}. On Debian" in str(caught.value)
+    assert f"; '{file}' does not fit: {reason}. On Debian" in str(caught.value)
 
     specific.describe("60-edk2.json")
     assert find(general, specific) == specific.firmware

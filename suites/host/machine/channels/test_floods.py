@@ -52,7 +52,7 @@ def test_loader_that_asks_again_and_again_gets_one_program_at_a_time(
     # It is read after what was sent before.
     guest.theirs.sendall(frames.encode(frames.ERROR, 0, b"end"))
 
-    with pytest.raises(HarnessError, match="lost the thread"):
+    with pytest.raises(HarnessError, match="reports a broken stream"):
         agent.wait_until_ready(soon())
     assert peak_mib() < 20
 

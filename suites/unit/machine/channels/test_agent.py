@@ -68,7 +68,7 @@ def test_agent_of_another_harness_is_refused(guest: PlayedGuest, agent: Agent) -
     guest.starts()
 
     with pytest.raises(
-        HarnessError, match=rf"another agent.*\(other, not {ours}\).*remove the checkpoint"
+        HarnessError, match=rf"another harness.*\(other, not {ours}\).*remove the checkpoint"
     ):
         agent.wait_until_ready(soon())
 
@@ -80,7 +80,7 @@ def test_agent_with_an_unknown_protocol_is_refused(
     guest.protocol = protocol
     guest.starts()
 
-    with pytest.raises(HarnessError, match=r"'node' runs another agent"):
+    with pytest.raises(HarnessError, match=r"'node' belongs to another harness"):
         agent.wait_until_ready(soon())
 
 

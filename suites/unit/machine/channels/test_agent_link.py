@@ -124,7 +124,7 @@ def test_restarted_agent_is_not_ready_before_it_says_hello_again(
     wait_until(lambda: guest.kinds().count("hello") == 2)
 
     with pytest.raises(
-        HarnessError, match="not ready in time for a ping; last seen of it: its loader asked"
+        HarnessError, match="not ready in time for a ping; last seen of it: its loader requested"
     ):
         ready.ping(soon(0.02))
 
@@ -189,7 +189,7 @@ def test_machine_that_ends_before_its_agent_is_ready_ends_the_wait(
         ),
         (
             frames.encode(frames.ERROR, 0, b'{"message": "lost"}'),
-            """lost the thread: b'{"message": "lost"}'""",
+            """reports a broken stream: b'{"message": "lost"}'""",
         ),
     ],
     ids=["kind", "length", "thread"],

@@ -112,7 +112,7 @@ def test_request_without_an_answer_is_named_with_the_last_frame(
             lambda agent: agent.wait_for_unit("a.service", soon()),
             (
                 "the wait for 'a.service' to be active in an unknown form: "
-                "ProtocolError(\"A frame holds no JSON object: b'[]'.\")."
+                "ProtocolError(\"A frame has no JSON object: b'[]'.\")."
             ),
         ),
     ],

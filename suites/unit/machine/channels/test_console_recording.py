@@ -107,10 +107,10 @@ def test_cut_recording_is_played_to_its_end(recording: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("no json", "This is not an asciicast."),
-        ("[]", "This is not an asciicast."),
-        ("{}", "This is not an asciicast."),
-        ('{"version": 1}', "This asciicast has version 1; only version 2 can be read."),
+        ("no json", "The file is not an asciicast."),
+        ("[]", "The file is not an asciicast."),
+        ("{}", "The file is not an asciicast."),
+        ('{"version": 1}', "The asciicast has version 1; only version 2 can be read."),
     ],
 )
 def test_other_file_is_refused_as_a_recording(tmp_path: Path, text: str, message: str) -> None:

@@ -148,7 +148,7 @@ def test_qemu_that_goes_ends_a_wait_early(qemu: FakeQemu, session: QmpSession) -
 
     expected = (
         "QEMU of machine 'node' ended while waiting for its power-off; seen: no event. "
-        "Its stderr and console say why."
+        "Its stderr and console show why."
     )
     with pytest.raises(HarnessError, match=f"^{re.escape(expected)}$"):
         session.wait_for_event("its power-off", names("SHUTDOWN"), Deadline.after(_LONG_S))

@@ -104,7 +104,7 @@ def test_agent_of_an_older_harness_gives_no_terminal(guest: PlayedGuest) -> None
     guest.protocol = TERMINAL_PROTOCOL - 1
 
     expected = (
-        "This machine was saved by an older harness, whose agent gives commands no terminal. Use "
+        "This machine was saved by an older harness, whose agent can't open terminals. Use "
         "`harness ssh`, or a command whose output is piped, such as "
         "`harness shell --machine MACHINE -- dmesg | cat`."
     )

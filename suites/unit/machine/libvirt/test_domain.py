@@ -153,7 +153,7 @@ def test_domain_without_a_libvirtd_is_reported_as_maybe_running(
 
     assert str(failed.value).startswith("Machine 'node' may still run: No libvirtd answers at ")
     assert str(failed.value).endswith(
-        " by --machine-uri. Once a libvirtd answers there, look for its domain by `virsh list`, and end "
+        " by --machine-uri. Once a libvirtd answers again, look for its domain by `virsh list`, and end "
         f"it by `virsh destroy {domain.name}`."
     )
 

@@ -135,7 +135,7 @@ def test_groups_of_qemus_user_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_kvm_that_all_or_no_users_may_open_passes() -> None:
     expected: list[tuple[Device | None, tuple[int, int] | None, str]] = [
-        (None, USER, "There is no '/dev/kvm', so libvirt does not count on it."),
+        (None, USER, "There is no '/dev/kvm', so libvirt does not use it."),
         (
             ROOT_ONLY,
             None,
@@ -328,7 +328,7 @@ def test_emulator_that_libvirt_refuses_is_reported(
         requirement="libvirt's emulator",
         is_met=False,
         found=(
-            "libvirt at 'qemu:///system' failed the query of what '/usr/bin/qemu' can do: "
+            "libvirt at 'qemu:///system' failed the query of the capabilities of '/usr/bin/qemu': "
             "unsupported emulator."
         ),
         remedy=(
