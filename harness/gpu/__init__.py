@@ -64,7 +64,7 @@ class PciIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A memory BAR; a 64-bit BAR is prefetchable and takes the next index too."""
+    """A memory BAR; a 64-bit BAR is prefetchable and occupies two indices."""
 
     mib: int
     bits: Literal[32, 64] = 32
@@ -88,9 +88,9 @@ class TransportBars:
 
 @dataclass(frozen=True, kw_only=True)
 class GspFacts:
-    """The answers of a model's system processor (GSP) to NVIDIA's driver; each TPC has two SMs.
+    """The answers of a model's system processor (GSP) to NVIDIA's driver.
 
-    `vbios` is the version of the video BIOS as nvidia-smi shows it.
+    Each TPC has two SMs. `vbios` is the version of the video BIOS as nvidia-smi shows it.
     """
 
     facts_from: str
@@ -116,11 +116,11 @@ class GspFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuModel:
-    """A GPU model: everything about it that a guest can see.
+    """A GPU model, with everything that a guest can see of it.
 
     `driver_kinds` are the kinds of NVIDIA driver that it supports, the default first. `ids_from` is
-    the source of the ids. `gsp` is None for a model without a system processor, which only
-    `GpuEmulation.GSP` emulates.
+    the source of the ids. `gsp` is None for a model without a system processor; only
+    `GpuEmulation.GSP` emulates that processor.
     """
 
     name: str
@@ -174,7 +174,7 @@ class GpuModel:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNode:
-    """A kind of GPU node: the number and model of its GPUs, and its other facts."""
+    """A kind of GPU node: the number and the model of its GPUs, and further facts."""
 
     name: str
     title: str
@@ -197,8 +197,8 @@ class GpuAttachment:
     name a socket that QEMU opens itself, from the machine's folder. `root_port_window_mib` is the
     address space below 4 GiB that the root port must reserve (`mem-reserve`), and `aperture_mib`
     the space above 4 GiB (`pref64-reserve`): without it a guest has no space for the BARs of a
-    hot-plugged function. Ten ports with 64 MiB fitted beside 1.5 GiB of RAM; with 160 MiB each the
-    firmware hung.
+    hot-plugged function. Ten ports with 64 MiB each fitted beside 1.5 GiB of RAM; with 160 MiB each
+    the firmware hung.
     """
 
     id: str
@@ -220,7 +220,7 @@ class GpuAttachment:
     def to_device_argv(self, bus: str) -> list[str]:
         """Return the values of `-device` that plug the GPU at start, with `fd` inherited.
 
-        QEMU accepts JSON there since 6.2; devices without a descriptor are newer than that.
+        QEMU accepts JSON for `-device` since 6.2; devices that need no `fd` came later.
         """
         if self.fd is None:
             return [json.dumps(each) for each in self.to_device_add(bus, None)]
@@ -239,7 +239,7 @@ class HostGpuAttachment:
 
     `addresses` are the functions of its IOMMU group, the GPU's own first, such as
     `0000:65:00.0`: all are bound to `vfio-pci`, and all take one slot of the guest under their own
-    function numbers. The windows are as for `GpuAttachment`.
+    function numbers. The windows have the same meaning as in `GpuAttachment`.
     """
 
     id: str
@@ -256,8 +256,8 @@ class HostGpuAttachment:
     def to_device_add(self, bus: str, _fdname: str | None) -> list[dict[str, object]]:
         """Return the arguments of each `device_add` of QMP; VFIO needs no descriptor.
 
-        Function 0 comes last: a guest looks at a PCIe slot when function 0 is plugged. The BIOS of
-        a GPU is left out, since firmware would run it.
+        Function 0 comes last, since a guest examines a PCIe slot when function 0 is plugged. The ROM
+        BAR is off: firmware would otherwise run the GPU's BIOS.
         """
         devices: list[dict[str, object]] = []
         for address in sorted(self.addresses, key=_function_number, reverse=True):
@@ -275,13 +275,13 @@ class HostGpuAttachment:
         return devices
 
     def id_of(self, address: str) -> str:
-        """Return QEMU's id of a function: the id of the GPU, or an id that is derived from it."""
+        """Return QEMU's id of a function: for the GPU the device id, for others an id derived from it."""
         if address == self.addresses[0]:
             return self.id
         return f"{self.id}-{_function_number(address):x}"
 
 
-#: What can be plugged into a root port of a machine.
+#: A device that can be plugged into a root port of a machine.
 Attachment: TypeAlias = "GpuAttachment | HostGpuAttachment"
 
 
@@ -328,8 +328,8 @@ def shrink_to_window(bars: Bars, window_mib: int) -> Bars:
 def shrink_to_aperture(bars: Bars, aperture_mib: int) -> Bars:
     """Return the BARs, with the largest 64-bit ones halved until they fit into a window.
 
-    The BARs of a real GPU are hundreds of GiB, and an emulated processor cannot address eight of
-    those.
+    The BARs of a real GPU have hundreds of GiB. An emulated processor can't address eight such
+    GPUs.
     """
     fitting = dict(bars)
     while _window_mib(bar for bar in fitting.values() if bar.bits == 64) > aperture_mib:

@@ -49,11 +49,11 @@ Uint24 = Annotated[int, Field(ge=0, le=0xFFFFFF)]
 Uint32 = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
 Text = Annotated[str, Field(min_length=1)]
 BarIndex = Annotated[int, Field(ge=0, le=5)]
-#: A 64-bit BAR takes the next index too.
+#: The index of a 64-bit BAR, which also occupies the next index.
 WideBarIndex = Annotated[int, Field(ge=0, le=4)]
 #: QEMU 7.2 aborts on a 2 GiB BAR behind `x-pci-proxy-dev`; 256 MiB works.
 NarrowMib = Annotated[int, Field(ge=1, le=256), AfterValidator(_power_of_two)]
-#: The largest that any GPU has is some hundreds of GiB.
+#: Real GPUs have BARs of some hundreds of GiB at most.
 WideMib = Annotated[int, Field(ge=1, le=1 << 20), AfterValidator(_power_of_two)]
 RegisterOffset = Annotated[int, Field(ge=0, le=0xFFFFFC, multiple_of=4)]
 
@@ -87,9 +87,9 @@ class BarKeys:
     mpqemu: Annotated[Mapping[BarIndex, NarrowMib], Field(min_length=1)]
     """Sizes of memory BARs in MiB by index, with BAR 0; powers of two up to 256."""
     vfio_user: Mapping[BarIndex, NarrowMib] = field(default_factory=dict)
-    """The same for 32-bit BARs behind vfio-user; without both vfio-user keys, as `mpqemu`."""
+    """Sizes of 32-bit BARs behind vfio-user; without both vfio-user keys they are those of `mpqemu`."""
     vfio_user_64bit: Mapping[WideBarIndex, WideMib] = field(default_factory=dict)
-    """The same for 64-bit BARs, each of which takes the next index too."""
+    """Sizes of 64-bit BARs behind vfio-user; each BAR also occupies the next index."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class GspKeys:
     memory_mib: Annotated[int, Field(ge=1024, le=1 << 20)]
     """Memory in MiB as `nvidia-smi` shows its total."""
     memory_bus_bits: Annotated[int, Field(ge=64, le=8192)]
-    """The width of the memory's bus."""
+    """The width of the memory bus in bits."""
     l2_cache_mib: Annotated[int, Field(ge=1, le=1024)]
     """The level 2 cache in MiB."""
     gpcs: Annotated[int, Field(ge=1, le=16)]
@@ -115,27 +115,27 @@ class GspKeys:
     copy_engines: Annotated[int, Field(ge=1, le=10)] = 5
     """How many copy engines the driver sees."""
     part_number: Annotated[str, Field(pattern=r"^[0-9A-Z-]{0,19}$")] = ""
-    """The part number of the board; without one `nvidia-smi` shows N/A."""
+    """The part number of the board; if it is missing, `nvidia-smi` shows N/A."""
     sku: Annotated[str, Field(pattern=r"^[0-9A-Z]{0,3}$")] = ""
     """The second part of the part number of the chip, such as 885 in 2330-885-A1."""
     inforom: Annotated[str, Field(pattern=r"^[0-9A-Z.]{0,15}$")] = ""
-    """The version of the infoROM's image; without one `nvidia-smi` shows N/A."""
+    """The version of the infoROM's image; if it is missing, `nvidia-smi` shows N/A."""
     inforom_oem: tuple[Uint8, Uint8] = (2, 1)
-    """The version of its OEM object."""
+    """The version of the infoROM's OEM object."""
     inforom_ecc: tuple[Uint8, Uint8] = (7, 16)
-    """The version of its ECC object, of which the driver makes the counts of errors that it shows."""
+    """The version of the infoROM's ECC object, by which the driver decides which error counts it shows."""
     memory_banks: Annotated[int, Field(ge=0, le=65535)] = 0
     """How many banks of memory have spare rows."""
     power_limit_w: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """The limit of power in W, which is also the highest; without one `nvidia-smi` shows N/A."""
+    """The default and highest power limit in W; if it is missing, `nvidia-smi` shows N/A."""
     least_power_limit_w: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """The lowest limit of power that can be set."""
+    """The lowest power limit that can be set, in W."""
     shutdown_c: Annotated[int, Field(ge=0, le=200)] | None = None
-    """The temperature in degrees Celsius at which it switches itself off."""
+    """The temperature in degrees Celsius at which the GPU switches itself off."""
     slowdown_c: Annotated[int, Field(ge=0, le=200)] | None = None
-    """The temperature at which it slows down."""
+    """The temperature in degrees Celsius at which the GPU slows down."""
     operating_c: Annotated[int, Field(ge=0, le=200)] | None = None
-    """The highest temperature at which it works; Ada and Hopper show the distance from it."""
+    """The highest operating temperature in degrees Celsius; Ada and Hopper show the distance from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,25 +151,25 @@ class ModelFile:
     schema: Literal[1] = 1
     """The version of this file's format."""
     title: Text
-    """The name that NVIDIA's driver gives it."""
+    """The name that NVIDIA's driver shows for this model."""
     architecture: Text
     """NVIDIA's name of the architecture."""
     pci: PciKeys
     ids_from: Text
-    """The source of the ids."""
+    """The source of the PCI ids."""
     chip: Annotated[int, Field(ge=0, le=0x1FF)]
     """NVIDIA's number of the chip; the boot registers follow from it."""
     bars_mib: BarKeys
     driver_kinds: Annotated[tuple[DriverKind, ...], Field(min_length=1)]
-    """Kinds of NVIDIA driver that it supports, `cuda` and `grid`; a node gets the first."""
+    """The kinds of NVIDIA driver that the model supports, `cuda` and `grid`; a node gets the first."""
     mig: bool
-    """Whether it can be partitioned."""
+    """Whether the GPU supports MIG."""
     registers: Mapping[RegisterOffset, Uint32] = field(default_factory=dict)
-    """Further read-only registers of BAR 0: values by offset."""
+    """Additional read-only registers of BAR 0: values by offset."""
     emulation: GpuEmulation = GpuEmulation.IDENTITY
     """How much is emulated: `identity`, or `gsp`, which NVIDIA's driver can open."""
     gsp: GspKeys | None = None
-    """What its system processor knows; a model without one can't be opened by NVIDIA's driver."""
+    """The facts of the system processor; NVIDIA's driver can't open a model without this key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,11 +183,11 @@ class NodeFile:
     title: Text
     """A name for people."""
     model: Text
-    """The model of its GPUs."""
+    """The name of the GPUs' model."""
     count: Annotated[int, Field(ge=1, le=16)]
-    """How many GPUs; 16 at most."""
+    """The number of GPUs, at most 16."""
     vm_size: Text
-    """The cloud's name of such a node."""
+    """The cloud's name of this kind of node."""
     fabric_manager: bool = False
     """Whether its GPUs need NVIDIA's fabric manager."""
 
@@ -208,22 +208,22 @@ class Catalogue:
     models: Mapping[str, GpuModel]
     nodes: Mapping[str, GpuNode]
     errors: tuple[PluginError, ...] = ()
-    """Why the models of some installed packages are not here."""
+    """For some installed packages, the reason why their models are missing."""
 
     def get(self, name: str) -> GpuModel:
-        """Return the model `name`; raises BadInputError, which lists the known ones."""
+        """Return the model `name`; raises BadInputError, which lists the known models."""
         return self._get(name, self.models, "GPU model", "")
 
     def node(self, name: str) -> GpuNode:
-        """Return the kind of node `name`; raises BadInputError, which lists the known ones."""
+        """Return the kind of node `name`; raises BadInputError, which lists the known kinds."""
         return self._get(name, self.nodes, "kind of GPU node", f"{_NODES}/")
 
     @property
     def kinds(self) -> frozenset[GpuKind]:
-        """Return the ids that the models recognise GPUs by, among the functions on the PCI bus.
+        """Return the ids by which the models' GPUs are recognised on the PCI bus.
 
-        Raises the error of a package whose models can't be used, since its GPUs would not be
-        recognised.
+        Raises the error of a package whose models can't be used, since GPUs of these models would not
+        be recognised.
         """
         if self.errors:
             raise self.errors[0]
@@ -236,7 +236,7 @@ class Catalogue:
             broken = "".join(f" {error}" for error in self.errors)
             raise BadInputError(
                 f"There is no {what} '{name}'; known are {listed(sorted(found))}. "
-                f"Add one by a file of that name, such as '{place}my-gpu.yaml'.{broken}",
+                f"To add it, write a file of that name, such as '{place}my-gpu.yaml'.{broken}",
                 source=", ".join(str(folder) for folder in self.folders),
             ) from None
 
@@ -244,23 +244,23 @@ class Catalogue:
 def load_catalogue(*folders: Path) -> Catalogue:
     """Read the harness's own catalogue, and `*.yaml` and `nodes/*.yaml` of each folder.
 
-    The folders of installed packages (`Group.GPU_MODELS`) are read too; the errors of unreadable
-    ones are in `errors` of the catalogue. Raises BadInputError if a file of `folders` is invalid,
-    or has the name of another.
+    The folders of installed packages (`Group.GPU_MODELS`) are read too; errors of packages that
+    can't be read are in `errors` of the catalogue. Raises BadInputError if a file of `folders` is
+    invalid, or if two files have the same name.
     """
     catalogue = _shipped()
     for plugin in plugins(Group.GPU_MODELS):
         catalogue = _with_plugin(catalogue, plugin)
     for folder in folders:
         if not folder.is_dir():
-            raise BadInputError("This folder of GPU models does not exist.", source=str(folder))
+            raise BadInputError("The folder of GPU models does not exist.", source=str(folder))
     return _extended(catalogue, *folders)
 
 
 def find_model(name: str, *folders: Path) -> GpuModel:
-    """Return the model `name` of the catalogue of these folders, and read only the files that this needs.
+    """Return the model `name` of the catalogue of these folders; reads only the necessary files.
 
-    Raises BadInputError, which lists the known ones.
+    Raises BadInputError, which lists the known models.
     """
     shipped = _SHIPPED / f"{name}.yaml"
     if not folders and _NAME.fullmatch(name) and shipped.is_file():
@@ -270,7 +270,7 @@ def find_model(name: str, *folders: Path) -> GpuModel:
 
 @functools.cache
 def _shipped() -> Catalogue:
-    """Read the harness's own models once: these files don't change while it runs."""
+    """Read the harness's own models once: their files don't change while the harness runs."""
     return _extended(Catalogue(folders=(), models={}, nodes={}), _SHIPPED)
 
 

@@ -1,4 +1,4 @@
-"""A PCI function's configuration space: its bits, and which of them can be written."""
+"""A PCI function's configuration space, and the bits of it that can be written."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ EXPRESS = 0x60
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """The offsets of the capabilities of a function that signals messages."""
+    """The offsets of the capabilities of a function with message signalled interrupts (MSI)."""
 
     power: int
     msi: int
     express: int
 
 
-#: Where NVIDIA's driver expects the capabilities of its GPUs (`dev_nv_xve.h` and
-#: `dev_xtl_ep_pcfg_gpu.h` of the open kernel modules): it reads the link's width and speed there.
+#: The offsets at which NVIDIA's driver expects its GPUs' capabilities (`dev_nv_xve.h` and
+#: `dev_xtl_ep_pcfg_gpu.h` of the open kernel modules), to read the link's width and speed.
 BEFORE_HOPPER = Places(power=0x60, msi=0x68, express=0x78)
 FROM_HOPPER = Places(power=0x40, msi=0x48, express=EXPRESS)
 
@@ -53,8 +53,8 @@ _COMMAND_PARITY = 1 << 6
 _COMMAND_SERR = 1 << 8
 _COMMAND_INTX_DISABLE = 1 << 10
 
-#: Software writes it to each half of a BAR to learn the size. The bits that stay set are no sign of
-#: that: half of an address above 4 GiB may have them all.
+#: Software writes this to each half of a BAR to learn the size. The bits that stay set don't show
+#: that a BAR was sized: half of an address above 4 GiB may have all of them set.
 _SIZING = 0xFFFFFFFF
 _BAR_64BIT = 0x4
 _BAR_PREFETCHABLE = 0x8
@@ -63,11 +63,11 @@ _BAR_PREFETCHABLE = 0x8
 class ConfigSpace:
     """The bytes of a type 0 header (PCI Local Bus 3.0, chapter 6) with memory BARs.
 
-    An express function has 4096 bytes and the PCI Express capability, any other function has 256
-    bytes and no capability. No expansion ROM and no I/O BAR. Its pin is A, since NVIDIA's driver
-    does not probe a function if the guest has routed no interrupt for it; with `has_msi` an
-    express function can signal messages too. `generation` is the link's generation of PCI Express.
-    It is not thread-safe, but the device is.
+    An express function has 4096 bytes and the PCI Express capability; any other function has 256
+    bytes and no capability. There is no expansion ROM and no I/O BAR. The interrupt pin is A, since
+    NVIDIA's driver does not probe a function for which the guest has routed no interrupt. With
+    `has_msi` an express function also has MSI. `generation` is the link's generation of PCI
+    Express. The object is not thread-safe; the device is.
     """
 
     def __init__(
@@ -127,11 +127,11 @@ class ConfigSpace:
                 (_STATUS, 2, _STATUS_HAS_CAPABILITIES),
                 (_CAPABILITIES, 1, self._places.power if self._has_msi else self._express),
                 (self._express, 1, _EXPRESS_ID),
-                # Version 2, an endpoint (PCI Express Base 4.0, 7.5.3.2).
+                # Version 2 of the capability; an endpoint (PCI Express Base 4.0, 7.5.3.2).
                 (self._express + 0x02, 2, 0x0002),
                 # Role-based error reporting, which every function since 1.1 has.
                 (self._express + 0x04, 4, 1 << 15),
-                # 16 lanes at the speed of the generation, as able and as negotiated.
+                # 16 lanes at the speed of the generation: first the maximum, then the negotiated values.
                 (self._express + 0x0C, 4, 16 << 4 | self._generation),
                 (self._express + 0x12, 2, 16 << 4 | self._generation),
                 (self._express + 0x2C, 4, ((1 << self._generation) - 1) << 1),
@@ -168,7 +168,7 @@ class ConfigSpace:
                 length, "little"
             )
         if is_express:
-            # Not the last bit of the device's control: it would ask for a reset that it lacks.
+            # The last bit of the device's control would request a reset, which the device does not support.
             for register, bits in (
                 (_DEVICE_CONTROL, 0x7FFF),
                 (_LINK_CONTROL, 0x01FB),
@@ -179,14 +179,14 @@ class ConfigSpace:
         if self._has_msi:
             power, msi = self._places.power, self._places.msi
             mask[power + 4 : power + 6] = (0x0003).to_bytes(2, "little")
-            # Enabled; the address, of which the last two bits are zero; the data.
+            # The enable bit; the address, whose last two bits are zero; the data.
             mask[msi + 2 : msi + 4] = (0x0001).to_bytes(2, "little")
             mask[msi + 4 : msi + 12] = ((1 << 64) - 4).to_bytes(8, "little")
             mask[msi + 12 : msi + 14] = b"\xff\xff"
         return bytes(mask)
 
     def reset(self) -> None:
-        """Return to the state after power-on: it decodes nothing and has no addresses."""
+        """Return to the state after power-on: the function decodes nothing and has no addresses."""
         self._bytes[:] = self._initial
         self._sized.clear()
 
@@ -210,12 +210,12 @@ class ConfigSpace:
         """Return the address that the guest gave to `bar`, or None while the guest does not decode it."""
         if bar not in self._bars or not self._bytes[COMMAND] & COMMAND_MEMORY:
             return None
-        # 0 is what an unassigned BAR holds.
+        # An unassigned BAR holds 0.
         return self.read(BAR_0 + 4 * bar, self._bars[bar].bits // 8) & ~0xF or None
 
     @property
     def is_placed(self) -> bool:
-        """Return whether every BAR holds an address, which the guest may not decode yet."""
+        """Return whether every BAR holds an address, even if the guest does not decode it yet."""
         return all(self._is_placed(index, bar.bits // 8) for index, bar in self._bars.items())
 
     def _is_placed(self, bar: int, length: int) -> bool:
@@ -224,7 +224,7 @@ class ConfigSpace:
         return bool(self.read(offset, length) & ~0xF) and self._sized.isdisjoint(halves)
 
     def find_bar(self, address: int, size: int) -> tuple[int, int] | None:
-        """Return the BAR that answers the whole access, and the offset in it."""
+        """Return the BAR that contains the whole access, and the offset in that BAR."""
         for index, bar in self._bars.items():
             start = self.bar_address(index)
             if start is not None and start <= address and address + size <= start + bar.size:

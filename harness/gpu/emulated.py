@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.state import MemoryErrors, Readings
     from harness.provisioning.wait import Clock, Deadline
 
-#: How many 32-bit registers one guest can make the device remember; later ones are forgotten.
+#: The most 32-bit registers that the device remembers for a guest; it ignores further registers.
 REGISTER_LIMIT = 65_536
 
-#: How soon a stalled access notices that the stall was ended, in seconds.
+#: Seconds within which a stalled access notices the end of the stall.
 _STALL_POLL_S = 0.02
 
 
@@ -42,7 +42,7 @@ class Engine(Protocol):
     """Answers a GPU's BARs in place of plain registers, and does DMA and interrupts.
 
     An access never waits for the guest's memory: it posts work, and the transport calls `work`
-    after it has answered.
+    after it has answered the access.
     """
 
     signal: Callable[[], None]
@@ -66,11 +66,11 @@ class Engine(Protocol):
         ...
 
     def work(self, guest: GuestMemory) -> None:
-        """Do the posted work; accesses may happen meanwhile."""
+        """Do the posted work; accesses may happen at the same time."""
         ...
 
     def note_by(self, note: Callable[[IncidentKind, str], None]) -> None:
-        """Call `note` with events for the trace of the GPU, in the thread that works."""
+        """Call `note` with events for the GPU's trace, in the thread that does the posted work."""
         ...
 
     @property
@@ -96,8 +96,8 @@ class EmulatedGpu:
     """One GPU, safe to use from the threads of a transport and of a test at once.
 
     A guest calls `config_*`, `memory_*`, `bar_*` and `reset`. A test calls `answer`,
-    `fall_off_bus`, `die`, `stall`, and by way of the stand-in driver `raise_xid`,
-    `corrupt_inforom` and `let_mig_need_reset`; a guest's reset does not undo them.
+    `fall_off_bus`, `die` and `stall`, and `raise_xid`, `corrupt_inforom` and `let_mig_need_reset`,
+    which the stand-in driver shows. A guest's reset does not undo them.
     """
 
     def __init__(
@@ -110,9 +110,9 @@ class EmulatedGpu:
         clock: Clock = SYSTEM_CLOCK,
         trace_capacity: int = DEFAULT_CAPACITY,
     ) -> None:
-        """`bars` are the model's BARs that fit the transport; `is_express` depends on it too.
+        """`bars` are the model's BARs that fit the transport; `is_express` depends on the transport too.
 
-        `engine` makes what answers the BARs; without one they are plain registers.
+        `engine` makes the engine behind the BARs; without an engine the BARs are plain registers.
         """
         self.model = model
         self.bars = dict(bars)
@@ -128,7 +128,7 @@ class EmulatedGpu:
         )
         self.engine = None if engine is None else engine(self._config)
         self.wake: Callable[[], None] = lambda: None
-        """Lets the transport do what was posted to the engine; the transport sets it."""
+        """Wakes the transport to do work that was posted to the engine; the transport sets it."""
         self._recorder = TraceRecorder(clock, trace_capacity)
         if self.engine is not None:
             self.engine.note_by(self._note)
@@ -142,10 +142,10 @@ class EmulatedGpu:
 
     @property
     def config_size(self) -> int:
-        """Return how many bytes configuration space has."""
+        """Return the size of configuration space in bytes."""
         return self._config.size
 
-    # What a guest does.
+    # Accesses of a guest.
 
     def config_read(self, offset: int, size: int) -> int:
         """Read configuration space: `size` is 1 to 4 bytes, or up to all of it at once."""
@@ -254,17 +254,17 @@ class EmulatedGpu:
         if bar == 0 and offset in mailbox.REGISTERS:
             self._mailbox.write(offset, self._mailbox.read(offset) & ~mask | value & mask)
             return
-        # What is written to a hard-wired register is kept but never shows: reads look there last.
+        # A write to a hard-wired register is stored but has no effect: reads consult writes last.
         after = self._written.get(register, 0) & ~mask | value & mask
         if after == 0:
             self._written.pop(register, None)
         elif register in self._written or len(self._written) < REGISTER_LIMIT:
             self._written[register] = after
 
-    # What a test scripts, and reads.
+    # Controls of a test, and the state that a test reads.
 
     def answer(self, offset: int, value: int, *, bar: int = 0) -> None:
-        """Make the 32-bit register at `offset` read as `value`, also after a write."""
+        """Make the 32-bit register at `offset` read as `value`, even after the guest writes to it."""
         register = self._scripted(bar, offset)
         if not 0 <= value <= 0xFFFFFFFF:
             raise ValueError(f"A register has 32 bits; {value:#x} does not fit.")
@@ -303,7 +303,7 @@ class EmulatedGpu:
     def raise_xid(self, number: int, text: str = "") -> None:
         """Let the driver log an Xid of this number; the stand-in driver polls every second.
 
-        NVIDIA's own driver, which has opened the GPU, adds `text` to the line.
+        NVIDIA's own driver, if it has opened the GPU, adds `text` to the line.
         """
         if not 1 <= number <= 0xFFFF:
             raise ValueError(f"There is no Xid {number}; give 1 to 65535.")
@@ -316,7 +316,7 @@ class EmulatedGpu:
         self.wake()
 
     def hang(self) -> None:
-        """Stop answering NVIDIA's driver, which reports that as Xid 119; registers still answer.
+        """Stop answering NVIDIA's driver, which reports Xid 119; registers still answer.
 
         Raises ValueError for a GPU that its driver can't open.
         """
@@ -324,7 +324,7 @@ class EmulatedGpu:
 
     @property
     def memory_errors(self) -> MemoryErrors:
-        """The report of NVIDIA's driver about the GPU's memory; a test changes its counts.
+        """The memory errors that NVIDIA's driver reports; a test changes the counts.
 
         Raises ValueError for a GPU that its driver can't open.
         """
@@ -332,7 +332,7 @@ class EmulatedGpu:
 
     @property
     def readings(self) -> Readings:
-        """Temperature and power in the reports of NVIDIA's driver; a test changes them.
+        """The temperature and power that NVIDIA's driver reports; a test changes them.
 
         Raises ValueError for a GPU that its driver can't open.
         """
@@ -351,18 +351,18 @@ class EmulatedGpu:
             self._mailbox.is_inforom_corrupted = True
 
     def let_mig_need_reset(self) -> None:
-        """Let a change of the MIG mode wait for the next reset, as on an A100."""
+        """Make a change of the MIG mode wait for the next reset, as on an A100."""
         with self._lock:
             self._mailbox.mig_needs_reset = True
 
     @property
     def mig_mode(self) -> MigMode:
-        """Return whether the GPU is partitioned, and whether it will be after a reset."""
+        """Return whether the GPU is partitioned, and whether it will be after its next reset."""
         with self._lock:
             return self._mailbox.mig_mode
 
     def return_to_bus(self) -> None:
-        """Answer again, in the earlier state."""
+        """Answer again, in the state from before `fall_off_bus`."""
         self._set_on_bus(True, IncidentKind.RETURNED_TO_BUS)
 
     def _set_on_bus(self, on_bus: bool, incident: IncidentKind) -> None:
@@ -379,7 +379,7 @@ class EmulatedGpu:
     def wait_until_placed(self, deadline: Deadline) -> bool:
         """Wait until the guest has given every BAR an address; return False at the deadline.
 
-        That ends the part of a hot-plug that concerns the device itself, and asks nothing of the
+        With that the device's own part of a hot-plug is complete. The wait asks nothing of the
         guest.
         """
         with self._lock:
@@ -391,7 +391,7 @@ class EmulatedGpu:
             return self._on_bus
 
     def stall(self, seconds: float) -> None:
-        """Answer nothing for `seconds`, which blocks a guest's vCPU that accesses the device."""
+        """Answer nothing for `seconds`; a guest's vCPU that accesses the device is blocked."""
         with self._lock:
             self._stalled_until = self._clock.monotonic() + seconds
             self._recorder.incident(IncidentKind.STALL_BEGAN)
@@ -416,9 +416,9 @@ class EmulatedGpu:
             return 0.0
 
     def wait_for_stall_end(self, cancelled: threading.Event) -> bool:
-        """Block while the device stalls; return False if `cancelled` was set meanwhile.
+        """Block while the device stalls; return False if `cancelled` is set during the stall.
 
-        A transport calls this before it passes a request on.
+        A transport calls this before it carries a request out.
         """
         while (left := self.stalled_for_s()) > 0:
             if cancelled.wait(min(left, _STALL_POLL_S)):

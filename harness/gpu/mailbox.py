@@ -1,4 +1,4 @@
-"""Registers between the stand-in driver and a GPU, beside the boot registers.
+"""Registers between the stand-in driver and a GPU, in addition to the boot registers.
 
 No real GPU has these registers. They are at the end of the first 16 MiB of BAR 0, which NVIDIA's
 own driver was never seen to read; the other side is `images/stand-ins/driver/module/nvidia.c`.
@@ -23,7 +23,7 @@ MIG_ABLE = 1 << 0
 MIG_ENABLED = 1 << 1
 MIG_PENDING = 1 << 2
 
-#: More than any test needs; without a driver nothing removes them.
+#: More than any test needs; without a driver, no Xid is ever removed.
 _MOST_XIDS = 64
 
 
@@ -36,7 +36,7 @@ class MigMode:
 
 
 class Mailbox:
-    """The registers' state. It is not thread-safe, but the device is."""
+    """The state of the registers. It is not thread-safe; the device is."""
 
     def __init__(self, *, has_mig: bool) -> None:
         self.is_inforom_corrupted = False
@@ -69,7 +69,7 @@ class Mailbox:
         )
 
     def write(self, offset: int, value: int) -> None:
-        """Handle a write of the driver: 0 removes the Xid that it has read; MIG gets its next mode."""
+        """Handle a write of the driver: a 0 removes the Xid that it has read; MIG gets its next mode."""
         if offset == XID and value == 0 and self._xids:
             self._xids.popleft()
         elif offset == MIG and self._has_mig:

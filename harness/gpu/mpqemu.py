@@ -47,7 +47,7 @@ class Command(enum.IntEnum):
     DEVICE_RESET = 7
 
 
-#: How many bytes follow the header. RET is only sent to QEMU.
+#: The number of bytes after the header. RET is only sent to QEMU.
 PAYLOAD_BYTES = {
     Command.SYNC_SYSMEM: SYSMEM_BYTES,
     Command.PCI_CFGWRITE: CONFIG_ACCESS.size,
@@ -58,20 +58,20 @@ PAYLOAD_BYTES = {
     Command.DEVICE_RESET: 0,
 }
 
-#: Commands without an answer: QEMU would take one for the answer to its next request.
+#: Commands without an answer: QEMU would take an answer for the answer to its next request.
 UNANSWERED = frozenset({Command.SYNC_SYSMEM, Command.SET_IRQFD})
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message from QEMU; fields that the command does not have are 0."""
+    """One message from QEMU; fields that its command lacks are 0."""
 
     command: Command
     address: int = 0
     size: int = 0
     value: int = 0
     regions: tuple[tuple[int, int, int], ...] = ()
-    """Of SYNC_SYSMEM: address, size and the offset in its file of each region of memory."""
+    """For SYNC_SYSMEM: address, size and file offset of each region of memory."""
 
     @property
     def is_answered(self) -> bool:
@@ -151,8 +151,7 @@ class MpqemuServer(DeviceServer[Message]):
     """Serves one GPU over a socket pair; QEMU gets one end.
 
     The device is conventional PCI without interrupts, and has 32-bit BARs. QEMU hangs if two of
-    its threads access the device at once, so its guests have one vCPU, or vCPUs that share a
-    thread.
+    its threads access the device at once. So a guest has one vCPU, or vCPUs that share a thread.
     """
 
     transport = "mpqemu"
@@ -166,10 +165,10 @@ class MpqemuServer(DeviceServer[Message]):
     def attachment(self) -> GpuAttachment:
         """Return the data that a machine needs to plug the GPU in.
 
-        The server keeps QEMU's end open until QEMU, which then has its own copy, sends its first
-        request. The caller need not close it.
+        The server keeps QEMU's end open until QEMU sends its first request; QEMU then has its own
+        copy. The caller need not close it.
         """
-        # Read once, since the server's thread may close it at any time.
+        # The descriptor is read only once, since the server's thread may close it at any time.
         fd = -1 if self._qemus is None else self._qemus.fileno()
         if fd < 0:
             raise HarnessError(
@@ -195,7 +194,7 @@ class MpqemuServer(DeviceServer[Message]):
 
     @override
     def _on_data(self) -> None:
-        # QEMU has its own copy; while ours is open, the end of QEMU would go unnoticed.
+        # QEMU has its own copy of its end. While this copy is open, QEMU's end would go unnoticed.
         if self._qemus is not None:
             self._qemus.close()
 
@@ -221,7 +220,7 @@ class MpqemuServer(DeviceServer[Message]):
 
     @override
     def _take_descriptors(self, request: Message, descriptors: list[int]) -> None:
-        """Map the guest's memory, which replaces what was mapped, or keep the interrupt's."""
+        """Map the guest's memory in place of earlier mappings, or keep the interrupt's descriptor."""
         if self._memory is not None and request.command is Command.SYNC_SYSMEM:
             self._memory.clear()
             for fd, region in zip(descriptors, request.regions, strict=False):
@@ -243,7 +242,7 @@ class MpqemuServer(DeviceServer[Message]):
             os.close(irq)
 
     def _signal(self) -> None:
-        """Raise the interrupt, which QEMU passes on only with KVM."""
+        """Raise the interrupt, which QEMU delivers only with KVM."""
         if self._irq is not None:
             os.eventfd_write(self._irq, 1)
 

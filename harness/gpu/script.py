@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuScript:
-    """How one GPU behaves; by default without a fault.
+    """The faults of one GPU; by default it has none.
 
-    With `is_dead` it is on the bus, but its BARs read as all ones. `answers` are values of 32-bit
+    With `is_dead` the GPU is on the bus, but its BARs read as all ones. `answers` are values of 32-bit
     registers of BAR 0, by offset. The stand-in driver gets `xids`, the oldest first. With
     `mig_needs_reset` a change of the MIG mode takes effect at the GPU's next reset.
     """

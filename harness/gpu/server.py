@@ -1,4 +1,4 @@
-"""Serves an emulated GPU to one QEMU: the thread, its end, and the state for the watchdog.
+"""Serves an emulated GPU to one QEMU: the thread, its end, and the state for the stall watchdog.
 
 Each transport is a `DeviceServer`, which implements its own protocol.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: The kernel's limit of descriptors in one message (SCM_MAX_FD), so that each one is closed.
+#: Room for the kernel's limit of descriptors in one message (SCM_MAX_FD), so that all are received.
 _ANCILLARY_BYTES = socket.CMSG_SPACE(253 * array.array("i").itemsize)
 _RECEIVE_BYTES = 4096
 _JOIN_S = 5.0
@@ -48,7 +48,7 @@ class ConnectionEndedError(Exception):
 
 
 class Request(Protocol):
-    """One message from QEMU; its text describes the request, for the watchdog."""
+    """One message from QEMU; its text describes the request in messages of the watchdog."""
 
     @property
     def is_answered(self) -> bool:
@@ -130,11 +130,11 @@ class DeviceServer(abc.ABC, Generic[R]):
     """Serves one GPU to one QEMU in a thread, until QEMU ends or `close` is called.
 
     Descriptors that QEMU sends are closed at once, unless the GPU has an engine: a device without
-    interrupts and DMA needs none, and in a clone the descriptors of memory refer to the template's
-    memory file.
+    interrupts and DMA needs no descriptors, and in a clone the descriptors of memory refer to the
+    template's memory file.
 
-    An engine's work is done in the same thread, after the access that posted it was answered. While it
-    waits for the guest's memory, further accesses are answered.
+    An engine's work is done in the same thread, after the access that posted it was answered. While
+    that work waits for the guest's memory, further accesses are answered.
     """
 
     #: The transport's name in threads and messages.
@@ -184,11 +184,11 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     @abc.abstractmethod
     def _hang_up(self) -> None:
-        """End the connection, which wakes the thread and informs QEMU; can be repeated."""
+        """End the connection, which wakes the thread and informs QEMU; may be called again."""
 
     @abc.abstractmethod
     def _release(self) -> None:
-        """Close the sockets of `_open` and `_connection`; the thread has ended."""
+        """Close the sockets of `_open` and `_connection`; called when the thread has ended."""
 
     @abc.abstractmethod
     def _reader(self) -> Reader[R]:
@@ -204,7 +204,7 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     @abc.abstractmethod
     def _forget_descriptors(self) -> None:
-        """Close descriptors that were kept; the connection has ended."""
+        """Close the stored descriptors; called when the connection has ended."""
 
     @abc.abstractmethod
     def _guest_memory(self, connection: socket.socket) -> GuestMemory:
@@ -253,7 +253,7 @@ class DeviceServer(abc.ABC, Generic[R]):
         return f"its emulated GPU '{self.device_id}' is stuck: {state.describe(now_s)}"
 
     def wait_for_end(self, timeout_s: float) -> Ending:
-        """Wait until QEMU has ended the connection, as it does when it ends.
+        """Wait until QEMU has ended the connection, which it does when QEMU itself ends.
 
         Raises HarnessError after `timeout_s` seconds.
         """
@@ -349,13 +349,13 @@ class DeviceServer(abc.ABC, Generic[R]):
             os.close(wake)
 
     def _ring(self) -> None:
-        """Wake the thread for what another one has posted to the engine."""
+        """Wake the thread for work that another thread has posted to the engine."""
         wake = self._wake
         if wake is not None:
             os.eventfd_write(wake, 1)
 
     def _next(self, connection: socket.socket, reader: Reader[R]) -> tuple[R, list[int]] | None:
-        """Return the next request and its descriptors, in their order; None at the end."""
+        """Return the next request, with the descriptors that came with it; None at the end."""
         while not self._incoming:
             if self._violation is not None:
                 raise self._violation
@@ -371,7 +371,7 @@ class DeviceServer(abc.ABC, Generic[R]):
             except ProtocolViolationError as error:
                 self._violation = error
             if len(self._incoming) > before:
-                # The kernel ends its result with the message that brought descriptors.
+                # The kernel ends a read after the message that has descriptors.
                 self._incoming[-1][1].extend(self._descriptors)
                 self._descriptors = []
         return self._incoming.popleft()
@@ -396,7 +396,7 @@ class DeviceServer(abc.ABC, Generic[R]):
 
 
 def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-    """Receive the data that is there, perhaps many messages, and the descriptors in it.
+    """Receive the available data, perhaps many messages, and the descriptors that came with it.
 
     The descriptors are received close-on-exec, so that no process that another thread starts
     inherits one.
@@ -422,9 +422,9 @@ def _ending_at_eof(pending_bytes: int) -> Ending:
 
 
 def shut_down(sock: socket.socket) -> None:
-    """End both directions; wakes a thread that is receiving. Unlike close, it can be repeated."""
+    """End both directions, which wakes a thread that is receiving. Unlike close, it may be called again."""
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:
-        # Already shut down, closed, or never connected.
+        # The socket is already shut down, is closed, or was never connected.
         return

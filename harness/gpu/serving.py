@@ -30,7 +30,7 @@ def serve_gpu(
     aperture_mib: int = 0,
     number: int = 1,
 ) -> DeviceServer[Any]:
-    """Return a server, not yet started, of a new GPU of this model.
+    """Return a server of a new GPU of this model; the server is not started yet.
 
     `folder` is the working folder of QEMU. For vfio-user, the root port reserves `window_mib` for
     32-bit BARs and `aperture_mib` for 64-bit BARs; larger BARs are made to fit. With

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Clock
 
 DEFAULT_CAPACITY = 1024
-#: Only the lowest bytes of a longer value are shown.
+#: For a longer value, only this many of the lowest bytes are shown.
 _SHOWN_BYTES = 8
 
 
@@ -42,7 +42,7 @@ class IncidentKind(enum.Enum):
 
 
 class Stray(enum.Enum):
-    """The BAR of an access that no BAR claims."""
+    """Stands for the BAR of an access that no BAR claims."""
 
     NO_BAR = "no BAR"
 
@@ -55,8 +55,8 @@ T = TypeVar("T")
 class Access:
     """One access by the guest.
 
-    `at_s` is monotonic time in seconds, `sequence` counts everything in the trace from 0. `bar` is
-    None for configuration space, and NO_BAR if no BAR claimed the access: `offset` is then the
+    `at_s` is monotonic time in seconds. `sequence` counts all entries of the trace from 0. `bar` is
+    None for configuration space, and NO_BAR if no BAR claimed the access; `offset` is then the
     address. `value` is the value that was read or written.
     """
 
@@ -108,7 +108,7 @@ class AccessTrace:
     dropped_incidents: int = 0
 
     def bar_accesses(self, bar: int | Stray | None = None) -> tuple[Access, ...]:
-        """Return the accesses to `bar`; without `bar` the accesses to any BAR and to none."""
+        """Return the accesses to `bar`; without `bar`, the accesses to any BAR and the stray accesses."""
         return tuple(
             access
             for access in self.accesses
@@ -120,7 +120,7 @@ class AccessTrace:
         return tuple(access for access in self.accesses if access.kind.is_config)
 
     def resets(self) -> tuple[Incident, ...]:
-        """Return the resets that the guest or its firmware asked for."""
+        """Return the resets that the guest or its firmware requested."""
         return self.incidents_of(IncidentKind.RESET)
 
     def incidents_of(self, kind: IncidentKind) -> tuple[Incident, ...]:
@@ -170,7 +170,7 @@ class AccessTrace:
 
 
 class _BoundedLog(Generic[T]):
-    """Keeps the first and the last `half` entries, and counts all."""
+    """Keeps the first and the last `half` entries, and counts all entries."""
 
     __slots__ = ("_half", "count", "head", "tail")
 
@@ -196,17 +196,17 @@ class _BoundedLog(Generic[T]):
 
 
 class TraceRecorder:
-    """Records for `snapshot`; the device that owns it serialises the calls.
+    """Records entries for `snapshot`; the device that owns it serialises the calls.
 
-    At most `capacity` entries are kept of configuration space, of each BAR, of stray accesses
-    and of incidents.
+    At most `capacity` entries are kept for configuration space, for each BAR, for stray accesses and
+    for incidents.
     """
 
     def __init__(self, clock: Clock, capacity: int = DEFAULT_CAPACITY) -> None:
         self._clock = clock
         self._half = max(1, capacity // 2)
         self._sequence = 0
-        # Bare tuples: an access costs a guest's vCPU time, a snapshot costs only the test's.
+        # Entries are bare tuples, since recording costs a guest's vCPU time, a snapshot only the test's.
         self._accesses: dict[
             int | Stray | None, _BoundedLog[tuple[int, float, AccessKind, int, int, int]]
         ] = {}

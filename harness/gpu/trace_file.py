@@ -20,7 +20,7 @@ _MOST_AS_NUMBER = (1 << 64) - 1
 
 
 def render_trace(trace: AccessTrace) -> str:
-    """Render a trace; `parse_trace` reads it again."""
+    """Render a trace as JSON that `parse_trace` reads."""
     return json.dumps(
         {
             "accesses": [
@@ -31,7 +31,7 @@ def render_trace(trace: AccessTrace) -> str:
                     one.bar.value if isinstance(one.bar, Stray) else one.bar,
                     one.offset,
                     one.size,
-                    # Readers of JSON limit the digits of a number.
+                    # JSON readers limit the number of digits.
                     one.value if one.value <= _MOST_AS_NUMBER else hex(one.value),
                 ]
                 for one in trace.accesses
@@ -46,7 +46,7 @@ def render_trace(trace: AccessTrace) -> str:
 
 
 def parse_trace(text: str, source: str) -> AccessTrace:
-    """Parse the output of `render_trace`; raises HarnessError that names `source`."""
+    """Parse the output of `render_trace`; raises HarnessError, which names `source`."""
     try:
         document = parse_json(text)
         return AccessTrace(

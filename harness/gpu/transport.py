@@ -41,21 +41,21 @@ class Transport(enum.Enum):
     VFIO_USER = "vfio-user-pci"
 
 
-#: From the first version up to, not including, the second. With later ones QEMU dies of SIGSEGV
-#: under TCG when firmware routes the interrupt pin.
+#: The first safe version, and the first unsafe one after it. Under TCG, later versions die of SIGSEGV
+#: when firmware routes the interrupt pin.
 _MPQEMU_SAFE: dict[AcceleratorName, tuple[QemuVersion, QemuVersion]] = {
     "tcg": (QemuVersion(6, 0), QemuVersion(8, 2)),
     "kvm": (QemuVersion(6, 0), QemuVersion(10, 1)),
 }
-#: 10.1.0 is the first with the device, but was never tried.
+#: The device appeared in 10.1.0, but was never tried with that version.
 _VFIO_USER_SAFE_FROM = QemuVersion(10, 1, 1)
 
 
 def find_transport(qemu: str, accelerator: AcceleratorName, runner: Runner) -> Transport:
     """Query the program `qemu`, and return the transport that is safe with it.
 
-    No machine is started: some versions have the device and crash on it. Raises RequirementError,
-    which names the versions that work.
+    No machine is started: some versions have the device but crash when it is used. Raises
+    RequirementError, which names the versions that work.
     """
     version = runner.run([qemu, "--version"], timeout_s=_QUERY_S)
     devices = runner.run([qemu, "-device", "help"], timeout_s=_QUERY_S)
@@ -88,8 +88,8 @@ def choose_transport(
 ) -> Transport:
     """Return the transport that is safe with this QEMU.
 
-    The binary has to have the device, since builds differ, and a version that does not crash on
-    it. Raises RequirementError, which names the versions that work.
+    QEMU has to have the device, since builds differ, and to be of a version that does not crash
+    with it. Raises RequirementError, which names the versions that work.
     """
     devices = parse_device_names(device_help)
     refusals = {

@@ -1,7 +1,7 @@
 """Serves an emulated GPU to unmodified QEMU's `vfio-user-pci` by the vfio-user protocol.
 
 The protocol is QEMU's `docs/interop/vfio-user.rst`: an AF_UNIX stream of little-endian messages.
-Regions are only forwarded accesses, so BARs may have their real sizes, in 64 bits.
+Regions are accessed only by messages, so BARs may have their real sizes, in 64 bits.
 """
 
 from __future__ import annotations
@@ -48,33 +48,33 @@ WRITE_COUNT = struct.Struct("<Q")
 SET_IRQS = struct.Struct("<IIIII")
 DMA = struct.Struct("<QQ")
 
-#: Flags of a header.
+#: Flags of a message header.
 REPLY = 0x1
 NO_REPLY = 0x10
 ERROR = 0x20
 
-#: The number of the device's requests that want no answer. QEMU reports an error of them all the same.
+#: The number of device requests that need no answer. QEMU answers them only to report an error.
 POSTED = 0xFFFF
 
 #: Regions of a PCI function: six BARs, the ROM, configuration space, VGA.
 ROM_REGION = 6
 CONFIG_REGION = 7
 REGIONS = 9
-#: INTx, MSI, MSI-X, errors, requests; this device has the first, and with an engine the second.
+#: INTx, MSI, MSI-X, errors, requests; this device has INTx, and with an engine MSI.
 IRQS = 5
 _INTX = 0
 _MSI = 1
-#: It is signalled by a descriptor, can be masked, and is masked when it is raised.
+#: INTx is signalled by a descriptor, can be masked, and is masked when it is raised.
 _INTX_FLAGS = 0x7
-#: It is signalled by a descriptor, and the number of vectors can't change while it is in use.
+#: MSI is signalled by a descriptor; the number of vectors can't change while MSI is in use.
 _MSI_FLAGS = 0x9
 
-#: More than QEMU ever sends: its largest is the reading of all configuration space.
+#: More than QEMU ever sends: its largest access reads all of configuration space.
 MOST_DATA_BYTES = 4096
 MOST_MESSAGE_BYTES = 16 << 10
 
-#: QEMU's default of 5 s would end a stalled device for good: QEMU 11.1 takes a late answer for that
-#: of its next request, and ends the connection.
+#: QEMU's default limit of 5 s would end a stalled device: QEMU 11.1 takes a late answer for the
+#: answer to its next request, and ends the connection.
 _PATIENCE_MS = 3_600_000
 _DEVICE_IS_PCI_WITH_RESET = 0x3
 _READ_WRITE = 0x3
@@ -89,7 +89,7 @@ _CAPABILITIES: Final = json.dumps(
         }
     }
 ).encode()
-#: Each of several writes has this much room for its data.
+#: The room for data that each write has in a message of several writes.
 _ONE_OF_MULTI_BYTES = 8
 _BAR_SIZES = frozenset({1, 2, 4, 8})
 
@@ -143,7 +143,7 @@ class Message:
 class MessageReader:
     """Splits a byte stream into messages; buffers less than one message between two calls.
 
-    `awaited` is the number of the device's own request whose answer may come.
+    `awaited` is the number of the device's own request for which an answer may come.
     """
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ class MessageReader:
 
 
 class _RefusedError(Exception):
-    """A request that is answered by an error number; the connection stays open."""
+    """The request is answered with an error number; the connection stays open."""
 
     def __init__(self, number: int) -> None:
         super().__init__(os.strerror(number))
@@ -257,7 +257,7 @@ class VfioUserServer(DeviceServer[Message]):
 
     @override
     def _open(self) -> None:
-        # By a descriptor, the length of the folder's path does not count.
+        # The path through a descriptor is short, however long the folder's path is.
         folder = os.open(self.socket_path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -279,7 +279,7 @@ class VfioUserServer(DeviceServer[Message]):
         except OSError:
             # The listener was shut down: nobody plugged this GPU.
             return None
-        # Otherwise a `close` that ran before would wait for the end of a connection unknown to it.
+        # A `close` that ran before does not know this connection; end here, since `close` waits for that.
         return None if self._closing.is_set() else self._ours
 
     @override
@@ -317,7 +317,7 @@ class VfioUserServer(DeviceServer[Message]):
         return _MemoryByMessages(ask, connection.sendall)
 
     def _await_answer(self, connection: socket.socket, reader: MessageReader) -> Message:
-        """Answer requests until the answer to the device's own arrives."""
+        """Answer QEMU's requests until the answer to the device's own request arrives."""
         while (received := self._next(connection, reader)) is not None:
             message, descriptors = received
             if message.flags & REPLY:
@@ -328,9 +328,9 @@ class VfioUserServer(DeviceServer[Message]):
 
     @override
     def _take_descriptors(self, request: Message, descriptors: list[int]) -> None:
-        """Keep what an interrupt is signalled by; memory is accessed by messages."""
+        """Keep the descriptors by which interrupts are signalled; memory is accessed by messages."""
         if self.gpu.engine is not None and request.command == Command.DEVICE_SET_IRQS:
-            # A refused request has left its descriptors.
+            # A refused request may have left its descriptors here.
             close_all(self._taken)
             self._taken, descriptors = descriptors, []
         close_all(descriptors)
@@ -342,14 +342,14 @@ class VfioUserServer(DeviceServer[Message]):
         close_all(list(irqs.values()))
 
     def _set_irqs(self, payload: bytes) -> bytes:
-        """Remember the descriptor of an interrupt, or forget it where the request has none."""
+        """Store the descriptor of an interrupt; drop it if the request has no descriptor."""
         _, flags, index, _, count = _unpacked(SET_IRQS, payload)
         if self.gpu.engine is None:
             return b""
         if index not in {_INTX, _MSI}:
             close_all(self._taken)
             raise _RefusedError(errno.EINVAL)
-        # Other actions mask the interrupt, or say how to unmask it.
+        # Other actions mask the interrupt, or define how to unmask it.
         if flags & _IRQ_TRIGGER and (self._taken or not count):
             before = self._irqs.pop(index, None)
             if before is not None:
@@ -360,7 +360,7 @@ class VfioUserServer(DeviceServer[Message]):
         return b""
 
     def _signal(self) -> None:
-        """Raise the interrupt, by a message where the guest has set that up."""
+        """Raise the interrupt: by MSI if the guest has enabled it, else by INTx."""
         irq = self._irqs.get(_MSI, self._irqs.get(_INTX))
         if irq is not None:
             os.eventfd_write(irq, 1)
@@ -430,7 +430,7 @@ class VfioUserServer(DeviceServer[Message]):
         return REGION_ACCESS.pack(offset, region, count)
 
     def _region_write_multi(self, payload: bytes) -> bytes:
-        """Do several writes, which QEMU collects while it is ahead of the device."""
+        """Carry out several writes, which QEMU collects if it is faster than the device."""
         (count,) = _unpacked(WRITE_COUNT, payload)
         size = REGION_ACCESS.size + _ONE_OF_MULTI_BYTES
         if count > len(payload) // size:
@@ -474,7 +474,7 @@ class _MemoryByMessages:
     def __init__(
         self, ask: Callable[[int, bytes], Message], post: Callable[[bytes], None]
     ) -> None:
-        """`ask` sends a request, which has the number, and returns the answer; `post` awaits none."""
+        """`ask` sends a request with a number and returns the answer; `post` sends without an answer."""
         self._send = ask
         self._post = post
         self._number = 0
@@ -504,7 +504,7 @@ class _MemoryByMessages:
 
     def _ask(self, command: Command, payload: bytes) -> bytes:
         self._number = (self._number + 1) % (POSTED & 0x7FFF)
-        # A range of its own: QEMU numbers its requests from 0.
+        # The device uses numbers from 0x8000 on, since QEMU numbers its requests from 0.
         number = 0x8000 | self._number
         header = HEADER.pack(number, command, HEADER.size + len(payload), 0, 0)
         answer = self._send(number, header + payload)
@@ -516,7 +516,7 @@ class _MemoryByMessages:
 
 
 def _pieces(address: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the pages of a range of addresses; raises GuestMemoryError if it is no range."""
+    """Yield the pages of a range of addresses; raises GuestMemoryError if the range is invalid."""
     if not 0 <= size <= MOST_BYTES or address + size > 1 << 64:
         raise GuestMemoryError(f"{size} bytes at {address:#x} are not a range of memory.")
     end = address + size

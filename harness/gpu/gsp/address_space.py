@@ -1,4 +1,4 @@
-"""A GPU's memories, and virtual addresses that its page tables map to them."""
+"""A GPU's memories, and the virtual addresses that its page tables map to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.guest_memory import GuestMemory
     from harness.gpu.gsp.page_tables import Version
 
-#: Translations that are remembered at a time.
+#: The most translations that are remembered at the same time.
 _MOST_KNOWN = 8192
 
 
@@ -24,7 +24,7 @@ class UnmappedError(Exception):
 
 
 class Memories:
-    """Both memories that a GPU can address physically."""
+    """The two memories that a GPU can address physically: its own and the guest's."""
 
     def __init__(self, frame_buffer: FrameBuffer, guest: GuestMemory) -> None:
         self.frame_buffer = frame_buffer
@@ -42,17 +42,17 @@ class Memories:
 
 
 class AddressSpace:
-    """Virtual memory by the page tables below one directory."""
+    """Virtual memory that the page tables below one directory map."""
 
     def __init__(
         self, memories: Memories, version: Version, root: Directory, *, has_tlb: bool = False
     ) -> None:
-        """With `has_tlb`, the pages of addresses are remembered until `forget_translations`."""
+        """With `has_tlb`, translations are remembered until `forget_translations`."""
         self._memories = memories
         self._tables = PageTables(version, memories.read)
         self._root = root
         self._most_known = _MOST_KNOWN if has_tlb else 0
-        #: Where the page of a virtual address is, by the page's number.
+        #: The physical page of each remembered virtual page, by the number of the virtual page.
         self._known: dict[int, tuple[Space, int]] = {}
 
     @classmethod
@@ -64,7 +64,7 @@ class AddressSpace:
         return None if root is None else cls(memories, version, root, has_tlb=True)
 
     def forget_translations(self) -> None:
-        """Read the page tables again, since they were changed."""
+        """Forget translations, so that changed page tables are read again."""
         self._known.clear()
 
     def read(self, address: int, size: int) -> bytes:

@@ -1,8 +1,8 @@
 """The answers to control calls: a table of commands, and a policy for commands that are not in it.
 
 The driver's RM passes parameters on its stack, some of them uninitialised, and trusts the answer.
-So a command that asks is answered by zeros and not by its own parameters; a command that sets
-something gets its parameters back. A command that the release's headers do not name is not
+So a command that reads something is answered with zeros instead of its own parameters; a command that
+sets something gets its parameters back. A command that the release's headers do not name is not
 supported, and is noted.
 """
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.call import Answer, Call
     from harness.gpu.gsp.layouts import Command
 
-#: Internal commands, whose names are not all in the headers: they are for the GSP alone.
+#: Internal commands, which only the GSP carries out; the headers name some of them.
 _INTERNAL: Final = range(0x20800A00, 0x20800B80)
 _NOT_THERE: Final = 0xFFFFFFFF
-#: In a list of {index, data}, set where the index was unknown.
+#: Set in the answer to a list of {index, data} for an unknown index.
 _UNKNOWN_INDEX: Final = 1 << 31
 
 
@@ -60,7 +60,7 @@ def _answer_by_policy(call: Call, known: Command) -> None:
 
 
 def _answer_list(call: Call, values: Mapping[int, int] | None = None) -> None:
-    """Answer a list of {index, data} by these values, and by 0 for other indices."""
+    """Answer a list of {index, data} with these values, and with 0 for other indices."""
     count = min(call.word(0), max(0, len(call.parameters) - 4) // 8)
     for at in range(4, 4 + 8 * count, 8):
         index = call.word(at) & ~_UNKNOWN_INDEX
@@ -69,7 +69,7 @@ def _answer_list(call: Call, values: Mapping[int, int] | None = None) -> None:
 
 def _chip_info(call: Call) -> int:
     pci = call.state.model.pci
-    # Bases of groups of registers: graphics, timer, master control, user mode.
+    # Base addresses of register groups: graphics, timer, master control, user mode.
     bases = {1: 0x400000, 2: 0x9000, 3: 0, 4: 0xBB0000}
     values: dict[str, int | bytes] = {
         "pciDeviceId": pci.device << 16 | pci.vendor,
@@ -82,7 +82,7 @@ def _chip_info(call: Call) -> int:
 
 
 def _bar_info(call: Call) -> int:
-    """Answer with the BARs in their order, which the driver calls 0, 1 and 2."""
+    """Answer with the BARs in order; the driver calls them 0, 1 and 2."""
     values: dict[str, int | bytes] = {"pciBarCount": 4}
     for position, index in enumerate(sorted(call.state.bars)):
         bar = call.state.bars[index]
@@ -95,7 +95,7 @@ def _bar_info(call: Call) -> int:
 
 def _device_table(call: Call) -> int:
     if call.word(0):
-        # A later part of the table: there is none.
+        # The driver asks for a later part of the table, which is empty.
         call.clear(4)
         return OK
     found = call.engines
@@ -230,7 +230,7 @@ def _floorsweeping(call: Call) -> int:
 
 
 def _graphics_engines(call: Call) -> range:
-    """Return the graphics engines that have GPCs: with MIG, each compute instance has one of its own."""
+    """Return the graphics engines that have GPCs; with MIG, each compute instance has its own engine."""
     return range(8 if call.state.is_mig_enabled else 1)
 
 
@@ -257,7 +257,7 @@ def _words(value: int) -> Answer:
 
 
 def _context_buffers(call: Call) -> int:
-    """Answer with size and alignment of every buffer; larger ones would only take memory."""
+    """Answer with size and alignment of every buffer; larger sizes would only waste memory."""
     call.put(0, struct.pack("<II", 0x1000, 0x1000) * (len(call.parameters) // 8))
     return OK
 
@@ -295,7 +295,7 @@ def _short_name(call: Call) -> int:
 
 
 def _gid(call: Call) -> int:
-    """Answer with the UUID: binary, or as text where the flags do not ask for binary."""
+    """Answer with the UUID: as text, unless the flags ask for binary."""
     is_binary = call.word(4) & 2
     data = call.state.uuid.bytes if is_binary else f"GPU-{call.state.uuid}\0".encode()
     call.put(8, struct.pack("<I", len(data)) + data)
@@ -339,7 +339,7 @@ _SET: Final = 1
 
 
 def _ecc_status(call: Call) -> int:
-    """Answer that all units are enabled; the first is the memory, and the others have no errors."""
+    """Answer that all units are enabled; the first unit is the memory, the others have no errors."""
     errors = call.state.memory_errors
     call.clear()
     record = call.record()
@@ -371,7 +371,7 @@ def _remapped_rows(call: Call) -> int:
     return OK
 
 
-#: NV2080_CTRL_FB_REMAPPED_ROW_SOURCE_*_FIELD: errors that were met after the GPU was sold.
+#: NV2080_CTRL_FB_REMAPPED_ROW_SOURCE_*_FIELD: errors that occurred after the GPU was sold.
 _SINGLE_BIT: Final = 2
 _DOUBLE_BIT: Final = 3
 _MOST_ROWS: Final = 512
@@ -386,7 +386,7 @@ def _bios_info(call: Call) -> int:
 def _gpu_info(call: Call) -> int:
     """Answer the list of NV2080_CTRL_GPU_INFO_INDEX_*.
 
-    By 0x11, which the headers do not name, `nvidia-smi` tells the brand NVIDIA from GeForce.
+    The headers do not name index 0x11, by which `nvidia-smi` tells the brand NVIDIA from GeForce.
     """
     _answer_list(call, {0x11: 1, 0x2C: call.state.chip.sm_version})
     return OK
@@ -419,7 +419,7 @@ def _chip_details(call: Call) -> int:
 
 
 def _inforom_object(call: Call) -> int:
-    """Answer the version of an object; `nvidia-smi` shows OBD as OEM, and no counts of errors without ECC."""
+    """Answer an object's version; `nvidia-smi` calls OBD OEM, and without ECC shows no error counts."""
     facts = call.state.facts
     version = {b"OBD": facts.inforom_oem, b"ECC": facts.inforom_ecc}.get(
         bytes(call.parameters[:3])
@@ -450,22 +450,22 @@ _GENERATION_INFO: Final = 0x2D
 
 
 def _bus_info(call: Call) -> int:
-    """Answer the list of NV2080_CTRL_BUS_INFO_INDEX_*; the driver asks for the link's generation."""
+    """Answer the list of NV2080_CTRL_BUS_INFO_INDEX_*; the driver needs the link's generation."""
     generation = call.state.model.pcie_generation
     index = generation - 1
-    # Highest speed; generations of the link, of its present speed and of the GPU.
+    # The highest speed, then three generations: of the link, of its present speed, of the GPU.
     link = generation | 16 << 4 | index << 12 | index << 16 | index << 20
     _answer_list(call, {_GENERATION_INFO: link})
     return OK
 
 
 def _video_sample(call: Call) -> int:
-    """Answer that a video engine, which the first number names, was idle for a sixth of a second."""
+    """Answer that a video engine was idle for a sixth of a second; the first number names the engine."""
     call.put(4, struct.pack("<II", 0, 166_667))
     return OK
 
 
-#: Samples of utilization in the driver's ring, which has the samples of the last ten seconds.
+#: The size of the driver's ring of utilization samples, which covers the last ten seconds.
 _SAMPLES: Final = 72
 _SAMPLE_NS: Final = 10_000_000_000 // _SAMPLES
 _NO_PROCESS: Final = 0xFFFFFFFF
@@ -475,7 +475,7 @@ _SAMPLED: Final = ("fb", "gr", "nvenc", "nvdec", "nvjpg", "nvofa")
 def _utilization_samples(call: Call) -> int:
     """Answer that each engine was idle for the last ten seconds.
 
-    With MIG the driver has none. Of an empty list `nvidia-smi` makes an average, and ends by a division by zero.
+    With MIG the driver has no samples. For an empty list `nvidia-smi` crashes by a division by zero.
     """
     record = call.record()
     if call.state.is_mig_enabled or "samples[0].gr.util" not in record:
@@ -500,7 +500,7 @@ def _firmware(call: Call) -> int:
 
 _ECC_STATUS: Final = "NV2080_CTRL_GPU_QUERY_ECC_STATUS_PARAMS"
 
-#: The commands whose answers the driver, or nvidia-smi, needs to be true.
+#: The commands to which the driver or nvidia-smi needs true answers.
 ANSWERS: Final[Mapping[int, Answer]] = {
     0x20800102: _gpu_info,
     0x20800110: _name,
@@ -533,7 +533,7 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     0x20801347: _row_histogram,
     0x20801803: _bar_info,
     0x20801823: _bus_info,
-    # Which atomic operations the bus carries: recorded cards do not say.
+    # Atomic operations that the bus supports: the recordings of real GPUs lack them.
     0x20801829: _refuse,
     0x20802068: _fields(currPstate=1),
     0x20802087: _video_sample,
@@ -541,7 +541,7 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     0x20802A08: _fields(size=0x2000),
     0x20802A09: _copy_engine_hubs,
     0x20803601: _firmware,
-    # When the infoROM's black box was last written: recorded cards do not say.
+    # The time of the last write to the infoROM's black box: the recordings of real GPUs lack it.
     0x90E70113: _refuse,
     0x90F10106: _root_directory,
     **MIG,

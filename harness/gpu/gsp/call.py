@@ -33,7 +33,7 @@ class Call:
     parameters: bytearray
 
     def record(self) -> Record:
-        """Return the parameters as the structure that the headers name."""
+        """Return the parameters as the structure that the headers define."""
         known = self.layouts.command(self.command)
         name = known.struct if known is not None else None
         return Record(self.layouts, name or "", self.parameters)
@@ -43,7 +43,7 @@ class Call:
         self.parameters[start:] = bytes(max(0, len(self.parameters) - start))
 
     def fill(self, values: Mapping[str, int | bytes]) -> None:
-        """Set all parameters except these fields to zero, as far as the release has them."""
+        """Set these fields, if the release has them, and set all other parameters to zero."""
         self.clear()
         record = self.record()
         for path, value in values.items():
@@ -57,7 +57,7 @@ class Call:
             self.parameters[offset:end] = data[: end - offset]
 
     def word(self, offset: int) -> int:
-        """Return a 32-bit number; 0 beyond the end."""
+        """Return the 32-bit number at `offset`; 0 beyond the end."""
         return int.from_bytes(self.parameters[offset : offset + 4], "little")
 
     @property
@@ -69,6 +69,6 @@ Answer: TypeAlias = Callable[[Call], int]
 
 
 def gpu_engines(state: GpuState, layouts: Layouts) -> list[Engine]:
-    """Return the engines of a GPU; a GPU with MIG has seven more for graphics."""
+    """Return the engines of a GPU; a GPU with MIG has seven more graphics engines."""
     graphics = 8 if state.can_have_mig and "MC_ENGINE_IDX_GR7" in layouts.constants else 1
     return engines(layouts, copy_engines=state.facts.copy_engines, graphics=graphics)

@@ -1,7 +1,7 @@
 """Channels of a GPU, and the copy engine that their methods drive.
 
-Only work that the driver itself submits is carried out: copies, fills and semaphores. The methods
-are in NVIDIA's published class headers (`clc56f.h`, `clc6b5.h`, `clc8b5.h`).
+Only work that the driver itself submits is carried out: copies, fills and semaphores. NVIDIA's
+published class headers (`clc56f.h`, `clc6b5.h`, `clc8b5.h`) define the methods.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 _GP_GET: Final = 0x88
 _GP_PUT: Final = 0x8C
-#: Of one run; the driver rings again for more.
+#: The most entries of one run; the driver rings the doorbell again for more entries.
 _MOST_ENTRIES: Final = 4096
 _ENTRY: Final = struct.Struct("<II")
 _MOST_DWORDS: Final = 1 << 18
-#: Copies and fills are done piece by piece.
+#: The bytes that are copied or filled at once.
 _PIECE: Final = 1 << 16
-#: More than the driver copies or fills, other than with zeros: those cost nothing.
+#: More than the driver copies or fills at once; fills with zeros have no limit, since they are cheap.
 _MOST_COPIED: Final = 64 << 20
 _MOST_LINES: Final = 1 << 16
 
@@ -55,7 +55,7 @@ _ADDRESS_HIGH: Final = 0x1FFFF
 
 
 class ChannelError(Exception):
-    """A guest submitted work that this GPU does not do."""
+    """A guest submitted work that this GPU does not support."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class ChannelPlace:
     entries: int
     state_in: Space
     state_at: int
-    """Where its USERD is."""
+    """The place of the channel's USERD."""
 
 
 class Channel:
@@ -105,7 +105,7 @@ class Channel:
         return self._next != put
 
     def _read_entries(self, put: int) -> list[tuple[int, int]]:
-        """Read the next entries before `put` that are in one page: each access is a message to QEMU."""
+        """Read the next entries before `put` that are in one page; each read is a message to QEMU."""
         start = self._place.entries_at + _ENTRY.size * self._next
         behind = put if put > self._next else self._place.entries
         in_page = max(1, (PAGE - start % PAGE) // _ENTRY.size)
@@ -126,7 +126,7 @@ class Channel:
             index += self._method(header, words, index)
 
     def _method(self, header: int, words: tuple[int, ...], start: int) -> int:
-        """Carry out one header's methods; return how many words from `start` on they took."""
+        """Carry out the methods of one header; return the number of words taken, from `start` on."""
         opcode, count = header >> 29, header >> 16 & 0x1FFF
         method = (header & 0xFFF) << 2
         if opcode == _IMMEDIATE:
@@ -134,7 +134,7 @@ class Channel:
             return 0
         if opcode not in {_INCREMENTING, _NON_INCREMENTING, _INCREMENT_ONCE}:
             if header:
-                raise ChannelError(f"{header:#010x} is no header of methods.")
+                raise ChannelError(f"{header:#010x} is not a method header.")
             return 0
         for step, value in enumerate(words[start : start + count]):
             most = {_INCREMENTING: step, _NON_INCREMENTING: 0}.get(opcode, min(step, 1))
@@ -219,7 +219,7 @@ class CopyEngine:
 
     @staticmethod
     def _target(methods: dict[int, int], mode: int, *, is_physical: bool) -> Space | None:
-        """Return the memory that an address is of; None for a virtual one."""
+        """Return the memory that a physical address is in; None for a virtual address."""
         if not is_physical:
             return None
         return Space.GUEST if methods.get(mode, 0) & 3 else Space.FRAME_BUFFER

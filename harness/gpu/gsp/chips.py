@@ -1,4 +1,4 @@
-"""The differences between the chips: how they boot, their page tables, and the registers that are fixed.
+"""The differences between chips: how they boot, their page tables, and their fixed registers.
 
 The implementations that each chip uses are listed in `generated/g_kernel_gsp_nvoc.c` of the open kernel
 modules; offsets are of BAR 0.
@@ -27,7 +27,7 @@ class Boot(enum.Enum):
 GSP_FALCON: Final = 0x110000
 SEC2_FALCON: Final = 0x840000
 
-#: Registers that select the core of a falcon; a bit says that the choice is in force.
+#: Registers that select the core of a falcon; one bit says that the selection is valid.
 BCR_CONTROLS: Final = (0x111668, 0x841668)
 BCR_VALID: Final = 1
 
@@ -37,7 +37,7 @@ HBM3: Final = 0x14
 GDDR6: Final = 0x11
 
 _ALL_LEVELS: Final = 0xFFFFFFFF
-#: Registers that all chips have alike: the firmware of the GPU has booted, the falcons are halted and
+#: Registers with the same values on all chips: the GPU's firmware has booted, the falcons are halted,
 #: their memory is scrubbed, and any privilege level may write.
 _COMMON: Final = {
     0x118128: 1,
@@ -54,7 +54,7 @@ _COMMON: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """One chip. `window` and `window_mask` describe the register that moves the window PRAMIN."""
+    """One chip. `window` and `window_mask` describe the register that moves the PRAMIN window."""
 
     name: str
     boot: Boot
@@ -67,11 +67,11 @@ class Chip:
     has_frts: bool = False
     #: Programs of falcons are signed and loaded by DMA.
     loads_by_dma: bool = False
-    #: The register with the size of memory is in MiB, or a magnitude with a scale.
+    #: Whether the memory size register counts MiB; otherwise it has a magnitude and a scale.
     has_memory_in_mib: bool = False
     can_scrub: bool = False
     has_mig: bool = False
-    #: It reports how far it is from its limit of temperature, rather than the limit.
+    #: Whether the chip reports the distance from its temperature limit instead of the limit.
     has_temperature_margin: bool = False
     window: int = 0x1700
     window_mask: int = 0xFFFFFF
@@ -79,7 +79,7 @@ class Chip:
     registers: Mapping[int, int] = field(default_factory=dict)
 
     def initial_registers(self, memory_mib: int) -> dict[int, int]:
-        """Return the registers after power-on of a GPU with that memory."""
+        """Return the registers after power-on of a GPU with that much memory."""
         memory = {0x1183A4: memory_mib} if self.has_memory_in_mib else _scaled(memory_mib)
         loading = _LOADING if self.loads_by_dma else {}
         return {**_COMMON, **memory, **loading, **self.registers}
@@ -93,11 +93,11 @@ def _scaled(memory_mib: int) -> dict[int, int]:
     return {0x100CE0: (memory_mib & 0x3F) << 4 | scale}
 
 
-#: Fuses: no debugging, and no display. With a display engine the driver makes objects whose end it then
-#: waits for in vain.
+#: Fuses that switch off debugging and the display. With a display engine the driver would create
+#: objects, and later wait in vain for their end.
 _TURING: Final = {0x2174C: 1, 0x21C04: 1}
 _NO_DISPLAY: Final = {0x820C04: 1}
-#: DMA into falcons is always done at once, and they can be reset.
+#: DMA into falcons is always complete at once, and the falcons can be reset.
 _IDLE: Final = 1 << 1
 _LOADING: Final = {
     0x110118: _IDLE,
@@ -106,7 +106,7 @@ _LOADING: Final = {
     0x8400F4: 1 << 31 | 1 << 10,
     **dict.fromkeys(BCR_CONTROLS, 1),
 }
-#: What the scrubber on SEC2 would say of its end.
+#: The register in which the scrubber on SEC2 reports its end.
 _SCRUBBED: Final = {0x1180FC: 3 << 29, **_NO_DISPLAY}
 
 
@@ -130,7 +130,7 @@ def _ad10x(name: str) -> Chip:
     )
 
 
-#: Chips by NVIDIA's number.
+#: Chips by NVIDIA's chip number.
 CHIPS: Final[Mapping[int, Chip]] = {
     0x164: Chip(
         name="TU104",

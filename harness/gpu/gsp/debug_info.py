@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from elftools.dwarf.die import DIE
 
-#: Name, offset, size of one element, type, count.
+#: A field's name, offset, size of one element, type, and count.
 FieldFacts: TypeAlias = "tuple[str, int, int, str, int]"
 
 _RECORDS: Final = ("DW_TAG_structure_type", "DW_TAG_union_type")
@@ -25,8 +25,8 @@ _SIGNED: Final = (5, 6)
 class DebugInfo:
     """The named types and numbers of one compilation unit.
 
-    A nested type without a name is called `PARENT.field`; the members of a nested type that is not
-    a field are members of its parent. Bit fields are left out.
+    A nested type without a name is called `PARENT.field`. The members of a nested type that is not a
+    field become members of its parent. Bit fields are left out.
     """
 
     structs: dict[str, tuple[int, list[FieldFacts]]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ def read_debug_info(file: Path) -> DebugInfo:
 class _Reader:
     def __init__(self) -> None:
         self.found = DebugInfo()
-        #: The names of types that have none of their own, by offset.
+        #: Names for types without a name, by offset.
         self._names: dict[int, str] = {}
 
     def read(self, unit: DIE) -> None:

@@ -1,8 +1,8 @@
 """The registers and memories of a GPU with a GSP: the effects of the driver's accesses to BARs.
 
 No access waits for the guest's memory: QEMU holds its global lock while a vCPU waits for an
-access, so a read of the guest's memory would never be answered. Such work is posted, and done by
-`work` after the access was answered. A processor with posted work reads as busy until the work is
+access, so QEMU could never answer a read of the guest's memory. Such work is posted, and `work` does
+it after the access was answered. A processor with posted work reads as busy until the work is
 done.
 """
 
@@ -49,12 +49,12 @@ _TIMER_LOW: Final = frozenset({0x9400, 0xBB0080})
 _TIMER_HIGH: Final = frozenset({0x9410, 0xBB0084})
 _CHANNEL_DOORBELL: Final = 0xBB0090
 _GSP_DOORBELL: Final = 0x110C00
-#: Registers in which a request clears itself: TLB invalidation, flushes.
+#: Registers whose request bit clears itself: TLB invalidation, flushes.
 _TLB_INVALIDATIONS: Final = frozenset({0xB830B0, 0x100CBC})
 _SELF_CLEARING: Final = frozenset({0xB80F00, 0xB80F04, *range(0x70000, 0x70040, 4)})
 _MSI_REARM: Final = 0x704
 
-# Of a falcon, from its base.
+# Offsets from the base of a falcon.
 _IRQ_CLEAR: Final = 0x04
 _IRQ_STATUS: Final = 0x08
 _MAILBOX_0: Final = 0x40
@@ -68,7 +68,7 @@ _DMA_IDLE: Final = 1 << 1
 _START: Final = 1 << 1
 _HALTED: Final = 1 << 4
 _SWGEN0: Final = 0x40
-#: Mask and destination of the GSP's interrupts, where Turing and GA100 have them and where later chips do.
+#: Mask and destination of the GSP's interrupts, at the addresses of Turing and GA100, and of later chips.
 _IRQ_DESTINATION: Final = dict.fromkeys((0x1112B4, 0x1112B8, 0x111528, 0x11152C), 0x50)
 _RISCV_STATUS: Final = 0x111240
 _RISCV_STATUS_FROM_AMPERE: Final = 0x111388
@@ -78,12 +78,12 @@ _BOOTER_UNLOAD: Final = 0xFF
 _WPR2_LOW: Final = 0x1FA824
 _WPR2_HIGH: Final = 0x1FA828
 
-#: A guest can make the device remember this many registers; later ones are forgotten.
+#: The most registers that the device remembers for a guest; it ignores further registers.
 _REGISTER_LIMIT: Final = 65_536
-#: Work that is posted and not done. Doorbells that wait are one.
+#: The most posted jobs that are not done; waiting doorbells count as one job.
 _MOST_POSTED: Final = 64
 
-#: Errors that wait for a driver.
+#: The most errors that wait for a driver.
 _MOST_XIDS: Final = 64
 
 _BAR_1: Final = 1
@@ -104,7 +104,7 @@ class GspDevice:
         self._read_config = read_config
         self._order = sorted(state.bars)
         self._frame_buffer = FrameBuffer(source=f"GPU of model '{state.model.name}'")
-        # For accesses, during which the guest's memory can't be had.
+        # Used during accesses, when the guest's memory can't be read.
         self._local = Memories(self._frame_buffer, NoMemory())
         self._interrupts = InterruptTree()
         self._vbios = (
@@ -125,7 +125,7 @@ class GspDevice:
         self._xids: deque[tuple[int, str]] = deque(maxlen=_MOST_XIDS)
         self.reset()
 
-    # What a guest does.
+    # Accesses of a guest.
 
     def reset(self) -> None:
         """Return to the state after power-on."""
@@ -140,7 +140,7 @@ class GspDevice:
         self._bar1 = AddressSpace(self._local, state.chip.page_tables, root, has_tlb=True)
 
     def read(self, bar: int, offset: int, size: int) -> int:
-        """Read up to 8 bytes of a BAR; all ones if nothing is there, and after a failure."""
+        """Read up to 8 bytes of a BAR; reads as all ones if nothing is there, and after a failure."""
         if self.failure is not None:
             return (1 << 8 * size) - 1
         if bar != self._order[0]:
@@ -183,7 +183,7 @@ class GspDevice:
             mask >>= 32
 
     def _window(self, offset: int) -> int:
-        """Return the address in the frame buffer that PRAMIN shows at `offset`."""
+        """Return the frame buffer's address that the PRAMIN window shows at `offset`."""
         chip = self.state.chip
         start = self._registers.get(chip.window, 0) & chip.window_mask
         return (start << 16) + offset - _PRAMIN.start
@@ -206,7 +206,7 @@ class GspDevice:
             return
 
     def _space(self, bar: int) -> AddressSpace | None:
-        """Return what a BAR shows: those after the registers are virtual memory."""
+        """Return the virtual memory that a BAR shows, or None; BAR 0 has the registers."""
         number = self._order.index(bar) if bar in self._order else 0
         return {_BAR_1: self._bar1, _BAR_2: self._bar2}.get(number)
 
@@ -224,9 +224,9 @@ class GspDevice:
         return self._registers.get(offset, 0) if answered is None else answered
 
     def _read_hopper(self, offset: int) -> int | None:
-        """Return a register that only chips with FSP have, or None."""
+        """Return a register that only chips with an FSP have, or None."""
         if offset == _GSP_RESET:
-            # Another bit says that the reset is over.
+            # While the reset bit is clear, another bit says that the reset is over.
             return self._registers.get(_GSP_RESET, 0) & 1 or _RESET_OVER
         return self._fsp.read(offset)
 
@@ -237,10 +237,10 @@ class GspDevice:
             return
         if self.state.chip.boot is Boot.FSP and self._fsp.write(offset, value):
             if self._fsp.has_message:
-                # The driver takes anything else for an error of the boot, already while it goes on.
+                # The driver takes other values for a boot error, even while the boot is still running.
                 self._registers[GSP_FALCON + _MAILBOX_0] = 0
                 self._registers[GSP_FALCON + _MAILBOX_1] = 0
-                # The driver looks only once for a GSP that runs, when this bit is clear.
+                # Once this bit is clear, the driver checks only once whether the GSP runs.
                 self._registers[GSP_FALCON + _HARDWARE] |= _LOCKED_DOWN
                 self.post(self._answer_fsp, "FSP")
             return
@@ -251,7 +251,7 @@ class GspDevice:
         self._act(offset, value)
 
     def _act(self, offset: int, value: int) -> None:
-        """Do what a write to a register causes."""
+        """Carry out the effect of a write to a register."""
         if offset in _TLB_INVALIDATIONS:
             self._registers[offset] = value & 0x7FFFFFFF
             for space in (self._bar1, self._bar2):
@@ -294,9 +294,9 @@ class GspDevice:
     # Posted work.
 
     def post(self, job: Callable[[Memories], None], name: str) -> bool:
-        """Do `job` soon, in the thread of the transport; a job with the name of a waiting job is not added.
+        """Do `job` soon, in the transport's thread, unless a job with the same name already waits.
 
-        Can be called in any thread. Return whether it was added.
+        Can be called in any thread. Return whether the job was added.
         """
         with self._post_lock:
             if name in self._rings or len(self._posted) >= _MOST_POSTED:
@@ -316,26 +316,26 @@ class GspDevice:
         return bool(self._posted)
 
     def work(self, guest: GuestMemory) -> None:
-        """Do the posted work, with DMA by `guest`; accesses may happen meanwhile."""
+        """Do the posted work, with DMA by `guest`; accesses may happen at the same time."""
         memories = Memories(self._frame_buffer, guest)
         while self._posted and self.failure is None:
             job = self._posted.popleft()
             try:
                 job(memories)
             except (QueueError, RpcError, GuestMemoryError, WprError) as error:
-                # What a GSP does when its firmware meets nonsense: it stops.
+                # A GSP stops when its firmware gets invalid data.
                 _LOG.warning("The GSP of model '%s' stopped: %s", self.state.model.name, error)
                 self._processor = None
             except LimitError as error:
                 self._fail(str(error))
 
     def _fail(self, reason: str) -> None:
-        """Answer no longer, as a GPU that fell off the bus, and say why."""
+        """Stop answering, as a GPU that fell off the bus, and log the reason."""
         self.failure = reason
-        _LOG.warning("An emulated GPU answers no longer: %s", reason)
+        _LOG.warning("An emulated GPU has stopped answering: %s", reason)
 
     def _start_booter(self, memories: Memories) -> None:
-        """Do what the booter on SEC2 does: boot the GSP, or end it."""
+        """Do the work of the booter on SEC2: boot the GSP, or end it."""
         registers = self._registers
         low = registers.get(SEC2_FALCON + _MAILBOX_0, 0)
         address = low | registers.get(SEC2_FALCON + _MAILBOX_1, 0) << 32
@@ -355,7 +355,7 @@ class GspDevice:
             registers[SEC2_FALCON + _CPU_CONTROL] = _HALTED
 
     def _start_gsp_falcon(self, memories: Memories) -> None:
-        """Do what FWSEC does: set memory aside, or nothing that shows."""
+        """Do the work of FWSEC: set memory aside, or nothing that can be seen."""
         registers = self._registers
         try:
             if self.state.chip.has_frts:
@@ -368,7 +368,7 @@ class GspDevice:
             registers[GSP_FALCON + _CPU_CONTROL] = _HALTED
 
     def _answer_fsp(self, memories: Memories) -> None:
-        """Boot the GSP as the message to FSP says."""
+        """Boot the GSP as the message to the FSP requests."""
         try:
             self._boot_by_fsp(memories)
         finally:
@@ -390,7 +390,7 @@ class GspDevice:
             self._registers[_WPR2_HIGH] = end >> 12 << 4 & 0xFFFFFFFF
 
     def _boot(self, memories: Memories, at: int) -> None:
-        """Boot the GSP, whose arguments are at an address of the guest's memory."""
+        """Boot the GSP with the arguments at `at` in the guest's memory."""
         registers = self._registers
         self._processor = processor = Processor(self.state, memories, at, self._notify)
         registers[_RISCV_STATUS] = 1
@@ -398,7 +398,7 @@ class GspDevice:
         processor.begin()
 
     def _notify(self) -> None:
-        """Raise the GSP's interrupt, as it does for messages that the driver does not wait for."""
+        """Raise the GSP's interrupt, as for messages that the driver does not wait for."""
         status = GSP_FALCON + _IRQ_STATUS
         self._registers[status] = self._registers.get(status, 0) | _SWGEN0
         self._registers |= _IRQ_DESTINATION
@@ -408,7 +408,7 @@ class GspDevice:
     def _take_calls(self, memories: Memories) -> None:
         processor = self._processor
         if processor is None:
-            # A doorbell before the boot: what it announces is read when the GSP boots.
+            # A doorbell before the boot is ignored: the GSP reads its queue when it boots.
             return
         processor.take_calls()
         self._report_xids(memories)
@@ -426,7 +426,7 @@ class GspDevice:
         if self._processor is not None and self._processor.run_channels():
             self.post(self._run_channels, "channels")
 
-    # What a test scripts, and reads.
+    # Controls of a test, and the state that a test reads.
 
     @property
     def unknown_commands(self) -> dict[int, int]:
@@ -438,7 +438,7 @@ class GspDevice:
         return self.state.memory_errors
 
     def note_by(self, note: Callable[[IncidentKind, str], None]) -> None:
-        """Call `note` with events for the trace of the GPU, in the thread that works."""
+        """Call `note` with events for the GPU's trace, in the thread that does the posted work."""
         self.state.note = note
 
     @property
@@ -446,7 +446,7 @@ class GspDevice:
         return self.state.readings
 
     def raise_xid(self, number: int, text: str) -> None:
-        """Report an error to the driver, as soon as it has opened the GPU."""
+        """Report an error to the driver as soon as the driver has opened the GPU."""
         self._xids.append((number, text))
         self.post(self._report_xids, "Xids")
 

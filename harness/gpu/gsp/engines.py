@@ -1,4 +1,4 @@
-"""A GPU's engines, as the tables of the driver describe them: engines, and vectors of interrupts.
+"""A GPU's engines and interrupt vectors, as the tables of the driver describe them.
 
 The numbers of engine types and of interrupt sources move between releases, so they come from the
 layouts.
@@ -24,7 +24,7 @@ _DEVICE_TYPE_GRAPHICS: Final = 0
 _DEVICE_TYPE_COPY: Final = 0x13
 _NOT_THERE: Final = 0xFFFFFFFF
 
-#: Vectors of interrupts. The engines' interrupts are in the leaves 6 (stalling) and 0.
+#: Interrupt vectors. The engines' interrupts are in leaf 6 (stalling) and leaf 0 (not stalling).
 _FIRST_STALL: Final = 192
 _SERVICES: Final = {
     "FIFO": 152,
@@ -36,7 +36,7 @@ _SERVICES: Final = {
     "LTC": 158,
     "NVLINK": 159,
     "PRIVRING": 160,
-    # Leaf 2, which the driver for unified memory owns.
+    # Leaf 2, which belongs to the driver for unified memory.
     "REPLAYABLE_FAULT": 64,
     "ACCESS_CNTR": 65,
     "NON_REPLAYABLE_FAULT": 128,
@@ -94,7 +94,7 @@ class Engine:
 
 
 def engines(layouts: Layouts, *, copy_engines: int, graphics: int) -> list[Engine]:
-    """Return the engines of a GPU; MIG needs several for graphics. The last engine is software."""
+    """Return the engines of a GPU; MIG needs several graphics engines. The last engine is software."""
     rm, mc = _numbers(layouts)
     found = [
         Engine(
@@ -148,7 +148,7 @@ def engine_mask(found: list[Engine]) -> int:
 
 
 def interrupt_table(layouts: Layouts, found: list[Engine]) -> Iterator[tuple[int, int, int]]:
-    """Yield a source's index, and its vectors, stalling and not."""
+    """Yield the index of each interrupt source, with its stalling and its non-stalling vector."""
     _, mc = _numbers(layouts)
     for position, engine in enumerate(each for each in found if each.pbdma is not None):
         yield engine.mc_index, _FIRST_STALL + position, position
@@ -157,7 +157,7 @@ def interrupt_table(layouts: Layouts, found: list[Engine]) -> Iterator[tuple[int
 
 
 def pack_subtrees() -> bytes:
-    """Return the ranges of subtrees."""
+    """Return the subtree ranges for the driver."""
     return b"".join(struct.pack("<BB", *each) for each in _SUBTREES)
 
 
@@ -166,7 +166,7 @@ GSP_VECTOR: Final = _SERVICES["GSP"]
 
 
 def _numbers(layouts: Layouts) -> tuple[Callable[[str], int], Callable[[str], int]]:
-    """Return what looks up a type of engine, and a source of interrupts."""
+    """Return two functions, which look up an engine type and an interrupt source by name."""
 
     def rm(name: str) -> int:
         return layouts.constant(f"RM_ENGINE_TYPE_{name}")

@@ -1,7 +1,7 @@
-"""A firmware file of our own that NVIDIA's driver accepts for an emulated GPU.
+"""A firmware file of the harness that NVIDIA's driver accepts for an emulated GPU.
 
-The driver reads an ELF file: it compares a section with its own version, and copies an image and
-the signature of its chip into memory, for the GPU's system processor to run. The emulated
+The driver reads an ELF file: it compares one section with its own version, and copies an image and
+the signature for the chip into memory. A real GPU's system processor then runs the image; the emulated
 processor runs nothing. The names of sections and files are in the open kernel modules
 (`g_kernel_gsp_nvoc.h`, `nv-firmware.h`).
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: The files, with the families of chips that each is for, by which the sections of signatures are named.
+#: The files, each with the chip families for which it has sections of signatures.
 FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "gsp_tu10x.bin": ("tu10x", "tu11x", "ga100"),
     "gsp_ga10x.bin": ("ga10x", "ad10x", "gh100"),
@@ -25,7 +25,7 @@ _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _IDENT: Final = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
 _RISC_V: Final = 243
 _PROGRAM_BITS, _STRING_TABLE = 1, 3
-#: The driver allocates memory by it.
+#: The size of a signature; the driver allocates memory of this size.
 _SIGNATURE_BYTES: Final = 256
 _IMAGE: Final = b"This file has no program: an emulated GPU runs none.".ljust(4096, b"\0")
 

@@ -1,4 +1,4 @@
-"""A GPU's own memory; only pages with content are kept."""
+"""A GPU's own memory; only written pages are stored."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _ZEROS: Final = bytes(PAGE)
 class FrameBuffer:
     """Sparse memory; unwritten bytes read as zeros.
 
-    Any address can be used, since the driver's page tables may lie behind the end of the memory
-    that the driver knows. The amount of kept memory is limited.
+    Any address can be used, since the driver's page tables may lie beyond the end of the memory
+    that the driver knows. The amount of stored memory is limited.
     """
 
     def __init__(self, *, source: str) -> None:
@@ -24,11 +24,11 @@ class FrameBuffer:
 
     @property
     def kept_bytes(self) -> int:
-        """Return how many bytes of memory the pages take."""
+        """Return how many bytes the stored pages take."""
         return len(self._pages) * PAGE
 
     def clear(self) -> None:
-        """Forget everything, as a loss of power does."""
+        """Drop all content, as a loss of power does."""
         self._pages.clear()
 
     def read(self, address: int, size: int) -> bytes:

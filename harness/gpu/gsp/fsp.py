@@ -1,4 +1,4 @@
-"""Channel 0 of the processor FSP. The driver boots the GSP of Hopper through it.
+"""Channel 0 of the processor FSP, through which the driver boots Hopper's GSP.
 
 The registers are `NV_PFSP_*`; a message is one MCTP packet, as `src/kernel/gpu/fsp` of the open kernel
 modules sends it.
@@ -20,18 +20,18 @@ _OFFSET: Final = 0xFFFC
 _INCREMENT_ON_WRITE: Final = 1 << 24
 _INCREMENT_ON_READ: Final = 1 << 25
 
-#: A packet that begins and ends a message; NVIDIA's vendor message.
+#: The flags of a packet that begins and ends a message, and the type of NVIDIA's vendor message.
 _WHOLE: Final = 1 << 31 | 1 << 30
 _VENDOR: Final = 0x10DE << 8 | 0x7E
 _TYPE_SHIFT: Final = 24
 _CHAIN_OF_TRUST: Final = 0x14
 _RESPONSE: Final = 0x15
-#: The address of the boot arguments in the message.
+#: The offset of the boot arguments' address in the message.
 _BOOT_ARGUMENTS: Final = 8 + 0x354
 
 
 class FspQueue:
-    """The memory that both sides share, and the pointers of two queues in it."""
+    """The memory that driver and FSP share, and the pointers of its two queues."""
 
     def __init__(self) -> None:
         self.has_message = False
@@ -67,7 +67,7 @@ class FspQueue:
             self._control = self._control & ~0xFFFF | self._control + 4 & 0xFFFF
 
     def take(self) -> int | None:
-        """Answer the message; return the address of the boot arguments, if it has one."""
+        """Answer the message; return the address of the boot arguments, if the message has one."""
         self.has_message = False
         size = min(self._pointers[_QUEUE_TAIL] + 4, len(self._memory))
         message = bytes(self._memory[:size])

@@ -1,4 +1,4 @@
-"""The visible effect of FWSEC, the firmware from the video BIOS: memory that it sets aside."""
+"""The visible effect of FWSEC, a firmware in the video BIOS: it sets memory aside."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.gpu.gsp.vbios import COMMAND, COMMAND_BUFFER
 if TYPE_CHECKING:
     from harness.gpu.gsp.guest_memory import GuestMemory
 
-#: DMA into the falcon's memory, by which GA102 and later load programs.
+#: The DMA register of a falcon, by which GA102 and later load programs into its memory.
 _DMA_BASE: Final = 0x110110
 _DMA_BASE_HIGH: Final = 0x110128
 _DMA_TO: Final = 0x110114
@@ -21,7 +21,7 @@ _INTO_CODE: Final = 1 << 4
 _DMEM_CONTROL: Final = 0x1101C0
 _DMEM_DATA: Final = 0x1101C4
 _DMEM_BYTES: Final = 0x10000
-#: The loader's descriptor is at the beginning of DMEM; it has the address of FWSEC's data.
+#: DMEM begins with the loader's descriptor; this field has the address of FWSEC's data.
 _DATA_ADDRESS: Final = 0x40
 _FRTS: Final = 0x15
 _FRTS_REGION: Final = COMMAND_BUFFER + 0x20
@@ -30,7 +30,7 @@ _FRTS_REGION: Final = COMMAND_BUFFER + 0x20
 class FwsecLoader:
     """The data memory of the GSP's falcon, which the driver fills.
 
-    It writes the descriptor of a loader there, or from GA102 on transfers FWSEC's data itself by DMA.
+    The driver writes a loader's descriptor there; from GA102 on it transfers FWSEC's data there by DMA.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class FwsecLoader:
         self._transferred: int | None = None
 
     def write(self, offset: int, value: int) -> None:
-        """Note a write of a register."""
+        """Record a write to a register."""
         if offset == _DMEM_CONTROL:
             self._at = value & 0xFFFC
         elif offset == _DMEM_DATA:
@@ -53,7 +53,7 @@ class FwsecLoader:
             self._transferred = (base << 8) + self._dma[_DMA_FROM]
 
     def read_command(self, guest: GuestMemory) -> tuple[int, int] | None:
-        """Return the memory that FWSEC has to set aside, or None if its command is another one."""
+        """Return the range that FWSEC has to set aside, or None for any other command."""
         (address,) = struct.unpack_from("<Q", self._memory, _DATA_ADDRESS)
         if self._transferred is not None:
             address, self._transferred = self._transferred, None
@@ -61,6 +61,6 @@ class FwsecLoader:
         (command,) = struct.unpack_from("<I", data, COMMAND)
         if command != _FRTS:
             return None
-        # Both in units of 4 KiB.
+        # Both fields count 4 KiB.
         offset, size = struct.unpack_from("<II", data, _FRTS_REGION)
         return offset << 12, offset + size << 12

@@ -9,12 +9,12 @@ from typing import Protocol
 
 _LOG = logging.getLogger(__name__)
 
-#: More than the driver ever hands over in one piece: the pages of its queues, push buffers, copies.
+#: More than the driver ever passes in one piece: the pages of its queues, push buffers, copies.
 MOST_BYTES = 1 << 20
 
 
 class GuestMemoryError(Exception):
-    """There is no memory at an address that the guest gave."""
+    """The guest named an address without memory."""
 
 
 class GuestMemory(Protocol):
@@ -29,7 +29,7 @@ class GuestMemory(Protocol):
         ...
 
     def post(self, address: int, data: bytes) -> None:
-        """Write `data` before any later write, and do not wait for that.
+        """Write `data` before any later write; do not wait until it is written.
 
         If there is no memory, nothing is written, or GuestMemoryError is raised.
         """
@@ -37,7 +37,7 @@ class GuestMemory(Protocol):
 
 
 class NoMemory:
-    """The memory of a guest that has not handed over its memory yet."""
+    """The memory of a guest whose memory is not known yet."""
 
     def read(self, address: int, size: int) -> bytes:
         raise _missing(address, size)
@@ -56,13 +56,13 @@ class _Region:
 
 
 class MappedMemory:
-    """Guest memory that this process maps, which the guest must share."""
+    """Guest memory that this process maps; the guest's memory must be shared."""
 
     def __init__(self) -> None:
         self._regions: list[_Region] = []
 
     def add(self, address: int, size: int, offset: int, *, fd: int) -> None:
-        """Map `size` bytes of `fd`; memory that can't be mapped does not exist for the device."""
+        """Map `size` bytes of `fd`; if that fails, the device has no memory at these addresses."""
         try:
             content = mmap.mmap(fd, size, offset=offset)
         except (OSError, ValueError, OverflowError) as error:
@@ -71,7 +71,7 @@ class MappedMemory:
         self._regions.append(_Region(start=address, end=address + size, content=content))
 
     def clear(self) -> None:
-        """Forget all memory; the transport will hand it over again."""
+        """Forget all memory; the transport will add it again."""
         for region in self._regions:
             region.content.close()
         self._regions.clear()

@@ -1,4 +1,4 @@
-"""The tree of interrupts of a GPU since Turing: vectors in leaves, leaves in subtrees.
+"""The interrupt tree of GPUs since Turing: vectors in leaves, leaves in subtrees.
 
 Offsets are in the virtual function's registers, `NV_VIRTUAL_FUNCTION_PRIV_CPU_INTR_*`.
 """
@@ -35,7 +35,7 @@ class InterruptTree:
 
     @property
     def top(self) -> int:
-        """Return the subtrees, of two leaves each, that have a vector pending and enabled."""
+        """Return the subtrees (of two leaves each) with a vector that is pending and enabled."""
         return sum(
             1 << leaf // 2 if leaf % 2 == 0 or not self._is_active(leaf - 1) else 0
             for leaf in range(LEAVES)
@@ -66,7 +66,7 @@ class InterruptTree:
         return self._top_enabled if offset in {_TOP_ENABLE_SET, _TOP_ENABLE_CLEAR} else 0
 
     def write(self, offset: int, value: int) -> bool:
-        """Write the register at `offset`; return whether the interrupt may have to be signalled."""
+        """Write the register at `offset`; return whether the caller has to check the interrupt."""
         if offset - _PENDING in range(_LEAF_END):
             self._pending[(offset - _PENDING) // 4] &= ~value
         elif offset - _ENABLE_SET in range(_LEAF_END):

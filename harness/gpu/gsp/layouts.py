@@ -63,7 +63,7 @@ class Command:
 
 
 class ReleaseFile(pydantic.BaseModel):
-    """The data of one release as it is written. A field is its name, offset, element size, type and count."""
+    """The data of one release as stored. A field is its name, offset, element size, type and count."""
 
     model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -75,7 +75,7 @@ class ReleaseFile(pydantic.BaseModel):
 
 
 class Layouts:
-    """The content of one release's headers. A name that the headers do not have raises KeyError."""
+    """The content of one release's headers. An unknown name raises KeyError."""
 
     def __init__(self, content: ReleaseFile) -> None:
         self.release = content.release
@@ -132,7 +132,7 @@ def known_releases(*folders: Path) -> Mapping[str, Path]:
 
 @functools.cache
 def read_layouts(release: str, *folders: Path) -> Layouts:
-    """Read the data of a release, once in a process; raises BadInputError where it is malformed or absent."""
+    """Read the data of a release, once per process; raises BadInputError if malformed or missing."""
     known = known_releases(*folders)
     if release not in known:
         raise BadInputError(
@@ -183,7 +183,7 @@ def read_release_file(file: Path) -> Layouts:
 
 
 def render_release(content: ReleaseFile) -> str:
-    """Return the text of a data file: one line an entry, so that people can read a difference."""
+    """Return the text of a data file: one line for each entry, so that differences are readable."""
     tables = [
         f" {_compact(title)}: {{\n{_lines(table)}\n }}"
         for title, table in (

@@ -1,4 +1,4 @@
-"""Makes the engine of a GPU model, or gives the reason why there is none."""
+"""Makes the engine of a GPU model, or raises the reason why the model has none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def make_engine(model: GpuModel, bars: Bars, number: int) -> Callable[[ConfigSpace], GspDevice]:
-    """Return a function that makes the engine; its invented UUID has `number`.
+    """Return a function that makes the engine; `number` becomes part of its invented UUID.
 
     Raises RequirementError for a model without a GSP, and for a chip that is not emulated.
     """

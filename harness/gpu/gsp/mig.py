@@ -1,6 +1,6 @@
 """Answers to the driver's commands about MIG: the mode, profiles, GPU instances and compute instances.
 
-The driver's side keeps the rules; the GSP knows the parts, and which parts are taken.
+The driver enforces the rules; the GSP knows the parts of the GPU, and which parts are in use.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.records import Record
     from harness.gpu.gsp.state import GpuState
 
-#: Of NV2080_CTRL_GPU_PARTITION_FLAG: memory is all, a half, a quarter or an eighth; compute has these and
-#: smaller halves and quarters.
+#: Values of NV2080_CTRL_GPU_PARTITION_FLAG: all of memory, a half, a quarter or an eighth. Compute
+#: has these values, and smaller halves and quarters.
 _FULL, _HALF, _QUARTER, _EIGHTH = range(4)
 _COMPUTE_SHIFT: Final = 2
 _MINI_HALF, _COMPUTE_QUARTER, _MINI_QUARTER, _COMPUTE_EIGHTH = 2, 3, 4, 5
@@ -30,19 +30,19 @@ _SLICES: Final = 8
 _SEGMENT: Final = 32 * MIB
 _INSUFFICIENT_RESOURCES: Final = 0x1A
 _ALL_ONES: Final = (1 << 64) - 1
-#: Bits of NV2080_ENGINE_TYPE_GR0 and later, and of COPY0 and later.
+#: The first bits of the types NV2080_ENGINE_TYPE_GR* and NV2080_ENGINE_TYPE_COPY*.
 _GRAPHICS: Final = 1
 _COPY: Final = 9
 _MOST_COPY: Final = 5
-#: Subcontexts (VEIDs) of each GPC, by which compute instances are laid out.
+#: Subcontexts (VEIDs) of each GPC, which determine the layout of compute instances.
 CONTEXTS_PER_GPC: Final = 8
-#: Of NVC637_CTRL_DMA_EXEC_PARTITIONS_CREATE_REQUEST: the compute instance begins at a GPC of the request.
+#: A flag of NVC637_CTRL_DMA_EXEC_PARTITIONS_CREATE_REQUEST: the request names the first GPC.
 _AT_SPAN: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One kind of GPU instance; `starts` are the slices of memory at which it can begin."""
+    """One kind of GPU instance; `starts` are the memory slices at which an instance can begin."""
 
     memory: int
     compute: int
@@ -64,12 +64,12 @@ class Profile:
 
     @property
     def contexts(self) -> int:
-        """Return how many virtual engines it has: eight for each slice of compute."""
+        """Return the number of an instance's virtual engines: eight for each compute slice."""
         return 64 if self.memory == _FULL else CONTEXTS_PER_GPC * self.gpcs
 
     @property
     def first_id(self) -> int:
-        """Return the lowest id of such instances (swizzle id)."""
+        """Return the lowest id (swizzle id) of instances of this kind."""
         return (1 << self.memory) - 1
 
 
@@ -103,7 +103,7 @@ def _profiles(counts: Mapping[str, tuple[int, int, int, int, int]]) -> tuple[Pro
     return tuple(_profile(name, each) for name, each in counts.items())
 
 
-#: By chip: SMs, copy engines, decoders, JPEG and OFA engines of each profile. GA100: NVIDIA's MIG user guide;
+#: Of each chip's profiles: SMs, copy engines, decoders, JPEG and OFA engines. GA100: NVIDIA's MIG guide;
 #: GH100: `nvidia-smi mig -lgip` of a real H100.
 _PROFILES: Final[Mapping[str, tuple[Profile, ...]]] = {
     "GA100": _profiles(
@@ -139,7 +139,7 @@ def _find(state: GpuState, flag: int) -> Profile | None:
 
 
 def _mode(call: Call) -> int:
-    """Answer whether MIG is on (1) or off (2); 0 is for a GPU without it."""
+    """Answer whether MIG is on (1) or off (2); 0 is for a GPU without MIG."""
     mode = 0
     if call.state.can_have_mig:
         mode = 1 if call.state.is_mig_enabled else 2
@@ -148,7 +148,7 @@ def _mode(call: Call) -> int:
 
 
 def _set_mode(call: Call) -> int:
-    """Switch MIG on or off; the driver asks for the mode right after, so it changes at once."""
+    """Switch MIG on or off at once, since the driver queries the mode right after."""
     if not call.state.can_have_mig:
         return NOT_SUPPORTED
     call.state.is_mig_enabled = call.word(0) & 3 != 0
@@ -209,9 +209,9 @@ def _engines(call: Call) -> int:
 
 
 def _memory_ranges(call: Call) -> int:
-    """Answer the segments of memory of each instance: all, halves, quarters, eighths.
+    """Answer the memory segments of all instances: all, halves, quarters, eighths.
 
-    The driver reads them for Hopper only, and checks that they are within the part that MIG divides.
+    The driver reads them for Hopper only, and checks that they are within the partitionable memory.
     """
     segments = _partitionable_bytes(call.state) // _SEGMENT
     ranges = [
@@ -243,7 +243,7 @@ def _partitionable_bytes(state: GpuState) -> int:
 
 
 def _free_starts(state: GpuState, profile: Profile) -> list[int]:
-    """Return where an instance of this kind can begin now."""
+    """Return the slices at which an instance of this kind can begin now."""
     return [
         start
         for start in profile.starts
@@ -255,7 +255,7 @@ def _free_starts(state: GpuState, profile: Profile) -> list[int]:
 
 
 def _capacity(call: Call) -> int:
-    """Answer where instances of a kind can be, of all and of those that are free."""
+    """Answer where instances of a kind can be placed: in total, and in the free memory."""
     flag = call.word(0)
     profile = _find(call.state, flag)
     if profile is None:
@@ -277,7 +277,7 @@ def _capacity(call: Call) -> int:
 
 
 def _set_instances(call: Call) -> int:
-    """Make GPU instances, or end them."""
+    """Create or destroy GPU instances."""
     record = call.record()
     for index in range(min(call.word(0), _SLICES)):
         path = f"partitionInfo[{index}]"
@@ -305,7 +305,7 @@ def _set_instances(call: Call) -> int:
 
 
 def _instance_uuid(state: GpuState, number: int, compute: int | None = None) -> bytes:
-    """Return a UUID that is recognisably none of a real instance; it ends with the GPU's number."""
+    """Return a UUID that no real instance has; it ends with the GPU's number."""
     parts = bytes([0x80 + number, 0 if compute is None else 1 + compute])
     return state.uuid.bytes[:12] + parts + state.uuid.bytes[14:]
 
@@ -343,7 +343,7 @@ def _copy_engines(profile: Profile) -> int:
 
 
 def _subscribed(call: Call) -> tuple[int, GpuInstance, Profile] | None:
-    """Return the GPU instance that the call's object stands for."""
+    """Return the GPU instance that the call's object represents."""
     number = call.state.subscriptions.get((call.client, call.handle), -1)
     instance = call.state.instances.get(number)
     profile = None if instance is None else _find(call.state, instance.flag)
@@ -356,7 +356,7 @@ def _by_compute_size(state: GpuState) -> Mapping[int, Profile]:
 
 
 def _make_compute_instances(call: Call) -> int:
-    """Make compute instances of a GPU instance: all that are asked for, or none."""
+    """Create the requested compute instances of a GPU instance: all of them or none."""
     found = _subscribed(call)
     if found is None:
         return INVALID_ARGUMENT
@@ -402,7 +402,7 @@ def _make_compute_instances(call: Call) -> int:
 
 
 def _compute_kind(state: GpuState, sms: int, gpcs: int) -> Profile | None:
-    """Return the kind of compute instance that a request means, by its SMs or else its GPCs."""
+    """Return the kind of compute instance that a request names by its SMs, or else by its GPCs."""
     kinds = _by_compute_size(state).values()
     by_sms = next((each for each in kinds if sms and each.sms == sms), None)
     return by_sms or next((each for each in kinds if each.gpcs == gpcs), None)
@@ -419,7 +419,7 @@ def _export_compute_instance(call: Call) -> int:
     call.fill(
         {
             "id": number,
-            # Engines are counted from the first of the GPU instance; all copy engines are shared.
+            # Engines are counted from the GPU instance's first engine; all copy engines are shared.
             "info.enginesMask[0]": 1 << _GRAPHICS + made.first
             | _bits(0, _copy_engines(profile)) << _COPY,
             "info.uuid": _instance_uuid(call.state, parent, number),

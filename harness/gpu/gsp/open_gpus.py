@@ -1,7 +1,7 @@
 """Open each GPU of NVIDIA's driver, and print the driver's answers: a client without NVIDIA's libraries.
 
-It runs on a node by itself, with the standard library only: `python3 open_gpus.py`. Opening the device node
-makes the driver boot the GPU. Exit code 1 says that a GPU did not open, or that there is none.
+It is a separate program for nodes, with the standard library only: `python3 open_gpus.py`. Opening the
+device node makes the driver boot the GPU. Exit code 1: a GPU did not open, or there is none.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ def main(gpus: Path = _GPUS, devices: Path = _DEVICES) -> int:
     """Print one line of JSON for each GPU."""
     folders = sorted(gpus.iterdir()) if gpus.is_dir() else []
     if not folders:
-        _complain(f"{gpus} has no GPU: the driver is not loaded, or it took none.")
+        _complain(f"{gpus} has no GPU: the driver is not loaded, or it accepted no GPU.")
         return 1
     with _node(devices / "nvidiactl", _CONTROL_MINOR).open("rb"):
         return max(_open(folder, devices) for folder in folders)
 
 
 def _open(folder: Path, devices: Path) -> int:
-    """Open one GPU, and print what the driver knows of it while it is open."""
+    """Open one GPU, and print the driver's facts about it while it is open."""
     minor = int(_information(folder)["Device Minor"])
     try:
         with _node(devices / f"nvidia{minor}", minor).open("r+b", buffering=0):
@@ -57,7 +57,7 @@ def _information(folder: Path) -> dict[str, str]:
 
 
 def _node(path: Path, minor: int) -> Path:
-    """Return a device node, which is made where `nvidia-modprobe` has not done it."""
+    """Return a device node; create it if `nvidia-modprobe` has not."""
     if not path.exists():
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(_MAJOR, minor))
     return path

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Space(enum.Enum):
-    """The target of an entry."""
+    """The memory to which an entry of a page table points."""
 
     FRAME_BUFFER = "the GPU's memory"
     GUEST = "the guest's memory"
 
 
 class Place(NamedTuple):
-    """A physical address; `length` bytes from there lie in one page."""
+    """A physical address; the next `length` bytes are in the same page."""
 
     space: Space
     address: int
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """A page directory: its address, and the lowest bit of an address that it decodes."""
+    """A page directory: its address, and the lowest address bit that it decodes."""
 
     space: Space
     address: int
@@ -37,7 +37,7 @@ class Directory(NamedTuple):
 
 
 class Version(enum.Enum):
-    """A version of the format; the value has the lowest bits that its directories decode."""
+    """A version of the format; the value has the lowest address bits that its directories decode."""
 
     V2 = (47, 38, 29)
     V3 = (56, 47, 38, 29)
@@ -49,7 +49,7 @@ class Version(enum.Enum):
 
 
 _ENTRY_BYTES: Final = 8
-#: The last directory has entries of 16 bytes: one half for a table of big pages, one for small.
+#: The last directory has 16-byte entries: one half for a table of big pages, one for small pages.
 _DUAL_SHIFT: Final = 21
 _DUAL_INDEX: Final = 0xFF
 _SMALL_SHIFT: Final = 12
@@ -58,14 +58,14 @@ _FRAME_BUFFER_DIRECTORY: Final = 1
 
 
 class PageTables:
-    """Translates addresses by tables that are read through `read(space, address, size)`."""
+    """Translates addresses by page tables, which it reads by `read(space, address, size)`."""
 
     def __init__(self, version: Version, read: Callable[[Space, int, int], bytes]) -> None:
         self._version = version
         self._read = read
 
     def follow(self, entry: int, shift: int) -> Directory | None:
-        """Return the directory that an entry of the directory of `shift` points to."""
+        """Return the directory to which an entry of the directory with `shift` points."""
         shifts = (*self._version.value, _DUAL_SHIFT)
         if shift not in shifts[:-1]:
             return None
@@ -79,7 +79,7 @@ class PageTables:
             index = address >> here.shift & self._index_mask(here.shift)
             entry = self._entry(here.space, here.address + _ENTRY_BYTES * index)
             if entry & 1 and self._version is Version.V3:
-                # A page of 512 MiB.
+                # A page of 512 MiB is mapped here.
                 return self._page(entry, here.shift, address)
             found = self.follow(entry, here.shift)
         return None if found is None else self._translate_in_last(found, address)
@@ -117,7 +117,7 @@ class PageTables:
         return Directory(space, self._address(entry, is_here=is_here), shift)
 
     def _big_table(self, entry: int) -> Directory | None:
-        """Return the table of big pages, whose address has its low bits where flags are elsewhere."""
+        """Return the table of big pages; other entries have flags in the low bits of its address."""
         table = self._directory(entry, _BIG_SHIFT)
         if table is None:
             return None

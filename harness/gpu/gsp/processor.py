@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: The driver's version in SET_GUEST_SYSTEM_INFO: at the same place in all known releases.
+#: The place of the driver's version in SET_GUEST_SYSTEM_INFO, the same in all known releases.
 _VERSION: Final = slice(24, 24 + 256)
 _A_VERSION: Final = re.compile(rb"\d+(?:\.\d+)+")
-#: Lists of the arguments of the GSP's own system: entries of 32 bytes.
+#: An entry of 32 bytes in the list of arguments for the GSP's operating system.
 _ARGUMENT: Final = struct.Struct("<QQQ8x")
 _MOST_ARGUMENTS: Final = 16
 _MESSAGE_ARGUMENTS: Final = int.from_bytes(b"RMARGS", "big")
@@ -42,11 +42,11 @@ MOST_CHANNELS: Final = 2048
 _CHANNEL_CLASS: Final = 0x6F
 _CHANNEL_PARAMETERS: Final = "NV_CHANNEL_ALLOC_PARAMS"
 _USERD_IN_FRAME_BUFFER: Final = 2
-#: An object that stands for one of MIG's GPU instances.
+#: The class of an object that represents a MIG GPU instance.
 _GPU_INSTANCE_CLASS: Final = 0xC637
 _GPU_INSTANCE_PARAMETERS: Final = "NVC637_ALLOCATION_PARAMETERS"
 _XID_TEXT_BYTES: Final = 256
-#: What a driver says of common Xids, as NVIDIA's catalogue of Xids quotes it.
+#: The driver's texts for common Xids, as quoted in NVIDIA's catalogue of Xids.
 _XID_TEXTS: Final = {
     13: "Graphics Exception: ESR 0x404648=0x80000002",
     31: (
@@ -62,7 +62,7 @@ _XID_TEXTS: Final = {
     95: "Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No",
 }
 _ANY_TEXT: Final = "An error of a test"
-#: Unknown commands that are remembered.
+#: The most unknown commands that are remembered.
 _MOST_UNKNOWN: Final = 1024
 
 
@@ -78,10 +78,10 @@ class Processor:
     ) -> None:
         self.is_hung = False
         self.is_ready = False
-        """Whether the driver has asked what the GPU is, and so can be told of errors."""
+        """Whether the driver has queried the GPU's facts, and so accepts error reports."""
         self.is_unloaded = False
         self.bar2: tuple[int, int] | None = None
-        """The entry of BAR 2's root directory, and its shift."""
+        """The entry of BAR 2's root directory, and the shift of that directory."""
         self._state = state
         self._memories = memories
         self._notify = notify
@@ -98,7 +98,7 @@ class Processor:
         self._send(Rpc(function=Function.GSP_INIT_DONE, body=bytes(4)))
 
     def take_calls(self) -> None:
-        """Answer all calls that are in the queue now; the driver announces later ones."""
+        """Answer all calls that are now in the queue; the driver announces later calls."""
         self._queues.flush()
         for units in self._queues.take() if not self.is_hung else ():
             rpc = self._assembler.feed(units)
@@ -113,7 +113,7 @@ class Processor:
         return any(left)
 
     def _run(self, handles: tuple[int, int], channel: Channel) -> bool:
-        """Run one channel; one whose work can't be done is stopped."""
+        """Run one channel; stop the channel if its work can't be done."""
         try:
             return channel.run()
         except (ChannelError, UnmappedError, GuestMemoryError) as error:
@@ -131,7 +131,7 @@ class Processor:
             .encode("ascii", "replace")[: _XID_TEXT_BYTES - 1]
             .ljust(_XID_TEXT_BYTES, b"\0")
         )
-        # Neither a runlist nor a channel is to blame.
+        # The error names neither a runlist nor a channel.
         body = struct.pack("<III", number, 0xFFFFFFFF, 0xFFFFFFFF) + words + bytes(64)
         self._send(Rpc(function=Function.OS_ERROR_LOG, body=body))
         self._queues.settle()

@@ -1,4 +1,4 @@
-"""The two message queues in a guest's memory: commands from the driver, statuses to it.
+"""The two message queues in a guest's memory: the driver's commands, and statuses for the driver.
 
 The format is `src/common/shared/msgq` of the open kernel modules. All data from the guest is
 checked.
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 PAGE: Final = 4096
 QUEUE_BYTES: Final = 0x40000
 SLOTS: Final = QUEUE_BYTES // PAGE - 1
-#: More pages than two queues and their page table take.
+#: More pages than two queues and their page table need.
 MOST_PAGES: Final = 1024
-#: The units of one message; a longer one is continued by others.
+#: The most units of one message; a longer message is continued in further messages.
 MOST_UNITS: Final = 16
 ELEMENT_HEADER: Final = 48
 MOST_BODY: Final = MOST_UNITS * PAGE - ELEMENT_HEADER
-#: Messages that wait for a driver which does not read its queue.
+#: The most messages that wait for a driver that does not read its queue.
 MOST_WAITING: Final = 256
 
-#: Offsets in a queue's header. Flag 1 swaps the read pointers: each side writes its own in the header
-#: of the queue that it writes.
+#: Offsets in a queue's header. Flag 1 swaps the read pointers: each side writes its read pointer into
+#: the header of the queue to which it sends.
 _WRITE_POINTER: Final = 16
 _READ_POINTER: Final = 32
 _FIRST_SLOT: Final = PAGE
@@ -44,7 +44,7 @@ class QueueError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueArguments:
-    """The place of the queues that the driver made: the table of their pages, and their offsets there."""
+    """The place of the driver's queues: the table of their pages, and their offsets in these pages."""
 
     table: int
     pages: int
@@ -66,7 +66,7 @@ class QueueArguments:
 
 
 class Pages:
-    """Memory of a guest that is contiguous only by its table of pages."""
+    """A range of guest memory whose pages are listed in a table and need not be contiguous."""
 
     def __init__(self, memory: GuestMemory, pages: Sequence[int]) -> None:
         self._memory = memory
@@ -74,7 +74,7 @@ class Pages:
 
     @classmethod
     def by_table(cls, memory: GuestMemory, table: int, count: int) -> Pages:
-        """Read a table of `count` addresses; its own pages are the first of them."""
+        """Read a table of `count` page addresses; the first pages hold the table itself."""
         per_page = PAGE // 8
         found: list[int] = []
         while len(found) < count:
@@ -103,14 +103,14 @@ class Pages:
 
 
 class Queues:
-    """Takes messages from the one queue, and puts messages into the other."""
+    """Receives messages from one queue, and sends messages into the other."""
 
     def __init__(self, memory: GuestMemory, arguments: QueueArguments) -> None:
         self._pages = Pages.by_table(memory, arguments.table, arguments.pages)
         self._commands = arguments.commands
         self._statuses = arguments.statuses
         self._taken = 0
-        #: As far as the driver had read, when it was last looked at.
+        #: The driver's read pointer at the last look.
         self._read = 0
         self._put = 0
         self._sequence = 0

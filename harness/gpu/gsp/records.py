@@ -1,4 +1,4 @@
-"""Structures of a driver's release in bytes; paths name their fields."""
+"""A driver release's structures as bytes; paths name their fields."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _PART: Final = re.compile(r"([^.\[\]]+)(?:\[(\d+)\])?")
 class Record:
     """One structure within `data`, from `start` on.
 
-    A path is `gidInfo.data` or `tpcInfo[3].tpcMask`. Data may be shorter than the structure, since
-    its size comes from the guest: fields beyond its end read as 0 and are not written.
+    A path is for example `gidInfo.data` or `tpcInfo[3].tpcMask`. Data may be shorter than the structure,
+    since its size comes from the guest: fields beyond the end read as 0 and are not written.
     """
 
     def __init__(self, layouts: Layouts, name: str, data: bytearray, start: int = 0) -> None:

@@ -1,7 +1,7 @@
 """Makes the data of a release of NVIDIA's driver from the source of its open kernel modules.
 
-One C file that includes the release's headers is compiled as the driver's own makefile would; the
-data is read from its debug information. It contains only names and numbers.
+The driver's makefile gives the options to compile one C file that includes the release's headers. The
+data is read from the debug information of that file; it contains only names and numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SDK: Final = "src/common/sdk/nvidia/inc"
 _ONE_FILE: Final = "src/kernel/gpu/gsp/kernel_gsp.c"
 _COMPILE_S: Final = 300.0
 
-#: In the driver's own order, since they need each other. A header that a release lacks is left out.
+#: In the order of the driver, since headers depend on each other. Missing headers are left out.
 _HEADERS: Final = (
     "resserv/rs_server.h",
     "gpu/gsp/kernel_gsp.h",
@@ -58,7 +58,7 @@ _RPC_HEADERS: Final = """\
 #include "gpu/gsp/message_queue_priv.h"
 """
 
-#: Structures beside the parameters of commands, where the release has them.
+#: Structures to read besides the parameters of commands, if the release has them.
 _STRUCTS: Final = re.compile(
     r"GspStaticConfigInfo|GspSystemInfo|GSP_ARGUMENTS_CACHED|LibosMemoryRegionInitArgument|GspFwWprMeta"
     r"|msgq[TR]xHeader|NV_CHANNEL_ALLOC_PARAMS|NV_MEMORY_DESC_PARAMS"
@@ -74,7 +74,7 @@ _CONSTANTS: Final = re.compile(
 )
 _WITH_DEBUG_INFO: Final = ("-c", "-O0", "-g", "-fno-eliminate-unused-debug-types", "-w")
 _MACRO: Final = re.compile(r"^#define (\w+) \S", re.MULTILINE)
-#: What marks our own copy of a macro among the numbers of the debug information.
+#: The prefix of copied macros among the numbers in the debug information.
 _COPY: Final = "harness_"
 
 _METHOD: Final = re.compile(
@@ -83,7 +83,7 @@ _METHOD: Final = re.compile(
     r".*?/\*func=\*/\s*\"(?P<name>\w+)\"",
     re.DOTALL,
 )
-#: Commands that only the GSP implements are in no table of methods; their numbers are macros.
+#: The macros of commands that only the GSP implements, which are missing in the method tables.
 _COMMAND_MACRO: Final = re.compile(
     r"^#define (?P<name>NV2080_CTRL_CMD_\w+) \((?P<number>0x2080[0-9a-fA-F]{4})[uU]?\)",
     re.MULTILINE,
@@ -95,7 +95,7 @@ _VERSION: Final = re.compile(r"^NVIDIA_VERSION\s*=\s*(\S+)", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class _Compiler:
-    """Compiles code with the driver's own options, which have paths that begin at the driver's folder."""
+    """Compiles code with the driver's own options, whose paths are relative to the driver's folder."""
 
     source: Path
     work: Path
@@ -129,7 +129,7 @@ def make_release(source: Path, work: Path, runner: Runner) -> ReleaseFile:
     headers = _headers(source, compiler.flags)
     macros = compiler.compile(headers, ["-E", "-dM"]).read_text()
     names = sorted({name for name in _MACRO.findall(macros) if _CONSTANTS.fullmatch(name)})
-    # An enumeration makes the compiler calculate macros and puts them into the debug information.
+    # As enumerators, macros are evaluated by the compiler and appear in the debug information.
     copies = "".join(f"enum {{ {_COPY}{name} = (int)({name}) }};\n" for name in names)
     found = read_debug_info(compiler.compile(headers + copies, _WITH_DEBUG_INFO))
     commands: dict[str, tuple[str, str | None]] = {}
@@ -214,7 +214,7 @@ def _text(source: Path, name: str) -> str:
 
 
 def _compiler_flags(source: Path, runner: Runner) -> list[str]:
-    """Return the options that the driver's makefile compiles one of its files with."""
+    """Return the options with which the driver's makefile compiles one of its files."""
     _text(source, f"{_DRIVER}/Makefile")
     plan = runner.run(["make", "--dry-run", "-C", str(source / _DRIVER)], timeout_s=_COMPILE_S)
     for line in plan.check("Asking the driver's makefile for its options").stdout.splitlines():

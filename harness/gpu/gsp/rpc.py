@@ -1,4 +1,4 @@
-"""Remote procedure calls of the driver to the GSP: headers, parts of long ones, and their replies.
+"""Remote procedure calls of the driver to the GSP: headers, parts of long calls, and replies.
 
 The formats are `src/nvidia/inc/kernel/vgpu/rpc_headers.h` and `rpc.h` of the open kernel modules.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HEADER: Final = struct.Struct("<8I")
 VERSION: Final = 0x03000000
 SIGNATURE: Final = 0x43505256
-#: Of one control call, as the driver itself limits it.
+#: The most bytes of parameters of one control call; the driver has the same limit.
 MOST_PARAMETERS: Final = 1 << 20
 
 #: hClient, hObject, command, status, size of the parameters, flags.
@@ -28,7 +28,7 @@ ALLOC: Final = struct.Struct("<8I")
 
 
 class Function(enum.IntEnum):
-    """The functions that have an effect here."""
+    """The functions that have an effect in this GPU."""
 
     SET_GUEST_SYSTEM_INFO = 1
     FREE = 10
@@ -50,12 +50,12 @@ UNANSWERED: Final = frozenset({Function.GSP_SET_SYSTEM_INFO, Function.SET_REGIST
 
 
 class RpcError(Exception):
-    """The driver sent a message that does not belong to this protocol."""
+    """The driver sent a message that violates the protocol."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rpc:
-    """One call or event, whole. `body` is the part after the header."""
+    """One complete call or event. `body` is the part after the header."""
 
     function: int
     body: bytes
@@ -76,7 +76,7 @@ class Rpc:
 
 
 class Assembler:
-    """Joins messages to whole calls; holds at most one incomplete call."""
+    """Joins messages into complete calls; stores at most one incomplete call."""
 
     def __init__(self) -> None:
         self._begun: Rpc | None = None
@@ -114,7 +114,7 @@ def _parse(units: bytes) -> Rpc:
     if signature != SIGNATURE:
         raise RpcError(f"A message has the signature {signature:#x}.")
     if function == Function.GSP_RM_ALLOC and len(units) >= HEADER.size + ALLOC.size:
-        # Its size leaves the parameters out.
+        # The header's size does not include the parameters.
         parameters = ALLOC.unpack_from(units, HEADER.size)[5]
         size = max(size, HEADER.size + ALLOC.size + parameters)
     if not HEADER.size <= size <= len(units):
@@ -125,7 +125,7 @@ def _parse(units: bytes) -> Rpc:
 
 
 def _whole_size(rpc: Rpc) -> int:
-    """Return the size of the whole body; only control calls are continued."""
+    """Return the size of the complete body; only control calls are continued."""
     if rpc.function != Function.GSP_RM_CONTROL:
         return len(rpc.body)
     if len(rpc.body) < CONTROL.size:

@@ -1,7 +1,7 @@
 """Answers to commands that the release's headers do not name: temperatures, power, displays.
 
-They were found from the output of `nvidia-smi` 550.163.01 for varied answers; nothing was
-disassembled. A command of another size is not supported, since another release may have another
+Their meaning was found by varying the answers and reading the output of `nvidia-smi` 550.163.01; nothing
+was disassembled. A command of another size is not supported, since another release may have another
 layout.
 """
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def _words(
     size: int, values_of: Callable[[GpuState], Mapping[int, int] | None], *others: int
 ) -> Answer:
-    """Answer parameters of this size, or of `others`, by 32-bit numbers at their offsets; zeros elsewhere.
+    """Answer parameters of `size`, or of a size in `others`, with 32-bit numbers at their offsets.
 
-    None is for a GPU whose values are not known.
+    All other bytes are zero. `values_of` returns None for a GPU whose values are not known.
     """
 
     def put(call: Call) -> int:
@@ -39,16 +39,16 @@ def _words(
     return put
 
 
-#: A list of instructions follows the header, which has their size and number.
+#: The offset of the list of instructions behind the header; the header has its size and length.
 _INSTRUCTIONS_AT: Final = 0x18
 _INSTRUCTION_BYTES: Final = 0x2C
 _MOST_INSTRUCTIONS: Final = 32
-#: A target's kind.
+#: The kind of a sensor's target: the GPU.
 _GPU: Final = 1
 
 
 def _read_sensors(call: Call) -> int:
-    """Carry out a list of instructions to the sensors; there is one, the GPU's."""
+    """Carry out a list of instructions to the sensors; the GPU has one sensor."""
     if len(call.parameters) != _INSTRUCTIONS_AT + _INSTRUCTION_BYTES * _MOST_INSTRUCTIONS:
         return NOT_SUPPORTED
     count = min(call.word(0x14), _MOST_INSTRUCTIONS)
@@ -66,7 +66,7 @@ def _read_sensors(call: Call) -> int:
                 call.put(operands + 4, struct.pack("<i", call.state.readings.temperature_c))
             case _:
                 status = NOT_SUPPORTED
-        # Its status, and that it was carried out.
+        # The instruction's status, and the flag that it was carried out.
         call.put(at, struct.pack("<II", status, 1))
     return OK
 
@@ -77,7 +77,7 @@ def _celsius(degrees: int) -> int:
 
 
 def _temperature_limit(call: Call) -> int:
-    """Answer one limit, by its index."""
+    """Answer one temperature limit, by its index."""
     facts = call.state.facts
     limit = {0x16: facts.shutdown_c, 0x04: facts.slowdown_c}.get(call.word(0))
     if len(call.parameters) != 0x18 or limit is None:
@@ -87,10 +87,10 @@ def _temperature_limit(call: Call) -> int:
 
 
 def _temperature_policies(state: GpuState) -> Mapping[int, int] | None:
-    """Tell whether the GPU reports how far it is from its limit, rather than the limit."""
+    """Return whether the GPU reports the distance from its temperature limit, or the limit."""
     if state.facts.operating_c is None:
         return None
-    # One policy; its index for the operating limit, and for the distance from it.
+    # One policy, with its index for the operating limit and for the distance from that limit.
     return {0: 1, 0x14: 1} if state.chip.has_temperature_margin else {0: 1}
 
 
@@ -106,12 +106,12 @@ def _operating_limit(state: GpuState) -> Mapping[int, int] | None:
     return None if limit is None else {0x10: _celsius(limit)}
 
 
-#: No policy, or no channel.
+#: The index for no policy or no channel.
 _NONE: Final = 0xFF
 
 
 def _power_channels(state: GpuState) -> Mapping[int, int] | None:
-    """Tell which channels measure power: the first is the whole GPU's, and none a module's."""
+    """Return the channels that measure power: the first measures the whole GPU, no channel a module."""
     return None if state.facts.power_limit_w is None else {0: 1, 0x10: _NONE << 8}
 
 
@@ -122,7 +122,7 @@ def _power_readings(state: GpuState) -> Mapping[int, int] | None:
 
 
 def _power_policies(state: GpuState) -> Mapping[int, int] | None:
-    """Tell the limits of power in mW: the first policy is the whole GPU's, and none a module's."""
+    """Return the power limits in mW: the first policy is for the whole GPU, no policy for a module."""
     facts = state.facts
     if facts.power_limit_w is None or facts.least_power_limit_w is None:
         return None
@@ -132,7 +132,7 @@ def _power_policies(state: GpuState) -> Mapping[int, int] | None:
 
 
 def _power_limit(at: int) -> Callable[[GpuState], Mapping[int, int] | None]:
-    """Answer with the limit in force at an offset."""
+    """Return an answer that has the current power limit at an offset."""
 
     def values_of(state: GpuState) -> Mapping[int, int] | None:
         limit = state.facts.power_limit_w
@@ -141,8 +141,8 @@ def _power_limit(at: int) -> Callable[[GpuState], Mapping[int, int] | None]:
     return values_of
 
 
-#: What `nvidia-smi` shows by each command that is refused. One that is not here, and that the headers do not
-#: name, is unknown.
+#: For each refused command, what `nvidia-smi` shows with it. A command that is neither here nor named by
+#: the headers counts as unknown.
 REFUSED: Final[Mapping[int, str]] = {
     0x2080852E: "the speed of fans, which no GPU of the catalogue has",
     0x20808536: "nothing that was seen",
@@ -175,10 +175,10 @@ SENSORS: Final[Mapping[int, Answer]] = {
     0x2080852B: _words(0x614, _temperature_margin),
     0x2080852C: _words(0x58C, _operating_limit),
     0x20808546: _temperature_limit,
-    # Sparse operation is disabled.
+    # Sparse operation is off.
     0x20809038: _words(4, lambda _state: {}),
     0x2080A612: _words(0xE18, _power_channels),
-    # The second is 535's; the place in it is the same.
+    # The second size is that of driver 535; the offset is the same.
     0x2080A613: _words(0x3B14, _power_readings, 0xC14),
     0x2080A618: _words(0x1B28, _power_policies),
     0x2080A61A: _words(0x94C, _power_limit(0x18)),

@@ -1,4 +1,4 @@
-"""The GSP's knowledge of its GPU: the model's facts, and the changes by the driver and by a test."""
+"""The GSP's knowledge of its GPU: the model's facts, and changes by the driver and by a test."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.page_tables import Directory
     from harness.gpu.trace import IncidentKind
 
-#: Beginnings of the invented UUIDs, which no real GPU has.
+#: The beginning of all invented UUIDs; no real GPU has such a UUID.
 _INVENTED: Final = "00000000-0000-4000-8000-"
 
-#: Root directories that one driver may announce; a GPU has hundreds of channels at most.
+#: The most root directories that a driver may announce; a GPU has some hundred channels at most.
 MOST_ROOTS: Final = 4096
-#: Handles of MIG's GPU instances that one driver may have open.
+#: The most handles of MIG GPU instances that a driver may have open.
 MOST_SUBSCRIPTIONS: Final = 4096
 
 MIB: Final = 1 << 20
@@ -34,14 +34,14 @@ def invented_uuid(number: int) -> UUID:
 
 @dataclass(kw_only=True)
 class MemoryErrors:
-    """The driver's report of the GPU's memory: errors (ECC), and rows that were replaced by spare rows."""
+    """The driver's report on the GPU's memory: ECC errors, and rows that spare rows replace."""
 
     corrected: int = 0
-    """Errors of one bit since the driver was loaded."""
+    """Single-bit errors since the driver was loaded."""
     uncorrected: int = 0
-    """Errors of two bits since then."""
+    """Double-bit errors since the driver was loaded."""
     rows_after_corrected: int = 0
-    """Rows that were remapped after errors of one bit; all together are 512 at most."""
+    """Rows remapped after single-bit errors; at most 512 rows can be remapped in total."""
     rows_after_uncorrected: int = 0
     is_remapping_pending: bool = False
     """Whether a row is remapped at the next reset."""
@@ -58,7 +58,7 @@ class Readings:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeInstance:
-    """A part of a GPU instance: its size (NV2080_CTRL_GPU_PARTITION_FLAG_COMPUTE_SIZE) and GPCs."""
+    """A part of a GPU instance: its size (NV2080_CTRL_GPU_PARTITION_FLAG_COMPUTE_SIZE) and its GPCs."""
 
     size: int
     first: int
@@ -69,7 +69,7 @@ class ComputeInstance:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuInstance:
-    """A part of the GPU that MIG has made: its profile's flag, and its slices of memory, of eight."""
+    """A part of the GPU that MIG has created: its profile's flag, and its slices (of eight) of memory."""
 
     flag: int
     first: int
@@ -80,14 +80,14 @@ class GpuInstance:
 
 @dataclass(kw_only=True)
 class GpuState:
-    """One GPU as its GSP sees it. `bar_address` returns the address that the guest has given to a BAR."""
+    """A GPU as its GSP sees it. `bar_address` returns the address that the guest has given to a BAR."""
 
     model: GpuModel
     facts: GspFacts
     chip: Chip
     bars: Bars
     number: int
-    """Which of the machine's GPUs this is; the invented UUID and the handles have it."""
+    """The number of this GPU in its machine; it is part of the invented UUID and of the handles."""
     bar_address: Callable[[int], int | None]
     protected_memory: tuple[int, int] = (0, 0)
     """The part of memory that only the GSP can access: WPR2."""
@@ -97,18 +97,18 @@ class GpuState:
     readings: Readings = field(default_factory=Readings)
     is_mig_enabled: bool = False
     instances: dict[int, GpuInstance] = field(default_factory=dict)
-    """MIG's GPU instances by id."""
+    """MIG GPU instances by id."""
     subscriptions: dict[tuple[int, int], int] = field(default_factory=dict)
-    """The GPU instance of each object that stands for one, by client and object."""
+    """The GPU instance that each object represents, by client and object."""
     layouts: Layouts | None = None
-    """Those of the driver's release, as soon as it has said which it is."""
+    """The layouts of the driver's release; None until the driver has reported its release."""
 
     unknown_commands: Counter[int] = field(default_factory=Counter)
     """How often the driver called each command that its headers do not name."""
     refusal: str = ""
     """Why the driver can't open this GPU."""
     note: Callable[[IncidentKind, str], None] = lambda _kind, _words: None
-    """Takes what belongs into the trace of the GPU; it is set by the GPU."""
+    """Adds an event to the GPU's trace; the GPU sets it."""
 
     @property
     def uuid(self) -> UUID:
@@ -129,7 +129,7 @@ class GpuState:
 
     @property
     def bar1_root(self) -> int:
-        """Return the address of BAR 1's root directory: behind the end of memory, where it takes no space."""
+        """Return the address of BAR 1's root directory, which takes no memory: it is beyond the end."""
         return self.memory_bytes + 0x10000
 
     @property
@@ -144,19 +144,19 @@ class GpuState:
         self.roots[client, handle] = root
 
     def subscribe(self, client: int, handle: int, number: int) -> None:
-        """Remember the GPU instance for an object; the oldest is forgotten."""
+        """Remember the GPU instance for an object; if there are too many, forget the oldest."""
         self.subscriptions.pop((client, handle), None)
         if len(self.subscriptions) >= MOST_SUBSCRIPTIONS:
             del self.subscriptions[next(iter(self.subscriptions))]
         self.subscriptions[client, handle] = number
 
     def instance_of(self, client: int) -> int | None:
-        """Return the GPU instance that a client works in: the last one that it opened."""
+        """Return the GPU instance in which a client works: the last instance that it opened."""
         own = [number for (owner, _), number in self.subscriptions.items() if owner == client]
         return own[-1] if own else None
 
     def find_root(self, client: int, handle: int) -> Directory | None:
-        """Return the root of an address space; if it has none, the last root of the client or of any client."""
+        """Return an address space's root; without one, the last root of the client or of any client."""
         found = self.roots.get((client, handle))
         if found is not None:
             return found

@@ -1,4 +1,4 @@
-"""The answer to GET_GSP_STATIC_INFO: all facts of the GPU that the driver gets at once."""
+"""The answer to GET_GSP_STATIC_INFO: the GPU's facts that the driver reads at once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.layouts import Layouts
     from harness.gpu.gsp.state import GpuState
 
-#: Handles of the GSP's own objects, by which the driver names them in calls. A GPU's number is added: the
-#: driver keeps answers by handle, and would show one GPU the answers of another.
+#: Handles of the GSP's own objects, which the driver uses in calls. The GPU's number is added to them: the
+#: driver caches answers by handle, and would otherwise show one GPU's answers for another.
 _CLIENT: Final = 0xC1D00000
 _DEVICE: Final = 0xDE1D0000
 _SUBDEVICE: Final = 0x5BD00000
@@ -65,7 +65,7 @@ def fill_static_info(
         "bar1PdeBase": state.bar1_root,
         "bar2PdeBase": state.bar2_root,
         "bIsTesla": 1,
-        # 535: without it the module says that it is only for GPUs of data centres.
+        # Without it, the module of driver 535 logs that it is only for data centre GPUs.
         "computeBranding": 1,
         "bVbiosValid": 1,
         "vbiosSubVendor": model.pci.subsystem_vendor,

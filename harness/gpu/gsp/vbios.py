@@ -1,4 +1,4 @@
-"""Makes the image of a video BIOS with the parts that NVIDIA's driver looks for, and no code.
+"""Makes a video BIOS image that has the parts that NVIDIA's driver looks for, and no code.
 
 The formats are in `src/nvidia/src/kernel/gpu/gsp/arch/turing/kernel_gsp_vbios_tu102.c` and
 `kernel_gsp_fwsec.c` of the open kernel modules: a PCI ROM, NVIDIA's BIT table in it, and one
@@ -23,15 +23,15 @@ _DESCRIPTOR: Final = 0x140
 _DESCRIPTOR_BYTES: Final = 60
 _CODE_BYTES: Final = 0x200
 _DATA_BYTES: Final = 0x100
-#: From GA102 on, the descriptor is followed by a signature, which is also copied into the data.
+#: From GA102 on, a signature follows the descriptor; the signature is also copied into the data.
 _SIGNED_DESCRIPTOR_BYTES: Final = 44
 _SIGNATURE_BYTES: Final = 384
 _SIGNED_DATA_BYTES: Final = 0x300
 
-#: Applications of the table of falcon programs: FWSEC, for GPUs as they are sold and for NVIDIA's own.
+#: Application ids of FWSEC in the table of falcon programs: for sold GPUs, and for NVIDIA's own.
 _FWSEC_APPLICATIONS: Final = (0x85, 0x45)
 
-#: Offsets in the data of FWSEC: the mapper, which names the buffer of its command.
+#: Offsets in FWSEC's data: the mapper, which has the address of FWSEC's command buffer.
 MAPPER: Final = 0x40
 COMMAND: Final = MAPPER + 0x2C
 COMMAND_BUFFER: Final = 0x80
@@ -39,7 +39,7 @@ _COMMAND_BUFFER_BYTES: Final = 0x40
 
 
 def parse_version(text: str) -> tuple[int, int]:
-    """Return the version and the OEM version of "92.00.19.00.5B": a word and a byte."""
+    """Parse a version such as "92.00.19.00.5B" into version (a word) and OEM version (a byte)."""
     first, second, third, fourth, oem = (int(part, 16) for part in text.split("."))
     return first << 24 | second << 16 | third << 8 | fourth, oem
 
@@ -47,7 +47,7 @@ def parse_version(text: str) -> tuple[int, int]:
 def make_vbios(identity: PciIdentity, version: str, *, is_signed: bool = False) -> bytes:
     """Return the image for a GPU; `version` is as nvidia-smi shows it, such as "92.00.19.00.5B".
 
-    From GA102 on, FWSEC `is_signed`; the signature is zeros, which nobody verifies.
+    From GA102 on, FWSEC `is_signed`; the signature has only zeros, since nothing verifies it.
     """
     image = bytearray(SIZE)
     image[0:2] = b"\x55\xaa"
@@ -94,9 +94,9 @@ def _put_pci_data(image: bytearray, identity: PciIdentity) -> None:
 
 
 def _put_descriptor(image: bytearray) -> int:
-    """Describe FWSEC, and return where its code begins."""
+    """Write FWSEC's descriptor, and return the offset of FWSEC's code."""
     descriptor = (
-        # The version of the descriptor is there; 2; its size.
+        # A flag that the version is valid; version 2; the descriptor's size.
         1 | 2 << 8 | _DESCRIPTOR_BYTES << 16,
         # Stored and uncompressed size, virtual entry.
         *(0x400, 0x400, 0),
@@ -114,30 +114,30 @@ def _put_descriptor(image: bytearray) -> int:
 
 
 def _put_signed_descriptor(image: bytearray) -> int:
-    """Describe FWSEC as GA102 and later have it, and return where its code begins."""
+    """Write FWSEC's descriptor for GA102 and later, and return the offset of FWSEC's code."""
     size = _SIGNED_DESCRIPTOR_BYTES + _SIGNATURE_BYTES
     struct.pack_into(
         "<9IHBBHH",
         image,
         _DESCRIPTOR,
-        # The version of the descriptor is there; 3; its size.
+        # A flag that the version is valid; version 3; the descriptor's size.
         1 | 3 << 8 | size << 16,
         _CODE_BYTES + _SIGNED_DATA_BYTES,
         # Offsets in the data: of the signature, of the interface table.
         _DATA_BYTES,
         0,
-        # Code and data: physical base, load size; the code's virtual base in between.
+        # Code and data: physical base, load size; the code has its virtual base in between.
         *(0, _CODE_BYTES, 0),
         *(0, _SIGNED_DATA_BYTES),
-        # The engine GSP; the program's number; one signature, for version 0 of the fuses.
+        # The engine (GSP); the program's number; one signature, for fuse version 0.
         *(0x0400, 9, 1, 1, 0),
     )
     return _DESCRIPTOR + size
 
 
 def _put_data(image: bytearray, data: int) -> None:
-    """Put FWSEC's data at `data`: the table of its interfaces, and the mapper."""
-    # The table of interfaces: version 1, header 4, entries of 8 bytes; the last is the mapper (4).
+    """Write FWSEC's data at `data`: the table of its interfaces, and the mapper."""
+    # The interface table: version 1, header of 4 bytes, entries of 8 bytes; the last entry is the mapper (4).
     struct.pack_into("<4BIIII", image, data, 1, 4, 8, 2, 1, MAPPER, 4, MAPPER)
     mapper = struct.pack(
         "<4sHHIIII", b"DMAP", 3, 64, COMMAND_BUFFER, _COMMAND_BUFFER_BYTES, 0xC0, 0x10

@@ -1,4 +1,4 @@
-"""The part of memory that the GSP has for itself (WPR2), as the driver lays it out for the booter."""
+"""The memory range that only the GSP can access (WPR2), as the driver describes it to the booter."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Final
 
 MAGIC: Final = 0xDC3AAE21371A60B3
 SIZE: Final = 256
-#: `GspFwWprMeta`, the same in all known releases.
+#: Offsets in `GspFwWprMeta`, the same in all known releases.
 _START_AND_END: Final = {"gspFwWprStart": 0x70, "gspFwWprEnd": 0xA8}
 
 
 class WprError(Exception):
-    """The driver's description of the protected memory is not valid."""
+    """The driver's description of the protected memory is invalid."""
 
 
 def parse_wpr_meta(data: bytes) -> tuple[int, int]:
     """Return the beginning and the end of the protected memory; raises WprError."""
     if len(data) < SIZE or int.from_bytes(data[:8], "little") != MAGIC:
-        raise WprError("The booter was given no description of the protected memory.")
+        raise WprError("The booter got no description of the protected memory.")
     start, end = (struct.unpack_from("<Q", data, at)[0] for at in _START_AND_END.values())
     return start, end

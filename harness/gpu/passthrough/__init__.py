@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 VFIO_DRIVER = "vfio-pci"
 
-#: An address as sysfs writes it, with its segment. It is part of paths.
+#: An address with its segment, as sysfs writes it. Addresses become parts of paths.
 ADDRESS_PATTERN = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
-#: A kernel driver's name, which is the name of a folder of sysfs, too.
+#: A kernel driver's name, which is also the name of a folder in sysfs.
 DRIVER_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}"
 
 _SHORT_ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[01][0-9a-f]\.[0-7])")
@@ -45,12 +45,12 @@ def parse_address(text: str, *, source: str, key: str | None = None) -> str:
 
 
 def is_address(text: str) -> bool:
-    """Return whether this is a PCI address with its segment, as sysfs writes it."""
+    """Return whether `text` is a PCI address with its segment, as sysfs writes it."""
     return _ADDRESS.fullmatch(text) is not None
 
 
 def is_driver_name(text: str) -> bool:
-    """Return whether a kernel driver can have this name, as far as the pool deals with it."""
+    """Return whether `text` is a name of a kernel driver that the pool accepts."""
     return _DRIVER.fullmatch(text) is not None
 
 
@@ -59,9 +59,9 @@ class HostFunction:
     """A PCI function of this host, as sysfs shows it.
 
     `unreadable` has the attributes that exist but could not be read: their values are unknown, not
-    absent. `reset_methods` are in the order in which the kernel tries them; a kernel before 5.15
-    does not name its method, which is 'default' here. `is_answering` is false if configuration
-    space reads as all ones or the function stays in D3cold.
+    absent. `reset_methods` are in the order in which the kernel tries them; for a kernel before
+    5.15, which names no methods, the only method is 'default'. `is_answering` is false if
+    configuration space reads as all ones or the function stays in D3cold.
     """
 
     address: str
@@ -81,7 +81,7 @@ class HostFunction:
     is_answering: bool = True
     bars: Mapping[int, MemoryBar] = field(default_factory=dict)
     physical_function: str | None = None
-    """The function of which this one is an SR-IOV virtual function."""
+    """The physical function, if this function is an SR-IOV virtual function."""
     virtual_functions: tuple[str, ...] = ()
     mdev_types: tuple[str, ...] = ()
     """The types of mediated devices (vGPUs) that its driver offers."""
@@ -100,12 +100,12 @@ class HostFunction:
 
     @property
     def is_gpu(self) -> bool:
-        """Return whether this is a display controller, or an accelerator without a display."""
+        """Return whether the function is a display controller, or an accelerator without a display."""
         return self.class_code >> 16 in {_DISPLAY, _ACCELERATOR}
 
     @property
     def is_bridge(self) -> bool:
-        """Return whether this is a host or PCI bridge; VFIO leaves the bridges of a group alone."""
+        """Return whether the function is a host or PCI bridge; VFIO ignores bridges of a group."""
         return self.class_code >> 8 in _BRIDGES
 
     @override
@@ -116,7 +116,7 @@ class HostFunction:
 
 @dataclass(frozen=True, kw_only=True)
 class IommuGroup:
-    """Functions that the IOMMU can't tell apart; a machine gets all of its endpoints or none."""
+    """Functions that the IOMMU can't isolate from each other; a machine gets all endpoints or none."""
 
     number: int
     functions: tuple[HostFunction, ...]
@@ -128,13 +128,13 @@ class IommuGroup:
 
 
 class VerdictKind(IntEnum):
-    """The possible verdicts on a GPU; if there are several, the largest counts."""
+    """The possible verdicts on a GPU; of several verdicts the largest is used."""
 
     USABLE = 0
     BUSY = 1
     """In use now, usable later."""
     UNKNOWN = 2
-    """Something that decides could not be read."""
+    """A fact that decides could not be read."""
     REFUSED = 3
 
     @property
@@ -151,7 +151,7 @@ class Verdict:
 
     @classmethod
     def of(cls, findings: Iterable[tuple[VerdictKind, str]], usable: str) -> Verdict:
-        """Return the verdict from all findings; without findings the GPU is usable, for the reason `usable`."""
+        """Return the verdict from all findings; without any, the GPU is usable for the reason `usable`."""
         ranked = sorted(findings, key=lambda finding: -finding[0])
         if not ranked:
             return cls(kind=VerdictKind.USABLE, reasons=(usable,))
@@ -176,9 +176,9 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class HostGpu:
-    """A GPU of this host; `group` is None if the host has no IOMMU, or it is off.
+    """A GPU of this host; `group` is None if the host has no IOMMU, or its IOMMU is off.
 
-    `model` is the name that the inventory gives it, if any.
+    `model` is the name of its model in the inventory, if there is one.
     """
 
     function: HostFunction
@@ -197,7 +197,7 @@ class HostGpu:
         return (self.function, *(each for each in others if each.address != self.address))
 
     def is_model(self, model: GpuModel) -> bool:
-        """Return whether this is a GPU of `model`: by the inventory, else by its PCI ids."""
+        """Return whether the GPU is of `model`: by the inventory, else by its PCI ids."""
         if self.model is not None:
             return self.model == model.name
         pci = model.pci

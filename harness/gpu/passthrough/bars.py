@@ -11,9 +11,9 @@ from harness.gpu import MIB, Bar
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Of the flags in include/linux/ioport.h.
+#: Flags from include/linux/ioport.h.
 _MEMORY, _MEMORY_64 = 0x200, 0x100000
-#: The lines behind these are the ROM and the windows of a bridge.
+#: The number of BARs; the lines after them are the ROM and the windows of a bridge.
 _BARS = 6
 
 
@@ -25,7 +25,7 @@ class MemoryBar:
     bits: Literal[32, 64]
 
     def to_bar(self) -> Bar:
-        """Return its size in MiB, at least 1."""
+        """Return the BAR with its size in MiB, at least 1."""
         return Bar(mib=max(1, self.size // MIB), bits=self.bits)
 
 
@@ -33,7 +33,7 @@ def parse_resource(text: str) -> Mapping[int, MemoryBar]:
     """Parse the file `resource` of a function; BARs without an address are left out.
 
     Each line has the first address, the last address and the flags, in the order of the BARs.
-    Raises HarnessError for anything else.
+    Raises HarnessError for a line of any other form.
     """
     bars: dict[int, MemoryBar] = {}
     for index, line in enumerate(text.splitlines()[:_BARS]):

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from harness.gpu.passthrough.records import RecordedDrivers
     from harness.provisioning.command import Runner
 
-#: A driver's probe takes seconds; NVIDIA's that finds a broken card takes a minute.
+#: Seconds for a write: a driver's probe takes seconds, NVIDIA's probe of a broken card a minute.
 _WRITE_S = 120.0
 _LINK_S = 5.0
-#: The files of sysfs that are written, and what each takes.
+#: The files of sysfs that are written, and the accepted content of each.
 _WRITTEN = {
     "driver_override": re.compile(rf"(?:{DRIVER_PATTERN})?\n"),
     "unbind": re.compile(ADDRESS_PATTERN),
@@ -34,7 +34,7 @@ _WRITTEN = {
 
 
 class DeviceError(HarnessError):
-    """A function does not obey, so its card has to be quarantined."""
+    """A function does not react as it must, so its card has to be quarantined."""
 
 
 class Binder:
@@ -50,7 +50,7 @@ class Binder:
         self._runner = runner
 
     def bind_to_vfio(self, address: str) -> None:
-        """Take the driver off a function and bind vfio-pci."""
+        """Unbind a function from its driver and bind it to vfio-pci."""
         if not (self._root / PCI / "drivers" / VFIO_DRIVER).is_dir():
             raise RequirementError(
                 f"The kernel module '{VFIO_DRIVER}' is not loaded; as root, run `modprobe "
@@ -63,11 +63,11 @@ class Binder:
         self._rebind(address, VFIO_DRIVER)
 
     def restore(self, recorded: RecordedDrivers) -> None:
-        """Bind each function to its earlier driver, and verify that.
+        """Bind each function to its earlier driver, and verify the result.
 
-        For a record of another user, the kernel chooses the driver, and not the record; only files
-        are written that this user could write. Raises RecordError, and changes nothing, if that
-        driver is not the recorded one.
+        For another user's record, the kernel chooses the driver, and only files that this user could
+        write are written. Raises RecordError, and restores the present drivers, if the kernel's
+        driver is not the recorded driver.
         """
         if recorded.writer.is_trusted:
             self._bind(recorded.functions)
@@ -93,7 +93,7 @@ class Binder:
     def _bind(self, drivers: Mapping[str, BoundDriver]) -> None:
         for address, before in reversed([*drivers.items()]):
             if self._function(address).driver != before.driver:
-                # A driver that takes other ids than its own list binds only to its override.
+                # A driver without these ids in its own list binds only through `driver_override`.
                 self._write_override(address, before.driver)
                 self._rebind(address, before.driver)
             if self._function(address).driver_override != before.override:
@@ -187,7 +187,7 @@ class Binder:
             ) from error
 
     def _write_override(self, address: str, driver: str | None) -> None:
-        # The kernel clears it for an empty line.
+        # An empty line makes the kernel clear the override.
         self._write(self._folder(address) / "driver_override", f"{driver or ''}\n")
 
     def _folder(self, address: str) -> Path:

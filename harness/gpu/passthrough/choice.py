@@ -1,4 +1,4 @@
-"""Finds the GPUs of the host that fit the wishes of tests."""
+"""Finds the GPUs of the host that fit the requests of tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def candidates(
 ) -> tuple[tuple[str, ...], ...]:
     """Return for each of `wanted` the GPUs that fit, now or later.
 
-    A `held` GPU is judged when it is free.
+    A `held` GPU is not judged until it is free.
     """
     if not wanted:
         raise BadInputError("0 GPUs are wanted; want at least one.", source="GpuPool.lease")

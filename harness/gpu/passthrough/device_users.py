@@ -26,7 +26,7 @@ _NVIDIA_MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceUsers:
-    """The processes with an open device file, in words, by the file's path.
+    """The processes that have a device file open, as phrases, by the file's path.
 
     `files_of` has the device files of functions by address. `is_complete` is false if the files of
     some processes could not be listed, as an ordinary user can't list the files of other users.
@@ -62,7 +62,7 @@ class DeviceUsers:
 
 
 class VfioFile(enum.Enum):
-    """The result of opening the file of a VFIO group; the kernel lets one process open it."""
+    """The result of opening the file of a VFIO group, which only one process can open at a time."""
 
     FREE = "free"
     BUSY = "busy"
@@ -78,8 +78,8 @@ def vfio_file(group: int) -> str:
 def probe_vfio_file(root: Path, group: int) -> VfioFile:
     """Open the file of a VFIO group and close it.
 
-    It is exact for any user, even if the files of other users' processes can't be listed. Use it
-    only for a group that no other run may open at that moment, since its QEMU would find the file
+    The result is exact for any user, even if other users' open files can't be listed. Use it only
+    for a group that no other run may open at that moment, since that run's QEMU would find the file
     busy.
     """
     path = root / vfio_file(group).lstrip("/")
@@ -95,7 +95,7 @@ def probe_vfio_file(root: Path, group: int) -> VfioFile:
 def find_device_users(root: Path) -> DeviceUsers:
     """List the open device files of all processes of the host below `root`."""
     processes: dict[str, list[str]] = {}
-    # With the mount option 'hidepid', others' processes are not even listed; there always is a 1.
+    # The mount option 'hidepid' hides other users' processes, and so process 1, which always exists.
     is_complete = (root / "proc/1").exists()
     for process in _processes(root):
         try:
@@ -127,7 +127,7 @@ def _open_files(root: Path, process: Path) -> Iterator[str]:
     except (FileNotFoundError, ProcessLookupError):
         return
     for descriptor in descriptors:
-        # It may be closed meanwhile, or the process may end.
+        # The file may be closed, or the process may end, at any time.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             file = str(descriptor.readlink())
             if _WATCHED.fullmatch(file) and _may_be_same(descriptor, root / file.lstrip("/")):
@@ -141,7 +141,7 @@ def _may_be_same(descriptor: Path, device: Path) -> bool:
 
 
 def _device_number(path: Path) -> int | None:
-    """Return the number of a device, 0 for a file of another kind, None if it can't be known."""
+    """Return a device's number; 0 for a file that is no device, None if it can't be read."""
     try:
         state = path.stat()
     except OSError:
@@ -151,7 +151,7 @@ def _device_number(path: Path) -> int | None:
 
 def _described(process: Path) -> str:
     try:
-        # A process may call itself anything.
+        # A process may give itself any name.
         name = visible_line((process / "comm").read_text(errors="backslashreplace"))
         user = process.stat().st_uid
     except OSError:

@@ -23,7 +23,7 @@ _IDS_BYTES = 4
 _PAGE_BYTES = 4096
 _ALL_ONES = b"\xff" * _IDS_BYTES
 _D3COLD = "D3cold"
-#: What a kernel writes into driver_override that has none.
+#: The content of driver_override if no override is set.
 _NULL = "(null)"
 
 
@@ -70,7 +70,7 @@ def read_function(root: Path, address: str) -> HostFunction | None:
     try:
         return _read(root, address, _Attributes(folder, descriptor))
     except FileNotFoundError:
-        # The function left the bus meanwhile.
+        # The function left the bus during the call.
         return None
     finally:
         os.close(descriptor)
@@ -104,10 +104,10 @@ def _read(root: Path, address: str, attributes: _Attributes) -> HostFunction:
 
 
 class _Attributes:
-    """Reads files of one device, and notes those that exist but can't be read.
+    """Reads files of one device, and records the files that exist but can't be read.
 
-    By the `descriptor` of its folder: a host has hundreds of functions with twenty files each, and a
-    path for each of these takes several times as long.
+    Files are opened relative to the `descriptor` of their folder: a host has hundreds of functions with
+    twenty files each, and opening each by its whole path takes several times as long.
     """
 
     def __init__(self, folder: Path, descriptor: int) -> None:
@@ -120,7 +120,7 @@ class _Attributes:
         return name in self._names
 
     def read(self, name: str, size: int) -> bytes | None:
-        """Return the beginning of a file; None if there is none, or it can't be read."""
+        """Return the beginning of a file; None if there is no such file, or it can't be read."""
         if name not in self._names:
             return None
         try:
@@ -183,7 +183,7 @@ class _Attributes:
             return ()
 
     def size(self, name: str) -> int | None:
-        """Return the size of a file; in sysfs that is the size of the ROM BAR."""
+        """Return the size of a file; for the file of the ROM in sysfs this is the size of the ROM BAR."""
         if name not in self._names:
             return None
         try:
@@ -220,7 +220,7 @@ def _reset_methods(attributes: _Attributes) -> tuple[str, ...]:
 
 
 def _numa_node(attributes: _Attributes) -> int | None:
-    """Return the NUMA node; the kernel writes -1 where firmware names none."""
+    """Return the NUMA node; if firmware names no node, the kernel writes -1."""
     node = attributes.number("numa_node")
     return None if node is None or node < 0 else node
 

@@ -1,6 +1,6 @@
 """Takes a GPU from the host and gives it back: drivers, access, reset, quarantine.
 
-Only the holder of the GPU's lease may do so.
+Only the holder of the GPU's lease may call it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from harness.gpu.passthrough.records import DeviceRecords, RecordedDrivers
     from harness.provisioning.command import Runner
 
-#: udev gives the group's file its owner some time after the kernel has made it.
+#: Seconds for udev, which sets the owner of a group's file some time after the kernel made it.
 _PERMISSIONS_S = 10.0
-#: A machine that was told to end may still have the file open for a moment.
+#: Seconds in which a machine that was told to end may still have the file open.
 _CLOSED_S = 15.0
 
 
 class NotNowError(Exception):
-    """A GPU that was granted can't be taken now; the message is a sentence."""
+    """A granted GPU can't be taken at present; the message is a sentence."""
 
 
 class Handover:
@@ -63,7 +63,7 @@ class Handover:
     def take(self, address: str) -> HostGpu:
         """Bind all functions of a GPU to vfio-pci, and return the GPU as it was before.
 
-        Raises NotNowError if it is in use, and DeviceError once it is quarantined.
+        Raises NotNowError if the GPU is in use, and DeviceError after quarantining it.
         """
         try:
             if self._records.quarantine(address) is not None:
@@ -76,7 +76,7 @@ class Handover:
         if gpu is None or gpu.group is None:
             raise self._quarantined(address, f"{address} is not on the PCI bus any more.")
         group = gpu.group.number
-        # A process may have opened the GPU since the host was read last.
+        # A process may have opened the GPU since the host was last read.
         gpu = self._assessor.with_open_file(gpu)
         if not gpu.verdict.is_usable:
             raise NotNowError(f"{address}: {gpu.verdict.reason}")
@@ -90,8 +90,8 @@ class Handover:
         except (DeviceError, NotNowError):
             raise
         except BaseException:
-            # Not a fault of the GPU, such as a lack of permission: leave it as it was. Nobody has
-            # opened it, since it was just bound, and this user may not be able to try.
+            # The error is no fault of the GPU, such as a lack of permission, so the drivers are restored. No
+            # process has opened the GPU since it was bound, and this user may not be able to check.
             with contextlib.suppress(HarnessError):
                 self._restore(self._records.own(address, gpu.functions))
             raise
@@ -100,15 +100,14 @@ class Handover:
     def give_back(self, gpu: HostGpu) -> list[str]:
         """Restore the drivers of a GPU; return the errors, as sentences.
 
-        The drivers are those found by `take`: another user may have replaced the record
-        meanwhile.
+        The drivers are those that `take` found: another user may have replaced the record since.
         """
         try:
             quarantine = self._records.quarantine(gpu.address)
             if quarantine is not None and quarantine.is_trusted:
                 return []
         except RecordError:
-            # Only whoever holds the lease quarantines a GPU, so it is not this user's.
+            # Only the holder of the lease quarantines a GPU, so another user wrote this record; ignore it.
             pass
         try:
             self._require_closed(gpu)
@@ -122,7 +121,7 @@ class Handover:
         return []
 
     def reset(self, gpu: HostGpu) -> None:
-        """Reset all functions of a GPU that no machine has."""
+        """Reset all functions of a GPU that is in no machine."""
         group = gpu.group
         if group is not None and self._is_open(group.number):
             raise HarnessError(
@@ -136,7 +135,7 @@ class Handover:
         """Restore the recorded drivers of a GPU's functions, if there are any.
 
         Raises NotNowError while a process still has the GPU open, since unbinding vfio-pci would
-        not return before the process ends. Raises RequirementError if this user can't find out,
+        not return before the process ends. Raises RequirementError if this user can't check that,
         and RecordError if the record can't be used.
         """
         recorded = self._records.drivers(address)
@@ -165,7 +164,7 @@ class Handover:
         self._records.forget_drivers(recorded.address)
 
     def recover(self, address: str) -> None:
-        """Restore a quarantined GPU; raise DeviceError if it does not answer."""
+        """Restore a quarantined GPU; raises DeviceError if the GPU does not answer."""
         self._binder.require_answer(address)
         self.restore(address)
 
@@ -217,14 +216,14 @@ class Handover:
 
     @contextlib.contextmanager
     def _quarantining(self, address: str) -> Iterator[None]:
-        """Quarantine the GPU at `address` if it does not obey in this block."""
+        """Quarantine the GPU at `address` if the block raises DeviceError."""
         try:
             yield
         except DeviceError as error:
             raise self._quarantined(address, str(error)) from error
 
     def _quarantined(self, address: str, reason: str) -> DeviceError:
-        """Quarantine a GPU and return the error that says so."""
+        """Quarantine a GPU, and return the error that reports the quarantine."""
         if self._records.quarantine(address) is None:
             quarantine = Quarantine(reason=reason, since=now_text(), user=user_name(os.geteuid()))
             self._records.save_quarantine(address, quarantine)

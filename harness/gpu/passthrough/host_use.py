@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NVME_CONTROLLER = re.compile(r"nvme[0-9]+")
-#: Block devices without hardware of their own; a file below 'loop' lies in a mounted file system.
+#: Block devices without hardware of their own; a loop device's file is in a mounted file system.
 _WITHOUT_HARDWARE = re.compile(r"(?:loop|zram|ram|nbd|rbd|drbd|fd)[0-9]+.*")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostUse:
-    """The reasons why the host needs functions, by address, and the facts that could not be found out.
+    """The reasons why the host needs functions, by address, and the facts that are unknown.
 
-    `unknown_disks` and `unknown_network` are sentences: then the host may need any function that
-    could be a disk, or a network card.
+    `unknown_disks` and `unknown_network` are sentences about unknown facts. If there are any, the
+    host may need any function that could be a disk, or a network card.
     """
 
     reasons: Mapping[str, tuple[str, ...]]
@@ -91,11 +91,11 @@ class _Mount:
     source: str
 
     def block_devices(self, root: Path) -> list[Path]:
-        """Return the folders of its block devices in sysfs."""
+        """Return the folders of the mount's block devices in sysfs."""
         if not self.number.startswith("0:"):
             return [root / "sys/dev/block" / self.number]
         if self.kind == "btrfs":
-            # Its device number is anonymous, and it may have several devices.
+            # The mount has an anonymous device number, and may use several devices.
             mine = self.source.rpartition("/")[2]
             for devices in sorted((root / "sys/fs/btrfs").glob("*/devices")):
                 names = sorted(each.name for each in devices.iterdir())
@@ -104,7 +104,7 @@ class _Mount:
         return []
 
     def has_unknown_disks(self, root: Path) -> bool:
-        """Return whether it has disks that `block_devices` does not find."""
+        """Return whether the mount has disks that `block_devices` does not find."""
         if not self.number.startswith("0:") or self.block_devices(root):
             return False
         return self.kind in {"zfs", "btrfs", "bcachefs"} or self.source.startswith("/dev/")
@@ -113,7 +113,7 @@ class _Mount:
 def _mounts(root: Path, found: _Findings) -> Iterator[_Mount]:
     """Yield the mounts of this process, and of the first process if they can be read.
 
-    The two differ in a container or a private mount namespace.
+    They differ if this process runs in a container or a private mount namespace.
     """
     texts = [_mount_table(root, "1") or ""]
     own = _mount_table(root, "self")
@@ -122,7 +122,7 @@ def _mounts(root: Path, found: _Findings) -> Iterator[_Mount]:
     else:
         texts.append(own)
     seen: set[tuple[str, str]] = set()
-    # The kernel escapes blanks and newlines in names of mounts, but no other separator of lines or words.
+    # The kernel escapes blanks and newlines in mount names, but no other separators of words and lines.
     for line in (line for text in texts for line in text.split("\n") if line):
         fields, _, rest = line.partition(" - ")
         words, tail = fields.split(" "), rest.split(" ")
@@ -149,7 +149,7 @@ def _mount_table(root: Path, process: str) -> str | None:
 
 
 def _find_block_device(device: Path, reason: str, what: str, found: _Findings) -> None:
-    """Add the functions behind a block device, through device mapper, RAID and multipath."""
+    """Add the functions behind a block device, including those behind device mapper, RAID, multipath."""
     try:
         folder = device.resolve(strict=True)
     except OSError:
@@ -170,7 +170,7 @@ def _find_block_device(device: Path, reason: str, what: str, found: _Findings) -
 
 
 def _nvme_controllers(folder: Path) -> list[Path]:
-    """Return the controllers of a namespace that has several paths: it is a child of none."""
+    """Return the controllers of an NVMe namespace with several paths, which has no parent controller."""
     if not folder.parent.name.startswith("nvme-subsys"):
         return []
     return [each for each in _entries(folder.parent) if _NVME_CONTROLLER.fullmatch(each.name)]
@@ -187,7 +187,7 @@ def _find_network(root: Path, found: _Findings) -> None:
 
 
 def _addresses_below(interface: Path, seen: set[str]) -> list[str]:
-    """Return the functions of an interface, through bonds, bridges and VLANs."""
+    """Return the functions of an interface, including those behind bonds, bridges and VLANs."""
     if interface.name in seen:
         return []
     seen.add(interface.name)
@@ -201,7 +201,7 @@ def _addresses_below(interface: Path, seen: set[str]) -> list[str]:
 
 def _default_interfaces(root: Path, found: _Findings) -> list[str]:
     """Return the interfaces that have a default route for IPv4 or IPv6."""
-    # Destination and mask are hexadecimal.
+    # Destination and mask are hexadecimal numbers.
     ipv4 = {
         words[0]
         for words in _table(root, "route", found)[1:]
@@ -221,7 +221,7 @@ def _table(root: Path, name: str, found: _Findings) -> list[list[str]]:
     try:
         text = (root / "proc/net" / name).read_text()
     except FileNotFoundError:
-        # A kernel without IPv6 has no table of its routes.
+        # A kernel without IPv6 has no table of IPv6 routes.
         if name == "route":
             found.unknown_network.append("'/proc/net/route' does not exist.")
         return []
@@ -232,7 +232,7 @@ def _table(root: Path, name: str, found: _Findings) -> list[list[str]]:
 
 
 def _pci_address(path: Path) -> str | None:
-    """Return the function to which a device of sysfs belongs: the last one on its path."""
+    """Return the function to which a device of sysfs belongs: the last function on its path."""
     try:
         parts = path.resolve(strict=True).parts
     except OSError:

@@ -31,9 +31,9 @@ class GpuKeys:
     __pydantic_config__ = _FORBID
 
     model: Text | None = None
-    """Its model in the catalogue, where its PCI ids don't say."""
+    """The GPU's model in the catalogue, if its PCI ids don't identify the model."""
     exclude: Text | None = None
-    """Why it may never be taken."""
+    """Why the GPU may never be taken."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ Finding: TypeAlias = "tuple[VerdictKind, str]"
 _STORAGE = 0x01
 _NETWORK = 0x02
 _USB = 0x0C03
-#: Unread, these attributes leave open whether the GPU can be taken; the others inform people.
+#: If one of these attributes can't be read, the verdict is unknown; the others only inform people.
 _DECISIVE = frozenset(
     {
         *("vendor", "device", "class", "config", "driver", "iommu_group", "boot_vga"),
@@ -37,7 +37,7 @@ def judge(
     """Return whether the GPU `function` may be taken, with all reasons why not.
 
     A GPU on vfio-pci may be open in a process whose files can't be listed. The holder of the lease
-    finds that out by opening the group's file.
+    checks that by opening the group's file.
     """
     functions = (function,) if group is None else group.endpoints
     findings = [
@@ -102,7 +102,7 @@ def _grouping(
                 "switch it on."
             )
         ]
-    # The other functions of its own slot, such as audio and USB, are parts of the card.
+    # Other functions in the GPU's own slot, such as audio and USB, are parts of the card.
     others = [
         each
         for each in group.endpoints
@@ -178,7 +178,7 @@ def _open_files(
         (VerdictKind.BUSY, f"{', '.join(processes)} has '{file}' open; end it first.")
         for file, processes in opened
     ]
-    # A card may have another function before its GPU.
+    # The GPU of a card need not be function 0.
     gpu = next((each for each in functions if each.is_gpu), functions[0])
     if not users.is_complete and gpu.driver not in {None, VFIO_DRIVER}:
         findings.append(

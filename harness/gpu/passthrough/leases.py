@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuLease:
-    """A lease, or a wish for one (without `taken`).
+    """A lease, or a process that waits for a lease (without `taken`).
 
-    `wanted` has, for each wanted GPU, the addresses that fit. `since` is when the process came, as
-    ISO 8601.
+    `wanted` has the addresses that fit, for each wanted GPU. `since` is the time at which the process
+    entered the queue, as ISO 8601.
     """
 
     who: str
@@ -45,7 +45,7 @@ class GpuLease:
 
     @classmethod
     def from_json(cls, text: str) -> GpuLease:
-        """Raise ValueError if `text` is not a lease."""
+        """Return the lease in `text`; raises ValueError if `text` has none."""
         fields = Value.parse(text)
         return cls(
             who=fields["who"].line(),
@@ -59,7 +59,7 @@ class GpuLease:
 
 @dataclass(frozen=True)
 class Turn:
-    """The result for a waiting process: addresses, in the order of its wishes, or the reason for none."""
+    """The result for a waiting process: the addresses in the order of `wanted`, or why it gets none."""
 
     taken: tuple[str, ...] = ()
     text: str = ""
@@ -73,10 +73,10 @@ def grant(
 ) -> Turn:
     """Return the result for the entry `name`, from the GPUs that are `usable` now.
 
-    It gets all of its GPUs or none, so that no two processes wait for each other. The first to
-    come keeps all GPUs that it could use. A process that wants several GPUs is not starved by many
-    that want one, and a process that wants a certain GPU does not delay processes that want
-    another. `why_not` has sentences on GPUs that are not usable.
+    The process gets all of its GPUs or none, so that no two processes wait for each other. The first
+    process in the queue reserves all GPUs that it could use. So many processes that want one GPU
+    can't starve a process that wants several. A process that wants a certain GPU does not delay
+    processes that want other GPUs. `why_not` has sentences on GPUs that are not usable.
     """
     mine = next(entry for each, entry in entries if each == name)
     held = {address: entry for _, entry in entries for address in entry.taken}
@@ -104,7 +104,7 @@ def _wishes(entry: GpuLease) -> list[str]:
 
 
 def _assigned(wishes: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
-    """Return a different address for each wish, or None: Kuhn's algorithm for matchings."""
+    """Return a different address for each wanted GPU, or None: Kuhn's algorithm for matchings."""
     taker: dict[str, int] = {}
 
     def place(wish: int, seen: set[str]) -> bool:

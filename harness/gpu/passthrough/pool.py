@@ -1,16 +1,16 @@
 """The pool of this host's GPUs: leases of whole IOMMU groups, for one process at a time.
 
-A lease ends with its process, however that ends, since the kernel releases its file lock. The
-earlier drivers of the functions are recorded before the first of them is touched, so the next
-process that leases the GPU restores them first. A GPU that does not recover is quarantined, with
-the reason, until a person releases it; the others are leased as before.
+A lease ends with its process, even if the process is killed, since the kernel releases its file lock.
+The earlier drivers of a GPU's functions are recorded before the first function is changed. So the next
+process that leases the GPU can restore them first. A GPU that does not recover is quarantined, with the
+reason, until a person releases it; other GPUs are leased as before.
 
 The folder of leases and records is shared by all users of the host who may take GPUs. So it is not
-private (0700), unlike the folder of a user's own reservations: a lease that others can't see
-excludes nobody. Its mode is 2770: files get the folder's group, whose members can already do
-anything to the GPUs, and nobody else can read or remove a lease. '/run/lock' is the place: it is
-local, since `flock` is not reliable on network file systems, and it is empty after a reboot, when
-all drivers are bound afresh.
+private (0700), unlike the folder of a user's own reservations: a lease works only if other users can
+see it. Its mode is 2770: files get the folder's group, whose members can already do anything to the
+GPUs, and nobody else can read or remove a lease. It is in '/run/lock', which is local, since `flock`
+is not reliable on network file systems, and which is empty after a reboot, when the kernel binds all
+drivers anew.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DEFAULT_FOLDER = Path("/run/lock/gpu-node-harness")
 
 @dataclass(frozen=True, kw_only=True)
 class LeasedGpu:
-    """A GPU of the host, all of whose functions are on vfio-pci until its lease ends."""
+    """A GPU of the host; all its functions are on vfio-pci until its lease ends."""
 
     gpu: HostGpu
     _reset: Callable[[], None] = field(repr=False, compare=False)
@@ -61,15 +61,15 @@ class LeasedGpu:
     def reset(self) -> None:
         """Reset all functions by the best method that the kernel has.
 
-        Raises HarnessError while a machine has the GPU, and DeviceError if it does not recover;
-        then it is quarantined.
+        Raises HarnessError while a machine has the GPU. If the GPU does not recover, quarantines it
+        and raises DeviceError.
         """
         self._reset()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restoration:
-    """The result for a GPU whose holder died."""
+    """The result of restoring a GPU whose holder died."""
 
     address: str
     is_restored: bool
@@ -125,7 +125,7 @@ class GpuPool:
         gpus = self._assessor.assess().gpus
         if not self.folder.exists():
             return tuple(self._assessor.with_open_file(gpu) for gpu in gpus)
-        # While the folder is locked no lease begins, so no machine finds its file open by this.
+        # No lease begins while the folder is locked, so no machine finds its file busy by this check.
         with self._leases.open() as book:
             holders = {address: lease for _, lease in book.entries() for address in lease.taken}
             return tuple(
@@ -136,9 +136,9 @@ class GpuPool:
             )
 
     def strange_files(self) -> list[str]:
-        """Return a sentence on each file of the folder that has the name of a file of the pool, but is not one.
+        """Return a sentence on each file of the folder that is named like a file of the pool, but is none.
 
-        Other users can put anything there. Such files reserve nothing and restore nothing.
+        Other users can put any file there. Such files reserve nothing and restore nothing.
         """
         if not self.folder.exists():
             return []
@@ -159,13 +159,13 @@ class GpuPool:
         report: Callable[[str], None] = lambda _: None,
         cancelled: Callable[[], str | None] = lambda: None,
     ) -> Iterator[tuple[LeasedGpu, ...]]:
-        """Lease a GPU for each of `wanted`, in that order; meanwhile all are on vfio-pci.
+        """Lease a GPU for each of `wanted`, in that order; during the block all are on vfio-pci.
 
         While they are not free, wait and `report` the holders. Raises RequirementError at once if
-        this host has no such GPUs, with the reason of each, and HarnessError at the deadline or
-        when `cancelled`, called before each attempt, returns a reason. At the end each function is
-        back on its earlier driver; raises DeviceError if it is not, unless the block ends with an
-        error of its own, which is then reported.
+        this host has no such GPUs, with the reason for each GPU. Raises HarnessError at the deadline,
+        or when `cancelled`, which is called before each attempt, returns a reason. At the end each
+        function is bound to its earlier driver again. If that fails, raises DeviceError, or only
+        reports it if the block raises an error of its own.
         """
         view = view_host(self._assessor, self._leases, wanted)
         lease = self._entry(one_line(holder), view.candidates)
@@ -215,9 +215,9 @@ class GpuPool:
         return Restoration(address=address, is_restored=True, sentence=sentence)
 
     def release(self, address: str) -> None:
-        """End the quarantine of a GPU, once its functions are back on their earlier drivers.
+        """Restore the earlier drivers of a GPU's functions, and end its quarantine.
 
-        Raises RequirementError if it is not quarantined, and DeviceError if it still does not
+        Raises RequirementError if the GPU is not quarantined, and DeviceError if it still does not
         recover.
         """
         with self._claim(address) as holder:
@@ -264,7 +264,7 @@ class GpuPool:
 
     @contextlib.contextmanager
     def _claim(self, address: str) -> Iterator[GpuLease | None]:
-        """Hold a GPU without taking it; give None, or who holds it already."""
+        """Hold a GPU without taking it; yield None, or the lease of the present holder."""
         lease = self._entry("restoring drivers", ((address,),))
         with self._leases.enter(lease) as name:
             with self._leases.open() as book:

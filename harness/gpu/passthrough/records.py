@@ -1,9 +1,9 @@
 """The data of the pool that outlives a process: the earlier drivers of functions, and quarantined GPUs.
 
-Each record is a file of the pool's folder, written beside and renamed, so that no process reads
-half of one. Only the holder of a GPU's lease changes its records. But every user of the folder can
-put files there, so a record is read strictly. Another user's record counts only as far as sysfs
-confirms it and as its owner could act without root.
+Each record is a file of the pool's folder, written under another name and then renamed, so that no
+process reads an incomplete file. Only the holder of a GPU's lease changes its records. But every user of
+the folder can put files there, so a record is parsed strictly. Another user's record is used only as far
+as sysfs confirms it and as its owner could act without root.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _DRIVERS = "drivers"
 _QUARANTINE = "quarantine"
 _NAME = re.compile(rf"({_DRIVERS}|{_QUARANTINE})-({ADDRESS_PATTERN})\.json")
-#: Any user of the folder's group reads a record, and replaces it by renaming.
+#: Any user of the folder's group can read a record, and replace it by renaming.
 _FILE_MODE = 0o640
 _LONGEST_REASON = 4096
 
@@ -64,7 +64,7 @@ class Writer:
     group: int
     name: str
     is_trusted: bool
-    """Whether only root and this user could write it."""
+    """Whether only root and this user could have written it."""
 
     def may_write(self, path: Path) -> bool:
         """Return whether this user may write a file of sysfs."""
@@ -86,9 +86,9 @@ class RecordedDrivers:
     writer: Writer
 
     def require_fit(self, found: Mapping[str, HostFunction | None]) -> None:
-        """Raise RecordError if the functions that are on the bus contradict the record.
+        """Raise RecordError if the functions on the bus contradict the record.
 
-        `found` has them by address. The record of another user counts for functions that a run has taken.
+        `found` has them by address. Another user's record is used only for functions that a run has taken.
         """
         gpu = found.get(self.address)
         if self.address not in self.functions:
@@ -124,7 +124,7 @@ class RecordedDrivers:
 class Quarantine:
     """The reason why a GPU may not be leased until it is released.
 
-    `user` is the owner of the file. `is_trusted` says whether only root and this user could write it.
+    `user` is the owner of the file. `is_trusted` says whether only root and this user could have written it.
     """
 
     reason: str
@@ -136,7 +136,7 @@ class Quarantine:
 class DeviceRecords:
     """The records of GPUs in `folder`, by the GPU's address.
 
-    `boot_id` is the kernel's; drivers that were recorded before a reboot are void.
+    `boot_id` is the kernel's boot id; drivers that were recorded before a reboot are void.
     """
 
     def __init__(self, folder: Path, *, boot_id: str) -> None:
@@ -215,7 +215,7 @@ class DeviceRecords:
         self._write(_QUARANTINE, address, content)
 
     def quarantine(self, address: str) -> Quarantine | None:
-        """Return the reason of a GPU's quarantine, or None if it is not quarantined.
+        """Return the quarantine of a GPU, with its reason; None if the GPU is not quarantined.
 
         Raises RecordError if the file was not made by the harness, or can't be parsed.
         """
@@ -238,7 +238,7 @@ class DeviceRecords:
         self._remove(_QUARANTINE, address)
 
     def strange_files(self) -> list[str]:
-        """Return a sentence on each file that has the name of a record, but not of a GPU's record."""
+        """Return a sentence on each file that is named like a record, but has no PCI address in its name."""
         return [
             f"'{self.folder / name}' is no record of the harness: its name has no PCI address; remove it."
             for name in self._names()
@@ -255,7 +255,7 @@ class DeviceRecords:
 
     @contextlib.contextmanager
     def _opened_folder(self) -> Iterator[int | None]:
-        """Open the folder; give None if there is none."""
+        """Open the folder; yield None if there is no folder."""
         try:
             folder = open_folder(self.folder)
         except FileNotFoundError:
@@ -278,7 +278,7 @@ class DeviceRecords:
 
     @contextlib.contextmanager
     def _opened(self, kind: str, address: str) -> Iterator[SharedFile | None]:
-        """Open a record; give None if there is none."""
+        """Open a record; yield None if there is no record."""
         path = self._path(kind, address)
         with contextlib.ExitStack() as opened:
             folder = opened.enter_context(self._opened_folder())

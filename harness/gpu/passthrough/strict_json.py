@@ -1,7 +1,7 @@
-"""Reads JSON of files that other users can write: values of exactly the expected form, or ValueError.
+"""Reads JSON from files that other users can write: values have the expected form, or raise ValueError.
 
-It uses the standard library: the reader of the leases holds the lock on their folder, and others
-wait meanwhile. Pydantic takes seconds in an emulated guest when it is first used.
+It uses only the standard library. The reader of the leases holds the lock on their folder, for which
+other processes wait, and the first use of pydantic takes seconds in an emulated guest.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 _LONGEST_LINE = 256
 #: Linux numbers processes up to 2^22, see PID_MAX_LIMIT in include/linux/threads.h.
 _LAST_PROCESS = 1 << 22
-#: How much of a wrong value a message shows.
+#: How many characters of a wrong value a message shows.
 _SHOWN = 80
 
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a document, and its place; each method raises ValueError if the value has another form."""
+    """A value of a document, and its place; a method raises ValueError if the value has another form."""
 
     value: object
     place: str = ""

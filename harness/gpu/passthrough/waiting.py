@@ -24,13 +24,13 @@ T = TypeVar("T")
 Leases: TypeAlias = ReservationFolder[GpuLease]
 
 _INTERVAL_S = 0.1
-#: A process that waits looks at the leases when one begins or ends, and after this time, since nobody
-#: removes the file of a killed process.
+#: A waiting process looks at the leases when a lease begins or ends. It also looks after this many
+#: seconds, since nobody removes the file of a killed process.
 _LOOK_AGAIN_S = 2.0
 _TICK_S = 0.02
-#: It reads the host again when leases changed and after this time, if it could be its turn.
+#: If it could be its turn, it reads the host again when leases changed, and after this many seconds.
 _READ_AGAIN_S = 2.0
-#: And after this time in any case: other GPUs may have become usable.
+#: It reads the host again after this many seconds in any case: other GPUs may have become usable.
 _READ_ANYWAY_S = 30.0
 
 
@@ -44,10 +44,10 @@ class NotTakenError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class HostView:
-    """A process's knowledge of the host, until a lease begins or ends.
+    """The facts that a process has read about the host; valid until a lease begins or ends.
 
-    `candidates` has for each wish the GPUs that fit now or later, `usable` the GPUs that only a
-    lease keeps, and `why_not` the reasons for the others.
+    `candidates` has the GPUs that fit now or later, for each wanted GPU. `usable` has the GPUs that can
+    be used unless they are leased, and `why_not` the reasons for all other GPUs.
     """
 
     candidates: tuple[tuple[str, ...], ...]
@@ -61,7 +61,7 @@ def view_host(assessor: Assessor, leases: Leases, wanted: Sequence[GpuChoice]) -
     try:
         return _view_once(assessor, leases, wanted)
     except RequirementError:
-        # A lease that began and ended meanwhile may have made a GPU look broken: its holder reset it.
+        # A lease that began and ended during the read may have made a GPU look broken by resetting it.
         return _view_once(assessor, leases, wanted)
 
 
@@ -86,7 +86,7 @@ def _held(leases: Leases) -> frozenset[str]:
 
 @dataclass
 class Waiting:
-    """The wait of the lease `name`, which is in the queue already."""
+    """The wait of the lease `name`, which is already in the queue."""
 
     assessor: Assessor
     leases: Leases
@@ -104,13 +104,13 @@ class Waiting:
         self._change = 0
         self._seen = "the start"
         self._reported: set[str] = set()
-        #: GPUs that could not be taken: when they may be tried again, and why they could not be.
+        #: GPUs that could not be taken: when to try again, and why they could not be taken.
         self._later: dict[str, tuple[float, str]] = {}
 
     def wait(self, take: Callable[[Sequence[str]], T], deadline: Deadline) -> T:
-        """Return the result of `take` with the GPUs, when it is this lease's turn.
+        """Return the result of `take`, called with the GPUs when it is this lease's turn.
 
-        `take` raises NotTakenError if it can't take one of them; then the wait continues.
+        `take` raises NotTakenError if it can't take a GPU; then the wait continues.
         Raises HarnessError at the deadline, or once `cancelled` returns a reason.
         """
         wishes = ", ".join(map(str, self.wanted))
@@ -143,21 +143,21 @@ class Waiting:
             ) from error
 
     def _may_have_changed(self) -> bool:
-        """Return whether a lease began or ended, or may have since it was looked at last."""
+        """Return whether a lease began or ended since the last look, or may have."""
         # A lease that ends removes its file; only the file of a killed process stays.
         change, now = self.leases.folder.stat().st_mtime_ns, self.clock.monotonic()
         if change == self._change and now - self._looked_at <= _LOOK_AGAIN_S:
             return False
-        # The kernel's time of a change is as coarse as its ticks: another one may follow in this tick.
+        # The time of a change has the resolution of the kernel's ticks: the same tick may have more changes.
         is_settled = abs(self.clock.now().timestamp() * 1e9 - change) > _TICK_S * 1e9
         self._change = change if is_settled else 0
         self._looked_at = now
         return True
 
     def _turn(self) -> Turn:
-        """Write the GPUs that this lease waits for, and the GPUs that it gets now."""
+        """Write the GPUs that this lease waits for, and return and write the GPUs that it gets now."""
         age_s = self.clock.monotonic() - self._read_at
-        # Reading the host is work, which many that wait do not do at once for the turn of one.
+        # Reading the host is slow, so not all waiting processes do it whenever one of them gets its turn.
         if age_s > _READ_ANYWAY_S or self._is_near(is_old=age_s > _READ_AGAIN_S):
             self.view = view_host(self.assessor, self.leases, self.wanted)
             self._read_at = self.clock.monotonic()
@@ -181,7 +181,7 @@ class Waiting:
         try:
             book.write(self.name, lease)
         except FileNotFoundError as error:
-            # Whoever may write to the folder need not lock it first.
+            # Another user can remove the file without locking the folder.
             raise self._removed() from error
 
     def _removed(self) -> HarnessError:
@@ -191,7 +191,7 @@ class Waiting:
         )
 
     def _is_near(self, *, is_old: bool) -> bool:
-        """Return whether a new look at the host could give this lease its GPUs."""
+        """Return whether reading the host again could give this lease its GPUs."""
         with self.leases.open() as book:
             entries = book.entries()
         held = {address for _, entry in entries for address in entry.taken}
@@ -201,11 +201,11 @@ class Waiting:
         return self.name not in dict(entries) or bool(grant(self.name, entries, every, {}).taken)
 
     def _put_back(self, address: str, why: str) -> None:
-        """Wait on, in the same place of the queue; try other GPUs than this one for a while."""
+        """Keep waiting in the same place of the queue; try other GPUs than this one for a while."""
         with self.leases.open() as book:
             self._write(book, self._ungranted())
         self._later[address] = self.clock.monotonic() + _READ_AGAIN_S, why
-        # Both the host and the leases are looked at again at once.
+        # Host and leases are read again at once.
         self._read_at = self._looked_at = float("-inf")
 
     def _ungranted(self) -> GpuLease:
