@@ -25,7 +25,7 @@ class ImageBuildError(HarnessError):
 
 
 class ImageFetchError(HarnessError):
-    """A cloud image could not be fetched, or the fetched file is another one."""
+    """A cloud image could not be fetched, or the fetched file has another digest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +37,9 @@ class DriverImage:
     repository: Annotated[
         str, pydantic.Field(pattern=r"^[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-][a-z0-9]+)*)+$")
     ]
-    """The driver's container image: its name without a tag."""
+    """The name of the container image, without a tag."""
     version: Annotated[str, pydantic.Field(pattern=r"^[0-9]+(\.[0-9]+)+$")]
-    """The driver's version: the first half of the tag."""
+    """The driver's version, which is the first half of the tag."""
     sha: Annotated[str, pydantic.Field(pattern=r"^[0-9a-z]+$")]
     """The second half of the tag."""
 
@@ -74,7 +74,7 @@ class Image:
     """A published image: a disk to put overlays on, and the kernels that boot it.
 
     The root file system is on the whole disk (`root=/dev/vda`). `disk` is never written; the key
-    changes whenever an input of the build changes.
+    changes if an input of the build changes.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Image:
 
     @property
     def other_kernel(self) -> Kernel:
-        """Return the second newest kernel, which tests of a kernel mismatch boot."""
+        """Return the second newest kernel, for tests that boot another kernel than the newest."""
         if len(self.kernels) < 2:
             remedy = (
                 "install another one in it"
@@ -111,7 +111,7 @@ class Image:
 
 
 class FirmwareType(Enum):
-    """The way to boot a disk; the value is the word in recipes."""
+    """The firmware that boots a disk; the value is the word in recipes."""
 
     BIOS = "bios"
     UEFI = "uefi"

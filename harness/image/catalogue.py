@@ -99,7 +99,7 @@ class KernelChoice:
     ]
     """An extended regular expression for whole names of `linux-image-…` packages."""
     newest: Annotated[int, pydantic.Field(ge=1, le=5)] = 2
-    """How many of the newest ones are installed, with their headers; 1 to 5."""
+    """How many of the newest kernels are installed, with their headers; 1 to 5."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class Licence:
     id: Annotated[LicenceId, pydantic.Field(pattern=r"^[a-z0-9]+([-.][a-z0-9]+)*$")]
     """The name by which a person accepts the licence."""
     text: Annotated[str, pydantic.Field(pattern=r"^https://\S+$")]
-    """Address of its text, by https."""
+    """The https URL of the licence's text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,21 +132,21 @@ class RecipeFile:
     extends: NonEmpty | None = None
     """Another recipe, by name or by a path relative to this file; see *Extending a recipe*."""
     replace: tuple[NonEmpty, ...] = ()
-    """Keys of lists that replace the lists of that recipe; others are appended."""
+    """Names of lists that replace the lists of the extended recipe; other lists are appended."""
     release: NonEmpty
     """The release's name, as mmdebstrap takes it."""
     archives: Annotated[tuple[Archive, ...], pydantic.Field(min_length=1)]
     kernels: KernelChoice
     packages: Annotated[tuple[NonEmpty, ...], pydantic.Field(min_length=1)]
-    """Packages to install, without those that they only recommend."""
+    """Packages to install; packages that they only recommend are not installed."""
     exclude: tuple[NonEmpty, ...] = ()
     """Paths that dpkg leaves out."""
     disk_gib: Annotated[int, pydantic.Field(ge=4, le=1024)] = 10
     """Size of the disk in GiB; the file takes only what is used."""
     trees: tuple[Input, ...] = ()
-    """Folders beside the recipe that are laid over the root file system, later ones over earlier."""
+    """Folders beside the recipe that are copied over the root file system; later folders win."""
     scripts: tuple[Input, ...] = ()
-    """Scripts below the recipe's folder that run inside at the end, with the files beside them."""
+    """Scripts below the recipe's folder that run in the image at the end, with the files beside them."""
     driver: DriverImage | None = None
     licence: Licence | None = None
 
@@ -192,14 +192,14 @@ class Recipe:
     def key(self, *, builder: str) -> str:
         """Return the digest of all inputs that decide the content of this recipe's image.
 
-        `builder` names the builder and its version. The packages in the archives at that time are
-        not part of it: the manifest lists the installed packages.
+        `builder` names the builder and its version. The packages that the archives have at build time
+        are not part of the digest; the manifest lists the installed packages.
         """
         inputs = {
             kind: {name: _fingerprint(path) for name, path in sorted(files.items())}
             for kind, files in (("tree", self.tree_files()), ("script", self.script_files()))
         }
-        # These keys do not change what the image contains.
+        # These keys do not change the content of the image.
         without = {"licence", "extends", "replace"}
         recipe = {key: value for key, value in asdict(self.file).items() if key not in without}
         canonical = json.dumps(
@@ -221,18 +221,18 @@ class Recipe:
 
 
 Source: TypeAlias = Recipe | CloudImageRecipe | LocalImage
-"""Where an image comes from: a build recipe, a publisher's server, a local file."""
+"""The kinds of image source: a build recipe, a publisher's server, a local file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
-    """The recipes of images by name; each is read when it is asked for."""
+    """The recipes of images by name; a recipe is read when it is requested."""
 
     folders: tuple[Path, ...]
     files: Mapping[str, Path]
     duplicates: Mapping[str, Path]
     errors: tuple[PluginError, ...] = ()
-    """Why the recipes of some installed packages are not here."""
+    """For some installed packages, the reason why their recipes are missing."""
 
     @property
     def entries(self) -> Mapping[str, Source]:
@@ -291,7 +291,7 @@ def load_catalogue(*folders: Path) -> Catalogue:
 
 
 def _plugin_folders() -> tuple[tuple[Path, ...], tuple[PluginError, ...]]:
-    """Return the folders of recipes of installed packages, and why others can't be used."""
+    """Return the folders of recipes of installed packages, and the errors of unusable packages."""
     folders: list[Path] = []
     errors: list[PluginError] = []
     for plugin in plugins(Group.IMAGES):
@@ -360,7 +360,7 @@ def _inputs(
 
 
 def _refuse_clashes(document: Document, recipe: Recipe) -> None:
-    """Refuse files that would have one path in the image while it is built."""
+    """Refuse files that would have the same path in the image during the build."""
     if len({script.folder for script in recipe.scripts}) < 2:
         return
     files = recipe.script_files()
@@ -380,7 +380,7 @@ def _read_cloud_image(file: Path, document: Document) -> CloudImageRecipe:
     key_file = None
     if content.sums is None and (content.digest is None or content.signature is not None):
         raise document.refusal(
-            "This key is missing; without the publisher's list, 'digest' says which file is right, "
+            "This key is missing. Without the publisher's list, 'digest' is needed to verify the file, "
             "and there is nothing to sign.",
             ("sums",),
         )
@@ -408,13 +408,13 @@ def _files_below(folder: Path) -> Iterator[Path]:
                 yield Path(entry)
             else:
                 raise BadInputError(
-                    "It is no file, folder or link, so it can't be put into an image; remove it.",
+                    "It is not a file, folder or link, so it can't be put into an image; remove it.",
                     source=entry.path,
                 )
 
 
 def _fingerprint(path: Path) -> str:
-    """Return what git records of a file: its type, executable bit and content."""
+    """Return what git records about a file: its type, executable bit and content."""
     if path.is_symlink():
         return f"link {path.readlink()}"
     kind = "program" if is_program(path) else "file"

@@ -21,7 +21,7 @@ _SUFFIX = ".yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class _Head:
-    """The keys that decide how a recipe is read; its kind validates the others."""
+    """The keys that decide how a recipe is read; the class of its kind validates all other keys."""
 
     __pydantic_config__ = pydantic.ConfigDict(extra="ignore")
 
@@ -34,10 +34,10 @@ class _Head:
 def read_merged(
     file: Path, recipes: Mapping[str, Path], *, extended_by: Sequence[Path] = ()
 ) -> Document:
-    """Read a recipe, and merge it with the recipes that it extends; `recipes` are the known ones by name.
+    """Read a recipe, and merge it with the recipes that it extends; `recipes` are known by name.
 
-    Raises BadInputError that names the file and key of a base that is unknown, of another kind, or
-    a recipe that extends itself.
+    Raises BadInputError, which names file and key, if the base is unknown or of another kind, or if a
+    recipe extends itself.
     """
     own = read_document(file)
     head = own.to_shape(_Head)

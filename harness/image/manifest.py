@@ -43,7 +43,7 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class CloudImageManifest:
-    """The facts of a cloud image; its publisher's list gives `digest`, and `signed_by` its signer."""
+    """The facts of a cloud image; `digest` is from the publisher's list, which `signed_by` signed."""
 
     schema: Literal[1] = 1
     name: str

@@ -1,4 +1,4 @@
-"""A kernel of the user's own: packages, or an image with its modules, on the host."""
+"""A user's own kernel on the host: packages, or an image with its modules."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 _SOURCE = "kernel"
 _AR_MAGIC = b"!<arch>\ndebian-binary"
-#: Documentation/arch/x86/boot.rst: "HdrS" at 0x202, and at 0x20e the place of the version, from 0x200.
+#: Documentation/arch/x86/boot.rst: "HdrS" at 0x202; at 0x20e the version's offset from 0x200.
 _HEADER_MAGIC, _HEADER_MAGIC_AT = b"HdrS", 0x202
 _VERSION_POINTER_AT, _VERSION_FROM = 0x20E, 0x200
 _VERSION_BYTES = 256
 _CHUNK = 1 << 20
-#: Links of a modules folder to the kernel's build tree, which a node lacks.
+#: Links in a modules folder to the kernel's build tree, which a node lacks.
 _BUILD_LINKS = ("build", "source")
 
 
@@ -28,7 +28,7 @@ _BUILD_LINKS = ("build", "source")
 class KernelPackages:
     """Debian packages with one kernel, installed by dpkg in the order in which they are named.
 
-    Packages with its headers are needed if modules are built for it, as DKMS does. Raises
+    Packages with the kernel's headers are needed if modules are built for it, as by DKMS. Raises
     BadInputError if a file is missing, or is not a package.
     """
 
@@ -59,7 +59,7 @@ class KernelPackages:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelFiles:
-    """A kernel as `make bzImage modules_install` leaves it.
+    """A kernel as installed by `make bzImage modules_install`.
 
     `modules` is the folder `lib/modules/VERSION`, or INSTALL_MOD_PATH, the folder above `lib`. An
     `initrd` is made in the guest if none is given. Raises BadInputError if a file is missing, or

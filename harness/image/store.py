@@ -1,4 +1,4 @@
-"""The cache of built images: each built once for all processes, and verified before use."""
+"""The cache of built images: an image is built once for all processes, and verified before use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _OVERLAYS = "overlays"
 QEMU_IMG_S = 60.0
-"""An overlay is 200 kB; only a disk that hangs takes this long."""
+"""Seconds to make an overlay of 200 kB; only a disk that hangs takes so long."""
 
 
 #: The last line of the log of an image that was made.
@@ -51,7 +51,7 @@ _MADE_BYTES = 200
 
 @dataclass(frozen=True, kw_only=True)
 class BuildTime:
-    """How long it took to make an image; `is_derived` says that it needs another one, as a baked image does."""
+    """The time to make an image; `is_derived` says that it needs another image, as a baked image does."""
 
     name: str
     is_derived: bool
@@ -60,7 +60,7 @@ class BuildTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The parts of a node image from a cloud image, beside its disk."""
+    """The parts of a node image from a cloud image, in addition to its disk."""
 
     kernels: Sequence[CloudImageKernel]
     driver: DriverImage | None
@@ -94,7 +94,7 @@ class ImageStore:
     def _builder(self) -> ImageBuilder:
         if self._given_builder is not None:
             return self._given_builder
-        # Few images are built.
+        # Imported late: few images are built.
         from harness.image.build.builder import MmdebstrapBuilder  # noqa: PLC0415
 
         return MmdebstrapBuilder()
@@ -109,9 +109,9 @@ class ImageStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> Image:
-        """Return the recipe's image, which is built if the cache has no sound one.
+        """Return the recipe's image; it is built if the cache has no valid copy.
 
-        Raises LicenceError if its licence is not accepted, also for a cached image;
+        Raises LicenceError if its licence is not accepted, even if the image is cached;
         RequirementError if the host lacks something, ImageBuildError if the build failed,
         HarnessError if another process holds the image beyond the deadline.
         """
@@ -150,13 +150,13 @@ class ImageStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> Image:
-        """Return the image that `make` makes from `parent`; it is made if the cache lacks it.
+        """Return the image that `make` makes from `parent`; it is made if it is not in the cache.
 
-        `make` gets the path of a new overlay on the parent's disk, runs a machine on it and shuts
-        that down cleanly; the overlay is then published. `key_parts` name everything on which the
-        result depends, beside the parent, such as a payload's digest. A kernel that `make`
-        installs can be booted if `make` leaves `kernels/VERSION/vmlinuz` and `initrd.img` beside
-        the disk; it is then the newest one.
+        `make` gets the path of a new overlay on the parent's disk, runs a machine on it and shuts the
+        machine down cleanly; the overlay is then published. `key_parts` name everything on which
+        the result depends in addition to the parent, such as a payload's digest. If `make` installs a
+        kernel and leaves `kernels/VERSION/vmlinuz` and `initrd.img` beside the disk, that kernel
+        can be booted, and counts as the newest.
         """
         pinned = IMAGE_FORMAT.read(parent.folder)
         pin = ParentPin(
@@ -205,9 +205,9 @@ class ImageStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> Image:
-        """Return the node image that `make` makes from a cloud image, if the cache lacks it.
+        """Return the node image that `make` makes from a cloud image; made if it is not in the cache.
 
-        `make` writes a disk without a backing file to the path that it gets. `key_parts` name
+        `make` gets a path, and writes a disk without a backing file to it. `key_parts` name
         everything on which the result depends, such as the cloud image's digest.
         """
         key = hashlib.sha256(json.dumps(dict(key_parts), sort_keys=True).encode()).hexdigest()
@@ -236,7 +236,7 @@ class ImageStore:
         return self._ensure(name, key, fill, listener=listener, deadline=deadline)
 
     def find(self, recipe: Recipe) -> Image | None:
-        """Return the recipe's image if the cache has a sound one."""
+        """Return the recipe's image if the cache has a valid copy."""
         key = recipe.key(builder=self._builder.version)
         folder = self._folder_of(recipe.name, key)
         if not folder.exists():
@@ -268,8 +268,8 @@ class ImageStore:
     def create_overlay(self, backing: Path, at: Path, *, size_gib: int | None = None) -> None:
         """Make an empty qcow2 overlay at `at` on the disk `backing`, which must not change afterwards.
 
-        It has the size of the backing disk, or `size_gib`. The first overlay on a disk takes
-        qemu-img 30 ms; the others, in later runs too, are copies of its 200 kB. Raises
+        The overlay has the size of the backing disk, or `size_gib`. The first overlay on a disk takes
+        qemu-img 30 ms; later overlays, even in later runs, are copies of its 200 kB. Raises
         HarnessError with the output of qemu-img.
         """
         kept = None if size_gib is not None else self._kept_overlay(backing.resolve())
@@ -300,7 +300,7 @@ class ImageStore:
             new.rename(kept)
 
     def _kept_overlay(self, disk: Path) -> Path | None:
-        """Return where an empty overlay on this disk is kept, or None for a disk that is not there."""
+        """Return the path of the stored empty overlay on this disk; None if the disk is missing."""
         try:
             stat = disk.stat()
         except OSError:
@@ -332,7 +332,7 @@ class ImageStore:
                 file.write(_MADE.format(time.monotonic() - begun, on_another))
 
         def opened() -> Image:
-            # Its parents stay for as long as it does.
+            # Its parents are kept as long as this image is used.
             self.cache.use(folder)
             return self._open(folder, key)
 
@@ -354,7 +354,7 @@ class ImageStore:
         kernels = {} if parent is None else {kernel.version: kernel for kernel in parent.kernels}
         for version in manifest.kernels:
             if parent is None or _kernel_files(version)[0] in manifest.files:
-                # A kernel of its own comes last, also in place of the parent's of this version.
+                # The image's own kernel comes last, and replaces the parent's kernel of the same version.
                 kernels.pop(version, None)
                 kernels[version] = _kernel(folder, manifest, version)
         return Image(
@@ -375,7 +375,7 @@ class ImageStore:
 
 
 def _kernel_files(version: str) -> tuple[str, str]:
-    """Return the places of a kernel and its initrd in an image's folder."""
+    """Return the paths of a kernel and its initrd in an image's folder."""
     return f"kernels/{version}/vmlinuz", f"kernels/{version}/initrd.img"
 
 
@@ -392,5 +392,5 @@ def _kernel(folder: Path, manifest: Manifest, version: str) -> Kernel:
 
 
 def _format_of(disk: Path) -> str:
-    """Return the format of a disk that may be raw; a missing one is for qemu-img to report."""
+    """Return the format of a disk that may be raw; qemu-img reports a missing disk."""
     return "raw" if disk.is_file() and not is_qcow2(disk) else "qcow2"

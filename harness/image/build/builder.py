@@ -54,10 +54,10 @@ _WHAT = "image"
 NOISE = re.compile(
     r"running (special hook|--\S+-hook)|is now a symlink to|equal to the host's|signed-by"
 )
-"""Output of mmdebstrap that says nothing about the progress of a build."""
+"""Lines of mmdebstrap that do not show the progress of a build."""
 
 SCRATCH = "scratch"
-"""The folder in `work` where the namespace's users own files."""
+"""The folder in `work` for files that belong to users of the namespace."""
 
 CLEAN_S = 60.0
 

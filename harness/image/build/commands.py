@@ -21,7 +21,7 @@ INSIDE = Path(__file__).parent / "inside"
 """The builder's own scripts that run inside the root file system."""
 
 WORKSHOP = "usr/src/image-build"
-"""Where those and the recipe's scripts are while they run; removed at the end."""
+"""The folder of these scripts and of the recipe's scripts while they run; removed at the end."""
 
 
 class Privilege(Enum):
@@ -37,9 +37,9 @@ class Privilege(Enum):
     def wrap_in_namespaces(self, argv: Argv) -> tuple[str, ...]:
         """Wrap a command so that its processes and mounts end with it.
 
-        When `unshare` is killed, so is the namespace's first process (`--kill-child`), and then
-        the kernel kills the others. A user is root in the namespace, so both see the same owners.
-        `--map-auto` needs util-linux 2.38.
+        When `unshare` is killed, so is the namespace's first process (`--kill-child`), and the
+        kernel then kills all other processes in the namespace. A user is root there, so files have
+        the same owners as in a build by root. `--map-auto` needs util-linux 2.38.
         """
         user = ("--user", "--map-root-user", "--map-auto") if self is Privilege.USER else ()
         return (
@@ -69,7 +69,7 @@ def builder_sources() -> list[Path]:
 def mmdebstrap_argv(
     recipe: Recipe, privilege: Privilege, *, root: Path, inputs: Path
 ) -> tuple[str, ...]:
-    """Return the command that fills the folder `root`; its hooks run in the order given."""
+    """Return the command that fills the folder `root`; its hooks run in the given order."""
     content = recipe.file
     kernels = content.kernels
     script_environment = (
@@ -123,7 +123,7 @@ def mke2fs_argv(root: Path, raw: Path, *, size_gib: int) -> tuple[str, ...]:
         *("-t", "ext4"),
         *("-L", "node-root"),
         *("-m", "0"),
-        # Otherwise the kernel writes the tables at the first boot, to every overlay.
+        # Without this, the kernel initialises the tables at the first boot, in every overlay.
         *("-E", "lazy_itable_init=0,lazy_journal_init=0"),
         *("-d", str(root)),
         str(raw),

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Argv
 
-#: A build that goes on printing may take so many times its limit.
+#: A command that keeps printing may take this many times its limit.
 MOST_TIMES = 4
 
 
 @dataclass(frozen=True)
 class OutputDeadline(Deadline):
-    """A deadline of commands, which begins again at each line that they print: a busy host makes them slow."""
+    """A deadline that starts anew at each line that a command prints: a busy host slows commands down."""
 
     limit_s: float = 0.0
     latest: float = 0.0
@@ -35,13 +35,13 @@ class OutputDeadline(Deadline):
 
     @classmethod
     def of(cls, deadline: Deadline) -> OutputDeadline:
-        """Return a deadline that is `deadline` for commands that print nothing."""
+        """Return a deadline that equals `deadline` if the command prints nothing."""
         limit_s, clock = deadline.remaining_s(), deadline.clock
         latest = clock.monotonic() + MOST_TIMES * limit_s
         return cls(deadline.at, clock, limit_s=limit_s, latest=latest)
 
     def hear(self) -> None:
-        """Take a line of output."""
+        """Record a line of output."""
         self._heard[:] = [self.clock.monotonic()]
 
     @override
@@ -61,7 +61,7 @@ class LoggedRunner(Protocol):
         deadline: Deadline,
         on_line: Callable[[str], None],
     ) -> int:
-        """Append the command's output to `log`, pass on each line, return the exit code.
+        """Append the command's output to `log`, pass each line on, and return the exit code.
 
         Raises WaitTimeoutError at the deadline, after it has killed the command.
         """
@@ -75,10 +75,10 @@ def run_logged(
     deadline: Deadline,
     on_line: Callable[[str], None],
 ) -> int:
-    """Run `argv` so that it and its children are killed when this process ends, however it ends.
+    """Run `argv` so that it and its children are killed when this process ends, even by SIGKILL.
 
-    It starts as the leader of a process group. A command that daemonises or mounts must come
-    wrapped in namespaces of its own (`Privilege.wrap_in_namespaces` in harness.image.build.commands).
+    The command leads a process group. A command that daemonises or mounts has to be wrapped in
+    namespaces of its own (`Privilege.wrap_in_namespaces` in harness.image.build.commands).
     """
     with log.open("ab") as output, log.open("rb") as reader:
         reader.seek(0, os.SEEK_END)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Deadline
 
 VERSION = 1
-"""Increase this whenever the same image would give other files."""
+"""Increase this whenever the same image would produce other files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class DerivedManifest:
     """Data derived from the cloud image with the digest `made_of`.
 
     `kernels` are the extracted kernels, each with the command line of the image's boot loader. A
-    bake has no kernels, but a `disk.qcow2`.
+    bake has a `disk.qcow2` instead of kernels.
     """
 
     schema: Literal[1] = 1
@@ -130,11 +130,11 @@ class DerivedStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> CloudImage:
-        """Return the image that `make` makes from `image`; it is made if the cache lacks it.
+        """Return the image that `make` makes from `image`; it is made if it is not in the cache.
 
-        `make` writes a disk without a backing file to the path that it gets, and may write other
-        files beside it. `parts` name everything else on which the result depends, beside the
-        image.
+        `make` gets a path, writes a disk without a backing file to it, and may write other files
+        beside the disk. `parts` name everything on which the result depends, in addition to
+        `image`.
         """
         key = _key(image.digest, {"what": "bake", **parts})
         folder = self._folder_of(f"{image.name}-baked", key)
@@ -193,7 +193,7 @@ class DerivedStore:
 def extract_kernels(extractor: Extractor, into: Path) -> dict[str, tuple[str, ...]]:
     """Copy each kernel of the boot menu and its initrd to a folder of its version.
 
-    Returns their command lines. A kernel without an initrd beside it is left out.
+    Returns the kernels' command lines. A kernel whose initrd is missing is left out.
     """
     system, boot = find_boot(extractor, extractor.partitions())
     menu = extractor.work / "grub.cfg"

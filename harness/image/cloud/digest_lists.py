@@ -17,14 +17,14 @@ _SHOWN = 5
 
 
 def read_sums(text: str, *, algorithm: Algorithm, url: str) -> dict[str, Digest]:
-    """Return the digests by file name; `url` is the list's own.
+    """Return the digests by file name; `url` is the URL of the list.
 
-    A truncated list is refused, since the missing part may contain the needed line; a list with
-    two digests of a file is refused too. Raises ImageFetchError.
+    A truncated list is refused, since the missing part may contain the needed line. A list with two
+    digests of one file is refused too. Raises ImageFetchError.
     """
     line_shape = re.compile(rf"([0-9a-f]{{{algorithm.digits}}}) [ *](\S.*)")
     digests: dict[str, Digest] = {}
-    # Not by splitlines(), which takes more characters for the end of a line than those tools do.
+    # Not by splitlines(), which splits at more characters than sha256sum and sha512sum.
     lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
     for number, line in enumerate(lines, start=1):
         found = line_shape.fullmatch(line)
@@ -47,7 +47,7 @@ def read_sums(text: str, *, algorithm: Algorithm, url: str) -> dict[str, Digest]
 
 
 def digest_of(file: str, digests: dict[str, Digest], *, url: str) -> Digest:
-    """Return the digest of `file` in a list; raises ImageFetchError if it has none."""
+    """Return the digest of `file` in a list; raises ImageFetchError if the list lacks the file."""
     try:
         return digests[file]
     except KeyError:

@@ -51,11 +51,11 @@ _ORIGIN = ".from.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """When a download without progress ends.
+    """When a download that makes no progress ends.
 
     A try ends when fewer than `stall_bytes` arrive within `stall_s`. The next URL is used after
-    `tries` tries in a row that were so slow, or brought no new byte. A pause that a server asks
-    for by Retry-After is kept up to `longest_pause_s`.
+    `tries` successive tries that ended so, or that brought no new byte. A pause that a server
+    requests by Retry-After is kept, up to `longest_pause_s`.
     """
 
     tries: int = 5
@@ -66,10 +66,10 @@ class Patience:
 
 
 class _TransferError(Exception):
-    """A failed try: a sentence without the full stop, and whether no further try can succeed.
+    """A failed try: a sentence without the full stop, and whether every further try must fail.
 
-    `is_slow` says that what came in the try is no progress. `is_useless` says that the partial file can't
-    become the right one.
+    `is_slow` says that the received bytes do not count as progress. `is_useless` says that the
+    partial file can't be completed to the right file.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Downloader:
         return self._first(urls, fetch, deadline=deadline)
 
     def to_file(self, urls: Sequence[str], part: Path, *, deadline: Deadline) -> str:
-        """Complete the file `part` from the first of `urls` that serves it, and return that URL.
+        """Complete the file `part` from the first of `urls` that provides it, and return that URL.
 
         The bytes that an earlier call left in `part` are not downloaded again. Only one process
         may use `part` at a time. Raises ImageFetchError, with the last error of each URL, or
@@ -223,7 +223,7 @@ class Downloader:
         total: int | None,
         deadline: Deadline,
     ) -> None:
-        """Copy the response's body until its end, or until it is more than was announced."""
+        """Copy the response's body until its end, or until it exceeds the announced size."""
         meter = _Meter(sink.tell(), total, deadline.clock)
         most = DOWNLOAD_UNKNOWN_MIB.bytes if total is None else total
         with _connection_errors(url, self._patience.stall_s):
@@ -265,7 +265,7 @@ class Downloader:
                 try:
                     response = self._opener.open(request, pace)
                 except urllib.error.HTTPError as error:
-                    # Not `with error`, which fails for a redirect whose body was not read.
+                    # Not `with error`: that fails for a redirect whose body was not read.
                     with contextlib.closing(error):
                         raise self._answered(url, error, deadline) from error
                 holding.enter_context(response)
@@ -333,7 +333,7 @@ class _Meter:
         return 0 if not self._total else 100 * self._at // self._total
 
     def add(self, count: int) -> str | None:
-        """Count bytes; return a line when one is due."""
+        """Count bytes; return a line if the interval has passed, else None."""
         self._at += count
         now = self._clock.monotonic()
         is_due = (

@@ -31,7 +31,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ListedImage:
-    """The image as the list of one location describes it."""
+    """The image as described by the list of one location."""
 
     digest: Digest
     location: str
@@ -50,7 +50,7 @@ class Fetch:
     progress: Progress
 
     def read_lists(self, wanted: Digest | None) -> ListedImage:
-        """Return the image of the first location with a sound list that has the `wanted` digest.
+        """Return the image of the first location with a valid list that has the `wanted` digest.
 
         Raises ImageFetchError with the error of each location, or BadInputError.
         """
@@ -112,7 +112,7 @@ class Fetch:
         )
 
     def download(self, listed: ListedImage, part: Path, *, refused: Path) -> str:
-        """Complete `part` from the first location whose file matches its list; return the URL.
+        """Complete `part` from the first location whose file matches the list; return the URL.
 
         A file with another digest is moved to the folder `refused`. Raises ImageFetchError.
         """
@@ -158,10 +158,10 @@ class Fetch:
 
 
 def _pinned(recipe: CloudImageRecipe) -> Digest:
-    """Return the digest of an image without a list; the catalogue requires one."""
+    """Return the digest of an image without a list; the catalogue requires such a digest."""
     if recipe.pinned is None:
         raise BadInputError(
-            "Without 'sums' this key says which file is right; add it, or the publisher's list.",
+            "Without 'sums' this key is needed to verify the file; add it, or the publisher's list.",
             source=str(recipe.folder / f"{recipe.name}.yaml"),
             key="digest",
         )

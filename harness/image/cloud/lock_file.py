@@ -1,4 +1,4 @@
-"""Lock files: they record the fetched image of a series, so that a run can be repeated."""
+"""Lock files, which record the fetched image of a series, so that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Lock:
 
 
 def lock_path(recipe: CloudImageRecipe) -> Path:
-    """Return the lock file's path, which is beside the recipe: commit both."""
+    """Return the path of the lock file beside the recipe; both should be committed."""
     return recipe.folder / f"{recipe.name}.lock"
 
 
@@ -52,7 +52,7 @@ def read_lock(recipe: CloudImageRecipe) -> Digest | None:
     lock = read_data_file(path, Lock)
     if lock.file != recipe.file.file:
         raise BadInputError(
-            f"This lock is for '{lock.file}', but the image '{recipe.name}' is '{recipe.file.file}'; "
+            f"The lock is for '{lock.file}', but the image '{recipe.name}' is '{recipe.file.file}'; "
             "renew it with `harness image fetch --update`.",
             source=str(path),
             key="file",
@@ -61,7 +61,7 @@ def read_lock(recipe: CloudImageRecipe) -> Digest | None:
 
 
 def write_lock(recipe: CloudImageRecipe, lock: Lock, *, renew: bool = False) -> None:
-    """Write the lock file if there is none, or replace it with `renew`.
+    """Write the lock file if there is none, or replace it if `renew` is true.
 
     Raises HarnessError if another process has just locked the image to another digest.
     """

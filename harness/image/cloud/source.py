@@ -100,7 +100,7 @@ class Sums:
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """The detached signature of that list, and the only key that may have made it."""
+    """The detached signature of the digest list, and the only key that may have made it."""
 
     __pydantic_config__ = FORBID
 
@@ -116,7 +116,7 @@ class Signature:
 class CloudImageFile:
     """The content of a cloud image's recipe, merged with the recipes that it extends.
 
-    Without `digest` the image is the latest of its series, and the lock file records which.
+    Without `digest` the image is the latest of its series, which the lock file records.
     """
 
     __pydantic_config__ = FORBID
@@ -130,18 +130,18 @@ class CloudImageFile:
     extends: NonEmpty | None = None
     """Another recipe, by name or by a path relative to this file; see *Extending a recipe*."""
     replace: tuple[NonEmpty, ...] = ()
-    """Keys of lists that replace the lists of that recipe; others are appended."""
+    """Names of lists that replace the lists of the extended recipe; other lists are appended."""
     folder: Folder
     """Address of the folder that holds the image and its list, by https, http or file."""
     file: FileName
-    """The image's name there: a qcow2 or a raw disk, whatever its suffix."""
+    """The image's name in the folder: a qcow2 or a raw disk, whatever its suffix."""
     sums: Sums | None = None
     signature: Signature | None = None
     digest: Annotated[str, AfterValidator(_digest)] | None = None
     """Pins the image: `sha256:…` or `sha512:…`, as in its list; required without `sums`."""
     driver: DriverImage | None = None
     firmware: FirmwareType = FirmwareType.BIOS
-    """What boots it unless a test chooses otherwise: `bios` (SeaBIOS) or `uefi` (OVMF)."""
+    """The firmware that boots it unless a test chooses another: `bios` (SeaBIOS) or `uefi` (OVMF)."""
     mirrors: tuple[Folder, ...] = ()
     """Other folders with the same files."""
 
@@ -161,7 +161,7 @@ class CloudImageRecipe:
 
     @property
     def word(self) -> str:
-        """Return the value of `--image` for it."""
+        """Return the value of `--image` that selects this image."""
         return self.url or self.name
 
     @property
@@ -207,10 +207,10 @@ class LocalImageFile:
     extends: NonEmpty | None = None
     """Another recipe, by name or by a path relative to this file; see *Extending a recipe*."""
     replace: tuple[NonEmpty, ...] = ()
-    """Keys of lists that replace the lists of that recipe; others are appended."""
+    """Names of lists that replace the lists of the extended recipe; other lists are appended."""
     driver: DriverImage | None = None
     firmware: FirmwareType = FirmwareType.BIOS
-    """What boots it unless a test chooses otherwise: `bios` (SeaBIOS) or `uefi` (OVMF)."""
+    """The firmware that boots it unless a test chooses another: `bios` (SeaBIOS) or `uefi` (OVMF)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +231,7 @@ class LocalImage:
 def recipe_of_url(url: str) -> CloudImageRecipe:
     """Return the recipe of the image at `https://HOST/FILE#sha256=DIGEST`.
 
-    Raises BadInputError that names the part which is missing or not allowed.
+    Raises BadInputError, which names the missing or forbidden part of the URL.
     """
 
     def refuse(sentence: str) -> BadInputError:
@@ -255,7 +255,7 @@ def recipe_of_url(url: str) -> CloudImageRecipe:
         )
     if not parts.fragment:
         raise refuse(
-            "has no digest, so nothing says which file is right; append #sha256=DIGEST "
+            "has no digest, which is needed to verify the file; append #sha256=DIGEST "
             "(`sha256sum` prints it)."
         )
     try:

@@ -1,4 +1,4 @@
-"""The cache of cloud images: each fetched once for all processes, and verified before use."""
+"""The cache of cloud images: an image is fetched once for all processes, and verified before use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FetchOptions:
-    """How an image is fetched: offline, renewed, and the mirrors to try first."""
+    """Options of a fetch: whether it is offline, whether it renews the lock, and preferred mirrors."""
 
     is_offline: bool = False
     is_renewal: bool = False
@@ -61,7 +61,7 @@ class CloudImageStore:
         options: FetchOptions | None = None,
         listener: ProgressListener = ignore_progress,
     ) -> CloudImage:
-        """Return the recipe's image, which is fetched and verified if the cache has no sound one.
+        """Return the recipe's image; it is fetched and verified if the cache has no valid copy.
 
         The recipe's digest, or else the lock file, selects the image of its series. If there is
         neither, the publisher's current list selects it, and the lock file is written. Raises
@@ -98,7 +98,7 @@ class CloudImageStore:
             progress=progress,
             deadline=deadline,
         )
-        # The lists were fetched, also where the cache has the image.
+        # The lists were fetched, even if the image is in the cache.
         progress.report(Stage.ENDED, "it is in the cache")
         if recipe.pinned is None:
             lock = Lock(
@@ -111,7 +111,7 @@ class CloudImageStore:
         return image
 
     def find(self, recipe: CloudImageRecipe) -> CloudImage | None:
-        """Return the image that the recipe or its lock file selects, if the cache has a sound one."""
+        """Return the image that the recipe or its lock file selects, if the cache has a valid copy."""
         wanted = recipe.pinned or read_lock(recipe)
         if wanted is None or not self._folder_of(recipe, wanted).exists():
             return None
@@ -204,7 +204,7 @@ def open_local(local: LocalImage, algorithm: Algorithm) -> CloudImage:
 
 @functools.lru_cache(maxsize=8)
 def _digest(path: Path, algorithm: Algorithm, state: tuple[int, ...]) -> Digest:
-    """Return the digest of a file in this `state`; a node image takes seconds to read."""
+    """Return the digest of a file, cached by its `state`; a node image takes seconds to read."""
     del state
     return digest_file(path, algorithm)
 

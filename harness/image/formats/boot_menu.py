@@ -19,9 +19,9 @@ _RECOVERY = re.compile(r"\b(single|recovery)\b")
 
 @dataclass(frozen=True, kw_only=True)
 class MenuEntry:
-    """An entry that boots a kernel; `path` is its path in the menu, as grub-reboot takes it.
+    """An entry that boots a kernel; `path` is its path in the menu, as grub-reboot accepts it.
 
-    `command_line` is the kernel's, with GRUB's own first word.
+    `command_line` is the kernel's command line, with GRUB's own first word.
     """
 
     kernel: str
@@ -30,7 +30,7 @@ class MenuEntry:
 
 
 def read_menu(configuration: str) -> Mapping[str, MenuEntry]:
-    """Return the menu's entries by kernel, in the menu's order; for several entries, the first one.
+    """Return the menu's entries by kernel, in the menu's order; of several entries the first one.
 
     Entries for recovery are left out. Variables of the menu in a command line (Ubuntu's
     `$vt_handoff`) count as empty: only a graphical menu sets them.
@@ -47,7 +47,7 @@ def read_menu(configuration: str) -> Mapping[str, MenuEntry]:
         linux = _LINUX.match(line)
         if linux is not None and path and not _RECOVERY.search(linux[3]):
             file, kernel, words = linux.groups()
-            # The entry outside the submenus boots the newest; grub-reboot takes either.
+            # The entry outside the submenus boots the newest kernel; grub-reboot accepts both entries.
             entries.setdefault(
                 kernel,
                 MenuEntry(

@@ -1,7 +1,7 @@
 """Reads all names and attributes of an ext4 file system from its blocks; pure, and without contents.
 
-Under emulation a guest takes some ten seconds to look at each of its files once, and half a second
-to send the blocks that describe them. Numbers are in the kernel's Documentation/filesystems/ext4.
+In an emulated guest it takes some ten seconds to stat every file, but half a second to send the
+blocks that describe the files. Numbers are from the kernel's Documentation/filesystems/ext4.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from harness.limits import FILE_SYSTEM_ENTRIES, PATH_LEVELS
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    #: Returns the bytes of each range, given as offset and length.
+    #: A function that returns the bytes of each range, given as offset and length.
     ReadRanges = Callable[[Sequence[tuple[int, int]]], Sequence[bytes]]
 
 _SUPERBLOCK = (1024, 1024)
 _MAGIC = 0xEF53
-#: filetype, recover, extents, 64bit, flex_bg, ea_inode, csum_seed, largedir: none changes what is read here.
+#: filetype, recover, extents, 64bit, flex_bg, ea_inode, csum_seed, largedir: they do not affect this module.
 _UNDERSTOOD = 0x2 | 0x4 | 0x40 | 0x80 | 0x200 | 0x400 | 0x2000 | 0x4000
-#: uninit_bg and metadata_csum: groups say how much of their inode table was never used.
+#: uninit_bg and metadata_csum: each group says how many of its inodes were never used.
 _HAS_UNUSED_COUNT = 0x10 | 0x400
 _GROUP_WITHOUT_INODES = 0x1
 _ROOT = 2
 _HAS_EXTENTS = 0x80000
 _EXTENTS_MAGIC = 0xF30A
 _XATTR_MAGIC = 0xEA020000
-#: An extent of blocks that are allocated, but were never written, is longer than this.
+#: A longer extent has blocks that are allocated, but were never written.
 _LONGEST_WRITTEN = 32768
 _INLINE_TARGET = 60
 _LARGEST_BLOCK_LOG = 6
 _SMALLEST_INODE = 128
 _SMALLEST_DESCRIPTOR = 32
 _DEEPEST_TREE = 6
-#: 4 GiB of folders and long links.
+#: The limit for blocks of folders and long links: 4 GiB.
 _MOST_BLOCKS = 1 << 20
 _NO_XATTRS: Mapping[str, bytes] = {}
 _XATTR_PREFIXES = {
@@ -201,7 +201,7 @@ def _read_inodes(read: ReadRanges, geometry: _Geometry) -> dict[int, Inode]:
     for first, table_content in zip(firsts, read(ranges), strict=True):
         for index in range(len(table_content) // geometry.inode):
             at = index * geometry.inode
-            # A mode and a count of links: the inode is in use.
+            # The inode is in use if it has a mode and a link count.
             if (
                 table_content[at : at + 2] != b"\0\0"
                 and table_content[at + 26 : at + 28] != b"\0\0"
@@ -273,7 +273,7 @@ def _parse_xattrs(content: bytes, at: int, values_at: int) -> dict[str, bytes]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Blocks:
-    """Blocks by number, and the numbers of each inode's blocks in their order."""
+    """Blocks by number, and the numbers of each inode's blocks in order."""
 
     raw: Mapping[int, bytes]
     of_inode: Mapping[int, Sequence[int]]
@@ -316,7 +316,7 @@ def _read_mapped_blocks(read: ReadRanges, block: int, inodes: Mapping[int, Inode
 
 
 def _parse_extents(node: bytes) -> tuple[list[range], list[int]]:
-    """Return the blocks that a node of an extent tree and the nodes below it map."""
+    """Return the blocks that a node of an extent tree maps, and the numbers of the nodes below it."""
     magic, entries, _, depth = struct.unpack_from("<HHHH", node)
     if magic != _EXTENTS_MAGIC:
         raise Ext4Error("a file is mapped by no extents")
@@ -335,7 +335,7 @@ def _parse_extents(node: bytes) -> tuple[list[range], list[int]]:
 
 
 def _read_blocks(read: ReadRanges, block: int, numbers: Iterable[int]) -> dict[int, bytes]:
-    """Read blocks, neighbours in one range."""
+    """Read blocks; neighbouring blocks are read as one range."""
     ordered = sorted(numbers)
     runs: list[list[int]] = []
     for _, run in itertools.groupby(enumerate(ordered), lambda pair: pair[1] - pair[0]):
@@ -367,7 +367,7 @@ def _walk(
                 FILE_SYSTEM_ENTRIES.check(count, "ext4")
                 yield path, inode
                 if stat.S_ISDIR(inode.mode) and path not in hidden:
-                    # A folder is in one other. Without this, one within itself would have no end.
+                    # Each folder is in one other folder. Without this check, a cycle would be read for ever.
                     if number in entered or path.count("/") > PATH_LEVELS.value:
                         raise Ext4Error(f"its folders never end, at '{path[:200]}'")
                     entered.add(number)
@@ -375,7 +375,7 @@ def _walk(
 
 
 def _parse_folder(block: bytes) -> Iterator[tuple[str, int]]:
-    """Yield the entries of a folder's block; an index's entries have no inode, and are skipped."""
+    """Yield the entries of a folder's block; entries of an index have no inode, and are skipped."""
     at = 0
     while at + 8 <= len(block):
         number, length, name_length = struct.unpack_from("<IHB", block, at)

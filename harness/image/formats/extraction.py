@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Deadline
 
 _TOOLS = {"qemu-img": "qemu-utils", "debugfs": "e2fsprogs"}
-#: A regular file in what debugfs lists: /inode/mode/owner/group/name/size/.
+#: A regular file in the output of debugfs: /inode/mode/owner/group/name/size/.
 _FILE = re.compile(r"^/\d+/10[0-7]{4}/\d+/\d+/([^/]+)/(\d+)/$", re.MULTILINE)
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~_-]*")
 
@@ -47,7 +47,7 @@ class Extractor:
                 )
 
     def partitions(self) -> tuple[Partition, ...]:
-        """Return the partitions that may have kernels, the likeliest first."""
+        """Return the partitions that may have kernels, the most likely first."""
         front = self.work / "front.raw"
         self._slice(0, TABLE_BYTES, front)
         try:
@@ -59,7 +59,7 @@ class Extractor:
             ) from error
 
     def partition(self, partition: Partition) -> FileSystem:
-        """Copy a partition out of the disk; holes stay holes."""
+        """Copy a partition from the disk into a file; holes stay holes."""
         raw = self.work / f"partition-{partition.number}.raw"
         self._slice(partition.offset, partition.size, raw)
         return FileSystem(raw=raw, extractor=self)
@@ -98,7 +98,7 @@ class FileSystem:
     def files(self, folder: str) -> Mapping[str, int]:
         """Return the regular files of a folder with their sizes; none if there is no such folder.
 
-        Names with special characters are left out: they become part of debugfs's requests.
+        Names with special characters are left out, since names become part of debugfs requests.
         """
         listed = self._ask(f"ls -p {folder}")
         return {name: int(size) for name, size in _FILE.findall(listed) if _PLAIN.fullmatch(name)}
@@ -106,7 +106,7 @@ class FileSystem:
     def take(self, folder: str, name: str, to: Path) -> None:
         """Copy one of `files`; raises HarnessError if the copy is incomplete."""
         size = self.files(folder)[name]
-        # To a fixed name: debugfs restricts the characters of paths.
+        # Copies to a fixed name, since debugfs restricts the characters of paths.
         copy = self.extractor.work / "taken"
         copy.unlink(missing_ok=True)
         self._ask(f'dump {folder}/{name} "{copy}"')
@@ -120,18 +120,18 @@ class FileSystem:
         copy.replace(to)
 
     def _ask(self, request: str) -> str:
-        """Run a debugfs request; its exit code is 0 even where it fails."""
+        """Run a debugfs request; debugfs exits with 0 even if the request fails."""
         return self.extractor.run("debugfs", "-R", request, str(self.raw))
 
 
 def find_boot(extractor: Extractor, partitions: Sequence[Partition]) -> tuple[FileSystem, str]:
     """Return the file system with GRUB's menu, and the folder of the kernels in it.
 
-    Raises HarnessError if no partition has it.
+    Raises HarnessError if no partition has GRUB's menu.
     """
     for partition in partitions:
         system = extractor.partition(partition)
-        # A separate boot partition is mounted at /boot, so its files are at the top.
+        # A separate boot partition is mounted at /boot, so the folder is at its root.
         for folder in ("/boot", "/"):
             if "grub.cfg" in system.files(f"{folder.rstrip('/')}/grub"):
                 return system, folder.rstrip("/")

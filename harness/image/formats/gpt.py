@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 
 SECTOR = 512
-#: Protective MBR, header, and the minimum of 128 entries.
+#: Size of the protective MBR, the header, and the minimum of 128 entries.
 TABLE_BYTES = 34 * SECTOR
 
 _HEADER = struct.Struct("<8sIIIIQQQQ16sQII")
@@ -33,7 +33,7 @@ class Partition:
 def read_table(front: bytes) -> tuple[Partition, ...]:
     """Return the partitions in a disk's first `TABLE_BYTES`, by number.
 
-    Raises ValueError where they contain no table, or one with entries of a size that none has.
+    Raises ValueError if there is no table, or if the entries have an unexpected size.
     """
     if len(front) < TABLE_BYTES or front[SECTOR : SECTOR + 8] != b"EFI PART":
         raise ValueError("It has no GUID partition table")

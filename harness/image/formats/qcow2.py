@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MAGIC = b"QFI\xfb"
 _HEADER = struct.Struct(">4sIQIIQIIQ")
-#: The part with the position of the backing file's name.
+#: The first fields of the header, with the position of the backing file's name.
 _BEGINNING = struct.Struct(">4sIQIIQ")
 _VERSIONS = (2, 3)
 _FEATURES = struct.Struct(">Q")
@@ -23,14 +23,14 @@ _EXTERNAL_DATA = 1 << 2
 _ENTRY_BYTES = 8
 _LONGEST_NAME = 1023
 _CLUSTER_BITS = range(9, 22)
-#: The end of a boot sector, which a disk with partitions of either kind has.
+#: The end of a boot sector, which disks with MBR and with GPT have.
 _BOOT_SIGNATURE = b"\x55\xaa"
 _SECTOR = 512
 
 
 @dataclass(frozen=True, kw_only=True)
 class Qcow2Header:
-    """The fields of a header that decide whether and how a disk can be used."""
+    """The header fields that decide whether and how a disk can be used."""
 
     version: int
     virtual_bytes: int
@@ -52,7 +52,7 @@ def read_header(path: Path) -> Qcow2Header | None:
     if len(start) < _HEADER.size or not start.startswith(MAGIC):
         return None
     _, version, backing_at, _, _, size, method, tables, table_at = _HEADER.unpack_from(start)
-    # Version 2 has no field for features.
+    # The header of version 2 has no field for features.
     features = (
         _FEATURES.unpack_from(start, _FEATURES_AT)[0]
         if version >= 3 and len(start) >= _FEATURES_AT + _FEATURES.size
@@ -77,8 +77,8 @@ def virtual_bytes(path: Path) -> int:
 def why_unusable(path: Path) -> str | None:
     """Return why a disk from another host can't or must not be used, or None.
 
-    A raw file is a disk if it has partitions: any other file could be anything. QEMU would open
-    any file of this host that the header of a qcow2 names as its backing or data file.
+    A raw file counts as a disk only if it has partitions, since it could otherwise be anything. QEMU
+    would open any file of this host that a qcow2 header names as backing file or data file.
     """
     size = path.stat().st_size
     header = read_header(path)
@@ -118,7 +118,7 @@ def flatten(disk: Path, to: Path, *, runner: Runner, timeout_s: float) -> None:
 
 
 def backing_name(path: Path) -> str | None:
-    """Return the name of a qcow2's backing file, or None; raises HarnessError where it can't be read."""
+    """Return the name of a qcow2's backing file, or None; raises HarnessError if it can't be read."""
     with path.open("rb") as source:
         start = source.read(_BEGINNING.size)
         if len(start) < _BEGINNING.size or not start.startswith(MAGIC):
@@ -148,10 +148,10 @@ def has_absolute_backing(path: Path) -> bool:
 
 
 def make_relative(disk: Path, *, published: Path) -> None:
-    """Let a disk that will be published in the folder `published` name its backing file by a path from there.
+    """Change the backing file's name to a relative path, for a disk to be published in `published`.
 
     So a cache can be moved, and its folders have the same bytes on all hosts. `published` is a
-    folder of one of the caches; a backing file outside them keeps its absolute path.
+    folder in one of the caches; a backing file outside of the caches keeps its absolute path.
     """
     name = backing_name(disk)
     if name is None or not name.startswith("/"):
