@@ -1,8 +1,8 @@
-"""Folders that are made once, published whole by a rename, and checked before each use.
+"""Caches of folders that are made once, published whole by a rename, and checked before each use.
 
-A cache holds such folders, images or checkpoints, one for each key. A file lock for each key,
-released by the kernel when its holder dies, lets one process make the folder while others wait and
-name that process. The manifest in a folder lists every file with its size and digest.
+A cache holds images or checkpoints, one folder for each key. A file lock for each key lets one
+process make the folder, while others wait and name that process; the kernel releases the lock when
+its holder dies. The manifest in a folder lists every file with its size and digest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 
 DISK = "disk.qcow2"
-"""The disk of a folder that has one; overlays of derived folders lie on it."""
+"""The disk of a folder, if it has one; overlays of derived folders lie on it."""
 
 STAMP = "verified.json"
 """Records which files had the right digests, and their inode data at that time."""
@@ -34,13 +34,13 @@ USED = "used"
 """Locked by the users of a folder; its modification time is the time of the last use."""
 
 KEY_DIGITS = 16
-"""Digits of a key that file names contain."""
+"""The number of a key's digits that are part of file names."""
 
 MIB = 1 << 20
 
 
 class DamagedError(HarnessError):
-    """A folder differs from the published one; it must not be used."""
+    """A folder differs from the published folder; it must not be used."""
 
 
 class GoneError(DamagedError):
@@ -70,14 +70,14 @@ class ParentPin:
 
 @dataclass(frozen=True, kw_only=True)
 class StagingFolder:
-    """Where a folder is assembled: `content` will be published, `work` is scratch space."""
+    """The place where a folder is made: `content` will be published, `work` is scratch space."""
 
     work: Path
     content: Path
 
 
 class ArtifactSource(Protocol):
-    """A source of folders that a cache lacks; the cache offers it the folders that it made."""
+    """A source of folders that a cache lacks; the cache offers it each folder that it makes."""
 
     def fetch(
         self,
@@ -90,17 +90,17 @@ class ArtifactSource(Protocol):
     ) -> bool:
         """Write the folder `name` to `into`; return whether that worked. Errors are only reported.
 
-        It leaves enough time before the deadline to make the folder.
+        Returns early enough to make the folder before the deadline.
         """
         ...
 
     def offer(self, folder: Path, *, progress: Progress) -> None:
-        """Take a folder that was made here, for other hosts. Errors are only reported."""
+        """Store a folder that was made here, for other hosts. Errors are only reported."""
         ...
 
 
 def allocated_bytes(folder: Path) -> int:
-    """Return the disk space of a folder's files; holes and files just removed count as 0."""
+    """Return the disk space of a folder's files; holes and files removed in between count as 0."""
     total = 0
     for top, _, names in os.walk(folder):
         for name in names:

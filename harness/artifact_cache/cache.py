@@ -1,4 +1,4 @@
-"""A cache of published folders: list, verify, use, and remove what is no longer needed."""
+"""A cache of published folders: lists, verifies and uses folders, and removes unused folders."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _GATE_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class CachedArtifact:
-    """The public facts of a published folder; `damage` is the reason to refuse it.
+    """The facts of a published folder for people; `damage` is the reason to refuse the folder.
 
-    `parent` is the name of the folder with the disk below its own, `size_mib` the disk space of
-    its files.
+    `parent` is the name of the folder whose disk is below its disk, `size_mib` the disk space of its
+    files.
     """
 
     name: str
@@ -52,7 +52,7 @@ class ArtifactCache(Generic[M]):
     """The published folders of one format below `folder`; many processes may use one cache.
 
     `store` makes and publishes them. `leftovers` are the store's hidden folders whose old files
-    `collect_unused` removes. `clean`, `removing` and `source` are as in `ArtifactStore`; with
+    `collect_unused` removes. `clean`, `removing` and `source` are as in `ArtifactStore`. If
     `is_gated`, nothing is removed while a folder is published and opened.
     """
 
@@ -81,14 +81,14 @@ class ArtifactCache(Generic[M]):
         )
 
     def use(self, folder: Path) -> None:
-        """Keep a folder from being removed until `close`, and record that it was used."""
+        """Protect a folder from removal until `close`, and record its use."""
         used = folder / USED
         if folder in self._shares:
             if used.exists():
                 return
-            # The folder was made again meanwhile; the share belongs to the removed one.
+            # The folder was replaced since; the lock belongs to the removed folder.
             self._shares.pop(folder).close()
-        # A folder that is gone, or being removed, is refused when it is opened.
+        # A folder that is missing, or is being removed, is refused when it is opened.
         with contextlib.suppress(FileNotFoundError, WaitTimeoutError):
             used.touch()
             holding = contextlib.ExitStack()
@@ -96,7 +96,7 @@ class ArtifactCache(Generic[M]):
             self._shares[folder] = holding
 
     def close(self) -> None:
-        """Release every folder that `use` kept."""
+        """Release every folder that `use` protects."""
         while self._shares:
             _, holding = self._shares.popitem()
             holding.close()
@@ -109,7 +109,7 @@ class ArtifactCache(Generic[M]):
     def verify(self) -> list[CachedArtifact]:
         """Read every file of every folder, and return the list of `ls` with the damage found.
 
-        Folders that are removed meanwhile are left out.
+        Folders that are removed during the call are left out.
         """
         verified = (
             dataclasses.replace(artifact, damage=self._damage_of(artifact.folder))
@@ -120,7 +120,7 @@ class ArtifactCache(Generic[M]):
     def collect_unused(self, unused: dt.timedelta, *, at: dt.datetime) -> list[Removal]:
         """Remove folders that were not used for `unused` before `at`, and leftovers of killed processes.
 
-        A folder in use stays. A folder stays too if another folder's overlay is above its disk.
+        A folder in use stays. A folder also stays if the disk of another folder needs it.
         """
         limit = at - unused
         days = f"{unused.total_seconds() / 86400:g} days"
@@ -136,7 +136,7 @@ class ArtifactCache(Generic[M]):
     def collect_to_limit(self, limit_mib: int) -> list[Removal]:
         """Remove the least recently used folders until all of them take `limit_mib` at most.
 
-        A folder in use stays. A folder stays too if another folder's overlay is above its disk.
+        A folder in use stays. A folder also stays if the disk of another folder needs it.
         """
         return self._remove(
             lambda _artifact, total_mib: total_mib > limit_mib,
@@ -144,7 +144,7 @@ class ArtifactCache(Generic[M]):
         )
 
     def remove(self, chosen: Collection[Path]) -> list[Removal]:
-        """Remove these folders and all whose disks need them; a folder in use stays, with all that it needs."""
+        """Remove these folders and all whose disks need them; folders in use, and what they need, stay."""
         names = {folder.name for folder in chosen}
         artifacts = self.ls()
         while more := {each.folder.name for each in artifacts if each.parent in names} - names:
@@ -157,7 +157,7 @@ class ArtifactCache(Generic[M]):
     def _remove(
         self, is_removable: Callable[[CachedArtifact, float], bool], *, reason: str
     ) -> list[Removal]:
-        """Remove folders, the least recently used first; the rule gets the size of all that stay."""
+        """Remove folders, the least recently used first; the rule gets the total size of the others."""
         doomed: list[Path] = []
         removals: list[Removal] = []
         if not self._folder.is_dir():
@@ -197,7 +197,7 @@ class ArtifactCache(Generic[M]):
             return removals
         with self._gate():
             if any(self.store.hidden_folder("work").iterdir()):
-                # A process that makes a folder right now may be about to use one of these.
+                # A process that makes a folder at present may be about to use one of these folders.
                 return removals
             for name in self._leftovers:
                 for path in sorted(self.store.hidden_folder(name).iterdir()):
@@ -218,7 +218,7 @@ class ArtifactCache(Generic[M]):
         return removals
 
     def _gate(self) -> contextlib.AbstractContextManager[None]:
-        """Serialise removals, and publication with them: no child appears on a doomed parent."""
+        """Serialise removals and publication, so that no child is published while its parent is removed."""
         return lease.hold(
             self.store.hidden_folder("locks") / "gate",
             timeout_s=_GATE_S,
@@ -226,7 +226,7 @@ class ArtifactCache(Generic[M]):
         )
 
     def _describe(self, folder: Path) -> CachedArtifact | None:
-        """Return what is to be shown of a folder, or None if it was just removed."""
+        """Return the facts of a folder for people, or None if the folder was just removed."""
         name, _, key = folder.name.rpartition("-")
         parent, created, damage = None, None, None
         try:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""The errors of a full disk, and of a user's quota that is used up."""
+"""The errors of a full disk, and of an exceeded quota."""
 
 _FULL_MIB = 32
-"""With less than this free, a machine's failure is attributed to the full disk: QEMU dies of
+"""MiB; with less free space, a machine's failure is attributed to the full disk: QEMU dies of
 SIGBUS without a message when a page of its memory file gets no block."""
 
 
@@ -51,7 +51,7 @@ class DiskSpace:
     ) -> Iterator[None]:
         """Raise RequirementError for a failure that a full disk caused.
 
-        With `any_failure`, every failure while the disk is nearly full counts as caused by it.
+        With `any_failure`, every failure while the disk is nearly full is attributed to the disk.
         """
         try:
             yield

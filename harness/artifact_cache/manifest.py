@@ -61,7 +61,7 @@ def fact_of(path: Path) -> FileFact:
             while at < end:
                 chunk = source.read(min(_CHUNK, end - at))
                 if not chunk:
-                    # Truncated while it was read; the size shows that.
+                    # The file was truncated while it was read; its size shows that.
                     return FileFact(size=at, sha256=digest.hexdigest())
                 digest.update(chunk)
                 at += len(chunk)
@@ -74,7 +74,7 @@ def _seek_data(descriptor: int, at: int, size: int) -> int:
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
-        # Only a hole from here to the end, lseek(2).
+        # lseek(2): there is only a hole from here to the end.
         return size
 
 
@@ -83,9 +83,9 @@ def facts_of(folder: Path, names: Iterable[str]) -> dict[str, FileFact]:
 
 
 class ManifestFormat(Generic[M]):
-    """How folders of one format are described and checked.
+    """Describes and checks the folders of one format.
 
-    `noun` names the sort in messages, `damaged` is the error for a folder that fails a check.
+    `noun` is the format's name in messages, `damaged` the error for a folder that fails a check.
     """
 
     def __init__(self, *, noun: str, manifest: type[M], damaged: type[DamagedError]) -> None:
@@ -98,7 +98,7 @@ class ManifestFormat(Generic[M]):
         return pydantic.TypeAdapter(self._manifest)
 
     def write(self, folder: Path, manifest: M) -> None:
-        """Write the manifest to a temporary file, and rename that into place."""
+        """Write the manifest to a temporary file, and rename that file into place."""
         _write_json(folder / MANIFEST, self._adapter.dump_python(manifest, mode="json"))
 
     def read(self, folder: Path) -> M:
@@ -160,7 +160,7 @@ class ManifestFormat(Generic[M]):
         write_stamp(folder, fingerprint)
 
     def check_pin(self, folder: Path, parent: Path, pin: ParentPin) -> None:
-        """Refuse a folder whose parent is missing, or whose parent's disk is not the pinned one."""
+        """Refuse a folder whose parent is missing, or whose parent's disk is not the pinned disk."""
         if not parent.exists():
             raise self.orphaned(folder, parent)
         if self.read(parent).files[DISK].sha256 != pin.disk_sha256:
@@ -189,7 +189,7 @@ class ManifestFormat(Generic[M]):
 
 
 def stat_fingerprint(folder: Path, names: Iterable[str]) -> dict[str, object]:
-    """Return the facts about files for a stamp; they change with the files' content and with each boot."""
+    """Return facts about files for a stamp; they change with the files' content and with each boot."""
 
     def inode_of(path: Path) -> list[int]:
         stat = path.stat()
@@ -202,7 +202,7 @@ def stat_fingerprint(folder: Path, names: Iterable[str]) -> dict[str, object]:
 
 
 def write_stamp(folder: Path, fingerprint: Mapping[str, object]) -> None:
-    """Record that files with the `fingerprint` *before* they were read had the right digests."""
+    """Record that the digests were right of files that had `fingerprint` *before* they were read."""
     _write_json(folder / STAMP, fingerprint)
 
 

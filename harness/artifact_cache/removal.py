@@ -1,4 +1,4 @@
-"""The report of the garbage collection of a cache about each thing that it removed."""
+"""The report of a cache's garbage collection on each removed folder or file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """A removed thing, the disk space that it took, and the reason."""
+    """A removed folder or file, the disk space that it took, and the reason of the removal."""
 
     path: Path
     size_mib: float

@@ -1,4 +1,4 @@
-"""The folder of published folders: locks, staging folders, publication, removal."""
+"""A folder that holds the published folders of a cache: locks, staging, publication, removal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _no_guard(_folder: Path, _deadline: Deadline, /) -> AbstractContextManager[N
 
 
 class ArtifactStore:
-    """A folder of published folders: locks, staging folders, publication and removal.
+    """A folder that holds the published folders of a cache: locks, staging, publication, removal.
 
     `clean` removes a staging folder. `removing` is held while a damaged folder is renamed away,
     `publishing` while a new folder is renamed into place and opened. `source` may provide a
@@ -84,22 +84,22 @@ class ArtifactStore:
         cancelled: Callable[[], str | None] = lambda: None,
         inputs: Mapping[str, object] | None = None,
     ) -> T:
-        """Return the result of `opened` for `folder`, which `fill` makes if it is not sound.
+        """Return the result of `opened` for `folder`, which `fill` makes if it is missing or damaged.
 
-        Before that the source is asked for it; `inputs` are the parts from which its key was made.
+        Before `fill`, the source is asked for the folder; `inputs` are the parts of the folder's key.
 
         `opened` raises DamagedError. `fill` writes the content, its manifest included. The files
-        named in `unflushed` are not synced to the disk: that suits large files, since the
-        verification after a crash detects their loss. `cancelled` returns why the folder is no
-        longer needed; it ends the wait for another process, and is called before the folder is
-        made here.
+        named in `unflushed` are not synced to the disk, which suits large files: the verification
+        after a crash detects their loss. `cancelled` returns a reason if the folder is no longer
+        needed; the reason ends the wait for another process, and `cancelled` is also called before
+        the folder is made here.
         """
         self._sweep_once()
         if folder.exists():
             try:
                 return opened()
             except DamagedError:
-                # Another process may be replacing it right now; that process holds the lock.
+                # Another process may be replacing the folder; that process holds the lock.
                 pass
         with (
             self._lock(folder.name, progress=progress, deadline=deadline, cancelled=cancelled),
@@ -132,7 +132,7 @@ class ArtifactStore:
                     progress.report(Stage.READY, f"it takes {allocated_bytes(folder) // MIB} MiB")
                     return result
                 finally:
-                    # The error that led here counts more, and the next run removes what is left.
+                    # Errors here are ignored: the original error matters more, and the next run cleans up.
                     with contextlib.suppress(OSError):
                         self._clean(staging.work)
 
@@ -155,7 +155,7 @@ class ArtifactStore:
                 try:
                     result = published(fetched)
                 except DamagedError as error:
-                    # Such as an overlay of a disk that this host does not have.
+                    # For example an overlay on a disk that this host does not have.
                     progress.report(Stage.REFUSED, f"{error} It is made here.")
                     shutil.rmtree(self.move_to_trash(folder), ignore_errors=True)
                 else:
@@ -190,7 +190,7 @@ class ArtifactStore:
         )
 
     def move_to_trash(self, folder: Path) -> Path:
-        """Rename a folder to a hidden place in one step, so that nobody opens half of it.
+        """Rename a folder to a hidden path in one step, so that nobody opens an incomplete folder.
 
         Returns the new path, for the caller to remove.
         """
@@ -200,7 +200,7 @@ class ArtifactStore:
         return doomed
 
     def sweep(self) -> list[Removal]:
-        """Remove the staging folders of processes that died, and folders that such processes had hidden."""
+        """Remove staging folders of dead processes, and folders that such processes have hidden."""
         swept: list[Removal] = []
         if not self.folder.is_dir():
             return swept
@@ -226,7 +226,7 @@ class ArtifactStore:
 
     @contextlib.contextmanager
     def _lock_of_the_dead(self, name: str) -> Iterator[bool]:
-        """Give whether no process makes the folder `name`; none begins to meanwhile."""
+        """Yield whether no process makes the folder `name`; in the context none can begin to."""
         lock = filelock.FileLock(str(self.hidden_folder("locks") / f"{name}.lock"))
         try:
             lock.acquire(blocking=False)
@@ -239,19 +239,19 @@ class ArtifactStore:
             lock.release()
 
     def _sweep_once(self) -> None:
-        """Remove what killed processes left of any folder, so that no run has to be told to."""
+        """Remove the leftovers of killed processes for all folders, once in each run."""
         if self._is_swept:
             return
         self._is_swept = True
         if (self.folder / ".work").is_dir():
-            # A cache that this user can only read serves too.
+            # A cache that this user can only read can be used too.
             with contextlib.suppress(OSError, HarnessError):
                 self.sweep()
 
     def _new_staging_folder(self, name: str) -> StagingFolder:
         work = self.hidden_folder("work") / name
         if work.exists():
-            # The process that made it was killed: this process holds the lock now.
+            # The process that made the folder was killed, since this process now holds the lock.
             self._clean(work)
         work.mkdir(mode=0o700)
         content = work / "content"
@@ -267,7 +267,7 @@ class ArtifactStore:
         deadline: Deadline,
         cancelled: Callable[[], str | None],
     ) -> Iterator[None]:
-        """Hold the lock of one key; report which process holds it while this one waits."""
+        """Hold the lock of one key; while waiting, report which process holds it."""
         locks = self.hidden_folder("locks")
         lock = filelock.FileLock(str(locks / f"{name}.lock"))
         holder_file = locks / f"{name}.holder"
@@ -304,7 +304,7 @@ class ArtifactStore:
 
 @contextlib.contextmanager
 def _failure_told(progress: Progress) -> Iterator[None]:
-    """Say that nothing is made any more where an error leaves this context."""
+    """Report that nothing is made any more if an error leaves this context."""
     try:
         yield
     except BaseException:
@@ -317,12 +317,12 @@ def _read_holder(path: Path) -> str:
         holder = json.loads(path.read_text())
         return f"process {holder['pid']} (since {holder['since']})"
     except (OSError, ValueError, KeyError, TypeError):
-        # The holder has the lock, but has not written this file yet.
+        # The process has the lock, but has not written this file yet.
         return "another process"
 
 
 def _flush(path: Path) -> None:
-    """Sync a file or folder to the disk: after a crash a rename must not outlive its data."""
+    """Sync a file or folder to the disk: after a crash, no rename may be kept whose data is lost."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""A real container registry on the host, whose answers a test can disturb, and the log of its requests."""
+"""A real container registry on the host whose answers a test can disturb, and a log of its requests."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from harness.visible_text import shortened, visible_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: The longest text of a client that the log keeps.
+#: The longest text from a client that the log stores.
 _TEXT_BYTES = 1 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class PullFault:
-    """The fault of one pull; without any field there is no fault."""
+    """The fault of one pull; without any field set there is no fault."""
 
     status: int | None = None
-    """Answer each request with this HTTP status, such as 429; the registry is not asked."""
+    """Answer each request with this HTTP status, such as 429; the registry does not get the request."""
     blob_status: int | None = None
-    """Answer each request of a blob with this status: 404 is a layer that is missing of an image."""
+    """Answer each request for a blob with this status; 404 simulates a missing layer of an image."""
     cut_after_bytes: int | None = None
-    """Close the connection whenever this position of a blob is reached, also when a client resumes there."""
+    """Close the connection each time this position of a blob is reached, even if a client resumes there."""
     bytes_per_s: int | None = None
-    """Send blobs no faster than this."""
+    """The highest speed at which blobs are sent."""
     delay_s: float = 0.0
-    """Wait this long before each answer."""
+    """The time to wait before each answer."""
 
     def __post_init__(self) -> None:
         for status in (self.status, self.blob_status):
@@ -40,7 +40,7 @@ class PullFault:
         if self.cut_after_bytes is not None and self.cut_after_bytes < 0:
             raise ValueError(f"{self.cut_after_bytes} bytes is negative; use 0 or more.")
         if self.bytes_per_s is not None and self.bytes_per_s < 1:
-            raise ValueError(f"{self.bytes_per_s} bytes a second never end; use 1 or more.")
+            raise ValueError(f"{self.bytes_per_s} bytes/s would never end; use 1 or more.")
 
 
 NO_FAULT = PullFault()
@@ -61,15 +61,15 @@ class RegistryRequest:
     path: str
     started_s: float
     ended_s: float
-    """When something was sent last."""
+    """The time at which data was last sent."""
     status: int | None = None
-    """None while there is no answer."""
+    """None until there is an answer."""
     body_bytes: int = 0
-    """What was sent of the body."""
+    """The number of bytes of the body that were sent."""
     is_cut: bool = False
-    """A fault closed the connection within the body."""
+    """Whether a fault closed the connection within the body."""
     is_aborted: bool = False
-    """The client closed the connection before it had the whole answer."""
+    """Whether the client closed the connection before the end of the answer."""
 
     @property
     def is_blob(self) -> bool:
@@ -105,10 +105,10 @@ class Pull:
 
 
 def starts_pull(method: str, path: str, *, is_first_of_connection: bool) -> bool:
-    """Return whether a client's run begins with this request.
+    """Return whether a client's pull begins with this request.
 
-    containerd asks for the manifest of the tag first, by HEAD, over a new connection. containerd
-    repeats a request on 429 over the same connection.
+    containerd begins with a HEAD request for the tag's manifest, over a new connection. After a 429
+    it repeats a request over the same connection.
     """
     is_tag = "/manifests/" in path and "/manifests/sha256:" not in path
     return is_first_of_connection and method == "HEAD" and is_tag
@@ -129,12 +129,12 @@ class RegistryLog:
     _left_out: int = 0
 
     def disturb_next(self, *faults: PullFault) -> None:
-        """Plan faults of the next pulls, one each."""
+        """Plan the faults of the next pulls, one fault for each pull."""
         with self._lock:
             self._planned.extend(faults)
 
     def disturb_all(self, fault: PullFault) -> None:
-        """Disturb each pull without another plan, from now on."""
+        """Disturb each later pull for which no other fault is planned."""
         with self._lock:
             self._standing = fault
             self._current = None
@@ -174,7 +174,7 @@ class RegistryLog:
             return request, self._current or self._standing
 
     def refused(self, reason: str) -> None:
-        """Record a connection without a request, for example if its client does not trust the certificate."""
+        """Record a connection without a request; for example, the client does not trust the certificate."""
         with self._lock:
             if len(self._refusals) < REGISTRY_REQUESTS.value:
                 self._refusals.append(shortened(reason, _TEXT_BYTES))
@@ -188,7 +188,7 @@ class RegistryLog:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """Return why connections failed before a request."""
+        """Return the reasons for which connections failed before a request."""
         with self._lock:
             return tuple(self._refusals)
 
@@ -196,7 +196,7 @@ class RegistryLog:
     def requests(self) -> tuple[RegistryRequest, ...]:
         """Return the requests, by the time at which they arrived.
 
-        Raises LimitError if there were more requests than the log can hold, since half a log
+        Raises LimitError if there were more requests than the log can hold, since an incomplete log
         proves nothing.
         """
         with self._lock:

@@ -1,4 +1,4 @@
-"""The certificate of a test's registry that acts as another registry, such as Microsoft's, for a guest."""
+"""The TLS certificate of a test's registry that acts as another registry, such as Microsoft's."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Runner
 
 _OPENSSL_S = 60.0
-#: No run is longer.
+#: Days of validity; no run is longer.
 _DAYS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A certificate with its key, signed by itself: a client that trusts it trusts only this server by it."""
+    """A self-signed certificate with its key; a client that trusts it trusts no other server by it."""
 
     certificate: Path
     key: Path
@@ -33,7 +33,7 @@ class Certificate:
     def generate(
         cls, folder: Path, names: Sequence[str], runner: Runner | None = None
     ) -> Certificate:
-        """Generate one for `names` in the private `folder`.
+        """Generate a certificate for `names` in the private `folder`.
 
         Raises RequirementError if there is no openssl, CommandError if it fails.
         """

@@ -1,4 +1,4 @@
-"""An HTTP proxy in front of a registry, which logs each request and disturbs answers as planned."""
+"""An HTTP proxy in front of a registry; it logs each request and disturbs answers as planned."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from harness.registry import PullFault, RegistryLog, RegistryRequest
 
 _CHUNK = 1 << 14
-#: An answer without a length, such as a list of tags, is held in memory.
+#: The limit of an answer without a length, such as a list of tags, which is held in memory.
 _HELD_BYTES = 16 << 20
-#: With a limit, parts of a second's bytes: each is an answer's next piece.
+#: At a limited speed, an answer is sent in so many pieces per second.
 _PIECES_PER_S = 10
 _UPSTREAM_S = 60.0
 _CLOSE_S = 10.0
-#: Headers of one hop (RFC 9110, 7.6.1), and those that this proxy writes itself.
+#: Hop-by-hop headers (RFC 9110, 7.6.1), and headers that this proxy writes itself.
 _HOP = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "date", "server", "content-length"}
 )
@@ -49,7 +49,7 @@ _ERRORS = {
 
 
 class RegistryProxy:
-    """Listens on the host's loopback until its `with` block ends, and its threads with it.
+    """Listens on the host's loopback; the end of its `with` block ends its threads too.
 
     `upstream` opens a connection to the registry; without `tls` clients speak plain HTTP.
     """
@@ -109,7 +109,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
     @override
     def verify_request(self, request: object, client_address: object) -> bool:
-        """Return whether a connection is served: each has a thread."""
+        """Return whether a connection is served; the limit is there since each has a thread."""
         with self._lock:
             is_one_too_many = len(self._open) >= REGISTRY_CONNECTIONS.value
         if is_one_too_many:
@@ -117,7 +117,7 @@ class _Server(socketserver.ThreadingTCPServer):
         return not is_one_too_many
 
     def accepts_upload(self, count: int) -> bool:
-        """Return whether clients may send a body of this size; the registry stores it on this host."""
+        """Return whether clients may upload a body of this size; the registry stores it on this host."""
         with self._lock:
             if self._uploaded + count > REGISTRY_UPLOAD_MIB.bytes:
                 return False
@@ -137,7 +137,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
     @override
     def handle_error(self, request: object, client_address: object) -> None:
-        """Clients may end a connection at any time; nothing is printed."""
+        """Print nothing: clients may end a connection at any time."""
 
     def end_connections(self, timeout_s: float) -> None:
         """End all connections and their threads; raises HarnessError if one does not end."""
@@ -157,11 +157,11 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class _CutError(Exception):
-    """A fault asks for the end of the connection."""
+    """A fault requires the end of the connection."""
 
 
 class _RefusedError(Exception):
-    """A request is not passed on; its body was not read, so the connection ends with the answer."""
+    """A request is not forwarded. Its body was not read, so the connection ends with the answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -213,7 +213,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):
             super().finish()
         if self.server.tls is not None:
-            # Not by TLS's own end: a connection that is cut has none.
+            # TLS is not shut down properly: a connection that is cut has no such end.
             cast("socket.socket", self.request).close()
 
     @override
@@ -237,7 +237,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 is_first=self._requests == 1,
             )
         except LimitError:
-            # What is not in the log is not served either.
+            # A request that can't be logged is not served.
             self.close_connection = True
             return
         try:
@@ -250,7 +250,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         except _CutError:
             request.is_cut = self.close_connection = True
         except OSError:
-            # Only here: a client that has all of an answer may have begun its next request.
+            # Set only here: a client that has the whole answer may have sent its next request.
             request.is_aborted = self.close_connection = True
             request.ended_s = time.monotonic()
 
@@ -277,7 +277,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 )
                 answer = upstream.getresponse()
             except (ValueError, http.client.InvalidURL) as error:
-                raise _RefusedError(400, f"The request can't be passed on: {error}.") from error
+                raise _RefusedError(400, f"The request can't be forwarded: {error}.") from error
             except (OSError, http.client.HTTPException) as error:
                 raise _RefusedError(
                     502, f"The registry behind this proxy failed: {error}."
@@ -285,7 +285,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._pass_on(answer, fault, request)
 
     def _body(self) -> _Body:
-        """Return the request's body; raises _RefusedError for a request that is not passed on."""
+        """Return the request's body; raises _RefusedError for a request that can't be forwarded."""
         lengths = self.headers.get_all("Content-Length") or ["0"]
         if "Transfer-Encoding" in self.headers:
             raise _RefusedError(411, "A body needs a Content-Length.")
@@ -351,12 +351,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for name, value in headers:
             self.send_header(name, value)
         self.send_header("Content-Length", str(length))
-        # Before the client can see it, who may then read the log.
+        # Recorded before the client can see the data, since the client may then read the log.
         request.status, request.ended_s = status, time.monotonic()
         self.end_headers()
 
     def _pause(self, seconds: float) -> None:
-        """Wait; raises an OSError if the proxy ends meanwhile."""
+        """Wait; raises an OSError if the proxy ends during the wait."""
         if self.server.is_ending.wait(seconds):
             raise ConnectionAbortedError("The proxy ends.")
 

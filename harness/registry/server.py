@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Runner
 
-#: The registry's release, whatever the host runs.
+#: The Debian release of the registry, independent of the host's release.
 RELEASE = "bookworm"
 PACKAGE = "docker-registry"
 _PROGRAM = "usr/bin/docker-registry"
 _LIBRARIES = "lib/x86_64-linux-gnu"
 _LINKER = f"{_LIBRARIES}/ld-linux-x86-64.so.2"
-#: All that the program loads: it is a program in Go that calls the C library alone.
+#: All files that the program loads: it is written in Go and uses only the C library.
 _FILES = (_PROGRAM, _LINKER, f"{_LIBRARIES}/libc.so.6")
 _SOCKET = "socket"
 _START_S = 30.0
@@ -44,10 +44,10 @@ _REQUEST_S = 60.0
 def ensure_registry_program(
     cache: Path, runner: Runner | None = None, *, report: Callable[[str], None]
 ) -> tuple[str, ...]:
-    """Return the command that runs `docker-registry`, unpacked if the cache has none.
+    """Return the command that runs `docker-registry`; it is unpacked if the cache has none.
 
-    It runs by its own dynamic linker and C library. Installing Debian's package would start a
-    service that listens on all addresses of the host.
+    The program runs with its own dynamic linker and C library. It is not installed as a package,
+    since Debian's package starts a service that listens on all addresses of the host.
 
     Raises RequirementError if mmdebstrap is missing, CommandError if it fails.
     """
@@ -69,7 +69,7 @@ def ensure_registry_program(
 def render_configuration(storage: Path) -> str:
     """Render the configuration of a registry that stores in a folder; pure.
 
-    It listens on a socket in its working directory: a port would be open to all users of the host.
+    It listens on a Unix socket in its working directory: all users of the host could reach a port.
     """
     return json.dumps(
         {
@@ -85,7 +85,7 @@ def render_configuration(storage: Path) -> str:
 
 
 class SocketConnection(http.client.HTTPConnection):
-    """An HTTP connection to a socket in a folder whose path may be too long for a socket's address."""
+    """An HTTP connection to a Unix socket whose folder's path may be too long for an address."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__("registry", timeout=_REQUEST_S)
@@ -104,12 +104,12 @@ class SocketConnection(http.client.HTTPConnection):
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryServer:
-    """A running registry, which only this user reaches."""
+    """A running registry that only this user can reach."""
 
     folder: Path
 
     def connection(self) -> http.client.HTTPConnection:
-        """Return a connection that opens with its first request."""
+        """Return a connection, which opens at its first request."""
         return SocketConnection(self.folder)
 
     def push(self, archive: bytes, *, repository: str, tag: str) -> None:
@@ -150,7 +150,7 @@ class RegistryServer:
         *,
         expected: int,
     ) -> str:
-        """Make a request, and return the location that the answer names."""
+        """Make a request, and return the value of the answer's `Location`."""
         with contextlib.closing(self.connection()) as connection:
             connection.request(method, path, body=content, headers=dict(headers or {}))
             answer = connection.getresponse()
@@ -166,7 +166,7 @@ class RegistryServer:
 def read_image(archive: bytes) -> tuple[str, Mapping[str, bytes]]:
     """Return the digest of the manifest of the only image in an OCI archive, and the blobs by digest.
 
-    Raises HarnessError for an archive of another form: it may come from a guest.
+    Raises HarnessError for any other archive, since the archive may come from a guest.
     """
     try:
         blobs = _read_archive(archive)
@@ -198,9 +198,9 @@ def _no_archive(why: str) -> HarnessError:
 
 
 def _read_archive(archive: bytes) -> dict[str, bytes]:
-    """Return the index, as '', and the blobs of an OCI archive by digest."""
+    """Return the blobs of an OCI archive by digest, and its index under the key ''."""
     blobs: dict[str, bytes] = {}
-    # Not compressed, so no file in it is larger than the archive, but for one with holes.
+    # The archive is not compressed, so only a file with holes can be larger than the archive.
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
         for member in tar:
             parts = member.name.removeprefix("./").split("/")
@@ -216,7 +216,7 @@ def _read_archive(archive: bytes) -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def running_registry(program: tuple[str, ...], folder: Path) -> Iterator[RegistryServer]:
-    """Run a registry that stores in `folder` until the block ends, or this process.
+    """Run a registry that stores in `folder` until the block or this process ends.
 
     Raises HarnessError with its output if it does not start.
     """

@@ -1,7 +1,8 @@
 """A store of images and checkpoints that several hosts share: an OCI registry.
 
-Each published folder of a cache is one artifact there. Its tag is the folder's name, which ends with
-the key, its config is the folder's manifest, and its layers are the files, compressed.
+Each published folder of a cache is one artifact in the registry. The artifact's tag is the folder's
+name, which ends with the key. Its config is the folder's manifest, and its layers are the files,
+compressed.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ _ADDRESS = re.compile(
     r"(?P<path>(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)/?"
 )
 _DEFAULT_PATH = "/gpu-node-harness"
-#: More than the name of a host and a path have; URLs have a limit too.
+#: The limit of an address: longer than any host name with a path.
 _ADDRESS_CHARACTERS = 1024
 
 
 class StoreError(HarnessError):
-    """The shared store did not give or take an artifact; the message is one sentence."""
+    """The shared store did not return or accept an artifact; the message is one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +37,13 @@ class Address:
 
     @classmethod
     def parse(cls, text: str, *, source: str = "--store") -> Self:
-        """Return the address that `text` names; https unless it says http.
+        """Return the address in `text`; it uses https unless `text` begins with http://.
 
         Raises BadInputError, which names `source`.
         """
         match = _ADDRESS.fullmatch(text)
         if "@" in text:
-            # The text has a password, which must not be printed.
+            # The message must not contain `text`, which has a password.
             raise BadInputError(
                 "The address of a registry has a user or a password before '@'; give only "
                 "HOST[:PORT][/PATH], and log in by `docker login HOST[:PORT]`.",

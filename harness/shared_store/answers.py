@@ -34,14 +34,14 @@ REST_TYPE = "application/vnd.gpu-node-harness.rest.v1+zip"
 TITLE = "org.opencontainers.image.title"
 CREATED = "org.opencontainers.image.created"
 NEEDS = "gpu-node-harness.needs"
-"""What a checkpoint needs of its host, as a sentence."""
+"""The annotation with a checkpoint's requirements on its host, as a sentence."""
 
-#: By the OCI distribution specification.
+#: A tag, as the OCI distribution specification defines it.
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-#: RFC 6750 allows these characters and `=`.
+#: A token; RFC 6750 allows these characters and `=`.
 _TOKEN = re.compile(r"[!-~]{1,16384}")
 _NEXT_PAGE = re.compile(r"\s*<([^>]*)>")
-#: What lies in a folder and belongs to this host alone.
+#: Files of a folder that belong to this host only, and so are never shared.
 OWN_FILES = frozenset({MANIFEST, STAMP, USED})
 _PATH_BYTES, _NAME_BYTES, _LEVELS = 1024, 255, 16
 #: Upper bounds of gzip's overhead on data that can't be compressed, as a share and in bytes.
@@ -101,9 +101,9 @@ def _adapter(shape: type) -> pydantic.TypeAdapter[Any]:
 
 
 def _checked(shape: type, value: object, problem: str) -> Any:
-    """Return a value of a form; raises StoreError, which begins with `problem`.
+    """Return a value that has the form `shape`; raises StoreError, which begins with `problem`.
 
-    Lists and objects of any length are checked item by item: pydantic would keep an error for each.
+    Long lists and objects are checked item by item: pydantic would collect an error for each item.
     """
     try:
         return _adapter(shape).validate_python(value)
@@ -112,7 +112,7 @@ def _checked(shape: type, value: object, problem: str) -> Any:
 
 
 def _items(value: object, kind: type[T], key: str, limit: Limit, problem: str) -> T:
-    """Return the list or object of a key, of no more items than the limit; raises StoreError."""
+    """Return the list or object under a key, limited in its number of items; raises StoreError."""
     if not isinstance(value, kind):
         raise StoreError(f"{problem}: '{key}' is not a JSON {kind.__name__}.")
     if len(value) > limit.value:
@@ -121,7 +121,7 @@ def _items(value: object, kind: type[T], key: str, limit: Limit, problem: str) -
 
 
 def _slip(error: pydantic.ValidationError) -> str:
-    """Return the first thing that is wrong, and where."""
+    """Return the first problem of an invalid value, and its place."""
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     said = f"{first['msg']} at '{place}'" if place else first["msg"]
@@ -129,8 +129,8 @@ def _slip(error: pydantic.ValidationError) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value for a message; a value that is no text may be large, so it is not quoted."""
-    return shortened(repr(value), _SHOWN_BYTES) if isinstance(value, str) else "what is no text"
+    """Return a value for a message; other values than texts may be large, so they are not quoted."""
+    return shortened(repr(value), _SHOWN_BYTES) if isinstance(value, str) else "a non-text value"
 
 
 def read_object(raw: bytes, problem: str) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def read_object(raw: bytes, problem: str) -> dict[str, Any]:
 
 
 def read_artifact(manifest: Mapping[str, Any], problem: str) -> Artifact:
-    """Return the blobs in one of our manifests; raises StoreError, which begins with `problem`."""
+    """Return the blobs in a manifest of the harness; raises StoreError, which begins with `problem`."""
     layers: list[Layer] = []
     for each in _items(manifest.get("layers"), list, "layers", STORE_ARTIFACT_FILES, problem):
         layer = _checked(_LayerDescriptor, each, f"{problem}: of layer {len(layers)}")
@@ -180,16 +180,16 @@ def read_files(description: bytes, name: str) -> Mapping[str, FileFact]:
 
 
 def read_parts(description: bytes, name: str) -> Mapping[str, Any]:
-    """Return the parts from which an artifact's key was made, by its description; raises StoreError."""
+    """Return the parts of an artifact's key, from the artifact's description; raises StoreError."""
     problem = f"The description of '{name}' in the store is malformed"
     parts = read_object(description, problem).get("parts", {})
     return _items(parts, dict, "parts", STORE_ARTIFACT_FILES, problem)
 
 
 def require_own(titles: Iterable[str], name: str, *, taken: Collection[str] = ()) -> None:
-    """Raise StoreError unless each title is the path of a file that `name` may have, and all differ.
+    """Raise StoreError unless the titles are different paths of files that `name` may contain.
 
-    `taken` are the paths that it already has.
+    `taken` are the paths of files that the folder already has.
     """
     known = {*taken}
     for title in titles:
@@ -215,14 +215,14 @@ def require_own(titles: Iterable[str], name: str, *, taken: Collection[str] = ()
 
 
 def check_layers(layers: Sequence[Layer], files: Mapping[str, FileFact], name: str) -> None:
-    """Raise StoreError unless each file has its layer, and all other files have one layer together."""
+    """Raise StoreError unless each file has its layer, and all remaining files share one layer."""
     found: set[str] = set()
     for layer in layers:
         if layer.media_type not in {FILE_TYPE, REST_TYPE}:
             raise StoreError(
                 f"The store's '{name}' has a layer of the unknown type '{layer.media_type}'."
             )
-        # The layer of the other files has no path, so its title may be a file's title.
+        # The layer of the remaining files has no path, so its title may equal a file's title.
         title = "" if layer.media_type == REST_TYPE else layer.title
         fact = files.get(title)
         if title and fact is None:
@@ -245,25 +245,25 @@ def check_layers(layers: Sequence[Layer], files: Mapping[str, FileFact], name: s
 
 
 def read_page(raw: bytes, problem: str) -> Sequence[str]:
-    """Return the tags of a page of a list; raises StoreError, which begins with `problem`."""
+    """Return the tags on one page of a list; raises StoreError, which begins with `problem`."""
     tags = _items(read_object(raw, problem).get("tags") or [], list, "tags", STORE_TAGS, problem)
     for tag in tags:
         if not isinstance(tag, str) or not _TAG.fullmatch(tag):
-            # A tag becomes the name of a folder.
+            # Refused, since a tag becomes the name of a folder.
             raise StoreError(
-                f"{problem}: {_shown(tag)} is not a tag of a registry; nothing of it is used."
+                f"{problem}: {_shown(tag)} is not a tag of a registry; the list is not used."
             )
     return tags
 
 
 def next_page(link: str | None) -> str | None:
-    """Return the address at which a list continues, from the value of `Link`."""
+    """Return the URL of a list's next page, from the value of the header `Link`."""
     found = _NEXT_PAGE.match(link or "")
     return None if found is None else found[1]
 
 
 def read_token(raw: bytes) -> str:
-    """Return the token from a registry's service; raises StoreError."""
+    """Return the token from the answer of a registry's token service; raises StoreError."""
     problem = "The answer to the log-in is malformed"
     known = _checked(_Token, read_object(raw, problem), problem)
     token = known.get("token") or known.get("access_token") or ""
@@ -283,7 +283,7 @@ def read_notes(manifest: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def read_moment(text: str | None) -> dt.datetime | None:
-    """Return a time with its zone; None for another form."""
+    """Return a time that has a time zone; None for a text of any other form."""
     try:
         found = dt.datetime.fromisoformat((text or "").replace("Z", "+00:00"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The requests to a registry (OCI distribution specification 1.1), each with its error as a sentence.
+"""The requests to a registry (OCI distribution specification 1.1); errors become sentences.
 
 docs/design-decisions.md says why this is not left to oras-py.
 """
@@ -57,8 +57,8 @@ _TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
 class Patience:
     """When a request ends without success.
 
-    A try ends when fewer than `stall_bytes` arrive within `timeout_s`. The request ends after `tries` that were too
-    slow or brought no new byte. A pause that a registry asks for by Retry-After is kept up to
+    A try ends when fewer than `stall_bytes` arrive within `timeout_s`. The request ends after `tries` that
+    were too slow or brought no new byte. A pause that a registry requests by Retry-After is kept, up to
     `longest_pause_s`.
     """
 
@@ -70,7 +70,7 @@ class Patience:
 
 
 class _PlainRedirects(NoDowngrade):
-    """Follows redirects without the registry's credentials: storage behind it refuses them."""
+    """Follows redirects without the registry's credentials, since storage behind it refuses them."""
 
     @override
     def redirect_request(
@@ -96,7 +96,7 @@ class _Answer:
 
 
 class RegistryClient:
-    """Asks one registry, and authenticates if it wants that.
+    """Sends requests to one registry, and authenticates if the registry requires it.
 
     Without a deadline, each method ends after the limit `store-seconds`.
     """
@@ -118,13 +118,13 @@ class RegistryClient:
         )
 
     def deadline(self) -> Deadline:
-        """Return the deadline of a pull, push or list that begins now."""
+        """Return the deadline of a pull, push or list that starts now."""
         return Deadline.after(STORE_SECONDS.value, self._clock)
 
     def manifest(
         self, repository: str, tag: str, *, deadline: Deadline | None = None
     ) -> tuple[dict[str, Any], str] | None:
-        """Return the manifest of a tag and its digest; None if there is none."""
+        """Return the manifest of a tag and the manifest's digest; None if the tag does not exist."""
         what = f"the manifest of '{tag}'"
         url = self.address.url(repository, f"manifests/{tag}")
         answer = self._ask(
@@ -134,7 +134,7 @@ class RegistryClient:
             return None
         manifest = read_object(
             answer.body,
-            f"The store '{self.address}' has {what}, which is no manifest of an artifact",
+            f"The store '{self.address}' has {what}, but it is no manifest of an artifact",
         )
         return manifest, f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
 
@@ -247,7 +247,7 @@ class RegistryClient:
     def push_manifest(
         self, repository: str, tag: str, content: bytes, *, deadline: Deadline | None = None
     ) -> None:
-        """Push a manifest under a tag; its blobs are there."""
+        """Push a manifest under a tag; the registry already has its blobs."""
         self._ask(
             "PUT",
             self.address.url(repository, f"manifests/{tag}"),
@@ -272,7 +272,7 @@ class RegistryClient:
                 f"The list of '{repository}' in the store '{self.address}' is no JSON of tags",
             )
             following = next_page(answer.headers.get("Link"))
-            # A page that has nothing new would be asked for again, for ever.
+            # Without this, a page without new tags would be requested again and again.
             is_end = following is None or found.issuperset(page)
             found.update(page)
             if len(found) > STORE_TAGS.value:
@@ -281,7 +281,7 @@ class RegistryClient:
         return sorted(found)
 
     def _page_after(self, url: str, reference: str, what: str) -> str:
-        problem = f"The store '{self.address}' names a next page of {what} that is not asked for"
+        problem = f"The store '{self.address}' names a next page of {what} that is refused"
         try:
             following = joined(url, reference)
         except RefusedUrlError as error:
@@ -327,7 +327,7 @@ class RegistryClient:
             elif have:
                 sink.truncate(0)
                 have = 0
-            # What comes beyond the size shows by the digest, and must not fill the disk.
+            # Bytes beyond the size make the digest wrong; they are dropped, so as not to fill the disk.
             while have <= size and (chunk := response.read1(min(_CHUNK, size + 1 - have))):
                 sink.write(chunk)
                 have += len(chunk)
@@ -397,7 +397,7 @@ class RegistryClient:
         allowed: set[int] | None = None,
         deadline: Deadline,
     ) -> http.client.HTTPResponse:
-        """Return the response to a request; raises StoreError for an answer that is an error."""
+        """Return the response to a request; raises StoreError if the registry answers with an error."""
         tries = self._patience.tries
         has_answered = False
         while True:
@@ -429,7 +429,7 @@ class RegistryClient:
                     )
                 except RefusedUrlError as error:
                     raise StoreError(
-                        f"The store '{self.address}' can't be asked for {what}: {error}."
+                        f"The request for {what} can't be sent to the store '{self.address}': {error}."
                     ) from error
 
     def _wait_for_another_try(
@@ -441,9 +441,9 @@ class RegistryClient:
         *,
         has_answered: bool,
     ) -> None:
-        """Return after a pause where the request may be repeated; raise StoreError elsewhere."""
+        """Pause and return if the request may be repeated, else raise StoreError."""
         not_followed = why_not_followed(error)
-        # For a redirect, the reason is several lines of urllib.
+        # urllib's reason for a redirect has several lines, so it is left out.
         reason = (
             f" {shortened(visible_line(error.reason), _REASON_BYTES)}" if not not_followed else ""
         )
@@ -460,10 +460,10 @@ class RegistryClient:
             return
         remedy = {
             401: f"{'it refused the log-in; ' if has_answered else ''}log in by `docker login {self.address.host}`",
-            403: "ask who runs the registry for the right to do this",
+            403: "ask the operator of the registry for the right to do this",
             404: "check the address",
             405: "the registry forbids this; allow deletion in its configuration",
-            429: "it limits how often it is asked; try later",
+            429: "it limits the number of requests; try later",
             507: "the registry's disk is full; free some",
         }.get(error.code, "look into the registry's log")
         if not_followed is not None:
@@ -477,8 +477,9 @@ class RegistryClient:
 
     def _late(self, what: str) -> StoreError:
         return StoreError(
-            f"The store '{self.address}' did not give or take {what} before the deadline; a pull, a push or "
-            f"a list takes at most {STORE_SECONDS.value} s, by {STORE_SECONDS.variable}."
+            f"The request for {what} to the store '{self.address}' did not end before the "
+            "deadline; a pull, a push or a list takes at most "
+            f"{STORE_SECONDS.value} s, by {STORE_SECONDS.variable}."
         )
 
     def _pace(self, deadline: Deadline) -> Pace:
@@ -512,7 +513,7 @@ def _size(part: Path) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a try failed, as a clause."""
+    """Return the reason why a try failed, as a clause."""
     if isinstance(error, StalledError):
         return f"it {error}"
     return str(getattr(error, "reason", error)) or type(error).__name__

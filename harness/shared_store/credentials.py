@@ -1,4 +1,4 @@
-"""Authenticates requests to a registry: with the password from `docker login` or `oras login`, and tokens."""
+"""Authenticates requests to a registry, by a password from `docker login` or `oras login` or by tokens."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FIELD = re.compile(r'(\w+)="([^"]*)"')
 
 
 def read_basic(host: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """Return `user:password` in base64 for a registry, from Docker's configuration; None without.
+    """Return `user:password` in base64 for a registry, from Docker's configuration, or None.
 
-    Helpers of credentials (`credsStore`) are not asked.
+    Credential helpers (`credsStore`) are not used.
     """
     variables = os.environ if environment is None else environment
     folder = Path(variables.get("DOCKER_CONFIG") or "~/.docker").expanduser()
@@ -38,12 +38,12 @@ def read_basic(host: str, environment: Mapping[str, str] | None = None) -> str |
 
 
 class Authorizer:
-    """Answers a registry's challenge: by a password, or by a token that its service gives in exchange.
+    """Answers a registry's challenge: by a password, or by a token that a service returns for it.
 
     `get` fetches a URL with headers and returns the content; it raises OSError or ValueError.
-    `registry` is the registry's URL. Its password goes to the registry itself. A service on
-    another host gets it only by https and from a registry that is asked by https: such a registry
-    could ask for the password itself anyway.
+    `registry` is the registry's URL. The registry itself gets the password. A token service on
+    another host gets the password only by https and from a registry that is reached by https: such a
+    registry could get the password itself anyway.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Authorizer:
         self._headers: dict[str, str] = {}
 
     def headers(self, url: str) -> Mapping[str, str]:
-        """Return the credentials for a URL of the registry; nothing for a URL elsewhere."""
+        """Return the credentials for a URL of the registry; no headers for any other URL."""
         return self._headers if origin(url) == self._registry else {}
 
     def answer(self, challenge: str, *, url: str) -> bool:
-        """Process the `WWW-Authenticate` of the answer to `url`; return whether another request can succeed."""
+        """Process a `WWW-Authenticate` header for `url`; return whether another request can succeed."""
         try:
             if origin(url) != self._registry:
                 return False

@@ -1,4 +1,4 @@
-"""A published folder as blobs: each file compressed, verified by its digest on both ways."""
+"""A published folder as blobs: each file is compressed, and verified when packed and unpacked."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
-#: The quickest level: most bytes of a memory file are zeros, and kernels are compressed already.
+#: The fastest level: most bytes of a memory file are zeros, and kernels are already compressed.
 _LEVEL = 1
 _GZIP = 31
 
-#: Holes of an unpacked file are multiples of this; a page of a guest's memory has 4 KiB.
+#: Holes in an unpacked file are multiples of this size; a page of a guest's memory has 4 KiB.
 _HOLE = 16 << 10
-#: Data that any artifact may have, however well it was compressed.
+#: Bytes of unpacked data that every artifact may have, even if its blobs are small.
 _FREE_BYTES = 256 << 20
-#: The list of a zip archive's files is read into memory as a whole.
+#: The limit of a zip archive's list of files, which is read into memory as a whole.
 _ZIP_LIST_BYTES = 4 << 20
 _ZIP_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """A blob to push: its file, digest, and the descriptor's other fields."""
+    """A blob to push: its file, its digest, and the other fields of its descriptor."""
 
     path: Path
     digest: str
@@ -66,9 +66,9 @@ class Packed:
 
 
 def pack(folder: Path, work: Path) -> Iterator[Packed]:
-    """Yield the blobs of a published folder, each in a file of `work` until the next one.
+    """Yield the blobs of a published folder; a blob is in a file of `work` until the next is yielded.
 
-    Raises StoreError that names a file whose content differs from the manifest.
+    Raises StoreError, which names the file, if a file's content differs from the manifest.
     """
     files = read_files((folder / MANIFEST).read_bytes(), folder.name)
     for number, (title, fact) in enumerate(sorted(files.items())):
@@ -90,7 +90,7 @@ def pack(folder: Path, work: Path) -> Iterator[Packed]:
         and title not in OWN_FILES
     }
     if rest:
-        # What a pull would refuse is not pushed.
+        # Files that a pull would refuse are not pushed.
         require_own(rest, folder.name, taken=files)
         STORE_OTHER_FILES.check(len(rest), f"'{folder}'")
         STORE_OTHER_MIB.check_bytes(
@@ -99,7 +99,7 @@ def pack(folder: Path, work: Path) -> Iterator[Packed]:
         path = work / "rest.zip"
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             for title, each in rest.items():
-                # With one date for all, the same files give the same blob.
+                # All entries have the same date, so that the same files give the same blob.
                 entry = zipfile.ZipInfo(title)
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 archive.writestr(entry, each.read_bytes())
@@ -108,9 +108,9 @@ def pack(folder: Path, work: Path) -> Iterator[Packed]:
 
 
 class DataBudget:
-    """The limit on the unpacked size of the blobs of the artifact `name`, from their packed size.
+    """A limit on the total unpacked size of an artifact's blobs, which depends on their packed size.
 
-    Holes don't count. Raises StoreError beyond that.
+    Holes don't count. Raises StoreError when the limit is exceeded.
     """
 
     def __init__(self, name: str, packed_bytes: int) -> None:
@@ -168,7 +168,7 @@ def unpack_file(part: Path, to: Path, fact: FileFact, name: str, budget: DataBud
 
 
 def unpack_rest(part: Path, to: Path, name: str, files: Collection[str]) -> None:
-    """Write the other files of a folder, such as the evidence of a bake; `files` are the files that it has.
+    """Write the remaining files of a folder, such as a bake's evidence; `files` are already there.
 
     Raises StoreError if they are not plain files of the folder, or exceed the limits.
     """
@@ -179,13 +179,13 @@ def unpack_rest(part: Path, to: Path, name: str, files: Collection[str]) -> None
             for entry in entries:
                 path = to / entry.filename
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # It reads no more than the size that the entry states, and compares the checksum.
+                # The read ends at the size that the entry states, and compares the checksum.
                 with archive.open(entry) as opened, path.open("xb") as sink:
                     shutil.copyfileobj(opened, sink, _CHUNK)
                 path.chmod(0o600)
     except (
         *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
-        # Of offsets that are below 0, and of names that are not in the encoding that the entry states.
+        # ValueError is raised for negative offsets, and for names that are not in the stated encoding.
         ValueError,
     ) as error:
         raise StoreError(f"The other files of '{name}' can't be unpacked ({error}).") from error
@@ -207,7 +207,7 @@ def _check_entries(entries: list[zipfile.ZipInfo], name: str, files: Collection[
 
 
 class _ZipFile(io.FileIO):
-    """A zip archive whose list of files is not too long for the memory."""
+    """A zip archive whose list of files has a limited size."""
 
     @override
     def read(self, size: int | None = -1, /) -> bytes:
@@ -220,7 +220,7 @@ class _ZipFile(io.FileIO):
 
 
 def _compress(source: Path, to: Path) -> str:
-    """Write a file as gzip, and return the digest of its content; the bytes depend on that alone."""
+    """Write a file as gzip, and return its content's digest; equal contents give equal bytes."""
     digest = hashlib.sha256()
     stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
     with source.open("rb") as reader, to.open("wb") as sink:

@@ -1,4 +1,4 @@
-"""Pulls the folders that a cache lacks from the shared store, and pushes the folders of the cache."""
+"""Pulls the folders that a cache lacks from the shared store, and pushes folders of the cache."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _PART_AGE_S = 7 * 86400.0
 _REPORT_S = 10.0
 _COMPARED = 5
 _WORDS_BYTES = 1000
-#: What people call the inputs of a checkpoint's key that depend on the host.
+#: Phrases for those inputs of a checkpoint's key that depend on the host.
 _INPUTS = {
     "qemu": "another QEMU or processor",
     "argv": "another machine (accelerator, CPU, memory or devices)",
@@ -75,8 +75,8 @@ class StoredArtifact:
 class SharedCache:
     """The repository of one cache in the shared store.
 
-    `partial` is the folder of blobs whose pull was interrupted. Without `is_writable` nothing is
-    pushed by `offer`.
+    `partial` is the folder for blobs of interrupted pulls. If `is_writable` is false, `offer` pushes
+    nothing.
     """
 
     client: RegistryClient
@@ -95,9 +95,9 @@ class SharedCache:
     ) -> bool:
         """Write the folder `name` to `into`; return whether the store had it.
 
-        Errors are reported, and the caller then makes the folder itself, in at least half of the
-        remaining time. `inputs` are the parts of its key, to explain why the store has only
-        another one.
+        Errors are reported; the caller then makes the folder itself, for which at least half of the
+        remaining time is left. `inputs` are the parts of the folder's key; they explain why the store
+        has the folder only under another key.
         """
         deadline = deadline.sooner(min(deadline.remaining_s() / 2, STORE_SECONDS.value))
         try:
@@ -117,9 +117,9 @@ class SharedCache:
     def pull(
         self, name: str, into: Path, *, progress: Progress, deadline: Deadline | None = None
     ) -> bool:
-        """Write the folder `name` to `into`; return False if the store has none.
+        """Write the folder `name` to `into`; return False if the store does not have it.
 
-        Raises StoreError; then nothing of the folder may be used.
+        Raises StoreError; no file of the folder may then be used.
         """
         deadline = deadline or self.client.deadline()
         found = self.client.manifest(self.repository, name, deadline=deadline)
@@ -175,7 +175,7 @@ class SharedCache:
                 ) from error
             raise StoreError(f"{what.capitalize()} could not be written: {error}.") from error
         for part in done:
-            # Two files with one content are one blob.
+            # Two files with the same content share one blob.
             part.unlink(missing_ok=True)
         return True
 
@@ -189,9 +189,9 @@ class SharedCache:
             progress.report(Stage.REFUSED, f"{error} It stays in this host's cache alone.")
 
     def push(self, folder: Path, *, progress: Progress) -> bool:
-        """Push a published folder; return False if the store has it already.
+        """Push a published folder; return False if the store already has it.
 
-        Raises StoreError that names a damaged file.
+        Raises StoreError, which names a damaged file.
         """
         deadline = self.client.deadline()
         if self.client.manifest(self.repository, folder.name, deadline=deadline) is not None:
@@ -234,7 +234,7 @@ class SharedCache:
         return True
 
     def ls(self) -> list[StoredArtifact]:
-        """Return the store's artifacts of this cache, by name; artifacts of other programs are left out."""
+        """Return the artifacts of this cache in the store, by name; those of other programs are left out."""
         deadline = self.client.deadline()
         found = []
         for tag in self.client.tags(self.repository, deadline=deadline):
@@ -248,7 +248,7 @@ class SharedCache:
         self.client.delete(self.repository, artifact.digest, f"'{artifact.tag}'")
 
     def _why_not(self, name: str, inputs: Mapping[str, object], deadline: Deadline) -> str:
-        """Return what is different in the artifacts of the same name that the store has."""
+        """Return a clause on how the store's artifacts with the same name differ; may be empty."""
         if not inputs:
             return ""
         stem = name.rpartition("-")[0]
@@ -285,7 +285,7 @@ class SharedCache:
 
 
 class _Meter:
-    """Reports how much of a pull has come, at intervals."""
+    """Reports the progress of a pull, at intervals."""
 
     def __init__(self, total: int, progress: Progress) -> None:
         self._total = max(1, total)
@@ -310,7 +310,7 @@ class _Meter:
 
 
 def needed_artifacts(found: Sequence[StoredArtifact], names: Sequence[str]) -> list[str]:
-    """Return the tags that `names` select: a whole tag or its beginning; all without names."""
+    """Return the tags that match `names` (whole tags or beginnings); all tags without names."""
     return [
         each.tag for each in found if not names or any(each.tag.startswith(name) for name in names)
     ]
@@ -335,7 +335,7 @@ def _malformed(tag: str) -> str:
 
 
 def _needs(own: bytes) -> str | None:
-    """Return what a checkpoint's maker wrote down about QEMU and the processor."""
+    """Return the requirements on QEMU and processor that a checkpoint's maker recorded."""
     facts = json.loads(own).get("facts") or {}
     words = [str(facts[key]) for key in ("qemu", "processor") if key in facts]
     return ", ".join(words) or None
@@ -343,7 +343,7 @@ def _needs(own: bytes) -> str | None:
 
 @contextlib.contextmanager
 def _removed_if_refused(part: Path) -> Iterator[None]:
-    """Remove a blob that can't be unpacked: another pull would fail by it too."""
+    """Remove a blob that can't be unpacked, since another pull would fail with it too."""
     try:
         yield
     except StoreError:
@@ -352,10 +352,10 @@ def _removed_if_refused(part: Path) -> Iterator[None]:
 
 
 def _remove_old(parts: Path) -> None:
-    """Remove what interrupted pulls left a week ago."""
+    """Remove leftovers of pulls that were interrupted more than a week ago."""
     limit = time.time() - _PART_AGE_S
     for path in parts.iterdir():
-        # Another pull may be removing its own.
+        # Another pull may be removing its own leftovers.
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_mtime >= limit:
                 continue
@@ -368,7 +368,7 @@ def _remove_old(parts: Path) -> None:
 def shared_caches(
     client: RegistryClient, cache: Path, *, is_writable: bool = False
 ) -> dict[str, SharedCache]:
-    """Return the shared caches by the name of their repository."""
+    """Return the shared caches by the names of their repositories."""
     return {
         repository: SharedCache(
             client=client,

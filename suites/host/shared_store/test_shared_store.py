@@ -85,7 +85,7 @@ def test_host_with_another_qemu_makes_its_own_and_says_why(filled: Shop) -> None
     ("status", "sentence"),
     [
         (401, "log in by `docker login 127.0.0.1"),
-        (429, "it limits how often it is asked; try later"),
+        (429, "it limits the number of requests; try later"),
         (500, "look into the registry's log"),
     ],
 )
