@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 _DOUBLE_QUOTED_ESCAPES = frozenset('$`"\\\n')
 _OPERATORS = frozenset(";&|<>()")
-_PLAIN_RUN = re.compile(r"[A-Za-z0-9_./:,+@%=^{}~!-]+")
+_PLAIN_RUN = re.compile(r"[A-Za-z0-9_./:,+@%=^}!-]+")
+#: A pattern, braces with alternatives, or a home directory where a word begins.
+_EXPANDED = re.compile(r"""[*?[]|\{[^{}'"]*(?:,|\.\.)""")
 _SIMPLE_QUOTE = re.compile(r"""'([^']*)'|"([^"$`\\]*)\"""")
 _ANSI_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|(.))", re.DOTALL)
 _ANSI = {
@@ -38,11 +40,7 @@ def split_words(line: str) -> list[Word]:
     words: list[Word] = []
     at = 0
     while True:
-        while at < len(line) and line[at] in " \t\n":
-            at += 1
-        if line.startswith("\\\n", at):
-            at += 2
-            continue
+        at = _skip_blanks(line, at)
         if at >= len(line) or line[at] == "#" or line[at] in _OPERATORS:
             return words
         word, at = _read_word(line, at)
@@ -53,8 +51,7 @@ def rest_after(line: str, count: int) -> str:
     """Return the part of `line` after its first `count` words."""
     at = 0
     for _ in range(count):
-        while at < len(line) and line[at] in " \t":
-            at += 1
+        at = _skip_blanks(line, at)
         _, at = _read_word(line, at)
     return line[at:].strip()
 
@@ -128,10 +125,22 @@ def _read_word(line: str, start: int) -> tuple[Word, int]:
             literal = literal and line[at:end] == "$"
             at = end
         else:
-            literal = literal and char not in "*?["
+            is_home = char == "~" and at == start
+            literal = literal and not (is_home or _EXPANDED.match(line, at))
             text.append(char)
             at += 1
     return Word(line[start:at], "".join(text), literal), at
+
+
+def _skip_blanks(line: str, at: int) -> int:
+    """Return where the next word begins; an escaped line break is a blank."""
+    while True:
+        if line.startswith("\\\n", at):
+            at += 2
+        elif line[at : at + 1] in {" ", "\t", "\n"}:
+            at += 1
+        else:
+            return at
 
 
 def _opens_substitution(line: str, at: int) -> bool:

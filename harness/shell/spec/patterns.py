@@ -12,6 +12,7 @@ _CLASSES = {
     "[:alnum:]": "A-Za-z0-9", "[:alpha:]": "A-Za-z", "[:digit:]": "0-9", "[:lower:]": "a-z",
     "[:upper:]": "A-Z", "[:space:]": r"\s", "[:blank:]": r" \t", "[:xdigit:]": "0-9A-Fa-f",
     "[:punct:]": r"!-/:-@\[-`{-~",
+    "[:cntrl:]": r"\x00-\x1f\x7f", "[:graph:]": "!-~", "[:print:]": " -~",
 }  # fmt: skip
 
 
