@@ -65,7 +65,15 @@ def test_sh_that_is_another_shell_is_refused_by_its_real_name(tmp_path: Path) ->
         find_shell(str(path), source=".shellspec", line=1)
 
 
-@pytest.mark.parametrize("value", ["", "ksh", "zsh", "busybox hush", "bash -x"])
+@pytest.mark.parametrize(
+    "value", ["", "ksh", "/bin/mksh", "yash", "zsh", "busybox hush", "bash -x"]
+)
 def test_other_shells_are_refused(value: str) -> None:
     with pytest.raises(BadInputError, match="Specs run in bash, dash and BusyBox ash"):
+        find_shell(value, source=".shellspec", line=1)
+
+
+@pytest.mark.parametrize("value", ["/opt/none/bash", "/opt/none/dash"])
+def test_shell_that_is_not_here_is_refused(value: str) -> None:
+    with pytest.raises(BadInputError, match=f"There is no '{value}' on this host"):
         find_shell(value, source=".shellspec", line=1)

@@ -12,7 +12,7 @@ def test_variables_have_their_values_elements_and_attributes() -> None:
         'declare -ir number="7"\n'
         "declare -- only\n"
         'declare -a list=([0]="a [7]=x" [2]="b ] c")\n'
-        'declare -A map=([k]="v" ["a key"]="w" )\n'
+        'declare -A map=([k]="v" ["a key"]="w" ["]\\""]="" ["x]=\\"y"]="a\nb" )\n'
         "declare -a none=()\n"
         "declare -- tab=$'a\\t\"b'\n"
         'declare -- quotes="\\$HOME \\"q\\" \\\\"\n'
@@ -24,7 +24,9 @@ def test_variables_have_their_values_elements_and_attributes() -> None:
         "number": Variable(value="7", attributes="ir"),
         "only": Variable(),
         "list": Variable(elements={"0": "a [7]=x", "2": "b ] c"}, attributes="a"),
-        "map": Variable(elements={"k": "v", "a key": "w"}, attributes="A"),
+        "map": Variable(
+            elements={"k": "v", "a key": "w", ']"': "", 'x]="y': "a\nb"}, attributes="A"
+        ),
         "none": Variable(elements={}, attributes="a"),
         "tab": Variable(value='a\t"b'),
         "quotes": Variable(value='$HOME "q" \\'),

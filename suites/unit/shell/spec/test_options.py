@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import BadInputError
+from harness.shell.shells import find_shell
 from harness.shell.spec.options import SpecOptions, is_spec, read_options
 from harness.shell.spec.project import SHELLSPEC_VERSION, Project, environment
 
@@ -25,11 +26,48 @@ def test_option_file_that_is_not_text_is_named_and_hides_no_spec(tmp_path: Path)
     assert not is_spec(tmp_path / "some.sh")
 
 
-@pytest.mark.parametrize("option", ["--kcov-options", "--kcov-common-options"])
-def test_options_of_coverage_are_ignored(tmp_path: Path, option: str) -> None:
-    (tmp_path / ".shellspec").write_text(f'--kcov\n{option} "--include-path=./bin"\n--sandbox\n')
+WITHOUT_VALUE = """
+    --color --no-color --kcov --no-kcov --quiet -q --profile -p --no-profile --fail-fast --no-fail-fast --xtrace -x
+    --no-xtrace --xtrace-only -X --quick --no-quick --repair -r --only-failures --next-failure -n --banner
+    --no-banner --deref --no-deref -L --keep-tmpdir --no-keep-tmpdir --fail-no-examples --no-fail-no-examples
+    --fail-low-coverage --no-fail-low-coverage --boost --no-boost --dry-run --no-timeout
+"""
+WITH_VALUE = """
+    --format -f --output -o --reportdir --jobs -j --random --color-mode --kcov-path --kcov-options
+    --kcov-common-options --covdir --tmpdir --failure-exit-code --error-exit-code --profile-limit --log-file
+    --directory -c --chdir -C --skip-message --pending-message --timeout
+"""
 
-    assert read_options(tmp_path).mocks_only
+
+def test_options_of_reports_and_coverage_change_nothing(tmp_path: Path) -> None:
+    text = "\n".join(
+        [*WITHOUT_VALUE.split(), "-D tests --default-path=x"]
+        + [f'{each} "$(nproc)"' for each in WITH_VALUE.split()]
+    )
+
+    assert options(tmp_path, text) == SpecOptions()
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("-P a -P b", "pattern", "b"),
+        ("-E a -Eb --example 'c d'", "examples", ("a", "b", "c d")),
+        ("-e A=b -eC=d", "env", (("A", "b"), ("C", "d"))),
+        ("--path=/a:/b", "path", "/a:/b"),
+        ("--execdir @basedir", "exec_dir", "@basedir"),
+        ("--sandbox --sandbox-path /x", "sandbox_path", "/x"),
+        ("--sandbox --no-sandbox", "mocks_only", False),
+        ("--no-warning-as-failure -w", "warning_as_failure", True),
+        ("-s /bin/bash", "shell", find_shell("/bin/bash", source="", line=None)),
+        ("--env-from .shellspec", "env_from", ".shellspec"),
+    ],
+)
+def test_option_sets_its_value(tmp_path: Path, text: str, field: str, value: object) -> None:
+    assert getattr(options(tmp_path, text), field) == value
+    (tmp_path / ".shellspec").rename(tmp_path / ".shellspec-local")
+    (tmp_path / ".shellspec").touch()
+    assert getattr(read_options(tmp_path), field) == value
 
 
 def options(folder: Path, text: str, local: str = "") -> SpecOptions:

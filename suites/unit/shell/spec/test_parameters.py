@@ -60,14 +60,19 @@ def test_words_that_expand_are_multiplied_by_the_shell() -> None:
     ]
 
 
+#: Each `_` calls %data.
+CODE = (
+    "for i in 1; do _ $i; done", "true && _ 2", "false || _ 3", "if true; then _ 4; fi", "f() { _ 5; }",
+    " _ 6; _ 7", "echo x%data",
+)  # fmt: skip
+
+
 def test_code_calls_data_where_a_command_may_stand() -> None:
     shell = Shell(("1",))
 
-    rows_of("dynamic", ["for i in 1; do %data $i; done", "true && %data 2", "echo x%data"], shell)
+    rows_of("dynamic", [code.replace("_", "%data") for code in CODE], shell)
 
-    assert shell.codes == [
-        "for i in 1; do __hx_data_row $i; done\ntrue && __hx_data_row 2\necho x%data"
-    ]
+    assert shell.codes == ["\n".join(CODE).replace("_", "__hx_data_row")]
 
 
 @pytest.mark.parametrize(

@@ -30,14 +30,14 @@ Describe 'x'
   Parameters
     a \\
       b
-  End
+  End # of rows
   It 'y'
     Data
       #|text
-    End
+    End # of text
     Mock curl
       echo x
-    End
+    End # of the mock
     When call f \\
       arg
     marker=here
@@ -107,19 +107,16 @@ def test_line_ends_in_a_backslash_that_no_other_one_quotes() -> None:
     assert {line: continues(line) for line in CONTINUES} == CONTINUES
 
 
-def test_number_of_a_block_counts_those_that_are_still_to_be_written() -> None:
-    body = "Todo 'a'\nIt 'b'\n:\nEnd\n"
-    spec = _translate(f"{body}Describe 'c'\n{body}End\n")
-
-    assert "SHELLSPEC_EXAMPLE_ID=2 " in spec.script
-    assert "SHELLSPEC_GROUP_ID=3;" in spec.script
-    assert any("SHELLSPEC_EXAMPLE_ID=3-2 " in text for text in spec.texts)
-
-
 NEEDS = {
     "echo a": "inline", 'echo "$1" x\nexit 3': "inline", "# a\n:": "inline",
     "exit $code": "fork code", "echo $x": "fork x", "trap a EXIT": "process", "a; . b": "process",
-    "set -x": "process", "read a; f $a": "fork a f",
+    "set -x": "process", "read a; f $a": "fork a f", "printf x; f.sh a-b": "fork a a-b b f f.sh sh x",
+    **dict.fromkeys(
+        ("a $0", "a $$", "${!a}", "a $BASHPID", "a $PPID", "eval a", "declare a", "typeset a", "a; compgen",
+         "source a", "env", "printenv", "return", "exec a", "type a", "command a", "a $FUNCNAME", "caller",
+         "$a", '"$a" b', "if $a; then", "a && $b"),
+        "process",
+    ),
 }  # fmt: skip
 
 
@@ -141,14 +138,21 @@ def test_tab_after_a_word_makes_it_no_keyword() -> None:
         ("When call f\n", 1, "'When' stands outside an example"),
         ("Describe 'x'\nThe output should eq x\nEnd\n", 2, "'The' stands outside"),
         ("Assert true\n", 1, "'Assert' stands outside"),
-        ("It 'x'\nBeforeEach y\nEnd\n", 2, "'BeforeEach' stands inside"),
         ("It 'x'\nParameters\nEnd\nEnd\n", 2, "'Parameters' stands inside"),
         ("It 'x'\nInclude y\nEnd\n", 2, "'Include' stands inside"),
         ("Include\n", 1, "'Include' names no file"),
         ("It 'x'\nTodo 'y'\nEnd\n", 2, "'Todo' stands inside"),
         ("It 'x'\n:\nEnd\nBeforeAll y\n", 4, "'BeforeAll' must come before"),
+        ("Describe 'x'\nEnd\nBeforeAll y\n", 3, "'BeforeAll' must come before"),
+        *(
+            (f"It 'x'\n{hook} y\nEnd\n", 2, f"'{hook}' stands inside")
+            for hook in ("Before", "After", "BeforeEach", "AfterEach", "BeforeAll", "AfterAll")
+        ),
         ("It 'x'\nData\nfoo\nEnd\nEnd\n", 3, "Only '#|' lines may stand in 'Data'"),
         ("It 'x'\nData\n#|foo\n", 2, "'Data' is not closed"),
+        ("\nParameters\na\n", 2, "'Parameters' is not closed"),
+        ("\nMock x\n:\n", 2, "'Mock' is not closed"),
+        ("%const a: 1\n", 1, "'%const' needs 'NAME: value', the name in capitals"),
         ("It 'x'\nData:wrong\nEnd\nEnd\n", 2, "There is no 'Data:wrong'"),
         ("Parameters:wrong\nEnd\n", 1, "There is no 'Parameters:wrong'"),
         ("Mock x\nThe output should eq x\nEnd\n", 2, "'The' stands inside 'Mock'"),
