@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MOCKS = "/opt/spec-mocks"
 """The directory of the root in which tests put mocks that are scripts; first on PATH."""
 _ERREXIT = re.compile(r"^\s*set\s+(?:-\w*e|-o\s+errexit\b)", re.MULTILINE)
-_HOOKS_AFTER = re.compile(r"^\s*after_(?:each|all)\b", re.MULTILINE)
+_HOOKS_AFTER = re.compile(r"^[^#\n]*\bafter_(?:each|all)\b", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)

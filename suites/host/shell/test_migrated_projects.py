@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.shell.spec.migrate import migrate
 from harness.shell.spec.migrated_project import MigratedProject
 from harness.shell.spec.project import Project
@@ -73,9 +75,35 @@ End
     assert _outcomes(project, spec) == {"test_x": "passed", "test_fails": "failed"}
 
 
-def test_errexit_of_a_helper_module_applies_to_code_that_is_run(project: SpecProject) -> None:
+def test_options_name_the_same_places(project: SpecProject) -> None:
+    project.write(
+        ".shellspec",
+        "--helperdir tests -I lib --require helper --env-from env.sh --execdir @project/below\n"
+        "--path /usr/bin:/bin:${PWD}/bin\n",
+    )
+    project.write("lib/helper.sh", "helped() { echo helped; }\n")
+    project.write("env.sh", "FROM_FILE=yes\n")
+    project.write("bin/tool", "#!/bin/sh\necho tool\n").chmod(0o755)
+    project.write("below/data", "")
+    spec = """\
+It 'x'
+  all() { helped; tool; echo "$FROM_FILE ${SHELLSPEC_HELPERDIR##*/} ${PWD##*/}"; }
+  When call all
+  The line 1 of output should equal helped
+  The line 2 of output should equal tool
+  The line 3 of output should equal 'yes tests below'
+End
+"""
+
+    assert _outcomes(project, spec) == {"test_x": "passed"}
+
+
+@pytest.mark.parametrize("option", ["-eu", "-o errexit"])
+def test_errexit_of_a_helper_module_applies_to_code_that_is_run(
+    project: SpecProject, option: str
+) -> None:
     project.write(".shellspec", "--require spec_helper\n")
-    project.write("spec/spec_helper.sh", "set -eu\n")
+    project.write("spec/spec_helper.sh", f"set {option}\n")
     spec = """\
 f() { false; echo on; }
 It 'runs'
@@ -89,6 +117,23 @@ End
 """
 
     assert _outcomes(project, spec) == {"test_runs": "passed", "test_calls": "passed"}
+
+
+HOOKS = {
+    "f() {\n  after_each x\n}": True, "f() { after_all x; }": True, ": # after_all": False,
+    "before_each x": False,
+}  # fmt: skip
+
+
+def test_hooks_of_a_helper_module_after_examples_are_marked() -> None:
+    found = {text: MigratedProject(spec="a_spec.sh", helper_text=text) for text in HOOKS}
+
+    spec = "It 'x'\nWhen call true\nThe status should equal 0\nEnd\n"
+    modules = {
+        text: migrate("a_spec.sh", spec, row_evaluator("a_spec.sh"), each)
+        for text, each in found.items()
+    }
+    assert {text: "by hand (the pro" in module for text, module in modules.items()} == HOOKS
 
 
 def test_documented_variables_are_set(project: SpecProject) -> None:
