@@ -114,6 +114,27 @@ def test_example_gets_the_verdict_in_its_name(
     assert verdict.outcome is _VERDICTS[expected.lower()], verdict.problems
 
 
+_REASONS = {
+    "It 'a'\nSkip 'first'\nSkip 'second'\nEnd\n": "first",
+    "It 'b'\nSkip if 'condition  x' true\nEnd\n": "condition  x",
+    "It 'c'\nSkip\nEnd\n": "Temporarily skipped",
+    "It 'd'\nPending 'first'\nPending 'second'\nThe value a should eq b\nEnd\n": "second",
+    "Describe\nSkip 'outer'\nDescribe\nSkip 'inner'\nIt\nfalse\nEnd\nEnd\nEnd\n": "outer",
+    "Describe\nPending 'outer'\nDescribe\nPending 'inner'\nIt\nThe value a should eq b\n"
+    "End\nEnd\nEnd\n": "inner",
+}
+
+
+@pytest.mark.parametrize("name", _SHELLS)
+def test_example_has_the_reason_of_the_mark_that_counts(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a_spec.sh"
+    path.write_text("".join(_REASONS))
+
+    verdicts = _run(_load(path, _SHELLS[name]), _SHELLS[name], tmp_path, ahead=True)
+
+    assert [verdict.reason for verdict in verdicts.values()] == list(_REASONS.values())
+
+
 _LOUD = """\
 It 'loud {0}'
   Mock tool
