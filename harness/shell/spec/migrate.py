@@ -323,7 +323,7 @@ class _Migration:
         if rest and not rest.startswith("|"):
             found = split_words(rest)
             if rest.startswith("<"):
-                scope.stdin = "", f" {rest}"
+                scope.stdin = "", f" < <(__hx_slurp {rest})"
             elif rest[0] in "'\"" and all(word.literal for word in found):
                 scope.stdin = "".join(f"{word.text}\n" for word in found), ""
             else:

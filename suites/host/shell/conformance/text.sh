@@ -10,10 +10,11 @@ Describe 'Data'
   It 'succeeded: a block'
     Data
       #|first
+      # no text
       #|  indented $HOME
       #|
       #|last
-    End
+    End # of the text
     When call reads
     The output should equal 'first
   indented $HOME
@@ -36,22 +37,38 @@ last'
     The output should equal 'hello "world" sub'
   End
   It 'succeeded: a filter'
-    Data | tr a-z A-Z
+    Data | tr a-z A-Z # in capitals
       #|abc
     End
     When call reads
     The output should equal ABC
   End
-  It 'succeeded: text, with a final newline'
-    Data 'some text'
-    When call counted
-    The output should equal 1
-  End
-  It 'succeeded: a file'
-    printf 'from file' >"$SHELLSPEC_WORKDIR/data"
-    Data < "$SHELLSPEC_WORKDIR/data"
+  It 'succeeded: a filter of text that is expanded'
+    Data:expand | tr a-z A-Z
+      #|$((1 + 1))b
+    End
     When call reads
-    The output should equal 'from file'
+    The output should equal 2B
+  End
+  It 'succeeded: texts, each with a final newline'
+    Data 'some text' "$GREETING" ''
+    When call reads
+    The entire output should equal "some text${SHELLSPEC_LF}hello world$SHELLSPEC_LF$SHELLSPEC_LF"
+  End
+  Describe 'from a file'
+    Parameters
+      'no line break' 'no line break\n'
+      ' a\\b\n' ' a\\b\n'
+      'a\n\n\n' 'a\n\n\n'
+      '' '\n'
+    End
+    It "succeeded: has a final newline, and all that it had: $1"
+      printf "$1" >"$SHELLSPEC_WORKDIR/data"
+      Data < "$SHELLSPEC_WORKDIR/data"
+      reads_all() { cat; echo .; }
+      When call reads_all
+      The output should equal "$(printf "$2.")"
+    End
   End
   It 'succeeded: a function'
     generate() { printf '%s\n' "$@"; }
@@ -63,18 +80,6 @@ last'
     Data 'text'
     When run reads
     The output should equal text
-  End
-  Describe 'of a group'
-    Data 'outer'
-    It 'succeeded: reaches its examples'
-      When call reads
-      The output should equal outer
-    End
-    It 'succeeded: inner replaces outer'
-      Data 'inner'
-      When call reads
-      The output should equal inner
-    End
   End
   It 'succeeded: a line that ends in a backslash ends there'
     Data
@@ -113,7 +118,7 @@ Describe 'Parameters'
       "two words" 2
       $value \
         3
-    End
+    End # of the rows
     It "succeeded: row $1 ($2)"
       The value "$1" should be present
       shift
@@ -121,9 +126,9 @@ Describe 'Parameters'
     End
   End
   Describe 'value'
-    Parameters:value a b
+    Parameters:value a 'b|b' $GREETING # c
     It "succeeded: value $1"
-      The value "$1" should match pattern 'a|b'
+      The value "$1" should match pattern '[!#c]*'
     End
   End
   Describe 'matrix'
@@ -138,11 +143,13 @@ Describe 'Parameters'
   Describe 'dynamic'
     Parameters:dynamic
       for i in 1 2; do
-        %data "$i" "$GREETING"
+        %data "$i" "$GREETING" '' "it's
+$i"
       done
     End
     It "succeeded: dynamic $1"
-      The value "$2" should equal 'hello world'
+      The value "$2|$3|$4" should equal "hello world||it's
+$1"
     End
   End
   Describe 'rows in Data:expand'
@@ -199,17 +206,26 @@ two'
     The output should equal inside
   End
   It 'succeeded: puts and putsn'
-    show() {
+    show() { IFS=,
       %puts a '\n' b
       %- c
-      %putsn d
+      %putsn d d
       %= e
       %printf '%03d' 7
     }
     When call show
-    The output should equal 'a \n bcd
+    The output should equal 'a \n bcd d
 e
 007'
+  End
+  It 'succeeded: logger writes a line where the log is'
+    show() { IFS=,
+      %logger a '*'
+      %logger b
+    }
+    SHELLSPEC_LOGFILE=$SHELLSPEC_WORKDIR/log
+    When call show
+    The contents of file "$SHELLSPEC_LOGFILE" should equal "a *${SHELLSPEC_LF}b"
   End
   It 'succeeded: preserve carries a variable out of run' bash
     changes() {
@@ -244,13 +260,5 @@ Describe 'Set'
     list_nothing() { echo /nonexistent/*; }
     When call list_nothing
     The output should equal ''
-  End
-End
-
-Describe 'keyword-like lines'
-  It 'succeeded: a tab after a word makes it no keyword'
-    Describe() { :; }
-    Describe	x
-    The value a should equal a
   End
 End
