@@ -10,72 +10,9 @@ from suites.host.shell.running import outcomes, row_evaluator
 if TYPE_CHECKING:
     from suites.host.shell.running import SpecProject
 
-_SPEC = """\
-Describe 'provisioning'
-  Include ./library.sh
-  prefix=hello
-  fetch() { echo "fetched $1"; }
-  BeforeEach 'ready=yes'
-  It 'uses a function mock'
-    When call provision driver
-    The output should equal 'hello fetched driver'
-    The status should be success
-    The variable ready should equal yes
-    The line 1 of output should not include moon
-  End
-  It 'uses a command mock'
-    Mock curl
-      echo 'from curl'
-      exit 3
-    End
-    When call in_child
-    The output should equal 'from curl'
-    The status should equal 3
-  End
-  Describe 'parameters'
-    Parameters
-      a 1
-      "b c" 2
-    End
-    It "prints $1"
-      When call echo "$1-$2"
-      The output should match pattern '*'
-    End
-    It "writes $1"
-      When call eval 'echo text >/etc/harness-migrated'
-      The contents of file /etc/harness-migrated should equal text
-    End
-  End
-  It 'fails'
-    When run exit 4
-    The status should be success
-  End
-  xIt 'is skipped'
-    When call false
-  End
-End
-"""
-_LIBRARY = """\
-provision() { echo "$prefix $(fetch "$1")"; }
-in_child() { bash -c curl; }
-"""
-
 
 def _migrate(text: str) -> str:
     return migrate("a_spec.sh", text, row_evaluator("a_spec.sh"))
-
-
-def test_migrated_examples_reach_the_same_verdicts(project: SpecProject) -> None:
-    project.write("library.sh", _LIBRARY)
-    project.write("test_migrated.py", _migrate(_SPEC))
-
-    result = project.run()
-
-    seen = outcomes(result)
-    assert seen.pop("test_provisioning_fails") == "failed"
-    assert seen.pop("test_provisioning_is_skipped") == "skipped"
-    assert len(seen) == 6, result.render()
-    assert set(seen.values()) == {"passed"}, result.render()
 
 
 _FILES = """\
@@ -208,49 +145,12 @@ def _outcomes(project: SpecProject, text: str) -> dict[str, str]:
     return outcomes(project.run())
 
 
-def test_line_of_data_that_ends_with_a_backslash_is_the_whole_line(project: SpecProject) -> None:
-    spec = "It 'x'\nData\n#|one \\\nEnd\nWhen call cat\nThe output should equal 'one \\'\nEnd\n"
-
-    assert _outcomes(project, spec) == {"test_x": "passed"}
-
-
 def test_line_that_executes_the_spec_itself_is_left_out(project: SpecProject) -> None:
     spec = "eval \"$(shellspec - -c) exit 1\"\nIt 'x'\nWhen call true\nThe status should equal 0\nEnd\n"
     module = _migrate(spec)
 
     assert "shellspec -" not in module
     assert _outcomes(project, spec) == {"test_x": "passed"}
-
-
-def test_comment_after_an_evaluation_is_left_out(project: SpecProject) -> None:
-    spec = (
-        "It 'runs'\nWhen run echo b # c\nThe output should equal b # d\nEnd\n"
-        "It 'calls'\nWhen call echo 'b # c' # d\nAssert true # e\nThe output should equal 'b # c'\nEnd\n"
-    )
-
-    assert set(_outcomes(project, spec).values()) == {"passed"}
-
-
-def test_quoted_text_over_several_lines_is_kept(project: SpecProject) -> None:
-    spec = """\
-It 'expects'
-  f() { printf '%s\\n' "$1"; }
-  When call f "one
-  two"
-  The output should equal "one
-  two"
-End
-It 'expects another'
-  When call printf 'one\\ntwo\\n'
-  The output should equal 'one
-three'
-End
-"""
-
-    assert _outcomes(project, spec) == {
-        "test_expects": "passed",
-        "test_expects_another": "failed",
-    }
 
 
 def test_skip_with_a_condition_skips_if_the_condition_is_true(project: SpecProject) -> None:
@@ -297,65 +197,6 @@ def test_skip_without_if_ignores_words_after_its_reason(project: SpecProject) ->
     assert _outcomes(project, spec) == {"test_x": "skipped"}
 
 
-def test_rows_of_every_kind_are_kept(project: SpecProject) -> None:
-    spec = """\
-Describe 'matrix'
-  Parameters:matrix
-    a b
-    1 2 # of them
-  End
-  It "x $1"
-    When call echo "$1-$2"
-    The output should equal b-2
-  End
-End
-Describe 'value'
-  Parameters:value one 'a b'
-  It 'x'
-    When call echo "$1"
-    The output should equal 'a b'
-  End
-End
-Describe 'dynamic'
-  Parameters:dynamic
-    for n in 1 2 3; do
-      %data "$n" $((n * n))
-    done
-  End
-  It 'x'
-    When call echo "$(($1 * $1))"
-    The output should equal "$2"
-  End
-End
-Describe 'expanded'
-  name='a b'
-  Parameters
-    "$name" 1
-    c 2
-  End
-  It 'x'
-    When call echo "$1$2"
-    The output should equal 'a b1'
-    The output should equal "$1$2"
-  End
-End
-"""
-
-    assert list(_outcomes(project, spec).items()) == [
-        ("test_matrix_x_1[row0]", "failed"),
-        ("test_matrix_x_1[row1]", "failed"),
-        ("test_matrix_x_1[row2]", "failed"),
-        ("test_matrix_x_1[row3]", "passed"),
-        ("test_value_x[row0]", "failed"),
-        ("test_value_x[row1]", "passed"),
-        ("test_dynamic_x[row0]", "passed"),
-        ("test_dynamic_x[row1]", "passed"),
-        ("test_dynamic_x[row2]", "passed"),
-        ("test_expanded_x[row0]", "passed"),
-        ("test_expanded_x[row1]", "failed"),
-    ]
-
-
 def test_rows_that_commands_print_are_marked() -> None:
     module = _migrate(
         "Parameters:dynamic\nfor f in $(ls /); do %data $f; done\nEnd\n"
@@ -363,53 +204,3 @@ def test_rows_that_commands_print_are_marked() -> None:
     )
 
     assert "by hand (its rows are what commands print where the spec is run)" in module
-
-
-def test_functions_of_the_spec_judge_values(project: SpecProject) -> None:
-    spec = """\
-later() { [ "$later" -gt "$1" ]; }
-reads() { [ "$(cat)" = "$1" ]; }
-has_moved() { [ "$moved" = "$1" ] && cat >/dev/null && echo yes; }
-It 'is satisfied'
-  move() { moved=there; echo "version is 12"; echo 3 >&2; return 4; }
-  When call move
-  The third word of output should satisfy later 10
-  The stderr should satisfy reads 3
-  The status should satisfy later 3
-  The variable moved should satisfy reads there
-  The value "$moved" should not satisfy reads here
-End
-It 'is not satisfied'
-  When call echo 'version is 9'
-  The third word of output should satisfy later 10
-End
-It 'is no satisfaction, since it complains'
-  complains() { echo no >&2; }
-  When call true
-  The status should not satisfy complains
-End
-It 'has results'
-  move() { moved=there; echo out; }
-  shows() { echo "$1-$2-$3-$(cat)"; }
-  checks() { has_moved there; }
-  fails() { has_moved here; }
-  When call move
-  The result of function checks should be successful
-  The result of "checks()" should equal yes
-  The result of function fails should not be successful
-  The result of function shows should equal "out
---0-out"
-End
-It 'has another result'
-  When call echo
-  The result of function false should be successful
-End
-"""
-
-    assert _outcomes(project, spec) == {
-        "test_is_satisfied": "passed",
-        "test_is_not_satisfied": "failed",
-        "test_is_no_satisfaction_since_it_complains": "failed",
-        "test_has_results": "passed",
-        "test_has_another_result": "failed",
-    }

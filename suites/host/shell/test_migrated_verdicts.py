@@ -45,7 +45,6 @@ _ROOT_OF_ITS_OWN = {
 }
 _NOT_TOLD = {
     "exit aborts the example",
-    "exit under call aborts",
     "unset in call ends the example",
     "an unquoted variable that splits",
     "Skip if, with a command that expands to nothing",

@@ -75,6 +75,15 @@ TEXT
     false
     The value a should equal a
   End
+  It 'FAILED: a failing plain command after When run aborts'
+    When run true
+    The status should equal 0
+    false
+  End
+  It 'FAILED: a failing plain command after Assert aborts'
+    Assert true
+    false
+  End
   It 'FAILED: exit 0 aborts'
     The value a should equal a
     exit 0
@@ -83,8 +92,8 @@ TEXT
     echo leak >&2
     The value a should equal a
   End
-  It 'succeeded: stdout of a plain statement'
-    echo shown
+  It 'succeeded: stdin and stdout of a plain statement'
+    echo "shown: $(cat)"
     The value a should equal a
   End
   It 'succeeded: errexit does not see a condition'
@@ -169,6 +178,7 @@ Describe 'marks'
     changes() {
       inside=1
       cd /
+      echo 'nothing to skip' >&2
       false
     }
     Skip if 'never' changes
@@ -343,6 +353,12 @@ after'
 body'
       The status should be failure
     End
+    It 'succeeded: those of the example are the inner ones'
+      BeforeCall 'echo own' # of two
+      When call echo body
+      The lines of output should equal 4
+      The line 2 of output should equal own
+    End
     It 'succeeded: they do not concern run'
       When run echo body
       The output should equal body
@@ -399,7 +415,7 @@ End
 
 Describe 'Assert'
   It 'succeeded: status 0'
-    Assert test a = a
+    Assert test a = a # b
   End
   It 'FAILED: another status'
     Assert test a = b
@@ -419,6 +435,14 @@ Describe 'Assert'
     changes() { inside=1; [ -z "$(cat)" ]; }
     Assert changes
     The variable inside should be undefined
+  End
+End
+
+Describe 'Include of a name'
+  echo 'named=$__SOURCED__' >named.sh
+  Include named.sh
+  It 'succeeded: takes the file of the working directory'
+    The variable named should equal named.sh
   End
 End
 

@@ -40,8 +40,8 @@ Describe 'When call'
   End
 
   It 'succeeded: a builtin'
-    When call printf '%s' x
-    The output should equal x
+    When call printf '%s' '# x' # y
+    The output should equal '# x'
   End
 
   It 'succeeded: the working directory survives'
@@ -74,7 +74,7 @@ End
 
 Describe 'When run'
   It 'succeeded: exit is the status'
-    When run leave 7
+    When run leave 7 # seven
     The status should equal 7
   End
 
@@ -184,14 +184,15 @@ Describe 'When run source'
 
   It 'succeeded: Intercept'
     Intercept begin
-    __begin__() { echo "intercepted $1"; }
+    __begin__() { echo "intercepted $*"; }
     write points.sh 'test || __() { :; }
 __ begin first __
 __ other second __
-echo body'
-    When run source "$SHELLSPEC_WORKDIR/points.sh"
+test "$#" -ge 2 || echo "body of $#"'
+    cd "$SHELLSPEC_WORKDIR"
+    When run source points.sh "it's"
     The line 1 of output should equal 'intercepted first'
-    The line 2 of output should equal body
+    The line 2 of output should equal 'body of 1'
   End
 
   It 'succeeded: Intercept with a function of another name'
@@ -299,7 +300,7 @@ Describe 'options that the code sets'
       no_such_command
     }
     When run lost
-    The stderr should include 'line 299: no_such_command'
+    The stderr should include 'line 300: no_such_command'
     The status should equal 127
   End
   It 'succeeded: IFS and nocasematch' bash

@@ -307,6 +307,8 @@ Describe 'path matchers'
 
   It 'succeeded: all of them'
     The file full/file should be exist
+    The file full/file should exist
+    The file nowhere should not exist
     The file full/file should be file
     The file full should be directory
     The file link should be symlink
@@ -420,10 +422,23 @@ Describe 'path matchers'
   End
   It 'succeeded: an alias'
     Path here=full/file
-    File there=nowhere
+    File there=nowhere equals=a=b=c
+    : >a=b=c
+    The path equals should be exist
     The path here should be exist
     The contents of file here should equal text
     The file there should not be exist
+  End
+  It 'succeeded: any value may be a path'
+    place=full/file
+    When call echo full
+    The variable place should be file
+    The output should be directory
+    The line 1 of output should not be file
+    The contents of variable place should equal text
+  End
+  It 'FAILED: a value is the path of something else'
+    The value full should be file
   End
   It 'FAILED: be dir is absent'
     The file full should be dir
@@ -441,11 +456,16 @@ Describe 'satisfy'
   It 'succeeded: the subject is in a variable and on stdin'
     The value abc should satisfy is_long 3
     The value abc should satisfy from_stdin
+    is_long=long
+    The variable is_long should satisfy is_long 4
     The value abc should not satisfy is_long 4
   End
   It 'succeeded: with modifiers'
     When call text
     The word 2 of line 1 of output should satisfy is_long 4
+    The status should satisfy is_long 1
+    The stderr should not satisfy is_long 1
+    The entire output should satisfy is_long 19
   End
   is_unset() { [ -z "${is_unset+x}" ]; }
   It 'succeeded: an unset subject is no variable'

@@ -5,14 +5,6 @@ leaves() { exit "${1:-0}"; }
 prints() { echo "$1"; return "${2:-0}"; }
 
 Describe 'code that exits'
-  It 'FAILED: exit under call aborts'
-    When call leaves 0
-    The status should be success
-  End
-  It 'succeeded: exit under run is the status'
-    When run leaves 9
-    The status should equal 9
-  End
   It 'succeeded: exit in a command substitution'
     inner() { got=$(leaves 4); echo "got $?"; }
     When call inner
@@ -57,19 +49,6 @@ Describe 'modes of the code'
     The status should be success
     The output should equal unreached
   End
-  It 'succeeded: nounset survives a call'
-    sets() { set -u; }
-    When call sets
-    The status should be success
-    The variable no_such_variable should be undefined
-    The output should equal ''
-  End
-  It 'succeeded: noclobber and noglob survive too'
-    sets() { set -Cf; }
-    When call sets
-    The status should be success
-    The value '*' should equal '*'
-  End
   It 'succeeded: a changed IFS survives'
     sets() { IFS=:; }
     When call sets
@@ -82,11 +61,6 @@ Describe 'modes of the code'
     When call sets
     The status should be success
     The variable POSIXLY_CORRECT should be defined
-  End
-  It 'succeeded: xtrace of the code is its stderr'
-    traces() { set -x; true; }
-    When call traces
-    The stderr should include '+ true'
   End
   It 'succeeded: a pipe that fails' bash
     piped() { set -o pipefail; false | true; }
@@ -258,14 +232,6 @@ Describe 'mocks of mocks'
     When call wrapped
     The output should equal "there a it
 there b "
-  End
-  It 'succeeded: a Mock reads stdin'
-    Mock eats
-      cat
-    End
-    fed() { echo food | eats; }
-    When call fed
-    The output should equal food
   End
   It 'succeeded: a Mock writes to stderr'
     Mock complains

@@ -149,8 +149,8 @@ Describe 'Mock'
   It 'succeeded: preserve counts across calls'
     count=0
     Mock counts
-      count=$((count + 1))
-      %preserve count
+      count=$((count + 1)) text="it's \"\\$count\" "
+      %preserve count text:renamed
     End
     twice() {
       counts
@@ -158,6 +158,7 @@ Describe 'Mock'
     }
     When call twice
     The variable count should equal 2
+    The variable renamed should equal 'it'\''s "\2" '
   End
   It 'succeeded: text in a mock'
     Mock shows
@@ -194,12 +195,14 @@ End
 
 Describe 'preserved variables'
   change() {
-    kept=changed
+    kept="it's
+changed "
     %preserve kept
   }
   It 'succeeded: reach their own example'
     When run change
-    The variable kept should equal changed
+    The variable kept should equal "it's
+changed "
   End
   It 'succeeded: and not the next one'
     kept=mine
