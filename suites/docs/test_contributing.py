@@ -83,7 +83,9 @@ def test_pre_commit_accepts_its_configuration() -> None:
     result.check("Checking .pre-commit-config.yaml")
 
 
-def test_every_fragment_is_named_by_its_kind_and_ends_with_a_full_stop() -> None:
+def test_every_changelog_fragment_has_its_kind_in_its_file_name_and_ends_with_a_full_stop() -> (
+    None
+):
     files = [
         file for file in (REPOSITORY / "changelog").iterdir() if file.name not in _NO_FRAGMENTS
     ]

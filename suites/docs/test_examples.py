@@ -60,7 +60,7 @@ def test_every_block_has_a_language_that_is_checked(pages: list[Page]) -> None:
     assert {block.language for page in pages for block in page.blocks} <= LANGUAGES
 
 
-def test_python_runs(
+def test_python_examples_of_the_pages_run(
     sandbox: Sandbox,
     blocks: Callable[[str], list[Block]],
     monkeypatch: pytest.MonkeyPatch,
@@ -76,7 +76,7 @@ def test_python_runs(
     assert "NVIDIA H100 80GB HBM3 10de:2330" in capsys.readouterr().out
 
 
-def test_python_of_the_pages_uses_existing_names(blocks: Callable[[str], list[Block]]) -> None:
+def test_python_examples_use_existing_names(blocks: Callable[[str], list[Block]]) -> None:
     for block in blocks("python"):
         examples.check_names(block)
 
@@ -97,7 +97,7 @@ def test_systemd_units_start_programs_with_valid_arguments(
         programs.check(line)
 
 
-def test_files_of_the_system_agree_with_the_defaults(
+def test_system_files_on_the_pages_agree_with_the_defaults(
     blocks: Callable[[str], list[Block]],
 ) -> None:
     files = {examples.system_file(block): block.text for block in blocks("ini")}
@@ -108,7 +108,7 @@ def test_files_of_the_system_agree_with_the_defaults(
 
 
 @pytest.mark.parametrize("text", ["options vfio-pci\n", "# lab.conf\n", "# etc/lab.conf\n"])
-def test_system_file_without_a_path_is_reported(text: str) -> None:
+def test_system_file_on_a_page_without_a_path_is_reported(text: str) -> None:
     block = Block(place=Place(page="page.md", line=1), language="ini", kind="", text=text)
 
     with pytest.raises(StaleDocumentError, match="is to name a file below '/etc'"):

@@ -12,7 +12,7 @@ def rows() -> list[Row]:
     return collected_rows()
 
 
-def test_page_has_rows_for_all_machine_tests_only(rows: list[Row]) -> None:
+def test_promises_page_has_one_row_for_each_machine_test_and_no_other_row(rows: list[Row]) -> None:
     written = PAGE.read_text().splitlines()
     wanted = render_page(rows).splitlines()
 
@@ -25,7 +25,9 @@ def test_page_has_rows_for_all_machine_tests_only(rows: list[Row]) -> None:
     assert written == wanted
 
 
-def test_other_provisioner_gets_the_rows_that_are_not_only_about_ours(rows: list[Row]) -> None:
+def test_other_provisioner_gets_only_rows_that_do_not_depend_on_the_harness_provisioner(
+    rows: list[Row],
+) -> None:
     others = collected_rows("--provisioner=suites/e2e/shell_provisioner/provisioner.yaml")
 
     assert set(others) < set(rows)

@@ -141,7 +141,7 @@ def test_links_between_files_become_links_between_pages(
     assert pages.for_site(page, text) == expected
 
 
-def test_import_that_follows_from_others_is_left_out() -> None:
+def test_transitive_import_is_left_out_of_the_picture() -> None:
     edges = {"a": {"b", "c"}, "b": {"c"}, "c": set[str]()}
 
     assert import_graph.reduced(edges) == {"a": {"b"}, "b": {"c"}, "c": set()}

@@ -48,7 +48,7 @@ for _ in range(5):
 """
 
 
-def test_capacity_of_a_killed_process_goes_to_the_waiting_one(tmp_path: Path) -> None:
+def test_capacity_of_a_killed_process_goes_to_the_waiting_process(tmp_path: Path) -> None:
     folder = tmp_path / "reservations"
     process = spawn([sys.executable, "-c", HOLDER, str(folder)], stdin=PIPE, stdout=PIPE)
     reports: list[str] = []
@@ -77,7 +77,7 @@ def test_capacity_of_a_killed_process_goes_to_the_waiting_one(tmp_path: Path) ->
     assert remaining == ["next"]
 
 
-def test_processes_that_ask_at_once_take_turns(tmp_path: Path) -> None:
+def test_simultaneous_reservations_take_turns(tmp_path: Path) -> None:
     number = tmp_path / "number"
     number.write_text("0")
     argv = [sys.executable, "-c", COUNTER, str(tmp_path / "reservations"), str(number)]

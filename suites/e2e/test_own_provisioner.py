@@ -109,7 +109,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Provisioner:
     return read_provisioner(write_project(tmp_path_factory.mktemp("project") / "tiny", _WHOLE))
 
 
-def test_exit_code_is_an_outcome_by_itself(
+def test_provisioner_may_declare_its_exit_code_as_its_only_outcome(
     boot_node: BootNode, node_image: Image, thin: Provisioner
 ) -> None:
     node = boot_node(NodeRequest(name="tiny", image=node_image, provisioner=thin))
@@ -125,7 +125,7 @@ def test_exit_code_is_an_outcome_by_itself(
         expect.events_recorded(evidence, "tiny.write-record")
 
 
-def test_wrong_exit_code_is_refused_by_its_name(
+def test_error_for_a_wrong_exit_code_has_its_declared_name(
     boot_node: BootNode, node_image: Image, thin: Provisioner
 ) -> None:
     fails = [["sh", "-c", "echo 84 >/etc/tiny-exit-code"]]
@@ -200,7 +200,7 @@ def test_own_bake_gives_an_image_and_a_checkpoint(
 
 
 @pytest.mark.nightly
-def test_failing_bake_is_refused_by_the_name_of_its_exit_code(
+def test_error_for_a_failed_bake_has_the_declared_name_of_its_exit_code(
     lab: Lab, image_name: str, tmp_path: Path
 ) -> None:
     path = write_project(

@@ -19,7 +19,7 @@ _STEP = re.compile(r"^([a-z][a-z0-9-]*)(?:  # .*)?$", re.MULTILINE)
 
 
 @pytest.mark.nightly
-def test_plan_names_the_steps_that_boot_then_takes(
+def test_plan_lists_the_steps_that_boot_then_takes(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
     """`plan` asks the node what it is, changes nothing, and foretells each step in its order."""

@@ -15,7 +15,7 @@ SETS = sorted(
 )
 
 
-def test_all_are_found() -> None:
+def test_descriptor_files_of_both_protocols_are_found() -> None:
     assert [path.name for path in SETS] == ["v1beta1.binpb", "runtime_v1.binpb"]
 
 

@@ -58,7 +58,7 @@ def test_each_file_is_collected_by_one_worker(tmp_path: Path) -> None:
     assert collected(tmp_path) == ["test_a", "test_b", "test_c"]
 
 
-def test_worker_without_a_file_ends_well(tmp_path: Path) -> None:
+def test_worker_without_a_file_does_not_fail_the_run(tmp_path: Path) -> None:
     result = run(tmp_path, "suites/unit", a="def test_1(): pass\n")
 
     assert result.exit_code == 0, result.render()

@@ -22,6 +22,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("expectation", expectations, ids=[each.name for each in expectations])
 
 
-def test_existing_node(existing_evidence: Evidence, expectation: NodeExpectation) -> None:
+def test_existing_node_meets_the_expectation(
+    existing_evidence: Evidence, expectation: NodeExpectation
+) -> None:
     """The node meets the expectation."""
     expectation.judge(existing_evidence)

@@ -73,7 +73,7 @@ def _unpack(tmp_path: Path, runner: ScriptedUnpacking) -> None:
     unpack_packages(["jq"], release="sid", work=tmp_path, what="jq", runner=runner)
 
 
-def test_keys_of_debian_that_are_missing_are_named_before_anything_is_fetched(
+def test_missing_debian_keys_are_reported_before_anything_is_fetched(
     tmp_path: Path,
 ) -> None:
     """Ubuntu has mmdebstrap without them."""

@@ -52,7 +52,9 @@ def broken(site: Site, group: Group, name: str = "one") -> str:
     )
 
 
-def test_entry_that_raises_on_import_is_named_with_its_distribution_and_group(site: Site) -> None:
+def test_error_of_an_entry_point_that_raises_on_import_has_distribution_and_group(
+    site: Site,
+) -> None:
     sentence = broken(site, Group.IMAGES)
     (plugin,) = plugins(Group.IMAGES)
 
@@ -124,7 +126,7 @@ def test_broken_models_break_nothing_else(site: Site, capsys: pytest.CaptureFixt
     assert output.err == f"harness: {sentence}\n"
 
 
-def test_invalid_model_of_each_package_is_named_by_file_and_key(site: Site) -> None:
+def test_invalid_model_of_each_package_is_reported_with_file_and_key(site: Site) -> None:
     seen = []
     for name in ("acme", "rival"):
         package = site.install(name, {Group.GPU_MODELS: f"{name} = {name}_plugin"})

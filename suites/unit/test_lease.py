@@ -169,7 +169,9 @@ def test_other_folders_are_removed_beside_a_folder_that_cannot_be_removed(
     assert sweep(tmp_path) == [tmp_path / "a", tmp_path / "c"]
 
 
-def test_gate_that_stays_closed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeout_error_has_the_path_of_the_locked_gate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lease, "_GATE_TIMEOUT_S", 0.0)
     gate = tmp_path / ".gate"
 

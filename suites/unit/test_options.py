@@ -92,7 +92,7 @@ def test_words_become_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert settings.bundle_limit_mib == 0
 
 
-def test_wrong_value_names_its_option() -> None:
+def test_error_for_a_wrong_value_names_its_option() -> None:
     with pytest.raises(BadInputError, match="--timeout-multiplier"):
         _settings({"timeout_multiplier": "often"})
 

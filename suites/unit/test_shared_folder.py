@@ -72,7 +72,7 @@ def _huge(path: Path) -> None:
         (_huge, "more than 64 KiB, which is the limit 'shared-file-kib'"),
     ],
 )
-def test_files_that_the_harness_does_not_make_are_named_and_not_opened(
+def test_special_file_is_refused_with_its_path_and_not_opened(
     tmp_path: Path, make: Callable[[Path], None], kind: str
 ) -> None:
     path = tmp_path / "file"
@@ -181,7 +181,7 @@ def test_file_of_root_is_read_but_is_not_ours(
         _content(tmp_path / "file", is_ours=True)
 
 
-def test_folder_with_too_many_files_is_named(
+def test_error_has_the_path_of_a_folder_with_too_many_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = open_folder(tmp_path)
@@ -295,7 +295,7 @@ def test_folders_that_others_put_beside_it_are_not_taken(
     assert not folder.is_symlink()
 
 
-def test_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_error_has_the_path_of_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     with pytest.raises(RequirementError, match=r"'.*/absent/machines-\d+' can't be created"):
         private_folder(tmp_path / "absent", "machines")
 

@@ -185,7 +185,7 @@ def test_files_are_read_back_unchanged(agent: Agent, tmp_path: Path) -> None:
     assert (agent.read_bytes("/proc/version", soon()) or b"").startswith(b"Linux")
 
 
-def test_file_is_waited_for_before_its_folders_exist(agent: Agent, tmp_path: Path) -> None:
+def test_wait_for_a_file_may_begin_before_its_folders_exist(agent: Agent, tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "c"
     waiting = threading.Thread(target=agent.wait_for_file, args=(str(path), soon()))
     waiting.start()
@@ -196,12 +196,12 @@ def test_file_is_waited_for_before_its_folders_exist(agent: Agent, tmp_path: Pat
     assert not waiting.is_alive()
 
 
-def test_agent_outside_a_guest_settles_nothing(agent: Agent) -> None:
+def test_agent_outside_a_guest_refuses_to_settle_a_clone(agent: Agent) -> None:
     with pytest.raises(HarnessError, match="This machine is not a guest of the harness"):
         agent.settle(soon(), hostname="never")
 
 
-def test_restarted_agent_is_the_same_program_and_has_no_memory(
+def test_restarted_agent_runs_commands_and_has_forgotten_the_nonce(
     local: LocalAgent, agent: Agent
 ) -> None:
     agent.remember("nonce", soon())
@@ -260,7 +260,7 @@ class Relay:
         self.guest.close()
 
 
-def test_client_of_a_clone_finds_the_memory_but_no_earlier_work(tmp_path: Path) -> None:
+def test_client_of_a_clone_finds_the_nonce_but_no_earlier_requests(tmp_path: Path) -> None:
     """A clone's agent can't see that its host is another one; the new client's hello tells it."""
     relay = Relay()
     program = build_agent().content

@@ -152,7 +152,7 @@ def test_command_that_leaves_its_terminal_continues(agent: Agent) -> None:
     assert (code, shown) == (6, "one\r\n")
 
 
-def test_end_of_input_ends_its_reader(agent: Agent) -> None:
+def test_end_of_input_ends_the_program_that_reads_it(agent: Agent) -> None:
     with in_terminal(agent, "cat") as command:
         screen = Screen((b"typed\r\ntyped\r\n", command.feed_end))
         command.feed(b"typed\n")
@@ -213,7 +213,9 @@ def test_other_shell_runs_if_there_is_no_bash(agent: Agent, tmp_path: Path) -> N
         assert command.wait(screen.take) == 8
 
 
-def test_missing_program_is_named(agent: Agent, local: LocalAgent) -> None:
+def test_missing_program_is_reported_on_the_terminal_with_exit_code_127(
+    agent: Agent, local: LocalAgent
+) -> None:
     agent.ping(soon())
     before = open_descriptors(local)
     said: list[bytes] = []

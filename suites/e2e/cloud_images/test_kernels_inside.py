@@ -164,7 +164,9 @@ def test_kernels_of_the_root_partition_come_oldest_first(maker: Maker) -> None:
     assert list(taken(maker.disk((LINUX, files))).items()) == expected("/boot")
 
 
-def test_boot_partition_of_its_own_comes_before_the_root(maker: Maker) -> None:
+def test_kernels_of_a_separate_boot_partition_are_preferred_to_the_root_partition(
+    maker: Maker,
+) -> None:
     """As in Ubuntu's images from 24.04 on: the root's /boot is empty."""
     files = {"grub/grub.cfg": a_menu(""), **kernels_in("", OLD, NEW)}
 
@@ -195,7 +197,7 @@ def test_kernel_without_files_is_skipped(maker: Maker) -> None:
     assert list(taken(maker.disk((LINUX, files)))) == [NEW]
 
 
-def test_second_look_extracts_nothing_again(maker: Maker) -> None:
+def test_second_call_returns_the_extracted_kernels_without_the_disk(maker: Maker) -> None:
     files = {"boot/grub/grub.cfg": a_menu("/boot"), **kernels_in("boot/", OLD, NEW)}
     disk = maker.disk((LINUX, files))
     first = taken(disk)

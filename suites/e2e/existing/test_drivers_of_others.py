@@ -30,7 +30,9 @@ _SPEC = {
 
 
 @pytest.mark.slow
-def test_driver_of_a_container_is_not_missing(start_node: StartNode) -> None:
+def test_driver_container_meets_the_driver_expectations_except_the_module(
+    start_node: StartNode,
+) -> None:
     """Its programs and the device plugin's own CDI spec count; of its module nobody knows."""
     node = start_node(
         "others", config={"config_gpu_driver_if_needed": False, "retry_budget_s": 240}

@@ -84,7 +84,7 @@ def test_gpu_that_falls_off_the_bus_during_provisioning_ends_it(
 
 
 @pytest.mark.gpu_script("gpu1", is_dead=True)
-def test_dead_gpu_beside_a_good_one_is_left_out(
+def test_driver_binds_the_working_gpu_beside_a_dead_gpu(
     clone: CloneState, driver_baked: SavedState, h100: GpuModel
 ) -> None:
     """Both are on the bus; the driver takes the one that answers, and names the other."""
@@ -101,7 +101,7 @@ def test_dead_gpu_beside_a_good_one_is_left_out(
 
 
 @pytest.mark.gpu_script("gpu0", xids=(48,))
-def test_xid_is_logged_in_the_words_of_the_driver(
+def test_xid_is_logged_in_the_format_of_the_driver(
     clone: CloneState, driver_baked: SavedState, h100: GpuModel
 ) -> None:
     machine = clone(driver_baked, gpus=[h100])
@@ -172,7 +172,7 @@ def test_mig_mode_waits_for_a_reset_of_the_gpu(
     assert len(machine.gpu().trace.resets()) == resets + 1
 
 
-def test_stalled_gpu_holds_its_guest_and_lets_it_go(
+def test_guest_waits_for_a_stalled_gpu_and_continues_after_the_stall(
     clone: CloneState, driver_baked: SavedState, h100: GpuModel
 ) -> None:
     machine = clone(driver_baked, gpus=[h100])

@@ -105,7 +105,7 @@ def test_guest_finds_the_model_and_its_boot_registers(
         assert seen == list(model.boot_registers)
 
 
-def test_every_bar_answers_to_its_end(plugged: Plugged) -> None:
+def test_last_register_of_every_bar_can_be_written_and_read(plugged: Plugged) -> None:
     for bar, address in plugged.bars.items():
         last = plugged.gpu.bars[bar].size - 4
         plugged.qemu.memory_write(address + last, 0xCAFE0000 + bar)
@@ -128,7 +128,7 @@ def test_bars_are_as_wide_as_the_transport_allows(plugged: Plugged, transport: T
         assert kind == 0
 
 
-def test_function_is_express_if_the_transport_has_room(
+def test_function_has_a_pci_express_capability_only_over_vfio_user(
     plugged: Plugged, transport: Transport
 ) -> None:
     pointer = plugged.qemu.gpu_config_read(0x34) & 0xFF

@@ -155,7 +155,7 @@ def test_run_killed_at_each_step_in_turn_is_completed(
         pytest.param(Row(at="systemctl restart containerd", act=TERMINATE), id="containerd"),
     ],
 )
-def test_terminated_run_says_so_and_the_next_completes_it(
+def test_terminated_run_has_the_exit_code_for_sigterm_and_the_next_run_completes_it(
     boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState, row: Row
 ) -> None:
     """SIGTERM, as `timeout` sends it, ends the running command and leaves an outcome."""
@@ -170,7 +170,7 @@ def test_terminated_run_says_so_and_the_next_completes_it(
 
 
 @promise(section="10", unit="suites/unit/provisioning/test_boot.py")
-def test_new_configuration_is_loaded_although_its_run_was_killed(
+def test_containerd_restarts_with_a_configuration_that_a_killed_run_wrote(
     boot_node: BootNode, usual_request: NodeRequest
 ) -> None:
     """The file is complete, but the running containerd has not read it: it must still restart."""

@@ -99,7 +99,7 @@ def test_killed_run_leaves_no_domain(
 
 
 @pytest.mark.parametrize("is_crash", [False, True], ids=["restart", "crash"])
-def test_libvirtd_that_ends_in_the_middle_of_a_run_is_named_and_the_rest_continues(
+def test_end_of_libvirtd_during_a_run_is_reported_and_the_next_test_passes(
     lab: Lab, own_cache: OwnCache, alone: Libvirtd, tmp_path: Path, *, is_crash: bool
 ) -> None:
     """The test on it ends as an error of the harness; the next one connects anew."""

@@ -67,7 +67,7 @@ def test_second_run_with_a_gpu_changes_nothing(
     expect.unchanged(after, node.state(), allow=TOOLS)
 
 
-def test_run_after_a_failed_one_leaves_the_state_of_one_run(
+def test_run_after_a_failed_run_leaves_the_state_of_a_single_run(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
     """A node whose first run failed at a service is, once that works, as if it had never failed."""
@@ -98,7 +98,7 @@ def test_run_after_a_failed_one_leaves_the_state_of_one_run(
     )
 
 
-def test_stripped_node_stays_so_after_a_reboot(
+def test_node_without_driver_artefacts_has_none_after_a_reboot(
     boot_node: BootNode, lab: Lab, baked_image: Image
 ) -> None:
     """The same disk boots again, without provisioning: no module is loaded, nothing comes back."""

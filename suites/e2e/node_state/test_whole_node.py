@@ -163,7 +163,9 @@ def test_state_costs_less_than_three_seconds_of_the_processor(
     assert min(costs) < _MOST_CPU_S, f"Three states took {costs} seconds of the processor."
 
 
-def test_paths_are_the_same_as_in_find(clone: CloneState, cloud_init_done: SavedState) -> None:
+def test_paths_read_from_the_disk_match_find_in_the_guest(
+    clone: CloneState, cloud_init_done: SavedState
+) -> None:
     """What is parsed from the disk's blocks is what the guest's kernel says of each file."""
     machine = clone(cloud_init_done)
     state = machine.state()

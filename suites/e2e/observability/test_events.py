@@ -122,7 +122,7 @@ def test_events_of_a_ready_node(start_validated: StartNode) -> None:
 
 
 @promise(section="12", unit=UNIT)
-def test_failed_node_has_the_events_of_the_work_that_it_began(start_validated: StartNode) -> None:
+def test_failed_run_writes_events_only_for_work_that_it_began(start_validated: StartNode) -> None:
     """Groups that are open end with the failure, and the level is the same as without one."""
     node = start_validated(
         "failed", config=MANAGED, gpu_scripts={"gpu0": GpuScript(is_inforom_corrupted=True)}

@@ -46,7 +46,7 @@ put("drivers-...json", "{}")
 """
 
 
-def test_forgeries_of_two_users_have_no_effect_but_a_sentence(start_host: StartHost) -> None:
+def test_files_forged_by_two_users_cause_only_an_error_message(start_host: StartHost) -> None:
     host = start_host(3)
     place = _prepare(host)
 

@@ -146,7 +146,7 @@ def test_image_of_another_kernel_is_not_taken(
     )
 
 
-def test_registry_that_refuses_is_tried_three_times_and_not_taken_for_an_empty_one(
+def test_failing_registry_is_tried_three_times_and_not_taken_for_a_registry_without_the_image(
     start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, node_image: Image
 ) -> None:
     """An error of the registry is no answer to whether it has the image."""

@@ -52,7 +52,7 @@ def test_driver_binds_to_each_model_that_it_supports(
     expect.gpus_driven(evidence, *device_ids(supported(gpu_catalogue)))
 
 
-def test_driver_has_the_right_name_for_each(node_of_every_model: Node) -> None:
+def test_driver_has_the_right_name_for_each_gpu(node_of_every_model: Node) -> None:
     expect.driver_names_gpus(
         gathered(node_of_every_model), *(name for name in NAMES.values() if name is not None)
     )
@@ -66,14 +66,16 @@ def test_newer_gpu_is_refused_with_the_message_of_the_driver(
     expect.gpus_refused(gathered(node_of_every_model), *device_ids(refused))
 
 
-def test_device_nodes_are_there(node_of_every_model: Node, gpu_catalogue: Catalogue) -> None:
+def test_every_gpu_has_its_device_node(
+    node_of_every_model: Node, gpu_catalogue: Catalogue
+) -> None:
     paths = gathered(node_of_every_model).paths
 
     wanted = {f"/dev/nvidia{minor}" for minor in range(len(supported(gpu_catalogue)))}
     assert wanted | {"/dev/nvidiactl", "/dev/nvidia-uvm"} <= set(paths)
 
 
-def test_nvidia_smi_shows_them_in_its_table(
+def test_nvidia_smi_shows_every_gpu_in_its_table(
     node_of_every_model: Node, gpu_catalogue: Catalogue
 ) -> None:
     table = node_of_every_model.guest.output_of("nvidia-smi")
@@ -83,7 +85,9 @@ def test_nvidia_smi_shows_them_in_its_table(
     assert names == [model.title for model in supported(gpu_catalogue)]
 
 
-def test_nvidia_smi_lists_them(node_of_every_model: Node, gpu_catalogue: Catalogue) -> None:
+def test_nvidia_smi_lists_every_gpu_with_its_uuid(
+    node_of_every_model: Node, gpu_catalogue: Catalogue
+) -> None:
     lines = node_of_every_model.guest.output_of("nvidia-smi", "-L").splitlines()
 
     pattern = re.compile(
@@ -96,7 +100,9 @@ def test_nvidia_smi_lists_them(node_of_every_model: Node, gpu_catalogue: Catalog
     assert len({uuid for *_, uuid in found}) == len(lines)
 
 
-def test_nvidia_smi_answers_queries(node_of_every_model: Node, gpu_catalogue: Catalogue) -> None:
+def test_nvidia_smi_query_has_a_row_for_each_gpu(
+    node_of_every_model: Node, gpu_catalogue: Catalogue
+) -> None:
     evidence = gathered(node_of_every_model)
     answer = node_of_every_model.guest.output_of(
         "nvidia-smi", f"--query-gpu={QUERIES}", "--format=csv,noheader"
@@ -114,7 +120,7 @@ def test_nvidia_smi_answers_queries(node_of_every_model: Node, gpu_catalogue: Ca
     assert all(re.fullmatch(r"[1-9]\d+ MiB", row[5]) for row in rows)
 
 
-def test_nvidias_own_bindings_find_them(
+def test_nvidias_python_bindings_find_every_gpu(
     node_of_every_model: Node, gpu_catalogue: Catalogue
 ) -> None:
     """A program built on NVML gets answers, and 'not supported' where there is none."""

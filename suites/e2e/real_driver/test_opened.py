@@ -117,7 +117,7 @@ def test_report_has_the_models_name_and_place(
         "remapped_rows/remapped_row_corr",
     ],
 )
-def test_report_has_a_value_for(smi_report: list[ET.Element], path: str) -> None:
+def test_report_has_a_value_for_each_known_field(smi_report: list[ET.Element], path: str) -> None:
     """nvidia-smi shows 'N/A' for what a GPU does not know, and 'ERR!' for an answer it cannot use."""
     for value in fields(smi_report, path):
         assert value is not None
@@ -135,11 +135,11 @@ def test_only_fields_of_undocumented_calls_are_errors(smi_report: list[ET.Elemen
     assert wrong <= _UNANSWERED
 
 
-def test_each_has_a_mig_mode(smi_report: list[ET.Element]) -> None:
+def test_report_has_the_mig_mode_of_each_gpu(smi_report: list[ET.Element]) -> None:
     assert fields(smi_report, "mig_mode/current_mig") == ["Disabled", "Disabled"]
 
 
-def test_query_answers_by_the_names_of_fields(
+def test_nvidia_smi_query_returns_the_requested_fields(
     opened_node: Node, models: tuple[GpuModel, ...]
 ) -> None:
     output = opened_node.guest.output_of(
@@ -303,14 +303,14 @@ def test_pod_has_the_gpu_that_it_asks_for_by_cdi_and_no_other(
     assert not answers["silent"].ok
 
 
-def test_driver_complains_about_no_answer(opened_node: Node) -> None:
+def test_driver_logs_no_complaint_about_the_emulated_gpus(opened_node: Node) -> None:
     """The last test: the log has what all others caused."""
     log = opened_node.guest.output_of("dmesg")
 
     assert complaints_in(log) == []
 
 
-def test_device_got_no_unknown_command(opened_node: Node) -> None:
+def test_driver_sent_no_unknown_command_to_the_emulated_gpus(opened_node: Node) -> None:
     for device_id in ("gpu0", "gpu1"):
         trace = opened_node.gpu(device_id).trace
         unknown = {one.words for one in trace.incidents_of(IncidentKind.COMMAND_UNKNOWN)}

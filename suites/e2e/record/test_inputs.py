@@ -55,7 +55,7 @@ ROWS: Mapping[str, Row] = {
 
 
 @promise(section="2", unit="suites/unit/provisioning/test_configuration.py")
-def test_inputs_are_read_as_aks_writes_them(start_node: StartNode) -> None:
+def test_plan_reads_environment_variables_as_aks_sets_them(start_node: StartNode) -> None:
     """AKS sets variables of the environment, some of them to nothing."""
     node = start_node("inputs", command=None)
 

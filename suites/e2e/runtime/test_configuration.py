@@ -461,7 +461,9 @@ def test_device_plugin_and_runtime_agree(start_node: StartNode, row: Engine) -> 
 
 
 @promise(section="10", unit=UNIT)
-def test_settings_of_the_user_apply_last(start_node: StartNode) -> None:
+def test_drop_in_of_the_user_overrides_the_environment_of_the_device_plugin(
+    start_node: StartNode,
+) -> None:
     """A drop-in of the user's own overrides the environment that the node chose."""
     own = b"[Service]\nEnvironment=DEVICE_LIST_STRATEGY=volume-mounts\n"
     node = start_node(

@@ -141,7 +141,9 @@ def test_spec_is_written_despite_starts_during_the_run(
         ),
     ],
 )
-def test_lasting_failure_gives_no_healthy_node(start_node: StartNode, script: str) -> None:
+def test_lasting_failure_of_the_cdi_refresh_fails_the_run(
+    start_node: StartNode, script: str
+) -> None:
     """A working driver without a spec gives no pod a GPU, and an old spec is not taken for one."""
     node = start_node(
         "lasting", files=[*FILES, OLD, fault(script)], before=[INSTALL], config=QUICK

@@ -184,7 +184,7 @@ def test_node_problem_detector_starts_again_with_the_driver(
 
 
 @promise(section="5, step 13", unit="suites/unit/provisioning/test_driver.py")
-def test_driver_is_queried_by_the_program_of_the_payload_if_path_has_none(
+def test_driver_is_queried_by_the_nvidia_smi_of_the_payload_if_path_has_none(
     start_validated: StartNode,
 ) -> None:
     """Some images stage nvidia-smi under the payload's folder alone."""

@@ -75,7 +75,7 @@ def systemd(
             yield connection
 
 
-def test_busy_systemd_does_not_put_the_query_off(
+def test_frequent_signals_of_systemd_do_not_delay_the_query(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, systemd: socket.socket
 ) -> None:
     """It sends signals more often than a unit is queried."""
@@ -126,7 +126,7 @@ def test_systemd_that_executes_itself_again_is_queried_without_signals(
         answer(bench, show("activating"), number)
 
 
-def test_query_waits_for_memory_and_ends_with_its_wait(
+def test_query_that_lacks_memory_is_retried_and_ends_with_its_wait(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, systemd: socket.socket
 ) -> None:
     bench.processes.refusal = OSError(errno.ENOMEM, "Cannot allocate memory")

@@ -149,7 +149,7 @@ def test_allocation_of_a_device_that_cannot_be_opened_names_the_error(pair: Pair
         ("endpoint", "absent.sock", "there is no socket 'absent.sock'"),
     ],
 )
-def test_registration_that_a_kubelet_refuses(
+def test_kubelet_refuses_an_invalid_registration(
     pair: Pair, field: str, value: str, message: str
 ) -> None:
     pair.order("kubelet", "start")

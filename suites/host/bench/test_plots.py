@@ -26,7 +26,7 @@ _FIGURES = figures_of(
 )
 
 
-def test_there_is_a_plot_of_each_thing_that_was_measured() -> None:
+def test_each_measured_quantity_has_a_plot() -> None:
     names = [plot.name for plot in plots_of(_FIGURES)]
 
     assert names == ["waits", "critical-path", "distribution", "savings"]
@@ -49,7 +49,7 @@ def test_same_samples_give_the_same_bytes() -> None:
     assert render(plot, _FIGURES, LIGHT, form="png").startswith(b"\x89PNG")
 
 
-def test_page_carries_its_plots_in_both_schemes() -> None:
+def test_page_embeds_its_plots_in_both_colour_schemes() -> None:
     plots = plots_of(_FIGURES)
 
     page = render_page(_FIGURES, plots)

@@ -53,7 +53,7 @@ def test_command_is_awaited(program: Path) -> None:
     assert seconds_of_command(["--image=mine"]) > 0
 
 
-def test_python_may_keep_its_compiled_files(
+def test_measured_command_may_write_python_bytecode(
     program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")

@@ -35,7 +35,7 @@ def test_examples_pass_and_run_the_accounted_commands(tmp_path: Path) -> None:
     assert all(call.cpu_s > 0 for call in calls)
 
 
-def test_call_has_the_cpu_time_of_its_process_and_its_exit_code() -> None:
+def test_each_accounted_call_has_its_cpu_time_and_keeps_its_exit_code() -> None:
     script = """
       true
       dash -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; exit 7'

@@ -48,7 +48,9 @@ def run(tmp_path: Path) -> Callable[[str, Trim], str]:
 
 
 @pytest.mark.parametrize("words", [_LOOK, _REMOVE, _DEFER, "systemctl restart kubelet"])
-def test_nothing_changes_if_no_trim_is_off(run: Callable[[str, Trim], str], words: str) -> None:
+def test_command_is_unchanged_if_no_trim_is_switched_off(
+    run: Callable[[str, Trim], str], words: str
+) -> None:
     assert run(words, Trim.NONE_OFF) == words
 
 
@@ -71,6 +73,6 @@ def test_switched_off_trim_changes_its_command(
 
 
 @pytest.mark.parametrize("trim", list(Trim))
-def test_other_commands_stay(run: Callable[[str, Trim], str], trim: Trim) -> None:
+def test_other_commands_are_unchanged(run: Callable[[str, Trim], str], trim: Trim) -> None:
     for words in ("ctr -n k8s.io image pull registry/driver:1", "systemctl enable nvidia-dcgm"):
         assert run(words, trim) == words

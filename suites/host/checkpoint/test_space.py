@@ -29,7 +29,7 @@ def _make(place: CheckpointPlace) -> Mapping[str, str]:
     return {}
 
 
-def test_memory_takes_the_space_of_the_pages_that_are_not_zero(tmp_path: Path) -> None:
+def test_memory_file_takes_disk_space_only_for_pages_that_are_not_zero(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", limit_mib=1024)
 
     with store.use(

@@ -73,7 +73,7 @@ def test_saved_state_is_restored(tmp_path: Path, suffix: str) -> None:
     assert state.stat().st_mode & 0o777 == 0o600
 
 
-def test_descriptors_that_a_thread_opens_meanwhile_stay_open(tmp_path: Path) -> None:
+def test_restore_does_not_close_descriptors_that_a_thread_opens_meanwhile(tmp_path: Path) -> None:
     """It gets the numbers of descriptors that were just closed here."""
     opened: list[IO[bytes]] = []
 
@@ -143,7 +143,7 @@ def test_compressor_that_fails_is_reported_with_the_usual_cause(
     )
 
 
-def test_failed_compressor_is_named_as_the_cause(
+def test_save_error_reports_the_exit_code_of_the_failed_compressor(
     tmp_path: Path, compressor: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a full disk: QEMU only says that nobody reads any more."""
@@ -160,7 +160,7 @@ def test_failed_compressor_is_named_as_the_cause(
     )
 
 
-def test_compressor_that_continues_does_not_hide_why_qemu_failed(
+def test_error_of_qemu_is_reported_even_if_the_compressor_still_runs(
     tmp_path: Path, compressor: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(whole_state, "_FAILED_S", 0.0)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_this_host_is_judged_whatever_its_state(
+def test_judgement_of_this_host_has_a_verdict_for_each_expectation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each expectation has a verdict and whole sentences, and the exit code is theirs."""

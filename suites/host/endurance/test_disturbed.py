@@ -112,7 +112,9 @@ def test_each_kind_of_broken_promise_is_found(
     assert str(_REPOSITORY) not in str(found)
 
 
-def test_operation_that_has_to_pass_may_not_fail_with_a_sentence(tmp_path: Path) -> None:
+def test_operation_that_must_pass_is_a_finding_even_if_it_fails_with_a_message(
+    tmp_path: Path,
+) -> None:
     script = "test ! -e $1 || { echo 'it: I was stopped.'; exit 2; }"
 
     (found,) = tried(tmp_path, script, must_pass=True)

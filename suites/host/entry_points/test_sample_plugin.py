@@ -72,7 +72,7 @@ def test_models_and_recipes_of_the_package_are_listed(
     assert (gpus.stderr, images.stderr) == ("", "")
 
 
-def test_expectation_and_model_of_the_package_serve_a_project(
+def test_project_uses_the_expectation_and_the_gpu_model_of_the_package(
     sample_site: PluginSite, tmp_path: Path
 ) -> None:
     (tmp_path / "test_acme.py").write_text(_EVIDENCE)
@@ -82,7 +82,9 @@ def test_expectation_and_model_of_the_package_serve_a_project(
     assert "3 passed" in result.stdout
 
 
-def test_node_is_judged_by_the_expectation_too(sample_site: PluginSite, tmp_path: Path) -> None:
+def test_judge_command_applies_the_expectation_of_the_package(
+    sample_site: PluginSite, tmp_path: Path
+) -> None:
     result = sample_site.harness(
         "node", "judge", "local:", "--only", "acme-firmware", "--json", cwd=tmp_path
     )

@@ -39,7 +39,7 @@ def test_archive_lies_beside_the_folder_and_is_private(evidence: Path) -> None:
 
 
 @pytest.mark.parametrize("lacks", [None, "zstd"], ids=["preferred", "gzip"])
-def test_archive_becomes_the_folder_again(
+def test_archive_is_unpacked_into_the_same_folder(
     evidence: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str | None
 ) -> None:
     found = shutil.which
@@ -101,7 +101,7 @@ def test_file_may_change_while_it_is_packed(
         write_archive(evidence)
 
 
-def test_folder_is_taken_as_it_is(evidence: Path, tmp_path: Path) -> None:
+def test_folder_is_used_without_unpacking(evidence: Path, tmp_path: Path) -> None:
     with opened(evidence, tmp_path / "runs") as folder:
         assert folder == evidence
 
@@ -110,7 +110,7 @@ def test_folder_is_taken_as_it_is(evidence: Path, tmp_path: Path) -> None:
     ("name", "words"),
     [("t.tar.gz", "damaged"), ("t.zip", "not a folder"), ("absent", "not a folder")],
 )
-def test_other_file_is_refused_as_an_archive(tmp_path: Path, name: str, words: str) -> None:
+def test_file_that_is_not_an_archive_is_refused(tmp_path: Path, name: str, words: str) -> None:
     if name != "absent":
         (tmp_path / name).write_text("no archive")
 

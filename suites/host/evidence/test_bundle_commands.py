@@ -82,7 +82,7 @@ def test_old_bundles_are_listed_and_removed(
     assert "1 bundles" in printed
 
 
-def test_archive_without_its_folder_stays(
+def test_gc_keeps_an_archive_without_its_folder(
     archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It was copied there, or is of something else."""

@@ -30,7 +30,7 @@ NOTHING = EvidenceRequest(commands={}, files=(), paths=())
 NONCE = "0123456789abcdef"
 
 
-def test_lock_is_listed_with_the_process_that_kept_it(tmp_path: Path) -> None:
+def test_lock_is_listed_with_the_process_that_still_holds_it(tmp_path: Path) -> None:
     """The process that took it has ended; the kernel's list names that one."""
     lock = tmp_path / "a lock"
     script = f"exec 9>>'{lock}'; flock -x 9 || exit; sleep 60 <&- >&- 2>&- & echo $!"
@@ -44,7 +44,9 @@ def test_lock_is_listed_with_the_process_that_kept_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", TOOLS)
-def test_node_that_lacks_a_tool_delivers_nothing(tmp_path: Path, missing: str) -> None:
+def test_script_fails_without_output_on_a_node_that_lacks_a_tool(
+    tmp_path: Path, missing: str
+) -> None:
     """Otherwise all its commands or files would seem to be absent."""
     for name in {"sh", *TOOLS} - {missing}:
         (tmp_path / name).symlink_to(str(shutil.which(name)))
@@ -132,7 +134,7 @@ def test_closed_folder_below_a_wildcard_is_reported(tmp_path: Path) -> None:
         list(evidence.paths)
 
 
-def test_file_that_was_not_looked_for_is_not_taken_for_an_absent_one(tmp_path: Path) -> None:
+def test_file_that_was_not_gathered_is_not_taken_for_an_absent_file(tmp_path: Path) -> None:
     """Also near a pattern that was: a shell's wildcard matches neither '/' nor a leading dot."""
     request = EvidenceRequest(commands={}, files=["/absent/*.conf", "/absent/[a].?"], paths=[])
     evidence = Evidence(_gather(tmp_path / "e", request))

@@ -92,7 +92,7 @@ def test_access_is_answered_before_dma_and_during_dma(vfio: Vfio) -> None:
     assert vfio.server.wait_for_end(_END_S).kind is EndKind.VIOLATION
 
 
-def test_accesses_that_came_go_before_dma(vfio: Vfio) -> None:
+def test_received_accesses_are_answered_before_dma(vfio: Vfio) -> None:
     start = vfioside.write_message(0, 0, struct.pack("<I", ADDRESS))
     vfio.qemu.post(start + vfioside.read_message(0, 0x88, 4))
 
@@ -264,7 +264,7 @@ def test_msi_is_offered_only_with_an_engine(vfio: Vfio) -> None:
     assert _MSI_CAPABILITY in capabilities(vfio.qemu)
 
 
-def test_xid_of_a_test_wakes_the_device(vfio: Vfio) -> None:
+def test_xid_raised_by_a_test_reaches_the_engine(vfio: Vfio) -> None:
     assert vfio.qemu.read(0, 4) == 4
 
     vfio.server.gpu.raise_xid(48, "DBE")
@@ -350,7 +350,7 @@ def test_interrupt_of_mpqemu_is_signalled(mpqemu: Mpqemu) -> None:
         assert os.eventfd_read(event.fileno()) == 1
 
 
-def test_posted_write_needs_no_answer_and_comes_before_later_writes(vfio: Vfio) -> None:
+def test_posted_writes_need_no_answer_and_keep_their_order(vfio: Vfio) -> None:
     pages = bytes(range(1, 251)) * 20
     vfio.engine.texts = [b"first", pages]
 

@@ -127,7 +127,7 @@ def test_data_of_a_release_has_the_layout_of_the_compiler(
     }
 
 
-def test_archive_gives_the_same_data_as_its_folder(source: Path, tmp_path: Path) -> None:
+def test_source_archive_and_source_folder_give_the_same_data(source: Path, tmp_path: Path) -> None:
     archive = tmp_path / "driver.orig.tar.xz"
     LocalRunner().run(
         ["tar", "-cJf", str(archive), "-C", str(tmp_path), source.name], timeout_s=60
@@ -150,7 +150,7 @@ def test_archive_gives_the_same_data_as_its_folder(source: Path, tmp_path: Path)
         ("src/nvidia/Makefile", "'src/nvidia/Makefile' cannot be read"),
     ],
 )
-def test_folder_without_such_a_source_is_refused(
+def test_folder_that_lacks_a_source_file_is_refused(
     source: Path, lacking: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (source / lacking).unlink()

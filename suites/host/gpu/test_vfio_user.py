@@ -288,7 +288,7 @@ _ANY = st.one_of(
 
 
 @given(messages=st.lists(_VALID, max_size=40))
-def test_any_sequence_of_messages_gets_one_answer_for_each(messages: list[bytes]) -> None:
+def test_each_of_any_sequence_of_messages_gets_one_answer(messages: list[bytes]) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         VfioUserServer(a_gpu(trace_capacity=4), folder=Path(folder)) as server,
@@ -326,7 +326,7 @@ def test_any_bytes_end_the_connection_with_a_reason_and_leave_nothing(
 
 
 @given(chunks=st.lists(st.one_of(_VALID, _ANY), max_size=20))
-def test_reader_never_holds_more_than_a_message(chunks: list[bytes]) -> None:
+def test_reader_never_buffers_more_than_one_message(chunks: list[bytes]) -> None:
     reader = MessageReader()
     with contextlib.suppress(ProtocolViolationError):
         for chunk in chunks:

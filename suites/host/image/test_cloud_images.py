@@ -136,7 +136,7 @@ def test_cached_image_needs_no_network(fetching: Fetching, server: ImageServer) 
     assert server.requests == requests
 
 
-def test_nothing_but_the_image_remains(fetching: Fetching, server: ImageServer) -> None:
+def test_fetch_leaves_no_temporary_files(fetching: Fetching, server: ImageServer) -> None:
     server.fail_with(FILE, cut_at(600))
 
     fetching.run()
@@ -273,7 +273,7 @@ def test_partial_file_of_another_image_is_downloaded_again(
     assert fetching.refused() == {}
 
 
-def test_location_whose_whole_file_is_wrong_too_is_left_for_the_next_one(
+def test_next_mirror_is_used_if_a_complete_download_is_wrong_too(
     tmp_path: Path, server: ImageServer
 ) -> None:
     """Only a file of which a part was there already is fetched again."""
@@ -379,7 +379,7 @@ def test_error_names_every_location_without_the_image(tmp_path: Path, server: Im
         assert f"'{mirror.url(FILE)}' answered 404 Not Found." in failure
 
 
-def test_renewal_takes_the_latest_and_locks_it(fetching: Fetching) -> None:
+def test_renewal_locks_the_digest_of_the_latest_image(fetching: Fetching) -> None:
     _lock_to(fetching, "1" * 64)
 
     fetching.run(is_renewal=True)
@@ -396,7 +396,7 @@ def test_image_is_booted_by_the_firmware_of_its_recipe(
     )
 
 
-def test_lock_of_another_file_is_refused(fetching: Fetching) -> None:
+def test_lock_file_for_another_image_file_is_refused(fetching: Fetching) -> None:
     _lock_to(fetching, DIGEST)
     fetching.lock.write_text(fetching.lock.read_text().replace(FILE, "other.qcow2"))
 
@@ -431,7 +431,7 @@ def test_lock_that_another_process_wrote_meanwhile_is_kept_unless_it_is_renewed(
     assert f"sha256:{DIGEST if is_renewal else '1' * 64}" in fetching.lock.read_text()
 
 
-def test_digest_of_another_algorithm_than_the_lists_is_refused(
+def test_pinned_digest_by_another_algorithm_than_the_list_is_refused(
     tmp_path: Path, server: ImageServer
 ) -> None:
     fetching = Fetching(tmp_path, server.folder, more=f"digest: sha512:{'1' * 128}\n")

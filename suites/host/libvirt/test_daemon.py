@@ -51,7 +51,7 @@ def test_daemon_is_of_the_requested_kind(daemon: PrivateDaemon, connection: Conn
     assert connection.daemon_version >= (8, 0, 0)
 
 
-def test_daemon_knows_no_domain_of_the_hosts(connection: Connection) -> None:
+def test_daemon_has_none_of_the_domains_of_the_hosts_libvirtd(connection: Connection) -> None:
     assert _names(connection) == []
 
 
@@ -72,7 +72,7 @@ def test_machines_may_lock_as_much_memory_as_the_host_allows(daemon_folder: Path
     assert hard in (before[1], resource.RLIM_INFINITY)
 
 
-def test_events_come_without_asking(connection: Connection) -> None:
+def test_events_arrive_without_polling(connection: Connection) -> None:
     with DomainEvents(connection, name=NAME, uuid=UUID) as events:
         domain = connection.run("the definition", lambda: connection.raw.defineXML(XML))
         events.wait_for("its definition", kinds(EventKind.DEFINED), _deadline())

@@ -50,7 +50,7 @@ def kvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_trap_is_found_without_falling_into_it(trapped: PrivateDaemon, kvm: Path) -> None:
+def test_check_finds_a_dev_kvm_that_qemu_may_not_open(trapped: PrivateDaemon, kvm: Path) -> None:
     with Connection.open(trapped.uri, deadline=Deadline.after(PATIENCE_S)) as connection:
         finding = requirement_checks._kvm(connection)
         kvm.chmod(0o666)
@@ -63,7 +63,9 @@ def test_trap_is_found_without_falling_into_it(trapped: PrivateDaemon, kvm: Path
 
 
 @pytest.mark.usefixtures("kvm")
-def test_own_libvirtd_has_no_trap(daemon: PrivateDaemon, connection: Connection) -> None:
+def test_checks_of_kvm_and_emulator_pass_for_an_own_libvirtd(
+    daemon: PrivateDaemon, connection: Connection
+) -> None:
     assert requirement_checks._kvm(connection).is_met
     finding = requirement_checks._emulator(connection, "qemu-system-x86_64", None)
 

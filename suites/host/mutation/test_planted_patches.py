@@ -88,7 +88,7 @@ def test_each_bug_gets_the_tier_and_the_test_that_caught_it(
     assert not list(tree.top.rglob("__pycache__"))
 
 
-def test_tier_that_is_not_asked_for_catches_nothing(
+def test_tier_that_is_not_selected_catches_no_bug(
     tree: Tree, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree.add_patch("double.patch", "2 * a", "3 * a")
@@ -100,7 +100,7 @@ def test_tier_that_is_not_asked_for_catches_nothing(
     assert tree.plant(tiers="host", as_json=False) == 0
 
 
-def test_every_patch_that_cannot_be_planted_is_named(tree: Tree) -> None:
+def test_every_patch_that_cannot_be_planted_is_listed_with_the_reason(tree: Tree) -> None:
     tree.add_patch("good.patch", "a + b", "a - b")
     tree.add_patch("syntax.patch", "return a + b", "return a +")
     tree.add_patch("tests.patch", "== 3", "== 4", "suites/unit/test_pair.py")

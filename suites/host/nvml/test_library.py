@@ -90,7 +90,7 @@ def test_gpus_are_listed_in_the_order_of_their_addresses(library: Library) -> No
     assert [device["by_bus_id"] for device in devices] == [0, 1, 2]
 
 
-def test_uuids_differ_and_stay(library: Library) -> None:
+def test_each_gpu_has_its_own_stable_uuid(library: Library) -> None:
     library.load_driver()
     library.plug(H100, 0)
     library.plug(H100, 1)
@@ -111,13 +111,13 @@ def test_gpu_that_the_driver_cannot_name_has_its_models_name(library: Library) -
     assert device["name"] == "Tesla T4"
 
 
-def test_driver_without_gpus_has_none(library: Library) -> None:
+def test_driver_without_gpus_lists_no_devices(library: Library) -> None:
     library.load_driver()
 
     assert library.ask() == {"driver": VERSION, "cuda": 12020, "devices": []}
 
 
-def test_nothing_is_known_without_a_driver(library: Library) -> None:
+def test_query_without_a_driver_fails_with_driver_not_loaded(library: Library) -> None:
     assert library.ask() == {"error": 9, "words": "Driver Not Loaded"}
 
 
@@ -186,7 +186,7 @@ except pynvml.NVMLError as error:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may set a GPU's MIG mode")
-def test_mig_mode_comes_with_the_next_boot(library: Library) -> None:
+def test_mig_mode_takes_effect_at_the_next_boot(library: Library) -> None:
     library.load_driver()
     library.plug(H100)
 
@@ -200,7 +200,7 @@ def test_mig_mode_comes_with_the_next_boot(library: Library) -> None:
     assert device["mig"] == [1, 1]
 
 
-def test_gpu_without_mig_takes_no_mode(library: Library) -> None:
+def test_setting_the_mig_mode_of_a_gpu_without_mig_is_not_supported(library: Library) -> None:
     library.load_driver()
     library.plug(T4)
 
@@ -252,7 +252,7 @@ print(answers, library.nvmlDeviceGetHandleByIndex_v2(1, ctypes.byref(device)))
 """
 
 
-def test_handle_that_nobody_got_and_short_buffer_are_refused(library: Library) -> None:
+def test_unknown_handle_and_short_buffer_are_refused(library: Library) -> None:
     library.load_driver()
     library.plug(H100)
 

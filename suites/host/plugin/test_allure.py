@@ -197,7 +197,7 @@ def history(inner: Inner, source: str, *options: str) -> dict[tuple[str, ...], s
     }
 
 
-def test_history_follows_the_test_in_any_run(inner: Inner) -> None:
+def test_history_id_of_a_test_is_the_same_in_every_run(inner: Inner) -> None:
     """Under xdist, in another order of parameters, and in another checkout."""
     image = IMAGE.format(root=inner.folder)
 
@@ -290,7 +290,7 @@ def test_status_is_failed_for_the_node_and_broken_for_the_harness(inner: Inner) 
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_files_of_the_run_tell_failed_from_broken_and_name_the_host(
+def test_run_has_files_of_categories_and_of_the_host_environment(
     inner: Inner, workers: str
 ) -> None:
     inner.run("def test_kernel():\n    pass\n", "--alluredir=results", "-n", workers)

@@ -61,7 +61,7 @@ def test_difference_since_the_state_that_the_test_took_is_written(folder: Path) 
     assert "~ adduser: version 3.134 -> 3.137" in text
 
 
-def test_parts_that_cannot_be_added_are_named_and_the_rest_is_there(
+def test_parts_that_cannot_be_added_are_listed_in_left_out_txt_and_the_other_parts_exist(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

@@ -25,7 +25,7 @@ def test_of_any():
 """
 
 
-def test_every_test_runs_under_the_driver_that_it_is_about(inner: Inner) -> None:
+def test_every_test_for_one_driver_runs_under_that_driver(inner: Inner) -> None:
     result = inner.run(TESTS)
 
     result.assert_outcomes(passed=3)

@@ -144,7 +144,7 @@ def test_each_test_has_the_whole_limit_of_processor_time(ask: Callable[..., Any]
     ("test", "limits"),
     [("test_child_works", {"cpu_s": 0.2}), ("test_waits", {"wall_s": 0.2})],
 )
-def test_test_beyond_a_limit_is_ended_and_named(
+def test_test_that_exceeds_a_limit_is_ended_and_reported(
     ask: Callable[..., Any], test: str, limits: Mapping[str, float]
 ) -> None:
     """What children of the test use counts too."""
@@ -159,7 +159,7 @@ def test_time_in_which_the_server_was_stopped_does_not_count(ask: Callable[..., 
     assert "timed_out" not in answer
 
 
-def test_fork_that_ends_early_has_died(ask: Callable[..., Any]) -> None:
+def test_early_end_of_the_fork_is_reported_as_a_crash(ask: Callable[..., Any]) -> None:
     answer = ask("test_first_in_its_process", "test_dies")
     assert (answer["timed_out"], answer["died"]) == (False, True)
 
@@ -174,7 +174,7 @@ def test_each_request_finds_the_collected_state_and_counts_its_own_reads(
         assert (answer["failed"], answer["read"]) == ([], [str(folder / "run.sh")])
 
 
-def test_first_failure_of_a_test_is_named_with_its_reason(ask: Callable[..., Any]) -> None:
+def test_first_failure_of_a_test_is_reported_with_its_reason(ask: Callable[..., Any]) -> None:
     answer = ask("test_fails", "test_waits")
     assert answer["failed"] == ["test_it.py::test_fails"]
     assert "the first reason" in answer["why"]
@@ -182,7 +182,9 @@ def test_first_failure_of_a_test_is_named_with_its_reason(ask: Callable[..., Any
 
 
 @pytest.mark.parametrize("traces", [True, False])
-def test_lines_of_both_tiers_are_told_on_request(ask: Callable[..., Any], *, traces: bool) -> None:
+def test_executed_lines_of_both_tiers_are_returned_on_request(
+    ask: Callable[..., Any], *, traces: bool
+) -> None:
     """They are more than a pipe takes at once."""
     answer = ask("test_runs_lines_in_both_tiers", traces=traces)
 

@@ -90,7 +90,7 @@ TOLD_WRONG = """
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Groups came with Python 3.11.")
-def test_message_names_the_evidence_wherever_it_stands(inner: Inner) -> None:
+def test_every_form_of_the_message_has_the_path_of_the_kept_evidence(inner: Inner) -> None:
     """In a cause, within a group, or if evidence could only partly be kept."""
     result = inner.run(TOLD_WRONG)
 
@@ -185,7 +185,7 @@ def test_provisioner_is_a_path_relative_to_the_root(inner: Inner) -> None:
         ("mine", "ERROR: --provisioner: There is no provisioner 'mine', only 'gpu-node'*"),
     ],
 )
-def test_wrong_provisioner_is_refused_once(inner: Inner, word: str, line: str) -> None:
+def test_wrong_provisioner_is_one_usage_error(inner: Inner, word: str, line: str) -> None:
     (inner.folder / "mine.yaml").write_text("schema: 1\nname: x\nrnu: [/bin/true]\n")
 
     result = inner.run(PASSES, f"--provisioner={word}")

@@ -102,7 +102,7 @@ def _rest(terminal: pexpect.spawn[str]) -> str:
     return terminal.before
 
 
-def test_lines_have_the_time_and_come_past_the_capture(machines: Path) -> None:
+def test_progress_lines_have_the_time_and_bypass_output_capture(machines: Path) -> None:
     result = LocalRunner().run(_argv(machines, "-n", "0"), timeout_s=_PATIENCE_S)
 
     assert result.ok
@@ -132,7 +132,7 @@ def test_terminal_shows_lines_if_rows_would_be_wrong(machines: Path, word: str) 
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_rows_on_a_terminal_go_when_the_run_ends(live: Path, workers: str) -> None:
+def test_progress_rows_are_removed_when_the_run_ends(live: Path, workers: str) -> None:
     with _at_a_terminal(_argv(live, "-k", "of_a_machine", "-n", workers)) as terminal:
         terminal.expect(r"node-1.*waits for cloud-init.*\x1b8")
         (live / "go-on").write_text("")
@@ -141,7 +141,9 @@ def test_rows_on_a_terminal_go_when_the_run_ends(live: Path, workers: str) -> No
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_rows_go_when_a_person_interrupts_the_run(live: Path, workers: str) -> None:
+def test_progress_rows_are_removed_when_a_person_interrupts_the_run(
+    live: Path, workers: str
+) -> None:
     with _at_a_terminal(_argv(live, "-k", "of_a_machine", "-n", workers)) as terminal:
         terminal.expect(r"node-1.*\x1b8")
         terminal.sendintr()
@@ -165,7 +167,7 @@ def test_rows_fit_the_terminal_and_have_no_colours_if_none_are_wanted(live: Path
         assert "\x1b" not in row
 
 
-def test_rows_of_a_worker_that_was_killed_go(live: Path) -> None:
+def test_progress_rows_of_a_killed_worker_are_removed(live: Path) -> None:
     with _at_a_terminal(_argv(live, "-n", "1", "-k", "kills or of_a_machine")) as terminal:
         terminal.expect(r"node-2.*boots.*\x1b8")
         (live / "go-on").write_text("")

@@ -85,7 +85,9 @@ def test_shards_are_merged_into_one_report_with_each_test_once(
     assert {name[:8] for name in names[:6]} in ({"test_one"}, {"test_two"})
 
 
-def test_engine_says_which_shard_and_recorded_durations_divide(project: Path) -> None:
+def test_shard_number_comes_from_the_ci_engine_and_its_tests_from_recorded_durations(
+    project: Path,
+) -> None:
     durations = {
         f"test_suite.py::test_{name}[{number}]": seconds
         for name, seconds in (("one", 100.0), ("two", 1.0))
@@ -166,7 +168,7 @@ def test_run_whose_job_was_started_again_ends_and_records_nothing(project: Path)
     assert not (project / "r/shard.json").exists()
 
 
-def test_folders_with_a_conftest_each_work(project: Path) -> None:
+def test_shard_runs_tests_in_folders_with_their_own_conftest(project: Path) -> None:
     """With them, pytest keeps the plugins of the run in sets."""
     for name in ("one", "two"):
         (project / name).mkdir()
@@ -201,7 +203,7 @@ def test_test_during_which_the_job_was_cancelled_counts_as_not_run(project: Path
     assert [case.get("name") for case in cases] == ["test_first"]
 
 
-def test_workers_share_the_first_tests_which_take_longest(project: Path) -> None:
+def test_workers_of_a_shard_divide_the_longest_tests_among_them(project: Path) -> None:
     """By default xdist gives a worker an eighth of the tests at once, here four."""
     (project / "test_suite.py").write_text(
         "import os, pathlib, pytest\n"

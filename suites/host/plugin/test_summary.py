@@ -39,7 +39,9 @@ CAUSE = """
 """
 
 
-def test_cause_is_named_within_80_columns(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_summary_shows_the_cause_within_80_columns(
+    inner: Inner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
     output = inner.run(CAUSE).outlines
@@ -72,7 +74,7 @@ def test_failure_has_its_cause_with_the_remedy(
     )
 
 
-def test_assertion_of_a_test_has_the_cause_too(inner: Inner) -> None:
+def test_summary_shows_the_cause_for_a_failed_assertion_too(inner: Inner) -> None:
     """What a full disk breaks is often found by an assertion of the test itself."""
     source = CAUSE.replace("raise HarnessError(", "assert 2 == 0, (")
 
@@ -115,7 +117,7 @@ def test_missing_requirements_are_listed_for_skipped_tests(inner: Inner) -> None
         ("--qemu=/nope", r"--qemu: There is no program '/nope' on this host"),
     ],
 )
-def test_missing_named_image_or_qemu_ends_the_run_at_its_start(
+def test_run_whose_options_name_a_missing_image_or_qemu_ends_at_its_start(
     inner: Inner, option: str, message: str
 ) -> None:
     result = inner.run("def test_kernel():\n    pass\n", option)

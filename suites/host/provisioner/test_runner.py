@@ -139,7 +139,7 @@ def test_command_at_which_a_bash_script_ended_is_noted(
     assert found == noted
 
 
-def test_noting_is_seen_by_the_script_only(tmp_path: Path) -> None:
+def test_error_trap_applies_only_to_the_script_and_only_in_its_run(tmp_path: Path) -> None:
     """A script that it starts has no trap, and the next run none of its notes."""
     guest = GuestRoot(tmp_path / "root")
     first = run_in_bash(
@@ -270,7 +270,7 @@ def test_run_that_writes_nothing_does_not_have_the_outcome_of_the_run_before(
 
 
 @pytest.mark.parametrize("run", [1, 2, 3])
-def test_runs_that_write_the_same_outcome_have_one_each(tmp_path: Path, run: int) -> None:
+def test_each_run_has_an_outcome_even_if_all_outcomes_are_equal(tmp_path: Path, run: int) -> None:
     """A second `plan` decides as the first did."""
     guest = GuestRoot(tmp_path / "root")
     for _ in range(3):
@@ -281,7 +281,7 @@ def test_runs_that_write_the_same_outcome_have_one_each(tmp_path: Path, run: int
     expect.decided(evidence, "skip", run=run)
 
 
-def test_run_that_keeps_the_outcome_of_the_run_before_has_none(tmp_path: Path) -> None:
+def test_run_that_writes_no_outcome_has_no_outcome_of_an_earlier_run(tmp_path: Path) -> None:
     guest = GuestRoot(tmp_path / "root")
     guest.run(provisioning("skip"))
     guest.run("true")

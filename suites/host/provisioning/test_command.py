@@ -25,7 +25,7 @@ def test_output_and_exit_code_are_returned() -> None:
     assert 0 < result.duration_s < 30
 
 
-def test_input_is_handed_over_and_none_is_empty() -> None:
+def test_command_reads_the_given_input_or_an_empty_input() -> None:
     assert RUNNER.run(("cat",), timeout_s=30, stdin="zwölf").stdout == "zwölf"
     assert RUNNER.run(("cat",), timeout_s=30).stdout == ""
 
@@ -47,7 +47,7 @@ def test_output_that_is_not_utf8_is_replaced() -> None:
     assert (result.stdout, result.stderr) == ("a\ufffdb", "c\ufffdd")
 
 
-def test_word_with_a_nul_is_a_result() -> None:
+def test_argument_with_a_nul_gives_exit_code_126() -> None:
     result = RUNNER.run(("true", "a\0b"), timeout_s=30)
 
     assert (result.exit_code, result.stderr) == (126, "embedded null byte")
@@ -78,7 +78,7 @@ def test_command_past_its_limit_is_killed_with_its_children() -> None:
     assert result.stdout == "started\n"
 
 
-def test_more_than_a_pipe_holds_goes_in_and_out_at_once() -> None:
+def test_input_and_outputs_may_exceed_the_size_of_a_pipe() -> None:
     text = "x" * 300_000
 
     result = RUNNER.run(("tee", "/dev/stderr"), timeout_s=30, stdin=text)
@@ -151,7 +151,7 @@ def test_command_that_writes_without_end_is_killed(to: str) -> None:
         ("printf 12345678901 >&2", False),
     ],
 )
-def test_limit_is_of_both_outputs_together(script: str, *, is_kept: bool) -> None:
+def test_output_limit_applies_to_stdout_and_stderr_together(script: str, *, is_kept: bool) -> None:
     result = LocalRunner(most_output_bytes=10).run(["sh", "-c", script], timeout_s=30)
 
     assert result.wrote_too_much is not is_kept

@@ -86,7 +86,7 @@ def test_ended_process_takes_its_leftover_group_with_it() -> None:
     wait_for("the left one's end", lambda: _is_gone(left), Deadline.after(20), interval_s=0.01)
 
 
-def test_process_that_has_ended_is_seen_to_without_being_reaped() -> None:
+def test_end_of_a_process_is_detected_without_reaping_the_process() -> None:
     process = spawn(["sleep", "600"])
     assert not has_ended(process)
 
@@ -112,7 +112,7 @@ def test_group_of_a_reaped_process_gets_no_signal(monkeypatch: pytest.MonkeyPatc
     assert end(process, grace_s=1) == 0
 
 
-def test_process_lives_on_if_another_process_number_starts_one(
+def test_child_survives_a_spawn_under_another_process_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first = spawn(["sh", "-c", "echo begun; exec sleep 100"], stdout=PIPE)

@@ -161,7 +161,7 @@ def test_planned_refusal_holds_for_one_pull_and_not_for_the_next(
     assert first.ended_s <= second.started_s
 
 
-def test_missing_blob_belongs_to_an_image_that_is_there(
+def test_missing_blob_is_reported_although_the_manifest_exists(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:
     log.disturb_all(PullFault(blob_status=404))

@@ -89,7 +89,7 @@ def test_host_with_another_qemu_makes_its_own_and_says_why(filled: Shop) -> None
         (500, "look into the registry's log"),
     ],
 )
-def test_refused_pull_is_one_sentence_and_the_host_makes_its_own(
+def test_refused_pull_is_reported_in_one_sentence_and_the_host_makes_its_own_artifact(
     filled: Shop, status: int, sentence: str
 ) -> None:
     filled.log.disturb_all(PullFault(status=status))
@@ -191,7 +191,7 @@ def test_two_processes_pull_once(filled: Shop) -> None:
     assert len(blobs) == len({each.path for each in blobs})
 
 
-def test_registry_that_is_gone_is_one_sentence(filled: Shop) -> None:
+def test_unreachable_registry_is_reported_in_one_sentence(filled: Shop) -> None:
     second = filled.host("second")
     second.shared.client.address = type(filled.address)(
         scheme="http", host="127.0.0.1:9", path="gpu"

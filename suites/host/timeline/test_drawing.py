@@ -80,7 +80,7 @@ def test_durations_have_units_and_waits_have_names(
     assert "cloud-final.service" in words
 
 
-def test_wait_is_written_with_the_first_of_those_that_hold_it_up(
+def test_wait_is_drawn_with_its_first_two_blockers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     span = Span(

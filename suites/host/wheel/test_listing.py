@@ -130,7 +130,7 @@ for name, source in load_catalogue().entries.items():
 """
 
 
-def test_images_have_the_keys_that_they_have_here(
+def test_installed_wheel_gives_images_the_same_keys_as_the_repository(
     installed_wheel: InstalledWheel, tmp_path: Path
 ) -> None:
     """So both share a cache, and users boot what is tested here."""

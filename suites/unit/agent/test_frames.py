@@ -30,7 +30,7 @@ def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
 
 
 @given(sent=FRAMES, cuts=st.lists(st.integers(0, 1 << 20)))
-def test_any_cut_gives_the_same_frames(
+def test_stream_cut_anywhere_gives_the_same_frames(
     sent: list[tuple[int, int, bytes]], cuts: list[int]
 ) -> None:
     stream = b"".join(frames.encode(*frame) for frame in sent)
@@ -50,7 +50,7 @@ def test_frames_are_found_after_the_rest_of_an_earlier_stream(
 
 
 @given(data=st.binary(max_size=2000))
-def test_other_bytes_are_frames_or_refused(data: bytes) -> None:
+def test_arbitrary_bytes_are_valid_frames_or_refused(data: bytes) -> None:
     decoder = Decoder(is_synced=True)
 
     with contextlib.suppress(ProtocolError):

@@ -157,7 +157,7 @@ def test_path_of_a_command_is_searched_for_that_command_only(kernel: FakeKernel)
 
 
 @pytest.mark.parametrize("start", [run, in_terminal], ids=["plain", "terminal"])
-def test_path_of_a_command_that_can_not_be_started_is_left_too(
+def test_search_path_is_restored_after_a_command_that_cannot_be_started(
     kernel: FakeKernel, start: Callable[..., object]
 ) -> None:
     table = kernel.table()
@@ -194,7 +194,7 @@ def test_agent_without_a_path_searches_the_usual_one(
 # Streams
 
 
-def test_streams_of_a_command_are_its_own(kernel: FakeKernel) -> None:
+def test_started_command_has_three_streams_of_its_own(kernel: FakeKernel) -> None:
     child = run(kernel.table(), ["tool", "-x"], stdin=True)
     (started,) = kernel.started
     assert child.stdin is not None
@@ -212,7 +212,9 @@ def test_streams_of_a_command_are_its_own(kernel: FakeKernel) -> None:
 
 
 @pytest.mark.parametrize("stdin", [False, True])
-def test_end_of_a_stream_is_seen_at_its_other_end(kernel: FakeKernel, *, stdin: bool) -> None:
+def test_agent_keeps_no_end_of_a_stream_of_the_command_open(
+    kernel: FakeKernel, *, stdin: bool
+) -> None:
     """The agent keeps no end of the process open."""
     child = run(kernel.table(), ["tool"], stdin=stdin)
     (started,) = kernel.started
@@ -304,7 +306,7 @@ def test_command_leads_its_group_and_gets_signals_as_programs_expect(kernel: Fak
     }
 
 
-def test_group_of_a_process_that_has_ended_is_signalled_in_vain(
+def test_signal_to_an_ended_process_group_is_ignored(
     kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[tuple[int, int]] = []

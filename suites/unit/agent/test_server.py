@@ -59,7 +59,7 @@ def test_same_client_may_say_hello_again(bench: Bench) -> None:
     running.ends()
 
 
-def test_remembered_nonce_comes_back_with_the_settling(bench: Bench) -> None:
+def test_settling_returns_the_remembered_nonce(bench: Bench) -> None:
     bench.sends(frames.REMEMBER, 2, {"nonce": "n-1"})
     assert [(kind, payload) for kind, _, payload in bench.gets()] == [(frames.RESULT, b"{}")]
     assert bench.system.is_prepared
@@ -105,7 +105,7 @@ def test_command_streams_its_output_before_its_end(bench: Bench) -> None:
     assert process.is_reaped
 
 
-def test_answer_comes_before_queued_output_but_an_end_after_its_own(bench: Bench) -> None:
+def test_answer_overtakes_queued_output_but_a_result_follows_all_its_output(bench: Bench) -> None:
     process = start(bench)
     for _ in range(6):
         process.says(bytes(65_536))
@@ -132,7 +132,7 @@ def test_command_ends_when_no_process_holds_its_output(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("limit_s", [60, 0, -1])
-def test_time_limit_first_asks_and_then_kills(
+def test_time_limit_first_sends_sigterm_and_then_kills(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, limit_s: int
 ) -> None:
     process = start(bench, limit_s=limit_s)
@@ -437,7 +437,7 @@ def test_command_goes_on_when_the_host_leaves_a_flooded_port(
     assert bench.host.recv(100).startswith(frames.SYNC_FRAME)
 
 
-def test_error_of_the_port_ends_the_agent_after_a_request_found_that_the_host_left(
+def test_error_of_the_port_ends_the_agent_even_after_a_failed_write(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Taken for an error of that request, it would leave an agent that hears nothing."""
@@ -732,7 +732,7 @@ def test_name_may_be_as_long_as_linux_allows(bench: Bench, tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_given_up_file_leaves_nothing_and_what_is_left_is_no_obstacle(
+def test_cancelled_write_leaves_no_file_and_a_leftover_file_is_replaced(
     bench: Bench, tmp_path: Path
 ) -> None:
     """An agent that was killed leaves a part, and the next one may have its process id."""
@@ -823,7 +823,9 @@ def test_file_is_waited_for_below_folders_that_come_later(bench: Bench, tmp_path
     assert len(bench.server.loop._callbacks) == 1
 
 
-def test_ranges_of_nothing_are_an_error_with_its_name(bench: Bench, tmp_path: Path) -> None:
+def test_reading_ranges_of_a_missing_file_is_an_error_with_its_path(
+    bench: Bench, tmp_path: Path
+) -> None:
     path = str(tmp_path / "no")
     bench.sends(frames.READ_RANGES, 2, {"path": path, "ranges": [[0, 1]]})
 
@@ -889,7 +891,7 @@ def test_descriptor_that_is_removed_in_the_round_that_it_is_ready_does_not_call(
         os.close(others)
 
 
-def test_error_of_a_callback_is_of_the_request_that_registered_it() -> None:
+def test_error_in_a_callback_belongs_to_the_request_that_registered_the_callback() -> None:
     errors: list[tuple[int, str]] = []
     loop = Loop(lambda owner, error: errors.append((owner, str(error))))
     ours, others = os.pipe()
@@ -923,7 +925,9 @@ def test_error_of_a_callback_is_of_the_request_that_registered_it() -> None:
         os.close(fd)
 
 
-def test_call_that_calls_itself_again_lets_others_in_between(bench: Bench) -> None:
+def test_callback_that_schedules_itself_again_does_not_starve_other_callbacks(
+    bench: Bench,
+) -> None:
     called: list[str] = []
     loop = bench.server.loop
 

@@ -101,7 +101,7 @@ def test_machine_that_is_not_a_guest_is_not_changed(change: Callable[[System], N
 
 
 @pytest.mark.parametrize("pid", [-1, 0, 1])
-def test_no_group_but_a_commands_own_is_ever_signalled(
+def test_only_process_groups_of_commands_are_signalled(
     pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_pid: int, _number: int) -> None:
@@ -112,7 +112,7 @@ def test_no_group_but_a_commands_own_is_ever_signalled(
         Processes.signal_group(object.__new__(Processes), pid, 9)
 
 
-def test_commands_get_about_the_environment_of_a_login_of_root() -> None:
+def test_commands_get_an_environment_like_a_login_shell_of_root() -> None:
     """What systemd tells the agent alone is not passed on."""
     systemd = (
         *("INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID"),

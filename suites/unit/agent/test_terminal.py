@@ -39,7 +39,7 @@ def test_terminal_has_the_size_that_was_asked_for_last(bench: Bench) -> None:
     started.ends()
 
 
-def test_size_beyond_the_limit_of_a_terminal_is_the_largest(bench: Bench) -> None:
+def test_terminal_size_out_of_range_is_clamped(bench: Bench) -> None:
     started = start_in_terminal(bench, terminal={"rows": 70_000, "columns": -1})
 
     assert size_of(started) == (65_535, 0)
@@ -56,7 +56,7 @@ def test_terminal_without_a_size_is_refused(bench: Bench, terminal: object) -> N
     assert bench.processes.started == []
 
 
-def test_size_does_nothing_to_a_command_without_a_terminal(bench: Bench) -> None:
+def test_resize_of_a_command_without_a_terminal_is_ignored(bench: Bench) -> None:
     started = start(bench)
     bench.sends(frames.RESIZE, 2, _SIZE)
     bench.sends(frames.RESIZE, 99, _SIZE)
@@ -76,7 +76,7 @@ def test_new_size_does_nothing_to_a_command_that_has_left_its_terminal(bench: Be
     assert result_of(bench.gets()) == {"exit_code": 5, "timed_out": False}
 
 
-def test_program_to_fall_back_to_is_passed_on(bench: Bench) -> None:
+def test_fallback_program_is_passed_on(bench: Bench) -> None:
     started = start_in_terminal(bench, argv=["bash"], fallback=["sh", "-i"])
 
     assert (started.argv, started.fallback) == (["bash"], ["sh", "-i"])
@@ -85,7 +85,7 @@ def test_program_to_fall_back_to_is_passed_on(bench: Bench) -> None:
     bench.processes.started[-1].ends()
 
 
-def test_program_that_is_missing_is_named_on_a_raw_terminal(bench: Bench) -> None:
+def test_raw_terminal_shows_which_program_is_missing(bench: Bench) -> None:
     bench.processes.refusal = FileNotFoundError(2, "No such file or directory")
     bench.sends(frames.RUN, 2, {"argv": ["a"], "limit_s": 1, "stdin": "more", "terminal": _SIZE})
 
@@ -127,7 +127,7 @@ def test_last_output_comes_however_much_came_before(bench: Bench) -> None:
     started.closes_output()
 
 
-def test_output_without_end_of_a_process_that_was_left_does_not_prolong_the_command(
+def test_endless_output_of_a_leftover_process_does_not_prolong_the_command(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = start_in_terminal(bench)

@@ -91,7 +91,7 @@ def test_files_are_read_again_after_a_change_of_their_inodes_or_a_boot(
     assert not FORMAT.is_verified_since_boot(folder, found)
 
 
-def test_what_describes_a_folder_is_closed_to_others_whatever_the_umask(tmp_path: Path) -> None:
+def test_manifest_and_stamp_of_a_folder_are_private_under_any_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         folder = a_folder(tmp_path / "x")
@@ -137,7 +137,7 @@ def test_damaged_folder_stays_damaged(tmp_path: Path, disk: bytes) -> None:
             FORMAT.check(folder, "k")
 
 
-def test_folder_of_a_key_with_the_same_beginning_is_another_one(tmp_path: Path) -> None:
+def test_folder_with_another_key_of_the_same_prefix_is_refused(tmp_path: Path) -> None:
     folder = a_folder(tmp_path / "x", key="0123456789abcdef" + "0")
 
     with pytest.raises(DamagedError, match="has the key"):

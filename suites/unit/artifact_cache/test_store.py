@@ -100,7 +100,7 @@ def test_folder_removed_before_its_lock_is_held_is_made_without_a_report(tmp_pat
     assert store.published() == [folder]
 
 
-def test_name_of_a_published_folder_is_brought_to_the_disk(
+def test_published_folder_is_synced_after_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First its files, then the folder that has its new name: a crash leaves all of it or nothing."""
@@ -230,7 +230,7 @@ def test_folder_that_is_no_longer_needed_is_not_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [NO_CONTENT, KeyboardInterrupt()], ids=["error", "interrupted"])
-def test_end_of_a_failed_attempt_is_reported_and_its_note_removed(
+def test_failed_attempt_reports_its_end_and_removes_its_holder_file(
     tmp_path: Path, error: BaseException
 ) -> None:
     stages: list[Stage] = []

@@ -22,7 +22,7 @@ def test_overhead_excludes_external_commands() -> None:
     assert bench.overhead_ms == pytest.approx(9000 / EXAMPLES)
 
 
-def test_missing_command_is_named_with_its_package(
+def test_error_for_a_missing_command_has_the_package_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -14,5 +14,5 @@ def test_median_and_95th_percentile_of_twenty_runs() -> None:
     assert spread.p95 == pytest.approx(19.05)
 
 
-def test_one_run_is_its_own_median() -> None:
+def test_median_of_a_single_run_is_that_run() -> None:
     assert Spread.of([0.5]) == Spread(median=0.5, p95=0.5, runs=1)

@@ -184,7 +184,7 @@ def test_each_given_mode_is_measured() -> None:
     assert list(planned(*words, "--payload=nvidia").modes) == modes
 
 
-def test_number_of_0_is_not_the_default() -> None:
+def test_option_value_of_0_is_not_replaced_by_the_default() -> None:
     found = planned("--resets=0", "--trims=0", "--teardowns=0", "--padding-mib=0")
 
     assert (found.resets, found.trims, found.teardowns, found.padding_mib) == (0, 0, 0, 0)

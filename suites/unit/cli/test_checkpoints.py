@@ -170,7 +170,7 @@ def test_age_has_one_unit() -> None:
     ],
 )
 @pytest.mark.usefixtures("two")
-def test_named_checkpoints_are_removed_with_their_descendants_or_none(
+def test_rm_removes_all_given_checkpoints_with_their_descendants_or_no_checkpoint(
     store: CheckpointStore, words: list[str], left: list[str]
 ) -> None:
     """Two may have one name."""

@@ -389,7 +389,7 @@ def test_bake_that_would_fail_after_minutes_is_refused_at_once(
 
 @pytest.mark.parametrize("has_output", [False, True])
 @pytest.mark.parametrize("image", ["debian-12", "ubuntu-24.04"])
-def test_baked_disk_is_named_with_its_size(
+def test_bake_command_prints_path_and_size_of_the_disk(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

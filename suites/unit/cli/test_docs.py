@@ -70,7 +70,7 @@ def test_words_are_found_in_a_page_in_any_case(
     assert capsys.readouterr().out == "reference/provisioning: ## Exit codes\n"
 
 
-def test_word_is_no_pattern(capsys: pytest.CaptureFixture[str]) -> None:
+def test_search_word_is_not_a_regular_expression(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docs", "reference/provisioning", "--search", "Exit.codes"]) == 2
     assert main(["docs", "reference/provisioning", "--search", "argv[]("]) == 2
 

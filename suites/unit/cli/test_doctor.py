@@ -115,7 +115,7 @@ def test_host_with_everything_lacks_nothing(host: Host, settings: Settings) -> N
     assert (found["OpenSSH client"], found["setpriv"]) == ("Version 9", "setpriv 1.0")
 
 
-def test_keys_of_debian_are_named_with_their_package(
+def test_missing_debian_keys_are_reported_with_their_package(
     host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Ubuntu has mmdebstrap without them."""
@@ -317,7 +317,7 @@ def test_libvirt_is_not_required_by_another_driver(
     ],
 )
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_host_that_lacks_what_is_needed_ends_it_with_2(
+def test_doctor_ends_with_2_if_the_host_lacks_a_needed_requirement(
     monkeypatch: pytest.MonkeyPatch,
     findings: list[tuple[bool, bool]],
     code: int,

@@ -76,7 +76,7 @@ def test_machines_boot_a_shipped_image_that_other_projects_have_in_the_cache(
         ("my-git x; git-lfs y; ./jq z", []),
     ],
 )
-def test_image_of_its_own_has_the_packages_of_the_tools_that_scripts_start(
+def test_generated_image_has_the_packages_of_the_tools_that_scripts_start(
     project: Path, line: str, packages: list[str]
 ) -> None:
     (project / "ops/scripts/library.sh").write_text(f"f() {{\n  {line}\n}}\n")
@@ -211,7 +211,9 @@ def test_guarded_script_is_sourced(project: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["uninstall.sh", "nvidia-container-runtime"])
-def test_name_that_only_contains_a_word_of_programs_is_another(project: Path, other: str) -> None:
+def test_script_whose_name_only_contains_a_known_word_is_not_recognised(
+    project: Path, other: str
+) -> None:
     script = project / "ops/scripts" / other
     script.write_text("#!/bin/sh\n")
     script.chmod(0o755)

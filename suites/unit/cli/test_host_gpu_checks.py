@@ -161,7 +161,9 @@ def test_shared_group_is_a_row_of_its_gpu(host: FakeHost, settings: Settings) ->
     assert f"It shares IOMMU group 5 with {NVME}" in found[f"GPU {GPU}"].found
 
 
-def test_process_that_has_a_gpu_open_is_named(host: FakeHost, settings: Settings) -> None:
+def test_doctor_reports_the_process_that_has_a_gpu_open(
+    host: FakeHost, settings: Settings
+) -> None:
     host.add_process(4711, "qemu-system-x86", "/dev/vfio/6")
 
     found = missing(host, settings)

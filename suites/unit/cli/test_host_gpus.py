@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.usefixtures("kernel")
-def test_every_gpu_has_a_line_with_verdict_and_reason_and_who_waits_another(
+def test_list_has_a_line_for_each_gpu_and_a_line_for_each_waiting_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leases = [

@@ -78,7 +78,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> list[RunningMachine]:
     return found
 
 
-def test_each_machine_has_a_line_and_the_last_is_how_to_enter(
+def test_ps_has_a_line_for_each_machine_and_then_the_commands_to_enter_one(
     running: list[RunningMachine], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["ps"]) == 0
@@ -173,7 +173,7 @@ class Removing:
     ("arguments", "done"),
     [([], ["one", "two", "folders", "bundle"]), (["two"], ["two"]), (["--dry-run"], [])],
 )
-def test_kept_machines_are_ended_and_a_named_one_alone(
+def test_gc_ends_all_kept_machines_or_only_the_given_machine(
     running: list[RunningMachine],
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
@@ -216,7 +216,7 @@ def test_machine_of_a_running_test_is_not_ended(
     assert removing.done == []
 
 
-def test_kept_machine_has_ended_when_its_process_is_asked_and_it_runs_no_more(
+def test_gc_ends_the_process_that_holds_a_kept_machine(
     running: list[RunningMachine], monkeypatch: pytest.MonkeyPatch, fake_time: FakeClock
 ) -> None:
     """The process that holds it ends it, and other machines for the same test go on."""

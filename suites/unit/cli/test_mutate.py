@@ -103,7 +103,7 @@ def test_log_has_a_line_of_progress_every_ten_seconds(
 
 
 @pytest.mark.parametrize("option", ["--minutes=0", "--workers=0"])
-def test_number_of_nothing_is_refused_before_anything_runs(
+def test_number_that_is_not_positive_is_refused_before_anything_runs(
     requests: list[Any], capsys: pytest.CaptureFixture[str], option: str
 ) -> None:
     assert main(["mutate", "a.sh", option]) == 2

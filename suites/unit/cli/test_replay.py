@@ -66,6 +66,6 @@ def test_one_machine_of_several_is_asked_for(
 
 
 @pytest.mark.parametrize("speed", ["-1", "nan", "fast"])
-def test_speed_that_is_none_is_refused(speed: str) -> None:
+def test_invalid_replay_speed_is_refused(speed: str) -> None:
     with pytest.raises(SystemExit):
         main(["replay", f"--speed={speed}", "x"])

@@ -133,7 +133,7 @@ def test_person_gets_a_prompt_before_the_gpus_and_a_command_after_them(
     assert done == expected
 
 
-def test_gpu_of_ones_own_is_known_and_an_unknown_one_refused_before_a_machine_starts(
+def test_shell_accepts_a_users_gpu_model_and_refuses_an_unknown_model_before_start(
     done: list[object], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     shutil.copy(MODELS / f"{T4}.yaml", tmp_path / "x100.yaml")

@@ -146,7 +146,7 @@ def test_push_says_what_the_store_has_already(
     assert new == "images/debian-12-4567: pushed"
 
 
-def test_one_that_can_not_be_pushed_fails_the_command_and_the_others_are_pushed(
+def test_push_fails_if_one_image_cannot_be_pushed_and_pushes_the_others(
     caches: Caches, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caches.images.refusal = "debian-12-0123"
@@ -198,7 +198,7 @@ def test_damaged_artifact_of_the_cache_is_pulled_again(caches: Caches) -> None:
 
 
 @pytest.mark.parametrize(("days", "removed"), [("7", ["old"]), ("0", ["old", "new"]), ("10", [])])
-def test_what_was_pushed_longer_ago_is_removed_and_what_does_not_say_when_is_kept(
+def test_gc_removes_old_artifacts_and_keeps_artifacts_without_a_push_time(
     caches: Caches, capsys: pytest.CaptureFixture[str], days: str, removed: list[str]
 ) -> None:
     now = dt.datetime.now(tz=dt.timezone.utc)
@@ -213,7 +213,7 @@ def test_what_was_pushed_longer_ago_is_removed_and_what_does_not_say_when_is_kep
 
 
 @pytest.mark.parametrize("days", ["nan", "-1", "36501"])
-def test_age_that_is_none_removes_nothing(caches: Caches, days: str) -> None:
+def test_invalid_age_removes_nothing(caches: Caches, days: str) -> None:
     caches.images.stored = [stored("a")]
 
     assert main(["store", "gc", URL, f"--older-than-days={days}"]) == 2

@@ -52,7 +52,7 @@ def test_critical_path_is_printed_with_what_held_it_up(
     assert gap == "not read: journal: No answer."
 
 
-def test_machine_of_a_bundle_is_found_and_evidence_of_before_a_restart_is_not_one(
+def test_timeline_of_a_bundle_leaves_out_evidence_from_before_a_restart(
     tmp_path: Path, readings: list[Path]
 ) -> None:
     assert main(["timeline", str(a_bundle(tmp_path, "node", "node/earlier-1"))]) == 0
@@ -130,7 +130,9 @@ def test_picture_that_can_not_be_written_leaves_the_earlier_one(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", output.name]
 
 
-def test_other_form_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_output_format_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main(["timeline", str(tmp_path), "--output=x.pdf"])
 

@@ -112,5 +112,5 @@ def test_summary_of_a_campaign_that_fails_itself_is_kept(tmp_path: Path) -> None
     assert json.loads((tmp_path / "crash-51.json").read_text())["seed"] == 51
 
 
-def test_mix_has_campaigns_of_the_table_that_run_apart() -> None:
+def test_every_campaign_of_the_mix_runs_apart() -> None:
     assert all(CAMPAIGNS[name].is_apart for name in MIX)

@@ -76,7 +76,7 @@ def write(folder: Path, name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
-def test_cause_is_named_with_its_line_and_a_remedy(tmp_path: Path, cause: Cause) -> None:
+def test_cause_is_shown_with_its_log_line_and_a_remedy(tmp_path: Path, cause: Cause) -> None:
     name = cause.name
     write(tmp_path, "host/serial.log", f"[    1.0] all is well\r\n{LINES[name]}\r\n")
 
@@ -91,7 +91,9 @@ def test_cause_is_named_with_its_line_and_a_remedy(tmp_path: Path, cause: Cause)
 
 
 @pytest.mark.parametrize(("name", "line"), [*DRIVER_LINES.items(), *FORMS_OF_DRIVER])
-def test_cause_is_named_by_the_words_of_the_driver(tmp_path: Path, name: str, line: str) -> None:
+def test_cause_is_recognised_in_a_message_of_the_driver(
+    tmp_path: Path, name: str, line: str
+) -> None:
     write(
         tmp_path,
         "commands/journal",
@@ -105,7 +107,7 @@ def test_cause_is_named_by_the_words_of_the_driver(tmp_path: Path, name: str, li
     assert found.remedy.endswith("host/*-trace.txt has the last accesses to an emulated GPU.")
 
 
-def test_cause_is_named_by_words_of_the_driver_on_several_lines(tmp_path: Path) -> None:
+def test_cause_is_recognised_in_a_driver_message_of_several_lines(tmp_path: Path) -> None:
     said = (
         "NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1db4)",
         "NVRM: installed in this system is not supported by open",
@@ -302,7 +304,7 @@ ORDER = (
 )
 
 
-def test_graver_of_two_causes_is_named() -> None:
+def test_more_serious_of_two_causes_is_reported() -> None:
     lines = {**LINES, **DRIVER_LINES}
     named = [
         find_causes(f"{lines[second]}\n{lines[first]}\n", [])[0].cause.name
@@ -322,7 +324,7 @@ def test_graver_cause_counts_in_any_log(tmp_path: Path) -> None:
     assert found.cause.name == "kernel panic"
 
 
-def test_first_cause_in_the_messages_of_the_driver_is_named(tmp_path: Path) -> None:
+def test_first_of_several_causes_in_driver_messages_is_reported(tmp_path: Path) -> None:
     reset, memory = (
         DRIVER_LINES[name] for name in ("the GPU has to be reset", "the GPU's memory has errors")
     )
@@ -410,7 +412,7 @@ def test_line_reports_an_error_by_its_words(tmp_path: Path) -> None:
         (f"OSError: [Errno 28] No space left on device\n{NO_SPACE}y", [], [f"{NO_SPACE}y"]),
     ],
 )
-def test_each_cause_is_named_once_in_the_order_in_which_it_shows(
+def test_each_cause_is_reported_once_in_the_order_of_appearance(
     tmp_path: Path, said: str, logs: list[str], lines: list[str]
 ) -> None:
     for number, line in enumerate(logs):
@@ -421,7 +423,7 @@ def test_each_cause_is_named_once_in_the_order_in_which_it_shows(
     assert [each.line for each in found] == lines
 
 
-def test_two_failed_units_are_both_named_by_their_own_lines(tmp_path: Path) -> None:
+def test_each_failed_unit_is_reported_with_its_own_journal_line(tmp_path: Path) -> None:
     write(
         tmp_path,
         "commands/failed-units",
@@ -493,7 +495,7 @@ def test_no_line_of_a_sound_boot_is_an_error(tmp_path: Path) -> None:
     assert first_error_line(tmp_path) == real
 
 
-def test_cause_in_the_text_of_an_error_is_named_once(tmp_path: Path) -> None:
+def test_cause_in_an_error_text_is_reported_once(tmp_path: Path) -> None:
     """What a command of a test printed is in its error alone."""
     write(tmp_path, "commands/journal", "Nov 23 06:22:52.1 node probe[9]: nothing is wrong\n")
     said = (
@@ -678,7 +680,7 @@ def test_silent_command_that_ended_the_provisioner_can_be_found(
     assert any("`bash -x`" in line for line in explain(tmp_path)) is is_silent
 
 
-def test_line_at_which_a_script_ended_is_named(tmp_path: Path) -> None:
+def test_line_at_which_set_e_ended_a_script_is_reported(tmp_path: Path) -> None:
     write_foreign_run(tmp_path, log="begin\n")
     note = f"files{RUNS_FOLDER}/1/failed-command"
     write(tmp_path, note, "20\n26\n/opt/own/nodes.bash\n((index++))\n")
@@ -712,7 +714,7 @@ LOCKS = (
 )
 
 
-def test_process_that_holds_the_lock_is_named(tmp_path: Path) -> None:
+def test_holder_of_a_lock_that_the_log_mentions_is_reported(tmp_path: Path) -> None:
     log = (
         "ERROR another run holds /run/own.lock: unknown process\nsee /var/lib/dpkg/lock-frontend\n"
     )
@@ -731,14 +733,18 @@ def test_process_that_holds_the_lock_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "said", ["/run/own.lock/x", "x/run/own.lock", "/run/own.lock.old", "own.lock"]
 )
-def test_lock_of_another_file_is_not_named(tmp_path: Path, said: str) -> None:
+def test_holder_of_a_lock_that_the_log_does_not_mention_is_not_reported(
+    tmp_path: Path, said: str
+) -> None:
     write_foreign_run(tmp_path, log=f"ERROR {said} is in the way\n")
     write(tmp_path, "commands/locks", LOCKS)
 
     assert not [line for line in explain(tmp_path) if "locked" in line]
 
 
-def test_foreign_provisioner_whose_log_is_empty_is_named(tmp_path: Path) -> None:
+def test_foreign_provisioner_with_an_empty_log_is_reported_with_its_exit_code(
+    tmp_path: Path,
+) -> None:
     write_foreign_run(tmp_path, log="\n")
 
     assert explain(tmp_path, is_named=True) == [
@@ -817,7 +823,7 @@ def test_end_of_the_run_is_shown_with_an_error_that_is_of_no_step(tmp_path: Path
 
 
 @pytest.mark.parametrize("mark", ["", "* ", "\N{BLACK CIRCLE} ", "\N{MULTIPLICATION SIGN} "])
-def test_unit_with_a_mark_before_its_name_is_named(tmp_path: Path, mark: str) -> None:
+def test_unit_is_reported_without_the_mark_before_its_name(tmp_path: Path, mark: str) -> None:
     write(tmp_path, "commands/failed-units", f"{mark}a.service loaded failed failed A\n")
     write(tmp_path, "commands/journal", "Nov 23 06:22:51.1 node a[9]: mine\n")
     assert explain(tmp_path) == ["unit 'a.service' failed: a[9]: mine"]
@@ -919,7 +925,7 @@ def test_unit_that_systemd_starts_again_is_shown_and_hides_nothing(
     assert explain(tmp_path) == ["unit 'a.service' failed: the journal has no line of it", told]
 
 
-def test_failed_unit_is_shown_beside_a_named_cause_and_hides_less_useful_lines(
+def test_failed_unit_is_shown_beside_a_known_cause_and_hides_less_useful_lines(
     tmp_path: Path,
 ) -> None:
     write(tmp_path, "commands/units", "b.service loaded activating start B\n")

@@ -105,7 +105,7 @@ def test_outcome_and_steps_are_of_the_chosen_run(tmp_path: Path) -> None:
     assert [each if each is None else len(each) for each in steps] == [0, 2, None, None]
 
 
-def test_damaged_exit_code_is_named(tmp_path: Path) -> None:
+def test_error_quotes_an_exit_code_that_is_not_a_number(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match=r"was expected to be a number, but is 'zero'"):
         _ = a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "zero").evidence.exit_code
 

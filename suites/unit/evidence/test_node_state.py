@@ -212,7 +212,7 @@ def test_driver_that_names_no_version_is_shown() -> None:
         ("kind: nvidia.com/gpu\ndevices:\n- name: 0\n", ["nvidia.com/gpu=0"]),
     ],
 )
-def test_devices_of_a_cdi_spec_are_named_in_full(text: str, devices: list[str]) -> None:
+def test_cdi_devices_have_fully_qualified_names(text: str, devices: list[str]) -> None:
     assert parse_cdi_devices(text) == devices
 
 
@@ -448,7 +448,7 @@ def test_pci_class_of_a_uevent_is_read_without_the_programming_interface(
 
 
 @pytest.mark.parametrize("name", ["PCI_ID", "PCI_SLOT_NAME", "PCI_CLASS", "=", "DRIVER"])
-def test_kernels_file_that_lacks_a_line_or_has_a_wrong_one_is_named(name: str) -> None:
+def test_uevent_file_with_a_missing_or_wrong_line_is_refused(name: str) -> None:
     number = "red" if name == "DRIVER" else "30200"
     lines = ("DRIVER=nvidia", f"PCI_CLASS={number}", "PCI_ID=10DE:2330", "PCI_SLOT_NAME=x")
 

@@ -97,7 +97,7 @@ def test_saved_machine_is_left_out(tmp_path: Path) -> None:
     ],
     ids=["one", "many", "entries", "small", "deep", "sparse"],
 )
-def test_archive_beyond_a_limit_is_named(
+def test_error_names_the_archive_that_exceeds_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[], bytes], words: str
 ) -> None:
     if "entries" in words:

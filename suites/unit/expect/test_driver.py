@@ -103,7 +103,7 @@ def test_programs_in_two_folders_do_not_belong_to_one_driver(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["nvidia-smi", "nvidia-modprobe"])
-def test_only_missing_programs_are_named(tmp_path: Path, name: str) -> None:
+def test_error_lists_only_the_missing_programs(tmp_path: Path, name: str) -> None:
     names = {"nvidia-smi", "nvidia-modprobe"} - {name}
     folder = with_programs(a_serving_node(tmp_path), *(f"/usr/bin/{each}" for each in names))
 

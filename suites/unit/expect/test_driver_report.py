@@ -111,7 +111,7 @@ def test_healthy_gpus_are_counted(tmp_path: Path) -> None:
         ("DRAM Uncorrectable            : 0", "Uncorrectable\n                DRAM : 4", "4 errors of its memory"),
     ],
 )  # fmt: skip
-def test_fault_of_the_second_gpu_is_named(
+def test_fault_of_the_second_gpu_is_reported(
     tmp_path: Path, healthy: str, broken: str, words: str
 ) -> None:
     assert SECOND.count(healthy) == 1
@@ -306,7 +306,7 @@ def test_count_outside_of_the_errors_of_memory_is_not_a_fault(tmp_path: Path) ->
     assert driver_reports_health(a_node(tmp_path, HEAD + FIRST + report).evidence)
 
 
-def test_both_gpus_with_faults_are_named(tmp_path: Path) -> None:
+def test_error_lists_both_gpus_with_faults(tmp_path: Path) -> None:
     broken = [
         gpu.replace("Required                    : No", "Required                    : Yes")
         for gpu in (FIRST, SECOND)

@@ -338,7 +338,7 @@ def test_no_expectation_is_left_out(cases: tuple[Case, ...]) -> None:
     assert {case.name for case in cases} == {each.name for each in NODE_EXPECTATIONS}
 
 
-def test_customers_own_driver_is_named_and_nothing_else_is_wrong(tmp_path: Path) -> None:
+def test_only_the_record_expectation_fails_for_a_customers_own_driver(tmp_path: Path) -> None:
     """A driver that provisioning did not install has no record; the other expectations still apply."""
     folder = a_serving_node(tmp_path).without(f"files{RECORD_PATH}")
 
@@ -380,7 +380,7 @@ def test_expectation_that_is_not_known_is_refused() -> None:
         node_expectations(["gpus"], source="--only")
 
 
-def test_expectations_come_in_the_order_in_which_they_are_named() -> None:
+def test_chosen_expectations_keep_the_order_in_which_they_were_given() -> None:
     def names(*wanted: str, asks_driver: bool = False) -> list[str]:
         found = node_expectations(wanted, source="a test", asks_driver=asks_driver)
         return [each.name for each in found]

@@ -135,7 +135,7 @@ def test_other_function_is_not_a_gpu(tmp_path: Path, class_code: str, device: st
 
 
 @pytest.mark.parametrize("undriven", [0, 1])
-def test_only_the_gpu_without_the_driver_is_named(tmp_path: Path, undriven: int) -> None:
+def test_error_lists_only_the_gpu_without_a_driver(tmp_path: Path, undriven: int) -> None:
     drivers: list[str | None] = ["nvidia", "nvidia"]
     drivers[undriven] = None
     bus = "".join(a_function(f"0{n}:00.0", driver=each) for n, each in enumerate(drivers))
@@ -147,7 +147,7 @@ def test_only_the_gpu_without_the_driver_is_named(tmp_path: Path, undriven: int)
         expect.every_gpu_driven(a_serving_node(tmp_path).command("lspci", bus).evidence)
 
 
-def test_drivers_of_the_other_gpus_are_named_once(tmp_path: Path) -> None:
+def test_error_lists_each_other_bound_driver_once(tmp_path: Path) -> None:
     drivers = ("vfio-pci", None, "nouveau", "vfio-pci")
     bus = "".join(a_function(f"0{n}:00.0", driver=each) for n, each in enumerate(drivers))
 
@@ -166,7 +166,7 @@ def test_lost_gpu_counts_before_a_gpu_without_the_driver(tmp_path: Path) -> None
         expect.gpu_bound(evidence, device="2330")
 
 
-def test_only_lost_gpus_are_named(tmp_path: Path) -> None:
+def test_error_lists_only_lost_gpus(tmp_path: Path) -> None:
     bus = "".join(
         a_function(f"0{n}:00.0").replace("rev a1", "rev ff" if n > 1 else "rev a1")
         for n in (1, 2, 3)
@@ -188,7 +188,7 @@ def test_ids_are_compared_by_what_they_mean(tmp_path: Path) -> None:
             expect.gpus_driven(evidence, named)
 
 
-def test_function_without_ids_makes_unknown_whatever_is_named(tmp_path: Path) -> None:
+def test_function_that_reads_all_ones_leaves_the_gpus_on_the_bus_unknown(tmp_path: Path) -> None:
     bus = a_function("01:00.0") + a_function("02:00.0", "ffff", "ffff:ffff", None)
     evidence = a_serving_node(tmp_path).command("lspci", bus).evidence
 

@@ -87,7 +87,7 @@ def test_unknown_words_beside_an_error_of_an_application_are_unknown(tmp_path: P
     assert judged(tmp_path, log)[0] == "unknown"
 
 
-def test_error_of_a_gpu_beside_an_error_of_an_application_is_named(tmp_path: Path) -> None:
+def test_gpu_error_is_quoted_among_application_errors(tmp_path: Path) -> None:
     log = "".join(f"[ 1.{n}] NVRM: Xid (PCI:0000:01:00): {n}, pid=1\n" for n in (31, 48, 45))
 
     state, sentence = judged(tmp_path, log)

@@ -216,7 +216,9 @@ def test_error_of_any_gpu_is_seen(tmp_path: Path, bus: str) -> None:
 
 
 @pytest.mark.parametrize(("gpu", "other"), [("gpu0", "gpu1"), ("gpu1", "gpu10")])
-def test_trace_belongs_to_the_named_gpu(tmp_path: Path, gpu: str, other: str) -> None:
+def test_expectation_reads_only_the_trace_of_the_given_gpu(
+    tmp_path: Path, gpu: str, other: str
+) -> None:
     folder = (
         a_serving_node(tmp_path)
         .trace("a mark", AccessKind.CONFIG_READ, gpu=gpu)
@@ -611,7 +613,7 @@ def test_each_unit_that_serves_gpus_may_fail_the_node(tmp_path: Path, unit: str)
         expect.gpu_services_up(folder.evidence)
 
 
-def test_failed_units_are_all_named(tmp_path: Path) -> None:
+def test_error_lists_all_failed_units(tmp_path: Path) -> None:
     rows = "nvidia-dcgm.service loaded failed failed x\nkubelet.service loaded failed failed x\n"
 
     with pytest.raises(
@@ -655,7 +657,7 @@ def test_each_kind_of_a_spec_offers_gpus(tmp_path: Path, kind: str) -> None:
     assert expect.cdi_offers_gpus(folder.evidence) == f"'/run/cdi/nvidia.yaml' offers {kind}=x."
 
 
-def test_one_broken_spec_beside_a_valid_one_is_named(tmp_path: Path) -> None:
+def test_error_lists_a_broken_spec_beside_a_valid_spec(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path).file("/etc/cdi/broken.yaml", "kind: [")
 
     with pytest.raises(ExpectationError, match=r"expected in \['/etc/cdi/broken\.yaml'\], but"):

@@ -194,7 +194,7 @@ def test_unit_that_starts_again_after_the_other_was_ready_is_unknown(tmp_path: P
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_timestamps_belong_to_the_named_unit(tmp_path: Path, order: int) -> None:
+def test_only_the_timestamps_of_the_given_units_are_compared(tmp_path: Path, order: int) -> None:
     names = ("dcgm.service", "dcgm@1.service", "dcgm@11.service")
     shown = [unit(name, 100 * n + 100, 100 * n + 150) for n, name in enumerate(names)]
     seen = evidence(tmp_path, *shown[::order])
@@ -242,7 +242,7 @@ def test_invalid_name_of_a_unit_is_refused(
             expectation(seen, name)
 
 
-def test_jobs_belong_to_the_named_unit(tmp_path: Path) -> None:
+def test_only_jobs_of_the_given_unit_count(tmp_path: Path) -> None:
     jobs = "7 dcgm@1.service start waiting\n8 nvidia-dcgm.service stop running\n"
     seen = evidence(tmp_path, jobs=jobs)
 

@@ -41,7 +41,7 @@ def _model(folder: Path, text: str = MODEL_FILE, name: str = "my-gpu.yaml") -> P
     return file
 
 
-def test_every_package_whose_models_cannot_be_used_is_named(
+def test_error_lists_every_package_with_unusable_models(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broken = [

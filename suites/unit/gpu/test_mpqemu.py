@@ -413,7 +413,7 @@ def test_any_bytes_end_the_connection_with_a_reason_and_leave_nothing(
 
 
 @given(chunks=st.lists(st.one_of(_VALID, _ANY), max_size=20))
-def test_reader_never_holds_more_than_a_message(chunks: list[bytes]) -> None:
+def test_reader_never_buffers_more_than_one_message(chunks: list[bytes]) -> None:
     reader = MessageReader()
     with contextlib.suppress(ProtocolViolationError):
         for chunk in chunks:

@@ -66,7 +66,7 @@ def test_cloud_image_is_found_by_the_digest_of_its_publisher(tmp_path: Path) -> 
     assert find_base(replace(BASE, digest="sha256:1234"), [tmp_path / "images"]) == disk
 
 
-def test_missing_images_are_named_with_how_to_get_each_into_its_own_store(tmp_path: Path) -> None:
+def test_error_for_missing_images_has_a_copy_command_for_each_image(tmp_path: Path) -> None:
     stores = images, derived = tmp_path / "images", tmp_path / "derived"
     an_image(images, "34" * 32)
     (images / "damaged").mkdir()

@@ -63,7 +63,7 @@ def test_ports_of_the_host_reach_the_spec() -> None:
     assert a_description(FOLDER, host_ports=[port]).spec.host_ports == (port,)
 
 
-def test_memory_file_that_is_named_replaces_the_checkpoints() -> None:
+def test_requested_memory_file_replaces_the_memory_file_of_the_checkpoint() -> None:
     memory = MemoryFile(path=Path("/checkpoints/new/ram"), is_private=False)
 
     described = a_description(FOLDER, memory_file=memory, checkpoint=a_checkpoint())

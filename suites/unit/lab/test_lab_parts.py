@@ -331,7 +331,7 @@ def test_clone_has_the_name_and_gpus_that_it_is_asked_for_and_no_others(
     assert {"gpus": other.gpus, "gpu_scripts": other.gpu_scripts} == gpus
 
 
-def test_saved_machine_is_resumed_on_the_named_base_for_as_long_as_it_is_kept(
+def test_each_resume_of_a_bundle_starts_a_new_machine_on_the_given_base_image(
     lab: Lab,
     created: list[MachineDescription],
     monkeypatch: pytest.MonkeyPatch,
@@ -370,7 +370,7 @@ def test_node_continues_from_the_state_that_it_derives(
     assert [state.name for state in states] == ["ready"]
 
 
-def test_node_that_skips_cloud_init_from_cold_is_named_by_a_seed(
+def test_node_that_skips_cloud_init_in_a_cold_boot_gets_its_name_from_a_seed(
     lab: Lab, created: list[MachineDescription]
 ) -> None:
     machine = machine_of(lab, created, a_request(skip_cloud_init=True))

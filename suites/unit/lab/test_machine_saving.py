@@ -230,7 +230,7 @@ def bundles(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return made
 
 
-def test_saved_machine_is_without_devices_and_names_its_earlier_ones(
+def test_machine_is_saved_without_devices_and_the_bundle_lists_its_gpus(
     stage: Stage, bundles: list[dict[str, Any]]
 ) -> None:
     with stage.machine(gpus=[a_model(), a_model()]) as machine:
@@ -316,7 +316,7 @@ def test_machine_that_has_ended_can_not_be_saved(
     assert bundles == []
 
 
-def test_driver_that_saves_no_machines_is_named(
+def test_error_says_that_the_vm_driver_cannot_save_machines(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with stage.machine() as machine:

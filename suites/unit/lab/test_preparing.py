@@ -504,7 +504,7 @@ def test_image_with_one_kernel_is_baked_on_that(
     assert (len(workshop.made), len(healthy)) == (1, 1)
 
 
-def test_named_image_and_provisioner_are_used_for_the_bake(
+def test_bake_uses_the_requested_image_and_provisioner(
     lab: Lab,
     asked: list[dict[str, Any]],
     workshop: Workshop,

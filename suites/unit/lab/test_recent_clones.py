@@ -313,7 +313,7 @@ def test_image_that_a_provisioner_made_is_found_each_time(clones: Clones) -> Non
     assert [clones.clone(), clones.clone()] == [1, 2]
 
 
-def test_recipe_whose_base_is_named_by_a_path_is_read_each_time(clones: Clones) -> None:
+def test_recipe_that_extends_a_path_is_read_for_each_clone(clones: Clones) -> None:
     write_catalogue(clones.folder / "elsewhere", name="base")
     recipe = clones.folder / "catalogue/node.yaml"
     recipe.write_text(
@@ -323,7 +323,7 @@ def test_recipe_whose_base_is_named_by_a_path_is_read_each_time(clones: Clones) 
     assert [clones.clone(), clones.clone()] == [1, 2]
 
 
-def test_recipe_whose_base_is_in_the_catalogue_is_read_once(clones: Clones) -> None:
+def test_recipe_that_extends_a_catalogue_name_is_read_once(clones: Clones) -> None:
     write_catalogue(clones.folder / "catalogue", name="base")
     recipe = clones.folder / "catalogue/node.yaml"
     recipe.write_text("schema: 1\nkind: build\ndescription: A node\nextends: base\n")

@@ -173,7 +173,7 @@ def test_resumed_machine_is_the_saved_machine(
 
 
 @pytest.mark.usefixtures("base")
-def test_named_base_image_replaces_the_one_in_the_cache(
+def test_requested_base_image_replaces_the_cached_base_image(
     saved: Path, tmp_path: Path, settings: Settings
 ) -> None:
     described = resumed_machine.resumed_machine(

@@ -217,7 +217,7 @@ def test_disk_that_can_not_be_saved_is_an_error(
     assert not (tmp_path / "checkpoint/machine.json").exists()
 
 
-def test_disk_on_another_host_is_named_before_anything_is_written(
+def test_saving_a_disk_that_is_not_on_this_host_fails_before_anything_is_written(
     host: Host, spec: MachineSpec, tmp_path: Path
 ) -> None:
     spec.disk.unlink()
@@ -309,7 +309,7 @@ def test_resumed_machine_writes_to_copies_of_its_own(
     assert (own / "variables.fd").exists() is has_variables
 
 
-def test_qemu_that_does_not_say_its_version_is_named(host: Host) -> None:
+def test_error_names_the_qemu_that_does_not_print_its_version(host: Host) -> None:
     host.refuses = True
 
     with pytest.raises(HarnessError, match=r"(?s)^'my-qemu' does not say its version\..*No space"):

@@ -91,7 +91,7 @@ def test_few_slots_share_a_checkpoint_and_many_get_their_own() -> None:
     assert booted(an_image(), slots=9).slots == 9
 
 
-def test_saved_state_on_top_keeps_its_parent_and_names_its_source() -> None:
+def test_derived_state_refers_to_its_parent_and_the_source_of_its_function() -> None:
     below = booted(an_image())
 
     above = below.derive("ready", do_nothing)
@@ -105,7 +105,7 @@ def test_saved_state_on_top_keeps_its_parent_and_names_its_source() -> None:
     }
 
 
-def test_named_parts_replace_the_source() -> None:
+def test_given_parts_replace_the_source_of_the_function() -> None:
     for parts in ({"files": "1"}, {}):
         assert booted(an_image()).derive("ready", do_nothing, parts).parts == parts
 

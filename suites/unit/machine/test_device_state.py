@@ -166,7 +166,9 @@ def test_end_of_an_earlier_migration_does_not_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
-def test_state_that_is_not_loaded_is_named(tmp_path: Path, status: str) -> None:
+def test_error_has_machine_command_and_file_of_a_state_that_was_not_loaded(
+    tmp_path: Path, status: str
+) -> None:
     state = tmp_path / "state"
     state.touch()
     monitor = FakeMonitor(events={"migrate-incoming": an_event("MIGRATION", status=status)})
@@ -236,7 +238,7 @@ def test_state_is_packed_by_the_best_that_the_host_has(
 
 
 @pytest.mark.parametrize(("name", "tool"), [("memory.zst", "zstd"), ("memory.gz", "gzip")])
-def test_missing_tool_that_packed_a_state_is_named(
+def test_error_has_the_missing_tool_that_packed_the_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, tool: str
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)

@@ -134,7 +134,7 @@ def test_search_continues_after_an_empty_file(general: Folder, specific: Folder)
     assert find(general, specific) == general.firmware
 
 
-def test_every_firmware_that_does_not_fit_is_named(general: Folder) -> None:
+def test_error_lists_every_unsuitable_firmware_with_the_reason(general: Folder) -> None:
     smm = general.describe("10-smm.json", features=["requires-smm"])
     bios = general.describe("20-bios.json", interface_types=["bios"])
 
@@ -168,7 +168,7 @@ def test_every_firmware_that_does_not_fit_is_named(general: Folder) -> None:
     ],
     ids=["smm", "secure-boot", "keys", "bios", "aarch64", "i440fx", "memory"],
 )
-def test_firmware_that_machines_cannot_use_is_skipped_and_named(
+def test_firmware_that_machines_cannot_use_is_skipped_and_listed_in_the_error(
     general: Folder, specific: Folder, changes: dict[str, Any], reason: str
 ) -> None:
     file = general.describe("10-other.json", **changes)
@@ -237,7 +237,7 @@ def test_invalid_descriptor_names_file_and_key(
         find(general)
 
 
-def test_descriptor_of_the_wrong_kind_is_named_with_how_to_hide_it(
+def test_error_for_a_malformed_descriptor_says_how_to_hide_it(
     general: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/config")
@@ -249,7 +249,7 @@ def test_descriptor_of_the_wrong_kind_is_named_with_how_to_hide_it(
         find(general)
 
 
-def test_file_that_is_not_json_is_named(general: Folder) -> None:
+def test_error_has_the_path_of_a_descriptor_that_is_not_json(general: Folder) -> None:
     file = general.path / "50-edk2.json"
     file.write_text("{")
 
@@ -259,7 +259,7 @@ def test_file_that_is_not_json_is_named(general: Folder) -> None:
         find(general)
 
 
-def test_descriptor_that_can_not_be_read_is_named(general: Folder) -> None:
+def test_error_has_the_path_of_an_unreadable_descriptor(general: Folder) -> None:
     file = general.path / "50-edk2.json"
     file.mkdir()
 

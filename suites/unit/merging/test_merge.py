@@ -227,7 +227,7 @@ def test_shard_whose_run_ended_early_is_refused(tmp_path: Path) -> None:
         merge([tmp_path], tmp_path / "to", is_partial=False, root=tmp_path)
 
 
-def test_shard_that_was_killed_is_named_among_the_others(tmp_path: Path) -> None:
+def test_merge_error_tells_a_killed_shard_from_a_folder_without_a_shard(tmp_path: Path) -> None:
     three_shards(tmp_path / "shards")
     (tmp_path / "shards/2/shard.json").unlink()
     (tmp_path / "other").mkdir()
@@ -613,7 +613,7 @@ def merged_one(folder: Path, *, is_partial: bool = False) -> Merged:
 
 
 @pytest.mark.parametrize("status", [1, 2, 5, -9])
-def test_shard_that_ended_badly_although_its_tests_passed_is_named(
+def test_exit_status_of_a_failed_shard_without_a_failed_test_is_reported(
     tmp_path: Path, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a_shard(tmp_path, 1, TESTS, count=1, exit_status=status)
@@ -940,7 +940,7 @@ def test_link_in_place_of_a_folder_of_reports_is_refused(tmp_path: Path, name: s
         ("HARNESS_LIMIT_REPORT_LEVELS", 3, "limit 'report-levels'"),
     ],
 )
-def test_limit_of_a_report_is_named(
+def test_merge_refuses_a_report_beyond_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, most: int, message: str
 ) -> None:
     a_shard(tmp_path, 1, TESTS, count=1)

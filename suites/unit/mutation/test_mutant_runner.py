@@ -51,7 +51,9 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def test_killer_of_a_bug_is_named_and_the_bug_taken_out(tmp_path: Path, source: Path) -> None:
+def test_result_has_the_test_that_caught_the_bug_and_the_source_is_restored(
+    tmp_path: Path, source: Path
+) -> None:
     pytest_ = FakePytest(source)
 
     result = MutantRunner(tmp_path, pytest_).run(PLANT, "suites/unit", "-k", "y")

@@ -172,7 +172,7 @@ def test_package_names_sources_and_tests_that_are_there(name: str) -> None:
         assert (root / path).exists(), path
 
 
-def test_only_the_named_modules_of_a_package_are_mutated(tmp_path: Path) -> None:
+def test_only_the_given_modules_of_a_package_are_mutated(tmp_path: Path) -> None:
     (tmp_path / "repository/a/b").mkdir(parents=True)
     (tmp_path / "repository/a/b/c.py").touch()
     (tmp_path / "pyproject.toml").write_text("[project]\n")

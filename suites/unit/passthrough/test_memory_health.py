@@ -50,7 +50,7 @@ def test_gpu_without_ecc_is_no_fault() -> None:
         ("memory.total", "0", "GPU 1 has no memory"),
     ],
 )
-def test_fault_of_the_second_gpu_is_named(field: str, word: str, fault: str) -> None:
+def test_fault_of_the_second_gpu_is_reported(field: str, word: str, fault: str) -> None:
     answers = {each: text * 2 for each, text in WELL.items()}
     answers[field] = f"{WELL[field].strip()}\n{word}\n"
 

@@ -68,7 +68,7 @@ def test_run_without_steps_has_no_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["", "{}", '{"run": "x"', '{"seconds": -1}'])
-def test_broken_line_is_named(tmp_path: Path, line: str) -> None:
+def test_error_has_file_and_number_of_a_broken_line(tmp_path: Path, line: str) -> None:
     file = a_night(tmp_path, "one", 1.0).file
     file.write_text(file.read_text() + line + "\n")
 

@@ -45,7 +45,7 @@ def test_text_without_a_list_is_its_first_line() -> None:
     assert why(ExpectationError("One line.\nAnother.\n")) == ["One line."]
 
 
-def test_cause_in_the_error_itself_is_named_before_one_in_the_evidence(tmp_path: Path) -> None:
+def test_cause_in_the_error_is_shown_before_causes_in_the_evidence(tmp_path: Path) -> None:
     for node in ("a", "b"):
         (tmp_path / node / "host").mkdir(parents=True)
         (tmp_path / node / "commands").mkdir()

@@ -90,7 +90,7 @@ def test_lines_of_a_machine_are_added_to_the_run(
     assert "ran /opt/p.sh, but no script of '--shell-cov' has its content" in note
 
 
-def test_machine_that_does_not_answer_is_named(
+def test_note_names_the_machine_that_gave_no_traces(
     tmp_path: Path, request_of_node: NodeRequest
 ) -> None:
     config = end_test(FakeConfig(tmp_path), FakeNode(request_of_node, None))

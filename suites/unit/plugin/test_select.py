@@ -69,7 +69,9 @@ def test_provisioner_is_pinned_by_a_path_relative_to_the_test(
 
 
 @pytest.mark.provisioner("mine/provisioner.yaml")
-def test_pinned_file_that_is_missing_is_named(request: pytest.FixtureRequest) -> None:
+def test_error_has_the_path_of_a_missing_pinned_provisioner(
+    request: pytest.FixtureRequest,
+) -> None:
     missing = request.node.path.parent / "mine/provisioner.yaml"
 
     with pytest.raises(BadInputError, match=f"^{missing}: The file cannot be read"):

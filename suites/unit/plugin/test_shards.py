@@ -298,7 +298,7 @@ def test_job_that_is_cancelled_ends_as_by_ctrl_c(tmp_path: Path) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:
+def test_report_folder_that_cannot_be_made_is_refused_with_its_option(tmp_path: Path) -> None:
     (tmp_path / "r").write_text("a file")
 
     with pytest.raises(pytest.UsageError, match=r"--report-dir: '.*/r'"):

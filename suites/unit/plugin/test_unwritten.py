@@ -29,7 +29,7 @@ def test_folder_for_reports_is_made_and_left_empty(tmp_path: Path) -> None:
     assert list((tmp_path / "a/b").iterdir()) == []
 
 
-def test_unwritable_report_path_is_refused_and_its_option_is_named(tmp_path: Path) -> None:
+def test_unwritable_report_path_is_refused_with_its_option(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(

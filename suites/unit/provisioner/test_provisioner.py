@@ -44,7 +44,7 @@ def test_gpu_node_travels_with_its_configuration() -> None:
     }
 
 
-def test_gpu_node_runs_isolated_with_its_named_files() -> None:
+def test_gpu_node_runs_in_isolated_python_with_its_configuration_and_outcome() -> None:
     argv = gpu_node_provisioner(PAYLOAD).guest_command("boot", output="/var/log/output")
 
     assert argv == (

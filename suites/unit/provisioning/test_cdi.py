@@ -212,7 +212,7 @@ def test_plugin_beside_a_toolkit_gets_the_path_of_its_hook() -> None:
         }
 
 
-def test_settings_of_the_user_apply_last() -> None:
+def test_user_environment_overrides_the_chosen_runtime_environment() -> None:
     choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=True)
     user = {"CDI_ENABLED": "false", "MINE": "1"}
 

@@ -204,7 +204,7 @@ BAD_VALUES: tuple[tuple[str, object, str], ...] = (
 )
 
 
-def test_bad_value_names_its_field() -> None:
+def test_error_for_a_bad_value_names_its_field() -> None:
     seen = {f"{key}={value!r:.80}": refusal({key: value}) for key, value, _ in BAD_VALUES}
 
     assert seen == {
@@ -218,13 +218,13 @@ def test_budget_has_bounds() -> None:
         assert parse_configuration({"retry_budget_s": value}, {}).retry_budget_s == value
 
 
-def test_bad_variable_names_itself() -> None:
+def test_error_for_a_bad_environment_variable_names_the_variable() -> None:
     assert refusal({}, {"GPU_NODE": "yes"}) == (
         "The environment variable 'GPU_NODE' must be either true or false, but is 'yes'."
     )
 
 
-def test_unknown_field_is_named_beside_the_known_ones() -> None:
+def test_error_for_an_unknown_field_lists_the_known_fields() -> None:
     message = refusal({"gpu_nodes": True})
 
     assert message.startswith(
@@ -280,7 +280,7 @@ def test_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert load_configuration(path, {}).gpu_node
 
 
-def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_error_has_the_path_of_an_unreadable_configuration(tmp_path: Path) -> None:
     rows = {tmp_path / "config.json": "No such file or directory", tmp_path: "Is a directory"}
 
     for path, why in rows.items():
@@ -290,7 +290,7 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         assert str(error.value) == f"The configuration '{path}' cannot be read: {why}."
 
 
-def test_image_is_named_by_version_and_sha() -> None:
+def test_image_tag_has_version_and_sha() -> None:
     configuration = parse_configuration(
         {
             "gpu_driver_version": "1.2",

@@ -162,7 +162,7 @@ def test_default_in_place_of_the_removed_one_keeps_its_options() -> None:
         f"[plugins.'{CRI}'.containerd.runtimes.nvidia.options]\nBinaryName = '/usr/local{PROGRAM}'\n",
     ],
 )
-def test_nvidias_program_is_found_wherever_it_is_named(text: str) -> None:
+def test_opted_out_configuration_has_no_nvidia_program_in_any_key(text: str) -> None:
     left = non_gpu_configuration(RuntimeFacts(text=f"version = 2\n{text}", cdi=CdiSupport.ABSENT))
 
     assert left is not None

@@ -513,7 +513,7 @@ FIELDS = {
 }  # fmt: skip
 
 
-def test_message_names_its_gpu_and_release() -> None:
+def test_gpu_and_release_are_read_from_a_driver_message() -> None:
     seen = {log: [message.fields for message in parse_messages(f"{log}\n")] for log in FIELDS}
 
     assert seen == {log: [fields] for log, fields in FIELDS.items()}

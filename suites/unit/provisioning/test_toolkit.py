@@ -145,7 +145,7 @@ def test_node_without_a_configuration_gets_one() -> None:
     assert text == "version = 2\n" + RUNC + RUNTIME.replace("SystemdCgroup = true\n", "")
 
 
-def test_runc_is_kept_as_a_runtime_if_the_user_has_not_named_it() -> None:
+def test_runc_is_added_to_a_configuration_without_runtimes() -> None:
     """A table of runtimes in the file replaces the default table of containerd."""
     for cdi in CdiSupport:
         text = gpu_configuration(facts("version = 2\n", cdi))

@@ -313,7 +313,7 @@ def test_images_of_other_programs_are_not_listed_or_removed(
         *({"layers": [{**FIELDS, **wrong}]} for wrong in WRONG_FIELDS),
     ],
 )
-def test_malformed_artifact_is_named(
+def test_error_names_the_artifact_with_a_malformed_manifest(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: dict[str, object]
 ) -> None:
     cache = a_cache(monkeypatch, tmp_path, own={**a_manifest(None), **changed})

@@ -42,7 +42,7 @@ def test_password_belongs_to_the_registry(
     assert read_basic("r.example", {"DOCKER_CONFIG": str(tmp_path / "none")}) is None
 
 
-def test_password_is_in_the_home_unless_another_folder_is_named(
+def test_credentials_are_read_from_the_home_folder_unless_docker_config_is_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -66,7 +66,9 @@ def an_artifact(tag: str) -> StoredArtifact:
         (["0123"], ()),
     ],
 )
-def test_artifacts_are_named_by_their_beginnings(names: list[str], chosen: tuple[str]) -> None:
+def test_artifacts_are_selected_by_the_start_of_their_name(
+    names: list[str], chosen: tuple[str]
+) -> None:
     assert needed_artifacts([an_artifact(tag) for tag in TAGS], names) == [*chosen]
 
 
@@ -265,7 +267,7 @@ ONE: dict[str, object] = {"qemu": "7.2", "image": "one", "parent": "p"}
         ({f"baked-{n:02}": {**ONE, "qemu": "8"} for n in range(2, 20)}, "only 'baked-15', which"),
     ],
 )
-def test_artifact_of_other_inputs_is_named_with_the_differences(
+def test_artifact_of_other_inputs_is_reported_with_the_differing_inputs(
     client: FakeClient,
     events: list[ProgressEvent],
     stored: dict[str, dict[str, object]],

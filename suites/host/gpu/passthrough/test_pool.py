@@ -152,7 +152,7 @@ while not end.has_passed():
 _COMPETITION_S = 2.5
 
 
-def test_competing_processes_of_which_some_are_killed_never_share_a_gpu(
+def test_competing_processes_never_share_a_gpu_even_if_some_are_killed(
     tmp_path: Path, folder: Path
 ) -> None:
     host = FakeHost(tmp_path / "host")

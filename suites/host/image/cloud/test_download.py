@@ -89,7 +89,7 @@ def failure_of(*errors: str) -> str:
     )
 
 
-def test_file_is_downloaded_and_the_only_file(
+def test_download_leaves_the_partial_file_as_the_only_file(
     server: ImageServer, download: Download, tmp_path: Path
 ) -> None:
     assert download.run(server.url(FILE)) == server.url(FILE)
@@ -125,7 +125,9 @@ def test_download_with_progress_survives_more_cuts_than_tries(
     assert download.clock.sleeps == [2.0] * 9
 
 
-def test_only_more_than_ever_before_is_progress(server: ImageServer, tmp_path: Path) -> None:
+def test_download_counts_as_progress_only_beyond_its_largest_size_so_far(
+    server: ImageServer, tmp_path: Path
+) -> None:
     """A server without ranges begins anew each time."""
     download = Download(tmp_path, patience=Patience(tries=3))
     server.fail_with(FILE, *(whole_cut_at(each) for each in (600, 300, 500, 300, 500)))
@@ -180,7 +182,7 @@ def test_changed_file_is_downloaded_from_the_start(
     ],
     ids=["size told", "size not told", "no size", "as long", "range refused"],
 )
-def test_partial_file_without_a_rest_on_the_server_is_replaced(
+def test_partial_file_is_replaced_if_the_server_has_no_further_bytes(
     server: ImageServer, download: Download, size: int, faults: list[Callable[[Handler], None]]
 ) -> None:
     """Only a server that tells the size says that the file is complete."""
@@ -299,7 +301,7 @@ def test_silent_server_ends_the_try(server: ImageServer, tmp_path: Path) -> None
     assert failure == failure_of(f"'{server.url(FILE)}' sent nothing for 0.1 s.")
 
 
-def test_unreachable_server_is_named(download: Download) -> None:
+def test_error_has_the_url_of_an_unreachable_server(download: Download) -> None:
     with serving({}) as gone:
         url = gone.url(FILE)
 

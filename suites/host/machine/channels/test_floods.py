@@ -100,7 +100,7 @@ def test_output_that_was_read_makes_room(
         assert call.next(soon()) == said
 
 
-def test_output_that_comes_byte_by_byte_is_held_as_one() -> None:
+def test_single_bytes_of_output_are_joined_into_frames() -> None:
     call = Call(1, "the command 'yes'", lambda _request: b"")
     for _ in range(frames.MAX_PAYLOAD + 1):
         call.put(frames.STDOUT, b"y")
@@ -297,7 +297,9 @@ def test_line_beyond_a_limit_is_refused_by_its_number(tmp_path: Path, line: str)
         list(read_recording(path))
 
 
-def test_machine_with_events_without_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_machine_that_sent_too_many_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_MACHINE_EVENTS", "100")
     log = EventLog("node", advice="Look there.")
     for _ in range(1000):

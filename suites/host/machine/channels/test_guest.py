@@ -38,7 +38,7 @@ def test_absent_file_reads_as_none_in_a_real_shell(tmp_path: Path) -> None:
         ("10de:20b0", 1, 0.1, 124),
     ],
 )
-def test_functions_are_counted_among_all_on_the_bus(
+def test_script_counts_only_the_requested_functions_on_the_bus(
     tmp_path: Path, ids: str, count: int, timeout_s: float, exit_code: int
 ) -> None:
     """The script that the guest runs, run here on a bus of three functions."""

@@ -139,7 +139,7 @@ def test_host_that_has_no_ssh_is_not_tried_again(
     assert clock.sleeps == []
 
 
-def test_last_second_is_a_second_for_ssh_too(
+def test_less_than_a_second_becomes_a_connect_timeout_of_one_second(
     runner: SshRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To ssh a limit of 0 is none."""
@@ -157,6 +157,6 @@ def test_last_second_is_a_second_for_ssh_too(
     assert "ConnectTimeout=1" in started[0]
 
 
-def test_connecting_with_no_time_left_says_so(runner: SshRunner) -> None:
+def test_connecting_after_the_deadline_reports_the_timeout(runner: SshRunner) -> None:
     with pytest.raises(HarnessError, match="in time; ssh's last output: nothing"):
         runner.connect(Deadline.after(0))

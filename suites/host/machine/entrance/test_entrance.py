@@ -78,7 +78,7 @@ def prompts(guest: PlayedGuest, request: int, _payload: bytes) -> None:
     guest.says(frames.STDOUT, request, PROMPT)
 
 
-def test_prompt_is_shown_and_input_waits_until_the_caller_is_ready(
+def test_prompt_is_shown_before_the_caller_is_ready_and_input_is_sent_afterwards(
     place: Place, stdin: Callable[[bytes], int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     fed_when_ready: list[bool] = []
@@ -202,7 +202,7 @@ def before() -> set[threading.Thread]:
     return set(threading.enumerate())
 
 
-def test_process_may_end_while_its_machine_has_visitors(
+def test_open_connections_do_not_keep_the_process_of_the_machine_alive(
     before: set[threading.Thread], place: Place
 ) -> None:
     running = threading.Event()
@@ -223,7 +223,7 @@ def test_process_may_end_while_its_machine_has_visitors(
     assert [each.name for each in threads if not each.daemon] == []
 
 
-def test_all_visitors_leave_with_the_entrance(tmp_path: Path) -> None:
+def test_closing_the_entrance_ends_all_connections(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     console = Console("node", ours)
     with contextlib.ExitStack() as visits, theirs, contextlib.closing(console):
@@ -255,7 +255,7 @@ def test_refusal_is_the_clients_error(place: Place) -> None:
         client.ssh_entry_of(place.machine)
 
 
-def test_client_that_asks_for_ssh_keeps_its_input(
+def test_request_for_ssh_access_reads_no_input(
     place: Place, stdin: Callable[[bytes], int]
 ) -> None:
     """It is for the SSH client that comes next."""
@@ -276,7 +276,7 @@ def test_refusal_in_undecodable_bytes_is_shown(tmp_path: Path) -> None:
         client.run_in(machine, ["true"])
 
 
-def test_machine_whose_process_has_gone_is_named_with_it(tmp_path: Path) -> None:
+def test_error_names_the_machine_and_its_ended_process(tmp_path: Path) -> None:
     expected = "Machine 'node-1' has ended, or its process (PID 4711) has."
 
     with (

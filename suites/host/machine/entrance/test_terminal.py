@@ -213,7 +213,7 @@ def test_guest_learns_of_the_terminals_new_size(place: Place, terminal: int) -> 
         signal.signal(signal.SIGWINCH, at_first)
 
 
-def test_shell_without_a_terminal_is_a_plain_one(place: Place) -> None:
+def test_shell_without_a_terminal_gets_no_environment(place: Place) -> None:
     place.guest.answers[frames.RUN] = ends(4)
 
     assert client.run_in(place.machine) == 4
@@ -223,7 +223,7 @@ def test_shell_without_a_terminal_is_a_plain_one(place: Place) -> None:
     assert head["env"] == {}
 
 
-def test_end_of_the_input_is_the_commands_too(place: Place) -> None:
+def test_end_of_input_is_passed_to_the_command(place: Place) -> None:
     place.guest.answers[frames.DATA_END] = ends(5)
     with Path("/dev/null").open() as nothing, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", nothing)
@@ -259,7 +259,7 @@ def test_console_is_left_by_a_key_that_the_guest_does_not_get(
     assert (keys, shown) == ([b"root\r"], [(1, b"login: ")])
 
 
-def test_every_key_but_one_goes_to_the_console(place: Place, terminal: int) -> None:
+def test_console_gets_every_key_except_the_exit_key(place: Place, terminal: int) -> None:
     """Also those by which a terminal would end the client."""
     keys: list[bytes] = []
 
@@ -293,7 +293,7 @@ def test_console_ends_with_its_machine(place: Place) -> None:
     client.attach_console(place.machine)
 
 
-def test_machine_that_ends_amid_a_command_is_named_and_leaves_the_terminal_as_it_was(
+def test_error_names_the_machine_that_ends_during_a_command_and_the_terminal_is_restored(
     place: Place, terminal: int
 ) -> None:
     def end(guest: PlayedGuest, *_: object) -> None:
@@ -308,7 +308,7 @@ def test_machine_that_ends_amid_a_command_is_named_and_leaves_the_terminal_as_it
     assert termios.tcgetattr(terminal) == before
 
 
-def test_ssh_is_entered_with_the_answer_of_the_machine(
+def test_client_gets_the_ssh_access_from_the_machine(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = SshEntry(port=2222, key=Path("/keys/user"), known_hosts=Path("/node/known_hosts"))

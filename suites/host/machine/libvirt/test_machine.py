@@ -188,7 +188,7 @@ def listening(connection: Connection, folder: Path) -> tuple[LibvirtMachine, soc
     return machine, machine._listen(), path
 
 
-def test_machine_is_the_process_that_connects_to_its_agents_socket(
+def test_process_that_connects_to_the_agent_socket_is_the_machine(
     connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
     machine, listener, path = listening(connect(), tmp_path)
@@ -206,7 +206,7 @@ def test_machine_is_the_process_that_connects_to_its_agents_socket(
     assert listener.fileno() == -1
 
 
-def test_socket_of_the_agent_that_is_gone_already_is_no_error(
+def test_close_accepts_that_the_agent_socket_is_already_removed(
     connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
     machine, listener, path = listening(connect(), tmp_path)

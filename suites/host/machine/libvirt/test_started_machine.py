@@ -126,7 +126,7 @@ def test_machine_runs_once_console_and_agent_are_connected(
     assert machine.is_running
 
 
-def test_machines_of_a_driver_hear_of_their_own_qemu_by_one_registration(
+def test_machines_of_a_driver_share_one_registration_and_get_only_their_own_events(
     connection: Connection, host: HostWithStreams, qemu: FakeLibvirtQemu, tmp_path: Path
 ) -> None:
     """Libvirt's client takes one registration for QMP events per connection."""

@@ -62,7 +62,7 @@ def test_refused_start_leaves_no_process_thread_or_descriptor(tmp_path: Path) ->
     assert _what_is_open() == before
 
 
-def test_machine_ends_with_its_block(tmp_path: Path) -> None:
+def test_machine_ends_at_the_end_of_its_with_block(tmp_path: Path) -> None:
     greets = (
         "exec python3 -c 'import json,socket,sys; s=socket.socket(fileno=int(sys.argv[1]));"
         's.sendall(b"{\\"QMP\\":{\\"version\\":{},\\"capabilities\\":[]}}\\n");'

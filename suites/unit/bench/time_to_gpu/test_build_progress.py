@@ -49,13 +49,13 @@ def test_each_new_line_is_reported_once() -> None:
     assert told_by(guest) == ["make.log: CC a.o", "make.log: CC b.o"]
 
 
-def test_guest_that_does_not_answer_once_is_asked_again() -> None:
+def test_guest_is_asked_again_after_a_failed_query() -> None:
     guest = LoggingGuest(HarnessError("No answer."), "", "make.log: CC a.o")
 
     assert told_by(guest) == ["make.log: CC a.o"]
 
 
-def test_short_command_tells_nothing() -> None:
+def test_short_command_reports_no_progress() -> None:
     told: list[str] = []
 
     with build_progress(cast("Guest", LoggingGuest("line")), told.append):

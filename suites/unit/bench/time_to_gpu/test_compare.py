@@ -101,13 +101,13 @@ def test_emulated_runs_are_compared_by_their_ratios() -> None:
 
 
 @pytest.mark.parametrize("emulated", [(True, False), (False, True)])
-def test_run_of_which_one_was_emulated_is_compared_by_ratios(emulated: tuple[bool, bool]) -> None:
+def test_runs_are_compared_by_ratios_if_either_was_emulated(emulated: tuple[bool, bool]) -> None:
     before, after = (_with([*PREBAKED], is_emulated=each) for each in emulated)
 
     assert compare(before, after).is_relative
 
 
-def test_group_that_only_one_run_has_is_named() -> None:
+def test_comparison_lists_groups_that_only_one_run_has() -> None:
     near = (Experiment.SCALE_UP, Mode.NEAR.value)
     after = benchmark({_BUILD: BUILDS, _PREBAKED: PREBAKED, near: PREBAKED})
 

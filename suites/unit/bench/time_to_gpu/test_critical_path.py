@@ -134,7 +134,7 @@ def test_parts_add_up_to_the_wait() -> None:
     assert sum(part.duration_s for part in path) == 10.0
 
 
-def test_step_after_the_capacity_delays_nothing_and_one_across_it_counts_up_to_it() -> None:
+def test_critical_path_ends_when_the_gpu_capacity_appears() -> None:
     steps = [
         TimedStep(name="across", start_s=0.0, duration_s=60.0),
         TimedStep(name="after", start_s=60.0, duration_s=5.0),
@@ -180,7 +180,7 @@ def test_provisioner_without_steps_is_one_part() -> None:
     ]
 
 
-def test_shares_are_of_each_samples_own_wait() -> None:
+def test_share_of_a_part_relates_to_the_wait_of_the_same_sample() -> None:
     def sample(build_s: float, rest_s: float) -> Sample:
         return Sample(
             experiment=Experiment.SCALE_UP,

@@ -200,7 +200,7 @@ def test_steps_of_a_log_are_in_their_order(tmp_path: Path) -> None:
         (Mode.FAR, "install", "no_record", "install-driver", False),
     ],
 )
-def test_node_that_got_its_driver_in_another_way_is_no_sample(
+def test_node_that_installed_its_driver_in_another_way_is_an_error(
     tmp_path: Path, mode: Mode, action: str, reason: str, step: str, *, is_right: bool
 ) -> None:
     """The other install is there too, and was skipped."""
@@ -219,7 +219,7 @@ def test_node_that_got_its_driver_in_another_way_is_no_sample(
     assert not nodes.is_running
 
 
-def test_teardowns_are_timed_each_in_its_way_and_compared_once(tmp_path: Path) -> None:
+def test_each_teardown_is_timed_and_its_node_is_compared_once(tmp_path: Path) -> None:
     """What differs is told, and what nobody could read."""
     removals = [
         result_of(tmp_path / str(number), "teardown", ("clean-up-driver", "done", 0.5, None))

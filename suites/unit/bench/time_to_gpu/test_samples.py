@@ -57,7 +57,9 @@ def test_document_without_a_payload_is_of_the_stand_in(tmp_path: Path) -> None:
         ({"schema": 1, "measured": {"samples": []}}, "conditions"),
     ],
 )
-def test_other_file_is_refused_by_its_name(tmp_path: Path, document: object, message: str) -> None:
+def test_file_that_is_not_a_benchmark_is_refused_with_its_path(
+    tmp_path: Path, document: object, message: str
+) -> None:
     file = tmp_path / "other.json"
     file.write_text(json.dumps(document))
 
@@ -68,7 +70,9 @@ def test_other_file_is_refused_by_its_name(tmp_path: Path, document: object, mes
 
 
 @pytest.mark.parametrize("wait_s", [0.0, float("inf")])
-def test_wait_that_takes_no_time_is_refused_by_its_key(tmp_path: Path, wait_s: float) -> None:
+def test_sample_with_an_invalid_wait_is_refused_with_its_key(
+    tmp_path: Path, wait_s: float
+) -> None:
     document = json.loads(json.dumps(to_document(figures_of(benchmark()))))
     document["measured"]["samples"][0]["wait_s"] = wait_s
     file = tmp_path / "report.json"

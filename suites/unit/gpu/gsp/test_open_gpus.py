@@ -67,7 +67,7 @@ def test_missing_device_nodes_are_made(tmp_path: Path, monkeypatch: pytest.Monke
     assert made == {name: (mode, 195, minor) for name, minor in minors.items()}
 
 
-def test_gpu_that_does_not_open_is_named_and_the_others_are_shown(
+def test_gpu_that_does_not_open_is_reported_and_the_other_gpus_are_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(*a_driver(tmp_path, False, True)) == 1

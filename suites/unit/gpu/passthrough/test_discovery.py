@@ -521,7 +521,7 @@ def test_gpu_that_only_offers_mediated_devices_is_usable(host: FakeHost) -> None
     assert verdict(host).is_usable
 
 
-def test_process_with_the_groups_file_open_is_named(host: FakeHost) -> None:
+def test_reason_has_the_process_that_has_the_vfio_group_file_open(host: FakeHost) -> None:
     host.bind(GPU, "vfio-pci")
     host.add_process(4711, "qemu-system-x86", "/dev/vfio/vfio", "/dev/vfio/5")
 
@@ -575,7 +575,7 @@ def test_mounts_of_one_number_count_by_their_sources_too(host: FakeHost) -> None
     assert len(find_host_use(host.root).unknown_disks) == 2
 
 
-def test_process_that_uses_nvidias_driver_is_named(host: FakeHost) -> None:
+def test_reason_has_the_process_that_uses_the_gpu_through_nvidias_driver(host: FakeHost) -> None:
     host.bind(GPU, "nvidia")
     host.bind(SECOND, "nvidia")
     host.write(f"proc/driver/nvidia/gpus/{GPU}/information", "Model: x\nDevice Minor: \t 0\n")
@@ -636,7 +636,7 @@ def test_driver_of_the_gpu_counts_wherever_it_is_on_its_card(host: FakeHost) -> 
         (GPU, "nouveau", "drm", "/dev/dri/renderD129"),
     ],
 )
-def test_process_that_drives_a_function_itself_is_named(
+def test_reason_has_the_process_that_drives_a_function_from_user_space(
     host: FakeHost, address: str, driver: str, folder: str, file: str
 ) -> None:
     """Also where it has another function of the card, by iommufd in place of the group's file."""

@@ -104,7 +104,7 @@ def test_excluded_gpu_is_not_leased(tmp_path: Path, host: FakeHost) -> None:
         ("gpus: [\n", "This is not YAML"),
     ],
 )
-def test_mistake_is_named_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+def test_error_has_file_and_key_of_a_mistake(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         read(tmp_path, text)
 

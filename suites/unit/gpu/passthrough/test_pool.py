@@ -167,7 +167,7 @@ def test_sound_gpu_of_two_is_returned(
     assert pool.leases() == []
 
 
-def test_each_gpu_that_is_not_returned_is_named(host: FakeHost, pool: GpuPool) -> None:
+def test_error_lists_each_gpu_that_could_not_be_returned(host: FakeHost, pool: GpuPool) -> None:
     held = lease(pool, FIRST, OTHER)
     held.__enter__()
     for each in (GPU, SECOND):

@@ -199,7 +199,7 @@ def test_gpu_gets_its_driver_back_whatever_happened_to_the_record(
     assert drivers(host) == BEFORE
 
 
-def test_file_in_the_place_of_the_record_is_named_when_the_gpu_is_back(
+def test_fifo_that_replaced_the_record_is_reported_after_the_gpu_is_returned(
     host: FakeHost, pool: GpuPool, folder: Path
 ) -> None:
     file = folder / f"drivers-{GPU}.json"

@@ -71,7 +71,9 @@ def test_file_of_a_dead_process_is_swept_whatever_it_holds(
 
 
 @pytest.mark.parametrize("content", ["{half", "null", '{"who": "x"}'])
-def test_unreadable_reservation_that_is_held_is_named(host: FakeHost, content: str) -> None:
+def test_error_has_the_path_of_a_held_reservation_that_cannot_be_parsed(
+    host: FakeHost, content: str
+) -> None:
     """What it stands for can't be known, so nothing can be given away."""
     with at_once(host.broker(), "a", mib(1)):
         (file,) = host.folder.iterdir()
@@ -267,7 +269,7 @@ def test_full_disk_leaves_the_reservation_as_it_was(
 
 
 @pytest.mark.usefixtures("fake_time")
-def test_folder_locked_by_a_stopped_process_is_named(
+def test_error_has_the_path_of_a_folder_that_a_stopped_process_keeps_locked(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reservation_folder, "_LOCK_S", 0.01)

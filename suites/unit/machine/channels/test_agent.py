@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from harness.machine.channels.agent import Agent
 
 
-def test_silent_guest_is_named_with_the_last_frame(agent: Agent) -> None:
+def test_error_for_a_silent_guest_says_that_no_frame_arrived(agent: Agent) -> None:
     with pytest.raises(
         HarnessError,
         match="not ready in time for its first request; last seen of it: nothing at all",

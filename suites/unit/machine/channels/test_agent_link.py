@@ -255,7 +255,9 @@ def test_request_that_has_an_answer_is_not_cancelled(
     assert guest.kinds() == ["hello", "wait-unit", "ping"]
 
 
-def test_invalid_refusal_is_named_with_its_request(guest: PlayedGuest, ready: Agent) -> None:
+def test_malformed_error_frame_is_reported_with_its_request(
+    guest: PlayedGuest, ready: Agent
+) -> None:
     guest.answers[frames.RUN] = says((frames.ERROR, b"[]"))
 
     with pytest.raises(

@@ -77,7 +77,7 @@ def _run(agent: Agent, deadline: Deadline) -> object:
     ],
     ids=["ping", "remember", "settle", "run", "read", "ranges", "write", "file", "unit"],
 )
-def test_request_without_an_answer_is_named_with_the_last_frame(
+def test_timeout_error_has_the_request_and_the_last_frame(
     guest: PlayedGuest, ready: Agent, ask: Ask, what: str, seen: str
 ) -> None:
     guest.answers[frames.PING] = nothing
@@ -118,7 +118,7 @@ def test_request_without_an_answer_is_named_with_the_last_frame(
     ],
     ids=["settle", "read", "run", "unit"],
 )
-def test_invalid_answer_is_named_with_its_request(
+def test_malformed_answer_is_reported_with_its_request(
     guest: PlayedGuest,
     ready: Agent,
     said: tuple[int, bytes | Mapping[str, object]],
@@ -286,7 +286,7 @@ def test_longer_file_follows_the_request_as_the_guest_takes_it(
     assert [len(part) for part in sent] == [_CHUNK] * 4 + [1] * 3
 
 
-def test_file_that_is_waited_for_is_named(guest: PlayedGuest, ready: Agent) -> None:
+def test_request_to_wait_for_a_file_has_its_path(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.WAIT_FILE] = says((frames.RESULT, {}))
 
     ready.wait_for_file("/run/x", soon())
@@ -295,7 +295,9 @@ def test_file_that_is_waited_for_is_named(guest: PlayedGuest, ready: Agent) -> N
     assert json.loads(asked) == {"path": "/run/x"}
 
 
-def test_unit_that_is_waited_for_is_named_with_its_state(guest: PlayedGuest, ready: Agent) -> None:
+def test_request_to_wait_for_a_unit_has_its_name_and_state(
+    guest: PlayedGuest, ready: Agent
+) -> None:
     guest.answers[frames.WAIT_UNIT] = says(
         (frames.DATA, {"ActiveState": "activating"}), (frames.RESULT, {"ActiveState": "inactive"})
     )

@@ -97,7 +97,7 @@ def test_all_waits_check_again_when_something_changes(log: EventLog, name: str) 
     assert all(isinstance(waiter.exception(), HarnessError) for waiter in waiters)
 
 
-def test_disk_that_could_not_be_written_is_named() -> None:
+def test_disk_write_error_is_explained_by_the_reason_and_the_folder() -> None:
     events = [an_event("RESUME"), an_event("BLOCK_IO_ERROR", reason="No space left on device")]
 
     assert disk_failure(events, Path("/runs/node")) == (

@@ -101,7 +101,9 @@ def test_hanging_guest_is_an_error(tmp_path: Path, identity: SshIdentity) -> Non
         run(a_runner(tmp_path, identity, ssh), "true")
 
 
-def test_command_that_writes_without_end_is_named(tmp_path: Path, identity: SshIdentity) -> None:
+def test_error_names_the_command_that_exceeds_the_output_limit(
+    tmp_path: Path, identity: SshIdentity
+) -> None:
     class Full:
         def run(self, argv: Argv, **_: object) -> CommandResult:
             return CommandResult(
@@ -302,7 +304,7 @@ def test_failing_key_generation_is_a_harness_error(tmp_path: Path) -> None:
         SshIdentity.generate(tmp_path, runner)
 
 
-def test_missing_openssh_is_named_with_its_remedy(
+def test_missing_openssh_is_reported_with_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -200,7 +200,7 @@ def test_checkpoint_removed_at_the_last_moment_is_made_again(
     assert cache.said(Stage.REFUSED) == []
 
 
-def test_named_checkpoint_is_removed_with_all_that_need_it(cache: Cache) -> None:
+def test_removal_of_a_checkpoint_removes_its_descendants_too(cache: Cache) -> None:
     parent, child = cache.have_two()
     other = cache.have("other")
 
@@ -214,7 +214,7 @@ def test_named_checkpoint_is_removed_with_all_that_need_it(cache: Cache) -> None
     assert other.ram.exists()
 
 
-def test_named_checkpoint_in_use_stays(cache: Cache) -> None:
+def test_checkpoint_in_use_is_not_removed_on_request(cache: Cache) -> None:
     with cache.use() as checkpoint:
         assert cache.store.remove([checkpoint.folder]) == []
 

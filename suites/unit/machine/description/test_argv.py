@@ -202,9 +202,7 @@ def test_address_space_for_64bit_bars_is_reserved_above_memory() -> None:
     )
 
 
-def test_guest_reaches_the_ports_of_the_host_that_are_named_by_a_program_for_each_connection() -> (
-    None
-):
+def test_each_connection_to_a_forwarded_host_port_starts_a_program() -> None:
     spec = a_machine_spec(
         host_ports=(
             HostPort(host_port=41000, guest_port=443),

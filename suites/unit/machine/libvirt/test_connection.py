@@ -93,7 +93,7 @@ def test_event_loop_turns_before_the_connection_is_opened(
 
 
 @pytest.mark.parametrize("error", [None, KeyError, OSError])
-def test_refused_user_is_named_even_if_the_system_does_not_know_it(
+def test_error_has_the_name_of_a_refused_user_or_else_the_uid(
     libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, error: type[Exception] | None
 ) -> None:
     def user() -> str:

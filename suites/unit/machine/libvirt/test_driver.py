@@ -82,7 +82,7 @@ def test_transport_that_needs_a_socket_by_its_path_is_refused(
         driver.transport(Accelerator.TCG)
 
 
-def test_named_daemon_is_not_replaced_by_a_private_one(
+def test_libvirtd_that_the_uri_names_is_not_replaced_by_a_private_libvirtd(
     libvirt: FakeLibvirt, tmp_path: Path
 ) -> None:
     libvirt.connects.append(NOBODY_LISTENS)

@@ -66,7 +66,7 @@ def test_other_domains_are_not_seen(raw: FakeConnect, events: DomainEvents) -> N
         (DEVICE_KEPT, EventKind.DEVICE_KEPT, "device removal refused 'hostdev0'"),
     ],
 )
-def test_device_is_named_by_its_alias(
+def test_device_event_has_the_alias_of_the_device(
     raw: FakeConnect, events: DomainEvents, event: int, kind: EventKind, text: str
 ) -> None:
     raw.tell(event, DOMAIN, "hostdev0")

@@ -65,7 +65,7 @@ def test_refused_command_has_qemus_message(qemu: FakeLibvirtQemu, one: DomainMon
         one.execute("device_add", {"driver": "nothing"})
 
 
-def test_command_that_libvirt_refuses_is_named_with_its_machine(
+def test_error_has_the_refused_qmp_command_and_its_machine(
     qemu: FakeLibvirtQemu, one: DomainMonitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> NoReturn:
@@ -185,7 +185,7 @@ def test_registration_of_a_lost_connection_is_not_ended(
     assert len(qemu.callbacks) == 1
 
 
-def test_refused_end_of_a_registration_is_named(
+def test_refused_deregistration_is_reported(
     connection: Connection,
     events: MonitorEvents,
     qemu: FakeLibvirtQemu,

@@ -222,7 +222,7 @@ def test_libvirt_that_sets_no_user_has_none(inside: str) -> None:
     assert parse_qemu_user(f"<capabilities>{inside}</capabilities>") is None
 
 
-def test_emulator_is_named_with_its_machine() -> None:
+def test_emulator_is_read_with_its_machine_type() -> None:
     assert parse_emulator(EMULATOR) == ("/usr/bin/qemu", "pc-q35-7.2")
     assert parse_emulator("<domainCapabilities/>") == ("?", "?")
 
@@ -241,7 +241,7 @@ def test_host_is_sound_except_for_the_trap(asked: Callable[..., list[Requirement
 
 
 @pytest.mark.parametrize("uri", [None, "qemu:///session"])
-def test_private_libvirtd_is_named_as_such(
+def test_check_says_that_each_run_starts_a_private_libvirtd(
     asked: Callable[..., list[RequirementCheck]], uri: str | None
 ) -> None:
     findings = asked(Host(), uri, is_private=True)

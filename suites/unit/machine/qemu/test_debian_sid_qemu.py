@@ -97,7 +97,7 @@ def _silence(_message: str) -> None:
     """Listen to nothing."""
 
 
-def test_unpacked_qemu_is_named_by_its_packages_version(tmp_path: Path) -> None:
+def test_folder_of_an_unpacked_qemu_has_the_package_version_in_its_name(tmp_path: Path) -> None:
     reports: list[str] = []
 
     made = ensure_sid_qemu(tmp_path / "cache", UnpackingRunner(), report=reports.append)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_missing_qemu_is_named_with_its_remedy(tmp_path: Path) -> None:
+def test_missing_qemu_is_reported_with_the_package_to_install(tmp_path: Path) -> None:
     machine = QemuMachine(a_machine_spec(qemu="qemu-that-is-not-there"), tmp_path)
 
     with (
@@ -29,7 +29,7 @@ def test_missing_qemu_is_named_with_its_remedy(tmp_path: Path) -> None:
         pass
 
 
-def test_missing_setpriv_is_named_with_its_remedy(
+def test_missing_setpriv_is_reported_with_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     qemu = tmp_path / "qemu"

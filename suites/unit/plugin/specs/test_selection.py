@@ -100,7 +100,9 @@ def test_file_is_collected_once_for_all_its_parts(tmp_path: Path, spec: Path) ->
 
 
 @pytest.mark.parametrize("whole", ["spec", ".", "spec/a_spec.sh"])
-def test_file_that_is_named_as_a_whole_runs_whole(tmp_path: Path, spec: Path, whole: str) -> None:
+def test_file_argument_without_a_line_overrides_selections_by_line(
+    tmp_path: Path, spec: Path, whole: str
+) -> None:
     config = _config(tmp_path, "spec/a_spec.sh:3", whole)
 
     take_selections(config)
