@@ -74,7 +74,7 @@ FAULTS = (
     Fault(
         campaign="time",
         what="a shard's seconds were wrong, or below zero, where the clock was set during its run",
-        test="suites/unit/plugin/test_shards.py::test_record_has_what_ended_and_how_long_it_took",
+        test="suites/unit/plugin/test_shards.py::test_shard_record_has_ended_tests_and_their_durations",
     ),
     Fault(
         campaign="crash",

@@ -123,7 +123,7 @@ def test_cause_is_recognised_in_a_driver_message_of_several_lines(tmp_path: Path
     assert found.cause.name == "the driver does not support the GPU"
 
 
-def test_line_of_provisioning_comes_before_a_line_of_the_kernel(tmp_path: Path) -> None:
+def test_line_of_provisioning_is_preferred_to_a_line_of_the_kernel(tmp_path: Path) -> None:
     write(tmp_path, "commands/dmesg", f"[ 9.1] {LINES['the GPU is lost']}\n")
     write(
         tmp_path,
@@ -149,7 +149,7 @@ def test_line_of_provisioning_comes_before_a_line_of_the_kernel(tmp_path: Path) 
         "NVRM: The NVIDIA probe routine failed for 1 device(s).",
     ],
 )
-def test_line_of_the_driver_that_shows_no_cause_names_none(tmp_path: Path, line: str) -> None:
+def test_driver_message_without_a_known_cause_gives_no_cause(tmp_path: Path, line: str) -> None:
     write(tmp_path, "commands/dmesg", f"[    9.1] {line}\n")
 
     assert find_cause(tmp_path) is None
@@ -267,7 +267,7 @@ SOURCES = (
 )
 
 
-def test_first_line_of_the_most_telling_log_is_quoted(tmp_path: Path) -> None:
+def test_first_matching_line_of_the_preferred_log_is_quoted(tmp_path: Path) -> None:
     for source in reversed(SOURCES):
         write(tmp_path, source, f"fine\n{NO_SPACE}\ncp: y: No space left on device\n")
 
@@ -314,7 +314,7 @@ def test_more_serious_of_two_causes_is_reported() -> None:
     assert named == [*ORDER[:-1]]
 
 
-def test_graver_cause_counts_in_any_log(tmp_path: Path) -> None:
+def test_more_serious_cause_is_preferred_in_whichever_log_it_is(tmp_path: Path) -> None:
     write(tmp_path, SOURCES[0], f"{NO_SPACE}\n{DRIVER_LINES['the GPU has to be reset']}\n")
     write(tmp_path, SOURCES[4], f"{PANIC}\n")
 
@@ -373,7 +373,7 @@ def test_first_of_several_logs_of_one_kind_is_quoted(tmp_path: Path) -> None:
     assert found.line == "cp: 470.1: No space left on device"
 
 
-def test_line_reports_an_error_by_its_words(tmp_path: Path) -> None:
+def test_error_line_is_recognised_by_its_words(tmp_path: Path) -> None:
     words = (
         *("error", "failed", "failure", "fatal", "cannot", "can't", "unable to", "panic"),
         *("Traceback", "FAILED"),
@@ -532,7 +532,9 @@ def test_console_of_a_guest_that_hangs_is_quoted(tmp_path: Path) -> None:
     ]
 
 
-def test_account_of_systemd_does_not_explain_why_a_unit_failed(tmp_path: Path) -> None:
+def test_only_the_result_line_of_systemd_is_quoted_as_the_reason_of_a_failed_unit(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, "commands/failed-units", "own.service loaded failed failed Own\n")
     write(
         tmp_path,
@@ -626,7 +628,7 @@ def test_reason_is_shown_before_later_output_of_a_tool(tmp_path: Path, afterthou
     assert explain(tmp_path)[2:] == [f"printed: {reason}"] * 2
 
 
-def test_output_of_a_tool_after_its_reason_is_shown_if_there_is_nothing_else(
+def test_general_failure_message_is_shown_if_there_is_no_other_output(
     tmp_path: Path,
 ) -> None:
     said = "Job for a.service failed because the control process exited with error code."
@@ -647,7 +649,9 @@ def test_output_of_a_tool_after_its_reason_is_shown_if_there_is_nothing_else(
         "06:01:03\tE\tthe mirror is down",
     ],
 )
-def test_level_of_a_log_of_its_own_form_tells_an_error(tmp_path: Path, line: str) -> None:
+def test_error_is_recognised_by_the_level_in_a_custom_log_format(
+    tmp_path: Path, line: str
+) -> None:
     write_foreign_run(tmp_path, log=f"begin\n{line}\n" + "cleaning\n" * 3)
 
     assert explain(tmp_path)[1:] == [f"log: {line}", *["log: cleaning"] * 3]
@@ -670,7 +674,7 @@ def test_letter_that_is_not_a_level_shows_no_error(tmp_path: Path, line: str) ->
         (1, "", False, False),
     ],
 )
-def test_silent_command_that_ended_the_provisioner_can_be_found(
+def test_remedy_for_a_silent_failure_is_bash_x(
     tmp_path: Path, code: int, printed: str, has_codes: bool, is_silent: bool
 ) -> None:
     write_foreign_run(tmp_path, log="begin\n", printed=f"begin\n{printed}", has_codes=has_codes)
@@ -695,7 +699,9 @@ def test_line_at_which_set_e_ended_a_script_is_reported(tmp_path: Path) -> None:
     assert not any("`bash -x`" in line for line in explain(tmp_path))
 
 
-def test_end_with_an_own_code_is_not_silent_where_the_output_is_the_log(tmp_path: Path) -> None:
+def test_failure_with_a_declared_code_is_not_silent_if_the_output_is_the_log(
+    tmp_path: Path,
+) -> None:
     """What it printed is shown as its log."""
     write_foreign_run(tmp_path, log=None, printed="no region\nHARNESS: cloud-init has finished\n")
     write(tmp_path, f"files{EXIT_CODE_PATH}", "9\n")
@@ -809,7 +815,7 @@ def test_error_of_provisioning_is_shown_if_no_failed_step_shows_it(tmp_path: Pat
     ]
 
 
-def test_end_of_the_run_is_shown_with_an_error_that_is_of_no_step(tmp_path: Path) -> None:
+def test_error_outside_of_any_step_is_shown_with_the_exit_code(tmp_path: Path) -> None:
     outcome = {"exit_code": 84, "error": "It was terminated.", "steps": []}
     write(tmp_path, "files/var/lib/gpu-node/outcome.json", json.dumps(outcome))
     write(tmp_path, f"files{EXIT_CODE_PATH}", "84\n")
@@ -867,7 +873,7 @@ def test_line_of_a_unit_with_a_longer_name_does_not_belong_to_the_unit(
     "line",
     ["x[9]: Job for a@1.service failed.", "systemd[1]: Stopped a@1.service.", "systemd[1]: /etc/systemd/system/a@1.service:3: Unknown key", "systemd[1]: Failed to start a@1.service - A."],
 )  # fmt: skip
-def test_line_that_names_a_unit_anywhere_belongs_to_it(tmp_path: Path, line: str) -> None:
+def test_journal_line_that_mentions_a_unit_belongs_to_the_unit(tmp_path: Path, line: str) -> None:
     write(tmp_path, "commands/failed-units", "a@1.service loaded failed failed A\n")
     write(tmp_path, "commands/journal", f"Nov 23 06:22:51.1 node {line}\n")
 
@@ -941,7 +947,7 @@ def test_failed_unit_is_shown_beside_a_known_cause_and_hides_less_useful_lines(
         ]
 
 
-def test_error_of_the_guest_counts_before_the_end_of_its_console(tmp_path: Path) -> None:
+def test_first_error_of_the_guest_is_preferred_to_the_end_of_its_console(tmp_path: Path) -> None:
     write(tmp_path, "not-collected.txt", "The agent did not answer.\n")
     write(tmp_path, "host/serial.log", "[ 1.0] x: an error\n[ 2.0] the end\n\n")
 
@@ -958,7 +964,7 @@ def test_error_of_the_guest_counts_before_the_end_of_its_console(tmp_path: Path)
         ("skipped", "no compiler", None),
     ],
 )
-def test_step_failed_by_its_status(
+def test_step_is_reported_as_failed_only_by_its_status(
     tmp_path: Path, status: str, detail: str | None, said: str | None
 ) -> None:
     steps = [
@@ -971,7 +977,7 @@ def test_step_failed_by_its_status(
     assert explain(tmp_path) == ([] if said is None else [said])
 
 
-def test_two_failed_steps_are_shown_but_not_the_error_that_names_one(tmp_path: Path) -> None:
+def test_error_of_the_run_is_left_out_if_it_repeats_a_failed_step(tmp_path: Path) -> None:
     steps = [
         {"name": name, "status": "failed", "duration_s": 1.0, "detail": detail}
         for name, detail in (("probe", "it is slow"), ("build", None))
@@ -1000,7 +1006,7 @@ def test_output_between_two_commands_of_an_error_is_searched(label: str) -> None
     assert (found.cause.name, found.line) == ("kernel panic", PANIC)
 
 
-def test_error_of_an_application_before_an_error_of_a_gpu_is_not_the_cause(tmp_path: Path) -> None:
+def test_gpu_xid_is_the_cause_even_after_an_application_xid(tmp_path: Path) -> None:
     lines = ("31, pid=7", "13, pid=7", "48, pid=7", "119, pid=7")
     write(
         tmp_path,
@@ -1014,7 +1020,7 @@ def test_error_of_an_application_before_an_error_of_a_gpu_is_not_the_cause(tmp_p
     assert found.line == "NVRM: Xid (PCI:0000:02:00): 48, pid=7"
 
 
-def test_outcome_that_is_damaged_hides_no_failed_unit(tmp_path: Path) -> None:
+def test_damaged_outcome_hides_no_failed_unit(tmp_path: Path) -> None:
     write(tmp_path, "files/var/lib/gpu-node/outcome.json", "{half")
     write(tmp_path, "commands/failed-units", "a.service loaded failed failed A\n")
 
@@ -1035,7 +1041,9 @@ def test_failed_step_is_shown_before_a_failed_unit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("unit", "program"), [("a.service", "a"), ("a.timer", "a.timer"), ("a@1.service", "a@1")]
 )
-def test_line_of_the_program_of_a_unit_is_its_own(tmp_path: Path, unit: str, program: str) -> None:
+def test_journal_line_of_the_program_of_a_unit_belongs_to_the_unit(
+    tmp_path: Path, unit: str, program: str
+) -> None:
     write(tmp_path, "commands/failed-units", f"{unit} loaded failed failed A\n")
     write(
         tmp_path,
@@ -1056,7 +1064,7 @@ def test_line_of_dmesg_does_not_belong_to_a_failed_unit(tmp_path: Path) -> None:
     assert explain(tmp_path) == ["unit 'a.service' failed: the journal has no line of it"]
 
 
-def test_line_is_read_to_its_limit(tmp_path: Path) -> None:
+def test_log_line_is_read_up_to_the_limit_of_its_length(tmp_path: Path) -> None:
     write(tmp_path, "commands/journal", f"{PANIC:x>4096}\n")
     found = find_cause(tmp_path)
     assert found is not None

@@ -316,7 +316,7 @@ def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     _refused_frames(tmp_path / "e", a_frame("file", "/a"), a_frame("file", "/a/b"))
 
 
-def test_file_that_could_not_be_read_is_not_taken_for_an_absent_one(tmp_path: Path) -> None:
+def test_unreadable_file_is_not_taken_for_an_absent_file(tmp_path: Path) -> None:
     """A part may have been read before the error; it must not be used, nor count as empty."""
     unpack(tmp_path / "e", a_frame("file", "/a", b"ha"), a_frame("unreadable", "/a", b""))
     request = json.dumps({"schema": 1, "files": ["/a", "/b"]})
@@ -354,7 +354,7 @@ def test_folder_is_listed_only_for_a_wildcard_in_it() -> None:
     ]  # fmt: skip
 
 
-def test_host_side_is_kept_with_a_manifest(tmp_path: Path) -> None:
+def test_evidence_of_the_host_is_kept_with_a_manifest(tmp_path: Path) -> None:
     source = tmp_path / "serial.log"
     source.write_text("boot\n")
 
@@ -424,7 +424,7 @@ def test_folders_of_evidence_are_private(tmp_path: Path) -> None:
     assert modes == dict.fromkeys(folders, 0o700)
 
 
-def test_nonce_is_new_for_each_gathering_and_what_is_looked_for_is_recorded(
+def test_each_gathering_has_a_new_nonce_and_records_its_request(
     tmp_path: Path,
 ) -> None:
     """Else a guest could prepare a file that ends the frame which it is in."""

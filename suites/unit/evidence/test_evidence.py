@@ -41,7 +41,7 @@ def test_malformed_outcome_is_refused(tmp_path: Path, text: str) -> None:
         _ = evidence.outcome
 
 
-def test_event_is_known_by_its_task(tmp_path: Path) -> None:
+def test_event_name_is_the_task_of_the_event(tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path).event("2", "AKS.CSE.y").event("1", "AKS.CSE.x").evidence
 
     assert evidence.event_names == ["AKS.CSE.x", "AKS.CSE.y"]
@@ -67,7 +67,9 @@ def test_node_that_never_ended_has_no_exit_code(tmp_path: Path) -> None:
     assert a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "").evidence.exit_code is None
 
 
-def test_results_of_a_run_are_of_that_run_and_of_this_boot(tmp_path: Path) -> None:
+def test_each_run_has_its_own_results_and_the_latest_only_results_of_this_boot(
+    tmp_path: Path,
+) -> None:
     folder = EvidenceFolder(tmp_path).file(EXIT_CODE_PATH, "9\n")
     for number in (1, 2, 3):
         kept = f"{RUNS_FOLDER}/{number}"
@@ -178,7 +180,7 @@ def test_copy_that_fails_leaves_older_files(tmp_path: Path) -> None:
     assert [path.name for path in target.parent.rglob("*")] == ["node", "old"]
 
 
-def test_missing_outcome_gives_none(tmp_path: Path) -> None:
+def test_outcome_is_none_if_the_file_is_missing(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).without(f"files{OUTCOME_PATH}")
 
     assert folder.evidence.outcome is None
@@ -255,7 +257,7 @@ def test_names_that_are_no_text_are_read(tmp_path: Path) -> None:
         folder.evidence.paths.matching("/?")
 
 
-def test_evidence_without_a_log_has_an_empty_one(tmp_path: Path) -> None:
+def test_log_is_empty_if_the_evidence_has_no_log(tmp_path: Path) -> None:
     evidence = a_gpu_node(tmp_path).without(f"files{CLOUD_INIT_OUTPUT_PATH}").evidence
 
     assert (evidence.log, evidence.whole_log, evidence.prebake_lines) == ("", "", [])
@@ -269,7 +271,7 @@ def test_evidence_of_an_earlier_version_is_complete(tmp_path: Path, part: str) -
     assert EvidenceFolder(tmp_path).evidence.file("/x") is None
 
 
-def test_folder_from_the_guest_is_not_one_of_its_files(tmp_path: Path) -> None:
+def test_folder_is_not_returned_as_a_file(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).file("/a/b/c", "1").file("/a/d", "2")
 
     assert folder.evidence.files("/a") == {"d": "2"}
@@ -278,7 +280,7 @@ def test_folder_from_the_guest_is_not_one_of_its_files(tmp_path: Path) -> None:
     assert folder.evidence.file("/a/b") is None
 
 
-def test_pattern_follows_the_shell_and_knows_no_brackets(tmp_path: Path) -> None:
+def test_pattern_treats_brackets_as_plain_characters(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).file("/a/[x]", "1").file("/a/x", "2")
 
     assert folder.evidence.matching("/a/[x]") == {"/a/[x]": "1"}
@@ -350,7 +352,9 @@ def test_beginning_of_a_file_is_not_taken_for_all_of_it(
 
 
 @pytest.mark.parametrize("closed", ["/usr/local/sbin", "/usr/bin", "/bin"])
-def test_program_in_a_closed_folder_may_be_there(tmp_path: Path, closed: str) -> None:
+def test_absence_of_a_command_is_unknown_if_a_folder_of_path_is_unreadable(
+    tmp_path: Path, closed: str
+) -> None:
     folder = a_gpu_node(tmp_path).command("ctr", "", 127).command("lspci", "", 126)
     (tmp_path / "unreadable.txt").write_text("/srv\n")
 
@@ -361,7 +365,7 @@ def test_program_in_a_closed_folder_may_be_there(tmp_path: Path, closed: str) ->
         folder.evidence.is_command_absent("ctr")
 
 
-def test_paths_are_a_mapping(tmp_path: Path) -> None:
+def test_paths_behave_as_a_mapping(tmp_path: Path) -> None:
     paths = a_gpu_node(tmp_path).paths("f 644 1 1.0 /a/x", "d 755 2 2.0 /a/y").evidence.paths
 
     assert (len(paths), list(paths), "/a/x" in paths, "/a/z" in paths) == (
@@ -376,7 +380,7 @@ def test_paths_are_a_mapping(tmp_path: Path) -> None:
         paths["/a/z"]
 
 
-def test_step_of_a_log_has_the_groups_of_its_pattern() -> None:
+def test_log_step_has_the_named_groups_of_the_pattern() -> None:
     pattern = (
         r"(?P<name>\w+)(?: (?P<status>\w+))?(?: (?P<duration_s>[0-9.]+) s)?(?:: (?P<detail>.*))?"
     )

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
         ("/*/x", ["/a/x"], ["/x", "/a/b/x", "/.a/x"]),
     ],
 )
-def test_pattern_is_that_of_a_shell(pattern: str, matching: list[str], others: list[str]) -> None:
+def test_pattern_matches_as_in_a_shell(
+    pattern: str, matching: list[str], others: list[str]
+) -> None:
     assert [path for path in [*matching, *others] if is_match(path, pattern)] == matching
 
 
@@ -63,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
         ("paths", "/etc/passwd", False),
     ],
 )
-def test_what_was_looked_for_is_known_by_its_kind(
+def test_request_is_looked_up_by_kind_and_pattern(
     folder: Path, kind: str, pattern: str, *, was: bool
 ) -> None:
     assert was_requested(folder, kind, pattern) is was  # type: ignore[arg-type]
@@ -88,7 +90,7 @@ def test_request_of_another_form_is_refused(folder: Path, text: str, why: str) -
         was_requested(folder, "files", "/etc/x")
 
 
-def test_what_nobody_looked_for_is_unknown(folder: Path) -> None:
+def test_path_that_was_not_gathered_is_unknown(folder: Path) -> None:
     refuse_gaps(folder, "files", "/etc/x")
     with pytest.raises(HarnessError, match="'/srv/x' was not gathered"):
         refuse_gaps(folder, "files", "/srv/x")
@@ -106,7 +108,7 @@ def test_what_nobody_looked_for_is_unknown(folder: Path) -> None:
         ("/etc/ssl/private2", False),
     ],
 )
-def test_what_could_not_be_read_hides_what_is_below_it(
+def test_paths_below_an_unreadable_folder_are_unknown(
     folder: Path, pattern: str, *, is_hidden: bool
 ) -> None:
     (folder / "unreadable.txt").write_text("/var/x\n/etc/ssl/private\n")
@@ -118,7 +120,7 @@ def test_what_could_not_be_read_hides_what_is_below_it(
         refuse_closed(folder, pattern)
 
 
-def test_closed_root_hides_everything(folder: Path) -> None:
+def test_every_path_is_unknown_if_the_root_is_unreadable(folder: Path) -> None:
     (folder / "unreadable.txt").write_text("/\n")
 
     for pattern in ("/etc/x", "/*", "/"):
@@ -126,14 +128,14 @@ def test_closed_root_hides_everything(folder: Path) -> None:
             refuse_closed(folder, pattern)
 
 
-def test_whole_listing_needs_all_of_it(folder: Path) -> None:
+def test_whole_listing_is_unknown_if_any_part_is_unreadable(folder: Path) -> None:
     refuse_any_closed(folder)
     (folder / "unreadable.txt").write_text("/var/x\n")
     with pytest.raises(HarnessError, match="no permission to read '/var/x'"):
         refuse_any_closed(folder)
 
 
-def test_gathering_that_did_not_end_proves_nothing(folder: Path) -> None:
+def test_incomplete_gathering_proves_no_absence(folder: Path) -> None:
     (folder / "not-collected.txt").write_text("No answer.\n")
 
     with pytest.raises(HarnessError, match=r"proves nothing\. It says: No answer\."):

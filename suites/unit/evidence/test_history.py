@@ -71,7 +71,7 @@ def test_malformed_unit_is_refused() -> None:
         parse_unit_times("Id=a.service\nActiveState=active\n")
 
 
-def test_moments_of_systemd_and_of_the_look_are_read() -> None:
+def test_start_of_userspace_and_uptime_are_read() -> None:
     assert parse_manager_times("UserspaceTimestampMonotonic=12685000\n") == 12.685
     assert parse_uptime("281.46 512.00\n") == 281.46
 
@@ -109,7 +109,7 @@ def test_fields_that_nobody_reads_are_not_kept() -> None:
     assert "_PID" not in entry.fields
 
 
-def test_entries_whose_beginning_or_end_was_cut_are_passed_over() -> None:
+def test_truncated_journal_entries_are_skipped() -> None:
     """The journal is limited by its last bytes."""
     whole = ENTRY + b"MESSAGE=whole\n\n"
     cut = b"IMESTAMP=17\nMESSAGE=cut\n\n"
@@ -126,7 +126,7 @@ def test_journal_is_limited_when_it_is_gathered() -> None:
     assert f"tail -c {JOURNAL_MIB}M" in words
 
 
-def test_history_takes_no_name_of_the_evidence() -> None:
+def test_commands_of_history_and_evidence_have_different_names() -> None:
     """Both have names of their own, since a test may ask for the history's commands too."""
     assert not set(history_request().commands) & set(guest_request(()).commands)
 

@@ -119,7 +119,7 @@ def test_file_that_is_too_long_names_the_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "folder-link", "fifo"])
-def test_link_in_evidence_shows_no_file_of_this_host(tmp_path: Path, kind: str) -> None:
+def test_link_in_evidence_does_not_read_a_file_of_this_host(tmp_path: Path, kind: str) -> None:
     secret = tmp_path / "secret"
     (secret / "gpu-node").mkdir(parents=True)
     (secret / "gpu-node/outcome.json").write_text('{"secret": 1}')
@@ -224,7 +224,7 @@ def test_hostile_file_of_cdi_is_not_a_spec(text: str) -> None:
     ],
     ids=lambda value: repr(value)[:24],
 )
-def test_damaged_file_of_the_evidence_ends_nothing(
+def test_damaged_evidence_file_does_not_hide_other_values(
     tmp_path: Path, name: str, content: str | bytes
 ) -> None:
     evidence = evidence_of(tmp_path, {OUTCOME: "{}", "commands/x": "", name: content})

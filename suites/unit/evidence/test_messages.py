@@ -85,9 +85,7 @@ WITHOUT_A_FOLDER = ("copy", "odd exit code", "no bus")
 
 
 @pytest.mark.parametrize("gap", ASKED)
-def test_what_the_evidence_does_not_tell_is_an_error_that_names_the_evidence(
-    tmp_path: Path, gap: str
-) -> None:
+def test_error_for_a_gap_in_the_evidence_has_the_evidence_folder(tmp_path: Path, gap: str) -> None:
     folder = a_gpu_node(tmp_path / "node")
 
     with pytest.raises(HarnessError) as caught:
@@ -97,7 +95,7 @@ def test_what_the_evidence_does_not_tell_is_an_error_that_names_the_evidence(
     assert caught.value.evidence == (None if gap in WITHOUT_A_FOLDER else folder.root)
 
 
-def test_record_that_is_closed_is_unknown(tmp_path: Path) -> None:
+def test_unreadable_record_is_unknown(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).without(f"files{RECORD_PATH}")
 
     with pytest.raises(HarnessError, match="no permission"):

@@ -105,7 +105,7 @@ def test_bus_without_functions_is_empty(text: str) -> None:
     assert parse_lspci(text) == []
 
 
-def test_paths_may_hold_what_ends_a_line_elsewhere() -> None:
+def test_path_may_contain_unusual_line_separators() -> None:
     names = [f"/a{sign}b" for sign in "\r\v\f\x1c\x85\u2028"]
 
     assert list(parse_stat("".join(f"f 755 0 1.0 {name}\n" for name in names))) == names
@@ -140,7 +140,7 @@ def test_missing_boot_time_raises_an_error() -> None:
         ("", None),
     ],
 )
-def test_field_of_modinfo_comes_from_its_own_line(text: str, value: str | None) -> None:
+def test_modinfo_field_is_read_only_from_its_own_line(text: str, value: str | None) -> None:
     assert parse_modinfo_field(text, "version") == value
 
 
@@ -187,7 +187,7 @@ def test_no_log_keeps_prebake_lines_from_being_read(noise: str) -> None:
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.126.09",
     ],
 )
-def test_driver_of_the_kernel_is_read_in_each_of_its_forms(line: str) -> None:
+def test_version_of_the_loaded_driver_is_read_in_each_format(line: str) -> None:
     other = "GCC version:  gcc 12.2.0 (Debian)"
 
     assert parse_driver_version(f"{line}\n{other}\n") == "580.126.09"
@@ -287,7 +287,7 @@ def test_report_of_a_refused_gpu_is_read_behind_stamps_of_each_line() -> None:
         "NVRM: something that no release has said yet",
     ],
 )
-def test_message_that_is_not_a_refusal_refuses_no_gpu(line: str) -> None:
+def test_other_driver_message_refuses_no_gpu(line: str) -> None:
     refusal = "NVRM: ignoring the legacy GPU 0000:05:00.0"
 
     assert parse_refused_gpus(f"[ 9.1] {line}\n") == []
@@ -400,7 +400,7 @@ def test_legacy_gpu_that_two_lines_name_counts_once(log: str, refused: list[str]
         ("[ffff:ffff] (rev ff)", False),
     ],
 )
-def test_configuration_space_of_ones_is_seen(line: str, *, is_answering: bool) -> None:
+def test_function_that_reads_all_ones_is_not_answering(line: str, *, is_answering: bool) -> None:
     text = f"65:00.0 3D controller [0302]: NVIDIA Corporation GA100 {line}\n\tKernel driver in use: nvidia\n"
 
     (function,) = parse_lspci(text)
@@ -410,7 +410,7 @@ def test_configuration_space_of_ones_is_seen(line: str, *, is_answering: bool) -
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_driver_and_answer_of_each_function_are_its_own(lost: int) -> None:
+def test_driver_and_state_are_read_for_each_function_separately(lost: int) -> None:
     lines = [f"000{n}:0a:00.{n} VGA [0300]: A [B] [10de:20b{n}] (rev a1)\n" for n in range(2)]
     lines[lost] = lines[lost].replace("(rev a1)", "(rev ff)")
     lines[1 - lost] += "\tKernel driver in use: nvidia\n\tKernel modules: nouveau\n"
@@ -498,6 +498,6 @@ def test_holders_of_a_module_are_separated(holders: str, names: tuple[str, ...])
 @pytest.mark.parametrize(
     "text", ["Error! a\n", "nvidia/580.1: added\nnvidia-fs/2: added\nError! a"]
 )
-def test_error_of_dkms_counts_in_whatever_line_it_is(text: str) -> None:
+def test_error_of_dkms_is_found_in_any_line(text: str) -> None:
     with pytest.raises(HarnessError, match="DKMS reports an error, so its list may lack modules"):
         parse_dkms_status(text)

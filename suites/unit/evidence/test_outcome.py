@@ -30,7 +30,7 @@ def read(document: object = DOCUMENT, **pointers: object) -> ProvisioningOutcome
     return ProvisioningOutcome.from_json(json.dumps(document), file)
 
 
-def test_pointer_leads_through_lists_and_escaped_names() -> None:
+def test_json_pointer_follows_lists_and_escaped_names() -> None:
     assert read(exit_code="/a~1b/1/c~0d").exit_code == 84
     assert read(exit_code="/a~1b/0/c~0d").exit_code == 7
     assert read(exit_code="/a~01b").exit_code == 5

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 GOLDENS = Path(__file__).parent / "goldens"
 
 
-def test_request_for_a_node_is_known() -> None:
+def test_request_for_a_node_matches_the_golden_file() -> None:
     request = guest_request(["6.1.0-56", "6.1.0-55"])
     existing = node_request(["6.1.0-56", "6.1.0-55"])
 
@@ -44,7 +44,7 @@ def test_request_for_a_node_is_known() -> None:
     )
 
 
-def test_script_is_known() -> None:
+def test_script_matches_the_golden_file() -> None:
     request = EvidenceRequest(
         commands={"it's": ["echo", "a b"], "x": ["true"]},
         files=["/a b/*.x", "/c/d"],
@@ -54,7 +54,7 @@ def test_script_is_known() -> None:
     expect_golden("script", render_script(request, "0123456789abcdef").rstrip("\n"), GOLDENS)
 
 
-def test_frames_have_kind_name_and_content() -> None:
+def test_frames_are_parsed_into_kind_name_and_content() -> None:
     stream = b"\nn file /a b\0x\0y\nn exit 0\0\nn command c\0\nn end \0"
 
     expected = [
@@ -156,7 +156,7 @@ def test_impossible_request_is_refused_by_its_key(more: dict[str, Any], key: str
     assert (caught.value.source, caught.value.key) == ("mine", key)
 
 
-def test_name_of_a_command_that_is_gathered_anyway_is_refused() -> None:
+def test_additional_command_with_the_name_of_a_standard_command_is_refused() -> None:
     more = AdditionalEvidence(commands={"own": ["x"], "dmesg": ["x"]}, source="mine")
 
     with pytest.raises(BadInputError) as caught:

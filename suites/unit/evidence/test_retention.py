@@ -41,7 +41,9 @@ def a_bundle(
     ],
     ids=["within", "too-old", "too-many", "and-all-older", "last-one-is-large", "last-one-is-old"],
 )
-def test_bundles_beyond_the_limits(bundles: list[Bundle], expected: list[str]) -> None:
+def test_bundles_beyond_the_limits_are_selected(
+    bundles: list[Bundle], expected: list[str]
+) -> None:
     found = beyond_limits(bundles, limit_mib=100, limit_days=30, now_s=0.0)
 
     assert [bundle.name for bundle in found] == expected

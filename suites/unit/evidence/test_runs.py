@@ -45,7 +45,7 @@ def test_node_without_runs_has_none(tmp_path: Path) -> None:
         runs.chosen(1)
 
 
-def test_output_is_that_of_the_last_run_with_its_number(tmp_path: Path) -> None:
+def test_output_is_taken_from_the_last_run_with_the_given_number(tmp_path: Path) -> None:
     text = (
         "before\n-- run 1 of the provisioner: x\nbaked\n-- run 1 of the provisioner: y\none\n"
         " -- run 3 of the provisioner: no line of its own\n-- run 2 of the provisioner: z\ntwo"
@@ -142,7 +142,7 @@ def test_log_is_cut_where_the_next_run_began(
         assert runs.log(1, content) == logs[0]
 
 
-def test_event_files_are_of_the_run_after_which_they_were_there(tmp_path: Path) -> None:
+def test_event_file_belongs_to_the_run_that_created_it(tmp_path: Path) -> None:
     runs = some_runs(
         tmp_path, {"events_before": "/e/0\n"}, {"events_before": "/e/0\n/e/1\n/e/gone\n"}
     )

@@ -147,7 +147,7 @@ def node() -> FakeNode:
     return FakeNode()
 
 
-def test_all_parts_are_there(node: FakeNode) -> None:
+def test_state_has_all_parts(node: FakeNode) -> None:
     state = node.state()
 
     assert state.unknown == ()
@@ -167,7 +167,7 @@ def test_all_parts_are_there(node: FakeNode) -> None:
     }
 
 
-def test_second_disk_is_read_below_its_place_and_may_be_older(node: FakeNode) -> None:
+def test_second_disk_is_read_below_its_mount_point_and_may_be_older(node: FakeNode) -> None:
     data = node.disks["/dev/block/254:16"] = SmallExt4()
     data.superblock(264, "<I", 1_500_000_000)
     data.folder(2, {"x": 12, "proc": 13})
@@ -434,16 +434,14 @@ def test_damaged_disk_is_unknown(node: FakeNode) -> None:
 @pytest.mark.parametrize(
     "complaint", ["grep: /etc/group: Permission denied\n", "sync: I/O error\n"]
 )
-def test_files_of_every_system_that_cannot_be_read_are_an_error(
-    node: FakeNode, complaint: str
-) -> None:
+def test_unreadable_basic_system_file_is_an_error(node: FakeNode, complaint: str) -> None:
     node.complaints += complaint
 
     with pytest.raises(HarnessError, match="state of 'node' could not be read"):
         node.state()
 
 
-def test_node_without_an_answer_is_an_error(node: FakeNode) -> None:
+def test_missing_basic_system_file_is_an_error(node: FakeNode) -> None:
     del node.texts[BOOT_ID]
 
     with pytest.raises(HarnessError, match="files that every Linux system has"):

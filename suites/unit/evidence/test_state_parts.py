@@ -40,7 +40,7 @@ def test_modules_have_references_holders_and_versions() -> None:
     }
 
 
-def test_mounts_at_one_place_have_numbers() -> None:
+def test_several_mounts_at_one_mount_point_are_numbered() -> None:
     lines = [
         r"27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw",
         r"28 27 0:5 /sub /a\040b ro master:2 propagate_from:1 - tmpfs none rw,size=1k",
@@ -199,7 +199,7 @@ def test_unit_has_state_enablement_and_drop_ins() -> None:
     }
 
 
-def test_unit_that_systemd_has_unloaded_is_as_before() -> None:
+def test_unloading_of_an_inactive_unit_is_no_change() -> None:
     paths = {"/usr/lib/systemd/system/a.service": a_file()}
     loaded = json.dumps(
         [unit("a.service", "inactive", "dead"), unit("gone.service", "inactive", "dead")]

@@ -35,7 +35,7 @@ ActiveEnterTimestampMonotonic=0
 """
 
 
-def test_command_can_not_pass_for_a_property() -> None:
+def test_text_in_a_command_is_not_read_as_a_property() -> None:
     text = EXPORTER.replace("--address", "\u2028ActiveState=active\x85--address")
     unit, _ = parse_shown_units("\n".join([*text.split("\n")[1:-1], text.split("\n")[0]])).values()
 
@@ -58,13 +58,13 @@ def test_units_are_told_apart_by_their_blocks() -> None:
     assert absent.commands == ()
 
 
-def test_timestamp_of_nothing_differs_from_the_beginning_of_time() -> None:
+def test_unset_timestamp_is_none() -> None:
     unit = parse_shown_units(EXPORTER)["nvidia-dcgm-exporter.service"]
 
     assert (unit.started_us, unit.ready_us) == (92320066, None)
 
 
-def test_each_command_of_a_unit_counts() -> None:
+def test_each_command_of_a_unit_is_read() -> None:
     line = EXPORTER.splitlines()[0]
 
     unit, _ = parse_shown_units(f"{line}\n{EXPORTER}").values()
@@ -104,7 +104,7 @@ def test_malformed_queue_is_refused() -> None:
         parse_unit_jobs("Failed to list jobs\n")
 
 
-def test_all_units_are_asked_for_at_once() -> None:
+def test_one_command_queries_all_units() -> None:
     commands = unit_commands("a.service", "b.service")
     stamps = ("InactiveExitTimestampMonotonic", "ActiveEnterTimestampMonotonic")
     properties = ("Id", "Names", "LoadState", "ActiveState", "UnitFileState", *stamps, "ExecStart")

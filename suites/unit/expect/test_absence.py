@@ -35,7 +35,7 @@ def test_absent_event_is_unknown_if_there_are_no_events(tmp_path: Path) -> None:
         expect.no_event_recorded(folder.evidence, "x")
 
 
-def test_present_line_is_refused_with_it(tmp_path: Path) -> None:
+def test_no_log_line_error_quotes_the_present_line(tmp_path: Path) -> None:
     evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, "a\nbad luck\n").evidence
 
     with pytest.raises(ExpectationError, match=r"but there is: bad luck$|but there is: bad luck"):

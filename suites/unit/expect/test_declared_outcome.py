@@ -401,7 +401,7 @@ def test_expected_result_is_accepted(tmp_path: Path, case: Case) -> None:
 
 
 @pytest.mark.parametrize("outcome", [FILE, PATTERNS], ids=["file", "log"])
-def test_decision_without_a_reason_does_not_have_any(
+def test_decision_without_a_reason_does_not_match_an_expected_reason(
     tmp_path: Path, outcome: OutcomeDeclaration
 ) -> None:
     evidence = evidence_of(tmp_path, outcome)
@@ -434,7 +434,7 @@ def _undeclared(ask: Callable[[Evidence], object], message: str) -> Case:
     ],
     ids=["refused", "undecided", "undeclared"],
 )
-def test_every_error_has_its_sentence(
+def test_every_error_has_its_message(
     tmp_path: Path, cases: Mapping[str, Case], error: type[Exception]
 ) -> None:
     for number, (name, case) in enumerate(cases.items()):
@@ -474,7 +474,7 @@ def test_earlier_run_is_judged_by_its_own_outcome_and_log(tmp_path: Path) -> Non
             expect.step_failed(evidence, "dcgm", run=run)
 
 
-def test_declaration_travels_in_the_evidence(tmp_path: Path) -> None:
+def test_evidence_contains_the_declaration_of_the_provisioner(tmp_path: Path) -> None:
     mine = Provisioner(
         name="mine",
         source="/p/mine.yaml",

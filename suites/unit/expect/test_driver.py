@@ -62,7 +62,7 @@ def test_folder_without_programs_is_not_a_driver_container(tmp_path: Path, path:
         expect.module_fits_kernel(folder.evidence)
 
 
-def test_module_for_another_kernel_counts_before_its_version(tmp_path: Path) -> None:
+def test_module_for_another_kernel_is_reported_before_a_wrong_version(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path).more_paths(CONTAINER)
     folder.command(f"modinfo-{KERNEL}", f"version: 535.1.1\nvermagic: {KERNEL}-rt SMP\n")
 
@@ -120,7 +120,9 @@ def with_record(folder: EvidenceFolder, **fields: str) -> EvidenceFolder:
 
 @pytest.mark.parametrize("key", FIELDS)
 @pytest.mark.parametrize("is_loaded", [True, False])
-def test_record_needs_each_of_its_keys(tmp_path: Path, key: str, *, is_loaded: bool) -> None:
+def test_record_without_one_of_its_keys_is_refused(
+    tmp_path: Path, key: str, *, is_loaded: bool
+) -> None:
     folder = a_serving_node(tmp_path)
     if not is_loaded:
         folder.without(VERSION_FILE)
@@ -159,7 +161,7 @@ ARTEFACTS = (
 
 
 @pytest.mark.parametrize("path", ARTEFACTS)
-def test_each_artefact_of_a_driver_counts(tmp_path: Path, path: str) -> None:
+def test_each_driver_artefact_is_found(tmp_path: Path, path: str) -> None:
     folder = a_stripped_node(tmp_path).paths(f"f 644 1 1.0 {path}")
 
     with pytest.raises(ExpectationError, match=rf"these were left: \['{path}'\]"):
@@ -229,7 +231,7 @@ def test_module_that_is_not_of_the_driver_may_be_loaded(tmp_path: Path) -> None:
         expect.no_module_loaded(folder.paths("d 755 0 1.0 /dev/nvidia-caps").evidence)
 
 
-def test_node_without_a_record_does_not_have_the_record_of_any_name(tmp_path: Path) -> None:
+def test_only_the_exact_path_counts_as_a_record(tmp_path: Path) -> None:
     folder = a_stripped_node(tmp_path)
     expect.no_record(folder.paths(f"f 644 1 1.0 {RECORD_PATH}.bak").evidence)
 

@@ -250,7 +250,7 @@ def test_gpu_without_a_fabric_has_no_fault(tmp_path: Path) -> None:
     assert driver_reports_health(a_node(tmp_path, report).evidence).endswith("of 2 GPUs.")
 
 
-def test_names_of_the_fabric_mean_nothing_in_another_block(tmp_path: Path) -> None:
+def test_fabric_fields_are_ignored_in_another_block(tmp_path: Path) -> None:
     other = FABRIC.replace("Fabric", "Port").replace("Completed", "In Progress")
     report = HEAD + FIRST + SECOND + other
 
@@ -292,7 +292,9 @@ def test_failed_tool_is_explained_by_its_words_or_its_exit_code(
 
 
 @pytest.mark.parametrize("driver", ["vfio-pci", None])
-def test_gpu_with_another_driver_is_not_missed(tmp_path: Path, driver: str | None) -> None:
+def test_gpu_with_another_driver_need_not_be_in_the_report(
+    tmp_path: Path, driver: str | None
+) -> None:
     other = BUS.replace("65:", "77:").partition("66:00.0")[0]
     in_use = "" if driver is None else f"\tKernel driver in use: {driver}\n"
     bus = BUS + re.sub(r"\tKernel driver.*\n", in_use, other)
@@ -331,7 +333,7 @@ def test_report_that_can_not_be_read_is_not_taken_for_health(tmp_path: Path, rep
     assert not isinstance(unknown.value, AssertionError)
 
 
-def test_node_that_was_not_asked_is_unknown(tmp_path: Path) -> None:
+def test_health_is_unknown_if_the_report_was_not_gathered(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="no output of"):
         driver_reports_health(EvidenceFolder(tmp_path).command("lspci", BUS).evidence)
 
@@ -349,7 +351,7 @@ def test_all_faults_of_one_gpu_are_shown_with_its_whole_address(tmp_path: Path) 
         driver_reports_health(a_node(tmp_path, report, bus=ONE_ON_BUS).evidence)
 
 
-def test_fault_counts_whichever_gpu_has_the_unknown_value(tmp_path: Path) -> None:
+def test_fault_is_reported_even_if_another_value_is_unknown(tmp_path: Path) -> None:
     first = FIRST.replace("Exceeded       : No", "Exceeded       : Yes")
     second = SECOND.replace("Exceeded       : No", "Exceeded       : Perhaps")
     with pytest.raises(ExpectationError, match=r"GPU 00000000:65:00\.0: its caches"):
@@ -389,7 +391,7 @@ def test_unknown_values_are_all_shown(tmp_path: Path) -> None:
         driver_reports_health(a_node(tmp_path, HEAD + "".join(odd)).evidence)
 
 
-def test_gpu_without_a_known_sign_is_unknown_beside_a_sound_one(tmp_path: Path) -> None:
+def test_gpu_without_known_fields_is_unknown_beside_a_healthy_gpu(tmp_path: Path) -> None:
     second = "GPU 00000000:66:00.0\n    Health of the memory : perfect\n"
 
     with pytest.raises(HarnessError, match=r"has GPU 00000000:66:00\.0: nothing that the harness"):
@@ -420,7 +422,7 @@ def test_block_continues_after_a_block_in_it(tmp_path: Path) -> None:
         driver_reports_health(a_node(tmp_path / "faulty", HEAD + FIRST + faulty).evidence)
 
 
-def test_block_in_a_block_is_another(tmp_path: Path) -> None:
+def test_fields_of_a_nested_block_do_not_belong_to_the_outer_block(tmp_path: Path) -> None:
     report = "    Remapped Rows\n        Histogram\n            Pending : Yes\n"
 
     assert driver_reports_health(a_node(tmp_path, HEAD + FIRST + SECOND + report).evidence)

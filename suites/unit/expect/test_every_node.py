@@ -299,7 +299,7 @@ def verdict_on(folder: EvidenceFolder, name: str) -> tuple[VerdictState, str]:
     return verdict.state, verdict.sentence
 
 
-def test_node_in_order_meets_every_expectation(tmp_path: Path) -> None:
+def test_serving_node_meets_every_expectation(tmp_path: Path) -> None:
     """Each sentence says what was seen, so that a wrong positive result is noticed."""
     sentences = {
         verdict.expectation.name: verdict.sentence
@@ -334,7 +334,7 @@ def test_verdict_that_is_not_met_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cases", [NOT_MET, UNKNOWN], ids=["wrong", "unknown"])
-def test_no_expectation_is_left_out(cases: tuple[Case, ...]) -> None:
+def test_every_node_expectation_has_a_case(cases: tuple[Case, ...]) -> None:
     assert {case.name for case in cases} == {each.name for each in NODE_EXPECTATIONS}
 
 
@@ -364,7 +364,7 @@ def test_record_fits_a_node_whose_driver_is_not_loaded(tmp_path: Path) -> None:
     )
 
 
-def test_switches_are_not_expected_to_be_driven_as_gpus(tmp_path: Path) -> None:
+def test_driver_expectation_ignores_nvlink_switches(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path)
     bus = (folder.root / "commands/lspci").read_text()
 
@@ -425,7 +425,7 @@ def test_verdicts_come_in_order_and_each_expectation_has_one(tmp_path: Path) -> 
     assert judge_node(evidence, []) == []
 
 
-def test_evidence_of_several_expectations_has_all_of_their_requests() -> None:
+def test_evidence_request_combines_the_requests_of_all_expectations() -> None:
     def needing(**commands: list[str]) -> NodeExpectation:
         more = AdditionalEvidence(commands=commands, files=[f"/{name}" for name in commands])
         return NodeExpectation(name="x", words="x", judge=lambda _: "", evidence=more)

@@ -26,7 +26,7 @@ def test_expected_result_is_accepted(tmp_path: Path, case: Case) -> None:
 
 
 @pytest.mark.parametrize("cases", [ACCEPTED, REFUSED], ids=["accepts", "refuses"])
-def test_no_expectation_is_left_out(cases: dict[str, Case]) -> None:
+def test_every_public_expectation_has_a_case(cases: dict[str, Case]) -> None:
     seen = {name.partition(":")[0].split()[0] for name in cases}
 
     # The expectations on every node have their own tests in test_every_node.

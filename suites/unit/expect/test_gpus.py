@@ -155,7 +155,7 @@ def test_error_lists_each_other_bound_driver_once(tmp_path: Path) -> None:
         expect.every_gpu_driven(a_serving_node(tmp_path).command("lspci", bus).evidence)
 
 
-def test_lost_gpu_counts_before_a_gpu_without_the_driver(tmp_path: Path) -> None:
+def test_lost_gpu_is_reported_before_a_gpu_without_the_driver(tmp_path: Path) -> None:
     lost = a_function("02:00.0", driver=None).replace("rev a1", "rev ff")
     bus = a_function("01:00.0", driver="nouveau") + lost
     evidence = a_serving_node(tmp_path).command("lspci", bus).evidence
@@ -177,7 +177,7 @@ def test_error_lists_only_lost_gpus(tmp_path: Path) -> None:
         expect.every_gpu_driven(a_serving_node(tmp_path).command("lspci", bus).evidence)
 
 
-def test_ids_are_compared_by_what_they_mean(tmp_path: Path) -> None:
+def test_pci_ids_are_compared_in_any_notation(tmp_path: Path) -> None:
     evidence = a_serving_node(tmp_path).evidence
 
     for named in ("10DE:2330", "0x10de:0x2330", " 2330 "):
@@ -199,7 +199,7 @@ def test_function_that_reads_all_ones_leaves_the_gpus_on_the_bus_unknown(tmp_pat
         expect.no_gpu(evidence)
 
 
-def test_nodes_of_other_kinds_do_not_count_as_device_nodes_of_gpus(tmp_path: Path) -> None:
+def test_only_gpu_device_nodes_count_as_device_nodes_of_gpus(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path)
     lines = (folder.root / "stat.txt").read_text().splitlines()
     kept = [line for line in lines if not line.endswith("/dev/nvidiactl")]
@@ -290,7 +290,7 @@ def test_gpu_whose_answer_was_not_read_is_unknown(tmp_path: Path, config: str | 
             judge(evidence)
 
 
-def test_refused_gpu_counts_beside_unknown_words(tmp_path: Path) -> None:
+def test_refused_gpu_is_reported_even_beside_an_unknown_message(tmp_path: Path) -> None:
     log = f"NVRM: something that no release has said yet\n{REFUSED}"
     evidence = a_serving_node(tmp_path).command("dmesg", log).evidence
 

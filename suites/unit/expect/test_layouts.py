@@ -210,7 +210,9 @@ def test_spec_of_one_claim_need_not_have_each_gpu(
         ("x-nvidia-container-runtime", NOT_MET),
     ],
 )
-def test_variants_of_the_runtime_count(tmp_path: Path, program: str, state: VerdictState) -> None:
+def test_variants_of_the_nvidia_runtime_are_accepted(
+    tmp_path: Path, program: str, state: VerdictState
+) -> None:
     folder = a_serving_node(tmp_path)
     dump = CONTAINERD_CONFIG.replace("nvidia-container-runtime", program)
 

@@ -160,7 +160,7 @@ def test_last_gpu_of_another_name_is_refused(tmp_path: Path, count: int, name: s
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_single_gpu_behind_other_functions_is_one(tmp_path: Path, count: int) -> None:
+def test_single_gpu_behind_other_functions_is_found(tmp_path: Path, count: int) -> None:
     bridges = "".join(
         f"{number:02x}:00.0 Bridge [0680]: NVIDIA Corporation GH100 [10de:22a3]\n"
         for number in range(count)

@@ -60,7 +60,9 @@ def test_pause_is_between_the_end_of_a_try_and_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("statuses", [(500, 200), (200, 500), (200, None)])
-def test_each_request_of_a_pull_has_to_be_answered_alike(statuses: tuple[int, int | None]) -> None:
+def test_pull_answered_requires_the_same_status_for_each_request_of_the_pull(
+    statuses: tuple[int, int | None],
+) -> None:
     first, second = statuses
     log = with_request(a_log((1, 2, first)), 3, 4, second)
     seen = sorted(map(str, statuses))
@@ -97,7 +99,7 @@ def test_pause_begins_with_the_end_of_the_last_request_of_a_pull() -> None:
         expect.pulls_paused(log, 5)
 
 
-def test_log_without_a_pull_has_no_try() -> None:
+def test_registry_log_without_a_pull_has_zero_tries() -> None:
     log = RegistryLog()
     log.connected()
 

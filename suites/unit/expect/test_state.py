@@ -116,7 +116,7 @@ def test_identity_of_a_file_that_has_just_changed_proves_nothing(ago_ns: int) ->
         FileIdentity("disk", 12, OLD_NS, OLD_NS + 1),
     ],
 )
-def test_every_part_of_an_identity_counts(identity: FileIdentity) -> None:
+def test_every_field_of_a_file_identity_is_compared(identity: FileIdentity) -> None:
     after = a_file(identity=identity)
 
     assert TOOL in difference(a_state({TOOL: a_file()}), a_state({TOOL: after}))
@@ -151,7 +151,7 @@ def test_changes_of_every_node_at_rest_are_allowed() -> None:
     assert "/var/logs" in difference(a_state(), a_state({"/var/logs": a_file()}))
 
 
-def test_allowed_changes_come_on_top_of_those_at_rest() -> None:
+def test_allowed_changes_are_added_to_the_changes_of_a_node_at_rest() -> None:
     after = a_state({"/opt/a": a_file(), "/var/log/x": a_file()})
 
     expect.unchanged(a_state(), after, allow=AllowedChanges(paths=["/opt/*"]))

@@ -115,14 +115,14 @@ def test_unit_that_was_ready_first_is_refused(tmp_path: Path, ready: int) -> Non
         (unit(DCGM, 301, 400), unit(KUBELET, 200, 300), "started only after"),
     ],
 )
-def test_whether_a_unit_was_awaited_may_be_unknown(
+def test_unit_not_awaited_may_be_unknown(
     tmp_path: Path, dcgm: str, kubelet: str, words: str
 ) -> None:
     with pytest.raises(HarnessError, match=words):
         expect.unit_not_awaited(evidence(tmp_path, dcgm, kubelet), DCGM, by=KUBELET)
 
 
-def test_unit_that_was_not_gathered_is_unknown(tmp_path: Path) -> None:
+def test_state_of_a_unit_that_was_not_gathered_is_unknown(tmp_path: Path) -> None:
     seen = evidence(tmp_path, unit(PLUGIN, 100, 200))
 
     with pytest.raises(HarnessError, match=r"commands=unit_commands\('kubelet.service'\)"):
@@ -161,7 +161,7 @@ def test_unit_runs_its_one_command(tmp_path: Path) -> None:
     expect.unit_runs(evidence(tmp_path, unit(DCGM, commands=("a --x",))), DCGM, "a --x")
 
 
-def test_unit_that_systemd_has_not_loaded_is_inactive_if_there_is_one(tmp_path: Path) -> None:
+def test_unloaded_unit_is_inactive_only_if_its_unit_file_exists(tmp_path: Path) -> None:
     folder = EvidenceFolder(tmp_path).command("units", "other.service loaded active running O\n")
 
     with pytest.raises(HarnessError, match=r"commands=unit_commands\('kubelet.service'\)"):
@@ -205,7 +205,7 @@ def test_only_the_timestamps_of_the_given_units_are_compared(tmp_path: Path, ord
             expect.unit_ready_before(seen, then, first)
 
 
-def test_unit_is_known_by_its_other_names(tmp_path: Path) -> None:
+def test_unit_is_found_by_its_alias(tmp_path: Path) -> None:
     """Systemd lists it by its main name alone: `ssh.service`, whose alias is `sshd.service`."""
     folder = EvidenceFolder(tmp_path)
     folder.command("units", "ssh.service loaded active running S\n")

@@ -210,7 +210,7 @@ def judged(case: str, folder: Path, change: Callable[[EvidenceFolder], object]) 
     CASES[case].expectation(made.evidence)
 
 
-def test_needs_of_every_expectation_are_listed() -> None:
+def test_every_expectation_has_an_entry_in_needs() -> None:
     judges = {each.judge.__name__ for each in NODE_EXPECTATIONS}
 
     assert set(NEEDS) == set(expect.__all__) - TESTED_APART
@@ -359,7 +359,7 @@ def test_evidence_that_was_not_gathered_makes_the_result_unknown(
     assert passed == without_files | known
 
 
-def test_host_side_by_itself_proves_nothing(tmp_path: Path) -> None:
+def test_evidence_of_the_host_alone_proves_no_absence_in_the_guest(tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path).trace().evidence
 
     with pytest.raises(
@@ -406,7 +406,7 @@ def test_line_may_be_in_the_lost_part_of_a_log(tmp_path: Path) -> None:
         expect.prebake_line(evidence, event="teardown")
 
 
-def test_judge_of_a_node_says_unknown_of_closed_folders(tmp_path: Path) -> None:
+def test_judgement_is_unknown_if_folders_are_unreadable(tmp_path: Path) -> None:
     places = ("/usr/bin", "/lib/modules", "/var/lib/dkms", "/opt/azure")
     folder = close(a_serving_node(tmp_path / "serving"), *places)
     # A shell that cannot look into /usr/bin does not find the program either.

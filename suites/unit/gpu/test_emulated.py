@@ -110,7 +110,7 @@ def test_register_has_its_scripted_value_until_that_is_undone() -> None:
     assert gpu.memory_read(BAR_0 + 0xA00, 4) == 0x180A1000
 
 
-def test_scripted_value_counts_more_than_the_answer_of_an_engine() -> None:
+def test_scripted_value_overrides_the_value_of_an_engine() -> None:
     model = a_model()
     gpu = EmulatedGpu(model, bars=model.bars.mpqemu, engine=lambda _: CopyingEngine())
 

@@ -114,7 +114,7 @@ def test_title_of_the_model_is_the_name_in_the_driver(card: str) -> None:
 
 
 @each_card
-def test_nvml_knows_the_card_by_the_models_ids(card: str) -> None:
+def test_pci_ids_of_the_model_match_the_recorded_nvml_answers(card: str) -> None:
     answers = json.loads(load_recording(f"nvml/580.159.04-{card}-answers").text)["answers"]
     pci = _model(card).pci
     board = _OTHER_BOARD.get(card, pci.subsystem)

@@ -28,7 +28,7 @@ def _read(gpu: EmulatedGpu, offset: int) -> int:
     return gpu.bar_read(0, offset, 4)
 
 
-def test_gpu_without_a_script_is_well() -> None:
+def test_gpu_with_an_empty_script_is_healthy() -> None:
     gpu = a_gpu()
     GpuScript().apply(gpu)
 

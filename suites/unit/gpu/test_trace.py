@@ -162,7 +162,7 @@ def test_trace_read_from_its_file_is_the_same(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"accesses": 3}', '{"accesses": [[]]}'])
-def test_other_text_is_no_trace(text: str) -> None:
+def test_text_that_is_not_a_trace_is_refused(text: str) -> None:
     with pytest.raises(HarnessError, match="'a test' was expected to be the access trace"):
         parse_trace(text, "a test")
 

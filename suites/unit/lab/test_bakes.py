@@ -33,7 +33,7 @@ def test_bake_without_a_driver_is_refused(lab: Lab) -> None:
     )
 
 
-def test_existing_path_stays_untouched(tmp_path: Path) -> None:
+def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine.qcow2").write_text("mine")
 
     with pytest.raises(BadInputError) as refused:

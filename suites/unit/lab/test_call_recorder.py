@@ -20,7 +20,7 @@ LOG = (
 )
 
 
-def test_calls_are_in_the_order_of_their_begin_with_their_exit_codes() -> None:
+def test_calls_are_in_the_order_of_their_start_with_their_exit_codes() -> None:
     assert parse_calls(f"{LOG}B\x1f7\x1fdkms\x1f\n\x1e\n") == [
         RecordedCall(argv=("dkms", "add", "a b"), exit_code=0),
         RecordedCall(argv=("modprobe",), exit_code=1),
@@ -36,7 +36,7 @@ def test_end_belongs_to_the_latest_call_of_its_process_number() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "E\x1f7\x1f0\x1e\n", "x\n"])
-def test_other_text_has_no_calls(text: str) -> None:
+def test_text_that_is_not_a_call_log_has_no_calls(text: str) -> None:
     assert parse_calls(text) == []
 
 

@@ -137,7 +137,7 @@ def test_host_without_uefi_firmware_makes_no_checkpoint_by_uefi(
 
 
 @pytest.mark.usefixtures("ovmf")
-def test_everything_that_changes_a_cloud_image_checkpoint_counts() -> None:
+def test_everything_that_changes_a_cloud_image_checkpoint_changes_its_key() -> None:
     others = [
         a_saved_state(a_cloud_image(digest="sha256:5678")),
         a_saved_state(a_cloud_image(disk=Path("/moved/disk.qcow2"))),
@@ -154,7 +154,7 @@ def test_everything_that_changes_a_cloud_image_checkpoint_counts() -> None:
 
 
 @pytest.mark.usefixtures("ovmf")
-def test_folder_of_a_machine_does_not_count() -> None:
+def test_folder_of_a_machine_does_not_change_the_key() -> None:
     saved_state = a_saved_state(firmware=FirmwareType.UEFI)
 
     here, there = (parts_of(saved_state, Path(each)) for each in ("/runs", "/moved"))
@@ -163,7 +163,7 @@ def test_folder_of_a_machine_does_not_count() -> None:
     assert "/runs" not in str(here)
 
 
-def test_ovmf_that_was_replaced_counts(ovmf: Path) -> None:
+def test_replaced_ovmf_changes_the_key(ovmf: Path) -> None:
     before = a_saved_state(firmware=FirmwareType.UEFI).origin.parts()
 
     (ovmf / "OVMF_CODE_4M.fd").write_text("newer code")
@@ -255,7 +255,7 @@ def test_seed_of_a_cloud_image_brings_the_agent_first_names_it_and_lets_the_lab_
     assert "write_files" not in without
 
 
-def test_script_that_leaves_an_image_as_new_names_each_file_safely() -> None:
+def test_clean_script_quotes_each_path() -> None:
     lines = render_clean(
         ["/etc/my file", "/etc/b"], ["/opt/it's"], agent_files=["/usr/lib/agent"]
     ).splitlines()

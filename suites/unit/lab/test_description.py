@@ -57,7 +57,7 @@ def test_clone_maps_the_checkpoints_memory_privately_and_starts_without_a_seed()
     assert (spec.is_restored, spec.seed) == (True, None)
 
 
-def test_ports_of_the_host_reach_the_spec() -> None:
+def test_host_ports_of_the_request_are_in_the_spec() -> None:
     port = HostPort(host_port=41000, guest_port=443)
 
     assert a_description(FOLDER, host_ports=[port]).spec.host_ports == (port,)
@@ -130,7 +130,7 @@ def test_aperture_is_a_power_of_two_that_all_slots_can_have() -> None:
     assert {slots: slot_aperture_mib(256 << 10, slots) >> 10 for slots in shares_gib} == shares_gib
 
 
-def test_overlay_of_a_booting_machine_lies_on_its_image_and_only_that_one_is_enlarged(
+def test_machine_that_boots_gets_an_overlay_on_its_image_and_only_a_cloud_image_is_enlarged(
     tmp_path: Path, images: Any
 ) -> None:
     cloud = CloudImageSource(image=a_cloud_image(), boot=CloudImageBoot(disk_gib=20))

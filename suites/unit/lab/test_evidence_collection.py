@@ -97,7 +97,7 @@ def test_guest_lists_its_kernels_if_they_are_unknown(
     ]
 
 
-def test_each_look_has_a_folder_of_its_own(tmp_path: Path, asked: list[EvidenceRequest]) -> None:
+def test_each_gathering_has_its_own_folder(tmp_path: Path, asked: list[EvidenceRequest]) -> None:
     machine = a_machine(tmp_path / "node")
 
     folders = {evidence_collection.collect_available(machine).folder for _ in range(2)}
@@ -106,7 +106,7 @@ def test_each_look_has_a_folder_of_its_own(tmp_path: Path, asked: list[EvidenceR
     assert len(folders) == len(asked) == 2
 
 
-def test_machine_beyond_reach_leaves_the_hosts_side_and_the_reason(
+def test_unreachable_machine_leaves_evidence_of_the_host_and_the_reason(
     tmp_path: Path, silence: None
 ) -> None:
     del silence
@@ -214,7 +214,7 @@ def test_history_replaces_an_earlier_one_and_has_the_journal_packed(
     assert not (history / "commands" / JOURNAL).exists()
 
 
-def test_reason_is_kept_if_the_guest_gives_no_history(
+def test_reason_is_kept_if_the_history_cannot_be_gathered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = [HarnessError("It is gone."), WaitTimeoutError("Too late."), OSError("No space.")]
@@ -232,7 +232,7 @@ def test_reason_is_kept_if_the_guest_gives_no_history(
     assert found == reasons
 
 
-def test_guest_that_gave_no_evidence_is_not_asked_for_its_history(
+def test_history_is_not_gathered_if_the_evidence_failed(
     tmp_path: Path, asked: list[EvidenceRequest]
 ) -> None:
     """It would take the whole limit once more."""
@@ -251,7 +251,7 @@ MINE = Provisioner(
 )
 
 
-def test_result_alone_is_asked_of_the_guest_with_how_it_is_read(
+def test_result_evidence_contains_the_declaration_of_the_provisioner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[object, EvidenceRequest, Path]] = []

@@ -81,7 +81,9 @@ def test_node_without_gpus_needs_no_source_of_gpus() -> None:
     assert [sources(each, ADDRESS)[0].resolve([]) for each in GpuSource] == [[]] * len(GpuSource)
 
 
-def test_host_gets_the_requested_wishes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requested_gpus_of_the_host_are_passed_to_the_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made, fake = sources(GpuSource.AUTO, ADDRESS)
     asked: list[GpuChoice] = []
     monkeypatch.setattr(fake, "require", asked.extend)
@@ -240,7 +242,7 @@ def test_host_gpu_is_described_by_its_address_and_the_bars_of_its_function(tmp_p
     gpus.close()
 
 
-def test_traces_of_the_last_unplugged_gpus_are_kept_and_no_more(tmp_path: Path) -> None:
+def test_traces_of_only_the_latest_unplugged_gpus_are_kept(tmp_path: Path) -> None:
     gpus, _ = machine_gpus(tmp_path, GpuSource.EMULATED)
     for _ in range(18):
         (one,) = gpus.provide([a_model()], report=lambda _: None)

@@ -58,7 +58,7 @@ def test_guest_polls_only_a_gpu_whose_interrupts_nothing_hands_on(lab: Lab) -> N
     assert polling == ["mpqemu"]
 
 
-def test_any_gpu_but_those_of_mpqemu_has_wide_bars(lab: Lab) -> None:
+def test_platform_has_apertures_only_if_it_may_use_host_gpus(lab: Lab) -> None:
     labs = [
         replace(lab, settings=replace(lab.settings, gpu_source=source)) for source in GpuSource
     ]

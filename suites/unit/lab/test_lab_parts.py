@@ -234,7 +234,7 @@ def test_clone_continues_from_a_checkpoint_of_its_image_and_kernel(
     ],
     ids=["setting", "cold", "disk"],
 )
-def test_setting_decides_if_the_request_does_not(
+def test_setting_decides_the_start_if_the_request_does_not(
     lab: Lab,
     created: list[MachineDescription],
     states: list[Any],
@@ -313,7 +313,7 @@ def test_node_that_skips_cloud_init_continues_after_it_with_a_name_of_its_own(
 
 
 @pytest.mark.usefixtures("states")
-def test_clone_has_the_name_and_gpus_that_it_is_asked_for_and_no_others(
+def test_clone_has_only_the_requested_name_and_gpus(
     lab: Lab, created: list[MachineDescription]
 ) -> None:
     gpus = {"gpus": [a_model()], "gpu_scripts": {"gpu0": GpuScript(is_dead=True)}}

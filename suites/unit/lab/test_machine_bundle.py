@@ -103,7 +103,7 @@ def test_implausible_description_is_refused(tmp_path: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 99 else "",
 )
-def test_description_may_have_the_most_of_each_kind_and_no_more(
+def test_description_within_its_limits_is_accepted_and_beyond_them_refused(
     tmp_path: Path, key: str, most: Any, beyond: object
 ) -> None:
     folder = a_bundle(tmp_path / "checkpoint")
@@ -250,7 +250,7 @@ def test_machines_within_the_limit_stay(tmp_path: Path, at: int) -> None:
     assert [folder.exists() for folder in saved] == [at == 0, at == 1]
 
 
-def test_newest_stays_also_beyond_the_limit(tmp_path: Path) -> None:
+def test_newest_saved_machine_is_kept_even_beyond_the_limit(tmp_path: Path) -> None:
     saved = a_bundle(tmp_path / "test/node/checkpoint")
 
     prune(tmp_path, limit_mib=0, newest=saved)

@@ -390,7 +390,7 @@ class _Answers:
         return str(next(self._boots))
 
 
-def test_guest_that_ends_instead_did_not_come_back(stage: Stage) -> None:
+def test_guest_that_powers_off_during_a_reboot_is_an_error(stage: Stage) -> None:
     stage.agent.answers["/proc/sys/kernel/random/boot_id"] = "first"
     with by_firmware(stage) as machine:
         stage.driver.vms[0].is_running = False

@@ -63,7 +63,9 @@ def _blob(digest: str) -> str:
     return f"blobs/{digest.replace(':', '/')}"
 
 
-def test_image_has_the_modules_of_its_kernel_and_the_content_of_the_driver_image() -> None:
+def test_precompiled_image_has_the_modules_of_its_kernel_and_the_content_of_the_driver_image() -> (
+    None
+):
     modules = {"nvidia.ko": b"module", "nvidia-uvm.ko.xz": b"other module"}
 
     layer = layer_of(precompiled_archive(a_driver_archive(), "6.1.0-56", modules))
@@ -185,7 +187,7 @@ def test_image_without_a_driver_image_is_reported_with_a_remedy(lab: Lab) -> Non
         driver_archive(lab, an_image())
 
 
-def test_other_users_wait_while_it_is_made(
+def test_driver_image_is_made_under_a_lock(
     lab: Lab, built: Stage, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two runs would build it twice, and each write what the other reads."""

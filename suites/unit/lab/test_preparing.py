@@ -271,7 +271,7 @@ def test_failure_in_the_guest_keeps_the_hosts_evidence_and_publishes_nothing(
     assert len(asked) == 1
 
 
-def test_everything_that_changes_a_node_image_counts(
+def test_everything_that_changes_a_node_image_changes_its_key(
     lab: Lab, asked: list[dict[str, Any]], workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare_node_image(lab, a_cloud_image())
@@ -428,7 +428,7 @@ def test_bake_that_never_ends_keeps_available_evidence_and_its_first_error(
 
 
 @pytest.mark.usefixtures("asked", "healthy")
-def test_bake_with_another_driver_payload_or_value_is_different(
+def test_bake_with_another_driver_payload_or_value_has_another_key(
     lab: Lab, workshop: Workshop
 ) -> None:
     bake_cloud_image(lab, a_cloud_image())
@@ -488,7 +488,7 @@ def test_node_image_is_baked_from_cold_on_its_own_disk(
     assert workshop.listeners == [lab.listener]
 
 
-def test_image_with_one_kernel_is_baked_on_that(
+def test_image_with_one_kernel_is_baked_for_that_kernel(
     lab: Lab,
     asked: list[dict[str, Any]],
     workshop: Workshop,

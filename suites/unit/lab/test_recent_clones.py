@@ -295,7 +295,7 @@ def test_state_is_found_again_after_the_harness_was_edited(
     assert clones.clone() == 2
 
 
-def test_byte_code_does_not_count_as_a_change(
+def test_python_bytecode_does_not_count_as_a_change(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = files_in(clones.folder / "harness", "__init__.py")

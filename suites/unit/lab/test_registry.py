@@ -29,7 +29,7 @@ def a_registry(folder: Path) -> Registry:
     return Registry(server=server, certificate=certificate, port=41000, log=RegistryLog())
 
 
-def test_node_reaches_the_registry_by_the_names_of_real_ones_beside_its_own_requests(
+def test_node_resolves_names_of_real_registries_to_the_registry_of_the_test(
     tmp_path: Path,
 ) -> None:
     own_port, own_file = HostPort(host_port=1, guest_port=2), GuestFile(path="/own", content=b"")

@@ -19,7 +19,7 @@ MACHINE = cast("LabMachine", object())
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_error_keeps_the_evidence_that_it_names(
+def test_error_keeps_a_reference_to_the_guests_evidence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_known: bool
 ) -> None:
     """The guest's evidence says more than the host's."""

@@ -278,7 +278,7 @@ def test_format_of_a_bundle_is_the_documented_one(
 
 
 @pytest.mark.parametrize("has_variables", [False, True])
-def test_resumed_machine_writes_to_copies_of_its_own(
+def test_resumed_machine_writes_to_its_own_copies_of_disk_and_variables(
     host: Host, tmp_path: Path, has_variables: bool
 ) -> None:
     kernel = {"flash": "/usr/share/OVMF/code.fd"} if has_variables else {}

@@ -54,7 +54,7 @@ def do_nothing(_: LabMachine) -> None:
     """Leave the machine as it is."""
 
 
-def test_name_and_place_are_not_compared() -> None:
+def test_name_and_folder_do_not_change_the_key() -> None:
     elsewhere = replace(
         an_image(),
         kernels=tuple(
@@ -69,7 +69,7 @@ def test_name_and_place_are_not_compared() -> None:
     assert "/moved" not in str(here)
 
 
-def test_everything_that_changes_the_bytes_counts() -> None:
+def test_everything_that_changes_a_saved_state_changes_its_key() -> None:
     saved_state = booted(an_image())
     others = [
         replace(saved_state, memory_mib=2048),
@@ -152,7 +152,9 @@ def test_first_machine_has_started_everything_that_does_not_depend_on_cloud_init
     ]
 
 
-def test_image_without_containerd_is_not_awaited_for_it(stage: Stage) -> None:
+def test_checkpoint_of_an_image_without_containerd_does_not_wait_for_containerd(
+    stage: Stage,
+) -> None:
     stage.agent.refused.add("containerd.service")
 
     with stage.machine() as machine:
@@ -184,7 +186,7 @@ def test_kernel_of_a_cloud_image_has_its_own_command_line(tmp_path: Path) -> Non
     assert (kernel.append, kernel.is_verbatim) == (("root=LABEL=cloudimg-rootfs", "ro"), True)
 
 
-def test_machine_of_a_state_is_as_the_state_was_saved() -> None:
+def test_clone_has_the_kernel_cpus_and_slots_of_its_saved_state() -> None:
     state = booted(
         an_image(), an_image().other_kernel, memory_mib=2048, cpus=2, slots=7, has_iommu=True
     )

@@ -168,7 +168,7 @@ def test_relative_name_of_a_script_that_changed_its_folder_begins_at_the_old_fol
     assert refused == []
 
 
-def test_name_that_both_folders_have_is_the_one_where_the_script_is_now(
+def test_script_in_the_current_folder_is_preferred_to_the_same_name_in_the_old_folder(
     machine: TracedMachine, script: Path
 ) -> None:
     machine.install("first/provision.sh", "exit 1\n")
@@ -242,7 +242,7 @@ def test_machine_reads_its_traces_with_its_own_python(tmp_path: Path) -> None:
         ('{"/x": {"sha256": 1, "places": []}}', "", "no reason given"),
     ],
 )
-def test_machine_that_can_not_read_them_says_why(
+def test_error_has_the_reason_why_traces_could_not_be_read(
     machine: TracedMachine, script: Path, stdout: str, stderr: str, reason: str
 ) -> None:
     machine.broken = (stdout, stderr)

@@ -65,7 +65,7 @@ def test_unknown_variable_of_a_stand_in_is_refused_with_its_field(
         a_request(stand_ins=stand_ins)
 
 
-def test_own_unit_among_the_files_is_a_stand_in() -> None:
+def test_users_unit_with_a_stand_in_environment_file_is_a_stand_in() -> None:
     unit = GuestFile(
         path="/etc/systemd/system/agent.service",
         content=f"[Service]\nEnvironmentFile=-{STAND_INS}/agent.env\n".encode(),

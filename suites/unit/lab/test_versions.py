@@ -80,7 +80,9 @@ def test_versions_are_of_host_and_guest(tmp_path: Path) -> None:
     assert None not in packages.values()
 
 
-def test_unknown_versions_give_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_are_none_if_they_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A guest that did not answer says nothing of itself."""
 
     def refuse(_: str) -> str:

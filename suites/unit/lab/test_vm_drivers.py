@@ -46,7 +46,7 @@ def test_host_without_libvirts_binding_gets_the_extra_as_remedy(
         pass
 
 
-def test_existing_node_lacks_machines_of_its_own(tmp_path: Path) -> None:
+def test_doctor_says_that_the_node_driver_starts_no_machines(tmp_path: Path) -> None:
     (check,) = examine_driver(Settings(cache=tmp_path, machine_driver=MachineDriver.NODE), None)
 
     assert (check.requirement, check.is_met) == ("machines", False)

@@ -107,7 +107,7 @@ def choose(
     return choose_accelerator(option, qemu=program, runner=qemu, cache=cache, device=device)
 
 
-def test_kvm_that_runs_something_is_chosen(cache: Path, device: Path) -> None:
+def test_working_kvm_is_chosen(cache: Path, device: Path) -> None:
     choice = choose(ProofRunner(PROVED), cache, device)
 
     assert choice == AcceleratorChoice(
@@ -201,7 +201,7 @@ def test_tcg_is_not_checked(cache: Path, device: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [PROVED, HANGS])
-def test_verdict_is_remembered(cache: Path, device: Path, answer: CommandResult) -> None:
+def test_verdict_on_kvm_is_cached(cache: Path, device: Path, answer: CommandResult) -> None:
     qemu = ProofRunner(answer)
 
     first, second = choose(qemu, cache, device), choose(qemu, cache, device)
@@ -210,7 +210,7 @@ def test_verdict_is_remembered(cache: Path, device: Path, answer: CommandResult)
     assert len(qemu.calls) == 1
 
 
-def test_verdicts_of_two_qemus_are_remembered_side_by_side(cache: Path, device: Path) -> None:
+def test_verdicts_for_two_qemus_are_cached_side_by_side(cache: Path, device: Path) -> None:
     qemu = ProofRunner(PROVED)
 
     for program in ("qemu-x", "qemu-y", "qemu-x", "qemu-y"):
@@ -219,7 +219,9 @@ def test_verdicts_of_two_qemus_are_remembered_side_by_side(cache: Path, device: 
     assert [argv[4] for argv in qemu.calls] == ["qemu-x", "qemu-y"]
 
 
-def test_verdict_of_an_earlier_boot_is_not_believed_or_kept(cache: Path, device: Path) -> None:
+def test_cached_verdict_of_an_earlier_boot_is_ignored_and_dropped(
+    cache: Path, device: Path
+) -> None:
     qemu = ProofRunner(HANGS)
     choose(qemu, cache, device)
     (kept,) = json.loads((cache / "accelerator.json").read_text())
@@ -234,7 +236,7 @@ def test_verdict_of_an_earlier_boot_is_not_believed_or_kept(cache: Path, device:
     assert list(json.loads((cache / "accelerator.json").read_text())) == [kept]
 
 
-def test_verdict_of_another_proof_is_not_believed(
+def test_cached_verdict_of_another_proof_is_ignored(
     cache: Path, device: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose(ProofRunner(HANGS), cache, device)
@@ -264,9 +266,7 @@ def test_replaced_qemu_is_proved_again(
 
 
 @pytest.mark.parametrize("exit_code", [126, 127])
-def test_proof_that_never_started_is_not_remembered(
-    cache: Path, device: Path, exit_code: int
-) -> None:
+def test_proof_that_never_started_is_not_cached(cache: Path, device: Path, exit_code: int) -> None:
     missing = CommandResult(argv=(), exit_code=exit_code, stdout="", stderr="No such file")
 
     assert choose(ProofRunner(missing), cache, device).accelerator is Accelerator.TCG
@@ -275,14 +275,14 @@ def test_proof_that_never_started_is_not_remembered(
 
 
 @pytest.mark.parametrize("content", ["{half", "[]"])
-def test_damaged_memory_does_not_count(cache: Path, device: Path, content: str) -> None:
+def test_damaged_cache_file_is_ignored(cache: Path, device: Path, content: str) -> None:
     cache.mkdir()
     (cache / "accelerator.json").write_text(content)
 
     assert choose(ProofRunner(PROVED), cache, device).accelerator is Accelerator.KVM
 
 
-def test_memory_that_cannot_be_written_does_no_harm(cache: Path, device: Path) -> None:
+def test_unwritable_cache_file_is_ignored(cache: Path, device: Path) -> None:
     (cache / "accelerator.json").mkdir(parents=True)
 
     assert choose(ProofRunner(PROVED), cache, device).accelerator is Accelerator.KVM

@@ -157,7 +157,7 @@ def test_existing_state_is_not_overwritten(tmp_path: Path) -> None:
     assert state.read_text() == "of another machine"
 
 
-def test_end_of_an_earlier_migration_does_not_count(tmp_path: Path) -> None:
+def test_end_event_of_an_earlier_migration_is_ignored(tmp_path: Path) -> None:
     monitor = FakeMonitor()
     monitor.recorded.append(DONE)
 
@@ -227,7 +227,7 @@ def test_lost_monitor_says_nothing_about_the_state(tmp_path: Path) -> None:
     [({"zstd", "gzip"}, ".zst"), ({"gzip"}, ".gz"), (set(), ".gz")],
     ids=["both", "gzip", "none"],
 )
-def test_state_is_packed_by_the_best_that_the_host_has(
+def test_state_is_packed_by_the_best_installed_compressor(
     monkeypatch: pytest.MonkeyPatch, installed: set[str], expected: str
 ) -> None:
     monkeypatch.setattr(

@@ -306,7 +306,7 @@ def test_this_host_has_no_command_of_ssh() -> None:
         NodeAddress().ssh_argv()
 
 
-def test_name_serves_as_a_folders() -> None:
+def test_name_of_a_node_is_a_valid_folder_name() -> None:
     names = {None: "local", "box.lab": "box.lab", "fe80::1%eth0": "fe80--1-eth0"}
 
     assert {host: NodeAddress(host=host).name for host in names} == names

@@ -188,7 +188,7 @@ def test_guest_that_stops_printing_ends_within_half_the_limit(host: Host) -> Non
     assert deadline.has_passed()
 
 
-def test_printed_line_has_the_time_of_the_guest(host: Host) -> None:
+def test_printed_line_is_timed_by_the_clock_of_the_guest(host: Host) -> None:
     """By the host's clock it would come later, by all that the guest was kept waiting."""
     guest = host.guest()
     began = guest.last_progress

@@ -103,7 +103,7 @@ def test_seed_is_detached_only_if_there_is_one(tmp_path: Path) -> None:
     assert machine.steps == ["attach seed.iso", "detach seed"]
 
 
-def test_seed_is_there_from_its_plugging_to_its_removal(tmp_path: Path) -> None:
+def test_failed_plug_or_unplug_of_a_seed_can_be_repeated(tmp_path: Path) -> None:
     """An attempt that failed changes neither."""
     machine = a_machine(tmp_path)
     machine.seed_error = HarnessError("not now")

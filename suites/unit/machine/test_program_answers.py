@@ -31,7 +31,7 @@ def never() -> str:
     raise AssertionError("The program was asked again.")
 
 
-def test_answer_is_asked_for_once(program: Path, answers: ProgramAnswers) -> None:
+def test_answer_of_a_program_is_cached(program: Path, answers: ProgramAnswers) -> None:
     assert answers.answer(str(program), "version", lambda: "7.2") == "7.2"
     assert answers.answer(str(program), "devices", lambda: "many") == "many"
 
@@ -40,7 +40,9 @@ def test_answer_is_asked_for_once(program: Path, answers: ProgramAnswers) -> Non
 
 
 @pytest.mark.parametrize("how", ["renamed over", "written over", "while it is asked"])
-def test_replaced_program_is_asked_again(program: Path, answers: ProgramAnswers, how: str) -> None:
+def test_replaced_program_is_queried_again(
+    program: Path, answers: ProgramAnswers, how: str
+) -> None:
     """The answers of another program stay."""
     other = program.with_name("other")
 
@@ -72,19 +74,19 @@ def test_replaced_program_is_asked_again(program: Path, answers: ProgramAnswers,
     assert answers.answer(str(beside), "version", never) == "1"
 
 
-def test_missing_program_has_no_kept_answer(answers: ProgramAnswers) -> None:
+def test_missing_program_has_no_cached_answer(answers: ProgramAnswers) -> None:
     for answer in ("one", "two"):
         assert answers.answer("program-that-is-not-there", "version", lambda: answer) == answer  # noqa: B023
 
 
-def test_refusal_is_not_kept(program: Path, answers: ProgramAnswers) -> None:
+def test_missing_answer_is_not_cached(program: Path, answers: ProgramAnswers) -> None:
     assert answers.answer(str(program), "version", lambda: None) is None
 
     assert answers.answer(str(program), "version", lambda: "7.2") == "7.2"
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"PATH": 1}', '{"PATH": {"file": 1}}'])
-def test_damaged_file_does_not_count(
+def test_damaged_cache_is_ignored_and_rewritten(
     program: Path, answers: ProgramAnswers, tmp_path: Path, content: str
 ) -> None:
     kept = tmp_path / "cache" / "qemu.json"
@@ -140,7 +142,9 @@ def test_command_that_failed_is_run_again(program: Path, answers: ProgramAnswers
     assert well.ok
 
 
-def test_other_arguments_are_another_command(program: Path, answers: ProgramAnswers) -> None:
+def test_other_arguments_have_their_own_cached_answer(
+    program: Path, answers: ProgramAnswers
+) -> None:
     devices, machines = [str(program), "-device", "help"], [str(program), "-machine", "help"]
     runner = ScriptedRunner().expect(devices, stdout="devices").expect(machines, stdout="machines")
 

@@ -92,21 +92,23 @@ def test_descriptors_are_looked_for_in_the_folders_of_this_host(
     assert find_uefi_firmware() == specific.firmware
 
 
-def test_first_name_counts_across_folders(general: Folder, specific: Folder) -> None:
+def test_first_file_name_of_all_folders_is_used(general: Folder, specific: Folder) -> None:
     general.describe("60-edk2.json")
     specific.describe("50-local.json")
 
     assert find(general, specific) == specific.firmware
 
 
-def test_later_name_in_a_specific_folder_does_not_win(general: Folder, specific: Folder) -> None:
+def test_later_file_name_in_a_specific_folder_is_not_preferred(
+    general: Folder, specific: Folder
+) -> None:
     general.describe("60-edk2.json")
     specific.describe("99-local.json")
 
     assert find(general, specific) == general.firmware
 
 
-def test_same_name_in_a_specific_folder_replaces_the_general_one(
+def test_same_file_name_in_a_specific_folder_replaces_the_general_file(
     general: Folder, specific: Folder
 ) -> None:
     general.describe()
@@ -115,7 +117,9 @@ def test_same_name_in_a_specific_folder_replaces_the_general_one(
     assert find(general, specific) == specific.firmware
 
 
-def test_empty_file_hides_the_general_one(general: Folder, specific: Folder) -> None:
+def test_empty_file_hides_the_general_file_of_the_same_name(
+    general: Folder, specific: Folder
+) -> None:
     general.describe("50-edk2.json")
     (specific.path / "50-edk2.json").touch()
 

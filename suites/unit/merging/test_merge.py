@@ -150,7 +150,7 @@ def test_shard_with_the_latest_result_of_a_test_counts(
     assert sorted(path.name[0] for path in (tmp_path / "to").iterdir()) == list(kept)
 
 
-def test_environments_of_the_shards_become_one(tmp_path: Path) -> None:
+def test_environment_files_of_the_shards_are_merged(tmp_path: Path) -> None:
     three_shards(tmp_path / "shards")
     for number, accelerator in enumerate(("tcg", "kvm", "tcg"), start=1):
         results = tmp_path / f"shards/{number}/start-1/allure"
@@ -597,7 +597,7 @@ def test_merged_suites_replace_an_earlier_report_whole_and_have_the_sums_of_all(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_test_that_could_not_tell_counts_as_failed() -> None:
+def test_broken_test_counts_as_failed() -> None:
     broken = dataclasses.replace(a_failed_case("a"), is_broken=True)
     passed = dataclasses.replace(a_failed_case("b"), outcome="passed", problem=None)
 
@@ -745,7 +745,7 @@ def test_time_and_properties_of_a_repeated_test_come_from_its_last_result() -> N
     assert case.behaviours == ["now"]
 
 
-def test_failure_of_the_call_says_more_than_a_failure_of_the_teardown(tmp_path: Path) -> None:
+def test_failure_of_the_call_is_preferred_to_a_failure_of_the_teardown(tmp_path: Path) -> None:
     a_shard(tmp_path, 1, TESTS, count=1)
     report = tmp_path / "1/start-1/junit.xml"
     both = a_case(TESTS[0], '<failure message="call"/>') + a_case(

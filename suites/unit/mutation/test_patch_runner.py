@@ -27,7 +27,7 @@ UNKNOWN = Finding(patch="c.patch", changed=("y.py",), trouble="It took 3 s.")
         ([], ["suites/e2e/b", "suites/e2e/a"], {"machine": ("suites/e2e/b", "suites/e2e/a")}),
     ],
 )
-def test_tiers_run_from_cheap_to_dear(
+def test_tiers_run_from_the_fastest_to_the_slowest(
     tiers: list[str], tests: list[str], expected: dict[str, tuple[str, ...]]
 ) -> None:
     chosen = {selection.tier.word: selection.tests for selection in select(tiers, tests)}

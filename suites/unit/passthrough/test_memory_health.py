@@ -17,7 +17,7 @@ WELL = {
 }
 
 
-def test_every_query_is_judged() -> None:
+def test_every_memory_query_has_an_example() -> None:
     assert set(WELL) == set(QUERIES)
 
 
@@ -60,7 +60,7 @@ def test_fault_of_the_second_gpu_is_reported(field: str, word: str, fault: str) 
 
 
 @pytest.mark.parametrize("word", ["", "[Unknown Error]", "-1", "perhaps"])
-def test_answer_that_says_nothing_is_not_healthy(word: str) -> None:
+def test_empty_answer_about_memory_is_unknown(word: str) -> None:
     for field in WELL:
         with pytest.raises(HarnessError, match=f"expected to tell '{field}'.*unknown"):
             parse_memory_health({**WELL, field: word})

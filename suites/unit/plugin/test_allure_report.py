@@ -68,7 +68,7 @@ def test_severities_are_read_by_folder() -> None:
 
 
 @pytest.mark.parametrize("line", ["suites/e2e", "suites: worst", ": minor"])
-def test_severity_that_is_none_is_refused(line: str) -> None:
+def test_unknown_severity_is_refused(line: str) -> None:
     with pytest.raises(BadInputError, match=r"pytest\.ini: key 'allure_severity'"):
         _severities(a_config(line))
 
@@ -87,7 +87,7 @@ def test_run_is_described_by_the_machines_of_all_workers_in_a_line_each(tmp_path
     assert {"image=a, b, c", "gpu=C:\\\\x\\ny", "machine_driver=libvirt"} <= set(lines)
 
 
-def test_only_another_vm_driver_makes_another_test_of_it() -> None:
+def test_history_id_depends_on_the_vm_driver_but_not_on_the_kernel() -> None:
     config: Any = None
     report = AllureReport(config, Settings(), Path("results"), {})
     item: Any = SimpleNamespace(config=SimpleNamespace(rootpath=Path("/root")))

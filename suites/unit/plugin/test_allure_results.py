@@ -48,7 +48,7 @@ def test_title_is_the_first_sentence_of_the_docstring(
     assert (words.title, words.description) == (title, description)
 
 
-def test_title_has_the_id_of_the_parameters() -> None:
+def test_title_ends_with_the_parameter_id() -> None:
     assert words_of("A node boots.", "debian-12").title == "A node boots [debian-12]"
 
 

@@ -83,7 +83,7 @@ def test_equal_states_say_that_they_do_not_differ() -> None:
     assert lines[1] == "nothing differs but what changes at rest"
 
 
-def test_other_values_and_other_comparisons_are_left_to_pytest() -> None:
+def test_other_comparisons_are_explained_by_pytest() -> None:
     assert pytest_assertrepr_compare("==", "a", "b") is None
     assert pytest_assertrepr_compare("==", _UNIT, "b") is None
     assert pytest_assertrepr_compare("!=", _UNIT, _UNIT) is None

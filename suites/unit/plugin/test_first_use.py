@@ -33,7 +33,7 @@ def estimated(
     return {making.what: (round(making.seconds), making.basis) for making in made}
 
 
-def test_images_come_first_and_things_without_an_estimate_are_left_out() -> None:
+def test_plan_lists_images_first_and_leaves_out_items_without_an_estimate() -> None:
     assert list(estimated(STATE, BAKE, OWN, IMAGE)) == [
         "image debian-12",
         "bake debian-12",
@@ -88,7 +88,7 @@ def test_image_that_the_catalogue_no_longer_has_still_counts() -> None:
 
 
 @pytest.mark.parametrize(("worker", "speaks"), [(None, False), ("gw0", True), ("gw1", False)])
-def test_one_worker_announces_for_all(worker: str | None, *, speaks: bool) -> None:
+def test_only_one_worker_announces_the_first_use(worker: str | None, *, speaks: bool) -> None:
     class Announcing(FirstUse):
         @override
         def lines(self, config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
@@ -107,7 +107,7 @@ def test_one_worker_announces_for_all(worker: str | None, *, speaks: bool) -> No
     ] * speaks
 
 
-def test_announcement_has_each_thing_and_the_sum() -> None:
+def test_announcement_has_each_item_and_the_total_time() -> None:
     lines = render(
         [
             Making(what="image a", seconds=240.0, basis="by its recipe"),

@@ -67,7 +67,7 @@ def test_machine_is_saved_on_request(
     assert is_to_be_saved(settings, has_failed=has_failed) is expected
 
 
-def test_older_saved_machines_beyond_the_limit_of_such_go(tmp_path: Path) -> None:
+def test_older_saved_machines_beyond_their_limit_are_removed(tmp_path: Path) -> None:
     folders = [tmp_path / name / "node/checkpoint" for name in ("older", "test")]
     for folder in folders:
         folder.mkdir(parents=True)
@@ -83,7 +83,9 @@ def test_older_saved_machines_beyond_the_limit_of_such_go(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", [HarnessError, WaitTimeoutError, OSError])
-def test_reason_stays_if_a_machine_cannot_be_saved(tmp_path: Path, kind: type[Exception]) -> None:
+def test_reason_is_kept_if_a_machine_cannot_be_saved(
+    tmp_path: Path, kind: type[Exception]
+) -> None:
     saved = save(FakeMachine(kind("It hangs.")), tmp_path, keep=MachineKeep.ALL)
 
     assert saved == live_machines.SavedMachine(
@@ -155,7 +157,7 @@ def test_debugger_says_how_to_enter_the_machines() -> None:
     assert lines == [f"{enter} node-3fa2b1", f"{enter} other-4"]
 
 
-def test_what_a_shell_is_for_can_not_control_the_terminal(
+def test_purpose_of_a_shell_cannot_control_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The id of a test has its parameters as they are."""

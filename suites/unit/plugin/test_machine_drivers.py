@@ -90,6 +90,6 @@ def test_workers_that_left_out_the_same_tests_are_counted_once() -> None:
         pytest.mark.vm_driver("xen", reason="x"),
     ],
 )
-def test_marker_that_says_too_little_is_refused(marker: pytest.MarkDecorator) -> None:
+def test_marker_without_a_vm_driver_is_refused(marker: pytest.MarkDecorator) -> None:
     with pytest.raises(BadInputError, match=r"a\.py::x.*'vm_driver'"):
         kept(foreign_tests(), FakeItem("a.py::x", marker))

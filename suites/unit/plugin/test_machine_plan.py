@@ -145,7 +145,7 @@ def test_fixture_of_a_suite_is_not_called() -> None:
 @pytest.mark.parametrize(
     ("names", "has_image"), [(["node_image"], True), (["baked_image"], True), (["own"], False)]
 )
-def test_image_below_another_is_listed_on_request(names: list[str], *, has_image: bool) -> None:
+def test_parent_image_is_listed_on_request(names: list[str], *, has_image: bool) -> None:
     found = needed(an_item(*names), with_parents=True)
 
     assert (("image", "debian-12", True, 1) in found) is has_image

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_line_is_open_where_pytest_has_written_a_part_of_it_since() -> None:
+def test_line_is_open_after_pytest_has_written_a_part_of_the_line() -> None:
     writer = SimpleNamespace(width_of_current_line=0)
     is_open = _OpenLine(SimpleNamespace(_tw=writer))  # type: ignore[arg-type]
 
@@ -85,7 +85,7 @@ def test_rows_change_only_where_nothing_else_writes(
 
 
 @pytest.mark.parametrize("is_shown", [True, False], ids=["shown", "before-the-first-event"])
-def test_rows_are_away_until_the_last_of_those_who_left_the_terminal_is_done(
+def test_rows_stay_hidden_until_the_last_debugger_or_shell_ends(
     monkeypatch: pytest.MonkeyPatch, *, is_shown: bool
 ) -> None:
     paused: list[int] = []

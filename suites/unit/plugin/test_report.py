@@ -79,7 +79,7 @@ def case_of(
     return Reporter(Settings(evidence=mode, machine_keep=keep)), a_call(when, error)
 
 
-def test_namesakes_have_a_folder_each() -> None:
+def test_evidence_sources_of_the_same_name_have_their_own_folders() -> None:
     sources = [FakeSource(name) for name in ("node", "node", "node-2", "other", "node")]
 
     assert _names(sources) == ["node", "node-2", "node-2-2", "other", "node-3"]
@@ -284,7 +284,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (MachineShell.BEFORE, "call", True, []),
     ],
 )
-def test_shell_is_opened_at_its_moment(
+def test_shell_is_opened_at_the_configured_moment(
     opened: list[str], moment: MachineShell | None, when: str, has_failed: bool, words: list[str]
 ) -> None:
     reporter = Reporter(Settings(machine_shell=moment))
@@ -303,7 +303,7 @@ def test_shell_is_opened_at_its_moment(
         (MachineShell.AFTER, [], None),
     ],
 )
-def test_shell_before_a_test_or_in_its_place(
+def test_shell_is_opened_before_a_test_or_instead_of_the_test(
     opened: list[str],
     moment: MachineShell | None,
     words: list[str],

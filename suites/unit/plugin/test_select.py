@@ -108,7 +108,9 @@ def test_images_after_the_first_are_marked_unless_the_first_is_pinned(*, is_pinn
         pytest.mark.pin_image(reason="y", of="z"),
     ],
 )
-def test_pin_of_an_image_has_a_reason_and_nothing_else(mark: pytest.MarkDecorator) -> None:
+def test_pin_image_marker_without_a_reason_or_with_other_arguments_is_refused(
+    mark: pytest.MarkDecorator,
+) -> None:
     item: Any = SimpleNamespace(nodeid="a.py::x", get_closest_marker=lambda _: mark.mark)
 
     with pytest.raises(BadInputError, match=r"a\.py::x: key 'pin_image'"):

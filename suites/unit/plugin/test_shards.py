@@ -119,7 +119,7 @@ def test_both_runs_of_a_repeated_test_stay_together() -> None:
         ({"state": ("image_name",)}, {}, "state debian-12"),
     ],
 )
-def test_family_is_that_of_the_saved_states_that_a_test_needs(
+def test_family_of_a_test_follows_from_its_saved_states(
     fixtures: Mapping[str, tuple[str, ...]], scopes: Mapping[str, str], family: str
 ) -> None:
     item: Any = FakeItem("a.py::x", fixtures, scopes, "debian-12")
@@ -140,7 +140,7 @@ def a_report(test: str, when: str, duration: float = 1.5) -> Any:
     return SimpleNamespace(nodeid=f"a.py::{test}", when=when, duration=duration)
 
 
-def test_record_has_what_ended_and_how_long_it_took(
+def test_shard_record_has_ended_tests_and_their_durations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The clock of the wall is set back by an hour meanwhile.
@@ -235,7 +235,7 @@ def test_reports_go_to_the_folder_of_this_start(tmp_path: Path) -> None:
     }
 
 
-def test_report_for_which_an_option_names_a_place_goes_there(tmp_path: Path) -> None:
+def test_report_path_from_an_option_is_kept(tmp_path: Path) -> None:
     config = FakeConfig(tmp_path, "r", xmlpath="out.xml", allure_report_dir="here")
 
     plugin = registered(config)

@@ -30,7 +30,7 @@ class SeveralError(Exception):
         (SeveralError(), False),
     ],
 )
-def test_group_of_errors_is_a_verdict_if_each_of_them_is(
+def test_exception_group_is_a_verdict_if_each_of_its_errors_is_a_verdict(
     error: BaseException, *, is_of_node: bool
 ) -> None:
     assert is_verdict(error) is is_of_node

@@ -209,7 +209,7 @@ def test_short_report_stays_as_it_is(
     assert not (tmp_path / "evidence").exists()
 
 
-def test_gate_passed_twice_changes_nothing_more(
+def test_report_that_passes_the_gate_twice_is_changed_once(
     gate: ReportGate, request: pytest.FixtureRequest
 ) -> None:
     """A worker of xdist has it, and the process that started it."""

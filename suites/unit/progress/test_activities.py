@@ -133,7 +133,7 @@ def test_console_is_reported_a_minute_after_the_last_change(told: _Told) -> None
     assert "waits, step 2 for 60 s" in told.events[-2].message
 
 
-def test_end_of_a_wait_starts_the_minute_again(told: _Told) -> None:
+def test_end_of_a_wait_restarts_the_minute_until_the_next_report(told: _Told) -> None:
     with told.machine.during("runs for a test", stage=Stage.RUNS):
         with told.machine.during("waits"):
             told.clock.sleep(59)
@@ -147,7 +147,7 @@ def test_end_of_a_wait_starts_the_minute_again(told: _Told) -> None:
     assert "runs for a test for 119 s" in told.events[-2].message
 
 
-def test_times_are_those_of_the_place_where_people_read_them(
+def test_times_are_shown_in_the_local_time_zone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as elsewhere:

@@ -123,7 +123,7 @@ def test_lines_that_wait_are_printed_at_the_end() -> None:
     assert "[noble] build: installs" in written[0]
 
 
-def test_rows_of_a_worker_go_with_it() -> None:
+def test_rows_of_an_ended_worker_are_removed() -> None:
     written: list[str] = []
     display = Display(LiveRegion(written.append, lambda: (80, 24)), Board(), clock=lambda: 100.0)
 
@@ -235,7 +235,7 @@ def test_words_of_a_guest_can_not_control_the_terminal() -> None:
 _PLAN = ProgressEvent(subject="run", stage=Stage.PLAN, message="first use: 1 thing\n  image a")
 
 
-def test_plan_is_lines_of_its_own_without_a_time() -> None:
+def test_plan_is_printed_on_separate_lines_without_a_time() -> None:
     written: list[str] = []
     display = Display(PlainLines(written.append), Board(), clock=lambda: 100.0)
 

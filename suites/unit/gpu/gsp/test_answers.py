@@ -65,7 +65,7 @@ def test_gpus_of_a_machine_have_different_handles() -> None:
 
 
 @pytest.mark.parametrize(("model", "graphics", "mib"), [(A100, 8, 40960), (T4, 1, 15360)])
-def test_engines_and_memory_are_those_of_the_model(model: str, graphics: int, mib: int) -> None:
+def test_engines_and_memory_match_the_model(model: str, graphics: int, mib: int) -> None:
     driver = opened(model)
     table, static = driver.ask(ENGINES), driver.static_info()
 
@@ -99,7 +99,7 @@ def test_serial_and_part_numbers_have_the_form_of_the_recorded_card_but_are_inve
     assert part == real_h100("gpu_part_number")
 
 
-def test_chip_and_bars_are_those_of_the_configuration_space() -> None:
+def test_chip_and_bars_match_the_configuration_space() -> None:
     driver = opened(A100)
     pci = driver.device.state.model.pci
     places = {0: 0xE000_0000, 1: 0x10_0000_0000, 3: 0x20_0000_0000}
@@ -299,7 +299,7 @@ def test_model_without_these_facts_and_parameters_of_another_size_are_not_suppor
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 14])
-def test_answer_has_the_size_of_the_parameters_that_came(size: int) -> None:
+def test_answer_has_the_size_of_the_request_parameters(size: int) -> None:
     driver = opened()
 
     sizes = {

@@ -47,7 +47,7 @@ def test_chip_is_identified_and_its_processors_wait(model: str) -> None:
 
 
 @pytest.mark.parametrize(("model", "loads"), [(A100, 0), ("a10-24gb", 1 << 31)])
-def test_falcon_that_loads_by_dma_says_so_beside_what_all_say(model: str, loads: int) -> None:
+def test_falcon_register_shows_whether_the_falcon_loads_by_dma(model: str, loads: int) -> None:
     assert Driver(a_device(model)).read(0x1100F4) == loads | 1 << 10
 
 

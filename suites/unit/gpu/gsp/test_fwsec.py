@@ -52,7 +52,7 @@ def test_descriptor_has_the_address_of_the_data() -> None:
     assert loader.read_command(a_guest(at_1234567000=0x15)) == (0x100000, 0x120000)
 
 
-def test_other_command_sets_nothing_aside() -> None:
+def test_other_fwsec_command_reserves_no_memory() -> None:
     loader = FwsecLoader()
     describe(loader, HIGH)
 
@@ -62,7 +62,7 @@ def test_other_command_sets_nothing_aside() -> None:
 @pytest.mark.parametrize(
     ("command", "to", "is_data"), [(0x600, 0, True), (0x610, 0, False), (0x600, 0x100, False)]
 )
-def test_transfer_of_the_data_counts_and_that_of_code_or_of_a_later_part_does_not(
+def test_only_a_transfer_of_the_first_data_part_has_the_command(
     command: int, to: int, *, is_data: bool
 ) -> None:
     loader = FwsecLoader()
@@ -77,7 +77,7 @@ def test_transfer_of_the_data_counts_and_that_of_code_or_of_a_later_part_does_no
     assert loader.read_command(guest) is None
 
 
-def test_memory_of_the_falcon_ends_where_it_begins_again() -> None:
+def test_writes_beyond_the_end_of_falcon_memory_wrap_around() -> None:
     loader = FwsecLoader()
     loader.write(CONTROL, 0xFFFC)
     for word in (7, *[0] * 16, 0x5000, 0):

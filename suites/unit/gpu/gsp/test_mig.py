@@ -90,7 +90,7 @@ def refused(driver: Driver, command: int, size: int, *words: int) -> int:
 
 
 @pytest.mark.parametrize(("model", "mode"), [(A100, 2), (H100, 2), (T4, 0)])
-def test_mode_is_off_or_there_is_none(model: str, mode: int) -> None:
+def test_mig_mode_is_off_or_not_supported(model: str, mode: int) -> None:
     assert opened(model).control(MODE, bytes(4)) == (0, struct.pack("<I", mode))
 
 
@@ -122,7 +122,7 @@ def test_profiles_of_an_a100_match_the_guide(a100: Driver) -> None:
     assert found == {(7, 14, 1), (4, 14, 1), (3, 28, 2), (2, 42, 3), (1, 56, 4), (1, 98, 7)}
 
 
-def test_profiles_of_an_h100_are_those_of_a_real_one() -> None:
+def test_profiles_of_an_h100_match_a_real_h100() -> None:
     """Instances, SMs, and copy, decoding, JPEG and OFA engines; the one with media is the driver's own."""
     lines = load_recording("nvidia-smi/580.159.04-h100-mig-lgip").text
     rows = re.findall(
@@ -202,7 +202,7 @@ def test_instance_that_ended_leaves_its_slices(a100: Driver) -> None:
     assert a100.ask(LIST, ALL).get("validPartitionCount") == 2
 
 
-def test_instance_does_not_begin_before_another_that_is_in_its_way(a100: Driver) -> None:
+def test_capacity_excludes_places_that_overlap_an_existing_instance(a100: Driver) -> None:
     first, _ = make_instance(a100, EIGHTH), make_instance(a100, EIGHTH)
     a100.ask(SET, {"partitionCount": 1, "partitionInfo[0].swizzId": first})
 
@@ -333,7 +333,7 @@ def test_compute_instance_begins_at_the_requested_place(a100: Driver) -> None:
     assert refused(a100, CREATE, 460, 0, 2, 1, 3) == INSUFFICIENT
 
 
-def test_question_about_room_takes_none(a100: Driver) -> None:
+def test_capacity_query_creates_no_instance(a100: Driver) -> None:
     subscribe(a100, make_instance(a100, THREE))
 
     make_compute_instance(a100, 42, bQuery=1)
@@ -356,7 +356,7 @@ def test_compute_instances_need_a_gpu_instance_and_a_known_size(a100: Driver) ->
     assert refused(a100, EXPORT_COMPUTE, 96, 0) == INVALID
 
 
-def test_object_that_was_freed_or_is_of_an_earlier_boot_belongs_to_no_instance(
+def test_freed_object_or_object_of_an_earlier_boot_belongs_to_no_instance(
     a100: Driver,
 ) -> None:
     number = make_instance(a100, THREE)
@@ -382,7 +382,7 @@ def test_objects_of_instances_are_bounded(a100: Driver, monkeypatch: pytest.Monk
     assert list(a100.device.state.subscriptions.values()) == [1, 5]
 
 
-def test_roots_of_address_spaces_are_bounded_and_those_of_the_client_come_first(
+def test_page_table_roots_are_bounded_and_the_roots_of_the_client_are_searched_first(
     a100: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state, "MOST_ROOTS", 3)

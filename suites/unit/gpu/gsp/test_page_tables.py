@@ -160,7 +160,7 @@ def test_address_that_nothing_maps_is_refused(version: Version) -> None:
 
 
 @VERSIONS
-def test_entry_without_a_directory_has_no_space_below(version: Version) -> None:
+def test_entry_without_a_page_directory_gives_no_address_space(version: Version) -> None:
     memories = Tables(version).memories
 
     for entry, shift in ((0, version.root_shift), (2, 12), (2, 0), (2, 1 << 60)):
@@ -214,7 +214,7 @@ def test_guest_cannot_make_a_space_remember_without_bound(
 
 
 @given(st.data(), st.sampled_from(list(Version)), st.integers(0, (1 << 64) - 1))
-def test_tables_of_a_hostile_guest_end_somewhere(
+def test_translation_ends_with_any_page_tables(
     data: st.DataObject, version: Version, address: int
 ) -> None:
     def read(_space: Space, _address: int, size: int) -> bytes:

@@ -110,7 +110,7 @@ def test_state_of_a_channel_may_be_in_the_memory_of_the_gpu(driver: Driver) -> N
     assert driver.device.read(0, 0x700000 + STATES + 0x1000 + 0x88, 4) == 1
 
 
-def test_channel_is_of_the_address_space_that_it_names(driver: Driver) -> None:
+def test_channel_uses_the_address_space_that_it_names(driver: Driver) -> None:
     values = {"levels[0].aperture": 1, "levels[0].physAddress": 0x90000}
     parameters = filled(driver, ROOT_DIRECTORY, values)
     words = (CLIENT, SUBDEVICE + 1, 0x90F10106, 0, len(parameters), 0)

@@ -144,7 +144,7 @@ def test_queues_may_end_with_the_last_of_all_pages() -> None:
     assert QueueArguments.parse(data).statuses == last
 
 
-def test_table_of_more_than_a_page_lies_in_the_first_of_its_pages() -> None:
+def test_list_of_pages_longer_than_a_page_continues_in_the_next_listed_page() -> None:
     ram = Ram()
     pages = [0x100000 + PAGE * (7 * index % 601) for index in range(600)]
     for first in (0, 512):

@@ -74,7 +74,7 @@ def test_malformed_message_is_refused(units: bytes) -> None:
         Assembler().feed(units)
 
 
-def test_another_call_ends_an_incomplete_one() -> None:
+def test_new_call_discards_an_incomplete_call() -> None:
     assembler = Assembler()
     assembler.feed(message(CONTROL_CALL, a_control(b"", size=1000)))
 

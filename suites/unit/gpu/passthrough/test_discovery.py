@@ -68,7 +68,7 @@ def test_gpu_in_a_group_of_its_own_is_usable(host: FakeHost) -> None:
     assert list(found.functions) == [PORT, GPU, SECOND, accelerator]
 
 
-def test_function_has_the_facts_in_sysfs(host: FakeHost) -> None:
+def test_function_is_read_from_sysfs(host: FakeHost) -> None:
     folder = host.add_function(
         "0000:67:00.0", group=7, class_code=VGA_CLASS, driver="nvidia", reset_methods="flr pm"
     )
@@ -91,7 +91,7 @@ def test_function_has_the_facts_in_sysfs(host: FakeHost) -> None:
 
 
 @pytest.mark.parametrize("override", ["(null)\n", "\n", ""])
-def test_unset_values_are_absent(host: FakeHost, override: str) -> None:
+def test_unset_sysfs_values_are_none(host: FakeHost, override: str) -> None:
     (host.device(GPU) / "driver_override").write_text(override)
 
     function = read_host(host.root).functions[GPU]
@@ -547,7 +547,7 @@ def test_file_that_only_has_the_path_of_a_device_makes_no_gpu_busy(
     assert verdict(host).kind is VerdictKind.BUSY
 
 
-def test_process_may_call_itself_anything(host: FakeHost) -> None:
+def test_process_name_with_control_characters_is_escaped(host: FakeHost) -> None:
     host.bind(GPU, "vfio-pci")
     host.add_process(1234, "x", "/dev/vfio/5")
     (host.root / "proc/1234/comm").write_bytes(b"\xff\x1b[2J\n")
@@ -555,7 +555,7 @@ def test_process_may_call_itself_anything(host: FakeHost) -> None:
     assert "process 1234 ('\\xff\\x1b[2J' of user" in verdict(host).reason
 
 
-def test_mount_may_have_any_name(host: FakeHost) -> None:
+def test_mount_point_may_have_any_name(host: FakeHost) -> None:
     """A user mounts a FUSE file system where the name of the folder is not UTF-8, or separates lines."""
     host.mount("0:99", "/home/ann/\x0b\u2028x", kind="fuse.sshfs", source="ann@host:")
     table = host.root / "proc/self/mountinfo"
@@ -565,7 +565,7 @@ def test_mount_may_have_any_name(host: FakeHost) -> None:
     assert find_host_use(host.root).unknown_disks == ()
 
 
-def test_mounts_of_one_number_count_by_their_sources_too(host: FakeHost) -> None:
+def test_mounts_with_one_device_number_are_told_apart_by_source(host: FakeHost) -> None:
     """As of a file system on several disks."""
     host.mount("0:99", "/one", kind="btrfs", source="one")
     assert len(find_host_use(host.root).unknown_disks) == 1
@@ -704,7 +704,7 @@ def test_first_of_two_reasons_of_one_kind_is_shown_first(
     assert refused.reasons == (("One.", "No.") if kind is refused.kind else ("No.", "One."))
 
 
-def test_refusal_counts_more_than_what_is_unknown_and_that_more_than_use(host: FakeHost) -> None:
+def test_refused_overrides_unknown_and_unknown_overrides_busy(host: FakeHost) -> None:
     host.add_function(NVME, group=5, class_code=NVME_CLASS)
     host.add_process(1234, "qemu", "/dev/vfio/5")
     host.mount("0:50", "/srv", "zfs", "tank/root")

@@ -72,7 +72,7 @@ def test_leased_gpu_is_on_vfio_with_its_whole_group(host: FakeHost, pool: GpuPoo
     assert {host.override_of(each) for each in (GPU, AUDIO)} == {"(null)"}
 
 
-def test_gpu_without_a_driver_is_without_one_afterwards(host: FakeHost, pool: GpuPool) -> None:
+def test_gpu_without_a_driver_has_no_driver_after_the_lease(host: FakeHost, pool: GpuPool) -> None:
     with lease(pool, OTHER):
         assert host.driver_of(SECOND) == "vfio-pci"
 
@@ -246,7 +246,9 @@ def test_waiting_process_gets_the_holders(pool: GpuPool, other_pool: GpuPool) ->
     assert not isinstance(caught.value, RequirementError)
 
 
-def test_wait_ends_when_its_run_does(pool: GpuPool, other_pool: GpuPool) -> None:
+def test_waiting_for_a_gpu_ends_when_the_run_is_cancelled(
+    pool: GpuPool, other_pool: GpuPool
+) -> None:
     """The queue is then without it, and the GPU still with its holder."""
     reasons = iter([None, None, "The run ended."])
 
@@ -1012,7 +1014,7 @@ def test_records_are_open_to_the_group(pool: GpuPool, folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_first_survey_of_a_host_creates_nothing(host: FakeHost, tmp_path: Path) -> None:
+def test_survey_does_not_create_the_lease_folder(host: FakeHost, tmp_path: Path) -> None:
     pool = GpuPool(tmp_path / "absent", root=host.root)
 
     assert verdicts(pool) == {GPU: VerdictKind.USABLE, SECOND: VerdictKind.USABLE}

@@ -314,7 +314,7 @@ def test_nothing_is_written_for_an_invalid_address(
         ("remove", "1"),
     ],
 )
-def test_each_file_of_sysfs_takes_one_form(
+def test_sysfs_file_accepts_only_text_of_its_format(
     host: FakeHost, kernel: FakeKernel, name: str, text: str
 ) -> None:
     with pytest.raises(HarnessError, match="is not written into"):

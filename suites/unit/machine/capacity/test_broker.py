@@ -222,7 +222,7 @@ def test_process_of_which_the_kernel_tells_no_memory_counts_none(host: FakeHost)
             pass
 
 
-def test_naming_the_process_of_an_ended_reservation_does_nothing(
+def test_setting_the_process_of_an_ended_reservation_writes_nothing(
     host: FakeHost, tmp_path: Path
 ) -> None:
     with at_once(host.broker(), "a", mib(1)) as reservation:

@@ -44,7 +44,7 @@ def test_wait_reports_once_who_holds_the_capacity(host: FakeHost) -> None:
     )
 
 
-def test_wait_names_all_missing_capacity_and_all_holders(host: FakeHost) -> None:
+def test_wait_reports_all_missing_capacity_and_all_holders(host: FakeHost) -> None:
     with (
         at_once(host.broker(7), "node-a", mib(3000, cpus=2)),
         at_once(host.broker(8), "node-b", mib(500, cpus=5)),
@@ -61,7 +61,7 @@ def test_wait_names_all_missing_capacity_and_all_holders(host: FakeHost) -> None
         pass
 
 
-def test_wait_reports_again_who_comes_first_but_not_who_comes_next(host: FakeHost) -> None:
+def test_wait_reports_a_change_of_the_first_process_in_the_queue(host: FakeHost) -> None:
     reports: list[str] = []
     with contextlib.ExitStack() as waiting:
         first, second, third = (waiting.enter_context(contextlib.ExitStack()) for _ in range(3))

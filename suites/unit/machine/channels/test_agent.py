@@ -94,9 +94,7 @@ def test_answer_to_an_earlier_client_is_ignored(guest: PlayedGuest, agent: Agent
     assert agent.ping(soon()) < 20
 
 
-def test_answer_that_comes_before_the_welcome_is_another_clients(
-    guest: PlayedGuest, agent: Agent
-) -> None:
+def test_answer_before_the_welcome_is_ignored(guest: PlayedGuest, agent: Agent) -> None:
     """A restored agent may still answer the host of its template, whose requests had the same numbers."""
     hello: list[tuple[int, bytes]] = []
     guest.answers[frames.HELLO] = lambda _, *asked: hello.append(asked)
@@ -168,7 +166,9 @@ def test_settling_before_the_first_boot_is_requested_again(
     ] == [True] * 4
 
 
-def test_result_has_all_of_a_command(guest: PlayedGuest, ready: Agent) -> None:
+def test_result_has_output_exit_code_and_duration_of_a_command(
+    guest: PlayedGuest, ready: Agent
+) -> None:
     reply = {"exit_code": 124, "timed_out": True, "duration_s": 2.5}
     guest.answers[frames.RUN] = says(
         (frames.STDOUT, b"\xff"), (frames.STDERR, b"oh"), (frames.RESULT, reply)

@@ -218,7 +218,7 @@ def test_invalid_welcome_is_quoted(guest: PlayedGuest, agent: Agent) -> None:
         agent.wait_until_ready(soon())
 
 
-def test_who_waits_for_the_hello_learns_at_once_that_the_link_broke(
+def test_wait_for_the_hello_fails_at_once_when_the_link_breaks(
     guest: PlayedGuest, agent: Agent
 ) -> None:
     failures: list[HarnessError] = []

@@ -99,7 +99,7 @@ def test_console_is_read_without_a_wait(guest: _Guest, console: Console) -> None
     assert _wait(console, "END") == "END"
 
 
-def test_last_output_is_kept_of_what_is_too_long(
+def test_only_the_end_of_too_long_console_output_is_kept(
     guest: _Guest, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.machine.channels.console._BACKLOG_BYTES", 1024)
@@ -109,7 +109,9 @@ def test_last_output_is_kept_of_what_is_too_long(
     assert _wait(console, "x*END") == "x" * 1021 + "END"
 
 
-def test_listener_that_leaves_takes_no_other_with_it(guest: _Guest, console: Console) -> None:
+def test_removal_of_one_listener_keeps_the_other_listeners(
+    guest: _Guest, console: Console
+) -> None:
     first: list[bytes] = []
     second: list[bytes] = []
     with contextlib.ExitStack() as both:
@@ -142,7 +144,7 @@ def test_many_short_writes_are_not_dropped(guest: _Guest, console: Console) -> N
         ("No bootable device.", "found nothing to boot"),
     ],
 )
-def test_dead_end_ends_the_wait_early(
+def test_fatal_console_line_ends_the_wait_early(
     guest: _Guest, console: Console, line: str, failure: str
 ) -> None:
     guest.prints(f"[    1.0] boot\r\n{line}\r\n")
@@ -153,7 +155,7 @@ def test_dead_end_ends_the_wait_early(
     assert line.strip() in str(caught.value)
 
 
-def test_pattern_before_a_dead_end_counts(guest: _Guest, console: Console) -> None:
+def test_pattern_before_a_fatal_console_line_is_found(guest: _Guest, console: Console) -> None:
     guest.prints("login: \r\nKernel panic - not syncing: late\r\n")
 
     assert _wait(console, "login:") == "login:"

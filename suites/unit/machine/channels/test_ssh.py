@@ -84,7 +84,7 @@ def test_lost_connection_is_never_an_answer(
         run(runner, "reboot", "now")
 
 
-def test_status_of_a_connection_that_broke_afterwards_does_not_count(
+def test_exit_status_of_ssh_is_not_taken_for_the_status_of_the_command(
     tmp_path: Path, identity: SshIdentity
 ) -> None:
     """Ssh carries the status beside the output, which may be cut short then."""
@@ -137,7 +137,7 @@ def test_forged_status_in_the_output_does_not_count(tmp_path: Path, identity: Ss
 
 
 @pytest.mark.parametrize(("code", "seconds"), [(124, 30), (137, 36)])
-def test_guests_time_limit_shows(
+def test_result_shows_that_the_time_limit_in_the_guest_ended_the_command(
     tmp_path: Path, identity: SshIdentity, code: int, seconds: float
 ) -> None:
     ssh = FakeSsh(stderr=f"\n{{nonce}} {code}\n", duration_s=seconds)
@@ -188,7 +188,9 @@ def test_command_of_the_guest_gets_the_callers_input_and_environment(
     assert result.duration_s == 1.5
 
 
-def test_ssh_sees_no_path_of_the_hosts(tmp_path: Path, identity: SshIdentity) -> None:
+def test_ssh_options_contain_no_absolute_path_of_the_host(
+    tmp_path: Path, identity: SshIdentity
+) -> None:
     """It would split one at blanks, and expand what follows '%'; a socket's may be 108 long."""
     ssh = FakeSsh()
 

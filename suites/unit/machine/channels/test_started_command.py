@@ -67,7 +67,7 @@ def ends_with(guest: PlayedGuest, code: object) -> None:
     guest.answers[frames.DATA_END] = end
 
 
-def test_command_starts_with_all_that_it_needs_and_more_input_to_come(guest: PlayedGuest) -> None:
+def test_start_request_has_arguments_environment_limit_and_open_input(guest: PlayedGuest) -> None:
     ends_with(guest, 7)
 
     with started(guest, "cat", "a file", limit_s=12.5) as command:

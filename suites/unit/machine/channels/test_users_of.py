@@ -21,7 +21,7 @@ def test_guest_that_can_not_tell_is_not_taken_for_idle() -> None:
         Guest("node", runner).users_of("/dev/nvidia[0-9]*")
 
 
-def test_name_that_a_process_chose_itself_is_not_parsed() -> None:
+def test_process_name_with_tabs_is_kept_whole() -> None:
     with ScriptedRunner().expect(
         ["sh", "-c", USERS, "users", "/dev/nvidia0"], stdout="7\t/dev/nvidia0\todd\tname\n"
     ) as runner:

@@ -129,7 +129,7 @@ def test_checkpoint_under_a_foreign_name_is_refused(cache: Cache) -> None:
     assert "has the key 'ffffffffffffffff'" in cache.said(Stage.REFUSED)[0]
 
 
-def test_child_without_its_parent_is_refused(cache: Cache) -> None:
+def test_checkpoint_whose_parent_is_missing_is_refused(cache: Cache) -> None:
     parent, _ = cache.have_two()
     shutil.rmtree(parent.folder)
 

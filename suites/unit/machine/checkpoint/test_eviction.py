@@ -52,7 +52,7 @@ def test_least_recently_used_checkpoint_is_removed_first(small: Cache) -> None:
     assert list((small.folder / ".work").iterdir()) == []
 
 
-def test_use_counts_as_use(small: Cache) -> None:
+def test_use_of_a_checkpoint_updates_its_last_use(small: Cache) -> None:
     one, two = small.have("one"), small.have("two")
     last_used(one, 1)
     last_used(two, 2)
@@ -63,7 +63,7 @@ def test_use_counts_as_use(small: Cache) -> None:
     assert small.names() == ["one", "three"]
 
 
-def test_hold_counts_as_use(small: Cache) -> None:
+def test_hold_of_a_checkpoint_updates_its_last_use(small: Cache) -> None:
     one, two = small.have("one"), small.have("two")
     last_used(one, 1)
     last_used(two, 2)

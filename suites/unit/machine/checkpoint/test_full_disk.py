@@ -68,7 +68,7 @@ def _wrapped(place: CheckpointPlace) -> None:
 
 
 @pytest.mark.parametrize("fail", [_no_space, _wrapped])
-def test_disk_that_becomes_full_leaves_nothing_half_made(
+def test_disk_that_becomes_full_leaves_no_partial_checkpoint(
     cache: Cache, fail: Callable[[CheckpointPlace], None]
 ) -> None:
     cache.meanwhile = fail

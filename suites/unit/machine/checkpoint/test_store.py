@@ -90,7 +90,7 @@ def test_new_checkpoint_is_read_once(cache: Cache, monkeypatch: pytest.MonkeyPat
     assert sorted(read) == ["disk.qcow2", "ram", "state"]
 
 
-def test_all_but_the_memory_is_brought_to_the_disk(
+def test_all_files_except_the_memory_are_synced(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[str] = []
@@ -103,7 +103,7 @@ def test_all_but_the_memory_is_brought_to_the_disk(
     assert flushed[-1] == cache.folder.name
 
 
-def test_nothing_is_evicted_between_publication_and_first_use(
+def test_published_checkpoint_is_protected_until_its_first_use(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gates: list[bool] = []
@@ -132,7 +132,7 @@ def test_nothing_is_evicted_between_publication_and_first_use(
     ("name", "parts"),
     [("booted", {"image": "two"}), ("booted", {"image": "one", "cpus": 2}), ("other", None)],
 )
-def test_other_parts_give_another_folder(
+def test_other_parts_give_another_key_and_folder(
     cache: Cache, name: str, parts: Mapping[str, object] | None
 ) -> None:
     with cache.use() as first, cache.use(name, parts) as second:
@@ -163,7 +163,9 @@ def test_key_of_a_child_covers_its_parents_key(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize(("part", "refusal"), [(Path("/"), TypeError), (float("nan"), ValueError)])
-def test_parts_have_to_be_data(cache: Cache, part: object, refusal: type[Exception]) -> None:
+def test_parts_that_are_not_json_are_refused(
+    cache: Cache, part: object, refusal: type[Exception]
+) -> None:
     with pytest.raises(refusal, match="not JSON"), cache.use(parts={"image": part}):
         pass
 
@@ -202,7 +204,7 @@ def test_everything_is_private(cache: Cache) -> None:
     assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700
 
 
-def test_only_the_checkpoint_remains(cache: Cache) -> None:
+def test_making_a_checkpoint_leaves_no_temporary_files(cache: Cache) -> None:
     checkpoint = cache.have()
 
     assert list((cache.folder / ".work").iterdir()) == []
@@ -282,7 +284,7 @@ def test_checkpoint_of_another_host_is_not_made_here(tmp_path: Path) -> None:
     assert source.offered == [here.folder.name]
 
 
-def test_four_at_once_make_it_once(tmp_path: Path) -> None:
+def test_four_simultaneous_users_make_a_checkpoint_once(tmp_path: Path) -> None:
     ready = threading.Barrier(4, timeout=30)
     never = threading.Event()
     got: list[tuple[Checkpoint, int]] = []
@@ -385,7 +387,7 @@ def half_made(cache: Cache) -> Path:
     return work
 
 
-def test_killed_maker_is_followed_by_the_next(cache: Cache) -> None:
+def test_checkpoint_of_a_killed_maker_is_made_by_the_next_user(cache: Cache) -> None:
     work = half_made(cache)
 
     with cache.use() as checkpoint:

@@ -64,7 +64,7 @@ def test_command_line_of_a_plain_machine() -> None:
     ]
 
 
-def test_kvm_runs_the_hosts_processor() -> None:
+def test_machine_under_kvm_has_the_processor_of_the_host() -> None:
     argv = render_argv(a_machine_spec(accelerator=Accelerator.KVM), CHANNELS, serial_log=LOG)
 
     assert (values_of(argv, "-accel"), values_of(argv, "-cpu")) == (["kvm"], ["host"])

@@ -33,7 +33,7 @@ def a_spec(name: str = "node", /, **sizes: Any) -> MachineSpec:
     )
 
 
-def test_plain_names_are_taken() -> None:
+def test_plain_machine_names_are_accepted() -> None:
     names = ["node", "n", "fast-path", "6.1.0-56-cloud-amd64", "a" * 63]
 
     assert [a_spec(name).name for name in names] == names

@@ -197,7 +197,9 @@ def test_every_call_after_the_end_of_the_daemon_reports_it(libvirt: FakeLibvirt)
         (9, "reason 9"),
     ],
 )
-def test_loss_has_libvirts_reason(libvirt: FakeLibvirt, reason: int, why: str) -> None:
+def test_lost_connection_is_reported_with_the_reason_from_libvirt(
+    libvirt: FakeLibvirt, reason: int, why: str
+) -> None:
     raw = FakeConnect()
     with _open(libvirt, raw) as connection:
         raw.break_down(reason)
@@ -332,7 +334,7 @@ def test_libvirtd_too_old_after_its_restart_is_not_used(libvirt: FakeLibvirt) ->
             _ = connection.raw
 
 
-def test_own_close_is_not_a_loss(libvirt: FakeLibvirt) -> None:
+def test_closing_the_connection_does_not_report_a_loss(libvirt: FakeLibvirt) -> None:
     raw = FakeConnect()
     losses: list[str] = []
     connection = _open(libvirt, raw)

@@ -76,14 +76,14 @@ def test_machines_of_root_run_as_root_and_change_no_owner() -> None:
     }
 
 
-def test_session_has_no_users_to_choose_from() -> None:
+def test_configuration_of_a_session_daemon_sets_no_user() -> None:
     assert settings(render_qemu_conf(DaemonKind.SESSION)) == {
         "security_driver": '"none"',
         "stdio_handler": '"file"',
     }
 
 
-def test_name_spaces_of_the_system_are_roots_own() -> None:
+def test_system_daemon_has_no_user_namespace() -> None:
     argv = holder_argv([(FOLDER / "run", "/run/libvirt")], DaemonKind.SYSTEM)
 
     assert argv[:10] == [
@@ -111,7 +111,7 @@ def test_session_of_root_runs_as_an_ordinary_user(
     ]
 
 
-def test_session_is_entered_as_the_user_that_it_has() -> None:
+def test_session_is_entered_with_the_credentials_of_its_user_namespace() -> None:
     assert enter_argv(7, DaemonKind.SESSION) == [
         *("nsenter", "--target=7", "--user", "--preserve-credentials"),
         *("--mount", "--pid", "--"),

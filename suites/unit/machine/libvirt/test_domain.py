@@ -103,7 +103,7 @@ def test_domain_that_is_still_listed_is_reported(domain: Domain, host: FakeHost)
         domain.close()
 
 
-def test_domain_that_went_by_itself_is_not_ended_again(domain: Domain, host: FakeHost) -> None:
+def test_domain_that_ended_by_itself_is_not_destroyed(domain: Domain, host: FakeHost) -> None:
     start(domain)
     host.tell(LIFE_CYCLE, FakeRunningDomain(host, domain.uuid), STOPPED, 0)
 
@@ -123,7 +123,7 @@ def test_domain_that_libvirt_no_longer_knows_is_over(domain: Domain, host: FakeH
     assert not domain.is_running
 
 
-def test_successor_of_libvirtd_ends_the_domain(
+def test_domain_is_ended_through_a_restarted_libvirtd(
     domain: Domain, host: FakeHost, libvirt: FakeLibvirt
 ) -> None:
     """After a crash of libvirtd its domains go on, and nobody else would end them."""
@@ -337,7 +337,7 @@ def test_domain_whose_libvirtd_went_as_it_started_is_ended_by_the_one_that_came_
     assert successor.living == []
 
 
-def test_domain_that_was_to_end_before_it_came_is_ended_by_its_close(
+def test_domain_destroyed_before_its_start_is_ended_by_close(
     domain: Domain, host: FakeHost
 ) -> None:
     """Who kills a machine while it starts finds no domain yet."""
@@ -375,7 +375,7 @@ def test_device_is_removed_once_libvirt_reports_it(domain: Domain, host: FakeHos
 @pytest.mark.parametrize(
     ("detail", "ending"), [(0, POWERED_OFF), (2, "crashed"), (77, "number 77")]
 )
-def test_ending_has_libvirts_name(
+def test_end_of_a_domain_has_the_name_that_libvirt_uses(
     domain: Domain, host: FakeHost, detail: int, ending: str
 ) -> None:
     start(domain)

@@ -121,7 +121,7 @@ def test_port_of_the_host_is_refused_because_qemu_may_start_no_program() -> None
         render_domain(spec, a_host(), name="node", uuid=UUID)
 
 
-def test_no_two_devices_share_a_place() -> None:
+def test_no_two_devices_share_a_pci_address() -> None:
     domain = parsed(a_machine_spec(root_ports=MOST_ROOT_PORTS, seed=Path("/seed")))
 
     places = [
@@ -133,7 +133,7 @@ def test_no_two_devices_share_a_place() -> None:
     assert ("0x00", f"{int(card['addr'], 16):#04x}") not in places
 
 
-def test_network_leads_nowhere_but_from_the_loopback_to_ssh() -> None:
+def test_network_only_forwards_a_loopback_port_to_ssh() -> None:
     words = arguments(parsed(a_machine_spec()))
 
     assert words[words.index("-netdev") + 1] == (
@@ -195,7 +195,7 @@ def test_seed_is_plugged_into_its_own_port() -> None:
     )
 
 
-def test_binding_of_a_gpu_of_the_host_is_not_libvirts() -> None:
+def test_libvirt_does_not_bind_the_driver_of_a_host_gpu() -> None:
     """Two that bind one device, libvirt and the pool, would compete."""
     gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.1",))
 

@@ -66,7 +66,7 @@ def test_saved_state_depends_on_libvirt_the_program_and_the_devices(
     assert driver.state_parts(replace(spec, root_ports=2))["domain"] != parts["domain"]
 
 
-def test_saved_state_does_not_depend_on_names_and_places(driver: LibvirtDriver) -> None:
+def test_saved_state_does_not_depend_on_names_and_paths(driver: LibvirtDriver) -> None:
     spec = a_machine_spec()
     moved = replace(spec, name="other", disk=Path("/moved/disk"), seed=Path("/moved/seed"))
 

@@ -123,7 +123,7 @@ def test_other_error_keeps_libvirts_message_and_number(code: Code, message: str)
     assert error.code == code
 
 
-def test_loss_of_the_connection_is_reported_with_its_purpose_and_the_place_of_the_reason() -> None:
+def test_lost_connection_is_reported_with_the_purpose_of_the_call_and_a_remedy() -> None:
     context = ErrorContext(
         code=Code.INTERNAL_ERROR, origin=ErrorDomain.RPC, message="client socket is closed."
     )

@@ -52,7 +52,7 @@ def test_event_that_comes_later_ends_the_wait(raw: FakeConnect, events: DomainEv
     late.join()
 
 
-def test_other_domains_are_not_seen(raw: FakeConnect, events: DomainEvents) -> None:
+def test_events_of_other_domains_are_ignored(raw: FakeConnect, events: DomainEvents) -> None:
     raw.tell(LIFE_CYCLE, FakeDomain("two"), STARTED, 0)
 
     assert events.seen == ()
@@ -164,7 +164,7 @@ class RefusingConnect(FakeConnect):
 
 
 @pytest.mark.parametrize("kept", [0, 2, 4])
-def test_watch_leaves_no_callback_but_those_that_libvirt_keeps(
+def test_only_callbacks_that_libvirt_refuses_to_deregister_remain(
     libvirt: FakeLibvirt, kept: int
 ) -> None:
     raw = RefusingConnect(kept=kept)

@@ -124,7 +124,7 @@ def test_each_domain_receives_its_own_events(
     two.close()
 
 
-def test_one_registration_serves_all_and_goes_with_the_last(
+def test_all_monitors_share_one_registration_until_the_last_is_closed(
     connection: Connection, events: MonitorEvents, qemu: FakeLibvirtQemu
 ) -> None:
     one = DomainMonitor(connection, events, ONE, name="first", uuid="one")

@@ -101,7 +101,7 @@ def asked(
     return examined
 
 
-def test_kvm_that_qemus_user_may_not_open_is_reported_as_the_trap() -> None:
+def test_check_reports_a_dev_kvm_that_the_user_of_qemu_may_not_open() -> None:
     finding = judge_kvm(ROOT_ONLY, USER)
 
     assert (finding.requirement, finding.is_met) == (ON_KVM, False)
@@ -157,7 +157,7 @@ def test_kvm_that_all_or_no_users_may_open_passes() -> None:
     ]
 
 
-def test_half_a_permission_does_not_count() -> None:
+def test_read_or_write_permission_alone_is_not_enough() -> None:
     devices = [
         Device(mode=0o640, owner=0, group=107),
         Device(mode=0o660, owner=0, group=36),
@@ -227,7 +227,9 @@ def test_emulator_is_read_with_its_machine_type() -> None:
     assert parse_emulator("<domainCapabilities/>") == ("?", "?")
 
 
-def test_host_is_sound_except_for_the_trap(asked: Callable[..., list[RequirementCheck]]) -> None:
+def test_only_the_kvm_check_fails_on_a_host_with_a_root_only_dev_kvm(
+    asked: Callable[..., list[RequirementCheck]],
+) -> None:
     findings = asked(Host())
 
     assert [each.requirement for each in findings] == list(requirement_checks.REQUIREMENTS)

@@ -160,7 +160,7 @@ def test_input_that_the_guest_does_not_take_is_read_only_up_to_its_buffer(
     assert not loop.interest & READABLE
 
 
-def test_client_that_does_not_read_the_output_can_type_and_leave(
+def test_client_that_does_not_read_output_can_send_input_and_disconnect(
     opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
     guest.stream.incoming = [b"x" * 65536] * 64

@@ -49,12 +49,12 @@ def test_result_in_time_goes_only_to_the_caller() -> None:
     assert late == []
 
 
-def test_error_in_time_is_the_callers() -> None:
+def test_error_within_the_limit_is_raised_to_the_caller() -> None:
     with pytest.raises(ValueError, match="refused"):
         watched("a call", fail, LONG_S)
 
 
-def test_result_after_the_limit_is_passed_to_late() -> None:
+def test_result_after_the_limit_is_passed_to_the_late_callback() -> None:
     call = Hang(lambda: 7)
     with pytest.raises(LibvirtHangsError):
         watched("a call", call, 0.02, late=call.late.append)

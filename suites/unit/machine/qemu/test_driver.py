@@ -40,7 +40,7 @@ def test_saved_state_depends_on_the_program_and_the_devices(driver: VmDriver) ->
     }
 
 
-def test_saved_state_does_not_depend_on_names_and_places() -> None:
+def test_saved_state_does_not_depend_on_names_and_paths() -> None:
     spec = a_machine_spec()
 
     moved = replace(spec, name="other", disk=Path("/moved/disk"), seed=Path("/moved/seed"))

@@ -89,7 +89,7 @@ def test_missing_program_is_refused_by_its_name() -> None:
         ("flags", False),
     ],
 )
-def test_other_processor_counts_only_under_kvm(
+def test_other_processor_changes_the_identity_only_under_kvm(
     processors: Callable[..., None], tmp_path: Path, key: str, *, is_kept: bool
 ) -> None:
     answers = ProgramAnswers(tmp_path / "qemu.json") if is_kept else None

@@ -42,7 +42,7 @@ def test_capability_lifts_the_limit() -> None:
     check(0, is_unlimited=True)
 
 
-def test_effective_capability_counts() -> None:
+def test_only_the_effective_capability_lifts_the_limit() -> None:
     expected = {
         "Name:\tpytest\nCapEff:\t0000000000004000\n": True,
         "Name:\tpytest\nCapEff:\t000001ffffffffff\n": True,

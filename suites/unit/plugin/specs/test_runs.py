@@ -26,7 +26,7 @@ class _Plugin:
         """Have a hook that runs for each test."""
 
 
-def test_plugin_with_a_hook_of_the_run_protocol_is_followed() -> None:
+def test_plugin_with_a_run_protocol_hook_is_followed() -> None:
     assert _others_follow_the_protocol(_config_with(_Plugin()))
 
 
@@ -45,7 +45,7 @@ def test_plugin_that_seeds_random_numbers_does_nothing_for_an_example() -> None:
 @pytest.mark.parametrize(
     ("options", "follows"), [({}, False), ({"reruns": 2}, True), ({"force_reruns": 0}, True)]
 )
-def test_plugin_that_runs_failures_again_follows_only_if_it_is_used(
+def test_rerunfailures_is_followed_only_if_reruns_are_requested(
     options: dict[str, object], follows: bool
 ) -> None:
     plugin = importlib.import_module("pytest_rerunfailures")

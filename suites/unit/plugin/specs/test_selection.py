@@ -50,7 +50,7 @@ def test_name_selects_the_group_or_example(name: str, numbers: set[int]) -> None
     assert Selection(names={name}).chosen(_CASES, "a_spec.sh") == numbers
 
 
-def test_lines_and_names_add_up() -> None:
+def test_selections_by_line_and_by_name_are_combined() -> None:
     assert Selection({2, 7}, {"outer::in [ner]"}).chosen(_CASES, "a_spec.sh") == {0, 1, 2, 3}
 
 
