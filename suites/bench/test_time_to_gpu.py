@@ -75,7 +75,10 @@ def test_samples_are_whole_critical_paths_by_the_guests_clock(
 def test_critical_path_shows_an_own_provisioner_without_steps_as_one_part(
     measure: Callable[[Options], Benchmark],
 ) -> None:
-    """It makes device nodes and starts no plugin: that comes afterwards, as a DaemonSet would bring it."""
+    """The provisioner makes device nodes and starts no plugin.
+
+    A plugin comes later, as from a DaemonSet.
+    """
     found = measure(
         Options(
             samples=1,

@@ -71,7 +71,7 @@ def test_names_in_prose_exist(
 
 
 def test_architecture_page_names_members_that_their_files_have() -> None:
-    """`file.py`: `name` is how the page says where something is."""
+    """The page refers to a member as `file.py`: `name`."""
     found = _MEMBER_OF_FILE.findall((REPOSITORY / "docs/architecture.md").read_text())
 
     assert found

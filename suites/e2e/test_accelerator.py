@@ -26,7 +26,7 @@ def test_emulated_processor_gives_the_proof(settings: Settings) -> None:
 def test_processor_without_exceptions_gives_no_proof(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without its breakpoint the program goes on with a number that nobody turned round."""
+    """Without its breakpoint exception, the program prints a number that was not inverted."""
     proof = accelerator._PROOF
     assert proof.count(_INT3_AND_AFTER) == 1
     without = proof.replace(_INT3_AND_AFTER, b"\x90" + _INT3_AND_AFTER[1:])

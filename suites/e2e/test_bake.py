@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def test_bake_targets_newest_kernel_and_keeps_image(baked_image: Image) -> None:
-    """A bake on the older kernel records, and builds for, the newest one that has headers."""
+    """A bake on the older kernel builds for the newest kernel that has headers and records it."""
     evidence = bake_evidence(baked_image)
     newest, builder = baked_image.newest_kernel.version, baked_image.other_kernel.version
     driver = baked_image.driver

@@ -80,7 +80,7 @@ def test_other_kernel_gets_full_build(
 
 @pytest.mark.slow
 def test_node_without_gpu_is_stripped(boot_node: BootNode, baked_image: Image) -> None:
-    """A node without a GPU keeps nothing of the driver that its image was baked with."""
+    """A node without a GPU keeps no part of the baked driver."""
     node = boot_node(NodeRequest(name="no-gpu", image=baked_image))
 
     evidence = node.evidence()
@@ -107,7 +107,7 @@ def test_node_without_gpu_is_stripped(boot_node: BootNode, baked_image: Image) -
 def test_corrupt_record_falls_back_to_full_build(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
-    """A record that is no text is no reason to fail: the baked driver goes, a new one is built."""
+    """A record that is not text does not fail the run. A new build replaces the baked driver."""
     garbage = GuestFile(path=RECORD_PATH, content=b"kernel=\x00\xff\n'\"; rm -rf /\ndriver")
     node = boot_node(
         NodeRequest(name="corrupt-record", image=baked_image, gpus=[h100], files=[garbage])
@@ -126,7 +126,7 @@ def test_corrupt_record_falls_back_to_full_build(
 def test_absent_image_is_pulled_from_own_registry_and_renamed(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
-    """Where containerd lacks the driver image, the registry of this cloud has it."""
+    """If containerd lacks the driver image, the node pulls it from the registry of its cloud."""
     assert baked_image.driver is not None
     reference = baked_image.driver.reference
     node = boot_node(

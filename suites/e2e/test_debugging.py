@@ -72,7 +72,7 @@ def listed_machines(run: int) -> list[int]:
 def test_running_machine_is_listed_and_entered(
     clone: CloneState, cloud_init_done: SavedState, h100: GpuModel
 ) -> None:
-    """From another process, by the id that the list shows."""
+    """Another process enters the machine by the id in the list."""
     machine = clone(cloud_init_done, "entered", gpus=[h100])
     name = machine.folder.name
 
@@ -98,7 +98,7 @@ def test_saved_machine_continues_with_another_cache(
     own_cache: OwnCache,
     tmp_path: Path,
 ) -> None:
-    """What a process counted in memory is there, and it counts on."""
+    """A process in memory that counts continues its count after the resume."""
     machine = clone(cloud_init_done, "counting", gpus=[h100])
     machine.guest.write_text("/run/counter", COUNTER)
     pid = machine.guest.output_of(
@@ -124,7 +124,7 @@ def test_saved_machine_continues_with_another_cache(
 def test_failed_machines_are_kept_until_they_are_collected(
     lab: Lab, cloud_init_done: SavedState, tmp_path: Path
 ) -> None:
-    """Under two workers, each kept machine is the one of its test; `harness gc` ends both."""
+    """With two workers, each failed test keeps its own machine; `harness gc` ends both."""
     # With this run's cache, where the state is: making it again takes minutes.
     lab.ensure_checkpoint(cloud_init_done)
     test = tmp_path / "test_failing.py"
@@ -153,7 +153,7 @@ def test_failed_machines_are_kept_until_they_are_collected(
 def test_run_that_was_interrupted_or_killed_keeps_no_machine(
     lab: Lab, own_cache: OwnCache, tmp_path: Path, ending: signal.Signals
 ) -> None:
-    """A run that was ended has failed no test, so nothing was asked for."""
+    """An ended run has no failed test, so no machine is kept."""
     test = tmp_path / "test_busy.py"
     test.write_text(BUSY)
     with busy_run(lab, own_cache, test, "--machine-keep=failed", find=listed_machines) as started:

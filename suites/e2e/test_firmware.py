@@ -36,7 +36,7 @@ def flash(settings: Settings, tmp_path: Path) -> Flash:
 
 
 def test_ovmf_looks_at_the_disk_first(lab: Lab, tmp_path: Path, flash: Flash) -> None:
-    """The disk has no EFI boot loader; OVMF names it as what it tried first, and goes on."""
+    """The disk has no EFI boot loader; OVMF reports the disk as its first attempt and continues."""
     with firmware_machine(lab, tmp_path, Firmware(flash=flash)) as machine:
         machine.console.wait_for(
             r"BdsDxe: failed to load Boot0\d+ .*UEFI Misc Device",

@@ -23,7 +23,7 @@ _FIRST_RUN_S = 1500.0
 def test_new_project_passes_all_of_its_tests(
     installed_wheel: InstalledWheel, lab: Lab, tmp_path: Path
 ) -> None:
-    """Nothing of this repository is in reach: it is neither the root nor on any path."""
+    """The repository is neither the pytest root nor on any path."""
     installed_wheel.run("harness", "init", "my project", cwd=tmp_path).check("harness init")
 
     result = installed_wheel.run(
@@ -43,7 +43,7 @@ def test_new_project_passes_all_of_its_tests(
 def test_scripts_of_a_user_fail_and_then_pass(
     installed_wheel: InstalledWheel, lab: Lab, tmp_path: Path
 ) -> None:
-    """The lines of the README, in their order."""
+    """The test runs the commands of the README in their order."""
     write_scripts(tmp_path)
     accelerator = f"PYTEST_ADDOPTS=--accelerator={lab.accelerator.accelerator.accel}"
 

@@ -55,7 +55,7 @@ def busy_test(tmp_path: Path) -> Path:
 def test_killed_run_leaves_no_machine_and_does_not_disturb_next(
     lab: Lab, own_cache: OwnCache, busy_test: Path
 ) -> None:
-    """Nobody gets to clean up after `kill -9`; the kernel ends QEMU, the next run the files."""
+    """After `kill -9`, the kernel ends QEMU, and the next run removes the files."""
     with busy_run(lab, own_cache, busy_test) as (run, machines):
         abandoned = own_cache.run_folders()
 
@@ -73,7 +73,7 @@ def test_killed_run_leaves_no_machine_and_does_not_disturb_next(
 
 
 def test_interrupted_run_leaves_nothing(lab: Lab, own_cache: OwnCache, busy_test: Path) -> None:
-    """Ctrl-C ends the machine and removes the run's folder, at once."""
+    """Ctrl-C ends the machine and removes the folder of the run at once."""
     with busy_run(lab, own_cache, busy_test) as (run, machines):
         run.send_signal(signal.SIGINT)
 

@@ -75,7 +75,7 @@ def booted_with(
 def test_node_boots_a_kernel_given_as_files(
     boot_node: BootNode, node_image: Image, source: Node, tmp_path: Path
 ) -> None:
-    """Its initrd is made in the guest."""
+    """The initrd is generated in the guest."""
     other = node_image.other_kernel
     packed = taken(source.machine, "tar", "-C", "/", "-cf", "-", f"lib/modules/{other.version}")
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:

@@ -143,7 +143,7 @@ def test_error_for_a_wrong_exit_code_has_its_declared_name(
 def test_declared_result_is_read(
     boot_node: BootNode, node_image: Image, whole: Provisioner
 ) -> None:
-    """Outcome file, events, log, evidence, configuration and user-data of one node, and a teardown."""
+    """The test covers outcome, events, log, evidence, configuration, user-data and a teardown."""
     request = NodeRequest(
         name="whole", image=node_image, provisioner=whole, config={"TINY_MORE": "a b"}
     )
@@ -181,7 +181,7 @@ def test_declared_result_is_read(
 def test_own_bake_gives_an_image_and_a_checkpoint(
     boot_node: BootNode, lab: Lab, image_name: str, whole: Provisioner
 ) -> None:
-    """The bake runs once; a clone of the baked image's checkpoint finds what it left."""
+    """The bake runs once; a clone of a checkpoint of the baked image has the files of the bake."""
     baked = bake_node(lab, image_name, provisioner=whole)
     again = bake_node(lab, image_name, provisioner=whole)
     node = boot_node(NodeRequest(name="baked", image=baked, provisioner=whole))

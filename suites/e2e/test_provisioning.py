@@ -22,7 +22,7 @@ _STEP = re.compile(r"^([a-z][a-z0-9-]*)(?:  # .*)?$", re.MULTILINE)
 def test_plan_lists_the_steps_that_boot_then_takes(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
-    """`plan` asks the node what it is, changes nothing, and foretells each step in its order."""
+    """`plan` queries the node, changes nothing, and prints each step in its order."""
     node = boot_node(NodeRequest(name="plan", image=baked_image, command=None, gpus=[h100]))
 
     planned = node.provision("plan").check("plan").stdout

@@ -76,7 +76,7 @@ def test_containerd_and_cloud_init_answer_as_recorded(
 def test_dkms_and_its_module_answer_as_recorded(
     clone: CloneState, driver_baked: SavedState, baked_image: Image, versions: Mapping[str, str]
 ) -> None:
-    """Asked where the driver was baked for one kernel."""
+    """The answers come from a guest whose driver was baked for one kernel."""
     machine = clone(driver_baked)
     driver, kernel = baked_image.driver, baked_image.newest_kernel.version
     assert driver is not None

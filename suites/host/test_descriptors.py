@@ -21,7 +21,7 @@ def test_descriptor_files_of_both_protocols_are_found() -> None:
 
 @pytest.mark.parametrize("descriptors", SETS, ids=[path.stem for path in SETS])
 def test_descriptors_match_the_protocol_file(descriptors: Path, tmp_path: Path) -> None:
-    """Nobody edits a descriptor set: protoc makes it of the file beside it."""
+    """Descriptor sets are never edited: protoc generates them from the file beside them."""
     made = tmp_path / "made.binpb"
     argv = [
         *(sys.executable, "-m", "grpc_tools.protoc", f"-I{descriptors.parent}"),

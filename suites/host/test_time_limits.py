@@ -13,7 +13,7 @@ SUITES = Path(time_limits.__file__).parent
 
 
 def test_limit_ends_a_test_that_hangs(tmp_path: Path) -> None:
-    """In a folder like this one, with a limit of a second."""
+    """The test runs in a folder with the layout of this one and a limit of one second."""
     unit = tmp_path / "suites" / "unit"
     unit.mkdir(parents=True)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_guest_sees_the_ids_and_bars_of_the_gpu(start_node: StartNode, step: Step) -> None:
-    """Each BAR has the size that it has on the host, and an address."""
+    """Each BAR has an address, and the same size as on the host."""
     with step("start with a GPU"):
         node = start_node("bus")
     (gpu,) = node.machine.gpus.provided
@@ -27,7 +27,7 @@ def test_guest_sees_the_ids_and_bars_of_the_gpu(start_node: StartNode, step: Ste
 
 
 def test_gpu_answers_the_guest(start_node: StartNode) -> None:
-    """The register that names the chip has a value, the same each time."""
+    """The register with the chip id has the same value at each read."""
     node = start_node("register")
     (gpu,) = node.machine.gpus.provided
     (address,) = addresses_of(node, gpu.pci)
@@ -41,7 +41,7 @@ def test_gpu_answers_the_guest(start_node: StartNode) -> None:
 def test_two_nodes_have_a_gpu_each_at_once(
     pytestconfig: pytest.Config, start_node: StartNode, step: Step
 ) -> None:
-    """Neither sees the other's; both work at the same time."""
+    """Neither node sees the GPU of the other; both work at the same time."""
     require_gpus(pytestconfig, [ANY, ANY])
     with step("start two"):
         nodes = [start_node("one"), start_node("two")]
@@ -55,7 +55,7 @@ def test_two_nodes_have_a_gpu_each_at_once(
 def test_gpu_serves_the_next_node_after_a_power_loss(
     lab: Lab, node_image: Image, start_node: StartNode, step: Step
 ) -> None:
-    """The first machine is killed; the GPU is reset, and the second finds it as the first did."""
+    """The first machine is killed; after a reset, the second machine sees the same GPU state."""
     request = NodeRequest(
         name="first",
         image=node_image,
@@ -81,7 +81,7 @@ def test_gpu_serves_the_next_node_after_a_power_loss(
 
 
 def test_gpu_stays_when_the_guest_reboots(start_node: StartNode, step: Step) -> None:
-    """The machine resets it, and the new kernel finds it as the one before did."""
+    """The machine resets the GPU, and the new kernel sees the same GPU state."""
     with step("boot from cold"):
         node = start_node("reboot", may_reboot=True)
     (gpu,) = node.machine.gpus.provided

@@ -22,7 +22,7 @@ _HOLD = ["systemd-run", "--unit=job", "sh", "-c", "exec sleep infinity </dev/nvi
 
 
 def test_idle_gpu_is_detached_and_attached_again(start_node: StartNode, step: Step) -> None:
-    """After that it is the guest's as before."""
+    """After the attach, the guest uses the GPU as before."""
     node = start_node("detach")
     (gpu,) = node.machine.gpus.provided
 
@@ -38,7 +38,7 @@ def test_idle_gpu_is_detached_and_attached_again(start_node: StartNode, step: St
 
 
 def test_gpu_in_use_is_not_detached(boot_node: BootNode, driver_image: Image) -> None:
-    """The error names who uses it; the GPU stays, and can be detached once it is unused."""
+    """The error names the process that uses the GPU; the GPU can be detached afterwards."""
     node = boot_node(
         NodeRequest(name="busy", image=driver_image, gpus=[ANY], skip_cloud_init=True)
     )
@@ -61,7 +61,7 @@ def test_gpu_in_use_is_not_detached(boot_node: BootNode, driver_image: Image) ->
 
 
 def test_machine_with_a_gpu_is_not_saved(start_node: StartNode, tmp_path: Path) -> None:
-    """The harness says which GPU is in the way, and QEMU refuses too."""
+    """The harness names the GPU that prevents the save, and QEMU refuses it too."""
     node = start_node("suspend")
     (gpu,) = node.machine.gpus.provided
 

@@ -38,7 +38,7 @@ def provisioned(
 
 
 def test_provisioning_drives_the_gpu(provisioned: Node) -> None:
-    """Nothing is compiled, the module is bound, and the driver's own tool names the GPU."""
+    """Nothing is compiled, the module is bound, and nvidia-smi lists the GPU."""
     evidence = provisioned.evidence()
     (gpu,) = provisioned.machine.gpus.provided
 
@@ -51,7 +51,7 @@ def test_provisioning_drives_the_gpu(provisioned: Node) -> None:
 
 
 def test_memory_of_the_gpu_is_healthy(provisioned: Node) -> None:
-    """By the driver's own counters: errors that were not corrected, pages and rows to be replaced."""
+    """The driver counts no uncorrected errors and no pages or rows to be replaced."""
     answers = {}
     for query in QUERIES:
         result = provisioned.guest.run(
@@ -94,7 +94,7 @@ def test_gpu_is_partitioned_if_it_can_be(boot_node: BootNode, driver_image: Imag
 def test_kernel_without_a_module_gets_one_built(
     boot_node: BootNode, driver_image: Image, step: Step
 ) -> None:
-    """The record names the other kernel, so the driver is built, and drives the GPU."""
+    """The record is for another kernel, so the node builds a driver that drives the GPU."""
     other = driver_image.other_kernel
     with step("build for another kernel"):
         node = boot_node(
@@ -116,7 +116,7 @@ def test_kernel_without_a_module_gets_one_built(
 def test_teardown_leaves_the_gpu_without_a_driver(
     boot_node: BootNode, driver_image: Image, step: Step
 ) -> None:
-    """A node that has opted out keeps its GPU, and nothing of the driver."""
+    """A node that opted out keeps its GPU and no part of the driver."""
     node = boot_node(
         NodeRequest(
             name="opted-out",

@@ -179,7 +179,7 @@ def test_volume_has_the_label_that_cloud_init_looks_for(tmp_path: Path) -> None:
 
 
 def test_hostile_node_survives_the_volume(tmp_path: Path) -> None:
-    """Lists are run without a shell, so words need no quoting but YAML's."""
+    """Lists run without a shell, so arguments need only YAML quoting."""
     file = GuestFile(path='/a b/it\'s, "x"\n', content=b"\0\xff'\"\n\r\\${x}")
     user_data = replace(NODE, files=[file], commands=[HOSTILE])
 

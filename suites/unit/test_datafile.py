@@ -44,7 +44,7 @@ def _file(folder: Path, text: str) -> Path:
 
 
 def test_right_file_becomes_the_shape(tmp_path: Path) -> None:
-    """Only what is nested counts for the limit of levels."""
+    """Only nested values count towards the limit of levels."""
     wheels = ", ".join(["{inches: 28}", "{inches: 0x1c}"] * 60)
     file = _file(tmp_path, f"name: racer\nwheels: [{wheels}]\n")
 

@@ -76,7 +76,7 @@ def _unpack(tmp_path: Path, runner: ScriptedUnpacking) -> None:
 def test_missing_debian_keys_are_reported_before_anything_is_fetched(
     tmp_path: Path,
 ) -> None:
-    """Ubuntu has mmdebstrap without them."""
+    """Ubuntu's mmdebstrap package does not install these keys."""
     (tmp_path / "keyring.gpg").unlink()
     runner = ScriptedUnpacking()
 

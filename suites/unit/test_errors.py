@@ -24,7 +24,7 @@ KEPT = Path("/kept/node")
     ids=["sentence", "console"],
 )
 def test_message_ends_with_the_path_of_the_evidence(sentence: str, message: str) -> None:
-    """After the output of a console, on a separate line."""
+    """The path is on its own line after the output of a console."""
     assert str(ExpectationError(sentence, evidence=KEPT)) == message
     assert str(HarnessError(sentence, evidence=KEPT)) == message
     assert str(HarnessError(sentence)) == sentence

@@ -59,7 +59,7 @@ def test_pair_of_sockets_and_a_thread_are_not_refused(tmp_path: Path) -> None:
 
 
 def test_refusal_that_is_swallowed_in_a_thread_fails_the_test() -> None:
-    """The suite's conftest.py has each test watched, so this one too."""
+    """The conftest.py of the suite checks every test, including this one."""
 
     def connect() -> None:
         with contextlib.suppress(BaseException), socket.socket(socket.AF_UNIX) as client:

@@ -55,7 +55,7 @@ def test_other_json_is_refused(text: str, words: str) -> None:
 
 @pytest.mark.parametrize("raw", [b"\xff", b"\xff\xfe", "\ufeff{}".encode(), b"\0", b"[\0"])
 def test_other_bytes_are_refused_or_read(raw: bytes) -> None:
-    """Python takes a byte order mark and UTF-16."""
+    """Python's parser accepts a byte order mark and UTF-16."""
     with contextlib.suppress(ForeignJsonError):
         parse_json(raw)
 

@@ -93,7 +93,7 @@ def test_each_fault_is_found(lines: tuple[tuple[float, int, str]], fault: str) -
 
 
 def test_overlap_with_an_earlier_long_hold_is_found() -> None:
-    """Not only neighbours are compared."""
+    """Each hold is compared with all earlier holds."""
     log = a_log(
         *((0.0, 1, "started", pid) for pid in (10, 11, 12)),
         *((1.0, 10, "taken"), (9.0, 10, "leaving"), (9.5, 10, "ended")),

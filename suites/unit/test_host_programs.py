@@ -47,7 +47,7 @@ def test_program_on_path_comes_first(system: Path, tmp_path: Path) -> None:
 
 
 def test_build_needs_no_system_folder_on_path(system: Path, tmp_path: Path) -> None:
-    """An ordinary user's PATH has none on Debian, where mke2fs is in one."""
+    """On Debian, mke2fs is in a folder that is not on the PATH of an ordinary user."""
     for name in ("mmdebstrap", "qemu-img"):
         program(tmp_path / "bin" / name)
     program(system / "mke2fs")

@@ -157,7 +157,7 @@ def a_pace(clock: FakeClock, within_s: float = 100.0) -> Pace:
 
 
 def test_only_the_time_of_waiting_counts() -> None:
-    """A slow disk of this host is no reason to give a server up."""
+    """A slow disk of this host does not end the exchange."""
     clock = FakeClock()
     pace = a_pace(clock)
 
@@ -222,7 +222,7 @@ def test_deadline_ends_the_exchange() -> None:
 
 
 def test_network_that_fails_is_not_taken_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trouble of the disk ends a pull at once and removes what came."""
+    """A disk error would end the pull at once and remove the received data."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         paced = _PacedSocket(ours, a_pace(FakeClock()))

@@ -45,7 +45,7 @@ def test_private_folder_and_its_new_parents_are_closed_to_other_users(tmp_path: 
 
 
 def test_folder_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
-    """A person may name any folder for evidence, and '/tmp' must stay what it is."""
+    """A person may choose any folder for evidence, and '/tmp' must keep its mode."""
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     theirs.chmod(0o1777)

@@ -51,7 +51,7 @@ def test_missing_folder_is_created_for_its_group(tmp_path: Path) -> None:
 def test_ordinary_user_creates_no_folder_in_a_folder_of_everybody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In '/run/lock' it would be closed to all other users."""
+    """A folder in '/run/lock' that one user creates would be closed to all other users."""
     tmp_path.chmod(0o1777)
     monkeypatch.setattr("os.geteuid", lambda: 1000)
 

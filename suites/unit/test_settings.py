@@ -108,7 +108,7 @@ def test_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_relative_cache_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """QEMU runs in the machine's folder, from where a relative path leads elsewhere."""
+    """QEMU runs in the folder of the machine, where a relative path has another meaning."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     found = []

@@ -252,7 +252,7 @@ def test_name_that_another_user_took_first_is_not_touched(
 
 
 def test_folder_stays_the_same_when_the_name_is_free_again(tmp_path: Path) -> None:
-    """Else processes that started before and after would not know of each other."""
+    """Otherwise processes started before and after would not see each other."""
     taken = tmp_path / f"machines-{os.geteuid()}"
     taken.touch()
     folder = private_folder(tmp_path, "machines")

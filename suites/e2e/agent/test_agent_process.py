@@ -59,7 +59,7 @@ def test_program_is_looked_up_on_the_given_path(agent: Agent, tmp_path: Path) ->
 
 
 def test_hostile_output_arrives_whole_while_other_requests_are_answered(agent: Agent) -> None:
-    """100 MB of bytes without a line, and pings in between."""
+    """The output is 100 MB without a line break; pings are sent meanwhile."""
     size = 0
     pings: list[float] = []
     pinging = threading.Event()
@@ -98,7 +98,7 @@ def test_bytes_go_through_a_command_unchanged(agent: Agent) -> None:
 
 
 def test_slow_reader_stops_the_command_and_not_the_agent(agent: Agent) -> None:
-    """The agent does not hold what the host has not asked for."""
+    """The agent does not buffer more output than the host has requested."""
     rss: list[int] = []
 
     def take(_chunk: bytes) -> None:
@@ -155,7 +155,7 @@ def test_cancelled_command_is_killed(agent: Agent) -> None:
 
 
 def test_children_are_not_spared_when_memory_runs_out(agent: Agent) -> None:
-    """The agent keeps its own score of 300, and its children the kernel's default."""
+    """The agent has an OOM score of 300, and its children have the default of the kernel."""
     script = "cat /proc/self/oom_score_adj /proc/$PPID/oom_score_adj"
 
     assert agent.run(["sh", "-c", script], timeout_s=30).stdout.split() == ["0", "300"]
@@ -261,7 +261,7 @@ class Relay:
 
 
 def test_client_of_a_clone_finds_the_nonce_but_no_earlier_requests(tmp_path: Path) -> None:
-    """A clone's agent can't see that its host is another one; the new client's hello tells it."""
+    """The agent of a clone detects the new host only by the hello of the new client."""
     relay = Relay()
     program = build_agent().content
     template = Agent("template", relay.connect(), program)

@@ -90,7 +90,7 @@ def test_command_has_a_terminal_of_the_requested_size(agent: Agent) -> None:
 
 
 def test_terminal_belongs_to_the_command(agent: Agent) -> None:
-    """Otherwise no key could interrupt it, and `sudo` could not ask for a password."""
+    """Without a controlling terminal, no key interrupts a command, and `sudo` cannot prompt."""
     code, shown = output_of(agent, "echo words >/dev/tty; stty -a | grep -o '[ -]iutf8'")
 
     assert (code, shown) == (0, "words\r\n iutf8\r\n")

@@ -96,7 +96,7 @@ def request_of_boot(image: Image, *arguments: str) -> NodeRequest:
 
 
 def test_boot_hangs(boot_node: BootNode, node_image: Image) -> None:
-    """The first process waits for ever, and says nothing; the agent never comes, nor does sshd."""
+    """The first process waits for ever without output; neither agent nor sshd starts."""
     request = request_of_boot(node_image, "root=/dev/vda", "init=/bin/cat")
     node = boot_node(request, wait=False)
 
@@ -135,7 +135,7 @@ def test_kernel_panics(clone: CloneState, cloud_init_done: SavedState) -> None:
 
 
 def test_disk_is_full(start_node: StartNode, node_image: Image) -> None:
-    """The driver's module can't be built, nor the outcome be written."""
+    """Neither the module of the driver nor the outcome can be written."""
     node = start_node(
         "full",
         image=node_image,
@@ -147,7 +147,7 @@ def test_disk_is_full(start_node: StartNode, node_image: Image) -> None:
 
 
 def test_memory_is_used_up(start_validated: StartNode) -> None:
-    """The kernel kills what a step of provisioning runs."""
+    """The kernel kills a process of a provisioning step."""
     node = start_validated("small", config=_BRIEF, files=[smi_settings(_EAT_MEMORY)])
 
     expect.provisioned(node.evidence())
@@ -164,7 +164,7 @@ def test_user_data_is_not_yaml(clone: CloneState, node_booted: SavedState) -> No
 
 
 def test_gpu_falls_off_the_bus(start_validated: StartNode) -> None:
-    """Between two steps, of which the second asks for it."""
+    """The GPU is lost between two steps; the second step queries it."""
     asks = "touch /run/asked; until [ -e /run/lost ]; do sleep 0.1; done"
     node = start_validated("lost", command=None, config=_BRIEF, files=[smi_settings(asks)])
 

@@ -68,7 +68,7 @@ WORDS: Mapping[str, Words] = {
     ("test", "words"), [pytest.param(*case, id=case[0]) for case in WORDS.items()]
 )
 def test_summary_names_the_cause(lab: Lab, tmp_path: Path, test: str, words: Words) -> None:
-    """In a line that no terminal cuts; the text of the failure has the remedy."""
+    """The line with the cause fits a terminal; the text of the failure has the remedy."""
     run = LocalRunner().run(
         [
             *pytest_argv(lab, _MACHINES),

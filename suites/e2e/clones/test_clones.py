@@ -16,7 +16,7 @@ MARK = "/run/told-to-one-clone"
 
 
 def test_clone_continues_and_does_not_boot(clone: CloneState, cloud_init_done: SavedState) -> None:
-    """What the template did is done, and the kernel has not started again."""
+    """The work of the template is done, and the kernel has not booted again."""
     first, second = clone(cloud_init_done), clone(cloud_init_done)
 
     boots = {
@@ -31,7 +31,7 @@ def test_clone_continues_and_does_not_boot(clone: CloneState, cloud_init_done: S
 def test_clones_have_random_numbers_of_their_own(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
-    """Two machines with the same memory would draw the same keys."""
+    """Without new entropy, two machines with the same memory would generate the same keys."""
     read = ("sh", "-c", "head -c 1000 /dev/urandom | sha256sum")
 
     drawn = {clone(cloud_init_done).guest.output_of(*read) for _ in range(3)}
@@ -40,7 +40,7 @@ def test_clones_have_random_numbers_of_their_own(
 
 
 def test_clock_is_right_to_the_second(clone: CloneState, cloud_init_done: SavedState) -> None:
-    """The template stood still since it was saved; its clones live now."""
+    """The clock of the template stopped when it was saved; a clone shows the present time."""
     machine = clone(cloud_init_done)
 
     before = dt.datetime.now(tz=dt.timezone.utc).timestamp()
@@ -53,7 +53,7 @@ def test_clock_is_right_to_the_second(clone: CloneState, cloud_init_done: SavedS
 def test_clock_runs_as_fast_as_the_host_clock(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
-    """Linux may have measured its clock while other work kept the processor from an emulated template."""
+    """Linux may have calibrated its clock in an emulated template while the host was busy."""
     guest = clone(cloud_init_done).guest
     read = ("cut", "-d ", "-f1", "/proc/uptime")
 
@@ -72,7 +72,7 @@ def test_clock_runs_as_fast_as_the_host_clock(
 def test_changes_of_a_clone_stay_in_the_clone(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
-    """Not in memory, and not on the disk."""
+    """Changes in memory and on the disk do not reach the template."""
     first = clone(cloud_init_done)
     first.guest.write_text(MARK, "memory")
     first.guest.write_text("/srv/told-to-one-clone", "disk")
@@ -94,7 +94,7 @@ def test_clone_gets_the_requested_hostname(clone: CloneState, cloud_init_done: S
 def test_network_has_the_configuration_given_to_cloud_init(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
-    """It began after cloud-init had written what the seed says of it, as on any first boot."""
+    """The network starts after cloud-init has written its configuration, as at any first boot."""
     machine = clone(cloud_init_done)
 
     assert "10.0.2.15/24" in machine.guest.output_of("ip", "-4", "address", "show", "eth0")
@@ -113,7 +113,7 @@ def test_gpu_is_plugged_into_a_clone(
 def test_template_is_untouched_by_its_clones(
     lab: Lab, clone: CloneState, cloud_init_done: SavedState
 ) -> None:
-    """Every byte of memory, state and disk is read again after a clone has used them."""
+    """All bytes of memory, state and disk are read again after clones have used them."""
     machine = clone(cloud_init_done)
     machine.guest.output_of("sh", "-c", "head -c 64M /dev/zero >/run/much; sync")
 
@@ -125,7 +125,7 @@ def test_template_is_untouched_by_its_clones(
 def test_guest_of_a_clone_may_reset_its_network_card(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
-    """QEMU once died of it: a reboot does so, and so does whoever loads the card's driver anew."""
+    """QEMU once crashed at such a reset, which a reboot or a reload of the card's driver causes."""
     machine = clone(cloud_init_done)
     again = (
         "cd /sys/bus/virtio/drivers/virtio_net && for card in virtio[0-9]*; do "

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.pin_image(reason="what a test costs is the harness's")
 def test_every_test_has_a_pristine_machine(
     clone: CloneState, cloud_init_done: SavedState, number: int
 ) -> None:
-    """Each leaves a file, and none finds another's."""
+    """Each test leaves a file, and no test finds the file of another test."""
     guest = clone(cloud_init_done).guest
 
     found = guest.output_of("ls", "-A", "/srv")

@@ -54,7 +54,7 @@ def _children(task: Path) -> list[str]:
 
 @pytest.mark.nightly
 def test_three_hundred_clones_leave_nothing(lab: Lab, cloud_init_done: SavedState) -> None:
-    """No process, file, descriptor, thread, claim or memory; and the template as it was."""
+    """No process, file, descriptor, thread, claim or memory is left. The template is unchanged."""
 
     def make_and_drop(count: int) -> None:
         for _ in range(count):

@@ -53,7 +53,7 @@ def test_state_cut_short_is_refused(
 def test_state_of_another_qemu_is_refused_with_its_message(
     lab: Lab, cloud_init_done: SavedState, begin_from: Callable[[Checkpoint], None], tmp_path: Path
 ) -> None:
-    """The key keeps such a state away; QEMU itself refuses it all the same."""
+    """The key of a state already prevents such a load; QEMU itself refuses it too."""
     checkpoint = lab.ensure_checkpoint(cloud_init_done)
     whole = checkpoint.state.read_bytes()
     start = whole.index(b"pc-q35-")
@@ -69,7 +69,7 @@ def test_state_of_another_qemu_is_refused_with_its_message(
 def test_machine_that_does_not_remember_the_nonce_is_refused(
     lab: Lab, cloud_init_done: SavedState, begin_from: Callable[[Checkpoint], None]
 ) -> None:
-    """It was rebooted, or its memory is another checkpoint's."""
+    """Such a machine was rebooted, or its memory comes from another checkpoint."""
     checkpoint = lab.ensure_checkpoint(cloud_init_done)
 
     with pytest.raises(HarnessError, match=r"expected to continue from.*harness checkpoints gc"):

@@ -40,7 +40,10 @@ def test_answers(clone, node_booted, number):
 def test_saved_state_is_made_once_by_many_workers_after_one_was_killed(
     lab: Lab, own_cache: OwnCache, tmp_path: Path
 ) -> None:
-    """Nothing of the killed worker's half is used, and no second worker makes it again."""
+    """The partial state of the killed worker is not used.
+
+    Only one other worker makes the state again.
+    """
     test = tmp_path / "test_run.py"
     test.write_text(RUN)
     killed = spawn(pytest_argv(lab, test), env=own_cache.environment, cwd=REPOSITORY)

@@ -52,7 +52,7 @@ def as_node(lab: Lab, path: Path, settings: Settings) -> Image:
 def test_tests_of_nodes_pass_with_the_path_of_a_cloud_image(
     lab: Lab, path: Path, as_node: Image
 ) -> None:
-    """Fast path, full build on another kernel, no GPU, bake and clones: none is left out."""
+    """Fast path, full build on another kernel, no GPU, bake and clones all run."""
     assert as_node.kernels
     tests = [str(REPOSITORY / "suites/e2e" / test) for test in _NODE_TESTS]
 
@@ -79,7 +79,7 @@ def test_tests_of_nodes_pass_with_the_path_of_a_cloud_image(
 def test_clone_is_provisioned_by_the_cloud_init_and_network_of_its_image(
     clone: CloneState, as_node: Image, cloud_like: Image
 ) -> None:
-    """The kernel's command line is the boot loader's; netplan was written by this boot."""
+    """The kernel has the command line of the boot loader; this boot wrote the netplan file."""
     machine = clone(saved_states.cloud_init_done(saved_states.booted(as_node)), hostname="ours")
     guest = machine.guest
 

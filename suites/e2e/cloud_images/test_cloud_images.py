@@ -54,7 +54,7 @@ def _is_uefi(machine: LabMachine) -> bool:
 def test_clone_was_booted_by_ovmf_and_its_root_disk_was_grown_by_cloud_init(
     clone: CloneState, booted: SavedState, fetched: CloudImage, cloud_like: Image
 ) -> None:
-    """What is asked of the first boot is asked of a clone, which begins where that ended."""
+    """The test inspects a clone, which continues where the first boot ended."""
     machine = clone(booted, hostname="grown")
 
     assert _is_uefi(machine)
@@ -70,7 +70,7 @@ def test_clone_was_booted_by_ovmf_and_its_root_disk_was_grown_by_cloud_init(
 def test_another_kernel_boots_once_with_a_gpu_and_the_next_boot_does_not_use_it(
     clone: CloneState, booted: SavedState, cloud_like: Image, h100: GpuModel
 ) -> None:
-    """The clone's firmware comes upon the GPU, which was plugged in while the machine ran."""
+    """The firmware of the clone finds the GPU, which was plugged in while the machine ran."""
     machine = clone(booted, gpus=[h100])
     other = cloud_like.other_kernel.version
 
@@ -87,7 +87,10 @@ def test_another_kernel_boots_once_with_a_gpu_and_the_next_boot_does_not_use_it(
 def test_bake_leaves_an_image_in_its_original_state(
     lab: Lab, baked: CloudImage, cloud_like: Image
 ) -> None:
-    """Its evidence says what was baked; the disk stands alone, and has the kernels that it had."""
+    """The evidence lists what was baked.
+
+    The disk has no backing file and the same kernels as before.
+    """
     evidence = bake_evidence(baked)
     newest = cloud_like.newest_kernel.version
 
@@ -103,7 +106,7 @@ def test_bake_leaves_an_image_in_its_original_state(
 def test_bake_command_writes_the_disk_as_a_standalone_file(
     entry: CloudImageRecipe, baked: CloudImage, tmp_path: Path
 ) -> None:
-    """What is cached is not baked again; the file is an image like any other that a person has."""
+    """A cached bake is not repeated; the file is used as any image of a user."""
     output = tmp_path / "our bake.qcow2"
     code = main(
         [
@@ -125,7 +128,7 @@ def test_bake_command_writes_the_disk_as_a_standalone_file(
 def test_seabios_boots_the_bake_and_another_kernel_falls_back_to_the_full_build(
     boot_node: BootNode, baked: CloudImage, cloud_like: Image, h100: GpuModel
 ) -> None:
-    """On the kernel of the bake nothing is compiled; on the other one the module is built."""
+    """Nothing is compiled on the kernel of the bake; the module is built on the other kernel."""
     newest, other = cloud_like.newest_kernel.version, cloud_like.other_kernel.version
     node = boot_node(
         NodeRequest(
@@ -180,7 +183,7 @@ def test_extracted_kernel_boots_with_the_command_line_of_the_boot_loader(
     fetched: CloudImage,
     kernels: Sequence[CloudImageKernel],
 ) -> None:
-    """The same version, the same command line, word for word; and ifupdown where that is asked for."""
+    """Both boots have the same version and command line; ifupdown is used on request."""
     by_loader = clone(booted)
     ask_for_ifupdown = "cc:{system_info:{network:{renderers:[eni]}}}"
 

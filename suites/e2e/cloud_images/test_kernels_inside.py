@@ -158,7 +158,7 @@ def expected(folder: str) -> list[tuple[str, tuple[str, str, str]]]:
 
 
 def test_kernels_of_the_root_partition_come_oldest_first(maker: Maker) -> None:
-    """As in Debian's images, and in Ubuntu's up to 22.04."""
+    """Debian's images, and Ubuntu's images up to 22.04, have this layout."""
     files = {"boot/grub/grub.cfg": a_menu("/boot"), **kernels_in("boot/", OLD, NEW)}
 
     assert list(taken(maker.disk((LINUX, files))).items()) == expected("/boot")
@@ -167,7 +167,7 @@ def test_kernels_of_the_root_partition_come_oldest_first(maker: Maker) -> None:
 def test_kernels_of_a_separate_boot_partition_are_preferred_to_the_root_partition(
     maker: Maker,
 ) -> None:
-    """As in Ubuntu's images from 24.04 on: the root's /boot is empty."""
+    """Ubuntu's images from 24.04 on have this layout, with an empty /boot in the root partition."""
     files = {"grub/grub.cfg": a_menu(""), **kernels_in("", OLD, NEW)}
 
     disk = maker.disk((LINUX, {"etc/fstab": ""}), (EXTENDED_BOOT, files))
@@ -176,7 +176,7 @@ def test_kernels_of_a_separate_boot_partition_are_preferred_to_the_root_partitio
 
 
 def test_raw_disk_is_recognised_read_and_overlaid(maker: Maker, tmp_path: Path) -> None:
-    """QEMU must not guess: a guest could write the header of a qcow2 to its raw disk."""
+    """QEMU must not detect the format: a guest could write a qcow2 header to its raw disk."""
     files = {"boot/grub/grub.cfg": a_menu("/boot"), **kernels_in("boot/", OLD, NEW)}
     maker.disk((LINUX, files))
     raw, overlay = maker.folder / "whole.raw", tmp_path / "overlay.qcow2"

@@ -33,7 +33,7 @@ _SPEC = {
 def test_driver_container_meets_the_driver_expectations_except_the_module(
     start_node: StartNode,
 ) -> None:
-    """Its programs and the device plugin's own CDI spec count; of its module nobody knows."""
+    """The programs of the driver and the CDI spec of the plugin count; the module is unknown."""
     node = start_node(
         "others", config={"config_gpu_driver_if_needed": False, "retry_budget_s": 240}
     )

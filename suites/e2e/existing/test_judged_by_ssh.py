@@ -67,7 +67,7 @@ def gathered(evidence: Evidence) -> dict[str, bytes]:
 
 
 def test_provisioned_node_is_as_expected(lab: Lab, provisioned_node: Node, tmp_path: Path) -> None:
-    """Who knows nothing of how a machine began finds a GPU node in order."""
+    """A judge without knowledge of the machine's start finds that all expectations are met."""
     node = ExistingNode(address_of(provisioned_node.machine, lab.identity, tmp_path))
 
     verdicts = judge_node(node.collect(tmp_path / "evidence"))
@@ -80,7 +80,7 @@ def test_provisioned_node_is_as_expected(lab: Lab, provisioned_node: Node, tmp_p
 
 
 def test_inspection_needs_no_writable_file_system(provisioned_node: Node, tmp_path: Path) -> None:
-    """Where nothing at all can be written, the same is seen: nobody tried to."""
+    """The verdicts are the same on a node with only read-only file systems."""
     request = node_request([provisioned_node.request.booted_kernel.version])
     agent = provisioned_node.machine.agent
     frozen = Wrapped(agent, "unshare", "--mount", "sh", "-c", FREEZE, "frozen")

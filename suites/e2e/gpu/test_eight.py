@@ -25,7 +25,7 @@ _MOST_TIMES = 4.0
 def test_gpus_that_are_plugged_together_are_waited_for_once(
     clone: CloneState, node_image: Image, gpu_catalogue: Catalogue
 ) -> None:
-    """The slots of one node are plugged like those of a rack: all at once, as far as QMP goes."""
+    """All GPUs of a node are plugged in before the harness waits for them."""
     node = gpu_catalogue.node("nd96isr-h100-v5")
     machine = clone(
         saved_states.cloud_init_done(saved_states.booted(node_image, slots=node.count))

@@ -54,7 +54,7 @@ def _wait_for_kernel_line(machine: LabMachine, words: str) -> str:
 def test_gpu_that_falls_off_the_bus_during_provisioning_ends_it(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
-    """The driver is installed already; the node finds its GPU gone, and says so with 84."""
+    """The driver is already installed; the run finds the GPU missing and ends with 84."""
     # The stand-in reads its settings before it looks: that long the GPU has to go.
     slow = GuestFile(path=f"{STAND_INS}/nvidia-smi.env", content=b"sleep 5\n")
     node = boot_node(
@@ -87,7 +87,7 @@ def test_gpu_that_falls_off_the_bus_during_provisioning_ends_it(
 def test_driver_binds_the_working_gpu_beside_a_dead_gpu(
     clone: CloneState, driver_baked: SavedState, h100: GpuModel
 ) -> None:
-    """Both are on the bus; the driver takes the one that answers, and names the other."""
+    """Both GPUs are on the bus. The driver binds the working GPU and reports the dead GPU."""
     machine = clone(driver_baked, gpus=[h100, h100])
 
     _load_driver(machine, h100, count=2)
@@ -148,7 +148,7 @@ def test_nvidia_smi_warns_of_a_corrupted_inforom(
 def test_mig_mode_waits_for_a_reset_of_the_gpu(
     clone: CloneState, driver_baked: SavedState, a100: GpuModel
 ) -> None:
-    """An A100 in use takes the new mode only with its reset, and has instances only then."""
+    """An A100 in use changes its MIG mode only at a reset, and has instances only afterwards."""
     machine = clone(driver_baked, gpus=[a100])
     _load_driver(machine, a100)
     asked = (
@@ -190,7 +190,7 @@ def test_guest_waits_for_a_stalled_gpu_and_continues_after_the_stall(
 def test_register_returns_the_scripted_value(
     clone: CloneState, driver_baked: SavedState, h100: GpuModel
 ) -> None:
-    """A driver that reads the id of another chip takes it for one."""
+    """A driver that reads the id of another chip takes the GPU for that chip."""
     machine = clone(driver_baked, gpus=[h100])
 
     _load_driver(machine, h100)
@@ -202,7 +202,7 @@ def test_register_returns_the_scripted_value(
 def test_no_register_is_read_before_the_driver_is_loaded(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
-    """The kernel sizes the BARs; what is in them only a driver wants to know."""
+    """The kernel only sizes the BARs; only a driver reads registers in them."""
     no_autoload = GuestFile(path="/etc/modprobe.d/by-hand.conf", content=b"blacklist nvidia\n")
     node = boot_node(
         NodeRequest(name="by-hand", image=baked_image, command=None, files=[no_autoload])

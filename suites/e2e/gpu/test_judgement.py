@@ -24,7 +24,7 @@ def _wait_for_kernel_line(node: Node, words: str) -> None:
 
 @pytest.mark.nightly
 def test_node_is_judged_by_the_messages_of_its_driver(start_validated: StartNode) -> None:
-    """From what condemns no node to what does, since the log keeps all of a boot."""
+    """The messages come in order of severity, because the log keeps all messages of a boot."""
     node = start_validated("judged")
     assert expect.no_gpu_error_logged(node.evidence()) == "The kernel log has no GPU error."
 
@@ -44,7 +44,7 @@ def test_node_is_judged_by_the_messages_of_its_driver(start_validated: StartNode
 
 @pytest.mark.nightly
 def test_gpu_that_left_the_bus_fails_every_gpu_driven(start_validated: StartNode) -> None:
-    """The kernel goes on to name its ids, and the driver that is bound to it."""
+    """The kernel still shows the ids of the GPU and the driver bound to it."""
     node = start_validated("left-bus")
     assert "drives 10de:2330" in expect.every_gpu_driven(node.evidence())
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def test_gpu_is_plugged_and_unplugged_while_machine_runs(
     clone: CloneState, cloud_init_done: SavedState, h100: GpuModel, a100: GpuModel
 ) -> None:
-    """Two different GPUs come and go without a reboot."""
+    """Two different GPUs are plugged and unplugged without a reboot."""
     machine = clone(cloud_init_done)
     listed = ("lspci", "-n", "-d", "10de:")
     assert machine.guest.output_of(*listed) == ""

@@ -20,7 +20,7 @@ _WITHIN_S = 120.0
 def test_stand_in_looks_like_the_real_driver(
     clone: CloneState, driver_baked: SavedState, h100: GpuModel
 ) -> None:
-    """Its module makes no device nodes and leaves those there that programs have made."""
+    """The stand-in module makes no device nodes and keeps those that programs have made."""
     machine = clone(driver_baked, gpus=[h100])
     machine.wait_for_gpu(h100)
 

@@ -117,7 +117,7 @@ def test_last_register_of_every_bar_can_be_written_and_read(plugged: Plugged) ->
 
 
 def test_bars_are_as_wide_as_the_transport_allows(plugged: Plugged, transport: Transport) -> None:
-    """Behind vfio-user an H100's frame buffer is 128 GiB of address space, above all memory."""
+    """Over vfio-user, the frame buffer of an H100 is a BAR of 128 GiB above all memory."""
     kind = plugged.qemu.gpu_config_read(0x18) & 0xF
     if transport is Transport.VFIO_USER:
         assert plugged.gpu.bars[2].size == 128 << 30
@@ -157,7 +157,7 @@ def test_stalled_gpu_answers_once_the_stall_ends(plugged: Plugged) -> None:
 
 
 def test_guest_memory_is_released(plugged: Plugged) -> None:
-    """QEMU hands over its memory's descriptors again and again; in a clone they are precious."""
+    """QEMU sends descriptors of its memory repeatedly; the server must keep none of them open."""
     assert "Bad file descriptor" not in plugged.qemu.stderr()
 
     held = [fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
@@ -196,7 +196,7 @@ def test_plugged_gpu_leaves_no_socket_behind(plugged: Plugged, tmp_path: Path) -
 def test_firmware_gives_every_bar_an_address(
     server: DeviceServer[Any], settings: Settings, tmp_path: Path
 ) -> None:
-    """SeaBIOS on one running vCPU takes the GPU for a device like any other."""
+    """SeaBIOS on one running vCPU treats the GPU as any other device."""
     attachment = server.attachment()
     root_port = (
         "pcie-root-port,id=rp0,chassis=1,slot=1,"

@@ -25,7 +25,7 @@ _ALL_S = 7200.0
 def test_whole_suite_passes_on_the_host(
     node_host: LabMachine, nested_node_image: Image, nested_baked_image: Image
 ) -> None:
-    """The driver's tests too, but for the one that needs counters of NVIDIA's own driver."""
+    """The tests of the driver run too, except the one that needs counters of NVIDIA's driver."""
     copy_image(node_host, nested_baked_image)
 
     outcomes = run_suite(node_host, nested_node_image.name, "suites/passthrough", limit_s=_ALL_S)
@@ -40,7 +40,7 @@ def test_whole_suite_passes_on_the_host(
 def test_domains_of_libvirt_get_the_gpus_of_the_host(
     node_host: LabMachine, nested_node_image: Image
 ) -> None:
-    """The tests of the bus, with a libvirtd in the host: `hostdev` with `managed='no'`."""
+    """The bus tests run with a libvirtd in the host and `hostdev` with `managed='no'`."""
     outcomes = run_suite(
         node_host,
         nested_node_image.name,

@@ -39,7 +39,7 @@ def disturbed(boot_node: BootNode, request: NodeRequest, *, at: str, act: str) -
 def test_clock_behind_the_bake_has_no_effect(
     boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState
 ) -> None:
-    """Files from the future are as good as others: the baked driver is not built again."""
+    """Files with timestamps in the future are valid: the baked driver is not built again."""
     back = f"date --set=@$(($(stat -c %Y {RECORD_PATH}) - {HOUR_S}))"
     node = boot_node(replace(usual_request, before=[*usual_request.before, ["sh", "-euc", back]]))
 
@@ -56,7 +56,7 @@ def test_clock_behind_the_bake_has_no_effect(
 def test_clock_set_back_between_two_steps_has_no_effect(
     boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState, at: str
 ) -> None:
-    """Waits and durations are by the monotonic clock, so the run neither waits nor ends early."""
+    """Waits and durations use the monotonic clock, so the run neither hangs nor ends early."""
     node = disturbed(boot_node, usual_request, at=at, act=SET_CLOCK_BACK)
 
     evidence = node.evidence()
@@ -78,7 +78,7 @@ def test_clock_set_back_between_two_steps_has_no_effect(
 def test_gpu_that_leaves_the_bus_between_two_steps_ends_the_run(
     boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState
 ) -> None:
-    """The node is not reported as healthy; once the GPU is back, the next run completes it."""
+    """The node is not reported as healthy. The next run completes once the GPU is back."""
     request = replace(usual_request, config={**usual_request.config, "retry_budget_s": 180})
     node = disturbed(boot_node, request, at="nvidia-modprobe -u -c0", act=REMOVE_GPU)
     gone = node.evidence()

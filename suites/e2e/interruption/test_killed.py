@@ -107,7 +107,7 @@ def interrupted(boot_node: BootNode, request: NodeRequest, row: Row) -> Node:
 def test_killed_run_is_completed_by_the_next(
     boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState, row: Row
 ) -> None:
-    """What a killed run has left neither stops the next one nor stays."""
+    """Leftovers of a killed run neither stop the next run nor remain afterwards."""
     node = interrupted(boot_node, usual_request, row)
     killed = node.evidence()
     node.provision("boot")
@@ -127,7 +127,10 @@ def test_killed_run_is_completed_by_the_next(
 def test_run_killed_at_each_step_in_turn_is_completed(
     boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState
 ) -> None:
-    """Runs that each get one step further than the last end as one whole run does."""
+    """Each run is killed one step later than the run before.
+
+    The end state is that of one whole run.
+    """
     node = boot_node(replace(usual_request, command=None))
     for row in list(ROWS.values())[4::3]:
         file = row.interruption.file
@@ -158,7 +161,7 @@ def test_run_killed_at_each_step_in_turn_is_completed(
 def test_terminated_run_has_the_exit_code_for_sigterm_and_the_next_run_completes_it(
     boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState, row: Row
 ) -> None:
-    """SIGTERM, as `timeout` sends it, ends the running command and leaves an outcome."""
+    """SIGTERM, as sent by `timeout`, ends the running command; the run writes an outcome."""
     node = interrupted(boot_node, usual_request, row)
     node.provision("boot")
 
@@ -173,7 +176,7 @@ def test_terminated_run_has_the_exit_code_for_sigterm_and_the_next_run_completes
 def test_containerd_restarts_with_a_configuration_that_a_killed_run_wrote(
     boot_node: BootNode, usual_request: NodeRequest
 ) -> None:
-    """The file is complete, but the running containerd has not read it: it must still restart."""
+    """The file is complete, but the running containerd has not read it."""
     request = replace(
         usual_request,
         config={**usual_request.config, "config_gpu_driver_if_needed": False},
@@ -207,7 +210,7 @@ _CONTAINERD_STARTED = (
 def test_killed_teardown_is_completed_by_the_next(
     boot_node: BootNode, usual_request: NodeRequest, row: Row
 ) -> None:
-    """The record goes last, so that a teardown that was cut off is not forgotten."""
+    """The record is removed last, so an interrupted teardown is detected."""
     request = replace(
         usual_request,
         tags={"SkipGpuDriverInstall": "true"},
@@ -231,7 +234,7 @@ def test_killed_teardown_is_completed_by_the_next(
 def test_bake_killed_before_it_compiled_leaves_a_record_without_a_driver(
     boot_node: BootNode, usual_request: NodeRequest
 ) -> None:
-    """A record of an earlier bake would be believed, and without one nothing would be removed."""
+    """A node would trust an earlier record, and would remove nothing without a record."""
     request = replace(
         usual_request,
         config={**usual_request.config, "feature_flags": "NVIDIA_CUDA_PREBAKE"},
@@ -253,7 +256,7 @@ def test_bake_killed_before_it_compiled_leaves_a_record_without_a_driver(
 def test_node_whose_bake_was_killed_while_it_compiled_builds_its_driver(
     boot_node: BootNode, usual_request: NodeRequest, baked_image: Image
 ) -> None:
-    """Half of a driver is there, and no record claims it; nothing of it is taken for a driver."""
+    """The partial driver has no valid record, so the node does not use it."""
     killed_while_compiling = once_dkms_compiles(
         "pkill -KILL -f ^python3.*[.]pyz; pkill -KILL -f [n]vidia-installer; pkill -KILL dkms"
     )

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def test_node_that_lost_its_power_is_completed_after_the_next_boot(
     lab: Lab, usual_request: NodeRequest, whole_run: NodeState, at: str, act: str
 ) -> None:
-    """Whatever of the first run has reached the disk, the second one ends as a whole run does."""
+    """The second run ends as a whole run does, whatever the first run wrote to the disk."""
     interruption = Interruption(at=at, act=act)
     request = replace(usual_request, files=[*usual_request.files, interruption.file])
     with lab.boot(request) as node:

@@ -52,7 +52,7 @@ def expect_run_line(evidence: Evidence, image: str, action: str) -> None:
 def test_headers_of_the_running_kernel_are_missing(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """Without headers there is no module: provisioning says so, with the driver's exit code."""
+    """Without headers no module can be built, so the run ends with the exit code of the driver."""
     other = baked_image.other_kernel
     node = start_node(
         "no-headers",
@@ -103,7 +103,7 @@ def test_prebuilt_module_is_loaded_in_the_intended_version(
 def test_loaded_module_of_another_version_ends_the_run_without_retries(
     start_node: StartNode,
 ) -> None:
-    """An install can't replace a loaded module, so no time is spent on trying again."""
+    """An install cannot replace a loaded module, so retries would not help."""
     # The driver's own check would find the mismatch too; this is about what provisioning does.
     load_other = shell(f"{LOAD_OTHER_VERSION}; mv /usr/bin/lib64 /usr/bin/lib64.gone")
     node = start_node("resident", before=[load_other])
@@ -124,7 +124,7 @@ def test_loaded_module_of_another_version_ends_the_run_without_retries(
 def test_full_build_records_its_kernel_and_the_next_run_reuses_it(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """The record after a build is about the kernel that runs, and is proof for the next run."""
+    """The record names the running kernel, so the next run skips the build."""
     other = baked_image.other_kernel
     node = start_node("full-build", kernel=other)
     node.provision("plan")
@@ -207,7 +207,7 @@ def test_bake_is_for_the_newest_kernel_that_has_headers(
 def test_prebuilt_module_that_does_not_work_is_built_again(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """The fast path gets one try; what it lacks, the full build makes."""
+    """The fast path is tried once; then the module is built."""
     runs = Interruption(at="ctr -n k8s.io run *install-skip-build", act=GO_ON)
     node = start_node("broken-bake", files=[runs.file], before=[["rm", "-r", "/usr/bin/lib64"]])
 
@@ -229,7 +229,7 @@ def test_prebuilt_module_that_does_not_work_is_built_again(
 def test_concurrent_dkms_build_leaves_one_module(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """At a boot, DKMS builds for a kernel that it does not know while provisioning does."""
+    """At a boot, DKMS builds modules for a new kernel while provisioning does the same."""
     other = baked_image.other_kernel
     race = [
         "systemd-run",

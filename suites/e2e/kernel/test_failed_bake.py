@@ -105,7 +105,7 @@ def test_bake_whose_record_does_not_fit_leaves_no_driver(
 @pytest.mark.slow
 @promise(section="4", unit=UNIT)
 def test_bake_that_does_not_compile_leaves_only_its_logs(start_node: StartNode) -> None:
-    """Whoever looks for the cause has the compiler's words; the image has nothing else of it."""
+    """The output of the compiler is kept for diagnosis; nothing else of the build is left."""
     node = start_node(
         "compiler",
         gpus=[],
@@ -136,7 +136,7 @@ def test_bake_that_does_not_compile_leaves_only_its_logs(start_node: StartNode) 
 def test_image_without_the_flag_gets_only_the_driver_image(
     start_node: StartNode, flags: str
 ) -> None:
-    """The image is fetched, as for each node pool with GPUs, and nothing is built."""
+    """The driver image is pulled, as for each node pool with GPUs, and nothing is built."""
     node = start_node(
         "flags",
         gpus=[],
@@ -191,7 +191,7 @@ class Listed:
 def test_image_bakes_only_drivers_on_its_component_list(
     start_node: StartNode, listed: Listed, code: int
 ) -> None:
-    """What is baked has been scanned; a version that only the configuration names has not."""
+    """Components on the list have been scanned; a version from the configuration alone has not."""
     node = start_node(
         "components",
         gpus=[],

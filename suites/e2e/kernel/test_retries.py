@@ -85,7 +85,7 @@ def expect_second_attempt(start: StartNode, failure: Failure) -> None:
 def test_command_that_fails_at_first_is_tried_again(
     start_node: StartNode, failure: Failure
 ) -> None:
-    """A GPU or a unit may need some time after its driver was loaded, and containerd after a boot."""
+    """A GPU or a unit may need time after the load of the driver, and containerd after a boot."""
     expect_second_attempt(start_node, failure)
 
 
@@ -96,7 +96,7 @@ def test_command_that_fails_at_first_is_tried_again(
 def test_present_driver_that_fails_at_first_is_tried_again(
     start_validated: StartNode, failure: Failure
 ) -> None:
-    """A node that uses its present driver gives it the same time."""
+    """A present driver gets the same time to work as a new driver."""
     expect_second_attempt(start_validated, failure)
 
 
@@ -120,7 +120,7 @@ def test_install_that_fails_at_first_is_tried_again(start_node: StartNode) -> No
 
 @promise(section="5, step 8", unit="suites/unit/provisioning/test_containerd.py")
 def test_install_that_reaches_its_limit_leaves_no_container(start_node: StartNode) -> None:
-    """Its processes would work beside those of the next run, and its name would be taken."""
+    """Its processes would disturb the next install, and the container name would be taken."""
     node = start_node(
         "hanging", config={"retry_budget_s": 90}, files=[smi_settings("exec sleep infinity")]
     )
@@ -156,7 +156,7 @@ ATTEMPTS = (
 
 @promise(section="5", unit="suites/unit/provisioning/test_plans_of_boot.py")
 def test_each_command_gets_the_attempts_of_the_contract(start_validated: StartNode) -> None:
-    """A GPU or a registry may need minutes; no command that hangs may use them up."""
+    """A GPU or a registry may need minutes, but a hanging command must not use up the budget."""
     evidence = start_validated("attempts", command="plan").result()
 
     expect.provisioned(evidence)
@@ -186,7 +186,7 @@ def refused_by(version: str) -> Argv:
 def test_gpu_that_the_release_does_not_support_ends_the_run(
     start_node: StartNode, at: str, before: Sequence[Argv], step: str
 ) -> None:
-    """No attempt can help, so the run ends with the first one, and says which GPU it is."""
+    """Retries cannot help, so the run ends after the first attempt and reports the GPU."""
     node = start_node(
         "refused",
         files=[Interruption(at=at, act=FAIL).file],
@@ -238,7 +238,7 @@ BEYOND_REPAIR = {
 def test_driver_is_not_built_again_if_no_build_can_help(
     start_node: StartNode, said: str, sentence: str
 ) -> None:
-    """Five builds take most of the time that a node has, and end where the first one does."""
+    """Five builds would take most of the time budget and fail like the first build."""
     node = start_node(
         "beyond-repair",
         files=[Interruption(at=INSTALL, act=FAIL).file],
@@ -256,7 +256,7 @@ def test_driver_is_not_built_again_if_no_build_can_help(
 
 @promise(section="5, step 10", unit="suites/unit/provisioning/test_unsupported_gpu.py")
 def test_refusal_by_another_release_does_not_end_the_run(start_node: StartNode) -> None:
-    """The kernel log has all of a boot, also what a driver wrote that was replaced since."""
+    """The kernel log of a boot may contain messages of a driver that was replaced since."""
     node = start_node("not-refused", files=[FAILING_PROBE], before=[refused_by(OTHER_VERSION)])
 
     evidence = node.evidence()
@@ -268,7 +268,7 @@ def test_refusal_by_another_release_does_not_end_the_run(start_node: StartNode) 
 
 @promise(section="5, step 10", unit=UNIT)
 def test_gpu_that_is_lost_after_the_install_ends_the_run(start_node: StartNode) -> None:
-    """A node whose driver gives no pod a GPU is not ready, though the install went well."""
+    """A node whose GPU is lost is not ready, even after a successful install."""
     lost = Interruption(at="nvidia-smi *", act="exit 15").file
     node = start_node("lost", files=[lost])
 
@@ -281,7 +281,7 @@ def test_gpu_that_is_lost_after_the_install_ends_the_run(start_node: StartNode) 
 
 @promise(section="5, step 13", unit=UNIT)
 def test_present_driver_that_does_not_work_is_installed(start_validated: StartNode) -> None:
-    """Where validation fails for good, the node is configured after all."""
+    """If validation of the present driver fails, the run installs the driver."""
     node = start_validated("invalid", files=[FAILING_PROBE], before=[refused_by(OTHER_VERSION)])
 
     evidence = node.evidence()

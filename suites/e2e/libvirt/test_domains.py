@@ -39,7 +39,7 @@ SAYS = "the disk's own boot loader runs"
 def test_console_has_the_first_output_of_the_guest_and_nothing_is_left(
     libvirt_lab: Lab, libvirtd: Libvirtd, tmp_path: Path
 ) -> None:
-    """It is attached while the domain is paused; the boot sector speaks once, a moment later."""
+    """The console is attached while the domain is paused; the boot sector prints once, later."""
     with firmware_machine(libvirt_lab, tmp_path, Firmware()) as machine:
         machine.console.wait_for(SAYS, patience(libvirt_lab), what="what the boot loader says")
         (name,) = libvirtd.domains()
@@ -55,7 +55,7 @@ def test_console_has_the_first_output_of_the_guest_and_nothing_is_left(
 def test_console_log_error_is_reported_and_the_machine_keeps_running(
     libvirt_lab: Lab, tmp_path: Path
 ) -> None:
-    """As on a full disk."""
+    """A full disk causes such an error."""
     (tmp_path / "serial.log").symlink_to("/dev/full")
     with firmware_machine(libvirt_lab, tmp_path, Firmware()) as machine:
         machine.console.wait_for(SAYS, patience(libvirt_lab), what="what the boot loader says")
@@ -70,7 +70,7 @@ def test_console_log_error_is_reported_and_the_machine_keeps_running(
 def test_domain_whose_start_was_cancelled_is_ended_when_it_appears(
     libvirt_lab: Lab, libvirtd: Libvirtd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Libvirtd goes on with it, and nobody waits."""
+    """Libvirtd continues the start although nobody waits for it."""
     monkeypatch.setattr(connection_module, "watched", hasty("the start of"))
     spec = MachineSpec(
         name="late",
@@ -97,7 +97,7 @@ def test_domain_whose_start_was_cancelled_is_ended_when_it_appears(
 def test_clone_continues_and_takes_a_gpu(
     libvirt_lab: Lab, libvirtd: Libvirtd, node_image: Image, h100: GpuModel
 ) -> None:
-    """From a checkpoint of a domain, with memory and disk of its own."""
+    """The clone starts from a checkpoint of a domain and has its own memory and disk."""
     saved_state = saved_states.booted(node_image)
 
     with libvirt_lab.clone(saved_state, "one", gpus=[h100]) as one:
@@ -123,7 +123,7 @@ def test_clone_continues_and_takes_a_gpu(
 def test_guest_that_powers_off_ends_its_domain(
     libvirt_lab: Lab, libvirtd: Libvirtd, node_image: Image
 ) -> None:
-    """A reset is distinguished from it, as a bake requires."""
+    """A bake requires that a reset is distinguished from a power-off."""
     with libvirt_lab.clone(saved_states.booted(node_image), "off") as machine:
         machine.guest.power_off()
 
@@ -143,7 +143,7 @@ def test_guest_that_powers_off_ends_its_domain(
 def test_gpu_that_the_host_does_not_give_away_is_refused_with_the_remedy(
     libvirt_lab: Lab, tmp_path: Path
 ) -> None:
-    """There is no such function here; the machine goes on without."""
+    """The PCI function does not exist on this host; the machine continues without it."""
     with firmware_machine(libvirt_lab, tmp_path, Firmware()) as machine:
         assert isinstance(machine, LibvirtMachine)
 
@@ -156,7 +156,10 @@ def test_gpu_that_the_host_does_not_give_away_is_refused_with_the_remedy(
 def test_machine_that_qemu_refuses_leaves_nothing(
     libvirt_lab: Lab, libvirtd: Libvirtd, tmp_path: Path
 ) -> None:
-    """An emulator without the device, or without the file: libvirt's words, and no domain."""
+    """The emulator lacks the device or the file.
+
+    The error of libvirt is shown; no domain is left.
+    """
     spec = MachineSpec(
         name="refused",
         accelerator=libvirt_lab.accelerator.accelerator,
@@ -197,7 +200,7 @@ def test_error_names_a_program_that_is_not_an_emulator(
 def test_taken_name_is_reported_with_the_remedy(
     libvirt_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names have eight random digits; here these are the same for once."""
+    """Names have eight random digits; the test makes two of them equal."""
     number = uuid.uuid4()
     monkeypatch.setattr(uuid, "uuid4", lambda: number)
     name = f"firmware-{str(number)[:8]}"

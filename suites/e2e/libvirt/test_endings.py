@@ -87,7 +87,7 @@ def alone(libvirtd: Libvirtd) -> Libvirtd:
 def test_killed_run_leaves_no_domain(
     lab: Lab, own_cache: OwnCache, alone: Libvirtd, tmp_path: Path
 ) -> None:
-    """AUTODESTROY: libvirt ends the domains of a connection that ends."""
+    """With AUTODESTROY, libvirt ends the domains of a closed connection."""
     with busy_run(lab, own_cache, alone, tmp_path) as run:
         run.send_signal(signal.SIGKILL)
 
@@ -102,7 +102,7 @@ def test_killed_run_leaves_no_domain(
 def test_end_of_libvirtd_during_a_run_is_reported_and_the_next_test_passes(
     lab: Lab, own_cache: OwnCache, alone: Libvirtd, tmp_path: Path, *, is_crash: bool
 ) -> None:
-    """The test on it ends as an error of the harness; the next one connects anew."""
+    """The test during the outage ends as a harness error; the next test reconnects."""
     with busy_run(lab, own_cache, alone, tmp_path) as run:
         if is_crash:
             alone.daemon.kill(Deadline.after(END_S))

@@ -24,7 +24,7 @@ START_REGISTRY = ["systemctl", "start", "docker-registry"]
 def test_teardown_restores_a_node_that_was_never_baked(
     boot_node: BootNode, node_image: Image, baked_image: Image
 ) -> None:
-    """A node without a GPU is the same, whether its image was baked or not."""
+    """A node without a GPU has the same state whether its image was baked or not."""
     never_baked = boot_node(NodeRequest(name="no-gpu", image=node_image)).state()
     node = boot_node(NodeRequest(name="no-gpu", image=baked_image))
     expect.decided(node.evidence(), action="teardown", reason="opted_out")
@@ -33,7 +33,7 @@ def test_teardown_restores_a_node_that_was_never_baked(
 
 
 def test_second_run_without_a_gpu_changes_nothing(boot_node: BootNode, baked_image: Image) -> None:
-    """After the teardown there is nothing to do."""
+    """After the first teardown, the second run has nothing to do."""
     node = boot_node(NodeRequest(name="twice", image=baked_image))
     before = node.state()
 
@@ -45,7 +45,10 @@ def test_second_run_without_a_gpu_changes_nothing(boot_node: BootNode, baked_ima
 def test_second_run_with_a_gpu_changes_nothing(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
-    """Nor does a second GPU that came and went; and after a teardown the first is still there."""
+    """A second GPU that was plugged and unplugged leaves no change.
+
+    The first GPU survives a teardown.
+    """
     node = boot_node(
         NodeRequest(
             name="twice",
@@ -70,7 +73,10 @@ def test_second_run_with_a_gpu_changes_nothing(
 def test_run_after_a_failed_run_leaves_the_state_of_a_single_run(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
-    """A node whose first run failed at a service is, once that works, as if it had never failed."""
+    """The first run fails at a service.
+
+    After the repair, the state is that of a run without a failure.
+    """
     managed = {"enable_managed_gpu": True}
     request = NodeRequest(name="managed", image=baked_image, gpus=[h100], config=managed)
     at_once = boot_node(request)
@@ -101,7 +107,7 @@ def test_run_after_a_failed_run_leaves_the_state_of_a_single_run(
 def test_node_without_driver_artefacts_has_none_after_a_reboot(
     boot_node: BootNode, lab: Lab, baked_image: Image
 ) -> None:
-    """The same disk boots again, without provisioning: no module is loaded, nothing comes back."""
+    """The same disk boots again without provisioning; no module is loaded."""
     request = NodeRequest(name="reboot", image=baked_image)
     node = boot_node(request)
     before = node.state()
@@ -117,7 +123,7 @@ def test_node_without_driver_artefacts_has_none_after_a_reboot(
 def test_teardown_by_command_restores_a_node_that_was_never_baked(
     boot_node: BootNode, node_image: Image, baked_image: Image
 ) -> None:
-    """As after a boot without a GPU; but nothing else has happened on these nodes."""
+    """The result is that of a boot without a GPU, although only the teardown ran."""
     states = {}
     for image in (node_image, baked_image):
         node: Node = boot_node(NodeRequest(name="teardown", image=image, command=None))

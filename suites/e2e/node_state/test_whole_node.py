@@ -134,7 +134,7 @@ def refusal(before: NodeState, after: NodeState) -> str:
 
 
 def test_node_at_rest_does_not_change(clone: CloneState, cloud_init_done: SavedState) -> None:
-    """Ten states in a row are the same, and so are those of two clones of one state."""
+    """Ten successive states are equal, and so are the states of two clones of one checkpoint."""
     machine, sibling = clone(cloud_init_done), clone(cloud_init_done)
     first = machine.state()
 
@@ -150,7 +150,7 @@ def test_node_at_rest_does_not_change(clone: CloneState, cloud_init_done: SavedS
 def test_state_costs_less_than_three_seconds_of_the_processor(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
-    """QEMU's own time is measured, because a busy host makes everything last longer."""
+    """The CPU time of QEMU is measured, because wall-clock time depends on the load of the host."""
     machine = clone(cloud_init_done)
     assert machine.vm.pid is not None
 
@@ -166,7 +166,7 @@ def test_state_costs_less_than_three_seconds_of_the_processor(
 def test_paths_read_from_the_disk_match_find_in_the_guest(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
-    """What is parsed from the disk's blocks is what the guest's kernel says of each file."""
+    """Attributes parsed from the blocks of the disk match those from the kernel of the guest."""
     machine = clone(cloud_init_done)
     state = machine.state()
     listed = machine.guest.output_of(
@@ -211,7 +211,7 @@ def as_find_prints(state: PathState) -> tuple[str, ...]:
 def test_enabled_and_masked_units_are_the_same_as_in_systemd(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
-    """Links in the folders of units mean what `systemctl` makes of them."""
+    """Links in unit folders are interpreted as by `systemctl`."""
     machine = clone(cloud_init_done)
     listed = json.loads(
         machine.guest.output_of("systemctl", "list-unit-files", "--output=json", "--no-pager")
@@ -228,7 +228,7 @@ def test_enabled_and_masked_units_are_the_same_as_in_systemd(
 
 
 def test_each_planted_change_is_found(clone: CloneState, cloud_init_done: SavedState) -> None:
-    """One of every kind, and nothing that nobody planted."""
+    """There is one planted change of every kind; no other change is reported."""
     machine = clone(cloud_init_done)
     run(machine, PREPARE)
     before = machine.state()
@@ -258,7 +258,7 @@ def test_each_planted_change_is_found(clone: CloneState, cloud_init_done: SavedS
 def test_gpu_that_came_and_went_leaves_no_trace(
     clone: CloneState, cloud_init_done: SavedState, h100: GpuModel
 ) -> None:
-    """On a node without a driver, it is a PCI function and nothing more."""
+    """On a node without a driver, a GPU is only a PCI function."""
     machine = clone(cloud_init_done)
     before = machine.state()
     device = machine.hot_plug(h100)
@@ -272,7 +272,7 @@ def test_gpu_that_came_and_went_leaves_no_trace(
 
 
 def test_unreadable_parts_are_unknown(clone: CloneState, cloud_init_done: SavedState) -> None:
-    """Images that nobody lists, and a file system that nobody understands, equal nothing."""
+    """Unlisted images and an unknown file system compare equal to nothing."""
     machine = clone(cloud_init_done)
     run(
         machine,

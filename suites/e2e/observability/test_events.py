@@ -123,7 +123,7 @@ def test_events_of_a_ready_node(start_validated: StartNode) -> None:
 
 @promise(section="12", unit=UNIT)
 def test_failed_run_writes_events_only_for_work_that_it_began(start_validated: StartNode) -> None:
-    """Groups that are open end with the failure, and the level is the same as without one."""
+    """Open groups end at the failure; the event level is the same as in a successful run."""
     node = start_validated(
         "failed", config=MANAGED, gpu_scripts={"gpu0": GpuScript(is_inforom_corrupted=True)}
     )
@@ -138,7 +138,7 @@ def test_failed_run_writes_events_only_for_work_that_it_began(start_validated: S
 
 @promise(section="12", unit=UNIT)
 def test_second_run_adds_its_events(start_validated: StartNode) -> None:
-    """Names that exist already are never written again."""
+    """Existing event files are never overwritten."""
     node = start_validated("twice", gpu_scripts={"gpu0": GpuScript(is_inforom_corrupted=True)})
     first = node.evidence()
     node.provision("boot")
@@ -155,7 +155,7 @@ def test_second_run_adds_its_events(start_validated: StartNode) -> None:
 def test_node_gets_ready_although_events_cannot_be_written(
     start_validated: StartNode,
 ) -> None:
-    """A full disk must not leave a node without its services; the log can't be written there either."""
+    """A full disk must not prevent services from starting; the log cannot be written either."""
     folder = EVENTS_FOLDER.rpartition("/")[0]
     block = f"rm -rf {LOG} {folder}; mkdir -p {LOG}; touch {folder}"
     node = start_validated("no-events", before=[NO_SERVICES, shell(block)])
@@ -183,7 +183,7 @@ def test_readiness_line_reports_whether_there_was_a_record(
     action: str,
     reason: str,
 ) -> None:
-    """The marker is sampled before anything is installed, beside the decision that it led to."""
+    """The record is checked before anything is installed, together with the decision."""
     node = start_validated("marker", before=[NO_SERVICES, shell(before)])
 
     evidence = node.evidence()

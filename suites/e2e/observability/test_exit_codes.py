@@ -260,7 +260,7 @@ ENDINGS: Mapping[str, Ending] = {
 def test_each_cause_has_its_exit_code_and_its_sentence(
     start_validated: StartNode, ending: Ending
 ) -> None:
-    """The shell and the outcome have the same number, and kubelet is not started."""
+    """Shell and outcome have the same exit code, and kubelet is not started."""
     before: list[Argv] = [shell(ending.before)] if ending.before else []
     node = start_validated(
         "ending",
@@ -304,7 +304,7 @@ def test_each_cause_has_its_exit_code_and_its_sentence(
 def test_containerd_that_does_not_come_back_has_its_own_code(
     start_node: StartNode, config: Mapping[str, object], code: int, step: str
 ) -> None:
-    """85 after an install and 4 before a validation: the driver is there, so neither is its number."""
+    """The exit code is 85 after an install and 4 before a validation, not that of the driver."""
     broken = drop_in("containerd.service", "ExecStartPre=false")
     node = start_node("containerd", config=config, files=[broken])
 
@@ -320,7 +320,7 @@ def test_containerd_that_does_not_come_back_has_its_own_code(
 def test_outcome_that_cannot_be_written_does_not_change_the_exit_code(
     start_validated: StartNode,
 ) -> None:
-    """On a read-only disk the number is all that is left, so it still names the cause."""
+    """On a read-only disk, the exit code is the only result and still identifies the cause."""
     folder = OUTCOME_PATH.rpartition("/")[0]
     node = start_validated(
         "read-only",

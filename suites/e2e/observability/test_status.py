@@ -43,7 +43,7 @@ def status_of(node: Node) -> dict[str, object]:
 def test_status_has_the_state_of_the_module_in_dkms(
     start_node: StartNode, baked_image: Image, change: str, state: str
 ) -> None:
-    """One that is only added explains why a baked node builds its driver again."""
+    """A module that is only added explains why a baked node builds its driver again."""
     node = start_node("status", gpus=[], before=[shell(change)], command=None)
 
     entries = status_of(node)["dkms"]
@@ -59,7 +59,7 @@ def test_status_has_the_state_of_the_module_in_dkms(
 def test_status_has_the_present_driver_and_the_decision_of_a_boot(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """One who looks at a node gets all of it, also where its tags can't be looked up."""
+    """Status works even if the tags of the machine cannot be read."""
     writes_linker_cache = Interruption(at="ldconfig ", act=GO_ON).file
     node = start_node(
         "whole-status",

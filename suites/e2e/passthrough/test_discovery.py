@@ -33,7 +33,7 @@ _USE_CARD = 'ip address add 192.0.2.1/24 dev "$1" && ip link set "$1" up && ip r
 def test_every_gpu_is_listed_with_its_verdict_and_reason(
     start_host: StartHost, h100: GpuModel, tmp_path: Path
 ) -> None:
-    """One is free; the others share their cards with a mounted disk and the card of the network."""
+    """One GPU is free. The others share a card with a mounted disk and with the network card."""
     host = start_host(1)
     disk = tmp_path / "shared.img"
     disk.touch()

@@ -16,7 +16,7 @@ _GROUPS = (
 def test_each_gpu_of_a_clone_is_in_a_group_of_its_own(
     start_host: StartHost, h100: GpuModel
 ) -> None:
-    """The IOMMU works in a machine that was restored, and for functions that are plugged then."""
+    """The IOMMU works in a restored machine and for functions that are plugged in later."""
     host = start_host(2)
 
     listed = host.guest.output_of("sh", "-c", _GROUPS).splitlines()

@@ -52,7 +52,7 @@ def expect_precompiled(evidence: Evidence, kernel: str) -> None:
 def test_image_of_the_kernel_is_used_and_nothing_is_compiled(
     start_precompiled: StartPrecompiled, publish: Publish, node_image: Image
 ) -> None:
-    """A node without a driver gets it from the registry, and the image is removed afterwards."""
+    """A node without a driver pulls it from the registry and removes the image afterwards."""
     kernel = node_image.newest_kernel
     reference = publish(kernel)
 
@@ -67,7 +67,7 @@ def test_image_of_the_kernel_is_used_and_nothing_is_compiled(
 def test_image_that_is_present_is_not_pulled(
     start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, node_image: Image
 ) -> None:
-    """The registry may be away at a boot where containerd has the image already."""
+    """A boot does not need the registry if containerd already has the image."""
     kernel = node_image.newest_kernel
     reference = publish(kernel)
     node = start_precompiled("pulled", image=node_image, command="plan")
@@ -86,7 +86,7 @@ def test_image_that_is_present_is_not_pulled(
 def test_missing_image_is_reported_and_the_driver_is_built(
     start_precompiled: StartPrecompiled, registry: Registry, node_image: Image
 ) -> None:
-    """The registry is asked once; the log says that the driver is built, and it is."""
+    """The registry is queried once; the log says that the driver is built instead."""
     kernel = node_image.newest_kernel.version
 
     evidence = start_precompiled("fallback", image=node_image).evidence()
@@ -109,7 +109,7 @@ def test_missing_image_is_reported_and_the_driver_is_built(
 def test_missing_image_ends_the_boot_if_no_build_is_allowed(
     start_precompiled: StartPrecompiled, registry: Registry, node_image: Image, os_tag: str
 ) -> None:
-    """The exit code is 84, and a sentence names the image and what to do; nothing is built."""
+    """The exit code is 84, and the message has the image and a remedy; nothing is built."""
     wanted = reference_of(node_image, node_image.newest_kernel, os_tag)
 
     evidence = start_precompiled("refusal", ONLY_PRECOMPILED, image=node_image).evidence()
@@ -149,7 +149,7 @@ def test_image_of_another_kernel_is_not_taken(
 def test_failing_registry_is_tried_three_times_and_not_taken_for_a_registry_without_the_image(
     start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, node_image: Image
 ) -> None:
-    """An error of the registry is no answer to whether it has the image."""
+    """An error of the registry does not show whether it has the image."""
     publish(node_image.newest_kernel)
     registry.disturb_all(PullFault(status=500))
 
@@ -166,7 +166,7 @@ def test_failing_registry_is_tried_three_times_and_not_taken_for_a_registry_with
 def test_missing_layer_is_not_taken_for_a_missing_image(
     start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, node_image: Image
 ) -> None:
-    """Containerd says "not found" of both."""
+    """Containerd reports both as "not found"."""
     publish(node_image.newest_kernel)
     registry.disturb_all(PullFault(blob_status=404))
 
@@ -187,7 +187,7 @@ def test_nodes_of_two_kernels_take_two_images(
     baked_image: Image,
     node_image: Image,
 ) -> None:
-    """One configuration and one registry serve a fleet: each group of nodes gets its kernel's image."""
+    """With one configuration and one registry, each node pulls the image of its kernel."""
     kernels = (baked_image.newest_kernel, baked_image.other_kernel)
     references = {kernel.version: publish(kernel) for kernel in kernels}
     fleet = [
@@ -214,7 +214,7 @@ def test_nodes_of_two_kernels_take_two_images(
 def test_baked_driver_that_fits_needs_no_registry(
     start_precompiled: StartPrecompiled, registry: Registry
 ) -> None:
-    """On the kernel of the bake the module is there: the registry is not even asked."""
+    """The module for the kernel of the bake exists, so the registry is not queried."""
     evidence = start_precompiled("baked", ONLY_PRECOMPILED).evidence()
 
     expect.provisioned(evidence)

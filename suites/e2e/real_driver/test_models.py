@@ -39,7 +39,7 @@ def device_ids(models: list[GpuModel]) -> list[str]:
 
 
 def test_every_model_of_the_catalogue_is_tried(gpu_catalogue: Catalogue) -> None:
-    """A model that comes to the catalogue comes to these tests."""
+    """A new model of the catalogue is part of these tests automatically."""
     assert set(gpu_catalogue.models) == set(NAMES)
 
 
@@ -123,7 +123,7 @@ def test_nvidia_smi_query_has_a_row_for_each_gpu(
 def test_nvidias_python_bindings_find_every_gpu(
     node_of_every_model: Node, gpu_catalogue: Catalogue
 ) -> None:
-    """A program built on NVML gets answers, and 'not supported' where there is none."""
+    """A program that uses NVML gets values, or 'not supported' for unknown values."""
     guest = node_of_every_model.guest
     for source in (Path(pynvml.__file__), Path(__file__).parent / "ask_nvml.py"):
         guest.write_text(f"/root/nvml/{source.name}", source.read_text())

@@ -120,7 +120,7 @@ def test_kernel_mismatch_makes_a_driver_absent_that_opens_the_gpu(
 def test_gpu_newer_than_the_driver_is_reported_as_too_new(
     boot_node: BootNode, real_driver_image: Image, gpu_catalogue: Catalogue
 ) -> None:
-    """The node fails with the driver's code and its reason; nothing is built and tried again."""
+    """The node fails with the exit code and the message of the driver; no build is tried."""
     blackwell = gpu_catalogue.get("rtx-pro-6000-server-96gb")
     node = boot_node(NodeRequest(name="too-new", image=real_driver_image, gpus=[blackwell]))
 
@@ -141,7 +141,7 @@ def test_gpu_newer_than_the_driver_is_reported_as_too_new(
 def test_gpu_that_leaves_the_bus_is_lost_to_nvidia_smi(
     boot_node: BootNode, real_driver_image: Image, a100: GpuModel, h100: GpuModel
 ) -> None:
-    """One of two is gone: its loss is reported, with nvidia-smi's own exit code."""
+    """One of two GPUs is lost; nvidia-smi reports this with its own exit code."""
     node = boot_node(
         NodeRequest(name="lost", image=real_driver_image, gpus=[a100, h100], command=None)
     )

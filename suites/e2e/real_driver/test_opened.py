@@ -118,7 +118,7 @@ def test_report_has_the_models_name_and_place(
     ],
 )
 def test_report_has_a_value_for_each_known_field(smi_report: list[ET.Element], path: str) -> None:
-    """nvidia-smi shows 'N/A' for what a GPU does not know, and 'ERR!' for an answer it cannot use."""
+    """nvidia-smi shows 'N/A' for unknown values and 'ERR!' for invalid answers of the GPU."""
     for value in fields(smi_report, path):
         assert value is not None
         assert value not in {"N/A", "ERR!", "Unknown Error", "[Unknown Error]"}
@@ -279,7 +279,7 @@ def test_container_that_asks_for_a_gpu_gets_it(
 
 
 def test_container_that_asks_for_no_gpu_gets_none(opened_node: Node, container_root: str) -> None:
-    """It has NVIDIA's files, but the kernel refuses it the devices."""
+    """The container has the files of NVIDIA, but the kernel denies access to the devices."""
     refused = run_container(opened_node, container_root, [])
 
     assert not refused.ok
@@ -304,7 +304,7 @@ def test_pod_has_the_gpu_that_it_asks_for_by_cdi_and_no_other(
 
 
 def test_driver_logs_no_complaint_about_the_emulated_gpus(opened_node: Node) -> None:
-    """The last test: the log has what all others caused."""
+    """This test runs last, so the log has the messages that all other tests caused."""
     log = opened_node.guest.output_of("dmesg")
 
     assert complaints_in(log) == []

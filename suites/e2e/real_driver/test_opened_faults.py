@@ -75,7 +75,7 @@ def test_gpu_off_the_bus_is_xid_79_and_lost_to_nvidia_smi(a100_node: Node) -> No
 
 
 def test_gpu_that_answers_no_call_is_xid_119(a100_node: Node) -> None:
-    """The GSP hangs: the driver waits for its answer, and says so."""
+    """The GSP hangs, and the driver reports the timeout."""
     a100_node.gpu().hang()
 
     # Each of its questions waits for six seconds.
@@ -118,7 +118,10 @@ def test_gpu_that_fell_off_the_bus_is_opened_again_after_it_was_plugged_again(
 
 
 def test_gpu_is_opened_again_and_again(node_with_driver: NodeWithDriver, a100: GpuModel) -> None:
-    """Each `nvidia-smi -L` opens and closes it; `harness bench gpu --open` does so twenty times."""
+    """Each `nvidia-smi -L` opens and closes the GPU.
+
+    `harness bench gpu --open` does so twenty times.
+    """
     node = node_with_driver(a100)
 
     for _ in range(5):
@@ -160,7 +163,10 @@ def test_persistence_daemon_keeps_the_gpu_open(a100_node: Node) -> None:
 
 
 def test_unknown_command_is_in_the_evidence(a100_node: Node) -> None:
-    """The driver passes undocumented commands on; a program in the guest sends an invented one."""
+    """The driver forwards undocumented commands.
+
+    A program in the guest sends an invented command.
+    """
     program = _SEND_COMMAND.read_text()
 
     status = a100_node.guest.output_of("python3", "-c", program, "0x2080ff01", timeout_s=OPEN_S)

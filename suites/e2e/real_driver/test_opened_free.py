@@ -45,7 +45,7 @@ def free_image(pytestconfig: pytest.Config, lab: Lab, settings: Settings) -> Ima
 def test_open_modules_open_gpus_with_a_firmware_of_our_own(
     boot_node: BootNode, free_image: Image, a100: GpuModel, h100: GpuModel
 ) -> None:
-    """An A100 and an H100, which ask for different files."""
+    """An A100 and an H100 load different firmware files."""
     request = NodeRequest(
         name="free", image=free_image, command=None, gpus=(a100, h100), skip_cloud_init=True
     )

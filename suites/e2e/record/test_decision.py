@@ -216,7 +216,7 @@ _LISTS_OF_DKMS = ("module of another name is registered", "list of an older DKMS
 def test_decision_follows_the_record_and_the_module(
     start_node: StartNode, h100: GpuModel, row: Row
 ) -> None:
-    """A node decides by the first row of the table that matches, and never aborts."""
+    """A node decides by the first matching row of the table and never aborts."""
     node = start_node(
         "decision",
         gpus=[h100] if row.has_gpu else [],

@@ -68,7 +68,7 @@ ROWS: Mapping[str, Row] = {
 @promise(section="2", unit="suites/unit/provisioning/test_nvidia.py")
 @pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ROWS.items()])
 def test_size_of_the_machine_chooses_the_driver(start_node: StartNode, row: Row) -> None:
-    """A baked driver of another kind is torn down, and the image of this type is run."""
+    """A baked driver of another type is torn down, and the image of the chosen type is run."""
     kind = ["sed", "-i", f"s/^driver_kind=.*/driver_kind={row.recorded}/", RECORD_PATH]
     node = start_node("size", vm_size=row.size, before=[NO_TYPE, kind], command="plan")
 
@@ -84,7 +84,7 @@ def test_size_of_the_machine_chooses_the_driver(start_node: StartNode, row: Row)
 
 @promise(section="2", unit="suites/unit/provisioning/test_nvidia.py")
 def test_each_size_with_an_a10_gets_grid(start_node: StartNode) -> None:
-    """The baked driver is of another kind, so that each of them would tear it down."""
+    """The baked driver is of another type, so each of these sizes would tear it down."""
     first, *others = A10_SIZES
     node = start_node("a10", vm_size=first, before=[NO_TYPE], command="plan")
     for size in others:

@@ -56,7 +56,7 @@ ROWS: Mapping[str, Row] = {
 
 @promise(section="2", unit="suites/unit/provisioning/test_configuration.py")
 def test_plan_reads_environment_variables_as_aks_sets_them(start_node: StartNode) -> None:
-    """AKS sets variables of the environment, some of them to nothing."""
+    """AKS sets some environment variables to the empty string."""
     node = start_node("inputs", command=None)
 
     wrong = []
@@ -80,7 +80,7 @@ exec /usr/bin/uname "$@"
 
 @promise(section="5, step 2", unit="suites/unit/provisioning/test_facts.py")
 def test_arm64_node_gets_no_driver(start_node: StartNode) -> None:
-    """There is no driver image for it; the rest of the node is set up."""
+    """There is no driver image for arm64; the rest of the node is set up."""
     uname = GuestFile(path="/usr/local/sbin/uname", content=_UNAME, mode=0o755)
     node = start_node("arm64", files=[uname], command="plan")
 

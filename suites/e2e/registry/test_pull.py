@@ -58,7 +58,7 @@ REMOVE_CONTENT: Argv = [
 def test_present_image_is_used_without_a_request(
     start_pulling: StartPulling, driver_registry: Registry, baked_image: Image
 ) -> None:
-    """Where containerd has the image, nothing leaves the node, not even a question for a digest."""
+    """If containerd has the image, the node sends no request, not even for a digest."""
     assert baked_image.driver is not None
 
     evidence = start_pulling("present", gpu_image_sha=baked_image.driver.sha).evidence()
@@ -73,7 +73,7 @@ def test_present_image_is_used_without_a_request(
 def test_refused_pull_is_tried_again_after_a_pause(
     start_pulling: StartPulling, driver_registry: Registry, status: int
 ) -> None:
-    """Microsoft's registry answers 429 when many nodes start; the second try gets the image."""
+    """Microsoft's registry answers 429 when many nodes start; the second attempt succeeds."""
     driver_registry.disturb_next(PullFault(status=status))
 
     evidence = start_pulling("refused-once").evidence()
@@ -87,7 +87,7 @@ def test_refused_pull_is_tried_again_after_a_pause(
 def test_broken_connection_is_tried_again_after_a_pause(
     start_pulling: StartPulling, driver_registry: Registry
 ) -> None:
-    """A blob that ends early fails the try once containerd has given up; the second one completes it."""
+    """A truncated blob fails the attempt once containerd gives up; the second attempt succeeds."""
     driver_registry.disturb_next(PullFault(cut_after_bytes=IN_THE_LAYER))
 
     evidence = start_pulling("cut", before=[REMOVE_CONTENT]).evidence()
@@ -131,7 +131,7 @@ def test_refused_pull_gives_up_after_three_tries(
 def test_missing_image_gives_up_after_three_tries(
     start_pulling: StartPulling, driver_registry: Registry
 ) -> None:
-    """The registry does not have the tag: exit code 84, and a sentence that names the image."""
+    """The registry lacks the tag. The exit code is 84, and the message names the image."""
     evidence = start_pulling("missing", gpu_image_sha=MISSING_SHA).evidence()
 
     expect.provisioned(evidence, exit_code=START_FAIL)
@@ -144,7 +144,7 @@ def test_missing_image_gives_up_after_three_tries(
 def test_slow_pull_ends_with_the_time_budget(
     start_pulling: StartPulling, driver_registry: Registry
 ) -> None:
-    """A try gets what is left of the node's time budget and no more; there is no second one."""
+    """The attempt is limited to the rest of the time budget; there is no second attempt."""
     driver_registry.disturb_all(PullFault(bytes_per_s=NEVER_BYTES_PER_S))
 
     node = start_pulling("slow", before=[REMOVE_CONTENT], retry_budget_s=BUDGET_S)
@@ -205,7 +205,7 @@ def test_dot_of_an_image_name_matches_only_a_dot(
     baked_image: Image,
     other_reference: str,
 ) -> None:
-    """A name that differs in place of a dot is another image (AgentBaker 8615): it stays as it is."""
+    """A name that differs at the dot is another image (AgentBaker 8615) and is kept."""
     assert baked_image.driver is not None
     neighbour = other_reference.replace("580.126.09", "580x126x09")
     assert neighbour != other_reference
@@ -222,7 +222,7 @@ def test_dot_of_an_image_name_matches_only_a_dot(
 def test_image_of_a_sovereign_cloud_gets_its_canonical_name(
     start_pulling: StartPulling, driver_registry: Registry, other_reference: str
 ) -> None:
-    """The base may end with a slash; the name of the pull is removed, the canonical one is run."""
+    """The base may end with a slash. The image is renamed, and the canonical name is run."""
     base = "mcr.azk8s.cn"
 
     evidence = start_pulling("sovereign", mcr_repository_base=f"{base}/").evidence()

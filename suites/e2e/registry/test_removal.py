@@ -59,7 +59,7 @@ def layer_of(archive: bytes) -> str:
 def test_node_is_ready_before_the_removed_image_is_gone(
     lab: Lab, start_node: StartNode, node_image: Image, baked_image: Image
 ) -> None:
-    """Only the name goes at once. Here the content is collected much later, and the node is ready."""
+    """Only the name is removed at once; the content is garbage-collected much later."""
     assert baked_image.driver is not None
     layer = f"{_BLOBS}/{layer_of(driver_archive(lab, node_image))}"
     config = GuestFile(path="/etc/containerd/config.toml", content=_LATE_COLLECTION)
@@ -80,7 +80,7 @@ def test_node_is_ready_before_the_removed_image_is_gone(
 def test_node_gets_ready_although_the_image_cannot_be_removed(
     start_node: StartNode,
 ) -> None:
-    """It only takes space."""
+    """An image that remains only takes disk space."""
     fails = Interruption(at="ctr -n k8s.io images rm *", act=FAIL).file
     node = start_node("kept", files=[fails])
 

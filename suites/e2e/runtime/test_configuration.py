@@ -111,7 +111,7 @@ def expect_restarted_after(evidence: Evidence) -> None:
 def test_users_configuration_gets_the_runtime_and_stays(
     start_node: StartNode, users: Users
 ) -> None:
-    """Only the needed keys are added, and the running containerd has them."""
+    """Only the needed keys are added, and they are in effect in the running containerd."""
     node = start_node("users", files=[conf(users.config), *users.files], config=QUICK)
 
     evidence = node.evidence(files=[CONFIG, SOCKET])
@@ -149,7 +149,7 @@ def test_users_configuration_gets_the_runtime_and_stays(
 def test_containerd_2_reads_the_runtime_in_an_older_file(
     start_with_containerd_2: StartNode, config: str
 ) -> None:
-    """Containerd 2 ignores tables of format 1, which it would take a file without a format for."""
+    """Containerd 2 ignores tables of format 1, the format of a file without a version."""
     node = start_with_containerd_2("older-file", files=[conf(config)], config=QUICK)
 
     evidence = node.evidence(files=[CONFIG, SOCKET])
@@ -165,7 +165,7 @@ def test_containerd_2_reads_the_runtime_in_an_older_file(
 
 @promise(section="10", unit=UNIT)
 def test_configuration_that_is_not_toml_is_refused_and_kept(start_node: StartNode) -> None:
-    """A file that cannot be edited is the user's mistake, and exit code 6 says so."""
+    """The file cannot be edited, so the run ends with exit code 6."""
     broken = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"\n'
     node = start_node("broken", files=[conf(broken)], config=QUICK)
 
@@ -209,7 +209,7 @@ INEFFECTIVE: Mapping[str, Ineffective] = {
 def test_configuration_that_cannot_take_effect_is_refused_and_kept(
     start_node: StartNode, row: Ineffective
 ) -> None:
-    """A node is ready only if containerd itself says that it has the runtime."""
+    """A node is ready only if containerd itself lists the runtime."""
     node = start_node("ineffective", files=[conf(row.config), *row.files], config=QUICK)
 
     evidence = node.evidence(files=[CONFIG])
@@ -222,7 +222,7 @@ def test_configuration_that_cannot_take_effect_is_refused_and_kept(
 
 @promise(section="10", unit=UNIT)
 def test_configuration_that_names_the_runtime_is_kept(start_node: StartNode) -> None:
-    """Only CDI is switched on in it, where containerd has CDI and leaves it off."""
+    """Only CDI is switched on, if containerd supports CDI and has it off."""
     own = (
         f"version = 2\n{CRI}\n  enable_cdi = false\n"
         f'{CRI[:-1]}.containerd.runtimes.runc]\n  runtime_type = "io.containerd.runc.v2"\n'
@@ -252,7 +252,7 @@ def test_configuration_that_names_the_runtime_is_kept(start_node: StartNode) -> 
 def test_node_that_opts_out_loses_only_the_runtime(
     start_node: StartNode, default: str, left: str
 ) -> None:
-    """Without the driver, containers that name the runtime or get it by default would not start."""
+    """Without the driver, containers with that runtime would not start."""
     mine = (
         f"version = 2\n{CRI[:-1]}.containerd]\n"
         f'default_runtime_name = "{default}"\n{CRI[:-1]}.containerd.runtimes.runc]\n'
@@ -299,7 +299,7 @@ AKS = (
 
 @promise(section="10", unit=CONFIG_UNIT)
 def test_node_that_opts_out_starts_its_pods_by_runc(start_node: StartNode) -> None:
-    """Runc takes the place of the default, with its options, and of what pods ask for by name."""
+    """Runc replaces the default runtime, with its options, and the runtimes that pods name."""
     node = start_node(
         "opted-out-aks",
         files=[conf(AKS)],
@@ -326,7 +326,7 @@ def test_node_that_opts_out_starts_its_pods_by_runc(start_node: StartNode) -> No
 
 @promise(section="10", unit=UNIT)
 def test_node_that_opts_out_loses_the_runtime_of_cri_o(start_node: StartNode) -> None:
-    """CRI-O would start its containers with a program that has no driver to offer."""
+    """CRI-O would start its containers with a program that needs the removed driver."""
     files = (CRI_O_DROP_IN, CRI_O_HOOK)
     node = start_node(
         "opted-out-cri-o",
@@ -424,7 +424,7 @@ def expect_read_by_cri_o(node: Node, row: Engine) -> None:
 @promise(section="10", unit=UNIT)
 @pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ENGINES.items()])
 def test_device_plugin_and_runtime_agree(start_node: StartNode, row: Engine) -> None:
-    """The device plugin names devices in the way in which the runtime takes them."""
+    """The device plugin passes devices in the form that the runtime accepts."""
     node = start_node(
         "engine",
         config={**QUICK, "enable_managed_gpu": True, **row.config},
@@ -464,7 +464,7 @@ def test_device_plugin_and_runtime_agree(start_node: StartNode, row: Engine) -> 
 def test_drop_in_of_the_user_overrides_the_environment_of_the_device_plugin(
     start_node: StartNode,
 ) -> None:
-    """A drop-in of the user's own overrides the environment that the node chose."""
+    """A drop-in of the user overrides the environment that provisioning sets."""
     own = b"[Service]\nEnvironment=DEVICE_LIST_STRATEGY=volume-mounts\n"
     node = start_node(
         "own-environment",
@@ -491,7 +491,7 @@ def test_drop_in_of_the_user_overrides_the_environment_of_the_device_plugin(
     ],
 )
 def test_unknown_choice_is_refused(start_node: StartNode, config: Mapping[str, object]) -> None:
-    """A value that nobody knows ends with 2 before anything is changed."""
+    """An unknown value ends the run with 2 before anything is changed."""
     node = start_node("unknown", config=config)
 
     evidence = node.evidence()

@@ -27,7 +27,7 @@ UNIT = "suites/unit/provisioning/test_toolkit.py"
 def test_podman_gives_the_gpu_by_its_cdi_name(
     start_node: StartNode, baked_image: Image, settings: Settings
 ) -> None:
-    """Another runtime than containerd reads the same CDI spec, and needs nothing else of the node."""
+    """Podman reads the same CDI spec and needs nothing else of the node."""
     with requirements(settings):
         files = podman_files(settings.cache, logging.getLogger(__name__).info)
     node = start_node(

@@ -124,7 +124,10 @@ version = 3
 def test_pod_has_the_gpu_with_containerd_2_and_its_format(
     start_with_containerd_2: StartNode, baked_image: Image, settings: Settings
 ) -> None:
-    """CDI is switched on where containerd 2 reads it, and the user's file stays one of its format."""
+    """CDI is enabled in the table that containerd 2 reads.
+
+    The file of the user keeps its format.
+    """
     assert baked_image.driver is not None
     node = start_with_containerd_2(
         "containerd-2",

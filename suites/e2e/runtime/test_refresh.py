@@ -43,7 +43,7 @@ def stamp(evidence: Evidence, name: str) -> int:
 
 @promise(section="10", unit=UNIT)
 def test_old_spec_is_replaced_before_containers_start(start_node: StartNode) -> None:
-    """Containerd starts with the spec of the driver and the GPUs that the node has now."""
+    """Containerd starts with the spec of the present driver and GPUs."""
     node = start_node("fresh", files=[*FILES, OLD], before=[INSTALL], config=QUICK)
 
     evidence = node.evidence(commands=STAMPS)
@@ -82,7 +82,7 @@ _LONG_LIMIT = (
 
 @promise(section="10", unit=UNIT)
 def test_spec_is_written_despite_early_failures(start_node: StartNode) -> None:
-    """Without a driver the unit fails, and reaches the limit of five starts."""
+    """The unit fails without a driver and reaches its start limit of five."""
     early = (
         f"{INSTALL[2]}; {_LONG_LIMIT}; for start in 1 2 3 4 5 6; do systemctl start {SERVICE} || true; done; "
         f'[ "$(systemctl show --value --property=Result {SERVICE})" = start-limit-hit ]'
@@ -111,7 +111,7 @@ _START_OFTEN = (
 def test_spec_is_written_despite_starts_during_the_run(
     start_node: StartNode,
 ) -> None:
-    """The limit of starts is reached after provisioning has loaded its drop-in, and is lifted."""
+    """The start limit is reached after provisioning has loaded its drop-in, and is then lifted."""
     often = Interruption(at="nvidia-modprobe -u -c0", act=_START_OFTEN).file
     before = ["sh", "-euc", f"{INSTALL[2]}; {_LONG_LIMIT}"]
     node = start_node("often", files=[*FILES, often], before=[before], config=QUICK)
@@ -144,7 +144,7 @@ def test_spec_is_written_despite_starts_during_the_run(
 def test_lasting_failure_of_the_cdi_refresh_fails_the_run(
     start_node: StartNode, script: str
 ) -> None:
-    """A working driver without a spec gives no pod a GPU, and an old spec is not taken for one."""
+    """A driver without a spec gives no pod a GPU; an old spec is not accepted."""
     node = start_node(
         "lasting", files=[*FILES, OLD, fault(script)], before=[INSTALL], config=QUICK
     )
@@ -158,7 +158,7 @@ def test_lasting_failure_of_the_cdi_refresh_fails_the_run(
 
 @promise(section="10", unit=UNIT)
 def test_later_change_of_the_driver_refreshes_the_spec_again(start_node: StartNode) -> None:
-    """The path unit is armed again, even if its service had reached the limit of its starts."""
+    """The path unit is armed again even if its service had reached the start limit."""
     early = (
         f"{INSTALL[2]}; for start in 1 2 3 4 5 6; do systemctl start {SERVICE} || true; done; "
         f"depmod; until [ $(systemctl is-active {PATH_UNIT}) = failed ]; do sleep 0.1; done"
@@ -215,7 +215,7 @@ _CONTAINERD = "version = 2\n" + "".join(
 def test_validation_finds_reasons_why_containers_get_no_gpu(
     start_node: StartNode, harm: str, step: str | None
 ) -> None:
-    """`validate` repairs nothing, and names the step at which the node is wrong."""
+    """`validate` repairs nothing and reports the step that failed."""
     prepare = (
         f"{INSTALL[2]}; nvidia-modprobe -u -c0; systemctl start {SERVICE}; "
         f"cat >/etc/containerd/config.toml <<'END'\n{_CONTAINERD}END\n"

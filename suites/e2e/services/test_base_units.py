@@ -45,7 +45,7 @@ BEFORE = (NO_SERVICES, make_program(FABRIC_MANAGER_PROGRAM))
 
 @promise(section="9", unit=UNIT)
 def test_needed_fabric_manager_delays_the_node(start_validated: StartNode) -> None:
-    """Without it, GPUs of these sizes cannot talk to each other."""
+    """Without the Fabric Manager, GPUs of these sizes cannot communicate with each other."""
     node = start_validated(
         "needed",
         config=NEEDED,
@@ -74,7 +74,7 @@ def test_needed_fabric_manager_delays_the_node(start_validated: StartNode) -> No
 def test_needed_fabric_manager_that_never_starts_is_a_failure(
     start_validated: StartNode, stand_in: Mapping[str, str], *, is_installed: bool
 ) -> None:
-    """It is part of the driver, so the exit code is 84."""
+    """The Fabric Manager is part of the driver, so the exit code is 84."""
     node = start_validated(
         "fails",
         config={**NEEDED, **BRIEF},
@@ -98,7 +98,7 @@ def test_needed_fabric_manager_that_never_starts_is_a_failure(
 def test_fabric_manager_that_is_not_needed_is_stopped(
     start_validated: StartNode, stand_in: Mapping[str, str]
 ) -> None:
-    """Images bring it for all sizes; it is disabled, and no failure of it stays."""
+    """Images contain it for all sizes. It is disabled, and its failed state is reset."""
     start = f"systemctl enable {FABRIC_MANAGER}; systemctl start {FABRIC_MANAGER} || true"
     node = start_validated(
         "unneeded",
@@ -124,7 +124,7 @@ def test_fabric_manager_that_is_not_needed_is_stopped(
 def test_kubelet_that_never_starts_ends_with_its_own_code(
     start_validated: StartNode, stand_in: Mapping[str, str], active: str
 ) -> None:
-    """A node without kubelet is none: exit code 4."""
+    """A node without kubelet ends with exit code 4."""
     node = start_validated(
         "kubelet", config=BRIEF, before=[NO_SERVICES], stand_ins={"kubelet": stand_in}
     )
@@ -168,7 +168,7 @@ def test_units_of_a_ready_node_are_enabled(start_node: StartNode) -> None:
 def test_node_problem_detector_starts_again_with_the_driver(
     start_node: StartNode, stand_in: Mapping[str, str], active: str
 ) -> None:
-    """It looks for GPUs when it starts; a node without it is ready all the same."""
+    """The detector looks for GPUs only at its start. A node without the detector gets ready too."""
     node = start_node(
         "detector",
         files=[unit_file(DETECTOR, DETECTOR_PROGRAM)],
@@ -187,7 +187,7 @@ def test_node_problem_detector_starts_again_with_the_driver(
 def test_driver_is_queried_by_the_nvidia_smi_of_the_payload_if_path_has_none(
     start_validated: StartNode,
 ) -> None:
-    """Some images stage nvidia-smi under the payload's folder alone."""
+    """Some images have nvidia-smi only below the folder of the payload."""
     move = "mkdir -p /usr/local/nvidia/bin; mv /usr/bin/nvidia-smi /usr/local/nvidia/bin/"
     node = start_validated("payload", before=[NO_SERVICES, shell(move)])
 

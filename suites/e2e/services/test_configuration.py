@@ -90,7 +90,7 @@ def test_units_run_with_the_options_of_a_managed_node(start_validated: StartNode
 def test_partitioned_node_tells_its_plugin_the_strategy(
     start_validated: StartNode, strategy: str, option: str
 ) -> None:
-    """The GPU is partitioned before the plugin counts its instances, also at each later boot."""
+    """At each boot, the GPU is partitioned before the plugin counts its instances."""
     node = start_validated(
         "mig",
         config={
@@ -145,7 +145,7 @@ def test_partitioned_node_tells_its_plugin_the_strategy(
 def test_packages_that_cannot_be_installed_have_their_own_codes(
     start_validated: StartNode, code: int, script: str
 ) -> None:
-    """A package that the cache lacks is another cause than one that does not install."""
+    """A package that is not in the cache and a package that does not install differ in cause."""
     node = start_validated(
         "packages", config={**MANAGED, **BRIEF}, before=[remove_unit(DCGM), shell(script)]
     )
@@ -160,7 +160,7 @@ def test_packages_that_cannot_be_installed_have_their_own_codes(
 
 @promise(section="7", unit=UNIT)
 def test_services_of_an_earlier_mode_are_stopped(start_validated: StartNode) -> None:
-    """A node that is not managed any more stops and disables them, and loses its mark."""
+    """A node that is no longer managed stops and disables them and removes its marker file."""
     node = start_validated(
         "off",
         files=[unit_file(DRA, DRA_PROGRAM)],
@@ -200,7 +200,7 @@ OWN_FOLDERS = ("/etc/", "/opt/azure/")
 
 @promise(section="7", unit=UNIT)
 def test_all_may_read_the_files_of_a_run_but_only_root_may_write(start_node: StartNode) -> None:
-    """Kubelet and containerd may run as other users; and what nobody asked for nobody removes."""
+    """Kubelet and containerd, which read the files, may run as other users."""
     node = start_node("files", tags=TAG, command=None)
     before = state_of(node)
     node.provision("boot").check("boot")
@@ -223,7 +223,7 @@ def test_all_may_read_the_files_of_a_run_but_only_root_may_write(start_node: Sta
 def test_file_of_the_user_keeps_its_lines_its_owner_and_its_mode(
     start_validated: StartNode,
 ) -> None:
-    """A label is added to those that are there, in a file that only its owner and group may read."""
+    """A label is added to the existing labels in a file that only owner and group may read."""
     own = ["KUBELET_FLAGS=--v=2", 'KUBELET_NODE_LABELS="zone=1"', "KUBELET_LAST=1"]
     node = start_validated(
         "private",

@@ -50,7 +50,7 @@ WITH_DRA: Mapping[str, object] = {"enable_managed_gpu_dra": True}
 
 @promise(section="7", unit=UNIT, any_provisioner=True)
 def test_slow_device_plugin_delays_the_node(start_validated: StartNode) -> None:
-    """Nothing that comes after the plugin starts before it is ready."""
+    """Nothing after the plugin starts before the plugin is ready."""
     node = start_validated("slow", tags=TAG, stand_ins={"nvidia-device-plugin": SLOW})
 
     evidence = evidence_of(node)
@@ -95,7 +95,7 @@ TROUBLES = {
 def test_device_plugin_that_never_starts_ends_with_its_own_code(
     start_validated: StartNode, trouble: Trouble
 ) -> None:
-    """Exit code 86 when the time budget is used up, and nothing that comes later is started."""
+    """When the budget is used up, the run ends with 86 and starts nothing after the plugin."""
     node = start_validated(
         "plugin",
         tags=TAG,
@@ -175,7 +175,10 @@ def test_dra_driver_starts_once_kubelet_is_ready(start_validated: StartNode) -> 
 def test_node_that_changes_its_mode_stops_the_service_of_the_earlier_one(
     start_validated: StartNode, mode: Mapping[str, object], earlier: str, now: str
 ) -> None:
-    """Both would allocate the same GPU, also after the next boot; monitoring is the same in both."""
+    """Both services would allocate the same GPU, even after a reboot.
+
+    Monitoring is the same in both.
+    """
     node = start_validated(
         "changed",
         config=mode,
@@ -209,7 +212,7 @@ def test_node_that_changes_its_mode_stops_the_service_of_the_earlier_one(
 def test_dra_driver_that_never_starts_ends_with_its_own_code(
     start_validated: StartNode, stand_in: Mapping[str, str], active: str
 ) -> None:
-    """Exit code 129, with a kubelet that is ready already."""
+    """The exit code is 129, and kubelet is already ready."""
     node = start_dra(start_validated, BRIEF, {"dra-driver-nvidia-gpu": stand_in})
 
     evidence = evidence_of(node)
@@ -231,7 +234,7 @@ def test_dra_driver_that_never_starts_ends_with_its_own_code(
 def test_both_modes_at_once_are_refused(
     start_validated: StartNode, config: Mapping[str, object], tags: Mapping[str, str]
 ) -> None:
-    """Exit code 123 before anything is started, because both would allocate the same GPU."""
+    """Both modes would allocate the same GPU: exit code 123, and nothing is started."""
     node = start_validated("both", config=config, tags=tags)
 
     evidence = evidence_of(node)
@@ -256,7 +259,7 @@ def test_both_modes_at_once_are_refused(
 def test_tag_of_the_machine_turns_the_services_on(
     start_validated: StartNode, tags: Mapping[str, str], *, is_on: bool
 ) -> None:
-    """Name and value count as a whole, in any case; `plan` decides as `boot` does."""
+    """Name and value are compared whole and in any case; `plan` and `boot` decide alike."""
     node = start_validated("tag", tags=tags, command="plan")
 
     evidence = node.evidence()

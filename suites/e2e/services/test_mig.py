@@ -69,7 +69,7 @@ def partitionings(node: Node) -> list[str]:
 def test_mig_unit_partitions_the_gpu_by_the_configured_profile(
     start_validated: StartNode, profile: str, instances: str
 ) -> None:
-    """MIG is switched on first, and the instances are made before their compute instances."""
+    """MIG is enabled first; GPU instances are created before their compute instances."""
     node = start_validated(
         "mig",
         config={"gpu_instance_profile": profile},
@@ -89,7 +89,7 @@ def test_mig_unit_partitions_the_gpu_by_the_configured_profile(
 
 @promise(section="8", unit=UNIT)
 def test_profile_that_does_not_exist_changes_no_gpu(start_validated: StartNode) -> None:
-    """The unit fails and says why; the node is there for whoever repairs its pool."""
+    """The unit fails with a reason; the node stays up for repair."""
     node = start_validated(
         "no-profile",
         config={"gpu_instance_profile": "MIG5g"},
@@ -122,7 +122,7 @@ def test_profile_that_does_not_exist_changes_no_gpu(start_validated: StartNode) 
 def test_gpu_that_needs_a_reset_gets_a_reboot_at_the_end(
     start_validated: StartNode, h100: GpuModel, mode: str, owner: str, count: int
 ) -> None:
-    """MIG mode is pending, so nothing can be partitioned yet; the unit runs again after the reboot."""
+    """MIG mode is pending, so the GPU cannot be partitioned; the unit runs after the reboot."""
     node = start_validated(
         "pending",
         gpus=[h100] * count,
@@ -157,7 +157,7 @@ def test_gpu_without_mig_gets_no_reboot(
     *,
     is_beside_one_with_mig: bool,
 ) -> None:
-    """No reboot gives an L4 a mode that it does not have, so the node would reboot at each boot."""
+    """An L4 has no MIG mode, so a node that reboots for it would reboot at each boot."""
     without = gpu_catalogue.get("l4-24gb")
     node = start_validated(
         "no-mig",
@@ -176,7 +176,7 @@ def test_gpu_without_mig_gets_no_reboot(
 
 @promise(section="9", unit="suites/unit/provisioning/test_boot.py")
 def test_gpu_is_partitioned_once_the_fabric_manager_is_ready(start_validated: StartNode) -> None:
-    """It sets up the links between GPUs, which must not change after they are partitioned."""
+    """The Fabric Manager sets up links between GPUs, which must precede partitioning."""
     node = start_validated(
         "fabric",
         config={"gpu_instance_profile": "MIG7g", "gpu_needs_fabric_manager": True},
@@ -193,7 +193,7 @@ def test_gpu_is_partitioned_once_the_fabric_manager_is_ready(start_validated: St
 
 @promise(section="8", unit=UNIT)
 def test_kubelet_starts_once_a_slow_gpu_is_partitioned(start_validated: StartNode) -> None:
-    """The device plugin counts devices when it starts, and a partition may take its time."""
+    """The device plugin counts devices at its start, and partitioning may be slow."""
     slow = smi_settings('case "$*" in "mig -cci") sleep 10;; esac')
     node = start_validated(
         "slow-mig",

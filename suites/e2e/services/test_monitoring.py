@@ -53,7 +53,7 @@ def expect_no_warning(evidence: Evidence) -> None:
 
 @promise(section="7", unit=UNIT, each_change=True, any_provisioner=True)
 def test_slow_monitoring_is_not_awaited(start_validated: StartNode) -> None:
-    """Both become ready only after kubelet, so a node that waited for one would never end."""
+    """Both services get ready only after kubelet, so a wait for them would never end."""
     wait = "ExecStartPre=sh -c 'until systemctl is-active -q kubelet; do sleep 0.2; done'"
     node = start_validated(
         "slow",
@@ -77,7 +77,7 @@ def test_slow_monitoring_is_not_awaited(start_validated: StartNode) -> None:
 
 @promise(section="7", unit=UNIT, any_provisioner=True)
 def test_hanging_monitoring_is_left_to_its_job(start_validated: StartNode) -> None:
-    """The jobs stay in systemd's queue after provisioning has ended, and the node is ready."""
+    """The jobs are still queued in systemd after provisioning has ended; the node is ready."""
     hang = {name_of(unit): HANGS for unit in WARNINGS}
     node = start_validated("hangs", tags=TAG, stand_ins=hang, files=[INDEPENDENT])
 
@@ -94,7 +94,10 @@ def test_hanging_monitoring_is_left_to_its_job(start_validated: StartNode) -> No
 
 @promise(section="7", unit=UNIT, any_provisioner=True)
 def test_failing_monitoring_has_its_own_exit_code(start_validated: StartNode) -> None:
-    """There is nothing to warn of, since systemd took the jobs; the units' own states tell."""
+    """Provisioning gives no warning, since systemd accepted the jobs.
+
+    The units show the failure.
+    """
     node = start_validated(
         "fails", tags=TAG, stand_ins={name_of(unit): FAILS for unit in WARNINGS}
     )
@@ -114,7 +117,7 @@ def test_failing_monitoring_has_its_own_exit_code(start_validated: StartNode) ->
 
 @promise(section="7", unit=UNIT)
 def test_masked_monitoring_gives_a_warning(start_validated: StartNode) -> None:
-    """An administrator's mask is respected: a warning, and no attempt to install the services."""
+    """The mask of an administrator is respected: a warning, and no attempt to install."""
     node = start_validated("masked", config=MANAGED, before=[["systemctl", "mask", *WARNINGS]])
 
     evidence = evidence_of(node)
@@ -128,7 +131,7 @@ def test_masked_monitoring_gives_a_warning(start_validated: StartNode) -> None:
 
 @promise(section="7", unit=UNIT)
 def test_absent_monitoring_gives_a_warning(start_validated: StartNode) -> None:
-    """The packages of the cache are installed, at the second try, and do not bring the units: warnings."""
+    """The cached packages install at the second attempt but lack the units, which is a warning."""
     fails_once = Interruption(at="apt-get install -y --no-install-recommends *", act=FAIL).file
     node = start_validated(
         "absent",

@@ -49,7 +49,7 @@ unused() {
 def test_script_that_cloud_init_runs_is_traced_with_its_sourced_and_started_scripts(
     boot_node: BootNode, node_image: Image, provisioner_of_test: Provisioner, tmp_path: Path
 ) -> None:
-    """It is started by no provisioner, so nothing but the units' environment reaches it."""
+    """No provisioner starts the script, so only the environment of its unit enables tracing."""
     scripts = {"my script.sh": SCRIPT, "library.sh": LIBRARY, "other.sh": "#!/bin/bash\n:\n"}
     for name, text in scripts.items():
         (tmp_path / name).write_text(text)

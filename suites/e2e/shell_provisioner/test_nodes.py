@@ -32,7 +32,7 @@ def version_of(image: Image) -> str:
 def test_baked_node_compiles_nothing_and_waits_for_its_device_plugin(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
-    """Without the plugin no pod gets a GPU; monitoring comes when it comes."""
+    """Without the plugin no pod gets a GPU; the node does not wait for monitoring."""
     kernel = baked_image.newest_kernel.version
     node = boot_node(
         NodeRequest(
@@ -72,7 +72,7 @@ def test_baked_node_compiles_nothing_and_waits_for_its_device_plugin(
 def test_other_kernel_gets_its_own_driver(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
-    """The module is built for the kernel that runs, not for the newest one, which has one."""
+    """The module is built for the running kernel and not for the newest, which has a module."""
     other = baked_image.other_kernel
     node = boot_node(NodeRequest(name="other", image=baked_image, kernel=other, gpus=[h100]))
 

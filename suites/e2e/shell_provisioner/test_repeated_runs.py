@@ -56,7 +56,7 @@ def test_second_run_changes_nothing(boot_node: BootNode, managed: NodeRequest) -
 def test_killed_run_is_completed_by_the_next(
     boot_node: BootNode, managed: NodeRequest, at: str
 ) -> None:
-    """The node is then as after one whole run."""
+    """The node has the same state as after one whole run."""
     whole = boot_node(managed)
     wanted = state_of(whole)
     whole.power_off()
@@ -74,7 +74,7 @@ def test_killed_run_is_completed_by_the_next(
 def test_teardown_restores_a_node_that_was_never_baked(
     boot_node: BootNode, node_image: Image, baked_image: Image
 ) -> None:
-    """Whatever the bake has added to the image is gone."""
+    """Everything that the bake has added to the image is removed."""
     request = NodeRequest(name="no-gpu", image=node_image, skip_cloud_init=True)
     never_baked = boot_node(request)
     wanted = state_of(never_baked)

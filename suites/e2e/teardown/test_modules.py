@@ -38,7 +38,7 @@ BACKLIGHT = "nvidia_wmi_ec_backlight"
 def test_our_file_that_stays_beside_a_customers_driver_is_incomplete(
     start_node: StartNode,
 ) -> None:
-    """The record is kept until nothing of ours is left."""
+    """The record is kept until no file of the image's driver is left."""
     locked = f"{DKMS}/{BAKED_VERSION}"
     lock = shell(f"{CUSTOMER}; chattr +i {locked}")
     node = start_node("locked-beside", gpus=[], before=[lock], command="teardown")
@@ -89,7 +89,7 @@ def test_each_module_of_the_driver_is_unloaded_before_the_modules_that_it_holds(
 def test_foreign_module_that_uses_the_driver_keeps_it_loaded(
     start_node: StartNode, h100: GpuModel
 ) -> None:
-    """Not even the modules that it does not use are unloaded; the next run completes the removal."""
+    """Modules that it does not use stay loaded too; the next run completes the removal."""
     node = start_node(
         "foreign",
         gpus=[h100],
@@ -115,7 +115,7 @@ def test_foreign_module_that_uses_the_driver_keeps_it_loaded(
 def test_our_busy_module_beside_a_customers_driver_is_incomplete(
     start_node: StartNode, h100: GpuModel
 ) -> None:
-    """The record stays as long as our module is in use; the next run says what was preserved."""
+    """The record stays while the module is in use; the next run reports the preserved driver."""
     node = start_node(
         "busy-beside",
         gpus=[h100],
@@ -141,7 +141,7 @@ def test_our_busy_module_beside_a_customers_driver_is_incomplete(
 def test_our_module_of_another_kernel_is_removed_beside_a_customers_driver(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """A node that boots its older kernel later must not find our module there."""
+    """A node that later boots its older kernel must not load the module."""
     older = f"/lib/modules/{baked_image.other_kernel.version}/updates/dkms"
     copy = shell(f"mkdir -p {older}; cp {INSTALLED} {older}; {CUSTOMER}")
     node = start_node("older-kernel", gpus=[], before=[copy], command="teardown")
@@ -162,7 +162,7 @@ def test_our_module_of_another_kernel_is_removed_beside_a_customers_driver(
 def test_module_that_dkms_builds_after_an_incomplete_removal_is_removed_too(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """A kernel that arrives meanwhile gets a module from the sources that could not be removed."""
+    """A kernel that is installed meanwhile gets a module from the sources that were left."""
     arrived = baked_image.other_kernel.version
     locked = (f"{DKMS}/{BAKED_VERSION}", f"/usr/src/nvidia-{BAKED_VERSION}")
     node = start_node("rebuilt", gpus=[], before=[["chattr", "+i", *locked]], command="teardown")
@@ -187,7 +187,7 @@ def test_module_that_dkms_builds_after_an_incomplete_removal_is_removed_too(
 
 @promise(section="6", unit=UNIT, any_provisioner=True)
 def test_module_of_the_kernel_with_a_similar_name_stays_loaded(start_node: StartNode) -> None:
-    """It is neither the driver's nor a sign that the driver is loaded."""
+    """The module is not part of the driver and does not show that the driver is loaded."""
     folder = "/run/backlight"
     load = shell(
         f"mkdir {folder}; cd {folder}; echo 'obj-m := {BACKLIGHT}.o' >Makefile; "
@@ -206,7 +206,7 @@ def test_module_of_the_kernel_with_a_similar_name_stays_loaded(start_node: Start
 
 @promise(section="6", unit="suites/unit/provisioning/test_driver.py")
 def test_incomplete_removal_for_a_grid_node_is_not_validated(start_node: StartNode) -> None:
-    """The old driver would still answer; a node of another kind must not be ready with it."""
+    """The old driver would still work, but a node of another type must not get ready with it."""
     change = shell(f"{TAG_AS_GRID}; chattr +i $(dirname {PROBE})")
     node = start_node(
         "grid-locked",

@@ -54,7 +54,7 @@ CACHES = tuple(
 def test_idle_modules_are_unloaded_with_their_dependents(
     start_node: StartNode, h100: GpuModel
 ) -> None:
-    """Dependents hold `nvidia`, and an idle module has device nodes: neither makes it busy."""
+    """Neither dependents of `nvidia` nor device nodes make an idle module busy."""
     asks_dkms = Interruption(at="dkms *", act=GO_ON).file
     node = start_node(
         "idle",
@@ -90,7 +90,7 @@ def test_idle_modules_are_unloaded_with_their_dependents(
 def test_device_in_use_keeps_everything_until_it_is_free(
     start_node: StartNode, h100: GpuModel
 ) -> None:
-    """Nothing is unloaded and nobody is killed; the next run completes the removal."""
+    """No module is unloaded and no process is killed; the next run completes the removal."""
     node = start_node(
         "held", gpus=[h100], tags=OPTED_OUT, before=[*LOAD, HOLD], command="teardown"
     )
@@ -130,7 +130,7 @@ def test_device_in_use_keeps_everything_until_it_is_free(
 def test_parts_that_cannot_be_removed_keep_the_record_for_the_next_run(
     start_node: StartNode, locked: str
 ) -> None:
-    """An incomplete removal is not forgotten, and the run after the repair completes it."""
+    """The record of an incomplete removal stays. A run after the repair completes the removal."""
     node = start_node("locked", gpus=[], before=[shell(f"chattr +i {locked}")], command="teardown")
     node.guest.output_of("chattr", "-i", locked)
     before = node.evidence()
@@ -153,7 +153,7 @@ def test_parts_that_cannot_be_removed_keep_the_record_for_the_next_run(
 def test_incomplete_removal_on_a_managed_node_is_a_failure(
     start_node: StartNode, h100: GpuModel
 ) -> None:
-    """Only a node that opted out may go on with what could not be removed."""
+    """Only a node that opted out may continue after an incomplete removal."""
     node = start_node(
         "managed-locked", gpus=[h100], before=[shell(f"chattr +i {PROBE}")], command="teardown"
     )
@@ -166,7 +166,7 @@ def test_incomplete_removal_on_a_managed_node_is_a_failure(
 
 @promise(section="6", unit=UNIT, any_provisioner=True)
 def test_node_without_a_record_keeps_everything(start_node: StartNode) -> None:
-    """Without a record nothing shows that the driver is ours."""
+    """Without a record, nothing shows that the driver comes from the image."""
     node = start_node("no-record", gpus=[], before=[["rm", RECORD_PATH]], command="teardown")
 
     evidence = node.evidence()
@@ -203,7 +203,7 @@ def test_driver_of_the_customer_is_preserved(
     *,
     has_module_file: bool,
 ) -> None:
-    """Another version than the record's is not ours: only what the bake left is removed."""
+    """A driver of another version than the record is the customer's; only files of the bake go."""
     node = start_node(
         "customer", gpus=[h100], tags=OPTED_OUT, before=[shell(customer)], command="teardown"
     )
@@ -240,7 +240,7 @@ def test_driver_of_the_customer_is_preserved(
 
 @promise(section="6", unit=UNIT, any_provisioner=True)
 def test_record_without_a_version_is_no_reason_to_preserve(start_node: StartNode) -> None:
-    """Nothing can be told apart by such a record, so the whole driver goes, but no other one."""
+    """Without a version no driver can be told apart, so the whole driver is removed."""
     other = "/usr/src/nvidia-fs-2.1/dkms.conf"
     cut = shell(
         f"sed -i /^driver_version=/d {RECORD_PATH}; mkdir {DKMS}/{CUSTOMER_VERSION}; "
@@ -258,7 +258,7 @@ def test_record_without_a_version_is_no_reason_to_preserve(start_node: StartNode
 
 @promise(section="6", unit=UNIT)
 def test_record_at_the_configured_path_counts(start_node: StartNode) -> None:
-    """GPU_DKMS_MARKER_FILE: the teardown reads this record, and removes it at the end."""
+    """The teardown reads the record at GPU_DKMS_MARKER_FILE and removes it at the end."""
     path = "/opt/azure/another-marker"
     move = shell(f"mv {RECORD_PATH} {path}")
     config = {"gpu_dkms_marker_file": path}
@@ -274,7 +274,7 @@ def test_record_at_the_configured_path_counts(start_node: StartNode) -> None:
 
 @promise(section="6", unit=UNIT, each_change=True, any_provisioner=True)
 def test_files_with_only_a_similar_name_stay(start_node: StartNode) -> None:
-    """Names are exact: a neighbour of an artefact is somebody else's."""
+    """Names are compared exactly: a file with a similar name belongs to another program."""
     kept = (
         "/usr/bin/nvidia-smi.orig",
         "/usr/bin/nvidia-container-cli",
@@ -297,7 +297,7 @@ def test_files_with_only_a_similar_name_stay(start_node: StartNode) -> None:
 
 @promise(section="6", unit=UNIT)
 def test_version_that_no_source_names_belongs_to_no_driver(start_node: StartNode) -> None:
-    """Sources that neither the record nor DKMS names stay; `original_module` is no version."""
+    """Sources that neither the record nor DKMS lists are kept; `original_module` is no version."""
     source = f"{SOURCE}-{CUSTOMER_VERSION}/dkms.conf"
     make = f"mkdir {DKMS}/original_module $(dirname {source}); echo x >{source}"
     node = start_node("unnamed", gpus=[], before=[shell(make)], command="teardown")
@@ -316,7 +316,7 @@ def test_version_that_no_source_names_belongs_to_no_driver(start_node: StartNode
 def test_payload_and_caches_are_removed_only_from_a_node_that_opted_out(
     start_node: StartNode, h100: GpuModel
 ) -> None:
-    """A node that still gets a driver keeps what it needs for that."""
+    """A node that still gets a driver needs its payload and caches."""
     folders = ("/opt/gpu", "/usr/local/nvidia", "/opt/actions", *CACHES)
     # The second one is a link, to a folder on another disk for example.
     link = "mkdir /srv/nvidia; ln -s /srv/nvidia /usr/local/nvidia"

@@ -54,7 +54,7 @@ def test_staged_driver_is_used(
 def test_module_is_loaded_if_udev_has_not_loaded_it(
     boot_node: BootNode, gpu_node: NodeRequest
 ) -> None:
-    """The node's udev loads the staged module for its GPU before provisioning begins."""
+    """Udev normally loads the staged module for the GPU before provisioning begins."""
     evidence = boot_node(replace(gpu_node, before=[_NO_LOADED_MODULE])).evidence()
 
     expect.provisioned(evidence)
@@ -72,7 +72,7 @@ def test_later_boot_finds_a_converged_node(boot_node: BootNode, gpu_node: NodeRe
 
 
 def test_tools_are_installed_beside_upgrades(boot_node: BootNode, gpu_node: NodeRequest) -> None:
-    """The machine installs upgrades of its own at the same time."""
+    """The machine installs unattended upgrades at the same time."""
     node = boot_node(replace(gpu_node, before=[_NO_TOOLS, shell(_BUSY_APT)]))
 
     evidence = node.evidence()
@@ -100,7 +100,10 @@ def test_installer_that_fails_ends_the_run(boot_node: BootNode, gpu_node: NodeRe
 def test_driver_that_does_not_answer_is_installed_again(
     boot_node: BootNode, gpu_node: NodeRequest
 ) -> None:
-    """The node that ended with such a driver remembers it; its first run was the image pipeline's."""
+    """The node records that its driver did not answer.
+
+    Its first run was that of the image pipeline.
+    """
     settings = GuestFile(path=f"{STAND_INS}/nvidia-smi.env", content=b"exit 15\n")
     node = boot_node(replace(gpu_node, files=[settings]))
     node.provision("plan")

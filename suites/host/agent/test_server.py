@@ -78,7 +78,7 @@ def systemd(
 def test_frequent_signals_of_systemd_do_not_delay_the_query(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, systemd: socket.socket
 ) -> None:
-    """It sends signals more often than a unit is queried."""
+    """Systemd sends signals more often than the agent queries a unit."""
     answer(bench, show("activating"), 1)
     for _ in range(5):
         passes(bench, monkeypatch, 0.02)

@@ -86,7 +86,7 @@ def pair(folder: Path) -> Iterator[Pair]:
 
 
 def test_device_that_appears_is_advertised_and_allocated(pair: Pair) -> None:
-    """Not before there is a device: a plugin without one does not register."""
+    """A plugin without a device does not register."""
     pair.order("kubelet", "start")
     pair.order("plugin", "start")
     pair.wait_for("plugin-started")
@@ -131,7 +131,7 @@ def test_stopped_plugin_clears_the_capacity(pair: Pair) -> None:
 
 
 def test_allocation_of_a_device_that_cannot_be_opened_names_the_error(pair: Pair) -> None:
-    """Whoever reads the events decides about it; a folder can't be opened for writing."""
+    """The reader of the events judges the error; here a folder cannot be opened for writing."""
     pair.device.mkdir()
     pair.order("kubelet", "start")
     pair.order("plugin", "start")
@@ -174,7 +174,7 @@ def _register(sockets: Path, request: Any) -> None:
 
 
 def test_methods_match_device_plugins() -> None:
-    """The names, by which a real kubelet would call."""
+    """A real kubelet calls these method names."""
     names = {
         f"/{service}/{name}"
         for service in (api.REGISTRATION, api.DEVICE_PLUGIN)

@@ -74,7 +74,7 @@ def test_saved_state_is_restored(tmp_path: Path, suffix: str) -> None:
 
 
 def test_restore_does_not_close_descriptors_that_a_thread_opens_meanwhile(tmp_path: Path) -> None:
-    """It gets the numbers of descriptors that were just closed here."""
+    """The thread gets descriptor numbers that the restore has just closed."""
     opened: list[IO[bytes]] = []
 
     def open_many() -> None:
@@ -146,7 +146,7 @@ def test_compressor_that_fails_is_reported_with_the_usual_cause(
 def test_save_error_reports_the_exit_code_of_the_failed_compressor(
     tmp_path: Path, compressor: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a full disk: QEMU only says that nobody reads any more."""
+    """On a full disk, QEMU itself only reports that its pipe has no reader."""
     monkeypatch.setattr(whole_state, "_FAILED_S", 60.0)
     compressor.write_text("#!/bin/sh\nexit 1\n")
     state = tmp_path / "memory.gz"

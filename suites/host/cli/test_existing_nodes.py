@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def test_judgement_of_this_host_has_a_verdict_for_each_expectation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each expectation has a verdict and whole sentences, and the exit code is theirs."""
+    """Each verdict has a full sentence, and the exit code follows from the verdicts."""
     code = main(["node", "judge", "--json", f"--evidence-dir={tmp_path}"])
 
     document = json.loads(capsys.readouterr().out)
@@ -34,7 +34,7 @@ def test_judgement_of_this_host_has_a_verdict_for_each_expectation(
 def test_node_that_does_not_answer_ends_with_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody listens at the port of tcpmux. What was kept of the node may be all that is left."""
+    """The port of tcpmux is closed. Earlier evidence of the node is kept."""
     yesterday = tmp_path / "node/127.0.0.1/commands/journal"
     yesterday.parent.mkdir(parents=True)
     yesterday.touch()

@@ -88,7 +88,7 @@ def test_archive_of_an_earlier_failure_is_replaced(evidence: Path, tmp_path: Pat
 def test_file_may_change_while_it_is_packed(
     evidence: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`tar` then ends with 1; 2 is another error."""
+    """`tar` then exits with 1, unlike with 2 for other errors."""
     tar, real = tmp_path / "bin" / "tar", shutil.which("tar")
     tar.parent.mkdir()
     tar.touch(0o755)
@@ -119,7 +119,7 @@ def test_file_that_is_not_an_archive_is_refused(tmp_path: Path, name: str, words
 
 
 def test_archive_whose_checksum_is_wrong_is_refused(tmp_path: Path) -> None:
-    """All of its files can be read, and the packer says at the end that one of them is damaged."""
+    """All files can be read; the decompressor reports the damage only at the end."""
     path = an_archive(tmp_path / "t.tar.gz", tarfile.TarInfo("t"))
     data = bytearray(path.read_bytes())
     data[-8] ^= 1

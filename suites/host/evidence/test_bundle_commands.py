@@ -85,7 +85,7 @@ def test_old_bundles_are_listed_and_removed(
 def test_gc_keeps_an_archive_without_its_folder(
     archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was copied there, or is of something else."""
+    """Such an archive was copied there or does not come from the harness."""
     os.utime(archive, (1_700_000_000, 1_700_000_000))
 
     assert main(["gc", "--evidence-dir", str(tmp_path / "evidence")]) == 0
@@ -98,7 +98,7 @@ def test_gc_keeps_an_archive_without_its_folder(
 def test_archive_of_several_machines_says_how_to_choose_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    """The folder into which it was unpacked is gone when the message is read."""
+    """The message must not refer to the temporary folder of the archive."""
     for name in ("one", "two"):
         node = a_node_that_built(tmp_path / f"evidence/t.py-test/{name}").write()
         (node / "host/serial.cast").write_text('{"version": 2}\n')

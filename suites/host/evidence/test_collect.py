@@ -31,7 +31,7 @@ NONCE = "0123456789abcdef"
 
 
 def test_lock_is_listed_with_the_process_that_still_holds_it(tmp_path: Path) -> None:
-    """The process that took it has ended; the kernel's list names that one."""
+    """The kernel's list has the process that took the lock, which has ended."""
     lock = tmp_path / "a lock"
     script = f"exec 9>>'{lock}'; flock -x 9 || exit; sleep 60 <&- >&- 2>&- & echo $!"
     kept = LocalRunner().run(["sh", "-c", script], timeout_s=60).stdout.strip()
@@ -47,7 +47,7 @@ def test_lock_is_listed_with_the_process_that_still_holds_it(tmp_path: Path) -> 
 def test_script_fails_without_output_on_a_node_that_lacks_a_tool(
     tmp_path: Path, missing: str
 ) -> None:
-    """Otherwise all its commands or files would seem to be absent."""
+    """With partial output, commands and files would wrongly count as absent."""
     for name in {"sh", *TOOLS} - {missing}:
         (tmp_path / name).symlink_to(str(shutil.which(name)))
     text = render_script(NOTHING, NONCE).replace(":/usr/local/sbin:/usr/sbin:/sbin", "")
@@ -64,7 +64,7 @@ def _gather(folder: Path, request: EvidenceRequest) -> Path:
 
 
 def test_script_gathers_outputs_files_and_paths(tmp_path: Path) -> None:
-    """A real shell runs the script, with names that have shell metacharacters."""
+    """A real shell runs the script on names with shell metacharacters."""
     source = tmp_path / "it's a $(reboot) node"
     source.mkdir()
     (source / "one.log").write_bytes(b"\0\xff\n")
@@ -110,7 +110,7 @@ def test_additional_files_and_commands_are_gathered(tmp_path: Path) -> None:
 
 
 def test_closed_folder_below_a_wildcard_is_reported(tmp_path: Path) -> None:
-    """A real shell runs the script; a file stands for a missing permission, which root always has."""
+    """A file takes the place of an unreadable folder, because root may read every folder."""
     for name in ("1/open/x", "1/open/deep/x", "2/shut/x", "2/shut/no", "3/no"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -135,7 +135,7 @@ def test_closed_folder_below_a_wildcard_is_reported(tmp_path: Path) -> None:
 
 
 def test_file_that_was_not_gathered_is_not_taken_for_an_absent_file(tmp_path: Path) -> None:
-    """Also near a pattern that was: a shell's wildcard matches neither '/' nor a leading dot."""
+    """A wildcard of a shell matches neither '/' nor a leading dot."""
     request = EvidenceRequest(commands={}, files=["/absent/*.conf", "/absent/[a].?"], paths=[])
     evidence = Evidence(_gather(tmp_path / "e", request))
 
@@ -179,7 +179,7 @@ HARMLESS = re.compile(
 
 
 def test_gathering_runs_only_the_listed_commands(tmp_path: Path) -> None:
-    """Mocks on PATH record the calls of all programs."""
+    """Mocks on PATH record each call of a program."""
     recorders, log = tmp_path / "bin", tmp_path / "log"
     recorders.mkdir()
     request = node_request(["6.1.0-56"])

@@ -364,7 +364,7 @@ def test_posted_writes_need_no_answer_and_keep_their_order(vfio: Vfio) -> None:
 
 
 def test_error_of_qemu_about_a_posted_write_is_ignored(vfio: Vfio) -> None:
-    """It is no answer to what was asked since."""
+    """The error does not answer a later request."""
     vfio.start_copy()
     request = vfio.expect_request(Command.DMA_READ)
 

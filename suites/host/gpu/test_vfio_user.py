@@ -56,7 +56,7 @@ def qemu(server: VfioUserServer) -> Iterator[QemuSide]:
 
 
 def test_device_is_realized_as_qemu_does_it(server: VfioUserServer, qemu: QemuSide) -> None:
-    """Plays what QEMU 11.1 was seen to send for `-device vfio-user-pci`."""
+    """The test replays messages of QEMU 11.1 for `-device vfio-user-pci`."""
     version = qemu.ask(_VERSION)
     assert (version.number, version.command, version.flags) == (1, Command.VERSION, 1)
     assert struct.unpack_from("<HH", version.payload) == (0, 1)

@@ -157,7 +157,7 @@ def test_fetch_leaves_no_temporary_files(fetching: Fetching, server: ImageServer
 def test_list_that_says_nothing_of_the_image_is_refused(
     fetching: Fetching, server: ImageServer, content: bytes, why: str
 ) -> None:
-    """A list that is signed as it stands may still be half of what its publisher meant."""
+    """A validly signed list may still be incomplete."""
     entry = UNSIGNED + f"digest: sha256:{DIGEST}\n"
     fetching.recipe = a_cloud_image_recipe(fetching.catalogue, folder=server.folder, entry=entry)
     server.put("SHA256SUMS", content)
@@ -184,7 +184,7 @@ def test_list_signed_by_a_stranger_is_refused(fetching: Fetching, server: ImageS
 
 
 def test_key_with_another_fingerprint_is_refused(tmp_path: Path, server: ImageServer) -> None:
-    """The file of the key may be exchanged; the fingerprint in the entry says which it must be."""
+    """The key file may be exchanged, but its fingerprint must be that of the recipe."""
     fetching = Fetching(tmp_path, server.folder, entry=ENTRY.replace(PUBLISHER, STRANGER))
 
     assert f"is not by the key {STRANGER}: it is by the key {PUBLISHER}." in fetching.fail()
@@ -224,7 +224,7 @@ def test_next_mirror_is_used_after_a_wrong_image(tmp_path: Path, server: ImageSe
 def test_image_is_fetched_from_the_location_of_the_right_list(
     tmp_path: Path, server: ImageServer
 ) -> None:
-    """Another location has replaced it, in its list too."""
+    """Another location has replaced both the image and its list."""
     other = hashlib.sha256(OTHER_IMAGE).hexdigest()
     server.put("SHA256SUMS", f"{other}  {FILE}\n".encode())
     server.put(FILE, OTHER_IMAGE)
@@ -239,7 +239,7 @@ def test_image_is_fetched_from_the_location_of_the_right_list(
 
 
 def test_location_with_a_wrong_image_is_asked_once(tmp_path: Path, server: ImageServer) -> None:
-    """The first one has no image, the second a wrong one, and the third the right one."""
+    """The first location has no image, the second a wrong image, and the third the right one."""
     server.files.pop(f"/images/{FILE}")
     with serving({FILE: OTHER_IMAGE}) as second, serving(published_files()) as third:
         more = f"mirrors: ['{second.folder}', '{third.folder}']\n"
@@ -276,7 +276,7 @@ def test_partial_file_of_another_image_is_downloaded_again(
 def test_next_mirror_is_used_if_a_complete_download_is_wrong_too(
     tmp_path: Path, server: ImageServer
 ) -> None:
-    """Only a file of which a part was there already is fetched again."""
+    """Only a file that was resumed from a partial file is downloaded again."""
     server.put(FILE, OTHER_IMAGE)
     wrong = (lambda handler: handler.serve(OTHER_IMAGE),) * 2
     server.fail_with(FILE, *wrong, answer(404))
@@ -358,7 +358,7 @@ def test_replaced_image_is_reported_before_the_download(
 def test_replaced_pinned_image_is_reported(
     tmp_path: Path, server: ImageServer, *, is_locked: bool, is_renewal: bool
 ) -> None:
-    """Neither a lock file nor a renewal makes the image of the recipe another one."""
+    """Neither a lock file nor a renewal changes an image that the recipe pins."""
     fetching = Fetching(tmp_path, server.folder, more=f"digest: sha256:{'1' * 64}\n")
     if is_locked:
         _lock_to(fetching, DIGEST)
@@ -483,7 +483,7 @@ def test_missing_gpgv_is_reported_with_its_package(tmp_path: Path, server: Image
 
 
 def test_two_processes_share_one_download(tmp_path: Path, server: ImageServer) -> None:
-    """The image is held back until both have read the list, so that they surely meet."""
+    """The server holds the image back until both processes have read the list."""
     write_cloud_image_recipe(tmp_path / "catalogue", folder=server.folder)
     lists = threading.Barrier(2)
 
@@ -573,7 +573,7 @@ def test_raw_disk_is_used_in_place_too(tmp_path: Path) -> None:
 
 
 def test_local_file_that_changes_is_another_image(tmp_path: Path) -> None:
-    """It is read once for each state of the file."""
+    """The file is digested once for each of its states."""
     path = tmp_path / "node.qcow2"
     path.write_bytes(IMAGE)
     first = open_local(LocalImage.at(path), Algorithm.SHA256)
@@ -665,7 +665,7 @@ def test_path_without_a_regular_file_is_refused(
 def test_unreadable_local_file_is_refused_with_the_systems_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    """Root may read everything, so the system's refusal is played."""
+    """Root may read every file, so the test fakes the error of the system."""
     path = tmp_path / "my.qcow2"
     path.write_bytes(IMAGE)
 

@@ -76,7 +76,7 @@ FAKE_SUDO = '#!/bin/sh\n[ "$1" = -n ] || exit 1\nshift\nexec "$@"\n'
 def test_script_works_in_all_shells_on_its_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_sudo: bool
 ) -> None:
-    """The login shell, sudo, sh and timeout each pass on what stands before them."""
+    """Login shell, sudo, sh and timeout each pass the script on unchanged."""
     for name, text in (("ssh", FAKE_SSH), ("sudo", FAKE_SUDO)):
         program = tmp_path / "bin" / name
         program.parent.mkdir(exist_ok=True)

@@ -48,7 +48,7 @@ def test_set_up_leaves_the_trace_where_any_user_may_write(tmp_path: Path) -> Non
 def test_code_that_traces_itself_keeps_its_stderr(
     tmp_path: Path, argv: list[str], *, is_known: bool, coverage: bool
 ) -> None:
-    """Of code that no script of '--shell-cov' holds, a process of bash sees what it was started with."""
+    """A bash process whose script is not in '--shell-cov' keeps its stderr."""
     (tmp_path / "library.sh").write_text("f() { set -x; echo hi; }\n")
     (tmp_path / "main.sh").write_text(". ./library.sh\nf\n")
     (tmp_path / "words.sh").write_text("set -e -x\necho hi\n")

@@ -56,7 +56,7 @@ def test_daemon_has_none_of_the_domains_of_the_hosts_libvirtd(connection: Connec
 
 
 def test_machines_may_lock_as_much_memory_as_the_host_allows(daemon_folder: Path) -> None:
-    """VFIO locks the memory of a machine with a GPU of the host; libvirt can only lower the limit."""
+    """VFIO locks the memory of a machine with a host GPU; libvirt can only lower the limit."""
     before = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 << 10, before[1]))
     try:

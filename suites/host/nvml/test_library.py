@@ -122,7 +122,7 @@ def test_query_without_a_driver_fails_with_driver_not_loaded(library: Library) -
 
 
 def test_driver_is_loaded_for_the_first_caller(library: Library) -> None:
-    """As the real library does, by the setuid program."""
+    """The stand-in library runs the setuid program, as the real library does."""
     library.load_driver()
     version = library.root / "proc/driver/nvidia/version"
     library.install_probe(f"[ -n \"$*\" ] || printf '%s' '{version.read_text()}' >{version}")
@@ -146,7 +146,7 @@ def test_missing_device_nodes_are_made(library: Library) -> None:
 
 
 def test_driver_of_another_version_is_recognised(library: Library) -> None:
-    """The mismatch that a node shows on which another driver's module stayed loaded."""
+    """A node has this mismatch if the module of another driver is still loaded."""
     library.load_driver("580.126.09")
 
     assert library.ask() == {"error": 18, "words": "RM has detected an NVML/RM version mismatch."}
@@ -223,7 +223,7 @@ print("alive")
 
 
 def test_no_function_crashes_when_it_is_given_nothing(library: Library) -> None:
-    """Each of the driver's own library, before and after it was opened."""
+    """The test calls each function with null pointers, before and after the library is opened."""
     library.load_driver()
     library.plug(H100)
 

@@ -198,7 +198,7 @@ def history(inner: Inner, source: str, *options: str) -> dict[tuple[str, ...], s
 
 
 def test_history_id_of_a_test_is_the_same_in_every_run(inner: Inner) -> None:
-    """Under xdist, in another order of parameters, and in another checkout."""
+    """This holds under xdist, with parameters in another order, and in another checkout."""
     image = IMAGE.format(root=inner.folder)
 
     plain = history(inner, VARIANTS.format(first=image, second=WAY))

@@ -25,7 +25,7 @@ def judge(folder: Path, *arguments: str) -> CommandResult:
 
 
 def test_unreachable_node_is_a_harness_error(tmp_path: Path) -> None:
-    """No test of the node has failed, and none was skipped."""
+    """No test counts as a failure of the node, and no test is skipped."""
     result = judge(tmp_path, "--machine-driver=node", "--machine-uri=ssh://127.0.0.1:1")
 
     assert result.exit_code == 1
@@ -42,7 +42,7 @@ def test_suite_without_machine_driver_node_fails_and_boots_no_machine(tmp_path: 
 
 
 def test_this_host_has_failed_expectations_with_evidence(tmp_path: Path) -> None:
-    """On any host, unmet expectations count as failures, and their evidence is kept."""
+    """Unmet expectations count as failures on any host, and their evidence is kept."""
     result = judge(tmp_path, "--machine-driver=node")
 
     failed = result.stdout.count("\nFAILED ")

@@ -147,7 +147,7 @@ def test_each_test_has_the_whole_limit_of_processor_time(ask: Callable[..., Any]
 def test_test_that_exceeds_a_limit_is_ended_and_reported(
     ask: Callable[..., Any], test: str, limits: Mapping[str, float]
 ) -> None:
-    """What children of the test use counts too."""
+    """The limit includes what children of the test use."""
     answer = ask("test_first_in_its_process", test, **limits)
     assert (answer["timed_out"], answer["died"]) == (True, False)
     assert answer["after"] == f"test_it.py::{test}"
@@ -185,7 +185,7 @@ def test_first_failure_of_a_test_is_reported_with_its_reason(ask: Callable[..., 
 def test_executed_lines_of_both_tiers_are_returned_on_request(
     ask: Callable[..., Any], *, traces: bool
 ) -> None:
-    """They are more than a pipe takes at once."""
+    """The list of lines exceeds the size of a pipe."""
     answer = ask("test_runs_lines_in_both_tiers", traces=traces)
 
     assert answer["failed"] == []

@@ -239,7 +239,7 @@ def test_groups_classes_modules_and_specs_are_found_in_junits_file(tmp_path: Pat
 def test_full_disk_is_reported_in_a_sentence_and_fails_the_run(
     tmp_path: Path, workers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A limit on the size of files stands in for it."""
+    """A limit on file sizes stands in for a full disk."""
     (tmp_path / "conftest.py").write_text(
         "import resource\n"
         "def pytest_sessionstart():\n"

@@ -50,7 +50,7 @@ FINDS_WRONG = """
 
 
 def test_message_names_the_folder_of_kept_evidence(inner: Inner) -> None:
-    """The evidence was in the machine's folder, which is removed with the machine."""
+    """The evidence was in the folder of the machine, which is removed with the machine."""
     sentence = (
         "ExpectationError: Wrong kernel. The evidence is in "
         f"'{inner.folder}/evidence/test_inner.py-test_kernel/node/earlier-1'."
@@ -91,7 +91,7 @@ TOLD_WRONG = """
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Groups came with Python 3.11.")
 def test_every_form_of_the_message_has_the_path_of_the_kept_evidence(inner: Inner) -> None:
-    """In a cause, within a group, or if evidence could only partly be kept."""
+    """The message is in a cause, in a group of errors, or comes with partly kept evidence."""
     result = inner.run(TOLD_WRONG)
 
     assert "The evidence is in '/gone" not in result.stdout.str()

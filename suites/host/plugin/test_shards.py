@@ -102,7 +102,7 @@ def test_shard_number_comes_from_the_ci_engine_and_its_tests_from_recorded_durat
 
 
 def test_more_shards_than_tests_leave_one_without_any(project: Path) -> None:
-    """It is a second start of this shard; nobody started it a third time."""
+    """This is the second start of the shard."""
     (project / "r/start-1").mkdir(parents=True)
 
     result = run(project, "-n0", "--shard=13/13", "--report-dir=r")
@@ -128,7 +128,7 @@ _MARK = (
 def test_shard_has_the_tests_of_one_image_and_provisioner(
     project: Path, images: str, mark: str
 ) -> None:
-    """What they share is made once in a shard; by name the tests of both alternate."""
+    """Such tests share saved states, which a shard makes once; their names alternate."""
     tests = "".join(
         f"{mark}\ndef test_{name}(baked{', number' if mark else ''}): ...\n" for name in "abcd"
     )
@@ -169,7 +169,7 @@ def test_run_whose_job_was_started_again_ends_and_records_nothing(project: Path)
 
 
 def test_shard_runs_tests_in_folders_with_their_own_conftest(project: Path) -> None:
-    """With them, pytest keeps the plugins of the run in sets."""
+    """With several conftest.py files, pytest keeps the plugins of the run in sets."""
     for name in ("one", "two"):
         (project / name).mkdir()
         (project / name / "conftest.py").touch()
@@ -204,7 +204,7 @@ def test_test_during_which_the_job_was_cancelled_counts_as_not_run(project: Path
 
 
 def test_workers_of_a_shard_divide_the_longest_tests_among_them(project: Path) -> None:
-    """By default xdist gives a worker an eighth of the tests at once, here four."""
+    """By default, xdist sends a worker an eighth of the tests at once, here four."""
     (project / "test_suite.py").write_text(
         "import os, pathlib, pytest\n"
         "@pytest.mark.parametrize('number', range(32))\n"

@@ -59,7 +59,7 @@ def test_summary_shows_the_cause_within_80_columns(
 def test_failure_has_its_cause_with_the_remedy(
     inner: Inner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The text has both; where a line is long enough, pytest's own has the cause in place of the error."""
+    """The text has both; pytest's summary line has the cause in place of the error if it fits."""
     monkeypatch.setenv("COLUMNS", "200")
 
     result = inner.run(CAUSE)
@@ -75,7 +75,7 @@ def test_failure_has_its_cause_with_the_remedy(
 
 
 def test_summary_shows_the_cause_for_a_failed_assertion_too(inner: Inner) -> None:
-    """What a full disk breaks is often found by an assertion of the test itself."""
+    """An assertion of a test often finds the effect of a full disk."""
     source = CAUSE.replace("raise HarnessError(", "assert 2 == 0, (")
 
     result = inner.run(source)

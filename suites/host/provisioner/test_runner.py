@@ -140,7 +140,7 @@ def test_command_at_which_a_bash_script_ended_is_noted(
 
 
 def test_error_trap_applies_only_to_the_script_and_only_in_its_run(tmp_path: Path) -> None:
-    """A script that it starts has no trap, and the next run none of its notes."""
+    """Scripts that it starts have no trap, and the next run does not see its notes."""
     guest = GuestRoot(tmp_path / "root")
     first = run_in_bash(
         guest,
@@ -255,7 +255,7 @@ def test_leftovers_of_an_earlier_run_are_not_counted(tmp_path: Path, run: int | 
 def test_run_that_writes_nothing_does_not_have_the_outcome_of_the_run_before(
     tmp_path: Path,
 ) -> None:
-    """Provisioning that was killed leaves the outcome file as it found it."""
+    """A killed provisioner leaves the outcome file of the run before."""
     guest = GuestRoot(tmp_path / "root")
     guest.run(provisioning("build"))
     guest.run("kill -9 $PPID")
@@ -295,7 +295,7 @@ def test_run_that_writes_no_outcome_has_no_outcome_of_an_earlier_run(tmp_path: P
 
 
 def test_run_in_which_the_power_was_lost_has_no_outcome_of_the_run_before(tmp_path: Path) -> None:
-    """The runner writes nothing after it, so only the text tells."""
+    """The runner writes nothing after a power loss, so only the output marks the run."""
     guest = GuestRoot(tmp_path / "root")
     guest.run(provisioning("skip"))
     guest.run("true")
@@ -324,7 +324,7 @@ def test_output_and_exit_code_reach_the_caller_and_the_log(tmp_path: Path) -> No
 
 
 def test_output_of_a_bake_does_not_belong_to_the_first_run(tmp_path: Path) -> None:
-    """A baked image keeps cloud-init's output; an instance of it numbers its runs from 1 again."""
+    """A baked image keeps the output of cloud-init; an instance numbers its runs from 1 again."""
     guest = GuestRoot(tmp_path / "root", log=None)
     guest.run("echo decided build")
     guest.run("echo decided bake")
@@ -339,7 +339,7 @@ def test_output_of_a_bake_does_not_belong_to_the_first_run(tmp_path: Path) -> No
 
 
 def test_provisioner_runs_if_nothing_can_be_stored(tmp_path: Path) -> None:
-    """On a full disk, the run has no folder."""
+    """On a full disk, the run has no folder for its results."""
     guest = GuestRoot(tmp_path / "root")
     taken = guest.root / "var/lib/cloud"
     taken.parent.mkdir(parents=True)

@@ -45,7 +45,7 @@ def test_process_dies_with_a_killed_parent() -> None:
 def test_process_whose_parent_died_at_once_does_not_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would get no signal, because its parent died before the death signal was set."""
+    """Its parent died before the death signal was set, so the process would get no signal."""
     monkeypatch.setattr("os.getpid", lambda: 2)
 
     process = spawn(["touch", str(tmp_path / "begun")])
@@ -104,7 +104,7 @@ def test_end_of_a_process_is_detected_without_reaping_the_process() -> None:
 
 
 def test_group_of_a_reaped_process_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pid may be that of another group by now."""
+    """The pid may belong to another process group by now."""
     process = spawn(["true"])
     process.wait(20)
     monkeypatch.setattr("os.killpg", lambda *_: pytest.fail("a foreign group got a signal"))

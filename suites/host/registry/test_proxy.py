@@ -142,7 +142,7 @@ def test_upload_reaches_the_registry_with_its_body(proxy: RegistryProxy) -> None
 def test_planned_refusal_holds_for_one_pull_and_not_for_the_next(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:
-    """Containerd repeats a request on 429 over the same connection: that is the same pull."""
+    """Containerd repeats a request after a 429 over the same connection, within the same pull."""
     log.disturb_next(PullFault(status=429))
 
     with client(proxy) as connection:
@@ -260,7 +260,7 @@ def test_registry_that_is_down_is_a_bad_gateway(log: RegistryLog, error: Excepti
 def test_end_of_the_proxy_ends_its_connections_and_threads(
     upstream_port: int, log: RegistryLog
 ) -> None:
-    """Also in the middle of a slow answer, or before a late one."""
+    """This includes connections in a slow or delayed answer."""
 
     def upstream() -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", upstream_port, timeout=10)
@@ -353,7 +353,7 @@ def test_request_that_is_not_passed_on_gets_an_answer(
 
 
 def test_body_is_passed_on_while_it_comes(log: RegistryLog) -> None:
-    """A guest that announces gigabytes takes no memory by that."""
+    """A guest that announces gigabytes does not use memory of the proxy."""
     arrived = threading.Event()
 
     class Upstream(http.client.HTTPConnection):

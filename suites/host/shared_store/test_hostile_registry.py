@@ -366,7 +366,7 @@ def test_artifact_that_differs_from_its_description_is_refused_and_made_here(
 def test_data_beyond_its_packed_size_is_refused_although_its_description_agrees(
     registry: Adversary, puller: Puller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Holes are free: a guest's memory is mostly zeros."""
+    """Only holes may exceed the packed size: the memory of a guest is mostly zeros."""
     monkeypatch.setattr("harness.shared_store.packing._FREE_BYTES", 1 << 20)
     registry.have({"ram": bytes(20 << 20) + os.urandom(1000)})
     assert puller.pull()
@@ -398,7 +398,7 @@ def _is_disk(request: Request) -> bool:
 def test_dropped_connections_do_not_end_a_pull_that_makes_progress(
     registry: Adversary, puller: Puller
 ) -> None:
-    """There are ten times as many drops as tries."""
+    """The number of dropped connections is ten times the limit of tries."""
 
     def lie(request: Request) -> bool:
         if not _is_disk(request):
@@ -425,7 +425,7 @@ def test_dropped_connections_do_not_end_a_pull_that_makes_progress(
 def test_pull_continues_at_a_registry_that_sends_the_whole_blob_again(
     registry: Adversary, puller: Puller, *, is_compressible: bool
 ) -> None:
-    """It ignores the range that was asked for, and answers 200."""
+    """The registry ignores the requested range and answers 200."""
     content = bytes(3 << 20) if is_compressible else DISK["disk.qcow2"]
     registry.have({"disk.qcow2": content})
     answers: list[bool] = []
@@ -456,7 +456,7 @@ def test_pull_continues_at_a_registry_that_sends_the_whole_blob_again(
 def test_range_that_was_not_requested_is_refused(
     registry: Adversary, puller: Puller, extent: str
 ) -> None:
-    """What came before stays, and the next pull goes on there."""
+    """Data from before stay, and the next pull continues there."""
 
     def lie(request: Request) -> bool:
         if not _is_disk(request):
@@ -484,7 +484,7 @@ def test_range_that_was_not_requested_is_refused(
 def test_description_other_than_the_pushed_one_is_refused(
     registry: Adversary, puller: Puller
 ) -> None:
-    """It lists the digests of all files, and nothing else vouches for it."""
+    """The description lists the digests of all files, so its own digest must be right."""
     digest = registry.manifest["config"]["digest"]
     registry.blobs[digest] = registry.blobs[digest].replace(b"7.2", b"8.2")
 
@@ -563,7 +563,7 @@ def test_endless_answer_ends_at_the_deadline(
 def test_pull_leaves_half_of_the_time_to_make_the_artifact(
     registry: Adversary, puller: Puller
 ) -> None:
-    """The registry is quick enough for each second, and never done."""
+    """The registry is fast enough to continue but never finishes."""
     registry.have({"disk.qcow2": bytes(1 << 20) + os.urandom(1 << 20)})
 
     def slowly(request: Request) -> bool:
@@ -703,7 +703,7 @@ def test_artifact_that_does_not_belong_to_the_cache_is_not_published(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its files are whole, but its description is that of no image."""
+    """Its files are valid, but its description is not that of an image."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
 
     assert main(["store", "pull", f"--store={registry.url}/t"]) == 2

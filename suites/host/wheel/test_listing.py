@@ -83,7 +83,7 @@ def _without_folder(names: list[str], ending: str) -> list[str]:
 
 
 def test_package_has_no_tests_and_no_caches(installed_wheel: InstalledWheel) -> None:
-    """A new project's own tests are templates."""
+    """The tests in the new-project folder are templates."""
     with zipfile.ZipFile(installed_wheel.wheel) as archive:
         names = archive.namelist()
 
@@ -100,7 +100,7 @@ def test_package_has_no_tests_and_no_caches(installed_wheel: InstalledWheel) -> 
 
 
 def test_installed_programs_are_executable(installed_wheel: InstalledWheel) -> None:
-    """A recipe's key and its image depend on it."""
+    """The key of a recipe and its image depend on the mode."""
     (site,) = installed_wheel.venv.glob("lib/python*/site-packages")
 
     assert {
@@ -111,7 +111,7 @@ def test_installed_programs_are_executable(installed_wheel: InstalledWheel) -> N
 
 
 def test_sdist_builds_without_the_repository(installed_wheel: InstalledWheel) -> None:
-    """The wheel was built from it; it has no link, which would lead out of it."""
+    """The wheel is built from the sdist, which contains no link that leads outside."""
     with tarfile.open(installed_wheel.sdist) as archive:
         members = archive.getmembers()
 
@@ -133,7 +133,7 @@ for name, source in load_catalogue().entries.items():
 def test_installed_wheel_gives_images_the_same_keys_as_the_repository(
     installed_wheel: InstalledWheel, tmp_path: Path
 ) -> None:
-    """So both share a cache, and users boot what is tested here."""
+    """Both share a cache, and users boot the images that are tested here."""
     own = [
         f"{name} {source.key(builder='b')}"
         for name, source in load_catalogue().entries.items()

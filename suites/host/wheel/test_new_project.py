@@ -75,7 +75,7 @@ def test_without_qemu_node_tests_are_skipped_with_a_remedy(
 def test_project_may_have_packages_and_fixtures_of_the_same_names(
     installed_wheel: InstalledWheel, project: Path, without_qemu: Path
 ) -> None:
-    """Packages `fixtures` and `images` on sys.path, and a conftest with a fixture `settings`."""
+    """The project has packages `fixtures` and `images` on sys.path, and a fixture `settings`."""
     for name in ("fixtures", "images"):
         (project / name).mkdir(exist_ok=True)
         (project / name / "__init__.py").write_text(f"OWN = '{name}'\n")
@@ -94,7 +94,7 @@ def test_project_may_have_packages_and_fixtures_of_the_same_names(
 def test_lines_of_the_readme_put_scripts_on_a_machine(
     installed_wheel: InstalledWheel, tmp_path: Path
 ) -> None:
-    """`suites/e2e/test_installed_wheel.py` runs them on one."""
+    """`suites/e2e/test_installed_wheel.py` runs the scripts on a machine."""
     write_scripts(tmp_path)
     first, *rest = lines_for_scripts()
     installed_wheel.run("sh", "-euc", first, cwd=tmp_path).check(first)

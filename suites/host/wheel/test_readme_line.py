@@ -17,7 +17,7 @@ _BUILD_S = 300.0
 
 
 def test_line_builds_the_wheel_and_installs_its_command(tmp_path: Path) -> None:
-    """What the package depends on is left out: `installed_wheel` shows that it fits."""
+    """Dependencies are left out; `installed_wheel` shows that they fit."""
     page = parse_page("README.md", (REPOSITORY / "README.md").read_text())
     (line,) = (block.text for block in page.blocks if block.kind == "wheel")
     checkout, venv = tmp_path / "checkout", tmp_path / "venv"

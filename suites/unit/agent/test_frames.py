@@ -129,7 +129,7 @@ def test_error_names_the_part_that_does_not_fit(send: object, sentence: str) -> 
 
 
 def test_loader_in_the_images_uses_the_same_frames() -> None:
-    """It cannot import them, because it runs before they are sent."""
+    """The loader runs before the agent arrives, so it cannot import the agent's frames."""
     loader = REPOSITORY / "images/debian-12/root/usr/lib/harness/agent-loader"
     said = dict(re.findall(r"^([A-Z_]+) = (.+)$", loader.read_text(), re.MULTILINE))
 
@@ -141,7 +141,7 @@ def test_loader_in_the_images_uses_the_same_frames() -> None:
 
 
 def test_garbage_is_not_kept_while_no_frame_is_found() -> None:
-    """A console that prints into the port does so for hours."""
+    """A console that prints into the port may do so for hours."""
     decoder = Decoder(is_synced=False)
 
     for _ in range(100):

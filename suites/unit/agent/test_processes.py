@@ -215,7 +215,7 @@ def test_started_command_has_three_streams_of_its_own(kernel: FakeKernel) -> Non
 def test_agent_keeps_no_end_of_a_stream_of_the_command_open(
     kernel: FakeKernel, *, stdin: bool
 ) -> None:
-    """The agent keeps no end of the process open."""
+    """Otherwise the agent would not see the end of a stream."""
     child = run(kernel.table(), ["tool"], stdin=stdin)
     (started,) = kernel.started
     reader = os.dup(started.streams[0])
@@ -290,7 +290,7 @@ def test_process_that_can_not_be_watched_is_killed_and_reaped(
 
 
 def test_command_leads_its_group_and_gets_signals_as_programs_expect(kernel: FakeKernel) -> None:
-    """Python ignores SIGPIPE; `yes | head` would go on for ever."""
+    """Python ignores SIGPIPE; with SIGPIPE ignored, `yes | head` would never end."""
     table = kernel.table()
     close(run(table, ["tool"]))
     close(in_terminal(table, ["tool"]))
@@ -388,7 +388,7 @@ def test_agent_that_may_not_change_its_score_starts_commands_all_the_same(
 
 
 def test_terminal_is_opened_by_its_process_with_its_size_and_utf8(kernel: FakeKernel) -> None:
-    """The first terminal that the leader of a session opens becomes its own."""
+    """The first terminal that a session leader opens becomes its controlling terminal."""
     child = in_terminal(kernel.table(), ["bash"], stdin=True)
     (started,) = kernel.started
     assert child.stdin is not None
@@ -413,7 +413,7 @@ def test_terminal_is_opened_by_its_process_with_its_size_and_utf8(kernel: FakeKe
 
 
 def test_terminal_ends_with_its_last_process(kernel: FakeKernel) -> None:
-    """The agent keeps no end of the process open, and gets EIO."""
+    """The agent keeps no slave end open, so its read fails with EIO."""
     child = in_terminal(kernel.table(), ["bash"])
     assert child.stdin is None
     with pytest.raises(BlockingIOError):
@@ -443,7 +443,7 @@ def test_terminal_has_the_first_program_that_exists(
 def test_terminal_whose_program_can_not_be_run_says_so(
     kernel: FakeKernel, refusal: OSError | None
 ) -> None:
-    """Only a program that is missing has another one in its place."""
+    """The fallback program replaces only a missing program."""
     kernel.refusal = refusal
     kernel.missing = () if refusal else ("bash", "sh")
 

@@ -275,7 +275,7 @@ def credit_of(got: list[tuple[int, int, bytes]]) -> int:
 
 
 def test_input_longer_than_a_pipe_reaches_the_command_whole(bench: Bench) -> None:
-    """A pipe takes parts of it, as the command reads."""
+    """The pipe takes the input in parts while the command reads."""
     sent = bytes(range(256)) * 900
     process = start(bench, stdin="more")
     for at in range(0, len(sent), 60_000):
@@ -295,7 +295,7 @@ def test_input_longer_than_a_pipe_reaches_the_command_whole(bench: Bench) -> Non
 
 
 def test_command_that_has_read_its_input_is_fed_again_later(bench: Bench) -> None:
-    """Meanwhile its pipe has room, which poll would report without end."""
+    """The empty pipe has room, which poll would report continuously."""
     process = start(bench, stdin="more")
     watched = len(bench.server.loop._callbacks)
     for _ in range(2):
@@ -312,7 +312,7 @@ def test_command_that_has_read_its_input_is_fed_again_later(bench: Bench) -> Non
 
 
 def test_input_that_a_command_does_not_read_is_credited(bench: Bench) -> None:
-    """Else the host would wait for ever to send the rest."""
+    """Otherwise the host would wait for ever to send the rest of the input."""
     process = start(bench, stdin="more")
     for _ in range(4):
         bench.sends(frames.DATA, 2, bytes(60_000))
@@ -329,7 +329,7 @@ def test_input_that_a_command_does_not_read_is_credited(bench: Bench) -> None:
 
 
 def test_command_waits_for_a_host_that_does_not_read(bench: Bench) -> None:
-    """Queued output is bounded, and other requests are answered meanwhile."""
+    """Queued output is bounded, and other requests are still answered."""
     process = start(bench)
     os.set_blocking(process.stdout, False)
     accepted = 0
@@ -440,7 +440,7 @@ def test_command_goes_on_when_the_host_leaves_a_flooded_port(
 def test_error_of_the_port_ends_the_agent_even_after_a_failed_write(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Taken for an error of that request, it would leave an agent that hears nothing."""
+    """An agent that blames the request for the error would never read from the port again."""
     process = start(bench)
     with monkeypatch.context() as left:
         left.setattr(bench.device, "write", lambda _: None)
@@ -702,7 +702,7 @@ def umask() -> Iterator[None]:
 def test_written_file_appears_whole(
     bench: Bench, tmp_path: Path, mode: int, *, is_there: bool
 ) -> None:
-    """It has the mode that was asked for, whatever the umask takes and the old file had."""
+    """The file has the requested mode, whatever the umask and the mode of the old file."""
     path = tmp_path / "a" / "b" / "file"
     if is_there:
         path.parent.mkdir(parents=True)
@@ -735,7 +735,7 @@ def test_name_may_be_as_long_as_linux_allows(bench: Bench, tmp_path: Path) -> No
 def test_cancelled_write_leaves_no_file_and_a_leftover_file_is_replaced(
     bench: Bench, tmp_path: Path
 ) -> None:
-    """An agent that was killed leaves a part, and the next one may have its process id."""
+    """A killed agent leaves a partial file, and the next agent may have the same process id."""
     asked = {"path": str(tmp_path / "file"), "mode": 0o640, "has_more": True}
     bench.sends(frames.WRITE, 2, frames.to_json(asked) + b"\nhalf")
     bench.turns()

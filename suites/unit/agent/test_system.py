@@ -64,7 +64,7 @@ def test_clones_of_a_prepared_guest_have_the_random_device_open(tmp_path: Path) 
 def test_entropy_is_credited_in_bits_and_used_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int | None
 ) -> None:
-    """A generator without a seed has nothing to replace; of any other error the host has to know."""
+    """A reseed of an unseeded generator may fail; every other error is reported to the host."""
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/urandom").touch()
     calls: list[tuple[int, object]] = []
@@ -113,7 +113,7 @@ def test_only_process_groups_of_commands_are_signalled(
 
 
 def test_commands_get_an_environment_like_a_login_shell_of_root() -> None:
-    """What systemd tells the agent alone is not passed on."""
+    """Variables that systemd sets for the agent are not passed on."""
     systemd = (
         *("INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID"),
         *("MAINPID", "NOTIFY_SOCKET", "SYSTEMD_EXEC_PID", "WATCHDOG_PID", "WATCHDOG_USEC"),
@@ -136,7 +136,7 @@ def test_commands_get_an_environment_like_a_login_shell_of_root() -> None:
 
 
 def test_boot_id_is_one_word(tmp_path: Path) -> None:
-    """The kernel ends it by a line break."""
+    """The file of the kernel ends with a line break, which is removed."""
     file = tmp_path / "proc/sys/kernel/random/boot_id"
     file.parent.mkdir(parents=True)
     file.write_text("b0071d00-0000\n")

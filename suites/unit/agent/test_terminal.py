@@ -98,7 +98,7 @@ def test_raw_terminal_shows_which_program_is_missing(bench: Bench) -> None:
 
 
 def test_end_of_the_process_ends_the_command_after_its_last_output(bench: Bench) -> None:
-    """Another process, which a shell left in the background, still has the terminal."""
+    """A background process of the shell still has the terminal open."""
     started = start_in_terminal(bench)
     started.says(b"last words\n")
     started.exits(7)
@@ -212,7 +212,10 @@ def test_end_of_the_input_is_typed_as_ctrl_d(bench: Bench, form: str) -> None:
 def test_cancel_closes_the_terminal_before_it_kills(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel then sends SIGHUP, at which a shell ends its jobs. Only what stays is killed."""
+    """The kernel then sends SIGHUP, at which a shell ends its jobs.
+
+    Only remaining processes are killed.
+    """
     started = start_in_terminal(bench)
     bench.sends(frames.CANCEL, 2)
 
@@ -229,7 +232,7 @@ def test_cancel_closes_the_terminal_before_it_kills(
 def test_process_that_ends_with_its_terminal_is_not_killed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its number may be another's by then."""
+    """Its process id may belong to another process by then."""
     started = start_in_terminal(bench)
     bench.sends(frames.CANCEL, 2)
     bench.turns()
@@ -242,7 +245,7 @@ def test_process_that_ends_with_its_terminal_is_not_killed(
 
 
 def test_time_limit_hangs_up_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shell ignores SIGTERM while it reads from a terminal."""
+    """An interactive shell ignores SIGTERM, so the terminal is closed too."""
     started = start_in_terminal(bench)
     passes(bench, monkeypatch, 60.0)
 

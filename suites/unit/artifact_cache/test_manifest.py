@@ -70,7 +70,7 @@ def test_file_that_changes_while_it_is_verified_is_read_again(
 def test_files_are_read_again_after_a_change_of_their_inodes_or_a_boot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
-    """The time of a change can't be set back, unlike that of the content."""
+    """Unlike the mtime, the ctime of a file cannot be set back."""
     folder = a_folder(tmp_path / "x")
     found = FORMAT.check(folder, "k")
     assert FORMAT.is_verified_since_boot(folder, found)
@@ -111,7 +111,7 @@ def test_manifest_and_stamp_of_a_folder_are_private_under_any_umask(tmp_path: Pa
 def test_folder_needs_the_disk_on_which_it_was_made(
     tmp_path: Path, key: str, disk: bytes, *, is_sound: bool
 ) -> None:
-    """Blocks decide: an overlay does not know the key."""
+    """An overlay depends on the blocks of its base disk and does not know the key."""
     parent = a_folder(tmp_path / "parent")
     pin = ParentPin(folder="parent", key="k", disk_sha256=FORMAT.read(parent).files[DISK].sha256)
     a_folder(parent, key=key, disk=disk)

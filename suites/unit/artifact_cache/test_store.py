@@ -103,7 +103,7 @@ def test_folder_removed_before_its_lock_is_held_is_made_without_a_report(tmp_pat
 def test_published_folder_is_synced_after_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """First its files, then the folder that has its new name: a crash leaves all of it or nothing."""
+    """The files are synced first, then the parent folder: a crash leaves all files or none."""
     folder = tmp_path / "store/one"
     synced: list[tuple[str, bool]] = []
 
@@ -128,7 +128,7 @@ def test_published_folder_is_synced_after_its_files(
 
 
 def test_disk_space_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Holes take none, and neither does a file that another process removes meanwhile."""
+    """Holes take no space, and neither does a file that another process removes meanwhile."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/data").write_bytes(b"x" * (1 << 20))
     with (tmp_path / "hole").open("wb") as hole:
@@ -206,7 +206,7 @@ def test_damaged_folder_is_renamed_away_under_its_guard_and_made_again(tmp_path:
 def test_leftovers_of_a_failed_attempt_are_not_published_with_the_next_one(
     tmp_path: Path,
 ) -> None:
-    """The first attempt could not be cleaned up; the same process tries again."""
+    """The first attempt could not be cleaned up, and the same process tries again."""
     fails = [OSError(errno.EBUSY, "busy")]
 
     def clean(work: Path) -> None:
@@ -255,7 +255,7 @@ def test_leftover_that_can_not_be_removed_keeps_nobody_from_the_cache(tmp_path: 
 def test_next_run_removes_leftovers_of_a_killed_one_in_any_folder(
     tmp_path: Path, *, is_made: bool
 ) -> None:
-    """Also where it finds its own folder published, as the killed run may have done at the end."""
+    """Leftovers are also removed if the killed run had already published its folder."""
     if is_made:
         ensure_one(ArtifactStore(tmp_path, noun="thing"))
     same, other = a_killed_makers_folder(tmp_path, "one"), a_killed_makers_folder(tmp_path, "two")
@@ -304,7 +304,7 @@ def test_note_of_the_next_process_that_makes_the_folder_is_not_removed(
 
 
 def test_error_of_a_folder_is_not_hidden_by_an_error_of_its_removal(tmp_path: Path) -> None:
-    """As where no descriptors are left: the removal needs some, too."""
+    """Without free descriptors, for example, the removal fails too."""
 
     def clean(_work: Path) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

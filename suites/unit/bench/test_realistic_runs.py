@@ -32,7 +32,7 @@ def test_error_for_a_missing_command_has_the_package_to_install(
 
 
 def test_reports_are_identical_if_each_example_passes_in_each() -> None:
-    """One example failed once, one was not reported each time, one always failed."""
+    """One example failed once, one was missing once, and one always failed."""
     passed = _REPORT.replace("FAILED", "PASSED")
 
     same = compare_reports([passed, passed])

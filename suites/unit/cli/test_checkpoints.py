@@ -173,7 +173,7 @@ def test_age_has_one_unit() -> None:
 def test_rm_removes_all_given_checkpoints_with_their_descendants_or_no_checkpoint(
     store: CheckpointStore, words: list[str], left: list[str]
 ) -> None:
-    """Two may have one name."""
+    """Two checkpoints may have the same name."""
     deadline = Deadline.after(60)
     with store.use("baked", {"other": "1"}, _make, memory_mib=1, deadline=deadline):
         pass

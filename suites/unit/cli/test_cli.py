@@ -114,7 +114,7 @@ def test_other_error_of_the_interpreter_does_not_count_as_a_lack(
 def test_reader_that_went_away_ends_the_command_as_a_shell_tells_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was printed last meets the closed pipe only when it is flushed."""
+    """The last output reaches the closed pipe only at the final flush."""
     ours, theirs = os.pipe()
     os.close(ours)
     replaced: list[int] = []
@@ -466,7 +466,7 @@ def _accept(_: Evidence) -> None:
 
 
 def test_unmet_expectation_does_not_hide_the_next_ones(tmp_path: Path) -> None:
-    """Where the evidence is kept is said beside, when it is kept."""
+    """The folder of the evidence is printed only if the evidence is kept."""
     scenario = Scenario(
         title="other kernel",
         request=None,  # type: ignore[arg-type]  # judging looks at evidence alone

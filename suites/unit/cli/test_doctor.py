@@ -118,7 +118,7 @@ def test_host_with_everything_lacks_nothing(host: Host, settings: Settings) -> N
 def test_missing_debian_keys_are_reported_with_their_package(
     host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Ubuntu has mmdebstrap without them."""
+    """Ubuntu's mmdebstrap package does not install these keys."""
     monkeypatch.setattr(debian_packages, "KEYRING", tmp_path / "none")
 
     found = missing(examine(settings, host))

@@ -85,7 +85,7 @@ def test_host_whose_gpus_can_be_taken_lacks_nothing(host: FakeHost, settings: Se
 
 
 def test_host_without_gpus_for_tests_has_no_rows(host: FakeHost, settings: Settings) -> None:
-    """The display of a laptop, or of a server's BMC, is none."""
+    """The display of a laptop or of a server's BMC is not such a GPU."""
     host.remove(GPU)
     host.remove(SECOND)
     host.add_function("0000:00:02.0", group=1, class_code=VGA_CLASS, vendor=0x8086, boot_vga=True)
@@ -96,7 +96,7 @@ def test_host_without_gpus_for_tests_has_no_rows(host: FakeHost, settings: Setti
 def test_gpu_of_a_known_kind_has_a_row_whatever_its_model(
     host: FakeHost, settings: Settings
 ) -> None:
-    """One of them may have lost its group, as in a machine of its own."""
+    """One of the GPUs may have no IOMMU group, as in a virtual machine."""
     host.add_function("0000:67:00.0", group=None, device=0x1234)
     host.add_function("0000:68:00.0", group=8, vendor=0x1002)
     host.add_function("0000:69:00.0", group=9, class_code=VGA_CLASS, device=0x1234)

@@ -135,7 +135,7 @@ def test_file_in_place_of_a_folder_is_refused(
 
 
 def test_failure_while_writing_leaves_nothing(tmp_path: Path) -> None:
-    """As a full disk does, in the middle of a file."""
+    """The test fails a write in the middle of a file, as a full disk does."""
     files = init.project_files()
     files["tests/unit/unwritable"] = (cast("bytes", "no bytes"), False)
 

@@ -40,7 +40,7 @@ class _Terminal(io.TextIOWrapper):
 def test_console_on_a_terminal_only_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, expected: bytes
 ) -> None:
-    """Its guest would set the title and the clipboard, and type answers into the shell."""
+    """Otherwise the guest could set title and clipboard, and type answers into the shell."""
     log = tmp_path / "serial.log"
     # A character of two bytes is read in two parts.
     before = b"x" * ((1 << 16) - PRINTED.index(b"\xc3") - 1)
@@ -219,7 +219,7 @@ def test_machine_of_a_running_test_is_not_ended(
 def test_gc_ends_the_process_that_holds_a_kept_machine(
     running: list[RunningMachine], monkeypatch: pytest.MonkeyPatch, fake_time: FakeClock
 ) -> None:
-    """The process that holds it ends it, and other machines for the same test go on."""
+    """Other machines that are kept for the same test continue to run."""
     asked: list[tuple[int, int]] = []
     running += [a_machine("one", process=7, user=9, until=9.0), a_machine("two")]
     monkeypatch.setattr("harness.lease.abandoned", lambda _: [])

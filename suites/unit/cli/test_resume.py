@@ -48,7 +48,7 @@ def settings_for(
 def test_uri_option_overrides_the_uri_setting(
     saved: MachineBundle, driver: str, option: str | None, uri: str | None
 ) -> None:
-    """A machine that ran under QEMU itself has none, whatever the environment has."""
+    """A machine that ran without libvirt has no URI, whatever the environment variable says."""
     settings = Settings(machine_driver=MachineDriver.LIBVIRT, machine_uri=OWN)
 
     found = settings_for(saved, settings, driver=driver, uri=option)

@@ -496,7 +496,7 @@ def test_no_line_of_a_sound_boot_is_an_error(tmp_path: Path) -> None:
 
 
 def test_cause_in_an_error_text_is_reported_once(tmp_path: Path) -> None:
-    """What a command of a test printed is in its error alone."""
+    """Only the error has the output of a command of the test."""
     write(tmp_path, "commands/journal", "Nov 23 06:22:52.1 node probe[9]: nothing is wrong\n")
     said = (
         "A command in machine 'node' failed.\n"
@@ -702,7 +702,7 @@ def test_line_at_which_set_e_ended_a_script_is_reported(tmp_path: Path) -> None:
 def test_failure_with_a_declared_code_is_not_silent_if_the_output_is_the_log(
     tmp_path: Path,
 ) -> None:
-    """What it printed is shown as its log."""
+    """The output of the provisioner is shown as its log."""
     write_foreign_run(tmp_path, log=None, printed="no region\nHARNESS: cloud-init has finished\n")
     write(tmp_path, f"files{EXIT_CODE_PATH}", "9\n")
 
@@ -903,7 +903,7 @@ def test_unit_is_starting_while_its_commands_run(
 def test_unit_that_systemd_starts_again_is_shown_and_hides_nothing(
     tmp_path: Path, state: str
 ) -> None:
-    """While it waits for its next start, systemd does not list it as failed."""
+    """Systemd does not list the unit as failed while it waits for its next start."""
     write(tmp_path, "commands/units", f"watcher.service loaded activating {state} W\n")
     lines = (
         "Nov 23 06:22:50.1 node (watcher)[8]: watcher.service: Failed at step EXEC spawning /opt/watcherd: "

@@ -66,7 +66,7 @@ def unpack(folder: Path, *frames: bytes) -> list[str]:
 def test_frames_become_files_of_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pieces of the stream end anywhere."""
+    """The pieces of the stream may end anywhere."""
     monkeypatch.setattr("harness.evidence.collect._PIECE_BYTES", 7)
     files = unpack(
         tmp_path / "e",
@@ -88,7 +88,7 @@ def test_frames_become_files_of_the_folder(
 
 
 def test_empty_output_of_find_is_not_treated_as_an_empty_node(tmp_path: Path) -> None:
-    """A find without -printf, as busybox has it, prints nothing and fails."""
+    """The find of busybox has no -printf; it prints nothing and fails."""
     for number, content in enumerate((b"", b"/ 755 d\n")):
         message = _refused_frames(tmp_path / str(number), a_frame("paths", content=content))
 
@@ -156,7 +156,7 @@ def test_exit_code_before_any_command_is_refused(tmp_path: Path) -> None:
 
 
 def test_content_that_looks_like_a_frame_is_content(tmp_path: Path) -> None:
-    """Frames need the nonce, and the guest's files cannot contain it."""
+    """Frames need the nonce, which the files of the guest cannot contain."""
     forged = b"\n0000000000000000 file /x\0forged"
 
     unpack(tmp_path / "e", a_frame("file", "/log", forged))
@@ -231,7 +231,7 @@ def test_evidence_beyond_a_limit_is_refused(
 
 
 def test_nothing_is_left_of_a_stream_that_ends_early(tmp_path: Path) -> None:
-    """Its last file may be cut."""
+    """The last file of the stream may be truncated."""
     frames = (
         *(a_frame("paths", content=b"d 755 0 1.0 /\n"), a_frame("unreadable", "/b", b"")),
         *(a_frame("command", "c"), a_frame("file", "/x", b"beg")),
@@ -254,7 +254,7 @@ def test_name_of_other_bytes_is_kept(tmp_path: Path) -> None:
 
 
 def test_evidence_is_unpacked_in_bounded_memory(tmp_path: Path) -> None:
-    """300 MiB of zeros, in 1.4 MiB, took 846 MiB."""
+    """Before the limit, 300 MiB of zeros, compressed to 1.4 MiB, took 846 MiB."""
     output = base64.b64encode(an_archive(a_frame("file", "/z", bytes(4 << 20)))).decode()
     with ScriptedRunner().expect("sh", stdout=output) as runner:
         tracemalloc.start()
@@ -269,7 +269,7 @@ def test_evidence_is_unpacked_in_bounded_memory(tmp_path: Path) -> None:
 
 
 def test_message_about_a_long_stream_is_bounded(tmp_path: Path) -> None:
-    """It was 53 MiB."""
+    """Before the limit, the message had 53 MiB."""
     noise = base64.b64encode(bytes(range(256)) * (4 << 10)).decode()
     scripted = ScriptedRunner().expect("sh", stdout=noise, exit_code=124)
     with scripted as runner, pytest.raises(HarnessError) as caught:
@@ -317,7 +317,7 @@ def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_unreadable_file_is_not_taken_for_an_absent_file(tmp_path: Path) -> None:
-    """A part may have been read before the error; it must not be used, nor count as empty."""
+    """A part read before the error must neither be used nor count as an empty file."""
     unpack(tmp_path / "e", a_frame("file", "/a", b"ha"), a_frame("unreadable", "/a", b""))
     request = json.dumps({"schema": 1, "files": ["/a", "/b"]})
     (tmp_path / "e/requested.json").write_text(request)
@@ -415,7 +415,7 @@ def test_declared_command_does_not_replace_a_command_of_the_harness(name: str) -
 
 
 def test_folders_of_evidence_are_private(tmp_path: Path) -> None:
-    """The outermost one keeps others out of all that is in it."""
+    """The mode of the outermost folder denies other users access to all files below."""
     unpack(tmp_path / "e", a_frame("file", "/a/b/c"), a_frame("file", "/a/d"))
     keep_host_files(tmp_path / "e", {}, {"x": ""})
 
@@ -427,7 +427,7 @@ def test_folders_of_evidence_are_private(tmp_path: Path) -> None:
 def test_each_gathering_has_a_new_nonce_and_records_its_request(
     tmp_path: Path,
 ) -> None:
-    """Else a guest could prepare a file that ends the frame which it is in."""
+    """With a known nonce, a guest could put the end of a frame into a file."""
     request = EvidenceRequest(commands={"a": ("b", "c")}, files=["/file"], paths=["/path"])
     scripts: list[str] = []
 

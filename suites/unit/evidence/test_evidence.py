@@ -91,7 +91,7 @@ def test_each_run_has_its_own_results_and_the_latest_only_results_of_this_boot(
 
 
 def test_outcome_and_steps_are_of_the_chosen_run(tmp_path: Path) -> None:
-    """The first ended with 9, the second wrote what is there now, and the third wrote nothing."""
+    """The first run ended with 9, the second wrote the present outcome, the third wrote nothing."""
     folder = a_gpu_node(tmp_path)
     second = (tmp_path / f"files{OUTCOME_PATH}").read_text()
     first = json.dumps({**json.loads(second), "exit_code": 9, "steps": []})
@@ -265,7 +265,7 @@ def test_log_is_empty_if_the_evidence_has_no_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["commands", "files"])
 def test_evidence_of_an_earlier_version_is_complete(tmp_path: Path, part: str) -> None:
-    """It has neither a list of what was looked for, nor one of what was closed."""
+    """Such evidence lists neither the request nor the unreadable paths."""
     (tmp_path / part).mkdir()
 
     assert EvidenceFolder(tmp_path).evidence.file("/x") is None

@@ -110,7 +110,7 @@ def test_fields_that_nobody_reads_are_not_kept() -> None:
 
 
 def test_truncated_journal_entries_are_skipped() -> None:
-    """The journal is limited by its last bytes."""
+    """The size limit keeps only the last bytes of the journal."""
     whole = ENTRY + b"MESSAGE=whole\n\n"
     cut = b"IMESTAMP=17\nMESSAGE=cut\n\n"
 
@@ -127,7 +127,7 @@ def test_journal_is_limited_when_it_is_gathered() -> None:
 
 
 def test_commands_of_history_and_evidence_have_different_names() -> None:
-    """Both have names of their own, since a test may ask for the history's commands too."""
+    """A test may add the commands of the history to its evidence."""
     assert not set(history_request().commands) & set(guest_request(()).commands)
 
 

@@ -383,7 +383,7 @@ _OPEN = (
     ],
 )
 def test_legacy_gpu_that_two_lines_name_counts_once(log: str, refused: list[str]) -> None:
-    """The driver says which model it is, and then at which address; a K80 has two addresses."""
+    """The driver logs the model first and then the address; a K80 has two addresses."""
     assert parse_refused_gpus(log) == refused
 
 

@@ -123,7 +123,7 @@ def test_bundle_is_a_folder_with_versions_and_its_archive(tmp_path: Path) -> Non
 
 
 def test_archives_and_folders_of_others_do_not_count_as_bundles(tmp_path: Path) -> None:
-    """They could be removed, which nobody has asked for."""
+    """A bundle may be removed, but a foreign file must be kept."""
     (tmp_path / "backup.tar.gz").touch()
     (tmp_path / "project/package").mkdir(parents=True)
     (tmp_path / "project/package/versions.json").write_text('{"schema": 1}')
@@ -134,7 +134,7 @@ def test_archives_and_folders_of_others_do_not_count_as_bundles(tmp_path: Path) 
 
 
 def test_files_of_a_passed_test_are_not_a_bundle(tmp_path: Path) -> None:
-    """Evidence by `--evidence=always`, that of bakes, and the part of an archive."""
+    """This covers `--evidence=always`, evidence of bakes, and the part of an archive."""
     (tmp_path / "passed/node/host").mkdir(parents=True)
     (tmp_path / ".x.tar.zst.part").touch()
     (tmp_path / "notes.txt").touch()

@@ -276,7 +276,7 @@ def test_contents_of_new_files_and_of_settings_are_read(node: FakeNode) -> None:
 def test_files_written_while_the_clock_is_behind_the_image_are_read(
     node: FakeNode, age_s: int, is_read: bool
 ) -> None:
-    """The node has run for 100.25 s, so by its clock all of its own writes are of that time."""
+    """The uptime is 100.25 s, so files that the node wrote are at most this old by its clock."""
     node.now_ns = 1_500_000_000_000_000_000
     node.disk.inode(16, 0o100755, size=5, ctime_ns=node.now_ns - age_s * 1_000_000_000)
 
@@ -405,7 +405,7 @@ def test_mounts_of_containers_and_of_parts_are_skipped(node: FakeNode) -> None:
 
 
 def test_disk_that_changes_once_while_it_is_read_is_read_again(node: FakeNode) -> None:
-    """A file is deleted between the read of its inode and that of its folder."""
+    """A file is deleted between the reads of its inode and of its folder."""
     damaged = bytes(node.disk.content)
     node.disk.inode(15, 0, links=0)
     broken, whole = bytearray(node.disk.content), bytearray(damaged)

@@ -58,6 +58,6 @@ def test_text_that_is_in_each_line_or_in_no_line_is_refused(
 def test_empty_list_of_event_names_is_refused(
     tmp_path: Path, expectation: Callable[..., None], names: tuple[str, ...]
 ) -> None:
-    """Each node would meet it."""
+    """Each node would meet an expectation without event names."""
     with pytest.raises(BadInputError, match="The names of events were expected"):
         expectation(a_serving_node(tmp_path).evidence, *names)

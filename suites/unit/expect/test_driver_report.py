@@ -71,7 +71,7 @@ def a_node(folder: Path, report: str, *, exit_code: int = 0, bus: str = BUS) -> 
 
 
 def test_healthy_gpus_are_counted(tmp_path: Path) -> None:
-    """Errors that were corrected, and those of the GPU's life before, are no fault of now."""
+    """Corrected errors and errors before the last driver load are not a present fault."""
     evidence = a_node(tmp_path, HEAD + FIRST + SECOND).evidence
 
     assert driver_reports_health(evidence) == "nvidia-smi reports no fault of 2 GPUs."
@@ -163,7 +163,7 @@ def with_count(report: str, nth: int) -> str:
 def test_double_bits_since_the_driver_was_loaded_are_a_fault(
     tmp_path: Path, nth: int, *, is_fault: bool
 ) -> None:
-    """Single bits are corrected; those of the GPU's life before are no fault of now."""
+    """Single-bit errors are corrected; earlier double-bit errors are not a present fault."""
     evidence = a_node(tmp_path, ONE + with_count(VOLTA, nth), bus=ONE_ON_BUS).evidence
 
     if not is_fault:
@@ -228,7 +228,7 @@ def test_gpus_of_a_sound_fabric_have_no_fault(tmp_path: Path) -> None:
 def test_gpu_that_the_fabric_does_not_serve_has_a_fault(
     tmp_path: Path, old: str, new: str, words: str
 ) -> None:
-    """Until it is registered, CUDA says 'system not yet initialized' (802)."""
+    """Until the GPU is registered, CUDA fails with 'system not yet initialized' (802)."""
     report = HEAD + FIRST + FABRIC + SECOND + FABRIC.replace(old, new)
 
     with pytest.raises(ExpectationError, match=rf"but GPU 00000000:66:00\.0: [^;]*{words}[^;]*$"):
@@ -339,7 +339,7 @@ def test_health_is_unknown_if_the_report_was_not_gathered(tmp_path: Path) -> Non
 
 
 def test_all_faults_of_one_gpu_are_shown_with_its_whole_address(tmp_path: Path) -> None:
-    """Large machines have GPUs in PCI domains of their own."""
+    """Large machines have GPUs in several PCI domains."""
     report = ONE + GPU.format(address="0001FFFF:B1:00.0").replace(
         "Required                    : No", "Required                    : Yes"
     ).replace("Parity     : 0", "Parity     : 2")
@@ -411,7 +411,7 @@ def test_missing_value_hides_no_fault_beside_it(tmp_path: Path, healthy: str, va
 
 
 def test_block_continues_after_a_block_in_it(tmp_path: Path) -> None:
-    """Later releases have a histogram among the remapped rows."""
+    """Later releases have a histogram inside the block of remapped rows."""
     histogram = "        Bank Remap Availability Histogram\n            Max : 5 bank(s)\n"
     old = "        Pending                           : No\n"
     sound = SECOND.replace(old, f"{histogram}{old}")

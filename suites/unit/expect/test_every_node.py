@@ -300,7 +300,7 @@ def verdict_on(folder: EvidenceFolder, name: str) -> tuple[VerdictState, str]:
 
 
 def test_serving_node_meets_every_expectation(tmp_path: Path) -> None:
-    """Each sentence says what was seen, so that a wrong positive result is noticed."""
+    """Each message says what was seen, so a wrong positive verdict is noticed."""
     sentences = {
         verdict.expectation.name: verdict.sentence
         for verdict in judge_node(a_serving_node(tmp_path).evidence)

@@ -101,7 +101,7 @@ def test_as_many_gpus_as_expected_are_accepted(tmp_path: Path, count: int) -> No
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("other", [2, 12])
 def test_another_number_of_gpus_is_refused(tmp_path: Path, count: int, other: int) -> None:
-    """Those that look at every GPU that there is accept any number of them."""
+    """Expectations that check every present GPU accept any number of GPUs."""
     expected = set() if count == other else {"gpus_on_bus", "gpus_driven", "driver_names_gpus"}
 
     assert refusing(with_gpus(a_serving_node(tmp_path), count), judge_gpus(other)) == expected
@@ -180,7 +180,7 @@ def test_single_gpu_behind_other_functions_is_found(tmp_path: Path, count: int) 
 def test_last_gpu_whose_configuration_space_is_all_ones_is_refused(
     tmp_path: Path, count: int, ones: str
 ) -> None:
-    """The kernel still names its ids, its class and its driver, as it noted them before."""
+    """The kernel still shows the ids, the class and the driver that it read before."""
     last = a_function(count - 1).replace("]\n", f"] {ones}\n")
     folder = with_gpus(a_serving_node(tmp_path), count, last)
     judges = {**judge_gpus(count), "has_gpus": expect.has_gpus}
@@ -704,7 +704,7 @@ def test_similar_unit_does_not_serve_gpus(tmp_path: Path, old: str, new: str) ->
 
 
 def test_containerd_has_to_run_beside_another_runtime(tmp_path: Path) -> None:
-    """Docker, which `cri-docker` asks, starts its containers by containerd."""
+    """Docker, which `cri-docker` uses, starts its containers through containerd."""
     units = RUNNING.replace(
         "containerd.service loaded active", "containerd.service loaded activating"
     )
@@ -764,7 +764,7 @@ def test_failed_runtime_is_not_a_fault_beside_containerd(tmp_path: Path) -> None
 
 
 def test_runtime_is_found_in_a_later_format(tmp_path: Path) -> None:
-    """Later formats have the tables of format 3."""
+    """Formats after 3 have the same tables as format 3."""
     cri = 'plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia'
     configuration = (
         f'version = 4\n[{cri}]\nruntime_type = "io.containerd.runc.v2"\n'

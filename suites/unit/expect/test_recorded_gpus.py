@@ -78,7 +78,7 @@ def test_provisioning_reads_the_version_of_the_loaded_driver(tmp_path: Path) -> 
 
 @each_card
 def test_kernel_log_of_a_healthy_node_shows_no_fault(tmp_path: Path, card: str) -> None:
-    """The module tells of an interrupt that it clears, and of a mode that will be removed."""
+    """The module logs a cleared interrupt and a deprecated mode, which are no faults."""
     node = a_recorded_node(tmp_path, card)
 
     assert no_gpu_error_logged(node.evidence)

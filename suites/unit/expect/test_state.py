@@ -97,7 +97,7 @@ def test_content_that_only_one_state_has_read_is_compared_by_identity() -> None:
 
 @pytest.mark.parametrize("ago_ns", [0, 999_999_999])
 def test_identity_of_a_file_that_has_just_changed_proves_nothing(ago_ns: int) -> None:
-    """A second change within the same tick of the clock leaves the same ctime."""
+    """Two changes within one tick of the clock have the same ctime."""
     changed_ns = TAKEN_NS - ago_ns
     recent = a_file(identity=FileIdentity("disk", 12, changed_ns, changed_ns))
 

@@ -206,7 +206,7 @@ def test_only_the_timestamps_of_the_given_units_are_compared(tmp_path: Path, ord
 
 
 def test_unit_is_found_by_its_alias(tmp_path: Path) -> None:
-    """Systemd lists it by its main name alone: `ssh.service`, whose alias is `sshd.service`."""
+    """Systemd lists only the main name: `ssh.service`, whose alias is `sshd.service`."""
     folder = EvidenceFolder(tmp_path)
     folder.command("units", "ssh.service loaded active running S\n")
     folder.command(SHOWN_UNITS, unit("ssh.service", 1, 2, names=("sshd.service",)))
@@ -234,7 +234,7 @@ def test_unit_is_found_by_its_alias(tmp_path: Path) -> None:
 def test_invalid_name_of_a_unit_is_refused(
     tmp_path: Path, expectation: Callable[[Evidence, str], object]
 ) -> None:
-    """No unit has it, so an expectation that there is nothing of it would be met for nothing."""
+    """No unit has such a name, so an expectation of absence would always be met."""
     seen = evidence(tmp_path, unit(KUBELET, 100, 200))
 
     for name in ("kubelet", "kubelet.", "kubelet.servce", "", "a b.service"):
@@ -268,7 +268,7 @@ def test_similar_enablement_does_not_count(tmp_path: Path, seen: str) -> None:
 
 @pytest.mark.parametrize("listed", ["active", "activating"])
 def test_listed_unit_is_in_the_state_of_the_list(tmp_path: Path, listed: str) -> None:
-    """What `systemctl show` says counts only of a unit that is not in the list."""
+    """The output of `systemctl show` is used only for a unit that is not in the list."""
     folder = EvidenceFolder(tmp_path).command("units", f"{KUBELET} loaded {listed} x K\n")
     folder.command(SHOWN_UNITS, unit(KUBELET, active="inactive"))
 

@@ -277,7 +277,7 @@ def whole_nodes(
 def test_command_without_an_answer_makes_dependent_results_unknown(
     whole_nodes: list[tuple[EvidenceFolder, list[str]]], command: str, way: Way
 ) -> None:
-    """The first way is also tried on the expectations that do not need the command."""
+    """The first failure is also tried with expectations that do not need the command."""
     for folder, alike in whole_nodes:
         cases = [case for case in alike if way is WAYS[0] or command in needs_of(case)]
         _expect_unknown_without(folder, cases, command, way)
@@ -421,7 +421,7 @@ def test_judgement_is_unknown_if_folders_are_unreadable(tmp_path: Path) -> None:
 
 
 def test_definite_artefact_is_reported_beside_an_unreadable_folder(tmp_path: Path) -> None:
-    """What was found is left, whatever else there may be."""
+    """A found artefact fails the expectation, whatever the unreadable folder holds."""
     folder = close(a_stripped_node(tmp_path), "/lib/modules")
     folder.more_paths("f 755 1 1.0 /usr/bin/nvidia-smi")
 

@@ -119,7 +119,7 @@ def test_implementation_and_revision_have_fields_of_their_own(tmp_path: Path) ->
 
 
 def test_user_adds_a_model_by_a_file(tmp_path: Path) -> None:
-    """Its registers count more than those that follow from the chip."""
+    """Registers in the file override the registers that follow from the chip."""
     _model(tmp_path, MODEL_FILE + "registers: {0x88000: 0xffffffff, 0xa00: 5}\n")
 
     catalogue = load_catalogue(tmp_path)
@@ -345,7 +345,7 @@ def test_format_of_another_version_is_refused(tmp_path: Path, place: str) -> Non
 
 
 def test_files_may_name_the_version_of_their_format(tmp_path: Path) -> None:
-    """Those of before have none."""
+    """Files of earlier releases have no version."""
     (tmp_path / "nodes").mkdir()
     _model(tmp_path, f"schema: 1\n{MODEL_FILE}")
     _model(tmp_path, f"schema: 1\n{_NODE}", "nodes/new.yaml")

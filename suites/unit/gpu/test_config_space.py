@@ -207,7 +207,7 @@ def test_read_only_link_registers_ignore_writes() -> None:
 
 @pytest.mark.parametrize("places", [BEFORE_HOPPER, FROM_HOPPER], ids=["before Hopper", "Hopper"])
 def test_power_and_messages_are_set_where_the_driver_expects_them(places: Places) -> None:
-    """What a driver can only read stays as it is."""
+    """Read-only fields keep their values."""
     space = ConfigSpace(
         _IDENTITY, {0: Bar(mib=16)}, is_express=True, has_msi=True, places=places, generation=3
     )
@@ -267,7 +267,7 @@ def test_wide_bar_is_placed_by_its_upper_half() -> None:
 
 
 def test_wide_bar_is_placed_at_an_address_with_all_bits_of_its_lower_half() -> None:
-    """Such as the 16 MiB below a multiple of 4 GiB."""
+    """An example is the last 16 MiB below a multiple of 4 GiB."""
     space = _express_space()
     for offset, value in ((0x18, 0xC), (0x1C, 0x80), (0x20, 0xE0000000)):
         space.write(offset, value, 4)

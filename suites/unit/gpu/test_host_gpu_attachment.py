@@ -23,7 +23,7 @@ def test_gpu_of_one_function_is_plugged_without_its_bios() -> None:
 
 
 def test_function_zero_of_a_group_is_plugged_last() -> None:
-    """A guest looks at the slot when function 0 appears, and overlooks what comes later."""
+    """A guest scans the slot when function 0 appears and ignores functions that appear later."""
     gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0", "0000:65:00.1", "0000:65:00.2"))
 
     devices = gpu.to_device_add("rp0", None)

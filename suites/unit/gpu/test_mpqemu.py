@@ -45,7 +45,7 @@ def qemu(server: MpqemuServer) -> Iterator[QemuSide]:
 
 
 def test_device_is_realized_as_qemu_does_it(server: MpqemuServer, qemu: QemuSide) -> None:
-    """Plays what QEMU 7.2 was seen to send for `-device x-pci-proxy-dev`."""
+    """The test replays messages of QEMU 7.2 for `-device x-pci-proxy-dev`."""
     qemu.post(message(Command.SET_IRQFD))
     assert [qemu.config_read(offset, 2) for offset in (0x00, 0x02, 0x0A, 0x2E)] == [
         0x10DE,
@@ -128,7 +128,7 @@ def test_every_descriptor_is_closed_and_nothing_written(qemu: QemuSide) -> None:
 def test_descriptor_of_a_request_that_is_not_carried_out_is_closed(
     server: MpqemuServer, qemu: QemuSide, data: bytes
 ) -> None:
-    """With whole messages, the second one has it, and the GPU stalls at the first."""
+    """The second of two complete messages has the descriptor, and the GPU stalls at the first."""
     ours, theirs = os.pipe()
     server.gpu.stall(3600.0)
 

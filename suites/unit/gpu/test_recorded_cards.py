@@ -65,7 +65,7 @@ def test_model_has_the_bars_of_the_card(card: str) -> None:
 
 @each_card
 def test_emulated_function_begins_like_the_card(card: str) -> None:
-    """Of what the emulation has, only the board of the H200 and the list of capabilities differ."""
+    """Only the board id of the H200 and the list of capabilities differ."""
     model, real = _model(card), config_space(card)
     space = ConfigSpace(model.pci, model.bars.vfio_user, is_express=True)
     made = bytes(space.read(offset, 1) for offset in range(EXPRESS_SIZE))
@@ -83,7 +83,7 @@ def test_emulated_function_begins_like_the_card(card: str) -> None:
 def test_function_that_signals_messages_has_its_capabilities_at_the_offsets_of_the_card(
     card: str,
 ) -> None:
-    """The driver reads width and speed of a Hopper's link there, by offset."""
+    """The driver reads width and speed of a Hopper's link at fixed offsets."""
     model, real = _model(card), config_space(card)
     gpu = EmulatedGpu(
         model,
@@ -127,7 +127,7 @@ def test_pci_ids_of_the_model_match_the_recorded_nvml_answers(card: str) -> None
 
 @each_card
 def test_profiles_of_provisioning_fit_the_card(card: str) -> None:
-    """Each id is one of the card's, and as many instances are asked for as it takes."""
+    """Each profile id exists on the card, and the number of instances is the card's maximum."""
     table = load_recording(f"nvidia-smi/580.159.04-{card}-mig-lgip").text
     takes = {
         number: int(most) for number, most in re.findall(r"MIG \S+ +(\d+) +\d+/(\d+) ", table)

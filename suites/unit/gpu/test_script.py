@@ -74,7 +74,7 @@ def test_xids_are_taken_one_by_one_in_order() -> None:
 
 
 def test_unread_xid_stays_queued() -> None:
-    """QEMU resets a device as it is plugged: what was scripted beforehand is there afterwards."""
+    """QEMU resets a device when it is plugged in; the reset keeps scripted values."""
     gpu = a_gpu()
     gpu.raise_xid(79)
     gpu.bar_write(0, XID, 5, 4)

@@ -168,7 +168,7 @@ def test_text_that_is_not_a_trace_is_refused(text: str) -> None:
 
 
 def test_value_of_many_bytes_is_read_again() -> None:
-    """QEMU collects writes to the GPU's memory in messages of up to 200."""
+    """QEMU combines writes to GPU memory into messages of up to 200 bytes."""
     recorder = _recorder()
     recorder.access(AccessKind.BAR_WRITE, 1, 0x40, 200, int.from_bytes(b"\xa5" * 200, "little"))
     trace = recorder.snapshot()

@@ -170,7 +170,7 @@ def test_base_whose_parent_has_a_damaged_manifest_is_refused(tmp_path: Path) -> 
 
 
 def test_folder_of_a_bundle_is_quoted_in_the_command(tmp_path: Path) -> None:
-    """A bundle may come from a stranger."""
+    """A bundle may come from an untrusted person."""
     with pytest.raises(HarnessError) as caught:
         find_base(replace(BASE, folder="/x; reboot"), [tmp_path])
 

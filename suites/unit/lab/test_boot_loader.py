@@ -57,7 +57,7 @@ def test_image_without_grub_is_reported() -> None:
 
 
 def test_kernel_is_booted_always_by_a_menu_made_for_it() -> None:
-    """The menu is made anew, and the entry is named as it is there."""
+    """The menu is generated anew, and the entry is named by its title there."""
     runner = ScriptedRunner()
     guest = _a_guest(runner, menu=MENU)
     runner.expect(

@@ -29,7 +29,7 @@ def test_calls_are_in_the_order_of_their_start_with_their_exit_codes() -> None:
 
 
 def test_end_belongs_to_the_latest_call_of_its_process_number() -> None:
-    """A killed call writes no end, and its number may be used again; a second end has no call."""
+    """A killed call logs no end, and its process id may be reused; a second end is ignored."""
     log = "B\x1f7\x1fa\x1e\nB\x1f7\x1fb\x1e\nE\x1f7\x1f3\x1e\nE\x1f7\x1f4\x1e\n"
 
     assert [call.exit_code for call in parse_calls(log)] == [None, 3]
@@ -64,7 +64,7 @@ def test_each_command_is_replaced_by_a_program_for_all_users() -> None:
 def test_recorder_that_would_record_nothing_is_refused(
     commands: str | list[str],
 ) -> None:
-    """Each letter of a text would be a command."""
+    """A string in place of a list would make each letter a command."""
     with pytest.raises(BadInputError, match="A list of commands was expected"):
         CallRecorder(commands)
 

@@ -87,7 +87,7 @@ def derived() -> SavedState:
 def test_agent_and_base_disk_are_part_of_the_key(
     lab: Lab, saved_state: SavedState, change: dict[str, str]
 ) -> None:
-    """An overlay on other blocks, or a machine with another agent, must not be continued."""
+    """A checkpoint with another base disk or another agent must not be used."""
     key = checkpoint_of(lab, saved_state)[0].key
 
     assert checkpoint_of(lab, saved_state)[0].key == key
@@ -142,7 +142,7 @@ def test_digest_of_a_base_disk_is_the_digest_of_the_disk(
 
 
 def test_memory_of_a_checkpoint_has_all_its_blocks(tmp_path: Path) -> None:
-    """QEMU dies of SIGBUS at a page without one."""
+    """QEMU is killed by SIGBUS at a page without a block."""
     ram = tmp_path / "ram"
     ram.write_bytes(b"copied")
 

@@ -37,7 +37,7 @@ TREE = SHIPPED_IMAGES / "debian-12/root"
 
 
 def test_agents_files_arrive_as_they_are() -> None:
-    """Systemd warns of a unit that is executable."""
+    """Systemd warns of a unit file that is executable."""
     for path, mode in (
         ("/usr/lib/harness/agent-loader", "0755"),
         ("/etc/systemd/system/harness-agent.service", "0644"),

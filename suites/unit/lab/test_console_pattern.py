@@ -26,7 +26,7 @@ def test_stages_and_the_end_are_seen_without_a_pattern() -> None:
 
 
 def test_end_of_a_run_without_our_user_data_is_seen() -> None:
-    """Where user-data is no YAML, cloud-init ends with its own message."""
+    """If user-data is not YAML, cloud-init ends with its own message."""
     line = "Cloud-init v. 22.4.2 finished at Mon, 23 Nov 2026 14:31:54 +0000. Datasource NoCloud"
 
     assert first(None, line) == first(STEP, line) == "Cloud-init v. 22.4.2 finished at"

@@ -94,7 +94,7 @@ def test_root_ports_reserve_address_space_only_if_the_platform_has_apertures(
 
 
 def test_emulated_guest_gets_the_rate_of_its_time_stamp_counter() -> None:
-    """On a busy host it would measure another frequency, and its clock would run as fast as it likes."""
+    """On a busy host, a guest would measure a wrong rate, and its clock would be wrong."""
     told = replace(a_platform(), tsc_khz=2_596_000)
 
     assert a_description(FOLDER, platform=told).spec.extra_append == ("tsc_early_khz=2596000",)
@@ -102,7 +102,7 @@ def test_emulated_guest_gets_the_rate_of_its_time_stamp_counter() -> None:
 
 
 def test_guest_without_interrupts_of_its_gpu_polls() -> None:
-    """The kernel polls on the tick of IRQ 0, which the timer of the local APIC would replace."""
+    """The kernel polls on the tick of IRQ 0, which the local APIC timer would replace."""
     polling = replace(a_platform(), lacks_gpu_interrupts=True)
 
     assert a_description(FOLDER, platform=polling).spec.extra_append == (

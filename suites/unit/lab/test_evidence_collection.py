@@ -120,7 +120,7 @@ def test_unreachable_machine_leaves_evidence_of_the_host_and_the_reason(
 
 
 def test_guest_that_hangs_is_not_asked_again(tmp_path: Path, asked: list[EvidenceRequest]) -> None:
-    """Its agent may never come, and a boot's time is many minutes."""
+    """Its agent may never answer, and the limit of a boot is many minutes."""
     machine = a_machine(tmp_path / "node", is_hanging=True)
 
     evidence = evidence_collection.collect_available(machine)
@@ -235,7 +235,7 @@ def test_reason_is_kept_if_the_history_cannot_be_gathered(
 def test_history_is_not_gathered_if_the_evidence_failed(
     tmp_path: Path, asked: list[EvidenceRequest]
 ) -> None:
-    """It would take the whole limit once more."""
+    """Gathering the history would take the whole time limit again."""
     (tmp_path / "not-collected.txt").write_text("It hangs.\n")
 
     evidence_collection.collect_history(a_machine(tmp_path / "machine"), tmp_path)
@@ -286,7 +286,7 @@ def test_requests_of_the_provisioner_and_the_test_are_gathered_too(
 def test_command_with_a_taken_name_is_refused_before_anything_is_gathered(
     tmp_path: Path, asked: list[EvidenceRequest]
 ) -> None:
-    """Also where the guest does not answer."""
+    """The refusal does not depend on an answer of the guest."""
     additional = AdditionalEvidence(commands={"mine": ["other"]})
 
     with pytest.raises(BadInputError, match="mine"):

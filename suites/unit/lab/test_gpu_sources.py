@@ -42,7 +42,7 @@ BY_ADDRESS = GpuChoice(address=ADDRESS)
 def test_source_decides_which_gpus_are_emulated(
     source: GpuSource, addresses: tuple[str, ...], expected: list[object]
 ) -> None:
-    """A GPU that is named by its address is the host's in any case."""
+    """A GPU that is requested by its address is always a GPU of the host."""
     model = named("model")
     meanings: dict[object, object] = {
         "model": model,

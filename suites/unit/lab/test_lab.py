@@ -242,7 +242,7 @@ def test_evidence_is_kept_in_the_evidence_folder(lab: Lab, tmp_path: Path) -> No
 def test_saved_state_that_cannot_be_made_keeps_its_console(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
 ) -> None:
-    """Whatever its maker raised: people write those."""
+    """This holds for any exception from the user's function that makes the state."""
 
     def make(machine: LabMachine) -> NoReturn:
         (machine.folder / "serial.log").write_text("Kernel panic")

@@ -76,7 +76,7 @@ def test_marks_reach_every_gpu_of_its_own_number(
 def test_driver_can_open_no_gpu_of_a_clone_whose_memory_mpqemu_cannot_reach(
     tmp_path: Path,
 ) -> None:
-    """Mapped by a shared mapping, the template's memory file would be written."""
+    """A shared mapping would write to the memory file of the template."""
     memory = MemoryFile(path=tmp_path / "ram", is_private=True)
     machine = a_lab_machine(tmp_path, memory_file=memory)
 

@@ -74,7 +74,7 @@ def test_machine_on_another_host_names_no_process(stage: Stage) -> None:
 def test_gpus_are_served_until_the_vm_has_ended(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A guest whose GPU vanishes would write errors that nobody asked for."""
+    """A guest whose GPU vanishes earlier would log unrelated errors."""
     machine = stage.machine(gpus=[a_model()])
     close = machine.gpus.close
 
@@ -181,7 +181,7 @@ def test_guest_that_hung_when_it_was_saved_is_resumed_hanging(stage: Stage) -> N
 
 @pytest.mark.parametrize("source", [GpuSource.EMULATED, GpuSource.HOST])
 def test_machine_that_was_killed_is_not_started(stage: Stage, source: GpuSource) -> None:
-    """It waits neither for room nor for GPUs of the host."""
+    """The machine waits neither for capacity nor for GPUs of the host."""
     stage.sources, pool = sources(source, "0000:65:00.0")
     machine = stage.machine(gpus=[ANY])
     machine.kill()
@@ -228,7 +228,7 @@ def test_machine_that_waits_gives_the_reason(stage: Stage) -> None:
 
 
 def test_gpus_of_the_host_are_awaited_without_holding_room(stage: Stage) -> None:
-    """Two machines that each hold what the other waits for would wait for ever."""
+    """Two machines that each hold what the other needs would deadlock."""
     stage.sources, _ = sources(GpuSource.HOST)
 
     with pytest.raises(HarnessError, match="1 GPUs are wanted"), stage.machine(gpus=[ANY]):

@@ -47,7 +47,7 @@ def test_serial_console_is_added_if_the_kernel_has_no_console(
 
 
 def test_kernel_of_a_cloud_image_boots_with_its_own_command_line_up_to_cloud_init() -> None:
-    """Nothing of the harness's own command line for built images is in it."""
+    """The command line contains no arguments that the harness uses for built images."""
     image = replace(an_image(), kernels=(KERNEL,))
 
     spec = describe_clone(booted(image), a_platform(), Path("/runs"), None).spec

@@ -135,7 +135,7 @@ def told(report: Titles) -> list[tuple[str, list[str]]]:
 
 @pytest.mark.usefixtures("inner")
 def test_latest_runs_of_the_evidence_match_the_recorded_ones(report: Titles) -> None:
-    """The test started the first one without the harness."""
+    """The test started the first run without the harness."""
     steps = ProvisioningSteps(mine())
     for title in ("boot", "again"):
         with steps.run(title):

@@ -148,7 +148,7 @@ def test_checkpoint_is_in_use_for_as_long_as_the_clone(clones: Clones) -> None:
 def test_checkpoint_that_changes_before_it_is_in_use_is_found_again(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another run may make it again while this one waits for it."""
+    """Another run may replace the checkpoint while this run waits for it."""
     clones.clone()
     hold = CheckpointStore.hold
 

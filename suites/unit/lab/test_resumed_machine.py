@@ -122,7 +122,7 @@ def test_machine_of_another_qemu_is_refused(saved: Path, settings: Settings) -> 
 def test_machine_is_resumed_only_with_its_own_firmware(
     tmp_path: Path, settings: Settings, firmware: UefiFirmware
 ) -> None:
-    """Any other file of this host would be mapped into the guest."""
+    """Otherwise any file of this host could be mapped into the guest."""
     for number, code in enumerate((str(firmware.code), "/etc/shadow")):
         folder = a_bundle(tmp_path / str(number), kernel={"flash": code})
         qcow2_on(folder / "disk.qcow2", "")

@@ -22,7 +22,7 @@ MACHINE = cast("LabMachine", object())
 def test_error_keeps_a_reference_to_the_guests_evidence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_known: bool
 ) -> None:
-    """The guest's evidence says more than the host's."""
+    """Evidence of the guest is more useful than evidence of the host."""
     monkeypatch.setattr(evidence_collection, "try_save_host_evidence", lambda _, folder: folder)
     guests = tmp_path / "guest"
     error = HarnessError("It did not start.", evidence=guests if is_known else None)

@@ -253,7 +253,7 @@ def test_bios_has_no_state_to_save(host: Host, spec: MachineSpec, tmp_path: Path
 def test_format_of_a_bundle_is_the_documented_one(
     host: Host, spec: MachineSpec, tmp_path: Path
 ) -> None:
-    """Another version of the harness may read it."""
+    """Another version of the harness may read the bundle."""
     save(host, spec, tmp_path / "checkpoint", gpus=["h100"])
 
     described: dict[str, Any] = json.loads((tmp_path / "checkpoint/machine.json").read_text())

@@ -138,7 +138,7 @@ def test_script_that_removed_itself_does_not_count_and_is_reported(
 def test_relative_name_begins_at_the_folder_of_the_script_at_its_start(
     machine: TracedMachine, script: Path
 ) -> None:
-    """A script that changes its directory keeps its name; one that is sourced there has another."""
+    """A script keeps its name after `cd`; a script that it sources there has another folder."""
     installed = machine.install("opt/provision.sh", TEXT)
     library = machine.install("lib/my lib.sh", "f() {\n  :\n}\n")
     machine.trace("7", ("./provision.sh", 1), cwd=installed.parent)

@@ -83,7 +83,7 @@ def test_versions_are_of_host_and_guest(tmp_path: Path) -> None:
 def test_versions_are_none_if_they_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A guest that did not answer says nothing of itself."""
+    """A guest that did not answer has no versions."""
 
     def refuse(_: str) -> str:
         raise HarnessError("It does not say its version.")

@@ -30,7 +30,7 @@ def test_host_without_qemu_has_no_driver_for_it(tmp_path: Path) -> None:
 def test_host_without_libvirts_binding_gets_the_extra_as_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing else of the harness needs it, and so it is imported no sooner."""
+    """Only this driver needs the binding, so the binding is imported late."""
 
     def refuse() -> None:
         raise RequirementError("pip install 'gpu-node-harness[libvirt]'")

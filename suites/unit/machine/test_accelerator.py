@@ -150,7 +150,7 @@ def test_requested_broken_kvm_is_refused(cache: Path, device: Path, answer: Comm
 
 
 def test_requested_kvm_gets_a_longer_limit_than_kvm_on_trial(cache: Path, device: Path) -> None:
-    """And it is tried anew: on an emulated host QEMU may only have been too slow."""
+    """The cached verdict is not used: QEMU may only have been slow on an emulated host."""
     qemu = ProofRunner(HANGS)
     choose(qemu, cache, device)
     qemu.answer = PROVED
@@ -299,7 +299,7 @@ def test_unwritable_cache_file_is_ignored(cache: Path, device: Path) -> None:
 def test_proof_is_the_firmware_of_a_small_machine_that_dies_with_the_harness(
     under: Accelerator, accel: str, cpu: str
 ) -> None:
-    """A guest that hangs would outlive a harness killed within these two seconds."""
+    """A hanging guest would outlive a harness that is killed during the proof."""
     qemu = ProofRunner(PROVED)
 
     run_proof("qemu-x", under, qemu)
@@ -334,7 +334,7 @@ def test_rom_jumps_from_the_reset_vector_to_its_start() -> None:
 
 
 def test_exit_code_zero_proves_nothing() -> None:
-    """QEMU ends with 0 when a guest shuts down, and the proof never does."""
+    """QEMU exits with 0 when a guest shuts down, which the proof never does."""
     quiet = CommandResult(argv=(), exit_code=0, stdout="", stderr="")
 
     assert explain_proof(quiet) == "QEMU ended with 0 ('no message')"

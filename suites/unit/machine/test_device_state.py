@@ -189,7 +189,7 @@ def test_command_that_qemu_refuses_is_a_state_error(tmp_path: Path) -> None:
 
 
 def test_qemu_reads_the_state_through_the_descriptor_that_it_is_given(tmp_path: Path) -> None:
-    """And cannot change it: all clones of a machine load the same file."""
+    """QEMU cannot write the file: all clones of a machine load the same file."""
     state = tmp_path / "state"
     state.write_text("saved")
     seen: list[tuple[int, bool]] = []

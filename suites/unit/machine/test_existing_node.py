@@ -84,7 +84,7 @@ def test_invalid_uri_is_refused_with_the_forms(uri: str, why: str) -> None:
 
 
 def test_ssh_never_asks_back_and_leaves_nothing_behind() -> None:
-    """The rest is as the user's configuration says: keys, known hosts, jumps."""
+    """Keys, known hosts and jump hosts come from the configuration of the user."""
     assert NodeAddress(host="box").ssh_argv() == [
         "ssh",
         *("-T", "-a", "-x"),
@@ -151,7 +151,7 @@ def test_command_timed_out_if_it_was_ended_at_its_limit() -> None:
 
 
 def test_user_becomes_root_around_the_limit_that_has_to_end_the_command() -> None:
-    """A `timeout` of the user's own could not kill what runs as root."""
+    """A `timeout` that runs as the user could not kill a process of root."""
     ssh = FakeSsh()
 
     NodeRunner(NodeAddress(host="box", by_sudo=True), ssh).run(["uname"], timeout_s=5)
@@ -268,7 +268,7 @@ def test_node_that_does_not_say_how_a_command_ended_is_not_believed(ssh: FakeSsh
 
 
 def test_connection_that_broke_after_the_answer_is_not_believed() -> None:
-    """Its output may be cut off, whatever the node said of the end."""
+    """The output may be truncated even if it contains an exit code."""
     ssh = FakeSsh(stderr="\n{nonce} 0\nConnection reset\n", exit_code=255)
 
     with pytest.raises(HarnessError, match="can't be reached"):

@@ -67,7 +67,7 @@ def test_threads_that_wait_at_once_count_once(host: Host) -> None:
 
 
 def test_wait_that_the_kernel_adds_at_its_end_is_subtracted_as_a_whole(host: Host) -> None:
-    """Looks during a long wait see nothing of it yet."""
+    """The kernel reports a long wait only after it has ended."""
     guest = host.guest()
     began = guest.monotonic()
     for _ in range(9):
@@ -86,7 +86,7 @@ def test_wait_that_the_kernel_adds_at_its_end_is_subtracted_as_a_whole(host: Hos
 
 
 def test_earlier_waits_do_not_count(host: Host) -> None:
-    """Neither the thread's that waits now, nor another's that waited longer."""
+    """This holds for earlier waits of the same thread and of a thread that waited longer."""
     host.clock.sleep(100)
     host.schedules(1, waited_s=90)
     guest = host.guest()
@@ -189,7 +189,7 @@ def test_guest_that_stops_printing_ends_within_half_the_limit(host: Host) -> Non
 
 
 def test_printed_line_is_timed_by_the_clock_of_the_guest(host: Host) -> None:
-    """By the host's clock it would come later, by all that the guest was kept waiting."""
+    """The clock of the host would include the time in which the guest did not run."""
     guest = host.guest()
     began = guest.last_progress
     deadline = GuestDeadline.of(guest, 60, follows_progress=True)

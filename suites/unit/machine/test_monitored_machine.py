@@ -51,7 +51,7 @@ def test_device_is_plugged_into_the_first_free_port_by_the_id_that_qemu_has(
 
 
 def test_gpu_of_the_host_gets_the_time_to_lock_the_memory_of_the_guest(tmp_path: Path) -> None:
-    """For each of its functions: which one QEMU locks the memory for is its own affair."""
+    """Each function gets this time, since QEMU locks the memory for any one of them."""
     monitor = FakeMonitor()
     machine = a_machine(tmp_path, monitor)
 
@@ -104,7 +104,7 @@ def test_seed_is_detached_only_if_there_is_one(tmp_path: Path) -> None:
 
 
 def test_failed_plug_or_unplug_of_a_seed_can_be_repeated(tmp_path: Path) -> None:
-    """An attempt that failed changes neither."""
+    """A failed attempt does not change the state of the seed."""
     machine = a_machine(tmp_path)
     machine.seed_error = HarnessError("not now")
     with pytest.raises(HarnessError, match="not now"):
@@ -219,7 +219,7 @@ def test_device_whose_socket_qemu_opens_itself_is_handed_none(tmp_path: Path) ->
 
 
 def test_removal_that_was_reported_before_does_not_count(tmp_path: Path) -> None:
-    """A device of this id may have been plugged and unplugged before."""
+    """A device with the same id may have been unplugged before."""
     monitor = FakeMonitor()
     monitor.recorded.append(an_event("DEVICE_DELETED", device="gpu0"))
     machine = a_machine(tmp_path, monitor)
@@ -306,7 +306,7 @@ def test_guest_rests_after_five_quiet_looks_in_a_row() -> None:
 
 
 def test_guest_that_rests_all_the_time_is_looked_at_six_times_a_second_apart() -> None:
-    """The first look has nothing to compare with, and a twentieth of a core is rest."""
+    """The first sample has no predecessor; up to 5 % of a core counts as idle."""
     clock = FakeClock()
     looks = iter([0.0, 0.05, 0.05, 0.05, 0.05, 0.05, 9.0])
 
@@ -317,7 +317,7 @@ def test_guest_that_rests_all_the_time_is_looked_at_six_times_a_second_apart() -
 
 
 def test_guest_that_is_never_idle_is_reported_with_its_share_of_a_whole_interval() -> None:
-    """The deadline passes between two looks, so that the last one comes early."""
+    """The deadline passes between two samples, so the last interval is shorter."""
     clock = FakeClock()
     deadline = Deadline.after(LONG_S - 0.9, clock)
     started = clock.monotonic()

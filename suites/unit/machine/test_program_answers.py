@@ -43,7 +43,7 @@ def test_answer_of_a_program_is_cached(program: Path, answers: ProgramAnswers) -
 def test_replaced_program_is_queried_again(
     program: Path, answers: ProgramAnswers, how: str
 ) -> None:
-    """The answers of another program stay."""
+    """Cached answers of another program are kept."""
     other = program.with_name("other")
 
     def replace() -> str:
@@ -109,7 +109,7 @@ def test_answer_that_cannot_take_its_place_is_given_and_leaves_no_file(
 
 
 def test_answer_that_cannot_be_written_is_given(program: Path, tmp_path: Path) -> None:
-    """A file with a name this long can be neither made nor removed."""
+    """A file with such a long name can be neither made nor removed."""
     answers = ProgramAnswers(tmp_path / "cache" / ("q" * 255))
 
     assert answers.answer(str(program), "version", lambda: "7.2") == "7.2"

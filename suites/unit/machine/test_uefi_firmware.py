@@ -68,7 +68,7 @@ def find(*folders: Folder) -> UefiFirmware:
 
 
 def test_descriptor_names_code_and_variables(general: Folder) -> None:
-    """It may be for other machines too."""
+    """The descriptor may support other machine types too."""
     other = {"architecture": "aarch64", "machines": ["virt-*"]}
     general.describe(
         targets=[other, {"architecture": "x86_64", "machines": ["microvm", "pc-q35-*"]}]

@@ -102,7 +102,7 @@ def three_shards(folder: Path) -> None:
 
 
 def test_complete_set_becomes_one_report_with_each_test_once(tmp_path: Path) -> None:
-    """The tests have the order of the shards, not the order of the folders."""
+    """Tests come in the order of shard numbers and not of folder names."""
     three_shards(tmp_path / "shards")
     (tmp_path / "shards/3/bench.json").write_text("7")
     folders = [tmp_path / f"shards/{number}" for number in (3, 1, 2)]
@@ -136,7 +136,7 @@ def test_complete_set_becomes_one_report_with_each_test_once(tmp_path: Path) -> 
 def test_shard_with_the_latest_result_of_a_test_counts(
     tmp_path: Path, folders: Sequence[dict[str, int]], kept: str
 ) -> None:
-    """Names are random, so that of the results of one shard any may be the last by name."""
+    """Result files have random names, so their order says nothing about time."""
     for number, results in enumerate(folders):
         (tmp_path / str(number)).mkdir()
         for name, stop in results.items():
@@ -209,7 +209,7 @@ def test_shard_of_another_collection_is_refused(tmp_path: Path) -> None:
 
 
 def test_shard_of_another_division_is_refused(tmp_path: Path) -> None:
-    """Together they have all tests, once each."""
+    """Together the shards have each test exactly once."""
     for number, count in ((1, 3), (2, 2), (3, 3)):
         a_shard(tmp_path, number, TESTS[number * 2 - 2 : number * 2], count=count)
 
@@ -389,7 +389,7 @@ def test_coverage_of_two_checkouts_belongs_to_one_script(tmp_path: Path) -> None
 
 
 def test_reports_of_a_shard_are_not_overwritten(tmp_path: Path) -> None:
-    """Also if another path leads to them."""
+    """This holds even if another path leads to the reports."""
     three_shards(tmp_path / "shards")
     (tmp_path / "link").symlink_to(tmp_path / "shards/2")
     place = tmp_path / "link/start-1/allure"
@@ -465,7 +465,7 @@ def test_result_of_one_shard_does_not_replace_the_result_of_another(tmp_path: Pa
 
 
 def test_attachment_of_any_length_is_not_copied(tmp_path: Path) -> None:
-    """A sparse file of a few bytes would fill the disk."""
+    """A sparse file of a few bytes on disk would fill the disk."""
     path = a_shard(tmp_path, 1, TESTS, count=1) / "start-1/allure/a-attachment.bin"
     with path.open("wb") as file:
         file.truncate(1 << 40)
@@ -487,7 +487,7 @@ def a_failed_case(name: str, problem: str = "no") -> Case:
 
 
 def test_summary_begins_with_the_cause_of_most_failures(tmp_path: Path) -> None:
-    """Each cause has some of its tests, and each shard the number of its own failures."""
+    """Each cause lists some of its tests; each shard has the number of its failures."""
     for number in (1, 2):
         tests = TESTS[number * 3 - 3 : number * 3]
         a_shard(tmp_path / "shards", number, tests, count=2, starts=number)
@@ -539,7 +539,7 @@ def test_summary_begins_with_the_cause_of_most_failures(tmp_path: Path) -> None:
     ],
 )
 def test_text_of_a_guest_is_text_of_the_page(tmp_path: Path, text: str) -> None:
-    """As name of a test or host, cause of a failure, and sentence; GitHub makes links of bare addresses too."""
+    """This covers test names, host names, causes and messages. GitHub also links plain URLs."""
     (shard,), _ = read_shards([a_shard(tmp_path, 1, TESTS, count=1)])
     other = dataclasses.replace(shard, manifest=dataclasses.replace(shard.manifest, host=text))
 
@@ -854,7 +854,7 @@ def test_hostile_file_of_a_shard_gives_a_sentence(tmp_path: Path, name: str, con
 def test_coverage_without_end_gives_a_sentence(
     tmp_path: Path, statements: Sequence[str], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Coverage.py runs SQL upon the file of another host."""
+    """Coverage.py runs SQL on a file from another host."""
     monkeypatch.setenv(COVERAGE_ENTRIES.variable, "200")
     script = tmp_path / "a.sh"
     script.write_text("echo\n")
@@ -895,7 +895,7 @@ def test_coverage_with_values_of_other_types_gives_a_sentence(tmp_path: Path) ->
 def test_link_or_fifo_among_a_shards_files_is_refused(
     tmp_path: Path, name: str, kind: str
 ) -> None:
-    """A link would copy a file of this host, and a FIFO has no end."""
+    """A link would copy a file of this host, and reading a FIFO never ends."""
     path = a_shard(tmp_path, 1, TESTS, count=1) / name
     path.unlink(missing_ok=True)
     secret = tmp_path / "secret.json"

@@ -44,7 +44,7 @@ def test_every_defect_on_machines_has_its_tests() -> None:
 
 
 def test_each_bug_can_be_planted() -> None:
-    """A planted source that is no Python is refused when the suite runs on it."""
+    """A planted source that is not valid Python fails later, when the suite runs."""
     texts = {path: (REPOSITORY / path).read_text() for path in {each.path for each in PLANTS}}
 
     unfit = [

@@ -174,7 +174,7 @@ def test_files_are_written_once_and_allure_has_its_own_writer_back(
 def test_first_file_that_a_worker_could_not_write_ends_the_run_with_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, has_environment: bool
 ) -> None:
-    """What the run could not write itself comes later."""
+    """Files that the run itself could not write are reported later."""
     outputs: list[dict[str, Any]] = []
     for names in (("a.txt", "b.txt"), ("c.txt",), ()):
         config: Any = Listening(workeroutput={})

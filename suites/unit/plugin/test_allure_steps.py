@@ -64,7 +64,7 @@ def test_each_step_ends_with_its_own_error(allure: FakeListener) -> None:
 
 
 def test_step_of_another_thread_is_not_told(allure: FakeListener) -> None:
-    """Two machines of a test boot at once, and Allure has one open step."""
+    """Two machines of a test boot at the same time, but Allure has one open step."""
 
     def boot() -> None:
         with take_step("there") as step:

@@ -63,7 +63,7 @@ def test_damaged_declaration_attaches_nothing_more(tmp_path: Path) -> None:
 def test_namesakes_are_numbered_within_their_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Events have the names of their tasks; other files are named by paths."""
+    """Events have the names of their tasks, and other files the names of their paths."""
     seen: list[str] = []
 
     def step(title: str) -> nullcontext[None]:
@@ -99,7 +99,7 @@ def test_namesakes_are_numbered_within_their_folder(
 def test_report_runs_nothing_that_a_guest_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A browser runs the scripts of a page and of a picture; of the guest both are plain text."""
+    """A browser runs scripts in pages and pictures, so files of a guest are plain text."""
     shown: dict[str, AttachmentType] = {}
 
     def attach_file(_path: str, *, name: str, attachment_type: AttachmentType) -> None:

@@ -56,7 +56,7 @@ def gather(folder: Path, node: FakeNode, error: BaseException | None = None) -> 
 
 
 def test_all_evidence_that_the_test_judged_is_kept_and_is_found_again(tmp_path: Path) -> None:
-    """The latest is in the top folder; the failure may refer to an earlier one."""
+    """The latest evidence is in the top folder; the failure may refer to earlier evidence."""
     names = ("first", "second", "third")
     node = FakeNode(
         gathered=tuple(

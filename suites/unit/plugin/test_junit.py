@@ -107,7 +107,7 @@ def test_file_that_can_not_be_written_leaves_nothing_old_or_half(
     *,
     is_link: bool,
 ) -> None:
-    """What somebody put there as a link, such as to a device, stays."""
+    """A link or device at that path is kept."""
     path = tmp_path / "junit.xml"
     (tmp_path / "earlier.xml").write_text("earlier")
     if is_link:
@@ -196,7 +196,7 @@ SETUP, TEARDOWN = ("setup", "passed"), ("teardown", "passed")
 def test_error_in_the_body_of_a_test_is_marked(
     monkeypatch: pytest.MonkeyPatch, call: str, teardown: str, marked: list[str]
 ) -> None:
-    """Pytest takes the properties of the last report that has a verdict."""
+    """Pytest writes the properties of the last report that has a verdict."""
     found = phases(monkeypatch, SETUP, ("call", call), ("teardown", teardown))
 
     assert [when for when, is_marked in found if is_marked] == marked
@@ -214,7 +214,7 @@ def test_second_run_of_a_test_is_judged_by_itself(
 
 
 def test_tests_of_two_workers_are_judged_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their reports come in any order."""
+    """Reports of two workers come in any order."""
     calls = ("call", "broken"), ("call", "passed")
 
     found = phases(monkeypatch, SETUP, SETUP, *calls, TEARDOWN, TEARDOWN, tests="xy")

@@ -160,7 +160,7 @@ def test_debugger_says_how_to_enter_the_machines() -> None:
 def test_purpose_of_a_shell_cannot_control_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The id of a test has its parameters as they are."""
+    """The id of a test contains its parameters unescaped."""
     order: list[str] = []
 
     class Capture:

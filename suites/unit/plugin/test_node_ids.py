@@ -45,7 +45,7 @@ def test_at_sign_within_a_parameter_is_kept() -> None:
     ],
 )
 def test_similar_node_ids_get_different_folders(first: str, second: str) -> None:
-    """Also where the file system does not tell upper case from lower case."""
+    """This holds also on a file system that ignores case."""
     assert folder_name(first).casefold() != folder_name(second).casefold()
 
 

@@ -103,7 +103,7 @@ def test_run_that_is_no_shard_keeps_all_tests_in_their_order() -> None:
 
 
 def test_both_runs_of_a_repeated_test_stay_together() -> None:
-    """The group that xdist appends is no part of a test's name."""
+    """The group that xdist appends is not part of the test name."""
     items = [FakeItem("a.py::x@one"), FakeItem("a.py::y"), FakeItem("a.py::x@one")]
 
     assert select(a_plugin(1, 2, x=9, y=1), items) == (["a.py::x@one"] * 2, ["a.py::y"])
@@ -260,7 +260,7 @@ def test_run_that_writes_no_reports_makes_no_folder(
 
 
 def test_worker_sends_its_reports_where_the_run_sends_them(tmp_path: Path) -> None:
-    """It parses the command line again, and is no start of its own."""
+    """A worker parses the command line again but is not a new start."""
     config = FakeConfig(tmp_path, "r")
     started = registered(config)
     node: Any = SimpleNamespace(workerinput={})
@@ -288,7 +288,7 @@ def test_workers_of_a_shard_take_one_test_at_a_time(
 
 
 def test_job_that_is_cancelled_ends_as_by_ctrl_c(tmp_path: Path) -> None:
-    """Machines then end, and reports are written."""
+    """Machines are ended and reports are written."""
     config: Any = FakeConfig(tmp_path, "r")
     before = signal.getsignal(signal.SIGTERM)
     try:

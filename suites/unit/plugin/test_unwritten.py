@@ -41,7 +41,7 @@ def test_unwritable_report_path_is_refused_with_its_option(tmp_path: Path) -> No
 def test_full_disk_is_seen_before_the_tests_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder can be made where no byte has room."""
+    """A folder can be made on a disk without space for a byte."""
 
     class FullFile:
         def __enter__(self) -> Self:

@@ -212,7 +212,7 @@ def test_short_report_stays_as_it_is(
 def test_report_that_passes_the_gate_twice_is_changed_once(
     gate: ReportGate, request: pytest.FixtureRequest
 ) -> None:
-    """A worker of xdist has it, and the process that started it."""
+    """A report passes the gate in the xdist worker and in the controller."""
     report = a_report(AssertionError(EVIL * 10_000), request)
     gate.pytest_runtest_logreport(report)
     before = report.longreprtext
@@ -223,7 +223,7 @@ def test_report_that_passes_the_gate_twice_is_changed_once(
 
 
 def test_terminal_shows_text_that_comes_from_no_report(tmp_path: Path) -> None:
-    """Such as a warning, or the name of a file."""
+    """Examples are a warning and the name of a file."""
     file = io.StringIO()
     writer = SimpleNamespace(_file=file, hasmarkup=True)
     reporter = object.__new__(pytest.TerminalReporter)

@@ -218,7 +218,7 @@ def test_display_shows_due_activities_and_nothing_after_its_end() -> None:
 
 
 def test_words_of_a_guest_can_not_control_the_terminal() -> None:
-    """Such as the name of a unit, or what a registry says."""
+    """Examples are the name of a unit and the answer of a registry."""
     written: list[str] = []
     display = Display(PlainLines(written.append), Board(), clock=lambda: 0.0)
     evil = "\x1b]0;owned\x07\x1b[2J\u202e\udce9"

@@ -115,7 +115,7 @@ def test_configuration_has_the_declared_format(form: ConfigurationFormat, conten
 
 
 def test_node_wins_over_the_declared_values_and_a_request_over_both() -> None:
-    """A fact that is false, or none, is a fact."""
+    """A fact that is false or null still overrides a declared value."""
     node_values = {"B": NodeFact.HAS_GPUS, "C": NodeFact.GPU_COUNT, "D": NodeFact.GPU_COUNT}
     values = dict.fromkeys("ABCD", 7)
     configuration = ConfigurationFile(path="/etc/c", values=values, node_values=node_values)

@@ -241,7 +241,7 @@ def test_file_is_refused_by_file_and_key(project: Project, case: Refused) -> Non
 
 
 def test_too_large_files_are_refused(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them count together."""
+    """The limit applies to the sum of all files."""
     monkeypatch.setattr("harness.provisioner.yaml_file._FILES_LIMIT_MIB", 1)
     project.write("lib/words.sh", "x" * (1 << 19))
     project.read(WHOLE)

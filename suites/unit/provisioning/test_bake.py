@@ -93,7 +93,7 @@ TAG = f"{VERSION}-{SHA}"
 def test_image_has_the_tags_of_its_whole_name_only(
     driver_type: str, tags: tuple[str, ...]
 ) -> None:
-    """The name of one type of driver may begin as another."""
+    """The name of one driver type may be a prefix of another."""
     registry = "mcr.microsoft.com/aks/aks-gpu-"
     document = json.loads(
         components(
@@ -344,7 +344,7 @@ def test_interrupted_build_is_taken_away_and_its_container_too(
 def test_failed_build_whose_removal_is_interrupted_claims_no_driver(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    """A boot would take the driver of a whole record, of which a part is gone."""
+    """A boot would trust a complete record of a driver that is partly removed."""
     build, run = simulated.build, simulated.run
 
     def build_for_another_processor(version: str, kernel: str) -> None:

@@ -266,7 +266,7 @@ def test_validation_without_a_driver_configures_one(
 def test_node_that_partitions_reboots_at_the_end(
     simulated: SimulatedNode, invocation: Invocation, arch: str
 ) -> None:
-    """A node of arm64, whose driver comes with its image, partitions its GPU too."""
+    """An arm64 node, whose image contains its driver, partitions its GPU too."""
     simulated.arch = arch
     simulated.units.add("mig-partition")
 

@@ -232,7 +232,7 @@ def test_recorded_containerd_of_debian_12_has_no_cdi() -> None:
 
 
 def test_recorded_containerd_of_debian_13_can_enable_cdi() -> None:
-    """It supports CDI but has it switched off; when it is on, the node is a native one."""
+    """This containerd supports CDI but has it off; with CDI on, it counts as native."""
     dump = load_recording("containerd/1.7.24-config-dump").text
     version = load_recording("containerd/1.7.24-version").text
     enabled = dump.replace("enable_cdi = false", "enable_cdi = true")

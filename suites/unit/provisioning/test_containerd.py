@@ -77,7 +77,7 @@ def test_one_line_says_that_there_is_no_such_image() -> None:
 
 
 def test_image_is_asked_for_by_its_name_and_pulled_by_its_registry() -> None:
-    """The first is what containerd calls it, the second where it is."""
+    """Containerd lists the image by its canonical name and pulls it from the registry's name."""
     pulled = f"registry.example/aks/aks-gpu-cuda-lts:{VERSION}-{SHA}"
     answer = 'ctr: failed to resolve reference "{0}": {0}: not found'
 

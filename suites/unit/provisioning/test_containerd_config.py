@@ -123,7 +123,7 @@ def nvidia_runtimes(text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ["untrusted", "kata-nvidia"])
 def test_runtime_of_another_name_keeps_its_pods(name: str) -> None:
-    """AKS's `untrusted` starts NVIDIA's program on a GPU node, and runc on another one."""
+    """AKS's `untrusted` runtime uses NVIDIA's program on a GPU node and runc on other nodes."""
     text = AKS.replace("untrusted", name)
     left = non_gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) or ""
 
@@ -251,7 +251,7 @@ def test_default_of_another_name_stays_and_starts_runc() -> None:
 
 
 def test_no_key_of_a_program_is_left_or_copied() -> None:
-    """Before the shims of `runc`, other keys named the program of a runtime."""
+    """Before the runc shims, other keys had the program of a runtime."""
     both = f'{NVIDIA}Runtime = "{PROGRAM}"\nRoot = "/r"\n'
     other = both.replace("runtimes.nvidia", "runtimes.gpu")
     left = left_of(f"version = 2\n{DEFAULT_NVIDIA}{both}{other}")
@@ -342,7 +342,7 @@ def test_table_of_the_default_runtime_is_not_a_handler_of_nvidia() -> None:
 
 
 def test_strings_are_read_in_either_kind_of_quotes() -> None:
-    """Both occur: containerd 2 prints literal strings."""
+    """Containerd 2 prints literal strings; earlier versions print basic strings."""
     runtimes = f'[plugins."{CRI}".containerd]\ndefault_runtime_name = "kata"\n{KATA}{NVIDIA}{RUNC}'
     basic = f'version = 2\nimports = ["c*.toml"]\ndisabled_plugins = ["cri"]\n{runtimes}'
 
@@ -408,7 +408,7 @@ def test_wanted_state_follows_the_configuration(
 
 @pytest.mark.parametrize(("number", "cri"), [(2, CRI), (3, "io.containerd.cri.v1.runtime")])
 def test_runtime_that_an_imported_file_has_is_not_added_again(number: int, cri: str) -> None:
-    """A dump of containerd 2 has format 3, also where the file has format 2."""
+    """A dump of containerd 2 has format 3 even if the file has format 2."""
     text = "version = 2\nimports = ['conf.d/*']\n"
     dump = f"version = {number}\n{RUNC}{NVIDIA}".replace(CRI, cri)
 
@@ -432,7 +432,7 @@ def test_containerd_that_does_not_answer_in_time_accepted_nothing(
 def test_configuration_keeps_its_owner_and_mode(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    """It may have the passwords of registries."""
+    """The file may contain passwords of registries."""
     simulated.files.write(CONTAINERD_CONFIG, "version = 2\n", mode=0o600)
 
     assert invocation.run("boot", GPU_NODE) == 0
@@ -452,7 +452,7 @@ def test_refused_configuration_leaves_no_file_beside_it(
 def test_containerd_is_asked_again_after_its_restart(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    """What another program wrote in the meantime is in effect, not what was accepted before."""
+    """Another program may have changed the file since it was checked."""
     asked = simulated.run
 
     def run(argv: tuple[str, ...], **options: object) -> object:
@@ -482,7 +482,7 @@ def test_unknown_dump_is_not_a_success(answer: str) -> None:
 def test_file_that_imports_its_own_folder_is_checked_once_it_is_in_place(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    """Beside it, the new file would import the old one."""
+    """A temporary file in the same folder would import the old file."""
     simulated.containerd = Release.MIDDLE
 
     assert boot(simulated, invocation, "imports its own folder") == 0
@@ -681,7 +681,7 @@ def test_unchanged_opted_out_node_is_not_queried(
 def test_opted_out_node_whose_imported_file_starts_pods_by_nvidia_is_not_ready(
     simulated: SimulatedNode, invocation: Invocation, release: Release
 ) -> None:
-    """Its own file names no runtime of NVIDIA's, so it stays; the drop-in is as `nvidia-ctk` writes it."""
+    """The main file has no NVIDIA runtime and is kept; `nvidia-ctk` wrote the drop-in."""
     simulated.containerd = release
     simulated.build(VERSION, KERNEL)
     write_tags(simulated.files, ("SkipGpuDriverInstall", "true"))

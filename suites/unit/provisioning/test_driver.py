@@ -50,7 +50,7 @@ MISMATCH = "The driver's programs and its loaded module have different versions"
 def test_failure_that_waiting_does_not_repair_is_permanent(
     tmp_path: Path, stdout: str, stderr: str, exit_code: int, words: str | None
 ) -> None:
-    """What the tool says counts before its exit code."""
+    """The message of the tool is preferred to its exit code."""
     result = CommandResult(argv=("nvidia-smi",), exit_code=exit_code, stdout=stdout, stderr=stderr)
 
     verdict = judge_gpu(make_node(ScriptedRunner(), tmp_path), result)

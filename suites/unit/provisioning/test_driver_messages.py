@@ -211,12 +211,12 @@ def test_gravest_of_several_words_of_a_program_counts(output: str, words: Driver
     ids=["blanks", "GPU", "NVRM", "tabs", "drm"],
 )
 def test_long_line_is_read_in_time(text: str) -> None:
-    """A guest's log may hold anything."""
+    """A guest controls the content of its log."""
     assert len(parse_messages(f"{text}\n" * 2)) <= 2
 
 
 def test_many_lines_are_read_in_time() -> None:
-    """A GPU that is lost may fill the log."""
+    """A lost GPU may fill the log."""
     log = "".join(f"[ {n}.1] NVRM: Xid (PCI:0000:01:00): 31, pid={n}\n" for n in range(5_000))
 
     assert len(parse_messages(log)) == 5_000

@@ -361,7 +361,7 @@ REST = (
 
 
 def test_fault_has_its_cause_and_a_remedy() -> None:
-    """What is not sure to be hopeless is tried again."""
+    """Only a fault that is certainly permanent ends the retries."""
     for text, name, helps in FAULTS:
         messages = parse_messages(f"[    9.1] {text}\n")
 
@@ -492,7 +492,7 @@ def test_messages_of_programs_have_a_cause() -> None:
 
 
 def test_three_exit_codes_of_nvidia_smi_have_words() -> None:
-    """9 is that no driver is loaded, 8 that the external power is not attached."""
+    """9 means that no driver is loaded, 8 that external power is not attached."""
     assert SMI_EXIT_CODES == {14: CORRUPT_INFOROM, 15: LOST_GPU, 18: MISMATCH}
     assert [words for words in SMI_EXIT_CODES.values() if words.can_retry_help] == []
     assert [words for words in SMI_EXIT_CODES.values() if words.can_rebuild_help] == [MISMATCH]

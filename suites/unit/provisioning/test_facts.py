@@ -267,7 +267,7 @@ def test_teardown_without_a_kernel_name_still_decides(tmp_path: Path) -> None:
 def test_tag_that_disables_the_driver_is_looked_up_first(
     tmp_path: Path, skip: str, managed: str, exit_code: int | None
 ) -> None:
-    """A node that opted out has no managed services, whatever their tag says."""
+    """A node that opted out has no managed services, whatever the tag of the services says."""
     tags = (
         f'[{{"name": "EnableManagedGPUExperience", "value": {managed}}},'
         f' {{"name": "SkipGpuDriverInstall", "value": {skip}}}]'

@@ -34,7 +34,7 @@ def failing(exit_code: int = 1, stdout: str = "") -> CommandResult:
 
 
 def test_outcome_of_a_boot_is_whole(simulated: SimulatedNode, invocation: Invocation) -> None:
-    """It has the record at the path that the configuration names."""
+    """The outcome has the record from the configured path."""
     simulated.build(VERSION, KERNEL)
     simulated.files.write("/opt/other", simulated.files.read(RECORD_PATH) or "")
     simulated.files.remove(RECORD_PATH)

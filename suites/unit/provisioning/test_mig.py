@@ -115,7 +115,7 @@ def test_partitioning_is_tried_once_and_never_fatal() -> None:
 def test_node_reboots_until_every_gpu_that_has_mig_is_in_its_mode(
     stdout: str, *, reboots: bool
 ) -> None:
-    """`[N/A]` is what the driver says of a GPU without MIG, as an L4: no reboot gives it one."""
+    """The driver reports `[N/A]` for a GPU without MIG, such as an L4; a reboot does not help."""
     step = reboot_step()
     (when,) = step.actions
 

@@ -62,7 +62,7 @@ def test_name_may_be_as_long_as_linux_allows(files: NodeFiles) -> None:
 def test_new_text_is_whole_and_on_the_disk_before_it_takes_its_place(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """chown(2) may clear bits of the mode, and a rename may reach the disk before the text does."""
+    """chown(2) may clear mode bits, and a rename may reach the disk before the text."""
     taken: list[object] = []
     files.write("/etc/x", "old", mode=0o4640)
     status = list(files.at("/etc/x").stat())
@@ -166,7 +166,7 @@ def test_link_that_cannot_be_followed_is_left(tmp_path: Path, target: str, said:
 
 
 def test_write_removes_leftovers_of_a_killed_write_of_the_same_file(files: NodeFiles) -> None:
-    """Power can go between the new file and its rename."""
+    """Power may be lost between the temporary file and its rename."""
     others = (".x1.opphn_c1", ".x[1]-opphn_c1", ".x[1].opphn_c12", ".y[1].opphn_c1")
     for name in (".x[1].opphn_c1", *others):
         files.create(f"/etc/{name}", "half")
@@ -191,7 +191,7 @@ def test_write_keeps_files_that_another_process_is_writing(files: NodeFiles) -> 
 def test_folder_is_locked_while_a_file_is_written(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that no other process takes the temporary file for one that was left."""
+    """Without the lock, another process could take the temporary file for a leftover."""
     rename = Path.rename
 
     def try_to_lock_and_rename(self: Path, target: Path) -> Path:
@@ -237,7 +237,7 @@ def test_create_refuses_an_existing_name_and_leaves_no_litter(files: NodeFiles) 
 
 
 def test_create_refuses_a_name_that_is_taken_meanwhile(files: NodeFiles) -> None:
-    """The link stands for a process that is quicker: nothing is there when it is looked for."""
+    """The link stands for a file that another process creates after the check."""
     files.make_directory("/events")
     files.at("/events/1.json").symlink_to("nowhere")
 
@@ -281,7 +281,7 @@ def test_first_error_is_reported(
 def test_file_that_is_being_created_is_hidden(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The Azure guest agent may read the folder of events at any time."""
+    """The Azure guest agent may read the event folder at any time."""
     seen: list[str] = []
     link = Path.hardlink_to
 

@@ -220,7 +220,7 @@ def test_plan_of_bake_matches_the_contract(tmp_path: Path) -> None:
 
 
 def test_events_of_each_step_match_the_dashboards() -> None:
-    """The event of the step first, then those of its groups, innermost first."""
+    """The event of the step comes first, then its groups, innermost first."""
     lines = {
         f"{step.name}: {', '.join((step.event or '-', *reversed(step.groups)))}"
         for make in PLANS.values()

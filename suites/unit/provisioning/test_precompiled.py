@@ -158,7 +158,7 @@ def test_one_kernel_on_two_systems_gives_two_groups() -> None:
 
 
 def test_one_kernel_on_two_processors_gives_two_groups() -> None:
-    """Ubuntu's name of a kernel does not say for which processor it is."""
+    """The kernel names of Ubuntu do not contain the architecture."""
     grouping = group_by_kernel(
         [
             labelled("a", JAMMY, "ubuntu22.04", arch="amd64"),

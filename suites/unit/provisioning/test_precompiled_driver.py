@@ -68,7 +68,7 @@ def test_image_of_the_running_kernel_is_installed_and_removed(
 def test_bake_for_another_kernel_is_deregistered_so_that_nothing_compiles_it(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    """`dkms autoinstall`, which the unit nvidia-modprobe runs, builds whatever is registered."""
+    """`dkms autoinstall`, which nvidia-modprobe.service runs, builds all registered modules."""
     simulated.build(VERSION, KERNEL)
     simulated.kernel = OTHER_KERNEL
     simulated.registry = {reference(OTHER_KERNEL)}
@@ -103,7 +103,7 @@ def test_image_that_containerd_has_is_not_pulled(
 def test_image_of_one_registry_counts_although_another_has_none(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    """A mirror is asked first; nothing that is asked lasts longer than the budget."""
+    """A mirror is queried first; all queries end within the time budget."""
     simulated.registry = {reference()}
     run, limits = simulated.run, []
 
@@ -219,7 +219,7 @@ def test_registry_says_by_the_name_that_it_has_no_such_image(
 def test_any_other_answer_is_queried_again(
     simulated: SimulatedNode, invocation: Invocation, answer: str
 ) -> None:
-    """A layer or local content that is not found is no image that is not found."""
+    """A missing layer or missing local content is not a missing image."""
     assert asked_with(simulated, invocation, answer) == (False, 3)
 
 

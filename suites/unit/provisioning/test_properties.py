@@ -288,7 +288,10 @@ def test_bake_twice_is_bake_once() -> None:
 def test_teardown_after_any_prefix_of_a_bake_leaves_nothing_or_keeps_the_record(
     moment: int,
 ) -> None:
-    """Power fails at each write of a bake in turn; the node that boots from the image has no GPU."""
+    """Power fails at each write of a bake in turn.
+
+    The node that boots from the image has no GPU.
+    """
     with simulated_node(fuse=moment) as simulated:
         untouched = tree(simulated.files)
         invocation = Invocation(simulated.top, simulated)

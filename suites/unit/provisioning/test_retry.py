@@ -83,7 +83,7 @@ def test_each_try_is_limited_to_the_remaining_budget(tmp_path: Path) -> None:
 def test_try_that_the_budget_cuts_off_does_not_hide_the_one_before(
     tmp_path: Path, *, is_timed_out: bool
 ) -> None:
-    """The second try has a second left, in which a command can fail, or nothing shows why it fails."""
+    """The second attempt has one second left and may fail without a useful message."""
     clock = FakeClock()
     with (
         ScriptedRunner()
@@ -165,7 +165,7 @@ def test_failed_tries_are_tidied_even_past_the_budget(tmp_path: Path) -> None:
 
 
 def test_try_that_a_signal_ends_is_tidied(tmp_path: Path) -> None:
-    """The processes of the command end with it; the processes of its container do not."""
+    """Processes of the command end with it, but processes of its container do not."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt

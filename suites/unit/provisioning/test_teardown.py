@@ -160,7 +160,7 @@ def test_empty_folders_of_the_driver_go_and_others_stay(teardown: Teardown) -> N
 
 
 def test_folder_of_the_record_stays_with_its_other_files(teardown: Teardown) -> None:
-    """The configuration names a record at another path than the default one."""
+    """The configuration sets a path other than the default for the record."""
     teardown.node.build(VERSION, KERNEL)
     write_record(teardown.files, version=OTHER_VERSION)
     configuration = Configuration(gpu_dkms_marker_file="/opt/azure/aks-gpu/mine")
@@ -173,7 +173,7 @@ def test_folder_of_the_record_stays_with_its_other_files(teardown: Teardown) -> 
 
 
 def test_sources_of_every_version_in_dkms_go(teardown: Teardown) -> None:
-    """On a managed node, all of them are the image's."""
+    """On a managed node, all DKMS versions come from the image."""
     for version in (OTHER_VERSION, "999.1", VERSION):
         teardown.node.build(version, KERNEL)
     kept = ("/usr/src/linux-headers-6.1.0/x", "/usr/src/nvidia-1.0/x", "/usr/src/nvidia-fs-2.1/x")
@@ -388,7 +388,7 @@ def install_customers(teardown: Teardown) -> None:
 def test_driver_of_a_package_belongs_to_the_customer(
     teardown: Teardown, name: str, version: str, *, own_name: bool
 ) -> None:
-    """DKMS, the file and modinfo call Debian's `nvidia-current`; only once loaded it is `nvidia`."""
+    """Debian's driver is `nvidia-current` in DKMS and on disk, and `nvidia` only once loaded."""
     teardown.node.build(VERSION, OTHER_KERNEL)
     module = f"{module_path(KERNEL, name if own_name else 'nvidia')}.xz"
     built = f"{KERNEL}/x86_64/module/{module.rpartition('/')[2].removesuffix('.xz')}"
@@ -642,7 +642,7 @@ def test_line_reports_the_earlier_state(teardown: Teardown) -> None:
 
 
 def test_managed_node_unloads_any_version_that_is_idle(teardown: Teardown) -> None:
-    """It is the image's, so the version does not matter."""
+    """On a managed node, the driver always comes from the image."""
     teardown.node.build(VERSION, KERNEL)
     teardown.node.load(OTHER_VERSION, *STACK)
 

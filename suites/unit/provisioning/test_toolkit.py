@@ -114,7 +114,7 @@ def test_runtime_without_native_cdi_gets_the_nvidia_runtime_by_default() -> None
 
 
 def test_runtime_without_cdi_gets_no_annotations() -> None:
-    """They name CDI devices; without CDI the device plugin uses the environment alone."""
+    """Annotations name CDI devices; without CDI, the plugin uses the environment only."""
     text = gpu_configuration(RuntimeFacts(text=USERS, cdi=CdiSupport.ABSENT, is_cdi_enabled=False))
 
     assert text == USERS + RUNTIME + DEFAULT
@@ -173,7 +173,7 @@ def test_runtime_table_depends_on_the_version_of_the_file(version: str, table: s
 
 
 def test_file_without_a_format_gets_a_format_that_every_containerd_reads() -> None:
-    """Containerd 2 ignores the tables of format 1, which a file without a format has."""
+    """Containerd 2 ignores tables of format 1, the default of a file without a version."""
     text = gpu_configuration(facts("# mine\noom_score = -7\n"))
 
     assert text is not None
@@ -294,7 +294,7 @@ SPEC = 'kind: nvidia.com/gpu\ndevices:\n- name: "0"\n'
 
 @pytest.mark.parametrize("exit_code", [0, 1])
 def test_spec_is_written_again_after_the_driver_works(tmp_path: Path, exit_code: int) -> None:
-    """What systemctl says of the units does not count."""
+    """The state of the units in systemd does not matter."""
     files = NodeFiles(tmp_path)
     files.write(CDI_SPEC, "old nvidia.com/gpu")
 
@@ -398,7 +398,7 @@ def test_validation_expects_the_handler_in_containerd(tmp_path: Path) -> None:
 def test_containerd_without_the_nvidia_handler_fails_validation(
     tmp_path: Path, dump: str, exit_code: int, words: str
 ) -> None:
-    """Neither does a dump that nobody knows prove anything."""
+    """A dump in an unknown format fails validation too."""
     runner = ScriptedRunner()
     runner.expect("containerd config dump", stdout=dump, exit_code=exit_code)
 

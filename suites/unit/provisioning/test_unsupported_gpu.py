@@ -48,7 +48,7 @@ def refused_by(version: str) -> str:
 def test_two_unsupported_gpus_are_both_reported(
     simulated: SimulatedNode, invocation: Invocation, command: str
 ) -> None:
-    """A new build of the same driver would not support them either, and so there is none."""
+    """A rebuild of the same driver would not support them, so no rebuild follows."""
     simulated.build(VERSION, KERNEL)
     log = refused_by(VERSION)
     simulated.kernel_log = log + log.replace("0000:0b:00.0", "0000:0c:00.0")
@@ -172,7 +172,7 @@ def test_driver_is_probed_again_only_if_that_can_help(
 def test_messages_of_an_earlier_driver_do_not_keep_this_one_from_a_build(
     simulated: SimulatedNode, invocation: Invocation, log: PublicLog
 ) -> None:
-    """The other driver may have been of another kind: closed where this one is open."""
+    """The earlier driver may have had the other kind of kernel modules, open or proprietary."""
     other = "[ 20.0] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  470.82.01  Mon Nov 23 2026\n"
     simulated.kernel_log = log.text + other
     simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
@@ -206,7 +206,7 @@ def test_install_that_the_kernel_refuses_is_not_repeated(
 def test_module_of_another_kernel_is_built_at_once(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    """Waiting does not help a validation, but the install that follows it may."""
+    """Retries do not help validation, but the install that follows may succeed."""
     simulated.build(VERSION, KERNEL)
     simulated.failing["nvidia-modprobe"] = CommandResult(
         argv=("nvidia-modprobe",),
@@ -226,7 +226,7 @@ def test_module_of_another_kernel_is_built_at_once(
 def test_working_driver_is_kept_despite_its_messages(
     simulated: SimulatedNode, invocation: Invocation, log: PublicLog
 ) -> None:
-    """A dead GPU may be beside a good one, and an error may be over."""
+    """A dead GPU may be beside a working GPU, and an error may be in the past."""
     simulated.kernel_log = log.text
 
     assert invocation.run("boot", GPU_NODE) == 0

@@ -129,7 +129,7 @@ class Condition(threading.Condition):
 
 
 def test_wait_on_a_condition_ends_with_the_deadline_and_not_before() -> None:
-    """A deadline may be put off while the wait that it limited ends."""
+    """A deadline may be extended while a wait with the old limit ends."""
     changed = Condition(3)
 
     assert Deadline.after(10, FakeClock()).wait(changed, lambda: changed.left == 0)

@@ -285,7 +285,7 @@ def test_refused_push_is_told_with_the_answer(
 
 
 def test_other_files_of_an_archive_are_passed_over() -> None:
-    """Docker writes its own list too, and names may begin with './'."""
+    """Docker also writes its own list, and names may begin with './'."""
     archive, image = _an_image()
     made = io.BytesIO()
     with (

@@ -71,7 +71,7 @@ def test_shard_that_was_killed_is_reported_with_its_starts(tmp_path: Path) -> No
 
 
 def test_starts_are_counted_beyond_nine(tmp_path: Path) -> None:
-    """By name, the tenth comes before the second."""
+    """Sorted by name, the tenth start would come before the second."""
     for name in ("start-2", "start-9", "start-10", "start-x", "start-1234567"):
         (tmp_path / name).mkdir()
 

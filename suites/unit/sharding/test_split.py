@@ -68,7 +68,7 @@ def test_five_thousand_tests_are_divided_evenly_among_a_hundred_shards() -> None
 
 
 def test_families_that_fit_are_not_cut() -> None:
-    """Each has tests of all lengths, and one file has tests of all families."""
+    """Each family has tests of all durations, and one file has tests of all families."""
     tests = [
         a_test(number, family=f"state {number % 6}", duration_s=1 + number // 6 % 6)
         for number in range(240)
@@ -133,7 +133,7 @@ def test_without_records_all_tests_take_the_same_time() -> None:
 
 
 def test_family_and_file_with_the_longest_test_start_first_and_files_keep_their_order() -> None:
-    """Shorter tests may take longer together; they end a run evenly."""
+    """Shorter tests may take longer in total, but they fill the end of a run evenly."""
     many = [a_test(number, family="many", duration_s=2) for number in range(20)]
     long = [
         TimedTest(test_id="b.py::second", family="slow", duration_s=6),

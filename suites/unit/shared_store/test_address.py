@@ -244,7 +244,7 @@ def test_answer_that_is_longer_than_the_blob_does_not_fill_the_disk(tmp_path: Pa
 
 
 def test_registry_without_ranges_that_ends_early_is_not_asked_for_ever(tmp_path: Path) -> None:
-    """What comes in one try and was there in an earlier one is no progress."""
+    """Bytes that an earlier try had already received are not progress."""
 
     class Breaking(OneAnswer):
         @override
@@ -325,7 +325,7 @@ def test_error_names_the_artifact_with_a_malformed_manifest(
 def test_only_old_artifacts_are_removed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What has no date may be of today."""
+    """An artifact without a date may be new."""
     cache = a_cache(
         monkeypatch, tmp_path, old=a_manifest("2020-01-01T00:00:00"), undated=a_manifest(None)
     )
@@ -355,7 +355,7 @@ def test_age_for_removal_is_a_number_of_days(
 def test_malformed_description_of_another_artifact_is_an_error_of_the_store(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Trouble with the store never fails a test, which makes the artifact itself."""
+    """An error of the store does not fail a test: the test makes the artifact itself."""
     other = a_manifest(None)
     cache = a_cache(monkeypatch, tmp_path, **{"booted-1": other})
     monkeypatch.setattr(

@@ -169,7 +169,7 @@ def test_manifest_and_description(manifest: dict[str, Any], description: bytes) 
     ],
 )
 def test_many_wrong_items_are_one_error(read: Callable[[], object]) -> None:
-    """An error for each of them of a million would take a gigabyte and a minute."""
+    """One error for each of a million items would take a gigabyte and a minute."""
     with limited_errors(), pytest.raises(StoreError):
         read()
 

@@ -88,7 +88,7 @@ def test_folder_comes_back_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["byte", "data of a memory file", "ends with a hole"])
 @pytest.mark.parametrize("change", ["shorter", "longer", "other"])
 def test_blob_of_another_content_is_refused(tmp_path: Path, name: str, change: str) -> None:
-    """Its size may be right, and its beginning too."""
+    """Its size may be right, and its first bytes too."""
     content = CONTENTS[name]
     folder = tmp_path / "x"
     folder.mkdir()
@@ -116,7 +116,7 @@ def test_blob_of_another_content_is_refused(tmp_path: Path, name: str, change: s
 def test_blob_with_another_end_is_refused_although_the_file_is_whole(
     tmp_path: Path, change: Callable[[bytes], bytes], why: str
 ) -> None:
-    """At the end are a checksum and the size, of four bytes each."""
+    """A gzip file ends with a checksum and a size of four bytes each."""
     a_folder(tmp_path / "x")
     (packed, *_) = _kept(tmp_path / "x", tmp_path)
     packed.write_bytes(change(packed.read_bytes()))
@@ -149,7 +149,7 @@ def test_file_that_differs_from_the_published_one_is_not_packed(tmp_path: Path) 
 def test_other_files_that_no_host_would_take_are_not_packed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: Limit, size: int
 ) -> None:
-    """Together they are beyond the limit, each is not."""
+    """Each file is within the limit, but their sum exceeds it."""
     monkeypatch.setenv(limit.variable, "1")
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(bytes(size))

@@ -273,7 +273,7 @@ def test_artifact_of_other_inputs_is_reported_with_the_differing_inputs(
     stored: dict[str, dict[str, object]],
     said: str,
 ) -> None:
-    """It has the same name but for the key; another parent says nothing to people."""
+    """Only the key in the name differs; a differing parent key is not useful to people."""
     client.parts = stored
 
     assert not fetch(client, events, inputs=ONE)
@@ -310,7 +310,7 @@ def test_pull_continues_and_reports_its_progress(
     fake_time: FakeClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of what an earlier pull left of the second file, the share counts, but not the speed."""
+    """Bytes from an earlier pull count for the share but not for the speed."""
     times = SimpleNamespace(monotonic=fake_time.monotonic, time=time.time)
     monkeypatch.setattr(source_module, "time", times)
     client.contents = {name: os.urandom(100 * STEP) for name in ("sub/a", "b")}
@@ -341,7 +341,7 @@ def test_pull_continues_and_reports_its_progress(
 def test_part_of_a_refused_pull_is_not_left(
     client: FakeClient, events: list[ProgressEvent]
 ) -> None:
-    """The maker gets an empty folder, as it would without a store."""
+    """The function that makes the artifact gets an empty folder, as without a store."""
     into = client.work / "into"
 
     def lose() -> None:
@@ -455,7 +455,7 @@ def test_artifact_is_removed_by_its_digest(client: FakeClient) -> None:
 def test_folder_that_can_not_be_offered_fails_nothing(
     client: FakeClient, events: list[ProgressEvent], manifest: str | None, *, is_writable: bool
 ) -> None:
-    """The test that made it goes on with it."""
+    """The test that made the folder continues."""
     folder = client.work / "baked-01"
     folder.mkdir()
     if manifest is not None:

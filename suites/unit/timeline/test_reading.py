@@ -67,7 +67,7 @@ def test_complete_evidence_has_no_gap(tmp_path: Path) -> None:
 
 
 def test_unit_waited_for_the_last_of_its_predecessors(tmp_path: Path) -> None:
-    """Until 71 s others held it up too."""
+    """Other units held it up too, until 71 s."""
     span = by_name(read_timeline(a_node_that_built(tmp_path).write()))["cloud-config.service"]
 
     assert span.blockers == ("containerd.service",)
@@ -270,7 +270,7 @@ def test_steps_are_the_critical_path_if_all_units_belong_to_the_checkpoint(tmp_p
 
 
 def test_continuation_is_within_a_timeline_whose_clock_was_not_set_yet(tmp_path: Path) -> None:
-    """All entries are of the checkpoint, which was made long before."""
+    """All journal entries come from the checkpoint, which was made long before."""
     timeline = continued(a_node_that_built(tmp_path), 5000.0)
 
     (moment,) = (one for one in timeline.moments if one.words == "continued from a checkpoint")
@@ -279,7 +279,7 @@ def test_continuation_is_within_a_timeline_whose_clock_was_not_set_yet(tmp_path:
 
 
 def test_machine_that_booted_itself_did_not_continue(tmp_path: Path) -> None:
-    """QEMU starts each machine's processors, also those of one that boots."""
+    """QEMU also sends RESUME for a machine that boots."""
     timeline = continued(a_node_that_built(tmp_path), 1.0)
 
     assert "containerd.service" in [span.name for span in timeline.critical_path]

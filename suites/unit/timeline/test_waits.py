@@ -109,7 +109,7 @@ def test_what_ended_before_the_checkpoint_is_no_part_of_the_path() -> None:
 
 
 def test_steps_within_a_critical_unit_follow_one_another() -> None:
-    """Of two that ran at once, the one that ended last counts."""
+    """Of two simultaneous steps, the step that ended last counts."""
     assert critical(
         a_span("cloud-init.target", 10.0, 20.0),
         a_span("before", 1.0, 5.0, lane=Lane.STEPS),

@@ -128,7 +128,7 @@ def test_download_with_progress_survives_more_cuts_than_tries(
 def test_download_counts_as_progress_only_beyond_its_largest_size_so_far(
     server: ImageServer, tmp_path: Path
 ) -> None:
-    """A server without ranges begins anew each time."""
+    """A server without range requests sends the file from its start each time."""
     download = Download(tmp_path, patience=Patience(tries=3))
     server.fail_with(FILE, *(whole_cut_at(each) for each in (600, 300, 500, 300, 500)))
 
@@ -185,7 +185,7 @@ def test_changed_file_is_downloaded_from_the_start(
 def test_partial_file_is_replaced_if_the_server_has_no_further_bytes(
     server: ImageServer, download: Download, size: int, faults: list[Callable[[Handler], None]]
 ) -> None:
-    """Only a server that tells the size says that the file is complete."""
+    """Only a server that reports the size shows whether the file is complete."""
     download.part.write_bytes(b"x" * size)
     server.fail_with(FILE, *faults)
 

@@ -46,7 +46,7 @@ def peak_mib() -> float:
 def test_loader_that_asks_again_and_again_gets_one_program_at_a_time(
     guest: PlayedGuest, agent: Agent
 ) -> None:
-    """10,000 requests of 25 bytes were 1 GiB of programs."""
+    """Without this limit, 10,000 requests of 25 bytes would queue 1 GiB of programs."""
     asked = b"".join(frames.encode(frames.BOOT, 0, b"%016d" % each) for each in range(10_000))
     guest.theirs.sendall(frames.SYNC_FRAME + asked)
     # It is read after what was sent before.
@@ -128,7 +128,7 @@ def test_answers_after_the_result_are_not_kept() -> None:
 def test_command_that_writes_without_end_ends_at_its_time_limit(
     guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A guest that ignores the flow control has always written something more."""
+    """A guest that ignores flow control always has more output."""
     guest.answers[frames.RUN] = nothing
     guest.answers[frames.CANCEL] = nothing
     monkeypatch.setattr(agent_module, "_GRACE_S", 0.0)
@@ -201,7 +201,7 @@ def test_malformed_answer_is_reported_in_a_sentence(
     sync=st.booleans(),
 )
 def test_any_stream_is_an_answer_or_an_error(stream: list[bytes], *, sync: bool) -> None:
-    """Whatever a guest's agent sends: a value or a HarnessError, for each kind of request."""
+    """Any bytes from the agent give a value or a HarnessError for each kind of request."""
     ours, theirs = socket.socketpair()
     agent = Agent("node", ours, PROGRAM[:200])
     try:
@@ -237,7 +237,7 @@ def test_console_of_a_guest_that_prints_without_end_is_read_to_its_limit(
 
 
 def test_wait_for_the_console_keeps_only_what_it_searches() -> None:
-    """Pexpect keeps everything since the last match."""
+    """Pexpect keeps all output since the last match."""
     ours, theirs = socket.socketpair()
     console = Console("node", ours)
     try:

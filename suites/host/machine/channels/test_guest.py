@@ -41,7 +41,7 @@ def test_absent_file_reads_as_none_in_a_real_shell(tmp_path: Path) -> None:
 def test_script_counts_only_the_requested_functions_on_the_bus(
     tmp_path: Path, ids: str, count: int, timeout_s: float, exit_code: int
 ) -> None:
-    """The script that the guest runs, run here on a bus of three functions."""
+    """The test runs the script of the guest on a bus of three functions."""
     for slot, vendor, device in (
         ("00:00.0", "0x8086", "0x29c0"),
         ("01:00.0", "0x10de", "0x2330"),

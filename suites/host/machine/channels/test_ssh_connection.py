@@ -142,7 +142,7 @@ def test_host_that_has_no_ssh_is_not_tried_again(
 def test_less_than_a_second_becomes_a_connect_timeout_of_one_second(
     runner: SshRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To ssh a limit of 0 is none."""
+    """Ssh treats a limit of 0 as no limit."""
     started: list[Sequence[str]] = []
 
     def start(argv: Sequence[str], **_: object) -> None:

@@ -108,7 +108,7 @@ def test_prompt_is_shown_before_the_caller_is_ready_and_input_is_sent_afterwards
 def test_script_on_the_input_reaches_a_shell_that_prints_nothing_before(
     place: Place, stdin: Callable[[bytes], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a terminal a shell has no prompt, and none is waited for."""
+    """A shell without a terminal prints no prompt, so the client does not wait for one."""
     monkeypatch.setattr(client, "_PROMPT_S", 3600.0)
     ready: list[bool] = []
 
@@ -258,7 +258,7 @@ def test_refusal_is_the_clients_error(place: Place) -> None:
 def test_request_for_ssh_access_reads_no_input(
     place: Place, stdin: Callable[[bytes], int]
 ) -> None:
-    """It is for the SSH client that comes next."""
+    """The input belongs to the SSH client that is started next."""
     stdin(b"ls\n")
 
     with pytest.raises(HarnessError, match="no SSH server"):

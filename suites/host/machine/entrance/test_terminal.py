@@ -155,7 +155,7 @@ def test_command_in_a_terminal_is_started_as_it_is(place: Place) -> None:
 
 
 def test_every_key_goes_to_the_guest_while_the_command_runs(place: Place, terminal: int) -> None:
-    """Also those by which a terminal would end the client."""
+    """This includes the keys that would otherwise end the client."""
     typed = bytearray()
 
     def read(guest: PlayedGuest, request: int, payload: bytes) -> None:
@@ -260,7 +260,7 @@ def test_console_is_left_by_a_key_that_the_guest_does_not_get(
 
 
 def test_console_gets_every_key_except_the_exit_key(place: Place, terminal: int) -> None:
-    """Also those by which a terminal would end the client."""
+    """This includes the keys that would otherwise end the client."""
     keys: list[bytes] = []
 
     def person() -> None:

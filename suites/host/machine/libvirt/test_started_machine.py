@@ -110,7 +110,7 @@ def machine(
 def test_machine_runs_once_console_and_agent_are_connected(
     machine: LibvirtMachine, host: HostWithStreams, tmp_path: Path
 ) -> None:
-    """Its guest would print and ask before anybody listens otherwise."""
+    """Otherwise the guest would print and send requests before anybody listens."""
     name = machine._domain.name
     xml = render_domain(
         machine.spec, a_host(agent_socket=tmp_path / "agent"), name=name, uuid=host.uuid
@@ -129,7 +129,7 @@ def test_machine_runs_once_console_and_agent_are_connected(
 def test_machines_of_a_driver_share_one_registration_and_get_only_their_own_events(
     connection: Connection, host: HostWithStreams, qemu: FakeLibvirtQemu, tmp_path: Path
 ) -> None:
-    """Libvirt's client takes one registration for QMP events per connection."""
+    """Libvirt allows one registration for QMP events per connection."""
     driver = LibvirtDriver(
         connection, a_host(), sockets=tmp_path, qemu_logs=tmp_path, cache=tmp_path
     )
@@ -193,7 +193,7 @@ def test_machine_whose_console_can_not_be_opened_is_ended(
 def test_machine_whose_start_was_interrupted_is_ended(
     connection: Connection, host: HostWithStreams, tmp_path: Path
 ) -> None:
-    """Ctrl-C comes while libvirt starts its domain."""
+    """Ctrl-C arrives while libvirt starts the domain."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt

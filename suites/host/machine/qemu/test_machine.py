@@ -115,7 +115,7 @@ def test_guest_that_powers_off_ends_its_machine(tmp_path: Path) -> None:
     ["guest-reset", "guest-panic", "host-qmp-quit", "host-signal", "host-qmp-system-reset"],
 )
 def test_end_for_another_reason_does_not_count_as_power_off(tmp_path: Path, reason: str) -> None:
-    """A bake that rebooted is not finished, and must not be published."""
+    """A bake that rebooted is incomplete and must not be published."""
     spec = a_machine_spec(qemu=_qemu_that_shuts_down(tmp_path, reason))
 
     with QemuMachine(spec, tmp_path) as machine:

@@ -31,7 +31,7 @@ def _prebaked(before: Benchmark, after: Benchmark, limit: float = 0.1) -> Compar
 
 
 def test_slower_waits_beyond_the_limit_are_a_regression() -> None:
-    """Half as long again: each of five is above each of five, so that p is 2/252."""
+    """All five waits are 50 % longer than all five before, so p is 2/252."""
     slower = [wait * 1.5 for wait in PREBAKED]
 
     found = _prebaked(_with([*PREBAKED]), _with(slower))
@@ -80,7 +80,7 @@ def test_few_samples_prove_nothing() -> None:
 
 
 def test_emulated_runs_are_compared_by_their_ratios() -> None:
-    """A host that is twice as slow, and three times while policies were reset, has changed nothing."""
+    """A host that is slower in all measurements is not a regression."""
 
     def run(slowness: float, later: float) -> Benchmark:
         waits = {
@@ -118,6 +118,6 @@ def test_comparison_lists_groups_that_only_one_run_has() -> None:
 
 @pytest.mark.parametrize("wait", [math.nan, math.inf, 0.0])
 def test_wait_that_is_not_a_time_is_refused(wait: float) -> None:
-    """Else NaN would be ranked as smaller than all, which looks like a change."""
+    """NaN would be ranked below all numbers and look like a change."""
     with pytest.raises(BadInputError, match=r"the second run: .* has the wait"):
         compare(_with([*PREBAKED]), _with([*PREBAKED[1:], wait]))

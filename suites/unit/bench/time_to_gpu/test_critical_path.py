@@ -78,7 +78,7 @@ def test_failure_in_the_guest_ends_the_wait() -> None:
 
 
 def test_gpu_that_was_allocated_without_a_capacity_is_no_measurement() -> None:
-    """Its events may be out of order."""
+    """The events may be out of order."""
     begin = events_of(("node-ready", 1.0), ("mark", 2.0))
 
     for end in (
@@ -103,7 +103,7 @@ def test_gpu_of_the_stand_in_that_cannot_be_opened_is_an_error_of_the_node() -> 
 
 
 def test_emulated_gpu_that_nvidias_driver_refuses_counts_up_to_its_capacity() -> None:
-    """It has no engine: the driver makes its device node, and does not open it."""
+    """The GPU has no engine: the driver makes its device node but cannot open it."""
     assert moments_of(_events_of_a_refusal("EIO"), Payload.NVIDIA) == Moments(
         ready_s=10.0, ready_wall_s=1010.0, ended_s=19.0, capacity_s=20.0, allocated_s=None
     )

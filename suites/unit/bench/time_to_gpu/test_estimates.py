@@ -44,7 +44,7 @@ def test_ratio_of_constants_has_no_width() -> None:
 
 @pytest.mark.usefixtures("few_resamples")
 def test_shift_is_the_median_of_all_pairs() -> None:
-    """Of 1 and 2 against 2 and 6 the ratios are 2, 6, 1 and 3: between 2 and 3."""
+    """The ratios of 2 and 6 to 1 and 2 are 2, 6, 1 and 3; their median is between 2 and 3."""
     assert shift_ratio_of([1.0, 2.0], [2.0, 6.0]).value == 2.5
 
 

@@ -139,7 +139,7 @@ def result_of(
 
 
 def test_fresh_node_and_its_reset_are_two_samples(tmp_path: Path) -> None:
-    """Each has its own events; the capacity counts as cleared while it stays so."""
+    """Each sample has its own events. The capacity counts as cleared until it appears again."""
     steps = (
         ("install-driver", "done", 5.0, "1970-01-01T00:16:51+00:00"),
         ("probe", "skipped", 0.0, "1970-01-01T00:16:56+00:00"),
@@ -203,7 +203,7 @@ def test_steps_of_a_log_are_in_their_order(tmp_path: Path) -> None:
 def test_node_that_installed_its_driver_in_another_way_is_an_error(
     tmp_path: Path, mode: Mode, action: str, reason: str, step: str, *, is_right: bool
 ) -> None:
-    """The other install is there too, and was skipped."""
+    """The step of the other install is in the log, too, but was skipped."""
     names = {"install-driver", "install-precompiled-driver"}
     steps = [(name, "done" if name == step else "skipped", 1.0, None) for name in sorted(names)]
     result = result_of(tmp_path / "node", action, *steps, reason=reason)
@@ -220,7 +220,7 @@ def test_node_that_installed_its_driver_in_another_way_is_an_error(
 
 
 def test_each_teardown_is_timed_and_its_node_is_compared_once(tmp_path: Path) -> None:
-    """What differs is told, and what nobody could read."""
+    """The result lists differences and parts that could not be read."""
     removals = [
         result_of(tmp_path / str(number), "teardown", ("clean-up-driver", "done", 0.5, None))
         for number in range(5)

@@ -106,7 +106,7 @@ def test_module_of_nvidias_image_is_removed_if_the_node_has_to_build_it() -> Non
 
 
 def test_distance_is_added_to_what_the_node_has_already(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of a node, such as those for trims, and what runs before it stay."""
+    """The node keeps its files, such as those for trims, and its early commands."""
     registry = cast("Registry", SimpleNamespace(reachable=lambda request: request))
     monkeypatch.setattr(
         "harness.bench.time_to_gpu.nodes.bake_node", lambda _lab, **_words: an_image()

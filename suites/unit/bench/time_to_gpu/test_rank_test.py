@@ -12,7 +12,7 @@ from harness.bench.time_to_gpu.rank_test import rank_test
 
 
 def test_groups_apart_reach_the_smallest_p() -> None:
-    """Of 20 orders of three and three, two are as extreme."""
+    """Of the 20 ways to divide six values into two groups of three, two are as extreme."""
     found = rank_test([1, 2, 3], [4, 5, 6])
 
     assert (found.u, found.superiority) == (9.0, 1.0)
@@ -34,7 +34,7 @@ def test_equal_groups_do_not_differ() -> None:
 
 
 def test_ties_count_as_halves() -> None:
-    """Pairs: 1<2, 1<3, 2=2, 2<3 are three and a half of four."""
+    """The pairs 1<2, 1<3, 2=2 and 2<3 count as 3.5 of 4."""
     assert rank_test([1, 2], [2, 3]).u == 3.5
 
 
@@ -64,6 +64,6 @@ def test_order_of_the_groups_does_not_change_p(first: list[int], second: list[in
 
 
 def test_value_without_a_rank_is_refused() -> None:
-    """Compared with NaN nothing is larger, so the test would find a difference."""
+    """Every comparison with NaN is false, so the test would find a difference."""
     with pytest.raises(ValueError, match="NaN"):
         rank_test([math.nan] * 5, [1, 2, 3, 4, 5])

@@ -40,7 +40,7 @@ def test_samples_with_nvidias_driver_survive_without_an_opened_gpu(tmp_path: Pat
 
 
 def test_document_without_a_payload_is_of_the_stand_in(tmp_path: Path) -> None:
-    """An earlier version wrote it."""
+    """An earlier version of the harness wrote such documents."""
     document = json.loads(json.dumps(to_document(figures_of(benchmark()))))
     del document["measured"]["conditions"]["payload"]
     file = tmp_path / "report.json"

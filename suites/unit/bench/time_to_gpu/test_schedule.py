@@ -47,7 +47,7 @@ def test_all_tasks_are_done_while_there_is_time() -> None:
 
 
 def test_task_is_begun_if_the_longest_of_its_kind_would_end_in_time() -> None:
-    """One of a new kind counts as the mean of the others."""
+    """A task of a new kind is estimated by the mean of the other kinds."""
     pace = Pace(until=100.0)
     assert pace.has_time_for("teardown", 99.0)
     for kind, took_s in (("build", 60.0), ("build", 30.0), ("prebaked", 20.0)):
@@ -65,7 +65,7 @@ def test_tasks_out_of_time_are_left_out() -> None:
 
 
 def test_failure_ends_the_run() -> None:
-    """The tasks that wait are not begun, and those that run are stopped."""
+    """Waiting tasks are not begun, and running tasks are stopped."""
     stopped, begun = threading.Event(), []
 
     def fail() -> None:

@@ -56,7 +56,7 @@ def words(answer: bytes, *offsets: int) -> list[int]:
 
 
 def test_gpus_of_a_machine_have_different_handles() -> None:
-    """The driver keeps answers by handle: with the same, `nvidia-smi -q` showed one GPU's ids for both."""
+    """The driver caches answers by handle: equal handles gave both GPUs the same ids."""
     first, second = opened(A100, number=1).static_info(), opened(H100, number=2).static_info()
 
     for handle in ("hInternalClient", "hInternalDevice", "hInternalSubdevice"):
@@ -172,7 +172,7 @@ def test_link_has_the_generation_of_the_chip(model: str, generation: int) -> Non
 
 
 def test_sample_of_a_video_engine_has_a_time_in_which_it_was_idle() -> None:
-    """Without one, nvidia-smi 550 showed 'Unknown Error'."""
+    """Without an idle time, nvidia-smi 550 showed 'Unknown Error'."""
     assert opened().control(0x20802087, struct.pack("<III", 3, 9, 0)) == (
         0,
         struct.pack("<III", 3, 0, 166_667),
@@ -282,7 +282,7 @@ def test_power_and_its_limits_match_the_recorded_card() -> None:
 
 
 def test_power_of_release_535_has_the_same_offset() -> None:
-    """Its parameters are shorter; `nvidia-smi` shows 'Unknown Error' where they are not answered."""
+    """The parameters of 535 are shorter; unanswered, `nvidia-smi` shows 'Unknown Error'."""
     driver = opened(A100)
     driver.device.readings.power_w = 70.75
 
@@ -319,7 +319,7 @@ def test_unknown_command_is_counted_and_a_refused_command_is_not() -> None:
 
 
 def test_trace_of_the_gpu_tells_of_unknown_commands_and_of_a_refused_release() -> None:
-    """A trace is in the evidence of a test that fails."""
+    """The evidence of a failed test contains the trace."""
     model = find_model(A100).emulated_as(GpuEmulation.GSP)
     traces = []
     for release in ("550.163.01", "999.12.34"):
@@ -343,7 +343,7 @@ def test_trace_of_the_gpu_tells_of_unknown_commands_and_of_a_refused_release() -
 
 @pytest.mark.parametrize("xid", [13, 48, 200])
 def test_xid_without_a_text_gets_a_text(xid: int) -> None:
-    """The driver logs no error without a text."""
+    """The driver does not log an Xid without a text."""
     driver = opened()
     driver.static_info()
 

@@ -160,7 +160,7 @@ def test_host_releases_its_own_semaphore() -> None:
 
 @pytest.mark.parametrize(("opcode", "values"), [(3, (1, SEMAPHORE)), (5, (SEMAPHORE, 1, 0))])
 def test_other_ways_to_count_methods_are_understood(opcode: int, values: tuple[int, ...]) -> None:
-    """Immediate, not incrementing, and incrementing once."""
+    """Methods may be immediate, non-incrementing, or increment once."""
     work = Work()
     work.ram.write(SEMAPHORE, b"\xff" * 8)
     immediate = 4 << 29 | 9 << 16 | 0x64 >> 2
@@ -211,7 +211,7 @@ def test_work_that_the_driver_does_not_submit_is_refused(words: tuple[int, ...])
 def test_entries_are_read_together_and_over_the_end_of_the_ring(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """Each read is a message to QEMU: one for each of 4,000 entries took longer than the driver waits."""
+    """Each read is a message to QEMU; 4,000 single reads took longer than the driver's timeout."""
     monkeypatch.setattr(channels, "_MOST_ENTRIES", most)
     work = Work()
     for value in range(ENTRIES):

@@ -95,7 +95,7 @@ def test_part_of_a_register_is_written_and_read() -> None:
 
 
 def test_time_is_in_steps_of_32_nanoseconds() -> None:
-    """By either of two registers; what is above 32 bits is in another."""
+    """Two registers have the lower 32 bits; another register has the upper bits."""
     driver = Driver(a_device())
 
     for low, high in ((0x9400, 0x9410), (0xBB0080, 0xBB0084)):
@@ -188,7 +188,7 @@ def _boot_by_fsp(driver: Driver) -> None:
 
 
 def test_hopper_is_locked_down_until_its_gsp_runs() -> None:
-    """The driver waits for the end of that, and then looks once whether the GSP runs."""
+    """The driver waits for the end of the lockdown and then checks once whether the GSP runs."""
     driver = Driver(a_device(H100))
     locked_down = 1 << 13
 
@@ -217,7 +217,7 @@ def test_hopper_boots_by_a_message_to_fsp() -> None:
 
 @pytest.mark.parametrize("words", [2, 216])
 def test_message_to_fsp_without_boot_arguments_boots_nothing(words: int) -> None:
-    """Or with half of their address, which has two words."""
+    """The address has two words; a message with only one of them does not boot either."""
     driver = Driver(a_device(H100))
     message_words = [3 << 30, 0x14 << 24 | 0x10DE7E, *[FSP_ARGUMENTS] * (words - 2)]
     for offset, value in (
@@ -535,7 +535,7 @@ def test_call_of_a_hostile_guest_does_not_harm_the_gsp(
 
 @pytest.mark.parametrize("bar", [1, 3])
 def test_bar_of_virtual_memory_follows_its_tables_until_a_reset(bar: int) -> None:
-    """BAR 1 has its directory at a fixed place; the driver says where that of BAR 2 is, which has index 3."""
+    """BAR 1 has its directory at a fixed address; the driver sets that of BAR 2 (index 3)."""
     device = a_device()
     # What is known of a directory ends with the reset, even if it has the same place again.
     for _ in range(2):

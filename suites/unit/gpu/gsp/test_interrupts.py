@@ -40,7 +40,7 @@ def test_vector_raises_the_interrupt_while_it_is_pending_and_enabled() -> None:
 
 
 def test_vector_that_is_not_enabled_stays_pending() -> None:
-    """Until both are: it itself, and its subtree."""
+    """The interrupt is raised only if both the vector and its subtree are enabled."""
     tree = InterruptTree()
 
     tree.trigger(VECTOR)
@@ -54,7 +54,7 @@ def test_vector_that_is_not_enabled_stays_pending() -> None:
 
 
 def test_vectors_of_a_leaf_are_enabled_and_disabled_apart() -> None:
-    """A bit that is written as 0 changes nothing."""
+    """Writing 0 to a bit changes nothing."""
     tree = InterruptTree()
     tree.write(0x1608, 1)
     tree.write(0x1200, 0x28)

@@ -110,7 +110,7 @@ def test_gpu_without_mig_refuses_the_mode() -> None:
 
 
 def test_profiles_of_an_a100_match_the_guide(a100: Driver) -> None:
-    """Instances, SMs and copy engines."""
+    """The test compares the numbers of instances, SMs and copy engines."""
     answered = a100.ask(PROFILES)
 
     found = set()
@@ -123,7 +123,10 @@ def test_profiles_of_an_a100_match_the_guide(a100: Driver) -> None:
 
 
 def test_profiles_of_an_h100_match_a_real_h100() -> None:
-    """Instances, SMs, and copy, decoding, JPEG and OFA engines; the one with media is the driver's own."""
+    """The test compares instances, SMs and engines.
+
+    The profile with media comes from the driver.
+    """
     lines = load_recording("nvidia-smi/580.159.04-h100-mig-lgip").text
     rows = re.findall(
         r"MIG (\S+) +\d+ +\d+/(\d+) +[\d.]+ +No +(\d+) +(\d+) +0 +\|\n\| +(\d+) +(\d+) +(\d+)",
@@ -151,7 +154,7 @@ def test_profiles_of_an_h100_match_a_real_h100() -> None:
 
 @pytest.mark.parametrize("model", [A100, H100])
 def test_memory_of_each_instance_is_within_the_part_that_mig_divides(model: str) -> None:
-    """An H100 did not open: the driver counts in segments, and an instance had more than there are."""
+    """An H100 failed to open because an instance had more memory segments than exist."""
     driver = opened(model)
     segment = struct.unpack("<Q", driver.control(SEGMENT, bytes(8))[1])[0]
     end = driver.ask(PARTITIONABLE).get("partitionableEndAddr") + 1
@@ -255,7 +258,7 @@ def test_compute_profiles_have_each_size_once(a100: Driver) -> None:
 
 
 def test_contexts_of_each_profile_are_whole_steps(a100: Driver) -> None:
-    """With another step the driver found no room for a compute instance: 'veidEnd < 64'."""
+    """With another step, the driver refused compute instances: 'veidEnd < 64'."""
     _, answer = a100.control(GRAPHICS_INFO, bytes(0xE00))
     infos = dict(struct.iter_unpack("<II", answer[: 0xE00 // 8]))
     step, most = infos[0x37], infos[0x2C]
@@ -270,7 +273,7 @@ def test_contexts_of_each_profile_are_whole_steps(a100: Driver) -> None:
 
 
 def test_caller_in_an_instance_sees_only_that_instance(a100: Driver) -> None:
-    """With another in its place, the driver failed an assertion, and a MIG device was not listed."""
+    """With another instance, an assertion of the driver failed, and a MIG device was missing."""
     numbers = [make_instance(a100, flag) for flag in (THREE, QUARTER)]
 
     assert a100.ask(LIST).get("validPartitionCount") == 0
@@ -400,7 +403,7 @@ def test_page_table_roots_are_bounded_and_the_roots_of_the_client_are_searched_f
 
 
 def test_instances_of_two_gpus_have_different_uuids() -> None:
-    """The number of the instance took the place of the GPU's."""
+    """In a former bug, the instance number replaced the number of the GPU."""
     drivers = [Driver(a_device(A100, number)) for number in (1, 2)]
     uuids = set()
     for driver in drivers:
@@ -415,7 +418,7 @@ def test_instances_of_two_gpus_have_different_uuids() -> None:
 
 
 def test_all_small_instances_have_their_own_gpcs(a100: Driver) -> None:
-    """GPCs were scaled from slices of memory, and two instances shared the first."""
+    """In a former bug, two instances shared the first GPC, as GPCs were scaled from slices."""
     masks = [
         a100.ask(EXPORT, {"swizzId": make_instance(a100, EIGHTH)}).get("info.gpcMask")
         for _ in range(7)
@@ -430,7 +433,7 @@ def test_all_small_instances_have_their_own_gpcs(a100: Driver) -> None:
     [(0x20800A26, "floorsweepingMasks[{}].gpcMask"), (0x20800A22, "globalSmOrder[{}].numSm")],
 )
 def test_each_graphics_engine_has_gpcs_with_mig(a100: Driver, command: int, field: str) -> None:
-    """The second compute instance of a GPU instance was refused: 'numGpcs > 0'."""
+    """Otherwise the second compute instance of a GPU instance is refused: 'numGpcs > 0'."""
     seen = []
     for mode in (1, 0):
         a100.control(SET_MODE, struct.pack("<I", mode))

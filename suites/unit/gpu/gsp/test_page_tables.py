@@ -107,7 +107,7 @@ def test_large_page_is_found(version: Version) -> None:
 def test_big_page_is_found_if_the_small_table_has_none(
     version: Version, *, has_small_table: bool
 ) -> None:
-    """Of the 2 MiB a driver maps some by small pages, and others by big ones."""
+    """A driver maps parts of the same 2 MiB by small and by big pages."""
     tables = Tables(version)
     dual, table = tables.descend(), 0x50100
     if has_small_table:

@@ -21,7 +21,7 @@ H100 = """\
 
 
 def test_bars_of_a_gpu_are_read() -> None:
-    """The one for ports is left out, and so is the ROM."""
+    """The I/O port BAR and the ROM are left out."""
     assert parse_resource(H100) == {
         0: MemoryBar(size=16 << 20, bits=32),
         2: MemoryBar(size=128 << 30, bits=64),

@@ -56,7 +56,7 @@ def verdict(host: FakeHost, address: str = GPU) -> Verdict:
 
 
 def test_gpu_in_a_group_of_its_own_is_usable(host: FakeHost) -> None:
-    """Also one that is a processing accelerator by its class, as some have no display."""
+    """A GPU without a display may have the class of a processing accelerator."""
     accelerator = "0000:67:00.0"
     host.add_function(accelerator, group=7, class_code=0x120000)
 
@@ -157,7 +157,7 @@ def test_host_without_groups_has_its_iommu_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize("process", ["self", "1"])
 @pytest.mark.parametrize("number", ["259:1", "0:40"])
 def test_group_of_a_mounted_disk_is_refused(host: FakeHost, number: str, process: str) -> None:
-    """In a mount namespace of its own, a run does not see what the host has mounted."""
+    """A run in its own mount namespace does not see the mounts of the host."""
     host.add_function(USB, group=5, class_code=USB_CLASS)
     host.add_disk("nvme0n1", USB, "259:1")
     btrfs = host.root / "sys/fs/btrfs/f00/devices"
@@ -186,7 +186,7 @@ def test_disk_that_is_not_mounted_goes_with_the_card(host: FakeHost) -> None:
     "kind", ["mapped", "mapped RAID", "btrfs", "another mount", "same source", "swap"]
 )
 def test_each_disk_that_the_host_uses_is_found(host: FakeHost, kind: str, place: str) -> None:
-    """Of two disks one is at the GPU's card, behind device mapper, RAID or by itself."""
+    """One of two disks is on the GPU's card: behind device mapper, behind RAID, or directly."""
     host.add_function(NVME, group=2, class_code=NVME_CLASS)
     host.add_function(USB, group=5, class_code=USB_CLASS)
     addresses = (USB, NVME) if place == "first" else (NVME, USB)
@@ -231,7 +231,7 @@ def test_each_disk_that_the_host_uses_is_found(host: FakeHost, kind: str, place:
 def test_disks_in_use_that_can_not_be_read_leave_a_storage_function_unknown(
     host: FakeHost, file: str
 ) -> None:
-    """Mounts of the first process are closed to ordinary users, and its own may be all there is."""
+    """Ordinary users cannot read the mounts of process 1, and their own may be incomplete."""
     host.add_function(USB, group=5, class_code=USB_CLASS)
     (host.root / "proc" / file).unlink(missing_ok=True)
     (host.root / "proc" / file).mkdir()
@@ -242,7 +242,7 @@ def test_disks_in_use_that_can_not_be_read_leave_a_storage_function_unknown(
 
 
 def test_disk_with_several_paths_is_found(host: FakeHost) -> None:
-    """A multipath namespace is a child of its subsystem and not of a controller."""
+    """A multipath NVMe namespace is a child of its subsystem and not of a controller."""
     card = "0000:65:00.4"
     subsystem = host.root / "sys/devices/virtual/nvme-subsystem/nvme-subsys3"
     partition = subsystem / "nvme3n1/nvme3n1p2"
@@ -347,7 +347,7 @@ def add_ipv6_default_route(host: FakeHost, interface: str, prefix: str = "00") -
 @pytest.mark.parametrize("place", ["first", "second"])
 @pytest.mark.parametrize("kind", ["bond", "bridge", "VLAN of a bond", "routes", "IPv6 too"])
 def test_default_route_needs_all_cards_below(host: FakeHost, kind: str, place: str) -> None:
-    """Of two network cards one is a part of the GPU's card."""
+    """One of two network cards is part of the GPU's card."""
     card = "0000:65:00.5"
     host.add_function(NIC, group=2, class_code=NIC_CLASS)
     host.add_function(card, group=5, class_code=NIC_CLASS)
@@ -418,7 +418,7 @@ def test_gpu_that_cannot_be_reset_is_refused(host: FakeHost, methods: str | None
 
 
 def test_kernel_that_does_not_name_its_method_can_reset(host: FakeHost) -> None:
-    """Linux before 5.15 has 'reset' but no 'reset_method'."""
+    """Linux before 5.15 has the file 'reset' but not 'reset_method'."""
     (host.device(GPU) / "reset_method").unlink()
 
     assert read_host(host.root).functions[GPU].reset_methods == ("default",)
@@ -536,7 +536,7 @@ def test_reason_has_the_process_that_has_the_vfio_group_file_open(host: FakeHost
 def test_file_that_only_has_the_path_of_a_device_makes_no_gpu_busy(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a mount namespace of their own, users mount what they like at '/dev/vfio'."""
+    """Users may mount any file at '/dev/vfio' in their own mount namespace."""
     host.bind(GPU, "vfio-pci")
     host.add_process(1234, "x", "/dev/vfio/5")
     numbers = {"3": 0, "5": 0xF300}
@@ -556,7 +556,7 @@ def test_process_name_with_control_characters_is_escaped(host: FakeHost) -> None
 
 
 def test_mount_point_may_have_any_name(host: FakeHost) -> None:
-    """A user mounts a FUSE file system where the name of the folder is not UTF-8, or separates lines."""
+    """A FUSE mount point of a user may contain line separators or not be UTF-8."""
     host.mount("0:99", "/home/ann/\x0b\u2028x", kind="fuse.sshfs", source="ann@host:")
     table = host.root / "proc/self/mountinfo"
     table.write_bytes(table.read_bytes().replace(b"ann@host:", b"ann@\xff:"))
@@ -566,7 +566,7 @@ def test_mount_point_may_have_any_name(host: FakeHost) -> None:
 
 
 def test_mounts_with_one_device_number_are_told_apart_by_source(host: FakeHost) -> None:
-    """As of a file system on several disks."""
+    """A file system on several disks has such mounts."""
     host.mount("0:99", "/one", kind="btrfs", source="one")
     assert len(find_host_use(host.root).unknown_disks) == 1
 
@@ -618,7 +618,7 @@ def test_nvidias_driver_may_write_an_address_in_capitals(host: FakeHost) -> None
 
 
 def test_driver_of_the_gpu_counts_wherever_it_is_on_its_card(host: FakeHost) -> None:
-    """Without a look into other users' processes only a GPU that no driver has is free."""
+    """Without access to the processes of other users, only a GPU without a driver is free."""
     host.add_driver("nvidia")
     host.add_function("0000:99:00.0", group=99, class_code=AUDIO_CLASS)
     host.add_function("0000:99:00.1", group=99, driver="nvidia")
@@ -639,7 +639,7 @@ def test_driver_of_the_gpu_counts_wherever_it_is_on_its_card(host: FakeHost) -> 
 def test_reason_has_the_process_that_drives_a_function_from_user_space(
     host: FakeHost, address: str, driver: str, folder: str, file: str
 ) -> None:
-    """Also where it has another function of the card, by iommufd in place of the group's file."""
+    """The process may drive another function of the card, and use iommufd instead of the group."""
     host.add_function(AUDIO, group=5, class_code=AUDIO_CLASS)
     host.bind(address, driver)
     device = host.device(address) / folder / file.rpartition("/")[2]
@@ -661,7 +661,7 @@ def test_reason_has_the_process_that_drives_a_function_from_user_space(
 
 @pytest.mark.parametrize("driver", ["nvidia", "nouveau"])
 def test_verdict_is_unknown_if_processes_cannot_be_seen(host: FakeHost, driver: str) -> None:
-    """An ordinary user does not see what processes of others have open."""
+    """An ordinary user does not see the open files of other users' processes."""
     host.bind(GPU, driver)
     host.bind(SECOND, "vfio-pci")
     (host.root / "proc/1/fd").rmdir()

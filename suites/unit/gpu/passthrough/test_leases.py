@@ -101,7 +101,7 @@ def test_wish_for_one_gpu_does_not_delay_a_wish_for_another() -> None:
 
 
 def test_process_that_holds_a_gpu_goes_ahead() -> None:
-    """It would keep what it holds while it waits behind others who want that."""
+    """Otherwise it would keep its GPU while it waits behind processes that want this GPU."""
     entries = (
         entry(1, (A,), taken=(A,), process=7),
         entry(2, (A, B), (A, B), process=8),
@@ -117,7 +117,10 @@ def test_gpu_that_is_not_usable_is_not_granted() -> None:
 
 
 def test_waiting_process_gets_the_holder_and_the_first_in_the_queue() -> None:
-    """Of several that came first, it is the next one for the same GPU; a GPU that is held is in use by its holder."""
+    """The process that is shown is the next one for the same GPU.
+
+    A held GPU is in use by its holder.
+    """
     waiting = [entry(2, (B,)), *(entry(number, (A,)) for number in (3, 4, 5))]
     entries = (entry(1, (A,), taken=(A,)), *waiting)
 

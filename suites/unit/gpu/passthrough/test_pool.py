@@ -83,7 +83,7 @@ def test_gpu_without_a_driver_has_no_driver_after_the_lease(host: FakeHost, pool
 def test_driver_bound_by_an_override_comes_back_with_it(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
-    """The driver that the kernel would choose is another one."""
+    """The kernel itself would choose another driver."""
     host.bind(SECOND, "pci-stub")
     (host.device(SECOND) / "driver_override").write_text("pci-stub\n")
     kernel.matching[SECOND] = "nouveau"
@@ -249,7 +249,7 @@ def test_waiting_process_gets_the_holders(pool: GpuPool, other_pool: GpuPool) ->
 def test_waiting_for_a_gpu_ends_when_the_run_is_cancelled(
     pool: GpuPool, other_pool: GpuPool
 ) -> None:
-    """The queue is then without it, and the GPU still with its holder."""
+    """The run leaves the queue, and the holder keeps the GPU."""
     reasons = iter([None, None, "The run ended."])
 
     with lease(pool, FIRST, holder="suite"):
@@ -280,7 +280,7 @@ def test_survey_says_who_holds_a_gpu(pool: GpuPool, other_pool: GpuPool) -> None
 def test_gpu_that_looked_broken_once_is_checked_again(
     host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lease that began and ended while the host was read has reset it at that moment."""
+    """The holder of a lease may have reset the GPU while the host was read."""
     true_assess = Assessor.assess
     config = host.device(SECOND) / "config"
     content = config.read_bytes()
@@ -419,7 +419,7 @@ def test_gpu_that_appears_while_others_are_held_is_taken(
 def test_gpu_that_another_process_opened_stays_untouched(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An ordinary user does not see what others have open; opening the group's file tells."""
+    """An ordinary user detects this only by opening the file of the group."""
     host.bind(SECOND, "vfio-pci")
 
     with busy(monkeypatch, 6):
@@ -432,7 +432,7 @@ def test_gpu_that_another_process_opened_stays_untouched(
 def test_file_of_an_excluded_gpu_is_not_opened(
     host: FakeHost, kernel: FakeKernel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may belong to a machine of somebody else, which just then wants to open it."""
+    """Another user's machine may be about to open the file."""
     inventory = Inventory(gpus={SECOND: GpuKeys(exclude="mine")})
     host.bind(SECOND, "vfio-pci")
 
@@ -482,7 +482,7 @@ def test_gpu_that_turned_out_to_be_open_is_tried_again(
 def test_gpu_that_its_holder_resets_is_waited_for(
     host: FakeHost, pool: GpuPool, other_pool: GpuPool
 ) -> None:
-    """Meanwhile it does not answer, which would be a reason to refuse it for good."""
+    """A GPU does not answer during a reset, which would otherwise count as broken."""
     with lease(pool, FIRST):
         config = host.device(GPU) / "config"
         content = config.read_bytes()
@@ -647,7 +647,7 @@ def test_fault_at_the_end_is_reported_beside_the_error_of_the_test(
 def test_gpu_that_dies_at_its_reset_is_quarantined_and_the_other_taken(
     kernel: FakeKernel, pool: GpuPool, address: str
 ) -> None:
-    """Whichever function of its card it is that dies."""
+    """The test lets each function of the card die in turn."""
     kernel.dies_at_reset.add(address)
 
     with lease(pool, within_s=5) as (gpu,):
@@ -756,7 +756,7 @@ def test_released_gpu_is_back_on_its_driver(
     other_pool: GpuPool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Meanwhile nobody else can take it."""
+    """Nobody else can take the GPU during the release."""
     true_write = Binder._write
     held: list[list[tuple[str, ...]]] = []
 
@@ -814,7 +814,7 @@ def test_gpu_whose_drivers_were_not_recorded_is_released_only_if_it_answers(
 
 
 def test_quarantined_gpu_is_neither_restored_nor_taken(host: FakeHost, pool: GpuPool) -> None:
-    """A driver that is bound to a broken GPU may not come back."""
+    """Binding a driver to a broken GPU may never return."""
     held = lease(pool, FIRST)
     held.__enter__()
     # What a kernel says may be long; the record can be read all the same.
@@ -862,7 +862,7 @@ def test_record_that_cannot_be_read_leaves_its_gpu_unknown(
 def test_record_that_cannot_be_written_leaves_no_file(
     host: FakeHost, pool: GpuPool, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk may be full only when the file is written through to it."""
+    """A full disk may be detected only at the fsync of the file."""
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -883,7 +883,7 @@ def test_record_that_cannot_be_written_leaves_no_file(
 def test_record_of_an_earlier_boot_is_void(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, boot: str
 ) -> None:
-    """A folder on a disk outlives the boot, after which the host has bound what it wants."""
+    """A folder on a disk outlives a boot, after which the host has bound its drivers anew."""
     record(folder, {GPU: "nouveau"}, boot=host.boot_id if boot == "this" else "of before")
     host.add_driver("nouveau")
     kernel.matching[GPU] = "nouveau"
@@ -917,7 +917,7 @@ def test_unreadable_record_is_reported_and_its_gpu_is_not_touched(
 def test_abandoned_gpu_of_which_a_function_is_dead_is_quarantined(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, address: str
 ) -> None:
-    """A driver that is bound to it may never return."""
+    """Binding a driver to a dead function may never return."""
     record(folder, {each: BEFORE[each] for each in (GPU, AUDIO)})
     for each in (GPU, AUDIO):
         host.unbind(each)
@@ -937,7 +937,7 @@ def test_abandoned_gpu_of_which_a_function_is_dead_is_quarantined(
 def test_abandoned_gpu_of_which_a_function_may_be_open_stays_as_it_is(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, state: VfioFile
 ) -> None:
-    """A run was killed while it gave the functions back, and its machine lives on."""
+    """A run was killed while it returned the functions, and its machine still runs."""
     record(folder, {each: BEFORE[each] for each in (GPU, AUDIO)})
     host.unbind(AUDIO)
     host.bind(AUDIO, "vfio-pci")
@@ -976,7 +976,7 @@ BRIDGE = "0000:00:03.0"
 def test_record_of_functions_that_no_run_takes_is_not_followed(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, named: tuple[str, ...]
 ) -> None:
-    """Although it is this user's own: of another group, a bridge, without the GPU, or not of a GPU."""
+    """The user's own record may list a foreign group, a bridge, or functions without a GPU."""
     host.add_function(NVME, group=9, class_code=NVME_CLASS)
     host.add_function(BRIDGE, group=5, class_code=ROOT_PORT_CLASS)
     record(folder, dict.fromkeys(named), gpu=NVME if named == (NVME,) else GPU, override="x")

@@ -102,7 +102,7 @@ def test_true_record_of_another_user_is_followed(
 def test_record_of_a_gpu_that_was_on_vfio_for_good_is_followed(
     host: FakeHost, pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
-    """Another user's, too: nothing is left to do but to remove it."""
+    """The record of another user only has to be removed."""
     left_by_a_killed_run(host, folder)
     functions = dict.fromkeys((GPU, AUDIO), "vfio-pci")
     give_away(record(folder, functions, override="vfio-pci"))
@@ -226,7 +226,7 @@ def test_fifo_that_replaced_the_record_is_reported_after_the_gpu_is_returned(
 def test_quarantine_by_another_user_does_not_keep_a_leased_gpu(
     pool: GpuPool, folder: Path, give_away: Callable[[Path], None], content: str, kind: VerdictKind
 ) -> None:
-    """Only whoever holds the lease finds out that a GPU is broken."""
+    """Only the holder of the lease can find that a GPU is broken."""
     quarantine = folder / f"quarantine-{GPU}.json"
     with lease(pool, FIRST):
         quarantine.write_text(content)

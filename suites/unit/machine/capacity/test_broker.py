@@ -74,7 +74,7 @@ def test_file_of_a_dead_process_is_swept_whatever_it_holds(
 def test_error_has_the_path_of_a_held_reservation_that_cannot_be_parsed(
     host: FakeHost, content: str
 ) -> None:
-    """What it stands for can't be known, so nothing can be given away."""
+    """Its demand is unknown, so no capacity can be given away."""
     with at_once(host.broker(), "a", mib(1)):
         (file,) = host.folder.iterdir()
         file.write_text(content, encoding="latin-1")
@@ -181,7 +181,7 @@ def test_process_that_touched_more_than_its_reservation_keeps_nothing_back(host:
 
 
 def test_memory_kept_for_one_process_is_not_given_away_by_another(host: FakeHost) -> None:
-    """The one touched more than it reserved, the other nothing."""
+    """One process touched more than it reserved, and the other touched nothing."""
     host.touches(4711, 1600)
     host.has(available_mib=1000)
     with contextlib.ExitStack() as reservations:
@@ -321,7 +321,7 @@ def test_ports_are_reserved_once_and_only_if_unused(host: FakeHost) -> None:
 def test_search_for_ports_starts_at_a_random_one_and_goes_round(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that was just released may still be in use."""
+    """A port that was just released may still be in use."""
     monkeypatch.setattr(secrets, "randbelow", lambda count: count - 2)
 
     with at_once(host.broker(), "a", mib(1, ports=3)) as reservation:
@@ -388,7 +388,7 @@ def test_folder_that_is_not_ours_alone_is_refused(
 def test_folder_does_not_depend_on_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a run by hand and a job of the same user would know nothing of each other."""
+    """Otherwise a manual run and a CI job of the same user would not share reservations."""
     for name in ("TMPDIR", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
@@ -408,7 +408,7 @@ def test_folder_does_not_depend_on_the_environment(
     )
 )
 def test_reservations_never_exceed_the_capacity(steps: list[Demand | int]) -> None:
-    """A step is a demand, or the number of the reservation to release."""
+    """Each step is a new demand, or the index of a reservation to release."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as everything:
         host = FakeHost(Path(name))
         held: list[tuple[contextlib.ExitStack, Reservation]] = []

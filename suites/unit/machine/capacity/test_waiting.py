@@ -145,7 +145,7 @@ def test_removed_file_of_a_waiting_process_ends_the_wait(host: FakeHost) -> None
 
 
 def test_large_demand_is_not_starved_by_small_ones(host: FakeHost) -> None:
-    """Who came later waits, although there is enough capacity for it."""
+    """Later demands wait even if there is enough capacity for them."""
     reports: list[str] = []
 
     def ask_later() -> None:
@@ -167,7 +167,7 @@ def test_large_demand_is_not_starved_by_small_ones(host: FakeHost) -> None:
 
 
 def test_process_that_holds_a_reservation_goes_ahead(host: FakeHost) -> None:
-    """It would not release the first while it waits, so both would wait for each other."""
+    """It keeps its first reservation while it waits, so a strict queue would deadlock."""
     given_out: list[Reservation] = []
 
     def ask_for_a_second() -> None:

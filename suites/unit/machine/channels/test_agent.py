@@ -95,7 +95,7 @@ def test_answer_to_an_earlier_client_is_ignored(guest: PlayedGuest, agent: Agent
 
 
 def test_answer_before_the_welcome_is_ignored(guest: PlayedGuest, agent: Agent) -> None:
-    """A restored agent may still answer the host of its template, whose requests had the same numbers."""
+    """A restored agent may still answer requests of the template's host, with the same numbers."""
     hello: list[tuple[int, bytes]] = []
     guest.answers[frames.HELLO] = lambda _, *asked: hello.append(asked)
 
@@ -188,7 +188,7 @@ def _gives(seconds: float) -> Callable[[float], Deadline]:
 
 
 def test_command_beyond_its_time_is_ended_by_the_host(guest: PlayedGuest, ready: Agent) -> None:
-    """The guest does not know which time counts, and has three times as much."""
+    """The guest gets three times the limit, since only the host measures guest time."""
     ready.link.guest_deadline = _gives(0.0)
     guest.answers[frames.RUN] = says((frames.STDOUT, b"so far"))
     guest.answers[frames.CANCEL] = lambda guest, request, _: guest.says(
@@ -206,7 +206,7 @@ def test_command_beyond_its_time_is_ended_by_the_host(guest: PlayedGuest, ready:
 def test_deadline_of_the_caller_ends_a_command_before_the_time_of_the_guest(
     guest: PlayedGuest, ready: Agent
 ) -> None:
-    """The limit of the command is then the guest's own."""
+    """The guest still gets the limit of the command."""
     ready.link.guest_deadline = _gives(20.0)
     guest.answers[frames.CANCEL] = says((frames.RESULT, ENDED))
 
@@ -282,7 +282,7 @@ def test_known_reason_of_a_delay_is_reported(guest: PlayedGuest, ready: Agent) -
 def test_guest_that_reads_nothing_blocks_no_caller(
     guest: PlayedGuest, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one does whose machine is stopped: requests pile up, and end at their deadlines."""
+    """Requests to a stopped machine queue up and end at their deadlines."""
     guest.theirs.sendall(frames.SYNC_FRAME)
     session = json.loads(guest.theirs.recv(4096)[len(frames.SYNC_FRAME) + 9 :])["session"]
     welcome(guest, 1, frames.to_json({"session": session}))

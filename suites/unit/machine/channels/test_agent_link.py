@@ -49,7 +49,7 @@ def test_welcome_tells_a_restored_agent_from_a_new_one(
 
 @pytest.mark.usefixtures("ready")
 def test_every_client_has_a_session_of_its_own(guest: PlayedGuest) -> None:
-    """What the guest still says to an earlier one is told apart by it."""
+    """The session id distinguishes answers to an earlier client."""
     other = PlayedGuest()
     other.starts()
     second = Agent("node", other.ours, PROGRAM)

@@ -174,7 +174,7 @@ def test_short_input_is_part_of_the_request(guest: PlayedGuest, ready: Agent, si
 
 @pytest.mark.parametrize("size", [_INLINE + 1, frames.STDIN_WINDOW])
 def test_longer_input_follows_the_request(guest: PlayedGuest, ready: Agent, size: int) -> None:
-    """As much as the guest's window takes needs no credit, and neither does its end."""
+    """Input within the window of the guest needs no credit, and neither does its end."""
     content = b"x" * size
     guest.answers[frames.DATA_END] = says((frames.RESULT, ENDED))
 

@@ -82,14 +82,14 @@ def test_waits_continue_where_the_last_one_ended(guest: _Guest, console: Console
 
 
 def test_early_line_of_a_long_burst_is_found(guest: _Guest, console: Console) -> None:
-    """What came while nobody waited is searched from its beginning on."""
+    """A wait searches all output since the last match from its beginning."""
     guest.prints("HARNESS: cloud-init has finished\r\n" + "noise\r\n" * 20_000)
 
     assert _wait(console, "cloud-init has finished")
 
 
 def test_console_is_read_without_a_wait(guest: _Guest, console: Console) -> None:
-    """A guest would stall if its console's socket filled up; some 200 KiB fill it."""
+    """A guest blocks when the socket of its console is full, at some 200 KiB."""
     printing = threading.Thread(target=guest.prints, args=("x" * (4 << 20) + "END",), daemon=True)
     printing.start()
 
@@ -126,7 +126,7 @@ def test_removal_of_one_listener_keeps_the_other_listeners(
 
 
 def test_many_short_writes_are_not_dropped(guest: _Guest, console: Console) -> None:
-    """QEMU's serial port hands on a few bytes at a time."""
+    """The serial port of QEMU passes on a few bytes at a time."""
     guest.prints("FIRST\r\n")
     for number in range(6_000):
         guest.prints(f"{number}\r\n")
@@ -176,7 +176,7 @@ def test_machine_that_ends_ends_the_wait_early(guest: _Guest, console: Console) 
 def test_machine_that_ends_with_unread_input_ends_the_wait_early(
     guest: _Guest, console: Console
 ) -> None:
-    """The socket then reports a reset connection, and not an end."""
+    """The socket then reports a reset connection instead of its end."""
     console.type(b"reboot\n")
     guest.ends()
 
@@ -291,7 +291,7 @@ def test_close_leaves_no_thread_or_socket(guest: _Guest) -> None:
 
 
 def test_process_may_end_while_a_console_is_read(guest: _Guest) -> None:
-    """Also where an error left the console open."""
+    """This holds even if an error left the console open."""
     before = set(threading.enumerate())
     console = Console("node", guest.ours)
 

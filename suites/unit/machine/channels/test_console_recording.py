@@ -85,7 +85,7 @@ def test_recording_that_is_there_is_not_overwritten(recording: Path) -> None:
 def test_full_disk_does_not_end_the_reader_of_the_console(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The guest would block on its console."""
+    """Without a reader, the guest would block on its console."""
     disk = Disk()
     monkeypatch.setattr(Path, "open", lambda *_, **__: disk)
     recorder = ConsoleRecorder(tmp_path / "serial.cast", title="a test", clock=lambda: 1.0)

@@ -124,7 +124,7 @@ def test_cloud_inits_result_is_waited_for_and_parsed() -> None:
 
 
 def test_present_result_is_read_even_at_the_deadline() -> None:
-    """A second is left for the guest to answer."""
+    """The guest still gets one second to answer."""
     text = json.dumps({"v1": {"datasource": None, "errors": []}})
     script = ScriptedRunner().expect(["sh", "-c", WAIT], stdout=text, timeout_s=1)
     with script as runner:
@@ -132,7 +132,7 @@ def test_present_result_is_read_even_at_the_deadline() -> None:
 
 
 def test_result_of_cloud_init_is_waited_for_again_if_the_deadline_was_put_off() -> None:
-    """Meanwhile the guest made progress, of which the command's own limit knows nothing."""
+    """Progress of the guest moved the deadline beyond the limit of the running command."""
     text = json.dumps({"v1": {"datasource": None, "errors": []}})
     script = ScriptedRunner().expect(["sh", "-c", WAIT], is_timed_out=True)
     with script.expect(["sh", "-c", WAIT], stdout=text) as runner:

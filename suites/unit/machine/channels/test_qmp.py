@@ -63,7 +63,7 @@ def test_refused_command_has_qemus_message(session: QmpSession) -> None:
 def test_every_command_has_a_deadline(
     session: QmpSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody has to name one: a QEMU that hangs would hang the whole run."""
+    """Without a default deadline, a hanging QEMU would hang the whole run."""
     limits_s: list[float] = []
 
     class SoonOver(Deadline):
@@ -89,7 +89,7 @@ def test_every_command_has_a_deadline(
 def test_answer_is_waited_for_until_the_limit(
     session: QmpSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the loop may need to clean up comes on top of it."""
+    """The time that the event loop needs to clean up is added to the limit."""
     monkeypatch.setattr(qmp, "_CLOSE_S", 2 * _LONG_S)
 
     assert session.execute("query-status", limit_s=_LONG_S) == {"status": "running"}
@@ -176,7 +176,7 @@ def test_all_events_of_the_last_moment_are_kept(qemu: FakeQemu, session: QmpSess
 
 
 def test_event_without_data_has_none(qemu: FakeQemu, session: QmpSession) -> None:
-    """As QEMU reports that it has stopped."""
+    """The STOP event of QEMU has no data."""
     qemu.send_event("STOP")
 
     event = session.wait_for_event("a stop", names("STOP"), Deadline.after(_LONG_S))
@@ -215,7 +215,7 @@ def test_close_leaves_no_thread_or_socket(qemu: FakeQemu) -> None:
 
 
 def test_process_may_end_while_a_session_is_open(qemu: FakeQemu) -> None:
-    """Also where an error left it open."""
+    """This holds even if an error left the session open."""
     before = set(threading.enumerate())
     session = _session(qemu)
 

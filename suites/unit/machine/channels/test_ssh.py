@@ -77,7 +77,7 @@ def test_answer_has_the_guests_status_and_output(tmp_path: Path, identity: SshId
 def test_lost_connection_is_never_an_answer(
     tmp_path: Path, identity: SshIdentity, stderr: str, exit_code: int
 ) -> None:
-    """A status that is missing, cut off or another command's says nothing."""
+    """A status that is missing, truncated or of another command is not an answer."""
     runner = a_runner(tmp_path, identity, FakeSsh(stderr=stderr, exit_code=exit_code))
 
     with pytest.raises(HarnessError, match="'node' did not report how 'reboot now' ended"):
@@ -87,7 +87,7 @@ def test_lost_connection_is_never_an_answer(
 def test_exit_status_of_ssh_is_not_taken_for_the_status_of_the_command(
     tmp_path: Path, identity: SshIdentity
 ) -> None:
-    """Ssh carries the status beside the output, which may be cut short then."""
+    """The connection may break after a part of the output."""
     runner = a_runner(tmp_path, identity, FakeSsh(stdout="hal", exit_code=255))
 
     with pytest.raises(HarnessError, match="did not report how"):
@@ -191,7 +191,7 @@ def test_command_of_the_guest_gets_the_callers_input_and_environment(
 def test_ssh_options_contain_no_absolute_path_of_the_host(
     tmp_path: Path, identity: SshIdentity
 ) -> None:
-    """It would split one at blanks, and expand what follows '%'; a socket's may be 108 long."""
+    """Ssh splits paths at blanks and expands '%'; a socket path may have at most 108 bytes."""
     ssh = FakeSsh()
 
     run(a_runner(tmp_path, identity, ssh), "true")
@@ -242,7 +242,7 @@ def test_environment_is_set_in_the_guest() -> None:
 
 
 def test_no_time_does_not_mean_unlimited_time() -> None:
-    """To timeout(1) a limit of 0 means none."""
+    """In timeout(1), a limit of 0 means no limit."""
     assert shlex.split(render_remote(["x"], timeout_s=0, env={}, nonce=NONCE))[2] == "0.001"
 
 

@@ -100,7 +100,7 @@ def test_command_in_a_terminal_has_its_size_and_may_get_another(guest: PlayedGue
 
 
 def test_agent_of_an_older_harness_gives_no_terminal(guest: PlayedGuest) -> None:
-    """It would ignore the wish, and end the connection at the first new size."""
+    """It would ignore the request for a terminal and fail at the first resize."""
     guest.protocol = TERMINAL_PROTOCOL - 1
 
     expected = (
@@ -165,7 +165,7 @@ def test_output_is_passed_on_by_its_kind_as_it_arrives(guest: PlayedGuest) -> No
 
 
 def test_guest_gets_new_credit_after_each_quarter_of_a_mebibyte(guest: PlayedGuest) -> None:
-    """Neither more than it wrote, nor any of it twice."""
+    """The credit equals the bytes received, and each byte is credited once."""
     quarter = b"x" * (256 << 10)
 
     def write(played: PlayedGuest, request: int, _: bytes) -> None:
@@ -217,7 +217,7 @@ def test_room_that_the_guest_makes_adds_up(guest: PlayedGuest) -> None:
 
 
 def test_input_waits_while_the_guest_does_not_read(guest: PlayedGuest) -> None:
-    """What is more than its window comes once the guest has room."""
+    """Input beyond the window is sent once the guest has room."""
     content = bytes(range(256)) * ((frames.STDIN_WINDOW + 1000) // 256 + 1)
     full = threading.Event()
     received = bytearray()
@@ -267,7 +267,7 @@ def test_input_of_a_command_that_has_ended_goes_nowhere(guest: PlayedGuest) -> N
 
 @pytest.mark.parametrize("is_read", [True, False])
 def test_feeding_a_command_ends_with_the_wait_for_it(guest: PlayedGuest, *, is_read: bool) -> None:
-    """However that ends: who reads the output may have gone."""
+    """This holds however the wait ends, for example if the reader of the output has gone."""
 
     def end(played: PlayedGuest, request: int, _: bytes) -> None:
         if sum(map(len, said_by(guest, frames.DATA))) == frames.STDIN_WINDOW:

@@ -32,7 +32,7 @@ def test_process_name_with_tabs_is_kept_whole() -> None:
 
 @pytest.mark.parametrize("line", ["7\t/dev/nvidia0", ""])
 def test_malformed_line_is_reported_in_a_sentence(line: str) -> None:
-    """A path of a process may have a line break."""
+    """The path of an open file may contain a line break."""
     said = f"7\t/dev/nvidia0\tcat\n{line}x\n"
     with (
         ScriptedRunner().expect(

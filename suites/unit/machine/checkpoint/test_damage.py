@@ -243,7 +243,7 @@ def test_damaged_checkpoint_in_use_is_not_replaced(cache: Cache) -> None:
 
 @pytest.mark.parametrize("name", ["booted", "baked"])
 def test_damaged_ancestor_of_a_held_checkpoint_is_not_replaced(cache: Cache, name: str) -> None:
-    """The disk of its descendant lies on it."""
+    """The disk of the held checkpoint is an overlay on the disk of the ancestor."""
     with cache.use("booted") as parent, cache.use("baked", parent=parent) as child:
         grandchild = cache.have("warm", parent=child)
     damaged, below = (parent, None) if name == "booted" else (child, parent)

@@ -181,7 +181,7 @@ def test_listing_shows_sizes_and_parents(small: Cache) -> None:
 def test_checkpoint_removed_at_the_last_moment_is_made_again(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder is there when it is looked for, and gone when it is to be shared."""
+    """The folder is removed between its lookup and its shared lock."""
     evicting = Cache(cache.folder.parent)
     evicting.have()
     hold_shared = lease.hold_shared

@@ -74,7 +74,7 @@ def test_manifest_records_the_inputs_of_a_checkpoint(cache: Cache) -> None:
 
 
 def test_new_checkpoint_is_read_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither publication nor a later use reads a gibibyte that was just read."""
+    """Neither publication nor a later use reads the memory file again."""
     read: list[str] = []
     fact_of = manifest.fact_of
 

@@ -90,7 +90,7 @@ def test_commas_in_paths_are_doubled_in_options_that_qemu_parses() -> None:
 
 
 def test_commas_in_the_kernels_path_stay_as_they_are() -> None:
-    """QEMU takes these words whole, so a comma written twice would be two commas."""
+    """QEMU does not parse these arguments, so a doubled comma would stay doubled."""
     folder = Path("/my cache, really")
     kernel = DirectKernel(version="6", vmlinuz=folder / "vmlinuz", initrd=folder / "initrd")
 

@@ -132,5 +132,5 @@ def test_program_joins_its_input_to_the_port_that_it_is_given_and_prints_nothing
 
 
 def test_program_of_a_connection_takes_nothing_from_its_environment() -> None:
-    """It starts for each connection, wherever the user is: what it imports is Python's own."""
+    """It imports only the standard library, whatever the folder of the user has."""
     assert connect_argv(41000) == [sys.executable, "-I", "-S", host_port.__file__, "41000"]

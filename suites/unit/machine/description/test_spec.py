@@ -118,7 +118,7 @@ def test_machine_with_an_iommu_switches_it_on() -> None:
 
 
 def test_emulated_machine_trusts_its_timer() -> None:
-    """Linux counts its ticks at the start of the guest, which misses them on a busy host, and panics."""
+    """On a busy host, Linux misses ticks of the timer when it checks them, and panics."""
     spec = replace(a_spec(), accelerator=Accelerator.TCG, kernel=KERNEL)
 
     assert "no_timer_check" in spec.kernel_command_line.split()
@@ -174,7 +174,7 @@ def test_machine_with_the_same_devices_takes_the_state_of_another_run(
 
 
 def test_facts_of_one_run_do_not_change_the_key_of_a_checkpoint() -> None:
-    """Another name of anything here would void the checkpoints that users have."""
+    """A rename of a field here would invalidate the checkpoints of users."""
     neutral = without_paths(replace(OF_ONE_RUN, kernel=_flash(7)))
 
     assert neutral == MachineSpec(

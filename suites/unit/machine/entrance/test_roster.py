@@ -70,7 +70,7 @@ def test_folder_is_private(roster: Roster, tmp_path: Path) -> None:
 
 
 def test_machine_is_found_by_id_and_by_a_name_that_only_it_has(roster: Roster) -> None:
-    """An id comes before a name, which anybody may give to another machine."""
+    """An id is preferred to a name, which another machine may have too."""
     first, second, other = a_machine("node-1"), a_machine("node-2"), a_machine("clone-3", "clone")
     with roster.entered(first), roster.entered(second), roster.entered(other):
         assert roster.find("node-2") == second
@@ -106,7 +106,7 @@ def test_list_that_others_could_change_is_refused(roster: Roster, tmp_path: Path
 def test_list_does_not_depend_on_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else `harness ps` would not see the machines of a job."""
+    """Otherwise `harness ps` would not list the machines of a CI job."""
     for name in ("TMPDIR", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
@@ -140,7 +140,7 @@ def test_long_command_is_cut_so_that_its_entry_can_be_read(
 @pytest.mark.parametrize("field", ["process", "user"])
 @pytest.mark.parametrize("process", ["-1", "0", "true", '"7"'])
 def test_entry_with_an_invalid_process_is_ignored(field: str, process: str) -> None:
-    """`harness gc` sends a signal to it, and -1 means every process of the user."""
+    """`harness gc` sends it a signal, and -1 means every process of the user."""
     text = replace(a_machine("a"), user=1).to_json()
     text = text.replace(f'"{field}": 1,', f'"{field}": {process},')
 

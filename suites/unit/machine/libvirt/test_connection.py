@@ -79,7 +79,7 @@ def test_oldest_daemon_that_is_supported_is_taken(libvirt: FakeLibvirt) -> None:
 def test_event_loop_turns_before_the_connection_is_opened(
     libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection has the loop that there is when it is opened."""
+    """A connection uses the event loop that is registered when it is opened."""
     started: list[tuple[object, list[str]]] = []
 
     class Loop:

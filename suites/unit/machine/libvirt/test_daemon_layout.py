@@ -49,7 +49,7 @@ def test_every_folder_of_a_session_is_in_its_one_mount() -> None:
 
 @pytest.mark.parametrize("layout", [SYSTEM, SESSION])
 def test_no_daemon_speaks_to_the_hosts_message_bus(layout: DaemonLayout) -> None:
-    """Systemd's machined would look for the PIDs of another namespace in the host's."""
+    """Systemd-machined would look up PIDs of another namespace in the host's namespace."""
     assert layout.environment["DBUS_SYSTEM_BUS_ADDRESS"] == "unix:path=/nonexistent"
 
 
@@ -63,7 +63,7 @@ def test_only_the_sockets_owner_may_enter() -> None:
 
 
 def test_machines_of_root_run_as_root_and_change_no_owner() -> None:
-    """So libvirt never finds /dev/kvm closed to QEMU's user, and files stay whose they are."""
+    """The user of QEMU can then always open /dev/kvm, and files keep their owner."""
     assert settings(render_qemu_conf(DaemonKind.SYSTEM)) == {
         "user": '"root"',
         "group": '"root"',

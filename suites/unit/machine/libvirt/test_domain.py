@@ -93,7 +93,7 @@ def test_closed_domain_is_ended_and_unregistered(domain: Domain, host: FakeHost)
 
 
 def test_domain_that_is_still_listed_is_reported(domain: Domain, host: FakeHost) -> None:
-    """The proof refuses: an end that libvirt only claims is none."""
+    """Libvirt reports the end of the domain, but a second query still lists it."""
     host.is_stubborn = True
     start(domain)
 
@@ -126,7 +126,7 @@ def test_domain_that_libvirt_no_longer_knows_is_over(domain: Domain, host: FakeH
 def test_domain_is_ended_through_a_restarted_libvirtd(
     domain: Domain, host: FakeHost, libvirt: FakeLibvirt
 ) -> None:
-    """After a crash of libvirtd its domains go on, and nobody else would end them."""
+    """Domains survive a crash of libvirtd, and only their harness ends them."""
     start(domain)
     successor = FakeHost()
     successor.living.append(domain.uuid)
@@ -308,7 +308,7 @@ def test_domain_that_libvirt_has_although_its_start_hangs_is_ended(
 
 
 def test_domain_whose_start_was_interrupted_is_ended(domain: Domain, host: FakeHost) -> None:
-    """Ctrl-C ends the wait for a start, not the start."""
+    """Ctrl-C ends the wait for the start but not the start itself."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -340,7 +340,7 @@ def test_domain_whose_libvirtd_went_as_it_started_is_ended_by_the_one_that_came_
 def test_domain_destroyed_before_its_start_is_ended_by_close(
     domain: Domain, host: FakeHost
 ) -> None:
-    """Who kills a machine while it starts finds no domain yet."""
+    """A machine that is killed during its start has no domain yet."""
     host.before_start = domain.destroy
     start(domain)
 

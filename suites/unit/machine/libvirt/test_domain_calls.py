@@ -81,7 +81,7 @@ def test_refused_end_says_which_machine_continues(domain: Domain, host: FakeHost
 def test_domain_that_could_not_be_shown_to_be_gone_is_watched_no_longer_and_ended_again(
     domain: Domain, host: FakeHost, qemu: FakeLibvirtQemu, trouble: str
 ) -> None:
-    """`kill` hides the first error, so the end of the machine has to look again."""
+    """`kill` hides the first error, so the close of the machine checks again."""
     setattr(host, trouble, True)
     with pytest.raises(HarnessError):
         domain.destroy()

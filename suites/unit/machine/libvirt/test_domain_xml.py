@@ -169,7 +169,7 @@ def test_qemu_runs_as_the_requesting_user_where_libvirt_allows_it() -> None:
 
 @pytest.mark.parametrize("is_verbatim", [False, True])
 def test_kernel_gets_the_command_line_of_the_qemu_driver(*, is_verbatim: bool) -> None:
-    """A cloud image's kernel hears its boot loader's words, and none that spare time."""
+    """The kernel of a cloud image gets only the command line of its boot loader."""
     plain = a_machine_spec(extra_append=("cc:{}",))
     assert isinstance(plain.kernel, DirectKernel)
     spec = replace(plain, kernel=replace(plain.kernel, is_verbatim=is_verbatim))
@@ -196,7 +196,7 @@ def test_seed_is_plugged_into_its_own_port() -> None:
 
 
 def test_libvirt_does_not_bind_the_driver_of_a_host_gpu() -> None:
-    """Two that bind one device, libvirt and the pool, would compete."""
+    """Libvirt and the GPU pool would both bind the driver."""
     gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.1",))
 
     assert render_host_gpu(gpu, port=2) == (

@@ -201,7 +201,7 @@ def test_open_driver_knows_its_host_and_leaves_no_socket(
     qemu: str,
     emulator: str,
 ) -> None:
-    """Neither its own, nor those of a driver whose process was killed."""
+    """Neither its own sockets remain nor those of a killed process."""
     raw = HostWithCapabilities()
     libvirt.connects.append(raw)
     (tmp_path / "libvirt" / "s-killed").mkdir(parents=True, mode=0o700)

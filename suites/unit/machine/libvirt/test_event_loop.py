@@ -59,7 +59,7 @@ def at_exit(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
 
 
 def test_loop_ends_with_its_process(at_exit: list[Callable[[], None]]) -> None:
-    """A thread that Python ends inside a callback would keep libvirt's locks."""
+    """If Python ends a thread inside a callback, the locks of libvirt stay locked."""
     libvirt = LoopLibvirt()
     EventLoop().start(libvirt)
     assert libvirt.has_turned.wait(LONG_S)
@@ -76,7 +76,7 @@ def test_loop_ends_with_its_process(at_exit: list[Callable[[], None]]) -> None:
 def test_fork_of_the_process_does_not_touch_the_loop(
     at_exit: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread of the loop does not exist in it, and libvirt's locks may be held for ever."""
+    """The thread does not exist in the child, and libvirt's locks may be held there for ever."""
     libvirt = LoopLibvirt()
     EventLoop().start(libvirt)
     (end,) = at_exit
@@ -114,7 +114,7 @@ def test_loop_that_ends_says_that_no_event_follows(log: Log) -> None:
 
 
 def test_loop_that_failed_to_start_is_started_by_the_next_user() -> None:
-    """Else all waits for events would last to their deadlines, and nobody would know why."""
+    """Otherwise all waits for events would last until their deadlines without a reason."""
     libvirt, loop = LoopLibvirt(refusals=1, is_broken=True), EventLoop()
     with pytest.raises(FakeLibvirtError, match="no loop"):
         loop.start(libvirt)

@@ -173,7 +173,7 @@ def test_registration_of_a_lost_connection_is_not_ended(
     *,
     is_open_again: bool,
 ) -> None:
-    """Its number may be another registration's by now."""
+    """Its number may belong to another registration by now."""
     watched = DomainMonitor(connection, events, ONE, name="first", uuid="one")
     raw.break_down()
     if is_open_again:
@@ -247,7 +247,7 @@ def test_monitor_that_can_not_register_leaves_no_loss_watcher(
     qemu: FakeLibvirtQemu,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What libvirt does not watch is not to be kept by its connection."""
+    """The connection must not keep a watcher for a monitor that failed to register."""
 
     def refuse(*_: object) -> NoReturn:
         raise FakeLibvirtError("no monitor", code=1)

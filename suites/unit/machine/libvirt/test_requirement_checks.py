@@ -269,7 +269,7 @@ def test_kvm_permissions_are_not_checked_for_a_session(
 def test_capabilities_that_libvirt_does_not_tell_leave_the_other_checks(
     asked: Callable[..., list[RequirementCheck]],
 ) -> None:
-    """A daemon with access control may let a user start machines, but not read all of its host."""
+    """Access control of a daemon may let a user start machines but not read capabilities."""
     raw = Host()
     raw.refuses_capabilities = True
 

@@ -100,7 +100,7 @@ def test_output_of_the_guest_is_passed_on_and_logged(
 def test_failing_log_is_reported_and_the_guest_continues(
     connection: Connection, guest: StreamConnect, log: Log
 ) -> None:
-    """A full disk is no end of the machine."""
+    """A full disk must not end the machine."""
     made = StreamSocket(connection, "the console", lambda _: 0, log=FULL)
     for said in (b"Linux version", b"login: "):
         guest.stream.incoming = [said]
@@ -178,7 +178,7 @@ def test_client_that_does_not_read_output_can_send_input_and_disconnect(
 def test_unread_stream_is_read_only_up_to_its_buffer(
     opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
-    """Its writes wait, as at a real serial line; when somebody reads, it goes on."""
+    """Writes of the guest then block, as on a serial line, until somebody reads."""
     guest.stream.incoming = [b"x" * 65536] * 64
 
     guest.stream.turn(READABLE)
@@ -343,7 +343,7 @@ def test_stream_that_cannot_be_opened_leaves_nothing(
 def test_libvirt_that_hangs_over_the_end_of_a_stream_does_not_stop_its_loop(
     connection: Connection, guest: StreamConnect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else nobody would find out that it hangs: keep-alive is the loop's."""
+    """The event loop runs the keep-alive that detects the hang."""
     release = threading.Event()
 
     def hang() -> None:
@@ -367,7 +367,7 @@ def test_stream_whose_opening_hangs_is_let_go_of_once_it_is_open(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before that, libvirt would have who ends it wait for the call that hangs."""
+    """Earlier, the release would wait for the hanging call."""
     release = threading.Event()
 
     def hang(_: object) -> None:

@@ -66,7 +66,7 @@ def test_result_after_the_limit_is_passed_to_the_late_callback() -> None:
 
 
 def test_error_after_the_limit_is_discarded() -> None:
-    """The thread ends quietly: pytest would tell of an error that escapes one."""
+    """The thread ends without an exception, which pytest would report."""
     call = Hang(fail)
     with pytest.raises(LibvirtHangsError):
         watched("a call", call, 0.02, late=call.late.append)
@@ -77,7 +77,7 @@ def test_error_after_the_limit_is_discarded() -> None:
 
 
 def test_result_after_an_interrupt_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C ends the wait, and the call goes on."""
+    """Ctrl-C ends the wait; the call itself continues."""
     call = Hang(lambda: 7)
 
     def interrupted(_: object, timeout: float) -> NoReturn:

@@ -139,7 +139,7 @@ def test_refresh_unpacks_again_and_the_newest_is_taken(tmp_path: Path) -> None:
 
 
 def test_qemu_that_was_unpacked_last_is_used(tmp_path: Path) -> None:
-    """Debian may have to go back to an earlier version."""
+    """Debian may return to an earlier version."""
     cache = tmp_path / "cache"
     withdrawn = UnpackingRunner(says=_VERSION.replace("11.1.3", "12.0.0"))
     old = ensure_sid_qemu(cache, withdrawn, report=_silence)

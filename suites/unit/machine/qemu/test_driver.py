@@ -49,7 +49,7 @@ def test_saved_state_does_not_depend_on_names_and_paths() -> None:
 
 
 def test_qemu_is_digested_once_for_all_runs(program: Path, tmp_path: Path) -> None:
-    """To read it takes as long as to restore a machine."""
+    """Reading QEMU takes as long as restoring a machine."""
     cache = tmp_path / "cache"
     spec = a_machine_spec()
     digest = QemuDriver(str(program), cache=cache).state_parts(spec)["qemu"]
