@@ -117,7 +117,7 @@ def test_values_below_a_replaced_key_come_from_the_later_file(tmp_path: Path) ->
         ("DATA_FILE_KIB", "a: ".ljust(3 << 10, "b"), "a: ".ljust((3 << 10) + 1, "b")),
     ],
 )
-def test_as_much_as_a_limit_is_allowed_and_no_more(
+def test_document_at_its_limit_is_accepted_and_beyond_it_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, most: str, least: str
 ) -> None:
     monkeypatch.setenv(f"HARNESS_LIMIT_{name}", "3")

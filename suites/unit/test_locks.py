@@ -106,7 +106,7 @@ def test_lock_meets_the_requirements_of_the_package(name: str, python: str) -> N
     ] == [], "Run `./dev lock`."
 
 
-def test_every_lock_is_known() -> None:
+def test_every_lock_file_has_a_test() -> None:
     assert {path.name for path in (_REPOSITORY / "locks").iterdir()} == set(_LOCKS)
 
 
@@ -124,7 +124,7 @@ def test_setuptools_is_locked_for_the_build() -> None:
     assert f'requires = ["setuptools{asked.specifier}"]' in text
 
 
-def test_lock_that_leaves_a_choice_is_refused() -> None:
+def test_lock_that_does_not_pin_exact_files_is_refused() -> None:
     accepted = []
     for text in (
         "--index-url https://example.org/simple\n",

@@ -97,7 +97,7 @@ def test_error_for_a_wrong_value_names_its_option() -> None:
         _settings({"timeout_multiplier": "often"})
 
 
-def test_setting_that_the_caller_decided_is_not_read() -> None:
+def test_setting_from_the_caller_overrides_the_option() -> None:
     settings = _settings({"evidence_dir": "theirs"}, evidence_folder=Path("own"))
 
     assert settings.evidence_folder == Path("own")

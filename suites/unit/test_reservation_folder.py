@@ -188,7 +188,7 @@ def test_reservations_are_in_the_order_of_their_numbers_however_long_these_are(
         assert [note.who for _, note in book.entries()] == ["a", "b", "c"]
 
 
-def test_last_number_of_nobody_blocks_nobody(folder: Path) -> None:
+def test_unheld_entry_with_the_last_number_does_not_block_a_new_entry(folder: Path) -> None:
     (folder / "999999999999999-00000000").touch()
 
     with shared(folder).enter(Note("a")) as name:
@@ -232,7 +232,7 @@ def test_other_files_of_the_folder_are_not_reservations(folder: Path) -> None:
     assert (folder / "drivers-0000:65:00.0.json").exists()
 
 
-def test_process_that_holds_something_goes_ahead_of_earlier_ones() -> None:
+def test_process_that_holds_a_reservation_is_served_before_earlier_processes() -> None:
     entries = [
         ("000000001-0", Note("held", process=9)),
         ("000000002-0", Note("first", process=1, is_granted=False)),
@@ -243,6 +243,6 @@ def test_process_that_holds_something_goes_ahead_of_earlier_ones() -> None:
     assert [note.who for note in ahead_of("000000002-0", entries)] == ["holder"]
 
 
-def test_name_of_a_holder_is_one_short_line() -> None:
+def test_name_of_a_holder_is_shortened_to_one_line() -> None:
     assert one_line("a\nb\x1b[0m") == "a?b?[0m"
     assert len(one_line("x" * 500)) == 80

@@ -86,7 +86,7 @@ def test_timeout_multiplier_out_of_range_is_refused(value: str) -> None:
         ("machine_keep_hours", math.nan),
     ],
 )
-def test_limit_that_is_no_number_from_zero_is_refused(name: str, value: float) -> None:
+def test_negative_or_invalid_limit_is_refused(name: str, value: float) -> None:
     limits: dict[str, Any] = {name: 0}
     Settings(**limits)
 

@@ -262,7 +262,7 @@ def test_folder_stays_the_same_when_the_name_is_free_again(tmp_path: Path) -> No
     assert private_folder(tmp_path, "machines") == folder
 
 
-def test_processes_that_make_it_at_once_take_the_same_one(
+def test_processes_that_create_the_folder_simultaneously_get_the_same_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / f"machines-{os.geteuid()}").touch()
@@ -281,7 +281,7 @@ def test_processes_that_make_it_at_once_take_the_same_one(
     assert private_folder(tmp_path, "machines") == first
 
 
-def test_folders_that_others_put_beside_it_are_not_taken(
+def test_folders_of_other_users_with_similar_names_are_not_used(
     tmp_path: Path,
 ) -> None:
     taken = tmp_path / f"machines-{os.geteuid()}"

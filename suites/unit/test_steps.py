@@ -98,7 +98,7 @@ def test_title_of_an_expectation_step_is_its_call(listener: Listener) -> None:
     assert listener.told[0] == f"+expect.provisioned('{'x' * 59}…, exit_code=3)"
 
 
-def test_each_listener_learns_of_the_whole_steps_that_began_while_it_listened() -> None:
+def test_listener_is_told_only_of_steps_that_began_while_it_listened() -> None:
     first, second = Listener(), Listener()
     with contextlib.ExitStack() as early, contextlib.ExitStack() as late:
         early.enter_context(listening(first))
@@ -112,7 +112,7 @@ def test_each_listener_learns_of_the_whole_steps_that_began_while_it_listened() 
     assert second.told == ["+Wait", "-Wait"]
 
 
-def test_nobody_listens_in_a_run_without_a_report() -> None:
+def test_steps_have_no_listener_in_a_run_without_a_report() -> None:
     with take_step("Boot"):
         assert not is_followed()
 

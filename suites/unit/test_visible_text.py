@@ -23,7 +23,7 @@ from harness.visible_text import VisibleStream, shortened, visible, visible_line
         ("caf\udce9 \ud800 \ufffe \0", r"caf\udce9 \ud800 \ufffe \x00"),
     ],
 )
-def test_text_of_others_controls_nothing(text: str, shown: str) -> None:
+def test_control_characters_are_escaped_in_visible_text(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
@@ -48,7 +48,7 @@ def test_shortened_text_is_within_its_size(text: str, most_bytes: int) -> None:
     assert shown == text or "The rest is in 'x'." in shown
 
 
-def test_size_of_a_text_is_in_bytes_and_nothing_is_shown_without_room() -> None:
+def test_shortened_text_is_limited_in_bytes() -> None:
     assert len(shortened("\u2603" * 300, 400).encode()) <= 400
     assert "x" not in shortened("x" * 1000, 20)
 

@@ -39,7 +39,9 @@ def _write(program: Path, script: str) -> None:
     program.chmod(0o755)
 
 
-def test_shell_is_left_at_its_prompt_after_an_answer(program: Path) -> None:
+def test_prompt_benchmark_measures_the_prompt_and_the_first_answer_of_a_shell(
+    program: Path,
+) -> None:
     _write(program, SHELL)
 
     times = measure_prompt(["--image=mine"])
@@ -47,7 +49,7 @@ def test_shell_is_left_at_its_prompt_after_an_answer(program: Path) -> None:
     assert 0 < times.prompt_s < times.answer_s - 0.2
 
 
-def test_command_is_awaited(program: Path) -> None:
+def test_command_benchmark_measures_until_the_command_ends(program: Path) -> None:
     _write(program, COMMAND)
 
     assert seconds_of_command(["--image=mine"]) > 0

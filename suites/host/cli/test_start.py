@@ -44,7 +44,7 @@ def _modules(program: str, *argv: str) -> set[str]:
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["-h"], ["unknown"], []], ids=" ".join)
-def test_help_and_wrong_commands_import_no_command(argv: list[str]) -> None:
+def test_help_and_usage_errors_import_no_command_module(argv: list[str]) -> None:
     assert not _HEAVY & _modules(_HELP, *argv)
 
 

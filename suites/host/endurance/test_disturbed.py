@@ -102,7 +102,7 @@ def tried(folder: Path, script: str, *, must_pass: bool = False) -> list[str]:
         ),
     ],
 )
-def test_each_kind_of_broken_promise_is_found(
+def test_each_kind_of_endurance_violation_is_found(
     tmp_path: Path, script: str, broken: list[str]
 ) -> None:
     found = tried(tmp_path, script)

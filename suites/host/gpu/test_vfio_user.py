@@ -88,7 +88,9 @@ def test_device_is_realized_as_qemu_does_it(server: VfioUserServer, qemu: QemuSi
     assert server.gpu.trace.bar_accesses() == ()
 
 
-def test_region_and_offset_lead_to_the_register(server: VfioUserServer, qemu: QemuSide) -> None:
+def test_vfio_region_and_offset_select_the_register(
+    server: VfioUserServer, qemu: QemuSide
+) -> None:
     last = (128 << 30) - 8
     qemu.write(2, last, 0x1122334455667788, 8)
 

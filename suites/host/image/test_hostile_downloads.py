@@ -112,7 +112,7 @@ def test_body_without_a_length_ends_at_the_limit(
     assert len(download.server.requests) == 1, "Another try gives the same."
 
 
-def test_next_location_is_asked_after_a_flood(
+def test_next_location_is_tried_after_an_endless_download(
     download: Download, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_DOWNLOAD_UNKNOWN_MIB", "1")
@@ -153,7 +153,7 @@ def test_false_range_is_refused(
     assert why in download.fail()
 
 
-def test_trickle_ends_although_it_resumes(download: Download) -> None:
+def test_too_slow_download_ends_even_if_it_can_be_resumed(download: Download) -> None:
     download.fail_always(trickle)
     begun = time.monotonic()
 
@@ -163,7 +163,7 @@ def test_trickle_ends_although_it_resumes(download: Download) -> None:
     assert time.monotonic() - begun < 20
 
 
-def test_trickle_of_headers_ends(download: Download) -> None:
+def test_too_slow_headers_end_the_download(download: Download) -> None:
     def fault(handler: Handler) -> None:
         for _ in range(1000):
             handler.wfile.write(b"X")
@@ -208,7 +208,7 @@ def test_invalid_redirect_is_reported_in_a_sentence(
     assert not download.part.exists()
 
 
-def test_escapes_of_a_status_line_are_shown(download: Download) -> None:
+def test_terminal_escapes_of_a_status_line_are_shown_as_text(download: Download) -> None:
     line = b"HTTP/1.1 503 \x1b]0;owned\x07" + b"x" * 60_000 + b"\r\n\r\n"
     download.fail_always(sending(line))
 
@@ -243,7 +243,7 @@ def test_list_that_breaks_off_is_asked_for_again(download: Download) -> None:
     assert "2 times in a row" in said
 
 
-def test_trickle_of_a_list_ends(download: Download) -> None:
+def test_too_slow_download_of_a_list_ends(download: Download) -> None:
     download.fail_always(trickle)
 
     assert "sent fewer than 1000 bytes within 0.4 s, 2 times" in download.fail_to_read()

@@ -82,7 +82,7 @@ def test_events_arrive_without_polling(connection: Connection) -> None:
     assert _names(connection) == []
 
 
-def test_refusal_has_libvirts_number_and_prints_nothing(
+def test_refused_call_raises_the_libvirt_error_code_and_prints_nothing(
     connection: Connection, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(LibvirtError, match="no domain with matching name 'nobody'") as caught:

@@ -164,7 +164,7 @@ def test_other_gpus_are_seen_beside_a_gpu_that_left_the_bus(library: Library) ->
     assert second["name"] == H100.title
 
 
-def test_unanswerable_query_is_not_supported(library: Library) -> None:
+def test_query_without_a_value_returns_not_supported(library: Library) -> None:
     library.load_driver()
     library.plug(H100)
 

@@ -107,7 +107,7 @@ def test_steps_of_a_test_come_from_its_machine_and_its_name_from_its_docstring(
     ]
 
 
-def test_ends_of_fixtures_have_their_names(inner: Inner) -> None:
+def test_teardown_of_a_fixture_is_reported_under_the_fixture_name(inner: Inner) -> None:
     source = """
         import pytest
         @pytest.fixture

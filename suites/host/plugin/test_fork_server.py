@@ -164,7 +164,7 @@ def test_early_end_of_the_fork_is_reported_as_a_crash(ask: Callable[..., Any]) -
     assert (answer["timed_out"], answer["died"]) == (False, True)
 
 
-def test_each_request_finds_the_collected_state_and_counts_its_own_reads(
+def test_each_request_starts_from_the_collected_state_and_lists_only_its_own_file_reads(
     hello_and_ask: tuple[Mapping[str, Any], Callable[..., Any]], folder: Path
 ) -> None:
     hello, ask = hello_and_ask

@@ -39,7 +39,7 @@ def write(program: Path, script: str) -> None:
     program.chmod(0o755)
 
 
-def test_machine_is_held_by_another_process(holder: Path, tmp_path: Path) -> None:
+def test_held_machine_runs_in_a_separate_process(holder: Path, tmp_path: Path) -> None:
     write(holder, f'echo "$@" >{tmp_path}/words; echo "12:00 it resumes"; echo "held: node-9"')
     settings = Settings(
         qemu="my-qemu",

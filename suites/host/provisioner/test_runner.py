@@ -232,7 +232,9 @@ def test_guest_without_a_console_is_provisioned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("run", [1, None])
-def test_leftovers_of_an_earlier_run_are_not_counted(tmp_path: Path, run: int | None) -> None:
+def test_results_of_an_earlier_run_are_not_attributed_to_a_later_run(
+    tmp_path: Path, run: int | None
+) -> None:
     guest = GuestRoot(tmp_path / "root")
     other = {1: "skip", None: "build"}[run]
     guest.run(provisioning("build", "build", code=86))

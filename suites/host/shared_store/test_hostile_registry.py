@@ -523,7 +523,7 @@ OK = "HTTP/1.1 200 OK\r\n"
         ("/blobs/", f"{OK}Content-Length: 3000\r\n\r\n", True),
     ],
 )
-def test_trickle_ends(
+def test_too_slow_answer_of_the_registry_ends_the_request(
     registry: Adversary, puller: Puller, part: str, head: str, *, is_resumed: bool
 ) -> None:
     answer = _drip_after(head, is_resumed=is_resumed)

@@ -150,7 +150,7 @@ def test_time_limit_first_sends_sigterm_and_then_kills(
 
 
 @pytest.mark.parametrize("has_exited", [True, False], ids=["held output", "no signal ends it"])
-def test_command_that_does_not_end_after_its_limit_is_answered_for_and_reaped(
+def test_command_that_survives_its_limit_gets_a_result_and_is_reaped_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, *, has_exited: bool
 ) -> None:
     process = start(bench)
@@ -474,7 +474,7 @@ def test_host_that_left_a_flooded_port_finds_nothing_of_its_frames(
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_error_of_a_request_that_goes_on_does_not_hold_up_the_next(
+def test_failed_read_does_not_block_the_next_read(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_late: bool
 ) -> None:
     (tmp_path / "file").write_bytes(bytes(600_000))
@@ -571,7 +571,7 @@ def test_invalid_stream_is_refused_until_the_next_sync_mark(bench: Bench) -> Non
         (frames.WRITE, b"{}\n"),
     ],
 )
-def test_request_that_makes_no_sense_is_refused(bench: Bench, kind: int, payload: bytes) -> None:
+def test_malformed_request_is_refused(bench: Bench, kind: int, payload: bytes) -> None:
     bench.sends(kind, 4, payload)
 
     assert error_of(bench.gets())
@@ -586,7 +586,7 @@ def test_unknown_requests_and_answers_are_ignored(bench: Bench) -> None:
     assert bench.gets() == []
 
 
-def test_request_in_parts_has_an_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_in_parts_has_a_size_limit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     part = bytes(frames.MAX_PAYLOAD)
     monkeypatch.setattr(frames, "MAX_MESSAGE", 4 * len(part))
     bench.host.setblocking(True)
@@ -651,7 +651,7 @@ def test_file_longer_than_the_window_waits_for_credit(bench: Bench, tmp_path: Pa
     assert result_of(bench.gets()) == {"size": 3 << 20}
 
 
-def test_missing_file_is_an_answer(bench: Bench, tmp_path: Path) -> None:
+def test_read_of_a_missing_file_returns_no_size(bench: Bench, tmp_path: Path) -> None:
     bench.sends(frames.READ, 2, {"path": str(tmp_path / "file")})
 
     assert result_of(bench.gets()) == {"size": None}
@@ -849,7 +849,7 @@ def test_file_without_events_is_found_by_looking_again(
     assert result_of(bench.gets()) == {}
 
 
-def test_file_that_is_there_is_not_waited_for(bench: Bench, tmp_path: Path) -> None:
+def test_wait_for_an_existing_file_ends_at_once(bench: Bench, tmp_path: Path) -> None:
     bench.sends(frames.WAIT_FILE, 2, {"path": str(tmp_path)})
 
     assert result_of(bench.gets()) == {}
@@ -963,7 +963,7 @@ def test_loop_waits_for_the_timer_that_is_due_first(
 
 
 @pytest.mark.parametrize("is_file", [False, True])
-def test_folder_that_goes_and_comes_again_is_followed(
+def test_wait_for_a_file_survives_removal_and_recreation_of_its_folder(
     bench: Bench, tmp_path: Path, *, is_file: bool
 ) -> None:
     folder = tmp_path / "a"

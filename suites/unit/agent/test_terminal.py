@@ -111,7 +111,7 @@ def test_end_of_the_process_ends_the_command_after_its_last_output(bench: Bench)
     started.closes_output()
 
 
-def test_last_output_comes_however_much_came_before(bench: Bench) -> None:
+def test_last_output_arrives_after_any_amount_of_output(bench: Bench) -> None:
     started = start_in_terminal(bench)
     said = 0
     while said <= frames.MAX_PAYLOAD:

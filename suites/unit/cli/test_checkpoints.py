@@ -68,7 +68,7 @@ def test_checkpoints_are_listed(
     assert (first.split()[-2:], second.split()[-2:]) == (["ago", "no"], ["ago", "yes"])
 
 
-def test_listing_for_programs(
+def test_json_list_has_the_facts_of_each_checkpoint(
     two: tuple[Checkpoint, Checkpoint], capsys: pytest.CaptureFixture[str]
 ) -> None:
     parent, child = two
@@ -125,7 +125,7 @@ def test_everything_unused_can_be_removed(
     assert not parent.folder.exists()
 
 
-def test_removal_is_printed(
+def test_removed_checkpoint_is_printed_with_the_reason(
     two: tuple[Checkpoint, Checkpoint], capsys: pytest.CaptureFixture[str]
 ) -> None:
     _parent, child = two
@@ -146,7 +146,9 @@ def test_invalid_limit_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]
     assert "--limit-mib" in capsys.readouterr().err
 
 
-def test_cell_stays_on_its_line_and_in_its_column(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cell_with_control_characters_stays_in_its_row_and_column(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     print_columns(("NAME", "FOR"), [("a\nb\x1b[2J", "x"), ("c", "")])
 
     header, first, last = capsys.readouterr().out.splitlines()
@@ -154,7 +156,7 @@ def test_cell_stays_on_its_line_and_in_its_column(capsys: pytest.CaptureFixture[
     assert (header.index("FOR"), last) == (first.index("  x") + 2, "c")
 
 
-def test_age_has_one_unit() -> None:
+def test_age_is_shown_in_one_unit() -> None:
     shown = {-5: "0 s", 119: "119 s", 120: "2 min", 7199: "119 min", 7200: "2 h", 200000: "2 d"}
 
     assert {seconds: duration(seconds) for seconds in shown} == shown
@@ -217,7 +219,7 @@ def test_unknown_checkpoint_is_refused_with_the_known_ones(
     assert "'nope'; known are 'baked', 'booted'" in capsys.readouterr().err
 
 
-def test_empty_name_is_the_beginning_of_no_key(two: tuple[Checkpoint, Checkpoint]) -> None:
+def test_empty_name_selects_no_checkpoint(two: tuple[Checkpoint, Checkpoint]) -> None:
     assert main(["checkpoints", "rm", ""]) == 2
 
     assert all(each.folder.exists() for each in two)

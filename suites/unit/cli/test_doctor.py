@@ -96,7 +96,9 @@ def missing(findings: list[RequirementCheck]) -> dict[str, RequirementCheck]:
     return {each.requirement: each for each in findings if not each.is_met}
 
 
-def test_program_without_a_version_is_met(host: Host, settings: Settings) -> None:
+def test_program_requirement_is_met_even_if_the_version_is_unknown(
+    host: Host, settings: Settings
+) -> None:
     host.exit_codes["mke2fs"] = 1
 
     assert missing(examine(settings, host)) == {}
@@ -232,7 +234,7 @@ def test_image_of_each_kind_is_available(host: Host, settings: Settings, tmp_pat
     assert missing(examine(replace(settings, image=images), host)) == {}
 
 
-def test_folder_without_images_hides_nothing_else(
+def test_unknown_image_does_not_hide_other_missing_requirements(
     host: Host, settings: Settings, tmp_path: Path
 ) -> None:
     host.remove("mmdebstrap")
@@ -274,7 +276,7 @@ def test_too_little_memory_is_reported_with_a_remedy(host: Host, settings: Setti
     assert "-n 1" in str(found.remedy)
 
 
-def test_memory_names_who_claims_it(
+def test_memory_check_lists_who_reserved_memory(
     host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demand = Demand(memory_mib=1536, cpus=1)

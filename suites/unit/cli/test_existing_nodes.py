@@ -39,7 +39,9 @@ MET, NOT_MET, UNKNOWN = VerdictState.MET, VerdictState.NOT_MET, VerdictState.UNK
         ([UNKNOWN, NOT_MET], 1),
     ],
 )
-def test_known_failure_counts_more_than_an_unknown(states: list[VerdictState], code: int) -> None:
+def test_exit_code_is_1_for_a_failed_expectation_even_beside_an_unknown(
+    states: list[VerdictState], code: int
+) -> None:
     verdicts = [
         NodeVerdict(expectation=NODE_EXPECTATIONS[0], state=state, sentence="…")
         for state in states
@@ -96,7 +98,7 @@ def gathered(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
 
 
 @pytest.mark.usefixtures("gathered")
-def test_each_verdict_stands_beside_its_expectation(
+def test_verdict_table_has_a_row_for_each_expectation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["node", "judge", "ssh://one", f"--evidence-dir={tmp_path}"]
@@ -116,7 +118,7 @@ def test_each_verdict_stands_beside_its_expectation(
     assert shown == [list(row.values()) for row in rows]
 
 
-def test_nodes_are_judged_by_their_own_evidence_and_what_is_asked(
+def test_each_node_is_judged_by_its_own_evidence_and_only_as_requested(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], gathered: list[set[str]]
 ) -> None:
     argv = ["node", "judge", "--only=who", f"--evidence-dir={tmp_path}"]

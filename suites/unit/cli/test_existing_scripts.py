@@ -259,7 +259,7 @@ def test_wrong_choice_is_refused_and_nothing_is_written(
     assert (project / "pytest.ini").exists() == (not sentence)
 
 
-def test_choice_between_two_programs_is_asked_for(
+def test_init_requires_a_choice_between_two_programs(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = project / "ops/scripts/install.sh"

@@ -172,7 +172,7 @@ def test_doctor_reports_the_process_that_has_a_gpu_open(
     assert "process 4711 ('qemu-system-x86'" in found[f"GPU {SECOND}"].found
 
 
-def test_leased_gpu_is_no_fault(host: FakeHost, settings: Settings) -> None:
+def test_leased_gpu_is_not_reported_as_a_fault(host: FakeHost, settings: Settings) -> None:
     pool = GpuPool(settings.gpu_pool_folder, root=host.root, runner=FakeKernel(host))
     host.add_function(NVME, group=6, class_code=NVME_CLASS, driver="nvme")
 
@@ -215,7 +215,7 @@ def test_missing_folder_of_leases_is_reported_to_ordinary_users(
     assert "`install -d -m 2770 -g GROUP" in str(found["leases of GPUs"].remedy)
 
 
-def test_mistake_in_the_inventory_is_a_row(
+def test_mistake_in_the_inventory_is_a_failed_requirement(
     host: FakeHost, inventory: Settings, tmp_path: Path
 ) -> None:
     (tmp_path / "gpus.yaml").write_text("gpu: {}\n")

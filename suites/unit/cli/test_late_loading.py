@@ -50,14 +50,16 @@ def test_use_of_an_attribute_loads_the_module_once(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == "loads\n"
 
 
-def test_import_of_a_name_and_of_a_part_load_the_module() -> None:
+def test_import_of_a_name_or_of_a_submodule_loads_the_module() -> None:
     load_on_use(NAME)
 
     assert __import__(NAME, fromlist=["VALUE"]).VALUE == 7
     assert __import__(f"{NAME}.part", fromlist=["VALUE"]).VALUE == 8
 
 
-def test_loaded_module_stays(capsys: pytest.CaptureFixture[str]) -> None:
+def test_loaded_module_is_not_replaced_by_a_lazy_module(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     module = imported()
 
     load_on_use(NAME)

@@ -99,7 +99,7 @@ def test_ps_has_a_line_for_each_machine_and_then_the_commands_to_enter_one(
     assert enter == "Enter one: harness shell --machine two, harness console two, harness ssh two"
 
 
-def test_machines_for_programs_have_how_to_enter_them(
+def test_json_list_of_machines_has_the_command_to_enter_each_machine(
     running: list[RunningMachine], capsys: pytest.CaptureFixture[str]
 ) -> None:
     running.append(a_machine("one", user=9))
@@ -186,7 +186,7 @@ def test_gc_ends_all_kept_machines_or_only_the_given_machine(
     assert removing.done == done
 
 
-def test_removal_says_what_it_does(
+def test_gc_prints_each_removal_and_a_summary(
     running: list[RunningMachine],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -241,7 +241,7 @@ def test_gc_ends_the_process_that_holds_a_kept_machine(
     assert asked == [(7, signal.SIGTERM)] * 2
 
 
-def test_bundles_beyond_the_limits_are_old(
+def test_bundles_beyond_age_or_size_limits_are_selected_for_removal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     bundles = [

@@ -24,7 +24,7 @@ def recording(tmp_path: Path) -> Path:
     return place
 
 
-def test_pauses_are_those_of_the_console_but_for_long_ones(
+def test_replay_keeps_the_pauses_of_the_console_but_shortens_long_pauses(
     recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sleeps: list[float] = []
@@ -52,7 +52,7 @@ def test_interrupted_replay_leaves_the_terminal_as_it_was(
     assert capsys.readouterr().out.startswith("\x1b[0m\x1b[?25h")
 
 
-def test_one_machine_of_several_is_asked_for(
+def test_replay_of_several_machines_requires_the_folder_of_one_machine(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     test = recording.parents[1]

@@ -37,7 +37,7 @@ def merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[object])
     ("failed", "problems", "bad_ends", "code"),
     [(0, 0, 0, 0), (2, 0, 0, 1), (2, 1, 0, 2), (0, 0, 1, 2), (0, 1, 0, 2)],
 )
-def test_gap_counts_for_more_than_a_failure(
+def test_incomplete_merge_overrides_test_failures_in_the_exit_code(
     merged: list[object], failed: int, problems: int, bad_ends: int, code: int
 ) -> None:
     merged.append(

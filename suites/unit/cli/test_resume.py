@@ -57,7 +57,7 @@ def test_uri_option_overrides_the_uri_setting(
 
 
 @pytest.mark.parametrize("accelerator", Accelerator)
-def test_accelerator_is_the_one_that_ran_the_machine(
+def test_resume_uses_the_accelerator_that_ran_the_machine(
     saved: MachineBundle, accelerator: Accelerator
 ) -> None:
     spec = dataclasses.replace(saved.spec, accelerator=accelerator)
@@ -106,7 +106,7 @@ def held(monkeypatch: pytest.MonkeyPatch, fake_time: FakeClock) -> list[object]:
 
 @pytest.mark.usefixtures("saved")
 @pytest.mark.parametrize("hold", [("1", 3600), ("2.5", 5000), ("0", 0)])
-def test_held_machine_is_kept_until_its_time_or_its_end(
+def test_held_machine_is_kept_until_its_deadline_or_until_it_ends(
     tmp_path: Path,
     held: list[object],
     fake_time: FakeClock,

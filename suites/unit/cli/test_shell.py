@@ -125,7 +125,7 @@ THERE = "GPUs are there"
         ("shell --machine one -- id -u", [("found one", ["id", "-u"])]),
     ],
 )
-def test_person_gets_a_prompt_before_the_gpus_and_a_command_after_them(
+def test_interactive_shell_starts_before_the_gpus_are_plugged_and_a_command_afterwards(
     done: list[object], words: str, expected: list[object]
 ) -> None:
     assert main(words.split()) == 7
@@ -150,7 +150,7 @@ def test_shell_accepts_a_users_gpu_model_and_refuses_an_unknown_model_before_sta
     ("words", "command"),
     [("", []), ("-- ls /a;b", ["ls '/a;b'"])],
 )
-def test_command_by_ssh_is_one_word_for_the_shell_of_the_guest(
+def test_ssh_command_is_quoted_for_the_shell_of_the_guest(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, command: Any
 ) -> None:
     became: list[list[str]] = []

@@ -125,7 +125,7 @@ def stored(
         (["debian-12-4567", "boo"], ["debian-12-4567"], ["booted-0123"]),
     ],
 )
-def test_names_are_pushed_by_their_beginnings(
+def test_push_selects_artifacts_by_the_start_of_their_name(
     caches: Caches, names: list[str], images: list[str], checkpoints: list[str]
 ) -> None:
     assert main(["store", "push", URL, *names]) == 0
@@ -133,7 +133,7 @@ def test_names_are_pushed_by_their_beginnings(
     assert (caches.images.pushed, caches.checkpoints.pushed) == (images, checkpoints)
 
 
-def test_push_says_what_the_store_has_already(
+def test_push_reports_artifacts_that_the_store_already_has(
     caches: Caches, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caches.images.stored = [stored("debian-12-0123")]
@@ -163,7 +163,7 @@ def test_push_fails_if_one_image_cannot_be_pushed_and_pushes_the_others(
     assert "'/srv/mine.qcow2'" in out
 
 
-def test_names_are_pulled_by_their_beginnings(caches: Caches) -> None:
+def test_pull_selects_artifacts_by_the_start_of_their_name(caches: Caches) -> None:
     caches.images.stored = [stored("rhel-9-1"), stored("rhel-9-2"), stored("debian-13-1")]
 
     assert main(["store", "pull", URL, "rhel-9"]) == 0
@@ -221,7 +221,7 @@ def test_invalid_age_removes_nothing(caches: Caches, days: str) -> None:
     assert caches.images.removed == []
 
 
-def test_pull_of_what_the_cache_has_takes_nothing_from_the_store(caches: Caches) -> None:
+def test_pull_skips_artifacts_that_the_cache_has(caches: Caches) -> None:
     caches.images.stored = [stored("debian-12-0123")]
 
     assert main(["store", "pull", URL]) == 0

@@ -388,7 +388,7 @@ def test_other_file_system_is_unknown(node: FakeNode) -> None:
     )
 
 
-def test_mounts_of_containers_and_of_parts_are_skipped(node: FakeNode) -> None:
+def test_overlay_mounts_and_bind_mounts_are_skipped(node: FakeNode) -> None:
     node.texts["/proc/self/mountinfo"] += [
         "30 27 0:9 / /var/lib/c rw - overlay overlay rw",
         "31 27 254:0 /usr /bind rw - ext4 /dev/vda rw",

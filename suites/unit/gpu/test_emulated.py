@@ -223,7 +223,7 @@ def test_guest_cannot_make_the_device_remember_without_bound(
     assert read == [2, 1, 1] + [0] * 61
 
 
-def test_threads_touch_one_gpu_without_losing_an_access() -> None:
+def test_accesses_from_several_threads_are_all_recorded() -> None:
     gpu = configure(a_gpu(trace_capacity=10_000))
 
     def touch() -> None:

@@ -85,7 +85,7 @@ def test_guest_address_leads_to_the_register(server: MpqemuServer, qemu: QemuSid
     assert [access.offset for access in server.gpu.trace.bar_accesses(0)] == [0]
 
 
-def test_message_that_needs_no_answer_gets_none(qemu: QemuSide) -> None:
+def test_message_that_needs_no_answer_gets_no_answer(qemu: QemuSide) -> None:
     qemu.post(message(Command.SET_IRQFD) + _SYSMEM * 27)
 
     # An answer to one of those would come first, and be taken for this one's.
@@ -323,7 +323,7 @@ def test_attachment_says_how_to_plug(server: MpqemuServer) -> None:
     assert not os.get_inheritable(attachment.fd)
 
 
-def test_bug_in_the_device_is_an_ending_with_its_name(
+def test_exception_in_the_device_ends_the_server_with_the_name_of_the_exception(
     server: MpqemuServer, qemu: QemuSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_offset: int, _size: int) -> int:

@@ -50,7 +50,7 @@ def test_times_and_order_are_kept() -> None:
     assert [entry.at_s for entry in trace.between(1.0, 3.0).accesses] == [1.0]
 
 
-def test_chatter_in_configuration_space_hides_no_bar_access() -> None:
+def test_configuration_accesses_do_not_evict_bar_accesses_from_the_trace() -> None:
     recorder = _recorder(capacity=4)
     for offset in range(100):
         recorder.access(AccessKind.CONFIG_READ, None, offset, 1, 0)
@@ -167,7 +167,7 @@ def test_text_that_is_not_a_trace_is_refused(text: str) -> None:
         parse_trace(text, "a test")
 
 
-def test_value_of_many_bytes_is_read_again() -> None:
+def test_trace_with_a_value_of_many_bytes_is_parsed_again() -> None:
     """QEMU combines writes to GPU memory into messages of up to 200 bytes."""
     recorder = _recorder()
     recorder.access(AccessKind.BAR_WRITE, 1, 0x40, 200, int.from_bytes(b"\xa5" * 200, "little"))

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # -- its parts ---------------------------------------------------------------------------------------
 
 
-def test_caches_are_where_the_settings_say(
+def test_caches_are_in_the_folders_from_the_settings(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     made: dict[str, tuple[tuple[object, ...], dict[str, object]]] = {}

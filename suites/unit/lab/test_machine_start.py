@@ -248,7 +248,7 @@ def test_machine_that_was_not_started_has_no_vm(stage: Stage) -> None:
         assert machine.has_vm
 
 
-def test_last_state_is_the_one_that_was_taken_last(
+def test_last_state_is_the_state_that_was_taken_last(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = iter(["first", "second"])

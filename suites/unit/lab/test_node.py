@@ -82,7 +82,7 @@ def test_tags_and_size_lie_in_the_metadata_cache() -> None:
     }
 
 
-def test_machine_whose_kernel_qemu_loads_is_not_rebooted(tmp_path: Path) -> None:
+def test_reboot_of_a_machine_whose_kernel_qemu_loads_is_refused(tmp_path: Path) -> None:
     machine = a_lab_machine(tmp_path)
 
     with pytest.raises(HarnessError, match="ends when its guest reboots; boot it by firmware"):
@@ -97,7 +97,7 @@ def test_tags_need_a_provisioner_that_reads_them() -> None:
         a_request(tags={"SkipGpuDriverInstall": "true"}).provisioner_files(mine)
 
 
-def test_nodes_command_has_to_be_declared(tmp_path: Path) -> None:
+def test_command_that_the_provisioner_does_not_declare_is_refused(tmp_path: Path) -> None:
     node = Node(
         a_request(),
         a_lab_machine(tmp_path),

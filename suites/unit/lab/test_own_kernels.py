@@ -131,7 +131,7 @@ def kernel_commands(stage: Stage) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize(("number", "top"), [(0, "./boot"), (1, "boot")])
-def test_packages_are_installed_together_as_a_person_would(
+def test_kernel_packages_are_installed_together_in_the_guest(
     lab: Lab,
     guest: Stage,
     packages: KernelPackages,
@@ -175,7 +175,7 @@ def test_packages_are_installed_together_as_a_person_would(
 
 
 @pytest.mark.usefixtures("asked")
-def test_other_packages_or_another_kind_give_another_image(
+def test_each_kernel_source_has_its_own_image(
     lab: Lab,
     guest: Stage,
     packages: KernelPackages,
@@ -226,7 +226,7 @@ def test_packages_without_one_kernel_are_refused(
 
 
 @pytest.mark.usefixtures("asked")
-def test_files_replace_files_of_this_version_in_the_image(
+def test_kernel_files_replace_files_of_the_same_version_in_the_image(
     lab: Lab,
     guest: Stage,
     files: KernelFiles,

@@ -393,13 +393,13 @@ def test_frequency_is_found_in_whole_mhz(interrupted_ns: int) -> None:
     assert found == {2596.15: 2_596_000, 3000.0: 3_000_000, 999.6: 1_000_000}
 
 
-def test_counter_that_stands_still_has_no_frequency() -> None:
+def test_no_frequency_is_measured_for_a_stopped_counter() -> None:
     host = Host(mhz=1)
 
     assert measure_khz(lambda: 7, host.nanoseconds, host.clock) is None
 
 
-def test_clock_that_stands_still_measures_nothing() -> None:
+def test_no_frequency_is_measured_with_a_stopped_clock() -> None:
     host = Host(mhz=2000)
 
     assert measure_khz(host.counter, lambda: 0, host.clock) is None

@@ -201,7 +201,7 @@ def test_single_flash_file_is_skipped(general: Folder, mode: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["executable", "nvram-template"])
-def test_half_of_two_flash_files_is_skipped(general: Folder, missing: str) -> None:
+def test_descriptor_without_both_flash_files_is_skipped(general: Folder, missing: str) -> None:
     general.describe(mapping=general.mapping(**{missing: None}))
 
     with pytest.raises(RequirementError, match="code and variables are not two flash files"):

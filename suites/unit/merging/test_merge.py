@@ -311,7 +311,7 @@ def test_failures_are_grouped_by_cause_and_families_kept_apart(tmp_path: Path) -
         ("key 4f2a9bc01d3e77 is gone", "key N is gone"),
     ],
 )
-def test_cause_has_no_numbers_or_paths(problem: str, cause: str) -> None:
+def test_cause_for_grouping_leaves_out_numbers_and_paths(problem: str, cause: str) -> None:
     assert cause_of(problem) == cause
 
 
@@ -538,7 +538,7 @@ def test_summary_begins_with_the_cause_of_most_failures(tmp_path: Path) -> None:
         "\x1b]0;owned\x07\x1b[2J \x00 \x85 \udce9 \u202e",
     ],
 )
-def test_text_of_a_guest_is_text_of_the_page(tmp_path: Path, text: str) -> None:
+def test_text_of_a_guest_is_escaped_in_the_report_pages(tmp_path: Path, text: str) -> None:
     """This covers test names, host names, causes and messages. GitHub also links plain URLs."""
     (shard,), _ = read_shards([a_shard(tmp_path, 1, TESTS, count=1)])
     other = dataclasses.replace(shard, manifest=dataclasses.replace(shard.manifest, host=text))
@@ -640,7 +640,7 @@ def test_failed_test_explains_an_exit_status_of_1_of_its_own_shard(
     ]
 
 
-def test_shard_without_tests_may_have_run_none(tmp_path: Path) -> None:
+def test_shard_without_tests_is_not_a_bad_end(tmp_path: Path) -> None:
     a_shard(tmp_path, 1, [], count=1, collection=[], exit_status=5)
 
     assert merged_one(tmp_path).bad_ends == []

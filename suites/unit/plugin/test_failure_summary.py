@@ -23,7 +23,7 @@ def why(error: EvidencedError) -> Sequence[str]:
     return [value for name, value in report.user_properties if name == "cause"]
 
 
-def test_first_items_of_a_list_are_shown() -> None:
+def test_failure_summary_shows_the_first_items_of_a_list() -> None:
     error = ExpectationError(
         "5 things differ:\npath (5):\n" + "\n".join(f"  + /{n}" for n in "abcde")
     )
@@ -32,7 +32,7 @@ def test_first_items_of_a_list_are_shown() -> None:
     assert why(ExpectationError("2 differ:\n  + /a\n  + /a")) == ["2 differ:", "  + /a"]
 
 
-def test_command_is_shown_but_not_its_output() -> None:
+def test_failure_summary_shows_the_command_but_not_its_stdout() -> None:
     error = HarnessError("It failed.\ncommand: x\nexit code: 1\nstdout: a\n  b\nstderr: c")
 
     silent = HarnessError("It failed.\ncommand: x\nexit code: 1\nstdout: a\nstderr: -.")

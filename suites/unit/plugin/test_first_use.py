@@ -41,7 +41,7 @@ def test_plan_lists_images_first_and_leaves_out_items_without_an_estimate() -> N
     ]
 
 
-def test_new_host_uses_the_recipes() -> None:
+def test_first_build_time_is_estimated_from_the_recipe() -> None:
     found = estimated(IMAGE, BAKE, LICENSED, CLOUD)
 
     assert found["image debian-12"] == (106, "by its recipe")
@@ -56,11 +56,11 @@ def test_machines_are_ten_times_faster_under_kvm_and_builds_are_not() -> None:
     assert (found["image debian-12"][0], found["bake debian-12"][0]) == (106, 12)
 
 
-def test_busy_host_takes_longer() -> None:
+def test_estimate_grows_with_the_load_of_the_host() -> None:
     assert estimated(IMAGE, load=4.0)["image debian-12"][0] == 4 * 106
 
 
-def test_repeated_work_takes_as_long_again_under_any_load() -> None:
+def test_estimate_of_repeated_work_is_the_earlier_time() -> None:
     times = (
         BuildTime(name="debian-12", is_derived=False, seconds=500.0),
         BuildTime(name="debian-12", is_derived=False, seconds=400.0),
@@ -73,7 +73,7 @@ def test_repeated_work_takes_as_long_again_under_any_load() -> None:
     assert found["bake debian-12"] == (90, "as the last time")
 
 
-def test_speed_of_this_host_counts_for_new_images() -> None:
+def test_estimate_for_a_new_image_uses_the_measured_speed_of_the_host() -> None:
     times = (BuildTime(name="debian-12", is_derived=False, seconds=3 * 106.0),)
 
     found = estimated(BAKE, times=times, load=20.0)
@@ -129,5 +129,5 @@ def test_nothing_is_announced_if_all_is_cached() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(1.0, "10 s"), (89.0, "90 s"), (90.0, "2 min")])
-def test_duration_is_as_precise_as_it_is_known(seconds: float, words: str) -> None:
+def test_estimated_duration_is_rounded(seconds: float, words: str) -> None:
     assert about(seconds) == words

@@ -123,7 +123,7 @@ def test_kept_machine_is_listed_with_how_to_enter_it(
     assert saved.kept == (entry if is_kept else None)
 
 
-def test_machine_that_is_not_held_is_reported(
+def test_error_that_prevents_holding_a_machine_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> str:

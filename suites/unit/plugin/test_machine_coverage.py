@@ -73,7 +73,7 @@ def end_test(config: FakeConfig, node: FakeNode) -> pytest.Config:
     return as_config
 
 
-def test_lines_of_a_machine_are_added_to_the_run(
+def test_executed_lines_from_a_machine_are_added_to_the_coverage_of_the_run(
     tmp_path: Path, request_of_node: NodeRequest
 ) -> None:
     script = tmp_path / "p.sh"

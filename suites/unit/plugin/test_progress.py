@@ -28,7 +28,7 @@ def test_line_is_open_after_pytest_has_written_a_part_of_the_line() -> None:
     assert seen == [False, True, False, True, False, True]
 
 
-def test_all_of_a_text_is_written_in_any_number_of_pieces(
+def test_text_is_written_completely_after_partial_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.write

@@ -15,7 +15,7 @@ from harness.settings import Settings
 pytestmark = pytest.mark.gpu_script("gpu0", is_dead=True)
 
 
-def test_marker_of_the_module_counts_for_its_tests(request: pytest.FixtureRequest) -> None:
+def test_marker_of_the_module_applies_to_its_tests(request: pytest.FixtureRequest) -> None:
     assert gpu_scripts(request.node) == {"gpu0": GpuScript(is_dead=True)}
 
 
@@ -28,7 +28,9 @@ def test_each_gpu_has_its_own_script(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.gpu_script("gpu0", is_inforom_corrupted=True)
-def test_nearest_marker_counts(request: pytest.FixtureRequest) -> None:
+def test_marker_of_the_test_overrides_the_marker_of_the_module(
+    request: pytest.FixtureRequest,
+) -> None:
     assert gpu_scripts(request.node) == {"gpu0": GpuScript(is_inforom_corrupted=True)}
 
 

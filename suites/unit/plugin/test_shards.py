@@ -324,7 +324,9 @@ def test_shard_that_was_started_again_stops_and_leaves_the_record_to_the_later_s
     assert not (tmp_path / "shard.json").exists()
 
 
-def test_first_test_of_any_worker_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earliest_test_of_all_workers_is_the_start_of_the_shard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plugin = a_plugin(1, 2)
     times = iter([9.0, 10.0])
     monkeypatch.setattr(shards, "time", SimpleNamespace(monotonic=lambda: next(times)))

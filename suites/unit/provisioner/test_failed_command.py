@@ -65,13 +65,13 @@ def test_script_that_its_shell_runs_is_known_by_the_shell() -> None:
         "export BASH_ENV=/etc/ours\n",
     ],
 )
-def test_trap_of_its_own_is_not_touched(own: str) -> None:
+def test_script_with_its_own_err_trap_gets_no_trap(own: str) -> None:
     assert not is_noted(a_provisioner("#!/bin/bash\n" + own))
     assert not is_noted(a_provisioner("#!/bin/bash\n", own))
 
 
 @pytest.mark.parametrize("line", ["trap clean EXIT\n", "log ERR 'no mirror'\n", "say 'a trap'\n"])
-def test_other_traps_and_words_are_none_on_errors(line: str) -> None:
+def test_script_without_an_err_trap_of_its_own_gets_a_trap(line: str) -> None:
     assert is_noted(a_provisioner("#!/bin/bash\n" + line))
 
 
@@ -81,12 +81,12 @@ def test_variables_that_are_declared_come_first() -> None:
     assert provisioner.guest_command("boot")[-5:] == ("env", "BASH_ENV=", "A=b", MAIN, "boot")
 
 
-def test_note_is_read() -> None:
+def test_note_of_a_failed_command_is_parsed() -> None:
     assert parse_failed_command("7\n26\n/opt/lib.sh\nx <<END\ntext\nEND\n") == FailedCommand(
         command="x <<END\ntext\nEND", exit_code=7, file="/opt/lib.sh", line=26
     )
 
 
 @pytest.mark.parametrize("text", ["", "1\n2\n/x", "a\n2\n/x\ny\n", "1\n-2\n/x\ny\n"])
-def test_damaged_note_is_none(text: str) -> None:
+def test_damaged_note_of_a_failed_command_gives_none(text: str) -> None:
     assert parse_failed_command(text) is None

@@ -65,7 +65,7 @@ def test_environment_precedes_the_command() -> None:
     assert argv[-4:] == ("env", "A=x; y", "/opt/mine", "boot; reboot")
 
 
-def test_command_of_a_key_wins_over_a_further_one_of_its_name() -> None:
+def test_command_from_its_own_key_overrides_the_same_name_in_commands() -> None:
     assert replace(MINE, commands={"boot": ["/other"]}).command("boot") == MINE.run
 
 
@@ -153,7 +153,7 @@ def test_variable_that_env_would_misread_is_refused(environment: dict[str, str])
         replace(MINE, environment=environment)
 
 
-def test_bake_depends_on_all_that_is_put_into_the_machine() -> None:
+def test_digest_of_a_bake_covers_all_that_is_put_into_the_machine() -> None:
     file = GuestFile(path="/opt/mine", content=b"1")
     mine = replace(MINE, files=[file], bake=["/opt/mine"])
     configuration = ConfigurationFile(path="/etc/c")

@@ -62,7 +62,7 @@ def test_configuration_for_a_shell_is_quoted(project: Project) -> None:
     )
 
 
-def test_thin_file_is_enough(project: Project) -> None:
+def test_provisioner_file_with_only_required_keys_is_accepted(project: Project) -> None:
     provisioner = project.read(THIN)
 
     assert list(provisioner.command("boot")) == ["/bin/true"]

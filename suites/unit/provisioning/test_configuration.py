@@ -116,7 +116,7 @@ def test_environment_overrides_the_file() -> None:
     assert configuration.mig_node
 
 
-def test_empty_value_is_not_set() -> None:
+def test_empty_value_counts_as_not_set() -> None:
     assert parse_configuration({"gpu_driver_type": None, "gpu_node": ""}, {}) == Configuration()
 
 
@@ -213,7 +213,7 @@ def test_error_for_a_bad_value_names_its_field() -> None:
     }
 
 
-def test_budget_has_bounds() -> None:
+def test_bounds_of_the_retry_budget_are_accepted() -> None:
     for value in (0.5, 86400):
         assert parse_configuration({"retry_budget_s": value}, {}).retry_budget_s == value
 
@@ -248,7 +248,7 @@ def test_node_partitions_exactly_when_it_has_a_profile(document: dict[str, objec
     )
 
 
-def test_no_file_is_only_the_environment() -> None:
+def test_environment_alone_is_a_configuration() -> None:
     assert load_configuration(None, {"GPU_NODE": "true"}) == Configuration(gpu_node=True)
 
 

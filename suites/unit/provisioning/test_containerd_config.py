@@ -369,7 +369,7 @@ def test_node_with_cdi_switched_off_keeps_it_off_beside_a_runtime() -> None:
     assert wanted_of_gpu_node(seen) == WantedRuntimes(has_nvidia=True)
 
 
-def test_disabled_cri_comes_before_its_consequences() -> None:
+def test_disabled_cri_plugin_is_reported_before_its_consequences() -> None:
     dump = f'version = 2\ndisabled_plugins = ["{CRI}"]\n'
 
     assert (GPU.difference(dump) or "").startswith("Its CRI plugin is disabled")
@@ -471,7 +471,7 @@ def test_containerd_is_asked_again_after_its_restart(
 @pytest.mark.parametrize(
     "answer", ["what nobody knows\n", "[broken", "", "version = 9\n", "level = 'warn'\n"]
 )
-def test_unknown_dump_is_not_a_success(answer: str) -> None:
+def test_dump_in_an_unknown_format_is_not_accepted(answer: str) -> None:
     try:
         difference = WantedRuntimes(has_nvidia=True).difference(answer)
     except TomlTextError:

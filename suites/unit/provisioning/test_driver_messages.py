@@ -110,7 +110,7 @@ BEGINNINGS = {
 }
 
 
-def test_line_is_of_the_driver_by_how_it_begins() -> None:
+def test_driver_message_is_recognised_by_the_start_of_its_line() -> None:
     assert {line: len(parse_messages(line)) for line in BEGINNINGS} == BEGINNINGS
 
 
@@ -139,7 +139,7 @@ def test_empty_serial_number_does_not_take_the_next_message() -> None:
     assert loss.condemns_node
 
 
-def test_field_that_a_message_does_not_have_is_open() -> None:
+def test_missing_field_of_a_message_is_shown_as_a_question_mark() -> None:
     (message,) = parse_messages(
         "\n".join((REFUSAL[0], "NVRM: installed in this system is not supported by the"))
     )
@@ -172,7 +172,7 @@ def test_message_without_a_version_between_releases_may_belong_to_the_other() ->
     assert seen == RELEASES
 
 
-def test_version_in_a_message_counts_before_versions_around_it() -> None:
+def test_version_in_a_message_overrides_versions_in_nearby_lines() -> None:
     log = (
         loaded("580.1")
         + f"{REFUSAL[0]}\nNVRM: installed in this system is not supported by the\nNVRM: NVIDIA 470.1 driver release.\n"

@@ -130,7 +130,7 @@ def test_error_of_an_nvlink_that_is_not_fatal_leaves_the_node_healthy() -> None:
     assert seen == {said: [severity] for said, severity in NVLINKS.items()}
 
 
-def test_words_that_are_not_whole_are_unknown() -> None:
+def test_partial_match_of_known_words_is_unknown() -> None:
     texts = [
         *("GPUis lost, skipping x", "GPU is lost,skipping x", "RmInitAdapterfailed! (0x26)"),
         *(f"Xid (PCI:0000:01:00): {xid}, pid=1" for xid in (0, 177, 200, 1300, 790)),

@@ -159,7 +159,9 @@ def test_rest_of_a_failed_step_is_left_out(tmp_path: Path) -> None:
         StepFailedError("No.", ExitCode.APT_INSTALL_TIMEOUT),
     ],
 )
-def test_cause_with_its_own_code_wins_over_the_steps(tmp_path: Path, error: Exception) -> None:
+def test_exit_code_of_a_cause_overrides_the_exit_code_of_the_step(
+    tmp_path: Path, error: Exception
+) -> None:
     executor = Executor(make_node(ScriptedRunner(), tmp_path))
 
     with pytest.raises(ProvisioningError) as failure:
@@ -278,7 +280,7 @@ def test_step_without_actions_is_skipped_with_a_reason(tmp_path: Path) -> None:
     assert only(executor).detail == "There was nothing to do."
 
 
-def test_question_is_cut_to_the_budget(tmp_path: Path) -> None:
+def test_time_limit_of_a_condition_command_is_cut_to_the_budget(tmp_path: Path) -> None:
     with ScriptedRunner().expect("ask", timeout_s=4) as runner:
         executor = Executor(make_node(runner, tmp_path, budget_s=4))
         executor.run(Plan((step("one", _when()),)))

@@ -343,7 +343,7 @@ def test_provisional_record_sends_a_managed_node_to_a_full_install() -> None:
         }
 
 
-def test_record_helpers_agree(tmp_path: Path) -> None:
+def test_record_that_is_read_renders_to_the_same_text(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     write_record(files)
 

@@ -264,6 +264,6 @@ def test_verdict_ends_the_tries_with_its_own_code(tmp_path: Path, exit_code: int
     assert clock.sleeps == [5]
 
 
-def test_judge_without_a_verdict_changes_nothing(tmp_path: Path) -> None:
+def test_success_stays_a_success_if_the_judge_has_no_verdict(tmp_path: Path) -> None:
     with ScriptedRunner().expect("work hard", stdout="fine") as runner:
         assert try_command(make_node(runner, tmp_path), command(judge=_judge)) is None

@@ -295,7 +295,7 @@ def test_service_of_the_other_mode_is_stopped_first(mode: Mode, other: str, star
     )
 
 
-def test_newest_download_counts_before_files_beside_the_folder(tmp_path: Path) -> None:
+def test_newest_download_is_preferred_to_files_beside_the_folder(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     for package in (*PLUGIN_PACKAGES[:3], "dra-driver-nvidia-gpu"):
         files.write(f"/opt/{package}/{package}_9.9_amd64.deb", "")

@@ -131,7 +131,7 @@ def test_files_that_are_not_the_drivers_are_kept(teardown: Teardown) -> None:
     assert all(teardown.files.exists(path) for path in others)
 
 
-def test_no_record_is_silent_success(teardown: Teardown) -> None:
+def test_teardown_without_a_record_does_nothing(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     teardown.files.remove(RECORD_PATH)
 
@@ -608,7 +608,7 @@ def test_payload_and_caches_stay_beside_a_customers_driver(teardown: Teardown) -
     assert all(teardown.files.exists(path) for path in kept)
 
 
-def test_customers_version_that_begins_as_ours_is_the_customers() -> None:
+def test_version_that_only_starts_like_the_recorded_version_belongs_to_the_customer() -> None:
     longer = f"{VERSION}.1"
     plan = choose_removal(
         OPTED_OUT,
@@ -629,7 +629,7 @@ def test_customers_version_that_begins_as_ours_is_the_customers() -> None:
     )
 
 
-def test_line_reports_the_earlier_state(teardown: Teardown) -> None:
+def test_event_line_reports_the_state_before_the_teardown(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     teardown.files.remove(DKMS)
     teardown.files.write("/proc/modules", "nvidia 1 1 - Live 0x0\n")

@@ -268,7 +268,7 @@ def test_one_reason_is_reported_once(simulated: SimulatedNode, invocation: Invoc
     assert str(invocation.outcome()["error"]).count("fallen off the bus") == 1
 
 
-def test_messages_of_a_program_come_after_messages_of_the_kernel(
+def test_messages_of_the_kernel_are_reported_before_messages_of_a_program(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.kernel_log = refused_by(VERSION)

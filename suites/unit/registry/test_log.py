@@ -35,13 +35,13 @@ def pulled(log: RegistryLog) -> PullFault:
         ("HEAD", LAYER, True, False),
     ],
 )
-def test_pull_begins_with_the_question_for_a_tag(
+def test_pull_begins_with_the_request_for_a_tag(
     method: str, path: str, *, is_first: bool, starts: bool
 ) -> None:
     assert starts_pull(method, path, is_first_of_connection=is_first) is starts
 
 
-def test_planned_faults_are_of_one_pull_each_and_come_before_the_standing_one() -> None:
+def test_each_planned_fault_applies_to_one_pull_and_precedes_the_standing_fault() -> None:
     log = RegistryLog()
     first, second, standing = (PullFault(status=status) for status in (500, 502, 503))
     log.disturb_next(first, second)
@@ -55,7 +55,7 @@ def test_planned_faults_are_of_one_pull_each_and_come_before_the_standing_one() 
     assert asked(log, LAYER) == PullFault()
 
 
-def test_standing_fault_replaces_the_one_of_the_pull_that_runs() -> None:
+def test_standing_fault_replaces_the_fault_of_a_running_pull() -> None:
     log = RegistryLog()
     log.disturb_next(PullFault(status=500))
     pulled(log)
@@ -84,7 +84,7 @@ def test_requests_are_grouped_by_pull_and_those_before_the_first_are_left_out() 
     assert len(log.requests) == 8
 
 
-def test_record_that_was_returned_does_not_change() -> None:
+def test_returned_request_record_is_a_copy() -> None:
     log = RegistryLog()
     request, _ = log.began(1, "GET", "h", LAYER, is_first=True)
     (seen,) = log.requests
@@ -95,7 +95,7 @@ def test_record_that_was_returned_does_not_change() -> None:
     assert log.requests[0].status == 200
 
 
-def test_log_is_written_with_what_became_of_each_request() -> None:
+def test_log_shows_the_result_of_each_request() -> None:
     log = RegistryLog()
     assert log.render() == "no request, 0 connections\n"
     assert [log.connected(), log.connected(), log.connections] == [1, 2, 2]
@@ -115,7 +115,7 @@ def test_log_is_written_with_what_became_of_each_request() -> None:
     ]
 
 
-def test_log_that_is_full_tells_no_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_log_counts_the_requests_that_it_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(REGISTRY_REQUESTS.variable, "2")
     log = RegistryLog()
     asked(log, LAYER)
@@ -145,7 +145,7 @@ def test_log_that_is_full_tells_no_half_of_it(monkeypatch: pytest.MonkeyPatch) -
         {"bytes_per_s": 0},
     ],
 )
-def test_fault_that_is_none_is_refused(fields: dict[str, Any]) -> None:
+def test_invalid_fault_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"is not an HTTP status|is negative|never end"):
         PullFault(**fields)
     PullFault(status=400, blob_status=599, cut_after_bytes=0, bytes_per_s=1)

@@ -53,7 +53,7 @@ def test_durations_are_written_in_an_order_and_rounded_so_that_versions_differ_l
     "content",
     ["{", "3", '{"a": "long"}', '{"a": -1}', '{"a": NaN}', '{"a": "nan"}', '{"a": "inf"}'],
 )
-def test_other_content_is_refused_by_name(tmp_path: Path, content: str) -> None:
+def test_file_that_holds_no_durations_is_refused_by_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "durations").write_text(content)
 
     for path in (tmp_path / "durations", tmp_path):
@@ -99,7 +99,7 @@ def test_two_starts_at_once_get_a_folder_each(
     assert begin(tmp_path) == (2, tmp_path / "start-2")
 
 
-def test_record_of_a_shard_is_read_back_and_stands_in_no_other_file(tmp_path: Path) -> None:
+def test_record_of_a_shard_is_written_to_one_file_and_read_back(tmp_path: Path) -> None:
     written = ShardManifest(
         number=2, count=3, collection_sha256="d", collected=5, tests=("b", "a"), ran=("b",), start=1,
         host="h", root="/r", started="2026-11-27", seconds=1.5, first_test_s=None, exit_status=1,

@@ -101,7 +101,7 @@ def test_longest_tests_are_placed_first_and_shorter_ones_fill_what_is_left() -> 
     ("rows", "expected"),
     [("c8 b1 c3 b9 b8 a7 c8 b7", [24, 27]), ("c4 b8 a4 a5 a8 a6 a3 a8", [23, 23])],
 )
-def test_families_of_which_a_test_fits_nowhere_lose_none_and_the_longest_fills_first(
+def test_families_lose_no_test_that_fits_in_no_shard_and_long_tests_are_placed_first(
     rows: str, expected: list[float]
 ) -> None:
     tests = [
@@ -115,7 +115,7 @@ def test_families_of_which_a_test_fits_nowhere_lose_none_and_the_longest_fills_f
     assert sum(map(len, shards)) == len({test.test_id for shard in shards for test in shard}) == 8
 
 
-def test_unknown_test_takes_as_long_as_its_file_does_in_the_mean() -> None:
+def test_unknown_test_gets_the_mean_duration_of_its_file() -> None:
     names = ("a.py::x", "a.py::C::new", "a.py::y", "b.py::new", "c.py::z")
 
     tests = timed_tests(

@@ -142,7 +142,9 @@ def value_or_error(read: Callable[[], object]) -> object:
 
 
 @given(MANIFESTS, as_bytes(DESCRIPTIONS))
-def test_manifest_and_description(manifest: dict[str, Any], description: bytes) -> None:
+def test_any_manifest_and_description_give_a_value_or_an_error(
+    manifest: dict[str, Any], description: bytes
+) -> None:
     artifact = value_or_error(lambda: read_artifact(manifest, "It is malformed"))
     files = value_or_error(lambda: read_files(description, "x"))
     value_or_error(lambda: dict(read_parts(description, "x")))
@@ -183,7 +185,7 @@ def limited_errors() -> Iterator[None]:
 
 
 @given(as_bytes(MANIFESTS))
-def test_manifest_of_any_bytes(raw: bytes) -> None:
+def test_any_bytes_as_manifest_give_an_object_or_an_error(raw: bytes) -> None:
     found = value_or_error(lambda: read_object(raw, "It is malformed"))
     assert found is None or isinstance(found, dict)
 
@@ -192,7 +194,9 @@ def test_manifest_of_any_bytes(raw: bytes) -> None:
     as_bytes(st.fixed_dictionaries({}, optional={"tags": st.lists(TITLES | VALUES) | VALUES})),
     st.text() | st.builds(lambda target: f'<{target}>; rel="next"', st.text()),
 )
-def test_page_of_tags_and_its_next(raw: bytes, link: str) -> None:
+def test_any_page_of_tags_gives_valid_tags_and_an_https_link_or_an_error(
+    raw: bytes, link: str
+) -> None:
     tags = value_or_error(lambda: list(read_page(raw, "It is malformed")))
     assert all("/" not in tag and tag not in {"", ".", ".."} for tag in tags or [])  # type: ignore[attr-defined]
     following = next_page(link)
@@ -213,7 +217,9 @@ def test_page_of_tags_and_its_next(raw: bytes, link: str) -> None:
         st.fixed_dictionaries({}, optional={"token": mostly("t"), "access_token": mostly("t")})
     ),
 )
-def test_challenge_and_token(challenge: str, answer: bytes) -> None:
+def test_any_challenge_and_token_keep_credentials_at_the_registry(
+    challenge: str, answer: bytes
+) -> None:
     asked: list[str] = []
 
     def get(url: str, headers: object) -> bytes:
@@ -235,7 +241,7 @@ def test_challenge_and_token(challenge: str, answer: bytes) -> None:
     st.text()
     | st.builds(lambda host, path: f"http://{host}/{path}", st.text(max_size=9), st.text())
 )
-def test_url(url: str) -> None:
+def test_any_url_has_a_valid_origin_or_is_refused(url: str) -> None:
     with contextlib.suppress(RefusedUrlError):
         scheme, host, port = origin(url)
         assert scheme in {"http", "https"}
@@ -251,7 +257,7 @@ def test_url(url: str) -> None:
     )
     | st.integers().map(str)
 )
-def test_headers(value: str) -> None:
+def test_any_headers_give_numbers_that_are_not_negative(value: str) -> None:
     headers = Message()
     for name in ("Content-Length", "Content-Range", "Retry-After"):
         # Not by headers[name], which refuses lines that a server can send.
@@ -273,7 +279,7 @@ def test_headers(value: str) -> None:
         )
     ).map("".join)
 )
-def test_list_of_digests(text: str) -> None:
+def test_any_list_of_digests_gives_printable_names_or_an_error(text: str) -> None:
     with contextlib.suppress(ImageFetchError):
         found = read_sums(text, algorithm=Algorithm.SHA256, url="u")
         assert all(name.isprintable() for name in found)
@@ -295,7 +301,9 @@ ZIPS = st.lists(
 
 
 @given(raw=ZIPS | damaged(ZIPS))
-def test_archive_of_the_other_files(raw: bytes, tmp_path_factory: Any) -> None:
+def test_any_archive_writes_only_below_its_target_folder(
+    raw: bytes, tmp_path_factory: Any
+) -> None:
     top: Path = tmp_path_factory.mktemp("x")
     part, into = top / "part", top / "into"
     into.mkdir()
@@ -319,7 +327,7 @@ PACKED = gzip.compress(CONTENT, 1, mtime=0)
 
 
 @given(raw=damaged(st.just(PACKED)) | st.binary())
-def test_blob_of_a_file(raw: bytes, tmp_path_factory: Any) -> None:
+def test_any_blob_of_a_file_is_unpacked_within_its_size(raw: bytes, tmp_path_factory: Any) -> None:
     top: Path = tmp_path_factory.mktemp("x")
     (top / "part").write_bytes(raw)
     fact = FileFact(size=len(CONTENT), sha256=hashlib.sha256(CONTENT).hexdigest())

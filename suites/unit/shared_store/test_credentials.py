@@ -118,7 +118,7 @@ def test_challenge_of_another_host_is_not_answered(url: str) -> None:
     ("challenge", "content"),
     [("", b"{}"), ("Bearer x", b"{}"), ('Bearer realm="https://a"', b"<html>")],
 )
-def test_challenge_that_cannot_be_answered_is_left(challenge: str, content: bytes) -> None:
+def test_challenge_that_cannot_be_answered_is_ignored(challenge: str, content: bytes) -> None:
     authorizer = Authorizer(None, registry="https://r.example/v2/", get=lambda *_: content)
 
     assert not authorizer.answer(challenge, url="https://r.example/v2/a")

@@ -47,7 +47,9 @@ BOTH = (a_layer("disk.qcow2"), a_layer("ram"))
         (*BOTH, a_layer("rest", STORE_OTHER_MIB.bytes, REST_TYPE)),
     ],
 )
-def test_layers_are_those_of_the_files_and_one_of_the_others(layers: Sequence[Layer]) -> None:
+def test_layers_match_the_listed_files_and_one_archive_of_other_files(
+    layers: Sequence[Layer],
+) -> None:
     check_layers(layers, FILES, "own")
 
 
@@ -84,7 +86,7 @@ def test_other_layers_are_refused_before_anything_is_pulled(
         ["a/b/c", "a"],
     ],
 )
-def test_path_that_is_none_of_the_folder_is_refused(titles: list[str]) -> None:
+def test_path_outside_of_the_artifact_folder_is_refused(titles: list[str]) -> None:
     with pytest.raises(StoreError, match="'own' names"):
         require_own(titles, "own")
 
@@ -109,7 +111,7 @@ def test_paths_of_the_folder_are_taken_up_to_their_limits() -> None:
         (b'{"token": {"a": 1}}', None),
     ],
 )
-def test_token_has_one_of_two_names(answer: bytes, token: str | None) -> None:
+def test_token_is_read_from_either_of_two_keys(answer: bytes, token: str | None) -> None:
     if token is not None:
         assert read_token(answer) == token
         return
@@ -117,7 +119,9 @@ def test_token_has_one_of_two_names(answer: bytes, token: str | None) -> None:
         read_token(answer)
 
 
-def test_data_of_an_artifact_has_room_by_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpacked_data_is_limited_in_relation_to_the_packed_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_STORE_DATA_TIMES", "10")
     small, large = DataBudget("own", 100), DataBudget("own", 100 << 20)
 

@@ -57,5 +57,5 @@ def test_clock_that_was_set_by_more_than_ntp_does_is_told(by_s: float, words: st
     assert boots.at_wall(1002.9 + by_s) == pytest.approx(2.9)
 
 
-def test_without_a_journal_no_time_has_a_place() -> None:
+def test_no_time_can_be_placed_without_a_journal() -> None:
     assert Boots.of([], most=2).at_wall(1.0) is None

@@ -43,7 +43,7 @@ def test_build_takes_no_negative_time(ended_s: float | None, end_s: float) -> No
     assert span.end_s == end_s
 
 
-def test_log_that_stayed_in_the_build_folder_is_that_of_a_failed_build() -> None:
+def test_log_left_in_the_build_folder_shows_a_failed_build() -> None:
     span = built("/var/lib/dkms/nvidia/580.1/build/make.log")
 
     assert span is not None

@@ -346,7 +346,7 @@ def test_reboot_joins_two_boots(tmp_path: Path, wall_s: float, second_boot_s: fl
 
 
 @pytest.mark.parametrize(("ahead_s", "words"), [(-259200, "+3.0 d"), (20, "-20 s")])
-def test_clock_that_was_set_is_marked_and_steps_keep_their_places(
+def test_clock_change_is_marked_and_steps_keep_their_positions(
     tmp_path: Path, ahead_s: int, words: str
 ) -> None:
     """A machine that continues from a checkpoint gets the time of the host."""

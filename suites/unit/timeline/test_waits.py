@@ -38,7 +38,7 @@ def after(name: str, *names: str) -> UnitTimes:
         (7.0, 6.0, ("b",), 6.0),
     ],
 )
-def test_unit_waited_for_the_one_that_was_ready_last(
+def test_unit_waited_for_the_predecessor_that_was_ready_last(
     began_s: float, start_s: float, blockers: tuple[str, ...], from_s: float | None
 ) -> None:
     before = [a_span("z", 0.5, 2.0), a_span("a", 1.0, 3.0), a_span("b", 2.0, 6.0)]
@@ -51,7 +51,7 @@ def test_unit_waited_for_the_one_that_was_ready_last(
     assert (found.blockers, found.blocked_from_s) == (blockers, from_s)
 
 
-def test_waiting_unit_is_held_up_by_what_runs_and_not_by_what_waits_too() -> None:
+def test_waiting_unit_is_blocked_by_running_units_and_not_by_waiting_units() -> None:
     spans = [
         a_span("done", 1.0, 4.0),
         a_span("runs", 2.0, 9.0, state=SpanState.RUNNING),
@@ -81,7 +81,7 @@ def critical(*spans: Span, since_s: float = 0.0) -> list[str]:
     return [span.name for span in with_critical_path(spans, since_s=since_s) if span.is_critical]
 
 
-def test_critical_path_ends_at_what_is_still_open() -> None:
+def test_critical_path_ends_at_a_span_that_still_runs() -> None:
     done = a_span("multi-user.target", 1.0, 50.0)
     first = a_span("first", 2.0, 60.0, state=SpanState.RUNNING)
     second = a_span("second", 3.0, 60.0, state=SpanState.WAITING)
@@ -102,7 +102,7 @@ def test_units_that_wait_for_each_other_end_the_path() -> None:
     ) == ["a", "b"]
 
 
-def test_what_ended_before_the_checkpoint_is_no_part_of_the_path() -> None:
+def test_span_that_ended_before_the_checkpoint_is_not_on_the_critical_path() -> None:
     before = a_span("a", 1.0, 5.0)
 
     assert critical(before, a_span("b", 6.0, 9.0, blockers=("a",)), since_s=5.0) == ["b"]

@@ -57,7 +57,9 @@ def test_loader_that_asks_again_and_again_gets_one_program_at_a_time(
     assert peak_mib() < 20
 
 
-def test_loader_that_starts_again_gets_the_whole_program(guest: PlayedGuest, agent: Agent) -> None:
+def test_loader_that_asks_for_the_program_again_gets_it_from_the_start(
+    guest: PlayedGuest, agent: Agent
+) -> None:
     for each in range(20):
         guest.asks_for_program(b"%d" % each)
     guest.theirs.settimeout(20.0)

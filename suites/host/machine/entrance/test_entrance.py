@@ -250,7 +250,7 @@ def test_console_shows_its_output_and_takes_keys(place: Place) -> None:
         assert Receiver(sock).next() == (Kind.OUTPUT, b"login: ")
 
 
-def test_refusal_is_the_clients_error(place: Place) -> None:
+def test_refused_request_is_raised_as_an_error_in_the_client(place: Place) -> None:
     with pytest.raises(HarnessError, match=r"There is no SSH server\."):
         client.ssh_entry_of(place.machine)
 

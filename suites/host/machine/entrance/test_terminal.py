@@ -117,7 +117,7 @@ def test_environment_of_the_caller_overrides_the_environment_of_the_terminal(pla
 
 
 @pytest.mark.usefixtures("terminal")
-def test_terminal_of_an_unknown_kind_is_a_dumb_one(
+def test_command_gets_a_dumb_terminal_if_term_is_not_set(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TERM")

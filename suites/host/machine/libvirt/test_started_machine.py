@@ -152,7 +152,7 @@ def test_machines_of_a_driver_share_one_registration_and_get_only_their_own_even
         assert [[event.name for event in each.events] for each in machines] == [[], ["STOP"]]
 
 
-def test_driver_makes_machines_by_the_libvirtd_that_was_restarted(
+def test_driver_reconnects_to_a_restarted_libvirtd_for_a_new_machine(
     connection: Connection, host: HostWithStreams, libvirt: FakeLibvirt, tmp_path: Path
 ) -> None:
     driver = LibvirtDriver(

@@ -145,7 +145,7 @@ def test_critical_path_ends_when_the_gpu_capacity_appears() -> None:
     )
 
 
-def test_steps_without_stamps_follow_one_another() -> None:
+def test_steps_without_timestamps_are_placed_one_after_the_other() -> None:
     steps = [TimedStep(name="one", duration_s=3.0), TimedStep(name="two", duration_s=4.0)]
 
     path = critical_path(_MOMENTS, steps)

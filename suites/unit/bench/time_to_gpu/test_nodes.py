@@ -74,7 +74,7 @@ def test_each_mode_has_its_image_kernel_provisioner_and_distance(
     assert FAR.describe().startswith("80 ms round trip, 50 Mbit/s")
 
 
-def test_reset_takes_the_driver_away_up_to_what_the_image_has() -> None:
+def test_reset_removes_the_driver_but_keeps_what_the_image_contains() -> None:
     own = replace(a_provisioner(), name="own")
     fleet = replace(a_fleet(), own=own)
     teardown = list(fleet.builtin.guest_command(TEARDOWN))

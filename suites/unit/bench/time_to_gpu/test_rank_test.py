@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.bench.time_to_gpu.rank_test import rank_test
 
 
-def test_groups_apart_reach_the_smallest_p() -> None:
+def test_disjoint_groups_have_the_smallest_p() -> None:
     """Of the 20 ways to divide six values into two groups of three, two are as extreme."""
     found = rank_test([1, 2, 3], [4, 5, 6])
 
@@ -19,7 +19,7 @@ def test_groups_apart_reach_the_smallest_p() -> None:
     assert found.p == pytest.approx(0.1)
 
 
-def test_example_of_textbooks() -> None:
+def test_rank_test_matches_the_example_of_scipy() -> None:
     """Ages at diagnosis of five men and four women, as in SciPy's documentation: U 17, p 0.111."""
     found = rank_test([20, 11, 17, 12], [19, 22, 16, 29, 24])
 

@@ -270,7 +270,7 @@ def test_answer_without_end_is_refused(guest: PlayedGuest, ready: Agent) -> None
         ready.remember("nonce", soon())
 
 
-def test_known_reason_of_a_delay_is_reported(guest: PlayedGuest, ready: Agent) -> None:
+def test_timeout_error_has_the_known_reason_of_a_delay(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.CANCEL] = says((frames.RESULT, {"cancelled": True}))
     ready.link.explain_delay = lambda: "its emulated GPU 'gpu0' is stuck."
     with pytest.MonkeyPatch.context() as patch:
@@ -319,7 +319,7 @@ def test_files_are_read_and_written(guest: PlayedGuest, ready: Agent) -> None:
     assert guest.seen[-1][2] == b'{"path":"/etc/x","mode":384,"has_more":false}\ncontent'
 
 
-def test_ranges_are_separated(guest: PlayedGuest, ready: Agent) -> None:
+def test_answer_is_split_into_the_requested_ranges(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.READ_RANGES] = says(
         (frames.DATA, b"one t"), (frames.DATA, b"wo"), (frames.RESULT, {"size": 7})
     )

@@ -61,7 +61,7 @@ def test_every_client_has_a_session_of_its_own(guest: PlayedGuest) -> None:
     assert len({json.loads(hello)["session"] for hello in hellos}) == 2
 
 
-def test_agent_of_another_session_does_not_answer(guest: PlayedGuest, agent: Agent) -> None:
+def test_welcome_from_another_session_is_ignored(guest: PlayedGuest, agent: Agent) -> None:
     def answer(guest: PlayedGuest, request: int, payload: bytes) -> None:
         guest.theirs.sendall(frames.SYNC_FRAME)
         guest.says(frames.RESULT, request, {"session": "another", "digest": guest.digest})

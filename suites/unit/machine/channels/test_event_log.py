@@ -29,7 +29,7 @@ def log() -> EventLog:
     return EventLog("node", advice="Look there.")
 
 
-def test_first_event_from_its_mark_on_ends_a_wait_though_it_came_before(log: EventLog) -> None:
+def test_wait_ends_at_the_first_matching_event_since_the_mark(log: EventLog) -> None:
     for number in range(3):
         log.add(an_event("STOP", number=number))
 

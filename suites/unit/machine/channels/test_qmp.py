@@ -121,7 +121,7 @@ def test_descriptor_goes_to_qemu_with_its_command(
         assert qemu.descriptors == [(file.stat().st_dev, file.stat().st_ino)]
 
 
-def test_event_of_the_past_ends_a_wait_at_once(qemu: FakeQemu, session: QmpSession) -> None:
+def test_earlier_event_ends_a_wait_at_once(qemu: FakeQemu, session: QmpSession) -> None:
     qemu.send_event("SHUTDOWN", {"reason": "guest-shutdown"})
     session.execute("query-status", limit_s=_LONG_S)
 

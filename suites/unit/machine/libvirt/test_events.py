@@ -75,7 +75,9 @@ def test_device_event_has_the_alias_of_the_device(
     assert (seen.kind, str(seen)) == (kind, text)
 
 
-def test_event_before_the_position_does_not_count(raw: FakeConnect, events: DomainEvents) -> None:
+def test_event_before_the_start_position_is_ignored(
+    raw: FakeConnect, events: DomainEvents
+) -> None:
     raw.tell(REBOOT, DOMAIN)
 
     with pytest.raises(HarnessError, match="its reboot of domain 'node' in time; seen: no event"):

@@ -231,7 +231,7 @@ def test_monitor_of_an_earlier_connection_ends_without_a_wait(
         one.wait_for_event("it", names("STOP"), Deadline.after(LONG_S))
 
 
-def test_event_before_the_position_does_not_count(
+def test_event_before_the_start_position_is_ignored(
     qemu: FakeLibvirtQemu, one: DomainMonitor
 ) -> None:
     qemu.tell(ONE, "STOP")

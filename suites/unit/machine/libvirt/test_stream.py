@@ -222,7 +222,7 @@ def test_output_that_a_slow_reader_has_not_taken_precedes_the_end(
     assert (len(read), bytes(read[-12:])) == (printed, b"Kernel panic")
 
 
-def test_end_of_the_output_is_the_end_also_without_a_hang_up(
+def test_end_of_the_output_ends_the_stream_even_without_a_hang_up(
     opened: StreamSocket, guest: StreamConnect
 ) -> None:
     guest.stream.incoming = [b"bye", b""]

@@ -104,7 +104,7 @@ def test_other_processor_changes_the_identity_only_under_kvm(
 
 
 @pytest.mark.usefixtures("program")
-def test_facts_that_change_while_a_processor_runs_do_not_count(
+def test_varying_processor_facts_do_not_change_the_identity(
     processors: Callable[..., None],
 ) -> None:
     processors(PROCESSOR, {**PROCESSOR, "processor": "1"})
