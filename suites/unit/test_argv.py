@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Argv
 
 
-def test_string_in_place_of_a_command_is_refused_by_its_field() -> None:
+def test_string_in_place_of_a_command_is_refused_with_the_field_name() -> None:
     with pytest.raises(BadInputError) as caught:
         a_request(before=[["true"], "touch /run/x"])
 

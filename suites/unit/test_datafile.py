@@ -156,7 +156,7 @@ def test_endless_nesting_is_refused(tmp_path: Path, opening: str) -> None:
     ],
     ids=lambda value: value[:16],
 )
-def test_number_key_or_file_that_is_too_long_is_refused_in_a_few_words(
+def test_too_long_number_key_or_file_is_refused_with_a_short_message(
     tmp_path: Path, text: str, words: str
 ) -> None:
     with pytest.raises(BadInputError, match=words) as slip:
@@ -220,7 +220,7 @@ YAML_WORDS = (
         ).map("".join),
     )
 )
-def test_any_yaml_is_a_value_or_a_sentence(text: str) -> None:
+def test_any_yaml_is_a_value_or_an_error_message(text: str) -> None:
     with contextlib.suppress(ValueError):
         parse_yaml(text)
     with tempfile.TemporaryDirectory() as folder:

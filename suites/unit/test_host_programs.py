@@ -39,7 +39,7 @@ def test_program_of_the_system_is_found(system: Path) -> None:
     assert search_path().endswith(f"/bin:{system}")
 
 
-def test_program_on_path_comes_first(system: Path, tmp_path: Path) -> None:
+def test_program_on_path_is_preferred_to_system_folders(system: Path, tmp_path: Path) -> None:
     program(system / "mke2fs")
     own = program(tmp_path / "bin/mke2fs")
 

@@ -61,7 +61,9 @@ def test_relative_path_of_an_ini_file_and_of_an_option_is_below_the_root(
     assert _settings({"gpu_inventory": "a"}).gpu_inventory == tmp_path / "a"
 
 
-def test_words_become_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_option_text_is_converted_to_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     settings = _settings(
         {

@@ -49,7 +49,7 @@ def test_leased_gpu_is_on_vfio_then_reset_and_then_back_on_its_driver(
     assert override == "(null)\n"
 
 
-def test_gpu_of_a_killed_holder_is_restored_by_the_next_one(start_host: StartHost) -> None:
+def test_gpu_of_a_killed_holder_is_restored_by_the_next_lease(start_host: StartHost) -> None:
     host = start_host(1)
     (gpu,) = gpu_addresses(host)
     killed = Holder(host, "killed").start()

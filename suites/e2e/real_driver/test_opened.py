@@ -92,7 +92,7 @@ def test_driver_has_the_same_uuids_as_its_tools(opened_node: Node) -> None:
     assert _UUID.findall(information) == listed
 
 
-def test_report_has_the_models_name_and_place(
+def test_report_has_name_and_pci_address_of_each_gpu(
     smi_report: list[ET.Element], models: tuple[GpuModel, ...]
 ) -> None:
     assert fields(smi_report, "product_name") == [model.title for model in models]

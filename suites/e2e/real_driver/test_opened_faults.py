@@ -74,7 +74,7 @@ def test_gpu_off_the_bus_is_xid_79_and_lost_to_nvidia_smi(a100_node: Node) -> No
     expect.kernel_log_line(evidence, f"Xid (PCI:{_SLOT}): 79")
 
 
-def test_gpu_that_answers_no_call_is_xid_119(a100_node: Node) -> None:
+def test_unresponsive_gsp_is_logged_as_xid_119(a100_node: Node) -> None:
     """The GSP hangs, and the driver reports the timeout."""
     a100_node.gpu().hang()
 

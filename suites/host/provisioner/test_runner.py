@@ -353,7 +353,7 @@ def test_provisioner_runs_if_nothing_can_be_stored(tmp_path: Path) -> None:
     assert (guest.root / EXIT_CODE_PATH[1:]).read_text() == "9\n"
 
 
-def test_run_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_number_of_a_run_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     guest = GuestRoot(tmp_path / "root")
     guest.run("true")
     guest.run("true")

@@ -69,7 +69,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("lab")
-def test_clones_are_measured_as_often_as_was_asked_for(
+def test_requested_number_of_clones_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure(_lab: object, *, runs: int, cold_runs: int, progress: Any, **_: object) -> Any:
@@ -99,7 +99,7 @@ def test_clones_are_measured_as_often_as_was_asked_for(
     assert streams.err.endswith("\n")
 
 
-def test_gpu_and_shell_are_measured_as_long_as_was_asked_for(
+def test_gpu_and_shell_are_measured_for_the_requested_time(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def rates(model: Any, *, runs: int, seconds: float) -> Any:

@@ -111,7 +111,7 @@ def test_other_error_of_the_interpreter_does_not_count_as_a_lack(
         main(["doctor"])
 
 
-def test_reader_that_went_away_ends_the_command_as_a_shell_tells_it(
+def test_closed_output_pipe_ends_the_command_with_the_exit_code_of_sigpipe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The last output reaches the closed pipe only at the final flush."""

@@ -126,7 +126,7 @@ def test_gpu_that_cannot_be_leased_is_refused_with_the_reason(
     assert message in capfd.readouterr().err
 
 
-def test_held_gpu_is_waited_for_as_long_as_is_asked(
+def test_lease_waits_for_a_held_gpu_for_the_requested_time(
     tmp_path: Path,
     host: FakeHost,
     kernel: FakeKernel,
@@ -154,7 +154,7 @@ class EndedProcess:
 
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize(("returncode", "code"), [(0, 0), (3, 3), (-9, 137)])
-def test_exit_code_of_the_command_is_as_a_shell_tells_it(
+def test_exit_code_of_the_command_follows_the_convention_of_shells(
     monkeypatch: pytest.MonkeyPatch, host: FakeHost, returncode: int, code: int
 ) -> None:
     seen: list[tuple[list[str], str, object]] = []

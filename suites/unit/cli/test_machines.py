@@ -112,7 +112,7 @@ def test_json_list_of_machines_has_the_command_to_enter_each_machine(
     assert "is_granted" not in facts
 
 
-def test_memory_of_a_machine_is_what_it_shares_with_no_file(
+def test_memory_of_a_machine_excludes_pages_shared_with_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status = tmp_path / "status"

@@ -296,7 +296,7 @@ def test_message_about_a_long_stream_is_bounded(tmp_path: Path) -> None:
     cut=st.integers(0, 2000),
     has_end=st.booleans(),
 )
-def test_any_stream_is_evidence_or_a_sentence(
+def test_any_stream_is_evidence_or_an_error_message(
     frames: list[bytes], cut: int, *, has_end: bool
 ) -> None:
     packed = gzip.compress(b"".join(frames) + (END if has_end else b""), 1)

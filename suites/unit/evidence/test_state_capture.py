@@ -202,7 +202,7 @@ def test_second_disk_is_read_below_its_mount_point_and_may_be_older(node: FakeNo
         ("/proc/modules", [""]),
     ],
 )
-def test_malformed_text_is_unknown_or_a_sentence(
+def test_malformed_text_is_unknown_or_an_error_message(
     node: FakeNode, path: str, lines: list[str]
 ) -> None:
     node.texts[path] = lines
@@ -228,7 +228,7 @@ def test_malformed_text_is_unknown_or_a_sentence(
         ("grep", "x"),
     ],
 )
-def test_malformed_output_is_unknown_or_a_sentence(
+def test_malformed_output_is_unknown_or_an_error_message(
     node: FakeNode, program: str, said: str
 ) -> None:
     node.answers[program] = (0, said, "")
@@ -238,7 +238,7 @@ def test_malformed_output_is_unknown_or_a_sentence(
 
 
 @given(texts=st.dictionaries(st.sampled_from(TEXTS), st.lists(st.text(max_size=30), max_size=3)))
-def test_any_text_of_a_node_is_a_state_or_a_sentence(texts: dict[str, list[str]]) -> None:
+def test_any_text_of_a_node_is_a_state_or_an_error_message(texts: dict[str, list[str]]) -> None:
     node = FakeNode()
     node.texts |= texts
 

@@ -227,7 +227,7 @@ def header_of(name: str, kind: bytes, size: int, link: str) -> bytes:
     changes=st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), max_size=6),
     resum=st.booleans(),
 )
-def test_any_archive_is_files_or_a_sentence(
+def test_any_archive_is_files_or_an_error_message(
     parts: list[bytes], changes: list[tuple[int, int]], *, resum: bool
 ) -> None:
     content = bytearray(b"".join(parts) + bytes(1024))

@@ -186,7 +186,7 @@ def an_inventory(file: Path, model: str) -> Path:
     return file
 
 
-def test_inventory_of_the_settings_precedes_that_of_the_host_which_may_have_none(
+def test_inventory_from_the_settings_overrides_the_optional_inventory_of_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_sources, "INVENTORY", tmp_path / "host.yaml")

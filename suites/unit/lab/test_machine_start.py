@@ -90,7 +90,7 @@ def test_gpus_are_served_until_the_vm_has_ended(
     assert stage.names.index("end") < stage.names.index("gpus closed")
 
 
-def test_gpu_that_can_not_be_served_ends_those_before_it(
+def test_failure_to_serve_a_gpu_ends_the_gpus_served_before(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = stage.machine(gpus=[a_model(), a_model()])

@@ -47,7 +47,7 @@ def node(stage: Stage) -> Iterator[Node]:
 # -- its machine -------------------------------------------------------------------------------------
 
 
-def test_gpus_of_a_node_come_and_go(stage: Stage) -> None:
+def test_gpus_of_a_node_are_plugged_and_unplugged(stage: Stage) -> None:
     with a_node(stage, gpus=[a_model()]) as node:
         assert node.hot_plug(a_model()) == "gpu1"
         assert node.gpu() is node.machine.gpu("gpu0")

@@ -791,7 +791,7 @@ ENTITIES = '<!DOCTYPE x [<!ENTITY a "lol">]>'
         ("</testsuites>", '<testsuite failures="1"/></testsuites>'),
     ],
 )
-def test_hostile_junit_report_gives_a_sentence(tmp_path: Path, old: str, new: str) -> None:
+def test_hostile_junit_report_gives_an_error_message(tmp_path: Path, old: str, new: str) -> None:
     report = a_shard(tmp_path, 1, TESTS, count=1) / "start-1/junit.xml"
     report.write_text(report.read_text().replace(old, new))
 
@@ -815,7 +815,9 @@ def test_hostile_junit_report_gives_a_sentence(tmp_path: Path, old: str, new: st
         ("shard.json", "[" * 100_000),
     ],
 )
-def test_hostile_file_of_a_shard_gives_a_sentence(tmp_path: Path, name: str, content: str) -> None:
+def test_hostile_file_of_a_shard_gives_an_error_message(
+    tmp_path: Path, name: str, content: str
+) -> None:
     path = a_shard(tmp_path, 1, TESTS, count=1) / name
     path.write_bytes(content.encode("latin-1"))
 
@@ -851,7 +853,7 @@ def test_hostile_file_of_a_shard_gives_a_sentence(tmp_path: Path, name: str, con
     ],
     ids=["view", "computed column", "virtual table", "trigger", "many lines", "many contexts"],
 )
-def test_coverage_without_end_gives_a_sentence(
+def test_coverage_without_end_gives_an_error_message(
     tmp_path: Path, statements: Sequence[str], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Coverage.py runs SQL on a file from another host."""
@@ -869,7 +871,7 @@ def test_coverage_without_end_gives_a_sentence(
             read()
 
 
-def test_coverage_with_values_of_other_types_gives_a_sentence(tmp_path: Path) -> None:
+def test_coverage_with_values_of_other_types_gives_an_error_message(tmp_path: Path) -> None:
     path = a_shard(tmp_path, 1, TESTS, count=1) / "start-1/coverage.shell"
     with contextlib.closing(sqlite3.connect(path)) as data, data:
         data.execute("create table coverage_schema(version int)")
@@ -1002,7 +1004,7 @@ NUMBERS = st.one_of(st.integers(), st.floats(), st.text(max_size=8)).map(str)
 @given(
     st.dictionaries(st.sampled_from(["tests", "errors", "time", "failures"]), NUMBERS), st.text()
 )
-def test_any_attributes_and_text_give_a_report_or_a_sentence(
+def test_any_attributes_and_text_give_a_report_or_an_error_message(
     tmp_path_factory: pytest.TempPathFactory, attributes: dict[str, str], text: str
 ) -> None:
     suite = ET.Element("testsuite", attributes)
@@ -1024,7 +1026,7 @@ def test_any_attributes_and_text_give_a_report_or_a_sentence(
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
                     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)),
        st.sampled_from(["tests", "ran", "start", "number", "count", "seconds", "host", "schema", "exit_status"]))  # fmt: skip
-def test_any_value_in_the_record_of_a_shard_gives_a_record_or_a_sentence(
+def test_any_value_in_the_record_of_a_shard_gives_a_record_or_an_error_message(
     tmp_path_factory: pytest.TempPathFactory, value: object, key: str
 ) -> None:
     folder = tmp_path_factory.mktemp("fuzz")

@@ -135,7 +135,7 @@ class FakeMachineSource(FakeSource):
 @pytest.mark.parametrize(
     ("when", "is_saved"), [("call", True), ("setup", True), ("teardown", False)]
 )
-def test_machine_that_cannot_be_saved_keeps_no_other_from_it(
+def test_failed_save_of_one_machine_does_not_prevent_other_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, *, is_saved: bool
 ) -> None:
     def save(machine: Any, folder: Path, *_: object, **_named: object) -> Any:
@@ -231,7 +231,7 @@ def test_properties_of_a_test_say_whose_error_it_is_and_where_the_evidence_is(
     assert is_broken(report) is (BROKEN in of_phase)
 
 
-def test_title_of_a_test_is_noted_once_however_often_it_runs() -> None:
+def test_title_of_a_repeated_test_is_recorded_once() -> None:
     def first() -> None:
         """Boot a node."""
 

@@ -63,7 +63,7 @@ def test_full_disk_is_seen_before_the_tests_run(
 
 @pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("has_terminal", [True, False])
-def test_missing_report_is_said_and_ends_the_run_with_an_error(
+def test_missing_report_is_reported_and_fails_the_run(
     capsys: pytest.CaptureFixture[str], before: int, has_terminal: bool
 ) -> None:
     def write_line(line: str, *, red: bool) -> None:
@@ -81,7 +81,7 @@ def test_missing_report_is_said_and_ends_the_run_with_an_error(
     assert capsys.readouterr().err.count("'r.xml' could not be written: No space.") == 1
 
 
-def test_link_and_device_are_written_in_their_place(tmp_path: Path) -> None:
+def test_report_may_be_written_to_a_link_or_a_device(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("file")
     os.mkfifo(tmp_path / "pipe")

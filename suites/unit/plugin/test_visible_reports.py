@@ -197,7 +197,7 @@ def test_captured_output_is_bounded(
     )
 
 
-def test_short_report_stays_as_it_is(
+def test_short_report_is_unchanged(
     gate: ReportGate, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     report = a_report(AssertionError("expected 'é☃'\n  1\t2"), request)

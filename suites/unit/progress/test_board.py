@@ -38,7 +38,7 @@ def test_quick_start_of_a_machine_has_no_line() -> None:
     assert board.due(120.0) == []
 
 
-def test_wait_of_some_seconds_is_one_line_with_its_limit_and_one_at_its_end() -> None:
+def test_short_wait_prints_one_line_with_its_limit_and_one_line_at_its_end() -> None:
     board = Board()
     board.take(_event(Stage.BUSY, "waits for cloud-init", until=400.0), "gw0", 100.0)
 
@@ -74,7 +74,7 @@ def test_console_of_a_long_wait_is_a_line_and_in_the_row() -> None:
     assert (row.event.message, row.console) == ("waits", "Started")
 
 
-def test_machine_of_a_person_is_shown_only_while_it_waits() -> None:
+def test_interactive_machine_is_shown_only_while_it_waits() -> None:
     board = Board(tells_running=False)
     board.take(_event(Stage.RUNS, "runs for harness shell"), "", 100.0)
 
@@ -84,7 +84,7 @@ def test_machine_of_a_person_is_shown_only_while_it_waits() -> None:
     assert len(board.take(_event(Stage.CONSOLE, _CONSOLE), "", 561.0)) == 1
 
 
-def test_row_of_a_cache_goes_when_it_is_ready_or_silent_for_long() -> None:
+def test_row_of_a_cache_is_removed_when_the_cache_is_ready_or_long_silent() -> None:
     board = Board()
     board.take(_event(Stage.BUILD, "installing", "c"), "", 100.0)
     board.take(_event(Stage.CHECK, "looking", "a"), "", 100.0)

@@ -441,7 +441,7 @@ def test_configuration_keeps_its_owner_and_mode(
     assert simulated.files.at(CONTAINERD_CONFIG).stat().st_mode & 0o7777 == 0o600
 
 
-def test_refused_configuration_leaves_no_file_beside_it(
+def test_refused_configuration_leaves_no_temporary_file(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     assert boot(simulated, invocation, "package of Docker") == 6

@@ -31,7 +31,7 @@ def loaded(version: str) -> str:
     ],
     ids=["dmesg", "each line", "interleaved", "dmesg -T", "dmesg -x", "journal", "serial"],
 )
-def test_message_of_two_lines_is_one(log: str) -> None:
+def test_two_lines_of_a_message_are_joined(log: str) -> None:
     (message,) = parse_messages(log)
 
     assert message.words is not None
@@ -195,7 +195,7 @@ def test_version_in_a_message_overrides_versions_in_nearby_lines() -> None:
         ("Driver/library\nversion mismatch", MISMATCH),
     ],
 )
-def test_gravest_of_several_words_of_a_program_counts(output: str, words: DriverWords) -> None:
+def test_most_severe_message_of_a_program_decides(output: str, words: DriverWords) -> None:
     assert find_tool_words(output) is words
 
 
@@ -223,7 +223,7 @@ def test_many_lines_are_read_in_time() -> None:
 
 
 @pytest.mark.parametrize(("length", "is_message"), [(4000, True), (4100, False)])
-def test_line_counts_up_to_its_limit(length: int, *, is_message: bool) -> None:
+def test_driver_message_is_read_up_to_the_line_limit(length: int, *, is_message: bool) -> None:
     assert len(parse_messages(f"nvidia: {'x' * length} error")) == is_message
 
 

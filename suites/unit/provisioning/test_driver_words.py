@@ -491,7 +491,7 @@ def test_messages_of_programs_have_a_cause() -> None:
         assert (said, None if words is None else words.name) == (said, name)
 
 
-def test_three_exit_codes_of_nvidia_smi_have_words() -> None:
+def test_three_exit_codes_of_nvidia_smi_have_an_explanation() -> None:
     """9 means that no driver is loaded, 8 that external power is not attached."""
     assert SMI_EXIT_CODES == {14: CORRUPT_INFOROM, 15: LOST_GPU, 18: MISMATCH}
     assert [words for words in SMI_EXIT_CODES.values() if words.can_retry_help] == []

@@ -59,7 +59,7 @@ def test_name_may_be_as_long_as_linux_allows(files: NodeFiles) -> None:
     assert files.read(f"/{name}") == "x"
 
 
-def test_new_text_is_whole_and_on_the_disk_before_it_takes_its_place(
+def test_new_text_is_synced_before_it_replaces_the_file(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """chown(2) may clear mode bits, and a rename may reach the disk before the text."""
@@ -374,7 +374,7 @@ def test_fifo_is_neither_waited_for_nor_replaced(files: NodeFiles) -> None:
     assert files.at("/fifo").is_fifo()
 
 
-def test_link_that_goes_in_circles_is_unreadable(files: NodeFiles) -> None:
+def test_circular_link_is_unreadable(files: NodeFiles) -> None:
     files.at("/circle").symlink_to("circle")
 
     with pytest.raises(UnreadableFileError) as refusal:
@@ -492,7 +492,7 @@ def test_link_is_as_new_as_the_file_behind_it(files: NodeFiles, linked: str) -> 
 
 
 @pytest.mark.parametrize("old", [None, "old"])
-def test_new_text_is_checked_beside_the_file_before_it_takes_its_place(
+def test_new_text_is_checked_in_a_temporary_file_before_it_replaces_the_file(
     tmp_path: Path, old: str | None
 ) -> None:
     files = NodeFiles(tmp_path)
@@ -511,7 +511,7 @@ def test_new_text_is_checked_beside_the_file_before_it_takes_its_place(
     assert mode == (0o644 if old is None else 0o640)
 
 
-def test_refused_text_leaves_the_file_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_refused_text_leaves_the_file_unchanged_and_no_temporary_file(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     files.write("/etc/x/y.toml", "old")
 
@@ -564,7 +564,9 @@ def test_path_below_a_file_is_unreadable_and_not_missing(files: NodeFiles) -> No
         files.read("/file/x")
 
 
-def test_file_is_read_through_a_link_and_a_dangling_one_is_missing(files: NodeFiles) -> None:
+def test_file_is_read_through_a_link_and_a_dangling_link_counts_as_missing(
+    files: NodeFiles,
+) -> None:
     files.write("/kept", "text")
     files.at("/link").symlink_to("kept")
     files.at("/dangling").symlink_to("nowhere")

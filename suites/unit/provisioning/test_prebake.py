@@ -173,7 +173,7 @@ def test_all_good_skips_the_build() -> None:
     )
 
 
-def test_decision_is_one_line_and_one_object() -> None:
+def test_decision_is_rendered_as_a_line_and_as_an_object() -> None:
     nothing = Decision(action=Action.NOTHING)
     teardown = Decision(action=Action.TEARDOWN_INSTALL, reason=Reason.KIND)
 

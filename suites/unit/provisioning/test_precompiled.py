@@ -210,7 +210,7 @@ def test_each_flavour_of_a_kernel_has_a_valid_unique_name() -> None:
         ("amd64", JAMMY, "amd64"),
     ],
 )
-def test_label_says_first_which_processor_it_is(
+def test_processor_label_is_preferred_to_the_kernel_name(
     label: str, kernel: str, architecture: str | None
 ) -> None:
     (group,) = group_by_kernel(

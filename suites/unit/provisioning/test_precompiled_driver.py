@@ -100,7 +100,7 @@ def test_image_that_containerd_has_is_not_pulled(
     assert (pulls(simulated), images_run(simulated)) == ([], [reference()])
 
 
-def test_image_of_one_registry_counts_although_another_has_none(
+def test_image_is_found_in_one_registry_although_another_registry_lacks_it(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """A mirror is queried first; all queries end within the time budget."""
@@ -154,7 +154,7 @@ def test_missing_image_ends_the_run_if_no_build_is_allowed(
 
 
 @pytest.mark.parametrize(("has_fallback", "code"), [(True, 0), (False, 84)])
-def test_registry_that_refuses_is_asked_three_times_and_not_taken_for_an_empty_one(
+def test_failing_registry_is_queried_three_times_and_not_taken_for_a_registry_without_the_image(
     simulated: SimulatedNode, invocation: Invocation, *, has_fallback: bool, code: int
 ) -> None:
     simulated.registry = {IMAGE}
@@ -209,14 +209,14 @@ OTHER_ANSWERS = (
 
 
 @pytest.mark.parametrize("answer", NO_SUCH_IMAGE)
-def test_registry_says_by_the_name_that_it_has_no_such_image(
+def test_missing_image_is_recognised_by_its_name_in_the_error(
     simulated: SimulatedNode, invocation: Invocation, answer: str
 ) -> None:
     assert asked_with(simulated, invocation, answer) == (True, 1)
 
 
 @pytest.mark.parametrize("answer", OTHER_ANSWERS)
-def test_any_other_answer_is_queried_again(
+def test_any_other_error_of_a_registry_is_retried(
     simulated: SimulatedNode, invocation: Invocation, answer: str
 ) -> None:
     """A missing layer or missing local content is not a missing image."""
@@ -286,7 +286,7 @@ def test_system_without_a_version_is_refused(
     )
 
 
-def test_answer_on_another_output_does_not_count(
+def test_message_on_stdout_is_not_taken_for_a_missing_image(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     said = NO_SUCH_IMAGE[0].format(name=reference())

@@ -80,7 +80,7 @@ def test_each_try_is_limited_to_the_remaining_budget(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_timed_out", [True, False])
-def test_try_that_the_budget_cuts_off_does_not_hide_the_one_before(
+def test_attempt_cut_off_by_the_budget_does_not_hide_the_error_before(
     tmp_path: Path, *, is_timed_out: bool
 ) -> None:
     """The second attempt has one second left and may fail without a useful message."""
@@ -126,7 +126,7 @@ def test_failure_of_a_first_try_that_the_budget_cuts_off_is_reported(tmp_path: P
     )
 
 
-def test_try_that_ends_by_its_own_limit_is_followed_by_another(tmp_path: Path) -> None:
+def test_attempt_that_reaches_its_own_limit_is_followed_by_another_attempt(tmp_path: Path) -> None:
     clock = FakeClock()
     with (
         ScriptedRunner()

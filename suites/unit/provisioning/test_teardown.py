@@ -90,7 +90,7 @@ def line(
     )
 
 
-def test_every_listed_artefact_goes(teardown: Teardown) -> None:
+def test_teardown_removes_every_listed_artefact(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     present = [path for path in (*LISTED, RECORD_PATH) if teardown.files.exists(path)]
     assert present == [*LISTED, RECORD_PATH]
@@ -142,7 +142,7 @@ def test_teardown_without_a_record_does_nothing(teardown: Teardown) -> None:
     assert teardown.files.exists("/usr/bin/nvidia-smi")
 
 
-def test_empty_folders_of_the_driver_go_and_others_stay(teardown: Teardown) -> None:
+def test_empty_driver_folders_are_removed_and_other_folders_kept(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     teardown.node.build(VERSION, OTHER_KERNEL)
     theirs = f"/lib/modules/{OTHER_KERNEL}/updates/dkms/zfs.ko"
@@ -172,7 +172,7 @@ def test_folder_of_the_record_stays_with_its_other_files(teardown: Teardown) -> 
     assert teardown.files.names("/opt/azure/aks-gpu") == ("dkms-marker",)
 
 
-def test_sources_of_every_version_in_dkms_go(teardown: Teardown) -> None:
+def test_sources_of_every_dkms_version_are_removed(teardown: Teardown) -> None:
     """On a managed node, all DKMS versions come from the image."""
     for version in (OTHER_VERSION, "999.1", VERSION):
         teardown.node.build(version, KERNEL)
@@ -187,7 +187,7 @@ def test_sources_of_every_version_in_dkms_go(teardown: Teardown) -> None:
     )
 
 
-def test_sources_go_with_a_record_that_does_not_say_the_version(teardown: Teardown) -> None:
+def test_sources_are_removed_even_if_the_record_has_no_version(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     teardown.files.remove(DKMS)
     teardown.files.write(RECORD_PATH, "kernel=x\n")
@@ -432,7 +432,7 @@ def test_module_that_is_not_a_driver_does_not_belong_to_the_customer(teardown: T
     assert all(teardown.files.exists(path) for path in modules)
 
 
-def test_each_module_of_the_driver_goes(teardown: Teardown) -> None:
+def test_each_module_of_the_driver_is_removed(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     for name in ("modeset", "drm", "peermem", "vgpu-vfio"):
         teardown.files.write(f"{module_path(KERNEL, f'nvidia-{name}')}.zst", "")

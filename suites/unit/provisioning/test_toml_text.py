@@ -103,7 +103,7 @@ def test_value_ends_where_its_quotes_and_brackets_do() -> None:
     }
 
 
-def test_values_that_were_read_belong_to_who_read_them() -> None:
+def test_caller_may_change_the_returned_values() -> None:
     text = "a = 1\n"
 
     read_values(text).clear()

@@ -25,7 +25,7 @@ def test_page_of_provisioning_has_a_meaning_for_each_exit_code() -> None:
     assert [row for row in rows if row.endswith("|  |")] == []
 
 
-def test_page_of_images_says_by_what_each_is_verified() -> None:
+def test_page_of_images_shows_how_each_image_is_verified() -> None:
     rows = dict(re.findall(r"^\| `(\S+)` \|.*\| ([^|]+) \|$", image_page(), re.MULTILINE))
 
     assert rows["debian-12"] == "built here, from signed packages"

@@ -274,7 +274,7 @@ def test_image_is_pushed_with_its_blobs_before_its_manifest(
 @pytest.mark.parametrize(
     ("refused", "status"), [("uploads/", 500), ("digest=", 204), ("manifests", 401)]
 )
-def test_refused_push_is_told_with_the_answer(
+def test_refused_push_is_reported_with_the_answer_of_the_registry(
     monkeypatch: pytest.MonkeyPatch, refused: str, status: int
 ) -> None:
     pushed = Pushed(monkeypatch, refused, status)

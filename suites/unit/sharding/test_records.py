@@ -83,7 +83,7 @@ def test_starts_are_counted_beyond_nine(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["start-1"]
 
 
-def test_digest_tells_sets_of_tests_apart_and_not_their_orders() -> None:
+def test_digest_depends_on_the_set_of_tests_but_not_on_their_order() -> None:
     assert digest_of(["a", "b"]) == digest_of(["b", "a"]) != digest_of(["ab"])
     assert digest_of(["a[\udcff]"]) != digest_of(["a[\udcfe]"]), (
         "Ids may have bytes that are no text."
@@ -114,7 +114,7 @@ def test_record_of_a_shard_is_written_to_one_file_and_read_back(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST]
 
 
-def test_report_that_can_not_be_read_says_why(tmp_path: Path) -> None:
+def test_error_has_the_reason_why_a_report_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc/hostname")
 
     for name, why in (("link", "it is a link"), ("absent", "No such file or directory")):

@@ -87,7 +87,7 @@ def test_family_larger_than_a_shard_is_divided() -> None:
     assert [len(shard) for shard in shards] == [10, 10, 10]
 
 
-def test_longest_tests_are_placed_first_and_shorter_ones_fill_what_is_left() -> None:
+def test_longest_tests_are_placed_first_and_shorter_tests_fill_the_gaps() -> None:
     shards = split([a_test(number, duration_s=number) for number in (3, 4, 5, 6)], 2)
 
     assert loads(shards) == [9, 9]

@@ -57,7 +57,7 @@ def a_folder(folder: Path) -> dict[str, bytes]:
     return {**files, **others}
 
 
-def test_folder_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_packed_folder_is_unpacked_unchanged(tmp_path: Path) -> None:
     folder, work, into = (tmp_path / each for each in ("x", "work", "into"))
     for each in (folder, work, into):
         each.mkdir()

@@ -31,7 +31,7 @@ def test_latest_boots_are_shown_and_the_first_of_them_begins_at_zero() -> None:
     ]
 
 
-def test_clock_that_was_set_back_between_boots_moves_none_before_the_other() -> None:
+def test_clock_set_back_between_boots_keeps_the_order_of_the_boots() -> None:
     entries = [an_entry(8.0, wall_s=5000.0, boot="a"), an_entry(1.0, wall_s=10.0, boot="b")]
 
     assert [boot.at(1.0) for boot in Boots.of(entries, most=9).all] == [1.0, 8.0]
@@ -49,7 +49,7 @@ def test_clock_that_was_set_back_between_boots_moves_none_before_the_other() -> 
         (-90000.0, "-1.0 d"),
     ],
 )
-def test_clock_that_was_set_by_more_than_ntp_does_is_told(by_s: float, words: str | None) -> None:
+def test_clock_change_beyond_ntp_corrections_is_reported(by_s: float, words: str | None) -> None:
     boots = Boots.of([an_entry(1.0), an_entry(3.0, wall_s=1003.0 + by_s)], most=1)
 
     expected = [] if words is None else [Moment(at_s=3.0, words=f"clock set by {words}")]

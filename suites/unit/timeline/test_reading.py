@@ -132,7 +132,7 @@ def test_machine_that_ends_after_its_last_entry_has_the_end_on_its_timeline(
     assert read_timeline(folder).end_s == 900
 
 
-def test_machine_that_hangs_shows_what_runs_and_what_waits_for_it(tmp_path: Path) -> None:
+def test_timeline_of_a_hanging_machine_shows_running_and_waiting_units(tmp_path: Path) -> None:
     node = a_node_that_built(tmp_path, hangs=True)
     node.evidence.file("/var/lib/cloud/instance/provisioner-runs/1/command", "bake\n")
     node.entries.insert(1, an_entry(134.0, "-- run 1 of the provisioner: bake"))
@@ -375,7 +375,7 @@ def test_evidence_without_a_history_has_gaps(tmp_path: Path) -> None:
     assert "The agent said nothing in time." in timeline.gaps[0].reason
 
 
-def test_damaged_journal_is_a_gap_and_the_units_are_there(tmp_path: Path) -> None:
+def test_damaged_journal_is_a_gap_and_units_are_still_shown(tmp_path: Path) -> None:
     folder = a_node_that_built(tmp_path).write()
     (folder / HISTORY / PACKED_JOURNAL).write_bytes(b"\x1f\x8bno")
 

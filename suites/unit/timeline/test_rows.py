@@ -50,7 +50,7 @@ def test_rows_are_in_the_order_of_their_begin_and_gaps_come_last() -> None:
     assert rows[-1].reasons == (None, "No answer.", None)
 
 
-def test_too_many_rows_are_those_of_the_longest_work_in_their_order() -> None:
+def test_only_rows_of_the_longest_work_are_kept_in_their_order() -> None:
     spans = [a_span(str(n), float(n), n + 1.0 + n % 7, lane=Lane.STEPS) for n in range(400)]
     rows = rows_of([a_timeline(*spans, gaps=(Gap(what="gap", reason="?"),))])
 
@@ -76,7 +76,7 @@ def test_too_many_rows_are_those_of_the_longest_work_in_their_order() -> None:
         (100.0, "100 s"),
     ],
 )
-def test_duration_has_as_many_digits_as_are_of_use(value: float, text: str) -> None:
+def test_duration_has_a_useful_number_of_digits(value: float, text: str) -> None:
     assert seconds(value) == text
 
 

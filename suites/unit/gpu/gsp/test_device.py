@@ -411,7 +411,7 @@ def test_xid_waits_for_a_driver_that_knows_the_gpu() -> None:
     assert functions == [Function.GET_GSP_STATIC_INFO, Function.OS_ERROR_LOG]
 
 
-def test_xids_that_wait_for_room_come_when_the_driver_has_read(opened: Driver) -> None:
+def test_queued_xids_are_sent_once_the_driver_has_read(opened: Driver) -> None:
     opened.static_info()
     for number in range(1, SLOTS + 1):
         opened.device.raise_xid(number, "x")

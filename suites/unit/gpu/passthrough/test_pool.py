@@ -574,7 +574,7 @@ def test_gpu_is_put_back_if_its_taking_is_interrupted(
     assert drivers(host) == BEFORE
 
 
-def test_error_of_taking_a_gpu_counts_more_than_that_of_its_return(
+def test_error_of_taking_a_gpu_is_raised_rather_than_the_error_of_its_return(
     kernel: FakeKernel, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def probe(*_: object) -> VfioFile:
@@ -693,7 +693,7 @@ def test_failing_reset_is_tried_by_the_next_method(
     assert methods == ["bus", "pm", "flr bus pm acpi"] * 2
 
 
-def test_reset_that_fails_by_all_methods_quarantines(
+def test_gpu_is_quarantined_if_all_reset_methods_fail(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
     with lease(pool, OTHER) as (gpu,):
@@ -722,7 +722,7 @@ def test_methods_of_a_reset_are_put_back_if_the_kernel_refuses_one(
     assert (host.device(SECOND) / "reset_method").read_text() == "flr bus pm\n"
 
 
-def test_write_that_does_not_return_quarantines(kernel: FakeKernel, pool: GpuPool) -> None:
+def test_gpu_is_quarantined_if_a_sysfs_write_hangs(kernel: FakeKernel, pool: GpuPool) -> None:
     kernel.hangs = f"{SECOND}/reset"
 
     with (
@@ -732,7 +732,7 @@ def test_write_that_does_not_return_quarantines(kernel: FakeKernel, pool: GpuPoo
         pass
 
 
-def test_driver_that_does_not_bind_again_quarantines(
+def test_gpu_is_quarantined_if_its_driver_does_not_bind_again(
     host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.gpu.passthrough.binding._LINK_S", 0.1)

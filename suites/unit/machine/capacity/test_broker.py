@@ -208,7 +208,7 @@ def test_ended_process_counts_no_memory(host: FakeHost) -> None:
             pass
 
 
-def test_process_of_which_the_kernel_tells_no_memory_counts_none(host: FakeHost) -> None:
+def test_process_without_memory_figures_counts_as_using_no_memory(host: FakeHost) -> None:
     (host.proc / "4711").mkdir()
     (host.proc / "4711" / "status").write_text("Name: kthread\n")
     host.has(available_mib=1000)

@@ -202,7 +202,7 @@ def test_ssh_options_contain_no_absolute_path_of_the_host(
     assert {"ControlPath=ssh", "UserKnownHostsFile=keys/known_hosts"} <= set(options)
 
 
-def test_guest_is_known_by_its_key(tmp_path: Path, identity: SshIdentity) -> None:
+def test_guest_is_verified_by_its_host_key(tmp_path: Path, identity: SshIdentity) -> None:
     ssh = FakeSsh()
 
     run(a_runner(tmp_path, identity, ssh), "true")

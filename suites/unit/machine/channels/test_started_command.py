@@ -187,7 +187,7 @@ def test_guest_gets_new_credit_after_each_quarter_of_a_mebibyte(guest: PlayedGue
     assert said_by(guest, frames.CREDIT) == 3 * [len(quarter).to_bytes(4, "big")]
 
 
-def test_room_that_the_guest_makes_adds_up(guest: PlayedGuest) -> None:
+def test_credits_of_the_guest_add_up(guest: PlayedGuest) -> None:
     received = bytearray()
     has_room = threading.Event()
     content = bytes(frames.STDIN_WINDOW + 3)
@@ -254,7 +254,7 @@ def test_input_waits_while_the_guest_does_not_read(guest: PlayedGuest) -> None:
     assert max(len(each) for each in said_by(guest, frames.DATA)) <= frames.MAX_PAYLOAD
 
 
-def test_input_of_a_command_that_has_ended_goes_nowhere(guest: PlayedGuest) -> None:
+def test_input_for_an_ended_command_is_discarded(guest: PlayedGuest) -> None:
     ends_with(guest, 0)
 
     with started(guest) as command:

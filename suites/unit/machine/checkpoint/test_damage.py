@@ -180,7 +180,7 @@ def lying_on(name: str) -> Callable[[CheckpointPlace], None]:
     return write
 
 
-def test_moved_cache_is_used(tmp_path: Path) -> None:
+def test_moved_checkpoint_cache_remains_valid(tmp_path: Path) -> None:
     old = Cache(tmp_path / "old")
     image = tmp_path / "old/images/debian/disk.qcow2"
     old.meanwhile = lying_on(str(image))

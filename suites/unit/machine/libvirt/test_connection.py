@@ -126,7 +126,7 @@ def test_refused_call_is_reported_with_its_purpose(libvirt: FakeLibvirt) -> None
         assert connection.run("the next call", lambda: 7) == 7
 
 
-def test_call_that_hangs_is_left_with_all_stacks(libvirt: FakeLibvirt) -> None:
+def test_hanging_call_raises_an_error_with_all_stacks(libvirt: FakeLibvirt) -> None:
     release = threading.Event()
 
     def hang_in_libvirt() -> None:
@@ -139,7 +139,7 @@ def test_call_that_hangs_is_left_with_all_stacks(libvirt: FakeLibvirt) -> None:
 
     assert "did not answer the start of 'x' at 'qemu:///system'" in caught.value.sentence
     assert "in hang_in_libvirt" in caught.value.sentence
-    assert "in test_call_that_hangs_is_left_with_all_stacks" in caught.value.sentence
+    assert "in test_hanging_call_raises_an_error_with_all_stacks" in caught.value.sentence
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def test_connection_that_does_not_close_well_is_logged(
         ("close", "the end of the connection"),
     ],
 )
-def test_close_that_hangs_is_left_and_logged(
+def test_hanging_close_is_abandoned_and_logged(
     libvirt: FakeLibvirt,
     monkeypatch: pytest.MonkeyPatch,
     log: Log,

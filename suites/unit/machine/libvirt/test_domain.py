@@ -114,7 +114,7 @@ def test_domain_that_ended_by_itself_is_not_destroyed(domain: Domain, host: Fake
         domain.monitor.wait_for_event("anything", names("STOP"), Deadline.after(LONG_S))
 
 
-def test_domain_that_libvirt_no_longer_knows_is_over(domain: Domain, host: FakeHost) -> None:
+def test_domain_unknown_to_libvirt_counts_as_ended(domain: Domain, host: FakeHost) -> None:
     start(domain)
     host.living.clear()
 

@@ -133,7 +133,7 @@ def test_sender_waits_for_a_full_stream(
     assert not guest.stream.interest & WRITABLE
 
 
-def test_guest_that_takes_no_input_is_heard_all_the_same(
+def test_output_is_passed_on_even_if_the_guest_takes_no_input(
     opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
     guest.stream.room = 0
@@ -361,7 +361,7 @@ def test_libvirt_that_hangs_over_the_end_of_a_stream_does_not_stop_its_loop(
     join_late("the end of the console", LONG_S)
 
 
-def test_stream_whose_opening_hangs_is_let_go_of_once_it_is_open(
+def test_stream_whose_opening_hung_is_closed_once_it_opens(
     connection: Connection,
     guest: StreamConnect,
     tmp_path: Path,
@@ -409,7 +409,7 @@ def test_stream_whose_log_cannot_be_opened_leaves_nothing_open(
     assert open_files() <= before, f"It is still held by the error: {caught.value}"
 
 
-def test_stream_that_libvirt_does_not_let_go_of_ends_all_the_same(
+def test_stream_that_libvirt_does_not_release_ends_anyway(
     connection: Connection,
     guest: StreamConnect,
     loop: FakeLoopLibvirt,
