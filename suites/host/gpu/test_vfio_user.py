@@ -205,7 +205,7 @@ def test_folder_may_have_a_longer_name_than_a_socket(tmp_path: Path) -> None:
         assert qemu.read(0, 0) == 0x180000A1
 
 
-def test_attachment_says_how_to_plug(server: VfioUserServer) -> None:
+def test_attachment_has_the_qemu_arguments_for_the_device(server: VfioUserServer) -> None:
     attachment = server.attachment()
 
     (argument,) = attachment.to_device_argv("rp0")

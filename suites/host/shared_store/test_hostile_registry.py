@@ -619,7 +619,7 @@ def test_pause_that_is_too_long_ends_the_pull(registry: Adversary, tmp_path: Pat
     assert clock.sleeps == []
 
 
-def test_small_answer_without_end_is_cut(registry: Adversary, puller: Puller) -> None:
+def test_endless_small_answer_is_cut_at_its_limit(registry: Adversary, puller: Puller) -> None:
     registry.lie = lambda request: request.flood(f"{OK}\r\n".encode(), b"[" * (1 << 16))
 
     assert "HARNESS_LIMIT_STORE_ANSWER_MIB" in puller.fail()
@@ -659,7 +659,7 @@ def test_list_of_tags_without_end_is_cut(
         ),
     ],
 )
-def test_invalid_answer_is_a_short_sentence(
+def test_invalid_answer_is_reported_in_a_short_sentence(
     registry: Adversary, puller: Puller, lie: Callable[[Request], object], why: str
 ) -> None:
     def answer(request: Request) -> bool:

@@ -70,7 +70,7 @@ def test_store_states_the_requirements_of_a_checkpoint(filled: Shop) -> None:
     assert artifact.needs == "QEMU 7.2, any processor"
 
 
-def test_host_with_another_qemu_makes_its_own_and_says_why(filled: Shop) -> None:
+def test_host_with_another_qemu_makes_its_own_checkpoint_and_reports_why(filled: Shop) -> None:
     other = filled.host("other")
 
     other.have({"qemu": "8.2", "image": "one"})
@@ -166,7 +166,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     runner.run(["umount", str(folder)], timeout_s=10).check("Unmounting it")
 
 
-def test_full_disk_is_one_sentence_and_nothing_is_kept(filled: Shop, small_disk: Path) -> None:
+def test_full_disk_is_reported_in_one_sentence_and_nothing_is_kept(
+    filled: Shop, small_disk: Path
+) -> None:
     second = filled.host("small")
     assert second.folder == small_disk
 

@@ -181,7 +181,7 @@ def test_variables_of_a_command_are_for_that_command_only(kernel: FakeKernel) ->
     assert "A" not in os.environ
 
 
-def test_agent_without_a_path_searches_the_usual_one(
+def test_agent_without_a_path_searches_the_default_path(
     kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PATH")
@@ -440,7 +440,7 @@ def test_terminal_has_the_first_program_that_exists(
 
 
 @pytest.mark.parametrize("refusal", [PermissionError(errno.EACCES, "Permission denied"), None])
-def test_terminal_whose_program_can_not_be_run_says_so(
+def test_terminal_shows_the_error_of_a_program_that_cannot_be_run(
     kernel: FakeKernel, refusal: OSError | None
 ) -> None:
     """The fallback program replaces only a missing program."""

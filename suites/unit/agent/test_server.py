@@ -855,7 +855,7 @@ def test_wait_for_an_existing_file_ends_at_once(bench: Bench, tmp_path: Path) ->
     assert result_of(bench.gets()) == {}
 
 
-def test_timer_that_is_cancelled_in_the_round_that_it_is_due_does_not_call(bench: Bench) -> None:
+def test_timer_cancelled_in_the_round_in_which_it_is_due_is_not_called(bench: Bench) -> None:
     called: list[str] = []
     loop = bench.server.loop
     timers: list[int] = []
@@ -868,7 +868,7 @@ def test_timer_that_is_cancelled_in_the_round_that_it_is_due_does_not_call(bench
     assert called == ["next"]
 
 
-def test_descriptor_that_is_removed_in_the_round_that_it_is_ready_does_not_call(
+def test_descriptor_removed_in_the_round_in_which_it_is_ready_is_not_called(
     bench: Bench,
 ) -> None:
     called: list[int] = []

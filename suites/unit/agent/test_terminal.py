@@ -148,7 +148,7 @@ def test_process_that_ends_quietly_ends_the_command(bench: Bench) -> None:
     started.closes_output()
 
 
-def test_output_that_the_host_has_no_room_for_comes_later(
+def test_output_beyond_the_window_of_the_host_is_sent_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frames, "OUTPUT_WINDOW", 10)

@@ -108,7 +108,7 @@ def test_manifest_and_stamp_of_a_folder_are_private_under_any_umask(tmp_path: Pa
     [("k", b"disk", True), ("k", b"disc", False), ("other", b"disk", True)],
     ids=["same", "made again under its key", "same disk of another key"],
 )
-def test_folder_needs_the_disk_on_which_it_was_made(
+def test_folder_is_refused_if_its_base_disk_has_changed(
     tmp_path: Path, key: str, disk: bytes, *, is_sound: bool
 ) -> None:
     """An overlay depends on the blocks of its base disk and does not know the key."""

@@ -58,7 +58,7 @@ def test_digest_of_a_sparse_file_is_the_digest_of_its_content(
     assert fact == FileFact(size=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
-def test_cache_and_its_parents_are_closed_to_others_whatever_the_umask(tmp_path: Path) -> None:
+def test_cache_and_its_parents_are_private_under_any_umask(tmp_path: Path) -> None:
     cache = tmp_path / "gpu-node-harness" / "images"
     before = os.umask(0)
     try:

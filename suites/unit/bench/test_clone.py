@@ -59,7 +59,7 @@ def test_each_measure_has_its_own_samples(monkeypatch: pytest.MonkeyPatch) -> No
     assert told[:4] == [*(("cold boot", run, 3) for run in (1, 2, 3)), ("clone", 1, 2)]
 
 
-def test_memory_of_a_clone_is_what_its_process_has_written(
+def test_memory_of_a_clone_is_the_memory_that_its_process_has_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rollup").write_text(

@@ -92,7 +92,7 @@ def test_empty_checkpoint_cache_is_not_an_error(
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["people", "programs"])
-def test_verification_ends_with_2_and_a_sentence_for_each_damaged_one(
+def test_verification_ends_with_2_and_a_message_for_each_damaged_checkpoint(
     two: tuple[Checkpoint, Checkpoint], options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     parent, child = two
@@ -212,7 +212,7 @@ def test_checkpoint_in_use_stays(
 
 
 @pytest.mark.usefixtures("two")
-def test_unknown_checkpoint_is_refused_with_the_known_ones(
+def test_error_for_an_unknown_checkpoint_lists_the_known_checkpoints(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["checkpoints", "rm", "nope"]) == 2

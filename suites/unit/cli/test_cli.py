@@ -99,7 +99,7 @@ def test_lack_of_memory_or_threads_is_reported_in_a_sentence(
 @pytest.mark.parametrize(
     "error", [RuntimeError("dictionary changed size"), ImportError("No module named 'x'")]
 )
-def test_other_error_of_the_interpreter_does_not_count_as_a_lack(
+def test_other_interpreter_error_is_not_reported_as_lack_of_memory_or_threads(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> NoReturn:

@@ -130,7 +130,7 @@ def test_missing_debian_keys_are_reported_with_their_package(
 
 
 @pytest.mark.parametrize(("user", "command"), [(1000, "sudo apt-get"), (0, "apt-get")])
-def test_one_command_installs_all_that_is_missing(
+def test_doctor_prints_one_command_that_installs_all_missing_packages(
     host: Host,
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,

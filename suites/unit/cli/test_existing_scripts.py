@@ -28,7 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_scripts_become_the_provisioner_with_tests_of_them(project: Path) -> None:
+def test_init_writes_a_provisioner_for_the_scripts_and_tests_of_the_scripts(project: Path) -> None:
     assert main(["init", "--provisioner", "ops/scripts"]) == 0
 
     provisioner = read_provisioner(project / "provisioner.yaml")
@@ -120,7 +120,7 @@ def test_links_large_files_and_odd_names_are_no_obstacle(
     assert "data.bin" not in unit_test
 
 
-def test_folder_of_scripts_may_be_hidden_but_not_what_lies_in_it(project: Path) -> None:
+def test_folder_of_scripts_may_be_hidden_but_hidden_files_in_it_are_ignored(project: Path) -> None:
     (project / "ops/scripts/.git").mkdir()
     (project / "ops/scripts/.git/hook.sh").write_text(MAIN)
     (project / "ops/scripts").rename(project / ".ops")

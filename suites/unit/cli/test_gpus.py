@@ -67,7 +67,7 @@ def test_json_has_all_known_facts(tmp_path: Path, capsys: pytest.CaptureFixture[
     )
 
 
-def test_package_whose_models_are_unusable_leaves_the_others(
+def test_package_with_unusable_models_does_not_hide_other_models(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plugin = Plugin(group=Group.GPU_MODELS, name="theirs", value="x", distribution="theirs 1")

@@ -73,7 +73,7 @@ def test_json_has_each_function(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["leases"] == []
 
 
-def test_host_without_gpus_says_so(
+def test_list_on_a_host_without_gpus_says_so(
     host: FakeHost, kernel: FakeKernel, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del kernel

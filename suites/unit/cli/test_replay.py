@@ -38,7 +38,7 @@ def test_replay_keeps_the_pauses_of_the_console_but_shortens_long_pauses(
     assert sleeps == [0.5, 0.25, 1.0]
 
 
-def test_interrupted_replay_leaves_the_terminal_as_it_was(
+def test_interrupted_replay_restores_the_terminal(
     recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(*_: object) -> None:

@@ -39,7 +39,7 @@ def a_bundle(folder: Path, *machines: str) -> Path:
     return folder
 
 
-def test_critical_path_is_printed_with_what_held_it_up(
+def test_critical_path_is_printed_with_the_blockers_of_each_wait(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["timeline", str(a_bundle(tmp_path, "."))]) == 0
@@ -79,7 +79,7 @@ def test_several_machines_or_bundles_are_refused(
         (("/e", "/e/node"), ["node", "node"]),
     ],
 )
-def test_machines_of_one_name_are_told_apart_by_their_paths(
+def test_machines_with_the_same_name_are_listed_by_their_paths(
     bundles: Sequence[str], titles: list[str]
 ) -> None:
     both = [Timeline(title="node", end_s=1.0, spans=())] * 2
@@ -113,7 +113,7 @@ def test_picture_has_the_form_and_the_colours_that_were_asked_for(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", output.name]
 
 
-def test_picture_that_can_not_be_written_leaves_the_earlier_one(
+def test_failed_write_of_a_picture_keeps_the_earlier_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> NoReturn:

@@ -512,7 +512,7 @@ def test_cause_in_an_error_text_is_reported_once(tmp_path: Path) -> None:
     assert (one.source, one.line) == ("the error", "curl: (6) Could not resolve host: x")
 
 
-def test_log_that_is_not_a_file_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_log_that_is_not_a_file_does_not_hide_other_logs(tmp_path: Path) -> None:
     (tmp_path / "commands/journal").mkdir(parents=True)
     write(tmp_path, "host/serial.log", "Kernel panic - not syncing: x\n")
 

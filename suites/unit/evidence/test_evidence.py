@@ -335,7 +335,7 @@ def test_file_is_cut_from_its_limit_on(tmp_path: Path) -> None:
         (CLOUD_INIT_OUTPUT_PATH, lambda evidence: evidence.whole_log),
     ],
 )
-def test_beginning_of_a_file_is_not_taken_for_all_of_it(
+def test_beginning_of_a_file_is_not_taken_for_the_whole_file(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     path: str,

@@ -43,7 +43,7 @@ def test_undeclared_parts_are_not_read() -> None:
     assert read() == ProvisioningOutcome()
 
 
-def test_value_that_is_no_text_is_shown_as_json_has_it() -> None:
+def test_value_that_is_not_text_is_shown_as_json() -> None:
     outcome = read({"ok": True, "why": {"a": [1, None]}}, decision="/ok", reason="/why")
 
     assert (outcome.action, outcome.reason) == ("true", '{"a": [1, null]}')

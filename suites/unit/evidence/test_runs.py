@@ -37,7 +37,7 @@ def test_runs_are_numbered_and_the_latest_is_chosen_by_default(tmp_path: Path) -
         runs.chosen(11)
 
 
-def test_node_without_runs_has_none(tmp_path: Path) -> None:
+def test_node_without_runs_has_an_empty_list_of_runs(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
 
     assert (runs.numbers, runs.chosen(None)) == ([], None)
@@ -81,7 +81,7 @@ def test_output_is_taken_from_the_last_run_with_the_given_number(tmp_path: Path)
         ({"outcome_before": "old"}, {}, [None, "two"]),
     ],
 )
-def test_outcome_is_of_the_run_that_wrote_it(
+def test_outcome_belongs_to_the_run_that_wrote_it(
     tmp_path: Path,
     first: dict[str, str],
     second: dict[str, str],

@@ -77,7 +77,7 @@ def with_programs(folder: EvidenceFolder, *paths: str) -> EvidenceFolder:
 
 
 @pytest.mark.parametrize("place", OTHER_PROGRAM_FOLDERS)
-def test_programs_count_in_each_folder_where_both_are(tmp_path: Path, place: str) -> None:
+def test_both_driver_programs_are_accepted_in_each_folder(tmp_path: Path, place: str) -> None:
     both = (f"{place}/nvidia-smi", f"{place}/nvidia-modprobe")
     folder = with_programs(a_serving_node(tmp_path), *both)
     assert expect.driver_tools_installed(folder.evidence).endswith(f" in '{place}'.")
@@ -191,7 +191,7 @@ def test_file_of_another_package_is_not_an_artefact(tmp_path: Path, path: str) -
         expect.no_driver_artefact(both.evidence)
 
 
-def test_build_of_dkms_counts_by_its_name_version_and_kernel(tmp_path: Path) -> None:
+def test_dkms_build_is_matched_by_name_version_and_kernel(tmp_path: Path) -> None:
     others = (
         f"nvidia/{VERSION}, {OTHER_KERNEL}, x86_64: built\n"
         f"nvidia/535.1.1, {KERNEL}, x86_64: built\n"
@@ -253,7 +253,7 @@ def test_driver_is_installed_with_each_of_its_files(tmp_path: Path, path: str) -
 
 
 @pytest.mark.parametrize("mode", ["755", "2755"])
-def test_setuid_of_another_program_does_not_count_for_nvidia_modprobe(
+def test_setuid_bit_of_another_program_is_not_taken_for_that_of_nvidia_modprobe(
     tmp_path: Path, mode: str
 ) -> None:
     folder = a_serving_node(tmp_path).more_paths(

@@ -257,7 +257,7 @@ def test_fabric_fields_are_ignored_in_another_block(tmp_path: Path) -> None:
     assert driver_reports_health(a_node(tmp_path, report).evidence).endswith("of 2 GPUs.")
 
 
-def test_sound_fabric_says_nothing_about_memory(tmp_path: Path) -> None:
+def test_healthy_fabric_does_not_prove_healthy_memory(tmp_path: Path) -> None:
     report = ONE + "GPU 00000000:65:00.0\n" + FABRIC
 
     with pytest.raises(HarnessError, match="nothing that the harness knows as a sign of a fault"):
@@ -282,7 +282,7 @@ def test_warning_of_a_corrupted_inforom_is_a_fault(tmp_path: Path) -> None:
         ("GPU is lost", 1, "has fallen off the bus"),
     ],
 )
-def test_failed_tool_is_explained_by_its_words_or_its_exit_code(
+def test_failed_tool_is_explained_by_its_message_or_its_exit_code(
     tmp_path: Path, said: str, code: int, words: str
 ) -> None:
     with pytest.raises(
@@ -364,7 +364,7 @@ def test_fault_is_reported_even_if_another_value_is_unknown(tmp_path: Path) -> N
         driver_reports_health(a_node(tmp_path, HEAD + both + SECOND).evidence)
 
 
-def test_corrupted_inforom_counts_beside_an_unknown_value(tmp_path: Path) -> None:
+def test_corrupted_inforom_is_reported_beside_an_unknown_value(tmp_path: Path) -> None:
     second = SECOND.replace("Exceeded       : No", "Exceeded       : Perhaps")
     warning = "WARNING: infoROM is corrupted at gpu 00000000:66:00.0\n"
 
@@ -410,7 +410,7 @@ def test_missing_value_hides_no_fault_beside_it(tmp_path: Path, healthy: str, va
         driver_reports_health(a_node(tmp_path / "faulty", HEAD + FIRST + second).evidence)
 
 
-def test_block_continues_after_a_block_in_it(tmp_path: Path) -> None:
+def test_block_continues_after_a_nested_block(tmp_path: Path) -> None:
     """Later releases have a histogram inside the block of remapped rows."""
     histogram = "        Bank Remap Availability Histogram\n            Max : 5 bank(s)\n"
     old = "        Pending                           : No\n"

@@ -322,7 +322,7 @@ def test_serving_node_meets_every_expectation(tmp_path: Path) -> None:
     }
 
 
-def test_verdict_that_is_not_met_says_why(tmp_path: Path) -> None:
+def test_verdict_that_is_not_met_has_the_reason(tmp_path: Path) -> None:
     for number, case in enumerate((*NOT_MET, *UNKNOWN)):
         folder = tmp_path / str(number)
         state, sentence = verdict_on(case.change(a_serving_node(folder)), case.name)

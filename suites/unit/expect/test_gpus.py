@@ -215,7 +215,7 @@ REFUSED = (
 )
 
 
-def test_unknown_words_count_only_if_they_are_about_a_gpu(tmp_path: Path) -> None:
+def test_unknown_message_matters_only_if_it_is_about_a_gpu(tmp_path: Path) -> None:
     odd = "NVRM: something that no release has said yet\n"
     of_gpu = "NVRM: The NVIDIA GPU 0000:01:00.0 is in an odd mood\n"
     folder = a_serving_node(tmp_path)

@@ -49,7 +49,7 @@ def test_log_of_sound_gpus_has_no_error(tmp_path: Path) -> None:
     assert judged(tmp_path, SOUND) == ("met", "The kernel log has no GPU error.")
 
 
-def test_unknown_words_are_quoted_and_unknown(tmp_path: Path) -> None:
+def test_unknown_message_is_quoted_and_makes_the_verdict_unknown(tmp_path: Path) -> None:
     evidence = a_serving_node(tmp_path).command("dmesg", f"{SOUND}[   40.1] {UNKNOWN}\n").evidence
 
     with pytest.raises(HarnessError) as caught:
@@ -63,7 +63,9 @@ def test_unknown_words_are_quoted_and_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["0000:0b:00.0", "0001:00:00.0"])
-def test_refusal_in_unknown_words_is_unknown(tmp_path: Path, address: str) -> None:
+def test_refusal_in_an_unknown_message_makes_the_verdict_unknown(
+    tmp_path: Path, address: str
+) -> None:
     log = (
         f"[ 1.1] NVRM: The NVIDIA GPU {address} (PCI ID: 10de:2bb5)\n"
         "               NVRM: installed in this system is too good for this release.\n"
@@ -75,13 +77,15 @@ def test_refusal_in_unknown_words_is_unknown(tmp_path: Path, address: str) -> No
         gpus_refused(evidence)
 
 
-def test_known_error_beside_unknown_words_is_an_error(tmp_path: Path) -> None:
+def test_known_error_beside_an_unknown_message_is_an_error(tmp_path: Path) -> None:
     log = f"[ 1.1] NVRM: Xid (PCI:0000:01:00): 48, pid=1\n[ 1.2] {UNKNOWN}\n"
 
     assert judged(tmp_path, log)[0] == "not met"
 
 
-def test_unknown_words_beside_an_error_of_an_application_are_unknown(tmp_path: Path) -> None:
+def test_unknown_message_beside_an_application_error_makes_the_verdict_unknown(
+    tmp_path: Path,
+) -> None:
     log = f"[ 1.1] NVRM: Xid (PCI:0000:01:00): 31, pid=1\n[ 1.2] {UNKNOWN}\n"
 
     assert judged(tmp_path, log)[0] == "unknown"

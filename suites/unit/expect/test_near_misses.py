@@ -465,7 +465,7 @@ def test_module_of_another_package_may_be_of_any_age(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["", ".zst"])
 @pytest.mark.parametrize("late", ["nvidia.ko", "nvidia-uvm.ko"])
-def test_module_from_the_other_side_of_the_boot_is_refused_beside_a_right_one(
+def test_module_built_on_the_wrong_side_of_the_boot_is_refused_beside_a_right_module(
     tmp_path: Path, late: str, suffix: str
 ) -> None:
     times = {"nvidia.ko": BOOTED_AT_S - 1, "nvidia-uvm.ko": BOOTED_AT_S - 1, late: BOOTED_AT_S}
@@ -545,7 +545,9 @@ def test_unit_of_a_similar_name_is_different(tmp_path: Path, unit: str) -> None:
 
 
 @pytest.mark.parametrize("seen", ["inactive", "activating", "active-ish"])
-def test_state_that_contains_the_expected_one_is_different(tmp_path: Path, seen: str) -> None:
+def test_unit_state_that_contains_the_expected_state_is_different(
+    tmp_path: Path, seen: str
+) -> None:
     listing = f"a.service loaded {seen} active A\n"
 
     with pytest.raises(ExpectationError, match=f"but is '{seen}'"):

@@ -44,7 +44,7 @@ def test_no_request_is_refused_if_there_was_a_connection_without_a_request() -> 
         expect.no_request(log)
 
 
-def test_number_of_tries_is_refused_if_it_differs() -> None:
+def test_pulls_tried_requires_the_exact_number_of_tries() -> None:
     log = a_log((1, 2, 500), (7, 8, 200))
 
     expect.pulls_tried(log, 2)
@@ -74,7 +74,7 @@ def test_pull_answered_requires_the_same_status_for_each_request_of_the_pull(
     expect.pull_answered(with_request(a_log((1, 2, 200)), 3, 4, 200), 1, status=200)
 
 
-def test_answer_belongs_to_the_numbered_pull() -> None:
+def test_pull_answered_checks_only_the_numbered_pull() -> None:
     log = a_log((1, 2, 200), (7, 8, 429), (13, 14, 500))
 
     for number, status in ((1, 200), (2, 429), (3, 500)):
@@ -84,7 +84,7 @@ def test_answer_belongs_to_the_numbered_pull() -> None:
             expect.pull_answered(log, number, status=status)
 
 
-def test_shortest_pause_counts_wherever_it_is() -> None:
+def test_shortest_pause_between_tries_decides() -> None:
     with pytest.raises(ExpectationError, match=r"there were 4\.5 s, 5\.0 s, 6\.0 s:"):
         expect.pulls_paused(a_log((1, 2, 500), (6.5, 8, 500), (13, 14, 500), (20, 21, 200)), 5)
 

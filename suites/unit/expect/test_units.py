@@ -157,7 +157,7 @@ def test_unit_that_runs_something_else_or_more_is_refused(
         expect.unit_runs(evidence(tmp_path, unit(DCGM, commands=commands)), DCGM, "a --x")
 
 
-def test_unit_runs_its_one_command(tmp_path: Path) -> None:
+def test_unit_with_the_expected_single_command_is_accepted(tmp_path: Path) -> None:
     expect.unit_runs(evidence(tmp_path, unit(DCGM, commands=("a --x",))), DCGM, "a --x")
 
 
@@ -261,7 +261,7 @@ def test_empty_queue_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seen", ["enabled-runtime", ""])
-def test_similar_enablement_does_not_count(tmp_path: Path, seen: str) -> None:
+def test_similar_enablement_state_is_refused(tmp_path: Path, seen: str) -> None:
     with pytest.raises(ExpectationError, match=f"to be 'enabled', but is '{seen}'"):
         expect.unit_enablement(evidence(tmp_path, unit(DCGM, enablement=seen)), DCGM, "enabled")
 

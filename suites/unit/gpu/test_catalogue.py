@@ -158,7 +158,7 @@ def test_model_without_vfio_users_bars_has_mpqemus(tmp_path: Path) -> None:
     assert bars.vfio_user == bars.mpqemu == {0: Bar(mib=16), 1: Bar(mib=32)}
 
 
-def test_unknown_model_names_the_known_ones(tmp_path: Path) -> None:
+def test_error_for_an_unknown_model_lists_the_known_models(tmp_path: Path) -> None:
     _model(tmp_path)
 
     with pytest.raises(BadInputError) as slip:
@@ -356,7 +356,7 @@ def test_files_may_name_the_version_of_their_format(tmp_path: Path) -> None:
     assert catalogue.node("new").model == catalogue.node("old").model == catalogue.get("my-gpu")
 
 
-def test_one_model_is_read_without_the_others() -> None:
+def test_one_model_is_read_without_reading_other_models() -> None:
     assert find_model("h100-sxm5-80gb") == load_catalogue().get("h100-sxm5-80gb")
 
 
@@ -367,6 +367,6 @@ def test_model_of_a_folder_is_found_by_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "h200-typo"])
-def test_unknown_model_is_refused_with_the_known_ones(name: str) -> None:
+def test_lookup_of_an_unknown_model_lists_the_known_models(name: str) -> None:
     with pytest.raises(BadInputError, match=r"no GPU model .*known are .*h100-sxm5-80gb"):
         find_model(name)

@@ -182,7 +182,7 @@ def test_64bit_bar_uses_two_registers() -> None:
     assert space.bar_address(3) is None
 
 
-def test_express_function_says_so_in_a_capability() -> None:
+def test_express_function_has_a_pci_express_capability() -> None:
     space = _express_space()
 
     assert space.size == 4096

@@ -314,7 +314,7 @@ def test_stopped_server_has_no_attachment() -> None:
         MpqemuServer(a_gpu()).attachment()
 
 
-def test_attachment_says_how_to_plug(server: MpqemuServer) -> None:
+def test_attachment_has_the_qemu_arguments_for_the_device(server: MpqemuServer) -> None:
     attachment = server.attachment()
 
     assert (attachment.driver, attachment.id) == ("x-pci-proxy-dev", "gpu0")

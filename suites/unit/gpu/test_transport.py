@@ -47,7 +47,7 @@ def test_output_without_a_version_is_reported() -> None:
         parse_qemu_version("segmentation fault")
 
 
-def test_mpqemu_serves_if_it_is_safe() -> None:
+def test_mpqemu_is_chosen_if_it_is_safe() -> None:
     safe: list[tuple[tuple[int, int, int], AcceleratorName]] = [
         ((6, 0, 0), "tcg"),
         ((7, 2, 22), "kvm"),
@@ -92,7 +92,7 @@ def test_devices_are_found_wherever_qemu_lists_them(stream: str) -> None:
 
 
 @pytest.mark.parametrize(("version", "accelerator"), [((10, 1, 1), "kvm"), ((11, 1, 3), "tcg")])
-def test_vfio_user_serves_if_it_is_safe(
+def test_vfio_user_is_chosen_if_it_is_safe(
     version: tuple[int, int, int], accelerator: AcceleratorName
 ) -> None:
     chosen = choose_transport(

@@ -34,7 +34,7 @@ def test_boot_once_selects_the_menu_entry_of_the_kernel() -> None:
         boot_once(guest, "6.1.0-55-cloud-amd64")
 
 
-def test_kernel_missing_in_the_menu_is_refused_with_the_present_ones() -> None:
+def test_error_for_a_kernel_missing_in_the_menu_lists_the_present_kernels() -> None:
     runner = ScriptedRunner()
     guest = _a_guest(runner, menu=MENU)
 
@@ -56,7 +56,7 @@ def test_image_without_grub_is_reported() -> None:
         boot_once(guest, "6.1.0-55-cloud-amd64")
 
 
-def test_kernel_is_booted_always_by_a_menu_made_for_it() -> None:
+def test_lasting_choice_of_a_kernel_regenerates_the_menu() -> None:
     """The menu is generated anew, and the entry is named by its title there."""
     runner = ScriptedRunner()
     guest = _a_guest(runner, menu=MENU)

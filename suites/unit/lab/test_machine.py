@@ -42,7 +42,7 @@ def test_script_is_applied_before_the_gpu_is_plugged(tmp_path: Path) -> None:
         machine.gpus.close()
 
 
-def test_missing_gpu_is_reported_with_the_present_ones(tmp_path: Path) -> None:
+def test_error_for_a_missing_gpu_lists_the_present_gpus(tmp_path: Path) -> None:
     machine = a_lab_machine(tmp_path)
 
     with pytest.raises(HarnessError, match="no GPU 'gpu3'; it has none"):

@@ -207,7 +207,7 @@ def test_oldest_saved_machines_go_beyond_the_limit(tmp_path: Path) -> None:
     assert (saved[0].parent / "manifest.json").exists()
 
 
-def test_machine_that_another_worker_removes_meanwhile_counts_for_nothing(
+def test_machine_that_another_worker_removes_meanwhile_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = [a_bundle(tmp_path / f"test-{number}/node/checkpoint") for number in range(5)]

@@ -105,7 +105,7 @@ def test_list_shows_other_gpus_of_a_machine(stage: Stage, door: Door, tmp_path: 
         assert (listed.id, listed.gpus, listed.until) == ("node-0123", ("h100", "l4"), 12.5)
 
 
-def test_machine_of_a_command_is_listed_with_its_words(
+def test_machine_of_a_command_is_listed_with_its_command_line(
     stage: Stage, door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTEST_CURRENT_TEST")

@@ -37,7 +37,7 @@ def test_booted_machine_is_described_by_its_facts(stage: Stage) -> None:
         }
 
 
-def test_machine_without_gpu_and_driver_says_so(tmp_path: Path) -> None:
+def test_facts_of_a_machine_say_that_it_has_no_gpu_and_no_driver(tmp_path: Path) -> None:
     source = a_lab_machine(tmp_path).description.source
     source = replace(source, image=replace(an_image(), driver=None))  # type: ignore[type-var]
 

@@ -65,7 +65,7 @@ def test_network_start_affects_the_key_of_its_checkpoints_only() -> None:
     assert "netplan" not in booted(an_image()).origin.parts()
 
 
-def test_image_with_one_kernel_says_how_to_get_another() -> None:
+def test_error_for_an_image_with_one_kernel_says_how_to_get_another_kernel() -> None:
     image = replace(an_image(), kernels=(KERNEL,))
 
     with pytest.raises(HarnessError, match="a second one is needed; install another one in it"):

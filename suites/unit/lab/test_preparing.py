@@ -211,7 +211,7 @@ def test_image_without_a_driver_gets_the_stand_in(
     assert len(asked) == 1
 
 
-def test_image_without_the_tools_lists_the_missing_ones(
+def test_error_for_an_image_without_the_tools_lists_the_missing_tools(
     lab: Lab,
     stage: Stage,
     asked: list[dict[str, Any]],
@@ -371,7 +371,7 @@ both = pytest.mark.parametrize(
 
 
 @both
-def test_bake_that_fails_says_why_keeps_its_evidence_and_publishes_nothing(
+def test_failed_bake_reports_the_reason_keeps_its_evidence_and_publishes_nothing(
     lab: Lab,
     asked: list[dict[str, Any]],
     workshop: Workshop,

@@ -111,7 +111,7 @@ def test_relative_name_is_below_the_folder_of_its_own_process(
     assert refused == []
 
 
-def test_another_version_does_not_count_and_is_reported(
+def test_trace_of_another_version_of_a_script_is_ignored_and_reported(
     machine: TracedMachine, script: Path
 ) -> None:
     installed = machine.install("opt/provision.sh", f"{TEXT}# newer\n")
@@ -124,7 +124,7 @@ def test_another_version_does_not_count_and_is_reported(
     assert "is another version" in sentence
 
 
-def test_script_that_removed_itself_does_not_count_and_is_reported(
+def test_trace_of_a_script_that_removed_itself_is_ignored_and_reported(
     machine: TracedMachine, script: Path
 ) -> None:
     machine.trace("7", ("/opt/gone/provision.sh", 2))

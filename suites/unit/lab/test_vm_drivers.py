@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness.entry_points import Plugin
 
 
-def test_host_without_qemu_has_no_driver_for_it(tmp_path: Path) -> None:
+def test_host_without_qemu_has_no_qemu_driver(tmp_path: Path) -> None:
     settings = Settings(cache=tmp_path, qemu="qemu-that-is-not-there")
 
     with (

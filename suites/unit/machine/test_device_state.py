@@ -47,7 +47,7 @@ def test_migration_ends_when_it_is_completed_failed_or_cancelled() -> None:
         (9, "file:/dev/fdset/1", "add-fd", {"fdset-id": 1}),
     ],
 )
-def test_state_file_is_passed_as_this_qemu_takes_it(
+def test_state_file_is_passed_in_the_form_that_the_qemu_version_accepts(
     tmp_path: Path, major: int, uri: str, command: str, argument: object
 ) -> None:
     version = {"qemu": {"major": major, "minor": 1, "micro": 0}, "package": ""}
@@ -215,7 +215,7 @@ def test_qemu_reads_the_state_through_the_descriptor_that_it_is_given(tmp_path: 
     assert seen == [(os.O_RDONLY, False)]
 
 
-def test_lost_monitor_says_nothing_about_the_state(tmp_path: Path) -> None:
+def test_lost_monitor_is_not_taken_for_a_failed_state(tmp_path: Path) -> None:
     monitor = FakeMonitor({"migrate": MonitorLostError("libvirtd ended.")})
 
     with pytest.raises(MonitorLostError, match=r"^libvirtd ended\.$"):

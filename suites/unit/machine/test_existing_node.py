@@ -267,7 +267,7 @@ def test_node_that_does_not_say_how_a_command_ended_is_not_believed(ssh: FakeSsh
     )
 
 
-def test_connection_that_broke_after_the_answer_is_not_believed() -> None:
+def test_answer_over_a_connection_that_then_broke_is_refused() -> None:
     """The output may be truncated even if it contains an exit code."""
     ssh = FakeSsh(stderr="\n{nonce} 0\nConnection reset\n", exit_code=255)
 

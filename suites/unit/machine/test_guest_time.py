@@ -42,7 +42,7 @@ def host(tmp_path: Path) -> Host:
     return host
 
 
-def test_time_in_which_the_host_keeps_a_machine_waiting_does_not_count(host: Host) -> None:
+def test_time_in_which_the_host_does_not_run_the_machine_is_subtracted(host: Host) -> None:
     guest = host.guest()
     began = guest.monotonic()
 
@@ -110,7 +110,7 @@ def test_subtracted_time_never_exceeds_the_passed_time(host: Host) -> None:
 
 
 @pytest.mark.parametrize("content", ["0", "x y z\n", None])
-def test_kernel_that_tells_nothing_leaves_the_clock_of_the_host(
+def test_clock_of_the_host_is_used_if_the_kernel_reports_no_waits(
     tmp_path: Path, content: str | None
 ) -> None:
     if content is not None:

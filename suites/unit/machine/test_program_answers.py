@@ -97,7 +97,7 @@ def test_damaged_cache_is_ignored_and_rewritten(
     assert answers.answer(str(program), "version", never) == "7.2"
 
 
-def test_answer_that_cannot_take_its_place_is_given_and_leaves_no_file(
+def test_answer_that_cannot_be_renamed_into_the_cache_is_returned_and_leaves_no_file(
     program: Path, tmp_path: Path
 ) -> None:
     kept = tmp_path / "cache" / "qemu.json"
@@ -108,7 +108,7 @@ def test_answer_that_cannot_take_its_place_is_given_and_leaves_no_file(
     assert list(kept.parent.iterdir()) == [kept]
 
 
-def test_answer_that_cannot_be_written_is_given(program: Path, tmp_path: Path) -> None:
+def test_answer_that_cannot_be_cached_is_returned(program: Path, tmp_path: Path) -> None:
     """A file with such a long name can be neither made nor removed."""
     answers = ProgramAnswers(tmp_path / "cache" / ("q" * 255))
 

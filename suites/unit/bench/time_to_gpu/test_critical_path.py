@@ -40,7 +40,7 @@ def test_capacity_that_a_restart_of_the_kubelet_cleared_does_not_count() -> None
     assert moments_of(events[:-1]) is None
 
 
-def test_capacity_that_went_and_came_back_counts_from_its_return() -> None:
+def test_capacity_that_disappeared_counts_from_its_return() -> None:
     events = events_of(
         *(("kubelet-started", 5.0), ("node-ready", 10.0), ("mark", 11.0)),
         *(("capacity", 20.0, 1), ("capacity", 21.0, 0), ("capacity", 24.0, 1)),

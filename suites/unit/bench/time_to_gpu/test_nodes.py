@@ -96,7 +96,7 @@ def test_image_with_nvidias_driver_is_the_prebaked_one() -> None:
     assert request.before == []
 
 
-def test_module_of_nvidias_image_is_removed_if_the_node_has_to_build_it() -> None:
+def test_prebuilt_nvidia_module_is_removed_if_the_node_has_to_build_the_module() -> None:
     fleet = a_fleet(Payload.NVIDIA)
 
     request = fleet.request(Mode.BUILD)
@@ -105,7 +105,9 @@ def test_module_of_nvidias_image_is_removed_if_the_node_has_to_build_it() -> Non
     assert request.config["retry_budget_s"] == INSTALL_LIMIT_S
 
 
-def test_distance_is_added_to_what_the_node_has_already(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distance_is_added_to_the_files_and_commands_of_the_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The node keeps its files, such as those for trims, and its early commands."""
     registry = cast("Registry", SimpleNamespace(reachable=lambda request: request))
     monkeypatch.setattr(

@@ -40,7 +40,7 @@ def test_real_seconds_need_no_warning() -> None:
     assert "emulated" not in text
 
 
-def test_published_ratio_stands_beside_the_measured_one() -> None:
+def test_report_shows_the_published_ratio_beside_the_measured_ratio() -> None:
     waits = {
         (Experiment.SCALE_UP, Mode.BUILD.value): BUILDS,
         (Experiment.SCALE_UP, Mode.NEAR.value): PREBAKED,

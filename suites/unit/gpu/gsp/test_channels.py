@@ -238,7 +238,7 @@ def test_put_pointer_behind_the_ring_is_refused() -> None:
 
 
 @given(st.lists(st.integers(0, 0xFFFFFFFF), max_size=40))
-def test_words_of_a_hostile_guest_are_carried_out_or_refused(words: list[int]) -> None:
+def test_commands_of_a_hostile_guest_are_carried_out_or_refused(words: list[int]) -> None:
     try:
         Work().run(*words)
     except (ChannelError, UnmappedError, GuestMemoryError):

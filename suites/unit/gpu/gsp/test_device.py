@@ -149,7 +149,7 @@ def test_start_of_the_booter_is_posted_and_reads_as_busy() -> None:
     assert driver.read(0x1FA828) == 0x9FF0000
 
 
-def test_booted_gsp_says_that_it_runs() -> None:
+def test_booted_gsp_reports_that_it_runs() -> None:
     driver = Driver(a_device())
 
     driver.boot()

@@ -78,7 +78,7 @@ def test_users_folder_adds_a_release(tmp_path: Path) -> None:
     assert read_layouts("550.163.01", tmp_path).structs == ("INNER", "OUTER")
 
 
-def test_release_without_data_is_refused_with_the_known_ones_and_the_command() -> None:
+def test_error_for_a_release_without_data_has_the_known_releases_and_the_command() -> None:
     with pytest.raises(BadInputError) as refused:
         read_layouts("570.1.2")
 

@@ -180,7 +180,9 @@ def test_access_across_pages_is_split_and_bounded(version: Version) -> None:
 
 @VERSIONS
 @pytest.mark.parametrize("has_tlb", [True, False])
-def test_page_is_remembered_by_a_tlb_until_it_forgets(version: Version, *, has_tlb: bool) -> None:
+def test_page_is_cached_in_the_tlb_until_the_tlb_is_invalidated(
+    version: Version, *, has_tlb: bool
+) -> None:
     tables = Tables(version)
     tables.map_small(DATA, aperture=0)
     root = Directory(Space.FRAME_BUFFER, ROOT, version.root_shift)

@@ -143,7 +143,7 @@ def test_address_space_of_an_earlier_boot_has_no_channels(driver: Driver) -> Non
 
 
 @pytest.mark.parametrize("push", [NOWHERE, 2 * NOWHERE, 1 << 21 | 1 << 30])
-def test_channel_whose_work_can_not_be_done_stops_and_the_others_go_on(
+def test_channel_with_invalid_work_stops_and_other_channels_continue(
     driver: Driver, push: int
 ) -> None:
     for number in (1, 2):
@@ -157,7 +157,7 @@ def test_channel_whose_work_can_not_be_done_stops_and_the_others_go_on(
     assert ring(driver) == [0, 2]
 
 
-def test_channel_with_more_work_does_not_keep_others_from_theirs(
+def test_channel_with_much_work_does_not_block_other_channels(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[Channel] = []

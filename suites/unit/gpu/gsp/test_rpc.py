@@ -34,7 +34,7 @@ def test_call_of_one_message_is_whole() -> None:
     "length",
     [MOST_BODY - HEADER.size - CONTROL.size + 1, MOST_BODY, 3 * MOST_BODY, 200_001],
 )
-def test_long_call_comes_back_together_from_its_parts(length: int) -> None:
+def test_long_call_is_assembled_from_its_parts(length: int) -> None:
     sent = Rpc(function=CONTROL_CALL, body=a_control(b"\x5a" * length), sequence=9)
     assembler = Assembler()
 

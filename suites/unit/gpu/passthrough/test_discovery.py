@@ -673,7 +673,7 @@ def test_verdict_is_unknown_if_processes_cannot_be_seen(host: FakeHost, driver: 
     assert verdict(host, SECOND).is_usable
 
 
-def test_processes_after_one_that_cannot_be_looked_into_are_seen(
+def test_processes_after_an_unreadable_process_are_seen(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host.bind(SECOND, "vfio-pci")

@@ -126,7 +126,7 @@ def test_address_of_another_function_is_an_error(tmp_path: Path, host: FakeHost)
         pool(host, inventory, tmp_path).survey()
 
 
-def test_listed_gpu_that_left_the_bus_does_not_hinder_the_others(
+def test_listed_gpu_that_left_the_bus_does_not_block_other_gpus(
     tmp_path: Path, host: FakeHost
 ) -> None:
     inventory = read(tmp_path, 'gpus:\n  "0000:99:00.0": {model: l4}\n')

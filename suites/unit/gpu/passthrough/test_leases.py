@@ -84,7 +84,7 @@ def test_first_process_is_served_first() -> None:
     assert turn(1, *waiting) == (A,)
 
 
-def test_wish_for_several_is_not_starved_by_wishes_for_one() -> None:
+def test_wish_for_several_gpus_is_not_starved_by_wishes_for_one_gpu() -> None:
     entries = (entry(1, (A, B), taken=(A,)), entry(2, (A, B), (A, B)), entry(3, (A, B)))
 
     assert turn(2, *entries) == ()

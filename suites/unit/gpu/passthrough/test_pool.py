@@ -80,7 +80,7 @@ def test_gpu_without_a_driver_has_no_driver_after_the_lease(host: FakeHost, pool
     assert host.override_of(SECOND) == "(null)"
 
 
-def test_driver_bound_by_an_override_comes_back_with_it(
+def test_driver_bound_by_an_override_is_restored_with_its_override(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
     """The kernel itself would choose another driver."""
@@ -266,7 +266,7 @@ def test_waiting_for_a_gpu_ends_when_the_run_is_cancelled(
         assert [each.who for each in pool.leases()] == ["suite"]
 
 
-def test_survey_says_who_holds_a_gpu(pool: GpuPool, other_pool: GpuPool) -> None:
+def test_survey_shows_the_holder_of_a_gpu(pool: GpuPool, other_pool: GpuPool) -> None:
     with lease(pool, FIRST, holder="suite"):
         assert verdicts(other_pool) == {GPU: VerdictKind.BUSY, SECOND: VerdictKind.USABLE}
         assert "It is held by 'suite' of user " in reason(other_pool)

@@ -196,7 +196,7 @@ def test_memory_kept_for_one_process_is_not_given_away_by_another(host: FakeHost
         reservations.enter_context(at_once(host.broker(3), "c", mib(400)))
 
 
-def test_ended_process_counts_no_memory(host: FakeHost) -> None:
+def test_ended_process_counts_as_using_no_memory(host: FakeHost) -> None:
     host.has(available_mib=1000)
     with contextlib.ExitStack() as reservations:
         reservations.enter_context(at_once(host.broker(1), "a", mib(500))).used_by(4711)

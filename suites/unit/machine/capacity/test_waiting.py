@@ -25,7 +25,7 @@ def host(tmp_path: Path) -> FakeHost:
     return FakeHost(tmp_path)
 
 
-def test_wait_reports_once_who_holds_the_capacity(host: FakeHost) -> None:
+def test_wait_reports_the_holders_of_the_capacity_once(host: FakeHost) -> None:
     reports: list[str] = []
 
     with (

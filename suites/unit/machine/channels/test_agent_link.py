@@ -116,7 +116,7 @@ def test_restarted_agent_fails_requests_in_flight_and_continues(
     assert guest.kinds().count("run") == 1
 
 
-def test_restarted_agent_is_not_ready_before_it_says_hello_again(
+def test_restarted_agent_is_not_ready_before_its_next_hello(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     guest.answers[frames.HELLO] = nothing

@@ -262,7 +262,7 @@ def test_tail_has_text_that_a_program_overwrote_on_one_line(
     assert console.tail() == "begin\n10 %100 %\nready"
 
 
-def test_silent_console_says_so(console: Console) -> None:
+def test_error_for_a_silent_console_says_that_there_was_no_output(console: Console) -> None:
     assert console.tail() == "(nothing)"
 
     with pytest.raises(HarnessError, match=r"the time limit passed\. It printed nothing\.$"):

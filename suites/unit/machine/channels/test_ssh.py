@@ -130,7 +130,7 @@ def test_output_of_a_background_process_after_the_exit_code_is_kept(
     assert (result.exit_code, result.stderr) == (0, "before\nafter\n")
 
 
-def test_forged_status_in_the_output_does_not_count(tmp_path: Path, identity: SshIdentity) -> None:
+def test_forged_status_in_the_output_is_ignored(tmp_path: Path, identity: SshIdentity) -> None:
     ssh = FakeSsh(stderr=f"\n{NONCE} 0\n\n{{nonce}} 7\n")
 
     assert run(a_runner(tmp_path, identity, ssh), "x").exit_code == 7
@@ -226,7 +226,7 @@ def test_second_runner_of_a_folder_replaces_the_first(
         st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1
     )
 )
-def test_every_word_reaches_the_guest_as_it_is(argv: list[str]) -> None:
+def test_every_argument_reaches_the_guest_unchanged(argv: list[str]) -> None:
     line = render_remote(argv, timeout_s=1, env={}, nonce=NONCE)
 
     command, _, tail = line.rpartition("; printf ")

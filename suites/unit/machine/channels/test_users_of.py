@@ -9,7 +9,7 @@ from harness.machine.channels.guest import USERS, Guest
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 
-def test_guest_that_can_not_tell_is_not_taken_for_idle() -> None:
+def test_guest_that_cannot_list_users_of_a_file_is_not_taken_for_idle() -> None:
     with (
         ScriptedRunner().expect(
             ["sh", "-c", USERS, "users", "/dev/nvidia[0-9]*"],

@@ -328,7 +328,7 @@ def test_parent_can_be_made_while_another_is_made(cache: Cache) -> None:
     assert inner[1].parent == inner[0]
 
 
-def test_waiting_process_says_for_whom_and_gives_up_at_its_deadline(tmp_path: Path) -> None:
+def test_waiting_process_reports_the_maker_and_gives_up_at_its_deadline(tmp_path: Path) -> None:
     making, waiting = Cache(tmp_path), Cache(tmp_path, free_bytes=0)
 
     def try_meanwhile(_place: CheckpointPlace) -> None:

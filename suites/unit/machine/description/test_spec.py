@@ -110,7 +110,7 @@ def test_verbatim_command_line_has_no_arguments_of_the_accelerator() -> None:
     assert spec.kernel_command_line == "root=/dev/sda1 ro debug"
 
 
-def test_machine_with_an_iommu_switches_it_on() -> None:
+def test_kernel_command_line_of_a_machine_with_an_iommu_enables_the_iommu() -> None:
     kernel = replace(KERNEL, append=("quiet",))
     spec = replace(a_spec(), accelerator=Accelerator.KVM, kernel=kernel, has_iommu=True)
 

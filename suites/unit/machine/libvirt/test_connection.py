@@ -222,7 +222,9 @@ def test_watcher_that_was_removed_does_not_hear_of_a_loss(libvirt: FakeLibvirt) 
     assert losses == ["the second", "the third"]
 
 
-def test_broken_call_counts_as_a_lost_connection(libvirt: FakeLibvirt) -> None:
+def test_call_that_fails_with_an_rpc_error_counts_as_a_lost_connection(
+    libvirt: FakeLibvirt,
+) -> None:
     def break_off() -> NoReturn:
         raise FakeLibvirtError(
             "Cannot recv data: Connection reset", code=Code.SYSTEM_ERROR, origin=ErrorDomain.RPC

@@ -322,7 +322,7 @@ def test_domain_whose_start_was_interrupted_is_ended(domain: Domain, host: FakeH
     assert host.living == []
 
 
-def test_domain_whose_libvirtd_went_as_it_started_is_ended_by_the_one_that_came_instead(
+def test_domain_whose_libvirtd_ended_during_the_start_is_ended_through_the_next_libvirtd(
     domain: Domain, host: FakeHost, libvirt: FakeLibvirt
 ) -> None:
     successor = FakeHost()

@@ -68,7 +68,9 @@ def domain(
         yield made
 
 
-def test_refused_end_says_which_machine_continues(domain: Domain, host: FakeHost) -> None:
+def test_error_for_a_refused_destroy_names_the_machine_that_still_runs(
+    domain: Domain, host: FakeHost
+) -> None:
     host.refuses_end = True
 
     with pytest.raises(LibvirtError, match="the end of machine 'node': cannot kill it"):

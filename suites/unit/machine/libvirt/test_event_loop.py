@@ -100,7 +100,7 @@ def test_loop_is_started_once(at_exit: list[Callable[[], None]]) -> None:
     end()
 
 
-def test_loop_that_ends_says_that_no_event_follows(log: Log) -> None:
+def test_end_of_the_event_loop_is_logged_with_the_reason(log: Log) -> None:
     libvirt = LoopLibvirt(is_broken=True)
     EventLoop().start(libvirt)
     assert libvirt.has_turned.wait(LONG_S)

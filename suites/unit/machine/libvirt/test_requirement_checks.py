@@ -117,7 +117,9 @@ def test_check_reports_a_dev_kvm_that_the_user_of_qemu_may_not_open() -> None:
     )
 
 
-def test_groups_of_qemus_user_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_of_the_user_of_qemu_may_grant_access_to_kvm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def groups(name: str, group: int) -> list[int]:
         return [group, 36] if name == "libvirt-qemu" else [group]
 

@@ -233,7 +233,7 @@ def test_end_of_the_output_ends_the_stream_even_without_a_hang_up(
     assert opened.ours.recv(100) == b""
 
 
-def test_broken_stream_ends_and_says_why(
+def test_broken_stream_ends_with_a_reason(
     opened: StreamSocket, guest: StreamConnect, log: Log
 ) -> None:
     guest.stream.incoming = [FakeLibvirtError("broken", code=1)]
@@ -244,7 +244,7 @@ def test_broken_stream_ends_and_says_why(
     assert log.messages == ["the console ended: broken"]
 
 
-def test_stream_that_breaks_as_it_is_written_to_ends_and_says_why(
+def test_stream_that_breaks_during_a_write_ends_with_a_reason(
     opened: StreamSocket,
     guest: StreamConnect,
     loop: FakeLoopLibvirt,
