@@ -149,7 +149,9 @@ def test_time_limit_first_sends_sigterm_and_then_kills(
     assert result_of(got) == {"exit_code": 124, "timed_out": True}
 
 
-@pytest.mark.parametrize("has_exited", [True, False], ids=["held output", "no signal ends it"])
+@pytest.mark.parametrize(
+    "has_exited", [True, False], ids=["held output", "process that no signal ends"]
+)
 def test_command_that_survives_its_limit_gets_a_result_and_is_reaped_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, *, has_exited: bool
 ) -> None:

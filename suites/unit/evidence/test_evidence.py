@@ -236,9 +236,7 @@ READS: dict[str, tuple[str, Callable[[Evidence], object]]] = {
 
 
 @pytest.mark.parametrize("read", READS)
-def test_bytes_that_are_no_text_are_replaced_wherever_they_are_read(
-    tmp_path: Path, read: str
-) -> None:
+def test_undecodable_bytes_in_evidence_are_replaced(tmp_path: Path, read: str) -> None:
     name, ask = READS[read]
     folder = a_gpu_node(tmp_path)
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -247,7 +245,7 @@ def test_bytes_that_are_no_text_are_replaced_wherever_they_are_read(
     assert ask(folder.evidence) == "\ufffd!"
 
 
-def test_names_that_are_no_text_are_read(tmp_path: Path) -> None:
+def test_names_that_are_not_utf8_are_read(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path)
     (tmp_path / "stat.txt").write_bytes(b"f 644 1 1.0 /\xff\n")
     (tmp_path / "unreadable.txt").write_bytes(b"/\xfe\n")

@@ -565,7 +565,7 @@ RUNNING = (
 
 
 @pytest.mark.parametrize("unit", ["kubelet.service.d", "kubelet.servic", "my-kubelet.service"])
-def test_failed_unit_of_a_similar_name_is_no_gpu_service(tmp_path: Path, unit: str) -> None:
+def test_failed_unit_with_a_similar_name_is_not_a_gpu_service(tmp_path: Path, unit: str) -> None:
     row = f"{unit} loaded failed failed K\n"
     folder = a_serving_node(tmp_path).command("failed-units", row)
 

@@ -37,7 +37,7 @@ BY_ADDRESS = GpuChoice(address=ADDRESS)
         (GpuSource.AUTO, ("a", "b", "c"), ["choice of model", ANY, BY_ADDRESS]),
         (GpuSource.AUTO, ("a", "b"), ["model", "any", BY_ADDRESS]),
     ],
-    ids=["emulated", "host", "auto and enough", "auto and one too few"],
+    ids=["emulated", "host", "auto with enough GPUs", "auto with one GPU too few"],
 )
 def test_source_decides_which_gpus_are_emulated(
     source: GpuSource, addresses: tuple[str, ...], expected: list[object]

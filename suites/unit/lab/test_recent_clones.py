@@ -347,7 +347,7 @@ def test_first_of_several_images_is_used(clones: Clones) -> None:
     assert [clones.clone(), clones.clone()] == [1, 1]
 
 
-def test_folder_that_cannot_be_written_is_no_error(clones: Clones) -> None:
+def test_unwritable_folder_of_recent_clones_is_ignored(clones: Clones) -> None:
     (clones.lab.settings.cache / "recent-clones").write_text("a file")
 
     assert [clones.clone(), clones.clone()] == [1, 2]

@@ -198,7 +198,9 @@ def prepared_of_a_cloud_image() -> Any:
 
 
 @pytest.mark.parametrize(
-    "image", [a_cloud_image(), prepared_of_a_cloud_image()], ids=["cloud image", "made of one"]
+    "image",
+    [a_cloud_image(), prepared_of_a_cloud_image()],
+    ids=["cloud image", "image prepared from a cloud image"],
 )
 def test_first_boot_of_a_distribution_may_take_longer(stage: Stage, image: Any) -> None:
     with a_node(stage, image=image) as node:

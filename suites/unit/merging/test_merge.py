@@ -689,7 +689,7 @@ def test_list_that_has_a_test_twice_is_refused(tmp_path: Path) -> None:
         merged_one(tmp_path)
 
 
-def test_module_that_was_skipped_as_a_whole_is_no_result_of_a_test(tmp_path: Path) -> None:
+def test_skipped_module_is_not_counted_as_a_test_result(tmp_path: Path) -> None:
     report = a_shard(tmp_path, 1, TESTS, count=1) / "start-1/junit.xml"
     module = '<testcase classname="" name="b"><skipped message="collection skipped"/></testcase>'
     report.write_text(report.read_text().replace("</testsuite>", f"{module}</testsuite>"))

@@ -96,7 +96,7 @@ def test_each_shard_has_its_own_tests_by_their_durations() -> None:
     ]
 
 
-def test_run_that_is_no_shard_keeps_all_tests_in_their_order() -> None:
+def test_run_without_shards_keeps_all_tests_in_their_order() -> None:
     items = [FakeItem("b.py::quick"), FakeItem("a.py::slow")]
 
     assert select(a_plugin(slow=9), items) == (["b.py::quick", "a.py::slow"], [])

@@ -326,7 +326,7 @@ def test_only_the_start_of_a_huge_file_is_read(files: NodeFiles) -> None:
     assert len(files.read("/x") or "") == READ_LIMIT_BYTES
 
 
-def test_bytes_that_are_no_text_survive_that_their_file_is_rewritten(
+def test_undecodable_bytes_survive_a_rewrite_of_their_file(
     files: NodeFiles, tmp_path: Path
 ) -> None:
     (tmp_path / "x").write_bytes(b"# M\xfcller\r\nA=\xc3\xa9\n")

@@ -408,7 +408,7 @@ def test_driver_of_a_package_belongs_to_the_customer(
     assert teardown.files.exists(module_path(OTHER_KERNEL)) is not is_another
 
 
-def test_link_to_a_kernel_beside_a_version_in_dkms_is_no_version(teardown: Teardown) -> None:
+def test_dkms_link_to_a_kernel_is_not_taken_for_a_version(teardown: Teardown) -> None:
     teardown.node.build(VERSION, OTHER_KERNEL)
     link = teardown.files.at(f"/var/lib/dkms/nvidia-current/kernel-{KERNEL}-x86_64")
     link.parent.mkdir(parents=True)

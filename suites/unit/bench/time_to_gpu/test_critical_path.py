@@ -77,7 +77,7 @@ def test_failure_in_the_guest_ends_the_wait() -> None:
         moments_of(events_of(("node-ready", 1.0), ("error", 2.0)))
 
 
-def test_gpu_that_was_allocated_without_a_capacity_is_no_measurement() -> None:
+def test_gpu_allocated_without_a_capacity_is_refused_as_a_measurement() -> None:
     """The events may be out of order."""
     begin = events_of(("node-ready", 1.0), ("mark", 2.0))
 
@@ -158,7 +158,7 @@ def test_steps_without_timestamps_are_placed_one_after_the_other() -> None:
     ]
 
 
-def test_time_after_the_last_step_is_no_gap_if_one_step_has_its_stamp() -> None:
+def test_time_after_the_last_step_is_not_a_gap_if_a_step_has_a_timestamp() -> None:
     steps = [
         TimedStep(name="one", start_s=1.0, duration_s=2.0),
         TimedStep(name="two", duration_s=3.0),

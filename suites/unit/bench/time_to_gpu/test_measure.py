@@ -248,7 +248,7 @@ def test_each_teardown_is_timed_and_its_node_is_compared_once(tmp_path: Path) ->
     ]
 
 
-def test_teardown_that_removed_nothing_is_no_sample(tmp_path: Path) -> None:
+def test_teardown_that_removed_nothing_is_not_a_sample(tmp_path: Path) -> None:
     result = result_of(tmp_path / "1", "teardown", ("clean-up-driver", "skipped", 0.1, None))
 
     with pytest.raises(ExpectationError, match="'skipped'"):

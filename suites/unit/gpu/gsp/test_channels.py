@@ -103,7 +103,7 @@ def test_virtual_memory_is_copied_to_physical_memory() -> None:
 @pytest.mark.parametrize(
     ("remap", "written"),
     [(3 << 16, b"\1\2\3\4"), (3 << 24, b"\1" * 4)],
-    ids=["one component of four bytes", "four of one byte"],
+    ids=["one component of four bytes", "four components of one byte"],
 )
 def test_fill_repeats_a_constant(remap: int, written: bytes) -> None:
     work = Work()

@@ -320,7 +320,7 @@ def test_network_card_without_the_default_route_goes_with_its_card(host: FakeHos
     assert verdict(host).is_usable
 
 
-def test_route_to_half_of_all_addresses_is_no_default_route(host: FakeHost) -> None:
+def test_route_to_half_of_all_addresses_is_not_a_default_route(host: FakeHost) -> None:
     host.add_function("0000:65:00.5", group=5, class_code=NIC_CLASS)
     host.add_interface("eth1", "0000:65:00.5", is_default=False)
     with (host.root / "proc/net/route").open("a") as table:

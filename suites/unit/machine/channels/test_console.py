@@ -275,7 +275,7 @@ def test_typed_line_reaches_the_guest(guest: _Guest, console: Console) -> None:
     assert guest.reads() == "ls é\n".encode()
 
 
-def test_bytes_that_are_no_text_do_not_end_a_wait(guest: _Guest, console: Console) -> None:
+def test_undecodable_console_bytes_do_not_end_a_wait(guest: _Guest, console: Console) -> None:
     guest.prints(b"\xff\xfe\x00 login: ")
 
     assert _wait(console, "login:") == "login:"

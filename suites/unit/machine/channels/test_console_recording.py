@@ -165,7 +165,7 @@ def test_malformed_line_is_refused_by_its_number(recording: Path, line: str) -> 
         list(read_recording(recording))
 
 
-def test_line_that_is_too_long_is_no_cut_end(recording: Path) -> None:
+def test_too_long_line_is_not_taken_for_a_truncated_end(recording: Path) -> None:
     with recording.open("a") as file:
         file.write('[5.0, "o", "' + "x" * (1 << 20) + '"]\n')
 

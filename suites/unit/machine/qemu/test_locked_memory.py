@@ -34,7 +34,7 @@ def test_one_byte_too_few_is_refused_with_the_setting() -> None:
         check((1536 + 256) * MIB - 1)
 
 
-def test_no_limit_is_no_obstacle() -> None:
+def test_unlimited_locked_memory_is_accepted() -> None:
     check(resource.RLIM_INFINITY)
 
 
