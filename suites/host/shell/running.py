@@ -69,19 +69,42 @@ _PATH = "/usr/local/bin:/usr/bin:/bin"
 class WarmPytest:
     """A process that has imported pytest, and forks for each run."""
 
-    def __init__(self, process: ChildProcess) -> None:
-        self._process = process
+    def __init__(self) -> None:
+        self._process: ChildProcess | None = None
+
+    def _started(self) -> ChildProcess:
+        if self._process is None:
+            self._process = spawn(
+                [sys.executable, str(warm_pytest.__file__)],
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=None,
+                env={"PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            )
+        return self._process
+
+    def end(self) -> None:
+        """End the process, with a run that is under way; the next run starts another process."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        end(process)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def run(self, *arguments: str, cwd: Path) -> CommandResult:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        process = self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
         started = time.monotonic()
         request = json.dumps({"arguments": arguments, "cwd": str(cwd)})
-        self._process.stdin.write(f"{request}\n".encode())
-        self._process.stdin.flush()
-        if not select.select([self._process.stdout], [], [], _RUN_S)[0]:
+        process.stdin.write(f"{request}\n".encode())
+        process.stdin.flush()
+        if not select.select([process.stdout], [], [], _RUN_S)[0]:
+            self.end()  # else its answer would be taken for the next run's
             raise HarnessError(f"pytest {arguments} did not end within {_RUN_S:g} s.")
-        answer = json.loads(self._process.stdout.readline())
+        answer = json.loads(process.stdout.readline())
         return CommandResult(
             argv=("pytest", *arguments),
             exit_code=answer["exit_code"],
@@ -93,21 +116,12 @@ class WarmPytest:
 
 @contextlib.contextmanager
 def warm_pytest_process() -> Iterator[WarmPytest]:
-    """Start such a process; it ends, with a run that is under way, at the end."""
-    process = spawn(
-        [sys.executable, str(warm_pytest.__file__)],
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=None,
-        env={"PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-    )
+    """Give such a process, which ends at the end."""
+    warm = WarmPytest()
     try:
-        yield WarmPytest(process)
+        yield warm
     finally:
-        end(process)
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
+        warm.end()
 
 
 @dataclass(frozen=True)
