@@ -1,9 +1,9 @@
 """The evidence of one node: a folder on disk, and a typed view of it.
 
-Nothing here touches a machine, so a failure can be checked again from only its folder. It is one
-module of some 550 lines because each property is one fact of one view:
+Nothing here touches a machine, so a failure can be checked again from its evidence folder alone.
+The module has some 550 lines because each property of `Evidence` is one fact. The folder has:
 
-    <folder>/provisioner.json  how the result of provisioning is read; without it, as the harness's
+    <folder>/provisioner.json  declares how to read the result; without it, the harness's own declaration counts
     <folder>/manifest.json     the files that were gathered, and those that were missing
     <folder>/host/…            QEMU's command line, stderr, serial console, QMP events, GPU traces
     <folder>/commands/NAME     output of a command in the guest; NAME.exit-code beside it
@@ -59,15 +59,15 @@ if TYPE_CHECKING:
     from harness.provisioner.failed_command import FailedCommand
 
 RECORD_PATH = "/opt/azure/aks-gpu/dkms-marker"
-#: Suffix of the file of a GPU's access trace in the folder `host`, after its device id.
+#: Suffix of a GPU's access trace file in the folder `host`; the GPU's device id precedes the suffix.
 TRACE_SUFFIX = "-trace.json"
-#: The kernel's folder of PCI functions, which needs no `lspci`.
+#: The kernel's folder of PCI functions, for nodes without `lspci`.
 PCI_FOLDER = "/sys/bus/pci/devices"
-#: The gathered command that reads the configuration space of each.
+#: The gathered command that reads the configuration space of each PCI function.
 PCI_CONFIG = "pci-config"
 #: The folders in which container runtimes look for CDI specs.
 CDI_FOLDERS = ("/etc/cdi", "/run/cdi")
-#: What Debian's packages call the module in DKMS and on disk; once loaded it is `nvidia`, as any other.
+#: The module's name in Debian's packages, in DKMS and on disk; the loaded module is called `nvidia`.
 DEBIAN_MODULE = "nvidia-current"
 #: The folder that a driver container shares with its node (GPU operator).
 DRIVER_CONTAINER = "/run/nvidia/driver"
@@ -85,15 +85,16 @@ CLOUD_INIT_OUTPUT_PATH = "/var/log/cloud-init-output.log"
 
 #: modinfo's exit code for a module that does not exist, and also for other errors.
 _NO_SUCH_MODULE = 1
-#: What modinfo says of a module that `modules.dep` does not name, and of a removed module that it
-#: still names.
+#: modinfo's errors for a module that `modules.dep` does not list, and for a removed module that
+#: `modules.dep` still lists.
 _NO_MODULE = ("not found", "could not get modinfo from 'nvidia': No such file or directory")
 _GPU_FOLDERS = "/proc/driver/nvidia/gpus/*/information"
-#: Where a shell looks for programs: one in a closed folder seems to be absent.
+#: Where a shell looks for programs; a program in a folder without permission seems to be absent.
 _PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 #: `timeout`'s exit code for a program that does not exist.
 _NOT_FOUND = 127
-#: The same, or for a program that cannot be run, for example in a folder without permission.
+#: `timeout`'s exit codes for a program that does not exist or cannot be run, for example because its
+#: folder may not be entered.
 _NOT_STARTED = {126, _NOT_FOUND}
 
 
@@ -108,9 +109,9 @@ class Evidence:
     def of_run(self, number: int | None) -> Evidence:
         """Return the evidence with the results of one run of the provisioner; None changes nothing.
 
-        These are its exit code, outcome, decision, steps, log, `AKS_GPU_PREBAKE` lines and events,
-        at first from the latest run; all else is as it was when the evidence was gathered. Raises
-        HarnessError if there is no such run.
+        The results are the exit code, outcome, decision, steps, log, `AKS_GPU_PREBAKE` lines and
+        events; by default they are from the latest run. All other evidence shows the node when the
+        evidence was gathered. Raises HarnessError if there is no such run.
         """
         return self if number is None else Evidence(self.folder, run=number)
 
@@ -141,8 +142,8 @@ class Evidence:
     def file(self, path: str) -> str | None:
         """Return the text of a file of the guest, or None if there was none.
 
-        Raises HarnessError if the user on the node had no permission to read it, or if it was not
-        looked for.
+        Raises HarnessError if the user on the node had no permission to read the file, or if the
+        file was not requested.
         """
         kept = self.folder / "files" / path.lstrip("/")
         if kept.is_file():
@@ -151,7 +152,7 @@ class Evidence:
         return None
 
     def _text(self, kept: Path) -> str:
-        """Return a file of the evidence; raises HarnessError if it is too long, or no plain file."""
+        """Return a file of the evidence; raises HarnessError if it is too long, or not a regular file."""
         return evidence_text(kept, below=self.folder)
 
     def refuse_cut(self, path: str) -> None:
@@ -159,9 +160,9 @@ class Evidence:
         kept = self.folder / "files" / path.lstrip("/")
         if kept.is_file() and kept.stat().st_size >= node_state.FILE_LIMIT_KIB << 10:
             raise HarnessError(
-                f"Only the first {node_state.FILE_LIMIT_KIB} KiB of '{path}' were collected, so it "
-                "cannot be told what follows. If it is the provisioner's log, let it write a smaller "
-                "one, and declare it by 'outcome.log.path'.",
+                f"Only the first {node_state.FILE_LIMIT_KIB} KiB of '{path}' were collected, so the "
+                "rest is unknown. If this is the provisioner's log, let the provisioner write a "
+                "smaller log, and declare that log by 'outcome.log.path'.",
                 evidence=self.folder,
             )
 
@@ -169,7 +170,7 @@ class Evidence:
         """Return the texts of the gathered files directly in a folder of the guest, by name.
 
         Raises HarnessError if the user on the node had no permission to read the folder or a file
-        in it, or if no file in it was looked for.
+        in it, or if no file in it was requested.
         """
         pattern = f"{folder.rstrip('/')}/*"
         refuse_closed(self.folder, pattern)
@@ -183,7 +184,7 @@ class Evidence:
         """Return the texts of the gathered files whose paths match `pattern` (`*`, `?`), by path.
 
         Raises HarnessError if the user on the node had no permission to read one of them or a folder
-        above it, or if none was looked for.
+        above it, or if no such file was requested.
         """
         refuse_closed(self.folder, pattern)
         root = self.folder / "files"
@@ -210,7 +211,7 @@ class Evidence:
     def exit_code_of(self, name: str) -> int:
         """Return the exit code of the gathered command `name`.
 
-        Raises HarnessError if it is unknown.
+        Raises HarnessError if the exit code is unknown.
         """
         return _number(self.output_of(f"{name}.exit-code"), f"exit code of '{name}'")
 
@@ -285,7 +286,7 @@ class Evidence:
 
     @property
     def log_path(self) -> str:
-        """Return the path of the provisioner's log, by default of cloud-init's output."""
+        """Return the path of the declared log, or else the path of cloud-init's output."""
         log = self.provisioner.outcome.log
         return CLOUD_INIT_OUTPUT_PATH if log is None or log.path is None else log.path
 
@@ -324,9 +325,10 @@ class Evidence:
 
     @property
     def steps(self) -> Sequence[ReportedStep] | None:
-        """Return the steps by the outcome file or else by the log; None without the declared file.
+        """Return the steps from the outcome file or else from the log.
 
-        Raises BadInputError if neither is declared, HarnessError if the log is cut.
+        None if the node lacks the declared outcome file. Raises BadInputError if no steps are
+        declared for either, HarnessError if the log is cut.
         """
         declared = self.provisioner.outcome
         if declared.file is not None and declared.file.steps is not None:
@@ -337,7 +339,7 @@ class Evidence:
 
     @property
     def step_starts(self) -> Mapping[str, float]:
-        """Return when the steps began, in seconds since the epoch, by name, as far as it is reported."""
+        """Return the reported start times of steps, in seconds since the epoch, by name."""
         return {
             step.name: step.started_s for step in self.steps or () if step.started_s is not None
         }
@@ -346,7 +348,7 @@ class Evidence:
     def exit_code(self) -> int | None:
         """Return the exit code of provisioning that the shell got; None if it never ended."""
         if self._run is None or self._runs.is_latest(self._run):
-            # That file is of this boot only.
+            # The file is below /run, so it is from this boot.
             text = self.file(EXIT_CODE_PATH)
         else:
             text = self._runs.stored(self._run, "exit-code")
@@ -356,7 +358,7 @@ class Evidence:
 
     @property
     def failed_command(self) -> FailedCommand | None:
-        """Return the command at which `set -e` ended the run of a bash script; None where none is known."""
+        """Return the command at which `set -e` ended the run of a bash script; None if it is unknown."""
         number = self._runs.chosen(self._run)
         text = None if number is None else self._runs.stored(number, FAILED_COMMAND)
         failed = None if text is None else parse_failed_command(text)
@@ -406,8 +408,8 @@ class Evidence:
     def event_names(self) -> list[str]:
         """Return the name of every event, in the order of the files.
 
-        Raises BadInputError if no event files are declared, HarnessError that names a file that is
-        not an event.
+        Raises BadInputError if no event files are declared. Raises HarnessError, with the file's
+        name, if a file is not an event.
         """
         declared = self.provisioner.events
         names: list[str] = []
@@ -422,7 +424,7 @@ class Evidence:
 
     @property
     def dkms_builds(self) -> list[DkmsBuild]:
-        # A user without permission for its tree gets an empty answer of DKMS.
+        # DKMS prints nothing for a user who may not read DKMS's tree.
         refuse_closed(self.folder, "/var/lib/dkms/nvidia/*")
         return node_state.parse_dkms_status(self.answer_of("dkms-status"))
 
@@ -430,7 +432,7 @@ class Evidence:
     def pci_functions(self) -> list[PciFunction]:
         """Return the functions on the PCI bus, from lspci or, on a node without it, from sysfs.
 
-        Raises HarnessError if the node has none of them.
+        Raises HarnessError if the node has neither.
         """
         if self.exit_code_of("lspci") not in _NOT_STARTED:
             return node_state.parse_lspci(self.answer_of("lspci"))
@@ -439,7 +441,7 @@ class Evidence:
                 f"The node ran no 'lspci' and has no '{PCI_FOLDER}', so the functions on its PCI bus "
                 "are unknown."
             )
-        # Earlier versions did not ask for it.
+        # Evidence from earlier versions lacks this command.
         is_gathered = (self.folder / "commands" / PCI_CONFIG).is_file()
         answering = node_state.parse_answering(self.output_of(PCI_CONFIG)) if is_gathered else {}
         functions = [
@@ -475,7 +477,7 @@ class Evidence:
 
     @property
     def cdi_device_nodes(self) -> Mapping[str, set[str]]:
-        """Return the device nodes that each CDI spec file gives to containers, by its path."""
+        """Return the device nodes that each CDI spec file gives to containers, by the file's path."""
         return {
             path: node_state.parse_cdi_device_nodes(text)
             for path, text in self._cdi_specs().items()
@@ -518,15 +520,15 @@ class Evidence:
 
     @property
     def shown_units(self) -> Mapping[str, ShownUnit]:
-        """Return the units that `unit_commands` gathered, by each of their names; none if it did not run."""
+        """Return the units that `unit_commands` gathered, by each of their names; empty without it."""
         is_gathered = (self.folder / "commands" / SHOWN_UNITS).is_file()
         return parse_shown_units(self.answer_of(SHOWN_UNITS)) if is_gathered else {}
 
     def shown_unit(self, name: str) -> ShownUnit:
         """Return a unit as `systemctl show` described it.
 
-        Raises HarnessError if it was not gathered by `unit_commands`, and BadInputError for a name without its
-        type.
+        Raises HarnessError if `unit_commands` did not gather the unit, and BadInputError for a name without
+        its type.
         """
         check_unit_name(name, source="shown_unit")
         units = self.shown_units
@@ -585,7 +587,7 @@ class Evidence:
 
     def _debian_module_field(self, kernel: str, field: str) -> str | None:
         name = f"{DEBIAN_MODULE}-modinfo-{kernel}"
-        # Earlier versions did not ask for it.
+        # Evidence from earlier versions lacks this command.
         is_gathered = (self.folder / "commands" / name).is_file()
         if not is_gathered or self.exit_code_of(name) == _NO_SUCH_MODULE:
             return None

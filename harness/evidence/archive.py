@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 #: The suffixes of archives by the program that packs them, the preferred one first. Memory and disk of a
-#: saved machine are packed already, so the fastest way is the best.
+#: saved machine are compressed already, so the fastest level is enough.
 _PACKERS = {"zstd": (".tar.zst", "zstd -q -1 -T0"), "gzip": (".tar.gz", "gzip -1")}
 SUFFIXES = tuple(suffix for suffix, _ in _PACKERS.values())
 #: The folders in the evidence of a machine.
 _PARTS = frozenset({"checkpoint", "commands", "files", "host"})
 _PACK_S = 600.0
 _END_S = 10.0
-#: How many times as large as its file an archive may be without a word: text is packed to a tenth.
+#: An archive may always unpack to this many times the size of its file; text shrinks to about a tenth.
 _RATIO = 32
 #: The files of a saved machine that only `harness resume` reads.
 _MACHINE = re.compile(r"/checkpoint/memory\.[^/]*$|/disk\.qcow2$")
-#: The most of one header: a name, and the map of a sparse file.
+#: The size limit of one header, which has a name and the map of a sparse file.
 _HEADER_BYTES = 4 << 20
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 4096
@@ -89,11 +89,12 @@ def write_archive(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def opened(bundle: Path, runs: Path, *, has_machine: bool = False) -> Iterator[Path]:
-    """Give the folder of a test's evidence, which is `bundle` itself unless that is an archive.
+    """Give the folder of a test's evidence: `bundle` itself unless `bundle` is an archive.
 
-    An archive is unpacked into a folder below `runs` that is removed at the end, as are folders
-    there that a killed process left; saved machines are unpacked only if `has_machine` is true. Raises BadInputError if it is neither, and
-    LimitError if the archive is too large.
+    An archive is unpacked into a folder below `runs`, which is removed at the end. Folders there
+    that a killed process left are removed too. Saved machines are unpacked only if `has_machine`
+    is true. Raises BadInputError if `bundle` is neither a folder of evidence nor an archive of
+    one, and LimitError if the archive is too large.
     """
     if bundle.is_dir():
         yield bundle
@@ -136,13 +137,13 @@ def _limit_of(bundle: Path) -> int:
 
 @contextlib.contextmanager
 def _unpacking(packer: str, packed: BinaryIO) -> Iterator[BinaryIO]:
-    """Give the output of a program that unpacks; raises OSError if it then says that it failed."""
+    """Give the output of an unpacking program; raises OSError if the program fails at the end."""
     process = spawn([packer, "-dc"], stdin=packed, stdout=PIPE)
     if process.stdout is None:  # pragma: no cover - a pipe was asked for
         raise OSError(errno.EPIPE, "it has no output")
     try:
         yield cast("BinaryIO", process.stdout)
-        # The archive ends before the padding of its last block.
+        # tarfile stops before the padding of the last block, which is still in the pipe.
         is_whole = len(process.stdout.read(_CHUNK_BYTES)) < _CHUNK_BYTES
         if is_whole and end(process, grace_s=_END_S) != 0:
             raise OSError(errno.EINVAL, f"`{packer}` says that it is damaged, or no archive")
@@ -157,17 +158,17 @@ def unpack(
     """Write the files and folders of a tar archive below `folder`, which is new and private.
 
     A sparse file counts with its full size. Raises LimitError for more bytes, entries or levels
-    than allowed, and BadInputError, also for links and devices: readers of the folder would follow
-    them on this host.
+    than allowed. Raises BadInputError for a damaged archive, and for links and devices: readers of
+    the folder would follow these on this host.
     """
     bounded = _ForwardOnly(stream, source, limit_bytes)
     try:
-        # It reads no further than it is asked to, unlike the stream mode of tarfile.
+        # This mode reads no further than it has to, unlike the stream mode of tarfile.
         with tarfile.open(fileobj=cast("BinaryIO", bounded), mode="r:") as archive:
             for count in itertools.count(1):
                 bounded.begin_header()
                 member = archive.next()
-                # tarfile keeps each, for access by name.
+                # tarfile keeps every member, for access by name.
                 archive.members = []  # type: ignore[attr-defined]
                 if member is None:
                     return
@@ -218,9 +219,9 @@ def _unpack_member(
 
 
 class _ForwardOnly:
-    """A stream as a file for tarfile, which only goes forward, and so far as its limits allow.
+    """A stream as a file for tarfile; it only goes forward, and no further than its limits allow.
 
-    tarfile reads a header of any size into memory.
+    Headers have a limit because tarfile reads a header of any size into memory.
     """
 
     def __init__(self, stream: BinaryIO, source: str, limit_bytes: int) -> None:
@@ -238,7 +239,7 @@ class _ForwardOnly:
     def begin_content(self, size: int) -> None:
         """Expect the content of a file of `size` bytes; raises LimitError for too many."""
         self._header_left = None
-        # Each takes a block of the file system at least.
+        # Each file takes at least one block of the file system.
         self._content_bytes += (max(size, 0) // _BLOCK_BYTES + 1) * _BLOCK_BYTES
         if max(self._content_bytes, self._at) > self._limit_bytes:
             raise ARCHIVE.error(self.source)
@@ -265,16 +266,16 @@ class _ForwardOnly:
     def _read(self, size: int) -> bytes:
         content = self._stream.read(size)
         self._at += len(content)
-        # The headers and the rest of the last block are beside the content.
+        # Twice the limit leaves room for headers and padding.
         if self._at > 2 * self._limit_bytes:
             raise ARCHIVE.error(self.source)
         return content
 
 
 def machine_folders(folder: Path) -> list[Path]:
-    """Return the folders of machines in a test's evidence, or `folder` itself where it is one.
+    """Return the folders of machines in a test's evidence; `folder` itself may be a machine's folder.
 
-    Nothing within them is looked at: a guest chooses the names of the files that are gathered from it.
+    Their contents are not searched, since a guest chooses the names of the files gathered from it.
     """
     found = []
     for path, folders, _ in os.walk(folder):
@@ -285,7 +286,7 @@ def machine_folders(folder: Path) -> list[Path]:
 
 
 def _is_part(folder: Path) -> bool:
-    """Return whether this is a part of a machine's evidence, and not a machine with such a name."""
+    """Return whether a folder is a part of a machine's evidence, not a machine named like a part."""
     return folder.name in _PARTS and not (folder / "host").is_dir()
 
 

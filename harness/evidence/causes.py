@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     #: Logs by the name of their file, with their lines.
     _Logs: TypeAlias = Sequence[tuple[str, Sequence[str]]]
 
-#: What stands for the file where the error of the test itself shows the cause.
+#: Shown in place of a file's name if the test's own error shows the cause.
 _SAID = "the error"
 _CONSOLE = "host/serial.log"
 _STEP = re.compile(r"step '")
-#: Where causes show, the most telling first.
+#: The files that are searched for causes, the most informative first.
 _SOURCES = (
     "files/var/log/azure/cluster-provision.log",
     "files/var/log/cloud-init-output.log",
@@ -42,7 +42,7 @@ _SOURCES = (
     "files/var/lib/dkms/*/build/make.log",
     "files/var/lib/dkms/*/*/build/make.log",
 )
-#: The end of a file is read, since a node that goes on after a failure prints the same again.
+#: The bytes that are read at the end of a file; a node that continues after a failure repeats its error.
 _MOST_BYTES = 2 << 20
 _LONGEST_LINE = 4096
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
@@ -51,30 +51,30 @@ _PREFIX = re.compile(
 )
 #: In the block of a command that failed: the command, which may quote anything, and the names of its output.
 _COMMAND = re.compile(r"^command: .*?(?=^exit code: )", re.MULTILINE | re.DOTALL)
-#: An error of a program on the host, which says the same as one in the guest.
+#: An error of a Python program on the host, with the same words as an error in the guest.
 _OF_HOST = re.compile(r"\[Errno \d+\]")
-#: Lines of cloud-init itself, in the log of what its commands print, and of the harness.
+#: Lines of cloud-init itself and of the harness, among the output of cloud-init's commands.
 _OF_CLOUD_INIT = re.compile(
     rf"^(Cloud-init v\.|ci-info: |\w+\.py\[[A-Z]+\]:|{re.escape(FINISHED)}$)"
 )
 _FINAL_STAGE = "cloud-final.service"
 #: The state of a unit that failed and that systemd starts again; `auto-restart-queued` since systemd 254.
 _RESTARTING = "auto-restart"
-#: What tools print last of a failure, after an earlier line with the reason.
+#: Lines that tools print at the end of a failure, after the line with the reason.
 _AFTERTHOUGHT = re.compile(
     r'^See "?(systemctl status|journalctl)|^E: Sub-process \S+ returned an error code|'
     r"^Errors were encountered while processing|^Consult \S+ for more information|"
     r"^make(\[\d+\])?: (Leaving directory|\*\*\* .*Error \d+)|^Job for \S+ (failed|canceled)|"
     r"Installation has failed\. +Please see the file"
 )
-#: The level of an error in a log of one's own form: a word or a letter by itself between the form's signs.
+#: An error level in a log of any format: a word or a letter by itself between separators.
 _ERROR_LEVEL = re.compile(r"(?:^|[|\[(<\t])\s*(E|ERR|CRIT|EMERG|SEVERE)\s*(?:[|\])>\t:])")
-#: What systemd says of a unit after it has said how it ended.
+#: systemd's lines about a unit after the line that says how the unit ended.
 _ACCOUNT = re.compile(r": Consumed .* (CPU time|memory)|: Scheduled restart job")
-#: What is known if a command ended the provisioner and printed nothing, as under `set -e`.
+#: The sentence for a command that ended the provisioner and printed nothing, as under `set -e`.
 _SILENT = (
     "remedy: a command failed and printed nothing, and the provisioner ended with its exit code; "
-    "run the provisioner with `bash -x` in the machine (`harness resume`) to see which"
+    "run the provisioner with `bash -x` in the machine (`harness resume`) to see which command"
 )
 _LAST_LINES = 3
 _LAST_PRINTED = 2
@@ -84,21 +84,21 @@ _PRINTED = re.compile(r"^(stdout|stderr): (.*?)(?=^stderr: |\Z)", re.MULTILINE |
 _ERROR_LINE = re.compile(
     r"\b(error|failed|failure|fatal|cannot|can't|unable to|panic|traceback)\b", re.IGNORECASE
 )
-#: What sound nodes print too, as the logs of their boots have it.
+#: Lines that healthy nodes print too, by the logs of their boots.
 _HARMLESS = re.compile(
     r"0 errors|errors=remount|error_log|no error|ERST|BERT|EDAC|failed_units|without errors|"
     r"Condition check resulted|RAS: Correctable|"
     # The kernel repeats its arguments, among them `panic=-1`.
     r"command line:|panic=|"
-    # Of a guest under emulation, and of each module that DKMS has built.
+    # An emulated guest prints the first, each module that DKMS has built the second.
     r"\btsc: |module verification failed|"
     # Containerd tries all its plugins; without CNI it reports an error until a cluster configures it.
     r"level=(debug|info|warning)|failed to load cni during init|"
-    # A pipe in the script of DKMS.
+    # A pipe in DKMS's script prints this.
     r"dkms.* write error: Broken pipe|"
-    # A step of provisioning that was not needed.
+    # Printed for a step of provisioning that was not needed.
     r"step \S+ skipped|Only needed after failure of|"
-    # What cloud-init tells its developers.
+    # Debug lines of cloud-init.
     r"\[DEBUG\]",
     re.IGNORECASE,
 )
@@ -139,7 +139,7 @@ def _remedy_of(words: DriverWords) -> str:
     return f"{words.remedy} host/*-trace.txt has the last accesses to an emulated GPU."
 
 
-#: The last are what programs of NVIDIA's driver print, and provisioning about them.
+#: The last causes are messages of NVIDIA's driver programs, and of provisioning about these programs.
 CAUSES = (
     _cause(
         "kernel panic",
@@ -158,7 +158,7 @@ CAUSES = (
     ),
     _cause(
         "no space on the guest's disk",
-        # The kernel's other lists that can be full say the same: cgroups, BPF, message queues.
+        # The kernel reports other full tables with the same words: cgroups, BPF, message queues.
         r"^(?!.*(inotify|(?<![\w./-])watch(es|er|ing)?(?![\w./-])|/sys/fs/|/proc/sys|cgroup|\b(lib)?bpf(_\w+)?\b)).*"
         r"No space left on device",
         "`df -h` and `df -i` in the machine show which file system is full; make the image's disk larger",
@@ -167,7 +167,7 @@ CAUSES = (
         "the guest ran out of memory",
         r"(?<!cgroup )out of memory: kill(ed)? process|constraint=CONSTRAINT_NONE|"
         r"\bfork\b.*Cannot allocate memory",
-        "give the node more 'memory_mib', or find what takes it in commands/dmesg",
+        "give the node more 'memory_mib', or find in commands/dmesg which process uses it",
     ),
     _cause(
         "dpkg is locked by another process",
@@ -237,7 +237,7 @@ CAUSES = (
 def find_causes(said: str, folders: Iterable[Path]) -> list[FoundCause]:
     """Return the common cause in the text of an error, and in each evidence folder.
 
-    A cause that several show is listed once, with the evidence if possible.
+    A cause found in several of them is listed once, if possible with its line in the evidence.
     """
     lines = [
         _LABEL.sub("", line)
@@ -256,11 +256,11 @@ def find_causes(said: str, folders: Iterable[Path]) -> list[FoundCause]:
 def explain(folder: Path, *, is_named: bool = False) -> list[str]:
     """Return sentences about further findings in the evidence of a failure, the most useful first.
 
-    These are the failed step of provisioning, or how the provisioner ended with the last lines of
-    its log; each failed unit with its last line, and each unit that systemd starts again. If no
-    step, run or unit failed, and the cause is not named yet: units that are still starting, the
-    guest's first line about an error, or the last line on the console of a guest that does not
-    answer.
+    The findings are the failed step of provisioning, or how the provisioner ended and the last
+    lines of its log; each failed unit with its last line; and each unit that systemd starts again.
+    If there are none of these, and no cause is named yet (`is_named`), the findings are the units
+    that are still starting, the guest's first line about an error, or the last line on the console
+    of a guest that does not answer.
     """
     logs = list(_logs(folder))
     sentences = list(_failed_steps(folder))
@@ -281,7 +281,7 @@ def explain(folder: Path, *, is_named: bool = False) -> list[str]:
 
 
 def _failed_steps(folder: Path) -> Iterator[str]:
-    # What is in the evidence may be damaged, and this must not hide the failure itself.
+    # Damaged evidence must not hide the failure itself.
     with contextlib.suppress(HarnessError, OSError):
         outcome = Evidence(folder).outcome
         if outcome is None:
@@ -297,14 +297,14 @@ def _failed_steps(folder: Path) -> Iterator[str]:
 
 
 def _end_of_run(folder: Path) -> Iterator[str]:
-    """Tell with what the latest run of the provisioner ended, with the last lines of its log."""
+    """Yield how the latest run of the provisioner ended, with the last lines of its log."""
     with contextlib.suppress(HarnessError, OSError):
         evidence = Evidence(folder)
         if not evidence.exit_code:
             return
         declared = evidence.provisioner
         lines = _own_lines(evidence.log)
-        # The tools that it starts say why they failed where it prints, which its own log may lack.
+        # Errors of the tools that it starts are in its output, and may be missing in its own log.
         logged = set(lines)
         printed = [line for line in _own_lines(evidence.output) if line not in logged]
         error = next(
@@ -339,11 +339,11 @@ def _lock_holders(folder: Path, sentences: Sequence[str]) -> list[str]:
     for line in text.splitlines():
         process, _, rest = line.partition("\t")
         path, _, command = rest.partition("\t")
-        # Not a longer name, such as `/run/x.lock.d` for `/run/x.lock`.
+        # Do not match a longer name, such as `/run/x.lock.d` for `/run/x.lock`.
         whole = re.compile(rf"(?<![\w./-]){re.escape(path)}(?![\w/-]|\.\w)")
         if path.startswith("/") and any(map(whole.search, sentences)):
             found.append(
-                f"'{path}' is locked by process {process}, when the evidence was gathered: "
+                f"'{path}' was locked by process {process} when the evidence was gathered: "
                 f"{command.strip() or 'no command'}"
             )
     return list(dict.fromkeys(found))
@@ -360,9 +360,9 @@ def _first_line(text: str) -> str:
 
 
 def _in_one_line(detail: str) -> str:
-    """Return one line of what a step says of its failure.
+    """Return the detail of a step's failure in one line.
 
-    Of a command that failed, the exit code and the last line that it printed come before the command,
+    For a failed command, the exit code and the last line that it printed come before the command,
     which may be long.
     """
     sentence, has_command, command = _first_line(detail).partition("command: ")
@@ -395,19 +395,19 @@ def _restarting_units(folder: Path, logs: _Logs) -> Iterator[str]:
 
 
 def _last_of_unit(unit: str, logs: _Logs) -> str:
-    """Return what a unit's program said last, or else what systemd said of the unit."""
+    """Return the last line of a unit's program, or else systemd's last line about the unit."""
     journal = next((lines for name, lines in logs if name == "commands/journal"), [])
     name = unit.removesuffix(".service")
-    # Not a longer name, such as `nvidia-dcgm.service` for `dcgm.service`.
+    # Do not match a longer name, such as `nvidia-dcgm.service` for `dcgm.service`.
     whole = re.compile(rf"(?<![\w.:@\\-]){re.escape(unit)}(?![\w@\\-]|\.\w)")
     own = [line for line in journal if whole.search(line) or line.startswith(f"{name}[")]
     own = [line for line in own if not _ACCOUNT.search(line)]
     said = next((line for line in reversed(own) if not line.startswith("systemd[")), None)
-    return said or (own[-1] if own else "the journal has no line of it")
+    return said or (own[-1] if own else "the journal has no line about it")
 
 
 def _starting_units(folder: Path) -> Iterator[str]:
-    """Name the units whose commands run and keep others waiting; those have no process yet."""
+    """Name the units whose start commands still run, not the units that wait for them."""
     for unit, *columns in _words(folder / "commands/units"):
         # A line may be cut, or be an error in place of a list.
         if columns[1:2] == ["activating"] and "".join(columns[2:3]).startswith("start"):
@@ -435,7 +435,7 @@ def _first_cause(logs: _Logs) -> FoundCause | None:
 
 
 def _cause_of_driver(logs: _Logs) -> FoundCause | None:
-    """Return what the driver says is wrong with a GPU in the kernel's log, by the table of its words."""
+    """Return the GPU error that the driver logged, found by the table of the driver's messages."""
     for name, lines in logs:
         for message in parse_messages("\n".join(lines)):
             if message.words is not None and message.words.name:
@@ -480,7 +480,7 @@ def _declared_log(folder: Path) -> Sequence[str]:
 def _logs(folder: Path) -> Iterator[tuple[str, list[str]]]:
     for pattern in dict.fromkeys((*_declared_log(folder), *_SOURCES)):
         for path in sorted(folder.glob(pattern)):
-            # A log that is no plain file says nothing.
+            # Skip a log that is not a regular file.
             with contextlib.suppress(OSError):
                 text = last_bytes(path, _MOST_BYTES).decode(errors="replace")
                 lines = [

@@ -49,7 +49,7 @@ def collect_guest(
     make_private_folder(folder)
     write_request(folder, commands=request.commands, files=request.files, paths=request.paths)
     nonce = nonce or secrets.token_hex(16)
-    # On stdin, because other processes and the log of sudo see arguments.
+    # The script goes to stdin, because arguments show in the list of processes and in sudo's log.
     result = runner.run(["sh"], timeout_s=_SCRIPT_S, stdin=render_script(request, nonce))
     try:
         _unpack(parse_stream(_gunzip(_decoded(result.stdout)), nonce), folder)
@@ -65,7 +65,7 @@ def collect_guest(
 
 
 def _remove_guest_part(folder: Path) -> None:
-    """Remove what came before the error: a file may be cut, and nothing would tell."""
+    """Remove the files that were written before the error, since any of them may be cut."""
     for name in ("commands", "files"):
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in (UNREADABLE_NAME, "stat.txt"):
@@ -113,7 +113,7 @@ def _unpack(stream: Iterable[Frame | bytes], folder: Path) -> None:
 
 
 class _Unpacked:
-    """What frames have become, only below `folder`, because the names come from a guest."""
+    """The files written from frames, only below `folder`, because the names come from a guest."""
 
     def __init__(self, folder: Path, unreadable: BinaryIO) -> None:
         self._folder = folder

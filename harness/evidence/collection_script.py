@@ -31,7 +31,7 @@ _PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 _COMMAND_S = 60
 _END = "end"
 _INCOMPLETE = "the stream is incomplete"
-#: More than any path of Linux has.
+#: Longer than any path on Linux.
 _HEADER_BYTES = 8192
 
 
@@ -69,7 +69,7 @@ def render_script(request: EvidenceRequest, nonce: str) -> str:
         f'for f in {_pattern(folder)}; do [ ! -d "$f" ] || {condition} || frame unreadable "$f"; done'
         for folder, condition in _openings([*request.files, *request.paths])
     ]
-    # Read by head, because files below /proc have no size.
+    # `head` reads the files, because files below /proc have no size.
     lines += [
         f'for f in {_pattern(pattern)}; do [ -f "$f" ] || continue; frame file "$f"; '
         f'head -c {FILE_LIMIT_KIB}K "$f" 2>/dev/null || frame unreadable "$f"; done'
@@ -97,7 +97,7 @@ def parse_stream(pieces: Iterable[bytes], nonce: str) -> Iterator[Frame | bytes]
     """
     mark = f"\n{nonce} ".encode()
     buffer = bytearray()
-    # The frame whose content is being read, or None if a header is.
+    # The frame whose content is being read; None while a header is being read.
     frame: Frame | None = None
     has_begun = False
     for piece in pieces:
@@ -111,7 +111,7 @@ def parse_stream(pieces: Iterable[bytes], nonce: str) -> Iterator[Frame | bytes]
                     break
                 yield frame
             at = buffer.find(mark)
-            # What may be the beginning of a mark waits for the rest.
+            # Keep bytes that may be the beginning of a mark until the rest arrives.
             content = bytes(buffer[: at if at >= 0 else max(len(buffer) - len(mark) + 1, 0)])
             del buffer[: len(content)]
             if content:
@@ -148,10 +148,10 @@ def _header(buffer: bytearray, mark: bytes) -> Frame | None:
 
 
 def _openings(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each folder that must be accessible to find the patterns' files, and a shell test.
+    """Yield each folder that must be accessible to find the patterns' files, and a test for the shell.
 
-    In a folder without permission, an existing file seems to be absent. The folder is a pattern too,
-    if it is below a wildcard; the test is about `$f`.
+    In a folder without permission, an existing file seems to be absent. A folder below a wildcard is
+    given as a pattern. The test checks the folder in `$f`.
     """
     is_listed: dict[str, bool] = {}
     for pattern in patterns:

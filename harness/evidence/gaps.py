@@ -1,7 +1,7 @@
-"""The things that gathering could not see on a node, so that 'not found' is not taken for 'does not exist'.
+"""Gaps in the evidence of a node, so that 'not found' is not taken for 'does not exist'.
 
-Something is a gap if nobody looked for it, if the user on the node had no permission to read it, or
-if gathering did not come to its end.
+A file or path is a gap if it was not requested, if the user on the node had no permission to read
+it, or if gathering did not finish.
 """
 
 from __future__ import annotations
@@ -72,6 +72,6 @@ def _closed(folder: Path) -> Sequence[str]:
 
 
 def _hides(closed: str, parts: Sequence[str]) -> bool:
-    """Return whether `closed` is a folder above a path that matches, or such a path itself."""
+    """Return whether `closed` is a path that matches, or a folder above such a path."""
     depth = closed.rstrip("/").count("/")
     return is_match(closed, "/".join(parts[: depth + 1]) or "/")

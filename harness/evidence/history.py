@@ -1,7 +1,7 @@
 """Past events of a node: the timestamps of its units, its journal, its packages; parsers are pure.
 
-It is gathered from a machine whose test failed, into a folder of its own in the evidence, since it
-takes longer than the evidence for tests. Gathering writes nothing on the node.
+The history is gathered from a machine whose test failed, into a folder of its own in the evidence,
+since this takes longer than to gather the evidence for tests. Gathering writes nothing on the node.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DKMS_LOGS = (
     "/var/lib/dkms/*/*/*/*/log/make.log",
     "/var/lib/dkms/*/*/build/make.log",
 )
-#: The limits of the journal: its latest entries, of these the last bytes before packing.
+#: The limits of the gathered journal: the number of its latest entries, and their size before packing.
 JOURNAL_ENTRIES = 20_000
 JOURNAL_MIB = 16
 
@@ -66,7 +66,7 @@ class UnitTimes:
     started_s: float | None
     """When it left its inactive state; None if it has not been started."""
     ready_s: float | None
-    """When its start had ended, well or not; None if it is still starting."""
+    """When its start ended, successfully or not; None if it is still starting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ def history_request() -> EvidenceRequest:
     """Return the commands and files to gather from a machine whose test failed, beside its evidence."""
     return EvidenceRequest(
         commands={
-            # Without --all, systemd leaves out programs that ran once and have ended.
+            # Without --all, systemctl leaves out oneshot units that have ended.
             UNIT_TIMES: ["systemctl", "show", "--all", f"--property={','.join(_PROPERTIES)}", "*"],
             MANAGER_TIMES: ["systemctl", "show", f"--property={_USERSPACE}"],
             UNIT_JOBS: unit_commands()[UNIT_JOBS],
@@ -119,7 +119,7 @@ def _unit(block: str) -> UnitTimes:
             result=values.get("Result", "success"),
             after=frozenset(values["After"].split()),
             started_s=started or None,
-            # A program that runs once is never active, nor is a program that fails.
+            # A oneshot unit may never be active, nor a unit whose start fails.
             ready_s=min(
                 (each for each in (active, leaving, inactive) if each and each >= started),
                 default=None,
@@ -154,7 +154,7 @@ def parse_journal(content: bytes) -> list[JournalEntry]:
 
     The format is https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-export-format.
     """
-    # Gathering takes no more entries; evidence of another host may have millions.
+    # Gathering stops at this number, but evidence from another host may have millions of entries.
     found = itertools.islice(_entries(content), JOURNAL_ENTRIES)
     return [entry for fields in found if (entry := _entry(fields)) is not None]
 
@@ -192,7 +192,7 @@ def _entries(content: bytes) -> Iterator[dict[str, str]]:
         elif separator and _FIELD.fullmatch(name):
             _keep(fields, name, value)
         elif _FIELD.fullmatch(line) and at + 8 <= len(content):
-            # A value with line breaks, after its length.
+            # A value with line breaks is preceded by its length.
             (length,) = struct.unpack_from("<Q", content, at)
             if at + 8 + length <= len(content):
                 _keep(fields, line, content[at + 8 : at + 8 + length])

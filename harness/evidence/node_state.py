@@ -14,7 +14,7 @@ from harness.provisioning.driver_messages import parse_messages
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Of a larger file only the beginning is collected.
+#: Of a file that is larger than this limit, only the beginning is collected.
 FILE_LIMIT_KIB = 4096
 #: The format of `find -printf` for `parse_stat`; the path is last, because it may have blanks.
 STAT_FORMAT = "%y %m %s %T@ %p\\n"
@@ -27,14 +27,14 @@ _PCI = re.compile(
     r"(?P<slot>\S+) .*\[(?P<class_code>[0-9a-f]{4})\]: .*"
     r"\[(?P<vendor>[0-9a-f]{4}):(?P<device>[0-9a-f]{4})\]"
 )
-#: How lspci shows a configuration space of ones; the ids are then those that the kernel noted before.
+#: lspci's marks of a configuration space that reads all ones; the ids beside them are the kernel's older ones.
 _ALL_ONES = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
-#: Prints the ids in the configuration space of each PCI function, which reads nothing else of it.
+#: Prints the ids in the configuration space of each PCI function, and reads nothing else of that space.
 PCI_CONFIG_SCRIPT = (
     'for f in /sys/bus/pci/devices/*/config; do printf \'\\n%s\' "$f"; od -An -tx1 -N4 "$f"; done'
 )
 #: Prints each file that a process holds a lock of: the process, the path and the command, with tabs between.
-#: The kernel's own list names who took the lock, which may have ended and left it to a child.
+#: /proc/locks names the process that took the lock; that may have ended and left the lock to a child.
 LOCKS_SCRIPT = (
     "grep -ls '^lock:' /proc/[0-9]*/fdinfo/* | while IFS=/ read -r _ _ pid _ fd; do "
     'printf \'%s\\t%s\\t\' "$pid" "$(readlink "/proc/$pid/fd/$fd")"; '
@@ -203,8 +203,8 @@ def parse_pci_event(text: str, name: str) -> PciFunction:
 def parse_answering(text: str) -> dict[str, bool]:
     """Return whether each PCI function answers, by its slot, from lines of PCI_CONFIG_SCRIPT.
 
-    A function whose configuration space could not be read is left out. The other files of the
-    kernel have the facts from the time when it found the function.
+    A function whose configuration space could not be read is left out. Other files of the kernel
+    do not tell: their facts are from the time when the kernel found the function.
     """
     return {found["slot"]: found["ids"] != _NO_IDS for found in _PCI_CONFIG.finditer(text)}
 
@@ -234,7 +234,7 @@ def parse_cdi_devices(text: str) -> list[str] | None:
 
 
 def parse_cdi_device_nodes(text: str) -> set[str]:
-    """Return the device nodes that a CDI spec gives with a device or with each; none if it is not a spec."""
+    """Return the device nodes in a CDI spec, of any of its devices; an empty set if it is not a spec."""
     try:
         spec = parse_yaml(text)
         edits = [
@@ -257,8 +257,8 @@ def parse_gpu_name(text: str) -> str | None:
 def parse_refused_gpus(log: str) -> list[str]:
     """Return the device id of each GPU that the NVIDIA driver reported as not supported.
 
-    The driver repeats its report, so each slot counts once. A GPU without an id is returned by its
-    name, or its slot. A legacy GPU is named by its model in one line, and by its slot in the next.
+    The driver repeats its report, so each slot counts once. If the driver reports no id, the GPU's
+    name or slot is returned. For a legacy GPU, one line has the model and the next line the slot.
     """
     refused: dict[str, str] = {}
     model = ""
@@ -285,7 +285,7 @@ def parse_stat(text: str) -> dict[str, PathStat]:
     Raises HarnessError if a line has another form, for example after a path with a line break.
     """
     states: dict[str, PathStat] = {}
-    # A name may have any other character that ends a line.
+    # Split only at "\n": a path may have the other characters at which str.splitlines splits.
     for line in filter(None, text.split("\n")):
         found = _STAT.fullmatch(line)
         if found is None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.provisioner.outcome import EventFiles, OutcomeFile, StepList
 
 
-#: Some 3000 years: what reports a longer time is broken.
+#: Some 3000 years; a provisioner that reports a longer time is broken.
 MOST_S = 1e11
 
 
@@ -149,7 +149,7 @@ def parse_events(text: str, declared: EventFiles, name: str) -> list[str]:
 
 
 def _events(text: str, declared: EventFiles) -> list[str]:
-    # Other ends of lines, such as U+2028, may be in a string of JSON.
+    # Split only at "\n": other line ends, such as U+2028, may be in a string of JSON.
     lines = [text] if declared.format is EventFormat.JSON else text.split("\n")
     return [line for line in lines if line.strip()]
 
@@ -159,7 +159,7 @@ def parse_timed_events(
 ) -> list[tuple[str, float, float]]:
     """Return name, start and end of each event in the event file `name`, in seconds of the epoch.
 
-    It is empty if the times are not declared. Raises HarnessError as `parse_events` does.
+    The list is empty if the times are not declared. Raises HarnessError as `parse_events` does.
     """
     found: list[tuple[str, float, float]] = []
     if declared.started is None or declared.ended is None:
@@ -180,7 +180,7 @@ def parse_timed_events(
 
 
 def _moment(text: str | None) -> float | None:
-    """Return a time in seconds of the epoch: a number of them, or ISO 8601, in UTC without a zone.
+    """Return a time in seconds since the epoch, from a number or from ISO 8601, in UTC without a zone.
 
     Raises ValueError for another form.
     """

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class GatheredPaths(Mapping[str, PathStat]):
     """Every path that was found, by its name.
 
-    Asking for a path that was not found raises HarnessError if it was not looked for, or if a folder
-    above it could not be read. Iterating raises HarnessError if anything could not be read.
+    Asking for a path that was not found raises HarnessError if the path was not requested, or if a
+    folder above it could not be read. Iterating raises HarnessError if anything could not be read.
     """
 
     def __init__(self, found: Mapping[str, PathStat], folder: Path) -> None:
@@ -44,7 +44,7 @@ class GatheredPaths(Mapping[str, PathStat]):
         return len(self._found)
 
     def seen(self, *patterns: str) -> Mapping[str, PathStat]:
-        """Return the found paths that match a pattern (`*`, `?`); there may be more."""
+        """Return the found paths that match a pattern (`*`, `?`); paths that could not be seen are missing."""
         return {
             path: state
             for path, state in self._found.items()
@@ -52,7 +52,7 @@ class GatheredPaths(Mapping[str, PathStat]):
         }
 
     def matching(self, *patterns: str) -> Mapping[str, PathStat]:
-        """Return all that match a pattern (`*`, `?`).
+        """Return all paths that match a pattern (`*`, `?`).
 
         Raises HarnessError if a path may exist that could not be seen.
         """

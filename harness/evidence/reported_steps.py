@@ -1,4 +1,4 @@
-"""The reports of a provisioner about its actions and their times, as steps of a report; pure."""
+"""The steps and events that a provisioner reports with their times, as steps of a report; pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def inner_steps(evidence: Evidence) -> tuple[InnerStep, ...]:
     """Return the steps and events of a run by the guest's clock, each inside the step that contains it.
 
-    Steps without declared times are left out, and so are unreadable ones, since it is for a
-    report.
+    Steps without declared times are left out. Unreadable steps are left out too, since a report
+    must not fail for them.
     """
     found: list[InnerStep] = []
     with contextlib.suppress(HarnessError):

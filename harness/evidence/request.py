@@ -136,7 +136,7 @@ def node_request(
     request = EvidenceRequest(
         commands={
             "uname-r": ["uname", "-r"],
-            # Verbose, it reads the header of each function from the device, not what the kernel noted of it.
+            # With -v, lspci reads the header of each function from the device, not from the kernel's records.
             "lspci": ["lspci", "-nnkv"],
             PCI_CONFIG: ["sh", "-c", PCI_CONFIG_SCRIPT],
             "containerd-config": ["containerd", "config", "dump"],

@@ -1,4 +1,4 @@
-"""The things that were looked for on a node: the file `requested.json` of an evidence folder.
+"""The record of what was requested from a node: the file `requested.json` of an evidence folder.
 
 Without it, a file that nobody gathered would look like a file that does not exist.
 """
@@ -31,7 +31,7 @@ SCHEMA = 1
 def write_request(
     folder: Path, *, commands: Mapping[str, Argv], files: Sequence[str], paths: Sequence[str]
 ) -> None:
-    """Record in an evidence folder the things that are looked for."""
+    """Record in an evidence folder what is requested from the node."""
     document = {
         "schema": SCHEMA,
         "commands": {name: list(argv) for name, argv in commands.items()},
@@ -42,11 +42,10 @@ def write_request(
 
 
 def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
-    """Return whether all that matches `pattern` (`*`, `?`) in the guest was looked for.
+    """Return whether everything in the guest that matches `pattern` (`*`, `?`) was requested.
 
-    The kind selects the text of files, or paths and their states. Evidence that earlier versions
-    gathered does not say so, and counts as complete. Raises HarnessError if the file has another
-    form.
+    The kind selects the text of files, or paths and their states. Evidence from earlier versions
+    has no such record, and counts as complete. Raises HarnessError if the record has another form.
     """
     file = folder / REQUESTED_NAME
     if not file.is_file():
@@ -62,7 +61,7 @@ def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
             f"'{file}' has the schema {schema!r}, but this version of the harness reads {SCHEMA}; "
             "read it with the version that gathered it, or a newer one."
         )
-    # A wildcard is matched by a wildcard for as many characters; '*' is not matched by '?'.
+    # '?' stands for one character and '**' for two, so a requested '?' does not cover '*'.
     sample = pattern.replace("*", "**")
     return any(is_match(sample, each) for each in patterns)
 
@@ -77,7 +76,7 @@ def _expression(pattern: str) -> re.Pattern[str]:
     parts: list[str] = []
     for part in re.split(r"([*?])", pattern):
         wildcard = {"*": "[^/]*", "?": "[^/]"}.get(part)
-        # At the start of a name it matches no dot.
+        # A wildcard at the start of a name does not match a dot.
         is_first = bool(parts) and parts[-1].endswith("/")
         parts.append(re.escape(part) if wildcard is None else f"{'(?![.])' * is_first}{wildcard}")
     return re.compile("".join(parts))

@@ -1,4 +1,4 @@
-"""Selects remains of failed tests to remove: too old bundles, and the oldest beyond a limit."""
+"""Selects bundles of failed tests to remove: those that are too old, and the oldest beyond a size limit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Bundle:
     changed_s: float = -math.inf
 
     def remove(self) -> None:
-        """Remove both parts; another process may be doing so too."""
+        """Remove both parts; another process may remove them at the same time."""
         for part in self.parts:
             if part.is_dir():
                 shutil.rmtree(part, ignore_errors=True)
@@ -51,8 +51,8 @@ class Bundle:
 def bundles_in(evidence: Path) -> list[Bundle]:
     """Return the remains of failed tests in a folder of evidence, the latest first.
 
-    They may be removed, so a folder counts only if its `versions.json` is the harness's own, and an
-    archive only beside such a folder: somebody may have put others there.
+    Callers may remove them. So a folder counts only if its `versions.json` is the harness's own, and
+    an archive only beside such a folder: other files there may belong to a person.
     """
     if not evidence.is_dir():
         return []
@@ -106,10 +106,10 @@ def beyond_limits(
 ) -> list[Bundle]:
     """Return the elements of `bundles`, the latest first, that are too old or do not fit.
 
-    Two are never removed for size: the first, and the first whose time is not in the future (the
-    clock was wrong for one of them). Bundles that were made since this run started are never
-    removed. Raises BadInputError for a limit that is not a number of 0 or more, since it would
-    remove everything or nothing.
+    Two bundles are never removed for size: the first, and the first whose time is not in the
+    future. If they differ, the clock was wrong for one of them. Bundles that were made since this
+    run started are never removed. Raises BadInputError for a limit that is not a number of 0 or
+    more, since such a limit would remove everything or nothing.
     """
     for name, limit in (("mib", limit_mib), ("days", limit_days)):
         if not limit >= 0:
@@ -120,7 +120,7 @@ def beyond_limits(
     kept = {id(each) for each in bundles if each.changed_s >= run_started_s}
     credible = (each for each in bundles if each.made_s <= now_s)
     latest = {id(each) for each in (*bundles[:1], *itertools.islice(credible, 1))}
-    # What stays in any case comes first, so that the rest has the room that is left.
+    # Bundles that stay in any case are counted first; the others share the remaining space.
     left = (limit_mib << 20) - sum(
         each.size_bytes for each in bundles if id(each) in kept | latest
     )
@@ -138,6 +138,6 @@ def beyond_limits(
 def made_after(bundles: Sequence[Bundle], now_s: float) -> float:
     """Return the time for the files of a new bundle: now, or just after all others if the clock is behind.
 
-    So the latest stays the latest, for any earlier time of the clock.
+    So the new bundle is the latest, even if the clock is behind.
     """
     return max([now_s, *(each.made_s + 1 for each in bundles)])

@@ -1,10 +1,10 @@
 """The numbered runs of a node's provisioner, as its `run-provisioner.sh` stores them; pure.
 
-The folder of a run has `command`, `boot-id`, `exit-code` once it ended, `failed-command` where `set -e` ended a
-bash script, and what was there before it:
-`outcome-before` with its `outcome-stamp-before`, `events-before` (paths) and `log-bytes-before`. So what
-a run left is what was there before the next one, or, of the latest run, what is there now. The outcome
-has a stamp after the run too, since two runs may write the same text.
+The folder of a run has `command`, `boot-id`, `exit-code` once the run has ended, and `failed-command`
+if `set -e` ended a bash script. It also describes the files before the run: `outcome-before` with its
+`outcome-stamp-before`, `events-before` (paths) and `log-bytes-before`. So the files after a run are
+the files before the next run or, for the latest run, the present files. The outcome has a stamp after
+the run too, since two runs may write the same text.
 """
 
 from __future__ import annotations
@@ -60,14 +60,15 @@ class Runs:
         return number == self.numbers[-1]
 
     def stored(self, number: int, name: str) -> str | None:
-        """Return the content of this file in the folder of a run, or None."""
+        """Return the content of the file `name` in the folder of a run, or None."""
         kept = self._folder / str(number) / name
         return evidence_text(kept, below=self._folder) if kept.is_file() else None
 
     def output(self, number: int, text: str) -> str:
         """Return the output of a run, from the output of all runs.
 
-        A baked image has the output of its bake, whose runs have the same numbers: the last one counts.
+        The output in a baked image begins with the runs of the bake, which have the same numbers. So the last
+        run with the number counts.
         """
         parts = _BEGINNING.split(text)
         printed = {int(run): lines for run, lines in zip(parts[1::2], parts[2::2], strict=True)}
@@ -81,7 +82,7 @@ class Runs:
         if before and after:
             is_written = before != after
         else:
-            # There was none before, or the machine stopped during the run.
+            # There was no outcome before the run, or the machine stopped during the run.
             is_written = left != self.stored(number, "outcome-before")
         return left if is_written else None
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class StateKind(enum.Enum):
-    """The kinds of things that a node's state has; the value is the word for one of them."""
+    """The kinds of items in a node's state; the value is the noun for one item."""
 
     PATHS = "path"
     DEVICE_NODES = "device node"
@@ -32,9 +32,9 @@ class StateKind(enum.Enum):
 
 
 class FileIdentity(NamedTuple):
-    """The facts of a file that change with each change of it: as long as they are the same, so is the content.
+    """Facts of a file that change whenever its content does; while they are equal, so is the content.
 
-    `file_system` tells apart file systems, whose numbers of inodes are their own.
+    `file_system` is one of them since each file system has its own inode numbers.
     """
 
     file_system: str
@@ -44,10 +44,10 @@ class FileIdentity(NamedTuple):
 
 
 class PathState(NamedTuple):
-    """The thing at a path.
+    """The state of one path.
 
     `kind` is the letter of `ls -l`, with `f` for a file. `sha256` is None if the content was not
-    read; `identity` then tells whether it is still the same.
+    read; `identity` then tells whether the content is still the same.
     """
 
     kind: str
@@ -95,8 +95,8 @@ class Unknown(NamedTuple):
 class NodeState:
     """The state of a node; compare two by `expect.unchanged`.
 
-    `items` has all kinds but paths: the attributes of each thing, by the thing's name. The time is
-    by the clock of the node.
+    `items` has all kinds but paths: the attributes of each item, by the item's name. The time is
+    from the clock of the node.
     """
 
     node: str
@@ -106,10 +106,10 @@ class NodeState:
     items: Mapping[StateKind, Mapping[str, Mapping[str, str]]] = field(repr=False)
     unknown: tuple[Unknown, ...] = ()
     folder: Path | None = field(default=None, repr=False)
-    """Where a difference to this state is written."""
+    """The folder into which differences from this state are written."""
 
     def of(self, kind: StateKind) -> Mapping[str, Mapping[str, str]]:
-        """Return the things of a kind by their names, each with its attributes."""
+        """Return the items of a kind by name, each with its attributes."""
         if kind is StateKind.PATHS:
             return {path: state.to_item() for path, state in self.paths.items()}
         return self.items.get(kind, {})

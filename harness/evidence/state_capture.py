@@ -2,14 +2,14 @@
 
 An ext4 file system is read by the blocks that describe its files, which is about ten times faster
 than to look at each file, and needs no permission. Only the contents of some files are read
-(`_to_digest`); for the others the identity says whether they have changed. It relies on these
-facts:
+(`_to_digest`); for the other files, the identity says whether they have changed. This relies on
+these facts:
 
 * ext4 sets a file's ctime at each change of its content or attributes, and no program can set it.
 * Before the blocks are read, everything is written to the disk; only then does ext4 set the time at
   a later write by a memory map.
-* Two changes within one tick of the clock leave the same ctime; a file that changed in the last second
-  before the state was taken is not identified by it.
+* Two changes within one tick of the clock leave the same ctime; so the ctime does not identify a
+  file that changed in the last second before the state was taken.
 * Nobody writes to the disk's device itself.
 
 The module is long because one script takes all parts of the state, which are read in its order.
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import CommandResult
     from harness.provisioning.wait import Deadline
 
-#: File systems of the kernel, of containers and of packages, which hold nothing of a node's own.
+#: File systems of the kernel, of containers and of packages, which have no files of the node itself.
 _PASSED_OVER = frozenset(
     {
         *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts"),
@@ -63,7 +63,7 @@ _PASSED_OVER = frozenset(
 )
 #: File systems that `find` reads: they are small.
 _SMALL = frozenset({"devtmpfs", "tmpfs", "vfat"})
-#: What is looked at in /run; all else there lasts until the next boot, and changes all the time.
+#: The parts of /run that are read; everything else there ends with the boot, and changes all the time.
 RUN_PARTS = (
     "/run/cdi",
     "/run/modprobe.d",
@@ -73,19 +73,19 @@ RUN_PARTS = (
     "/run/udev/rules.d",
 )
 _FIND_FORMAT = r"%y %m %U %G %s %T@ %C@ %p\0%l\0"
-#: Where a machine keeps what '--shell-cov' records; it is the harness's own and no part of a node's state.
+#: The folder for the records of '--shell-cov' in a machine; it is not a part of the node's state.
 SHELL_TRACE_FOLDER = "/var/lib/harness-shell-trace"
 _READ_ATTEMPTS = 3
-#: FAT has no inodes.
+#: The inode number of files on FAT, which has no inodes.
 NO_INODE = 0
 
-#: Files whose contents are always read: what is written again, often with the same content.
+#: Files whose contents are always read, since tools often write them again with the same content.
 _ALWAYS_READ = ("/etc/", "/var/lib/dkms/", "/var/lib/dpkg/status")
 _MODULE_LISTS = "/usr/lib/modules/"
 _LONGEST_READ = 4 << 20
 _MOST_READ = 24 << 20
 _MOST_FILES_READ = 2500
-#: The clock of the image's builder may be ahead by as much.
+#: The clock of the image's builder may be ahead by this number of seconds.
 _BUILD_S = 60
 
 _TEXTS = (
@@ -101,12 +101,12 @@ _TEXT_PATTERNS = (
     "/sys/module/*/version /sys/module/*/srcversion "
     "/sys/bus/pci/devices/*/vendor /sys/bus/pci/devices/*/device /sys/bus/pci/devices/*/class"
 )
-#: Linux has no IPv6 where it was switched off, and no PCI functions on some machines.
+#: The error for a missing file: a node may lack the files of IPv6 or of PCI functions.
 _MAY_BE_ABSENT = "No such file or directory"
 _NO_SUCH_PROGRAM = 127
 
 
-#: What parsing raises of output that has another form than a node's tools give it.
+#: The exceptions of parsers for output in an unknown form.
 _OTHER_FORM = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
     struct.error,
@@ -139,7 +139,7 @@ def take_state(agent: Agent, *, node: str, deadline: Deadline, folder: Path | No
 
 def _take_state(agent: Agent, node: str, deadline: Deadline, folder: Path | None) -> NodeState:
     found = _Found({}, {}, [], deadline)
-    # In one shell, as each program costs an emulated guest some ten milliseconds.
+    # One shell runs all of it, since each start of a program takes an emulated guest some ten milliseconds.
     script = f"sync && date +%s%N && grep -aHZ '' {' '.join(_TEXTS)} {_TEXT_PATTERNS}"
     result = _run(agent, found, "sh", "-c", script)
     stamp, _, text = result.stdout.partition("\n")
@@ -335,9 +335,9 @@ def _note_errors(found: _Found, result: CommandResult, prefix: str) -> None:
 def _to_digest(paths: Mapping[str, PathState], made_at_s: float, run_ns: range) -> list[str]:
     """Choose the files whose contents are read: those written since the image was made, newest first.
 
-    `run_ns` is the time since the node's start by the node's clock of now. What was written then is
-    read too: the clock may have been set to a time before the image was made. Others are read if
-    something is likely to write them again with the same content.
+    `run_ns` is the time since the node's start, by the node's present clock. Files that were written
+    in that time are read too, since the clock may have been set to a time before the image was made.
+    Other files are read if something is likely to write them again with the same content.
     """
     since_ns = int((made_at_s + _BUILD_S) * 1_000_000_000)
     first: list[tuple[int, str]] = []
@@ -364,7 +364,7 @@ def _to_digest(paths: Mapping[str, PathState], made_at_s: float, run_ns: range) 
 
 
 def _read_digests(agent: Agent, found: _Found, paths: Sequence[str]) -> None:
-    """Read digests; a file that can't be read keeps none, and is compared by its identity."""
+    """Read digests; a file that can't be read gets no digest, and is compared by its identity."""
     output = bytearray()
     agent.stream(
         ["xargs", "-0", "-r", "sha256sum", "-z", "--"],
@@ -433,7 +433,7 @@ def _parse(found: _Found, kind: StateKind, parse: Callable[[str], Items], text: 
     try:
         found.items[kind] = parse(text)
     except (*_OTHER_FORM, HarnessError) as error:
-        _note(found, kind, "*", f"what the node has of it has an unknown form ({error!r})")
+        _note(found, kind, "*", f"the node's output about it has an unknown form ({error!r})")
 
 
 def _note(found: _Found, kind: StateKind, name: str, reason: str) -> None:

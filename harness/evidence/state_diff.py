@@ -21,9 +21,9 @@ _TICK_NS = 1_000_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class AllowedChanges:
-    """The things that may differ between two states: glob patterns of names, by kind.
+    """The items that may differ between two states: glob patterns of names, by kind.
 
-    `*` matches any text, with slashes. Allowed things may be added, removed, changed or unknown.
+    `*` matches any text, with slashes. Allowed items may be added, removed, changed or unknown.
     """
 
     paths: Sequence[str] = ()
@@ -51,7 +51,7 @@ class AllowedChanges:
                 )
 
     def __or__(self, other: AllowedChanges) -> AllowedChanges:
-        """Return what either of the two allows."""
+        """Return the changes that either of the two allows."""
         return AllowedChanges(
             **{
                 field.name: (*getattr(self, field.name), *getattr(other, field.name))
@@ -70,13 +70,13 @@ class AllowedChanges:
         return re.compile("|".join(patterns) if patterns else r"(?!)").match
 
 
-#: What every node does by itself.
+#: The changes that every node makes by itself.
 CHANGES_AT_REST = AllowedChanges(
     paths=(
         "/var/log/*",
         # The random seed, and when timers ran last.
         "/var/lib/systemd/*",
-        # Inodes and times of libraries, from which ldconfig works faster; their list is compared.
+        # ldconfig's cache of inodes and times of libraries; the list of libraries is compared.
         "/var/cache/ldconfig/aux-cache",
         # Databases of containerd; its images are compared.
         "/var/lib/containerd/io.containerd.*.db",
@@ -84,7 +84,7 @@ CHANGES_AT_REST = AllowedChanges(
         "/var/tmp/systemd-private-*",  # noqa: S108
     ),
     units=(
-        # Sessions, and what belongs to them.
+        # Units of login sessions.
         *("*.scope", "user-*.slice", "user@*.service", "user-runtime-dir@*.service"),
         *("run-user-*.mount", "systemd-tmpfiles-clean.service"),
     ),
@@ -92,7 +92,7 @@ CHANGES_AT_REST = AllowedChanges(
 )
 
 
-#: What two nodes of one image differ in by themselves: cloud-init makes it anew for each instance.
+#: The differences that any two nodes of one image have: cloud-init makes these files for each instance.
 CHANGES_OF_INSTANCES = AllowedChanges(
     paths=(
         *("/etc/ssh/ssh_host_*", "/root/.ssh/*", "/etc/machine-id", "/var/lib/dbus/machine-id"),
@@ -103,7 +103,7 @@ CHANGES_OF_INSTANCES = AllowedChanges(
 
 
 class Change(NamedTuple):
-    """One difference; before or after is None if there was nothing."""
+    """One difference; `before` or `after` is None if the item did not exist then."""
 
     kind: StateKind
     name: str
@@ -128,7 +128,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class StateDiff:
-    """The differences between two states, and the unknown parts of either, without allowed things."""
+    """The differences between two states and the unknown parts of either, without allowed items."""
 
     changes: tuple[Change, ...]
     unknown: tuple[Unknown, ...]
@@ -196,7 +196,7 @@ def _path_changes(before: NodeState, after: NodeState) -> Iterator[Change]:
 
 
 def _difference(old: PathState, new: PathState, certain_ns: int) -> str | None:
-    """Return None for the same state of a path, and else what its attributes do not show."""
+    """Return None if a path's state is the same, else the difference that its attributes do not show."""
     if old._replace(identity=new.identity, sha256=new.sha256) != new:
         return ""
     if old.kind != "f" or old.size == 0:
@@ -205,11 +205,11 @@ def _difference(old: PathState, new: PathState, certain_ns: int) -> str | None:
         return "" if old.sha256 != new.sha256 else None
     if old.identity == new.identity and old.identity.ctime_ns < certain_ns:
         return None
-    return "it was written, and its content before is not known"
+    return "it was written, and its earlier content is not known"
 
 
 def _comparable(old: PathState, new: PathState) -> tuple[dict[str, str], dict[str, str]]:
-    """Return both, without the digest where only one of them has it."""
+    """Return the items of both states, without the digest if only one of them has it."""
     items = (old.to_item(), new.to_item())
     if old.sha256 is None or new.sha256 is None:
         for item in items:

@@ -22,7 +22,7 @@ _VOLATILE_SYSCTLS = re.compile(
     r"|fs\.(dentry-state|file-nr|inode-nr|inode-state|aio-nr|quota\..*)"
     r"|net\.(.*\.)?(nf_conntrack_count|stable_secret|base_reachable_time.*)"
 )
-#: In order of precedence: systemd.unit(5).
+#: Folders of unit files in order of precedence, from systemd.unit(5).
 UNIT_FOLDERS = (
     "/etc/systemd/system",
     "/run/systemd/system",
@@ -43,7 +43,7 @@ _IN_UNIT_FOLDER = re.compile(
 _ENABLING = ("/etc/systemd/system", "/run/systemd/system")
 _LISTENING = "0A"
 _UDP_UNCONNECTED = "07"
-#: By their bits: linux/capability.h.
+#: The names of capabilities by their bits, from linux/capability.h.
 _CAPABILITIES = (
     *("chown", "dac_override", "dac_read_search", "fowner", "fsetid", "kill", "setgid"),
     *("setuid", "setpcap", "linux_immutable", "net_bind_service", "net_broadcast"),
@@ -154,8 +154,9 @@ def groups(lines: Iterable[str]) -> Items:
 def ports(files: Mapping[str, list[str]]) -> Items:
     """Return the ports that processes listen on, from /proc/net.
 
-    Ports that the kernel assigns differ each time, so they are counted. UDP has no listening
-    state: the sockets that are not connected, and have another port, count.
+    Ports that the kernel assigns differ each time, so only their number is returned. UDP has no
+    listening state, so a UDP port counts if its socket is not connected and the kernel did not
+    assign the port.
     """
     low, high = (int(each) for each in files["/proc/sys/net/ipv4/ip_local_port_range"][0].split())
     found: Items = {}
@@ -189,7 +190,7 @@ def _address(text: str) -> tuple[str, int]:
 def sysctls(files: Mapping[str, list[str]]) -> Items:
     """Return kernel parameters by their names in sysctl(8), without those that change at rest.
 
-    Raises KeyError if not even the first of them could be read.
+    Raises KeyError if not even the kernel's release could be read.
     """
     found: Items = {"kernel.osrelease": {"value": files["/proc/sys/kernel/osrelease"][0]}}
     for path, lines in files.items():
@@ -224,8 +225,8 @@ def images(text: str) -> Items:
 def units(text: str, paths: Mapping[str, PathState]) -> Items:
     """Return units from `systemctl list-units --output=json` and from the folders of units.
 
-    Links and files there say whether a unit is enabled, linked or masked, and are its drop-ins. So
-    a unit has the same attributes whether systemd has it loaded or not.
+    Links and files in these folders say whether a unit is enabled, linked or masked, and which
+    drop-ins it has. So a unit has the same attributes whether systemd has it loaded or not.
     """
     found: Items = {}
     for path, state in paths.items():

@@ -54,11 +54,11 @@ class ShownUnit:
     started_us: int | None
     """When its latest start began; None if it has not started, or systemd has forgotten it."""
     ready_us: int | None
-    """When it last became active; None likewise."""
+    """When it last became active; None if it has not, or systemd has forgotten it."""
     commands: tuple[str, ...]
     """The command lines of `ExecStart=`, words separated by blanks."""
     aliases: tuple[str, ...] = ()
-    """All its names; systemd lists it by the main one alone."""
+    """All names of the unit; systemd lists the unit by its main name alone."""
 
 
 def check_unit_name(name: str, *, source: str) -> None:
@@ -85,7 +85,7 @@ def unit_commands(*units: str) -> dict[str, Argv]:
 
 
 def parse_shown_units(text: str) -> Mapping[str, ShownUnit]:
-    """Parse the output of `systemctl show`; a block for each unit, by each of its names.
+    """Parse the output of `systemctl show`, a block for each unit; return units by each of their names.
 
     Raises HarnessError if a block lacks a property.
     """

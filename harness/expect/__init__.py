@@ -1,7 +1,8 @@
 """Assertions on evidence; nothing here touches a machine.
 
-Each raises ExpectationError with a sentence that says what was expected and what was seen. Paths
-and names are copied from the contract and not imported from provisioning, which they check.
+Each expectation raises ExpectationError with a sentence that says what was expected and what was
+seen. Paths and names are copied from the contract, and not imported from the code under test
+(`harness.provisioning`).
 """
 
 from __future__ import annotations
@@ -130,6 +131,6 @@ __all__ = [
     "unit_state",
 ]
 
-# Each is a step of the test that calls it; those that one calls itself are not.
+# An expectation is a step of the test that calls it; if another expectation calls it, it is not.
 for _name in __all__:
     globals()[_name] = as_step(_name, globals()[_name])

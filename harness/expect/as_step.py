@@ -19,7 +19,7 @@ _SHOWN_CHARACTERS = 60
 
 
 def as_step(name: str, expectation: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return the expectation with calls that are steps; their titles leave out the first argument."""
+    """Return the expectation, each call of which is a step; titles leave out the first argument."""
 
     @functools.wraps(expectation)
     def expected(*args: _P.args, **kwargs: _P.kwargs) -> _R:

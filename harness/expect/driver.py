@@ -40,7 +40,7 @@ DRIVER_ARTEFACTS = (
     "/usr/bin/nvidia-ngx-updater",
     "/usr/bin/nvidia-sleep.sh",
 )
-#: Sources of a module that only begins with the same letters, such as `nvidia-fs`.
+#: Sources of another module whose name begins with the same letters, such as `nvidia-fs`.
 _OTHER_SOURCES = re.compile(r"/usr/src/nvidia-\D")
 _TOOLS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe")
 _DEVICE_NODES = "/dev/nvidia*"
@@ -213,7 +213,7 @@ def no_driver_artefact(evidence: Evidence, *, allow: Sequence[str] = ()) -> None
 
 
 def _is_of_others(path: str) -> bool:
-    """Return whether it is of a package whose name only begins in the same way, such as `nvidia-fs`."""
+    """Return whether a path belongs to another package with a similar name, such as `nvidia-fs`."""
     if path.startswith("/lib/modules/"):
         return not any(fnmatchcase(path.rpartition("/")[2], name) for name in _MODULE_FILES)
     return _OTHER_SOURCES.match(path) is not None
@@ -285,7 +285,7 @@ def driver_tools_installed(evidence: Evidence) -> str:
 
 
 def _programs_elsewhere(evidence: Evidence) -> str | None:
-    """Return the folder with the programs of the loaded driver, if that is another than /usr/bin."""
+    """Return the folder with the programs of the loaded driver, unless it is /usr/bin."""
     if evidence.driver_version is None:
         return None
     names = [path.rpartition("/")[2] for path in _TOOLS]
@@ -304,10 +304,10 @@ def _has_driver_container(evidence: Evidence) -> bool:
 
 
 def _not_found(evidence: Evidence, what: str, sentence: str) -> HarnessError | ExpectationError:
-    """Return the error for what was not found: with a driver loaded, it may be in another place.
+    """Return the error for a missing part of the driver; if a driver is loaded, it may be elsewhere.
 
-    Drivers of others are called `nvidia-current` (Debian), or are in a container, whose files are below
-    /run/nvidia/driver (GPU operator), or in folders of a distribution's own.
+    Debian calls its driver `nvidia-current`. The GPU operator's driver is in a container, whose files are
+    below /run/nvidia/driver. Some distributions have folders of their own.
     """
     loaded = evidence.driver_version
     if loaded is None:
@@ -358,7 +358,7 @@ def record_fits(evidence: Evidence) -> str:
 def _module_files(evidence: Evidence, kernel: str) -> dict[str, float]:
     """Return when each of the driver's modules for `kernel` was modified.
 
-    Raises ExpectationError if there is no module `nvidia`, whatever else there is.
+    Raises ExpectationError if there is no module `nvidia`, even if there are other modules.
     """
     folder = f"/lib/modules/{kernel}/updates/dkms"
     files = evidence.paths.matching(*(f"{folder}/{name}" for name in _MODULE_FILES))

@@ -1,4 +1,4 @@
-"""What NVIDIA's own tool reports of each GPU: `nvidia-smi -q`.
+"""The report of NVIDIA's own tool on each GPU: `nvidia-smi -q`.
 
 The tool loads the driver's module if it is not loaded, so an existing node runs it only if its
 user wants that. The format is described in https://docs.nvidia.com/deploy/nvidia-smi: blocks by
@@ -34,7 +34,7 @@ _ATTACHED = re.compile(r"^Attached GPUs\s*:\s*(\d{1,9})\s*$", re.MULTILINE)
 _GPU = re.compile(r"^GPU (?P<address>[0-9A-Fa-f:.]+)\s*$")
 _LINE = re.compile(r"^(?P<indent>\s*)(?P<name>\S.*?)\s*(?::\s(?P<value>.*))?$")
 _RESET = "reset the GPU (`nvidia-smi --gpu-reset`)"
-#: What a value of "Yes" means, by its block and name; without a block, in any.
+#: The meaning of the value "Yes" by block and name; an empty block stands for any block.
 _FAULTS = {
     ("Remapped Rows", "Pending"): f"rows of its memory wait to be remapped: {_RESET}",
     (
@@ -81,7 +81,7 @@ _RECOVERIES = {
     "drain p2p": "the driver advises to end work that uses it with other GPUs, and then to reset it",
     "drain and reset": "the driver advises to drain and reset it",
 }
-#: What stands in place of a value.
+#: Words that the tool prints if it has no value.
 _NO_VALUES = {
     "n/a",
     "[n/a]",
@@ -94,7 +94,7 @@ _NO_ANSWER = re.compile(r"ERR!|GPU is lost|Unknown Error")
 
 @dataclass(frozen=True, kw_only=True)
 class _Judged:
-    """What the report of one GPU says of its faults, and what of it is not known."""
+    """The faults that the report of one GPU shows, and the values that the harness does not know."""
 
     faults: list[str]
     unknown: list[str]
@@ -112,7 +112,7 @@ class _Value:
 def driver_reports_health(evidence: Evidence) -> str:
     """Expect `nvidia-smi -q` to report as many GPUs as the bus has, each without a fault.
 
-    Raises HarnessError if it was not run, or its report can't be read.
+    Raises HarnessError if the tool was not run, or its report can't be read.
     """
     require(
         not evidence.is_command_absent(NVIDIA_SMI),
@@ -205,7 +205,7 @@ def _judge(values: list[_Value]) -> _Judged:
     for each in values:
         value = each.value.lower().replace("_", " ")
         meanings = _meanings(each)
-        # Of a GPU without a fabric, that says nothing.
+        # A GPU without a fabric has such values too, so they do not count here.
         is_any_known = is_any_known or (meanings is not None and "Fabric" not in each.blocks)
         if meanings is not None and value in meanings:
             faults += [meanings[value]] if meanings[value] else []
@@ -218,12 +218,12 @@ def _judge(values: list[_Value]) -> _Judged:
             where = " / ".join((*each.blocks, each.name))
             unknown.append(f"'{each.value}' for '{where}', which the harness does not know")
     if not is_any_known:
-        unknown.append("nothing that the harness knows as a sign of a fault")
+        unknown.append("no line about faults that the harness knows")
     return _Judged(faults=faults, unknown=unknown)
 
 
 def _meanings(value: _Value) -> Mapping[str, str] | None:
-    """Return the faults by the values that a line may have, "" for none; None if it tells of no fault."""
+    """Return the fault for each value of a line, "" for no fault; None if the line is not about faults."""
     where = value.blocks[-1] if value.blocks else ""
     for key in ((where, value.name), ("", value.name)):
         if key in _FAULTS:
@@ -241,9 +241,9 @@ def _meanings(value: _Value) -> Mapping[str, str] | None:
 
 
 def _counts_uncorrected(value: _Value) -> bool:
-    """Return whether this counts errors that were not corrected since the driver was loaded.
+    """Return whether a line counts errors that were not corrected since the driver was loaded.
 
-    GPUs before Ampere count single and double bits (`Double Bit`); only single ones are corrected.
+    GPUs before Ampere count single-bit and double-bit errors; only single-bit errors are corrected.
     """
     return (
         "ECC Errors" in value.blocks

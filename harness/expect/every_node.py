@@ -60,7 +60,7 @@ NODE_EXPECTATIONS = (
     ),
 )
 
-#: Only on request: what it runs on the node loads the driver's module.
+#: Checked only on request: its command, `nvidia-smi`, loads the driver's module on the node.
 DRIVER_REPORT = NodeExpectation(
     name="nvidia-smi",
     words="nvidia-smi reports healthy GPUs",
@@ -91,7 +91,7 @@ def judge_node(
 ) -> list[NodeVerdict]:
     """Check expectations on the evidence of a node, by default `every_expectation`.
 
-    A failed one does not stop the others.
+    A failed expectation does not stop the others.
     """
     if expectations is None:
         expectations = every_expectation()
@@ -130,10 +130,10 @@ def node_expectations(
 def every_expectation() -> tuple[NodeExpectation, ...]:
     """Return the harness's expectations on a GPU node, and the expectations of installed packages.
 
-    A package adds one by an entry point of `Group.EXPECTATIONS`: a `NodeExpectation`, or a
-    function of evidence that raises ExpectationError, whose first line of docstring says what is
-    expected. An entry point that can't be used is in the list too, and raises PluginError when it
-    is judged: its verdict is unknown.
+    A package adds an expectation by an entry point of `Group.EXPECTATIONS`. The entry point is a
+    `NodeExpectation`, or a function of evidence that raises ExpectationError; the first line of the
+    function's docstring says what is expected. An entry point that can't be used is in the list
+    too: it raises PluginError when it is judged, so its verdict is unknown.
     """
     own = {expectation.name for expectation in NODE_EXPECTATIONS}
     usable, errors = unambiguous(plugins(Group.EXPECTATIONS), taken=own)

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 #: The class of display controllers; a vendor's switches and sound functions have others.
 _DISPLAY = "03"
-#: How the driver speaks of a GPU that it may not support.
+#: In an unknown line, the sign that the line may be about a GPU that the driver does not support.
 _OF_A_GPU = re.compile(r"\bv?GPUs?\b", re.IGNORECASE)
 _ID = re.compile(r"(?:(?:0x)?([0-9a-f]{4}):)?(?:0x)?([0-9a-f]{4})")
-#: What is read of a device that does not answer.
+#: The vendor id that reads from a device that does not answer.
 _NO_VENDOR = "ffff"
 
 
 def gpus_on_bus(evidence: Evidence, *gpus: GpuModel | str) -> None:
     """Expect exactly these GPUs on the PCI bus.
 
-    Each is a model, or an id: "10de:2330" with a vendor, "2330" of any vendor.
+    Each GPU is a model, or an id: "10de:2330" with a vendor, "2330" for any vendor.
     """
     functions = _gpus(evidence, gpus)
     seen, wanted = _ids(functions), _wanted(gpus, functions)
@@ -99,7 +99,7 @@ def driver_names_gpus(evidence: Evidence, *names: str) -> None:
 def gpus_refused(evidence: Evidence, *gpus: GpuModel | str) -> None:
     """Expect the driver to have reported exactly these GPUs as not supported.
 
-    Each is a model, or a device id with or without a vendor. Raises HarnessError if the driver
+    Each GPU is a model, or a device id with or without a vendor. Raises HarnessError if the driver
     printed something about a GPU that the harness does not know.
     """
     seen = evidence.refused_gpus
@@ -195,7 +195,7 @@ def no_gpu_error_logged(evidence: Evidence) -> str:
     )
     errors = [message for message in messages if message.condemns_node]
     if errors:
-        # The driver goes on about what follows from an error.
+        # After an error, the driver logs its consequences, so the last error with a name counts.
         last = [each for each in errors if each.words is not None and each.words.name] or errors
         raise failure(
             f"No GPU error was expected in the kernel log, but there are {len(errors)} lines with "
@@ -248,7 +248,7 @@ def _refuse_unread(evidence: Evidence, gpus: list[PciFunction]) -> None:
 
 
 def _missing_device_nodes(paths: GatheredPaths, gpus: int) -> list[str]:
-    """Return the device nodes that so many GPUs need and that are not there."""
+    """Return the missing ones of the device nodes that this number of GPUs needs."""
     wanted = ("/dev/nvidiactl", *(f"/dev/nvidia{number}" for number in range(gpus)))
     return [path for path in wanted if path not in paths or paths[path].kind != "c"]
 
@@ -302,7 +302,7 @@ def _wanted(gpus: Iterable[GpuModel | str], seen: Sequence[PciFunction]) -> list
 
 
 def _id(gpu: GpuModel | str) -> str:
-    """Return the id as `lspci -n` prints it; raises BadInputError for a text that is none."""
+    """Return the id as `lspci -n` prints it; raises BadInputError for a text that is not an id."""
     if not isinstance(gpu, str):
         return str(gpu.pci)
     found = _ID.fullmatch(gpu.strip().lower())

@@ -1,7 +1,7 @@
 """Expectations on the reports of provisioning and cloud-init.
 
-If a provisioner ran more than once, they look at its latest run, or at the run with the number
-`run`: the first one is 1. They raise HarnessError if there is no such run.
+If a provisioner ran more than once, the expectations check its latest run, or the run with the
+number `run`, where the first run is 1. They raise HarnessError if there is no such run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def provisioned(evidence: Evidence, *, exit_code: int | str = 0, run: int | None = None) -> None:
     """Expect provisioning to have ended with `exit_code`, in the shell and in a declared outcome.
 
-    It is a number, or a name that the provisioner declares. Raises BadInputError for another name.
+    `exit_code` is a number, or a name that the provisioner declares. Raises BadInputError for another
+    name.
     """
     evidence = evidence.of_run(run)
     declared = evidence.provisioner
@@ -92,7 +93,7 @@ def cloud_init_reports_failure(evidence: Evidence) -> None:
 def decided(
     evidence: Evidence, action: str, *, reason: str | None = None, run: int | None = None
 ) -> None:
-    """Expect this decision of the boot, from where the provisioner declares it: outcome file, log.
+    """Expect this decision of the boot in the outcome file or the log, as the provisioner declares.
 
     Without a `reason` any reason passes. Raises BadInputError if no decision is declared.
     """
@@ -138,7 +139,7 @@ def _decision(action: str | None, reason: str | None) -> str:
 def prebake_line(evidence: Evidence, **fields: str) -> None:
     """Expect an `AKS_GPU_PREBAKE` line with these fields, in the output of the latest run.
 
-    For an earlier one, give `evidence.of_run(number)`.
+    For an earlier run, give `evidence.of_run(number)`.
     """
     lines = evidence.prebake_lines
     if any(fields.items() <= line.items() for line in lines):
@@ -149,7 +150,7 @@ def prebake_line(evidence: Evidence, **fields: str) -> None:
             f"An AKS_GPU_PREBAKE line with {_pairs(fields)} was expected, but there is none.",
             evidence,
         )
-    # The line that is meant has the event, or else the most of the fields; of several, the last.
+    # The nearest line has the same event, or else the most equal fields; of several, it is the last.
     nearest = max(
         reversed(lines),
         key=lambda line: (line.get("event") == fields.get("event"), _agreeing(line, fields)),
@@ -307,7 +308,7 @@ def no_event_recorded(evidence: Evidence, *names: str, run: int | None = None) -
 
 
 def _require_names(expectation: str, names: Sequence[str]) -> None:
-    """Refuse a call that would be met by each node."""
+    """Refuse a call without names, which every node would meet."""
     if not all(names) or not names:
         raise BadInputError(
             f"The names of events were expected, but these were given: {list(names)}.",
@@ -317,7 +318,7 @@ def _require_names(expectation: str, names: Sequence[str]) -> None:
 
 
 def _require_part_of_line(expectation: str, text: str) -> None:
-    """Refuse a text that is in each line, or in none."""
+    """Refuse a text that is in every line, or that can be in no line."""
     if not text or len(text.splitlines()) > 1 or text.endswith("\n"):
         raise BadInputError(
             f"A part of one line was expected, but {text!r} was given.",
@@ -328,7 +329,7 @@ def _require_part_of_line(expectation: str, text: str) -> None:
 
 def _steps(evidence: Evidence) -> Sequence[ReportedStep]:
     steps = evidence.steps
-    # Without the declared file there is no outcome, which is the more helpful sentence.
+    # If the declared file is missing, the error about the missing outcome helps more.
     return _outcome(evidence).steps if steps is None else steps
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def no_request(log: RegistryLog) -> None:
-    """Expect that nothing has even connected to the registry."""
+    """Expect no connection to the registry, not even one without a request."""
     if log.connections:
         raise ExpectationError(
             f"No connection to the registry was expected, but there were {log.connections}:\n"
@@ -21,7 +21,7 @@ def no_request(log: RegistryLog) -> None:
 
 
 def pulls_tried(log: RegistryLog, times: int) -> None:
-    """Expect this many runs of a client's pull, with any result."""
+    """Expect this number of tries of clients to pull, with any result."""
     if len(log.pulls) != times:
         raise ExpectationError(
             f"{times} tries to pull were expected, but there were {len(log.pulls)}:\n{log.render()}"
@@ -29,7 +29,7 @@ def pulls_tried(log: RegistryLog, times: int) -> None:
 
 
 def pulls_paused(log: RegistryLog, at_least_s: float) -> None:
-    """Expect a pause between each two tries to pull.
+    """Expect a pause of at least this length after each try to pull, except the last.
 
     Raises ExpectationError too if there are less than two tries.
     """
@@ -43,7 +43,7 @@ def pulls_paused(log: RegistryLog, at_least_s: float) -> None:
 
 
 def pull_answered(log: RegistryLog, number: int, *, status: int) -> None:
-    """Expect each answer of the pull `number`, from 1, to have this status."""
+    """Expect every response in pull `number` to have this status; the first pull is 1."""
     # There is no pull 0.
     seen = {each.status for pull in log.pulls[number - 1 : number] for each in pull.requests}
     if seen != {status}:

@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from harness.evidence import Evidence
 
 CDI_KIND = "nvidia.com/gpu"
-#: What specs with GPUs are of: the specs of the toolkit, of the device plugin, and of the DRA
-#: driver. Not `management.nvidia.com/gpu`, by which no pod gets a GPU.
+#: The kinds of specs with GPUs: those of the toolkit, of the device plugin, and of the DRA driver.
+#: The kind `management.nvidia.com/gpu` is left out, since no pod gets a GPU by it.
 CDI_KINDS = (
     CDI_KIND,
     "k8s.device-plugin.nvidia.com/gpu",
     "k8s.gpu.nvidia.com/device",
     "k8s.gpu.nvidia.com/claim",
 )
-#: Its spec has the GPUs of one pod alone.
+#: A spec of this kind has the GPUs of one pod alone.
 _CLAIM = "k8s.gpu.nvidia.com/claim"
 NVIDIA_RUNTIME = "nvidia-container-runtime"
-#: NVIDIA's runtime, and the same with a mode of its own; not its hook.
+#: The programs of NVIDIA's runtime, also with a fixed mode; its hook is not a runtime.
 _PROGRAMS = (NVIDIA_RUNTIME, f"{NVIDIA_RUNTIME}.cdi", f"{NVIDIA_RUNTIME}.legacy")
-#: As systemd says of units.
+#: systemd's word for a unit that does not run.
 _INACTIVE = "inactive"
 _ABSENT = "not-found"
 _CONTAINERD = "containerd.service"
@@ -92,10 +92,10 @@ def image_absent(evidence: Evidence, reference: str) -> None:
 def unit_state(evidence: Evidence, unit: str, *, active: str) -> None:
     """Expect a systemd unit in the active state `active`.
 
-    systemd lists no unit that it has not loaded: the unit is inactive, or does not exist. Raises
-    HarnessError if such a unit was expected to be inactive and was not gathered by
-    `unit_commands`, which tells the two apart; it also knows a unit by its other names. Raises
-    BadInputError for a name without its type.
+    systemd does not list a unit that it has not loaded: the unit is inactive, or does not exist.
+    `unit_commands` gathers which of the two is true, and the unit's other names. Raises HarnessError
+    if a unit that is not listed was expected to be inactive and was not gathered by `unit_commands`.
+    Raises BadInputError for a name without its type.
     """
     check_unit_name(unit, source="unit_state")
     seen = evidence.unit_states.get(unit)
@@ -157,8 +157,8 @@ def _stamp(evidence: Evidence, unit: str, what: str, stamp: int | None) -> int:
     if stamp is None:
         shown = evidence.shown_unit(unit)
         raise HarnessError(
-            f"systemd has no stamp of when the unit '{unit}' {what}, which is '{shown.load}' and "
-            f"'{shown.active}', so an order cannot be told.",
+            f"systemd has no timestamp of when the unit '{unit}' {what}; the unit is '{shown.load}' and "
+            f"'{shown.active}', so the order is unknown.",
             evidence=evidence.folder,
         )
     return stamp
@@ -303,7 +303,8 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
 def _runtime_unit(evidence: Evidence) -> str:
     """Return the unit that runs the node's pods; if none is active, the unit that should be.
 
-    Packages of Docker bring a containerd along, which does not run where another unit has its own.
+    Docker's packages install containerd too, but its unit does not run if another unit has its own
+    containerd.
     """
     states = evidence.unit_states
     return next(
@@ -332,7 +333,7 @@ def gpu_services_up(evidence: Evidence) -> str:
     failed_units, states = evidence.failed_units, evidence.unit_states
     runtimes = [_runtime_unit(evidence)]
     if runtimes == [_CRI_DOCKER] and _CONTAINERD in states:
-        # Docker starts its containers by it.
+        # Docker starts its containers by containerd.
         runtimes.append(_CONTAINERD)
     units = [*runtimes, *(unit for unit in GPU_UNITS if unit != _CONTAINERD)]
     failed = [unit for unit in units if unit in failed_units or states.get(unit) == "failed"]

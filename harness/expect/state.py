@@ -48,7 +48,7 @@ def unchanged(before: NodeState, after: NodeState, *, allow: AllowedChanges | No
 
 
 def _write(folder: Path | None, diff: StateDiff) -> str:
-    """Write the whole difference where the evidence will have it; return where, for the message."""
+    """Write the whole difference into the evidence folder; return a remark with its name, for the message."""
     if folder is None:
         return ""
     folder.mkdir(parents=True, exist_ok=True)

@@ -61,7 +61,7 @@ REGRESSIONS = {
         caught_by="test_later_boot_finds_a_converged_node",
         causes=(
             "provisioning ended with 11: another run holds /run/halyard-gpu.lock",
-            r"'/run/halyard-gpu\.lock' is locked by process \d+, .*/opt/halyard/gpu/bin/gpu-sampler",
+            r"'/run/halyard-gpu\.lock' was locked by process \d+ .*/opt/halyard/gpu/bin/gpu-sampler",
         ),
     ),
     "apt does not wait for its lock": Regression(

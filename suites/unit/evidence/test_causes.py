@@ -443,7 +443,7 @@ def test_each_failed_unit_is_reported_with_its_own_journal_line(tmp_path: Path) 
     assert explain(tmp_path) == [
         "unit 'a.service' failed: a[9]: last",
         "unit 'b.service' failed: systemd[1]: b.service: Failed with result 'signal'.",
-        "unit 'cloud-final.service' failed: the journal has no line of it",
+        "unit 'cloud-final.service' failed: the journal has no line about it",
     ]
 
 
@@ -728,9 +728,9 @@ def test_holder_of_a_lock_that_the_log_mentions_is_reported(tmp_path: Path) -> N
     write(tmp_path, "commands/locks", LOCKS)
 
     assert [line for line in explain(tmp_path) if "locked" in line] == [
-        "'/run/own.lock' is locked by process 7, when the evidence was gathered: /bin/bash /opt/own/sampler",
+        "'/run/own.lock' was locked by process 7 when the evidence was gathered: /bin/bash /opt/own/sampler",
         (
-            "'/var/lib/dpkg/lock-frontend' is locked by process 9, when the evidence was gathered: "
+            "'/var/lib/dpkg/lock-frontend' was locked by process 9 when the evidence was gathered: "
             "python3 /run/upgrades"
         ),
     ]
@@ -866,7 +866,7 @@ def test_line_of_a_unit_with_a_longer_name_does_not_belong_to_the_unit(
     assert explain(tmp_path) == [f"unit '{unit}' failed: {said}"]
 
     write(tmp_path, "commands/journal", foreign)
-    assert explain(tmp_path) == [f"unit '{unit}' failed: the journal has no line of it"]
+    assert explain(tmp_path) == [f"unit '{unit}' failed: the journal has no line about it"]
 
 
 @pytest.mark.parametrize(
@@ -928,7 +928,7 @@ def test_unit_that_systemd_starts_again_is_shown_and_hides_nothing(
     assert explain(tmp_path, is_named=True) == [told]
 
     write(tmp_path, "commands/failed-units", "a.service loaded failed failed A\n")
-    assert explain(tmp_path) == ["unit 'a.service' failed: the journal has no line of it", told]
+    assert explain(tmp_path) == ["unit 'a.service' failed: the journal has no line about it", told]
 
 
 def test_failed_unit_is_shown_beside_a_known_cause_and_hides_less_useful_lines(
@@ -943,7 +943,7 @@ def test_failed_unit_is_shown_beside_a_known_cause_and_hides_less_useful_lines(
     write(tmp_path, "commands/failed-units", "a.service loaded failed failed A\n")
     for is_named in (True, False):
         assert explain(tmp_path, is_named=is_named) == [
-            "unit 'a.service' failed: the journal has no line of it"
+            "unit 'a.service' failed: the journal has no line about it"
         ]
 
 
@@ -1024,7 +1024,7 @@ def test_damaged_outcome_hides_no_failed_unit(tmp_path: Path) -> None:
     write(tmp_path, "files/var/lib/gpu-node/outcome.json", "{half")
     write(tmp_path, "commands/failed-units", "a.service loaded failed failed A\n")
 
-    assert explain(tmp_path) == ["unit 'a.service' failed: the journal has no line of it"]
+    assert explain(tmp_path) == ["unit 'a.service' failed: the journal has no line about it"]
 
 
 def test_failed_step_is_shown_before_a_failed_unit(tmp_path: Path) -> None:
@@ -1034,7 +1034,7 @@ def test_failed_step_is_shown_before_a_failed_unit(tmp_path: Path) -> None:
     assert explain(tmp_path) == [
         "step 'build' failed: no compiler",
         "provisioning ended with 84: x",
-        "unit 'a.service' failed: the journal has no line of it",
+        "unit 'a.service' failed: the journal has no line about it",
     ]
 
 
@@ -1061,7 +1061,7 @@ def test_line_of_dmesg_does_not_belong_to_a_failed_unit(tmp_path: Path) -> None:
     write(tmp_path, "commands/failed-units", "a.service loaded failed failed A\n")
     write(tmp_path, "commands/dmesg", "[ 1.1] a[9]: in the kernel's log\n")
 
-    assert explain(tmp_path) == ["unit 'a.service' failed: the journal has no line of it"]
+    assert explain(tmp_path) == ["unit 'a.service' failed: the journal has no line about it"]
 
 
 def test_log_line_is_read_up_to_the_limit_of_its_length(tmp_path: Path) -> None:
@@ -1088,4 +1088,4 @@ def test_line_of_a_service_does_not_belong_to_a_timer_of_its_name(tmp_path: Path
     write(tmp_path, "commands/failed-units", "a.timer loaded failed failed A\n")
     write(tmp_path, "commands/journal", "Nov 23 06:22:51.1 node a[9]: of the service\n")
 
-    assert explain(tmp_path) == ["unit 'a.timer' failed: the journal has no line of it"]
+    assert explain(tmp_path) == ["unit 'a.timer' failed: the journal has no line about it"]

@@ -260,7 +260,7 @@ def test_fabric_fields_are_ignored_in_another_block(tmp_path: Path) -> None:
 def test_healthy_fabric_does_not_prove_healthy_memory(tmp_path: Path) -> None:
     report = ONE + "GPU 00000000:65:00.0\n" + FABRIC
 
-    with pytest.raises(HarnessError, match="nothing that the harness knows as a sign of a fault"):
+    with pytest.raises(HarnessError, match="no line about faults that the harness knows"):
         driver_reports_health(a_node(tmp_path, report, bus=ONE_ON_BUS).evidence)
 
 
@@ -394,7 +394,7 @@ def test_unknown_values_are_all_shown(tmp_path: Path) -> None:
 def test_gpu_without_known_fields_is_unknown_beside_a_healthy_gpu(tmp_path: Path) -> None:
     second = "GPU 00000000:66:00.0\n    Health of the memory : perfect\n"
 
-    with pytest.raises(HarnessError, match=r"has GPU 00000000:66:00\.0: nothing that the harness"):
+    with pytest.raises(HarnessError, match=r"has GPU 00000000:66:00\.0: no line about faults"):
         driver_reports_health(a_node(tmp_path, HEAD + FIRST + second).evidence)
 
 

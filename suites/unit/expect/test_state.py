@@ -51,7 +51,7 @@ def test_same_state_is_unchanged() -> None:
         (a_file(xattrs=(("user.a", "00"),)), "xattr user.a none -> 00"),
         (a_file(size=11), "size 10 -> 11"),
         (a_file(kind="l", target="b"), "target none -> b"),
-        (rewritten(a_file()), "its content before is not known"),
+        (rewritten(a_file()), "its earlier content is not known"),
     ],
 )
 def test_change_of_one_attribute_is_refused(after: PathState, seen: str) -> None:

@@ -79,7 +79,7 @@ def test_unit_that_is_ready_when_another_has_started_is_refused(
     ],
 )
 def test_order_without_a_timestamp_is_unknown(tmp_path: Path, first: str, then: str) -> None:
-    with pytest.raises(HarnessError, match="systemd has no stamp of when the unit"):
+    with pytest.raises(HarnessError, match="systemd has no timestamp of when the unit"):
         expect.unit_ready_before(evidence(tmp_path, first, then), PLUGIN, KUBELET)
 
 
