@@ -78,8 +78,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     shards.addoption(
         "--shard",
         metavar="K/N",
-        help="run shard K of N: tests are divided by recorded durations, tests of one saved "
-        "state stay together; 'auto' takes K and N from the variables of the CI engine, "
+        help="run shard K of N: tests are divided by recorded durations, and tests that share "
+        "a saved state stay together; 'auto' takes K and N from the variables of the CI engine, "
         "Slurm or Kubernetes",
     )
     shards.addoption(
@@ -98,11 +98,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     report_files.add_options(parser)
 
 
-# Before pytest's own plugin for JUnit and before Allure's, which read where reports go.
+# This runs before the hooks of pytest's JUnit plugin and of Allure, which read where reports go.
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--shard") or config.getoption("--report-dir"):
-        from harness.plugin import shards  # noqa: PLC0415 - most runs have neither
+        from harness.plugin import shards  # noqa: PLC0415 - most runs have no shards
 
         shards.register(config)
     select.add_markers(config)
@@ -145,9 +145,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _require_named(settings: Settings, *, image: str) -> None:
-    """Raise BadInputError or RequirementError for an image or a QEMU that the user named and that is missing.
+    """Raise BadInputError or RequirementError if an image or a QEMU that the user named is missing.
 
-    Otherwise each test would report the one, and be skipped for want of the other.
+    Otherwise each test would fail for the image, or be skipped for QEMU.
     """
     if settings.qemu != Settings().qemu and shutil.which(settings.qemu) is None:
         raise BadInputError(
@@ -160,16 +160,16 @@ def _require_named(settings: Settings, *, image: str) -> None:
         try:
             catalogue = load_catalogue(*settings.image_folders)
         except BadInputError:
-            # A folder without recipes, which fixtures may still write: reported where it is used.
+            # Fixtures may still write recipes into an empty folder, so the use of the folder reports it.
             return
         for name in settings.images:
-            # Files and URLs are examined where they are used.
+            # Files and URLs are checked when they are used.
             if "/" not in name:
                 catalogue.get(name)
 
 
 def _failure_checkpoint(config: pytest.Config) -> FailureCheckpoint:
-    """Return the option; a machine that is about to be debugged alive keeps its GPUs."""
+    """Return the option; a machine that will be debugged while it runs keeps its GPUs."""
     if config.getoption("usepdb", default=False):
         return FailureCheckpoint.NEVER
     return FailureCheckpoint(config.getoption("--failure-checkpoint"))
@@ -189,9 +189,9 @@ def _machine_shell(config: pytest.Config) -> MachineShell | None:
 
 
 def _provisioner(word: str, root: Path) -> str:
-    """Return the name, or the absolute path of the file; raises BadInputError if it is wrong.
+    """Return the provisioner's name, or its file's absolute path; raises BadInputError if it is wrong.
 
-    Otherwise each test of a node would report it.
+    Without this check, each test of a node would report the error.
     """
     if word == PROVISIONER:
         return word

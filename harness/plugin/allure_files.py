@@ -1,4 +1,4 @@
-"""Writes Allure's files: text in them is safe to show and short, and a full disk ends no run."""
+"""Writes Allure's files with short text that is safe to show; a full disk does not end the run."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: The longest text of one field; others are messages.
+#: The limits of the fields that may be longer than a message.
 _LONGER = {"trace": TRACE_KIB, "description": TRACE_KIB, "descriptionHtml": TRACE_KIB}
-#: Attachments that are read as text, and may have what guests printed.
+#: Attachments that are read as text, and may contain a guest's output.
 _TEXTS = (".txt", ".json", ".xml", ".csv", ".tsv", ".yaml", ".uri")
 
 
 class AllureFiles(AllureFileLogger):
     """Replaces Allure's own writer, and writes the same files.
 
-    Allure's own writer ends the run for a lone surrogate and for a full disk. Here each text is
-    made visible, and `error` names the first file that could not be written, with the reason.
+    A lone surrogate or a full disk makes Allure's own writer end the run. This writer makes each
+    text visible, and `error` names the first file that could not be written, with the reason.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,7 +64,7 @@ class AllureFiles(AllureFileLogger):
     @override
     @allure_commons.hookimpl
     def report_attached_file(self, source: str, file_name: str) -> None:
-        # A source that is not there is the caller's error.
+        # A missing source is the caller's error, so it is raised here.
         size = Path(source).stat().st_size
         if size > ATTACHMENT_MIB.bytes:
             note = f"{ATTACHMENT_MIB.error(str(source))} The file has {size} bytes.\n"
@@ -88,7 +88,7 @@ class AllureFiles(AllureFileLogger):
         except OSError as error:
             if self.error is None:
                 self.error = (name, error)
-            # A half-written file has this ending.
+            # Remove half-written files, which have this ending.
             for part in self._report_dir.glob("*.tmp"):
                 with contextlib.suppress(OSError):
                     part.unlink()

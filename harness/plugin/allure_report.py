@@ -47,7 +47,7 @@ SEVERITIES_INI = "allure_severity"
 ENVIRONMENT = "environment.properties"
 CATEGORIES = "categories.json"
 
-#: Seconds.
+#: The time limit of a command that prints a version.
 _VERSION_S = 10.0
 _CARRIED = "harness_allure_environment"
 _UNWRITTEN = "harness_allure_unwritten"
@@ -66,7 +66,7 @@ _CATEGORIES = (
 
 
 def register(config: pytest.Config, settings: Settings) -> None:
-    """Complete Allure's results, if this run writes some; raises BadInputError for a wrong severity."""
+    """Complete Allure's results, if this run writes them; raises BadInputError for a wrong severity."""
     folder = config.getoption("allure_report_dir", None)
     if not folder or config.option.collectonly:
         return
@@ -90,12 +90,12 @@ def _severities(config: pytest.Config) -> dict[str, str]:
     return found
 
 
-# By identity: pytest keeps plugins in sets.
+# Instances compare by identity, because pytest keeps plugins in sets.
 class AllureReport:
-    """Completes each result just before Allure writes it, and describes the run when all is written.
+    """Completes each result just before Allure writes it, and describes the run after the last result.
 
-    Only the run's controller writes the files of the run; workers of xdist send the facts of their
-    machines.
+    Only the run's controller writes the files about the run; workers of xdist send the facts of
+    their machines to the controller.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class AllureReport:
         plugins.register(self._files)
         plugins.register(self)
 
-    # Before others, which may fail: Allure's own plugin needs its writer when the configuration ends.
+    # This runs before other hooks, which may fail: Allure's plugin needs its own writer at the end.
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._listening is None or self._files is None:
@@ -162,7 +162,7 @@ class AllureReport:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take the facts of a worker's machines, and whether it could write."""
+        """Take the facts of a worker's machines, and the error if the worker could not write."""
         self._unwritten = self._unwritten or getattr(node, "workeroutput", {}).get(_UNWRITTEN)
         for name, values in getattr(node, "workeroutput", {}).get(_CARRIED, {}).items():
             self._environment.setdefault(name, set()).update(values)
@@ -183,7 +183,7 @@ class AllureReport:
 
     @allure_commons.hookimpl(tryfirst=True)
     def report_result(self, result: TestResult) -> None:
-        """Complete a test's result; Allure's own plugin writes it next."""
+        """Complete a test's result, which Allure's own plugin then writes."""
         item = self._item
         if item is None or result.fullName is None:
             return
@@ -191,7 +191,7 @@ class AllureReport:
         result.fullName = shown_id(result.fullName)
         result.testCaseId = md5(result.fullName)  # type: ignore[no-untyped-call]
         if result.status in {Status.FAILED, Status.BROKEN} and self._status is not None:
-            # Allure calls every group of errors broken.
+            # Allure takes every exception group for broken.
             result.status = self._status
         self._name(result, item)
         facts = facts_of(item)
@@ -204,7 +204,7 @@ class AllureReport:
 
     @allure_commons.hookimpl(tryfirst=True)
     def report_container(self, container: TestResultContainer) -> None:
-        """Call the ends of a fixture by its name; allure-pytest adds the names of its own functions."""
+        """Name a fixture's teardown after the fixture; allure-pytest appends names of its own functions."""
         ends = [each for each in container.afters if each.status is not None]
         for each in ends:
             each.name = each.name.partition("::")[0]
@@ -213,7 +213,7 @@ class AllureReport:
     def _name(self, result: TestResult, item: pytest.Item) -> None:
         docstring = docstring_of(item)
         words = words_of(docstring, _case(item))
-        # What a test says itself by Allure's own decorators stays.
+        # Titles and descriptions that a test sets by Allure's own decorators stay.
         if result.name == item.name and words.title is not None:
             result.name = words.title
         if result.description == docstring:
@@ -230,7 +230,7 @@ class AllureReport:
         present = {parameter.name for parameter in result.parameters}
         for name, value in facts.items():
             if name not in present:
-                # Another VM driver makes another test of it; other hosts and versions do not.
+                # For Allure's history, another VM driver makes it another test; another host does not.
                 is_variant = name == "machine_driver" and value != MachineDriver.QEMU.value
                 result.parameters.append(
                     Parameter(name=name, value=value, excluded=None if is_variant else True)
@@ -290,7 +290,7 @@ class AllureReport:
 
 @contextlib.contextmanager
 def _digests_of_any_text() -> Iterator[None]:
-    """Let Allure take parameters with a lone surrogate; its own digest would fail the test."""
+    """Let Allure take parameters with a lone surrogate, at which Allure's own digest fails."""
 
     def md5_of_bytes(*parts: object) -> str:
         return str(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-#: The folders above the suites, such as suites/e2e.
+#: The number of folders above a suite, such as the two of suites/e2e.
 _PARENT_FOLDERS = 2
 _SENTENCE = re.compile(r"(?s)(.+?[.!?])(?=\s|$)")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -57,7 +57,7 @@ def suites_of(node_id: str) -> dict[str, str]:
     The parent suite is the two folders at the top, the suite is the folder in them or else the
     file, and the sub suite is the rest.
     """
-    # A path may have brackets too.
+    # Split at `::` first, since a path may have brackets too.
     path, _, rest_of_id = node_id.partition("::")
     names = rest_of_id.partition("[")[0].split("::")
     *folders, file = path.split("/")
@@ -88,8 +88,8 @@ def shown_parameters(
 ) -> dict[str, str]:
     """Return the parameters of a test as texts that are the same in each process and checkout.
 
-    Allure knows a test in other runs by them. `case`, pytest's id of the parameters, stands for a
-    value whose text has a memory address, or whose text is also another value's. `root` is the
+    By these texts, Allure recognises a test in other runs. If a value's text has a memory address, or
+    equals another value's text, `case` replaces it: pytest's id of the parameters. `root` is the
     checkout.
     """
     return {
@@ -101,7 +101,7 @@ def shown_parameters(
 def history_id(full_name: str, parameters: Iterable[tuple[str, str]]) -> str:
     """Return the id that Allure 2 gives a test in all runs, for any order of parameters.
 
-    Allure 3 makes an id of the same values itself.
+    Allure 3 itself makes an id of the same values.
     """
     parts = [full_name, *(f"{name}={value}" for name, value in sorted(parameters))]
     return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]

@@ -23,23 +23,23 @@ class StepResults(Protocol):
 
 
 class AllureSteps:
-    """Tells Allure of steps.
+    """Reports steps to Allure.
 
-    Steps that others report afterwards are added to Allure's own object of the step around them,
-    which is written with its test or fixture. They replace the earlier reports of that step.
+    Inner steps that are reported after their outer step has ended are added to Allure's object of the
+    outer step, which is written with its test or fixture. They replace inner steps reported earlier.
     """
 
     def __init__(self, results: StepResults) -> None:
         self._results = results
         self._main = threading.get_ident()
-        # A step that nobody refers to any more gets no report.
+        # A step without references can get no more reports, so its entry may go.
         self._taken: WeakKeyDictionary[Step, tuple[str, TestStepResult | None]]
         self._taken = WeakKeyDictionary()
         self._added: WeakKeyDictionary[Step, list[TestStepResult]] = WeakKeyDictionary()
 
     def started(self, step: Step) -> None:
         if threading.get_ident() != self._main:
-            # Allure can't tell to which of several open steps it belongs.
+            # Allure can't tell which of the open steps is the outer step.
             return
         uuid = uuid4()  # type: ignore[no-untyped-call]
         plugin_manager.hook.start_step(uuid=uuid, title=step.title, params={})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Files that readers of a report look for first; all others are in the evidence folder.
 _ATTACHED = (
-    # Pictures and pages that were made of the evidence, such as a timeline.
+    # Pages made from the evidence, such as a timeline.
     "*.html",
     "*.svg",
     "*.png",
@@ -48,10 +48,10 @@ _ATTACHED = (
     "manifest.json",
     "not-collected.txt",
     "checkpoint/not-saved.txt",
-    # Of a registry, not of a node.
+    # The evidence of a registry, not of a node.
     "requests.txt",
 )
-#: The folders of evidence, in words.
+#: The titles of the folders of evidence.
 _FOLDERS = {
     "host": "Host: console, command line, events, traces",
     "commands": "Output of commands in the guest",
@@ -96,7 +96,7 @@ def attach(folder: Path, name: str) -> None:
 
 def _attached(folder: Path, declaration: Declaration | None) -> Iterator[Path]:
     patterns = (*_ATTACHED, *_declared(declaration))
-    # What the provisioner declares may be attached anyway.
+    # A file that the provisioner declares may match an earlier pattern too.
     for path in dict.fromkeys(path for each in patterns for path in sorted(folder.glob(each))):
         # An empty stderr of QEMU is information; other empty files are not.
         if path.is_file() and (path.stat().st_size or path.name == "stderr.log"):
@@ -106,7 +106,7 @@ def _attached(folder: Path, declaration: Declaration | None) -> Iterator[Path]:
 def _attach_file(path: Path, name: str, *, is_of_guest: bool) -> None:
     kind = _TYPES.get(path.suffix, AttachmentType.TEXT)
     if is_of_guest and kind is not AttachmentType.JSON:
-        # A report should not run what a guest wrote.
+        # A guest wrote the file, so a browser must not run it as a page.
         kind = AttachmentType.TEXT
     if path.suffix == _RECORDING:
         allure.attach.file(  # type: ignore[no-untyped-call]
@@ -117,7 +117,7 @@ def _attach_file(path: Path, name: str, *, is_of_guest: bool) -> None:
 
 
 def _name(path: Path, top: Path, declaration: Declaration | None) -> str:
-    """Return the path within a folder; of the guest's files the guest's path; of an event its name."""
+    """Return an event's name, the guest's path of a guest's file, or the path within the folder."""
     relative = path.relative_to(top).as_posix()
     if top.name != "files":
         return relative
@@ -133,8 +133,8 @@ def _name(path: Path, top: Path, declaration: Declaration | None) -> str:
 
 
 def _declaration(folder: Path) -> Declaration | None:
-    """Return what the provisioner of the evidence declares; None if that is damaged."""
-    # A run of specs has no evidence, and should not load pydantic.
+    """Return the declaration of the provisioner in the evidence; None if it is damaged."""
+    # Imported here, since a run of specs has no evidence and should not load pydantic.
     from harness.provisioner.declaration import read_declaration  # noqa: PLC0415
 
     try:
@@ -144,7 +144,7 @@ def _declaration(folder: Path) -> Declaration | None:
 
 
 def _declared(declaration: Declaration | None) -> Iterator[str]:
-    """Yield patterns of what the provisioner of the evidence declares."""
+    """Yield patterns of the files that the provisioner declares."""
     if declaration is None:
         return
     for path in (*declaration.outcome.paths, *declaration.files):

@@ -20,7 +20,7 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
     is_ours = kind.__module__.partition(".")[0] == "harness"
     if op != "==" or kind is not type(right) or not is_ours or not dataclasses.is_dataclass(left):
         return None
-    # A run of specs has no evidence, and should not load what reads it.
+    # A run of specs has no evidence, and should not load the module that reads it.
     state = sys.modules.get(_STATE)
     if state is not None and isinstance(left, state.NodeState):
         lines = list(_state_lines(left, right))
@@ -40,7 +40,7 @@ def _state_lines(left: object, right: object) -> Iterator[str]:
     assert isinstance(right, NodeState)  # noqa: S101
     yield f"two states of node '{left.node}', which `expect.unchanged` compares"
     found = StateDiff.between(left, right, CHANGES_AT_REST)
-    # One line is above.
+    # The line above counts too.
     yield from (found.render(_MOST_LINES - 1) or "nothing differs but what changes at rest").split(
         "\n"
     )

@@ -38,8 +38,8 @@ class NodeEvidenceSource:
     def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
         """Keep all evidence that the test has gathered, the latest in the top folder.
 
-        If the error does not refer to any of it, evidence is gathered once more, because the node
-        may have changed. If that fails, the earlier evidence is kept before its error is raised.
+        If the error refers to none of this evidence, evidence is gathered once more, because the node
+        may have changed. If gathering fails, the earlier evidence is kept before the error is raised.
         """
         gathered, failed = self.node.gathered, None
         if not gathered or not (error is None or _is_about(error, gathered)):
@@ -67,7 +67,7 @@ def _is_about(error: BaseException, gathered: Sequence[Evidence]) -> bool:
 
 @dataclass(frozen=True)
 class MachineEvidenceSource:
-    """Evidence of a live machine; tests of machines gather none themselves."""
+    """Evidence of a live machine that is not a node; its tests gather no evidence themselves."""
 
     machine: LabMachine
 

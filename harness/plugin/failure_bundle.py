@@ -1,6 +1,6 @@
 """The files of a failed test beside the evidence: history, timeline, versions, locals, and an archive.
 
-Nothing here may hide the failure itself, so errors are recorded beside it.
+No error here may hide the test's failure, so errors go into a file of the bundle.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from harness.settings import Settings
 
 DIFFERENCE = "difference-at-failure.txt"
-#: In the folder of the test, since it is not of one machine.
+#: The traceback's file, in the folder of the test, since it does not belong to one machine.
 TRACEBACK = "traceback.txt"
-#: What could not be added, and why.
+#: The file that lists parts that could not be added, with the reasons.
 _LEFT_OUT = "left-out.txt"
 
 
 def completed(machine: LabMachine, folder: Path, error: BaseException | None) -> Path:
-    """Add to the kept evidence of a machine, and return its folder.
+    """Add a machine's history, timeline and more to its kept evidence, and return the folder.
 
-    If a test passed, it is kept if `--evidence=always` asks for it: with its history and timeline.
+    Evidence of a passed test, which `--evidence=always` keeps, gets history and timeline only.
     """
     of_failure = () if error is None else (_add_difference, _add_versions)
     for add in (_add_history, *of_failure, _add_timeline):
@@ -61,7 +61,7 @@ def _add_history(machine: LabMachine, folder: Path) -> None:
 
 
 def _add_difference(machine: LabMachine, folder: Path) -> None:
-    """Write what has changed since the state that the test took last, where it took one."""
+    """Write the changes since the last state that the test took, if it took one."""
     before = machine.last_state
     if before is None:
         return
@@ -93,11 +93,11 @@ def finish_bundle(
 ) -> None:
     """Write the failing line with its locals, and the archive; remove the bundles beyond the limits.
 
-    Nothing that was made since the run started is removed.
+    Bundles that were made since the run started are not removed.
     """
     test = folders[0].parent
     if not test.is_dir():
-        # Nothing could be kept, which the report says.
+        # No evidence could be kept, and the report says so.
         return
     _try(test, _add_traceback, item, call, test)
     _try(test, _archive, item, call, settings, test, run_started_s)
@@ -139,7 +139,7 @@ def _archive(
             now_s=now_s,
             run_started_s=run_started_s,
         )
-        # Another worker may just write its folder.
+        # Another worker may be writing its folder now.
         if bundle.name != test.name
     ]
     for bundle in removed:

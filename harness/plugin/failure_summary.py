@@ -1,4 +1,4 @@
-"""Why tests failed, or were skipped, in lines that pytest's summary does not cut."""
+"""Prints why tests failed or were skipped, in whole lines, since pytest's summary cuts its lines."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     import pytest
 
 _CAUSE = "cause"
-#: The lines of an error's block that say which command failed, and what it said.
+#: The beginnings of an error's lines about the failed command and its output.
 _OF_COMMAND = ("command: ", "stderr: ")
 _SILENT = "stderr: -"
-#: The section of a failure that says the same.
+#: The title of a failure's section with the same lines.
 _WHY = "why"
 _MISSING = "missing_requirement"
 #: Lines of the summary fit a terminal.
 _COLUMNS = 80
 _CAUSE_LINES = 3
-#: The first things of a list, such as what differs between two states.
+#: The number of entries shown from a list of findings, such as the differences between two states.
 _FINDINGS = 3
 
 
@@ -41,7 +41,7 @@ def note_reason(report: pytest.TestReport, error: BaseException, folders: Iterab
         report.user_properties.append((_CAUSE, cause))
     if causes:
         report.sections.append((_WHY, "\n".join(causes)))
-    # Of this message the short summary has the first line, and JUnit all.
+    # The short summary shows the first line of this message, and JUnit the whole message.
     crash = getattr(report.longrepr, "reprcrash", None)
     if named is not None and crash is not None:
         crash.message = f"{named}\n{crash.message}"
@@ -62,7 +62,7 @@ def write_causes(
                 _COLUMNS,
                 initial_indent="  ",
                 subsequent_indent="    ",
-                # Nobody could copy a path that is in two lines.
+                # A path that is broken into two lines could not be copied.
                 break_on_hyphens=False,
                 max_lines=_CAUSE_LINES,
                 placeholder=" …",
@@ -98,7 +98,7 @@ def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, 
 
     named: str | None = None
     sentences: list[str] = []
-    # What is in the evidence may be damaged, and an exception from a hook would end the whole run.
+    # Damaged evidence may raise here, and an exception from a hook would end the whole run.
     with contextlib.suppress(Exception):
         found = find_causes(
             "\n".join(map(str, [error, *errors_in(error, EvidencedError)])), folders
@@ -126,7 +126,7 @@ def hide_own_frames() -> None:
         return isinstance(excinfo.value, EvidencedError)
 
     for name, module in list(sys.modules.items()):
-        # contextlib: between two frames of the harness.
+        # Frames of contextlib stand between two frames of the harness.
         if name.startswith("harness.") or name == "contextlib":
             # pytest looks for this name in the globals of each frame.
             module.__dict__["__tracebackhide__"] = is_explained

@@ -1,4 +1,4 @@
-"""Announces before the first test the things that a run makes first, and about how long that takes."""
+"""Announces before the first test what the run makes first, such as images, and for about how long."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from harness.progress import ProgressListener
     from harness.settings import Settings
 
-#: Seconds on a host with two processors that does nothing else; a package's dependencies are in its share.
+#: Seconds to build an image, and for each package with its dependencies, on an idle host with two CPUs.
 _IMAGE_S, _PACKAGE_S = 60.0, 2.0
-#: Of a recipe with a licence: it compiles the driver's module.
+#: Seconds to compile the driver's module, for a recipe with a licence.
 _COMPILE_S = 300.0
-#: Seconds under KVM: a node image of a cloud image, a bake, a saved state. Patience of TCG multiplies them.
+#: Seconds under KVM for a node image of a cloud image, a bake, a saved state; TCG's factor multiplies them.
 _PREPARE_KVM_S, _BAKE_KVM_S, _STATE_KVM_S = 12.0, 12.0, 6.0
-#: The worker of xdist that speaks for all.
+#: The worker of xdist that makes the announcement.
 _SPEAKER = "gw0"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Making:
-    """Something that a run makes first; `basis` says where the seconds come from."""
+    """An image or state that a run makes first; `basis` says how the seconds were estimated."""
 
     what: str
     seconds: float
@@ -52,7 +52,7 @@ def register(
 
 
 class FirstUse:
-    """Announces what will be made first: below the number of tests, or by a worker's progress."""
+    """Prints the announcement below the number of tests, or by a worker's progress."""
 
     def __init__(self, settings: Settings, listener: Callable[[], ProgressListener]) -> None:
         self._settings = settings
@@ -64,7 +64,7 @@ class FirstUse:
         return self.lines(config, items)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Let one worker of xdist tell it; the process that started them has no tests."""
+        """Let one worker of xdist make the announcement, since the controller collects no tests."""
         workerinput = getattr(session.config, "workerinput", None)
         if workerinput is None or workerinput["workerid"] != _SPEAKER:
             return
@@ -77,7 +77,7 @@ class FirstUse:
         on_machines = [item for item in items if "lab" in getattr(item, "fixturenames", ())]
         if not on_machines:
             return []
-        # Most runs are of tests without machines.
+        # Imported here, since most runs have no tests on machines.
         from harness.image.catalogue import load_catalogue  # noqa: PLC0415
         from harness.plugin.machine_plan import needs_of, open_to_look  # noqa: PLC0415
 
@@ -98,7 +98,7 @@ class FirstUse:
                     )
                 )
         except (HarnessError, OSError):
-            # The first test that needs it says so, with its name.
+            # The first test that needs a missing requirement reports it.
             return []
         return render(makings, cache=str(self._settings.cache))
 
@@ -111,9 +111,10 @@ def makings_of(
     patience: float,
     load: float,
 ) -> Iterator[Making]:
-    """Estimate the time of missing things: as the last time here, else from the recipe and this host's speed.
+    """Estimate the time to make what is missing, from the last time here, else from recipe and host.
 
-    If it made nothing yet, its load counts: processes that are ready to run, for each processor.
+    The host's speed comes from what it made before, else from its load: the processes that are ready
+    to run, for each processor.
     """
     from harness.plugin.machine_plan import Kind  # noqa: PLC0415 - with the caller's
 
@@ -147,7 +148,7 @@ def _by_recipe(name: str, catalogue: Catalogue, patience: float, *, is_derived: 
     try:
         entry = catalogue.get(name)
     except HarnessError:
-        # A path, or an image that the catalogue no longer has.
+        # The name is a path, or an image that the catalogue no longer has.
         return _IMAGE_S
     if not isinstance(entry, Recipe):
         return _PREPARE_KVM_S * patience

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def register(config: pytest.Config, *modules: str) -> None:
-    """Register modules of `harness.fixtures`; they import the plugin, so they are named as text.
+    """Register modules of `harness.fixtures`, by name, since they import the plugin themselves.
 
-    With a list `pytest_plugins`, pytest would mark them for assertion rewriting, and warn if a
-    second run in one process finds them imported.
+    A list `pytest_plugins` would make pytest mark them for assertion rewriting, and warn if a second
+    run in one process finds them imported.
     """
     for name in modules:
         full_name = f"harness.fixtures.{name}"

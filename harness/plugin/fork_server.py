@@ -1,11 +1,11 @@
 """Runs chosen tests again and again, each time in a fork of one pytest that has collected them.
 
 `harness mutate` starts it in a copy of a project, and talks with it in lines of JSON through a
-socket. Neither Python nor the tests' modules are loaded again for a defect, and changes that a
-test makes to this process end with its fork.
+socket. So Python and the tests' modules are loaded once for all defects, and changes that a test
+makes to its process end with the fork.
 
-In the mode `collected` it forks after collection. That would not show a defect to tests that read
-the script while they are collected: in the mode `collecting` each fork collects its tests.
+In the mode `collected`, the server forks after collection. Tests that read the script during
+collection would then not see the defect; for them, in the mode `collecting`, each fork collects.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _CHUNK = 1 << 16
 _NEEDS_MACHINE = frozenset({"lab", "existing_node"})
 _ERROR_CHARACTERS = 4000
 _WHY_BYTES = 1000
-#: For what happens before the first test and after the last one.
+#: The time limit of the work before the first test and after the last test.
 _AROUND_TESTS_S = 60.0
 
 
 class _Reads:
-    """Notices which scripts this process itself opens, or gives to a program."""
+    """Records which scripts this process itself opens, or passes to a program."""
 
     def __init__(self, scripts: Sequence[str]) -> None:
         self.scripts = set(scripts)
@@ -152,7 +152,7 @@ class ForkServer:
     # --- a request -----------------------------------------------------------------------
 
     def serve(self, run: Callable[[], object]) -> None:
-        """Answer requests until there are no more; in each fork, return too, if `run` was called."""
+        """Answer requests until the socket closes. In a fork, return after `run`, with its tests chosen."""
         for line in self._requests:
             request = json.loads(line)
             reading, writing = os.pipe()
@@ -177,7 +177,7 @@ class ForkServer:
         os.ftruncate(1, 0)
 
     def _prepare(self, config: pytest.Config) -> None:
-        """Make the fork record lines, or not, and carry them as a worker does, without a report."""
+        """Switch the recording of lines on or off; carry lines as an xdist worker does, without a report."""
         request = self.request or {}
         config.option.maxfail = 1
         if request.get("traces"):
@@ -240,7 +240,7 @@ class ForkServer:
                 _end(child)
                 os._exit(0)
             now = time.monotonic()
-            if now - looked > 2 * _LOOK_S:  # this process was stopped itself, and so was the fork
+            if now - looked > 2 * _LOOK_S:  # this process and the fork were both stopped meanwhile
                 quiet_since += now - looked - _LOOK_S
             looked = now
             if reading in ready:
@@ -302,7 +302,7 @@ def _processes() -> Iterator[tuple[int, int, float]]:
 
 
 def _family(ancestor: int) -> dict[int, float]:
-    """Return the processor time of a process and of all that it started, also by others."""
+    """Return the processor time of a process and of each of its descendants, by process id."""
     parents: dict[int, list[int]] = {}
     used: dict[int, float] = {}
     for pid, parent, seconds in _processes():
@@ -322,7 +322,7 @@ def _cpu_of(child: int) -> float:
 
 
 def _end(child: int) -> None:
-    """End the fork and whatever it left, which comes to this process as the nearest reaper."""
+    """End the fork and its orphans, of which this process has become the parent (subreaper)."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):

@@ -1,7 +1,7 @@
-"""JUnit's file with a failure if the node is wrong, and an error if the harness could not tell.
+"""Writes JUnit's file with a failure if the node is wrong, and an error if the harness could not tell.
 
-It has no test case for a test during which the run ended: pytest writes a case without a name and
-a verdict, which readers count as passed.
+If the run ended during a test, the file has no case for that test: pytest's case would have no name
+and no verdict, and readers would count it as passed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from harness.visible_text import visible
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-#: What a node id has behind a name that occurs again in its group.
+#: The suffix of a repeated name of a spec's example in a node id.
 _LINE = re.compile(r" <line \d+>\Z")
-#: The property of a test case whose failure is an error; it is taken out again.
+#: The property that marks a case whose failure is an error; the written file does not have it.
 _MARK = "harness_error_in_call"
 
 
 def register(config: pytest.Config) -> None:
-    """Tell the two apart in this run's file, if it writes one; workers of xdist write none."""
+    """Tell failures and errors apart in this run's file, if any; workers of xdist write no file."""
     path = config.getoption("xmlpath", None)
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(JUnitErrors(Path(path), config), "harness-junit")
@@ -58,21 +58,21 @@ class JUnitErrors:
             reporter.add_attribute("classname", f"{prefix}{classname}")
             reporter.add_attribute("name", name)
         if report.when == "setup":
-            # The test may run again.
+            # The test may be a rerun of one that was broken.
             self._broken.discard(report.nodeid)
         elif report.when == "call" and report.failed and is_broken(report):
             self._broken.add(report.nodeid)
-            # Pytest takes the properties of this report where the teardown fails too.
+            # If the teardown fails too, pytest takes the properties of this report.
             report.user_properties.append((_MARK, "true"))
         elif report.when == "teardown" and report.passed and report.nodeid in self._broken:
             report.user_properties.append((_MARK, "true"))
 
-    # The innermost: pytest's terminal names the file next.
+    # The innermost wrapper, because pytest's terminal names the file right after it.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Let pytest write into memory, and write the file beside its place.
+        """Let pytest write into memory, then write a temporary file and rename it.
 
-        Pytest's own way leaves half a file on a full disk, and a traceback in place of the summary.
+        On a full disk, pytest itself leaves half a file, and a traceback in place of the summary.
         """
         config = session.config
         xml = config.stash.get(xml_key, None)
@@ -93,7 +93,7 @@ class JUnitErrors:
             if is_replaceable(self._path):
                 with contextlib.suppress(OSError):
                     self._path.unlink()
-            # Else it says that there is a file.
+            # Otherwise pytest's terminal reports a file that does not exist.
             del config.stash[xml_key]
             config.pluginmanager.unregister(xml)
             return None

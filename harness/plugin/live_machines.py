@@ -1,4 +1,4 @@
-"""The later life of a test's machines beside their evidence: saved, kept, or entered by a person."""
+"""Saves a test's machines, keeps them running, or opens a shell in them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 NOT_SAVED = "not-saved.txt"
 _START_S = 20.0
 _HELD_S = 180.0
-#: Starts a process that outlives this one: a kept machine ends by its time or by `harness gc`.
+#: Starts a process that outlives this one; its machine ends at its time limit or by `harness gc`.
 _DETACH = 'exec </dev/null >"$1" 2>&1; shift; "$@"; echo "ended: $?"'
 _ENDED = re.compile(r"^ended: (\d+)$", re.MULTILINE)
 
@@ -59,7 +59,7 @@ def is_to_be_saved(settings: Settings, *, has_failed: bool) -> bool:
 def save_machine(
     machine: LabMachine, evidence: Path, settings: Settings, *, test: str, has_failed: bool
 ) -> SavedMachine:
-    """Save a test's machine into its evidence, and continue it elsewhere if that is requested."""
+    """Save a test's machine into its evidence; if requested, continue it in another process."""
     folder = evidence / CHECKPOINT
     try:
         bundle = machine.save_bundle(folder, purpose=test)
@@ -89,9 +89,9 @@ def save_machine(
 
 
 def hold(bundle: MachineBundle, evidence: Path, settings: Settings) -> str:
-    """Continue a saved machine in a process of its own, which outlives this one; return its id.
+    """Continue a saved machine in a process that outlives this one; return the machine's id.
 
-    Raises HarnessError or WaitTimeoutError if it does not start.
+    Raises HarnessError or WaitTimeoutError if the machine does not start.
     """
     log = evidence / "holder.log"
     log.unlink(missing_ok=True)
@@ -134,7 +134,7 @@ def run_command(config: pytest.Config, machine: LabMachine, command: str) -> int
 
 @contextlib.contextmanager
 def _own_terminal(config: pytest.Config) -> Iterator[None]:
-    """Give this process's streams to what runs in the block."""
+    """Give the terminal to the code in the block, without pytest's capture."""
     capture = config.pluginmanager.getplugin("capturemanager")
     with contextlib.ExitStack() as left:
         left.enter_context(terminal_left(config))

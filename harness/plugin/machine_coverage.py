@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def traced_if_asked(
     config: pytest.Config, request: NodeRequest, provisioner: Provisioner
 ) -> NodeRequest:
-    """Return the request; its node traces its shell code if this run records coverage."""
+    """Return the request, which makes the node trace its shell code if this run records coverage."""
     sources = tuple(config.getoption("--shell-cov"))
     if not sources:
         return request

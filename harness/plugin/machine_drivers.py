@@ -21,7 +21,7 @@ _OUTPUT_KEY = "harness_left_out"
 
 
 class ForeignTests:
-    """Deselects tests that are for another VM driver than this run's."""
+    """Deselects tests that do not run under this run's VM driver."""
 
     def __init__(self, settings: Settings) -> None:
         self._driver = settings.machine_driver.value

@@ -33,12 +33,12 @@ _FIXTURES = "harness.fixtures."
 #: Fixtures that start machines.
 _STARTERS = ("boot_node", "boot_cloud_image", "clone")
 _IMAGE, _BAKED = "node_image", "baked_image"
-#: Fixtures that depend on the lab, and are neither image nor saved state.
+#: Fixtures that depend on the lab, but give neither an image nor a saved state.
 _NO_STATES = frozenset({"provisioner", "registry_host"})
 
 
 class Kind(enum.Enum):
-    """The kind of a needed thing; the value is the word shown to people."""
+    """The kind of a need; the value is the word shown to people."""
 
     IMAGE = "image"
     BAKE = "bake"
@@ -52,17 +52,17 @@ class Need:
     name: str
     status: str
     is_missing: bool = False
-    """It is made or downloaded by the first test that needs it."""
+    """It is not cached, so the first test that needs it makes or downloads it."""
 
 
 class _UnknownFixtureError(Exception):
-    """A fixture is a suite's own, whose code is not run to plan."""
+    """The fixture is a suite's own, and a plan does not run a suite's code."""
 
 
 class _Fixtures:
-    """Calls the fixtures of the harness that give images and saved states, with a lab that makes nothing.
+    """Calls the harness's fixtures for images and saved states, with a lab that makes nothing.
 
-    Saved states that a suite declares are such fixtures too.
+    Saved states that a suite declares are among these fixtures.
     """
 
     def __init__(self, config: pytest.Config, lab: CachedOnlyLab) -> None:
@@ -91,7 +91,7 @@ class _Fixtures:
 
 @dataclass(frozen=True)
 class _Request:
-    """What the fixtures of saved states use of a `pytest.FixtureRequest`."""
+    """The part of a `pytest.FixtureRequest` that the fixtures of saved states use."""
 
     fixtures: _Fixtures
     item: pytest.Item
@@ -113,7 +113,7 @@ def _is_own(definition: FixtureDef[Any]) -> bool:
 
 
 def register(config: pytest.Config, settings: Settings) -> None:
-    """Register the plan, in this process: it needs no workers of xdist."""
+    """Register the plan in this process, since a plan needs no workers of xdist."""
     workers = len(getattr(config.option, "tx", None) or ())
     config.option.dist, config.option.tx = "no", []
     durations = config.rootpath / config.getoption("--durations-file")
@@ -132,7 +132,7 @@ class MachinePlan:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> object:
-        """Print, and let nothing run."""
+        """Print the plan, and run no test."""
         reporter = session.config.pluginmanager.getplugin("terminalreporter")
         for line in self._lines(session):
             reporter.write_line(line)
@@ -165,7 +165,7 @@ class MachinePlan:
             tests = f"{_tests(needs[need]):>9}"
             yield f"  {need.kind.value:10} {need.name:{width}}  {tests}  {need.status}"
         if missing:
-            yield "  What is not cached is made or downloaded first, by the first test that needs it."
+            yield "  The first test that needs an uncached item makes or downloads it."
 
     def _time(self, items: Sequence[pytest.Item]) -> str:
         recorded = read_durations(self._durations)
@@ -180,7 +180,7 @@ class MachinePlan:
         with_workers = f" with {self._workers} workers" if self._workers > 1 else ""
         return (
             f"time: about {_duration(seconds)}{with_workers}, by the durations of {known} of {len(tests)} tests in "
-            f"'{self._durations.name}', and what is made first"
+            f"'{self._durations.name}', and the time to make uncached items"
         )
 
 
@@ -199,9 +199,9 @@ def needs_of(
     *,
     with_parents: bool = False,
 ) -> Mapping[Need, int]:
-    """Return for each needed thing the number of tests that need it.
+    """Return each need with the number of tests that have it.
 
-    With `with_parents`, it includes the images from which others are made.
+    With `with_parents`, images from which other images are made are included.
     """
     fixtures = _Fixtures(config, lab)
     known: dict[tuple[str, str], Need | None] = {}
@@ -224,7 +224,7 @@ def _names(item: pytest.Item, lab: CachedOnlyLab) -> set[str]:
     """Return the shared fixtures that a test uses, and the state from which its nodes start."""
     names = {name.rpartition("::")[2] for name in shared_fixtures(item)}
     if "boot_node" in _fixture_names(item) and lab.machine_start is not MachineStart.COLD:
-        # What else a test requests is known when it runs.
+        # Further fixtures of a test are known only when it runs.
         names |= {"driver_baked"} if _BAKED in names else set()
         names |= {"node_booted"} if names - _NO_STATES == {_IMAGE} else set()
     return names
@@ -236,7 +236,7 @@ def _parents(item: pytest.Item, names: Iterable[str]) -> set[str]:
 
 
 def _need(name: str, item: pytest.Item, lab: CachedOnlyLab, fixtures: _Fixtures) -> Need | None:
-    """Return what a fixture stands for, and whether it is cached; None if it is no image or state."""
+    """Return the image or saved state of a fixture, and whether it is cached; None for other fixtures."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     image = str(params.get("image_name", lab.settings.images[0]))
     kind = {_IMAGE: Kind.IMAGE, _BAKED: Kind.BAKE}.get(name, Kind.CHECKPOINT)

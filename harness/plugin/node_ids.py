@@ -11,8 +11,8 @@ _XDIST_GROUP = re.compile(r"(?<=[\w\]])@[^@/\]]+$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
 _DIGEST_LENGTH = 12
 _NAME_LENGTH = 140
-#: Node ids that can be read back from the folder's name, in which `::`, `/` and brackets are '-'; on a file
-#: system that does not tell upper case from lower case, too. So none has the folder of another.
+#: Node ids whose folder names are unique although `::`, `/` and brackets become '-' in them, even on a file
+#: system that ignores case.
 _PLAIN = re.compile(
     rf"(?=.{{1,{_NAME_LENGTH}}}$)([a-z0-9_]+/)*[a-z0-9_]+\.py::[a-z0-9_]+"
     rf"(\[(?![a-z0-9._=-]*-[0-9a-f]{{{_DIGEST_LENGTH}}}\])[a-z0-9._=-]*[a-z0-9_=]\])?"
@@ -25,7 +25,7 @@ def shown_id(node_id: str) -> str:
 
 
 def _without_group(node_id: str) -> str:
-    # Examples of specs have no groups, and any text as name.
+    # Examples of specs have no groups, and their names may be any text.
     is_python = node_id.partition("::")[0].endswith(".py")
     return _XDIST_GROUP.sub("", node_id) if is_python else node_id
 
@@ -33,9 +33,9 @@ def _without_group(node_id: str) -> str:
 def folder_name(node_id: str, *, repeat: int = 1) -> str:
     """Turn a test's node id into a folder name, without the group that xdist appends.
 
-    No two tests have the same name. A digest is appended if the name might not be unique: if it
-    was cut, or had characters that are special in a path or a shell. `repeat` counts the runs of a
-    test that is repeated.
+    No two tests get the same folder name. A digest is appended if the name might not be unique,
+    because it was cut, or had characters that are special in a path or a shell. `repeat` counts the
+    runs of a repeated test.
     """
     test = _without_group(node_id)
     name = _UNSAFE.sub("-", test).strip("-.")[:_NAME_LENGTH]

@@ -1,8 +1,8 @@
 """An import hook that makes Python import `harness` without pytest's assertion rewriting.
 
 Importing this module installs the hook, so the plugin imports it first. pytest rewrites every
-module of a distribution that has a plugin. If it can't write its own bytecode cache, each process
-compiles them again, which takes longer than everything else that the plugin does at the start.
+module of a distribution that has a plugin. If pytest can't write its bytecode cache, each process
+compiles the modules again, which takes longer than all other work of the plugin at the start.
 `harness` has no assertions that a report would explain.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PlainImports(MetaPathFinder):
-    """Finds the modules of `harness` as Python does; it stands before pytest's own finder."""
+    """Finds the modules of `harness` as Python does; Python asks it before pytest's own finder."""
 
     @override
     def find_spec(

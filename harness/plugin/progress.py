@@ -1,6 +1,6 @@
-"""Shows the activities of machines during tests: on a terminal in changing rows, elsewhere as lines.
+"""Shows what machines do during tests: on a terminal in changing rows, elsewhere as lines.
 
-With xdist, workers send them to the process that has the terminal.
+With xdist, workers send their events to the process that has the terminal.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 PROGRESS = "harness-progress"
 
 _CARRIED = "harness_progress"
-#: Of a terminal that does not tell its own, which is not rare in containers.
+#: The size of a terminal that does not report its size, as in some containers.
 _USUAL_SIZE = (80, 24)
 
 
 class ProgressReporter:
-    """Shows progress, or sends it to the process that does; nothing is opened before the first event."""
+    """Shows progress, or sends it to the process that shows it; opens nothing before the first event."""
 
     def __init__(self, config: pytest.Config, *, is_ci: bool) -> None:
         self._config = config
@@ -68,11 +68,11 @@ class ProgressReporter:
     def _display(self) -> Display:
         if self._shown is None:
             shown = Display(self._surface(), Board())
-            # A machine may start at a debugger's prompt.
+            # The display may start while a debugger has paused progress.
             for _ in range(self._pauses):
                 shown.pause()
             self._shown = self._open.enter_context(contextlib.closing(shown))
-            # The first event may come after the news of its worker's end, even while this runs.
+            # A worker may have ended before its first event is shown, even while this loop runs.
             for worker in tuple(self._ended_workers):
                 shown.forget(worker)
         return self._shown
@@ -90,13 +90,13 @@ class ProgressReporter:
         return region
 
     def _can_be_live(self, reporter: pytest.TerminalReporter) -> bool:
-        """Return whether rows that change can be shown; what tests print themselves would overwrite them."""
+        """Return whether changing rows can be shown; direct output of tests would overwrite them."""
         return (
             bool(reporter.isatty)
             and os.isatty(self._errors)
             and not self._is_ci
             and os.environ.get("TERM", "dumb") != "dumb"
-            # Others let tests, or processes that tests start, print to the terminal.
+            # With any other capture, tests or their child processes print to the terminal.
             and self._config.getoption("capture", "no") == "fd"
         )
 
@@ -131,7 +131,7 @@ class ProgressReporter:
         self.go_on()
 
     def pause(self) -> None:
-        """Leave the terminal to a person, until as many calls of `go_on`."""
+        """Leave the terminal to a person; each call needs a call of `go_on`."""
         self._pauses += 1
         if self._shown is not None:
             self._shown.pause()
@@ -142,7 +142,7 @@ class ProgressReporter:
         if self._shown is not None:
             self._shown.go_on()
 
-    # Before the summary, in which lines may be but no rows.
+    # This runs before the summary, which may contain lines of progress but no rows.
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         if self._shown is not None and self._is_live:
@@ -171,7 +171,7 @@ def terminal_left(config: pytest.Config) -> Iterator[None]:
 
 
 class _OpenLine:
-    """Says whether pytest has left the terminal amid a line since this was asked last."""
+    """Tells whether, since the last call, pytest has written a line without its end."""
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
         # All that the reporter prints goes through this writer, which has no public name.
@@ -204,9 +204,9 @@ def _write_all(descriptor: int, text: str) -> None:
 
 @contextlib.contextmanager
 def _routed(reporter: pytest.TerminalReporter, region: LiveRegion) -> Iterator[None]:
-    """Let the rows make room for whatever pytest writes.
+    """Hide the rows while pytest writes.
 
-    Its reporter has no public way to that: all of its output goes through the file of this writer.
+    The reporter has no public hook for this, but all of its output goes through this writer's file.
     """
     writer = reporter._tw  # noqa: SLF001
     file = writer._file  # noqa: SLF001
@@ -229,7 +229,7 @@ class _RoutedFile:
     def write(self, text: str) -> int:
         with self._writing():
             written = self._file.write(text)
-            # Else the rows are drawn before it arrives.
+            # Without the flush, the rows are drawn before this text arrives.
             self._file.flush()
         return written
 

@@ -39,7 +39,7 @@ _NO_FAILURES = (pytest.skip.Exception, pytest.xfail.Exception)
 _BROKEN = "harness_could_not_tell"
 _KEPT = "machine_kept"
 _MISWRITTEN = "miswritten_test"
-#: The report of a worker that crashed has another phase.
+#: The phases of a test; the report of a crashed worker has another phase.
 _PHASES = ("setup", "call", "teardown")
 
 
@@ -68,7 +68,7 @@ class EvidenceSource(Protocol):
 
 @dataclass
 class _KeptEvidence:
-    """Evidence of one source: where it is, and the error if it is incomplete."""
+    """The kept evidence of one source: its folder, and the error if it is incomplete."""
 
     folder: Path
     moved: dict[Path, Path] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Reporter:
                 run_started_s=self._started_s,
             )
         if error is not None:
-            # Before the message is read: the folder that it names is removed after the test.
+            # The message names a folder that is removed after the test, so correct it first.
             _point(error, kept)
             hide_own_frames()
         made = yield
@@ -244,7 +244,7 @@ class Reporter:
             self._summarize(terminalreporter)
 
     def _summarize(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Count failures of the node and errors of the harness separately; list kept machines."""
+        """Print the counts of unmet expectations and of harness errors, and list kept machines."""
         for reports in terminalreporter.stats.values():
             for report in reports:
                 for name, value in getattr(report, "user_properties", ()):
@@ -314,14 +314,14 @@ def _names(sources: Iterable[EvidenceSource]) -> list[str]:
 
 
 def _note_title(item: pytest.Item) -> None:
-    """Note a test's title for JUnit, whose names are node ids; a test that runs again has it once."""
+    """Note a test's title for JUnit, whose names are node ids; a rerun does not add it twice."""
     title = words_of(docstring_of(item), None).title
     if title is not None and ("title", title) not in item.user_properties:
         item.user_properties.append(("title", title))
 
 
 def _point(error: BaseException, kept: Iterable[_KeptEvidence]) -> None:
-    """Set the folders that an error and its causes name to where the evidence is now."""
+    """Let an error and its causes name the folders to which the evidence was moved."""
     moved = {origin: place for one in kept for origin, place in one.moved.items()}
     for each in errors_in(error, EvidencedError):
         if each.evidence is not None:

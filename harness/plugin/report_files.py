@@ -20,14 +20,14 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini(
         "allure_severity",
         "severities of tests in Allure by folder or file, such as 'suites/e2e/record: critical'; the innermost "
-        "counts, and a test's own `allure.severity` before it",
+        "folder or file counts, and a test's own `allure.severity` overrides it",
         type="linelist",
         default=[],
     )
 
 
 def register(config: pytest.Config, settings: Settings) -> None:
-    """Register them; raises pytest.UsageError if the configuration is wrong."""
+    """Register these plug-ins; raises pytest.UsageError if the configuration is wrong."""
     junit.register(config)
     allure = config.getoption("allure_report_dir", None)
     xml = config.getoption("xmlpath", None)
@@ -41,7 +41,7 @@ def register(config: pytest.Config, settings: Settings) -> None:
             )
         if not allure:
             return
-        from harness.plugin import allure_report  # noqa: PLC0415 - most runs have none
+        from harness.plugin import allure_report  # noqa: PLC0415 - most runs write no Allure results
 
         if is_first:
             require_writable(Path(allure).absolute(), option=given or "--alluredir")

@@ -38,11 +38,11 @@ def add_markers(config: pytest.Config) -> None:
 
 
 def images_of(test: pytest.Item, images: Sequence[str]) -> Sequence[object]:
-    """Return the images that a test runs with, as parameters of it.
+    """Return the images that a test runs with, as parameters of the test.
 
     All images of the run, or the first one if the test has a marker `pin_image`. Images after the
-    first have the marker `further_image`, so that `-m` can select them. Raises BadInputError that
-    names the test if the marker has no reason.
+    first have the marker `further_image`, so that `-m` can select them. Raises BadInputError,
+    which names the test, if the marker has no reason.
     """
     marker = test.get_closest_marker("pin_image")
     if marker is None:
@@ -85,8 +85,8 @@ def pinned_provisioner(item: pytest.Item) -> Provisioner | None:
 def requirements(settings: Settings) -> Iterator[None]:
     """Skip the test with the reason if the host lacks something; under CI, let it fail.
 
-    A skipped suite looks like a passed one, and nobody reads the skips of CI, nor the skips of a
-    lab that requires a GPU.
+    A skipped suite looks like a passed suite. Nobody reads the skips in CI, nor in a lab that requires
+    a GPU.
     """
     try:
         yield
@@ -99,7 +99,7 @@ def requirements(settings: Settings) -> Iterator[None]:
 def gpu_scripts(item: pytest.Item) -> Mapping[str, GpuScript]:
     """Return the scripts of a test's markers `gpu_script` by device id; the closest marker wins.
 
-    Raises BadInputError that names the test if a script is not valid.
+    Raises BadInputError, which names the test, if a script is not valid.
     """
     scripts: dict[str, GpuScript] = {}
     for marker in item.iter_markers("gpu_script"):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 _CARRIED = "harness_shard"
-#: Fixtures that images and saved states are made of.
+#: Fixtures on which all images and saved states depend.
 _ROOTS = frozenset({"lab", "image_name"})
 
 
@@ -57,12 +57,12 @@ def register(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
     folder = None if report is None else config.rootpath / report
     if shard is not None and getattr(config.option, "maxschedchunk", 0) is None:
-        # Else xdist gives its first worker the longest tests in one piece.
+        # Otherwise xdist gives the longest tests to its first worker as one chunk.
         config.option.maxschedchunk = 1
     plugin = ShardPlugin(shard=shard, durations=durations, folder=folder)
     given = getattr(config, "workerinput", {}).get(_CARRIED)
     if given is not None:
-        # A worker of xdist parses the command line again.
+        # A worker of xdist parses the command line again, so it needs the folder too.
         _send_reports_to(Path(given), config)
     elif folder is not None and not config.getoption("collectonly"):
         try:
@@ -73,7 +73,7 @@ def register(config: pytest.Config) -> None:
             ) from error
         _send_reports_to(plugin.reports, config)
     if report is not None and threading.current_thread() is threading.main_thread():
-        # Engines cancel a job by TERM. As by Ctrl-C, machines then end, and reports are written.
+        # CI engines cancel a job by SIGTERM. As after Ctrl-C, machines then end and reports are written.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     config.pluginmanager.register(plugin, "harness-shards")
 
@@ -88,14 +88,13 @@ def _send_reports_to(folder: Path, config: pytest.Config) -> None:
     option.shell_cov_data = folder / SHELL_COVERAGE
 
 
-# By identity: pytest keeps plugins in sets.
+# Instances compare by identity, because pytest keeps plugins in sets.
 @dataclass(kw_only=True, eq=False)
 class ShardPlugin:
     """Selects the tests of a shard, and records which tests ran.
 
-    With xdist, workers select and the process that started them records: it has `reports`, the
-    folder of this start. If the job was started again meanwhile, because its scheduler had lost
-    the node, this run ends.
+    With xdist, workers select the tests, and the controller records them: it has `reports`, the folder
+    of this start. If the scheduler lost the node and started the job again elsewhere, this run ends.
     """
 
     shard: Shard | None
@@ -115,7 +114,7 @@ class ShardPlugin:
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self._session = session
 
-    # After all that deselects, and after other orders.
+    # This runs after all hooks that deselect or reorder tests.
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
@@ -155,7 +154,7 @@ class ShardPlugin:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         test = shown_id(report.nodeid)
         self._seconds[test] += report.duration
-        # The run may end during a test; a worker that crashed has a report of another kind only.
+        # The run may end during a test; a crashed worker's report has another phase.
         if report.when not in ("setup", "call"):
             self._ended[test] += 1
 
@@ -175,7 +174,7 @@ class ShardPlugin:
         known = [each for each in (self._first_test, first_test) if each is not None]
         self._first_test = min(known, default=None)
 
-    # The outermost: what other plug-ins do at the end may change the exit status.
+    # The outermost wrapper, since other plug-ins may change the exit status at the end.
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(
         self, session: pytest.Session, exitstatus: int
@@ -239,9 +238,9 @@ class ShardPlugin:
 
 
 def family_of(item: pytest.Item) -> str:
-    """Return the things that a test shares with others: its image and saved states, else its file.
+    """Return the name of the family of tests that share an image and saved states, else a file.
 
-    These are fixtures of the whole run that depend on the lab or on the choice of the image.
+    Images and saved states are session fixtures that depend on the lab or on the choice of the image.
     """
     names = sorted(set(shared_fixtures(item)))
     if not names:
@@ -253,7 +252,7 @@ def family_of(item: pytest.Item) -> str:
 
 
 def shared_fixtures(item: pytest.Item) -> Iterator[str]:
-    """Yield a test's fixtures of the whole run that depend on the lab or the image, after their place."""
+    """Yield a test's session fixtures that depend on the lab or the image, with the folder of a suite's own."""
     # pytest has no public way from a test to the definitions of its fixtures.
     info = getattr(item, "_fixtureinfo", None)
     definitions = {} if info is None else info.name2fixturedefs

@@ -17,10 +17,10 @@ _FACTS: pytest.StashKey[dict[str, str]] = pytest.StashKey()
 
 
 def note_machines(item: pytest.Item, machines: Iterable[LabMachine], settings: Settings) -> None:
-    """Note the facts of the machines that a test has now; differing values are listed."""
+    """Note the facts of the machines that a test has now; if values differ, all are listed."""
     found: dict[str, dict[str, None]] = {}
     for machine in machines:
-        # A test without machines should not load what makes them.
+        # A test without machines should not load the lab.
         from harness.lab.machine_facts import machine_facts  # noqa: PLC0415
 
         # An exception from a hook would end the whole run.

@@ -1,7 +1,7 @@
 """Refuse an option whose value kept pytest from reading the project's own configuration.
 
-pytest looks for its ini file before it loads this plugin. Of `--qemu /opt/qemu`, it then takes the second
-word for a test, and looks beside that.
+pytest looks for its ini file before it loads this plugin. It does not know the option `--qemu` yet, so in
+`--qemu /opt/qemu` it takes the second word for a test, and looks for the ini file there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: The options whose values may be paths.
 _OPTIONS = frozenset({*(option.name for option in OPTIONS.values()), "--report-dir"})
-#: The name of each ini file, and the text in it without which pytest does not take it for one.
+#: The name of each ini file, and the text that the file needs before pytest accepts it.
 _INI_FILES = (
     ("pytest.ini", ""),
     ("pyproject.toml", "[tool.pytest"),
@@ -30,7 +30,7 @@ _INI_FILES = (
 
 
 def refuse(config: pytest.Config) -> None:
-    """Raise BadInputError if pytest read no ini file, though it would but for an option's value."""
+    """Raise BadInputError if an option's value kept pytest from reading an ini file."""
     if config.inipath is not None:
         return
     here = config.invocation_params.dir

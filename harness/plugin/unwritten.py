@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def note_unwritten(session: pytest.Session, what: object, reason: object) -> None:
-    """Print that a report is missing, and set the run's exit status: readers take absence for success."""
+    """Print that a report is missing, and let the run fail, since a missing report looks like success."""
     session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
     sentence = f"harness: The report '{what}' could not be written: {reason_of(reason)}."
     reporter = session.config.pluginmanager.getplugin("terminalreporter")
@@ -45,5 +45,5 @@ def require_writable(folder: Path, *, option: str) -> None:
 
 
 def is_replaceable(path: Path) -> bool:
-    """Return whether a report is written beside its place first; not for a link or a device."""
+    """Return whether a report is written to a temporary file and renamed; not for a link or a device."""
     return not path.is_symlink() and (path.is_file() or not path.exists())

@@ -1,7 +1,7 @@
 """The gate for pytest's reports: safe to show, and of limited size.
 
-Each report passes here before the terminal, xdist and JUnit's file get it, so that guests, files
-and shell code can't control these. Output that tests print themselves with `-s` does not pass it.
+Each report passes this gate before the terminal, xdist and JUnit's file get it, so that text of
+guests, files and shell code can't control them. What tests print with `-s` does not pass the gate.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 
 
 class ReportGate:
-    """Makes reports visible and short. The omitted part goes into a file in the evidence folder of the test."""
+    """Makes reports visible and short; the whole text goes into a file in the test's evidence folder."""
 
     def __init__(self, config: pytest.Config, evidence: Path) -> None:
         self._config = config
@@ -48,7 +48,7 @@ class ReportGate:
     def pytest_sessionstart(self) -> None:
         """Guard text that comes from no report: headers, warnings, names of files, errors of plug-ins."""
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
-        # Others draw on the terminal in their own way.
+        # Reporters of other plug-ins draw on the terminal in their own way.
         if type(reporter) is pytest.TerminalReporter:
             # All of its output goes through this writer, which has no public way to a filter.
             writer = reporter._tw  # noqa: SLF001
@@ -68,7 +68,7 @@ class ReportGate:
         setattr(item, name, value)
         vars(item)["location"] = location
 
-    # Before the message is read.
+    # This runs before other hooks read the message.
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
@@ -119,7 +119,7 @@ class ReportGate:
             report.nodeid = node_id
         for name, value in vars(report).items():
             is_other = name in ("longrepr", "sections") or name.startswith("_")
-            # Most of it is short words of pytest, which need no change.
+            # Most values are short words of pytest, which need no change.
             if not is_other and not _is_plain(value):
                 vars(report)[name] = _changed(value, _clean)
         whole = ""
@@ -140,7 +140,7 @@ class ReportGate:
         return _clean(content, CAPTURED_KIB.bytes, rest)
 
     def _keep(self, node_id: str, name: str, text: str) -> str:
-        """Keep a text in a file, and return the sentence that says so."""
+        """Keep a text in a file, and return a sentence that names the file."""
         try:
             return f"The whole text is in '{self._write(node_id, name, text)}'."
         except OSError as error:
@@ -173,7 +173,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _is_long(longrepr: object) -> bool:
-    """Return whether anything of a traceback is beyond its limit."""
+    """Return whether any text of a traceback is longer than its limit."""
     found = False
 
     def look(text: str, most: int) -> str:
@@ -186,7 +186,7 @@ def _is_long(longrepr: object) -> bool:
 
 
 def _clean(text: str, most: int, rest: str = "") -> str:
-    # Visible text is longer than the original, and takes time.
+    # Shorten twice: visible text is longer than the original, and takes time to make.
     return shortened(visible(shortened(text, most, rest=rest)), most, rest=rest)
 
 
@@ -206,7 +206,7 @@ def _changed(value: _T, change: Callable[[str, int], str]) -> _T:
                 _changed(key, change): _changed(each, change) for key, each in value.items()
             }
         case _ if type(value).__module__.startswith(_PARTS):
-            # Of an error without a traceback the lines are its message.
+            # The lines of an error without a traceback are its message.
             most = _REPORTED_BYTES if getattr(value, "style", "") == "value" else TRACE_KIB.bytes
             for name, part in vars(value).items():
                 is_lines = name == "lines" and isinstance(part, list)
