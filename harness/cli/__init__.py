@@ -27,8 +27,8 @@ class _Command(NamedTuple):
     help: str
 
 
-#: The commands, each with the module that has it and what `harness --help` says about it. Only the
-#: module of the command in question is loaded: a shell in a clone starts in less time than all of them load.
+#: The commands, each with its module and its line in `harness --help`. Only the module of the given
+#: command is loaded, since all modules together load more slowly than a shell in a clone starts.
 _COMMANDS = {
     "bench": _Command("bench", "measure on this host"),
     "checkpoints": _Command("checkpoints", "list, verify and remove saved states of machines"),
@@ -56,7 +56,7 @@ _COMMANDS = {
     "logs": _Command("machines", "print what a running machine's console has printed"),
     "migrate": _Command("migrate", "print a *_spec.sh as a pytest module"),
     "mutate": _Command(
-        "mutate", "plant defects in shell scripts, and tell which of them no test notices"
+        "mutate", "plant defects in shell scripts, and list the defects that no test notices"
     ),
     "node": _Command("existing_nodes", "check an existing node without changing it"),
     "payload": _Command("payload", "build the zipapp that provisions a node"),
@@ -74,10 +74,10 @@ _COMMANDS = {
     "ssh": _Command("shell", "log into a running machine by SSH"),
     "store": _Command("store", "share images and checkpoints through a registry"),
     "timeline": _Command(
-        "timeline", "draw what ran when in a test's machine, and what waited for what"
+        "timeline", "draw when work ran in a test's machine, and which work waited for which"
     ),
 }
-#: As a shell reports a program that SIGPIPE ended.
+#: The exit code by which a shell reports a program that SIGPIPE ended.
 _BROKEN_PIPE = 141
 #: Objects between two collections of garbage; Python's default is 700.
 _GC_THRESHOLD = 50_000
@@ -97,7 +97,7 @@ class _ListedCommands:
         return self._listing.add_parser(name, help=_COMMANDS[name].help)
 
 
-#: How the errors end if memory or a limit forbids a thread, or, in the loader's words, a module.
+#: The ends of Python's and the loader's errors if memory or a limit forbids a thread or a module.
 _LACKS = ("can't start new thread", "failed to map segment from shared object")
 
 
@@ -133,15 +133,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return its exit code.
 
     The exit code 1 means that a node is not as expected. 2 means that the harness could not check
-    it, also because of bad input or a missing requirement. 130 means that a person interrupted it,
-    and 141 that the reader of its output went away.
+    the node, also because of bad input or a missing requirement. 130 means that a person interrupted
+    the command, and 141 that the reader of the command's output closed the pipe.
     `harness shell` and `harness ssh` return the exit code of the command in the guest.
     """
     if argv is None:
-        # What imports allocate stays: to look through it hundreds of times takes a tenth of their
-        # time.
+        # Objects of imports are not freed, so hundreds of collections meanwhile would take a tenth of
+        # the time in vain.
         gc.set_threshold(_GC_THRESHOLD)
-        # They take a fifth of a shell's start, and not every command reads such a file.
+        # These modules take a fifth of a shell's start, and not every command reads their files.
         load_on_use("pydantic", "yaml")
         argv = sys.argv[1:]
     words = list(argv)
@@ -161,7 +161,7 @@ def exit_code_of(act: Callable[[], int], *, command: str) -> int:
         code = act()
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader, such as `head`, has enough. Python would complain once more at its exit.
+        # The reader, such as `head`, closed the pipe. Python would print a second error at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return _BROKEN_PIPE
     except ExpectationError as error:

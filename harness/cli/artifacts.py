@@ -1,4 +1,4 @@
-"""The output of the caches' commands about cached folders and removals, for people and as JSON."""
+"""Prints cached folders and removals for the commands about caches, for people and as JSON."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def add_parser(commands: Commands) -> None:
         "gc", help="remove the least recently used checkpoints and the files of killed runs"
     )
     rm = actions.add_parser(
-        "rm", help="remove checkpoints and all that were made from them, unless they are in use"
+        "rm", help="remove checkpoints and the checkpoints made from them, unless they are in use"
     )
     rm.add_argument(
         "checkpoint",
@@ -112,7 +112,7 @@ def _collect(arguments: argparse.Namespace) -> int:
 
 
 def _remove(arguments: argparse.Namespace) -> int:
-    """Remove what is named; return 2 where one of them is in use."""
+    """Remove the named checkpoints; return 2 if one of them is in use."""
     store = _store(arguments)
     checkpoints = store.ls()
     chosen = []
@@ -134,7 +134,7 @@ def _remove(arguments: argparse.Namespace) -> int:
     left = [folder for folder in chosen if folder.exists()]
     for folder in left:
         print(
-            f"harness: '{folder.name}' stays, since a machine uses it or one made from it; `harness ps` "
+            f"harness: '{folder.name}' stays, since a machine uses it or a checkpoint made from it; `harness ps` "
             "lists machines.",
             file=sys.stderr,
         )

@@ -1,4 +1,4 @@
-"""Lists as aligned columns: whole words, which `grep` and `awk` take as they are."""
+"""Prints lists as aligned columns, without cutting words, so that `grep` and `awk` can read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in one unit, of which there are two or more."""
+    """Return a duration in the largest unit of which it has two or more."""
     whole = max(0, int(seconds))
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if whole >= 2 * length:

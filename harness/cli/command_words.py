@@ -20,9 +20,9 @@ def add_command_words(parser: argparse.ArgumentParser, *, metavar: str, about: s
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parses the command line of a command; keeps the words after `--` apart, wherever its options are.
+    """Parses a command's line, with the words after `--` kept apart, wherever the options are.
 
-    Before Python 3.12.7, argparse has no place for them if an option follows another argument.
+    Before Python 3.12.7, argparse refuses these words if an option follows another argument.
     """
 
     @override

@@ -1,4 +1,4 @@
-"""Separates the part of a console's output that only draws on a terminal from the part that does more."""
+"""Removes control sequences from a console's output, except those that only draw on the terminal."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: The control sequences of a terminal (ECMA-48), and control characters that are more than layout.
+#: The control sequences of a terminal (ECMA-48), and control characters except those for layout.
 _SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])?"
     r"|[\x05\x0e\x0f\x7f-\x9f]"
 )
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)\Z")
 _LONGEST_SEQUENCE = 4096
-#: Those that only draw: colours, the cursor, erasing.
+#: The control sequences that only draw: colours, the cursor, erasing.
 _DRAWS = re.compile(r"\x1b(?:\[[0-9;]*[@A-HJ-MPSTXZ`abdefmrsu]|\[\?(?:7|25)[hl]|[78DEHM]|\([0AB])")
 
 
 def without_commands(
     printed: Iterable[tuple[float, str]],
 ) -> Iterator[tuple[float, str]]:
-    """Yield the output of a console, each part with its seconds, without control of the terminal.
+    """Yield the output of a console, each part with its seconds, without sequences that do more than draw.
 
-    A guest asks its terminal for its size, and the answer would be typed into the user's shell. It may also set
-    the title or the clipboard.
+    A guest's output may ask the terminal for its size, and the answer would be typed into the user's shell. It
+    may also set the title or the clipboard.
     """
     held = ""
     for at, text in printed:

@@ -62,7 +62,7 @@ def scenarios(baked: Image) -> tuple[Scenario, ...]:
     gpu = load_catalogue().get(_MODEL)
     device = f"{gpu.pci.device:04x}"
     newest, other = baked.newest_kernel.version, baked.other_kernel.version
-    assert baked.driver is not None  # noqa: S101 - the image's recipe has one
+    assert baked.driver is not None  # noqa: S101 - the image's recipe has a driver
     version, driver_image = baked.driver.version, baked.driver.reference
     return (
         Scenario(
@@ -136,7 +136,7 @@ def judge(scenario: Scenario, evidence: Evidence) -> list[Verdict]:
 
 
 class _Log:
-    """Prints what happens, each line with the seconds since the start."""
+    """Prints progress lines, each with the seconds since the start."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -164,7 +164,7 @@ def _run(arguments: argparse.Namespace) -> int:
             try:
                 verdicts = [verdict for future in futures for verdict in future.result()]
             except BaseException:
-                # The pool waits for its threads, which wait minutes for their machines.
+                # The pool would wait for its threads, which may wait minutes for their machines.
                 for future in futures:
                     future.cancel()
                 lab.kill_machines()

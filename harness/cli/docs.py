@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from harness.cli.options import Commands
 
-#: Lines that are longer are hard to read.
+#: The most columns of a page, since longer lines are hard to read.
 _WIDEST = 120
-#: What `less` does unless a person has told it: end where one screen is enough, pass colours, and leave the text.
+#: Options of `less`, unless LESS is set: quit if one screen is enough, pass colours, keep the text on the screen.
 _LESS = "FRX"
 
 
@@ -55,13 +55,13 @@ def _show(arguments: argparse.Namespace) -> int:
         return 0
     print_columns(("PAGE", "TITLE"), ((name, title(make())) for name, make in pages.items()))
     print(
-        "\n'harness docs PAGE' shows one, 'harness docs --search WORD' finds a word in all of them."
+        "\n'harness docs PAGE' shows a page, 'harness docs --search WORD' finds a word in all pages."
     )
     return 0
 
 
 def _pages() -> dict[str, Callable[[], str]]:
-    # They tell the options of pytest too, which commands do not import.
+    # The pages list the options of pytest too, whose module commands do not import.
     documentation: _Documentation = importlib.import_module("harness.reference")
     return documentation.pages()
 
@@ -106,7 +106,7 @@ def _print_page(text: str) -> None:
     if not sys.stdout.isatty():
         print(text.rstrip())
         return
-    # Loading it takes longer than a clone's start, and only a terminal needs it.
+    # rich loads more slowly than a clone starts, and only output to a terminal needs it.
     from rich.console import Console  # noqa: PLC0415
     from rich.markdown import Markdown  # noqa: PLC0415
 

@@ -122,7 +122,7 @@ def _program(
             package=package,
         )
     answer = runner.run([path, version], timeout_s=_QUERY_S)
-    # Some programs end this with another exit code than 0; these mean that it did not run.
+    # Some programs print their version with an exit code other than 0; these codes mean no run at all.
     if answer.timed_out or answer.exit_code < 0 or answer.exit_code in {126, 127}:
         return RequirementCheck(
             requirement=requirement,
@@ -146,14 +146,14 @@ def _keyring() -> RequirementCheck:
     return RequirementCheck(
         requirement=requirement,
         is_met=False,
-        found=f"'{debian_packages.KEYRING}' is not there, by which packages of images are verified.",
+        found=f"'{debian_packages.KEYRING}' does not exist; packages of images are verified with it.",
         remedy=f"Run `apt-get install --no-install-recommends {package}`.",
         package=package,
     )
 
 
 def _user_namespaces(runner: Runner) -> list[RequirementCheck]:
-    """Check what building an image needs where the user is not root."""
+    """Check the requirements of building an image as a user other than root."""
     if os.geteuid() == 0:
         return []
     return [_program("newuidmap", "newuidmap", "uidmap", runner, version="--help")]
@@ -167,7 +167,7 @@ def _accelerator(
         missing = RequirementCheck(
             requirement=name,
             is_met=False,
-            found="It can't be tried without QEMU.",
+            found="The accelerator can't be tried without QEMU.",
             remedy="Install QEMU first.",
         )
         return missing, None
@@ -188,7 +188,7 @@ def _transport(
         return RequirementCheck(
             requirement=name,
             is_met=False,
-            found="It depends on QEMU and the accelerator, one of which is missing.",
+            found="It depends on QEMU and the accelerator, and one of them is missing.",
             remedy="Install those first.",
         )
     try:
@@ -203,7 +203,7 @@ def _transport(
 
 
 def _image(settings: Settings, name: str) -> RequirementCheck:
-    """Check that an image can be built or fetched; the first run that needs it does so."""
+    """Check that an image can be built or fetched by the first run that needs it."""
     try:
         source = load_catalogue(*settings.image_folders).get(name)
         if isinstance(source, Recipe):
@@ -221,7 +221,7 @@ def _image(settings: Settings, name: str) -> RequirementCheck:
 
 
 def _plugins() -> list[RequirementCheck]:
-    """Check each entry point of installed packages, also where this run does not need it."""
+    """Check each entry point of installed packages, even if this run does not need it."""
     return [
         RequirementCheck(
             requirement="plug-in",

@@ -77,7 +77,7 @@ def _judge(arguments: argparse.Namespace) -> int:
     node = ExistingNode(NodeAddress.from_uri(arguments.uri, source="URI"))
     folder = arguments.evidence_dir.absolute() / "node" / node.name
     with temporary_folder("harness-nodes") as place:
-        # Evidence kept earlier stays until there is newer evidence.
+        # Earlier evidence stays in the folder until newer evidence replaces it.
         evidence = node.collect(place / node.name, additional=evidence_of(expectations))
         kept = evidence.copy_to(folder)
     verdicts = judge_node(Evidence(kept), expectations)
@@ -89,7 +89,7 @@ def _judge(arguments: argparse.Namespace) -> int:
 
 
 def exit_code_of(verdicts: list[NodeVerdict]) -> int:
-    """Return 1 if an expectation is not met, else 2 if one could not be checked, else 0."""
+    """Return 1 if an expectation is not met, else 2 if an expectation could not be checked, else 0."""
     states = {verdict.state for verdict in verdicts}
     if VerdictState.NOT_MET in states:
         return 1

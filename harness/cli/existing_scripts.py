@@ -20,14 +20,14 @@ _FUNCTION = re.compile(
     re.MULTILINE,
 )
 _EXIT = re.compile(r"\bexit[ \t]+(\d{1,3})\b")
-#: A script that is the whole program has one of these words in its name, but is no `uninstall` or `runtime`.
+#: Words in the name of a script that is probably the main program, without `uninstall` and `runtime`.
 _MAIN_NAME = re.compile(
     r"(?<![a-z])(main|(provision|install|prepare|bootstrap)(er|or|ing)?|set-?up|start(up)?|run)(?![a-z])",
     re.IGNORECASE,
 )
-#: A test sources a script that does nothing then: its last command is behind this.
+#: The condition before a script's last command, by which the script does nothing when it is sourced.
 _GUARD = re.compile(r"BASH_SOURCE|\$\{__SOURCED__")
-#: A script that is sourced has the shell's own `$0`, so it does not find its folder by that.
+#: The use of `$0`: in a sourced script it is the shell's name, so the script can't find its folder by it.
 _OWN_NAME = re.compile(r"\$(0|\{0[}#%:/])")
 _SPEC_SUFFIX = "_spec.sh"
 #: Debian's packages of tools that scripts use and that no shipped image has, by the tool.
@@ -50,14 +50,14 @@ _PACKAGES = {
     "wget": "wget",
     "xz": "xz-utils",
 }
-#: A tool where a command begins.
+#: A tool's name at the beginning of a command.
 _TOOL = re.compile(
     rf"(?:^|[|;&({{`!]|\b(?:sudo|exec|then|do|else|elif|if|while|until)[ \t])[ \t]*(?P<tool>{'|'.join(_PACKAGES)})"
     r"(?=[\s;|&)]|$)",
     re.MULTILINE,
 )
 _FIRST_BYTES = 256
-#: What YAML reads as it is, in a list too.
+#: Text that needs no quotes in YAML, not even in a list.
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 
 
@@ -75,7 +75,7 @@ class FoundScript:
 
     @property
     def can_be_sourced(self) -> bool:
-        """Return whether a test can source it: sourcing has no effect, and its own name does not matter."""
+        """Return whether a test can source the script: sourcing runs nothing, and `$0` is not used."""
         return (not self.is_program or _GUARD.search(self.text) is not None) and not any(
             _OWN_NAME.search(line) and not _GUARD.search(line) for line in self.text.splitlines()
         )
@@ -120,8 +120,8 @@ def scripts_in(folder: Path) -> tuple[list[FoundScript], list[Path]]:
 def main_script(scripts: Sequence[FoundScript], folder: Path) -> FoundScript:
     """Return the script that a machine is to run.
 
-    It is the only script, or the only program whose name says so, or the only program. Raises
-    BadInputError with all their names if no script is such a script.
+    This is the only script, or the only program with the name of a main program, or the only
+    program. Raises BadInputError with all names if none of these exists.
     """
     programs = [script for script in scripts if script.is_program] or list(scripts)
     named = [script for script in programs if _MAIN_NAME.search(script.path.stem)]
@@ -159,20 +159,20 @@ def render_declaration(main: FoundScript, folder: Path, source: str) -> str:
     words = [run] if main.is_program else [shell["shell"] if shell else "bash", run]
     codes = ", ".join(["0: ok", *(f"{code}: exit-{code}" for code in main.exit_codes)])
     return (
-        "# The program that makes a node of a machine, and how to read its result: docs/provisioners.md.\n"
+        "# The program that turns a machine into a node, and how to read its result: docs/provisioners.md.\n"
         "schema: 1\n"
         f"name: {name}\n"
         f"files:\n  {place}: {{source: {_yaml(source)}}}\n"
-        "# cloud-init runs it as root at the first boot. Give it the arguments that it gets on a node.\n"
+        "# cloud-init runs this command as root at the first boot. Add the arguments that it gets on a node.\n"
         f"run: [{', '.join(map(_yaml, words))}]\n"
         "outcome:\n"
-        "  # The numbers that its text has; give them names.\n"
+        "  # The exit codes in the script's text; give them names.\n"
         f"  exit_codes: {{{codes}}}\n"
     )
 
 
 def _yaml(text: str) -> str:
-    """Return a text as YAML has it, and JSON and Python where it is in quotes."""
+    """Return a text as YAML writes it; a quoted text is valid JSON and Python too."""
     return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
@@ -192,7 +192,7 @@ if TYPE_CHECKING:
 
 
 def test_node_is_provisioned(boot_node: BootNode, node_image: Image, h100: GpuModel) -> None:
-    """Where it fails, the summary has the exit code and the last lines that the program printed."""
+    """If this test fails, the summary has the exit code and the last lines that the program printed."""
     node = boot_node(NodeRequest(name="node", image=node_image, gpus=[h100]))
 
     evidence = node.evidence()
@@ -229,14 +229,14 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_script_is_valid(shell: Shell, script: str) -> None:
-    """bash reads all of it and runs nothing."""
+    """`bash -n` parses the whole script and runs nothing."""
     shell.evaluate(f"bash -n '{{script}}'").check()
 '''
     if sourced is not None:
         body += f'''
 
 def test_sourcing_defines_the_function(shell: Shell) -> None:
-    """Next: shell.call("{sourced.functions[0]}"), with shell.mock for each command that it starts."""
+    """Next, call shell.call("{sourced.functions[0]}"), with shell.mock for each command that it starts."""
     shell.source({json.dumps(paths[sourced.path], ensure_ascii=False)})
 
     assert shell.evaluate("declare -F '{sourced.functions[0]}'").check().stdout

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def add_parser(commands: Actions) -> None:
     parser = commands.add_parser(
         "firmware",
-        help="write firmware files of our own, which NVIDIA's driver takes for an emulated GPU",
+        help="write the harness's own firmware files, which NVIDIA's driver accepts for an emulated GPU",
     )
     add_gpu_options(parser)
     parser.add_argument(

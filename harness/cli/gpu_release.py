@@ -1,4 +1,4 @@
-"""`harness gpu release`: the data of a release of NVIDIA's driver, for GPUs that it opens."""
+"""`harness gpu release`: the data of a release of NVIDIA's driver, for emulated GPUs that the driver opens."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ _SET_PARAMETER = "in GRUB_CMDLINE_LINUX of '/etc/default/grub', run `update-grub
 def examine_host_gpus(settings: Settings, root: Path = Path("/")) -> list[RequirementCheck]:
     """Check the host below `root`; check nothing if it has no GPU for tests.
 
-    A missing requirement counts as a fault only if the host has an inventory, since that says that
-    its GPUs are for tests.
+    A missing requirement counts as a fault only if the host has an inventory, since an inventory
+    says that the host's GPUs are for tests.
     """
     is_needed = settings.gpu_inventory is not None or INVENTORY.exists()
     try:
@@ -59,12 +59,12 @@ def _checks(
     if not is_needed:
         return []
     found = "There is an inventory of GPUs, but this host has none of the catalogue's vendors."
-    remedy = "Look for it with `lspci -nn`; one that left the bus needs a reboot."
+    remedy = "Look for the GPU with `lspci -nn`; if it left the bus, reboot the host."
     return [_check("GPUs of this host", found, remedy, is_met=False)]
 
 
 def _is_wanted(gpu: HostGpu, kinds: frozenset[GpuKind]) -> bool:
-    """Return whether tests could want the GPU: not the display of a laptop, or of a BMC."""
+    """Return whether tests could use the GPU; the display of a laptop or of a BMC is of no use."""
     if gpu.model is not None:
         return True
     function = gpu.function
@@ -142,7 +142,7 @@ def _locked_memory() -> RequirementCheck:
 def _folder(pool: GpuPool) -> RequirementCheck:
     name = "leases of GPUs"
     if pool.folder.exists():
-        # The survey has read it.
+        # The survey has read the folder, so it can be used.
         return _check(name, f"They are in '{pool.folder}'.", is_met=True)
     if os.geteuid() == 0:
         found = f"'{pool.folder}' is created when it is first used, for root alone."

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from harness.gpu.passthrough import HostFunction, HostGpu
     from harness.gpu.passthrough.pool import GpuPool
 
-#: The functions that `run` has leased, for the command: the functions of a GPU are separated by
-#: commas.
+#: Tells the command of `run` the addresses of the leased functions; commas separate those of one GPU.
 ADDRESSES_VARIABLE = "HARNESS_GPU_ADDRESSES"
 _WAIT_S = 600.0
 
@@ -44,7 +43,8 @@ def add_parser(commands: Actions) -> None:
     listing.set_defaults(run=_list)
 
     release = actions.add_parser(
-        "release", help="end the quarantine of a GPU that answers and has its drivers again"
+        "release",
+        help="end the quarantine of a GPU that responds again and is bound to its drivers",
     )
     add_host_gpu_options(release)
     release.add_argument("address", metavar="ADDRESS", help="PCI address, such as 0000:65:00.0")
@@ -143,7 +143,7 @@ def _facts(gpu: HostGpu, catalogue: Catalogue) -> dict[str, object]:
 
 
 def _function_facts(function: HostFunction) -> dict[str, object]:
-    """Return what is known of a function, with ids as `lspci` writes them."""
+    """Return the facts of a PCI function, with ids as `lspci` writes them."""
     ids = {
         "vendor": f"{function.vendor:04x}",
         "device": f"{function.device:04x}",

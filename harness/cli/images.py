@@ -63,7 +63,7 @@ def add_parser(commands: Commands) -> None:
         add_json_option(action)
     add_store_options(build)
     fetch.add_argument(
-        "--offline", action="store_true", help="use the cached image; fail where there is none"
+        "--offline", action="store_true", help="use the cached image; fail if there is none"
     )
     fetch.add_argument(
         "--update", action="store_true", help="fetch the latest image, and renew the lock file"
@@ -132,7 +132,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _described(
     catalogue: Catalogue, name: str, built: ImageStore, fetched: CloudImageStore
 ) -> Mapping[str, str | None]:
-    """Return what the list says of an image, or the `problem` of its recipe."""
+    """Return an image's row of the list, or a row with the `problem` of its recipe."""
     try:
         return _row(catalogue.read(name), built, fetched)
     except BadInputError as error:
@@ -165,8 +165,8 @@ def _build(arguments: argparse.Namespace) -> int:
     if isinstance(recipe, LocalImage):
         require_image(recipe)
         raise BadInputError(
-            f"'{settings.image}' is an image file, which needs no build; tests make a node image "
-            "of it when they first use it.",
+            f"'{settings.image}' is an image file, which needs no build; the first test that uses "
+            "it makes a node image from it.",
             source="--image",
         )
     if not isinstance(recipe, Recipe):

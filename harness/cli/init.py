@@ -39,10 +39,10 @@ _EXAMPLES = frozenset(
 )
 
 _RECIPE = "images/node.yaml"
-#: What the recipe extends.
+#: The image that the new project's recipe extends.
 _SHIPPED_IMAGE = "debian-12"
 
-#: Where a project may configure pytest, by file; one file counts, and the others are ignored.
+#: The section that configures pytest in each file; pytest reads only the first such file.
 _PYTEST_SECTIONS = {
     "pytest.toml": re.compile(""),
     ".pytest.toml": re.compile(""),
@@ -75,7 +75,7 @@ def add_parser(commands: Commands) -> None:
         "--run",
         dest="script",
         metavar="SCRIPT",
-        help="with --provisioner: the script that machines run, relative to that folder; needed if the scripts do not show it",
+        help="with --provisioner: the script that machines run, relative to that folder; needed if several scripts may be it",
     )
     parser.set_defaults(run=run)
 
@@ -88,7 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
         files = around_scripts(files, folder, arguments.provisioner, arguments.script)
     elif arguments.script is not None:
         raise BadInputError(
-            "This option needs --provisioner, of whose scripts it selects one.", source="--run"
+            "This option needs --provisioner, since it selects a script of that folder.",
+            source="--run",
         )
     write_project(folder, files)
     for name in files:
@@ -157,7 +158,7 @@ def around_scripts(
 
 
 def _with_shipped_image(ini: str) -> str:
-    """Return pytest's options for a project that needs no image of its own, so that it shares the cached one."""
+    """Return pytest's options with the shipped image, for a project that needs no image of its own."""
     lines = [line for line in ini.splitlines(keepends=True) if not line.startswith("images_dir")]
     return (
         "".join(lines)
@@ -172,8 +173,8 @@ def _with_shipped_image(ini: str) -> str:
 def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
     """Write all files below `folder`, or no file.
 
-    Raises BadInputError that names files that exist, that configure pytest already, or that are in
-    place of a folder. Raises OSError if a file can't be written.
+    Raises BadInputError, which names the files, for files that exist, that configure pytest already,
+    or that stand in place of a folder. Raises OSError if a file can't be written.
     """
     present = [name for name in files if (folder / name).exists() or (folder / name).is_symlink()]
     if present:
@@ -193,7 +194,7 @@ def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None
         path = folder / name
         if path.is_file() and section.search(path.read_text(errors="replace")):
             raise BadInputError(
-                "This file configures pytest, which would ignore it beside a new 'pytest.ini', so "
+                "This file configures pytest, and pytest would ignore it beside a new 'pytest.ini', so "
                 "nothing was written; give a folder of its own, such as `harness init gpu-tests`.",
                 source=str(path),
             )
@@ -213,7 +214,7 @@ def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None
 
 @contextlib.contextmanager
 def _undone_on_error() -> Iterator[tuple[list[Path], list[Path]]]:
-    """Give lists for the folders and files that are made; remove these if the block raises."""
+    """Give lists for the folders and files that the block makes; remove them if the block raises."""
     folders: list[Path] = []
     files: list[Path] = []
     try:

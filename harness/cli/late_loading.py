@@ -11,9 +11,9 @@ from typing_extensions import override
 
 
 class _LateModule(ModuleType):
-    """Stands for a module until something of it is used.
+    """Stands for a module until an attribute of the module is used.
 
-    `importlib.util.LazyLoader` would not do: in Python 3.11 every `import` of the module loads it.
+    `importlib.util.LazyLoader` does not work here: in Python 3.11 every `import` loads the module.
     """
 
     @override
@@ -26,7 +26,7 @@ class _LateModule(ModuleType):
 def load_on_use(*names: str) -> None:
     """Let `import NAME` return at once; the module loads when one of its attributes is used.
 
-    A module that is loaded stays as it is. Import names of a submodule by
+    A module that is loaded already is left alone. Import names of a submodule by
     `from NAME.PART import …`, not by `import NAME.PART`.
     """
     for name in names:

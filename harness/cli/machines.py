@@ -132,14 +132,14 @@ def _logs(arguments: argparse.Namespace) -> int:
         return 0
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     for _, text in without_commands((0.0, decoder.decode(chunk)) for chunk in chunks):
-        # Its colours and its cursor are what a person wants to see.
+        # On a terminal, keep the console's colours and cursor movements.
         sys.stdout.buffer.write(text.encode())
         sys.stdout.buffer.flush()
     return 0
 
 
 def _chunks(roster: Roster, machine: RunningMachine, *, follow: bool) -> Iterator[bytes]:
-    """Yield what a machine's console has printed, and what it prints until the machine ends."""
+    """Yield the output of a machine's console; with `follow`, also its later output, until the machine ends."""
     with machine.serial_log.open("rb") as log:
         while True:
             is_running = any(each.id == machine.id for each in roster.machines())
@@ -151,7 +151,7 @@ def _chunks(roster: Roster, machine: RunningMachine, *, follow: bool) -> Iterato
 
 
 def _gc(arguments: argparse.Namespace) -> int:
-    """List, then end kept machines, and remove the folders of killed runs and old bundles."""
+    """List kept machines, folders of killed runs and old bundles; then end or remove them."""
     runs = settings_of(arguments).runs_folder
     named = set(arguments.machine)
     kept = [each for each in Roster(roster_folder()).machines() if each.is_kept]
@@ -203,7 +203,7 @@ def _old_bundles(arguments: argparse.Namespace) -> list[Bundle]:
 
 
 def _end(machine: RunningMachine) -> None:
-    """End a kept machine by ending its holder; raises WaitTimeoutError if that stays."""
+    """End a kept machine by ending its holder process; raises WaitTimeoutError if that does not end."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(machine.process, signal.SIGTERM)
 

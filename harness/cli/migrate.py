@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         env=project_variables(project, path),
     )
     migrated = MigratedProject.of(project, path, Path.cwd())
-    # Bytes of the spec that are no UTF-8 stay as they are, whatever the locale.
+    # Bytes of the spec that are not UTF-8 are written unchanged, with any locale.
     module = migrate(str(spec), text, evaluate, migrated).encode(errors="surrogateescape")
     sys.stdout.flush()
     sys.stdout.buffer.write(module)

@@ -41,7 +41,7 @@ def add_parser(commands: Commands) -> None:
         nargs="+",
         default=[],
         metavar="PATH",
-        help="the tests to run, as pytest takes them: files, directories, node ids (default: those that "
+        help="the tests to run: files, directories or node ids, as for pytest (default: the tests that "
         "pytest finds by its configuration)",
     )
     parser.add_argument(
@@ -129,14 +129,14 @@ def _run(arguments: argparse.Namespace) -> int:
     if not is_enough:
         shown = "none was tried" if score is None else f"{score:.1f} % were noticed"
         print(
-            f"harness: at least {arguments.fail_under:g} % are asked for, and {shown}.",
+            f"harness: at least {arguments.fail_under:g} % were required, but {shown}.",
             file=sys.stderr,
         )
     return 0 if is_enough else 1
 
 
 def _reports(arguments: argparse.Namespace) -> list[Path]:
-    """Return the files that the reports go to."""
+    """Return the files into which the reports are written."""
     return [path for name in _REPORTS if (path := getattr(arguments, name)) is not None]
 
 
@@ -156,7 +156,7 @@ def _write(arguments: argparse.Namespace, report: Report) -> None:
 
 
 def _progress() -> Callable[[str], None]:
-    """Return what shows progress: one line on a terminal, and a line now and then in a log."""
+    """Return a function that shows progress: in one line on a terminal, in occasional lines in a log."""
     said = time.monotonic()
     is_terminal = sys.stderr.isatty()
 

@@ -10,7 +10,7 @@ from harness.settings import ACCEPT_OPTION, Settings
 
 
 class Commands(Protocol):
-    """The parser that a module adds its commands to; the table of `harness.cli` has their purposes."""
+    """The parser to which a module adds its commands; their help texts are in the table of `harness.cli`."""
 
     def add_parser(self, name: str) -> argparse.ArgumentParser: ...
 
@@ -103,7 +103,7 @@ def add_gpu_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_host_gpu_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the GPUs of this host that may be taken, and for the folder of leases."""
+    """Add the options for the GPUs of this host that tests may take, and for the folder of leases."""
     add_to_command(parser, "--gpu-models", "--gpu-inventory", "--gpu-pool-dir")
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Their output is a program for a shell or for Python, or the console of a machine, which they filter themselves.
+#: Commands that print a program for a shell or for Python, or a console, which they filter themselves.
 _VERBATIM = frozenset({"completion", "migrate", "replay"})
 _MESSAGES = "messages"
 
@@ -25,7 +25,7 @@ _MESSAGES = "messages"
 def guarded(command: str) -> Iterator[None]:
     """Make the output of a command in this context visible.
 
-    Shells, consoles and logs of machines pass their bytes by the descriptors.
+    Shells, consoles and logs of machines write to the descriptors directly, past this gate.
     """
     with contextlib.ExitStack() as open_streams:
         if command not in _VERBATIM:
@@ -39,7 +39,7 @@ def _stream(file: TextIO) -> TextIO:
 
 
 def print_error(error: Exception) -> None:
-    """Print an error as a sentence; the whole text of a long one is kept in the cache."""
+    """Print an error as a sentence; the whole text of a long error is kept in the cache."""
     if isinstance(error, EvidencedError):
         text = error.sentence
     else:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser("payload")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    build = actions.add_parser("build", help="build it and write it to the cache")
+    build = actions.add_parser("build", help="build the zipapp and write it to the cache")
     build.add_argument("--print-path", action="store_true", help="print only its path")
     build.set_defaults(run=_build)
 

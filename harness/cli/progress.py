@@ -20,7 +20,7 @@ def show_event(event: ProgressEvent) -> None:
 
 @functools.cache
 def _display() -> Display:
-    # What a person's machine prints is no progress of the command.
+    # The console of a machine that a person uses is not progress of the command.
     return Display(PlainLines(_write), Board(tells_running=False))
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness.cli.options import Commands
 
 _LONGEST_PAUSE_S = 2.0
-#: Colours, cursor, wrapping, scrolled lines and character set as before.
+#: Resets colours, cursor, line wrapping, scrolling region and character set.
 _AS_BEFORE = "\x1b[0m\x1b[?25h\x1b[?7h\x1b7\x1b[r\x1b8\x1b(B"
 
 
@@ -65,7 +65,9 @@ def _recording_in(folder: Path, bundle: Path) -> Path:
     if len(found) > 1:
         raise several_machines([path.parent.parent for path in found], folder, bundle)
     if not found:
-        raise BadInputError(f"There is no '{RECORDING}' below it.", source=str(bundle))
+        raise BadInputError(
+            f"There is no '{RECORDING}' in this folder or archive.", source=str(bundle)
+        )
     return found[0]
 
 
@@ -84,7 +86,7 @@ def _print(printed: Iterable[tuple[float, str]], speed: float) -> None:
     last = 0.0
     for at, text in printed:
         if speed:
-            # Nobody wants to watch a guest wait.
+            # Shorten long pauses of the guest.
             SYSTEM_CLOCK.sleep(min(at - last, _LONGEST_PAUSE_S) / speed)
         last = at
         sys.stdout.write(text)

@@ -33,7 +33,7 @@ def add_parser(commands: Commands) -> None:
         type=Path,
         default=Path("merged"),
         metavar="DIR",
-        help="where the merged reports go (default: %(default)s)",
+        help="the folder for the merged reports (default: %(default)s)",
     )
     merging.add_argument(
         "--partial",

@@ -62,7 +62,7 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument(
         "--machine-uri",
-        # The driver is the bundle's; a URI has no meaning without it.
+        # The bundle says which driver ran the machine; a URI has a meaning only with that driver.
         dest="uri",
         metavar="URI",
         help=f"libvirt's URI, for a machine that ran under libvirt (default: {URI_VARIABLE})",
@@ -80,7 +80,7 @@ def add_parser(commands: Commands) -> None:
 def _resume(arguments: argparse.Namespace) -> int:
     until = None if arguments.hold is None else time.time() + 3600 * arguments.hold
     if until is not None:
-        # Its parent is gone; `harness gc` ends it.
+        # The parent of this process has ended, and `harness gc` ends this process by SIGTERM.
         signal.signal(signal.SIGTERM, _end)
     return resume(
         settings_of(arguments),
@@ -140,7 +140,7 @@ def _continue(
             said = f"'{bundle.name}' as it was at {bundle.made} in {bundle.purpose}"
             print(visible_line(said), file=sys.stderr)
             return run_in(lab.roster.find(machine.folder.name), argv)
-        # Whoever started this waits for the line.
+        # The process that started this process waits for this line.
         print(f"{HELD}{machine.folder.name}", flush=True)
         while time.time() < until and machine.vm.is_running:
             SYSTEM_CLOCK.sleep(_HOLD_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""`harness shell`, `console` and `ssh`: enter a machine: a new clone or a running one."""
+"""`harness shell`, `console` and `ssh`: enter a new clone or a running machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Argv
 
 _PROVISIONED = "provisioned"
-#: The states by the words of `--state`, with what each is.
+#: The words of `--state`, each with a description of the state.
 STATES = {
     "booted": "just before cloud-init",
     "cloud-init-done": "after cloud-init, nothing provisioned",
@@ -71,8 +71,8 @@ def add_parser(commands: Commands) -> None:
     shell.add_argument(
         "--test",
         metavar="NODEID",
-        help="enter the first machine of this test instead, as the test gets it, or run the command there; the "
-        "test does not run",
+        help="enter the first machine of this test instead, in the state in which the test gets it, or run the "
+        "command there; the test does not run",
     )
     shell.add_argument(
         "--bundle",
@@ -114,9 +114,9 @@ def _in_clone(arguments: argparse.Namespace) -> int:
     with Lab.open(settings, show_event) as lab:
         if arguments.state == _PROVISIONED:
             return _in_node(lab, _models(arguments.gpu, lab), arguments.argv)
-        # A wrong name is refused before the machine starts; the default is right, and takes time to load.
+        # Refuse a wrong name before the machine starts. The default needs no check, and takes time to load.
         named = None if arguments.gpu is None else _models(arguments.gpu, lab)
-        # Likewise.
+        # Imported here, since a command in a running machine does not need it.
         from harness.lab.recent_clones import recent_clone  # noqa: PLC0415
         from harness.machine.description.spec import DEFAULT_SLOTS  # noqa: PLC0415
 
@@ -132,7 +132,7 @@ def _in_clone(arguments: argparse.Namespace) -> int:
 
             entered = lab.roster.find(machine.folder.name)
             if not arguments.argv:
-                # The shell's prompt is shown first, and what is typed reaches it when the GPU is there.
+                # The shell shows its prompt first; it gets the typed text when the GPU is plugged.
                 return run_in(entered, before_input=plug)
             plug()
             return run_in(entered, arguments.argv)
@@ -179,10 +179,10 @@ def _console(arguments: argparse.Namespace) -> int:
 
 
 def _ssh(arguments: argparse.Namespace) -> int:
-    """Print the command, or become it."""
+    """Print the ssh command, or replace this process by it."""
     entry = ssh_entry_of(Roster(roster_folder()).find(arguments.machine))
     argv = [*entry.argv(), *([shlex.join(arguments.argv)] if arguments.argv else [])]
     if not arguments.print:
-        os.execvp(argv[0], argv)  # noqa: S606 - ssh takes this process's place
+        os.execvp(argv[0], argv)  # noqa: S606 - ssh replaces this process
     print(shlex.join(argv))
     return 0

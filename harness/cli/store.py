@@ -117,7 +117,7 @@ def _push(arguments: argparse.Namespace) -> int:
 
 
 def _require_movable(folder: Path) -> None:
-    """Refuse a folder whose disk lies on a file of this host that is in no cache."""
+    """Refuse a folder whose disk has a backing file on this host that is in no cache."""
     disk = folder / DISK
     if disk.exists() and has_absolute_backing(disk):
         raise HarnessError(
@@ -143,7 +143,7 @@ def _pull(arguments: argparse.Namespace) -> int:
 
 
 def _require_all(names: Sequence[str], there: Sequence[str], place: str) -> None:
-    """Raise BadInputError if nothing that is `there` begins with one of `names`."""
+    """Raise BadInputError for a name with which nothing `there` begins."""
     for name in names:
         if not name or not any(each.startswith(name) for each in there):
             raise BadInputError(
@@ -160,7 +160,7 @@ def _pull_one(
     def fill(staging: StagingFolder) -> None:
         if not shared.pull(name, staging.content, progress=progress):
             raise HarnessError(f"'{name}' was removed from the store meanwhile.")
-        # A damaged artifact is not published, and need not be found by its first use.
+        # Check now, so that a damaged artifact is not published and found only at its first use.
         manifests.check(staging.content, manifests.read(staging.content).key)
 
     def opened() -> None:

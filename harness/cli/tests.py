@@ -1,4 +1,4 @@
-"""`harness rerun`, and the shell in the machine of a test: both are runs of pytest."""
+"""`harness rerun`, and `harness shell` in the machine of a test; both run pytest."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _rerun(arguments: argparse.Namespace) -> int:
 def shell_of_test(node_id: str, argv: Argv = ()) -> NoReturn:
     """Become a run of pytest that opens a shell, or runs a command, in the first machine of a test.
 
-    The test does not run. The run has the exit code of that command.
+    The test does not run. pytest ends with the exit code of the command.
     """
     command = [f"--machine-shell-command={shlex.join(argv)}"] if argv else []
     become_pytest(node_id, f"--machine-shell={MachineShell.INSTEAD.value}", *command, "-rs")

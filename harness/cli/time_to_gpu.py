@@ -172,7 +172,7 @@ def _add_advice_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="the time in seconds that your cloud takes until a node is ready, for the advice (default: 0)",
+        help="the time in seconds until your cloud has a node ready, for the advice (default: 0)",
     )
 
 
@@ -186,7 +186,7 @@ def add_compare(subjects: Actions) -> None:
         type=_share,
         default=LIMIT,
         metavar="SHARE",
-        help="the share by which a wait may grow; a larger growth that is not noise ends with exit code 1 (default: %(default)s)",
+        help="the share by which a wait may grow; if a wait grows by more and this is not noise, the exit code is 1 (default: %(default)s)",
     )
     parser.set_defaults(run=_compare)
 
@@ -202,14 +202,14 @@ def _share(text: str) -> float:
 
 
 class _Log:
-    """Prints what happens to stderr, with the seconds since the start."""
+    """Prints progress lines to stderr, with the seconds since the start."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
 
     def __call__(self, sentence: str) -> None:
         elapsed = time.monotonic() - self._started
-        # In one write, since machines run in threads.
+        # Write each line at once, since several threads write.
         sys.stderr.write(f"{elapsed:6.1f} s  {sentence}\n")
         sys.stderr.flush()
 
@@ -249,7 +249,7 @@ def _given(value: _T | None, default: _T) -> _T:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    """Return the settings, with the image that has the payload; raises BadInputError for another one."""
+    """Return the settings, with the payload's image; raises BadInputError for another image."""
     settings = settings_of(arguments)
     if arguments.payload == Payload.NVIDIA.value:
         if settings.image not in {Settings().image, NVIDIA_IMAGE}:

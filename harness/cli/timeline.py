@@ -1,4 +1,4 @@
-"""`harness timeline`: when work ran in the machine of a test, and which work waited for which."""
+"""`harness timeline`: shows when work ran in a test's machine, and which work waited for which."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _read(folder: Path, bundle: Path) -> Timeline:
 
 
 def _told_apart(timelines: list[Timeline], bundles: list[Path]) -> list[Timeline]:
-    """Return timelines of machines of one name with the first part of their paths that differs."""
+    """Return the timelines; machines with one name get the first differing part of their paths in the title."""
     parts = [bundle.absolute().parts for bundle in bundles]
     common = next((at for at, pair in enumerate(zip_longest(*parts)) if pair[0] != pair[1]), None)
     if common is None:
