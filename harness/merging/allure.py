@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _RESULT = "-result.json"
-#: Milliseconds of the epoch, in some thousand years.
+#: A stop time in milliseconds since the epoch that is thousands of years ahead; later times are invalid.
 _MOST_STOP = 1e15
 _ENVIRONMENT = "environment.properties"
-#: What each shard may have of the whole run: one is like the other.
+#: Files about the whole run that each shard may have, with the same content.
 _OF_A_RUN = frozenset({"categories.json", "executor.json"})
 
 
 def merge_results(folders: Iterable[Path], to: Path) -> int:
     """Copy the results of the folders to the new folder `to`, and return the number of their tests.
 
-    Names of Allure's files are unique, except for the files of a whole run: in the environments,
-    different values of one name are all listed. If a test was run again, Allure knows the earlier
-    result as a retry by its history id; for a test in two folders, only the results in the folder
-    of the latest one are copied. Raises BadInputError that names a file that is not a result.
+    Names of Allure's files are unique, except for the files about the whole run; if environments have
+    different values of one name, all values are listed. If a test ran again in its shard, Allure shows
+    the earlier result as a retry, by the history id. If a test is in two folders, only the folder with
+    its latest result counts. Raises BadInputError, which names the file, for a file that is not a result.
     """
     latest: dict[str, tuple[float, list[Path]]] = {}
     environment: dict[str, dict[str, None]] = {}
@@ -39,7 +39,7 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
         own: defaultdict[str, list[tuple[float, Path]]] = defaultdict(list)
         for path in sorted(folder.iterdir()):
             if path.is_symlink() or not path.is_file():
-                # Allure writes none, and a link would copy a file of this host.
+                # Allure writes no links, and a link would copy a file of this host.
                 continue
             if path.name.endswith(_RESULT):
                 history, stop = _read(path)
@@ -67,7 +67,7 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
 
 
 def _copy(path: Path, to: Path) -> None:
-    """Copy a file of bounded size; another one of that name would be lost, so it is refused."""
+    """Copy a file of limited size; refuse it if a file of this name exists, which would be lost."""
     if to.exists() and path.name not in _OF_A_RUN:
         raise BadInputError(
             "Another shard has a file of this name among Allure's results, and only one of them would be "

@@ -1,4 +1,4 @@
-"""Whether the shards belong to one run, and together ran each test once."""
+"""Checks that the shards belong to one run, and together ran each test once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from harness.merging.junit import Case
 
-#: Pytest's exit statuses that say more of a run's end than its results do.
+#: pytest's exit statuses for ends of a run that its results do not explain.
 _TESTS_FAILED = 1
 _NO_TESTS = 5
 _MEANINGS = {
@@ -53,7 +53,7 @@ class ShardReports:
         return f"{self.manifest.number}/{self.manifest.count}"
 
     def difference(self, cases: Sequence[Case]) -> str | None:
-        """Return the differences between its list of tests and its JUnit report, as a sentence."""
+        """Return the differences between the shard's list of tests and its JUnit report, as a sentence."""
         manifest = self.manifest
         found = differences(manifest.tests, manifest.repeated, cases, manifest.junit_prefix)
         parts = [
@@ -69,7 +69,7 @@ class ShardReports:
         )
 
     def bad_end(self, cases: Sequence[Case]) -> str | None:
-        """Return how its run ended, as a sentence, if its results do not explain that."""
+        """Return how the shard's run ended, as a sentence, if the results do not explain that end."""
         status = self.manifest.exit_status
         if status == 0 or (
             status == _TESTS_FAILED and any(each.problem is not None for each in cases)
@@ -103,8 +103,8 @@ def _is_shard(folder: Path) -> bool:
 def read_shards(folders: Iterable[Path]) -> tuple[list[ShardReports], list[str]]:
     """Return the shards of the folders by number, and the problems of the set, as sentences.
 
-    A shard without a record is among the problems. Raises BadInputError if two folders have the
-    same shard, or none is a shard.
+    A shard without a record is one of the problems. Raises BadInputError if two folders have the
+    same shard, or if no folder has a shard.
     """
     shards: dict[int, ShardReports] = {}
     problems: list[str] = []

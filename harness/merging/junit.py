@@ -28,12 +28,12 @@ _CHUNK = 1 << 16
 _LONGEST_TAG = 1 << 20
 _COUNTED = ("errors", "failures", "skipped", "tests")
 _FAILED = ("failure", "error")
-#: What pytest says of modules that it could not collect.
+#: pytest's messages for modules that it could not collect.
 _OF_COLLECTION = frozenset({"collection failure", "collection skipped"})
 #: What xdist appends to the name of a test with a group.
 _OF_SPEC = re.compile(r"\.sh(?:\.|::)")
 _GROUP = re.compile(r"@[^@/\]]+$")
-#: Longer than any run; sums stay numbers.
+#: Longer than any run, and small enough that sums stay finite.
 _MOST_SECONDS = 1e9
 
 
@@ -41,7 +41,8 @@ _MOST_SECONDS = 1e9
 class Case:
     """A test in a JUnit report; `problem` is the message of its failure.
 
-    `results` counts its test cases there; `is_of_test` is false for a module that could not be collected.
+    `results` is the number of its test cases in the report; `is_of_test` is false for a module that could not be
+    collected.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Case:
 
 
 class _BoundedTree(ET.TreeBuilder):
-    """Refuses what pytest does not write and what can exhaust a reader: entities, depth, many elements."""
+    """Builds a tree, and refuses entities, deep nesting and too many elements, which pytest does not write."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -85,14 +86,14 @@ class _BoundedTree(ET.TreeBuilder):
         super().data(data)
 
     def doctype(self, _name: str, _public_id: str | None, _system: str | None, /) -> None:
-        """Refuse a document type, since only that can declare entities."""
+        """Refuse a document type, since only a document type can declare entities."""
         raise BadInputError(
             "It is not a JUnit report: it declares a document type.", source=self._source
         )
 
 
 def read_suite(path: Path) -> list[ET.Element]:
-    """Return the suites of a JUnit file; raises BadInputError that names it, or LimitError."""
+    """Return the suites of a JUnit file; raises BadInputError, which names the file, or LimitError."""
     source = str(path)
     tree = _BoundedTree(source)
     parser = ET.XMLParser(target=tree)  # noqa: S314 - see _BoundedTree
@@ -101,7 +102,7 @@ def read_suite(path: Path) -> list[ET.Element]:
         with open_report(path) as file:
             while chunk := file.read(_CHUNK):
                 parser.feed(chunk)
-                # One tag with millions of attributes takes memory and minutes before it is known as such.
+                # The parser reports a tag with millions of attributes only after minutes and much memory.
                 pending, seen = pending + len(chunk) if tree.events == seen else 0, tree.events
                 if pending > _LONGEST_TAG:
                     raise BadInputError(
@@ -109,7 +110,7 @@ def read_suite(path: Path) -> list[ET.Element]:
                     )
         root: ET.Element = parser.close()
     except (ET.ParseError, ValueError, LookupError) as error:
-        # The last two: of an encoding that nobody knows.
+        # LookupError and ValueError come from an unknown encoding.
         raise BadInputError(f"It is not a JUnit report: {error}.", source=source) from error
     suites = [root] if root.tag == "testsuite" else root.findall("testsuite")
     if not suites:
@@ -139,8 +140,8 @@ def read_suite(path: Path) -> list[ET.Element]:
 def cases_of(suites: Iterable[ET.Element], shard: str) -> list[Case]:
     """Return the tests of a shard's suites, each once.
 
-    A repeated test counts by its last result. A test whose teardown failed too has two results;
-    the first says more.
+    For a repeated test, the last result counts. If both a test and its teardown failed, the first of
+    its two results counts.
     """
     found: dict[str, list[ET.Element]] = {}
     for element in (each for suite in suites for each in suite.iter("testcase")):
@@ -173,7 +174,7 @@ def _case(name: str, elements: Sequence[ET.Element], shard: str) -> Case:
 
 
 def case_name(test_id: str, prefix: str = "") -> str:
-    """Return the name of a test's `Case`, made from the node id like pytest's class name and name.
+    """Return the name of a test's `Case`, derived from the node id as pytest derives class name and name.
 
     `prefix` is the value of pytest's `--junit-prefix`.
     """
@@ -195,8 +196,8 @@ def differences(
     """
 
     def key(name: str) -> str:
-        # Pytest 9.2 closes a bracket that a name leaves open. Where the names of a spec's groups end, only its
-        # description says: they may have brackets and colons.
+        # Pytest 9.2 closes a bracket that a name leaves open. The names of a spec's groups may have brackets
+        # and colons, so the node id does not show where they end.
         closed = name.removesuffix("]")
         return closed.replace("::", ".") if _OF_SPEC.search(closed) else closed
 
@@ -206,7 +207,7 @@ def differences(
         name if (name := key(case.name)) in listed else key(_GROUP.sub("", case.name)): case
         for case in cases
     }
-    # Of a test whose teardown failed too, pytest writes two.
+    # pytest writes two cases for a test that failed and whose teardown failed too.
     twice = [
         case.name
         for name, case in known.items()

@@ -37,8 +37,8 @@ _BENCH_FILES = "bench*.json"
 class Merged:
     """The merged results of the shards.
 
-    `problems` are sentences about an incomplete set, `bad_ends` about shards whose results do not
-    explain how they ended.
+    `problems` are sentences about an incomplete set; `bad_ends` are sentences about shards whose
+    results do not explain their exit status.
     """
 
     shards: Sequence[ShardReports]
@@ -54,9 +54,8 @@ class Merged:
 def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) -> Merged:
     """Write the merged reports of the shards in `folders` to `to`.
 
-    With `is_partial` an incomplete set is merged too, and its summary says what is missing.
-    Scripts in the coverage of shell code are the scripts below `root`, wherever a shard had its
-    checkout.
+    With `is_partial` an incomplete set is merged too, and its summary says what is missing. The
+    coverage of shell code is reported for the scripts below `root`, wherever a shard had its checkout.
 
     Raises BadInputError for a set with gaps or overlaps, and if `to` has other reports, before
     anything is written.
@@ -92,7 +91,7 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
     if problems and not is_partial:
         raise BadInputError(" ".join([*problems, *bad_ends]), source="the set of shards")
     to.mkdir(parents=True, exist_ok=True)
-    # An earlier merge's reports must not be taken for this one's, where it ends early.
+    # If this merge ends early, an earlier merge's reports must not be taken for its reports.
     (to / _SUMMARY_PART).write_text(render_summary(shards, cases, problems, bad_ends))
     for name in (SUMMARY, *_FILES):
         (to / name).unlink(missing_ok=True)
@@ -113,7 +112,7 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
 
 
 def _require_own(to: Path) -> None:
-    """Refuse a folder with reports that no merge wrote: a merge's files begin with its summary."""
+    """Refuse a folder with reports but without a summary, which a merge writes first."""
     found = [name for name in (ALLURE, *_FILES) if (to / name).exists()]
     if found and not any((to / name).exists() for name in (SUMMARY, _SUMMARY_PART)):
         raise BadInputError(
@@ -130,7 +129,7 @@ def _merge_coverage(shards: Sequence[ShardReports], to: Path, root: Path) -> Non
         if (each.reports / SHELL_COVERAGE).exists()
     }
     for path in recorded:
-        # Only to refuse what is no file of the shard: coverage.py opens it by its name.
+        # This only refuses a link or a special file, since coverage.py opens the file by its name.
         read_report(path)
     if recorded:
         gather(recorded, to, root)

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 _SHOWN_TESTS = 10
 _CAUSE_LENGTH = 300
-#: Punctuation by which Markdown, also GitHub's, marks up text, finds addresses and formulas.
+#: Punctuation by which Markdown, including GitHub's, finds mark-up, links and formulas.
 _MARKUP = re.compile(r"([\\`*_\[\]|~$!]|:(?=//)|(?<=\])\(|(?i:(?<=\bwww))\.)")
-#: A heading or a list within an item of a list.
+#: Text at the beginning of a list item that Markdown would take for a heading or a list.
 _BEGIN = re.compile(r"^([0-9]*)([#+=.)-])")
 _NO_CODE = re.compile(r"[`<>]|\]\(|://|(?i:www)\.")
-#: What differs between two tests that fail for the same reason.
+#: The parts of a message that differ between tests that fail for the same reason.
 _VARYING = (
     (re.compile(r"'(?:/[^'/]+){2,}/?'|(?<![\w.])(?:/[\w.@+=-]+){2,}/?"), "PATH"),
     (re.compile(r"\b0x[0-9a-fA-F]+\b"), "N"),
@@ -138,7 +138,7 @@ def behaviours_of(cases: Sequence[Case]) -> dict[str, dict[str, str]]:
 
 
 def _code(text: str) -> str:
-    """Return text as code between backticks, or as plain text where it could end that code or look like a link."""
+    """Return text as code between backticks, or as plain text if it could end the code or become a link."""
     line = visible_line(text)
     return _plain(line) if _NO_CODE.search(line) else f"`{line}`"
 

@@ -1,4 +1,4 @@
-"""The activities of the harness: events that library code sends, for listeners that show them to people."""
+"""Events about the work of the harness, which library code sends to listeners that show them to people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Stage(Enum):
     """An activity of a folder or a machine; the value is the word shown to people."""
 
     PLAN = "plan"
-    """What a run makes first; lines for people, whatever else is shown."""
+    """The announcement of what a run makes first; its lines are shown in any case."""
     CHECK = "check"
     WAIT = "wait"
     BUILD = "build"
@@ -22,11 +22,11 @@ class Stage(Enum):
     REFUSED = "refused"
     REMOVED = "removed"
     BUSY = "busy"
-    """A machine does something that may take long."""
+    """A machine is busy with work that may take long."""
     RUNS = "runs"
-    """A machine is at its test's disposal."""
+    """A machine is ready, and its test uses it."""
     CONSOLE = "console"
-    """What a machine's console has printed during a long wait."""
+    """The output of a machine's console during a long wait."""
     ENDED = "ended"
 
 
@@ -34,7 +34,7 @@ class Stage(Enum):
 class ProgressEvent:
     """One event of `subject`, an image or a machine, as a sentence for people.
 
-    `until` is when a wait ends without success, in seconds of the epoch.
+    `until` is the deadline of a wait, in seconds since the epoch.
     """
 
     subject: str

@@ -1,4 +1,4 @@
-"""The activity of each machine of this process, as it changes; in long waits also its guest's output."""
+"""Reports the activity of each machine of this process, and in long waits the guest's console output."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from harness.provisioning.wait import Clock, Deadline
 
-#: Seconds between two reports of a wait that goes on.
+#: Seconds between two reports of one wait.
 _REPORT_S = 60.0
 _LOOK_S = 5.0
 _CLOSE_S = 5.0
-#: What is kept of a console between two reports.
+#: The number of latest bytes of a console that are kept between two reports.
 _KEPT_BYTES = 8192
 _SHOWN_LINES = 5
 _LINE_LENGTH = 160
@@ -30,7 +30,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\
 
 @dataclass(frozen=True)
 class _Doing:
-    """What a machine does, since when by the monotonic clock, and until when of the epoch."""
+    """An activity: its start by the monotonic clock, and its deadline in seconds since the epoch."""
 
     what: str
     stage: Stage
@@ -103,7 +103,7 @@ class MachineActivity:
         self._send(doing.stage, doing.what, doing.until)
 
     def _send(self, stage: Stage, message: str, until: float | None) -> None:
-        # A guest's own words may be in it.
+        # The message may contain a guest's text.
         shown = _CONTROL.sub("", message)
         self._listener(
             ProgressEvent(subject=self._subject, stage=stage, message=shown, until=until)
@@ -111,7 +111,7 @@ class MachineActivity:
 
 
 def _render_console(printed: bytes, count: int) -> str:
-    # What overwrites its line, such as a percentage, is shown as lines.
+    # Text that overwrites its line, such as a percentage, is shown as separate lines.
     text = _CONTROL.sub("", printed.decode(errors="replace").replace("\r", "\n"))
     lines = [line.rstrip()[:_LINE_LENGTH] for line in text.splitlines() if line.strip()]
     if not lines:
@@ -134,7 +134,7 @@ class Activities:
 
 @contextlib.contextmanager
 def watched(activity: MachineActivity) -> Iterator[None]:
-    """Report the activity of the machine, in a thread, while it lasts long."""
+    """Report the activity of the machine from a thread, whenever a report is due."""
     has_ended = threading.Event()
 
     def watch() -> None:

@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 
     from harness.progress import ProgressEvent
 
-#: What takes less is not worth a line.
+#: Activities that take fewer seconds get no line.
 _QUICK_S = 5.0
-#: Seconds after which what goes on is told again.
+#: Seconds after which an activity that goes on gets another line.
 _AGAIN_S = 25.0
-#: Caches report the end of making and of fetching, but not of everything else that they began.
+#: Seconds after which other activities of caches are dropped: caches report the end of making and
+#: fetching only.
 _FORGOTTEN_S = 120.0
 _OF_MAKING = (Stage.BUILD, Stage.FETCH)
 _OF_MACHINES = (Stage.BUSY, Stage.RUNS, Stage.ENDED)
@@ -54,7 +55,7 @@ class Board:
         self._last_line = 0.0
 
     def take(self, event: ProgressEvent, worker: str, now: float) -> list[str]:
-        """Return the lines that an event makes due at once."""
+        """Take an event, and return the lines to print for it at once."""
         lines = self._take(event, worker, now)
         if lines:
             self._last_line = now
@@ -101,14 +102,14 @@ class Board:
         return [render_line(replace(before.begin, message=took, until=None), worker, now)]
 
     def forget(self, worker: str) -> None:
-        """Drop the activities of a worker of xdist that has ended, perhaps in the middle of one."""
+        """Drop the activities of an xdist worker that has ended, perhaps in the middle of an activity."""
         for key in [key for key in self._rows if key[0] == worker]:
             del self._rows[key]
 
     def due(self, now: float) -> list[str]:
-        """Return the lines about activities that began some seconds ago, and again about long ones.
+        """Return lines about activities that began some seconds ago, and repeated lines about long ones.
 
-        A machine that its test uses has a line only if no other line was shown meanwhile.
+        A machine that its test uses gets a line only if no other line was shown meanwhile.
         """
         lines = []
         for key, row in list(self._rows.items()):
@@ -147,7 +148,7 @@ class Board:
 
 
 def render_line(event: ProgressEvent, worker: str, now: float) -> str:
-    """Return an event as one line with the time of day; the output of its console is below it."""
+    """Return an event as one line with the time of day, and the console's output below the line."""
     until = "" if event.stage is Stage.CONSOLE else deadline_words(event.until)
     words = [clock_time(now), worker, f"[{event.subject}]", f"{event.stage.value}:"]
     return f"{' '.join(filter(None, words))} {event.message}{until}"

@@ -27,14 +27,14 @@ _CLEAR = "\x1b[J"
 
 
 class Surface(Protocol):
-    """Where progress is shown."""
+    """An output on which progress is shown."""
 
     def print_lines(self, lines: Sequence[str]) -> None:
         """Print lines that stay."""
         ...
 
     def announce(self, lines: Sequence[str]) -> None:
-        """Print lines that stay and that are in no row."""
+        """Print lines that stay, about facts that no row shows."""
         ...
 
     def draw(self, rows: Sequence[Row], now: float) -> None:
@@ -42,7 +42,7 @@ class Surface(Protocol):
         ...
 
     def clear(self) -> None:
-        """Remove everything that does not stay."""
+        """Remove the rows."""
         ...
 
 
@@ -72,7 +72,7 @@ class Display:
                 return
             lines = self._board.take(_guarded(event), worker, now)
             if worker in self._ended:
-                # Its last events may arrive after the news of its end.
+                # The last events of a worker may arrive after the report of its end.
                 self._board.forget(worker)
             self._show(lines, now)
             if self._thread is None:
@@ -100,7 +100,7 @@ class Display:
         self._surface.draw(self._board.rows(now), now)
 
     def pause(self) -> None:
-        """Leave the terminal to a person, until as many calls of `go_on`."""
+        """Leave the terminal to a person; each call needs a call of `go_on`."""
         with self._lock:
             self._pauses += 1
             self._surface.clear()
@@ -129,7 +129,7 @@ class Display:
 
 
 def _guarded(event: ProgressEvent) -> ProgressEvent:
-    """Return an event whose words, also guests' and registries', can't control the terminal."""
+    """Return an event whose text, which may come from a guest or a registry, can't control the terminal."""
     return replace(
         event,
         subject=visible_line(event.subject),
@@ -163,10 +163,10 @@ class PlainLines:
 
 
 class LiveRegion:
-    """Rows below the cursor of a terminal that another program part writes to too.
+    """Rows below the cursor of a terminal to which pytest writes too.
 
-    It calls `writing` around each of its writes, so that the rows make room. `write` writes to the
-    terminal at once, and `size` returns its columns and lines.
+    pytest's writes have to be inside `writing`, which hides the rows. `write` writes to the terminal
+    at once, and `size` returns the terminal's columns and lines.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class LiveRegion:
         self._height = 0
 
     def print_lines(self, lines: Sequence[str]) -> None:
-        """Print nothing that stays: the rows say the same."""
+        """Print nothing, since the rows show the same facts."""
 
     def announce(self, lines: Sequence[str]) -> None:
         """Print lines below the cursor's line, which may be in use."""
@@ -196,12 +196,12 @@ class LiveRegion:
         shown = render_rows(
             rows[: max(1, lines // 2)], now, columns, has_colours=self._has_colours
         )
-        # Down and up again scrolls, so that there is room; the column stays.
+        # Moving down and up again scrolls, which makes room; the column stays the same.
         room = "\x1bD" * len(shown) + f"\x1b[{len(shown)}A"
         text = "".join(f"\r\n\x1b[2K{line}" for line in shown)
         with self._lock:
             cleared = _CLEAR if self._height else ""
-            # Ctrl-C may come at any place: rows that might be there are removed once more.
+            # Ctrl-C may interrupt a draw, so count the rows before: some may be on the screen already.
             self._height = max(self._height, len(shown))
             if shown:
                 self._write(f"{cleared}{room}\x1b7{text}\x1b8")
@@ -211,7 +211,7 @@ class LiveRegion:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Remove the rows; they are back at the next look."""
+        """Remove the rows for the block; the next look draws them again."""
         with self._lock:
             if self._height:
                 self._write(_CLEAR)
@@ -230,7 +230,7 @@ def render_rows(
     """Return a line for a terminal for each row."""
     if not rows:
         return []
-    # Only a terminal needs it, and it takes longer to load than a clone to start.
+    # Only a terminal needs rich, which loads more slowly than a clone starts.
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415

@@ -1,6 +1,6 @@
 """Carries events from the workers of xdist to the process that has the terminal.
 
-Events are datagrams: a sender waits no longer than a second, and drops events that nobody reads.
+Events are datagrams: a sender waits at most a second, then drops the event.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MESSAGE_BYTES = 16384
-#: Of characters that JSON escapes; the rest of a message is its console.
+#: The most characters of a message, so that it fits if JSON escapes each; longer ones are console output.
 _LONGEST = 2000
 _SEND_S = 1.0
 _CLOSE_S = 5.0
@@ -38,7 +38,7 @@ class Sender:
         self._place = place
         self._worker = worker
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        # The kernel's queue has room for ten of all workers.
+        # The kernel's queue holds ten datagrams of all workers together.
         self._socket.settimeout(_SEND_S)
 
     def __call__(self, event: ProgressEvent) -> None:

@@ -9,7 +9,7 @@ from typing_extensions import Self, override
 
 from harness.errors import BadInputError
 
-#: More than any engine starts; lists of all of them are made.
+#: More than any CI engine starts; limited, since lists of all shards are made.
 MOST_SHARDS = 10_000
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
@@ -24,14 +24,14 @@ class Shard:
     def __post_init__(self) -> None:
         if not 1 <= self.number <= self.count <= MOST_SHARDS:
             raise BadInputError(
-                f"{self.number}/{self.count} is not a shard; the first number is from 1 to the "
-                f"second, which is at most {MOST_SHARDS}.",
+                f"{self.number}/{self.count} is not a shard; the first number has to be from 1 to the "
+                f"second number, which is at most {MOST_SHARDS}.",
                 source="--shard",
             )
 
     @classmethod
     def parse(cls, word: str) -> Self:
-        """Return the shard that K/N names; raises BadInputError."""
+        """Return the shard that `word`, K/N, names; raises BadInputError for another word."""
         match = _SHARD.fullmatch(word)
         if match is None:
             raise BadInputError(

@@ -1,4 +1,4 @@
-"""The file of recorded durations: pytest-split's, an object of seconds by node id."""
+"""The file of recorded durations in pytest-split's format: an object with the seconds by node id."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_durations(path: Path) -> dict[str, float]:
-    """Return the seconds of each test; none if there is no file.
+    """Return the seconds of each test; an empty mapping if there is no file.
 
     Raises BadInputError if the file has another form.
     """
@@ -29,14 +29,14 @@ def read_durations(path: Path) -> dict[str, float]:
 
 
 def durations_in(content: object, *, source: str) -> dict[str, float]:
-    """Return the seconds of each test in such a file's content; raises BadInputError as above."""
-    # pytest-split wrote a list of pairs at first, and still reads one.
+    """Return the seconds of each test in the content of such a file; raises BadInputError if it is wrong."""
+    # Early versions of pytest-split wrote a list of pairs, and it still reads such a list.
     pairs = list(content.items()) if isinstance(content, dict) else content
     try:
         durations = {str(test_id): float(seconds) for test_id, seconds in pairs}  # type: ignore[attr-defined]
     except (TypeError, ValueError, OverflowError):
         durations = {"": -1.0}
-    # Tests can't be put in an order by NaN, and shards would then not have the same one.
+    # NaN can't be sorted, so the shards would not agree on the order of the tests.
     if any(not 0 <= seconds < math.inf for seconds in durations.values()):
         raise BadInputError(
             "An object of node ids and seconds was expected, as pytest-split writes it.",
@@ -46,7 +46,7 @@ def durations_in(content: object, *, source: str) -> dict[str, float]:
 
 
 def write_durations(path: Path, durations: Mapping[str, float]) -> None:
-    """Write the file beside its place, and rename it there."""
+    """Write a temporary file, and rename it to `path`."""
     part = path.with_name(f".{path.name}.part")
     rounded = {test_id: round(seconds, 4) for test_id, seconds in durations.items()}
     part.write_text(json.dumps(rounded, indent=4, sort_keys=True) + "\n")

@@ -1,4 +1,4 @@
-"""The shard of a job, from the variables that its engine sets."""
+"""The shard of a job, from the variables that the job's CI engine sets."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 INDEX_VARIABLE = "HARNESS_SHARD_INDEX"
-"""Which shard a job is, from 0; for engines that set no variables of their own."""
+"""The index of the job's shard, from 0; for engines that set no such variables themselves."""
 COUNT_VARIABLE = "HARNESS_SHARD_COUNT"
-"""How many shards there are; beside INDEX_VARIABLE, and for Kubernetes."""
+"""The number of shards; needed with INDEX_VARIABLE, and on Kubernetes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
     """The variables in which one engine numbers its parallel jobs; `first` is its first number.
 
-    If `first_variable` names a variable, its value is the first number. `step_variable` names the
-    distance of two numbers.
+    If `first_variable` names a variable, its value is the first number. The value of `step_variable`
+    is the difference between consecutive numbers.
     """
 
     name: str
@@ -34,10 +34,10 @@ class Engine:
     step_variable: str | None = None
 
 
-#: The innermost comes first: a job of GitLab may submit to Slurm, and not the other way round.
+#: The innermost engine comes first: a job of GitLab may submit a job to Slurm, but not the reverse.
 ENGINES = (
     Engine(name=INDEX_VARIABLE, index=INDEX_VARIABLE, count=COUNT_VARIABLE),
-    # Kubernetes tells a pod its index, not how many there are.
+    # Kubernetes tells a pod its index, but not the number of pods.
     Engine(name="Kubernetes", index="JOB_COMPLETION_INDEX", count=COUNT_VARIABLE),
     Engine(
         name="Slurm",
@@ -61,7 +61,7 @@ ENGINES = (
 def shard_of(word: str, environment: Mapping[str, str] | None = None) -> Shard:
     """Return the shard that the value of `--shard` means: K/N, or 'auto'.
 
-    Raises BadInputError if no engine sets it, or its variables are wrong.
+    Raises BadInputError if no engine's variables are set, or if they are wrong.
     """
     if word != "auto":
         return Shard.parse(word)

@@ -31,9 +31,9 @@ JUNIT = "junit.xml"
 ALLURE = "allure"
 DURATIONS = "durations.json"
 SHELL_COVERAGE = "coverage.shell"
-"""The other reports, in a folder for each start; a `bench*.json` beside the record is one too.
+"""The files of the other reports, in a folder for each start; a `bench*.json` beside the record is a report too.
 
-A job is run again after its node died, and what is left of the first run may still write its own.
+If a job is started again after its node was lost, processes of the first start may still write reports.
 """
 
 
@@ -42,10 +42,10 @@ class ShardManifest:
     """The tests of a shard, the tests that it ran, and their times.
 
     `repeated` are the tests that ran more than once, `junit_prefix` is pytest's option of that
-    name. `collection_sha256` is the digest of all tests of the run, and tells shards of different
-    runs apart. `start` is the number of this shard's latest start; `root` is the folder of the
-    tests' configuration. `first_test_s` are the seconds from the start to the first test's own
-    code, after its fixtures. `ran` are the tests that have a result.
+    name. `collection_sha256` is the digest of all tests of the run; shards of different runs differ in
+    it. `start` is the number of this shard's latest start; `root` is the folder of the tests'
+    configuration. `first_test_s` is the time from the start to the first test's own code, after its
+    fixtures. `ran` are the tests that have a result.
     """
 
     schema: Literal[1] = 1
@@ -77,7 +77,7 @@ def _adapter() -> pydantic.TypeAdapter[ShardManifest]:
 
 
 def write_manifest(folder: Path, manifest: ShardManifest) -> None:
-    """Write the record beside its place, and rename it there."""
+    """Write the record to a temporary file, and rename it to its place."""
     content = _adapter().dump_json(manifest, indent=1)
     part = folder / f".{MANIFEST}"
     part.write_bytes(content + b"\n")
@@ -108,7 +108,7 @@ def read_manifest(folder: Path) -> ShardManifest:
 def begin(folder: Path) -> tuple[int, Path]:
     """Make the folder for the reports of a new start of a shard; return the start's number and the folder.
 
-    The reports of a run that ended are removed first.
+    The reports of a finished run are removed first.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if (folder / MANIFEST).exists():
@@ -119,7 +119,7 @@ def begin(folder: Path) -> tuple[int, Path]:
     while True:
         number += 1
         reports = reports_of(folder, number)
-        # Only one of two processes makes it, also on a file system of several hosts.
+        # Of two processes, only one creates the folder, also on a network file system.
         with contextlib.suppress(FileExistsError):
             reports.mkdir(mode=0o700)
             return number, reports
@@ -133,7 +133,7 @@ def reports_of(folder: Path, start: int) -> Path:
 def starts_of(folder: Path) -> int:
     """Return the number of the last start of the shard; 0 if there was none."""
     numbers = [path.name.removeprefix(_START) for path in folder.glob(f"{_START}*")]
-    # More digits than any run has starts: somebody else's folder.
+    # A name with more digits is not the number of a start, so it is somebody else's folder.
     return max((int(each) for each in numbers if _NUMBER.fullmatch(each)), default=0)
 
 

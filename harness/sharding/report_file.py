@@ -20,14 +20,14 @@ def open_report(path: Path) -> Iterator[BinaryIO]:
     """Open a report's file.
 
     A link would disclose a file of this host, and a FIFO would make the reader wait for ever.
-    Raises BadInputError that names the file, also if it can't be read in this context, or
-    LimitError.
+    Raises BadInputError, which names the file, also if reading it fails in this context, and
+    LimitError for a file that is too large.
     """
     try:
         with open_plain(path, limit=REPORT_FILE_MIB) as file:
             yield file
     except OSError as error:
-        # Of a link that is not followed the kernel says that there are too many of them.
+        # For a link that is not followed, the kernel reports "Too many levels of symbolic links".
         reason = "it is a link" if path.is_symlink() else error.strerror
         raise BadInputError(f"It can't be read: {reason}.", source=str(path)) from error
 

@@ -1,10 +1,10 @@
 """Divides tests among shards: equal durations, and families kept together.
 
 The algorithms of pytest-split know no groups: its `least_duration` spreads the tests of one saved
-state over all shards, so that each has to make or fetch that state, and its
-`duration_based_chunks` is uneven by a test at each boundary. This one fills shards with whole
-families after the longest tests, and cuts only families that fit nowhere. The file of durations is
-pytest-split's.
+state over all shards, so that each shard has to make or fetch that state. Its
+`duration_based_chunks` is uneven by a test at each boundary. The algorithm here distributes the
+longest tests, then whole families, and divides only families that fit into no shard. The file of
+durations has pytest-split's format.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: Seconds of a test while nothing was recorded.
+#: The assumed seconds of a test if no durations were recorded.
 _UNKNOWN_S = 1.0
-#: A test that takes this part of a shard is placed by itself: its length outweighs its family.
+#: A test that takes at least this share of a shard is placed by itself, apart from its family.
 _LONG = 0.25
 
 
@@ -84,10 +84,10 @@ def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
 
     for test in reversed(long_tests):
         put([test])
-    # The families of short tests come last: they fill what is left.
+    # The families of short tests come last, since they fit into the remaining room.
     for name in sorted(families, key=lambda each: (-families[each][-1].duration_s, each)):
         members = families[name]
-        # Until no test fits: the mean is reached everywhere, nearly.
+        # Until no test fits, which means that all shards have nearly reached the mean.
         while piece := _fitting(members, mean_s - loads[0][0]):
             put(piece)
         left += members

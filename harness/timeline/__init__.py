@@ -39,9 +39,9 @@ class Span:
     state: SpanState = SpanState.DONE
     detail: str | None = None
     blockers: tuple[str, ...] = ()
-    """What held it up last before it began; the names of other pieces of work."""
+    """The names of the work for which it waited last before it began."""
     blocked_from_s: float | None = None
-    """Since when they alone held it up."""
+    """The time from which it waited only for its blockers."""
     is_critical: bool = False
 
     @property
@@ -50,13 +50,13 @@ class Span:
 
     @property
     def blocked_s(self) -> float:
-        """Return the time in which only its blockers held it up."""
+        """Return the seconds in which it waited only for its blockers."""
         return 0.0 if self.blocked_from_s is None else self.start_s - self.blocked_from_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """Something that happened at once, such as a reboot."""
+    """An event without a duration, such as a reboot."""
 
     at_s: float
     words: str
@@ -64,7 +64,7 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """A part that could not be read, and the reason."""
+    """A part of the evidence that could not be read, and the reason."""
 
     what: str
     reason: str
@@ -82,7 +82,7 @@ class Timeline:
 
     @property
     def critical_path(self) -> tuple[Span, ...]:
-        """Return the work that the end waited for, in its order."""
+        """Return the work on the critical path, in order of time."""
         return tuple(span for span in self.spans if span.is_critical)
 
 

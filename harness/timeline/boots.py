@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from harness.evidence.history import JournalEntry
 
-#: A clock that was set by more is worth a word; NTP changes it by less.
+#: A change of the clock by more seconds is shown; NTP changes the clock by less.
 _CLOCK_SET_S = 5.0
 
 
@@ -28,7 +28,7 @@ class Boot:
     offset_s: float
 
     def at(self, monotonic_s: float) -> float:
-        """Return the place on the timeline of a timestamp of this boot's monotonic clock."""
+        """Return the position on the timeline of a timestamp of this boot's monotonic clock."""
         return self.offset_s + monotonic_s
 
 
@@ -40,7 +40,7 @@ class Boots:
 
     @classmethod
     def of(cls, entries: Sequence[JournalEntry], *, most: int) -> Boots:
-        """Return the latest boots in a journal, at most `most`; entries of an image are older."""
+        """Return the latest boots in a journal, at most `most`; boots of the image's build are older."""
         by_boot: dict[str, list[JournalEntry]] = {}
         for entry in entries:
             by_boot.setdefault(entry.boot, []).append(entry)
@@ -55,9 +55,9 @@ class Boots:
         return cls(all=tuple(found))
 
     def at_wall(self, wall_s: float) -> float | None:
-        """Return the place on the timeline of a time of the wall clock; None before its beginning.
+        """Return the position on the timeline of a wall-clock time; None if it is before the timeline.
 
-        The clock may have been set, so the nearest entry by the clock decides.
+        The clock may have been set, so the time is converted by the entry nearest to it.
         """
         if not self._by_wall:
             return None
@@ -72,7 +72,7 @@ class Boots:
 
     @functools.cached_property
     def _by_wall(self) -> list[tuple[int, Boot, JournalEntry]]:
-        """The entries by the wall clock, each with its place in the journal."""
+        """The entries sorted by the wall clock, each with its index in the journal."""
         pairs = ((boot, entry) for boot in self.all for entry in boot.entries)
         numbered = [(number, *pair) for number, pair in enumerate(pairs)]
         return sorted(numbered, key=lambda one: one[2].wall_s)

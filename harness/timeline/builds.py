@@ -1,4 +1,4 @@
-"""DKMS's builds by their logs, which have the begin in their second line; pure."""
+"""DKMS's builds, from their logs, whose second line has the time of the beginning; pure."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _DKMS_LOG = re.compile(
 def build_of(path: str, log: str, ended: float | None, boots: Boots, end_s: float) -> Span | None:
     """Return the build in a log of DKMS, which was last written at `ended` by the wall clock.
 
-    It is None if the path belongs to another file, the log has no date, or the build was before
-    the boots, as in an image. Without `ended` it has no duration.
+    None if the path belongs to another file, if the log has no date, or if the build was before the
+    boots, such as in the image. Without `ended`, the build has no duration.
     """
     found, lines = _DKMS_LOG.fullmatch(path), log.splitlines()
     began = _date(lines[1]) if len(lines) > 1 else None
@@ -35,7 +35,7 @@ def build_of(path: str, log: str, ended: float | None, boots: Boots, end_s: floa
         name=name,
         start_s=at_s,
         end_s=at_s if ended is None else min(end_s, at_s + max(0.0, ended - began)),
-        # The log of a build that ended well is moved to its kernel's folder.
+        # DKMS moves the log of a successful build to its kernel's folder.
         state=SpanState.DONE if found["kernel"] else SpanState.FAILED,
     )
 

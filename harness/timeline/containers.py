@@ -1,4 +1,4 @@
-"""When containers ran, by containerd's journal; pure."""
+"""The times of containers, from containerd's journal; pure."""
 
 from __future__ import annotations
 

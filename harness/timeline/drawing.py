@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness.timeline import Span, Timeline
     from harness.timeline.rows import Row
 
-#: 1000 pixels.
+#: The width in inches and the resolution give 1000 pixels.
 _WIDTH_IN, _DPI = 10.0, 100
 _ROW_IN = 0.2
 _FONT_PT = 7.5
@@ -95,7 +95,7 @@ def _label(row: Row) -> str:
 
 
 def _shortened(name: str) -> str:
-    """Return a name whose middle is left out where it is long: units differ at their ends."""
+    """Return a name; a long name loses its middle, since names of units differ at their ends."""
     if len(name) <= _NAME_LENGTH:
         return name
     return f"{name[: _NAME_LENGTH - 16]}…{name[-15:]}"
@@ -167,7 +167,7 @@ def _draw_row(
 
 
 def _describe(axes: Any, place: int, spans: Sequence[Span], scale_pt: float, end_s: float) -> None:
-    """Write how long the last piece took and what held it up: right of it, left of it, or on it."""
+    """Write how long the last piece took and for what it waited: right of it, left of it, or on it."""
     last = spans[-1]
     words = _words(last)
     right_pt = (end_s * 1.02 - last.end_s) * scale_pt - 8
@@ -187,7 +187,7 @@ def _describe(axes: Any, place: int, spans: Sequence[Span], scale_pt: float, end
             _write(axes, place, first_s, -4.0, text, align="right")
             return
         if last.blocked_from_s is not None and width <= last.start_s * scale_pt - 8:
-            # On the wait, which is thin.
+            # Write it over the wait, which is a thin bar.
             _write(axes, place, last.start_s, -4.0, text, align="right", is_boxed=True)
             return
     room_pt = last.duration_s * scale_pt - 8
@@ -237,7 +237,7 @@ def _write(
 
 
 def _draw_path(axes: Any, rows: Sequence[Row], number: int) -> None:
-    """Join each piece of the critical path to the piece that held it up."""
+    """Join each piece of the critical path to the piece for which it waited."""
     places = {
         span.name: (place, span)
         for place, row in enumerate(rows)
@@ -263,7 +263,7 @@ def _moments_of(timelines: Sequence[Timeline]) -> bool:
 
 
 def _draw_moments(axes: Any, timeline: Timeline, scale_pt: float) -> None:
-    """Mark reboots and the like above the rows, the words of the next one only where there is room."""
+    """Mark moments such as reboots above the rows; leave out words for which there is no room."""
     free_pt = 0.0
     for moment in sorted(timeline.moments, key=lambda each: each.at_s):
         axes.axvline(
@@ -314,14 +314,14 @@ def _draw_legend(figure: Any, rows: Sequence[Row]) -> None:
 
 @cache
 def _width_pt(text: str) -> float:
-    """Return the width of a label in points, with a little more for SVG's other fonts."""
+    """Return the width of a label in points, with a reserve for the wider fonts of SVG viewers."""
     from matplotlib.textpath import TextPath  # noqa: PLC0415 - an optional dependency
 
     return 1.05 * float(TextPath((0, 0), text, size=_FONT_PT).get_extents().width) if text else 0.0
 
 
 def _fitting(text: str, room_pt: float) -> str:
-    """Return as much of a text as fits."""
+    """Return the longest part of a text that fits."""
     if _width_pt(text) <= room_pt:
         return text
     return next((cut for cut in _cuts(text) if _width_pt(cut) <= room_pt), "")

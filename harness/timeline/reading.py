@@ -49,7 +49,7 @@ _STATES = {
     "error": SpanState.FAILED,
     "running": SpanState.RUNNING,
 }
-#: Where Azure's guest agent has begin and end of an event.
+#: The fields in which Azure's guest agent has the begin and the end of an event.
 _AZURE_BEGIN, _AZURE_END = "/Timestamp", "/OperationId"
 #: A silence of the console that ends a piece of its output.
 _SILENCE_S = 5.0
@@ -57,15 +57,15 @@ _UNREADABLE = (
     *(HarnessError, OSError, EOFError, zlib.error),
     *(ValueError, LookupError, TypeError, ArithmeticError, RecursionError),
 )
-"""What reading raises of evidence of another form: the machine was broken, or another one wrote it."""
+"""The exceptions for evidence of an unknown form, from a broken machine or from other software."""
 #: zlib's value for a stream with gzip's header.
 _GZIP = 16 + zlib.MAX_WBITS
-#: Gathering stops at that size; the byte more tells that there is more.
+#: Gathering stops at this size; one byte more shows that the journal is longer.
 _JOURNAL_LIMIT = (JOURNAL_MIB << 20) + 1
-#: Within it a kernel has begun to write its log.
+#: A kernel begins to write its log within this number of seconds.
 _BOOT_S = 5.0
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
-#: What evidence without a history has of them.
+#: The logs of DKMS in evidence without a history.
 _NODE_DKMS_LOGS = (
     "/var/lib/dkms/nvidia/*/*/*/log/make.log",
     "/var/lib/dkms/nvidia/*/build/make.log",
@@ -74,7 +74,7 @@ _NODE_DKMS_LOGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Reader:
-    """One evidence folder, with what could not be read so far."""
+    """One evidence folder, and its parts that could not be read so far."""
 
     folder: Path
     gaps: list[Gap] = field(default_factory=list)
@@ -103,7 +103,7 @@ def read_timeline(folder: Path, *, title: str | None = None) -> Timeline:
     """
     if not any((folder / name).is_dir() for name in ("commands", "host", HISTORY)):
         raise BadInputError(
-            "This is no evidence of a machine; name the folder of a test's machine, such as "
+            "This is not the evidence of a machine; name the folder of a test's machine, such as "
             "evidence/TEST/node.",
             source=str(folder),
         )
@@ -124,19 +124,19 @@ def read_timeline(folder: Path, *, title: str | None = None) -> Timeline:
     if not spans:
         with reader.reading("serial console"):
             spans += _console(folder)
-    # Without a journal, nothing but the work itself tells when the machine was looked at.
+    # Without a journal, only the work itself shows when the evidence was gathered.
     end_s = max([end_s, 0.001, *(span.end_s for span in spans)])
     moments = boots.moments()
     with reader.reading("panics and power off"):
         moments += _panics(reader, boots)
     continued_s = _continued(reader, boots)
     if continued_s is not None:
-        # Until the guest's clock is set it shows the checkpoint's time, and all entries are older.
+        # Until the guest's clock is set it shows the checkpoint's time, so all entries are older.
         continued_s = min(continued_s, end_s)
         moments.append(Moment(at_s=continued_s, words="continued from a checkpoint"))
     return Timeline(
         title=_plain(title or folder.name),
-        # A machine that ended was not looked at any more.
+        # A machine may have ended after its evidence was gathered.
         end_s=max([end_s, *(moment.at_s for moment in moments)]),
         spans=tuple(map(_with_plain_words, with_critical_path(spans, since_s=continued_s or 0.0))),
         moments=tuple(moments),
@@ -186,7 +186,7 @@ def _why_no_history(folder: Path) -> str:
 
 
 def _resets(reader: _Reader) -> int:
-    """Return how often the guest rebooted, as the host saw it."""
+    """Return how often the guest rebooted, by QEMU's events."""
     return sum(event["name"] == "RESET" and _is_of_guest(event) for event in _host_events(reader))
 
 
@@ -208,7 +208,7 @@ def _host_events(reader: _Reader) -> list[dict[str, object]]:
 def _continued(reader: _Reader, boots: Boots) -> float | None:
     """Return when this machine continued from a checkpoint; None if it booted itself.
 
-    QEMU says so when the processors begin to run: of a machine that boots, before its kernel does.
+    QEMU reports when the processors begin to run; in a machine that boots, this is before the kernel starts.
     """
     for event in _host_events(reader):
         if event["name"] == "RESUME" and "at_s" in event:
@@ -229,7 +229,7 @@ def _panics(reader: _Reader, boots: Boots) -> Iterator[Moment]:
 
 
 def _without_journal(reader: _Reader) -> Boots:
-    """Return a boot whose clocks are known by the kernel's word alone."""
+    """Return a boot whose clocks are known only from the kernel's files."""
     try:
         booted_s = reader.node.booted_at_s
     except HarnessError:
@@ -239,7 +239,7 @@ def _without_journal(reader: _Reader) -> Boots:
 
 
 def _end(reader: _Reader, boots: Boots) -> float:
-    """Return when the machine was looked at."""
+    """Return the time at which the evidence was gathered."""
     if not boots.all:
         return 0.0
     last = boots.all[-1]
@@ -251,7 +251,7 @@ def _end(reader: _Reader, boots: Boots) -> float:
 
 
 def _units(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
-    """Return the starts of units: of the last boot by systemd's stamps, of earlier ones by the journal."""
+    """Return the starts of units, in the last boot by systemd's timestamps, in earlier boots by the journal."""
     spans = [
         span
         for boot in boots.all[:-1]
@@ -278,7 +278,7 @@ def _units(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
 
 
 def _steps(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
-    """Return the steps of provisioning: of its outcome, and of its events where that is not yet written."""
+    """Return the steps of provisioning from its outcome, or from its events if there is no outcome yet."""
     evidence = reader.node
     try:
         steps, starts = evidence.steps or (), evidence.step_starts
@@ -326,7 +326,7 @@ def _steps(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
 
 
 def _events(evidence: Evidence, boots: Boots) -> Iterator[Span]:
-    """Yield the events with begin and end: where they are declared, or as Azure's guest agent has them."""
+    """Yield the events with begin and end, from the declared fields or those of Azure's guest agent."""
     declared = evidence.provisioner.outcome.events
     if declared is None:
         return
@@ -335,7 +335,7 @@ def _events(evidence: Evidence, boots: Boots) -> Iterator[Span]:
     texts = evidence.matching(declared.path)
     TIMELINE_ENTRIES.check(len(texts), f"'{evidence.folder}'")
     for path, text in texts.items():
-        # Events that declare no times have any form.
+        # Events without declared times may have any form.
         with contextlib.nullcontext() if is_timed else contextlib.suppress(HarnessError):
             for name, began, ended in parse_timed_events(text, timed, path):
                 at_s = boots.at_wall(began)
@@ -360,7 +360,7 @@ def _provisioner_start(boots: Boots) -> float | None:
 
 
 def _builds(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
-    """Return DKMS's builds: each log has its begin in the second line, and ends with its last write."""
+    """Return DKMS's builds; a build begins at the time in its log's second line, and ends at the last write."""
     try:
         ends = {
             path: found.modified_at_s

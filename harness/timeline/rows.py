@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from harness.timeline import Span, Timeline
 
 _MOST_UNITS = 26
-#: Units that took less of the whole are left out, unless they are critical or failed.
+#: Units that took a smaller share of the timeline are left out, unless they are critical or failed.
 _LEAST_SHARE = 0.004
-#: A PNG has at most 65 536 pixels in height, and nobody looks at so many rows.
+#: The most rows, since a PNG has at most 65 536 pixels in height.
 _MOST_ROWS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row of the picture: a piece of work by its name, or a gap."""
+    """A row of the picture: all pieces of work with one name, or a gap."""
 
     lane: Lane | None
     name: str

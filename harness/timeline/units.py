@@ -1,4 +1,4 @@
-"""The starts of systemd units: in one boot by systemd's own timestamps, or by its journal; pure."""
+"""The starts of systemd units, from systemd's own timestamps or from the journal; pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FAILED = "be02cf6855d2428ba40df7e9d022f03d"
 
 
 def start_of(unit: UnitTimes, offset_s: float, end_s: float, *, has_job: bool) -> Span | None:
-    """Return the latest start of a unit; `offset_s` is added to its timestamps. None if there is none.
+    """Return the latest start of a unit, or None; `offset_s` is added to the unit's timestamps.
 
-    A unit that has a job in systemd's queue and has not begun waits at `end_s`, when it was looked
-    at.
+    A unit that has a job in systemd's queue and has not begun is waiting at `end_s`, the time at
+    which the evidence was gathered.
     """
     if has_job and unit.active not in {"activating", "active", "reloading"}:
         return Span(

@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
     from harness.evidence.history import UnitTimes
 
-#: systemd starts a unit at most so much later than the units that it waits for. A later start had
-#: another reason, such as a command. TCG is slow.
+#: systemd starts a unit at most this number of seconds after the units for which it waits, even under
+#: TCG. A later start had another reason, such as a command.
 _DISPATCH_S = 3.0
-#: Where a boot ends, the last one first.
+#: The targets at which a boot ends, the last target first.
 _GOALS = ("cloud-init.target", "graphical.target", "multi-user.target")
 _INSIDE = (Lane.STEPS, Lane.DKMS, Lane.CONTAINERS)
-#: Clocks of files and logs round.
+#: Timestamps of files and logs are rounded by up to this number of seconds.
 _ROUNDING_S = 1.5
 
 
 def with_blockers(
     spans: Sequence[Span], units: Iterable[UnitTimes], *, began_s: float, offset_s: float
 ) -> list[Span]:
-    """Return the spans of units with the unit that held each up last: the latest of those that it is after.
+    """Return the spans of units, each with its blocker: the last ready unit of those that it starts after.
 
     `began_s` is when systemd began; `offset_s` is added to the timestamps of `units`.
     """
@@ -63,12 +63,11 @@ def _blocked(span: Span, before: Sequence[Span], began_s: float) -> Span:
 def with_critical_path(spans: Sequence[Span], *, since_s: float = 0.0) -> list[Span]:
     """Return the spans with the critical path marked, in order of time.
 
-    Work that had ended at `since_s`, when the machine continued from a checkpoint, is not part of
-    it.
+    Work that had ended at `since_s`, when the machine continued from a checkpoint, is not on the path.
 
-    It begins at the end: at the work that still waits or runs, else at the boot's goal, or at a
-    step that ended later. From there it goes back by the unit that held each up. Steps, builds and
-    containers within one of its spans belong to it, each up to the previous one.
+    The path is built from its end: the work that still waits or runs, else the boot's goal, or a step
+    that ended later. From there it goes back from each unit to the unit's blocker. Steps, builds and
+    containers within a span of the path are on the path too, as a chain without overlaps.
     """
     critical: set[int] = set()
     units = {

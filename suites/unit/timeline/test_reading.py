@@ -407,7 +407,7 @@ def test_machine_that_can_not_be_read_shows_its_console(tmp_path: Path) -> None:
 
 
 def test_folder_without_evidence_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="no evidence of a machine"):
+    with pytest.raises(BadInputError, match="not the evidence of a machine"):
         read_timeline(tmp_path)
 
 
