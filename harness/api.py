@@ -1,7 +1,7 @@
 """The public names for tests, conftests and plug-ins in Python.
 
-They change only as `docs/public-interface.md` says. Any other module of `harness`, except
-`harness.expect` and `harness.shell.testing`, is private: its names may change in every release.
+These names change only as `docs/public-interface.md` says. Every other module of `harness`, except
+`harness.expect` and `harness.shell.testing`, is private: its names may change in any release.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Refuses other values where a command's words are expected, before they reach a machine."""
+"""Checks that a value is a list of a command's words, before it reaches a machine."""
 
 from __future__ import annotations
 

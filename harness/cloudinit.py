@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Argv
 
-#: What cloud-init's final module prints on the console, after everything else has run.
+#: The text that cloud-init's final module prints on the console after all other work.
 FINISHED = "HARNESS: cloud-init has finished"
 
 #: The MAC address of every machine; each machine has its own network.
@@ -107,8 +107,8 @@ class CloudInitStatus(Enum):
 class CloudInitReport:
     """The errors of all stages, from `/run/cloud-init/status.json`.
 
-    `recoverable` are warnings that do not affect the boot, each after its level; versions before
-    23.4 report none.
+    `recoverable` are warnings that do not affect the boot, each preceded by its level; versions before
+    23.4 report no warnings.
     """
 
     errors: tuple[str, ...]
@@ -150,7 +150,7 @@ def render_user_data(user_data: UserData) -> str:
 
 def render_cloud_config(document: Mapping[str, object]) -> str:
     """Render a document as `#cloud-config`."""
-    # By libyaml, which takes a fortieth of the time for files of some 100 KiB.
+    # libyaml takes a fortieth of the time of Python's dumper for files of some 100 KiB.
     dumper = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
     return "#cloud-config\n" + yaml.dump(dict(document), Dumper=dumper, sort_keys=False)
 
@@ -188,7 +188,7 @@ def cloud_config(user_data: UserData) -> dict[str, object]:
 
 def _render_access(access: SshAccess | None) -> dict[str, object]:
     if access is None:
-        # Nobody logs in to this machine, and an RSA key takes a minute under emulation.
+        # Nobody logs in to this machine, and to generate an RSA key takes a minute under emulation.
         return {"ssh_genkeytypes": ["ed25519"]}
     return {
         "users": [{"name": "root", "ssh_authorized_keys": [access.authorized_key]}],

@@ -26,7 +26,7 @@ Location: TypeAlias = "tuple[int | str, ...]"
 
 _NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 
-#: What a message shows of one value or key.
+#: The limit of one value or key in a message.
 _SHOWN_BYTES = 1000
 
 #: A misspelt key causes two errors; the unknown key explains more than the missing one.
@@ -36,7 +36,7 @@ _MISSING_KEY = frozenset({"missing", "missing_argument", "missing_keyword_only_a
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a value is written; `path` is its location in that file."""
+    """The file and line in which a value is written; `path` is the value's location in that file."""
 
     file: Path
     line: int
@@ -47,7 +47,7 @@ class Place:
 class Document:
     """The keys of a data file, and the place of each value in it.
 
-    The location of a value is the keys and indexes that lead to it, as text.
+    The location of a value is the sequence of keys and indexes that lead to it, as text.
     """
 
     file: Path
@@ -55,7 +55,7 @@ class Document:
     places: Mapping[tuple[str, ...], Place]
 
     def place(self, location: Location) -> Place:
-        """Return the place of the deepest value on the way to `location` that is written."""
+        """Return the place of the value at `location` or, if it is missing, of its nearest parent."""
         path = tuple(map(str, location))
         while path not in self.places:
             path = path[:-1]
@@ -75,7 +75,7 @@ class Document:
     def refusal(self, message: str, location: Location) -> BadInputError:
         """Return the error for the value at `location`."""
         place = self.place(location)
-        # An item of a merged list has another index in its own file.
+        # Compare lengths only: an item of a merged list has another index in its own file.
         missing = tuple(map(str, location[len(place.path) :]))
         key = ".".join(part for part in (*place.path, *missing) if part != "[key]")
         key = shortened(key, _SHOWN_BYTES)
@@ -91,12 +91,12 @@ def read_document(file: Path) -> Document:
     """Read the keys of `file`.
 
     Duplicate keys are refused, since YAML would silently keep the last one. Aliases are refused
-    too, since a small file can expand without bound by them.
+    too, since they let a small file expand without bound.
 
     Raises BadInputError.
     """
     try:
-        # To open a FIFO waits for its writer.
+        # Opening a FIFO would wait for a writer.
         if file.exists() and not file.is_file():
             raise BadInputError("It is not a plain file.", source=str(file))
         with file.open("rb") as opened:
@@ -159,12 +159,12 @@ def line_of(file: Path, location: Location) -> int:
     return read_document(file).place(location).line
 
 
-#: What PyYAML raises of YAML that is wrong, beside its own errors.
+#: The exceptions besides its own errors that PyYAML raises for wrong YAML.
 _BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 class _Bounded(Composer):
-    """Composes no deeper than the limit, and no number that is longer than its own."""
+    """Composes YAML within the limits on nesting and on the digits of a number."""
 
     _level = 0
 
@@ -196,7 +196,7 @@ if yaml.__with_libyaml__:
     from yaml._yaml import CParser
 
     class _Loader(_Bounded, CParser, SafeConstructor, Resolver):
-        """Parses by libyaml, which is nine times as fast, but composes in Python.
+        """Parses with libyaml, which is nine times as fast as Python, but composes in Python.
 
         libyaml's composer recurses for each level of nesting until the process crashes; Python's
         raises RecursionError.
@@ -211,7 +211,7 @@ if yaml.__with_libyaml__:
 else:
 
     class _Loader(_Bounded, yaml.SafeLoader):  # type: ignore[no-redef]
-        """Parses in Python, where PyYAML was built without libyaml."""
+        """Parses in Python, for a PyYAML that was built without libyaml."""
 
 
 def parse_yaml(text: str) -> Any:
@@ -232,7 +232,7 @@ def parse_yaml(text: str) -> Any:
 def _parse(text: str, file: Path) -> tuple[yaml.Node, object]:
     try:
         loader = _Loader(text)
-        # The composed tree keeps the lines that the loaded data has lost.
+        # The composed tree has the line numbers, which the loaded data lacks.
         tree = loader.get_single_node()
         if not isinstance(tree, yaml.MappingNode):
             raise BadInputError("A mapping of keys to values is expected.", source=str(file))
@@ -246,7 +246,7 @@ def _parse(text: str, file: Path) -> tuple[yaml.Node, object]:
     except LimitError as error:
         raise BadInputError(str(error), source=str(file)) from error
     except (yaml.YAMLError, *_BROKEN) as error:
-        # Control characters, impossible dates, thousands of nested brackets.
+        # The causes are control characters, impossible dates, or thousands of nested brackets.
         raise BadInputError(
             f"This is not YAML: {str(error) or type(error).__name__}.", source=str(file)
         ) from error
@@ -322,7 +322,7 @@ def _known_keys(schema: Mapping[str, object], location: Location) -> list[str]:
 
 
 def _resolved(node: Mapping[str, object], schema: Mapping[str, object]) -> Mapping[str, object]:
-    """Follow a reference to a definition, and the one shape of an optional value."""
+    """Follow a reference to a definition; for an optional value, take the shape that is not None."""
     options = node.get("anyOf")
     if isinstance(options, list):
         node = next((option for option in options if option.get("type") != "null"), node)

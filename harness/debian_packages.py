@@ -1,4 +1,4 @@
-"""Unpacks programs out of Debian's packages: nothing is installed, nobody is root."""
+"""Unpacks programs from Debian's packages, without installing them and without root."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 #: The keys by which mmdebstrap verifies Debian's archives, and the package that has them: Ubuntu lacks it.
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 KEYRING_PACKAGE = "debian-archive-keyring"
-#: Where apt does not trust them, as on Ubuntu, mmdebstrap finds them itself only if there is `gpg`.
+#: If apt does not trust these keys, as on Ubuntu, mmdebstrap finds them without this option only by `gpg`.
 KEYRING_OPTION = f"--keyring={KEYRING}"
 #: The longest that fetching and unpacking may take.
 UNPACK_S = 560.0
-#: Names an archive whose signed lists of packages may be past their date, by its URL.
+#: Has the URL of an archive whose signed lists of packages may be past their date.
 SNAPSHOT_VARIABLE = "HARNESS_DEBIAN_SNAPSHOT"
 _URL = re.compile(r"(https?|file)://\S+")
-#: What apt says of a list of packages that is past its date.
+#: apt's error for a list of packages that is past its date.
 _EXPIRED = re.compile(r"^E: (Release file for .* is expired .*)$", re.MULTILINE)
 
 
@@ -37,8 +37,8 @@ def source_line(
 ) -> str:
     """Return the line of sources.list for a suite.
 
-    apt refuses a list of packages that is past its date, since it may hide later repairs; the list
-    of a snapshot may be old.
+    apt refuses a list of packages past its date, since it may hide later security fixes; for a snapshot,
+    this check is switched off.
     """
     options = "[check-valid-until=no] " if is_snapshot else ""
     return f"deb {options}{url} {suite} {' '.join(components)}"
@@ -58,7 +58,7 @@ def unpack_packages(
     `what` names the program in messages; `tar_options` leave out or select files of the archive.
 
     Raises RequirementError if mmdebstrap or Debian's keys are missing, HarnessError if the
-    archive's list of packages is past its date, CommandError if it fails otherwise.
+    archive's list of packages is past its date, CommandError if mmdebstrap fails otherwise.
     """
     snapshot = _snapshot()
     if shutil.which("mmdebstrap") is None:
@@ -129,9 +129,9 @@ def ensure_unpacked(
 ) -> Path:
     """Return a folder with `files` of a package and of its dependencies.
 
-    Their paths are below `/`, and may have `*`. They are unpacked if `store` does not have them.
-    The folder's name has the request and not the package's version: it stays until it is removed.
-    `report` is called before long steps.
+    The paths of `files` are below `/`, and may have `*`. The package is unpacked if `store` does not
+    have the files. The folder is named by the request and not by the package's version, so it is used
+    until it is removed. `report` is called before long steps.
 
     Raises RequirementError if mmdebstrap is missing, CommandError if it fails.
     """

@@ -1,8 +1,8 @@
-"""Entry points with which other installed packages add to the harness, and their errors.
+"""Entry points by which other installed packages extend the harness, and their errors.
 
 Names are read from the packages' metadata; a package is imported when one of its entries is used.
-A package that cannot be imported does not hinder others: the error names the distribution, the
-group and the entry, and `harness doctor` lists it.
+A package that cannot be imported does not affect other packages: the error names the distribution,
+the group and the entry, and `harness doctor` lists the error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PREFIX = "gpu_node_harness."
 
 
 class Group(enum.Enum):
-    """What packages can add; the value is the group in their metadata."""
+    """The kinds of extensions; the value is the group in a package's metadata."""
 
     GPU_MODELS = f"{_PREFIX}gpu_models"
     """A folder of GPU models: a package, or a path."""
@@ -42,7 +42,7 @@ class Group(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Plugin:
-    """One entry point: `value` says where its object is, `distribution` is the package's name and version."""
+    """One entry point: `value` locates its object, `distribution` is the package's name and version."""
 
     group: Group
     name: str
@@ -54,7 +54,7 @@ class Plugin:
 
         Raises PluginError for any error of the import.
         """
-        from importlib.metadata import EntryPoint  # noqa: PLC0415 - it takes long to load
+        from importlib.metadata import EntryPoint  # noqa: PLC0415 - slow to load
 
         entry = EntryPoint(self.name, self.value, self.group.value)
         try:
@@ -105,7 +105,7 @@ def plugins(group: Group) -> tuple[Plugin, ...]:
     return _read_plugins(tuple(sys.path))[group]
 
 
-# The metadata of all installed packages is read for each answer.
+# Cached, since each call would read the metadata of all installed packages.
 @functools.cache
 def _read_plugins(_path: tuple[str, ...]) -> Mapping[Group, tuple[Plugin, ...]]:
     from importlib.metadata import entry_points  # noqa: PLC0415 - as above

@@ -1,7 +1,7 @@
-"""Reads files of folders that a guest, another person or another host filled.
+"""Reads files in folders that a guest, another person or another host filled.
 
-A link there leads to a file of this host, a FIFO has no end, and a sparse file of a few bytes may be longer
-than memory.
+Such a folder may have links to files of this host, FIFOs, which never end, and sparse files, which
+may be larger than memory.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 def open_plain(
     path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None = None, slack: int = 0
 ) -> BinaryIO:
-    """Open a plain file of at most `limit`, and `slack` bytes more.
+    """Open a regular file of at most `limit` plus `slack` bytes.
 
     No link is followed: not at `path`, and not in the folders between `below` and it. Raises
-    OSError if there is no such plain file, and LimitError if it is longer.
+    OSError if there is no such regular file, and LimitError if it is longer.
     """
     file = open(_opened(path, below), "rb")  # noqa: SIM115 - the caller closes it
     if (size := os.fstat(file.fileno()).st_size) > limit.bytes + slack:
@@ -39,32 +39,32 @@ def open_plain(
 
 
 def read_plain(path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None = None) -> bytes:
-    """Return the content of a plain file; see `open_plain`."""
+    """Return the content of a regular file; see `open_plain`."""
     with open_plain(path, limit=limit, below=below) as file:
         most = limit.bytes
         content = file.read(most + 1)
-    # Files below /proc have no size, and others grow.
+    # Check again: files below /proc report no size, and a file may grow.
     if len(content) > most:
         raise limit.error(f"'{path}'")
     return content
 
 
 def last_bytes(path: Path, most: int) -> bytes:
-    """Return the end of a plain file of any length; raises OSError if there is none."""
+    """Return the end of a regular file of any length; raises OSError if there is no such file."""
     with open(_opened(path, None), "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most))
         return file.read(most)
 
 
 def read_plain_text(path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None = None) -> str:
-    """Return a plain file as text, with a replacement for each byte that is not UTF-8; see `read_plain`."""
+    """Return a regular file as text, with a replacement for each byte that is not UTF-8; see `read_plain`."""
     return read_plain(path, limit=limit, below=below).decode(errors="replace")
 
 
 def evidence_text(path: Path, *, below: Path) -> str:
     """Return a file of the evidence in `below` as text, as `read_plain_text` does.
 
-    Raises HarnessError if it is too long, or is not a plain file.
+    Raises HarnessError if the file is too long, or is not a regular file.
     """
     try:
         return read_plain_text(path, below=below)
@@ -81,7 +81,7 @@ def _opened(path: Path, below: Path | None) -> int:
         else:
             descriptor = _opened_below(below, path.relative_to(below).parts)
     except ValueError as error:
-        # A path with a NUL.
+        # The path has a NUL.
         raise OSError(errno.EINVAL, str(error), str(path)) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -1,7 +1,7 @@
-"""Parses JSON of guests, bundles, servers and other people's files.
+"""Parses JSON from guests, bundles, servers and other people's files.
 
-Python's own parser accepts any nesting up to its recursion limit, numbers that no float holds, and
-`NaN`.
+Unlike Python's own parser, it limits the nesting, and refuses `NaN` and numbers that no float can
+hold.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class ForeignJsonError(ValueError):
 
 
 def parse_json(content: str | bytes, *, has_unique_keys: bool = False) -> Any:
-    """Parse one JSON document, with a byte order mark before it or without; raises ForeignJsonError.
+    """Parse one JSON document, which may begin with a byte order mark; raises ForeignJsonError.
 
-    With `has_unique_keys`, refuse an object that has a key twice: Python takes the last one, and another
-    reader may take the first.
+    With `has_unique_keys`, refuse an object that has a key twice: Python takes the last value, and
+    another reader may take the first.
     """
     raw = content if isinstance(content, bytes) else content.encode(errors="surrogatepass")
     if len(raw) > JSON.bytes:

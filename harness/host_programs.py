@@ -1,4 +1,4 @@
-"""Programs of the host, also those in the folders of system programs, which a user's PATH lacks on Debian."""
+"""Finds programs of the host, also in the sbin folders, which a user's PATH lacks on Debian."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
 def search_path() -> str:
-    """Return PATH with the folders of system programs behind it."""
+    """Return PATH with the sbin folders appended."""
     return os.pathsep.join([os.environ.get("PATH", os.defpath), *_SYSTEM_FOLDERS])
 
 

@@ -44,7 +44,7 @@ def retry_after(headers: Message, clock: Clock) -> float | None:
         until = email.utils.parsedate_to_datetime(value)
         return max(0.0, (until - clock.now()).total_seconds())
     except (ValueError, TypeError, OverflowError):
-        # The last one is for a zone that is years away.
+        # OverflowError means a time zone with an offset of years.
         return None
 
 

@@ -1,7 +1,7 @@
-"""HTTP requests: a server can't redirect them elsewhere, or delay them for ever.
+"""HTTP requests that a server can neither redirect to another scheme nor delay for ever.
 
-Each read of an answer, its status line and headers included, has to keep up with a minimum rate
-and to end before a deadline. Redirects lead only to http and https, and never from https to http.
+Each read of a response, including its status line and headers, has to keep a minimum rate and to
+end before a deadline. Redirects are followed only to http and https, and never from https to http.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Deadline
 
 _PORTS = {"http": 80, "https": 443}
-#: What a URL on the wire consists of (RFC 3986); urllib would leave out others or pass them on.
+#: The characters of a URL on the wire (RFC 3986); urllib would drop other characters or send them.
 _URL = re.compile(r"[!-~]{1,8192}")
 
 
@@ -39,11 +39,11 @@ class RefusedUrlError(ValueError):
 
 
 class StalledError(TimeoutError):
-    """A server sends or takes too little; the message is a clause whose subject is the server."""
+    """A server sends or receives too slowly; the message is a clause whose subject is the server."""
 
 
 def origin(url: str) -> tuple[str, str, int]:
-    """Return scheme, host and port, which credentials are bound to.
+    """Return scheme, host and port, to which credentials are bound.
 
     Raises RefusedUrlError for a URL of another scheme, without a host, or with a wrong port.
     """
@@ -116,7 +116,7 @@ class Pace:
 
 
 class PacedFile(io.RawIOBase):
-    """A file that is uploaded: its reader, the connection, has to come back often enough."""
+    """A file that is uploaded; the connection has to read the next block often enough."""
 
     def __init__(self, file: IO[bytes], pace: Pace) -> None:
         self._file = file
@@ -140,7 +140,7 @@ class PacedFile(io.RawIOBase):
 
 
 class _PacedSocket(io.RawIOBase):
-    """The receiving side of a socket, which keeps to a pace."""
+    """The receiving side of a socket, limited by a pace."""
 
     def __init__(self, sock: socket.socket, pace: Pace) -> None:
         self._socket = sock
@@ -163,7 +163,7 @@ class _PacedSocket(io.RawIOBase):
         except ConnectionError:
             raise
         except OSError as error:
-            # Else it could be taken for trouble of the disk that the answer is written to.
+            # An OSError could be taken for an error of the disk to which the body is written.
             raise ConnectionError(str(error)) from error
         if count:
             self._pace.count(count, since)
@@ -214,7 +214,7 @@ class _HttpsHandler(urllib.request.HTTPSHandler):
 
 
 class NoDowngrade(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect to another scheme or from https to http.
+    """Follows redirects to http and https only, and none from https to http.
 
     A redirect that is not followed is an HTTPError; `why_not_followed` gives the reason.
     """
@@ -244,7 +244,7 @@ class NoDowngrade(urllib.request.HTTPRedirectHandler):
         msg: str,
         headers: HTTPMessage,
     ) -> IO[bytes] | None:
-        # urllib reads the body of the answer whole, and bad URLs are a ValueError of it.
+        # urllib itself would read the whole body, and raise ValueError for a bad URL.
         fp.close()
         try:
             followed: IO[bytes] | None = super().http_error_302(req, fp, code, msg, headers)
@@ -260,7 +260,7 @@ class NoDowngrade(urllib.request.HTTPRedirectHandler):
 
 
 def why_not_followed(error: urllib.error.HTTPError) -> str | None:
-    """Return why a redirect was not followed, as a clause; None if the answer is not a redirect."""
+    """Return why a redirect was not followed, as a clause; None if the response is not a redirect."""
     target = error.headers.get("Location") or error.headers.get("URI")
     if not 300 <= error.code < 400 or target is None:
         return None
@@ -272,7 +272,7 @@ def why_not_followed(error: urllib.error.HTTPError) -> str | None:
 
 
 class HttpOpener:
-    """Opens URLs by the proxies of the environment, and their redirects by `redirects`."""
+    """Opens URLs through the proxies of the environment; `redirects` handles redirects."""
 
     def __init__(
         self,
@@ -290,10 +290,10 @@ class HttpOpener:
         return context
 
     def open(self, request: urllib.request.Request, pace: Pace) -> http.client.HTTPResponse:
-        """Return the answer to a request.
+        """Return the response to a request.
 
-        Raises HTTPError for an answer that is an error, RefusedUrlError, WaitTimeoutError at the deadline of
-        the pace, and URLError, HTTPException or OSError of the connection.
+        Raises HTTPError for an error status, RefusedUrlError, WaitTimeoutError at the deadline of the pace,
+        and URLError, HTTPException or OSError if the connection fails.
         """
         opener = urllib.request.OpenerDirector()
         for handler in (
@@ -317,7 +317,7 @@ class HttpOpener:
 
 
 def read_whole(answer: http.client.HTTPResponse, most_bytes: int) -> bytes:
-    """Return the body of an answer, or one byte more than `most_bytes` if it is longer."""
+    """Return the body of a response; of a longer body, the first `most_bytes` + 1 bytes."""
     body = bytearray()
     while len(body) <= most_bytes and (
         chunk := answer.read1(min(1 << 18, most_bytes + 1 - len(body)))

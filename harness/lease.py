@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 _LEASE_NAME = "lease"
 _GATE_NAME = ".gate"
 _GATE_TIMEOUT_S = 60.0
-#: A link in the place of the file is not followed, and a FIFO is not waited for.
+#: The flags to open a lock file: a link in its place is not followed, and a FIFO does not block.
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def make_private_folder(folder: Path) -> Path:
     """Create `folder` and its missing parents, accessible to this user only, and return it.
 
-    Existing folders keep their mode: they may be shared, such as '/tmp'. Raises HarnessError if it
-    can't be created. That is not a reason to skip a test: a run that can't write tells nothing.
+    Existing folders keep their mode: they may be shared, such as '/tmp'. Raises HarnessError if
+    `folder` can't be created, not RequirementError: a run that can't write must fail, not skip tests.
     """
     try:
         create_folders(folder, 0o700)
@@ -126,7 +126,7 @@ def _abandoned(parent: Path, *, remove: bool) -> list[Path]:
             try:
                 lease.acquire(timeout=0)
             except (Timeout, OSError):
-                # In use, or another user's.
+                # The folder is in use, or belongs to another user.
                 continue
             if remove:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -143,10 +143,10 @@ def _gate(parent: Path) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def hold_shared(path: Path, *, deadline: Deadline) -> Iterator[None]:
-    """Hold a shared lock on `path`, together with any number of other users.
+    """Hold a shared lock on `path`, which any number of processes can hold at once.
 
-    Raises FileNotFoundError if the file does not exist, or is removed while this waits for its
-    exclusive user; WaitTimeoutError if that user holds it beyond the deadline.
+    Raises FileNotFoundError if the file does not exist, or is removed during the wait for an
+    exclusive lock to end; WaitTimeoutError if that lock is held beyond the deadline.
     """
 
     def poll() -> Observation[int]:
@@ -181,7 +181,7 @@ def try_exclusive(path: Path) -> Iterator[bool]:
 
 
 def _try_lock(path: Path, descriptor: int, how: int) -> bool:
-    """Return whether the descriptor was locked and `path` still is the file that it opened."""
+    """Return whether the descriptor was locked and is still the file at `path`."""
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
         there = path.stat()

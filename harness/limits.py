@@ -1,7 +1,7 @@
-"""The limits on what guests, files, servers and shell code may make the harness hold or do.
+"""The limits on data and work that guests, files, servers and shell code may cause in the harness.
 
-Each has a name, and an environment variable that sets another value: a person who trusts a source raises
-the limit for one run. `docs/reference/limits.md` is generated from this table.
+Each limit has a name, and an environment variable that sets another value: a person who trusts a
+source can raise the limit for one run. `docs/reference/limits.md` is generated from this table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PREFIX = "HARNESS_LIMIT_"
 
 
 class Unit(Enum):
-    """What a limit counts; each member's value is the word in messages."""
+    """The unit of a limit; each member's value is the word in messages."""
 
     BYTES = "bytes"
     KIB = "KiB"
@@ -30,7 +30,7 @@ class Unit(Enum):
 
     @property
     def bytes(self) -> int:
-        """The bytes in one unit; 1 for a unit that is not a size."""
+        """Return the number of bytes in one unit; 1 for a unit that is not a size."""
         if self is Unit.KIB:
             return 1 << 10
         return 1 << 20 if self is Unit.MIB else 1
@@ -44,7 +44,7 @@ class LimitError(HarnessError):
 class Limit:
     """At most `default` units of `what`, or the number in the environment.
 
-    `name` has words with hyphens, and ends with its unit if that is a size or a time.
+    `name` is words joined by hyphens, and ends with the unit if the unit is a size or a time.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Limit:
         return self.value * self.unit.bytes
 
     def error(self, source: str, *, remedy: str = "") -> LimitError:
-        """Return the error for a source that has more; `remedy` is a further sentence."""
+        """Return the error for a source that exceeds the limit; `remedy` is a further sentence."""
         return LimitError(
             f"{source}: {self.what}: more than {self.value} {self.unit.value}, which is the limit "
             f"'{self.name}'.{remedy and ' '}{remedy} If you trust the source, set {self.variable} to a "

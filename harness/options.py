@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping
 
-#: Returns a setting of what was given on the command line and in the ini file, both None for nothing; the
-#: paths are relative to the folder, None for the working directory. None leaves the default.
+#: A function that returns the setting, or None for the default. Its arguments are the values from the command
+#: line and from the ini file (None if not given), and the folder of relative paths (None: working directory).
 _Read = Any
 
 
@@ -64,11 +64,10 @@ def _folders(given: Any, ini: Any, root: Path | None) -> tuple[Path, ...]:
 class Option:
     """An option, and the setting that gets its value.
 
-    Its value is `own_field` of Settings, by default the field with the option's name, and its
-    default comes from there too. pytest has another default if there is `tested`. `variable` is
-    the environment variable that is read if the option is not given, and `otherwise` describes the
-    default in help texts then. The ini key, if it has one, has the type `ini` of pytest's
-    `addini`.
+    The setting is the field `own_field` of Settings, or else the field with the option's name; this
+    field has the default too. `tested` is the default for pytest, if it differs. `variable` is the
+    environment variable that is read if the option is not given, and `otherwise` describes the
+    default in help texts. If the option has an ini key, `ini` is its type for pytest's `addini`.
     """
 
     name: str
@@ -168,22 +167,22 @@ _ROWS = (
     ),
     Option(
         "--gpu-source",
-        "where the GPUs of nodes come from: emulated, the host's by VFIO, or the host's where it "
+        "where the GPUs of nodes come from: emulated, the host's by VFIO, or the host's if it "
         "has enough",
         choices=GpuSource,
         otherwise="emulated; in suites/passthrough: host",
     ),
     Option(
         "--gpu-emulation",
-        "how emulated GPUs are emulated: what a guest finds on the bus, or the system processor too, so that "
-        "NVIDIA's driver opens them",
+        "the emulated parts of a GPU: only those that a guest finds on the bus, or the system processor too, "
+        "so that NVIDIA's driver opens the GPU",
         choices=GpuEmulation,
         otherwise="as the model says",
     ),
     Option(
         "--require-gpu",
-        "fail where a test needs a GPU of the host and there is none to take, or the host lacks "
-        "anything else that it needs, instead of skipping it",
+        "fail a test instead of skipping it if it needs a GPU of the host and none is free, or if the host "
+        "lacks anything else that the test needs",
         own_field="is_gpu_required",
         is_flag=True,
     ),
@@ -249,33 +248,33 @@ _ROWS = (
     ),
     Option(
         "--bundle-limit-mib",
-        "limit of disk space for all that failed tests left in --evidence-dir, in MiB; beyond it the "
-        "oldest are removed, except the evidence of the last failure",
+        "limit of disk space for the bundles of failed tests in --evidence-dir, in MiB; beyond it the "
+        "oldest bundles are removed, except the bundle of the last failure",
         metavar="MIB",
         type=int,
     ),
     Option(
         "--bundle-limit-days",
-        "after how many days what a failed test left is removed, at the next failure or by `harness gc`",
+        "days after which the bundle of a failed test is removed, at the next failure or by `harness gc`",
         metavar="DAYS",
         type=float,
     ),
     Option(
         "--machine-keep",
-        "of which tests the machines go on when the test has ended, to be entered by `harness shell "
-        "--machine`; `harness gc` ends them",
+        "the tests whose machines keep running after the test; `harness shell --machine` enters them, "
+        "`harness gc` ends them",
         choices=MachineKeep,
     ),
     Option(
         "--machine-keep-hours",
-        "how long a kept machine goes on at most",
+        "the hours for which a kept machine runs at most",
         metavar="HOURS",
         type=float,
     ),
     Option(
         "--machine-shell",
         "open a shell in the machine of each test: before the test uses it, instead of the test, after "
-        "it, or where it failed; without xdist (-n 0)",
+        "the test, or if the test failed; without xdist (-n 0)",
         choices=MachineShell,
     ),
     Option(
@@ -287,14 +286,14 @@ _ROWS = (
     Option(
         "--store",
         "registry that has images and checkpoints of other hosts, such as "
-        "registry.example:5000/team; what it lacks is made here",
+        "registry.example:5000/team; images and checkpoints that it lacks are made here",
         metavar="URL",
         ini="string",
         variable=STORE_VARIABLE,
     ),
     Option(
         "--store-push",
-        "push what is made here to the registry of --store; without it the store is only read",
+        "push images and checkpoints that are made here to the registry of --store, which is else only read",
         own_field="is_store_writable",
         is_flag=True,
     ),

@@ -13,7 +13,7 @@ from harness.errors import RequirementError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Okabe and Ito's colours, which people with any colour vision tell apart, but black and yellow.
+#: Okabe and Ito's colours, which people with any colour vision can tell apart, without black and yellow.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#7F7F7F")
 
 
@@ -44,8 +44,8 @@ def render_figure(
     """Render the drawing of `draw` on a new figure; `form` is `svg` or `png`, `salt` makes SVG's ids.
 
     Without glyphs an SVG's words are text, which can be searched, is small, and is drawn in the
-    reader's font. The same drawing is the same file each time. Raises RequirementError without
-    matplotlib.
+    reader's font. The same drawing gives the same bytes each time. Raises RequirementError if
+    matplotlib is missing.
     """
     try:
         import matplotlib as mpl  # noqa: PLC0415 - an optional dependency, slow to import
@@ -68,7 +68,7 @@ def render_figure(
         "axes.spines.top": False,
         "axes.spines.right": False,
         "font.size": 10.5,
-        # A name such as `cost$a$` is no formula.
+        # A name such as `cost$a$` must not be drawn as a formula.
         "text.parse_math": False,
         "svg.hashsalt": salt,
         "svg.fonttype": "path" if has_glyphs else "none",

@@ -1,9 +1,9 @@
-"""Reservations of several processes as files of one folder: the holders, and the waiting processes.
+"""Reservations of several processes as files of one folder, both held and waiting.
 
-There is one file per reservation, locked by `flock` for as long as the reservation lasts: the kernel
-releases the lock when its holder dies, also after `kill -9`, and the next process that reads the
+Each reservation is a file, locked by `flock` for as long as the reservation lasts. The kernel
+releases the lock when the holder dies, also by `kill -9`, and the next process that reads the
 folder removes the file. A lock on the folder itself serialises reading and adding. A reservation
-outlives its process only through a forked child that has not executed another program.
+outlives its process only if a forked child has not yet executed another program.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LOCK_INTERVAL_S = 0.002
-#: The lock is held for about a millisecond; longer only by a process that was stopped meanwhile.
+#: The time limit for the folder's lock, which is held for about a millisecond unless its holder is stopped.
 _LOCK_S = 10.0
 _LONGEST_WHO = 80
 _FILE_NAME = re.compile(r"[0-9]{9,15}-[0-9a-f]{8}")
@@ -84,8 +84,8 @@ class ReservationFolder(Generic[E]):
     """The reservations in `folder`, which is created on first use.
 
     `parse` makes an entry from the text of a file; it raises ValueError, KeyError or TypeError if
-    the text is not an entry. `with_owner` puts the name of the file's owner into it, for any text.
-    `owner` is the keeper of the folder, for messages.
+    the text is not an entry. `with_owner` puts the name of the file's owner into an entry, whatever
+    the file says. `owner` names the owner of the folder in messages.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class ReservationFolder(Generic[E]):
             yield name
 
     def _remove(self, name: str) -> None:
-        # Without its lock it counts no more, whatever another user has put in its place.
+        # The reservation has ended with its lock, so this file may have been replaced by another user.
         with contextlib.suppress(OSError):
             (self.folder / name).unlink()
 
@@ -183,14 +183,14 @@ class ReservationFolder(Generic[E]):
         if self._sharing is Sharing.GROUP:
             create_folders(self.folder.parent, 0o755)
             if os.geteuid() != 0 and self.folder.parent.stat().st_mode & stat.S_IWOTH:
-                # Created here by an ordinary user, it would be closed to all others for good.
+                # If an ordinary user created the folder, other users could never use it.
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         with contextlib.suppress(FileExistsError):
             create_folders(self.folder.parent, 0o700)
             self.folder.mkdir(mode=0o700)
             descriptor = open_folder(self.folder)
             try:
-                # By its descriptor, and only ours: somebody may have put a link there meanwhile.
+                # Change the mode by descriptor, and only of our own folder: it may be a link by now.
                 if is_private(os.fstat(descriptor)):
                     os.fchmod(descriptor, self._sharing.folder_mode)
             finally:
@@ -264,7 +264,7 @@ class OpenReservations(Generic[E]):
         return entries
 
     def strange_files(self) -> list[str]:
-        """Return a sentence on each file that has the name of a reservation, but is not one."""
+        """Return a sentence on each file that has the name of a reservation, but is not a reservation."""
         found = (self._strangeness(name) for name in self._names())
         return [each for each in found if each is not None]
 
@@ -278,7 +278,7 @@ class OpenReservations(Generic[E]):
             return str(error)
 
     def add(self, entry: E) -> tuple[str, int]:
-        """Create the file of `entry`; it is reserved until the returned descriptor is closed."""
+        """Create the file of `entry`; the reservation lasts until the returned descriptor is closed."""
         last = self._last_ticket()
         # The random suffix keeps a late removal from hitting a successor of the same number.
         name = f"{last + 1:09d}-{secrets.token_hex(4)}"
@@ -288,7 +288,7 @@ class OpenReservations(Generic[E]):
         except OSError as error:
             raise self._unwritten(entry, error) from error
         try:
-            # The umask may have closed it to the group that shares the folder.
+            # The umask may have removed the permissions of the group that shares the folder.
             os.fchmod(file, self.file_mode)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.write(name, entry)
@@ -301,8 +301,8 @@ class OpenReservations(Generic[E]):
     def write(self, name: str, entry: E) -> None:
         """Write into the file `name`.
 
-        It uses the name, since a descriptor may have been closed meanwhile, and its number reused.
-        Raises FileNotFoundError if the reservation has ended.
+        The file is opened by name, since its earlier descriptor may have been closed and its number
+        reused. Raises FileNotFoundError if the reservation has ended.
         """
         content = entry.to_json().encode()
         SHARED_FILE.check_bytes(len(content), f"'{self.folder / name}'")
@@ -317,7 +317,7 @@ class OpenReservations(Generic[E]):
     def _last_ticket(self) -> int:
         names = self._names()
         if names and ticket_of(names[-1]) >= _LAST_TICKET:
-            # No queue is that long: some file took the last number, and counts only if a process holds it.
+            # No queue is that long: some file has the last number, and counts only if a process locks it.
             names = [name for name, _ in self.entries()]
         last = ticket_of(names[-1]) if names else 0
         if last >= _LAST_TICKET:
@@ -360,10 +360,10 @@ def ticket_of(name: str) -> int:
 
 
 def ahead_of(name: str, entries: Sequence[tuple[str, E]]) -> list[E]:
-    """Return the waiting entries that come before `name`.
+    """Return the waiting entries that are served before `name`.
 
-    First come, first served; but a process that holds a reservation goes ahead of processes that
-    hold none, because it does not release its reservation while it waits.
+    First come, first served; but a process that already holds a reservation is served before
+    processes that hold none, because it keeps that reservation while it waits.
     """
     holders = {entry.process for _, entry in entries if entry.is_granted}
     waiting = sorted(

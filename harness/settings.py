@@ -25,12 +25,12 @@ INVENTORY_VARIABLE = "HARNESS_GPU_INVENTORY"
 STORE_VARIABLE = "HARNESS_STORE"
 POOL_VARIABLE = "HARNESS_GPU_POOL_DIR"
 TIMEOUT_VARIABLE = "HARNESS_TIMEOUT_MULTIPLIER"
-#: Where an administrator says which of the host's GPUs tests may take; it need not exist.
+#: The file in which an administrator lists the host's GPUs that tests may take; it need not exist.
 INVENTORY = Path("/etc/gpu-node-harness/gpus.yaml")
-#: Local, since file locks are not reliable on network file systems, and empty after a reboot.
+#: A local folder, since file locks are not reliable on network file systems; a reboot empties it.
 POOL_FOLDER = Path("/run/lock/gpu-node-harness")
 _LEAST_MULTIPLIER, _MOST_MULTIPLIER = 0.1, 1000.0
-#: What tests of nodes run with by default: each distribution of which nodes are made.
+#: The images of tests of nodes by default: one for each distribution from which nodes are made.
 TESTED_IMAGES = "debian-12,debian-13"
 #: Recorded durations of tests in the root folder of a project, as pytest-split writes them.
 DURATIONS_FILE = ".test_durations"
@@ -39,7 +39,7 @@ PROVISIONER = "gpu-node"
 SHIPPED_IMAGES = Path(__file__).with_name("images")
 """The recipes that come with the harness, and the files that these add: package data."""
 ACCEPT_OPTION = "--accept-licence"
-#: The environment variable that does the same; several licences are separated by commas.
+#: The environment variable that accepts licences, as `--accept-licence` does; commas separate several.
 ACCEPT_VARIABLE = "HARNESS_ACCEPT_LICENCE"
 
 LicenceId = NewType("LicenceId", str)
@@ -70,7 +70,7 @@ class OptionValue(Enum):
 
 
 class AcceleratorOption(OptionValue):
-    """How guests run; `AUTO` is KVM if it is proved to work, TCG elsewhere."""
+    """How guests run; `AUTO` is KVM if a test shows that KVM works, else TCG."""
 
     AUTO = "auto"
     KVM = "kvm"
@@ -78,7 +78,7 @@ class AcceleratorOption(OptionValue):
 
 
 class MachineDriver(OptionValue):
-    """What runs machines; `NODE` runs none, and judges an existing node."""
+    """The program that runs machines; `NODE` runs no machine, and judges an existing node."""
 
     QEMU = "qemu"
     LIBVIRT = "libvirt"
@@ -101,7 +101,7 @@ class PluginDriver:
 
 
 class MachineStart(OptionValue):
-    """How machines start: from a checkpoint, by booting, or each test both ways."""
+    """How machines start: from a checkpoint, by booting, or both ways in turn for each test."""
 
     CLONE = "clone"
     COLD = "cold"
@@ -159,9 +159,9 @@ class MachineShell(OptionValue):
 
 
 def user_cache_folder(application: str) -> Path:
-    """Return where `application` caches files, by the XDG Base Directory Specification."""
+    """Return the cache folder of `application`, by the XDG Base Directory Specification."""
     caches = os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache"
-    # QEMU and ssh run in other working directories, where a relative path would not resolve.
+    # The path is absolute, since QEMU and ssh run in other working directories.
     return Path(caches).expanduser().absolute() / application
 
 
@@ -300,7 +300,7 @@ def name_of_file(file: str) -> str:
 
 
 def image_ids(images: Iterable[str]) -> tuple[str, ...]:
-    """Return the name of each image in test ids, which may be a path or a URL; names differ."""
+    """Return a distinct name for test ids for each image, which may be a path or a URL."""
     ids: list[str] = []
     for image in images:
         path, _, _ = image.partition("#")
@@ -349,7 +349,7 @@ def first_path(
 ) -> Path | None:
     """Return the path that the option names, else the environment, else the ini file.
 
-    It is absolute; an option and the ini file may be relative to `root`.
+    The path is absolute; in an option or the ini file it may be relative to `root`.
     """
     text = first_of(option, variable, ini, environment)
     return None if text is None else (root or Path.cwd()) / Path(text).expanduser()
@@ -381,7 +381,7 @@ def accepted_licences(
 ) -> frozenset[LicenceId]:
     """Return the licences that options and the environment accept.
 
-    Each option may name several, separated by commas or blanks.
+    Each option may name several licences, separated by commas or blanks.
     """
     variables = os.environ if environment is None else environment
     words = (*given, variables.get(ACCEPT_VARIABLE, ""))

@@ -1,8 +1,8 @@
 """Opens files in folders that other users can write to, and finds folders of this user alone.
 
-Whoever may write to a folder may put anything there: a FIFO that nobody writes to, a link to another file,
-a file without end. So files are opened relative to the folder's descriptor, never followed and never waited
-for, and they are looked at before they are used.
+A user who may write to a folder may put anything there: a FIFO without a writer, a link to another file,
+a file without end. So files are opened relative to the folder's descriptor, without following links and
+without blocking, and they are checked before they are used.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class StrangeFileError(HarnessError):
-    """A file has the name of a file of the harness, but the harness does not make such files."""
+    """A file is named like a file of the harness, but the harness did not make it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class SharedFile:
 
     @property
     def is_trusted(self) -> bool:
-        """Return whether only root and this user could write it."""
+        """Return whether only root and this user could write the file."""
         is_ours = self.state.st_uid in {0, os.geteuid()}
         return is_ours and not self.state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
@@ -82,7 +82,7 @@ def opened_file(
     did not make it: it is not a regular file, it has several names, it is large, its owner has no
     access to the folder, or, with `is_ours`, it belongs to another user.
     """
-    # Nobody but root can put a device there, so opening does nothing but open.
+    # Only root can put a device there, so opening a file has no side effects.
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path.name, flags, dir_fd=folder)
@@ -109,7 +109,7 @@ def opened_file(
 def create_folders(folder: Path, mode: int) -> None:
     """Create `folder` and its missing parents with `mode`, less the bits of the umask.
 
-    Raises OSError, also if another user was faster.
+    Raises OSError, also if another user created one of them first.
     """
     missing = itertools.takewhile(lambda each: not each.exists(), (folder, *folder.parents))
     for each in reversed([*missing]):
@@ -165,7 +165,7 @@ def user_name(number: int) -> str:
 
 
 def is_private(state: os.stat_result) -> bool:
-    """Return whether this is a folder that only this user, and root, can use."""
+    """Return whether a folder can be used by this user and root only."""
     is_ours = stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
     return is_ours and not state.st_mode & _OTHERS
 
@@ -188,7 +188,7 @@ def private_folder(parent: Path, name: str) -> Path:
     except FileExistsError:
         if _is_private_folder(own):
             return own
-    # The time comes first, so that processes that do this at once all take the oldest one.
+    # The suffix begins with the time, so that processes that do this at once all take the oldest folder.
     _created(own.with_name(f"{own.name}.{time.time_ns() // 10**6:011x}{secrets.token_hex(2)}"))
     return _private_folders(own)[0]
 

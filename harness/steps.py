@@ -1,7 +1,7 @@
-"""Steps of a run, as reports show them: parts of a machine's boot, of provisioning, each expectation.
+"""Steps of a run, as reports show them: parts of a boot, parts of provisioning, expectations.
 
-Code that takes time names it by `take_step` or `stepped`, and reports subscribe by `listening`.
-Without a listener, nothing is kept.
+Code marks a part that takes time by `take_step` or `stepped`, and reports subscribe by `listening`.
+Without a listener, no step is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _R = TypeVar("_R")
 
 
-# By identity: two steps may have the same title.
+# Steps compare by identity, since two steps may have the same title.
 @dataclass(eq=False)
 class Step:
     """A step of the harness, by the host's clock in seconds of the epoch; a running step has no end."""
@@ -32,7 +32,7 @@ class Step:
     stop_s: float | None = None
 
     def report(self, inner: Sequence[InnerStep]) -> None:
-        """Add steps inside this step that somebody else reported; this step may have ended."""
+        """Add steps inside this step that a guest or a tool reported; this step may have ended."""
         for listener in tuple(_listeners):
             listener.reported(self, inner)
 
@@ -68,7 +68,7 @@ _listeners: list[StepListener] = []
 
 @contextlib.contextmanager
 def listening(listener: StepListener) -> Iterator[None]:
-    """Tell `listener` of all steps until the context ends."""
+    """Report all steps to `listener` until the context ends."""
     _listeners.append(listener)
     try:
         yield
@@ -121,7 +121,7 @@ def stepped(title: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
 
 @contextlib.contextmanager
 def consecutive() -> Iterator[Callable[[str], None]]:
-    """Yield a function that begins a step by its title, and so ends the one before it."""
+    """Yield a function that begins a step with a title, and ends the step before it."""
     with contextlib.ExitStack() as current:
 
         def begin(title: str) -> None:
@@ -146,10 +146,10 @@ def nested(steps: Sequence[InnerStep]) -> tuple[InnerStep, ...]:
 
 
 def moved_into(steps: Sequence[InnerStep], outer: Step) -> tuple[InnerStep, ...]:
-    """Return the steps with times inside the times of `outer`, moved as little as possible.
+    """Return the steps with their times moved as little as possible, so that they lie within `outer`.
 
-    They have another clock, such as a guest's, and happened during `outer`. If they took longer
-    than that, their ends are aligned.
+    The steps happened during `outer`, but have the times of another clock, such as a guest's. If
+    they took longer than `outer`, their end is moved to the end of `outer`.
     """
     if not steps or outer.stop_s is None:
         return tuple(steps)

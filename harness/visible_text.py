@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _SUSPECT = re.compile(r"[^\n\t -~]")
-#: Colours and other looks of text, which end with it.
+#: Sequences for colours and other attributes of text.
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 def visible(text: str) -> str:
-    """Return the text with its lines and tabs, and every other character that is not printable visible.
+    """Return the text with its line breaks and tabs, and every other unprintable character as an escape.
 
     A line may end with CR and LF, as on a serial console.
     """
@@ -28,7 +28,7 @@ def visible(text: str) -> str:
 
 
 def visible_line(text: str) -> str:
-    """Return the text as one line, with each character that is not printable visible."""
+    """Return the text as one line, with each unprintable character as an escape."""
     return visible(" ".join(text.split()))
 
 
@@ -40,14 +40,14 @@ def is_longer(text: str, most_bytes: int) -> bool:
 
 
 def shortened(text: str, most_bytes: int, *, rest: str = "") -> str:
-    """Return a text of at most `most_bytes` bytes of UTF-8: the first and the last part of a longer text.
+    """Return a text of at most `most_bytes` bytes of UTF-8; a longer text loses its middle part.
 
-    Between the parts is a line that says how much is left out, followed by the sentence `rest`.
+    In place of the middle is a line with the length of the whole text, and the sentence `rest`.
     """
     if not is_longer(text, most_bytes):
         return text
     raw = text.encode(errors="backslashreplace")
-    note = f"\n[{len(raw)} bytes in all; what is between is left out here.{rest and ' '}{rest}]\n"
+    note = f"\n[{len(raw)} bytes in all; the middle part is left out here.{rest and ' '}{rest}]\n"
     room = max(most_bytes - len(note.encode()), 0)
     first, last = raw[: room - room // 3], raw[len(raw) - room // 3 :]
     return first.decode(errors="ignore") + note + last.decode(errors="ignore")
@@ -72,7 +72,7 @@ class VisibleStream:
         self._has_colours = has_colours
 
     def write(self, text: str) -> int:
-        # What replaces its line, such as a progress, begins with a carriage return.
+        # Text that replaces its line, such as a progress display, begins with a carriage return.
         begin = "\r" if text.startswith("\r") else ""
         parts = _COLOUR.split(text[len(begin) :]) if self._has_colours else [text[len(begin) :]]
         shown = begin + "".join(part if at % 2 else visible(part) for at, part in enumerate(parts))

@@ -192,7 +192,7 @@ def test_captured_output_is_bounded(
     assert path.read_text() == "é" * 3000
     assert len(content.encode()) <= 2048
     assert (
-        f"[6000 bytes in all; what is between is left out here. The whole text is in '{path}'.]"
+        f"[6000 bytes in all; the middle part is left out here. The whole text is in '{path}'.]"
         in content
     )
 
