@@ -64,13 +64,13 @@ class Session:
         self.kernel = self.node.kernel()
         try:
             self.executor.run(bake.make_plan(self.node, self.configuration))
-        except BaseException:  # a signal, which ends a build too
+        except BaseException:  # a signal may end a build too
             if self._has_run("prepare-build"):
                 bake.withdraw(self.node, self.configuration)
             raise
 
     def _has_run(self, step: str) -> bool:
-        """Return whether a step ran, also if it failed: its first action may have had its effect."""
+        """Return whether a step ran. A failed step counts, since its first actions may have had an effect."""
         ran = {StepStatus.DONE, StepStatus.FAILED}
         return any(r.name == step and r.status in ran for r in self.executor.reports)
 
@@ -82,7 +82,7 @@ class Session:
         self.executor.run(boot.make_plan(self.configuration, facts, self.program))
 
     def plan(self) -> None:
-        """Print the actions of `boot`; only read from the node."""
+        """Print the actions of `boot`, without changing the node."""
         facts = collect_facts(self.node, self.configuration, is_read_only=True)
         self.kernel, self.decision = facts.kernel, facts.decision
         if facts.decision is not None:
@@ -135,8 +135,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # The locale of cloud-init may lack characters of a tool's output.
         sys.stdout.reconfigure(errors="backslashreplace")
-    # timeout(1) ends a run with SIGTERM. As an exception, the signal still kills the running
-    # command, and the outcome is written.
+    # timeout(1) ends a run with SIGTERM. The signal becomes an exception, so that the running command
+    # is killed and the outcome is written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return run(
         sys.argv[1:] if argv is None else argv,
@@ -234,7 +234,7 @@ def _outcome(command: str, code: ExitCode, error: str | None, session: Session |
 
 
 def _write_outcome(path: Path, outcome: Outcome) -> None:
-    """Write the outcome, of a symbolic link to the file to which it leads."""
+    """Write the outcome; if the path is a symbolic link, write the file to which it leads."""
     target = path.resolve()
     NodeFiles(target.parent).write(f"/{target.name}", outcome.to_json())
 

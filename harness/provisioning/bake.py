@@ -175,8 +175,8 @@ def _verify(
 def withdraw(node: NodeContext, configuration: Configuration) -> None:
     """Remove a failed build and its record, but keep its logs.
 
-    The driver image removes the record before it builds, and a teardown removes nothing without one;
-    so a record that claims nothing is written first, also in case this is interrupted.
+    The driver image removes the record before it builds, and a teardown without a record removes
+    nothing. So a record that claims nothing is written first, which also covers an interrupted teardown.
     """
     try:
         node.files.write(configuration.gpu_dkms_marker_file, PROVISIONAL_RECORD)

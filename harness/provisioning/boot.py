@@ -132,7 +132,7 @@ def _runtime_steps(configuration: Configuration, facts: NodeFacts) -> list[Step]
                 needs=("configure-containerd",),
             )
         )
-    # An unchanged file may import a file that says something else.
+    # Even if the file is unchanged, a file that it imports may have other settings.
     dump = facts.runtime.dump
     is_other = dump is not None and wanted.difference(dump) is not None
     if is_changed or is_other or not facts.is_opted_out:

@@ -1,6 +1,6 @@
-"""How containers get their GPU: by CDI, natively or through the nvidia runtime, or by a hook.
+"""Decides how containers get their GPU: by CDI, natively or through the nvidia runtime, or by a hook.
 
-Pure decisions; `toolkit` applies them to the files and units of a node.
+The functions are pure; `toolkit` applies their decisions to the files and units of a node.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CdiSupport(enum.Enum):
 
     NATIVE = "native"
     CAPABLE = "capable"
-    """Supported but switched off: the configuration and a restart make it native."""
+    """Supported but switched off; a change of the configuration and a restart make it native."""
     ABSENT = "absent"
 
 
@@ -91,8 +91,8 @@ def _is_at_least(number: Version | None, wanted: Version) -> bool:
 def offers_device(spec: str, kind: str) -> bool:
     """Return whether a CDI spec is of this kind and has a device.
 
-    It may be JSON, or YAML as nvidia-ctk writes it: each device is an item on lines of its own.
-    Python has no parser of YAML, so any other form of the list counts as a list without devices.
+    A spec is JSON, or YAML in the form of nvidia-ctk, where each device is an item on its own lines.
+    Python has no YAML parser, so a list in any other form counts as empty.
     """
     if spec.lstrip().startswith("{"):
         return _offers_device_in_json(spec, kind)
@@ -122,7 +122,7 @@ def _offers_device_in_json(spec: str, kind: str) -> bool:
 class RuntimeChoice:
     """How a node's containers get devices.
 
-    `mode` is the mode of the nvidia runtime, or None if the node uses a prestart hook in its place.
+    `mode` is the mode of the nvidia runtime, or None if the node uses a prestart hook instead.
     `device_list` are the strategies of the device plugin.
     """
 
@@ -136,9 +136,9 @@ class RuntimeChoice:
 def choose_runtime(engine: Engine, *, is_cdi_enabled: bool, is_native: bool) -> RuntimeChoice:
     """Choose by the operator's decision table.
 
-    Native nodes get the settings of the operator since v25.10 (gpu-operator 1578). The operator
-    uses them everywhere, so that pods on older runtimes get no GPU; here older runtimes get the
-    row of the proposal (gpu-operator 1285).
+    Native nodes get the settings of the operator since v25.10 (gpu-operator 1578). The operator uses
+    these settings on all nodes, so pods on older runtimes get no GPU. Here older runtimes get the
+    settings of the proposal (gpu-operator 1285).
     """
     if not is_cdi_enabled:
         if engine is Engine.CRI_O:

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 #: A process that `spawn` started.
 ChildProcess: TypeAlias = "subprocess.Popen[bytes]"
 
-#: The words of a command. A string is none: as a sequence of strings it would be its letters.
+#: The words of a command. A string is not allowed: as a sequence of strings it would be its letters.
 Argv: TypeAlias = "list[str] | tuple[str, ...]"
 
-#: What a message shows of a command and of each of its outputs: less than 8 KiB in all.
+#: The characters of a command and of each of its outputs in a message, which is below 8 KiB in all.
 _SHOWN_CHARACTERS = 2500
-#: What is kept of the output of one command.
+#: The bytes that are kept of the output of one command.
 OUTPUT_BYTES = 64 << 20
 
 #: For `spawn`: give the caller the other end of a pipe.
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 
 def argv_refusal(argv: object) -> str | None:
-    """Return why `argv` is not the words of a command, as a sentence; None if it is.
+    """Return why `argv` is not a list of a command's words, as a sentence; None if it is.
 
-    The type checker refuses it too, but not everybody runs one.
+    A type checker finds this error too, but not everybody runs a type checker.
     """
     if isinstance(argv, str):
         return (
@@ -59,7 +59,7 @@ def argv_refusal(argv: object) -> str | None:
 
 
 def require_argv(argv: object, field: str = "argv") -> None:
-    """Raise TypeError, which names `field`, unless `argv` is the words of a command."""
+    """Raise TypeError, which names `field`, unless `argv` is a list of a command's words."""
     refusal = argv_refusal(argv)
     if refusal is not None:
         raise TypeError(f"{field}: {refusal}")
@@ -72,7 +72,7 @@ class CommandResult:
     `exit_code` is negative if a signal killed the process, 127 if the program was not found, and
     124, as with `timeout(1)`, if the time limit ended it (then `timed_out` is true too). A command
     whose own process ended before the limit has not timed out, even if it left other processes.
-    `wrote_too_much` is true if it was killed because its output was longer than the runner keeps.
+    `wrote_too_much` is true if the command was killed because its output was longer than the limit.
     """
 
     argv: tuple[str, ...]
@@ -142,7 +142,7 @@ class CommandError(Exception):
 
 
 class Runner(Protocol):
-    """Runs one command to its end; tests mock this interface."""
+    """Runs a command to its end; tests mock this interface."""
 
     def run(
         self,
@@ -155,7 +155,7 @@ class Runner(Protocol):
         """Run `argv` without a shell; `env` is added to the environment.
 
         A failed command gives a result, not an exception. Raises TypeError if `argv` is a string
-        and not the words of a command.
+        and not a list of words.
         """
         ...
 
@@ -171,9 +171,9 @@ _CHUNK = 1 << 16
 class LocalRunner:
     """Runs commands on this machine, each in a process group that is killed at its time limit.
 
-    Processes that outlive the command's own process, such as a daemon that holds its output, get a
-    few seconds. Then processes in the group are killed if they hold output; processes in another
-    session are not. A command that writes more than `most_output_bytes` is killed.
+    Processes that outlive the command's own process and hold its output, such as a daemon, get a few
+    seconds. Then they are killed if they are in the process group; processes in another session are
+    not killed. A command that writes more than `most_output_bytes` is killed.
     """
 
     def __init__(self, *, most_output_bytes: int = OUTPUT_BYTES) -> None:
@@ -221,7 +221,7 @@ class LocalRunner:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             return result(code, b"", str(error).encode(errors="replace"))
         except ValueError as error:
-            # A NUL in a word.
+            # A word has a NUL.
             return result(126, b"", str(error).encode())
         try:
             exit_code, out, err = _finish(
@@ -251,8 +251,8 @@ def _finish(
 ) -> tuple[int | None, bytearray, bytearray]:
     """Return exit code, stdout and stderr of `process`; no code if the limit ended it.
 
-    Returns in bounded time, also if another process holds the output, or if the process hangs in
-    the kernel and cannot be killed; then it is reaped later, without waiting.
+    Returns in bounded time, even if another process holds the output. A process that hangs in the
+    kernel cannot be killed; it is reaped later, without waiting.
     """
     limit = time.monotonic() + timeout_s
     with contextlib.closing(_Pipes(process, stdin, most_bytes)) as pipes:
@@ -260,7 +260,7 @@ def _finish(
         pipes.transfer(min(limit, time.monotonic() + _LEFT_BEHIND_S))
         has_ended_itself = has_ended(process)
         if pipes.is_held or not has_ended_itself:
-            # It is not reaped before its group is killed, so that its pid is not reused.
+            # Kill the group before reaping the process, so that its pid is not reused meanwhile.
             _kill_group(process)
             pipes.transfer(time.monotonic() + _KILLED_S)
             if pipes.is_full:
@@ -311,7 +311,7 @@ class _Pipes:
     def transfer(self, until: float, *, until_exit: bool = False) -> None:
         """Transfer data until the process has ended and, unless `until_exit`, its output is closed.
 
-        It also stops when the output is longer than the limit.
+        The transfer also stops when the output is longer than the limit.
         """
         while not self.is_full and (not self._has_exited or (self._held and not until_exit)):
             left_s = until - time.monotonic()
@@ -335,7 +335,7 @@ class _Pipes:
             # A ready pipe takes at least PIPE_BUF bytes without blocking.
             count = os.write(pipe.fileno(), self._left[: select.PIPE_BUF])
         except BrokenPipeError:
-            # The command does not read its input, such as `true`; this is not an error.
+            # It is not an error if a command, such as `true`, does not read its input.
             count = len(self._left)
         self._left = self._left[count:]
         if not self._left:
@@ -348,19 +348,19 @@ class _Pipes:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the group of `process`, unless it was reaped, because then its pid may be reused."""
+    """Kill the group of `process`; do nothing if the process was reaped, since its pid may be reused."""
     if process.returncode is None and process.pid > 1:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
-#: If the parent died before the death signal was set, none is sent; the child then has another
-#: parent.
+#: If the parent died before the death signal was set, no signal is sent. The child, which then has
+#: another parent, ends itself.
 _UNLESS_ORPHANED = '[ "$PPID" = "$0" ] || exit 125; exec "$@"'
 
 
 def has_ended(process: ChildProcess) -> bool:
-    """Return whether `process` has ended; do not reap it, so that its pid is not reused."""
+    """Return whether `process` has ended, without reaping it, so that its pid is not reused."""
     if process.returncode is not None:
         return True
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -369,7 +369,7 @@ def has_ended(process: ChildProcess) -> bool:
 def end(process: ChildProcess, *, grace_s: float = 0.0) -> int:
     """End a spawned `process` and return its exit code; it has `grace_s` seconds to end itself.
 
-    The rest of its group is killed in any case.
+    The other processes of its group are killed in any case.
     """
     if process.returncode is None and grace_s:
         ending = os.pidfd_open(process.pid)
@@ -417,7 +417,7 @@ def spawn(
     try:
         return starting.result()
     except BaseException:
-        # Interrupted while the other thread starts the process: nobody else would end it.
+        # The wait was interrupted while the other thread starts the process; end the process then.
         starting.add_done_callback(_kill_started)
         raise
 
@@ -426,7 +426,7 @@ def spawn(
 def _starter(pid: int) -> concurrent.futures.Executor:
     """Return the thread of process `pid` that starts processes; a fork does not inherit threads.
 
-    None is given up: with the thread, all processes end that it started.
+    The thread is never ended, since all processes that it started would end with it.
     """
     return concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=f"starter-of-{pid}")
 

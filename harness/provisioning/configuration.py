@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 PREBAKE_FLAG = "NVIDIA_CUDA_PREBAKE"
 BOOT_RETRY_BUDGET_S = 780.0
 BAKE_RETRY_BUDGET_S = 7200.0
-"""The attempts of a bake may take an hour and a half, and no node waits for it."""
+"""The attempts of a bake may take an hour and a half, since no node waits for a bake."""
 WHOLE_LIMIT_MARGIN_S = 120.0
 """Time from the end of retries to the limit of the whole run: 780 s and 15 minutes in AKS."""
 
 
 class ConfigurationError(Exception):
-    """A field of the configuration is wrong; the message names it and its source."""
+    """A field of the configuration is wrong; the message names the field and its source."""
 
 
 class _InvalidValueError(Exception):
@@ -53,9 +53,9 @@ class Configuration:
     mig_node: bool = False
     """Follows from the profile; a value that contradicts it is refused."""
     nvidia_mig_strategy: str | None = None
-    """`Mixed`; anything else means single."""
+    """`Mixed`; any other value means single."""
     nvidia_mig_profile_layout: str | None = None
-    """Passed to the unit `mig-partition` and not used."""
+    """Passed to the unit `mig-partition`, which does not use it."""
     enable_managed_gpu: bool = False
     """Run the device plugin, DCGM and its exporter."""
     enable_managed_gpu_dra: bool = False
@@ -63,10 +63,10 @@ class Configuration:
     mcr_repository_base: str = CANONICAL_REGISTRY
     """The registry to pull from; the image is renamed to its canonical name."""
     precompiled_image: str | None = None
-    """An image that has the driver compiled for one kernel by each tag, such as `nvcr.io/nvidia/driver`;
-    a node that would build its driver takes it from there."""
+    """An image such as `nvcr.io/nvidia/driver`, each tag of which has the driver compiled for one kernel.
+    A node that would otherwise build its driver uses this image."""
     precompiled_fallback: bool = True
-    """Build the driver where that image has none for the node's kernel; otherwise the run ends."""
+    """Build the driver if that image has no tag for the node's kernel; otherwise the run fails."""
     container_runtime: Engine = Engine.CONTAINERD
     """The runtime of pods, `containerd` or `cri-o`; the driver image always runs in containerd."""
     cdi_enabled: bool = True
@@ -113,7 +113,7 @@ def _missing(key: str) -> str:
 def load_configuration(path: Path | None, environment: Mapping[str, str]) -> Configuration:
     """Read the file, let the environment's upper-case names override it, and validate.
 
-    Raises ConfigurationError that names the field, or the file if it is not a JSON object.
+    Raises ConfigurationError, which names the field, or the file if it is not a JSON object.
     """
     if path is None:
         return parse_configuration({}, environment)
@@ -137,7 +137,7 @@ def parse_configuration(
 ) -> Configuration:
     """Validate the fields of a document and of the environment.
 
-    Raises ConfigurationError that names the field.
+    Raises ConfigurationError, which names the field.
     """
     for key in document:
         if key not in _PARSERS:
@@ -239,7 +239,7 @@ def _seconds(value: object) -> float:
         seconds = float(value)
     except (ValueError, OverflowError):
         raise _InvalidValueError("a number of seconds") from None
-    if not 0 < seconds <= 86400:  # nan is not above 0
+    if not 0 < seconds <= 86400:  # false for nan, too
         raise _InvalidValueError("a number of seconds above 0 and at most 86400")
     return seconds
 

@@ -34,7 +34,7 @@ class ContainerImage(Protocol):
 
 
 def wait_until_ready() -> tuple[Action, ...]:
-    """Wait for containerd, and make the folders that are mounted into the driver image."""
+    """Wait for containerd, and make the folders that are mounted into the driver container."""
     return (
         Run(argv=("ctr", "version"), retry=Retry(attempts=240, pause_s=0.1, timeout_s=1)),
         MakeDirectory(path=ACTIONS_DIRECTORY),
@@ -59,9 +59,9 @@ def pull(image: ContainerImage) -> Run:
 def says_no_such_image(result: CommandResult, image: ContainerImage) -> bool:
     """Return whether a failed pull says that the registry has no image by this name.
 
-    Only the answer about the name itself says that. "not found" may also be about a layer, local
-    content or a snapshot of an image that exists, and then another try, or another node of the
-    registry, may help (containerd 3604, 4397 and 10749).
+    Only an error about resolving the name says so. "not found" may also be about a layer, local
+    content or a snapshot of an image that exists; then another try, or another node of the registry,
+    may help (containerd 3604, 4397 and 10749).
     """
     answer = f"{image.pull_reference}: not found"
     return any(
@@ -74,7 +74,7 @@ def fetch(image: ContainerImage) -> When:
     """Pull the image unless it exists, and tag it with its canonical name.
 
     The filter compares names literally. In a regular expression, dots match any character, so
-    that another version would match and the pull would be skipped (AgentBaker 8615).
+    another version could match, and the pull would be skipped (AgentBaker 8615).
     """
     then: tuple[Action, ...] = (pull(image),)
     if image.pull_reference != image.name:
@@ -96,7 +96,7 @@ def fetch(image: ContainerImage) -> When:
 def run_driver_image(image: ContainerImage, *, container: str, action: str, retry: Retry) -> Run:
     """Run the driver image's entry point on the host.
 
-    An attempt that reaches its time limit leaves its container, and the name would be taken for
+    An attempt that reaches its time limit leaves its container, whose name would then be in use in
     all later attempts. So the container is removed after each failed attempt.
     """
     return Run(
@@ -131,10 +131,10 @@ def _removal(container: str) -> tuple[tuple[str, ...], ...]:
 
 
 def remove_left_container(container: str) -> tuple[When]:
-    """Remove the container of a run that was killed, or that lost its power.
+    """Remove the container that a killed run or a loss of power left.
 
-    Its name would be taken, the only attempt of the fast path would fail, and the driver would be
-    built again. If its processes still ran, they would work beside the new ones.
+    Otherwise its name would be in use, the only attempt of the fast path would fail, and the driver
+    would be built again. If its processes still ran, they would disturb the new container.
     """
     return (
         When(
@@ -157,8 +157,8 @@ def _prints_something(result: CommandResult) -> bool:
 def remove(image: ContainerImage) -> Run:
     """Remove the image asynchronously, because waiting costs the boot seconds.
 
-    A run that was killed after the pull may also have left the name that it pulled, which would
-    keep the image's content for ever. A name that does not exist is not an error.
+    A run that was killed after the pull may also have left the name from the registry, which would
+    keep the image's content for ever. It is not an error if a name does not exist.
     """
     names = dict.fromkeys((image.name, image.pull_reference))
     return Run(argv=(*CTR, "images", "rm", *names), retry=LOCAL)

@@ -1,4 +1,4 @@
-"""containerd's configuration: the settings of its CRI plugin, in the file and as containerd reads them.
+"""containerd's configuration: the CRI plugin's settings in the file and in containerd's dump.
 
 `containerd config dump` prints containerd's reading of its file and of all files that it imports.
 """
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
-#: Also under the name beside it of a file that is about to take its place.
+#: containerd's own file, or the temporary file beside it that is about to replace it.
 _OWN_FILE = re.compile(r"/etc/containerd/(config\.toml|\.config\.toml\.[a-z0-9_]{8})")
 FALLBACK_RUNTIME = "runc"
 DEFAULT_RUNTIME_TABLE = "default_runtime"
-"""The default runtime in files for containerd before 2, beside the table of all runtimes."""
+"""The table of the default runtime for containerd before 2, beside the table of all runtimes."""
 
 _OTHER_TABLES = (DEFAULT_RUNTIME_TABLE, "untrusted_workload_runtime")
 PROGRAM_KEYS = (("options", "BinaryName"), ("options", "Runtime"), ("runtime_engine",))
-"""The keys of a runtime's program: of the shims `runc`, then of the shim of containerd before 1.4."""
+"""The keys of a runtime's program: first those of the `runc` shims, then that of containerd before 1.4."""
 
 _CRI_PLUGIN_NAMES = frozenset(
     {
@@ -43,13 +43,13 @@ _CRI_PLUGIN_NAMES = frozenset(
         "io.containerd.cri.v1.images",
     }
 )
-#: From format 2 on containerd expects at least that many parts in the name of a plugin.
+#: From format 2 on, containerd expects at least this number of parts in the name of a plugin.
 _PARTS_OF_A_URI = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class CriRuntime:
-    """A runtime of the CRI plugin: its table, and the program that it starts, None for runc.
+    """A runtime of the CRI plugin; `program` is the program that it starts, None for runc.
 
     Without a type containerd creates no container (nvidia-container-toolkit 1956).
     """
@@ -61,13 +61,13 @@ class CriRuntime:
 
     @property
     def is_nvidia(self) -> bool:
-        """Return whether it starts a program of NVIDIA's container toolkit, under any name."""
+        """Return whether the runtime starts a program of NVIDIA's container toolkit, under any name."""
         name = posixpath.basename(self.program or "")
         return name.startswith(posixpath.basename(CONTAINER_RUNTIME))
 
 
 def format_of(text: str) -> int | None:
-    """Return the format of a file, which is 1 if the file names none; None if it is not a number."""
+    """Return a file's format, by default 1; None if the format is not a number."""
     version = get_value(text, ("version",)) or "1"
     return int(version) if version.isdigit() else None
 
@@ -75,8 +75,8 @@ def format_of(text: str) -> int | None:
 def cri_table(text: str, dump: str | None = None) -> Key:
     """Return the table of the CRI plugin's runtimes in a file, or in a dump.
 
-    containerd 2 ignores tables of the CRI plugin in a file of format 1, except by the names of
-    format 3 (seen with 2.1.9). The `dump` says whether it is containerd 2.
+    In a file of format 1, containerd 2 ignores tables of the CRI plugin, unless they have the names
+    of format 3 (seen with 2.1.9). The `dump` shows whether the node has containerd 2.
     """
     number = format_of(text)
     if number == 1 and dump is not None:
@@ -115,7 +115,7 @@ def read_runtimes(text: str, cri: Key) -> tuple[CriRuntime, ...]:
         path[: len(table) + 1] for path in paths if path[:-1][: len(table)] == table
     )
     others = [(*cri, "containerd", name) for name in _OTHER_TABLES]
-    # A dump has these other tables also where nothing is in them.
+    # A dump has these other tables even if they are empty.
     tables = [*named, *(other for other in others if _program_of(values, other) is not None)]
     return tuple(
         CriRuntime(
@@ -143,7 +143,7 @@ def has_nvidia_runtime(text: str, cri: Key) -> bool:
 
 
 def default_runtime(text: str, cri: Key) -> str:
-    """Return the name of the runtime of pods that ask for none."""
+    """Return the name of the runtime for pods that name no runtime."""
     value = get_value(text, (*cri, "containerd", "default_runtime_name"))
     return FALLBACK_RUNTIME if value is None else read_string(value)
 
@@ -170,9 +170,9 @@ class WantedRuntimes:
     is_cdi_on: bool = False
 
     def difference(self, dump: str, own: str = CONTAINERD_CONFIG) -> str | None:
-        """Return what the dump has in place of what is wanted, as sentences; None where it agrees.
+        """Return the differences between the dump and the wanted content, as sentences; None without any.
 
-        `own` is the path of the file of which it is the dump; it names that among the imported ones.
+        `own` is the path of the dumped file, which the dump lists among the imported files.
 
         Raises TomlTextError if the dump cannot be parsed.
         """

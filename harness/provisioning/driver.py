@@ -51,8 +51,8 @@ _UNTIL_READY = Retry(attempts=120, pause_s=5, timeout_s=25)
 def is_configured(configuration: Configuration, decision: Decision) -> bool:
     """Return whether the driver is installed and configured, not only validated.
 
-    After a teardown there is no driver to validate or, if the teardown was incomplete, the wrong
-    one (AgentBaker 9544). So the node gets a full install in both modes.
+    After a teardown there is no driver to validate or, after an incomplete teardown, a wrong driver
+    (AgentBaker 9544). So the node gets a full install in both modes.
     """
     return configuration.config_gpu_driver_if_needed or decision.action.has_teardown
 
@@ -84,8 +84,8 @@ def driver_steps(configuration: Configuration, facts: NodeFacts, decision: Decis
 def _teardown_step(configuration: Configuration, facts: NodeFacts) -> Step:
     """Return the step that removes a baked driver of the wrong kind or version.
 
-    An incomplete teardown does not end the run: the full install that follows may still work, and
-    it checks whether another version is still loaded.
+    An incomplete teardown does not end the run: the following full install may still work, and it
+    checks whether another version is still loaded.
     """
     scope = teardown_scope(configuration, is_opted_out=False)
     actions = [teardown_action(facts, scope)]
@@ -103,7 +103,7 @@ def _teardown_step(configuration: Configuration, facts: NodeFacts) -> Step:
 
 
 def teardown_action(facts: NodeFacts, scope: Scope) -> Do:
-    """Return the action of a teardown, described by the things that it would remove now."""
+    """Return the action of a teardown; its description lists what it would remove now."""
 
     def act(node: NodeContext) -> str:
         return f"The teardown's status is '{tear_down(node, scope).value}'."
@@ -233,7 +233,7 @@ def _install_steps(
 ) -> list[Step]:
     """Return the steps from the pull of the driver image to its removal.
 
-    Where the driver would be built, a precompiled one comes first if the configuration names an image.
+    If the driver would be built and the configuration names a precompiled image, that image is tried first.
     """
     image = configuration.image(facts.driver_type)
     groups = (_ENSURE, _CONFIGURE)
@@ -265,7 +265,7 @@ def _install_steps(
         *(fallback if configuration.precompiled_fallback else ()),
         replace(
             remove,
-            # Which of them is there depends on what was installed.
+            # The node has one of these images, depending on the install.
             actions=tuple(
                 replace(containerd.remove(each), is_optional=True) for each in (precompiled, image)
             ),
@@ -275,7 +275,7 @@ def _install_steps(
 
 
 def _run_steps(image: DriverImage, decision: Decision) -> list[Step]:
-    """Return the install; if the record allows it, after one attempt without the build."""
+    """Return the steps of the install; if the record allows it, an attempt without a build comes first."""
 
     def install(name: str, action: str, retry: Retry) -> Step:
         run = containerd.run_driver_image(

@@ -18,7 +18,7 @@ _NVRM = re.compile(r"(?:^|[\s\]:])NVRM:?(?:\s(?P<said>.*)|$)")
 _PREFIX = re.compile(
     r"^(?:.*?\bkernel: )?\s*(?:<\d+>)?(?:\[[\d. ]+\]\s*|\[[A-Z][a-z]{2} [^\]]*\]\s*)?"
 )
-"""What `dmesg` or the journal prints before a message; other lines of it are indented."""
+"""The text that `dmesg` or the journal prints before a message; its further lines are indented."""
 _LONGEST_LINE = 4096
 _OF_DRIVER = re.compile(r"nvidia[\w-]*(?: [0-9a-f:.]+)?: |\[drm[^\n]*\[nvidia-drm\]")
 _TELLS_ERROR = re.compile(
@@ -32,8 +32,8 @@ _TELLS_ERROR = re.compile(
 class DriverMessage:
     """A message of the driver; `line` is its first line as it was logged.
 
-    `words` is None if the table does not have it. `releases` are the releases of the driver that
-    were loaded last before the message and first after it.
+    `words` is None if the table lacks the message. `releases` are the last driver release that was
+    loaded before the message and the first release that was loaded after it.
     """
 
     line: str
@@ -46,11 +46,10 @@ class DriverMessage:
         return self.words is not None and self.words.condemns_node
 
     def is_of(self, version: str | None) -> bool:
-        """Return whether this release logged it, or may have; with None, any release counts.
+        """Return whether this release logged the message, or may have; None stands for any release.
 
         The log covers the whole boot, including messages of a driver that was replaced since. A
-        message without a version, between loads of two different releases, may be from either of
-        them.
+        message without a version, between loads of two releases, may be from either release.
         """
         said_by = self.fields.get("version")
         known = self.releases if said_by is None else {said_by}
@@ -91,8 +90,8 @@ def find_tool_words(output: str) -> DriverWords | None:
 
 
 def _said(line: str) -> str | None:
-    """Return what the driver said in a line, with single blanks; None if it is not of the driver."""
-    # The kernel's own lines are shorter; a longer one would take a long time.
+    """Return the driver's text in a line, with single blanks; None if the line is not from the driver."""
+    # The kernel's own lines are shorter; matching a longer line would take a long time.
     line = line[:_LONGEST_LINE]
     found = _NVRM.search(line)
     said = (found["said"] or "") if found is not None else _PREFIX.sub("", line)
@@ -102,7 +101,7 @@ def _said(line: str) -> str | None:
 
 
 def _match(text: str, start: int) -> tuple[DriverWords | None, dict[str, str], int]:
-    """Return the words that begin here, with their fields, and how many lines they take."""
+    """Return the table's entry that matches here, its fields, and the number of lines that it covers."""
     for words in KERNEL_WORDS:
         match = words.pattern.match(text, start)
         if match is not None:

@@ -1,8 +1,8 @@
-"""The messages of NVIDIA's driver and its programs, and their meaning: the one table of their words.
+"""The one table of the messages of NVIDIA's driver and its programs, with their meanings.
 
-Provisioning uses it for its decisions, and expectations and causes use it too. The texts are facts
-of branches 470 to 595: of the open modules' source, of NVIDIA's catalogues of errors, and of
-public reports of the closed modules. The module is long because it is this table.
+Provisioning decides by this table; expectations and causes use it too. The texts are from branches
+470 to 595: from the open modules' source, from NVIDIA's catalogues of errors, and, for the closed
+modules, from public reports. The table makes the module long.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RECORDED = "recorded with the driver 580.159.04 on an H100 and an H200"
 
 
 class Severity(enum.Enum):
-    """The statement of a message about the GPU."""
+    """What a message says about the GPU."""
 
     NOTICE = "a sound GPU's driver says it too"
     APPLICATION = "an application caused it, and the GPU works on"
@@ -43,10 +43,10 @@ class Severity(enum.Enum):
 class DriverWords:
     """A text of the driver, and its meaning.
 
-    `pattern` has one space where the text may have any blank, or a line break. Its groups may be
-    named in `meaning`. `remedy` says what to do about a fault. `can_retry_help` is whether the
-    same command may succeed when it is run again; `can_rebuild_help` is whether an install of the
-    same driver may.
+    A space in `pattern` matches any blank or line break of the text. `meaning` may name groups of
+    `pattern`. `remedy` says what to do about a fault. `can_retry_help` is whether the same command may
+    succeed when it is run again; `can_rebuild_help` is whether a new install of the same driver may
+    succeed.
     """
 
     pattern: re.Pattern[str]
@@ -55,7 +55,7 @@ class DriverWords:
     source: str
     remedy: str = ""
     name: str = ""
-    """What the common cause is called; empty if another message says why."""
+    """The name of the common cause; empty if another message gives the cause."""
     can_retry_help: bool = True
     can_rebuild_help: bool = True
     is_refusal: bool = False
@@ -85,7 +85,7 @@ def _fault(
     name: str = "",
     helps: str = "retry build",
 ) -> DriverWords:
-    """Return a fault; `helps` has the words 'retry' and 'build' if they may help."""
+    """Return a fault; `helps` has the words 'retry' and 'build' if a retry or a new build may help."""
     return DriverWords(
         pattern=_compiled(pattern),
         meaning=meaning,
@@ -114,7 +114,7 @@ def _refusal(pattern: str, meaning: str, source: str, remedy: str) -> DriverWord
 
 _ADDRESS = r"(?P<address>[0-9a-f]+:[0-9a-f]+:[0-9a-f]+(?:\.[0-9a-f]+)?)"
 _AT = r"(?:GPU [0-9a-f:.]+: |GPU\d+ )?"
-#: The function that says something; from branch 580 on, the number of the GPU comes before.
+#: The function that logs a message; from branch 580 on, the number of the GPU precedes it.
 _FUNCTION = r"(?:GPU\d+ )?\w+: "
 _GPU = rf"The NVIDIA v?GPU {_ADDRESS} \(PCI ID: (?P<device>[0-9a-f]{{4}}:[0-9a-f]{{4}})\)"
 _ANOTHER_GPU = "Choose a release that supports it, or a node with another GPU."
@@ -258,7 +258,7 @@ _MEMORY_WINDOWS = (
         name=_NO_REGION_NAME,
         helps="",
     ),
-    # From branch 525 on, the driver can do without the others: some virtual functions have none.
+    # From branch 525 on, the driver can do without other BARs, which some virtual functions lack.
     _fault(
         rf"{_INVALID_BAR}(?P<bar>\d+) {_BAR}{_PROBE_FAILED}",
         _NO_REGION,
@@ -499,8 +499,8 @@ def _application(numbers: tuple[int, ...], meaning: str, source: str = XID_CATAL
 
 
 _SUPPORT = "Look it up in NVIDIA's catalogue of Xids, and ask NVIDIA's support."
-#: By what NVIDIA's catalogue advises at once: to restart the application is no fault of the GPU. The
-#: six that the device plugin ignores are an application's too.
+#: Xids by the immediate action in NVIDIA's catalogue; "restart the application" is not a fault of the
+#: GPU. The six Xids that the device plugin ignores are caused by applications too.
 _XIDS = (
     _application((13,), "An exception of the graphics engine.", DEVICE_PLUGIN),
     _application((31,), "A page fault of the GPU's memory.", DEVICE_PLUGIN),
@@ -596,8 +596,8 @@ _CONSEQUENCES = (
     ),
 )
 
-#: The end of a code by which the driver says that it made an error of the receiver's pipe fatal: in drivers before
-#: 575, and in later ones.
+#: The end of the code that says that the driver made an error of the receiver's pipe fatal, in drivers before
+#: 575 and in later drivers.
 _PROMOTED = r"[0-9a-f]*(?:[4c]c2|86)\b"
 _NVLINKS = (
     _fault(
@@ -733,7 +733,7 @@ KERNEL_WORDS = (
     *_MODULES,
     *_NOTICES,
 )
-"""Texts of the kernel's log, each from its beginning; the first that matches counts."""
+"""Texts of the kernel's log, matched at their beginning; the first match counts."""
 
 CORRUPT_INFOROM = _fault(
     r"infoROM is corrupted",
@@ -788,7 +788,7 @@ TOOL_WORDS = (
         "The kernel refuses a module, because its signature is missing or not trusted.",
         "Linux, kernel/module; NVIDIA/gpu-operator#1726",
         _SIGN,
-        # In a log, it may be said of any module.
+        # In a log, this message may be about any module.
         helps="",
     ),
     _fault(
@@ -819,4 +819,4 @@ TOOL_WORDS = (
 """Texts of `nvidia-smi` and of programs that load modules, anywhere in their output."""
 
 SMI_EXIT_CODES = {14: CORRUPT_INFOROM, 15: LOST_GPU, 18: MISMATCH}
-"""What `nvidia-smi` means by its exit code, where its words say nothing."""
+"""The meanings of `nvidia-smi`'s exit codes, used if its output has no known text."""

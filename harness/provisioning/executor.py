@@ -40,7 +40,7 @@ class _ActionResult:
 
 
 class Executor:
-    """Runs steps in order, reports each, and stops at the first failure that is not ignored."""
+    """Runs steps in order, reports each step, and stops at the first failure that is not ignored."""
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
@@ -100,7 +100,7 @@ class Executor:
         )
         if error is not None:
             self._failed.add(step.name)
-            # A step whose failure is ignored also ignores an error with its own exit code.
+            # If a step's failure is ignored, an error with its own exit code is ignored too.
             if step.exit_code is not None:
                 code = step.exit_code if error.exit_code is None else error.exit_code
                 raise ProvisioningError(code, f"Step '{step.name}' failed. {error}") from error

@@ -1,4 +1,4 @@
-"""Exit codes of the node's scripts: one number, one cause."""
+"""Exit codes of the node's scripts; each number has one cause."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ExitCode(enum.IntEnum):
 
     OK = 0
     COMMAND_FAILED = 1
-    """`bake` or the unit mig-partition failed; they have no numbers for their causes."""
+    """`bake` or the unit mig-partition failed; their causes have no numbers of their own."""
     INVALID_CONFIGURATION = 2
     """The configuration or the command line is wrong; argparse uses the same number."""
     UNSUPPORTED_OS = 3

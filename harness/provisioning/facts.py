@@ -44,9 +44,9 @@ class NodeFacts:
     decision: Decision | None
     """None on a node for whose processor there is no driver image."""
     runtime: toolkit.RuntimeFacts | None
-    """None on a node without a GPU, where containerd is not configured here."""
+    """None on a node without a GPU, on which provisioning does not configure containerd."""
     removal: tuple[str, ...]
-    """What a teardown would remove, as `plan` prints it."""
+    """The paths and modules that a teardown would remove, as `plan` prints them."""
 
     @property
     def is_kind_recorded(self) -> bool:
@@ -56,7 +56,7 @@ class NodeFacts:
     def render_readiness(self) -> str:
         """Render the readiness line; the share of baked nodes is counted from these lines.
 
-        It uses the record as it was before the install, because a full build writes a record too.
+        The line describes the record before the install, because a full build writes a record too.
         """
         return (
             f"AKS_GPU_PREBAKE event=managed_gpu driver_type={self.driver_type}"
@@ -70,8 +70,8 @@ def collect_facts(
 ) -> NodeFacts:
     """Collect the facts on which the plan depends.
 
-    Raises ProvisioningError 224 or 230 if the machine's tags are unknown, 123 if two managed modes
-    are on, and ConfigurationError if the fields that name the driver are not set.
+    Raises ProvisioningError with code 224 or 230 if the machine's tags are unknown, with code 123 if
+    two managed modes are on, and ConfigurationError if the fields that name the driver are not set.
     """
     kernel, arch = node.kernel(), node.answer("uname", "-m") or ""
     metadata, is_opted_out = look_up_opt_out(node, configuration)
@@ -122,7 +122,7 @@ def look_up_opt_out(node: NodeContext, configuration: Configuration) -> tuple[Me
 
 @contextmanager
 def _lookup(code: ExitCode) -> Iterator[None]:
-    """Turn a failed lookup into its exit code; upstream ignores the failure and guesses."""
+    """Turn a failed lookup into the error with `code`; upstream ignores the failure and guesses."""
     try:
         yield
     except TagLookupError as error:

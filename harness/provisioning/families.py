@@ -48,7 +48,7 @@ def family_of(os_release: str) -> Family:
 
 
 def driver_source(family: Family) -> DriverSource:
-    """Return where the driver comes from: an image that builds it, or built packages."""
+    """Return the source of the driver: an image that builds it, or packages with a built driver."""
     return {
         Family.DEBIAN: DriverSource.CONTAINER_IMAGE,
         Family.AZURE_LINUX: DriverSource.PACKAGES,

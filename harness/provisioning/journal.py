@@ -20,7 +20,7 @@ EVENT_VERSION = "1.23"
 class Journal:
     """Writes log lines and events.
 
-    A full disk must not leave a node without its driver, so an error is printed on the console
+    A full disk must not leave a node without its driver, so write errors are printed on the console
     and not raised.
     """
 
@@ -40,8 +40,8 @@ class Journal:
     def event(self, task: str, command: str, started: dt.datetime) -> None:
         """Write the event file of work that ends now.
 
-        The name is the start time in milliseconds, increased until it is unused, because nested
-        and parallel work often starts in the same millisecond. The guest agent reads only names
+        The file's name is the start time in milliseconds, increased until the name is unused, because
+        nested and parallel work often starts in the same millisecond. The guest agent reads only names
         that consist of digits.
         """
         ended = self._clock.now()

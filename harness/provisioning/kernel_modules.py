@@ -18,9 +18,9 @@ UNLOAD_ORDER = (
     *("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem", "nvidia_vgpu_vfio"),
     MODULE,
 )
-"""Modules before those they depend on. The names are exact: `nvidia_wmi_ec_backlight`, a laptop's
-backlight, is a module of the kernel, `nvidia_fs` one of GPUDirect Storage, and `nvidia_current` one of
-Debian's packages."""
+"""The driver's modules, each before the modules on which it depends. Other modules have similar names:
+`nvidia_wmi_ec_backlight` (a laptop's backlight) is part of the kernel, `nvidia_fs` of GPUDirect Storage,
+and `nvidia_current` of Debian's packages."""
 
 QUERY_TIMEOUT_S = 60.0
 _DKMS_LINE = re.compile(
@@ -122,7 +122,7 @@ def prove_module(runner: Runner, kernel: str, *, is_read_only: bool) -> ModulePr
     """Collect the state of the module for `kernel` from the tools on the node.
 
     With `is_read_only` the linker's cache is only read, not rewritten. If a tool fails or is
-    missing, its part of the result stays empty; nothing is raised.
+    missing, its part of the result stays empty, and no error is raised.
     """
     linker = ("ldconfig", "-N", "-X") if is_read_only else ("ldconfig",)
     linker_result = runner.run(linker, timeout_s=QUERY_TIMEOUT_S)
@@ -145,7 +145,7 @@ class LoadedModule:
 
 
 def parse_proc_modules(text: str) -> tuple[LoadedModule, ...]:
-    """Read /proc/modules: name, size, references and the modules that hold one."""
+    """Parse /proc/modules: name, size, references and the modules that hold a reference."""
     modules = []
     for line in text.splitlines():
         words = line.split()
@@ -163,11 +163,11 @@ def driver_modules(modules: tuple[LoadedModule, ...]) -> tuple[LoadedModule, ...
 
 
 def is_busy(modules: tuple[LoadedModule, ...]) -> bool:
-    """Return whether anything besides the driver's own modules uses one of them.
+    """Return whether the driver's modules are used by anything except each other.
 
-    The dependent modules hold one to three references of `nvidia`, and idle modules have device
-    nodes too. So a count above zero does not mean that the GPU is in use, and `/dev/nvidia0` does
-    not either (AgentBaker 8955).
+    The dependent modules hold one to three references to `nvidia`, and idle modules have device nodes
+    too. So neither a count above zero nor `/dev/nvidia0` means that the GPU is in use (AgentBaker
+    8955).
     """
     ours = {module.name for module in modules}
     return any(
@@ -182,7 +182,7 @@ def read_loaded(files: NodeFiles) -> tuple[LoadedModule, ...]:
 
 
 def read_resident_version(files: NodeFiles) -> str | None:
-    """Return the version of the loaded driver, or None if none is loaded or it is unknown."""
+    """Return the version of the loaded driver; None if no driver is loaded or the version is unknown."""
     version = files.read_or_empty("/sys/module/nvidia/version").strip()
     if version:
         return version

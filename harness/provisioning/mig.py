@@ -22,7 +22,7 @@ START_LIMIT_S = 300.0
 PARTITION_LIMIT_S = 120.0
 
 _MIG_MODES = {"Enabled", "Disabled", "[N/A]", "N/A", "[Not Supported]"}
-"""What `nvidia-smi` says of a GPU's mode; the last three are of one without MIG."""
+"""The values of a GPU's mode in `nvidia-smi`; the last three are for a GPU without MIG."""
 
 INSTANCES = {
     "MIG1g": "19,19,19,19,19,19,19",
@@ -55,8 +55,8 @@ def partition_commands(profile: str) -> tuple[tuple[str, ...], ...]:
 def partition(runner: Runner, profile: str) -> None:
     """Partition the GPU.
 
-    Raises UnknownProfileError, and CommandError if the GPU refuses, which is expected from the
-    time MIG is switched on until the next reboot.
+    Raises UnknownProfileError, and CommandError if the GPU refuses. Between switching MIG on and the
+    next reboot, the GPU is expected to refuse.
     """
     for argv in partition_commands(profile):
         runner.run(argv, timeout_s=PARTITION_LIMIT_S).check("Partitioning the GPU")
@@ -93,9 +93,9 @@ def render_profile(configuration: Configuration) -> str:
 def mig_steps(configuration: Configuration, program: Sequence[str]) -> list[Step]:
     """Return the steps of a node that partitions its GPU.
 
-    The unit is started once: until the reboot that switches MIG on, it is expected to fail, and
-    a retry cannot help. After it, a profile that does not exist is as unknown as before, so there is
-    no reboot for one.
+    The unit is started once: until the reboot that switches MIG on, it is expected to fail, and a
+    retry cannot help. A profile that does not exist stays unknown after a reboot, so no reboot is
+    made for such a profile.
     """
     restart = Run(
         argv=("systemctl", "restart", UNIT),
@@ -123,7 +123,7 @@ def mig_steps(configuration: Configuration, program: Sequence[str]) -> list[Step
 def reboot_step() -> Step:
     """Return the step that reboots a node whose GPU is not in MIG mode yet.
 
-    A GPU without MIG stays without it, so no reboot is scheduled for it.
+    A reboot gives no MIG to a GPU without it, so none is scheduled for such a GPU.
     """
     return Step(
         name="schedule-reboot",
@@ -143,9 +143,9 @@ def reboot_step() -> Step:
 
 
 def _has_gpu_out_of_mig_mode(result: CommandResult) -> bool:
-    """Return whether a GPU has MIG and is not in its mode.
+    """Return whether a GPU has MIG and is not in MIG mode.
 
-    Raises StepFailedError if the answer says neither: no reboot is known to help then.
+    Raises StepFailedError if the output does not say: then it is unknown whether a reboot helps.
     """
     modes = {line.strip() for line in result.stdout.splitlines() if line.strip()}
     if not result.ok or not modes or not modes <= _MIG_MODES:

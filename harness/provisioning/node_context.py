@@ -22,8 +22,8 @@ ANSWER_TIMEOUT_S = 30.0
 class NodeContext:
     """The machine that is provisioned.
 
-    `retries` is the end of the node's time budget: after it there are no retries, and each attempt
-    is limited to the remaining time.
+    `retries` is the end of the node's time budget: no retry starts after it, and each attempt is
+    limited to the remaining time.
     """
 
     runner: Runner
@@ -45,7 +45,7 @@ class NodeContext:
 class LimitedRunner:
     """A runner whose commands end before a deadline; after it, no command is started.
 
-    The whole provisioning of a node has a limit (`timeout -k5s 15m` in AKS). The earlier limit
+    AKS limits the whole provisioning of a node (`timeout -k5s 15m`). The deadline is earlier, which
     leaves time to write the outcome.
     """
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 READ_LIMIT_BYTES = 1 << 20
-#: What mkstemp(3) of Python puts in place of a random part.
+#: The random part in a name by Python's `tempfile.mkstemp`.
 _RANDOM = re.compile("[a-z0-9_]{8}")
 
 
@@ -34,8 +34,8 @@ class UnreadableFileError(Exception):
 class NodeFiles:
     """The files below `top`; methods take paths of the node, such as `/etc/os-release`.
 
-    With another `top` than `/`, a test or a mounted disk of a machine is separate from the system
-    on which this process runs. Removing never follows symbolic links.
+    With a `top` other than `/`, provisioning acts on a test's folder or on the mounted disk of a
+    machine, not on this system. Removing never follows symbolic links.
     """
 
     def __init__(self, top: Path) -> None:
@@ -98,7 +98,7 @@ class NodeFiles:
     def read_whole(self, path: str) -> str | None:
         """Return the text of a file that is to be rewritten, or None if it does not exist.
 
-        Bytes that are not UTF-8 become surrogates, of which `rewrite` makes the same bytes again.
+        Bytes that are not UTF-8 become surrogates, which `rewrite` turns into the same bytes again.
 
         Raises UnreadableFileError if the path exists but cannot be read, or has more than a mebibyte.
         """
@@ -141,18 +141,18 @@ class NodeFiles:
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
         """Write a file of provisioning atomically: under a temporary name, then rename it.
 
-        The file is root's. A temporary file beside the target, from a killed process or a loss of
-        power, is removed. Raises OSError.
+        The file belongs to root. Temporary files that a killed process or a loss of power left beside
+        the target are removed. Raises OSError.
         """
         self._write(path, text, mode, owner=None)
 
     def rewrite(self, path: str, text: str, *, check: Callable[[str], None] | None = None) -> None:
         """Write another text to a file of the user, which keeps its owner, group and mode.
 
-        A file that does not exist is written as by `write`. If it is a symbolic link, its target
-        is written, as by an editor. `check` gets the path of the new file before the new file
-        replaces the target, and may raise an exception to refuse it. Raises OSError;
-        UnsafePathError if a link leads out of `top`.
+        A file that does not exist is written as by `write`. If `path` is a symbolic link, its target is
+        written, as by an editor. `check` gets the path of the new file before this file replaces the
+        target, and may raise an exception to refuse it. Raises OSError, and UnsafePathError if a link
+        leads out of `top`.
         """
         path = self._behind_links(path)
         try:
@@ -200,7 +200,7 @@ class NodeFiles:
                     file.write(text.encode(errors="surrogateescape"))
                     file.flush()
                     if owner is not None:
-                        # Before the mode, since chown(2) may clear its bits.
+                        # Set the owner before the mode, since chown(2) may clear mode bits.
                         os.fchown(file.fileno(), *owner)
                     os.fchmod(file.fileno(), mode)
                     os.fsync(file.fileno())
@@ -216,7 +216,7 @@ class NodeFiles:
         """Create a file atomically with its text; return False if it exists."""
         target = self.at(path)
         if target.exists():
-            # A process that creates it from now on is seen below.
+            # hardlink_to, below, detects a process that creates the file after this check.
             return False
         _make_folder(target.parent)
         descriptor, beside = tempfile.mkstemp(prefix=".", dir=target.parent)
@@ -246,14 +246,14 @@ class NodeFiles:
         self.at(path).mkdir(parents=True, exist_ok=True)
 
     def remove_empty_folder(self, path: str) -> None:
-        """Remove a folder if it is an empty folder; anything else stays."""
+        """Remove `path` if it is an empty folder; otherwise do nothing."""
         with contextlib.suppress(OSError):
             self.at(path).rmdir()
 
     def remove(self, path: str) -> None:
         """Remove a file, a link or a tree, if it exists.
 
-        Raises OSError for the first part that cannot be removed; UnsafePathError for `/`.
+        Raises OSError for the first part that cannot be removed, and UnsafePathError for `/`.
         """
         target = self.at(path)
         if target.is_dir() and not target.is_symlink():
@@ -270,7 +270,7 @@ def _place(top: Path, path: str) -> Path:
         raise UnsafePathError(
             f"The path '{path}' is refused: expected an absolute path below '/' without '..'."
         )
-    # Never an absolute second part, which would leave `top` for the real root.
+    # The second part must not be absolute, since the result would then be outside `top`.
     return top / f".{path}"
 
 
@@ -288,7 +288,7 @@ def _refuse_special(target: Path) -> None:
 
 
 def _prefix(target: Path) -> str:
-    """Return what the names of a target's temporary files begin with; a name has at most 255 bytes."""
+    """Return the prefix of a target's temporary files, short enough for names of at most 255 bytes."""
     return f".{os.fsdecode(os.fsencode(target.name)[:240])}."
 
 
@@ -301,10 +301,10 @@ def _left_over(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _without_left_over(target: Path) -> Iterator[None]:
-    """Remove the temporary files of earlier writes of a target, unless somebody writes at this time.
+    """Remove the temporary files of earlier writes of a target, unless another process is writing now.
 
-    Each writer holds a shared lock of the folder, which ends with its process. So who gets the
-    exclusive one knows that no temporary file in it is in use.
+    Each writer holds a shared lock on the folder, which ends with its process. So a process that gets
+    the exclusive lock knows that no temporary file in the folder is in use.
     """
     folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -17,8 +17,8 @@ OTHER_DKMS_TREES = (
     *("nvidia-current*", "nvidia-tesla*", "nvidia-legacy-*"),
     *("nvidia-srv*", "nvidia-open*"),
 )
-"""The names that packages give the driver in DKMS, beside DKMS_TREE: Debian's, then Ubuntu's for servers
-(`nvidia-srv`), and NVIDIA's and Arch's of the open modules (NVIDIA/open-gpu-kernel-modules 567)."""
+"""Other names of the driver in DKMS, besides DKMS_TREE: Debian's, Ubuntu's for servers (`nvidia-srv`), and
+NVIDIA's and Arch's for the open modules (NVIDIA/open-gpu-kernel-modules 567)."""
 SOURCES_DIRECTORY = "/usr/src"
 KERNELS_DIRECTORY = "/lib/modules"
 STAGED_LIBRARIES = "/usr/bin/lib64"
@@ -57,8 +57,8 @@ _A10_SIZES = frozenset(
 def driver_kind(driver_type: str | None) -> str | None:
     """Return the kind of a driver type, for comparison of types; None if there is no type.
 
-    `cuda` and `cuda-lts` are the same kind. A record has `cuda` if the node wants `cuda-lts`;
-    compared directly they never match, and the fast path is never used (AgentBaker 8787).
+    `cuda` and `cuda-lts` are the same kind. If a node wants `cuda-lts`, its record has `cuda`: a
+    direct comparison would never match, and the fast path would never be used (AgentBaker 8787).
     """
     if not driver_type:
         return None

@@ -51,9 +51,9 @@ class Outcome:
     command: str
     """The command that ran."""
     exit_code: ExitCode
-    """The number of its exit code."""
+    """The exit code of the run."""
     error: str | None
-    """Why it failed, or null."""
+    """The reason of the failure, or null."""
     decision: Decision | None
     """Action and reason, or null if nothing was decided."""
     steps: tuple[StepReport, ...]

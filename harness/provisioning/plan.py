@@ -1,6 +1,6 @@
 """Plans as data: steps, ordered by their dependencies, and their actions.
 
-`boot` runs the same steps that `plan` prints. Nothing here runs anything; `executor` does.
+`boot` runs the same steps that `plan` prints. This module runs no steps; `executor` runs them.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class Remove:
 class When:
     """Actions that run only if the result of a command meets a condition.
 
-    `condition` completes the line 'if …:' of the plan; `otherwise` is the detail to report if it
-    is not met. A step counts as skipped if none of its actions runs.
+    `condition` completes the line 'if …:' of the plan; `otherwise` is the detail to report if the
+    condition is not met. A step counts as skipped if none of its actions runs.
     """
 
     query: tuple[str, ...]
@@ -148,10 +148,10 @@ Action = Run | Write | MakeDirectory | Remove | When | Do
 class Step:
     """One step of a plan.
 
-    `needs` are steps that must come before this one if the plan has them. A failure ends the run
-    with `exit_code`, or is only reported if that is None. `only_after_failure_of` makes the step a
-    fallback. `event` is the name of its event; `groups` are the names of events that span several
-    steps, outermost first.
+    `needs` are steps that must run before this step if the plan has them. A failure ends the run with
+    `exit_code`; if that is None, the failure is only reported. `only_after_failure_of` names a step for
+    which this step is the fallback. `event` is the name of the step's event; `groups` are the names of
+    events that span several steps, outermost first.
     """
 
     name: str
@@ -199,7 +199,7 @@ class Plan:
 
     @classmethod
     def order(cls, steps: list[Step]) -> Plan:
-        """Order steps so that each comes after its needs, and otherwise as given.
+        """Order steps so that each step comes after its needs; otherwise keep the given order.
 
         A need that is not in the plan is ignored: the plan of this node does not have that step.
 

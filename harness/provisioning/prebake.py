@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 RECORD_DIRECTORY = "/opt/azure/aks-gpu"
 DEFAULT_RECORD_PATH = f"{RECORD_DIRECTORY}/dkms-marker"
 PROVISIONAL_RECORD = "state=building\n"
-"""The record that a bake writes before it builds. It is corrupt, so that after a killed bake the
-node knows that there is something to remove."""
+"""The record that a bake writes before it builds. It is corrupt, which tells a node after a killed
+bake that there are files to remove."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The action of the node and its reason; there is no reason if there is nothing to do."""
+    """The action of the node and its reason; without an action there is no reason."""
 
     action: Action
     reason: Reason | None = None

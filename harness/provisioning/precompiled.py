@@ -1,8 +1,8 @@
 """Precompiled driver containers: one image and one DaemonSet for each kernel, processor and system.
 
-These are the decisions of the GPU operator (`internal/state/nodepool.go`) as pure functions: group nodes,
+The decisions of the GPU operator (`internal/state/nodepool.go`) are pure functions here: group nodes,
 choose the precompiled image or the build on the node, and delete a DaemonSet that serves no node. A
-node's boot (`precompiled_driver`) chooses as the only node of its group.
+booting node (`precompiled_driver`) chooses for itself, as a group of one node.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SYSTEM_LABELS = (
     "feature.node.kubernetes.io/system-os_release.ID",
     "feature.node.kubernetes.io/system-os_release.VERSION_ID",
 )
-#: What the kernel's name says of the processor on systems with RPM packages. Debian's `amd64` stays, since it
-#: is the name of a flavour too.
+#: The processor in a kernel's name on systems with RPM packages. Debian's `amd64` is not matched, since it is
+#: the name of a kernel flavour too.
 _ARCHITECTURE = re.compile(r"(?P<machine>x86_64|aarch64)(?P<pages>_64k)?")
-#: The names of processors in Kubernetes' labels, by those in the names of kernels.
+#: Processors as named in Kubernetes' labels, by their names in kernel names.
 _KUBERNETES_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-#: Systems whose minor versions share their drivers, by their first major version.
+#: Systems whose minor versions share drivers, with the first major version for which this is true.
 _MAJOR_VERSION_ONLY = {"rocky": 0, "rhel": 10}
-#: What a tag of an image, or the value of a label, may not have.
+#: Characters that are not allowed in an image's tag or a label's value.
 _NOT_IN_A_TAG = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -54,7 +54,7 @@ class PrecompiledImage:
 
     @property
     def name(self) -> str:
-        """Return its name in containerd, which is its name in the registry."""
+        """Return the image's name in containerd, which equals its name in the registry."""
         return self.reference
 
     @property
@@ -82,8 +82,8 @@ def os_tag(os_release: str) -> str:
 def label_value(kernel: str) -> str:
     """Return a kernel as labels and tags spell it: `_` for each `+` of Debian 13's versions.
 
-    Node feature discovery writes its label in this way, and strips such characters at an end, for
-    example the `+` of Container-Optimized OS; a registry refuses any other tag.
+    Node feature discovery writes its label in this way, and strips such characters at the ends, for
+    example the `+` of Container-Optimized OS. A registry refuses a tag with such characters.
     """
     return _NOT_IN_A_TAG.sub("_", kernel).strip("-_.")
 
@@ -91,9 +91,8 @@ def label_value(kernel: str) -> str:
 def kernel_suffix(kernel: str) -> str:
     """Return the suffix of a DaemonSet's name: the kernel, as a valid DNS name.
 
-    It is the name that the operator uses. The operator gives two DaemonSets of one kernel, for
-    pages of 4 and 64 KiB, the same name, and makes an invalid name from
-    `5.14.0-427.el9.x86_64+rt`.
+    The operator uses the same suffix. So it gives two DaemonSets of one kernel, for pages of 4 and
+    64 KiB, the same name, and makes an invalid name from `5.14.0-427.el9.x86_64+rt`.
     """
     name = _ARCHITECTURE.sub("", label_value(kernel)).replace("_", ".").lower()
     return ".".join(part for each in name.split(".") if (part := each.strip("-")))

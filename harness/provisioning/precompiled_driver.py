@@ -1,7 +1,7 @@
-"""The step that installs a driver which was compiled for the node's kernel, so that nothing is built.
+"""The step that installs a precompiled driver for the node's kernel, so that the node builds nothing.
 
-It is used only if the driver would otherwise be built. The image of the kernel has the same entry
-point as the driver image, and its `install` installs the module too.
+The step is used only if the driver would otherwise be built. The precompiled image has the same
+entry point as the driver image, and its `install` installs the module too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _QUERY_S = 30.0
 def precompiled_image(configuration: Configuration, facts: NodeFacts) -> PrecompiledImage | None:
     """Return the image for this node's kernel; None if the configuration names none.
 
-    Raises ProvisioningError if the system does not say which one it is.
+    Raises ProvisioningError if the os-release file does not identify the system.
     """
     if configuration.precompiled_image is None:
         return None
@@ -56,7 +56,7 @@ def precompiled_image(configuration: Configuration, facts: NodeFacts) -> Precomp
 def install_step(
     image: PrecompiledImage, configuration: Configuration, facts: NodeFacts, like: Step
 ) -> Step:
-    """Return the step; `like` is the install of the driver image, from which it differs in its image.
+    """Return the step, which equals `like`, the install of the driver image, except for its image.
 
     If this step fails, the driver is built, unless the configuration forbids that.
     """
@@ -73,7 +73,7 @@ def install_step(
         name=INSTALL_PRECOMPILED,
         actions=(
             _fetch(image, facts.node_name, has_fallback=has_fallback),
-            # What a bake registered for another kernel, the unit nvidia-modprobe would compile for this one.
+            # Otherwise the unit nvidia-modprobe would compile, for this kernel, what a bake registered in DKMS.
             Remove(path=DKMS_TREE),
             *before,
             replace(run, judge=getattr(build, "judge", None)),
@@ -97,9 +97,9 @@ def _fetch(image: PrecompiledImage, node_name: str, *, has_fallback: bool) -> Do
 def _choose(
     image: PrecompiledImage, node_name: str, node: NodeContext, *, has_fallback: bool
 ) -> str | None:
-    """Pull the image, and log the choice that follows.
+    """Pull the image, and log the resulting choice.
 
-    Raises StepFailedError if there is none, or if the registry cannot be asked.
+    Raises StepFailedError if the registry has no image, or does not answer.
     """
     group = KernelGroup(kernel=image.kernel, os_tag=image.os_tag, nodes=(node_name,))
     choice = choose_driver(
@@ -118,7 +118,7 @@ def _choose(
 def _is_available(node: NodeContext, image: PrecompiledImage) -> bool:
     """Return whether containerd has the image, or could pull it.
 
-    Raises StepFailedError for any other answer than that the registry lacks it.
+    Raises StepFailedError if a pull fails for any reason except that the registry lacks the image.
     """
     present = node.runner.run(
         containerd.present_query(image), timeout_s=node.retries.cap(_QUERY_S)

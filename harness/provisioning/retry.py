@@ -44,7 +44,7 @@ def _try(node: NodeContext, run: Run) -> str | None:
             raise StepFailedError(f"The time budget of the node is used up. {seen}")
         try:
             result = _once(node, run)
-        except BaseException:  # a signal, which ends only the command's own processes
+        except BaseException:  # a signal; it ends only the command's own processes
             _clean_up(node, run)
             raise
         permanent = None if run.judge is None else run.judge(node, result)
@@ -54,7 +54,7 @@ def _try(node: NodeContext, run: Run) -> str | None:
         if permanent is not None:
             raise StepFailedError(f"{permanent.message}\n{result.render()}", permanent.exit_code)
         if attempt > 1 and result.timed_out and node.retries.has_passed():
-            # The attempt was cut off, and only the one before shows what fails.
+            # This attempt was cut off, so only the attempt before shows what fails.
             raise StepFailedError(
                 f"The time budget of the node was used up during attempt {attempt}. "
                 f"Attempt {attempt - 1} failed too: {seen}"

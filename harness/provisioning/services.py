@@ -65,7 +65,7 @@ class Mode(enum.Enum):
 
     @property
     def other(self) -> Mode:
-        """Return the mode that this one excludes."""
+        """Return the other mode, which this mode excludes."""
         return Mode.DRA if self is Mode.DEVICE_PLUGIN else Mode.DEVICE_PLUGIN
 
     @property
@@ -137,9 +137,9 @@ def render_exporter() -> str:
 def steps_on(configuration: Configuration, mode: Mode, node_name: str) -> list[Step]:
     """Return the steps that bring the managed services up.
 
-    A node may have had the other mode before. Its service is stopped first, since both would allocate
-    the same GPU. The plugin blocks, since without it no pod gets a GPU. Monitoring is only enqueued: a
-    slow start of it must not delay the node.
+    A node may have had the other mode before. That mode's service is stopped first, since both would
+    allocate the same GPU. The node waits for the plugin, since without it no pod gets a GPU. Monitoring
+    is only enqueued, since a slow start of monitoring must not delay the node.
     """
     stop_other = _stop_step(mode.other.unit)
     return [
@@ -196,7 +196,7 @@ def steps_on(configuration: Configuration, mode: Mode, node_name: str) -> list[S
 def environment_step(environment: Mapping[str, str]) -> Step:
     """Return the step that tells the device plugin how containers get their devices.
 
-    The user's drop-ins come after it by their names, and so apply last.
+    The names of the user's drop-ins sort after this step's drop-in, so the user's values win.
     """
     lines = "".join(f"Environment={key}={value}\n" for key, value in environment.items())
     return Step(
@@ -327,14 +327,14 @@ def _label_node(node: NodeContext) -> None:
 def add_node_label(text: str, label: str) -> str:
     """Return kubelet's defaults with the node label added, or unchanged if it is set.
 
-    As for systemd, the last of several lines counts.
+    If the variable has several lines, the last line counts, as for systemd.
     """
     found = _labels(text)
     if not found:
         line = render_assignment(KUBELET_LABELS, label)
         separator = "" if not text or text.endswith("\n") else "\n"
         appended = f"{text}{separator}{line}\n"
-        # An open quote takes in what follows, and so does a backslash, before systemd 253 also of a comment.
+        # An open quote or a final backslash includes the next line; before systemd 253, in a comment too.
         is_open = text.removesuffix("\n").endswith("\\") or not _labels(appended)
         return f"{line}\n{text}" if is_open else appended
     last = found[-1]

@@ -19,8 +19,8 @@ STOP = Retry(attempts=20, pause_s=5, timeout_s=25)
 ENABLE = Retry(attempts=120, pause_s=5, timeout_s=25)
 
 _QUOTED = r"""[ \t]*(?:'[^']*(?:'|\Z)|"(?:\\.|[^"\\])*(?:"|\Z))"""
-#: A variable with its value, or another line, such as a comment. A string without an end goes on to
-#: the end of the file.
+#: A variable with its value, or another line, such as a comment. A string without a closing quote
+#: continues to the end of the file.
 _ENVIRONMENT = re.compile(
     rf"""
     (?P<name>[^ \t\n\r\#;=][^\n\r=]*)
@@ -32,7 +32,7 @@ _ENVIRONMENT = re.compile(
 
 
 def reload_units() -> Run:
-    """Make systemd reload the units; a failure shows in the commands that follow."""
+    """Make systemd reload the units; if this fails, later commands fail and show it."""
     return Run(argv=("systemctl", "daemon-reload"), retry=Retry(timeout_s=25), is_optional=True)
 
 
@@ -51,7 +51,7 @@ def start(unit: str, limit_s: float) -> tuple[Run, ...]:
 def enqueue(unit: str, limit_s: float, warning: str) -> tuple[Run, ...]:
     """Start a unit without waiting for it; a failure is only logged as a warning.
 
-    There is one attempt: if systemd refuses the job now, it refuses it later too, and a
+    There is one attempt: if systemd refuses the job now, it will refuse the job later too, and a
     monitoring service must not use up the time budget of the node.
     """
     return (
@@ -86,7 +86,7 @@ def reset_failed(*units: str) -> Run:
 def is_loaded_query(unit: str) -> tuple[str, ...]:
     """Return the command that prints `loaded` if the unit exists.
 
-    Unlike `systemctl cat`, it does not succeed for a folder of drop-ins without a unit.
+    Unlike `systemctl cat`, this command does not report a unit for a folder of drop-ins alone.
     """
     return ("systemctl", "show", "--property=LoadState", "--value", unit)
 
@@ -99,8 +99,8 @@ def says_loaded(result: CommandResult) -> bool:
 def says_present(result: CommandResult) -> bool:
     """Return whether the result of `is_loaded_query` says that the unit exists or is masked.
 
-    A mask hides the unit's file, and is an administrator's choice: installing the unit again would not
-    help.
+    A mask is an administrator's choice and hides the unit's file, so installing the unit again would
+    not help.
     """
     return result.ok and result.stdout.strip() in {"loaded", "masked"}
 
@@ -135,7 +135,7 @@ class Assignment:
 def read_environment(text: str) -> Iterator[Assignment]:
     """Return the variables in the text of an `EnvironmentFile=`, as systemd reads it.
 
-    A name may be indented, a value may be in quotes, and a backslash continues its line.
+    A name may be indented, a value may be in quotes, and a backslash at its end continues a line.
     """
     for found in _ENVIRONMENT.finditer(text):
         if found["name"] is None:
@@ -161,7 +161,7 @@ def _unquote(part: str) -> str:
 
 
 def render_assignment(name: str, value: str) -> str:
-    """Render a variable of an environment file, in quotes where its value needs them."""
+    """Render a variable of an environment file; quote the value if necessary."""
     if re.fullmatch(r"[A-Za-z0-9_./:,=@%+-]*", value):
         return f"{name}={value}"
     escaped = re.sub(r'(["$`\\])', r"\\\1", value)

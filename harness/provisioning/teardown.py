@@ -56,8 +56,8 @@ class TeardownStatus(enum.Enum):
 class Scope:
     """What a teardown may remove; `is_opted_out` is set for a node that gets no driver.
 
-    Only such a node may have a driver that the customer installed, which is kept, and only there
-    the payload, its actions and the package caches are removed too.
+    Only such a node may have a customer's own driver, which is kept. And only on such a node the
+    payload, its actions and the package caches are removed too.
     """
 
     is_opted_out: bool
@@ -75,7 +75,7 @@ class Residue:
     resident_version: str | None
     dkms_versions: tuple[str, ...]
     other_dkms_versions: tuple[str, ...]
-    """The versions of the distribution's own packages, which are never ours."""
+    """The versions of the driver from the distribution's packages, which provisioning did not install."""
     dkms_links: tuple[tuple[str, str], ...]
     module_files: tuple[str, ...]
     sources: tuple[str, ...]
@@ -89,7 +89,7 @@ class Residue:
 
     @property
     def is_ours_loaded(self) -> bool:
-        """Return whether the loaded driver is the record's; a package's driver may have the same version."""
+        """Return whether the loaded driver is the recorded driver, not a package's driver of the same version."""
         return (
             self.record is not None
             and self.resident_version == self.record.driver_version
@@ -99,14 +99,14 @@ class Residue:
 
 @dataclass(frozen=True, kw_only=True)
 class RemovalPlan:
-    """The things that a teardown removes: modules to unload and paths to delete."""
+    """The modules that a teardown unloads, and the paths that it deletes."""
 
     unload: tuple[str, ...]
     paths: tuple[str, ...]
     depmod_kernels: tuple[str, ...] = ()
     customer_version: str | None = None
     known_by_tree: tuple[str, ...] = ()
-    """The sources of which only DKMS's tree says that they go; while one is left, the tree stays."""
+    """Sources that only DKMS's tree lists for removal; the tree is kept while any of them is left."""
 
     @property
     def emptied(self) -> tuple[str, ...]:
@@ -147,7 +147,7 @@ def observe(node: NodeContext, scope: Scope) -> Residue:
 
 
 def _observe_files(node: NodeContext, scope: Scope) -> Residue:
-    """Return what files show, without running a command."""
+    """Return the parts that files show, without running a command."""
     files = node.files
     module_files = tuple(
         path for kernel in kernels(files) for path in installed_files(files, kernel)
@@ -209,7 +209,7 @@ def _sources(
 ) -> tuple[str, ...]:
     """Return the sources of the record's version and of those in DKMS.
 
-    A record without a version does not say which they are, so all count that DKMS could have.
+    A record without a version does not identify the sources, so all sources for DKMS count.
     """
     found = {
         path: _source_version(path) for path in files.matching(SOURCES_DIRECTORY, "nvidia-[0-9]*")
@@ -232,10 +232,10 @@ def _module_version(node: NodeContext, path: str) -> str | None:
 def customer_version(residue: Residue) -> str | None:
     """Return the version of a driver that the customer installed, or None.
 
-    A version that differs from the record in any source is the customer's, even beside the baked
-    version. Any version of the distribution's own packages is the customer's too; their module has
-    another name in the DKMS tree. A record without a version cannot distinguish them, so the
-    driver is removed completely.
+    A version anywhere that differs from the record's version is the customer's, even beside the
+    baked version. Any version from the distribution's packages is the customer's too; their module has
+    another name in the DKMS tree. If the record has no version, the two cannot be distinguished, and
+    the driver is removed completely.
     """
     if residue.record is None or residue.record.driver_version is None:
         return None
@@ -283,9 +283,9 @@ def _kernels_of(module_files: tuple[str, ...]) -> tuple[str, ...]:
 def tear_down(node: NodeContext, scope: Scope) -> TeardownStatus:
     """Remove the baked driver, log one line, and remove the record if nothing is left.
 
-    Does not raise if something cannot be removed: the status is then `INCOMPLETE`, and the record
-    is kept, so that the next run retries. DKMS does not deregister the module, because deleting
-    its tree takes half a second and `dkms remove --all` half a minute.
+    If a path cannot be removed, no error is raised: the status is `INCOMPLETE`, and the record is
+    kept, so that the next run retries. DKMS's tree is deleted, which takes half a second; `dkms remove
+    --all` would take half a minute.
     """
     before = observe(node, scope)
     if before.record is None:
@@ -359,5 +359,5 @@ def render_grid_line(driver_type: str, record: Record | None) -> str:
 
 
 def render_bool(value: bool) -> str:  # positional: every caller passes a predicate
-    """Render a value as log lines have it."""
+    """Render a boolean in the form of the log lines."""
     return "true" if value else "false"

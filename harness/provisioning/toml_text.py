@@ -175,7 +175,7 @@ def _read_value(lines: list[str], first: int, start: str) -> tuple[str, int, str
 def read_values(text: str) -> dict[Key, str]:
     """Return the text of each value by its path, including values in inline tables.
 
-    If a key is there twice, which TOML forbids, the first counts: `set_value` changes it.
+    If a key occurs twice, which TOML forbids, the first counts, which `set_value` changes too.
 
     Raises TomlTextError if the text cannot be parsed.
     """
@@ -320,7 +320,7 @@ def read_string(value: str) -> str:
 
 
 def _unescape(text: str) -> str:
-    """Return what a basic string means; an escape that TOML does not have stays as it is."""
+    """Return the content of a basic string; an escape that TOML does not define stays unchanged."""
     return _ESCAPE.sub(_escaped, text)
 
 
@@ -335,5 +335,5 @@ def _escaped(escape: re.Match[str]) -> str:
 
 
 def _escape(value: str) -> str:
-    # JSON's escapes are TOML's, which has one more character that needs one.
+    # JSON's escapes are valid in TOML, and TOML needs one more, for DEL.
     return json.dumps(value, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from .node_context import NodeContext
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
-"""It is made when containerd starts."""
+"""containerd creates this socket when it starts."""
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
 CDI_SPEC = "/var/run/cdi/nvidia.yaml"
 CDI_DEVICE_KIND = "nvidia.com/gpu"
@@ -66,7 +66,7 @@ _PROGRAM_NAME = CONTAINER_RUNTIME.rpartition("/")[2]
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeFacts:
-    """containerd's configuration file (None if there is none) and the CDI support of pods' runtime.
+    """containerd's configuration file (None if it is missing) and the CDI support of the pods' runtime.
 
     `dump` is the output of `containerd config dump`, None if it failed. `is_stale` says that the file
     was written after containerd started, for example by a run that was killed before the restart.
@@ -92,10 +92,10 @@ class RuntimeFacts:
 def gpu_configuration(facts: RuntimeFacts) -> str | None:
     """Return containerd's configuration for a GPU node, or None to keep the present one.
 
-    If a runtime with NVIDIA's program is in effect, only CDI is switched on, and runc is added if
-    it is the default and missing in the file. On a node whose pods run in CRI-O, containerd runs
-    only the driver image, and keeps its configuration. Otherwise only the required keys are set,
-    and the new runtime copies the options of `runc`, such as the cgroup driver.
+    If a runtime with NVIDIA's program is in effect, only CDI is switched on; runc is added if it is
+    the default runtime and missing in the file. On a node whose pods run in CRI-O, containerd runs
+    only the driver image, and keeps its configuration. On other nodes, only the required keys are
+    set, and the new runtime copies the options of `runc`, such as the cgroup driver.
 
     Raises TomlTextError if the file cannot be parsed.
     """
@@ -115,9 +115,10 @@ def gpu_configuration(facts: RuntimeFacts) -> str | None:
 
 
 def _lacks_runc(text: str, cri: Key, dump: str | None) -> bool:
-    """Return whether the default runtime is runc, which the file has not among its runtimes.
+    """Return whether the default runtime is runc, but the file's table of runtimes lacks runc.
 
-    Before 2, a table of runtimes replaces containerd's own, and the CRI plugin does not start.
+    In containerd before 2, a file's table of runtimes replaces containerd's own table, and without
+    runc the CRI plugin does not start.
     """
     if dump is not None and format_of(dump) not in {1, 2}:
         return False
@@ -147,12 +148,12 @@ def _has_runtime(facts: RuntimeFacts) -> bool:
 
 
 def _with_format(text: str) -> str:
-    """Return the text with a version of its format, unless a version would change its meaning.
+    """Return the text with the key `version` added, unless that would change the text's meaning.
 
-    A file without one has format 1, whose tables containerd 2 ignores (containerd 8275). One with a
-    version, tables of plugins or short names of plugins keeps its format: in another the tables have
-    other names, and containerd does not start with a short name, such as that in the file of
-    Docker's package.
+    A file without `version` has format 1, whose tables containerd 2 ignores (containerd 8275). A file
+    keeps its format if it has `version`, tables of plugins or short names of plugins. In another format
+    the tables have other names, and containerd does not start with a short name, such as the name in
+    the file of Docker's package.
     """
     if has_short_names(text):
         return text
@@ -173,7 +174,7 @@ def _add_runtime(text: str, cri: Key, choice: RuntimeChoice) -> str:
         if get_value(text, runtime_type) is None:
             text = set_value(text, runtime_type, render_string("io.containerd.runc.v2"))
     if choice.annotation_prefix == LEGACY_PREFIX:
-        # containerd passes no other annotation of a container on to its runtime.
+        # containerd passes only the annotations in this list to a container's runtime.
         annotations = (*runtimes, RUNTIME_NAME, "container_annotations")
         text = set_value(text, annotations, f"[{render_string(LEGACY_PREFIX + '*')}]")
     for key, value in options.items():
@@ -187,9 +188,9 @@ def _add_runtime(text: str, cri: Key, choice: RuntimeChoice) -> str:
 def non_gpu_configuration(facts: RuntimeFacts) -> str | None:
     """Return the configuration of a node that opted out, or None to keep the present one.
 
-    Runtimes that start one of NVIDIA's programs and have a name of NVIDIA's are removed; a runtime
-    with another name starts runc, because pods may ask for it. The default runtime stays a runtime
-    that exists.
+    A runtime that starts one of NVIDIA's programs is removed if it has one of NVIDIA's names. With
+    another name it is kept and starts runc, because pods may request it by name. The default runtime
+    is always a runtime that exists.
 
     Raises TomlTextError if the file cannot be parsed.
     """
@@ -229,7 +230,7 @@ def _without_nvidia(text: str, runtime: CriRuntime) -> str:
 
 
 def _add_runc(text: str, table: Key, options: dict[str, str]) -> str:
-    """Return the text with runc, which has the options of the removed default runtime."""
+    """Return the text with a runtime runc, which gets the options of the removed default runtime."""
     text = set_value(text, (*table, "runtime_type"), render_string("io.containerd.runc.v2"))
     for key, value in options.items():
         if ("options", key) not in PROGRAM_KEYS:
@@ -265,7 +266,7 @@ def expect_in_effect(wanted: WantedRuntimes) -> Do:
 
 
 def _expect_dump(node: NodeContext, wanted: WantedRuntimes | None, *options: str) -> None:
-    """Raise StepFailedError unless containerd accepts a configuration, and shows what is wanted."""
+    """Raise StepFailedError unless containerd accepts a configuration, and its dump is as wanted."""
     own = options[-1] if options else CONTAINERD_CONFIG
     result = node.runner.run(("containerd", *options, "config", "dump"), timeout_s=DUMP_TIMEOUT_S)
     left = f" '{CONTAINERD_CONFIG}' is left as it was." if options else ""
@@ -285,7 +286,7 @@ def _expect_dump(node: NodeContext, wanted: WantedRuntimes | None, *options: str
 def cri_o_files(choice: RuntimeChoice | None) -> tuple[Action, ...]:
     """Give CRI-O the nvidia runtime or, if there is none, its hook; nothing if `choice` is None.
 
-    CRI-O reads them when it starts.
+    CRI-O reads these files when it starts.
     """
     drop: Action = Remove(path=CRI_O_DROP_IN)
     hook: Action = Remove(path=CRI_O_HOOK)
@@ -359,8 +360,8 @@ def configure_toolkit(choice: RuntimeChoice) -> Do:
 def tolerate_early_refresh() -> tuple[Action, ...]:
     """Keep the CDI refresh unit from reaching its start limit before there is a driver.
 
-    The limit is five starts in ten seconds, and each fails without a driver; then the unit would
-    never write the spec (AgentBaker 9150).
+    The limit is five starts in ten seconds. Without a driver each start fails, and after the limit
+    the unit would never write the spec (AgentBaker 9150).
     """
     text = "[Service]\nSuccessExitStatus=1 2 127\n"
     return (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def parse_refusals(log: str) -> tuple[DriverMessage, ...]:
-    """Return the messages in the kernel log that a GPU is not supported, each once, in order."""
+    """Return the kernel log's messages that a GPU is not supported, in order, without repetitions."""
     refusals = {
         message.describe(): message
         for message in parse_messages(log)
@@ -80,9 +80,9 @@ def _judge(
 
 
 def _read_reasons(node: NodeContext, version: str | None, is_hopeless: _IsHopeless) -> list[str]:
-    """Return what the kernel log says against another attempt; nothing if it cannot be read.
+    """Return the kernel log's reasons against another attempt; an empty list if it cannot be read.
 
-    That a GPU is not supported comes first: it is why other messages follow.
+    Messages that a GPU is not supported come first, since they cause other messages.
     """
     log = node.answer("dmesg")
     messages = () if log is None else parse_messages(log)

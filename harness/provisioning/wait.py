@@ -18,7 +18,7 @@ class Clock(Protocol):
     """A source of time; tests pass a fake clock."""
 
     def monotonic(self) -> float:
-        """Return seconds of a clock that never goes back."""
+        """Return the seconds of a clock that never goes backwards."""
         ...
 
     def now(self) -> dt.datetime:
@@ -71,11 +71,11 @@ class Deadline:
         return min(seconds, self.remaining_s())
 
     def sooner(self, seconds: float) -> Deadline:
-        """Return the earlier of this deadline and one `seconds` from now."""
+        """Return this deadline, or a deadline `seconds` from now if that is earlier."""
         return Deadline(min(self.at, self.clock.monotonic() + seconds), self.clock)
 
     def wait(self, changed: threading.Condition, is_over: Callable[[], object]) -> bool:
-        """Wait on a condition whose lock is held; return whether it `is_over` before this deadline."""
+        """Wait on a condition, whose lock the caller holds; return whether `is_over` was true in time."""
         while not is_over():
             left_s = self.remaining_s()
             if left_s <= 0:
@@ -84,7 +84,7 @@ class Deadline:
         return True
 
     def account(self) -> str:
-        """Return a sentence, after a blank, about the time that did not count, or an empty text."""
+        """Return a blank and a sentence about the time that did not count, or an empty text."""
         return ""
 
 
@@ -94,7 +94,7 @@ class WaitTimeoutError(Exception):
 
 @dataclass(frozen=True)
 class Observation(Generic[T]):
-    """The result of one look: a value if the wait is over, and a description of the observation."""
+    """The result of one look: a value if the wait is over, and a description of what was seen."""
 
     value: T | None
     seen: str
@@ -109,8 +109,8 @@ def wait_for(
 ) -> T:
     """Look until `look` returns a value.
 
-    `look` may raise to end the wait early, if the state can no longer become the expected one. If
-    there is an event to wait for, use that instead.
+    `look` may raise an exception to end the wait early, if the expected state can no longer be
+    reached. If there is an event to wait for, wait for the event instead.
 
     Raises WaitTimeoutError with the last observation.
     """

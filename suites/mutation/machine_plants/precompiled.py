@@ -26,7 +26,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "the baked driver goes before the precompiled one is there",
         "precompiled_driver.py",
         (
-            "            _fetch(image, facts.node_name, has_fallback=has_fallback),\n            # What a bake registered for another kernel, the unit nvidia-modprobe would compile for this one.\n            Remove(path=DKMS_TREE),\n",
+            "            _fetch(image, facts.node_name, has_fallback=has_fallback),\n            # Otherwise the unit nvidia-modprobe would compile, for this kernel, what a bake registered in DKMS.\n            Remove(path=DKMS_TREE),\n",
             "            Remove(path=DKMS_TREE),\n            _fetch(image, facts.node_name, has_fallback=has_fallback),\n",
         ),
         "precompiled/test_precompiled.py",
