@@ -1,6 +1,6 @@
 """Provisioners: a project's files for a machine, the commands to run there, and how the result is read.
 
-`Provisioner` is the declaration in Python; `harness.provisioner.yaml_file` reads the same from YAML.
+`Provisioner` is the declaration in Python; `harness.provisioner.yaml_file` reads it from YAML.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Argv
 
-#: Where a machine has the exit code of the provisioner's last command, if it ended since the boot.
+#: The file in a machine with the exit code of the provisioner's last command, if it ended since the boot.
 EXIT_CODE_PATH = "/run/gpu-node-exit-code"
-#: Where it has a folder for each run, by its number: `run-provisioner.sh` writes them.
+#: The folder in a machine with a numbered folder for each run, which `run-provisioner.sh` writes.
 RUNS_FOLDER = "/var/lib/cloud/instance/provisioner-runs"
-#: The program that runs each command.
+#: The program that runs each command of a provisioner.
 RUNNER_PATH = "/usr/local/lib/gpu-node-harness/run-provisioner.sh"
 _RUNNER = Path(__file__).with_name("run-provisioner.sh")
 
-#: The commands that a provisioner's own keys name.
+#: The commands that have keys of their own in a provisioner's declaration.
 BOOT, BAKE, TEARDOWN = "boot", "bake", "teardown"
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -63,9 +63,9 @@ class NodeFact(Enum):
 class ConfigurationFile:
     """A file that tells the provisioner the kind of the node.
 
-    It has `values`, then the node's values by `node_values`, then the values of the test's
-    request. A fact that the node does not have, such as the driver of an image without one, is
-    left out. `bake_values` are the values for a bake.
+    The file has `values`, then the node's values by `node_values`, then the values of the test's
+    request; later values win. A fact that the node lacks, such as the driver's version without a
+    driver, is left out. `bake_values` are the values for a bake.
     """
 
     path: str
@@ -78,9 +78,9 @@ class ConfigurationFile:
     def guest_file(
         self, facts: Mapping[NodeFact, object], requested: Mapping[str, object], *, source: str
     ) -> GuestFile:
-        """Return the file of one node; `source` is where it is declared.
+        """Return the file of one node; `source` is the file that declares it.
 
-        Raises BadInputError if a value can't be written in its format.
+        Raises BadInputError if a value can't be written in the file's format.
         """
         of_node = {
             key: facts[fact]
@@ -136,11 +136,11 @@ class Provisioner:
     """A program that provisions nodes, as a project declares it.
 
     Commands are argv; they run as root. cloud-init writes `files` and runs `run` at the first
-    boot; `bake` runs instead if an image is baked; a test runs the others by `Node.provision`.
+    boot; `bake` runs instead if an image is baked; a test runs the other commands by `Node.provision`.
     """
 
     name: str
-    """Names it in messages, and for `--provisioner`."""
+    """Its name, for messages and for `--provisioner`."""
     run: Argv
     """The command at boot."""
     source: str = ""
@@ -148,11 +148,11 @@ class Provisioner:
     files: Sequence[GuestFile] = ()
     """Files that cloud-init writes into the machine."""
     folders: Sequence[str] = ()
-    """Folders of `files` in which nothing else lies."""
+    """Folders in the machine that have only files of `files`."""
     user_data: Mapping[str, object] = field(default_factory=dict)
-    """A cloud-config of its own, merged with the harness's cloud-config."""
+    """The provisioner's own cloud-config, merged with the harness's cloud-config."""
     user_data_source: str = ""
-    """The file that it comes from, for messages."""
+    """The file of `user_data`, for messages."""
     bake: Argv | None = None
     """The command that bakes an image."""
     teardown: Argv | None = None
@@ -164,15 +164,15 @@ class Provisioner:
     configuration: ConfigurationFile | None = None
     """A configuration file, written for each node."""
     outcome: OutcomeDeclaration = field(default_factory=OutcomeDeclaration)
-    """How the result is read."""
+    """How to read the result."""
     evidence: EvidenceDeclaration = field(default_factory=EvidenceDeclaration)
-    """What is collected in addition."""
+    """Additional evidence to collect."""
     metadata_path: str | None = None
-    """Where it reads a virtual machine's tags and size, as JSON."""
+    """The JSON file from which it reads a virtual machine's tags and size."""
     timeout_s: float = 60.0
     """Seconds that a first boot may take under KVM; TCG gets ten times as many."""
     bake_key: str | None = None
-    """What the result of a bake depends on; by default all that is put into the machine."""
+    """A key of everything on which the result of a bake depends; by default the digest of all its inputs."""
 
     def __post_init__(self) -> None:
         for name, argv in self._commands().items():
@@ -196,7 +196,7 @@ class Provisioner:
 
     @property
     def where(self) -> str:
-        """Return where it is declared, for messages."""
+        """Return the file that declares the provisioner, for messages."""
         return self.source or f"Provisioner '{self.name}'"
 
     def _commands(self) -> dict[str, Argv]:
@@ -217,11 +217,11 @@ class Provisioner:
         return commands[name]
 
     def guest_command(self, name: str, *, output: str = "") -> tuple[str, ...]:
-        """Return the argv that runs the command `name` in a guest, as a run of its own.
+        """Return the argv that runs the command `name` in a guest, as a run with its own number.
 
-        Its output is appended to the file `output` too, if one is named. The exit code is written
+        If `output` names a file, the command's output is appended to it too. The exit code is written
         to a file, since cloud-init only reports *that* a command failed. Raises BadInputError if
-        no such command is declared.
+        the command is not declared.
         """
         declared = self.outcome
         paths = (
@@ -243,7 +243,7 @@ class Provisioner:
     def guest_files(
         self, facts: Mapping[NodeFact, object], requested: Mapping[str, object]
     ) -> tuple[GuestFile, ...]:
-        """Return its files for a node with these facts and this requested configuration.
+        """Return the provisioner's files for a node with these facts and this requested configuration.
 
         Raises BadInputError if a configuration is requested but no file for it is declared.
         """

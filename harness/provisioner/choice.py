@@ -18,19 +18,19 @@ def choose_provisioner(word: str) -> Provisioner:
 
 
 def _read(path: Path) -> Provisioner:
-    # The provisioner of this repository has no file, and a clone starts in less time than this loads.
+    # Imported here, since the harness's provisioner has no file, and this loads more slowly than a clone starts.
     from harness.provisioner.yaml_file import read_provisioner  # noqa: PLC0415
 
     return read_provisioner(path)
 
 
 def absolute(word: str, folder: Path) -> str:
-    """Return a path relative to `folder` as an absolute one, and a name as it is."""
+    """Return a path, which may be relative to `folder`, as an absolute path, and a name unchanged."""
     return str(folder / word) if _is_path(word) else word
 
 
 def _is_path(word: str) -> bool:
-    """Return whether a word is a path: it has a slash, or the suffix of YAML."""
+    """Return whether a word is a path: it has a slash, or a suffix of YAML files."""
     return "/" in word or word.endswith((".yaml", ".yml"))
 
 
@@ -52,9 +52,9 @@ def provisioner_by_name(name: str) -> Provisioner:
 def provisioner_of(plugin: Plugin) -> Provisioner:
     """Return the provisioner of an entry point, by the name of the entry.
 
-    The entry gives a `Provisioner`, a function without arguments that returns one, or the absolute
-    path of a provisioner's file. Raises PluginError if it provides something else, or the file is
-    not valid.
+    The entry is a `Provisioner`, a function without arguments that returns a `Provisioner`, or the
+    absolute path of a provisioner's file. Raises PluginError for any other object, or if the file
+    is not valid.
     """
     found = plugin.load()
     try:

@@ -25,7 +25,7 @@ DECLARATION_NAME = "provisioner.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """The provisioner of the evidence; `source` is where it is declared."""
+    """The provisioner of the evidence; `source` is the file that declares it."""
 
     __pydantic_config__ = FORBID
 
@@ -34,7 +34,7 @@ class Declaration:
     source: str
     outcome: OutcomeDeclaration
     files: tuple[str, ...] = ()
-    """Paths of what was collected in addition, which may be patterns."""
+    """Paths of the files that were collected in addition, which may be patterns."""
     commands: tuple[str, ...] = ()
     """Names of the commands that ran in addition."""
 
@@ -59,8 +59,8 @@ class Declaration:
             if name == expected:
                 return number
         raise BadInputError(
-            f"No exit code has the name '{expected}', only {listed(self.outcome.exit_codes.values())} "
-            "have one; declare it.",
+            f"No exit code has the name '{expected}'; the declared names are "
+            f"{listed(self.outcome.exit_codes.values())}. Declare the name.",
             source=self.source,
             key="outcome.exit_codes",
         )
@@ -77,7 +77,7 @@ class Declaration:
 
     @property
     def events(self) -> EventFiles:
-        """Return how events are read; raises BadInputError if that is not declared."""
+        """Return the declaration of events; raises BadInputError if there is none."""
         if self.outcome.events is None:
             raise self.missing("events")
         return self.outcome.events
@@ -86,7 +86,7 @@ class Declaration:
         """Return the error for an `outcome` without any of `keys`."""
         quoted = " or ".join(f"'outcome.{key}'" for key in keys)
         return BadInputError(
-            f"Provisioner '{self.name}' does not declare this, so it cannot be told whether the "
+            f"Provisioner '{self.name}' does not declare this key, so the harness cannot tell whether the "
             f"node is as expected; add {quoted}.",
             source=self.source,
             key=f"outcome.{keys[0]}",
@@ -116,7 +116,7 @@ def write_declaration(provisioner: Provisioner, folder: Path) -> None:
 
 
 def read_declaration(folder: Path) -> Declaration:
-    """Read the file of an evidence folder; without one it is the provisioner of the harness.
+    """Read the file of an evidence folder; without the file, return the harness's own declaration.
 
     Raises HarnessError if the file is damaged, or has a newer schema.
     """

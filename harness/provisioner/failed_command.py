@@ -1,8 +1,8 @@
-"""The command at which `set -e` ended a provisioner that is a bash script: how it is noted and read; pure.
+"""Records and reads the command at which `set -e` ended a provisioner that is a bash script; pure.
 
-A script that ends so prints nothing of its own. `run-provisioner.sh` writes a file that bash reads before the script:
-it sets a trap on ERR, which notes the command in the folder of the run. Programs that the script starts do not
-read it.
+`set -e` ends a script without a message. So `run-provisioner.sh` writes a file that bash reads before the script,
+and that sets a trap on ERR. The trap records the command in the folder of the run. Programs that the script starts
+do not read the file.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from harness.cloudinit import GuestFile
 
-#: The file in the folder of a run that has the command.
+#: The file with the command in the folder of a run.
 FAILED_COMMAND = "failed-command"
 _BASH_FILE = "/run/gpu-node-failed-command.bash"
 _BASH = re.compile(rb"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?bash\b")
-#: A script's own trap, also where its command has several lines, or what is in the way of ours.
+#: A script's own trap on ERR, also with a command of several lines, or other code that conflicts with our trap.
 _OWN_TRAP = re.compile(
     rb"\btrap\b[^\n]*\b(?:ERR|-p)\b|^[ \t]*['\"}]+[ \t]+ERR\b|\btrap[ \t]*(?:[)|;&>]|$)|\bBASH_ENV\b",
     re.MULTILINE | re.IGNORECASE,
@@ -29,7 +29,7 @@ _OWN_TRAP = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class FailedCommand:
-    """A command that failed where no condition looked at it, in the line of a file that bash names."""
+    """A command that failed outside a condition; `file` and `line` are bash's."""
 
     command: str
     exit_code: int
@@ -38,10 +38,10 @@ class FailedCommand:
 
 
 def noting_environment(argv: Sequence[str], files: Sequence[GuestFile]) -> Mapping[str, str]:
-    """Return the variables of a command with which bash notes at which command `set -e` ends it.
+    """Return the variables by which bash records the command at which `set -e` ends the script.
 
-    There are none where the program is no bash script among `files`, and where one of them sets a trap on ERR
-    itself: functions would inherit it.
+    The result is empty if the program is not a bash script among `files`, or if one of the files sets a trap on
+    ERR itself, since functions would inherit our trap.
     """
     contents = {file.path: file.content for file in files}
     place = next((place for place, word in enumerate(argv) if word in contents), None)
@@ -58,7 +58,7 @@ def noting_environment(argv: Sequence[str], files: Sequence[GuestFile]) -> Mappi
 
 
 def parse_failed_command(text: str) -> FailedCommand | None:
-    """Return the command of a run's record; None where it is damaged."""
+    """Return the command in a run's record; None if the record is damaged."""
     lines = text.split("\n", 3)
     if len(lines) < 4 or not all(re.fullmatch(r"\d{1,9}", number) for number in lines[:2]):
         return None

@@ -1,7 +1,7 @@
 """How the result of a provisioner is read: exit codes, a JSON file, event files, log lines.
 
-These values are also the keys `outcome` of a provisioner's file. They travel in the evidence, so
-that a folder can be judged without its project.
+These classes are also the keys below `outcome` in a provisioner's file. The evidence has a copy, so
+that an evidence folder can be judged without its project.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _path(value: str) -> str:
 
 def _expression(value: str, known: frozenset[str], main: str) -> str:
     try:
-        # It becomes part of a longer expression, so it can't set flags for the whole.
+        # The value becomes part of a longer expression, so it can't set flags for all of it.
         compiled = re.compile(f"(?:{value})")
     except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"This is not a regular expression ({error})") from error
@@ -79,7 +79,7 @@ class EventFormat(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class StepList:
-    """Where the outcome file lists the steps; pointers other than `at` begin at one step."""
+    """The list of steps in the outcome file; pointers other than `at` are relative to a step."""
 
     __pydantic_config__ = FORBID
 
@@ -88,13 +88,13 @@ class StepList:
     name: Pointer = "/name"
     """JSON pointer in a step to its name."""
     status: Pointer | None = None
-    """The same for how it ended."""
+    """JSON pointer in a step to its status, which says how the step ended."""
     duration_s: Pointer | None = None
-    """The same for its duration in seconds."""
+    """JSON pointer in a step to its duration in seconds."""
     detail: Pointer | None = None
-    """The same for a sentence about it."""
+    """JSON pointer in a step to a sentence about it."""
     started: Pointer | None = None
-    """The same for its start: ISO 8601, or seconds of the epoch."""
+    """JSON pointer in a step to its start: ISO 8601, or seconds since the epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,15 +106,15 @@ class OutcomeFile:
     path: GuestPath
     """Its path in the machine."""
     exit_code: Pointer | None = None
-    """JSON pointer to the exit code, which has to be the command's exit code."""
+    """JSON pointer to the exit code, which has to equal the command's exit code."""
     exit_name: Pointer | None = None
     """JSON pointer to the name of the exit code."""
     error: Pointer | None = None
-    """JSON pointer to why it failed."""
+    """JSON pointer to the reason of a failure."""
     decision: Pointer | None = None
-    """JSON pointer to what was decided."""
+    """JSON pointer to the decision."""
     reason: Pointer | None = None
-    """JSON pointer to why that was decided."""
+    """JSON pointer to the reason of the decision."""
     steps: StepList | None = None
     """The steps that were taken."""
 
@@ -130,11 +130,11 @@ class EventFiles:
     name: Pointer
     """JSON pointer in an event to its name."""
     format: EventFormat = EventFormat.JSON
-    """`json`: one event for each file. `json-lines`: one for each line."""
+    """`json`: each file has one event. `json-lines`: each line is one event."""
     started: Pointer | None = None
-    """JSON pointer in an event to its start: ISO 8601, or seconds of the epoch."""
+    """JSON pointer in an event to its start: ISO 8601, or seconds since the epoch."""
     ended: Pointer | None = None
-    """The same for its end."""
+    """JSON pointer in an event to its end, in the same form."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,11 +144,11 @@ class LogPatterns:
     __pydantic_config__ = FORBID
 
     path: GuestPath | None = None
-    """Its path in the machine; by default what the command printed, in cloud-init's output."""
+    """Path of the log in the machine; by default the command's output in cloud-init's log."""
     decision: Annotated[str, AfterValidator(_decision)] | None = None
-    """A line that says what was decided: its only group, or the groups `decision` and `reason`."""
+    """Matches a line about the decision, by one group or by the groups `decision` and `reason`."""
     step: Annotated[str, AfterValidator(_step)] | None = None
-    """A line about a step: its only group, or the groups `name`, `status`, `duration_s`, `detail`."""
+    """Matches a line about a step, by one group or by the groups `name`, `status`, `duration_s`, `detail`."""
 
 
 @dataclass(frozen=True, kw_only=True)

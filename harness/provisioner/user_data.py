@@ -20,7 +20,7 @@ Document: TypeAlias = "Mapping[str, object]"
 
 _HEADER = "#cloud-config"
 _MERGER = re.compile(r"(?P<name>[a-z_][a-z0-9_]*)\((?P<options>[^()]*)\)")
-#: The rule by which nothing is lost.
+#: The rule of `merge_how` that loses no values.
 _JOINING = "dict(recurse_list)+list(append)"
 
 
@@ -54,10 +54,10 @@ def read_user_data(file: Path, name: str) -> dict[str, object]:
 def merge_user_data(ours: Document, provisioner: Provisioner) -> dict[str, object]:
     """Return the cloud-config `ours` merged with the provisioner's, as cloud-init would merge them.
 
-    By default, cloud-init lets the later document replace values of the earlier one. Here that
-    would break the machine or drop the provisioner's values, so it is refused: a key may be in
-    both only with equal values, or if the later one's `merge_how` joins mappings and lists without
-    a loss. Raises BadInputError that names the key.
+    By default, cloud-init lets values of the later document replace values of the earlier document.
+    Here that would break the machine or drop the provisioner's values, so it is refused: a key may be
+    in both documents only with equal values, or if `merge_how` of the later document joins mappings
+    and lists without a loss. Raises BadInputError, which names the key.
     """
     theirs = dict(provisioner.user_data)
     rules = _Rules.of(theirs, provisioner)
@@ -68,7 +68,7 @@ def merge_user_data(ours: Document, provisioner: Provisioner) -> dict[str, objec
 
 @dataclass(frozen=True, kw_only=True)
 class _Rules:
-    """What `merge_how` of a document says, as far as nothing is lost by it."""
+    """The rules in a document's `merge_how` that lose no values."""
 
     source: str
     joins_mappings: bool = False
@@ -77,7 +77,7 @@ class _Rules:
 
     @classmethod
     def of(cls, document: dict[str, object], provisioner: Provisioner) -> _Rules:
-        """Take the rules out of a document."""
+        """Remove the rules from a document, and return them."""
         source = provisioner.user_data_source or provisioner.where
         given = document.pop("merge_how", None) or document.pop("merge_type", None)
         if given is None:
@@ -117,7 +117,7 @@ class _Rules:
         )
 
     def refuse_repeated_paths(self, merged: Document) -> None:
-        """Refuse two files at one path: cloud-init would write the later over the earlier."""
+        """Refuse two files at one path, since cloud-init would overwrite the first file."""
         files = merged.get("write_files", [])
         paths = [
             posixpath.normpath(str(each.get("path")))

@@ -38,7 +38,7 @@ _MODE = re.compile(r"0?[0-7]{3,4}")
 
 def _words(value: object) -> object:
     if isinstance(value, str):
-        # pydantic reports a ValueError, and lets a TypeError through.
+        # A ValueError, since pydantic reports it but does not catch a TypeError.
         message = "A command is a list of its words, such as [/opt/my/provision.sh, boot]"
         raise ValueError(message)  # noqa: TRY004
     return value
@@ -55,7 +55,7 @@ Argv = Annotated[tuple[Text, ...], BeforeValidator(_words), Field(min_length=1)]
 Mode = Annotated[str, BeforeValidator(_mode)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([-.][a-z0-9]+)*$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-#: Output of a command lies in a file of this name, beside NAME.exit-code.
+#: The name of the file with a command's output, beside which is NAME.exit-code.
 OutputName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 
 
@@ -66,7 +66,7 @@ class FileSource:
     __pydantic_config__ = FORBID
 
     source: Text
-    """Path of a file, or of a folder with all that is in it, relative to the provisioner's file."""
+    """Path of a file, or of a folder with all its files, relative to the provisioner's file."""
     mode: Mode | None = None
     """Octal mode of the file, in quotes; by default 0755 if the source is executable, else 0644."""
 
@@ -78,29 +78,29 @@ class ConfigurationKeys:
     __pydantic_config__ = FORBID
 
     path: GuestPath
-    """Its path in the machine."""
+    """Path of the file in the machine."""
     format: ConfigurationFormat = ConfigurationFormat.JSON
     """`json`, `yaml`, or `env`: lines KEY=VALUE for a shell."""
     values: Mapping[str, object] = field(default_factory=dict)
-    """Its values; `config` of a test's request is added to them."""
+    """Values of the file; `config` of a test's request is added to them."""
     node_values: Mapping[str, NodeFact] = field(default_factory=dict)
     """Values that depend on the node: `has_gpus`, `gpu_count`, `driver_version`, `driver_sha`."""
     bake_values: Mapping[str, object] = field(default_factory=dict)
     """Values that a bake adds."""
     mode: Mode = "0600"
-    """Its octal mode, in quotes."""
+    """Octal mode of the file, in quotes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceKeys:
-    """Additional evidence to collect of a node."""
+    """Additional evidence to collect from a node."""
 
     __pydantic_config__ = FORBID
 
     files: tuple[GuestPath, ...] = ()
     """Paths of files in the machine; `*` and `?` match within a name."""
     commands: Mapping[OutputName, Argv] = field(default_factory=dict)
-    """Commands that only read, by the name of their output."""
+    """Commands that only read from the node, by the names of their outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +199,7 @@ def _configuration(keys: ConfigurationKeys, file: Path) -> ConfigurationFile:
 
 
 def _files_of(target: str, given: ProvisionerFile, file: Path) -> Iterator[GuestFile]:
-    """Yield the files of one key of `files`; a folder has all files below it."""
+    """Yield the files of one key of `files`; a folder stands for all files below it."""
     wanted = given.files[target]
     source = file.parent / wanted.source
     mode = None if wanted.mode is None else int(wanted.mode, 8)

@@ -328,7 +328,7 @@ REFUSED = {
 UNDECLARED = {
     "decision": (
         lambda e: expect.decided(e, "build"),
-        "key 'outcome.file.decision': Provisioner 'mine' does not declare this, so it cannot be told",
+        "key 'outcome.file.decision': Provisioner 'mine' does not declare this key, so the harness cannot tell",
     ),
     "step": (lambda e: expect.step_of(e, "x"), "key 'outcome.log.step': "),
     "failed step": (lambda e: expect.step_failed(e, "x"), "key 'outcome.log.step': "),
@@ -340,7 +340,7 @@ UNDECLARED = {
     "no events": (lambda e: expect.no_event_recorded(e, "x"), "key 'outcome.events': "),
     "name of an exit code": (
         lambda e: expect.provisioned(e, exit_code="no-drver"),
-        "key 'outcome.exit_codes': No exit code has the name 'no-drver', only 'ok', 'no-driver' have",
+        "key 'outcome.exit_codes': No exit code has the name 'no-drver'; the declared names are 'ok', 'no-driver'",
     ),
 }
 
