@@ -1,14 +1,14 @@
 """A standalone program that runs one command and records the CPU time of all its processes.
 
-`accounting` starts it; nothing imports it.
+`harness.bench.accounting` starts this program; no module imports it.
 
 Usage: accounted_command.py RESULT COMMAND [ARGUMENT…]
 
-Writes the CPU seconds to the file RESULT and ends with the command's exit code. The kernel counts
-a process's CPU time to the process that waits for it. Nobody waits for the processes of a sandbox
-or a worker that is killed. So this program is the subreaper of all processes below it
-(PR_SET_CHILD_SUBREAPER, prctl(2)) and waits for them too; every process is counted, without a
-cgroup and without root.
+The program writes the CPU seconds to the file RESULT and ends with the command's exit code. The
+kernel adds a process's CPU time to the process that waits for it. No process waits for the children
+of a killed sandbox or worker. So this program is the subreaper of all its descendants
+(PR_SET_CHILD_SUBREAPER, prctl(2)) and waits for them too. In this way every process is counted,
+without a cgroup and without root.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ def run_accounted(
     env: Mapping[str, str] | None = None,
     may_fail: bool = False,
 ) -> Usage:
-    """Run `argv` in `cwd` to its end and account for it; see `accounted_command.py`.
+    """Run `argv` in `cwd` to its end, and return its resources; see `accounted_command.py`.
 
-    Raises HarnessError if the command fails, unless it may.
+    Raises HarnessError if the command fails, unless `may_fail`.
     """
     with tempfile.TemporaryDirectory(prefix="harness-accounting.") as folder:
         result = Path(folder) / "cpu_s"

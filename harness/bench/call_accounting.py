@@ -1,4 +1,4 @@
-"""The CPU time of each call of some commands, wherever in a run a shell calls them."""
+"""The CPU time of each call of given commands by any shell of a run."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class CallAccounting:
-    """The environment of a run that accounts for its calls, and its result."""
+    """The environment of a run whose calls are accounted for, and the recorded calls."""
 
     folder: Path
     names: Sequence[str]
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Return the variables to run with; dynamically linked shells obey them."""
+        """Return the environment variables for the run; statically linked shells ignore them."""
         return {
             "LD_PRELOAD": str(self.library),
             "HARNESS_BENCH_NAMES": f":{':'.join(self.names)}:",
@@ -88,8 +88,8 @@ def _compile(library: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         raise RequirementError(
-            "Calls are accounted for by a small library, and there is no C compiler 'cc' on PATH to "
-            "build it; install one (apt-get install gcc libc6-dev)."
+            "A small library accounts for calls, and there is no C compiler 'cc' on PATH to build "
+            "the library; install a compiler (apt-get install gcc libc6-dev)."
         )
     ran = LocalRunner().run(
         [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(_SOURCE)],

@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 Sample = TypeVar("Sample")
 
-#: What is measured, in the order in which it is shown.
+#: The measures, in the order in which they are shown.
 MEASURES: Mapping[str, str] = {
-    "cold_boot_s": "from asking for a node to cloud-init's end, without a checkpoint",
-    "clone_ready_s": "from asking for a clone to the answer of its first command",
-    "clone_gpu_s": "from asking for a clone with an emulated GPU until the guest lists it",
+    "cold_boot_s": "from the request for a node to cloud-init's end, without a checkpoint",
+    "clone_ready_s": "from the request for a clone to the result of its first command",
+    "clone_gpu_s": "from the request for a clone with an emulated GPU until the guest lists the GPU",
     "prompt_s": "from the start of `harness shell` to its prompt, in a clone with an emulated GPU",
-    "answer_s": "from the start of `harness shell` to the answer of what is typed at its prompt at once",
+    "answer_s": "from the start of `harness shell` to the output of a command typed at once at its prompt",
     "command_s": "the whole of `harness shell -- true`, with an emulated GPU",
     "ping_ms": "a round trip to the guest's agent",
     "exec_ms": "a round trip that runs true",
-    "private_mib": "memory that an idle clone has for itself",
+    "private_mib": "memory that an idle clone shares with no other process",
 }
 
 _MODEL = "h100-sxm5-80gb"
@@ -53,12 +53,12 @@ class CloneBench:
 
     @property
     def speedup(self) -> float:
-        """How many times faster a clone is ready than a cold boot."""
+        """The time of a cold boot, divided by the time until a clone is ready."""
         return self.spreads["cold_boot_s"].median / self.spreads["clone_ready_s"].median
 
     @property
     def prompt_speedup(self) -> float:
-        """How many times faster a person gets a prompt in a clone than after a cold boot."""
+        """The time of a cold boot, divided by the time until the prompt in a clone."""
         return self.spreads["cold_boot_s"].median / self.spreads["prompt_s"].median
 
 
@@ -73,8 +73,8 @@ def measure_clones(
     """Measure `cold_runs` cold boots and `runs` clones of each kind.
 
     `shell_words` are the options of `harness shell` for machines like the machines of `lab`.
-    `progress` is called before each run with the name of the measure, the run's number and their
-    count.
+    `progress` is called before each run with the name of the measure, the run's number and the number
+    of runs.
     """
 
     def repeat(count: int, what: str, measure: Callable[[], Sample]) -> list[Sample]:
@@ -104,7 +104,7 @@ def measure_clones(
 
 
 def _cold_boot(lab: Lab) -> float:
-    """Return the seconds from asking for a node to cloud-init's end."""
+    """Return the seconds from the request for a node to cloud-init's end."""
     request = NodeRequest(name="bench-cold", image=lab.node_image(), command=None)
     started = time.monotonic()
     with lab.boot(request, start=MachineStart.COLD) as node:
@@ -113,7 +113,7 @@ def _cold_boot(lab: Lab) -> float:
 
 
 def _plain_clone(lab: Lab, state: SavedState) -> Mapping[str, float]:
-    """Measure one clone, from asking for it to its idle state."""
+    """Measure one clone, from the request to its idle state."""
     started = time.monotonic()
     with lab.clone(state, "bench") as machine:
         machine.guest.output_of("true")
@@ -134,7 +134,7 @@ def _plain_clone(lab: Lab, state: SavedState) -> Mapping[str, float]:
 
 
 def _gpu_clone(lab: Lab, state: SavedState) -> float:
-    """Return the seconds from asking for a clone with a GPU until the guest lists it."""
+    """Return the seconds from the request for a clone with a GPU until the guest lists the GPU."""
     model = load_catalogue().get(_MODEL)
     started = time.monotonic()
     with lab.clone(state, "bench", gpus=[model]) as machine:
@@ -146,7 +146,7 @@ def _private_mib(machine: LabMachine) -> float:
     """Return the memory that the clone's process has written and shares with no other process."""
     if machine.vm.pid is None:
         raise HarnessError(
-            "The memory of a machine can be measured only where this host runs it, but "
+            "The memory of a machine can be measured only if this host runs the machine, but "
             f"machine '{machine.name}' runs elsewhere."
         )
     rollup = Path(f"/proc/{machine.vm.pid}/smaps_rollup").read_text()

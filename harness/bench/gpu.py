@@ -1,4 +1,4 @@
-"""How many accesses a second an emulated GPU answers, by each transport."""
+"""The number of accesses per second that an emulated GPU answers, for each transport."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from harness.gpu import GpuModel
 
-#: What is measured of each transport, in accesses of 32 bits, one at a time.
+#: The measures of each transport; accesses have 32 bits and are made one at a time.
 GPU_MEASURES: Mapping[str, str] = {
     "config_reads_per_s": "reads of configuration space that the device answers in a second",
     "bar_reads_per_s": "reads of a register in BAR 0 that the device answers in a second",
@@ -55,9 +55,9 @@ def measure_gpu(model: GpuModel, *, runs: int, seconds: float) -> Mapping[Transp
 
 
 def measure_rate(model: GpuModel, transport: Transport, what: str, seconds: float) -> float:
-    """Return how many accesses a second to `what`, "config" or "bar", a device served for it answers.
+    """Return the accesses per second to `what`, "config" or "bar", that a device answers.
 
-    Raises HarnessError if the process that asks fails.
+    Raises HarnessError if the process that makes the accesses fails.
     """
     with tempfile.TemporaryDirectory(prefix="bench-gpu-") as top:
         folder = Path(top)

@@ -1,6 +1,6 @@
-"""A process in the role of QEMU: it asks an emulated GPU as fast as it answers, and prints how often.
+"""A process in QEMU's role: it accesses an emulated GPU as fast as the GPU answers, and prints the rate.
 
-`harness bench gpu` starts it, so that asking and answering share no interpreter, as with QEMU.
+`harness bench gpu` starts it as a process of its own, since QEMU and the device share no interpreter either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.gpu.transport import Transport
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Where the load puts BAR 0 behind mpqemu, whose requests have addresses.
+#: The address that the load gives BAR 0 behind mpqemu, whose requests have addresses.
 _BAR_0 = 0xE0000000
 _BATCH = 200
 _PATIENCE_S = 10.0
@@ -25,7 +25,7 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """The question that is asked again and again, and the questions that must come before it."""
+    """The request that is repeated, and the requests that must precede it."""
 
     before: tuple[bytes, ...]
     question: bytes
@@ -33,7 +33,7 @@ class Load:
 
 
 def render_load(transport: Transport, what: str) -> Load:
-    """Return the questions for `what`: "config" or "bar". Each access reads 32 bits."""
+    """Return the requests for `what`: "config" or "bar". Each access reads 32 bits."""
     if transport is Transport.MPQEMU:
         before = (
             _mpqemu(mpqemu.Command.PCI_CFGWRITE, mpqemu.CONFIG_ACCESS.pack(0x10, _BAR_0, 4)),
@@ -58,7 +58,7 @@ def _mpqemu(command: mpqemu.Command, payload: bytes) -> bytes:
 
 
 def ask(sock: socket.socket, load: Load, seconds: float) -> float:
-    """Ask for `seconds`, one question at a time as a vCPU does, and return answers a second."""
+    """Send requests for `seconds`, one at a time as a vCPU does; return the answers per second."""
     for question in load.before:
         _ask_once(sock, question, load.answer_bytes)
     count, started = 0, time.monotonic()

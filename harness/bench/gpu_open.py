@@ -1,7 +1,7 @@
-"""How long it takes in a clone from plugging an emulated GPU until NVIDIA's `nvidia-smi -L` shows it.
+"""The time in a clone from plugging an emulated GPU until NVIDIA's `nvidia-smi -L` shows it.
 
-The clone's state has the driver loaded. The driver loads only if there is a GPU, so one is plugged
-while the state is made, and unplugged before it is saved.
+The clone's state has the driver loaded. The driver loads only if there is a GPU, so a GPU is plugged
+while the state is made, and unplugged before the state is saved.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from harness.settings import Settings
 
 GPU_OPEN_S = "gpu_open_s"
-#: What is measured, in clones whose state has the driver loaded.
+#: The measures, in clones whose state has the driver loaded.
 MEASURES: Mapping[str, str] = {
     GPU_OPEN_S: "from plugging an emulated GPU until NVIDIA's `nvidia-smi -L` shows it",
     "accesses": "accesses of the guest to the GPU until then, each of which is a message",
     "device_mib": "memory by which the process that serves the GPU grows until then",
     "reopen_s": "an `nvidia-smi -L` that opens and closes the GPU again",
-    "reopen_growth_mib": "memory by which the process grows from the first of those to the last",
+    "reopen_growth_mib": "memory by which the process grows from the first to the last of these further opens",
 }
 
-#: How often the last clone opens the GPU again.
+#: The number of times that the last clone opens the GPU again.
 REOPENS = 20
-#: Seconds that KVM is given; TCG gets them times its patience.
+#: The time limit in seconds under KVM; for TCG it is multiplied by TCG's factor.
 _LOAD_KVM_S = 60.0
 _OPEN_KVM_S = 30.0
 _MIB = 1 << 20
@@ -57,7 +57,7 @@ class GpuOpens:
 
 
 def require_openable(settings: Settings, model: GpuModel) -> None:
-    """Raise BadInputError if no driver could open the GPU that these settings emulate."""
+    """Raise BadInputError if NVIDIA's driver can't open the GPU that these settings emulate."""
     if settings.gpu_source is not GpuSource.EMULATED:
         return
     if model.gsp is None:

@@ -1,4 +1,4 @@
-"""How long a person waits for the prompt of `harness shell`, and a script for a command in it."""
+"""The time until the prompt of `harness shell`, and the time of a command by `harness shell -- CMD`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _END_S = 60.0
 _READ_BYTES = 4096
 #: The end of root's prompt.
 _PROMPT = b"# "
-#: A terminal shows what is typed too, so the answer is not in the command as it is.
+#: A terminal echoes the typed command, so the quotes keep the answer from being in the command.
 _TYPED, _ANSWER = b"echo answ''ered\n", b"answered\r\n"
-#: As for a person, who runs the harness more than once: Python keeps what it compiled.
+#: Lets Python cache its bytecode, as for a person who runs the harness more than once.
 _KEEPS_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
-#: What the last lines of an error have.
+#: The most characters of output in an error.
 _SHOWN = 2000
 
 
@@ -40,9 +40,9 @@ class PromptTimes:
 
 
 def measure_prompt(words: Sequence[str]) -> PromptTimes:
-    """Start `harness shell` with these options, type a command at its prompt at once, and leave it.
+    """Start `harness shell` with these options, type a command at once at its prompt, and leave the shell.
 
-    Raises HarnessError with its output if it shows no prompt, or fails afterwards.
+    Raises HarnessError with the output if the shell shows no prompt, or fails afterwards.
     """
     started = time.monotonic()
     with _started(words) as terminal:
@@ -59,7 +59,7 @@ def measure_prompt(words: Sequence[str]) -> PromptTimes:
 def seconds_of_command(words: Sequence[str]) -> float:
     """Return the seconds that `harness shell -- true` takes with these options.
 
-    Raises HarnessError with its output if it fails.
+    Raises HarnessError with the command's output if it fails.
     """
     started = time.monotonic()
     with _started([*words, "--", "true"]) as terminal:
@@ -69,7 +69,7 @@ def seconds_of_command(words: Sequence[str]) -> float:
 
 @contextlib.contextmanager
 def _started(words: Sequence[str]) -> Iterator[int]:
-    """Start `harness shell` in a terminal, and end it; it has to end well within the context."""
+    """Start `harness shell` in a terminal; it has to end with exit code 0 within the context."""
     ours, theirs = pty.openpty()
     with open(ours, "rb", buffering=0):  # noqa: PTH123 - of a descriptor
         try:
@@ -90,9 +90,9 @@ def _started(words: Sequence[str]) -> Iterator[int]:
 
 
 def _read_until(terminal: int, is_over: Callable[[bytes], bool] | None) -> None:
-    """Read until the output `is_over`, or to its end where that is None.
+    """Read until `is_over` is true for the output, or to the output's end if `is_over` is None.
 
-    Raises HarnessError with the output where that does not come.
+    Raises HarnessError with the output if that does not happen in time.
     """
     deadline, printed = Deadline.after(_LIMIT_S), b""
     poll = select.poll()
@@ -100,7 +100,7 @@ def _read_until(terminal: int, is_over: Callable[[bytes], bool] | None) -> None:
     while is_over is None or not is_over(printed):
         chunk = b""
         if poll.poll(deadline.remaining_s() * 1000):
-            # At its end, a terminal gives an error.
+            # A read at the end of a terminal's output raises an error.
             with contextlib.suppress(OSError):
                 chunk = os.read(terminal, _READ_BYTES)
             if not chunk and is_over is None:

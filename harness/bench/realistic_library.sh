@@ -1,4 +1,4 @@
-# The shell code under test of the realistic suite: what node provisioning scripts do.
+# The shell code under test of the realistic suite, with typical functions of node provisioning scripts.
 
 config_value() { # FILTER
   jq -r "$1" "$config"

@@ -1,4 +1,4 @@
-"""Runs the realistic suite: its cost, and whether its verdicts are the same on every run."""
+"""Runs the realistic suite, to measure its cost and to compare its verdicts between runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (.+?)(?: - .*
 class RealisticBench:
     """The cost of one way to run the realistic suite; medians of several runs.
 
-    `shuffled_cpu_s` is `cpu_s` beside a plugin that shuffles tests, None for shellspec.
+    `shuffled_cpu_s` is the same as `cpu_s`, but with a plugin that shuffles tests; None for shellspec.
     """
 
     cpu_s: float
@@ -85,7 +85,7 @@ def measure_realistic(rounds: int) -> tuple[RealisticBench, RealisticBench | Non
         with _project() as folder:
             write_suite(folder)
             run(folder, False)  # fills the cache of bytecode
-            # By turns, since the speed of a host changes within minutes.
+            # Alternate the two, since the speed of a host changes within minutes.
             pairs = [(run(folder, False), external_cpu_s(folder)) for _ in range(rounds)]
             others = [shuffled(folder, False) for _ in range(rounds)] if shuffled else []
         with _project() as folder:
@@ -163,8 +163,8 @@ def _project() -> Iterator[Path]:
 def external_cpu_s(folder: Path) -> float:
     """Run the suite in `folder`, and return the CPU seconds that its own commands used.
 
-    `wait4` accounts for each call, in a run that the accounting may slow down. It runs without a
-    sandbox, since files written in a sandbox are lost with it.
+    A wrapper of `wait4` accounts for each call, and may slow this run down. The run has no sandbox, since
+    files written in a sandbox are lost when it ends.
     """
     with call_accounting(EXTERNAL_COMMANDS) as accounting:
         argv = pytest_argv("--shell-time=virtual", "--shell-sandbox=off", "-n", str(_JOBS))
@@ -173,10 +173,10 @@ def external_cpu_s(folder: Path) -> float:
 
 
 def _run_pytest(folder: Path, is_start: bool, *options: str) -> Usage:
-    """Run the specs in `folder`; for the start, alone, without any cached bytecode.
+    """Run the specs in `folder`; to measure the start, run without workers and without cached bytecode.
 
-    The cache lies in `folder`, so that the two do not depend on the surroundings: in many
-    containers PYTHONDONTWRITEBYTECODE is set, and Python compiles modules again in each process.
+    The bytecode cache is in `folder`, so that neither run depends on the environment: many containers
+    set PYTHONDONTWRITEBYTECODE, by which Python compiles modules again in each process.
     """
     return run_accounted(
         pytest_argv("--shell-time=virtual", "-n", "0" if is_start else str(_JOBS), *options),

@@ -29,23 +29,23 @@ _LIBRARY_LINES = 3000
 SHELLSPEC_PREFIX = "shellspec_"
 
 
-#: What is measured, in the order in which it is shown.
+#: The measures, in the order in which they are shown.
 FIGURES: Mapping[str, str] = {
     "realistic_cpu_s": "CPU time of 900 examples in 30 files with real commands, two workers, bytecode cached",
-    "realistic_external_cpu_s": "what the commands that these specs run use of it, as wait4 accounts for them",
-    "realistic_overhead_ms": "the difference, for one example",
-    "realistic_wall_s": "wall time of the same",
-    "realistic_shuffled_cpu_s": "realistic_cpu_s beside a plugin of pytest that shuffles all tests",
+    "realistic_external_cpu_s": "the part of this CPU time used by the commands that the specs run, by wait4's accounting",
+    "realistic_overhead_ms": "realistic_cpu_s less realistic_external_cpu_s, for one example",
+    "realistic_wall_s": "wall time of the same run",
+    "realistic_shuffled_cpu_s": "realistic_cpu_s with a plugin of pytest that shuffles all tests",
     "startup_cpu_s": "CPU time of one file with one example, without a bytecode cache",
     "function_mocks_ms": "one of 200 examples with three function mocks, start-up left out",
-    "command_mocks_ms": "the same with three Mock blocks",
-    "sourced_script_ms": "what a sourced script of 3,000 lines adds to an example",
-    "workers_speedup": "5,000 examples on two workers against none, start-up included",
+    "command_mocks_ms": "the same, but with three Mock blocks",
+    "sourced_script_ms": "the time that sourcing a script of 3,000 lines adds to an example",
+    "workers_speedup": "the time of 5,000 examples without workers, divided by their time on two workers, start-up included",
     "sleeping_examples_s": "1,000 examples that each sleep 5, in virtual time, start-up included",
-    "fixture_case_ms": "a test with the shell fixture that writes three files, 6,000 lines sourced",
+    "fixture_case_ms": "a test with the shell fixture that writes three files, with 6,000 lines sourced",
     "timeout_mock_ms": "a call of a mock through timeout in such a test",
-    "load_before": "the host's load average of a minute, before",
-    "load_after": "and after: figures of a busy host say little",
+    "load_before": "the host's load average over a minute, before the measurement",
+    "load_after": "the same after it; the figures of a busy host mean little",
 }
 
 
@@ -75,7 +75,7 @@ class ShellBench:
 
 
 def shell_figures(own: RealisticBench, shellspec: RealisticBench | None) -> Mapping[str, float]:
-    """Return the figures of the realistic suite by name, the figures of shellspec with a prefix."""
+    """Return the figures of the realistic suite by name; shellspec's figures have a prefix."""
     figures = _realistic_figures(own)
     if shellspec is None:
         return figures
@@ -128,7 +128,7 @@ def measure_shell(*, rounds: int, quick: bool) -> ShellBench:
 def _cost_ms(
     folder: Path, example: Callable[[int], str], rounds: int, preamble: str = ""
 ) -> float:
-    """Return the cost of one example: the time of many less the time of one, by their number."""
+    """Return the cost of one example: the time of many less the time of one, divided by their number."""
     costs = []
     for _ in range(rounds):
         one = _time(folder, {"one": _spec(1, example, preamble)}, "-n", "0")

@@ -49,7 +49,7 @@ def measure_fixture(*, rounds: int) -> FixtureBench:
 
 
 def _case_ms(pool: WarmShellPool, library: Path, count: int) -> float:
-    """Return the cost of a test: a shell, the code, what makes the next test independent."""
+    """Return the cost of a test: a shell, the code, and the reset for the next test."""
 
     def case() -> None:
         shell = Shell(pool, virtual=True, timeout_s=_TIMEOUT_S)

@@ -1,27 +1,27 @@
 #!/bin/sh
-# Runs a provisioner's command as the next numbered run of this instance, so that each run has
-# evidence of its own:
+# Runs a provisioner's command as the next numbered run of this instance, so that the evidence of each
+# run is separate:
 #
 #   run-provisioner.sh NAME OUTCOME EVENTS LOG OUTPUT PROGRAM [ARGUMENT...]
 #
 # NAME is the name of the command. OUTCOME, EVENTS and LOG are the outcome file, the pattern of the
 # event files and the log that the provisioner declares, or empty. The output is also appended to
-# OUTPUT, and shown on the console, unless OUTPUT is empty: cloud-init does both itself.
+# OUTPUT and shown on the console. Under cloud-init OUTPUT is empty, since cloud-init does both itself.
 #
-# The folder of a run says what was there before it: harness.evidence.runs reads it. Its own variables have a
-# prefix, since what is assigned to an exported variable changes the program's environment.
+# The folder of a run describes the files before the run; harness.evidence.runs reads it. This script's
+# variables have a prefix, since an assignment to an exported variable would change the program's environment.
 runner_name=$1 runner_outcome=$2 runner_events=$3 runner_log=$4 runner_output=$5
 shift 5
 runner_latest=/run/gpu-node-exit-code
 runner_failed=/run/gpu-node-failed-command
 runner_runs=/var/lib/cloud/instance/provisioner-runs
 
-# Prints inode and time of the outcome, which differ after a run that wrote the same text again.
+# Prints inode and time of the outcome file, which differ even if a run writes the same text again.
 stamp_outcome() {
     [ -z "$runner_outcome" ] || [ ! -f "$runner_outcome" ] || stat -c '%i %y' -- "$runner_outcome"
 }
 
-# On a full or read-only disk the program still runs.
+# Errors are ignored here, so that the program runs even on a full or read-only disk.
 runner_number=1
 while [ -e "$runner_runs/$runner_number" ]; do runner_number=$((runner_number + 1)); done
 runner_run=$runner_runs/$runner_number
@@ -35,10 +35,11 @@ runner_run=$runner_runs/$runner_number
     if [ -n "$runner_log" ]; then
         { [ -f "$runner_log" ] && wc -c <"$runner_log" || echo 0; } >"$runner_run/log-bytes-before"
     fi
-    # Without word splitting, but with patterns.
+    # Expand patterns, but do not split words.
     (IFS='' && [ -n "$runner_events" ] && ls -d -- $runner_events) >"$runner_run/events-before"
-    # harness.provisioner.failed_command says which provisioners read it. `set -e` looks at the exit codes at which
-    # bash runs a trap on ERR, and the first one outside of a subshell ends the script. LINENO counts lines of a trap.
+    # harness.provisioner.failed_command decides which provisioners read this file. `set -e` ends the script at the
+    # first command outside of a subshell for which bash runs a trap on ERR. The trap is one line, since LINENO counts
+    # lines of a trap too.
     rm -f "$runner_failed"
     cat >"$runner_failed.bash" <<END
 unset BASH_ENV

@@ -22,11 +22,11 @@ class Advice:
     """The advice from one mode's samples."""
 
     max_node_provision_time: float
-    """The worst sample, with the margin: a node that takes longer is not like any that was seen."""
+    """The worst sample, with the margin; a node that takes longer is unlike all measured nodes."""
     unneeded_time: float
-    """The node start at the quantile, with the margin: what a new node would cost is paid for an idle one."""
+    """The node start at the quantile, with the margin: an idle node is kept as long as a new node would take."""
     delay_after_add: float
-    """The same: a new node is not judged before it can have a GPU."""
+    """The same time, so that a new node is not judged before it can have a GPU."""
     quantile: float
     margin: float
     n: int

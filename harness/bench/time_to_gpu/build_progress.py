@@ -1,4 +1,4 @@
-"""Tells every minute the last output of a node's long provisioning, such as the build of a driver."""
+"""Reports every minute the last output of a node's long provisioning, such as the build of a driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness.machine.channels.guest import Guest
 
 EVERY_S = 60.0
-#: The last line of the log that was written last: DKMS's own while it builds.
+#: Prints the last line of the most recently written log, which is DKMS's log during a build.
 _LAST_LINE = (
     "newest=$(ls -t /var/lib/dkms/*/*/build/make.log "
     f"{shlex.quote(CLOUD_INIT_OUTPUT_PATH)} 2>/dev/null | head -n 1); "
@@ -35,7 +35,7 @@ def build_progress(
     def watch() -> None:
         told = ""
         while not is_over.wait(every_s):
-            # A guest that is too busy to answer, or has ended, is for the command's own wait to report.
+            # If the guest is too busy to answer or has ended, the command's own wait reports it.
             with contextlib.suppress(HarnessError, CommandError):
                 last = guest.output_of("sh", "-c", _LAST_LINE).strip()
                 if last and last != told and not is_over.is_set():

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from harness.bench.time_to_gpu.rank_test import RankTest
     from harness.bench.time_to_gpu.samples import Benchmark
 
-#: Below 5 %, since a comparison tests a dozen groups at once; five samples a side can reach it.
+#: Below 5 %, since a comparison tests a dozen groups at once; with five samples in each run a test can reach it.
 SIGNIFICANCE = 0.01
-#: By how much a wait may grow before that is a regression, as a share.
+#: The share by which a wait may grow before this is a regression.
 LIMIT = 0.10
 
 
@@ -32,9 +32,9 @@ class Comparison:
     variant: str
     test: RankTest
     shift: Estimate
-    """By what factor the waits changed."""
+    """The factor by which the waits changed."""
     smallest_p: float
-    """What the test can reach at most with so few samples."""
+    """The smallest p that the test can reach with this number of samples."""
     limit: float
 
     @property
@@ -46,7 +46,7 @@ class Comparison:
         return self.is_changed and self.shift.value > 1.0 + self.limit
 
     def verdict(self) -> str:
-        """Say in a few words how it changed."""
+        """Return in a few words how the wait changed."""
         if self.smallest_p > SIGNIFICANCE:
             return "too few samples to tell"
         if self.is_regression:
@@ -62,9 +62,9 @@ class Compared:
 
     groups: tuple[Comparison, ...]
     is_relative: bool
-    """Waits were divided by each run's own build at boot: an emulated processor's seconds say nothing."""
+    """Waits were divided by each run's own build at boot, since seconds of an emulated processor mean nothing."""
     only_in: tuple[tuple[str, str], ...]
-    """Groups that one run alone has: which run, and what."""
+    """Groups that only one of the runs has: the run, and the group's name."""
 
     @property
     def regressions(self) -> list[Comparison]:

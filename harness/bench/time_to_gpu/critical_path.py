@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness.bench.time_to_gpu.estimates import Estimate
     from harness.bench.time_to_gpu.samples import Sample
 
-#: The parts that are no step of the provisioner.
+#: The names of the parts that are not steps of the provisioner.
 BETWEEN = "between steps"
 REGISTRATION = "registration"
 PROVISIONER = "provisioner"
@@ -26,7 +26,7 @@ NO_ENGINE = "EIO"
 
 @dataclass(frozen=True, kw_only=True)
 class TimedStep:
-    """A step that a provisioner reports; `start_s` is None if it does not say when the step began."""
+    """A step that a provisioner reports; `start_s` is None if the provisioner does not report the start."""
 
     name: str
     duration_s: float
@@ -39,13 +39,13 @@ class Moments:
 
     ready_s: float
     ready_wall_s: float
-    """The same moment by the wall clock, by which provisioners stamp."""
+    """The same moment by the wall clock, which provisioners use for their timestamps."""
     ended_s: float
     """When the provisioner's command had ended."""
     capacity_s: float
     """When the capacity that stayed was advertised."""
     allocated_s: float | None
-    """When an allocated GPU was opened; None if its driver refused that, as its payload may."""
+    """When an allocated GPU was opened; None if the driver refused, as NVIDIA's own driver may."""
 
 
 def moments_of(
@@ -53,10 +53,9 @@ def moments_of(
 ) -> Moments | None:
     """Return the summary of the events of one sample; None while it has not reached its end.
 
-    The end is the first allocation after the kubelet's last start. The provisioner is known to be
-    done when its command has ended. Raises ExpectationError for a GPU that cannot be opened,
-    unless it is emulated and the payload is NVIDIA's own driver; HarnessError if the events can
-    never reach the end.
+    The end is the first allocation after the kubelet's last start; the provisioner's command has to
+    have ended too. Raises ExpectationError for a GPU that cannot be opened, unless the GPU is emulated
+    and the payload is NVIDIA's own driver; HarnessError if the events can never reach the end.
     """
 
     def stamp(event: Mapping[str, object], clock: str = "monotonic_s") -> float:
@@ -103,10 +102,10 @@ def moments_of(
 def critical_path(moments: Moments, steps: Sequence[TimedStep]) -> tuple[Segment, ...]:
     """Return the parts of the wait in their order; together they are the wait.
 
-    Steps run one after another. The gaps between them are the provisioner itself. The time after
-    the last step that began before the end is the registration with the kubelet. Steps without a
-    start follow one another. A step that began after the end delays nothing; a step that overlaps
-    the end counts up to it.
+    Steps run one after another; the gaps between them are the provisioner's own time. The time after
+    the last step that began before the end is the registration with the kubelet. A step without a
+    start follows the step before it. A step that began after the end does not count; a step that
+    overlaps the end counts up to the end.
     """
     end = moments.capacity_s - moments.ready_s
     ended = min(end, moments.ended_s - moments.ready_s)
@@ -121,7 +120,7 @@ def critical_path(moments: Moments, steps: Sequence[TimedStep]) -> tuple[Segment
         found.append(Segment(name=step.name, start_s=start, duration_s=stop - start))
         now = stop
     if now < ended and all(step.start_s is None for step in steps):
-        # Nobody says where the provisioner's own time lies.
+        # The provisioner's own time may be between any steps.
         gap += ended - now
         now = ended
     if gap > 0:

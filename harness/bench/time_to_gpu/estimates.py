@@ -1,4 +1,4 @@
-"""Medians and their ratios, with bootstrap intervals; pure, and the same each time."""
+"""Medians and their ratios, with bootstrap intervals; pure and deterministic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 RESAMPLES = 4000
-#: With fewer samples an interval of medians cannot be taken for one of 95 %; see `reached_confidence`.
+#: With fewer samples, the interval of a median cannot reach a confidence near 95 %; see `reached_confidence`.
 FEWEST_FOR_CLAIM = 5
 _SEED = 20260801
 
@@ -74,7 +74,7 @@ def ratio_of(numerator: Sequence[float], denominator: Sequence[float]) -> Estima
 def shift_ratio_of(first: Sequence[float], second: Sequence[float]) -> Estimate:
     """Return the factor between the second group and the first: the median of all ratios of pairs.
 
-    Like the shift of Hodges and Lehmann, on a logarithmic scale.
+    This is the Hodges-Lehmann shift on a logarithmic scale.
     """
 
     def shift(groups: Sequence[Sequence[float]]) -> float:
@@ -111,7 +111,7 @@ def _estimate(
 def quantile(samples: Sequence[float], share: float) -> float:
     """Return the smallest sample that at least this share of the samples does not exceed.
 
-    It is one of the samples, never a value between two.
+    The result is always one of the samples, without interpolation.
     """
     ordered = sorted(samples)
     return ordered[max(0, math.ceil(share * len(ordered) - 1e-9) - 1)]

@@ -38,17 +38,17 @@ class Published:
         return self.seconds / self.baseline_s
 
 
-#: What `--json` prints, beside the figures of each mode; each with an interval and n.
+#: The figures that `--json` prints besides those of each mode; each has an interval and n.
 MEASURES: Mapping[str, str] = {
-    "ratio_prebaked": "the wait of fresh prebaked nodes, divided by that with a build at boot",
-    "ratio_precompiled_near": "the same with a precompiled driver from a near registry",
-    "ratio_precompiled_far": "the same from a far registry",
-    "ratio_policy_reset_prebaked": "the wait after a policy reset of a prebaked node, likewise",
-    "ratio_policy_reset_precompiled_near": "the same with a precompiled driver",
-    "ratio_teardown": "the fast deregistration, divided by `dkms remove --all`",
+    "ratio_prebaked": "the wait of fresh prebaked nodes, divided by the wait with a build at boot",
+    "ratio_precompiled_near": "the wait with a precompiled driver from a near registry, divided likewise",
+    "ratio_precompiled_far": "the wait with a precompiled driver from a far registry, divided likewise",
+    "ratio_policy_reset_prebaked": "the wait after a policy reset of a prebaked node, divided likewise",
+    "ratio_policy_reset_precompiled_near": "the wait after a policy reset with a precompiled driver, divided likewise",
+    "ratio_teardown": "the time of the fast deregistration, divided by the time of `dkms remove --all`",
 }
 _T4 = "T4, g4dn.xlarge, OpenShift 4.13, driver 525.125.06"
-#: On-the-fly builds against precompiled drivers; nobody has published the same of prebaked images.
+#: Published times of builds at boot and of precompiled drivers; there are none for prebaked images.
 PUBLISHED = (
     Published(
         experiment=Experiment.POLICY_RESET, mode=Mode.NEAR, baseline_s=308, seconds=132, where=_T4
@@ -68,7 +68,7 @@ PUBLISHED = (
         where=f"{_T4}, the cluster's registry",
     ),
 )
-#: Of a teardown: the fast deregistration against `dkms remove --all`.
+#: Published times of a teardown: the fast deregistration and `dkms remove --all`.
 PUBLISHED_TEARDOWN = Published(
     experiment=Experiment.SCALE_UP,
     mode=Mode.PREBAKED,
@@ -101,7 +101,7 @@ class ModeFigures:
     waits: tuple[float, ...]
     wait: Estimate
     ratio: Estimate | None
-    """To the build at boot; None for that itself, and without one."""
+    """The wait divided by the wait of the build at boot; None for that build, or if it was not measured."""
     parts: Mapping[str, Estimate]
     """Shares of the wait, the largest first."""
     units: Mapping[str, Estimate]
@@ -119,7 +119,7 @@ class Saving:
     is_claimed: bool
 
     def verdict(self) -> str:
-        """Say in one sentence which claim is supported."""
+        """Return the supported claim in one sentence."""
         size = f"{percent(self.share.value)}, interval {interval(self.share)}"
         if not self.share.is_claimable:
             return f"no claim: n = {self.share.n}, and a claim needs {FEWEST_FOR_CLAIM} samples ({size})"

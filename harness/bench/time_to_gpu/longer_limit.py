@@ -2,7 +2,7 @@
 
     python3 -I -S longer_limit.py SECONDS PROGRAM [ARGUMENT...]
 
-It is not part of a package there, and imports the package of the program.
+In the guest, this file is not part of a package, and imports the package of PROGRAM.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measures nodes in machines: fresh nodes, nodes whose policy is reset, and teardowns.
 
-The tasks go in rounds over all variants, so that a load of the host that comes and goes meets all
-variants alike.
+The tasks run in rounds over all variants, so that temporary load of the host affects all variants
+equally.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
     from harness.evidence import Evidence
     from harness.lab.node import Node
 
-#: Seconds that KVM is given from the provisioner's end to the allocation; TCG gets them times its patience.
+#: The time limit under KVM from the provisioner's end to the allocation; TCG's factor multiplies it.
 _ADVERTISE_KVM_S = 20.0
 _RESET_KVM_S = 30.0
-#: The units that provisioning starts on a GPU node; a unit that does not exist has no stamps.
+#: The units that provisioning starts on a GPU node; a unit that does not exist has no timestamps.
 _UNITS = (
     *("containerd.service", "nvidia-modprobe.service", "nvidia-device-plugin.service"),
     *("nvidia-dcgm.service", "nvidia-dcgm-exporter.service", "kubelet.service"),
 )
-#: Prints when DKMS began and ended its latest build, in seconds since the epoch: the date in the head of
-#: its log, and the log's own time.
+#: Prints when DKMS began and ended its latest build, in seconds since the epoch. The times are the date in the
+#: log's second line, and the log's modification time.
 _COMPILATION = (
     "for log in /var/lib/dkms/nvidia/*/$(uname -r)/*/log/make.log; do "
     '[ -e "$log" ] || exit 0; date +%s -d "$(sed -n 2p "$log")" && stat -c %.Y "$log" || exit 0; done'
@@ -68,12 +68,12 @@ class Plan:
     scale_ups: int
     """Fresh nodes of each mode."""
     resets: int
-    """Of them, those whose policy is reset once."""
+    """The number of these nodes whose policy is reset once."""
     trims: int
     teardowns: int
     """Of each way."""
     is_judged: bool
-    """Whether the first of each is compared with a node that never had the driver."""
+    """Whether the first teardown of each kind is compared with a node that never had the driver."""
     modes: Sequence[Mode]
     reset_modes: Sequence[Mode]
 
@@ -81,7 +81,7 @@ class Plan:
 def tasks_of(fleet: Fleet, plan: Plan) -> list[Task]:
     """Return the tasks to measure, in rounds over all variants.
 
-    So a run that has to stop early has samples of all variants, and about as many of each.
+    So a run that stops early has about the same number of samples of each variant.
     """
     rounds = max(plan.scale_ups, plan.trims, plan.teardowns)
     return [task for number in range(1, rounds + 1) for task in _round(fleet, plan, number)]
@@ -89,7 +89,7 @@ def tasks_of(fleet: Fleet, plan: Plan) -> list[Task]:
 
 def _round(fleet: Fleet, plan: Plan, number: int) -> list[Task]:
     tasks = []
-    # Short ones first: how long they take is not known in the first round.
+    # Short tasks come first, since the times of tasks are not known in the first round.
     if number <= plan.teardowns:
         if plan.is_judged and number == 1:
             tasks.append(_task("teardowns, compared", number, judged_teardowns, fleet))
@@ -117,9 +117,9 @@ def _task(kind: str, number: int, measure: Callable[..., Measured], *given: obje
 def _fresh_node(
     fleet: Fleet, mode: Mode, has_reset: bool, progress: Callable[[str], None]
 ) -> Measured:
-    """Provision a fresh node, and once more after a policy reset where that is measured.
+    """Provision a fresh node and, if resets are measured, once more after a policy reset.
 
-    The first set-up counts as a fresh node: the published experiment on policies drops this one.
+    The first set-up counts as a fresh node; the published experiment on policies drops it.
     """
     with booted_node(fleet, fleet.request(mode)) as node:
         fresh, evidence = _provision(
@@ -164,7 +164,7 @@ def _provision(
     """Provision a node that is ready, wait for its GPU, and return the sample.
 
     Raises ExpectationError if the provisioner fails or the GPU can't be opened, HarnessError if no
-    GPU comes.
+    GPU is allocated in time.
     """
     patience = node.machine.deadline(node.provisioner.timeout_s)
     argv = node.provisioner.guest_command(BOOT, output=CLOUD_INIT_OUTPUT_PATH)
@@ -227,7 +227,7 @@ def _units(node: Node, moments: Moments) -> tuple[UnitTimes, ...]:
     """Return the units of a GPU node that were ready before its capacity was advertised."""
     shown = parse_shown_units(node.guest.output_of(*unit_commands(*_UNITS)[SHOWN_UNITS]))
     found = []
-    # Aliases are further names of the same unit.
+    # A unit is listed under each of its aliases, so count it once.
     for unit in {each.name: each for each in shown.values()}.values():
         if unit.started_us is None or unit.ready_us is None:
             continue
@@ -245,16 +245,16 @@ def _units(node: Node, moments: Moments) -> tuple[UnitTimes, ...]:
 
 
 def _steps(evidence: Evidence, moments: Moments) -> list[TimedStep]:
-    """Return the steps that took time, with their starts where the outcome file has them."""
+    """Return the steps that took time, with their starts if the outcome file has them."""
     try:
         steps = evidence.steps or ()
     except BadInputError:
-        # A provisioner need not declare steps.
+        # The provisioner does not declare steps.
         return []
     started = evidence.step_starts
     declared = evidence.provisioner.outcome.file
     is_of_file = declared is not None and declared.steps is not None
-    # A log's steps come the latest first.
+    # Steps read from a log are sorted from the latest to the first.
     in_order = steps if is_of_file else list(reversed(steps))
     return [
         TimedStep(
@@ -270,7 +270,7 @@ def _steps(evidence: Evidence, moments: Moments) -> list[TimedStep]:
 
 
 def _expect_mode(mode: Mode, evidence: Evidence) -> None:
-    """Expect the node to have got its driver in the way that its sample is counted for."""
+    """Expect the node to have got its driver in the way of `mode`."""
     if mode is Mode.PREBAKED:
         expect.decided(evidence, "install-skip-build", reason="ok")
     elif mode in {Mode.BUILD, Mode.OTHER_KERNEL}:
@@ -287,7 +287,7 @@ def _expect_done(evidence: Evidence, name: str) -> None:
 
 
 def _reset(node: Node, fleet: Fleet, mode: Mode) -> None:
-    """Clear the capacity and take the driver away, up to what the mode's image has."""
+    """Clear the GPU capacity and remove the driver, except the parts that the mode's image has."""
     deadline = node.machine.deadline(_RESET_KVM_S)
     for argv in fleet.reset_commands(mode):
         node.guest.output_of(*argv, timeout_s=max(1.0, deadline.remaining_s()))

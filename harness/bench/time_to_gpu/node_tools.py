@@ -1,8 +1,8 @@
 """Puts the kubelet and the device plugin into a guest, once for each image and kernel.
 
-They are loaded in a saved state, from which the nodes of all samples continue. gRPC comes as
-PyPI's wheels for the guest's Python: an image with Debian's python3-grpcio would need its own
-bakes too, and other distributions have other versions of it.
+Both run in a saved state, from which the nodes of all samples continue. gRPC is installed from PyPI's
+wheels for the guest's Python: an image with Debian's python3-grpcio would need its own bakes, and
+other distributions have other versions of the package.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PLUGIN_FOLDER = "/var/lib/kubelet/device-plugins"
 DEVICES = "/dev/nvidia[0-9]*"
 
 _DOWNLOAD_S = 300.0
-#: Seconds that KVM is given; TCG gets them times its patience.
+#: The time limit in seconds under KVM; for TCG it is multiplied by TCG's factor.
 _INSTALL_KVM_S = 90.0
 _GUEST_PYTHON = "import sys; print('%d.%d' % sys.version_info[:2])"
 _REHEARSE = (
@@ -55,8 +55,8 @@ _UNPACK = (
 def guest_wheels(cache: Path, python: str, packages: Path = _PACKAGES) -> Sequence[Path]:
     """Return the wheels of the guest's packages for a version of Python, such as `3.11`.
 
-    `packages` is a file of requirements with digests; without it, the packages of kubelet and
-    device plugin are taken.
+    `packages` is a requirements file with digests, by default that of the kubelet and the device
+    plugin.
 
     pip downloads them once and checks their digests. Raises RequirementError if the wheels can't
     be downloaded.
@@ -130,7 +130,7 @@ def _install(machine: LabMachine, cache: Path) -> None:
         )
     output_of("sh", "-c", f"echo start >{CONTROL}/kubelet")
     try:
-        # A first registration, with a file for a GPU, loads what gRPC loads late.
+        # A rehearsed registration, with a plain file as GPU, makes gRPC load its late modules.
         output_of("sh", "-c", _REHEARSE)
     except HarnessError as error:
         found = guest.run("journalctl", "--no-pager", "--unit=time-to-gpu-*").stdout

@@ -1,4 +1,4 @@
-"""The nodes of each mode: their image, their kernel, their registry, and how they are reset."""
+"""The nodes of each mode: image, kernel, registry, and the commands that reset them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 PRECOMPILED = "registry.test/gpu/driver"
-#: Where a node finds the programs that can switch trims off.
+#: The folder in a node with the programs that switch trims off.
 TRIM_FOLDER = f"{TOOLS}/trims"
 _SHAPE = f"{TOOLS}/shape.sh"
 _PADDING_SEED = b"time-to-gpu"
@@ -59,13 +59,13 @@ FAR = Shape(one_way_ms=40, rate_kbit=50_000)
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """The shared parts of the nodes of one run."""
+    """The parts that all nodes of one run share."""
 
     lab: Lab
     gpu: GpuModel
     node_image: Image
     builtin: Provisioner
-    """The harness's own provisioner, which all modes but the user's have."""
+    """The harness's own provisioner, for all modes except those of the user's provisioner."""
     own: Provisioner | None
     registry: Registry | None
     shapes: Mapping[Mode, Shape]
@@ -77,13 +77,13 @@ class Fleet:
     def baked(self) -> Image:
         """Return the image with the driver baked in; the first use bakes it, unless that is cached."""
         if self.payload is Payload.NVIDIA:
-            # The recipe has compiled it, on the host's processors.
+            # The recipe has compiled the driver already, on the host's processors.
             return self.node_image
         return bake_node(self.lab, provisioner=self.builtin)
 
     @functools.cached_property
     def own_baked(self) -> Image | None:
-        """Return the same with the user's own provisioner; None if it declares no bake."""
+        """Return the image that the user's own provisioner baked; None if it declares no bake."""
         if self.own is None or self.own.bake is None:
             return None
         return bake_node(self.lab, provisioner=self.own)
@@ -129,13 +129,13 @@ class Fleet:
         return self.near_registry(request, shape)
 
     def _before(self, mode: Mode) -> list[Argv]:
-        """Return what removes the image's module, if the node has to build it."""
+        """Return the commands that remove the image's module, if the node has to build the module."""
         if mode is Mode.BUILD and self.payload is Payload.NVIDIA:
             return [list(self.builtin.guest_command("teardown"))]
         return []
 
     def near_registry(self, request: NodeRequest, shape: Shape) -> NodeRequest:
-        """Return the request of a node that reaches the registry as over a slow network."""
+        """Return the request of a node that reaches the registry over a simulated network."""
         if self.registry is None:
             raise HarnessError("This run has no registry.")
         file = GuestFile(path=_SHAPE, content=(_HERE / "shape.sh").read_bytes(), mode=0o755)
@@ -198,10 +198,10 @@ class Fleet:
             return os_tag(machine.guest.read_text("/etc/os-release") or "")
 
     def reset_commands(self, mode: Mode) -> list[Argv]:
-        """Return the commands that prepare a provisioned node for another set-up of its driver; not measured.
+        """Return the commands that prepare a provisioned node for another set-up of its driver.
 
-        The parts of a mode from before its first boot stay: the prebaked module, and the driver
-        image.
+        These commands are not measured. Parts that the mode has before the first boot stay: the
+        prebaked module, and the driver image.
         """
         unload = (
             "systemctl stop nvidia-dcgm-exporter nvidia-dcgm nvidia-modprobe; "
@@ -226,7 +226,7 @@ class Fleet:
         return commands
 
     def can_reset(self, mode: Mode) -> bool:
-        """Return whether the experiment on policies is possible: a provisioner has to be able to tear down."""
+        """Return whether a policy reset is possible, for which the provisioner needs a teardown."""
         if mode in {Mode.OWN, Mode.OWN_PREBAKED}:
             return self.own is not None and self.own.teardown is not None
         return mode is not Mode.OTHER_KERNEL
@@ -247,7 +247,7 @@ def booted_node(fleet: Fleet, request: NodeRequest) -> _Booted:
 
 
 class _Booted:
-    """A node that keeps its evidence where measuring it fails."""
+    """A node whose evidence is kept if a measurement fails."""
 
     def __init__(self, fleet: Fleet, request: NodeRequest) -> None:
         self._fleet = fleet

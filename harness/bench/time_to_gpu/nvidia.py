@@ -1,7 +1,7 @@
 """NVIDIA's own driver as the payload: its image, and the time that an emulated node needs to compile it.
 
-The provisioner gives an attempt to install the driver ten minutes, as AKS does. An emulated
-processor compiles this driver for longer, and would begin again at the limit until its time is up.
+The provisioner gives an attempt to install the driver ten minutes, as AKS does. On an emulated
+processor, the compilation takes longer, so each attempt would end at this limit and start anew.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from harness.cloudinit import GuestFile
 if TYPE_CHECKING:
     from harness.provisioner import Provisioner
 
-#: Its recipe compiles the module for the newest kernel while the image is built: it is a prebaked one.
+#: The image's recipe compiles the module for the newest kernel during the build, so the image is prebaked.
 NVIDIA_IMAGE = "debian-12-nvidia-identity"
-#: What an attempt to install the driver may take on an emulated node, in seconds.
+#: The time limit in seconds of an attempt to install the driver on an emulated node.
 INSTALL_LIMIT_S = 4 * 3600.0
-#: Of the provisioner's time on the host, to be multiplied by the patience with an emulated node.
+#: The provisioner's time limit under KVM; for an emulated node it is multiplied by TCG's factor.
 _TIMEOUT_KVM_S = 1500.0
 _LIMITS = f"{TOOLS}/longer_limit.py"
-#: `python3 -I -S`, before the provisioner's program.
+#: The number of words before the provisioner's program: `python3 -I -S`.
 _INTERPRETER_WORDS = 3
 
 

@@ -34,7 +34,7 @@ class Plot:
 
 
 def plots_of(figures: Figures) -> list[Plot]:
-    """Return the plots that there are samples for."""
+    """Return the plots for which there are samples."""
     modes = len(figures.experiments.get(Experiment.SCALE_UP, ()))
     rows = sum(map(len, figures.experiments.values()))
     found = []
@@ -61,7 +61,7 @@ def plots_of(figures: Figures) -> list[Plot]:
             Plot(
                 name="distribution",
                 title="Distribution of the wait of fresh nodes",
-                caption="Share of the nodes that have their GPU by then.",
+                caption="Share of the nodes that have their GPU after this wait.",
                 draw=_draw_distribution,
                 height_in=4.4,
             ),
@@ -87,7 +87,7 @@ def render(plot: Plot, figures: Figures, scheme: Scheme, *, form: str = "svg") -
         (_WIDTH_IN, plot.height_in),
         scheme,
         form=form,
-        # The same file each time.
+        # A fixed salt gives the same file each time.
         salt="time-to-gpu",
     )
 
@@ -194,7 +194,7 @@ def _draw_path(figure: Any, figures: Figures) -> None:
 
 
 def _first_starts(figures: Figures) -> dict[str, float]:
-    """Return when each part begins at the earliest. Parts are ordered by it."""
+    """Return the earliest start of each part, by which parts are ordered."""
     starts: dict[str, float] = {}
     for sample in figures.benchmark.samples:
         for segment in sample.segments:
@@ -203,7 +203,7 @@ def _first_starts(figures: Figures) -> dict[str, float]:
 
 
 def _parts_to_show(lengths: Sequence[Mapping[str, float]]) -> list[str]:
-    """Return the parts that are long in any mode, by their longest, and the rest as one."""
+    """Return the parts that are long in any mode, by their greatest length, then one part for the rest."""
     longest: dict[str, float] = {}
     for parts in lengths:
         for name, length in parts.items():

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Says that the node is ready, and runs the provisioner's command; the stamps are the guest's own.
+# Reports that the node is ready, and runs the provisioner's command; timestamps are by the guest's clock.
 #
 #   provision.sh COMMAND [ARGUMENT...]
 #
-# A provisioner that starts no device plugin gets it afterwards, as a DaemonSet would bring it.
+# If the provisioner starts no device plugin, the plugin is started afterwards, as by a DaemonSet.
 control=/run/time-to-gpu events=/run/time-to-gpu/events.jsonl
 echo ready >"$control/kubelet"
 until grep -qs '"node-ready"' "$events"; do sleep 0.01; done
@@ -12,6 +12,6 @@ code=$?
 if [ "$code" -eq 0 ] && ! grep -q '"plugin-started"' "$events"; then
     echo start >"$control/plugin"
 fi
-# What was ordered before has been done when this is in the events.
+# When this mark is in the events, all earlier orders have been carried out.
 echo mark >"$control/kubelet"
 exit "$code"

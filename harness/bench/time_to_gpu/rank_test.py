@@ -1,7 +1,7 @@
 """The test of Mann, Whitney and Wilcoxon for two groups of samples; pure.
 
-SciPy has it too, but nothing else here needs SciPy, and for the group sizes of a benchmark counting
-is exact.
+SciPy has the test too, but is not needed otherwise. For the group sizes of a benchmark, counting gives
+the exact result.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _EXACT_PAIRS = 400
 class RankTest:
     """The result of the test.
 
-    `u` counts the pairs in which the second group's sample is larger, a tie as a half.
-    `superiority` is its share of all pairs: 0.5 if the groups do not differ, 1 if each sample of
-    the second is larger. `p` is two-sided.
+    `u` is the number of pairs in which the second group's sample is larger; a tie counts as a half.
+    `superiority` is `u` as a share of all pairs: 0.5 if the groups do not differ, 1 if each sample of
+    the second group is larger. `p` is two-sided.
     """
 
     u: float
@@ -62,12 +62,12 @@ def _exact_p(u: int, m: int, n: int) -> float:
 
 @cache
 def _arrangements(u: int, m: int, n: int) -> int:
-    """Return how many orders of m and n samples give this u."""
+    """Return the number of orders of m and n samples that give this u."""
     if u < 0:
         return 0
     if m == 0 or n == 0:
         return int(u == 0)
-    # The largest sample of all is of the second group, and larger than all m of the first, or of the first.
+    # If the largest sample is from the second group, it exceeds all m of the first; else it adds nothing to u.
     return _arrangements(u - m, m, n - 1) + _arrangements(u, m - 1, n)
 
 

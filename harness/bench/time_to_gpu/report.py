@@ -46,7 +46,7 @@ dt { color: var(--muted); } dd { margin: 0; overflow-wrap: anywhere; }
 """
 
 Cell = str
-#: Columns that are numbers, by the position in a row.
+#: A table: head, rows, and the positions of the columns with numbers.
 Table = tuple[tuple[str, ...], list[tuple[Cell, ...]], frozenset[int]]
 
 
@@ -156,7 +156,7 @@ def path_table(figures: Figures) -> Table:
 
 
 def advice_table(figures: Figures, reference_s: float | None, ready_s: float) -> Table:
-    """Return the advice; in seconds too if the seconds of a real build at boot are known."""
+    """Return the advice, also in seconds if the time of a real build at boot is known."""
     in_seconds = reference_s is not None
     head = ("mode", "maxNodeProvisionTime", "unneededTime", "scaleDownDelayAfterAdd", "n")
     rows: list[tuple[Cell, ...]] = []
@@ -256,7 +256,7 @@ def _markdown_table(table: Table) -> Iterator[str]:
 
 
 def render_csv(figures: Figures) -> str:
-    """Render every sample, one a line."""
+    """Render the samples, each on a line."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(("experiment", "variant", "wait_s", "allocated_s", "compile_s"))
@@ -316,7 +316,7 @@ def render_page(
 
 
 def _marked_up(line: str) -> str:
-    """Return a sentence as HTML, with what is between backticks as code."""
+    """Return a sentence as HTML, with text between backticks as code."""
     parts = html.escape(line).split("`")
     return "".join(f"<code>{part}</code>" if at % 2 else part for at, part in enumerate(parts))
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harness.provisioner import Provisioner
 
 _MODEL = "h100-sxm5-80gb"
-#: The layer of a precompiled image that only makes it as large as a small real one.
+#: The padding layer that makes a precompiled image as large as a small real image.
 PADDING_MIB = 8
 _NVIDIA_NOTE = (
     "NVIDIA's own driver makes the device node of the emulated GPU, by which the GPU is advertised, and "
@@ -42,35 +42,35 @@ QUICK_MODES = (Mode.BUILD, Mode.PREBAKED, Mode.NEAR)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of a person."""
+    """The options that the user chose."""
 
     is_quick: bool = False
     samples: int = 5
     """Fresh nodes of each mode, and nodes of each variant of a trim."""
     resets: int = 5
-    """Fresh nodes of each mode whose policy is reset afterwards; none for 0."""
+    """Fresh nodes of each mode whose policy is reset afterwards; 0 for no resets."""
     trims: int = 5
     teardowns: int = 5
     is_judged: bool = True
     """Whether the nodes after teardowns are compared with a node that never had the driver."""
     modes: Sequence[Mode] = ()
-    """The modes to measure; all that are possible by default."""
+    """The modes to measure; by default all possible modes."""
     has_registry: bool = True
     padding_mib: int = PADDING_MIB
     machines: int = 1
-    """How many machines run at a time."""
+    """The number of machines that run at a time."""
     cpus: int = 1
     """The vCPUs of each machine."""
     minutes: float = MINUTES
-    """What would not end within them is left out, and the report has the other samples."""
+    """Tasks that would not end within this time are left out, and the report has the other samples."""
     own: Provisioner | None = None
     """The user's own provisioner, measured beside the harness's."""
     payload: Payload = Payload.STAND_IN
     """The driver; the lab's image has to contain it."""
 
 
-#: The plan with NVIDIA's own driver. Its image has the module already, so each node once had the
-#: driver; the registry's images have the stand-in's modules only.
+#: The options with NVIDIA's own driver. Its image has the module, so no node can be compared with a node that
+#: never had the driver. The registry's images have the stand-in's modules only.
 NVIDIA = Options(
     payload=Payload.NVIDIA,
     samples=3,
@@ -85,7 +85,7 @@ NVIDIA = Options(
 
 
 def quick(machines: int, own: Provisioner | None = None) -> Options:
-    """Return the plan of a few minutes, whose results support no claims."""
+    """Return the options for a run of a few minutes, whose results support no claims."""
     return Options(
         machines=machines,
         own=own,
@@ -101,7 +101,7 @@ def quick(machines: int, own: Provisioner | None = None) -> Options:
 
 
 def run_benchmark(lab: Lab, options: Options, progress: Callable[[str], None]) -> Benchmark:
-    """Measure, and return the samples.
+    """Run the whole benchmark, and return the samples.
 
     `progress` is called with a sentence before each machine. Raises ExpectationError if a
     provisioner fails, BadInputError for a mode that this run cannot measure.
@@ -176,7 +176,7 @@ def _plan(fleet: Fleet, options: Options) -> Plan:
     possible = fleet.modes()
     wanted = list(options.modes) or possible
     if options.is_quick:
-        # The user's own is what they ask about.
+        # A user who names a provisioner wants to measure it.
         wanted += [mode for mode in possible if mode in {Mode.OWN, Mode.OWN_PREBAKED}]
     wanted = [mode for mode in possible if mode in wanted or mode is Mode.BUILD]
     for mode in options.modes:
@@ -188,7 +188,7 @@ def _plan(fleet: Fleet, options: Options) -> Plan:
                 source="--mode",
             )
     if options.payload is Payload.NVIDIA:
-        # A node that does not work shows within minutes, before a node that compiles for hours.
+        # Modes that compile for hours come last, so that errors of the other modes show within minutes.
         wanted.sort(key=lambda mode: mode in {Mode.BUILD, Mode.OTHER_KERNEL})
     resettable = [mode for mode in wanted if mode is not Mode.FAR and fleet.can_reset(mode)]
     return Plan(
@@ -203,7 +203,7 @@ def _plan(fleet: Fleet, options: Options) -> Plan:
 
 
 def _prepare(fleet: Fleet, plan: Plan, options: Options, progress: Callable[[str], None]) -> None:
-    """Make the bakes and saved states that the plan needs now, so that no sample pays for one."""
+    """Make the bakes and saved states of the plan now, so that no sample includes the time for them."""
     needs_registry = plan.trims > 0 or any(mode in fleet.shapes for mode in plan.modes)
     is_baked = any(mode in {Mode.PREBAKED, Mode.OTHER_KERNEL} for mode in plan.modes)
     if is_baked or needs_registry or plan.teardowns:

@@ -25,7 +25,7 @@ class Experiment(str, enum.Enum):
     SCALE_UP = "scale-up"
     """A fresh node."""
     POLICY_RESET = "policy-reset"
-    """A node whose GPU capacity was cleared, and whose driver is set up again."""
+    """A node whose GPU capacity was cleared, and whose driver was then set up again."""
     TRIM = "trim"
     """A fresh prebaked node, with one trim of the boot path switched off, or none."""
 
@@ -48,7 +48,7 @@ class Payload(str, enum.Enum):
     STAND_IN = "stand-in"
     """A small module; its device nodes can be opened."""
     NVIDIA = "nvidia"
-    """NVIDIA's own, which refuses to open a GPU that has no engine."""
+    """NVIDIA's own driver, which refuses to open a GPU that has no engine."""
 
 
 class Trim(str, enum.Enum):
@@ -60,13 +60,13 @@ class Trim(str, enum.Enum):
     DEFERRED = "without-deferred-monitoring"
 
 
-#: What reports call each payload.
+#: The name of each payload in reports.
 PAYLOADS: Mapping[Payload, str] = {
     Payload.STAND_IN: "the stand-in driver",
     Payload.NVIDIA: "NVIDIA's own driver",
 }
 
-#: What each trim does, as sentences of the report.
+#: The effect of each trim, as clauses for the report.
 TRIMS: Mapping[Trim, str] = {
     Trim.LOCAL_IMAGE: "a driver image that the node has is not pulled again",
     Trim.ASYNC_REMOVAL: "the removal of the driver image does not wait for containerd's collector",
@@ -92,7 +92,7 @@ class UnitTimes:
     ready_s: float
 
 
-#: What a ratio is made of; checked where a file is read.
+#: A time above 0, from which ratios are computed; checked when a file is read.
 Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 
 
@@ -105,14 +105,14 @@ class Sample:
     wait_s: Seconds
     """From the node being ready, or its policy applied, until its GPU capacity is advertised."""
     allocated_s: Seconds | None
-    """The same until the kubelet has allocated a GPU and opened its device node; None if NVIDIA's own
-    driver refused to open an emulated GPU."""
+    """From the same moment until the kubelet has allocated a GPU and opened its device node; None if NVIDIA's
+    own driver refused to open an emulated GPU."""
     segments: tuple[Segment, ...] = ()
     """The critical path, in order; together they are the wait."""
     units: tuple[UnitTimes, ...] = ()
     """The units that were started within the wait, by the moment at which they were ready."""
     compile_s: float | None = None
-    """Of the wait, what DKMS compiled, by the stamps of its log; None if it compiled nothing."""
+    """The part of the wait in which DKMS compiled, by its log's times; None if DKMS compiled nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ class Conditions:
 
     accelerator: str
     is_emulated: bool
-    """The processor is emulated (TCG): seconds mean nothing by themselves."""
+    """Whether the processor is emulated (TCG), so that seconds by themselves mean nothing."""
     image: str
     kernels: tuple[str, ...]
     driver: str
@@ -155,7 +155,7 @@ class Conditions:
     started_at: str
     is_quick: bool
     registries: Mapping[str, str]
-    """How near and far registries were shaped, by mode."""
+    """The simulated networks to the near and the far registry, by mode."""
     notes: tuple[str, ...] = ()
     host: str = ""
     duration_s: float = 0.0
@@ -184,7 +184,7 @@ class Benchmark:
         ]
 
     def modes(self, experiment: Experiment) -> list[Mode]:
-        """Return the modes that an experiment has samples of, in their order of presentation."""
+        """Return the modes with samples in an experiment, in their order of presentation."""
         return [mode for mode in Mode if self.waits(experiment, mode.value)]
 
     def teardown_times(self, way: str) -> list[float]:
@@ -201,7 +201,7 @@ _ADAPTER = pydantic.TypeAdapter(Benchmark)
 def read_benchmark(file: Path) -> Benchmark:
     """Read the JSON that a run has written.
 
-    Raises BadInputError that names the file if it is not such a result, or has another schema.
+    Raises BadInputError, which names the file, if it is not such a result, or has another schema.
     """
     document = read_data_file(file, dict[str, object])
     if document.get("schema") != SCHEMA:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A measurement on machines of its own, one at a time."""
+    """A measurement on its own machines, of which one runs at a time."""
 
     kind: str
-    """What it measures; tasks of one kind take about as long as one another."""
+    """The kind of measurement; tasks of one kind take about the same time."""
     title: str
     run: Callable[[Callable[[str], None]], Measured]
 
@@ -35,7 +35,7 @@ class Pace:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def has_time_for(self, kind: str, now: float) -> bool:
-        """Return whether a task can end in time; a task of a new kind counts as the mean of the others."""
+        """Return whether a task can end in time; for a new kind, the mean of the other kinds is assumed."""
         with self._lock:
             mean = statistics.fmean(self._took_s.values()) if self._took_s else 0.0
             return now + self._took_s.get(kind, mean) <= self.until
@@ -56,7 +56,7 @@ def run_tasks(
 ) -> list[Measured]:
     """Run tasks in order, `machines` at a time, and leave out tasks that could not end in time.
 
-    The first failure ends all tasks, and is raised; `stop` has to end the tasks that run.
+    After the first failure, `stop` has to end the running tasks, and the failure is raised.
     """
 
     def run(task: Task) -> Measured | None:
@@ -77,7 +77,7 @@ def run_tasks(
             for future in done:
                 future.result()
         except BaseException:
-            # The pool waits for its threads, which wait minutes for their machines.
+            # The pool would wait for its threads, which may wait minutes for their machines.
             for future in futures:
                 future.cancel()
             stop()

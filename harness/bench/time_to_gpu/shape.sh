@@ -1,6 +1,6 @@
 #!/bin/sh
-# Shapes all traffic of this guest's network card, both ways: shape.sh DELAY_MS RATE_KBIT
-# The delay applies to each way: the round trip has it twice.
+# Delays and limits all traffic of this guest's network card: shape.sh DELAY_MS RATE_KBIT
+# Both apply to each direction, so a round trip has the delay twice.
 set -eu
 device=$(ip -o link show | sed -n 's/^[0-9]*: \(e[^:@]*\).*/\1/p' | head -n 1)
 [ -n "$device" ] || { echo "there is no network card to shape" >&2; exit 1; }

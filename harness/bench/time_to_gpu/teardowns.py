@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from harness.image import Image
     from harness.lab.node import Node
 
-#: Seconds that KVM is given; TCG gets them times its patience.
+#: The time limit in seconds under KVM; for TCG it is multiplied by TCG's factor.
 _REMOVAL_KVM_S = 60.0
 FAST, DKMS_REMOVE = "fast", "dkms-remove"
 _REMOVAL_STEP = "clean-up-driver"
-#: Prints the time that a command takes by the guest's clock, and leaves its output out.
+#: Runs a command without its output, and prints the guest's uptime before and after it.
 _TIMED = (
     'read -r before _ </proc/uptime; "$@" >/run/timed.log 2>&1; code=$?; '
     'read -r after _ </proc/uptime; echo "$before $after"; exit "$code"'
@@ -34,7 +34,7 @@ _DKMS_REMOVE = (
     "for tree in /var/lib/dkms/nvidia/[0-9]*; do "
     'dkms remove "nvidia/$(basename "$tree")" --all || exit 1; done'
 )
-#: What two machines differ in, and what the harness and its provisioner write about their runs.
+#: Differences between any two machines, and the files in which harness and provisioner record their runs.
 _OWN = AllowedChanges(
     paths=[
         *("/var/lib/cloud/*", "/root/.ssh/*", "/etc/ssh/ssh_host_*", "/dev/disk/by-uuid/*"),
@@ -45,7 +45,7 @@ _OWN = AllowedChanges(
             "/etc/machine-id",
             "/var/lib/dbus/machine-id",
         ),
-        # cloud-init writes the time into them.
+        # cloud-init writes the time into these files.
         *("/etc/sudoers", "/etc/sudoers.d/90-cloud-init-users"),
         *("/etc/netplan/*", "/etc/systemd/network/*", "/etc/gpu-node/*", "/opt/gpu-node/*"),
         *("/var/lib/gpu-node/*", "/run/gpu-node*", "/opt/azure/containers/*"),
@@ -54,7 +54,7 @@ _OWN = AllowedChanges(
         "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/*",
         "/var/lib/containerd/io.containerd.content.v1.content/blobs/sha256/*",
     ],
-    # The kernel computes it from the memory that is free at boot.
+    # The kernel computes this value from the memory that is free at boot.
     sysctls=["vm.user_reserve_kbytes"],
 )
 
@@ -80,9 +80,9 @@ def judged_teardowns(fleet: Fleet, progress: Callable[[str], None]) -> Measured:
 
 
 def _tear_down(node: Node, way: str) -> TeardownSample:
-    """Boot a node without a GPU, which removes the baked driver, and time that step.
+    """Boot a node without a GPU, which removes the baked driver, and measure the time of that step.
 
-    Before the slow way `dkms remove --all` removes what it knows; that command alone is timed.
+    In the slow way, `dkms remove --all` runs first, and only the time of that command is measured.
     """
     if way == DKMS_REMOVE:
         took = _timed(node, ["sh", "-c", _DKMS_REMOVE])

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Stands before `ctr` and `systemctl` on PATH, and switches one trim of the boot path off; TRIM_OFF names
-# it. It stands there for each variant, so that all pay for it alike.
+# Precedes `ctr` and `systemctl` on PATH, and switches off the trim of the boot path that TRIM_OFF names.
+# Nodes of all variants have this program, so that its cost is the same for all.
 program=$(basename "$0")
 case ${TRIM_OFF-}/$program in
     without-local-image-check/ctr)
-        # As if the image had not been looked for: it is pulled.
+        # Print no image, so that the image is pulled.
         case " $* " in *' images ls -q '*) exit 0 ;; esac
         ;;
     without-async-removal/ctr)

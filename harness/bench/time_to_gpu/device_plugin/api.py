@@ -1,6 +1,6 @@
 """The device-plugin protocol: its messages and its methods, from the descriptors beside this file.
 
-It runs in the guest beside `kubelet.py` and `plugin.py`, and needs only grpcio and protobuf.
+This module runs in the guest beside `kubelet.py` and `plugin.py`, and needs only grpcio and protobuf.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def message(name: str) -> Any:
 
 
 def methods(service: str) -> Iterator[tuple[str, Any, Any, bool]]:
-    """Yield the methods of a service: name, classes of request and answer, whether it streams."""
+    """Yield the methods of a service: name, class of request, class of response, whether it streams."""
     for method in _POOL.FindServiceByName(service).methods:
         yield (
             method.name,
@@ -69,8 +69,8 @@ class Events:
 
 
 def obey(control: str, orders: dict[str, Callable[[], None]], events: Events) -> None:
-    """Run the orders in the named pipe `control`, one on each line, until `end`; never return before."""
-    # Opened for writing too: a pipe without a writer would be at its end.
+    """Run the orders in the named pipe `control`, one on each line, and return after the order `end`."""
+    # The pipe is opened for writing too, since reading a pipe without a writer would end.
     with open(os.open(control, os.O_RDWR), encoding="utf-8") as lines:  # noqa: PTH123
         for line in lines:
             order = line.strip()
@@ -78,7 +78,7 @@ def obey(control: str, orders: dict[str, Callable[[], None]], events: Events) ->
                 return
             try:
                 orders[order]()
-            except Exception as error:  # what a person finds in the events
+            except Exception as error:  # any error is reported in the events
                 events.write("error", order=order, error=repr(error))
 
 

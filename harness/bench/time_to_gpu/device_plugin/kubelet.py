@@ -64,7 +64,7 @@ class Kubelet(api.Restartable):
 
     @override
     def stop(self) -> None:
-        """Stop serving, and end the watches: their reports of this run are made when this returns."""
+        """Stop serving, and end the watches; when this returns, all their events have been written."""
         with self.lock:
             was_serving = self.server is not None
             super().stop()
@@ -129,7 +129,7 @@ class Kubelet(api.Restartable):
 
 
 def _refusal(paths: Sequence[str]) -> str | None:
-    """Open each device node; return the name of the error with which a driver refuses one, such as `EIO`."""
+    """Open each device node; return the name of the first error, such as `EIO`, or None."""
     try:
         for path in paths:
             os.close(os.open(path, os.O_RDWR))

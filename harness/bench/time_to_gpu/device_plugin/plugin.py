@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 RESOURCE = "nvidia.com/gpu"
 _SOCKET = "nvidia-gpu.sock"
 _CALL_S = 30.0
-#: How often device nodes and the kubelet's socket are looked at, in seconds.
+#: Seconds between two checks of the device nodes and the kubelet's socket.
 _LOOK_S = 0.05
 
 
@@ -62,7 +62,7 @@ class Plugin(api.Restartable):
         self._kubelet = None
 
     def _follow(self) -> None:
-        """Look at devices and at the kubelet, for as long as this process lives."""
+        """Check the devices and the kubelet again and again, until this process ends."""
         pause = threading.Event()
         while True:
             self._is_wanted.wait()
