@@ -163,7 +163,7 @@ def _with_shipped_image(ini: str) -> str:
     return (
         "".join(lines)
         .replace(
-            "# --image=node is images/node.yaml; `harness image ls` lists those that come with the harness.",
+            "# --image=node is images/node.yaml; `harness image ls` lists the harness's own images.",
             "# `harness image ls` lists the images. To add packages to one: `harness docs images`, 'Extending a recipe'.",
         )
         .replace("--image=node", f"--image={_SHIPPED_IMAGE}")

@@ -116,7 +116,7 @@ def _in_clone(arguments: argparse.Namespace) -> int:
             return _in_node(lab, _models(arguments.gpu, lab), arguments.argv)
         # Refuse a wrong name before the machine starts. The default needs no check, and takes time to load.
         named = None if arguments.gpu is None else _models(arguments.gpu, lab)
-        # Imported here, since a command in a running machine does not need it.
+        # These modules take time to load too, so they are imported after the check.
         from harness.lab.recent_clones import recent_clone  # noqa: PLC0415
         from harness.machine.description.spec import DEFAULT_SLOTS  # noqa: PLC0415
 

@@ -152,7 +152,7 @@ class ForkServer:
     # --- a request -----------------------------------------------------------------------
 
     def serve(self, run: Callable[[], object]) -> None:
-        """Answer requests until the socket closes. In a fork, return after `run`, with its tests chosen."""
+        """Answer requests until the socket closes; in each fork, call `run` and return."""
         for line in self._requests:
             request = json.loads(line)
             reading, writing = os.pipe()

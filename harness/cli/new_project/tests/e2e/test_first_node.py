@@ -29,6 +29,6 @@ def test_node_without_a_gpu_is_refused(boot_node: BootNode, node_image: Image) -
 
     evidence = node.evidence()
 
-    # The exit code 3, by the name that provisioner.yaml gives it.
+    # provisioner.yaml gives the exit code 3 the name 'no-gpu'.
     expect.provisioned(evidence, exit_code="no-gpu")
     expect.no_gpu(evidence)
