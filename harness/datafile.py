@@ -282,7 +282,7 @@ def _refuse_surprises(node: yaml.Node, file: Path, seen: set[int]) -> None:
 def _as_bad_input(
     error: pydantic.ValidationError, document: Document, schema: Mapping[str, object]
 ) -> BadInputError:
-    """Report the most helpful of the errors; the others often follow from it."""
+    """Report the most helpful error; the other errors often follow from it."""
     problem = min(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_KEY)
     location = problem["loc"]
     known = listed(_known_keys(schema, location[:-1]))

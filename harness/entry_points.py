@@ -168,7 +168,7 @@ def unambiguous(
 
 def _ambiguous(named: list[Plugin]) -> PluginError:
     others = listed(plugin.distribution.strip("'") for plugin in named[1:])
-    return named[0].error(f"there is another of this name in {others}")
+    return named[0].error(f"there is another entry point of this name in {others}")
 
 
 def _first_line(error: BaseException) -> str:

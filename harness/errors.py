@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _Error = TypeVar("_Error", bound=BaseException)
 
 
-#: The size limit of one error on terminals and in reports. A longer text goes into a file that the message names.
+#: The size limit of one error on terminals and in reports; a longer text goes into a file that it names.
 MESSAGE_BYTES = 8 << 10
 
 

@@ -76,7 +76,7 @@ class Sharing(enum.Enum):
 
     @property
     def file_mode(self) -> int:
-        """Return the mode of a file: others of the group must be able to open and lock it."""
+        """Return the mode of a file, which other users of the group must be able to open and lock."""
         return 0o600 if self is Sharing.USER else 0o640
 
 
@@ -161,7 +161,7 @@ class ReservationFolder(Generic[E]):
             (self.folder / name).unlink()
 
     def _open_folder(self) -> int:
-        """Open the folder, created if missing; refuse a folder that others can use."""
+        """Open the folder, created if missing; refuse a folder that other users can use."""
         try:
             try:
                 descriptor = open_folder(self.folder)
@@ -202,7 +202,7 @@ class ReservationFolder(Generic[E]):
             return None
         if state.st_uid != os.geteuid():
             return f"it belongs to user {state.st_uid}"
-        return f"its mode lets others use it: {stat.S_IMODE(state.st_mode):o}"
+        return f"its mode lets other users use it: {stat.S_IMODE(state.st_mode):o}"
 
     def _shared(self, descriptor: int) -> str | None:
         state = os.fstat(descriptor)
@@ -308,7 +308,7 @@ class OpenReservations(Generic[E]):
         SHARED_FILE.check_bytes(len(content), f"'{self.folder / name}'")
         with self._opened(name, os.O_WRONLY, is_ours=True) as file:
             try:
-                # In this order, a full disk leaves the previous content.
+                # Write before truncating, so that a full disk leaves the previous content.
                 os.pwrite(file.descriptor, content, 0)
                 os.ftruncate(file.descriptor, len(content))
             except OSError as error:

@@ -32,7 +32,7 @@ SHELLSPEC_PREFIX = "shellspec_"
 #: The measures, in the order in which they are shown.
 FIGURES: Mapping[str, str] = {
     "realistic_cpu_s": "CPU time of 900 examples in 30 files with real commands, two workers, bytecode cached",
-    "realistic_external_cpu_s": "the part of this CPU time used by the commands that the specs run, by wait4's accounting",
+    "realistic_external_cpu_s": "the part of it used by the commands that the specs run, by wait4's accounting",
     "realistic_overhead_ms": "realistic_cpu_s less realistic_external_cpu_s, for one example",
     "realistic_wall_s": "wall time of the same run",
     "realistic_shuffled_cpu_s": "realistic_cpu_s with a plugin of pytest that shuffles all tests",
@@ -40,7 +40,7 @@ FIGURES: Mapping[str, str] = {
     "function_mocks_ms": "one of 200 examples with three function mocks, start-up left out",
     "command_mocks_ms": "the same, but with three Mock blocks",
     "sourced_script_ms": "the time that sourcing a script of 3,000 lines adds to an example",
-    "workers_speedup": "the time of 5,000 examples without workers, divided by their time on two workers, start-up included",
+    "workers_speedup": "5,000 examples without workers, divided by their time on two workers, with start-up",
     "sleeping_examples_s": "1,000 examples that each sleep 5, in virtual time, start-up included",
     "fixture_case_ms": "a test with the shell fixture that writes three files, with 6,000 lines sourced",
     "timeout_mock_ms": "a call of a mock through timeout in such a test",

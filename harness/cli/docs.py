@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: The most columns of a page, since longer lines are hard to read.
 _WIDEST = 120
-#: Options of `less`, unless LESS is set: quit if one screen is enough, pass colours, keep the text on the screen.
+#: Options of `less`, unless LESS is set: quit if one screen is enough, pass colours, do not clear the screen.
 _LESS = "FRX"
 
 

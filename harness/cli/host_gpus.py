@@ -80,7 +80,7 @@ def add_parser(commands: Actions) -> None:
         type=float,
         default=_WAIT_S,
         metavar="SECONDS",
-        help="how long to wait for GPUs that others hold (default: %(default).0f)",
+        help="how long to wait for GPUs that other processes hold (default: %(default).0f)",
     )
     run.add_argument(
         "argv",

@@ -139,7 +139,7 @@ def _logs(arguments: argparse.Namespace) -> int:
 
 
 def _chunks(roster: Roster, machine: RunningMachine, *, follow: bool) -> Iterator[bytes]:
-    """Yield the output of a machine's console; with `follow`, also its later output, until the machine ends."""
+    """Yield the output of a machine's console; with `follow`, also later output, until the machine ends."""
     with machine.serial_log.open("rb") as log:
         while True:
             is_running = any(each.id == machine.id for each in roster.machines())

@@ -186,7 +186,7 @@ def add_compare(subjects: Actions) -> None:
         type=_share,
         default=LIMIT,
         metavar="SHARE",
-        help="the share by which a wait may grow; if a wait grows by more and this is not noise, the exit code is 1 (default: %(default)s)",
+        help="the share by which a wait may grow; a larger growth beyond noise gives exit code 1 (default: %(default)s)",
     )
     parser.set_defaults(run=_compare)
 

@@ -3,7 +3,7 @@
 Nothing here touches a machine, so a failure can be checked again from its evidence folder alone.
 The module has some 550 lines because each property of `Evidence` is one fact. The folder has:
 
-    <folder>/provisioner.json  declares how to read the result; without it, the harness's own declaration counts
+    <folder>/provisioner.json  how to read the result; without this file, by the harness's own declaration
     <folder>/manifest.json     the files that were gathered, and those that were missing
     <folder>/host/…            QEMU's command line, stderr, serial console, QMP events, GPU traces
     <folder>/commands/NAME     output of a command in the guest; NAME.exit-code beside it
@@ -580,7 +580,7 @@ class Evidence:
         name = f"modinfo-{kernel}"
         is_refused = self.exit_code_of(name) == _NO_SUCH_MODULE
         if is_refused and any(words in self.output_of(name) for words in _NO_MODULE):
-            # modinfo says the same of a module that it has no permission to see.
+            # modinfo prints the same error for a module that it has no permission to see.
             refuse_closed(self.folder, f"/lib/modules/{kernel}/updates/dkms/*")
             return self._debian_module_field(kernel, field)
         return node_state.parse_modinfo_field(self.answer_of(name), field)

@@ -293,5 +293,9 @@ def _is_part(folder: Path) -> bool:
 def several_machines(found: Sequence[Path], folder: Path, bundle: Path) -> BadInputError:
     """Return the error for a `bundle`, opened as `folder`, that has several machines."""
     names = ", ".join(f"'{path.relative_to(folder)}'" for path in found)
-    how = "name the folder of one" if bundle.is_dir() else "unpack it, and name the folder of one"
+    how = (
+        "name the folder of one machine"
+        if bundle.is_dir()
+        else "unpack it, and name the folder of one machine"
+    )
     return BadInputError(f"There are several machines, {names}; {how}.", source=str(bundle))

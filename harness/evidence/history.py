@@ -62,9 +62,9 @@ class UnitTimes:
     active: str
     result: str
     after: frozenset[str]
-    """The units after which it starts, by `After=` and by `Before=` of the others."""
+    """The units after which it starts, by its `After=` and by `Before=` of these units."""
     started_s: float | None
-    """When it left its inactive state; None if it has not been started."""
+    """When the unit left its inactive state; None if it has not been started."""
     ready_s: float | None
     """When its start ended, successfully or not; None if it is still starting."""
 
@@ -73,7 +73,7 @@ class UnitTimes:
 class JournalEntry:
     """An entry of the journal; `boot` is its boot's id, times are in seconds.
 
-    `fields` are the fields that are used here; an entry may have any number of others.
+    `fields` are the fields that this package uses; an entry of a journal may have further fields.
     """
 
     boot: str

@@ -120,7 +120,7 @@ def beyond_limits(
     kept = {id(each) for each in bundles if each.changed_s >= run_started_s}
     credible = (each for each in bundles if each.made_s <= now_s)
     latest = {id(each) for each in (*bundles[:1], *itertools.islice(credible, 1))}
-    # Bundles that stay in any case are counted first; the others share the remaining space.
+    # Bundles that stay in any case are counted first; the other bundles share the remaining space.
     left = (limit_mib << 20) - sum(
         each.size_bytes for each in bundles if id(each) in kept | latest
     )
@@ -136,7 +136,7 @@ def beyond_limits(
 
 
 def made_after(bundles: Sequence[Bundle], now_s: float) -> float:
-    """Return the time for the files of a new bundle: now, or just after all others if the clock is behind.
+    """Return the time for the files of a new bundle: now, or just after `bundles` if the clock is behind.
 
     So the new bundle is the latest, even if the clock is behind.
     """

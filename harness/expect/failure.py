@@ -1,4 +1,4 @@
-"""How an expectation fails: by an error that names the evidence."""
+"""Raises the error of a failed expectation, which names the evidence."""
 
 from __future__ import annotations
 

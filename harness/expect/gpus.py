@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.evidence.node_state import PciFunction
     from harness.evidence.paths import GatheredPaths
 
-#: The class of display controllers; a vendor's switches and sound functions have others.
+#: The PCI class of display controllers; a vendor's switches and sound functions have other classes.
 _DISPLAY = "03"
 #: In an unknown line, the sign that the line may be about a GPU that the driver does not support.
 _OF_A_GPU = re.compile(r"\bv?GPUs?\b", re.IGNORECASE)

@@ -57,7 +57,7 @@ def provisioned(evidence: Evidence, *, exit_code: int | str = 0, run: int | None
 
 
 def _clause(error: str | None) -> str:
-    """Return an error as it stands within a sentence; nothing where there is none."""
+    """Return an error as a clause of a sentence, or an empty text if there is no error."""
     return (error or "").rstrip(".")
 
 

@@ -41,7 +41,7 @@ def unchanged(before: NodeState, after: NodeState, *, allow: AllowedChanges | No
         more = f" and {len(diff.changes) - 1} others" if len(diff.changes) > 1 else ""
         raise ExpectationError(
             f"Changed: '{first.render()}'{more}. The state of '{after.node}' was expected to "
-            f"equal the earlier state of '{before.node}', but {len(diff.changes)} things "
+            f"equal the earlier state of '{before.node}', but {len(diff.changes)} items "
             f"differ{whole}:\n{diff.render(_MOST_LINES)}",
             evidence=after.folder,
         )

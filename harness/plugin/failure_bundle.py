@@ -129,7 +129,9 @@ def _archive(
     made_s = made_after([each for each in bundles if each.name != test.name], now_s)
     if made_s > now_s:
         os.utime(archive, (made_s, made_s))
-    said = f"all of it in one file: '{archive}' ({archive.stat().st_size / (1 << 20):.1f} MiB)"
+    said = (
+        f"the whole bundle in one file: '{archive}' ({archive.stat().st_size / (1 << 20):.1f} MiB)"
+    )
     removed = [
         bundle
         for bundle in beyond_limits(

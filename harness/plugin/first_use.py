@@ -174,7 +174,7 @@ def render(makings: Sequence[Making], *, cache: str) -> list[str]:
 
 
 def _things(count: int) -> str:
-    return "1 thing" if count == 1 else f"{count} things"
+    return "1 item" if count == 1 else f"{count} items"
 
 
 def about(seconds: float) -> str:

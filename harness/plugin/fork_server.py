@@ -38,7 +38,7 @@ _PDEATHSIG, _SUBREAPER = 1, 36
 _LOOK_S = 0.25
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _CHUNK = 1 << 16
-#: Fixtures that every test on a machine has, itself or through others.
+#: Fixtures of which every test on a machine has one, directly or through other fixtures.
 _NEEDS_MACHINE = frozenset({"lab", "existing_node"})
 _ERROR_CHARACTERS = 4000
 _WHY_BYTES = 1000
@@ -192,7 +192,7 @@ class ForkServer:
         session.testscollected = len(session.items)
 
     def finish(self) -> None:
-        """In a fork: report the outcome, and end."""
+        """Report the outcome and end this process, if it is a fork."""
         hits: dict[str, list[tuple[int, ...]]] = {}
         request = self.request or {}
         if self._config is not None and request.get("traces"):

@@ -237,7 +237,7 @@ class Reporter:
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter
     ) -> Generator[None, None, None]:
-        """Print below pytest's own short summary, which cuts its lines, why tests failed."""
+        """Print why tests failed, below pytest's short summary, which cuts its lines."""
         try:
             return (yield)
         finally:

@@ -252,7 +252,7 @@ def family_of(item: pytest.Item) -> str:
 
 
 def shared_fixtures(item: pytest.Item) -> Iterator[str]:
-    """Yield a test's session fixtures that depend on the lab or the image, with the folder of a suite's own."""
+    """Yield a test's session fixtures that depend on the lab or the image, by folder and name."""
     # pytest has no public way from a test to the definitions of its fixtures.
     info = getattr(item, "_fixtureinfo", None)
     definitions = {} if info is None else info.name2fixturedefs

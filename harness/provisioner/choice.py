@@ -18,7 +18,7 @@ def choose_provisioner(word: str) -> Provisioner:
 
 
 def _read(path: Path) -> Provisioner:
-    # Imported here, since the harness's provisioner has no file, and this loads more slowly than a clone starts.
+    # Imported here, since it loads more slowly than a clone starts, and the harness's provisioner has no file.
     from harness.provisioner.yaml_file import read_provisioner  # noqa: PLC0415
 
     return read_provisioner(path)

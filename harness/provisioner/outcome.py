@@ -104,7 +104,7 @@ class OutcomeFile:
     __pydantic_config__ = FORBID
 
     path: GuestPath
-    """Its path in the machine."""
+    """Path of the file in the machine."""
     exit_code: Pointer | None = None
     """JSON pointer to the exit code, which has to equal the command's exit code."""
     exit_name: Pointer | None = None

@@ -35,7 +35,7 @@ DEFAULT_RUNTIME_TABLE = "default_runtime"
 
 _OTHER_TABLES = (DEFAULT_RUNTIME_TABLE, "untrusted_workload_runtime")
 PROGRAM_KEYS = (("options", "BinaryName"), ("options", "Runtime"), ("runtime_engine",))
-"""The keys of a runtime's program: first those of the `runc` shims, then that of containerd before 1.4."""
+"""The keys of a runtime's program: two keys of the `runc` shims, then the key of containerd before 1.4."""
 
 _CRI_PLUGIN_NAMES = frozenset(
     {

@@ -209,7 +209,7 @@ def _shared(nodes: Sequence[ClusterNode]) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class DriverChoice:
-    """How one group gets its driver; `image` is None if it is compiled on the node."""
+    """The choice of a group's driver; `image` is None if the driver is compiled on the node."""
 
     group: KernelGroup
     image: PrecompiledImage | None

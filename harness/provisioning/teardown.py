@@ -89,7 +89,7 @@ class Residue:
 
     @property
     def is_ours_loaded(self) -> bool:
-        """Return whether the loaded driver is the recorded driver, not a package's driver of the same version."""
+        """Return whether the loaded driver is the recorded one, not a package's driver of this version."""
         return (
             self.record is not None
             and self.resident_version == self.record.driver_version

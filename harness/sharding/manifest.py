@@ -31,7 +31,7 @@ JUNIT = "junit.xml"
 ALLURE = "allure"
 DURATIONS = "durations.json"
 SHELL_COVERAGE = "coverage.shell"
-"""The files of the other reports, in a folder for each start; a `bench*.json` beside the record is a report too.
+"""The other reports, in a folder for each start; a `bench*.json` beside the record is a report too.
 
 If a job is started again after its node was lost, processes of the first start may still write reports.
 """

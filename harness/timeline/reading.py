@@ -251,7 +251,7 @@ def _end(reader: _Reader, boots: Boots) -> float:
 
 
 def _units(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
-    """Return the starts of units, in the last boot by systemd's timestamps, in earlier boots by the journal."""
+    """Return the starts of units: in the last boot by systemd's timestamps, in earlier ones by the journal."""
     spans = [
         span
         for boot in boots.all[:-1]
@@ -360,7 +360,7 @@ def _provisioner_start(boots: Boots) -> float | None:
 
 
 def _builds(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
-    """Return DKMS's builds; a build begins at the time in its log's second line, and ends at the last write."""
+    """Return DKMS's builds; a build begins at the time in its log's second line and ends at the last write."""
     try:
         ends = {
             path: found.modified_at_s

@@ -28,7 +28,7 @@ class Row:
     spans: tuple[tuple[Span, ...], ...]
     """For each timeline, the pieces of work by that name."""
     reasons: tuple[str | None, ...]
-    """For each timeline, why it could not be read."""
+    """For each timeline, why the work could not be read."""
 
 
 def shown_units(timeline: Timeline) -> set[str]:

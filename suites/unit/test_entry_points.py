@@ -91,7 +91,9 @@ def test_two_packages_with_one_name_are_refused(site: Site) -> None:
     site.install("acme", {Group.PROVISIONERS: "ours = acme_plugin:thing"})
     site.install("rival", {Group.PROVISIONERS: "ours = rival_plugin:thing"})
 
-    with pytest.raises(PluginError, match=r"'acme 1\.2' .* another of this name in 'rival 1\.2'"):
+    with pytest.raises(
+        PluginError, match=r"'acme 1\.2' .* another entry point of this name in 'rival 1\.2'"
+    ):
         find_plugin(Group.PROVISIONERS, "ours")
     assert find_plugin(Group.PROVISIONERS, "theirs") is None
 

@@ -24,7 +24,7 @@ class Advice:
     max_node_provision_time: float
     """The worst sample, with the margin; a node that takes longer is unlike all measured nodes."""
     unneeded_time: float
-    """The node start at the quantile, with the margin: an idle node is kept as long as a new node would take."""
+    """The node start at the quantile, with the margin: an idle node is kept while a new node would start."""
     delay_after_add: float
     """The same time, so that a new node is not judged before it can have a GPU."""
     quantile: float

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.bench.time_to_gpu.rank_test import RankTest
     from harness.bench.time_to_gpu.samples import Benchmark
 
-#: Below 5 %, since a comparison tests a dozen groups at once; with five samples in each run a test can reach it.
+#: Below 5 %, since a comparison tests a dozen groups at once. Five samples in each run can reach it.
 SIGNIFICANCE = 0.01
 #: The share by which a wait may grow before this is a regression.
 LIMIT = 0.10
@@ -62,7 +62,7 @@ class Compared:
 
     groups: tuple[Comparison, ...]
     is_relative: bool
-    """Waits were divided by each run's own build at boot, since seconds of an emulated processor mean nothing."""
+    """Waits were divided by each run's own build at boot, since seconds under emulation mean nothing."""
     only_in: tuple[tuple[str, str], ...]
     """Groups that only one of the runs has: the run, and the group's name."""
 

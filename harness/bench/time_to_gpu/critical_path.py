@@ -43,7 +43,7 @@ class Moments:
     ended_s: float
     """When the provisioner's command had ended."""
     capacity_s: float
-    """When the capacity that stayed was advertised."""
+    """When the GPU capacity was advertised for the last time."""
     allocated_s: float | None
     """When an allocated GPU was opened; None if the driver refused, as NVIDIA's own driver may."""
 

@@ -44,7 +44,7 @@ MEASURES: Mapping[str, str] = {
     "ratio_precompiled_near": "the wait with a precompiled driver from a near registry, divided likewise",
     "ratio_precompiled_far": "the wait with a precompiled driver from a far registry, divided likewise",
     "ratio_policy_reset_prebaked": "the wait after a policy reset of a prebaked node, divided likewise",
-    "ratio_policy_reset_precompiled_near": "the wait after a policy reset with a precompiled driver, divided likewise",
+    "ratio_policy_reset_precompiled_near": "the same with a precompiled driver from a near registry",
     "ratio_teardown": "the time of the fast deregistration, divided by the time of `dkms remove --all`",
 }
 _T4 = "T4, g4dn.xlarge, OpenShift 4.13, driver 525.125.06"
@@ -313,7 +313,7 @@ def conclusions(figures: Figures) -> list[str]:
         lines.append(
             f"After the teardown '{result.way}' the whole node is as one that never had the driver."
             if left == 0
-            else f"After the teardown '{result.way}' {left} things differ from a node that never had "
+            else f"After the teardown '{result.way}' {left} items differ from a node that never had "
             "the driver; the JSON lists them."
         )
     build = figures.mode(Experiment.SCALE_UP, Mode.BUILD)

@@ -215,8 +215,9 @@ def _advice_note(figures: Figures) -> str:
         return ""
     advice = figures.advice[0].advice
     return (
-        f"Times are in medians of the build at boot (x), from the node being ready; add what your cloud takes "
-        f"until then. maxNodeProvisionTime is the worst sample, the others the {advice.quantile:.0%} quantile, "
+        "Times are in medians of the build at boot (x), from the node being ready; add the time until your "
+        "cloud has it ready. maxNodeProvisionTime is the worst sample, the other times are the "
+        f"{advice.quantile:.0%} quantile, "
         f"each with a margin of {advice.margin:.0%}."
     )
 

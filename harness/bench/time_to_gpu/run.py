@@ -123,7 +123,7 @@ def run_benchmark(lab: Lab, options: Options, progress: Callable[[str], None]) -
         notes = []
         if len(measured) < len(tasks):
             notes.append(
-                f"{len(measured)} of {len(tasks)} tasks were done: the others would not have ended within "
+                f"{len(measured)} of {len(tasks)} tasks were done; the rest would not have ended within "
                 f"{options.minutes:g} minutes; --minutes gives them longer"
             )
             progress(notes[0])

@@ -98,7 +98,7 @@ Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One node, from ready to the capacity that stays; all times by the guest's clock."""
+    """The wait of one node, from ready until its GPU capacity is advertised for good, by the guest's clock."""
 
     experiment: Experiment
     variant: str

@@ -106,5 +106,7 @@ def test_archive_of_several_machines_says_how_to_choose_one(
     assert main([command, str(write_archive(tmp_path / "evidence/t.py-test"))]) == 2
 
     said = capsys.readouterr().err
-    assert "'t.py-test/one', 't.py-test/two'; unpack it, and name the folder of one" in said
+    assert (
+        "'t.py-test/one', 't.py-test/two'; unpack it, and name the folder of one machine" in said
+    )
     assert "cache" not in said

@@ -112,7 +112,7 @@ def test_first_run_says_what_it_makes_before_it_begins(inner: Inner, workers: st
     result = inner.run_apart(_NO_BUILD + _OF_A_BAKE, "--image=debian-12", "-n", workers)
 
     output = f"{result.stderr}\n{result.stdout}" if workers != "0" else str(result.stdout)
-    assert "first use: this run makes 3 things first, which takes about " in output
+    assert "first use: this run makes 3 items first, which takes about " in output
     assert re.search(r"^  image debian-12 +about \d+ \w+, by its recipe", output, re.MULTILINE)
     assert re.search(r"^  bake debian-12 +about \d+ \w+, by its recipe", output, re.MULTILINE)
     assert output.index("first use") < output.index("it was begun")

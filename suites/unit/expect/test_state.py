@@ -59,7 +59,7 @@ def test_change_of_one_attribute_is_refused(after: PathState, seen: str) -> None
 
     assert f"~ {TOOL}: " in message
     assert seen in message
-    assert "1 things differ" in message
+    assert "1 items differ" in message
 
 
 def test_new_and_vanished_path_is_refused() -> None:
@@ -280,7 +280,7 @@ def test_difference_with_a_name_of_other_bytes_is_written_whole(tmp_path: Path) 
 
     message = difference(a_state(), a_state({name: a_file()}, folder=tmp_path))
 
-    assert "1 things differ ('difference-1.txt' has them all)" in message
+    assert "1 items differ ('difference-1.txt' has them all)" in message
     whole = (tmp_path / "difference-1.txt").read_bytes()
     assert whole.endswith(b"\n")
     assert b"/opt/" in whole
@@ -291,5 +291,5 @@ def test_allowed_change_does_not_hide_other_changes(tmp_path: Path) -> None:
 
     message = difference(a_state(), after, AllowedChanges(paths=["/opt/a"]))
 
-    assert "1 things differ" in message
+    assert "1 items differ" in message
     assert "/opt/a" not in message + (tmp_path / "difference-1.txt").read_text()

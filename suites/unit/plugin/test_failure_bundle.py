@@ -81,7 +81,7 @@ def test_failing_line_has_its_locals_and_old_bundles_go_but_not_the_tests_own(
     assert (item.config.option.showlocals, item.config.option.tbstyle) == (False, "auto")
     assert {path.name for path in tmp_path.iterdir()} == {"test", "test.tar.zst"}
     (said,) = item.sections
-    assert said.startswith(f"all of it in one file: '{tmp_path}/test.tar.zst' (1.5 MiB)")
+    assert said.startswith(f"the whole bundle in one file: '{tmp_path}/test.tar.zst' (1.5 MiB)")
     assert "removed 2 older bundles" in said
 
 

@@ -25,10 +25,10 @@ def why(error: EvidencedError) -> Sequence[str]:
 
 def test_failure_summary_shows_the_first_items_of_a_list() -> None:
     error = ExpectationError(
-        "5 things differ:\npath (5):\n" + "\n".join(f"  + /{n}" for n in "abcde")
+        "5 items differ:\npath (5):\n" + "\n".join(f"  + /{n}" for n in "abcde")
     )
 
-    assert why(error) == ["5 things differ:", "  + /a", "  + /b", "  + /c"]
+    assert why(error) == ["5 items differ:", "  + /a", "  + /b", "  + /c"]
     assert why(ExpectationError("2 differ:\n  + /a\n  + /a")) == ["2 differ:", "  + /a"]
 
 

@@ -134,4 +134,4 @@ def test_residue_of_a_teardown_is_a_conclusion() -> None:
     assert figures.teardown is not None
     assert figures.teardown.value == 0.25
     assert any("'fast' the whole node is as one that never had" in line for line in lines)
-    assert any("'dkms-remove' 1 things differ" in line for line in lines)
+    assert any("'dkms-remove' 1 items differ" in line for line in lines)
