@@ -542,7 +542,8 @@ class _Layers:
             return False
         places = f"lowerdir={':'.join(lowers)},upperdir={upper},workdir={work}"
         try:
-            _mount("overlay", target, "overlay", 0, places + self.builder.options)
+            # a device file that lies elsewhere than in /dev, as in a chroot, is the host's device
+            _mount("overlay", target, "overlay", _MS_NODEV, places + self.builder.options)
         except OSError:
             return False
         with _Suppressed(OSError):  # so that an ordinary user can remove it from a disk

@@ -22,6 +22,8 @@ _PR_SET_NO_NEW_PRIVS = 38
 _SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_ADD, _SYS_LANDLOCK_RESTRICT = 444, 445, 446
 _LANDLOCK_WRITES = sum(1 << bit for bit in (1, *range(4, 13)))
 _LANDLOCK_WRITE_FILE = 1 << 1
+_LANDLOCK_REFER, _LANDLOCK_REFER_SINCE = 1 << 13, 2
+_LANDLOCK_TRUNCATE, _LANDLOCK_TRUNCATE_SINCE = 1 << 14, 3
 _LANDLOCK_VERSION, _LANDLOCK_SCOPES_SINCE, _LANDLOCK_SCOPE_ABSTRACT_SOCKETS = 1, 6, 1
 _REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
@@ -71,14 +73,19 @@ def _refuse_writes(cwd: str, places: list[str], command: list[str]) -> int:
     try:
         version = _libc.syscall(_SYS_LANDLOCK_CREATE, None, 0, _LANDLOCK_VERSION)
         has_scopes = version >= _LANDLOCK_SCOPES_SINCE
-        rules = _Ruleset(_LANDLOCK_WRITES, 0, _LANDLOCK_SCOPE_ABSTRACT_SOCKETS)
+        writes = _LANDLOCK_WRITES
+        if version >= _LANDLOCK_REFER_SINCE:  # before, no file is linked into another folder
+            writes |= _LANDLOCK_REFER
+        if version >= _LANDLOCK_TRUNCATE_SINCE:
+            writes |= _LANDLOCK_TRUNCATE
+        rules = _Ruleset(writes, 0, _LANDLOCK_SCOPE_ABSTRACT_SOCKETS)
         size = ctypes.sizeof(rules) if has_scopes else _Ruleset.handled_access_fs.size
         ruleset = _call(
             _libc.syscall(_SYS_LANDLOCK_CREATE, ctypes.byref(rules), size, 0), "landlock"
         )
         for place in [*places, "/dev"]:
             fd = os.open(place, os.O_PATH | os.O_CLOEXEC)
-            access = _LANDLOCK_WRITE_FILE if place == "/dev" else _LANDLOCK_WRITES
+            access = _LANDLOCK_WRITE_FILE if place == "/dev" else writes
             rule = _PathRule(access, fd)
             _call(_libc.syscall(_SYS_LANDLOCK_ADD, ruleset, 1, ctypes.byref(rule), 0), "landlock")
             os.close(fd)
