@@ -36,14 +36,34 @@ def test_killed_evaluation_has_nothing_of_the_one_before(shell: Shell) -> None:
     assert (result.variables, result.sleeps) == ({}, ())
 
 
-class TestBackgroundJobs:
-    """A job that one test leaves running calls no mock of the next; these two run in order."""
+_CODE = {
+    "echo a\\": "a\n",
+    "echo a # b": "a\n",
+    "cat <<E\na\nE": "a\n",
+    "echo $LINENO\necho $LINENO": "1\n2\n",
+    "echo $# ${1-none}": "0 none\n",
+    "local_() { local x=a; echo $x; }; local_; echo ${x-none}": "a\nnone\n",
+    "cat <(echo a) - </dev/null": "a\n",
+    "echo a | while read -r x; do echo $x; done; read -r || echo end": "a\nend\n",
+    "printf '\\xe9\\n'; printf 'a\\0b'": "\udce9\nab",
+}
 
-    def test_leaves_a_job(self, shell: Shell) -> None:
-        shell.mock("curl")
-        shell.evaluate("(while :; do curl early; /bin/sleep 0.01; done) & disown")
 
-    def test_has_no_calls_of_it(self, shell: Shell) -> None:
-        shell.mock("curl")
-        shell.evaluate("/bin/sleep 0.3; ls /proc | grep -c '^[0-9]'")
-        assert shell.calls == []
+@pytest.mark.parametrize("code", _CODE)
+def test_code_runs_as_in_a_script(shell: Shell, code: str) -> None:
+    result = shell.evaluate(code).check()
+
+    assert (result.stdout, result.stderr) == (_CODE[code], "")
+
+
+def test_options_that_sourcing_left_hold_except_for_errexit(shell: Shell, tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text("set -euCo pipefail; shopt -s extglob nullglob; set -x; cd /etc\n")
+    shell.source(script)
+
+    result = shell.evaluate('false | true; echo $? /no/such* $PWD; [[ a == @(a|b) ]] && : "$NONE"')
+
+    assert (result.status, result.stdout) == (1, "1 /etc\n")
+    assert result.stderr.lstrip("+").startswith(" false\n")
+    assert "__hx" not in result.stderr
+    assert "NONE: unbound variable" in result.stderr

@@ -8,12 +8,10 @@ import pytest
 
 from harness.errors import ExpectationError, HarnessError
 from harness.shell.testing import (
-    ANY,
     Answer,
     Like,
     Shell,
     ShellTimeoutError,
-    UnmockedCommandError,
 )
 
 _LIBRARY = """\
@@ -31,13 +29,16 @@ download() {
   TEXT='it'"'"'s "quoted" $HOME'
   retry curl -fsSL "$1"
 }
-in_child() { bash -c 'curl a "b c"; echo $?'; }
+in_child() { cd /etc; curl a "b c"; echo $?; bash -c 'curl a "b c"; echo $?'; }
 piped() { curl 1 | curl 2; }
-restart() { systemctl restart containerd; }
-feed() { printf 'a\\0\\nb' | wget -i -; }
-absolute() { /usr/sbin/no-such-tool -L; bash -c '/usr/sbin/no-such-tool -q'; }
+feed() {
+  printf 'a\\0\\nb' | wget -i -
+  printf '1\\n2\\n' | while read -r n; do curl "$n"; bash -c 'curl "$1"' - "$n"; done
+}
 configure() { mkdir -p /etc/harness-trial && echo on >/etc/harness-trial/state; }
 strict() { set -e; false; echo unreached; }
+lenient() { false; echo reached; }
+show() { cat; echo "$#$1$X"; }
 """
 
 
@@ -79,6 +80,9 @@ def test_status_comes_from_exit_or_errexit(code: Shell) -> None:
     assert (result.status, result.stdout) == (1, "")
     with pytest.raises(ExpectationError, match="ended with status 1"):
         result.check()
+    assert code.call("lenient").stdout == "reached\n"
+    for result in (code.call("lenient", errexit=True), code.evaluate("lenient", errexit=True)):
+        assert (result.status, result.stdout) == (1, "")
 
 
 def test_lone_surrogate_is_refused_and_the_shell_continues(code: Shell) -> None:
@@ -88,11 +92,13 @@ def test_lone_surrogate_is_refused_and_the_shell_continues(code: Shell) -> None:
     assert code.call("echo", "\udce9").stdout == "\udce9\n"
 
 
-def test_child_process_sees_the_mock(code: Shell) -> None:
-    code.mock("curl").when("a", Like("b*")).answers("hi\n", exit_code=4)
+def test_function_and_child_process_see_the_mock(code: Shell) -> None:
+    code.mock("curl").when("a", Like("b*")).answers("hi\n\n", stderr="why\n", exit_code=4)
 
-    assert code.call("in_child", FOO="bar").stdout == "hi\n4\n"
-    assert code.calls[0].env["FOO"] == "bar"
+    result = code.call("in_child", FOO="bar")
+
+    assert (result.stdout, result.stderr) == ("hi\n\n4\n" * 2, "why\n" * 2)
+    assert [(call.env["FOO"], call.cwd) for call in code.calls] == [("bar", "/etc")] * 2
 
 
 def test_mocks_in_one_pipe_do_not_block_each_other(code: Shell) -> None:
@@ -103,26 +109,15 @@ def test_mocks_in_one_pipe_do_not_block_each_other(code: Shell) -> None:
 
 
 def test_stdin_is_recorded_if_asked_for(code: Shell) -> None:
-    wget = code.mock("wget", reads_stdin=True)
+    """A mock that does not read it leaves it to the loop around."""
+    for name in ("tar", "wget"):
+        code.mock(name, reads_stdin=True)
+    code.mock("curl")
 
     code.call("feed").check()
 
-    assert wget.calls[0].stdin == "a\nb"
-    wget.assert_called_with("-i", "-")
-
-
-def test_absolute_path_is_replaced(code: Shell) -> None:
-    code.mock("/usr/sbin/no-such-tool").answers("GPU\n")
-
-    assert code.call("absolute").stdout == "GPU\nGPU\n"
-    assert not Path("/usr/sbin/no-such-tool").exists()
-
-
-def test_unexpected_arguments_fail_the_test(code: Shell) -> None:
-    code.mock("systemctl").when("status", ANY).answers()
-    with pytest.raises(UnmockedCommandError, match=r"It expects:\n  systemctl status"):
-        code.call("restart")
-    code.evaluate("systemctl status x")
+    assert [call.stdin for call in code.calls] == ["a\nb", None, None, None, None]
+    code.assert_calls("wget -i -", "curl 1", "curl 1", "curl 2", "curl 2")
 
 
 def test_files_are_written_in_a_root_that_vanishes(code: Shell) -> None:
@@ -147,5 +142,23 @@ def test_script_runs_in_dash_with_its_mocks(code: Shell, tmp_path: Path) -> None
     code.assert_calls("curl x")
 
 
-def test_stdin_reaches_the_code(code: Shell) -> None:
-    assert code.evaluate("cat", stdin="text").stdout == "text"
+def test_stdin_arguments_and_variables_reach_the_code_in_each_way(
+    code: Shell, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text('cat; echo "$#$1$X"\n')
+
+    for result in (
+        code.evaluate("show 'a *'", stdin="text\n", env={"X": "'x' $"}),
+        code.call("show", "a *", stdin="text\n", X="'x' $"),
+        code.run_script(script, "a *", stdin="text\n", X="'x' $"),
+    ):
+        assert result.stdout == "text\n1a *'x' $\n"
+    assert code.call("show", "").stdout == "1\n"
+
+
+def test_code_with_options_of_its_own_leaves_its_variables(code: Shell) -> None:
+    result = code.evaluate("set -Ceux; shopt -s nullglob failglob; IFS=x GLOBIGNORE=* LEFT=a")
+
+    assert (result.status, result.variable("LEFT")) == (0, "a")
+    assert code.evaluate("set -Ce; LEFT=b; false").variable("LEFT") == "b"

@@ -26,22 +26,6 @@ def test_unmocked_provisioning_command_is_reported(shell: Shell, name: str, runs
         shell.evaluate(f"{runs.format(name)} || true")
 
 
-@pytest.mark.parametrize("path", ["/usr/bin/dpkg", "/bin/dpkg"])
-def test_unmocked_absolute_path_is_reported(shell: Shell, path: str) -> None:
-    with pytest.raises(UnmockedCommandError, match="'dpkg --version' was run"):
-        shell.evaluate(f"{path} --version")
-    with pytest.raises(UnmockedCommandError, match="'dpkg --version' was run"):
-        shell.evaluate(f"dash -c '{path} --version'")
-
-
-@pytest.mark.parametrize("name", ["dpkg", "tar"])
-def test_mock_of_a_plain_name_answers_for_its_absolute_path(shell: Shell, name: str) -> None:
-    shell.mock(name).answers("mocked\n")
-
-    assert shell.evaluate(f"/usr/bin/{name} -x; env -i /bin/{name} -y").stdout == "mocked\n" * 2
-    shell.assert_calls(f"{name} -x", f"{name} -y")
-
-
 def test_command_that_is_not_found_is_reported(shell: Shell) -> None:
     with pytest.raises(UnmockedCommandError, match=f"'{_NOT_INSTALLED} -q' was run"):
         shell.evaluate(f"{_NOT_INSTALLED} -q || echo fallback")
@@ -52,17 +36,13 @@ def test_command_that_is_not_found_is_reported(shell: Shell) -> None:
 def test_hidden_command_is_not_found(shell: Shell) -> None:
     shell.hide("dpkg", "nvidia-smi")
 
-    result = shell.evaluate("command -v dpkg nvidia-smi; nvidia-smi; dash -c 'dpkg -l'")
+    result = shell.evaluate(
+        "command -v dpkg nvidia-smi; nvidia-smi; /usr/bin/nvidia-smi; dash -c 'dpkg -l'"
+    )
 
     assert result.status == 127
     assert result.stdout == ""
     assert "nvidia-smi: command not found" in result.stderr
-
-
-def test_allowed_command_of_the_host_runs(shell: Shell) -> None:
-    shell.allow("dpkg")
-
-    assert "Debian" in shell.evaluate("dpkg --version; bash -c 'dpkg --version'").check().stdout
 
 
 def test_commands_are_hidden_and_allowed_after_the_first_use_too(shell: Shell) -> None:
@@ -77,12 +57,6 @@ def test_commands_are_hidden_and_allowed_after_the_first_use_too(shell: Shell) -
     )
     assert result.stdout.count("Debian") == 2
     assert result.stdout.endswith("/usr/local/bin/dpkg\n/usr/bin/cut\n/usr/bin/nvidia-smi\n")
-
-
-def test_harmless_commands_run(shell: Shell) -> None:
-    result = shell.evaluate("printf 'b\\na\\n' | sort | grep a | sed s/a/c/ | awk '{print $1 $1}'")
-
-    assert result.check().stdout == "cc\n"
 
 
 def test_denied_command_during_sourcing_is_reported(shell: Shell, tmp_path: Path) -> None:
@@ -221,10 +195,6 @@ def test_default_answer_that_was_not_used_fails_the_test(shell: Shell) -> None:
     shell.mock("curl").answers("x")
     with pytest.raises(ExpectationError, match=r"did not happen:\n  curl \(any arguments\)"):
         shell.finish()
-    shell.mock("curl", optional=True).answers("x")
-    shell.finish()
-    shell.mock("curl").answers(effect=lambda _: None)
-    shell.finish()
     shell.mock("curl").answers("x")
     shell.finish(has_failed=True)
 
@@ -328,19 +298,6 @@ def test_spy_lets_commands_and_functions_run(shell: Shell, tmp_path: Path) -> No
     shell.assert_calls("greet moon", "tar --version")
 
 
-def test_calls_are_matched_with_wildcards_and_gaps(shell: Shell) -> None:
-    for name in ("systemctl", "rmmod", "modprobe"):
-        shell.mock(name)
-    shell.evaluate("systemctl stop a b; rmmod nvidia_uvm; rmmod nvidia; modprobe nvidia x=1")
-
-    shell.assert_calls("systemctl stop ...", "rmmod nvidia*", "...", "modprobe * x=[0-9]")
-    shell.assert_order("systemctl ...", "modprobe nvidia *")
-    with pytest.raises(ExpectationError, match=r"\+modprobe nvidia x=1"):
-        shell.assert_calls("...", "rmmod nvidia")
-    with pytest.raises(ExpectationError, match="the order is another"):
-        shell.assert_order("modprobe ...", "systemctl ...")
-
-
 def test_function_is_taken_out_of_a_script_that_can_not_be_sourced(
     shell: Shell, tmp_path: Path
 ) -> None:
@@ -354,12 +311,6 @@ def test_function_is_taken_out_of_a_script_that_can_not_be_sourced(
     shell.extract(script, "install", "one", "two")
 
     assert shell.evaluate("install x; one; two").check().stdout == "}\nin x\none\ntwo\n"
-    with pytest.raises(HarnessError, match="no function 'three'"):
-        Shell.extract(_fresh(shell), script, "three")
-
-
-def _fresh(shell: Shell) -> Shell:
-    return Shell(shell._warm_shells, virtual=True, timeout_s=1)
 
 
 @pytest.mark.parametrize("what", ["source", "extract"])
@@ -388,31 +339,6 @@ def test_files_of_the_test_are_found_by_the_code(shell: Shell) -> None:
     assert shell.evaluate("cat /usr/bin/dpkg").stdout == "of the test\n"
 
 
-def test_files_of_the_kernel_are_faked(shell: Shell) -> None:
-    shell.write("/sys/module/nvidia/version", "555.42\n")
-    shell.write("/sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n")
-    shell.write("/proc/driver/nvidia/version", "NVRM 555.42\n")
-    shell.write("/proc/cmdline", "quiet\n")
-    shell.write("/proc/sys/kernel/osrelease", "6.8.0-azure\n")
-
-    result = shell.evaluate(
-        "cat /sys/module/nvidia/version /sys/bus/pci/devices/*/vendor | grep -e 555 -e 10de\n"
-        "cat /proc/driver/nvidia/version /proc/cmdline /proc/sys/kernel/osrelease\n"
-        "[[ -d /sys/module/overlay ]] && echo still there"
-    )
-
-    assert result.check().stdout == (
-        "555.42\n0x10de\nNVRM 555.42\nquiet\n6.8.0-azure\nstill there\n"
-    )
-    assert not Path("/sys/module/nvidia").exists()
-
-
-def test_file_of_the_kernel_that_can_not_be_faked_is_refused(shell: Shell) -> None:
-    shell.evaluate("true")
-    with pytest.raises(HarnessError, match="'/proc/none/such' can't be faked"):
-        shell.write("/proc/none/such", "")
-
-
 def test_commands_are_denied_without_the_throw_away_root(tmp_path: Path) -> None:
     pool = WarmShellPool(cwd=tmp_path, scratch=tmp_path, sandbox=Sandbox(kind=SandboxKind.OFF))
     shell = Shell(pool, virtual=True, timeout_s=60)
@@ -438,12 +364,3 @@ def test_allowed_command_of_the_host_runs_while_sourcing(
     shell.source(script, mocked=mocked)
 
     assert shell.evaluate('[ -n "$H" ] && [ "$H" = "$P" ] && hostname').check().stdout
-
-
-def test_command_that_another_test_allowed_is_denied(shell: Shell, tmp_path: Path) -> None:
-    script = tmp_path / "script.sh"
-    script.write_text("H=$(hostname)\n")
-    shell.source(script)
-
-    with pytest.raises(UnmockedCommandError, match="'allow' works during sourcing"):
-        shell.evaluate("true")

@@ -48,11 +48,8 @@ def test_lines_of_commands() -> None:
     assert {text: code_lines(text) for text in COMMANDS} == COMMANDS
 
 
-def test_place_inside_a_command_counts_at_its_first_line() -> None:
+def test_place_counts_at_the_first_line_of_its_command() -> None:
     assert executed_lines("echo 'a\nb'\ntrue\n", {Place(2, 1, 1)}) == {1}
-
-
-def test_places_outside_of_commands_do_not_count() -> None:
     assert executed_lines("# trap\n\necho\n", {Place(1, 1, 1), Place(9, 1, 1)}) == set()
 
 

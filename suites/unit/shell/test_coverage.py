@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.shell.coverage import Place, merge, parse_trace, uses_trace
+from harness.shell.coverage import Place, any_uses_trace, merge, parse_trace, uses_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,21 +25,20 @@ def test_trace_of_other_files_is_left_out(tmp_path: Path) -> None:
     assert parse_trace(trace, tmp_path, [tmp_path / "lib"]) == {str(script): {Place(3, 2, 3)}}
 
 
-def test_names_may_hold_spaces_and_colons(tmp_path: Path) -> None:
+def test_entries_of_any_script_count_but_no_text_like_them(tmp_path: Path) -> None:
+    """Code under test may write to the trace; Python refuses to read so long a number."""
     script = tmp_path / "a b:1:.sh"
     script.touch()
+    long = "9" * 5000
+    trace = [
+        entry(str(script), 7), entry("/copies/script.sh", 4),
+        f"+\x1e1\x1f{script}\x1f3\x1f/\x1eecho '\n+hx:{script}:9:\n+ echo 4'\n",
+        f"+\x1e{long}\x1f{script}\x1f1\x1f/\x1e:\n+\x1e1\x1f{script}\x1f{long}\x1f/\x1e:\n",
+    ]  # fmt: skip
 
-    assert parse_trace(entry(str(script), 7), tmp_path, [tmp_path]) == {
-        str(script): {Place(7, 1, 1)}
-    }
+    hits = parse_trace("".join(trace), tmp_path, [tmp_path], copies={"/copies/script.sh": script})
 
-
-def test_command_that_prints_text_like_an_entry_adds_none(tmp_path: Path) -> None:
-    script = tmp_path / "a.sh"
-    script.touch()
-    trace = f"+\x1e1\x1f{script}\x1f3\x1f/\x1eecho '\n+hx:{script}:9:\n+ echo 4'\n"
-
-    assert parse_trace(trace, tmp_path, [tmp_path]) == {str(script): {Place(3, 1, 1)}}
+    assert hits == {str(script): {Place(line, 1, 1) for line in (3, 4, 7)}}
 
 
 def test_merging_takes_the_coverage_of_a_worker() -> None:
@@ -50,16 +49,6 @@ def test_merging_takes_the_coverage_of_a_worker() -> None:
     assert hits == {"a.sh": {Place(1, 1, 1), Place(2, 1, 1)}, "b.sh": {Place(1, 2, 3)}}
 
 
-def test_impossible_numbers_are_ignored(tmp_path: Path) -> None:
-    """Code under test may write to the trace; Python refuses to read so long a number."""
-    script = tmp_path / "a.sh"
-    script.touch()
-    long = "9" * 5000
-    trace = f"+\x1e{long}\x1f{script}\x1f1\x1f/\x1e:\n+\x1e1\x1f{script}\x1f{long}\x1f/\x1e:\n"
-
-    assert parse_trace(trace, tmp_path, [tmp_path]) == {}
-
-
 USES_TRACE = {
     "set -x": True, "set -eux": True, "set +x": True, "set -e -x": True, "set -o xtrace": True,
     "{ set +x; } 2>/dev/null": True, "bash -o xtrace": True, "set -eu": False, "reset -x": False,
@@ -67,19 +56,9 @@ USES_TRACE = {
 }  # fmt: skip
 
 
-def test_code_that_uses_the_trace_itself() -> None:
+def test_code_that_uses_the_trace_itself(tmp_path: Path) -> None:
     assert {code: uses_trace(code) for code in USES_TRACE} == USES_TRACE
-
-
-def test_lines_of_a_copy_belong_to_its_script(tmp_path: Path) -> None:
-    script = tmp_path / "script.sh"
-    script.touch()
-
-    hits = parse_trace(
-        "+\x1e1\x1f/copies/script.sh\x1f4\x1f/\x1e echo\n",
-        tmp_path,
-        [tmp_path],
-        copies={"/copies/script.sh": script},
-    )
-
-    assert hits == {str(script): {Place(4, 1, 1)}}
+    for name, code in (("a.sh", b"true"), ("b.sh", b"echo caf\xe9; set -x"), ("c.sh", b"true")):
+        (tmp_path / name).write_bytes(code)
+    assert any_uses_trace((tmp_path / "a.sh", tmp_path))
+    assert not any_uses_trace((tmp_path / "a.sh", tmp_path / "c.sh"))

@@ -29,6 +29,16 @@ def hits(script: Path, *lines: int) -> Hits:
     return {str(script): {Place(line, 1, 1) for line in lines}}
 
 
+def test_script_that_is_no_utf8_is_reported(tmp_path: Path, script: Path) -> None:
+    script.write_bytes(b"# caf\xe9\necho caf\xe9\necho\n")
+
+    table = report(
+        combine([written(tmp_path, script, "data", Tier.MOCKED, 2)]), html=None, lcov=None
+    )
+
+    assert "50%   3" in table
+
+
 def written(tmp_path: Path, script: Path, name: str, tier: Tier, *lines: int) -> Path:
     path = tmp_path / name
     write_data({tier: hits(script, *lines)}, [script.parent], path)
@@ -120,11 +130,9 @@ def test_coverage_of_python_is_refused(tmp_path: Path) -> None:
         combine([path])
 
 
-def test_other_files_are_refused(tmp_path: Path, script: Path) -> None:
+def test_absent_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no such file"):
         combine([tmp_path / "absent"])
-    with pytest.raises(BadInputError, match=r"not data of coverage\.py"):
-        combine([script])
 
 
 def test_sources_without_a_script_are_refused(tmp_path: Path) -> None:
@@ -136,10 +144,13 @@ def test_scripts_are_recognised_by_suffix_or_by_their_shell(tmp_path: Path) -> N
     for name, first in {
         "a.sh": "", "b.bash": "", "c": "#!/usr/bin/env bash\n", "d": "#!/bin/bash -e\n",
         "e": "#!/usr/bin/python3\n", "f": "#!/bin/sh\n", "g": "#!/bin/bashful\n",
+        "h": "#! /usr/bin/bash\n", "i": "echo '#!/bin/bash'\n", "j/k/l.sh": "",
     }.items():  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(first)
 
-    assert [path.name for path in scripts_in([tmp_path])] == ["a.sh", "b.bash", "c", "d"]
+    found = [path.name for path in scripts_in([tmp_path])]
+    assert found == ["a.sh", "b.bash", "c", "d", "h", "l.sh"]
 
 
 def test_command_prints_the_report(

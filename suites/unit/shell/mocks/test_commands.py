@@ -64,11 +64,8 @@ def test_first_rule_that_takes_a_call_answers_and_the_default_comes_last(
     curl.when("a", ...).answers("first")
     curl.when("a", "b").answers("second")
 
-    assert [said(registry, line) for line in ("curl a b", "curl c", "curl a")] == [
-        "first",
-        "default",
-        "first",
-    ]
+    answers = [said(registry, line) for line in ("curl a b", "curl c", "curl a")]
+    assert answers == ["first", "default", "first"]
     assert registry.take_unused_rules() == ["curl a b"]
     assert registry.take_unused_rules() == []
 
@@ -89,6 +86,16 @@ def test_answers_in_turn_are_used_up_and_failures_end(
     assert registry.violations == [
         "'curl turn' was run 3 times, but the test expects 2 answers in turn."
     ]
+
+
+def test_answer_has_all_that_it_is_given(registry: MockRegistry, curl: MockedCommand) -> None:
+    curl.when("a").answers("out", stderr="err", exit_code=3, takes_s=1.5)
+    curl.when("f").fails(1, stdout="out", stderr="err", exit_code=3, takes_s=1.5)
+
+    answers = [registry.answer("curl", (word,), "/", None, "") for word in "aff"]
+
+    given = Answer(stdout="out", stderr="err", exit_code=3, takes_s=1.5)
+    assert answers == [given, given, Answer()]
 
 
 def test_failures_that_were_not_all_seen_are_unused(
@@ -119,15 +126,16 @@ def test_effect_sees_the_call_and_may_replace_the_answer(
     assert registry.take_unused_rules() == []
 
 
-def test_mock_without_rules_succeeds_and_one_with_an_effect_may_stay_unused(
+def test_mock_without_rules_succeeds_and_a_default_with_an_effect_may_stay_unused(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     wget = MockedCommand("wget", registry.calls, reads_stdin=False)
     registry.add(wget)
     wget.answers("x", effect=lambda _: None)
+    wget.when("a").answers("x", effect=lambda _: None)
 
     assert registry.answer("curl", ("a",), "/", None, "") == Answer()
-    assert registry.take_unused_rules() == []
+    assert registry.take_unused_rules() == ["wget a"]
     assert [str(call) for call in curl.calls] == ["curl a"]
     assert wget.calls == []
 

@@ -83,12 +83,14 @@ def test_call_keeps_its_own_environment(registry: MockRegistry) -> None:
     assert [call.env for call in registry.calls] == [{"A": "1"}, {"A": "2"}]
 
 
-def test_replaced_mock_is_not_required_if_it_was_used() -> None:
+def test_second_mock_answers_and_the_first_that_was_used_is_not_required() -> None:
     registry = MockRegistry()
     first = MockedCommand("curl", registry.calls, reads_stdin=False)
     first.answers("first\n")
     registry.add(first)
-    registry.answer("curl", (), "/", None, "")
+    answers = [registry.answer("curl", (), "/", None, "").stdout]
     registry.add(MockedCommand("curl", registry.calls, reads_stdin=False))
+    answers.append(registry.answer("curl", (), "/", None, "").stdout)
 
+    assert answers == ["first\n", ""]
     assert registry.take_unused_rules() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,14 +36,15 @@ f
 
 
 class Bash:
-    """Plays `bash -n`: it can read what has as many opening braces as closing ones."""
+    """Plays `bash -n`: it can read a body that has as many opening brackets as closing ones."""
 
     def run(
         self, argv: Argv, *, timeout_s: float, stdin: str | None = None, env: Mapping[str, str] | None = None
     ) -> CommandResult:  # fmt: skip
         del timeout_s, env
         text = stdin or ""
-        code = 0 if text.count("{") == text.count("}") > 0 else 2
+        opened, closed = (sum(map((stdin or "").count, pair)) for pair in ("{(", "})"))
+        code = 0 if opened == closed and re.search(r"[^( ]\s*[})]", text) else 2
         return CommandResult(argv=tuple(argv), exit_code=code, stdout="", stderr="")
 
 
@@ -58,10 +60,38 @@ def test_last_definition_of_a_function_is_taken_with_its_line(tmp_path: Path) ->
         extract_function(script, "ff", Bash())
 
 
-def test_options_are_those_outside_of_functions_in_their_order() -> None:
-    script = "#!/bin/bash -u\nset -e\nf() {\n  set -x\n}\nset -- a\nshopt -s nullglob\nset +e\n"
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "f.x() { a; }",
+        "f.x ()\n{\n  a\n}",
+        "function f.x {\n  a\n}",
+        "  function f.x ( ) { # why\n    a\n  }",
+        "f.x() (\n  a\n)",
+        "  f.x() {\nif a; then { b\n}; fi\n  }",
+    ],
+)
+def test_function_is_taken_in_each_form(tmp_path: Path, definition: str) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(f"a\n{definition}\nf.x a\nfunction f.xy {{ a; }}\nf-x() {{ a; }}\n")
 
-    assert options_of(script) == "set -u; set -e; shopt -s nullglob; set +e"
+    assert extract_function(script, "f.x", Bash()) == (definition, 2)
+
+
+OPTIONS = {
+    "#!/bin/bash -u\nset -e\nf() {\n  set -x\n}\nset -- a\nshopt -s nullglob\nset +e\n":
+        "set -u; set -e; shopt -s nullglob; set +e",
+    "#!/bin/sh -e\n": "set -e",
+    "#!/usr/bin/env -S bash -eu\na -x\n": "set -eu",
+    "#!/usr/bin/env bash\n": "",
+    "#!/usr/bin/python3 -u\n": "",
+    "a\n#!/bin/bash -e\n": "",
+    "set -euo pipefail\nset --\nset - -x\nset a\nif a; then set -x; fi\n": "set -euo pipefail",
+}  # fmt: skip
+
+
+def test_options_are_those_outside_of_functions_in_their_order() -> None:
+    assert {text: options_of(text) for text in OPTIONS} == OPTIONS
 
 
 def test_variables_of_an_evaluation() -> None:
