@@ -47,12 +47,13 @@ __hx_trap() {
         __hx_set_trap "$@"
         return
       fi
-      IFS= builtin read -r -d '' __hx_listed < <(builtin trap "$@") || builtin :
+      __hx_listed=$(builtin trap "$@" || builtin :; builtin printf x)
+      __hx_listed=${__hx_listed%x}
       __hx_listed=${__hx_listed//"trap -- '$__hx_leaving' EXIT$__hx_newline"/}
       __hx_listed=${__hx_listed//"$__hx_unless_trap"/}
-      builtin printf '%s' "${__hx_listed//"$__hx_newline;; esac'"/"'"}"
       [[ -z ${__hx_exit+x} || $# -gt 1 && " $* " != *' EXIT '* && " $* " != *' 0 '* ]] ||
-        builtin printf 'trap -- %q EXIT\n' "$__hx_exit"
+        builtin printf "trap -- '%s' EXIT\\n" "${__hx_exit//"'"/"$__hx_quote"}"
+      builtin printf '%s' "${__hx_listed//"$__hx_newline;; esac'"/"'"}"
       ;;
     -l) builtin trap -l ;;
     *)
@@ -63,6 +64,7 @@ __hx_trap() {
 }
 builtin declare -ft trap __hx_trap
 __hx_newline=$'\n'
+__hx_quote="'\\''"
 __hx_leaving='{ __hx_leave $? ${__hx_ended-$-}; } 218>&1 219>&2 >/dev/null 2>&1'
 __hx_unless_trap='case ${FUNCNAME[0]-} in trap | __hx_trap | __hx_set_trap) ;; *) '
 
@@ -70,7 +72,7 @@ __hx_set_trap() { # ACTION NAMES... | NAME
   (($# > 1)) || set -- - "$@"
   for __hx_word in "${@:2}"; do
     case $__hx_word in
-      0 | [Ee][Xx][Ii][Tt] | [Ss][Ii][Gg][Ee][Xx][Ii][Tt])
+      0 | [Ee][Xx][Ii][Tt])
         if [[ ${__hx_case-} != "$BASHPID" ]]; then
           __hx_others+=("$__hx_word")
         elif [[ $1 == - ]]; then
@@ -113,9 +115,13 @@ __hx_leave() { # STATUS OPTIONS: in the evaluation's shell, when it is over
     elif [[ $2 == *x* ]]; then
       __hx_trace=(builtin set -x)
     fi
+    __hx_kept=${2//[!eu]/}
+    builtin declare -p >|/proc/self/fd/199 # for an action that ends the shell, as with 'set -e'
     eval "\"\${__hx_trace[@]}\"
-{ __hx_return $1; } 2>/dev/null
-$__hx_exit" >&218 2>&219
+{ builtin ${__hx_kept:+set -}${__hx_kept:-:}; __hx_return $1 && builtin :; } 2>/dev/null
+$__hx_exit
+
+{ builtin set +eux; } 2>/dev/null" >&218 2>&219
     { builtin set +eux; } 2>/dev/null
   fi
   __hx_end "$1"

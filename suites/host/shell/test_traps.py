@@ -38,6 +38,15 @@ _PROGRAMS = [
     "f() { trap 'echo bye' EXIT; (exit 2); }\nf",
     "f() { (trap 'echo D' DEBUG; true); echo $(trap 'echo R' RETURN; g); }; g() { echo g; }\nf",
     "f() { trap 'echo bye' EXIT DEBUG RETURN; true; trap - DEBUG; }\nf",
+    "f() { trap -- 'echo bye $?; exit 5' 0; exit 3; }\nf",
+    "f() { trap 'echo bye; exit' EXIT; exit 3; }\nf",
+    "f() { trap 'echo \"it'\"'\"'s\"' exit; trap -p EXIT; trap -p; trap EXIT; trap -p; }\nf",
+    "f() { trap 'echo a' SIGEXIT 2>/dev/null; echo $?; trap -p; }\nf",
+    "f() { trap 'echo D' DEBUG; trap DEBUG; trap 'echo a' exit INT; trap; trap - 0 INT; trap; }\nf",
+    "f() { set -e; trap 'echo bye; false; echo no' EXIT; exit 3; }\nf",
+    "f() { set -e; trap 'echo bye $?; g' EXIT; exit 3; }; g() { false; echo no; }\nf",
+    "f() { set -e; trap 'false || echo bye; [[ -f /no/such ]] && echo no' EXIT; false; }\nf",
+    "set -u; f() { trap 'exec 2>&-; echo bye; echo $NO; echo no' EXIT; exit 3; }\nf",
     "f() { trap 'echo D' DEBUG; cat <<E\nx\nE\n}\nf",
 ]
 
