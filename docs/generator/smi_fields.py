@@ -56,7 +56,7 @@ class Mark(enum.Enum):
 class Origin(enum.Enum):
     """The source of a value, and the mark that follows from it."""
 
-    REAL = "a real one shows the same", Mark.TRUE
+    REAL = "a real GPU shows the same", Mark.TRUE
     MODEL = "the model's file, which names its sources", Mark.TRUE
     MACHINE = "the machine: its driver and its PCI tree", Mark.TRUE
     STATE = (
@@ -298,12 +298,13 @@ def field_page() -> str:
     by_model = {name: marked(name) for name in EMULATED}
     return page(
         "Fields of nvidia-smi",
-        "What `nvidia-smi -q` of NVIDIA's driver 550.163.01 shows of [an emulated GPU](../gpus.md#a-gpu-that-"
-        "nvidias-driver-opens), as it was recorded, and what to make of each value:\n",
-        "* **true**: it equals the model's file, whose sources are public, or what a real card showed "
-        "(driver 580.159.04), or it tells of the machine or of the emulated GPU itself;\n"
-        "* **invented**: it looks like a real one, but no card has it;\n"
-        "* **N/A**: `nvidia-smi` shows no value. Real cards have one of those that 'A real one' shows.\n",
+        "The tables have the recorded output of `nvidia-smi -q` of NVIDIA's driver 550.163.01 for [an emulated "
+        "GPU](../gpus.md#a-gpu-that-nvidias-driver-opens). Each value has one of these marks:\n",
+        "* **true**: the value is the same as in the model's file, whose sources are public, or as on a real "
+        "GPU (driver 580.159.04), or it describes the machine or the emulated GPU itself;\n"
+        "* **invented**: the value looks like a real value, but no real GPU has it;\n"
+        "* **N/A**: `nvidia-smi` shows no value. If the column 'Real GPU' has a value, a real GPU shows "
+        "that value.\n",
         *(
             f"## {find_model(name).title}\n\n" + _field_table(name, fields)
             for name, fields in by_model.items()
@@ -314,7 +315,7 @@ def field_page() -> str:
 def _field_table(model_name: str, fields: list[Field]) -> str:
     real = _shown_by_real(model_name)
     return table(
-        ("Field", "Value", "A real one", "Known from", "Mark"),
+        ("Field", "Value", "Real GPU", "Source", "Mark"),
         (
             (
                 each.path,

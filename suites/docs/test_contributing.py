@@ -95,7 +95,7 @@ def test_every_changelog_fragment_has_its_kind_in_its_file_name_and_ends_with_a_
         assert file.read_text().strip().endswith("."), f"'{file.name}' does not end a sentence."
 
 
-def test_release_notes_hold_every_fragment() -> None:
+def test_release_notes_contain_every_fragment() -> None:
     result = LocalRunner().run(
         [sys.executable, "-m", "towncrier", "build", "--draft", "--dir", str(REPOSITORY)],
         timeout_s=_CHECK_S,

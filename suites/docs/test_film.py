@@ -58,7 +58,7 @@ def test_long_pauses_are_cut_and_text_to_read_stays_on_the_screen() -> None:
     ]
 
 
-def test_film_in_the_repository_is_of_the_present_commands_and_short() -> None:
+def test_committed_film_is_short_and_shows_the_present_commands() -> None:
     svg = (REPOSITORY / "docs/pictures/film.svg").read_text()
 
     shown = unescape(svg)

@@ -43,13 +43,13 @@ def test_other_provisioner_gets_only_rows_that_do_not_depend_on_the_harness_prov
     assert "another version is wanted" not in titles, "It needs a key of our configuration."
 
 
-def test_titles_are_unique(rows: list[Row]) -> None:
+def test_titles_of_the_promises_are_unique(rows: list[Row]) -> None:
     titles = [row.title for row in rows]
 
     assert sorted(titles) == sorted(set(titles))
 
 
-def test_unit_tests_exist(rows: list[Row]) -> None:
+def test_unit_tests_of_the_promises_exist(rows: list[Row]) -> None:
     for unit in sorted({row.unit for row in rows}):
         path, _, name = unit.partition("::")
         text = (REPOSITORY / path).read_text()

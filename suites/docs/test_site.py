@@ -65,7 +65,7 @@ def test_site_has_every_page_and_loads_nothing_from_other_hosts(site: Path) -> N
         assert not fetched, f"'{name}' fetches {fetched}."
 
 
-def test_no_line_of_the_text_ends_within_the_hyphens_of_an_option(site: Path) -> None:
+def test_option_is_marked_so_that_no_line_breaks_at_its_hyphens(site: Path) -> None:
     text = (site / "gpus.html").read_text()
 
     assert '<code><span class="option">--gpu</span>-emulation=gsp</code>' in text
@@ -93,7 +93,7 @@ def test_pictures_in_the_repository_are_drawn_from_the_present_code() -> None:
         assert (REPOSITORY / path).read_text() == svg, f"Run './dev docs' to draw '{path}' again."
 
 
-def test_every_row_of_a_reference_page_says_what_it_means(generated: dict[str, str]) -> None:
+def test_no_row_of_a_reference_page_has_an_empty_last_column(generated: dict[str, str]) -> None:
     for name, text in generated.items():
         if name.startswith("reference/"):
             for found in parse_page(name, text).tables:
@@ -158,7 +158,7 @@ def test_picture_has_a_box_for_each_name_and_an_arrow_for_each_import() -> None:
     assert layered(edges, title="t") == svg
 
 
-def test_vertical_bar_in_a_cell_does_not_end_it() -> None:
+def test_vertical_bar_in_a_cell_does_not_end_the_cell() -> None:
     assert table(("A",), [("x | y",)]).splitlines()[-1] == "| x \\| y |"
 
 
