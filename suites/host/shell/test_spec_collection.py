@@ -62,6 +62,13 @@ def test_run_stops_at_the_first_failure(project: SpecProject) -> None:
 
     assert set(outcomes(project.run("-x"))) == {"greets", "fails"}
     assert set(outcomes(project.run("--lf"))) == {"fails"}
+    project.write(
+        "fails_spec.sh",
+        "It 'fails'\nThe value a should equal b\nEnd\n"
+        "It 'is not begun'\n: >\"$SHELLSPEC_PROJECT_ROOT/begun\"\nThe value a should equal a\nEnd\n",
+    )
+    assert "1 failed" in project.run("-x", "-k", "fails_spec", "--shell-sandbox=off").stdout
+    assert not (project.root / "begun").exists()
 
 
 def test_failing_group_hooks_are_errors(project: SpecProject) -> None:
@@ -124,34 +131,36 @@ def test_block_in_a_loop_is_an_error_though_its_first_round_passed(project: Spec
 def test_helper_module_hooks_and_options_are_honoured(project: SpecProject, shell: str) -> None:
     project.write(
         ".shellspec",
-        f"--require spec_helper --require 'other' -I lib --shell {shell}\n"
-        "--env FROM_OPTIONS=yes --env GONE=no # a comment\n",
+        f"--shell {shell}\n--require spec_helper\n--require other\n-I lib\n"
+        "--env FROM_OPTIONS=yes # a comment\n--env GONE=soon\n",
     )
     project.write(
         "spec/spec_helper.sh",
-        "set -e\nspec_helper_precheck() { minimum_version 0.28.1; setenv FROM_PRECHECK=yes; unsetenv GONE; }\n"
-        "spec_helper_loaded() { order=loaded; }\n"
-        "spec_helper_configure() { order=$order-configured; before_each prepare; import third a 'b c'; }\n"
-        "prepare() { prepared=yes; }\n",
+        "spec_helper_precheck() { setenv FROM_PRECHECK=yes; unsetenv GONE; warn x; info x; }\n"
+        "spec_helper_loaded() { log=loaded; }\n"
+        "spec_helper_configure() {\n  import more a 'b c'\n  log=$log:configured\n"
+        "  before_all 'all=yes'\n  before_each prepare 'log=$log:$all'\n"
+        "  after_each ': >\"$SHELLSPEC_WORKDIR/after\"'\n  after_all 'echo end >&2'\n}\n"
+        "prepare() { log=$log:prepared; }\n",
     )
-    project.write("lib/other.sh", "order=$order-other\nother_loaded() { order=$order-too; }\n")
-    project.write("lib/third.sh", 'third="$#:$2"\n')
+    project.write("lib/more.sh", "more=$#:$2\n")
+    project.write("lib/other.sh", "other_loaded() { log=$log:other; }\n")
     project.write(
         "spec/helper_spec.sh",
         "It 'sees the helper'\n"
-        "The variable prepared should equal yes\n"
-        "The variable FROM_OPTIONS should equal yes\n"
-        "The variable FROM_PRECHECK should equal yes\n"
+        "The variable log should equal loaded:other:configured:prepared:yes\n"
+        "The variable more should equal '2:b c'\n"
+        "The variable FROM_OPTIONS should be exported\n"
+        "The variable FROM_PRECHECK should be exported\n"
         "The variable GONE should be undefined\n"
-        "The variable order should equal loaded-other-too-configured\n"
-        "The variable third should equal '2:b c'\nEnd\n"
-        "It 'stops as the helper says'\nf() { false; echo on; }\nWhen run f\n"
-        "The status should equal 1\nEnd\n",
+        'The file "$SHELLSPEC_WORKDIR/after" should not be exist\nEnd\n'
+        "It 'comes after it'\nThe file \"$SHELLSPEC_WORKDIR/after\" should be exist\nEnd\n",
     )
 
     result = project.run()
 
-    assert set(outcomes(result).values()) == {"passed"}, result.render()
+    assert "2 passed, 1 error" in result.stdout, result.render()
+    assert "AfterAll 'echo end >&2' failed with status 0" in result.stdout
 
 
 def test_precheck_sees_which_shell_it_is_in(project: SpecProject) -> None:

@@ -1,4 +1,4 @@
-"""The order in which examples run."""
+"""The ids of examples, which of them run, and in which order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.plugin.specs.items import SpecFileCollector, SpecItem, in_file_order
+from harness.plugin.specs.items import SpecFileCollector, SpecItem, _Tree, in_file_order
+from harness.shell.spec.spec_file import Case, Group
 
 
 def _example(file: SpecFileCollector, number: int) -> SpecItem:
@@ -54,6 +55,29 @@ def test_example_is_selected_by_tags_names_and_focus(
     item.case = SimpleNamespace(**{**usual, **case})  # type: ignore[assignment]
 
     assert item.is_wanted(set(tags), focus) is is_wanted
+
+
+def test_ids_are_unique_and_in_the_order_of_the_file() -> None:
+    outer, inner, again = (
+        Group(name=name, begin=line) for name, line in (("a::b", 1), ("in", 9), ("a::b", 20))
+    )
+    blocks = [
+        ((outer,), "same"), ((outer,), "same"), ((outer, inner), "same"), ((outer,), ""),
+        ((again,), "same"), ((), "\x1b"), ((outer,), "late"),
+    ]  # fmt: skip
+    tree = _Tree()
+    for number, (groups, name) in enumerate(blocks):
+        tree.add(Case(number=number, name=name, groups=groups, begin=number + 30, end=40))
+
+    assert [(id_, case.number) for id_, case in tree.cases()] == [
+        ("a: :b::same", 0),
+        ("a: :b::same <line 31>", 1),
+        ("a: :b::in::same", 2),
+        ("a: :b::<unnamed>", 3),
+        ("a: :b <line 20>::same", 4),
+        (r"\x1b", 5),
+        ("a: :b <line 1>::late", 6),
+    ]
 
 
 def test_examples_of_a_file_stay_together_in_its_order() -> None:

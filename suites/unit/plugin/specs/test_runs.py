@@ -1,13 +1,18 @@
-"""Which other plugins keep examples from the short way that leaves out pytest's phases."""
+"""What keeps examples from the short way that leaves out pytest's phases, and errors of the host."""
 
 from __future__ import annotations
 
+import errno
 import importlib
 from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.plugin.specs.runs import _others_follow_the_protocol
+from harness.plugin.specs.runs import SpecRuns, _others_follow_the_protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def _config_with(plugin: ModuleType | object, **options: object) -> pytest.Config:
@@ -30,16 +35,9 @@ def test_plugin_with_a_run_protocol_hook_is_followed() -> None:
     assert _others_follow_the_protocol(_config_with(_Plugin()))
 
 
-def test_plugin_of_hypothesis_does_nothing_for_an_example() -> None:
-    assert not _others_follow_the_protocol(
-        _config_with(importlib.import_module("_hypothesis_pytestplugin"))
-    )
-
-
-def test_plugin_that_seeds_random_numbers_does_nothing_for_an_example() -> None:
-    assert not _others_follow_the_protocol(
-        _config_with(importlib.import_module("pytest_randomly"))
-    )
+@pytest.mark.parametrize("name", ["_hypothesis_pytestplugin", "pytest_randomly"])
+def test_plugin_that_does_nothing_for_an_example_is_not_followed(name: str) -> None:
+    assert not _others_follow_the_protocol(_config_with(importlib.import_module(name)))
 
 
 @pytest.mark.parametrize(
@@ -51,3 +49,34 @@ def test_rerunfailures_is_followed_only_if_reruns_are_requested(
     plugin = importlib.import_module("pytest_rerunfailures")
 
     assert _others_follow_the_protocol(_config_with(plugin, **options)) is follows
+
+
+@pytest.mark.parametrize(
+    ("options", "is_fast"), [({}, True), ({"setupshow": True}, False), ({"usepdb": True}, False)]
+)
+def test_run_that_shows_phases_or_stops_in_them_has_them(
+    options: dict[str, object], *, is_fast: bool
+) -> None:
+    runs = SpecRuns.__new__(SpecRuns)
+    runs.config = _config_with(object(), **options)
+
+    assert runs.is_fast is is_fast
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (OSError(errno.EMFILE, "Too many"), "a_spec.sh' can't run: Too many; raise the limit on"),
+        (OSError(errno.ENFILE, "Too many"), "Too many; raise the limit on open files"),
+        (OSError(errno.ENOSPC, "No space"), "No space; free space in"),
+        (OSError(errno.EDQUOT, "Quota"), "Quota; free space in"),
+        (OSError(errno.EACCES, "Denied", "/x"), "can't run: Denied (/x)."),
+        (OSError("odd"), "can't run: odd."),
+    ],
+)
+def test_error_of_the_host_says_what_helps(tmp_path: Path, error: OSError, shown: str) -> None:
+    runs = SpecRuns.__new__(SpecRuns)
+    file: Any = SimpleNamespace(spec=SimpleNamespace(path="a_spec.sh"))
+    for folder, expected in ((tmp_path, shown), (tmp_path / "gone", "gone', is gone;")):
+        runs.scratch = SimpleNamespace(path=folder)  # type: ignore[assignment]  # all that is asked
+        assert expected in runs._explain(file, error)
