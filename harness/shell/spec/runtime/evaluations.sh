@@ -55,10 +55,10 @@ __hx_call() { # LINE F ARGS...: the usual case; each function called would cost 
 
 __hx_call_specially() { # LINE F ARGS...
   __hx_begin "$1" || return 0
-  shift
+  builtin shift
   if ((${#__hx_options[@]} + ${#__hx_before_call[@]} + ${#__hx_after_call[@]})); then
     __hx_apply_options
-    set -- __hx_hooked call "$@"
+    builtin set -- __hx_hooked call "$@"
   fi
   {
     "$@" >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <"$__hx_stdin" && __hx_status=0 ||
@@ -72,12 +72,12 @@ __hx_call_specially() { # LINE F ARGS...
 
 __hx_hooked() { # KIND F ARGS...: an evaluation between its hooks
   if [[ $1 == call ]]; then
-    set -- __hx_before_call __hx_after_call "${@:2}"
+    builtin set -- __hx_before_call __hx_after_call "${@:2}"
   else
-    set -- __hx_before_run __hx_after_run "${@:2}"
+    builtin set -- __hx_before_run __hx_after_run "${@:2}"
   fi
   local -n __hx_before=$1 __hx_after=$2
-  shift 2
+  builtin shift 2
   local __hx_at
   for ((__hx_at = 0; __hx_at < ${#__hx_before[@]}; __hx_at++)); do
     __hx_code=${__hx_before[__hx_at]}
@@ -190,7 +190,7 @@ __hx_run_source() { # LINE S ARGS...
 }
 
 __hx_source() {
-  unset __SOURCED__
+  builtin unset __SOURCED__
   builtin declare -F test >/dev/null || test() {
     (($# == 0)) || builtin test "$@"
   }
@@ -227,7 +227,7 @@ __hx_assert() { # LINE CMD...
     builtin set -e
     "${@:2}"
   ) </dev/null 2>|/proc/self/fd/196
-  set -- "$1" $? "${@:2}"
+  builtin set -- "$1" $? "${@:2}"
   case $__hx_errexit in *e*) builtin set -e ;; esac
   __hx_read_file /proc/self/fd/196
   __hx_report assert "$1" "$2" "$__hx_text" "${@:3}"

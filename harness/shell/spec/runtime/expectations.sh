@@ -109,12 +109,12 @@ __hx_ask() { # LINE WORDS...: report the sentence, then do what the parent needs
   if ((${#__hx_subjects[@]})); then
     local __hx_words
     __hx_name_subjects "$@"
-    set -- "${__hx_words[@]}"
+    builtin set -- "${__hx_words[@]}"
   fi
   if ((${#__hx_syntax[@]})); then
     local -a __hx_words=()
     __hx_take_subject "$@" || return 0
-    set -- "${__hx_words[@]}"
+    builtin set -- "${__hx_words[@]}"
   fi
   builtin printf '%s\0' ask $# "$@" >&190
   while IFS= builtin read -r -d '' -u 207 __hx_op; do
@@ -169,7 +169,7 @@ __hx_take_subject() { # LINE WORDS...: put its value for a subject that the spec
   builtin declare -F "$__hx_function" >/dev/null || return 0
   local -a __hx_following=()
   local SHELLSPEC_SUBJECT __hx_wrong_count=
-  unset -v SHELLSPEC_SUBJECT
+  builtin unset -v SHELLSPEC_SUBJECT
   "$__hx_function" "${@:__hx_first + 1}" 2>|/proc/self/fd/196
   if [[ -n $__hx_wrong_count ]] || ((${#__hx_following[@]} == 0)); then
     __hx_report misuse "$1" "The subject '${!__hx_first}' takes other arguments."

@@ -56,11 +56,11 @@ __hx_report_custom() { # custom|custom_not WORDS...: the longest name is tried l
     esac
     __hx_at=$((__hx_at + 1))
   done
-  set -- "$1" "${__hx_syntax[$__hx_name]/#1/$__hx_name}" "${@:__hx_at}"
+  builtin set -- "$1" "${__hx_syntax[$__hx_name]/#1/$__hx_name}" "${@:__hx_at}"
   local __hx_wanted=$1 __hx_answer=2 __hx_text
   (
     __hx_wrong_count=
-    unset SHELLSPEC_SUBJECT
+    builtin unset SHELLSPEC_SUBJECT
     [[ -z ${__hx_value+x} ]] || SHELLSPEC_SUBJECT=$__hx_value
     builtin set +e
     case $__hx_nounset in *u*) builtin set -u ;; esac

@@ -54,7 +54,7 @@ __hx_mock_specially() {
     '' | . | .. | */*)
       builtin command -p sh "$SHELLSPEC_LIB/path_mocks.sh" put "$HX_MOCKS/$1/.body" "$2" "$__hx_block" ||
         return
-      set -- "$1" "$2" process
+      builtin set -- "$1" "$2" process
       ;;
     *)
       # equal mocks of other examples are this file, which code under test may have removed or written to

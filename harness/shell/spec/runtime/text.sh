@@ -29,7 +29,7 @@ __hx_logger() {
 
 __hx_expand() { # TEXT ARGS...: print TEXT as a heredoc would, with ARGS as $1...
   local __hx_text=$1
-  shift
+  builtin shift
   eval "IFS= builtin read -r -d '' __hx_text <<__HX_TEXT__
 ${__hx_text}__HX_TEXT__
 " || :
