@@ -266,12 +266,13 @@ class SpecRun:
             if name == "missed" and int(fields[0]) == number:
                 return self._not_reached()
             if name == "lost":
-                first, last = int(fields[0]), int(fields[1])
-                why = self._lost_group(process, status=fields[2], line=fields[3])
+                until, first, last = (int(field) for field in fields[:3])
+                status, line, hook_err = fields[3:]
+                why = self._lost_group(status, line, *self._take_ending(process, hook_err, until))
                 self._failures.update(dict.fromkeys(range(first, last + 1), why))
                 if first <= number <= last:
                     return why
-                if fields[2] != "0":
+                if status != "0":
                     self.late_problems.append(Problem(line=0, text=why))
             elif name == "ask":
                 self._read_records(reported)
@@ -302,21 +303,22 @@ class SpecRun:
             "The example did not run: the statements around it, an 'if' or an 'exit', left it out."
         )
 
-    def _lost_group(self, process: ShellProcess, *, status: str, line: str) -> str:
-        what, text = self._take_ending(process)
-        what = what or "A statement"
+    def _lost_group(self, status: str, line: str, hook: str, text: str) -> str:
+        what = hook or "A statement"
         shown = f" It wrote to stderr:\n{shorten(text)}" if text else ""
         return (
             f"{what} of the group that begins at line {line} ended its shell with exit code "
             f"{status}, so nothing that follows in the group was run.{shown}"
         )
 
-    def _take_ending(self, process: ShellProcess) -> tuple[str, str]:
+    def _take_ending(
+        self, process: ShellProcess, hook_err: str, until: int | None = None
+    ) -> tuple[str, str]:
         """Return the hook that ended its shell, if one did, and its text on stderr."""
         hook, self._hook = self._hook, ""
-        text = process.take_complaint()
+        text = process.take_complaint(until)
         if hook:
-            text = f"{self._files.hook_err.text()}{text}".rstrip()
+            text = f"{hook_err}{text}".rstrip()
         return hook, text
 
     def _add_sentence(self, reported: ExampleRecord, facts: Facts, fields: Sequence[str]) -> None:
@@ -523,7 +525,7 @@ class SpecRun:
             )
         code = process.exit_code()
         self._ended_in_helpers = not self._is_ready and code >= 0
-        hook, text = self._take_ending(process)
+        hook, text = self._take_ending(process, self._files.hook_err.text())
         self._kill()
         why = f"The shell of this file ended early, with exit code {code}."
         if hook:

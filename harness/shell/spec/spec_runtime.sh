@@ -115,7 +115,9 @@ __hx_leave() { # STATUS FIRST LAST LINE
     : >|/proc/self/fd/198 # or a group around it would seem closed
     [[ -z $__hx_stale ]] || __hx_renew_pipes
   else
-    __hx_report lost "$2" "$3" "$1" "$4"
+    local __hx_text
+    __hx_read_file /proc/self/fd/196 # of the hook that ended it, if one did
+    __hx_report_stderr lost "$2" "$3" "$1" "$4" "$__hx_text"
   fi
   __hx_report left "$2"
   builtin set -e
@@ -136,10 +138,10 @@ __hx_example() { # FIRST [ROWS]: whether to run an example now
   builtin set +e
 }
 
-__hx_report_stderr() { # RECORD: how much was written outside of examples to stderr so far
+__hx_report_stderr() { # RECORD FIELDS...: first of them, how much was written outside of examples to stderr so far
   local __hx_label __hx_position
   IFS=$' \t' builtin read -r __hx_label __hx_position </proc/self/fdinfo/2
-  __hx_report "$1" "$__hx_position"
+  __hx_report "$1" "$__hx_position" "${@:2}"
 }
 
 __hx_prepare() { # FIRST ROWS: what an example needs beyond the usual; fails where none runs now

@@ -108,7 +108,8 @@ __hx_leave() { # STATUS FIRST LAST LINE
     IFS=: read -r __hx_target __hx_set __hx_own __hx_stale <$__hx_fd/198 || :
     : >|$__hx_fd/198 # or a group around it would seem closed
   else
-    __hx_report lost "$2" "$3" "$1" "$4"
+    __hx_read_file $__hx_fd/196 # of the hook that ended it, if one did
+    __hx_report_stderr lost "$2" "$3" "$1" "$4" "$__hx_text"
   fi
   __hx_report left "$2"
   set -e
@@ -150,10 +151,11 @@ __hx_make_ready() { # FIRST ROWS
   set +e
 }
 
-__hx_report_stderr() { # RECORD: how much was written outside of examples to stderr so far
-  local __hx_label __hx_position IFS=' 	'
+__hx_report_stderr() { # RECORD FIELDS...: first of them, how much was written outside of examples to stderr so far
+  local __hx_record="$1" __hx_label __hx_position IFS=' 	'
+  shift
   read -r __hx_label __hx_position <$__hx_fd/../fdinfo/2
-  __hx_report "$1" "$__hx_position"
+  __hx_report "$__hx_record" "$__hx_position" "$@"
 }
 
 __hx_run() { # in the example's own shell
