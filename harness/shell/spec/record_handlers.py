@@ -61,8 +61,9 @@ def _note_skip(reported: ExampleRecord, fields: Sequence[str]) -> None:
 
 
 def _note_pending(reported: ExampleRecord, fields: Sequence[str]) -> None:
+    if reported.pending_reason is None:
+        reported.pending_after = len(reported.problems), len(reported.sentences)
     reported.pending_reason = fields[0] or "Temporarily pended"
-    reported.pending_after = len(reported.problems)
 
 
 def _note_finished(reported: ExampleRecord, fields: Sequence[str]) -> None:

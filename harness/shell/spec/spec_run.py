@@ -384,6 +384,7 @@ class SpecRun:
         if kind in {"before_all", "after_all"}:
             self.late_problems.append(Problem(line=0, text=text))
         else:
+            reported.has_failed_hook = True
             reported.add_problem(0, text)
 
     # --- expectations that need the shell ------------------------------------------------

@@ -105,9 +105,11 @@ class ExampleRecord:
     problems: list[Problem] = field(default_factory=list)
     claims: Stream = Stream.NONE
     has_expectation: bool = False
+    has_failed_hook: bool = False
     skip_reason: str | None = None
     pending_reason: str | None = None
-    pending_after: int = 0
+    pending_after: tuple[int, int] = (0, 0)
+    """How many problems and sentences stand before the first mark as pending."""
     finished: bool = False
     exit_status: int = 0
     group_stderr: str = ""
@@ -159,7 +161,12 @@ class Streams:
 
 def judge(spec: SpecFile, case: Case, reported: ExampleRecord, streams: Streams) -> Verdict:
     """Return the verdict on an example that ended."""
-    for sentence in reported.sentences:
+    noted, stated = reported.pending_after
+    early, at = reported.problems[:noted], len(reported.problems)
+    for sentence in reported.sentences[:stated]:
+        _judge_sentence(spec, reported, sentence, streams)
+    early += reported.problems[at:]
+    for sentence in reported.sentences[stated:]:
         _judge_sentence(spec, reported, sentence, streams)
     _judge_end(spec, case, reported, streams)
     if reported.skip_reason is None:
@@ -174,12 +181,11 @@ def judge(spec: SpecFile, case: Case, reported: ExampleRecord, streams: Streams)
             Outcome.PENDING, reported, streams, reported.pending_reason or NOT_IMPLEMENTED
         )
     failed = any(not problem.is_warning for problem in reported.problems)
-    aborted = reported.is_aborted or bool(streams.stray_stderr)
-    if reported.pending_reason is not None and not aborted and reported.skip_reason is None:
-        early = [p for p in reported.problems[: reported.pending_after] if not p.is_warning]
-        if not early:
-            outcome = Outcome.PENDING if reported.problems else Outcome.FIXED
-            return _verdict(outcome, reported, streams, reported.pending_reason)
+    aborted = reported.is_aborted or reported.has_failed_hook or bool(streams.stray_stderr)
+    is_pending = reported.pending_reason is not None and reported.skip_reason is None
+    if is_pending and not aborted and all(problem.is_warning for problem in early):
+        outcome = Outcome.PENDING if reported.problems else Outcome.FIXED
+        return _verdict(outcome, reported, streams, reported.pending_reason or "")
     if failed:
         return _verdict(Outcome.FAILED, reported, streams)
     if reported.skip_reason is not None:

@@ -119,6 +119,9 @@ def verdict(
         ([("misuse", "3", "x"), ("pending", "y"), _CALLED, _HOLDS], {}, Outcome.FAILED),
         ([("misuse", "3", "x"), ("skip", "y")], {}, Outcome.FAILED),
         ([("pending", "y"), ("misuse", "3", "x"), _CALLED, _HOLDS], {}, Outcome.PENDING),
+        ([_CALLED, _FAILS, ("pending", "y"), _HOLDS], {}, Outcome.FAILED),
+        ([_CALLED, _HOLDS, ("pending", "y"), _FAILS], {}, Outcome.PENDING),
+        ([("pending", "x"), _CALLED, _FAILS, ("pending", "y")], {}, Outcome.PENDING),
     ],
 )
 def test_outcome_of_an_example(
