@@ -1,6 +1,6 @@
 """Each example under `conformance/` is named by the verdict that the language gives it.
 
-They run in each shell that is supported; those with the tag `bash` hold code that only bash runs.
+A comment that begins with `#>` stands for text of its report, or for the reason of its verdict. They run in each shell that is supported; those with the tag `bash` hold code that only bash runs.
 """
 
 from __future__ import annotations
@@ -67,10 +67,13 @@ def _run(spec: SpecFile, shell: SpecShell, work_dir: Path, *, ahead: bool) -> di
     )
     cases = [case for case in spec.cases if _is_for(case, shell)]
     following = [*cases[1:], None] if ahead else [None] * len(cases)
+    open_before = set(Path("/proc/self/fd").iterdir())
     with contextlib.closing(SpecRun(spec, setting)) as run:
-        return {
+        verdicts = {
             case.number: run.run(case, later) for case, later in zip(cases, following, strict=True)
         }
+    assert set(Path("/proc/self/fd").iterdir()) <= open_before
+    return verdicts
 
 
 @pytest.fixture(scope="session")
@@ -102,7 +105,7 @@ def _cases() -> list[object]:
 
 
 @pytest.mark.parametrize(("key", "case"), _cases())
-def test_example_gets_the_verdict_in_its_name(
+def test_example_gets_the_verdict_in_its_name_and_the_report_in_its_comments(
     verdicts_of: Callable[[tuple[str, str]], dict[int, Verdict]], key: tuple[str, str], case: Case
 ) -> None:
     expected, separator, _ = case.name.partition(":")
@@ -112,6 +115,10 @@ def test_example_gets_the_verdict_in_its_name(
     verdict = verdicts_of(key)[case.number]
 
     assert verdict.outcome is _VERDICTS[expected.lower()], verdict.problems
+    report = f"{verdict.reason}\n{verdict.render(_SPECS[key], case)}"
+    for line in _SPECS[key].lines[case.begin : case.end]:
+        _, is_expected, text = line.partition("#> ")
+        assert not is_expected or text in report
 
 
 _REASONS = {

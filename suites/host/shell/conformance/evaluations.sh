@@ -55,11 +55,6 @@ Describe 'When call'
     The output should equal reached
   End
 
-  It 'FAILED: exit aborts the example'
-    When call leave 0
-    The status should be success
-  End
-
   It 'succeeded: a redirection on the line does not hide the output'
     When call eval 'echo one; echo two >&2'
     The output should equal one
@@ -155,6 +150,12 @@ echo "ran with $1 ${BASH_VERSION:+in bash}"; exit 4' 755
     The error should be present
   End
 
+  It 'succeeded: a directory'
+    When run script "$SHELLSPEC_WORKDIR"
+    The status should equal 126
+    The error should be present
+  End
+
   It 'succeeded: a file that is not there'
     When run script "$SHELLSPEC_WORKDIR/missing.sh"
     The status should equal 127
@@ -186,26 +187,29 @@ Describe 'When run source'
     Intercept begin
     __begin__() { echo "intercepted $*"; }
     write points.sh 'test || __() { :; }
-__ begin first __
+__ begin first "second  one" __
 __ other second __
-test "$#" -ge 2 || echo "body of $#"'
-    cd "$SHELLSPEC_WORKDIR"
-    When run source points.sh "it's"
-    The line 1 of output should equal 'intercepted first'
-    The line 2 of output should equal 'body of 1'
+test a = b || echo body'
+    When run source "$SHELLSPEC_WORKDIR/points.sh"
+    The line 1 of output should equal 'intercepted first second  one'
+    The line 2 of output should equal body
   End
 
   It 'succeeded: Intercept with a function of another name'
-    Intercept begin:mine
+    Intercept begin:mine other
     mine() { echo "mine $1"; }
+    __other__() { echo "other $1"; }
     write named.sh 'test || __() { :; }
-__ begin first __'
+__ begin first __
+__ other second __'
     When run source "$SHELLSPEC_WORKDIR/named.sh"
-    The output should equal 'mine first'
+    The output should equal 'mine first
+other second'
   End
 
   It 'succeeded: without Intercept the points do nothing'
-    write quiet.sh 'test || __() { :; }
+    write quiet.sh 'set -e
+test || __() { :; }
 __ begin first __
 echo body'
     When run source "$SHELLSPEC_WORKDIR/quiet.sh"
@@ -214,12 +218,6 @@ echo body'
 End
 
 Describe 'rules'
-  It 'FAILED: a second When'
-    When call silent
-    When call silent
-    The status should be success
-  End
-
   It 'FAILED: When after an expectation'
     The value a should equal a
     When call silent
@@ -300,7 +298,7 @@ Describe 'options that the code sets'
       no_such_command
     }
     When run lost
-    The stderr should include 'line 300: no_such_command'
+    The stderr should include 'line 298: no_such_command'
     The status should equal 127
   End
   It 'succeeded: IFS and nocasematch' bash
@@ -355,6 +353,12 @@ Describe 'traps that an evaluation leaves' bash
       When call debugged
       The lines of output should equal 3
       The line 2 of output should equal D
+    End
+    It 'succeeded: under call, in code that fails'
+      fails() { trap 'echo D' DEBUG; trap 'echo R' RETURN; false; }
+      When call fails
+      The output should equal "before${SHELLSPEC_LF}D${SHELLSPEC_LF}D${SHELLSPEC_LF}D${SHELLSPEC_LF}R"
+      The status should be failure
     End
     It 'succeeded: on RETURN, under run'
       When run on_return

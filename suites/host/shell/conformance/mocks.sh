@@ -30,39 +30,110 @@ Describe 'function mocks'
     When call calls_in_child z
     The output should equal 'mocked z'
   End
-  Describe 'shadowing commands that the runner could need' bash
-    command() { echo "command $*"; }
-    test() { return 0; }
-    kill() { echo kill; }
-    sleep() { echo slept; }
-    rm() { echo "rm $*"; }
-    cat() { echo cat; }
-    ls() { echo ls; }
-    tee() { echo tee; }
-    mv() { echo mv; }
-    echo() { builtin echo "$@"; }
-    printf() { builtin printf "$@"; }
-    read() { builtin read "$@"; }
-    uses_them() {
-      command foo
-      test 1 = 2 && sleep 9
-      rm -rf /never
-      exit 3
+End
+
+Describe 'commands of the shell that a spec redefines' bash
+  shellspec_syntax 'shellspec_matcher_be_odd'
+  shellspec_matcher_be_odd() {
+    shellspec_matcher__match() { [[ $SHELLSPEC_SUBJECT == odd ]]; }
+    shellspec_syntax_param count [ $# -eq 0 ] || return 0
+    shellspec_matcher_do_match
+  }
+  shellspec_syntax 'shellspec_subject_same'
+  shellspec_subject_same() {
+    SHELLSPEC_SUBJECT=$1
+    shellspec_syntax_dispatch modifier "${@:2}"
+  }
+  holds() { [[ $(</dev/stdin) == "$holds" ]]; }
+  changes() { text=set; }
+  leaves() { builtin echo "$1"; (builtin exit "$2"); }
+  for name in echo printf read declare typeset readonly exit trap shopt mapfile export set shift unset \
+    cd type hash kill test true false wait jobs pwd umask sh rm cat ls tee mv cp mkdir sleep; do
+    builtin eval "$name() { builtin echo '$name was called' >&2; builtin return 99; }"
+  done
+  Path here=/etc
+  BeforeAll 'all=1'
+  AfterAll ':'
+  BeforeEach 'each=1'
+  AfterEach ':'
+  It 'succeeded: are those of the code under test alone'
+    When call rm -rf /never
+    The error should equal 'rm was called'
+    The status should equal 99
+  End
+  It 'SKIPPED: though not needed to skip'
+    Skip
+  End
+  It 'PENDING: nor to wait'
+    Pending
+    The value a should equal b
+  End
+  It 'succeeded: nor for jobs'
+    job() { { builtin read -t 0.1 <>/dev/fd/201 || :; } & }
+    When call job
+    The status should be success
+  End
+  It 'succeeded: nor for words'
+    words() {
+      %puts a
+      %putsn b
+      %printf '%s' c
+      %text:expand
+      #|$each
+      %logger x
     }
-    exit() { echo "exit $1"; }
-    It 'succeeded: call'
-      When call uses_them
-      The line 1 of output should equal 'command foo'
-      The line 2 of output should equal slept
-      The line 3 of output should equal 'rm -rf /never'
-      The line 4 of output should equal 'exit 3'
+    When call words
+    The output should equal "ab${SHELLSPEC_LF}c1"
+  End
+  It 'succeeded: nor for mocks'
+    Mock harness-a
+      a=$1
+      %preserve a
     End
-    It 'succeeded: run'
-      When run uses_them
-      The output should include 'exit 3'
+    Mock harness_b
+      %puts "$1"
     End
-    It 'succeeded: contents of a file'
-      The contents of file /etc/hostname should be defined
+    mocked() { harness-a 1; harness_b b; }
+    When call mocked
+    The output should equal b
+  End
+  It 'succeeded: nor for commands'
+    When run command env -i
+    The status should be success
+  End
+  It 'succeeded: nor for scripts'
+    %puts 'x=1' >"$SHELLSPEC_WORKDIR/x.sh"
+    When run source "$SHELLSPEC_WORKDIR/x.sh"
+    The status should be success
+  End
+  Describe 'below'
+    BeforeCall 'text=before'
+    AfterCall ':'
+    BeforeRun ':'
+    AfterRun ':'
+    Set 'noglob:off' 'nullglob:on'
+    Data 'input'
+    Parameters
+      1 2
+    End
+    It 'succeeded: nor for what is beside a call'
+      When call changes
+      The variable text should equal set
+      The contents of file here should be undefined
+      The path here should be directory
+      The path / should not be empty directory
+      The same odd should be odd
+      The value even should not be odd
+      The value odd should satisfy holds odd
+      The result of function changes should equal ''
+      The value "$all$1$2" should equal 112
+      Assert changes
+      Skip if 'never' false
+    End
+    It 'succeeded: nor beside a run'
+      When run leaves a 3
+      The output should equal a
+      The status should equal 3
     End
   End
 End
@@ -132,6 +203,33 @@ Describe 'Mock'
     End
     When call both
     The output should equal mock
+  End
+  It 'succeeded: so does one of an odd name' bash
+    never,there() { echo function; }
+    Mock 'never,there'
+      echo mock
+    End
+    When call never,there
+    The output should equal mock
+  End
+  It 'succeeded: in POSIX mode too' bash
+    set -o posix
+    Mock apt-get
+      echo "apt-get $1"
+    End
+    When call calls_dashed install
+    The output should equal 'apt-get install'
+  End
+  It 'succeeded: the body begins as a new shell does' bash
+    Mock begins
+      false
+      a=$(false | true; echo $?$no_such)
+      echo "$a" /et[c] ${words[@]}
+    End
+    words=many
+    strict() { set -euf -o pipefail; trap 'echo trapped' ERR; begins; }
+    When call strict
+    The output should equal '0 /etc'
   End
   It 'succeeded: a later function mock wins'
     Mock both

@@ -120,15 +120,6 @@ Describe 'product'
       The stderr should equal 'broken stop nvidia'
       The output should not include apt
     End
-    It 'WARNED: unclaimed stderr' bash
-      When call install_driver 2
-      The status should eq 84
-      The output should be present
-    End
-  End
-  It 'succeeded: outer mocks are back' bash
-    When call install_driver 3
-    The output should include 'systemctl stop'
   End
   It 'succeeded: run script' bash
     Mock systemctl
@@ -186,34 +177,6 @@ Describe 'overrides'
     When call check missing
     The output should equal no
   End
-  It 'succeeded: test and kill and exit' bash
-    kill() { echo "kill $*"; }
-    exit() { echo "exit $*"; }
-    test() { return 1; }
-    code() { kill -9 1; exit 4; test -f /etc/passwd || echo no; }
-    When call code
-    The line 1 of output should equal 'kill -9 1'
-    The line 2 of output should equal 'exit 4'
-    The line 3 of output should equal no
-  End
-  It 'succeeded: rm cat ls tee mv sleep'
-    rm() { echo "rm $*"; }
-    cat() { echo "cat $*"; }
-    ls() { echo "ls $*"; }
-    tee() { echo "tee $*"; }
-    mv() { echo "mv $*"; }
-    code() { rm -rf /; cat /etc/shadow; ls /; tee /etc/hosts < /dev/null; mv a b; }
-    When call code
-    The output should include 'rm -rf /'
-    The output should include 'tee /etc/hosts'
-    The path /etc/passwd should be exist
-    The contents of file "$PRODUCT" should include 'ERR_GPU'
-  End
-  It 'succeeded: printf passes through' bash
-    printf() { builtin printf "$@"; }
-    When call printf '%s\n' a
-    The output should equal a
-  End
   It 'succeeded: echo and read and eval' bash
     echo() { builtin echo "E $*"; }
     read() { builtin read "$@"; }
@@ -221,23 +184,12 @@ Describe 'overrides'
     When call code
     The output should equal 'E #!/bin/bash'
   End
-  It 'succeeded: set and shift and local' bash
-    set() { builtin echo "set called"; }
-    code() { set -- a; }
-    When call code
-    The output should equal 'set called'
-  End
   It 'succeeded: date and timeout'
     date() { echo 2024; }
     timeout() { shift; "$@"; }
     code() { timeout 5 date +%s; }
     When call code
     The output should equal 2024
-  End
-  It 'succeeded: apt-get with a dash' bash
-    apt-get() { echo "apt-get $*"; }
-    When call apt-get install -y x
-    The output should equal 'apt-get install -y x'
   End
   It 'succeeded: Mock with a dash and exported variables'
     export VISIBLE=1
@@ -250,19 +202,6 @@ Describe 'overrides'
     The line 1 of output should equal 'v=1 h= -W x'
     The line 2 of output should equal 'v=1 h= y'
   End
-  It 'succeeded: counter with preserve'
-    COUNT=0
-    Mock flaky
-      COUNT=$((COUNT + 1))
-      %preserve COUNT
-      [ "$COUNT" -ge 3 ]
-    End
-    retry() { local i; for i in 1 2 3 4 5; do flaky && return 0; done; return 1; }
-    export COUNT
-    When call retry
-    The status should be success
-    The variable COUNT should equal 3
-  End
 End
 
 Describe 'overrides of a group' bash
@@ -274,11 +213,6 @@ Describe 'overrides of a group' bash
     The output should equal 'eval rm -rf /'
     false || :
     if false; then :; fi
-  End
-  It 'FAILED: a failing command still ends the body'
-    When call true
-    false
-    The status should be success
   End
 End
 
@@ -327,17 +261,6 @@ JSON
     The line 2 of output should equal 2
     The stderr should equal 'unknown list'
   End
-  It 'succeeded: a mock sees no function and no plain variable of the spec'
-    secret=1
-    helper() { echo helped; }
-    Mock tool
-      echo "${secret-unset}"
-      helper 2> /dev/null || echo 'no helper'
-    End
-    When call tool
-    The line 1 of output should equal unset
-    The line 2 of output should equal 'no helper'
-  End
   It 'succeeded: nor where its own text does not name them'
     secret=1
     helper() { echo helped; }
@@ -362,36 +285,6 @@ JSON
     The output should include 'notified a'
     The output should include 'notified b'
     The output should include 'notified c'
-  End
-  Describe 'of a group'
-    Mock curl
-      echo "outer $*"
-    End
-    It 'succeeded: outer'
-      When call curl x
-      The output should equal 'outer x'
-    End
-    Describe 'below'
-      Mock curl
-        echo "inner $*"
-        exit 22
-      End
-      It 'succeeded: inner'
-        When call curl x
-        The output should equal 'inner x'
-        The status should equal 22
-      End
-      It 'succeeded: a function wins over a mock above it'
-        curl() { echo "fn $*"; }
-        When call curl x
-        The output should equal 'fn x'
-      End
-    End
-    It 'succeeded: outer again'
-      code() { out=$(curl y); status=$?; echo "$out"; return $status; }
-      When call code
-      The output should equal 'outer y'
-    End
   End
 End
 
@@ -420,12 +313,6 @@ Describe 'retry and time'
     The status should equal 127
     The stderr should include 'gave up after 1: 127'
   End
-  It 'succeeded: an exported function in a child' bash
-    fn() { echo "exported $1"; }
-    export -f fn
-    When call retrycmd 1 0 60 bash -c 'fn a'
-    The output should equal 'exported a'
-  End
   It 'succeeded: calls are counted in a file'
     sleep() { echo "sleep $1" >> "$SHELLSPEC_WORKDIR/sleeps"; }
     timeout() { shift; "$@"; }
@@ -435,49 +322,6 @@ Describe 'retry and time'
     The stderr should be defined
     The lines of contents of file "$SHELLSPEC_WORKDIR/sleeps" should equal 2
     The line 2 of contents of file "$SHELLSPEC_WORKDIR/sleeps" should equal 'sleep 7'
-  End
-End
-
-Describe 'hooks in order'
-  LOG="$SHELLSPEC_WORKDIR/order"
-  say() { echo "$1" >> "$LOG"; }
-  BeforeAll 'say ba'
-  AfterAll 'say aa'
-  BeforeEach 'say be1' 'say be2'
-  AfterEach 'say ae1' 'say ae2'
-  It 'succeeded: first'
-    When call cat "$LOG"
-    The output should equal "ba
-be1
-be2"
-  End
-  Describe 'below'
-    BeforeEach 'say be3'
-    BeforeCall 'echo bc'
-    AfterCall 'echo ac'
-    It 'succeeded: second'
-      When call tail -n 5 "$LOG"
-      The output should equal "bc
-ae2
-ae1
-be1
-be2
-be3
-ac"
-    End
-  End
-End
-
-Describe 'failing hooks'
-  BeforeEach 'test -e /nowhere'
-  It 'FAILED: not run'
-    The value a should equal a
-  End
-End
-Describe 'noisy hooks'
-  AfterEach 'echo noise >&2'
-  It 'FAILED: noise after'
-    The value a should equal a
   End
 End
 
@@ -504,158 +348,11 @@ Describe 'nounset'
   End
 End
 
-Describe 'arrays and values'
-  It 'succeeded: arrays' bash
-    fill() { A=(x "y z"); declare -gA M=([k]=v ["a b"]=c); A+=(last); }
-    When call fill
-    The variable A[@] should equal 'x y z last'
-    The variable A[1] should equal 'y z'
-    The variable A should equal x
-    The variable M[k] should equal v
-    The variable 'M[a b]' should equal c
-    The variable A[7] should be undefined
-  End
-  It 'succeeded: run leaves no variables'
-    fill() { Z=1; }
-    When run fill
-    The variable Z should be undefined
-    The status should be success
-  End
-  It 'succeeded: result of a function'
-    first() { head -n1; }
-    When call printf 'a\nb\n'
-    The result of function first should equal a
-    The result of "first()" should be successful
-  End
-  It 'succeeded: satisfy'
-    small() { [ "${small:?}" -lt 10 ]; }
-    When call echo 5
-    The output should satisfy small
-  End
-  It 'succeeded: words and lengths'
-    When call printf 'one two  three\nfour\n\n\n'
-    The second word of output should equal two
-    The word 4 of output should equal four
-    The length of output should equal 19
-    The lines of output should equal 2
-    The line 2 of output should start with fo
-    The entire output should end with "four
-
-
-"
-  End
-  It 'succeeded: patterns'
-    When call echo 'error: code 42'
-    The output should match pattern 'error:*|warning:*'
-    The output should not match pattern '*4[!2]'
-  End
-  It 'FAILED: a misspelled matcher'
-    When call echo a
-    The output should contain a
-  End
-  It 'FAILED: a missing argument'
-    When call echo a
-    The output should equal
-  End
-  It 'FAILED: be exists'
-    When call true
-    The path /etc should be exists
-  End
-End
-
 Describe 'control flow'
-  It 'succeeded: return ends the body'
-    When call true
-    The status should be success
-    return 0
-    false
-  End
-  It 'FAILED: a plain failing command'
-    When call true
-    The status should be success
-    false
-  End
-  It 'succeeded: a failing command in a condition'
-    false || x=1
-    if ! false; then y=1; fi
-    ! true || z=1
-    When call echo "${x-}${y-}${z-}"
-    The output should equal 111
-  End
-  It 'skipped: inside if'
-    if [ -d /etc ]; then
-      Skip 'not here'
-    fi
-    When call false
-    The status should be success
-  End
-  It 'skipped: Skip if'
-    Skip if 'root dir' [ -d / ]
-    When call false
-    The status should be success
-  End
-  It 'succeeded: Skip not taken'
-    Skip if 'no dir' [ ! -d / ]
-    [ -d / ] || Skip 'never'
-    When call true
-    The status should be success
-  End
-  It 'pending: fails as it should'
-    Pending 'bug 1'
-    When call false
-    The status should be success
-  End
-  It 'fixed: passes'
-    Pending 'bug 2'
-    When call true
-    The status should be success
-  End
-  It 'FAILED: exit in the body'
-    When call true
-    The status should be success
-    exit 0
-  End
-  It 'WARNED: trace of the code'
-    traced() { set -x; : ; set +x; }
-    When call traced
-    The status should be success
-  End
   It 'succeeded: code redirects for good'
     redirected() { exec 2>&1; echo err >&2; }
     When run redirected
     The output should equal err
-  End
-  It 'succeeded: traps of the code'
-    trapping() { trap 'echo bye' EXIT; exit 3; }
-    When run trapping
-    The status should equal 3
-    The output should equal bye
-  End
-  It 'succeeded: strict code in run' bash
-    strict() { set -euo pipefail; false | true; echo unreached; }
-    When run strict
-    The status should be failure
-    The output should equal ''
-  End
-  It 'succeeded: stdin is empty'
-    When call cat
-    The output should equal ''
-  End
-  It 'succeeded: data'
-    Data
-      #|one $HOME
-      #|  two
-    End
-    When call cat
-    The line 1 of output should equal 'one $HOME'
-    The line 2 of output should equal '  two'
-  End
-  It 'succeeded: data from a function'
-    numbers() { seq 3; }
-    Data numbers
-    total() { local s=0 n; while read -r n; do s=$((s + n)); done; echo $s; }
-    When call total
-    The output should equal 6
   End
 End
 

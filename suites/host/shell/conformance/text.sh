@@ -206,7 +206,8 @@ two'
     The output should equal inside
   End
   It 'succeeded: puts and putsn'
-    show() { IFS=,
+    show() {
+      IFS=,
       %puts a '\n' b
       %- c
       %putsn d d
@@ -218,25 +219,39 @@ two'
 e
 007'
   End
-  It 'succeeded: logger writes a line where the log is'
-    show() { IFS=,
-      %logger a '*'
-      %logger b
+  It 'succeeded: logger adds lines to its file'
+    log() {
+      IFS=,
+      %logger one 'two  three'
+      %logger four
+      logs
     }
-    SHELLSPEC_LOGFILE=$SHELLSPEC_WORKDIR/log
-    When call show
-    The contents of file "$SHELLSPEC_LOGFILE" should equal "a *${SHELLSPEC_LF}b"
+    Mock logs
+      %logger five
+    End
+    export SHELLSPEC_LOGFILE="$SHELLSPEC_WORKDIR/logger"
+    When call log
+    The contents of file "$SHELLSPEC_LOGFILE" should equal "one two  three
+four
+five"
   End
   It 'succeeded: preserve carries a variable out of run' bash
     changes() {
-      count=5
+      text=$'a "b" text="c\'\n\\ $d'
       list=(a 'b c')
-      %preserve count list:renamed
+      export given=' renamed='
+      unset gone
+      %preserve text list given:renamed gone
     }
-    count=1
+    gone=1
     When run changes
-    The variable count should equal 5
-    The variable renamed[1] should equal 'b c'
+    The variable text should equal $'a "b" text="c\'\n\\ $d'
+    The variable list[1] should equal 'b c'
+    The variable list should not be exported
+    The variable renamed should equal ' renamed='
+    The variable renamed should be exported
+    The variable given should be undefined
+    The variable gone should equal 1
   End
 End
 
@@ -256,9 +271,10 @@ Describe 'Set'
     The error should include no_such_variable
   End
   It 'succeeded: a shopt option' bash
-    Set 'nullglob:on'
-    list_nothing() { echo /nonexistent/*; }
+    Set 'nullglob:on' 'sourcepath:off'
+    list_nothing() { echo /nonexistent/*; shopt -q sourcepath; }
     When call list_nothing
     The output should equal ''
+    The status should be failure
   End
 End

@@ -18,10 +18,6 @@ Describe 'leftovers'
     When call both
     The output should equal out
   End
-  It 'WARNED: unclaimed status'
-    When call false
-    The output should equal ''
-  End
   It 'succeeded: all claimed'
     When call both 3
     The output should equal out
