@@ -39,7 +39,7 @@ In *time*, a library that programs load moves the clock and slows the disk; the 
 have their times, stays.
 
 Not tried so far: a VFIO binding, a bake, a build by mmdebstrap, checkpoints of whole guests, runs of several users,
-an hour of *many*, *hostile* and *load*.
+an hour of *load*.
 
 ## Campaigns
 """

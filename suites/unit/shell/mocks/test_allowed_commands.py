@@ -24,7 +24,7 @@ _PAGE = Path(__file__).parents[4] / "docs/migrating-from-shellspec.md"
 
 def test_documentation_lists_the_allowed_commands() -> None:
     text = _PAGE.read_text()
-    paragraph = text.partition("unless they are mocked:\n\n")[2].partition("\n\n")[0]
+    paragraph = text.partition("not mocked, the real commands run:\n\n")[2].partition("\n\n")[0]
 
     assert set(re.findall(r"`([^`]+)`", paragraph)) == ALLOWED_COMMANDS
 
