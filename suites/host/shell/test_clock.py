@@ -53,6 +53,15 @@ def test_date_of_another_moment_stays_what_it_is(shell: Shell, words: str) -> No
     assert result.stdout == "86400\n"
 
 
+def test_seconds_of_a_shell_add_up_fractions(shell: Shell) -> None:
+    """A loop that sleeps for half a second until SECONDS reaches a limit comes to its end."""
+    result = shell.evaluate(
+        "SECONDS=0 n=0; while ((SECONDS < 50 && n++ < 200)); do sleep 0.5; done; echo $n"
+    )
+
+    assert int(result.stdout) <= 100
+
+
 def test_date_keeps_fractions_of_a_second(shell: Shell) -> None:
     result = shell.evaluate("a=$(date +%s%3N); sleep 1.75; echo $(($(date +%s%3N) - a))")
 

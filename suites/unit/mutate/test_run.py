@@ -42,6 +42,7 @@ class Behaviour:
     notices: str | None = None
     ends: str = "fails"
     reads: bool = False
+    reads_other: bool = False
     cpu_s: float = 1.0
     wall_s: float = 2.0
 
@@ -93,7 +94,6 @@ class Worker:
         return True
 
     def run(self, tests: Sequence[str], cost: Cost, *, traces: bool = False) -> Answer:
-        script = self.top / _SCRIPT
         if not traces:
             self.suite.asked.append((list(tests), cost))
         answer = _PASSED
@@ -108,8 +108,9 @@ class Worker:
                         (_SCRIPT, behaviour.lines), (_OTHER, behaviour.other_lines),
                     )
                 }  # fmt: skip
-                read = frozenset({str(script)} if behaviour.reads else ())
-                return replace(answer, lines=lines, read=read)
+                read = {_SCRIPT: behaviour.reads, _OTHER: behaviour.reads_other}
+                found = frozenset(str(self.top / name) for name in read if read[name])
+                return replace(answer, lines=lines, read=found)
             if answer.failed or answer.timed_out or answer.died:
                 break
         return answer
@@ -271,14 +272,18 @@ _CHANGES: dict[str, Callable[[Runs], object]] = {
 }
 
 
+@pytest.mark.parametrize(
+    "test",
+    [Behaviour(lines=[1], other_lines=[1]), Behaviour(lines=[1], reads_other=True)],
+    ids=["runs another script", "reads another script"],
+)
 @pytest.mark.parametrize("change", _CHANGES.values(), ids=_CHANGES)
 def test_nothing_is_known_of_a_test_after_a_change_of_what_it_depends_on(
-    runs: Runs, change: Callable[[Runs], object]
+    runs: Runs, change: Callable[[Runs], object], test: Behaviour
 ) -> None:
     """Neither the lines that it runs, nor what it made of a defect in them."""
     runs.scripts[_OTHER] = "yankee\n"
     runs.options = ("-k", "a")
-    test = Behaviour(lines=[1], other_lines=[1])
     runs.run({"t.py::a": test})
 
     change(runs)
