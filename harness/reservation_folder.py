@@ -127,7 +127,7 @@ class ReservationFolder(Generic[E]):
             descriptor = wait_for(what, poll, Deadline.after(_LOCK_S), interval_s=_LOCK_INTERVAL_S)
         except WaitTimeoutError as error:
             raise HarnessError(
-                f"{error} A process that was stopped may hold it; `fuser '{self.folder}'` names it."
+                f"{error} A suspended process may hold the lock; `fuser '{self.folder}'` prints its id."
             ) from error
         try:
             yield OpenReservations(

@@ -67,7 +67,7 @@ class CriRuntime:
 
 
 def format_of(text: str) -> int | None:
-    """Return a file's format, by default 1; None if the format is not a number."""
+    """Return the `version` of a configuration: 1 if it has none, None if it is not a number."""
     version = get_value(text, ("version",)) or "1"
     return int(version) if version.isdigit() else None
 

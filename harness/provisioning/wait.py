@@ -110,7 +110,7 @@ def wait_for(
     """Look until `look` returns a value.
 
     `look` may raise an exception to end the wait early, if the expected state can no longer be
-    reached. If there is an event to wait for, wait for the event instead.
+    reached. Where an event can be waited for, wait for the event and do not poll.
 
     Raises WaitTimeoutError with the last observation.
     """

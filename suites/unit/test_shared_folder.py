@@ -201,7 +201,9 @@ def _mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_private_folder_is_this_users_alone_and_found_again(tmp_path: Path, umask: int) -> None:
+def test_private_folder_belongs_to_this_user_only_and_is_found_again(
+    tmp_path: Path, umask: int
+) -> None:
     os.umask(umask)
 
     folder = private_folder(tmp_path, "machines")

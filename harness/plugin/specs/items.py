@@ -169,7 +169,7 @@ class SpecItem(pytest.Item):
     def is_wanted(self, tags: set[str], focus: bool) -> bool:
         """Return whether the selection of the command line and of `.shellspec` includes this example.
 
-        A focused example passes any other filter, as it does in shellspec; a tag without a value
+        A focused example is included whatever the other filters say, as in shellspec; a tag without a value
         asks for all its values.
         """
         options = self.file.project.options

@@ -74,7 +74,8 @@ def _none_at(line: int, cases: Mapping[str, Case]) -> str:
 def take_selections(config: pytest.Config) -> None:
     """Let pytest collect files whose arguments are `FILE:LINE` or `FILE::NAME`, and note the part to run.
 
-    A file whose folder is an argument too, or which is an argument itself, runs whole.
+    If the file is also given without a line or name, or one of its parent folders is given, the whole file
+    runs.
     """
     arguments: list[str] = []
     selections: dict[Path, Selection] = {}

@@ -899,7 +899,8 @@ class _Renewal:
                     answer = f"failed {error}".replace("\n", " ")
                 os.write(control, f"{answer}\n".encode(errors="surrogateescape"))
                 if self.prepared is None and answer == "done":
-                    with _Suppressed(OSError):  # while the test runs
+                    # The next root is built while the test runs; if that fails, `_renew` builds it.
+                    with _Suppressed(OSError):
                         self.prepared = self.builder.build_again()
 
     def _do(self, request: str) -> None:

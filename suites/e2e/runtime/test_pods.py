@@ -78,7 +78,7 @@ def expect_gpu_exactly_by_request(node: Node, settings: Settings, *, driver_vers
 @pytest.mark.parametrize(
     "cdi_enabled", [pytest.param(True, id="CDI"), pytest.param(False, id="nvidia runtime")]
 )
-def test_pod_has_the_gpu_exactly_if_it_asked_the_device_plugin(
+def test_pod_has_the_gpu_only_if_the_device_plugin_requested_it(
     start_node: StartNode,
     baked_image: Image,
     settings: Settings,

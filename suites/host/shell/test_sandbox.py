@@ -482,7 +482,8 @@ def test_command_inherits_what_it_would_without_a_sandbox(
     def state(ignored: str, cwd: str, *words: str) -> str:
         env = ["-C", cwd, "PATH=/usr/bin:/bin", "LC_ALL=C", "A=b c"]
         become = _as_user() if is_ordinary else []
-        argv = [*become, "sh", "-c", ignored + _CALLER, "sh", *env]
+        # pytest may have been started with signals ignored, as a job in the background is
+        argv = [*become, "env", "--default-signal", "sh", "-c", ignored + _CALLER, "sh", *env]
         # a shell blocks no signal, whatever it inherits
         signals = ["env", "--list-signal-handling"]
         result = LocalRunner().run([*argv, *words, *signals, "sh", "-c", _STATE], timeout_s=60)
@@ -566,6 +567,9 @@ def test_only_folders_of_the_test_are_written_if_writes_are_refused(
     monkeypatch.setattr("tempfile.tempdir", str(folders[2]))
     command = ["/usr/bin/python3", "-I", "-S", "-c", _ACTS, *map(str, folders)]
     argv = Sandbox(kind=SandboxKind.REFUSE).argv(command, cwd=folders[0], scratch=folders[1])
+    # an ordinary user may not be able to read the program where it lies
+    own = str(shutil.copy(str(write_refusal.__file__), user_folder))
+    argv = tuple(word.replace(str(write_refusal.__file__), own) for word in argv)
     shutil.chown(folders[1] / ".staging", user_folder.stat().st_uid)
 
     result = LocalRunner().run([*_as_user(), "/usr/bin/python3", *argv[1:]], timeout_s=60)

@@ -101,7 +101,7 @@ def test_trees_and_scripts_are_beside_the_recipe_that_names_them(shipped: Path, 
     }
 
 
-def test_files_of_two_scripts_that_would_lie_at_one_path_are_refused(
+def test_two_scripts_whose_files_would_have_the_same_path_are_refused(
     shipped: Path, own: Path
 ) -> None:
     (own / "node/scripts").mkdir(parents=True)

@@ -36,7 +36,9 @@ def test_types_map_to_kinds(driver_type: str | None, kind: str | None) -> None:
         (None, "", False),
     ],
 )
-def test_kinds_are_compared_mapped(one: str | None, other: str, *, is_same: bool) -> None:
+def test_driver_types_are_compared_by_their_kind(
+    one: str | None, other: str, *, is_same: bool
+) -> None:
     assert is_same_kind(one, other) is is_same
 
 

@@ -63,7 +63,7 @@ def test_order_of_the_groups_does_not_change_p(first: list[int], second: list[in
     assert 0.0 < forward.p <= 1.0
 
 
-def test_value_without_a_rank_is_refused() -> None:
+def test_nan_has_no_rank_and_is_refused() -> None:
     """Every comparison with NaN is false, so the test would find a difference."""
     with pytest.raises(ValueError, match="NaN"):
         rank_test([math.nan] * 5, [1, 2, 3, 4, 5])

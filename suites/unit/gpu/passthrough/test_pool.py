@@ -229,7 +229,7 @@ def test_more_gpus_than_the_host_has_are_refused_at_once(pool: GpuPool) -> None:
         pass
 
 
-def test_waiting_process_gets_the_holders(pool: GpuPool, other_pool: GpuPool) -> None:
+def test_waiting_process_is_told_who_holds_the_gpu(pool: GpuPool, other_pool: GpuPool) -> None:
     reports: list[str] = []
 
     with (

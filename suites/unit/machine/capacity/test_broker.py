@@ -277,7 +277,9 @@ def test_error_has_the_path_of_a_folder_that_a_stopped_process_keeps_locked(
     descriptor = os.open(host.folder, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
-        with pytest.raises(HarnessError, match=rf"stopped may hold it; `fuser '{host.folder}'`"):
+        with pytest.raises(
+            HarnessError, match=rf"A suspended process may hold the lock; `fuser '{host.folder}'`"
+        ):
             host.broker().entries()
     finally:
         os.close(descriptor)
