@@ -379,8 +379,8 @@ class EmulatedGpu:
     def wait_until_placed(self, deadline: Deadline) -> bool:
         """Wait until the guest has given every BAR an address; return False at the deadline.
 
-        With that the device's own part of a hot-plug is complete. The wait asks nothing of the
-        guest.
+        With that the device's own part of a hot-plug is complete. The host watches only its own
+        copy of the BARs; it sends nothing to the guest.
         """
         with self._lock:
             return deadline.wait(self._lock, lambda: self._config.is_placed)

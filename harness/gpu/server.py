@@ -355,7 +355,7 @@ class DeviceServer(abc.ABC, Generic[R]):
             os.eventfd_write(wake, 1)
 
     def _next(self, connection: socket.socket, reader: Reader[R]) -> tuple[R, list[int]] | None:
-        """Return the next request, with the descriptors that came with it; None at the end."""
+        """Return the next request with its descriptors; None when the client has closed the connection."""
         while not self._incoming:
             if self._violation is not None:
                 raise self._violation

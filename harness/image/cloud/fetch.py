@@ -112,7 +112,7 @@ class Fetch:
         )
 
     def download(self, listed: ListedImage, part: Path, *, refused: Path) -> str:
-        """Complete `part` from the first location whose file matches the list; return the URL.
+        """Download `part`, or its rest, from the first location whose file has the listed digest; return the URL.
 
         A file with another digest is moved to the folder `refused`. Raises ImageFetchError.
         """

@@ -170,7 +170,7 @@ class SpecItem(pytest.Item):
         """Return whether the selection of the command line and of `.shellspec` includes this example.
 
         A focused example is included whatever the other filters say, as in shellspec; a tag without a value
-        asks for all its values.
+        selects all its values.
         """
         options = self.file.project.options
         tags = tags | set(options.tags)
