@@ -30,7 +30,10 @@ Describe 'paths'
       When call sh -c '/usr/bin/no-such-tool -L; /bin/id; id'
       The output should equal "$(printf 'mocked -L\\nouter\\nouter')"
     End
-    It 'are mocked anew in an example'
+    It 'are mocked anew in an example, and again there'
+      Mock /usr/bin/id
+        echo first
+      End
       Mock /usr/bin/id
         echo inner
       End
