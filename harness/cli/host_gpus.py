@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from harness.gpu.passthrough import HostFunction, HostGpu
     from harness.gpu.passthrough.pool import GpuPool
 
-#: Tells the command of `run` the addresses of the leased functions; commas separate those of one GPU.
+#: Tells the command of `run` the addresses of the leased functions; commas separate the addresses of one GPU.
 ADDRESSES_VARIABLE = "HARNESS_GPU_ADDRESSES"
 _WAIT_S = 600.0
 

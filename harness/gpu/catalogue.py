@@ -87,7 +87,7 @@ class BarKeys:
     mpqemu: Annotated[Mapping[BarIndex, NarrowMib], Field(min_length=1)]
     """Sizes of memory BARs in MiB by index, with BAR 0; powers of two up to 256."""
     vfio_user: Mapping[BarIndex, NarrowMib] = field(default_factory=dict)
-    """Sizes of 32-bit BARs behind vfio-user; without both vfio-user keys they are those of `mpqemu`."""
+    """Sizes of 32-bit BARs behind vfio-user; without both vfio-user keys, the sizes for `mpqemu` apply."""
     vfio_user_64bit: Mapping[WideBarIndex, WideMib] = field(default_factory=dict)
     """Sizes of 64-bit BARs behind vfio-user; each BAR also occupies the next index."""
 

@@ -58,7 +58,7 @@ class JUnitErrors:
             reporter.add_attribute("classname", f"{prefix}{classname}")
             reporter.add_attribute("name", name)
         if report.when == "setup":
-            # The test may be a rerun of one that was broken.
+            # The test may be a rerun of a broken test.
             self._broken.discard(report.nodeid)
         elif report.when == "call" and report.failed and is_broken(report):
             self._broken.add(report.nodeid)

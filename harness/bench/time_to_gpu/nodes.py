@@ -65,7 +65,7 @@ class Fleet:
     gpu: GpuModel
     node_image: Image
     builtin: Provisioner
-    """The harness's own provisioner, for all modes except those of the user's provisioner."""
+    """The harness's own provisioner, for all modes except the modes of the user's provisioner."""
     own: Provisioner | None
     registry: Registry | None
     shapes: Mapping[Mode, Shape]

@@ -123,7 +123,7 @@ def test_node_without_driver_artefacts_has_none_after_a_reboot(
 def test_teardown_by_command_restores_a_node_that_was_never_baked(
     boot_node: BootNode, node_image: Image, baked_image: Image
 ) -> None:
-    """The result is that of a boot without a GPU, although only the teardown ran."""
+    """The node is as after a boot without a GPU, although only the teardown ran."""
     states = {}
     for image in (node_image, baked_image):
         node: Node = boot_node(NodeRequest(name="teardown", image=image, command=None))

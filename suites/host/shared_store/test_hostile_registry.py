@@ -705,7 +705,7 @@ def test_artifact_that_does_not_belong_to_the_cache_is_not_published(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its files are valid, but its description is not that of an image."""
+    """Its files are valid, but its description does not describe an image."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
 
     assert main(["store", "pull", f"--store={registry.url}/t"]) == 2
