@@ -27,20 +27,22 @@ if TYPE_CHECKING:
 def resumed_machine(
     bundle: MachineBundle,
     settings: Settings,
-    folder: Path,
+    folder: Path | None = None,
     *,
     base: Path | None = None,
     kept_until: float | None = None,
 ) -> MachineDescription:
     """Describe a machine in `folder` that continues, with new GPUs of the same models.
 
-    `base` is the image below its disk, if it is not in the cache. Raises BadInputError for a
-    bundle that names files of this host, and HarnessError if the base image, or the machine's
-    version of QEMU or firmware, is missing here.
+    Without a folder, the description names the bundle's folder, which is enough to check the bundle.
+    `base` is the image below its disk, if it is not in the cache. Raises BadInputError for a bundle
+    that names files of this host, and HarnessError if the base image, or the machine's version of
+    QEMU or firmware, is missing here.
     """
     require_own_files(bundle)
     require_qemu_of(bundle, settings.qemu)
     require_firmware_of(bundle)
+    folder = folder or bundle.folder
     if base is None:
         base = find_base(
             bundle.base,

@@ -105,7 +105,7 @@ def test_machine_that_could_reach_files_of_this_host_is_refused(
     damage(saved)
 
     with pytest.raises(BadInputError, match=words):
-        resumed_machine.resumed_machine(read_bundle(saved), settings, saved)
+        resumed_machine.resumed_machine(read_bundle(saved), settings)
 
 
 @pytest.mark.usefixtures("base")
@@ -115,7 +115,7 @@ def test_machine_of_another_qemu_is_refused(saved: Path, settings: Settings) -> 
     with pytest.raises(
         HarnessError, match=r"saved by QEMU 7\.2\.22, but 'other-qemu' is 10\.1\.2"
     ):
-        resumed_machine.resumed_machine(read_bundle(saved), other, saved)
+        resumed_machine.resumed_machine(read_bundle(saved), other)
 
 
 @pytest.mark.usefixtures("base")
