@@ -208,8 +208,11 @@ def kernels(files: NodeFiles) -> tuple[str, ...]:
 
 
 def newest_kernel_with_headers(files: NodeFiles) -> str | None:
-    """Return the newest kernel, by version sort, that has headers to build a module."""
-    buildable = [k for k in kernels(files) if files.exists(f"{KERNELS_DIRECTORY}/{k}/build")]
+    """Return the newest kernel, by version sort, that has headers to build a module.
+
+    Without its headers package, an Ubuntu kernel still has the link `build`, which then dangles.
+    """
+    buildable = [k for k in kernels(files) if files.at(f"{KERNELS_DIRECTORY}/{k}/build").is_dir()]
     return max(buildable, key=version_key, default=None)
 
 

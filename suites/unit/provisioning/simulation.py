@@ -92,7 +92,7 @@ class SimulatedNode:
         self.files = NodeFiles(self.top)
         self._write("/etc/os-release", "ID=debian\nVERSION_ID=12\n")
         for kernel in (KERNEL, OTHER_KERNEL):
-            self._write(f"/lib/modules/{kernel}/build", "")
+            self._write(f"/lib/modules/{kernel}/build/Makefile", "")
         self._write(CACHE_PATH, '{"compute": {"tagsList": []}}')
 
     # -- what happens -------------------------------------------------------------------------

@@ -275,6 +275,9 @@ def test_newest_kernel_is_chosen_by_number_among_those_with_headers(tmp_path: Pa
     for kernel in ("6.1.0-9-amd64", "6.1.0-56-amd64"):
         files.write(f"/lib/modules/{kernel}/build/Makefile", "")
     files.make_directory("/lib/modules/6.1.0-99-amd64")
+    removed = tmp_path / "lib/modules/6.1.0-98-amd64"
+    removed.mkdir()
+    (removed / "build").symlink_to("/usr/src/linux-headers-6.1.0-98-amd64")
 
     assert newest_kernel_with_headers(files) == "6.1.0-56-amd64"
 

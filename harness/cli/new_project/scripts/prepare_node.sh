@@ -8,7 +8,8 @@ SETTINGS=/etc/gpu-node/settings.env
 
 # Prints the number of NVIDIA display controllers on the PCI bus.
 count_gpus() {
-  lspci -Dn -d 10de: | wc -l
+  # A card has other functions too, such as audio; display controllers are class 03.
+  lspci -Dn -d 10de: | grep -c '^[^ ]* 03' || true
 }
 
 # Writes the settings of a node with $1 GPUs.

@@ -9,7 +9,12 @@ import pytest
 if TYPE_CHECKING:
     from harness.shell.testing import Shell
 
-TWO_GPUS = "0000:01:00.0 0302: 10de:2330 (rev a1)\n0000:02:00.0 0302: 10de:2330 (rev a1)\n"
+#: Two GPUs, and the audio function of the second.
+TWO_GPUS = """\
+0000:01:00.0 0302: 10de:2330 (rev a1)
+0000:02:00.0 0300: 10de:2204 (rev a1)
+0000:02:00.1 0403: 10de:1aef (rev a1)
+"""
 
 
 @pytest.fixture(autouse=True)
