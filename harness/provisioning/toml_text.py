@@ -30,6 +30,11 @@ _ESCAPE = re.compile(
     r"\\(?:u(?P<u>[0-9A-Fa-f]{4})|U(?P<U>[0-9A-Fa-f]{8})|(?P<blank>[ \t]*\n\s*)|(?P<char>.))",
     re.DOTALL,
 )
+_INLINE_END = re.compile(r"\s*\}\s*\Z")
+
+#: No configuration has tables in more tables than this, and Python ends with RecursionError at some 900.
+_MOST_LEVELS = 100
+
 _ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"': '"', "\\": "\\"}
 
 
@@ -195,8 +200,10 @@ def _add_value(values: dict[Key, str], path: Key, value: str, number: int) -> No
     values.setdefault(path, value)
     if not value.startswith("{"):
         return
+    if len(path) > _MOST_LEVELS:
+        raise TomlTextError(f"line {number + 1}: more than {_MOST_LEVELS} tables in each other")
     position = 1
-    while value[position:].strip() != "}":
+    while _INLINE_END.match(value, position) is None:
         key, position = _read_key(value, position, number)
         if not value.startswith("=", position):
             raise TomlTextError(f"line {number + 1}: an inline table has a key without a value")

@@ -303,7 +303,10 @@ def test_strings_of_an_array_are_read_without_comments_and_quotes() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a = { b }\n", "a = { = 1 }\n", "a = { b = [1 }]\n", "a = { b = 1 } c\n"],
+    [
+        *("a = { b }\n", "a = { = 1 }\n", "a = { b = [1 }]\n", "a = { b = 1 } c\n"),
+        f"a = {'{a=' * 1000}1{'}' * 1000}\n",
+    ],
 )
 def test_invalid_inline_table_is_refused(text: str) -> None:
     with pytest.raises(TomlTextError, match=r"^line 3: "):
