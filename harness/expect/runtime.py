@@ -289,7 +289,7 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
             "plugin from 'disabled_plugins', and restart containerd."
         )
     if any(
-        PurePosixPath(runtime.program or "").name in _PROGRAMS and runtime.has_type
+        PurePosixPath(runtime.program or "").name in _PROGRAMS and runtime.is_effective
         for runtime in runtimes
     ):
         return None

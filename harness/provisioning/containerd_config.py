@@ -35,7 +35,10 @@ DEFAULT_RUNTIME_TABLE = "default_runtime"
 
 _OTHER_TABLES = (DEFAULT_RUNTIME_TABLE, "untrusted_workload_runtime")
 PROGRAM_KEYS = (("options", "BinaryName"), ("options", "Runtime"), ("runtime_engine",))
-"""The keys of a runtime's program: two keys of the `runc` shims, then the key of containerd before 1.4."""
+"""The keys of a runtime's program: two keys of options, then the key of containerd before 1.4."""
+
+_OLD_SHIM = "io.containerd.runtime.v1.linux"
+"""The type, removed in containerd 2, that reads the keys besides `BinaryName`; the `runc` shims ignore them."""
 
 _CRI_PLUGIN_NAMES = frozenset(
     {
@@ -49,15 +52,16 @@ _PARTS_OF_A_URI = 4
 
 @dataclass(frozen=True, kw_only=True)
 class CriRuntime:
-    """A runtime of the CRI plugin; `program` is the program that it starts, None for runc.
+    """A runtime of the CRI plugin; `program` is the program that it names, None for runc.
 
-    Without a type containerd creates no container (nvidia-container-toolkit 1956).
+    `is_effective` says that containerd starts it: the runtime has a type, without which containerd
+    creates no container (nvidia-container-toolkit 1956), and the type reads the key of the program.
     """
 
     name: str
     table: Key
     program: str | None
-    has_type: bool
+    is_effective: bool
 
     @property
     def is_nvidia(self) -> bool:
@@ -122,7 +126,7 @@ def read_runtimes(text: str, cri: Key) -> tuple[CriRuntime, ...]:
             name=each[-1],
             table=each,
             program=_program_of(values, each),
-            has_type=bool(read_string(values.get((*each, "runtime_type"), ""))),
+            is_effective=_is_effective(values, each),
         )
         for each in tables
     )
@@ -133,11 +137,18 @@ def _program_of(values: dict[Key, str], table: Key) -> str | None:
     return next((program for program in found if program), None)
 
 
+def _is_effective(values: dict[Key, str], table: Key) -> bool:
+    kind = read_string(values.get((*table, "runtime_type"), ""))
+    binary = read_string(values.get((*table, *PROGRAM_KEYS[0]), ""))
+    has_program = bool(binary) or _program_of(values, table) is None
+    return kind == _OLD_SHIM or (bool(kind) and has_program)
+
+
 def has_nvidia_runtime(text: str, cri: Key) -> bool:
     """Return whether a runtime starts the nvidia runtime itself, not a variant with another mode."""
     programs = {CONTAINER_RUNTIME, posixpath.basename(CONTAINER_RUNTIME)}
     return any(
-        runtime.program in programs and runtime.has_type and runtime.table[-2] == "runtimes"
+        runtime.program in programs and runtime.is_effective and runtime.table[-2] == "runtimes"
         for runtime in read_runtimes(text, cri)
     )
 

@@ -61,7 +61,6 @@ CRI_O_DROP_IN = "/etc/crio/crio.conf.d/99-nvidia.conf"
 CRI_O_HOOK = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
 HOOK_PROGRAM = "/usr/bin/nvidia-container-runtime-hook"
 DUMP_TIMEOUT_S = 60.0
-_PROGRAM_NAME = CONTAINER_RUNTIME.rpartition("/")[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,18 +188,16 @@ def non_gpu_configuration(facts: RuntimeFacts) -> str | None:
     """Return the configuration of a node that opted out, or None to keep the present one.
 
     A runtime that starts one of NVIDIA's programs is removed if it has one of NVIDIA's names. With
-    another name it is kept and starts runc, because pods may request it by name. The default runtime
-    is always a runtime that exists.
+    another name it is kept and starts runc, because pods may request it by name. A default with one of
+    NVIDIA's names is replaced by runc if there is no such runtime.
 
     Raises TomlTextError if the file cannot be parsed.
     """
     text = facts.text
-    if facts.engine is Engine.CRI_O or text is None or _PROGRAM_NAME not in text:
+    if facts.engine is Engine.CRI_O or text is None or RUNTIME_NAME not in text:
         return None
     cri = cri_table(text, facts.dump)
     found = [runtime for runtime in read_runtimes(text, cri) if runtime.is_nvidia]
-    if not found:
-        return None
     default = default_runtime(text, cri)
     options: dict[str, str] = {}
     for runtime in found:
@@ -209,7 +206,11 @@ def non_gpu_configuration(facts: RuntimeFacts) -> str | None:
         text = _without_nvidia(text, runtime)
     runtimes = (*cri, "containerd", "runtimes")
     left = {runtime.name for runtime in read_runtimes(text, cri)}
-    is_default_gone = default not in left and any(runtime.name == default for runtime in found)
+    is_default_gone = default not in left and (
+        default.startswith(RUNTIME_NAME) or any(runtime.name == default for runtime in found)
+    )
+    if not found and not is_default_gone:
+        return None
     if is_default_gone:
         key = (*cri, "containerd", "default_runtime_name")
         text = set_value(text, key, render_string(FALLBACK_RUNTIME))

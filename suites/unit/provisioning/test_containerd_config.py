@@ -132,6 +132,14 @@ def test_runtime_of_another_name_keeps_its_pods(name: str) -> None:
     assert default_runtime(left, TABLE) == "runc"
 
 
+def test_default_that_an_earlier_removal_left_is_replaced() -> None:
+    """A default runtime that does not exist breaks every pod (gpu-operator 188)."""
+    other = f"{RUNC}# without nvidia\n"
+    for text in (f"version = 2\n{DEFAULT_NVIDIA}{other}", f"version = 2\n{other}{DEFAULT_NVIDIA}"):
+        assert left_of(text) == text.replace('"nvidia"', '"runc"')
+    assert left_of(f"version = 2\n{other}") == ""
+
+
 def test_runc_is_added_beside_the_remaining_runtimes() -> None:
     """Before containerd 2, a table of runtimes replaces the built-in one, which has the default."""
     kata = NVIDIA.replace("nvidia", "kata").replace(PROGRAM, "/opt/kata/bin/kata")
@@ -246,7 +254,7 @@ def test_default_of_another_name_stays_and_starts_runc() -> None:
 
     assert default_runtime(left, TABLE) == "gpu"
     (gpu,) = read_runtimes(left, TABLE)
-    assert (gpu.name, gpu.program, gpu.has_type) == ("gpu", None, True)
+    assert (gpu.name, gpu.program, gpu.is_effective) == ("gpu", None, True)
     assert get_value(left, (*gpu.table, "options", "Root")) == "'/r'"
 
 
@@ -332,6 +340,15 @@ def test_nvidia_runtime_is_recognised_by_its_whole_program() -> None:
     assert {
         program: has_nvidia_runtime(NVIDIA.replace(PROGRAM, program), TABLE) for program in rows
     } == rows
+
+
+@pytest.mark.parametrize("key", ["options.Runtime", "runtime_engine"])
+def test_only_the_oldest_shim_starts_the_program_of_the_oldest_keys(key: str) -> None:
+    text = f'{RUNC}{key} = "{PROGRAM}"\n'
+
+    assert not has_nvidia_runtime(text, TABLE)
+    assert has_nvidia_runtime(text.replace("runc.v2", "runtime.v1.linux"), TABLE)
+    assert has_nvidia_runtime(f'{text}options.BinaryName = "{PROGRAM}"\n', TABLE)
 
 
 def test_table_of_the_default_runtime_is_not_a_handler_of_nvidia() -> None:

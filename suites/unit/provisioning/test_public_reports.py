@@ -107,7 +107,7 @@ def test_node_of_a_report_is_ready_only_with_the_runtime(
         return
     assert code == 0
     cri = cri_table(dump)
-    programs = {each.name: each.program for each in read_runtimes(dump, cri) if each.has_type}
+    programs = {each.name: each.program for each in read_runtimes(dump, cri) if each.is_effective}
     assert "/usr/bin/nvidia-container-runtime" in programs.values()
     assert default_runtime(dump, cri) in programs
 
