@@ -16,6 +16,7 @@ from harness.foreign_json import parse_json
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+    from typing import Any
 
     from harness.provisioning.command import Argv
 
@@ -87,7 +88,7 @@ class CloudInitResult:
             run = parse_json(text)["v1"]
             return cls(
                 datasource=str(run["datasource"] or ""),
-                errors=tuple(str(error) for error in run["errors"]),
+                errors=tuple(str(error) for error in _listed(run["errors"])),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise HarnessError(
@@ -127,20 +128,34 @@ class CloudInitReport:
         Raises HarnessError if it does not have the format of cloud-init 22 to 26.
         """
         try:
-            stages = [each for each in parse_json(text)["v1"].values() if isinstance(each, dict)]
+            stages = _stages(parse_json(text)["v1"])
             return cls(
-                errors=tuple(str(error) for stage in stages for error in stage["errors"]),
+                errors=tuple(str(error) for stage in stages for error in _listed(stage["errors"])),
                 recoverable=tuple(
                     f"{level}: {message}"
                     for stage in stages
                     for level, messages in stage.get("recoverable_errors", {}).items()
-                    for message in messages
+                    for message in _listed(messages)
                 ),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise HarnessError(
                 f"cloud-init's status file has an unknown format ({error!r}): {text!r}."
             ) from error
+
+
+def _stages(run: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Return the stages, which cloud-init writes before it runs the first; raise ValueError without any."""
+    stages = [each for each in run.values() if isinstance(each, dict)]
+    if not stages:
+        raise ValueError("it has no stage")
+    return stages
+
+
+def _listed(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a list")
+    return value
 
 
 def render_user_data(user_data: UserData) -> str:

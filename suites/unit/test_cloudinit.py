@@ -232,7 +232,13 @@ def test_result_without_a_data_source_is_read() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"v1": null}', '{"v1": {"errors": 1}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{", "[]", "{}", '{"v1": null}', '{"v1": {"errors": 1}}'),
+        '{"v1": {"datasource": null, "errors": "none"}}',
+    ],
+)
 def test_malformed_result_is_refused(text: str) -> None:
     with pytest.raises(HarnessError, match="cloud-init's result file has an unknown form"):
         CloudInitResult.from_json(text)
@@ -274,7 +280,22 @@ def test_recorded_status_of_a_clean_boot_is_done(version: str) -> None:
     assert report.errors == ()
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"v1": {"init": {}}}', '{"v1": []}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "[]",
+            '{"v1": {"init": {}}}',
+            '{"v1": []}',
+            '{"v1": {}}',
+            '{"v1": {"stage": "init"}}',
+        ),
+        '{"v1": {"init": {"errors": "none"}}}',
+        '{"v1": {"init": {"errors": {}}}}',
+        '{"v1": {"init": {"errors": [], "recoverable_errors": {"WARNING": "text"}}}}',
+    ],
+)
 def test_status_of_an_unknown_form_is_refused(text: str) -> None:
     with pytest.raises(HarnessError, match="status file has an unknown form"):
         CloudInitReport.from_json(text)
