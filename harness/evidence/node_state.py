@@ -46,7 +46,10 @@ _PCI_CONFIG = re.compile(
 )
 _NO_IDS = "ff ff ff ff"
 _SLOT = re.compile(r"(?:[0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
-_UNIT_MARKS = {"*", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}", "\N{MULTIPLICATION SIGN}"}
+#: systemd's marks of the states of a unit; in a locale without UTF-8, these are an asterisk and an x.
+_UNIT_MARKS = set(
+    "*x\N{BLACK CIRCLE}\N{WHITE CIRCLE}\N{MULTIPLICATION SIGN}\N{CLOCKWISE OPEN CIRCLE ARROW}"
+)
 _MODULE = re.compile(r"(\S+) \d{1,20} (\d{1,20}|-) (\S+)")
 _STAT = re.compile(
     r"(?P<kind>\S) (?P<mode>[0-7]{1,8}) (?P<size>\d{1,20}) (?P<modified>-?[0-9]{1,20}(?:\.[0-9]{0,20})?) (?P<path>/.*)"

@@ -297,7 +297,11 @@ def test_other_driver_message_refuses_no_gpu(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "mark", ["*", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}", "\N{MULTIPLICATION SIGN}"]
+    "mark",
+    [
+        *("*", "x", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}", "\N{MULTIPLICATION SIGN}"),
+        "\N{CLOCKWISE OPEN CIRCLE ARROW}",
+    ],
 )
 def test_mark_before_a_unit_is_not_part_of_its_name(mark: str) -> None:
     rows = parse_units(
