@@ -43,6 +43,7 @@ from harness.evidence.units import (
 from harness.foreign_files import evidence_text, read_plain
 from harness.gpu.trace_file import parse_trace
 from harness.lease import make_private_folder
+from harness.limits import DATA_FILE
 from harness.provisioner import EXIT_CODE_PATH
 from harness.provisioner.declaration import read_declaration
 from harness.provisioner.failed_command import FAILED_COMMAND, parse_failed_command
@@ -469,7 +470,7 @@ class Evidence:
         """Return the full names of the CDI devices of each spec file, by the path of the file.
 
         The value is None for a file that is not a valid spec. Raises HarnessError for a file that
-        is cut.
+        is cut, or is too long to be parsed.
         """
         return {
             path: node_state.parse_cdi_devices(text) for path, text in self._cdi_specs().items()
@@ -490,8 +491,9 @@ class Evidence:
             for name, text in self.files(folder).items()
             if name.endswith((".json", ".yaml"))
         }
-        for path in specs:
+        for path, text in specs.items():
             self.refuse_cut(path)
+            DATA_FILE.check_bytes(len(text), f"'{path}'")
         return specs
 
     @property

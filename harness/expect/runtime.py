@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -204,7 +205,8 @@ def unit_runs(evidence: Evidence, unit: str, command: str) -> None:
 def cdi_offers_gpus(evidence: Evidence) -> str:
     """Expect a CDI spec that offers the GPUs to containers, written since this boot or by hand.
 
-    If specs name device nodes of GPUs, they have to name the device node of each GPU.
+    If specs name device nodes of GPUs, they have to name the device node of each GPU. Container runtimes
+    drop a device that two specs of one folder have.
     """
     specs = evidence.cdi_devices
     broken = [path for path, devices in specs.items() if devices is None]
@@ -218,6 +220,17 @@ def cdi_offers_gpus(evidence: Evidence) -> str:
         path: [name for name in devices or () if name.partition("=")[0] in CDI_KINDS]
         for path, devices in specs.items()
     }
+    places = Counter(
+        (PurePosixPath(path).parent, name) for path, names in gpus.items() for name in names
+    )
+    twice = sorted(name for (_, name), number in places.items() if number > 1)
+    require(
+        not twice,
+        f"Each CDI device was expected once in a folder, but {twice} are there several times, and "
+        "container runtimes offer none of these. Remove all but one of the specs "
+        f"{[path for path, names in gpus.items() if not set(names).isdisjoint(twice)]}.",
+        evidence,
+    )
     offered = {path: names for path, names in gpus.items() if names}
     require(
         bool(offered),

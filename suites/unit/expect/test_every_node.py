@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from suites.unit.evidence.folders import (
     OTHER_KERNEL,
     VERSION,
     EvidenceFolder,
+    a_cdi_spec,
     a_serving_node,
 )
 
@@ -178,6 +180,12 @@ NOT_MET = (
     ),
     Case(
         "cdi",
+        lambda f: f.file("/run/cdi/x.json", json.dumps(a_cdi_spec(2))),
+        "['nvidia.com/gpu=0', 'nvidia.com/gpu=all'] are there several times, and container runtimes offer "
+        "none of these. Remove all but one of the specs ['/run/cdi/nvidia.yaml', '/run/cdi/x.json'].",
+    ),
+    Case(
+        "cdi",
         lambda f: f.more_paths("c 666 0 1.0 /dev/nvidia1"),
         "expected to offer each GPU, but ['/dev/nvidia1'] are in none of ['/run/cdi/nvidia.yaml']",
     ),
@@ -268,6 +276,11 @@ UNKNOWN = (
     ),
     Case("record", lambda f: closed(f, RECORD_PATH), f"no permission to read '{RECORD_PATH}'"),
     Case("cdi", lambda f: closed(f, "/etc/cdi"), "no permission to read '/etc/cdi'"),
+    Case(
+        "cdi",
+        lambda f: f.file("/run/cdi/nvidia.yaml", json.dumps(a_cdi_spec(5000))),
+        "'/run/cdi/nvidia.yaml': one YAML file: more than 256 KiB",
+    ),
     Case(
         "runtime",
         lambda f: f.command("containerd-config", "containerd: permission denied\n", 1),
